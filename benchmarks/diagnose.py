@@ -29,8 +29,9 @@ from typing import Any
 
 import numpy as np
 
-from voxgraft.checkpoints import Checkpoint, TensorBytes, TensorInfo, open_checkpoint, write_safetensors, write_torch
+from voxgraft.checkpoints import Checkpoint, TensorInfo, open_checkpoint
 from voxgraft.checkpoints.load import iter_values
+from voxgraft.checkpoints.write import TensorBytes, write_safetensors, write_torch
 from voxgraft.core.files import atomic_write
 from voxgraft.models import get_family
 from voxgraft.models.base import BaseFiles

@@ -27,7 +27,7 @@ from voxgraft.demo.session import DEMO_BASE, DemoRunner, build_demo_settings, bu
 from voxgraft.export.sources import open_export_source
 from voxgraft.export.weights import BASE_DTYPE, write_merged_checkpoint
 from voxgraft.graft.merged import MERGED_FOLDER_NAME
-from voxgraft.inspect.diagnosis import diagnose_checkpoint
+from voxgraft.inspect.diagnose import diagnose_checkpoint
 from voxgraft.inspect.repair import RepairResult, repair
 
 LANGUAGE = "am"

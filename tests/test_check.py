@@ -16,7 +16,7 @@ import torch
 from sentencepiece import sentencepiece_model_pb2 as proto
 
 from tests.check_files import PIECES, SENTENCES, checked, codes, flat_map, found, old_yaml, state_of
-from voxgraft.checkpoints import write_rows_file
+from voxgraft.checkpoints.write import write_rows_file
 from voxgraft.cli import run_cli
 from voxgraft.config.commands import ExtendSettings, GraftSettings
 from voxgraft.core.errors import CATALOGUE, ConfigError
@@ -152,8 +152,8 @@ def test_nothing_to_check_is_an_error_and_not_a_pass() -> None:
 
 
 def test_every_code_of_check_is_given_somewhere_in_the_package() -> None:
-    folder = Path(str(resources.files("voxgraft")))
-    source = "".join(path.read_text(encoding="utf-8") for path in folder.rglob("*.py"))
+    package = Path(str(resources.files("voxgraft")))
+    source = "".join(path.read_text(encoding="utf-8") for path in package.rglob("*.py"))
     assert [code for code, entry in CATALOGUE.items() if entry.area == "check" and f'"{code}"' not in source] == []
 
 

@@ -16,14 +16,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from tests.checkpoint_files import BASE_ROWS, SPARE_ROWS, archive, saved, speech_model, trainer_extras, values, written
-from voxgraft.checkpoints import (
-    GrowthPlan,
-    TableGrowth,
-    find_dangerous_globals,
-    grow_checkpoint,
-    open_checkpoint,
-    verify_growth,
-)
+from voxgraft.checkpoints import find_dangerous_globals, open_checkpoint
+from voxgraft.checkpoints.grow import GrowthPlan, TableGrowth, grow_checkpoint, verify_growth
 from voxgraft.core.errors import VoxgraftError
 
 MUTANTS = 1000

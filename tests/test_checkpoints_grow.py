@@ -27,7 +27,8 @@ from tests.checkpoint_files import (
     values,
     written,
 )
-from voxgraft.checkpoints import GrowthPlan, GrowthProof, TableGrowth, grow_checkpoint, open_checkpoint, verify_growth
+from voxgraft.checkpoints import open_checkpoint
+from voxgraft.checkpoints.grow import GrowthPlan, GrowthProof, TableGrowth, grow_checkpoint, verify_growth
 from voxgraft.core.errors import CheckpointError, FileError, VoxgraftError
 from voxgraft.core.files import compute_sha256
 

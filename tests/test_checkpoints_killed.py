@@ -12,7 +12,8 @@ import pytest
 from safetensors.torch import save_file
 
 from tests.checkpoint_files import saved, values
-from voxgraft.checkpoints import GrowthPlan, TableGrowth, grow_checkpoint, open_checkpoint, verify_growth
+from voxgraft.checkpoints import open_checkpoint
+from voxgraft.checkpoints.grow import GrowthPlan, TableGrowth, grow_checkpoint, verify_growth
 from voxgraft.core.files import compute_sha256
 
 CHILD = """

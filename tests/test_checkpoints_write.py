@@ -17,15 +17,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from tests.checkpoint_files import bits, values
-from voxgraft.checkpoints import (
-    TensorBytes,
-    open_checkpoint,
-    read_rows_file,
-    write_rows_file,
-    write_safetensors,
-    write_torch,
-)
+from voxgraft.checkpoints import open_checkpoint
 from voxgraft.checkpoints.base import Scalar, from_float32, to_float32
+from voxgraft.checkpoints.write import TensorBytes, read_rows_file, write_rows_file, write_safetensors, write_torch
 from voxgraft.core.errors import CheckpointError, FileError
 
 FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}

@@ -19,7 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.made_sets import CODE_HZ, MADE_FROM, made_clips, write_document
-from voxgraft.checkpoints import TensorBytes, open_checkpoint, write_safetensors
+from voxgraft.checkpoints import open_checkpoint
+from voxgraft.checkpoints.write import TensorBytes, write_safetensors
 from voxgraft.core.errors import FileError, GraftError, VoxgraftError
 from voxgraft.dataset.checks import check_clip_dataset
 from voxgraft.dataset.sets import open_clip_dataset, write_clip_dataset

@@ -15,7 +15,7 @@ from tests.damaged_checkpoints import INDEX, T3, Ground, make_ground
 from tests.healthy_cases import HEALTHY
 from voxgraft.config.commands import DiagnoseSettings
 from voxgraft.core.errors import VoxgraftError
-from voxgraft.inspect.diagnosis import Diagnosis, diagnose_checkpoint
+from voxgraft.inspect.diagnose import Diagnosis, diagnose_checkpoint
 from voxgraft.models.random_base import RandomBaseSize, make_random_base
 
 

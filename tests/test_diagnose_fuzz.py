@@ -23,7 +23,7 @@ from voxgraft.checkpoints.base import FLOAT_DTYPES
 from voxgraft.checkpoints.load import strip_model_prefix
 from voxgraft.config.commands import DiagnoseSettings, RepairSettings
 from voxgraft.core.errors import CATALOGUE, VoxgraftError
-from voxgraft.inspect.diagnosis import diagnose_checkpoint
+from voxgraft.inspect.diagnose import diagnose_checkpoint
 from voxgraft.inspect.diagnosis_report import diagnosis_report_html
 from voxgraft.inspect.repair import repair
 

@@ -31,9 +31,9 @@ from voxgraft.inspect.diagnose import (
     DIAGNOSIS_REPORT_NAME,
     DiagnoseResult,
     diagnose,
+    diagnose_checkpoint,
     keeps_base_languages,
 )
-from voxgraft.inspect.diagnosis import diagnose_checkpoint
 from voxgraft.models.base import BaseFiles
 
 

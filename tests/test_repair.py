@@ -353,7 +353,7 @@ def test_what_comes_from_the_base_is_written_in_the_base_s_order(grounds: dict[s
     lacking = body[::2]
     path = ground.write(tmp_path, {name: tensor for name, tensor in ground.grown().items() if name not in lacking})
     result = repaired(ground, path, tmp_path / "new.pth", tokenizer=ground.tokenizer)
-    assert [one.tensor for one in result.done] == lacking
+    assert [tensor for tensor, _ in result.done] == lacking
     assert [name for name in torch.load(tmp_path / "new.pth", weights_only=True) if name in lacking] == lacking
 
 

@@ -22,8 +22,8 @@ from tests.shared import shared
 from tests.verdict_cases import CASES, COMPUTED, MARKS, REPAIR, RESUME, SPEECH, Case, Made
 from voxgraft.cli import run_cli as run_command
 from voxgraft.config.commands import DiagnoseSettings
-from voxgraft.inspect.diagnosis import Diagnosis, diagnose_checkpoint
-from voxgraft.inspect.new_rows import are_rows_noise
+from voxgraft.inspect.diagnose import Diagnosis, diagnose_checkpoint
+from voxgraft.inspect.rows import are_rows_noise
 from voxgraft.models.random_base import RandomBaseSize, make_random_base
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.tokenizers.base import NewPiece, TokenizerAdditions

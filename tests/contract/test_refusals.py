@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from tests.contract.cases import Case, batch, layout
-from voxgraft.checkpoints import TensorBytes, open_checkpoint, write_safetensors, write_torch
+from voxgraft.checkpoints import open_checkpoint
+from voxgraft.checkpoints.write import TensorBytes, write_safetensors, write_torch
 from voxgraft.config.commands import ShowSettings
 from voxgraft.core.errors import CheckpointError, ConfigError, GraftError
 from voxgraft.inspect.show import show_base

@@ -1,9 +1,8 @@
-"""The tab Diagnose shows the verdict of a real diagnosis, repairs what it looked at, and gives a bundle to save."""
+"""The tab Diagnose shows the verdict of a real diagnosis and repairs what it looked at."""
 
 from __future__ import annotations
 
 import shutil
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -72,15 +71,6 @@ def test_a_repair_takes_the_checkpoint_and_the_base_from_above_and_writes_a_new_
     assert job.exit_code == 0, job.log()
     assert "written to" in job.output()
     assert path.read_bytes() == before
-
-
-def test_a_bundle_can_be_saved_and_says_what_is_in_it(context: Any, home: Path) -> None:
-    done(home, "bundle", words_of(context, "bundle"))
-    shown = diagnose._bundle_html(context, PROJECT)
-    path = home / PROJECT / f"{PROJECT}-bundle.zip"
-    assert f'href="/pages/secret/{PROJECT}/{path.name}' in shown
-    for name in zipfile.ZipFile(path).namelist():
-        assert name in shown
 
 
 def test_an_error_of_the_verb_is_shown_with_its_cure(context: Any, home: Path) -> None:

@@ -1,6 +1,7 @@
-"""What every checkpoint is, whatever its file format: named tensors at places in a file, read piece by piece.
+"""What every checkpoint is, whatever its file format: named tensors at positions in a file, read in chunks.
 
-The formats are in `safetensors_file` and `torch_file`; `opening.open_checkpoint` tells them apart.
+Also here: number formats, reading and writing bytes, digests of tensors, and the safetensors format. Torch files are in
+`torch_file`; `load.open_checkpoint` detects the format.
 """
 
 from __future__ import annotations
@@ -22,25 +23,27 @@ from voxgraft.core import progress
 from voxgraft.core.errors import CheckpointError, FileError
 from voxgraft.core.files import parse_json, require_file
 
-RAW_DTYPES: dict[str, np.dtype[np.generic]] = {
-    "F64": np.dtype("<f8"),
-    "F32": np.dtype("<f4"),
-    "F16": np.dtype("<f2"),
-    "BF16": np.dtype("<u2"),
-    "F8_E4M3": np.dtype("u1"),
-    "F8_E5M2": np.dtype("u1"),
-    "I64": np.dtype("<i8"),
-    "I32": np.dtype("<i4"),
-    "I16": np.dtype("<i2"),
-    "I8": np.dtype("i1"),
-    "U64": np.dtype("<u8"),
-    "U32": np.dtype("<u4"),
-    "U16": np.dtype("<u2"),
-    "U8": np.dtype("u1"),
-    "BOOL": np.dtype("?"),
-    "C64": np.dtype("<c8"),
+# By safetensors' name: the NumPy type that holds the bits, and torch's name.
+_DTYPES = {
+    "F64": ("<f8", "float64"),
+    "F32": ("<f4", "float32"),
+    "F16": ("<f2", "float16"),
+    "BF16": ("<u2", "bfloat16"),
+    "F8_E4M3": ("u1", "float8_e4m3fn"),
+    "F8_E5M2": ("u1", "float8_e5m2"),
+    "I64": ("<i8", "int64"),
+    "I32": ("<i4", "int32"),
+    "I16": ("<i2", "int16"),
+    "I8": ("i1", "int8"),
+    "U64": ("<u8", "uint64"),
+    "U32": ("<u4", "uint32"),
+    "U16": ("<u2", "uint16"),
+    "U8": ("u1", "uint8"),
+    "BOOL": ("?", "bool"),
+    "C64": ("<c8", "complex64"),
 }
-"""The NumPy type that holds the bits of each format."""
+RAW_DTYPES: dict[str, np.dtype[np.generic]] = {name: np.dtype(bits) for name, (bits, _) in _DTYPES.items()}
+TORCH_DTYPES = {name: torch_name for name, (_, torch_name) in _DTYPES.items()}
 
 BITS_ONLY_DTYPES = ("BF16", "F8_E4M3", "F8_E5M2")
 """Formats that NumPy does not have: here their values are only bits."""
@@ -243,14 +246,12 @@ class Checkpoint:
     def read(self, name: str, *, raw: bool = False) -> NDArray[np.generic]:
         """The whole tensor: float32 if it is kept as F32, F16 or BF16. `raw` gives the bits as they are stored."""
         info = self.info(name)
-        values = self._values(info)
-        return values if raw else to_float32(values, info.dtype)
+        return self._values(info) if raw else to_float32(self._values(info), info.dtype)
 
     def read_rows(self, name: str, start: int, stop: int, *, raw: bool = False) -> NDArray[np.generic]:
         """Some rows of a tensor, as `read` gives them."""
         info = self.info(name).rows(start, stop)
-        values = self._values(info)
-        return values if raw else to_float32(values, info.dtype)
+        return self._values(info) if raw else to_float32(self._values(info), info.dtype)
 
     def raw(self, name: str) -> Iterator[memoryview]:
         """The bytes of a tensor's values, in order. Each piece is good only until the next is asked for."""
@@ -328,6 +329,24 @@ def row_major_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
+def pair_chunks(
+    ours: Iterator[NDArray[np.generic]], theirs: Iterator[NDArray[np.generic]]
+) -> Iterator[tuple[NDArray[np.generic], NDArray[np.generic]]]:
+    """Chunks of equal length of two streams that are cut differently. If one is longer, a last pair has its rest."""
+    one: NDArray[np.generic] = np.empty(0, np.uint8)
+    two = one
+    while True:
+        one = one if len(one) else next(ours, one)
+        two = two if len(two) else next(theirs, two)
+        size = min(len(one), len(two))
+        if not size:
+            if len(one) or len(two):
+                yield one, two
+            return
+        yield one[:size], two[:size]
+        one, two = one[size:], two[size:]
+
+
 BytesLike = bytes | bytearray | memoryview
 
 
@@ -368,26 +387,6 @@ def as_sink(stream: IO[bytes] | ByteSink) -> ByteSink:
     return stream if isinstance(stream, ByteSink) else ByteSink(stream)
 
 
-TORCH_DTYPES = {
-    "F64": "float64",
-    "F32": "float32",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2",
-    "I64": "int64",
-    "I32": "int32",
-    "I16": "int16",
-    "I8": "int8",
-    "U64": "uint64",
-    "U32": "uint32",
-    "U16": "uint16",
-    "U8": "uint8",
-    "BOOL": "bool",
-    "C64": "complex64",
-}
-
-
 EXPONENT_MASKS = {
     "F64": ("<u8", 0x7FF0_0000_0000_0000),
     "F32": ("<u4", 0x7F80_0000),
@@ -409,11 +408,15 @@ def tensor_digests(
     digests: dict[str, str] = {}
     with progress.progress_task(f"hashing {checkpoint.path.name}", total) as advance:
         for info in infos:
-            digest = hashlib.sha256(_digest_header(info))
+            digest = hashlib.sha256(f"{TORCH_DTYPES[info.dtype]} {list(info.shape)}\n".encode())
             for piece in checkpoint.iter_bytes(info):
                 digest.update(piece)
-                if not_finite is not None and (count := _count_nonfinite(piece, info.dtype)):
-                    not_finite[info.name] = not_finite.get(info.name, 0) + count
+                if not_finite is not None and info.dtype in EXPONENT_MASKS:
+                    # On the bits, since NumPy has no bfloat16. Chunks end between values: their size divides by eight.
+                    form, mask = EXPONENT_MASKS[info.dtype]
+                    bits = np.frombuffer(piece, form)
+                    if count := int(np.count_nonzero((bits & bits.dtype.type(mask)) == mask)):
+                        not_finite[info.name] = not_finite.get(info.name, 0) + count
                 advance(len(piece))
             digests[info.name] = digest.hexdigest()
     checkpoint.source.check_unchanged()
@@ -426,124 +429,74 @@ def combine_digests(digests: Mapping[str, str]) -> str:
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
-def _count_nonfinite(piece: memoryview, dtype: str) -> int:
-    """How many of these values are NaN or infinite. Works on the bits, since NumPy has no bfloat16."""
-    if dtype not in EXPONENT_MASKS:
-        return 0
-    form, mask = EXPONENT_MASKS[dtype]
-    bits = np.frombuffer(piece, form)  # pieces end between values: their size is a multiple of eight
-    return int(np.count_nonzero((bits & bits.dtype.type(mask)) == mask))
-
-
-def _digest_header(info: TensorInfo) -> bytes:
-    return f"{TORCH_DTYPES[info.dtype]} {list(info.shape)}\n".encode()
-
-
 PREFIX_BYTES = 8
 MAX_HEADER_BYTES = 16 << 20
 """A header of 10,000 tensors has about 1 MB. More would only serve to fill memory."""
 
 
 def read_safetensors(source: ByteSource) -> Checkpoint:
-    """The checkpoint in a file that looks like safetensors; an error for anything that is not exactly right."""
-    header, data_start = _read_header(source)
-    metadata = _parse_metadata(header.pop("__metadata__", None), source)
-    tensors = {name: _parse_tensor_entry(name, entry, data_start, source) for name, entry in header.items()}
-    _check_layout(tensors, data_start, source)
-    return Checkpoint(source, "safetensors", tensors, metadata=metadata)
+    """The checkpoint in a file that looks like safetensors; an error for anything that is not exactly right.
 
+    The safetensors library gives neither byte positions, which streaming growth needs, nor our error codes.
+    """
 
-def _read_header(source: ByteSource) -> tuple[dict[str, Any], int]:
+    def error(code: str, found: str, expected: str = "") -> CheckpointError:
+        return CheckpointError(code, found, expected=expected, where=source.path)
+
     if source.size < PREFIX_BYTES + 2:
-        raise _safetensors_error("checkpoint-truncated", f"{source.size} bytes, less than any header", source)
+        raise error("checkpoint-truncated", f"{source.size} bytes, less than any header")
     length = int.from_bytes(source.read(0, PREFIX_BYTES), "little")
     if length > MAX_HEADER_BYTES:
-        found = f"a header of {length:,} bytes"
-        raise _safetensors_error("safetensors-header", found, source, expected=f"at most {MAX_HEADER_BYTES:,}")
+        raise error("safetensors-header", f"a header of {length:,} bytes", f"at most {MAX_HEADER_BYTES:,}")
     if PREFIX_BYTES + length > source.size:
-        found = f"a header of {length:,} bytes in a file of {source.size:,}"
-        raise _safetensors_error("checkpoint-truncated", found, source)
+        raise error("checkpoint-truncated", f"a header of {length:,} bytes in a file of {source.size:,}")
     text = source.read(PREFIX_BYTES, length)
     if not text.startswith(b"{"):
-        raise _safetensors_error("safetensors-header", f"the header starts with {text[:8]!r}", source, expected="{")
-    return _parse_header(text, source), PREFIX_BYTES + length
-
-
-def _parse_header(text: bytes, source: ByteSource) -> dict[str, Any]:
+        raise error("safetensors-header", f"the header starts with {text[:8]!r}", "{")
     try:
-        header = parse_json(text.decode("utf-8"), source.path)
-    except UnicodeDecodeError as error:
-        raise _safetensors_error(
-            "safetensors-header", f"byte {error.start} of the header is not UTF-8", source
-        ) from None
-    except FileError as error:
-        code = "safetensors-duplicate" if error.code == "json-duplicate-key" else "safetensors-header"
-        raise _safetensors_error(code, f"the header: {error.finding.found}", source) from None
-    assert isinstance(header, dict)  # JSON that starts with a brace
-    return header
-
-
-def _parse_metadata(value: object, source: ByteSource) -> dict[str, str] | None:
-    if value is None:
-        return None
-    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
-        raise _safetensors_error(
-            "safetensors-metadata", f"__metadata__ is {_short_repr(value)}", source, expected="texts by name"
-        )
-    return value
-
-
-def _parse_tensor_entry(name: str, entry: object, data_start: int, source: ByteSource) -> TensorInfo:
-    if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
-        keys = f"has {', '.join(entry) or 'nothing'}" if isinstance(entry, dict) else f"is {_short_repr(entry)}"
-        expected = "dtype, shape and data_offsets"
-        raise _safetensors_error(
-            "safetensors-entry", f"the entry of {_short_repr(name)} {keys}", source, expected=expected
-        )
-    dtype = entry["dtype"]
-    if not isinstance(dtype, str) or dtype not in RAW_DTYPES:
-        found = f"{_short_repr(name)} has dtype {_short_repr(dtype)}"
-        raise _safetensors_error("tensor-dtype", found, source, expected=f"one of {', '.join(RAW_DTYPES)}")
-    shape = parse_shape(entry["shape"])
-    if shape is None:
-        raise _safetensors_error("tensor-shape", f"{_short_repr(name)} has shape {_short_repr(entry['shape'])}", source)
-    begin, end = _parse_offsets(name, entry["data_offsets"], source)
-    info = TensorInfo(name, dtype, shape, data_start + begin, row_major_strides(shape))
-    if end - begin != info.num_bytes:
-        found = f"{_short_repr(name)} is given {end - begin:,} bytes"
-        expected = f"{info.num_bytes:,} for {dtype} {list(shape)}"
-        raise _safetensors_error("safetensors-offsets", found, source, expected=expected)
-    return info
-
-
-def _parse_offsets(name: str, value: object, source: ByteSource) -> tuple[int, int]:
-    plain = isinstance(value, list) and len(value) == 2 and all(type(at) is int for at in value)
-    if plain and isinstance(value, list) and 0 <= value[0] <= value[1]:
-        return value[0], value[1]
-    raise _safetensors_error(
-        "safetensors-offsets", f"{_short_repr(name)} has offsets {_short_repr(value)}", source, expected="[begin, end]"
-    )
-
-
-def _check_layout(tensors: dict[str, TensorInfo], data_start: int, source: ByteSource) -> None:
-    """Every byte after the header belongs to exactly one tensor."""
+        header: dict[str, Any] = parse_json(text.decode("utf-8"), source.path)
+    except UnicodeDecodeError as broken:
+        raise error("safetensors-header", f"byte {broken.start} of the header is not UTF-8") from None
+    except FileError as broken:
+        code = "safetensors-duplicate" if broken.code == "json-duplicate-key" else "safetensors-header"
+        raise error(code, f"the header: {broken.finding.found}") from None
+    metadata = header.pop("__metadata__", None)
+    texts = isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())
+    if metadata is not None and not texts:
+        raise error("safetensors-metadata", f"__metadata__ is {_short_repr(metadata)}", "texts by name")
+    data_start = PREFIX_BYTES + length
+    tensors: dict[str, TensorInfo] = {}
+    for name, entry in header.items():
+        shown = _short_repr(name)
+        if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
+            keys = f"has {', '.join(entry) or 'nothing'}" if isinstance(entry, dict) else f"is {_short_repr(entry)}"
+            raise error("safetensors-entry", f"the entry of {shown} {keys}", "dtype, shape and data_offsets")
+        dtype, shape, offsets = entry["dtype"], parse_shape(entry["shape"]), entry["data_offsets"]
+        if not isinstance(dtype, str) or dtype not in RAW_DTYPES:
+            raise error("tensor-dtype", f"{shown} has dtype {_short_repr(dtype)}", f"one of {', '.join(RAW_DTYPES)}")
+        if shape is None:
+            raise error("tensor-shape", f"{shown} has shape {_short_repr(entry['shape'])}")
+        numbers = isinstance(offsets, list) and len(offsets) == 2 and all(type(at) is int for at in offsets)
+        if not numbers or not 0 <= offsets[0] <= offsets[1]:
+            raise error("safetensors-offsets", f"{shown} has offsets {_short_repr(offsets)}", "[begin, end]")
+        begin, end = offsets
+        info = tensors[name] = TensorInfo(name, dtype, shape, data_start + begin, row_major_strides(shape))
+        if end - begin != info.num_bytes:
+            expected = f"{info.num_bytes:,} for {dtype} {list(shape)}"
+            raise error("safetensors-offsets", f"{shown} is given {end - begin:,} bytes", expected)
+    # Every byte after the header must belong to exactly one tensor.
     end = data_start
     for info in sorted(tensors.values(), key=lambda info: (info.start, info.num_bytes)):
         if info.start != end:
             fault = "overlaps the tensor before it" if info.start < end else "leaves a hole before it"
             found = f"{_short_repr(info.name)} starts at {info.start - data_start:,} and {fault}"
-            raise _safetensors_error("safetensors-offsets", found, source, expected=f"{end - data_start:,}")
+            raise error("safetensors-offsets", found, f"{end - data_start:,}")
         end += info.num_bytes
     if end > source.size:
-        found = f"the file has {source.size:,} bytes, its tensors need {end:,}"
-        raise _safetensors_error("checkpoint-truncated", found, source)
+        raise error("checkpoint-truncated", f"the file has {source.size:,} bytes, its tensors need {end:,}")
     if end < source.size:
-        found = f"{source.size - end:,} bytes follow the last tensor"
-        raise _safetensors_error("safetensors-offsets", found, source, expected="none")
-
-
-def _safetensors_error(code: str, found: str, source: ByteSource, expected: str = "") -> CheckpointError:
-    return CheckpointError(code, found, expected=expected, where=source.path)
+        raise error("safetensors-offsets", f"{source.size - end:,} bytes follow the last tensor", "none")
+    return Checkpoint(source, "safetensors", tensors, metadata=metadata)
 
 
 def _short_repr(value: object) -> str:

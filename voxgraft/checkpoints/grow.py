@@ -1,12 +1,13 @@
-"""Growing a checkpoint's text tables: a new file with more rows in which everything else is the same bits.
+"""Grow a checkpoint's text tables: a new file with more rows in which everything else has the same bits.
 
-The file streams through; the input is only read; the output appears whole or not at all. Where the new rows come from
-is somebody else's business.
+The file is streamed; the input is only read; the output appears complete or not at all. `verify_growth` compares input
+and output. Computing the new rows is left to `graft.rows`.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,6 +29,7 @@ from voxgraft.checkpoints.base import (
     CheckpointExtra,
     TensorInfo,
     from_float32,
+    pair_chunks,
     row_major_strides,
     to_float32,
 )
@@ -91,16 +93,23 @@ def fit_growth_plan(checkpoint: Checkpoint, plan: GrowthPlan) -> dict[str, Tenso
     counts = {name: len(growth.table.new_rows) for name, growth in planned.items()}
     if len(set(counts.values())) > 1:
         found = "; ".join(f"{name} gets {count} new rows" for name, count in counts.items())
-        raise CheckpointError("growth-uneven", found, expected="the same number for each", where=checkpoint.path)
-    _check_tied(checkpoint, list(planned.values()))
-    aliases = [
-        TensorGrowth(info, growth.table)
-        for name, info in checkpoint.tensors.items()
-        if name not in planned
-        for growth in planned.values()
-        if _is_alias(checkpoint, info, growth)
-    ]
-    return planned | {growth.info.name: growth for growth in aliases}
+        raise _growth_error("growth-uneven", found, checkpoint, expected="the same number for each")
+    for one, two in itertools.combinations(planned.values(), 2):
+        same_rows = one.table.base_rows == two.table.base_rows and np.array_equal(
+            one.table.new_rows, two.table.new_rows
+        )
+        if _overlaps(one.info, two.info) and not (one.info.same_bytes(two.info) and same_rows):
+            found = f"{one.info.name} and {two.info.name} are one table and would get different rows"
+            raise _growth_error("growth-tied", found, checkpoint)
+    grown = dict(planned)
+    for name, info in checkpoint.tensors.items():
+        for growth in planned.values() if name not in planned else ():
+            if info.same_bytes(growth.info):  # a second name for the same values grows along
+                grown[name] = TensorGrowth(info, growth.table)
+            elif _overlaps(info, growth.info):
+                found = f"{name} {list(info.shape)} is a view of a part of {growth.info.name}"
+                raise _growth_error("growth-view", found, checkpoint)
+    return grown
 
 
 def _fit_table(checkpoint: Checkpoint, name: str, table: TableGrowth) -> TensorGrowth:
@@ -119,45 +128,20 @@ def _fit_table(checkpoint: Checkpoint, name: str, table: TableGrowth) -> TensorG
         raise _growth_error(
             "growth-table", found, checkpoint, expected=f"float32 [rows{''.join(f', {n}' for n in info.shape[1:])}]"
         )
-    growth = TensorGrowth(info, table)
-    _check_finite(checkpoint, growth)
-    return growth
-
-
-def _check_finite(checkpoint: Checkpoint, growth: TensorGrowth) -> None:
-    for start in range(0, len(growth.table.new_rows), BLOCK_ROWS):
-        block = growth.table.new_rows[start : start + BLOCK_ROWS]
-        stored = to_float32(from_float32(block, growth.info.dtype), growth.info.dtype)
-        if not np.isfinite(stored).all():
-            row = start + int(np.argmin(np.isfinite(stored).reshape(len(block), -1).all(axis=1)))
-            found = f"new row {row} of {growth.info.name} is not finite as {growth.info.dtype}"
-            raise _growth_error("growth-not-finite", found, checkpoint)
-
-
-def _is_alias(checkpoint: Checkpoint, info: TensorInfo, growth: TensorGrowth) -> bool:
-    """Whether this is a second name for the same values, which grows along. A view of a part of them cannot."""
-    if info.same_bytes(growth.info):
-        return True
-    if _overlaps(info, growth.info):
-        found = f"{info.name} {list(info.shape)} is a view of a part of {growth.info.name}"
-        raise _growth_error("growth-view", found, checkpoint)
-    return False
+    for start in range(0, len(new), BLOCK_ROWS):
+        # Checked after the conversion: a finite float32 can overflow in F16.
+        block = to_float32(from_float32(new[start : start + BLOCK_ROWS], info.dtype), info.dtype)
+        if not np.isfinite(block).all():
+            row = start + int(np.argmin(np.isfinite(block).reshape(len(block), -1).all(axis=1)))
+            raise _growth_error(
+                "growth-not-finite", f"new row {row} of {name} is not finite as {info.dtype}", checkpoint
+            )
+    return TensorGrowth(info, table)
 
 
 def _overlaps(one: TensorInfo, other: TensorInfo) -> bool:
     same = one.storage == other.storage and min(one.span_bytes, other.span_bytes) > 0
     return same and one.start < other.start + other.span_bytes and other.start < one.start + one.span_bytes
-
-
-def _check_tied(checkpoint: Checkpoint, planned: list[TensorGrowth]) -> None:
-    """Two names for one table cannot get different rows."""
-    for one, two in itertools.combinations(planned, 2):
-        same_rows = one.table.base_rows == two.table.base_rows and np.array_equal(
-            one.table.new_rows, two.table.new_rows
-        )
-        if _overlaps(one.info, two.info) and not (one.info.same_bytes(two.info) and same_rows):
-            found = f"{one.info.name} and {two.info.name} are one table and would get different rows"
-            raise _growth_error("growth-tied", found, checkpoint)
 
 
 def _growth_error(code: str, found: str, checkpoint: Checkpoint, expected: str = "") -> CheckpointError:
@@ -265,21 +249,23 @@ def _write_grown_torch(sink: ByteSink, checkpoint: Checkpoint, growths: Mapping[
     tensors: dict[str, TorchTensor] = {}
     for name, tensor in checkpoint.torch_tensors.items():
         growth = growths.get(name)
-        place = (tensor.storage.key, checkpoint.tensors[name].start if growth else None)
+        place = (tensor.storage, checkpoint.tensors[name].start if growth else None)
         key = keys.setdefault(place, str(len(keys)))
         if growth:
-            tensors[name] = _resize_tensor(tensor, growth.shape, key)
+            shape = growth.shape
+            tensors[name] = replace(
+                tensor,
+                storage=key,
+                storage_items=math.prod(shape),
+                offset=0,
+                shape=shape,
+                strides=row_major_strides(shape),
+            )
             storages.setdefault(key, _grown_storage(checkpoint, growth))
         else:
-            tensors[name] = replace(tensor, storage=replace(tensor.storage, key=key))
-            storages.setdefault(key, _copied_storage(checkpoint, tensor.storage.key))
+            tensors[name] = replace(tensor, storage=key)
+            storages.setdefault(key, _copied_storage(checkpoint, tensor.storage))
     write_torch_tree(sink, _build_grown_tree(checkpoint, tensors), storages, checkpoint.archive.folder)
-
-
-def _resize_tensor(tensor: TorchTensor, shape: tuple[int, ...], key: str) -> TorchTensor:
-    count = shape[0] * (shape[1] if len(shape) > 1 else 1)
-    storage = replace(tensor.storage, key=key, num_items=count)
-    return replace(tensor, storage=storage, offset=0, shape=shape, strides=row_major_strides(shape))
 
 
 def _copied_storage(checkpoint: TorchCheckpoint, key: str) -> StorageBytes:
@@ -337,28 +323,24 @@ def _hash_in_background(path: Path, hashed: bool) -> Iterator[Future[str] | None
         yield None
         return
     stop = threading.Event()
-    with ThreadPoolExecutor(1) as pool:
-        future = pool.submit(_hash_unless_stopped, path, stop)
+
+    def compute() -> str:
+        digest, source = sha256(), ByteSource(path)
         try:
-            yield future
+            for chunk in source.chunks(0, source.size):
+                digest.update(chunk)
+                if stop.is_set():
+                    break
+        finally:
+            source.close()
+        return digest.hexdigest()
+
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            yield pool.submit(compute)
         except BaseException:
             stop.set()
             raise
-
-
-def _hash_unless_stopped(path: Path, stop: threading.Event) -> str:
-    digest, source = sha256(), ByteSource(path)
-    try:
-        for chunk in source.chunks(0, source.size):
-            digest.update(chunk)
-            if stop.is_set():
-                break
-    finally:
-        source.close()
-    return digest.hexdigest()
-
-
-ByteChunk = bytes | memoryview
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,18 +364,26 @@ def verify_growth(old: Checkpoint, new: Checkpoint, plan: GrowthPlan) -> GrowthP
     """Prove that `new` is `old` with exactly the plan's rows; an error that names the first difference."""
     growths = fit_growth_plan(old, plan)
     _check_file_properties(old, new)
-    _check_aliases(old, new)
     compared: dict[tuple[object, ...], int] = {}
     for name, info in old.tensors.items():
-        growth = growths.get(name)
-        _check_shape(info, new.tensors[name], growth, new)
+        growth, now = growths.get(name), new.tensors[name]
+        shape = growth.shape if growth else info.shape
+        if (now.dtype, now.shape) != (info.dtype, shape):
+            found = f"{name} is {now.dtype} {list(now.shape)}"
+            raise _difference_error(new, found, expected=f"{info.dtype} {list(shape)}")
         place = (info.storage, info.start, info.shape, info.strides, info.dtype)
-        if place not in compared:
-            compared[place] = (
-                _compare_grown_tensor(old, new, growth)
-                if growth
-                else _compare_tensor(old, new, info, new.tensors[name])
-            )
+        if place in compared:  # an alias
+            continue
+        if growth is None:
+            compared[place] = _compare_streams(old.iter_bytes(info), new.iter_bytes(now), new, name)
+            continue
+        base, last = growth.table.base_rows, growth.table.base_rows + len(growth.table.new_rows)
+        spare = info.rows(base, info.shape[0])
+        compared[place] = (
+            _compare_streams(old.iter_bytes(info.rows(0, base)), new.iter_bytes(now.rows(0, base)), new, name)
+            + _compare_streams(growth.new_bytes(), new.iter_bytes(now.rows(base, last)), new, f"{name} (new rows)")
+            + _compare_streams(old.iter_bytes(spare), new.iter_bytes(now.rows(last, now.shape[0])), new, name)
+        )
     return GrowthProof(
         tensors_identical=len(old.tensors) - len(growths),
         tensors_grown=len(growths),
@@ -404,7 +394,7 @@ def verify_growth(old: Checkpoint, new: Checkpoint, plan: GrowthPlan) -> GrowthP
 
 
 def _check_file_properties(old: Checkpoint, new: Checkpoint) -> None:
-    """Format, wrapper, notes, names in their order, and the plain values beside them."""
+    """Format, wrapper, notes, names in their order, the plain values beside them, and which names share values."""
     pairs: Mapping[str, tuple[object, object]] = {
         "format": (old.format, new.format),
         "wrapper": (old.wrapper, new.wrapper),
@@ -418,18 +408,14 @@ def _check_file_properties(old: Checkpoint, new: Checkpoint) -> None:
     for what, (was, now) in pairs.items():
         if was != now:
             raise _difference_error(new, f"the {what} are not the same: {now!s:.80}", expected=f"{was!s:.80}")
-
-
-def _check_aliases(old: Checkpoint, new: Checkpoint) -> None:
-    """Names that stood for one tensor still do, and no others."""
-    groups = [_alias_groups(checkpoint) for checkpoint in (old, new)]
-    for name, group in groups[0].items():
-        if groups[1][name] != group:
-            raise _difference_error(new, f"{name} shares its values with {groups[1][name]}", expected=group)
+    groups = _alias_groups(new)
+    for name, group in _alias_groups(old).items():
+        if groups[name] != group:
+            raise _difference_error(new, f"{name} shares its values with {groups[name]}", expected=group)
 
 
 def _alias_groups(checkpoint: Checkpoint) -> dict[str, str]:
-    """For each name the first name that stands at the same place."""
+    """For each name the first name at the same position."""
     first: dict[tuple[object, ...], str] = {}
     found: dict[str, str] = {}
     for name, info in checkpoint.tensors.items():
@@ -438,44 +424,20 @@ def _alias_groups(checkpoint: Checkpoint) -> dict[str, str]:
     return found
 
 
-def _check_shape(info: TensorInfo, now: TensorInfo, growth: TensorGrowth | None, new: Checkpoint) -> None:
-    shape = growth.shape if growth else info.shape
-    if (now.dtype, now.shape) != (info.dtype, shape):
-        found = f"{info.name} is {now.dtype} {list(now.shape)}"
-        raise _difference_error(new, found, expected=f"{info.dtype} {list(shape)}")
-
-
-def _compare_tensor(old: Checkpoint, new: Checkpoint, was: TensorInfo, now: TensorInfo) -> int:
-    return _compare_streams(old.iter_bytes(was), new.iter_bytes(now), new, was.name)
-
-
-def _compare_grown_tensor(old: Checkpoint, new: Checkpoint, growth: TensorGrowth) -> int:
-    info, base, added = growth.info, growth.table.base_rows, len(growth.table.new_rows)
-    now = new.tensors[info.name]
-    count = _compare_tensor(old, new, info.rows(0, base), now.rows(0, base))
-    count += _compare_streams(
-        growth.new_bytes(), new.iter_bytes(now.rows(base, base + added)), new, f"{info.name} (new rows)"
-    )
-    return count + _compare_tensor(old, new, info.rows(base, info.shape[0]), now.rows(base + added, now.shape[0]))
-
-
-def _compare_streams(was: Iterable[ByteChunk], now: Iterable[ByteChunk], new: Checkpoint, name: str) -> int:
-    """The number of bytes, all equal, of two streams that are cut in pieces differently."""
-    left, right = iter(was), iter(now)
-    one = two = np.empty(0, np.uint8)
+def _compare_streams(
+    was: Iterable[bytes | memoryview], now: Iterable[bytes | memoryview], new: Checkpoint, name: str
+) -> int:
+    """The number of bytes, all equal, of two streams that may be cut into chunks differently."""
     count = 0
-    while True:
-        one = one if len(one) else np.frombuffer(next(left, b""), np.uint8)
-        two = two if len(two) else np.frombuffer(next(right, b""), np.uint8)
-        size = min(len(one), len(two))
-        if not size and (len(one) or len(two)):
+    left, right = ((np.frombuffer(chunk, np.uint8) for chunk in stream) for stream in (was, now))
+    for one, two in pair_chunks(left, right):
+        if len(one) != len(two):
             raise _difference_error(new, f"{name} has {count:,} bytes in one of the files and more in the other")
-        if not size:
-            return count
-        different = one[:size] != two[:size]
+        different = one != two
         if different.any():
             raise _difference_error(new, f"{name} differs at byte {count + int(different.argmax()):,}")
-        count, one, two = count + size, one[size:], two[size:]
+        count += len(one)
+    return count
 
 
 def _difference_error(new: Checkpoint, found: str, expected: str = "") -> CheckpointError:

@@ -1,6 +1,7 @@
-"""Opening a checkpoint by what its first bytes say, and naming what is often saved under a checkpoint's name.
+"""Open checkpoints of any supported format, and name what is often saved under a checkpoint's name instead.
 
-The name of the file is never looked at.
+The format is detected from the first bytes, never from the file's name. Also here: models in several files (shards),
+names and number formats that other trainers leave (prefixes, float64, transposed tables), and reading values in chunks.
 """
 
 from __future__ import annotations
@@ -97,11 +98,6 @@ def find_shards(path: Path) -> Path | None:
     return index if is_file(index) else path
 
 
-def list_shard_files(path: Path) -> list[Path]:
-    """All files of the model that `find_shards` has found."""
-    return _resolve_shard_files(path)[0]
-
-
 def open_shards(path: Path) -> Checkpoint:
     """The whole model that `find_shards` has found, checked through the structure of every file."""
     files, tensors_by_file = _resolve_shard_files(path)
@@ -110,8 +106,10 @@ def open_shards(path: Path) -> Checkpoint:
         parts: list[Checkpoint] = []
         there: set[str] = set()
         for file in files:
-            sources.append(ByteSource(file))
-            parts.append(_read_shard(sources[-1]))
+            source = ByteSource(file)
+            sources.append(source)
+            is_archive = source.read(0, min(source.size, 4)).startswith(b"PK")
+            parts.append(read_torch_archive(source) if is_archive else read_safetensors(source))
             part = parts[-1].tensors.keys()
             if twice := next((name for name in part if name in there), None):
                 raise _shards_error(f"{twice} is in {file.name} and in a file before it", path)
@@ -124,11 +122,6 @@ def open_shards(path: Path) -> Checkpoint:
         for source in sources:
             source.close()
         raise
-
-
-def _read_shard(source: ByteSource) -> Checkpoint:
-    head = source.read(0, min(source.size, 4))
-    return read_torch_archive(source) if head.startswith(b"PK") else read_safetensors(source)
 
 
 def _join_shards(source: _JoinedSource, parts: Sequence[Checkpoint]) -> Checkpoint:
@@ -148,9 +141,9 @@ def _join_shards(source: _JoinedSource, parts: Sequence[Checkpoint]) -> Checkpoi
     records: dict[str, ZipRecord] = {}
     for number, part in enumerate(archives):
         for name, tensor in part.torch_tensors.items():
-            key = f"{number}/{tensor.storage.key}"
-            tensors[name] = replace(tensor, storage=replace(tensor.storage, key=key))
-            record = part.get_record(tensor.storage.key)
+            key = f"{number}/{tensor.storage}"
+            tensors[name] = replace(tensor, storage=key)
+            record = part.get_record(tensor.storage)
             records[f"data/{key}"] = replace(record, start=record.start + starts[number])
     has_checksums = all(part.archive.has_checksums for part in archives)
     return TorchCheckpoint(source, TorchArchive(records, "", PickleDict(), has_checksums), tensors, None)
@@ -231,26 +224,24 @@ def find_dangerous_globals(path: Path) -> list[str]:
 
     Empty for safetensors. Works for torch archives, for torch files from before the archives and for bare pickles.
     """
-    if (shards := find_shards(path)) is not None:
-        return list(
-            dict.fromkeys(name for file in list_shard_files(shards) for name in _find_dangerous_globals_in_file(file))
-        )
-    return _find_dangerous_globals_in_file(path)
-
-
-def _find_dangerous_globals_in_file(path: Path) -> list[str]:
-    source = ByteSource(path)
-    try:
-        if _is_legacy(source):
-            return [name for name in list_legacy_globals(source) if name not in SAFE_GLOBALS]
-        head = source.read(0, min(source.size, HEAD_BYTES))
-        if head.startswith(b"PK"):
-            return find_unsafe_globals([read_data_pickle(source)])
-        if _is_safetensors(head):
-            return []
-        return find_unsafe_globals([source.read(0, min(source.size, MAX_PICKLE_BYTES))])
-    finally:
-        source.close()
+    shards = find_shards(path)
+    names: dict[str, None] = {}
+    for file in _resolve_shard_files(shards)[0] if shards is not None else [path]:
+        source = ByteSource(file)
+        try:
+            head = source.read(0, min(source.size, HEAD_BYTES))
+            if _is_legacy(source):
+                found = [name for name in list_legacy_globals(source) if name not in SAFE_GLOBALS]
+            elif head.startswith(b"PK"):
+                found = find_unsafe_globals(read_data_pickle(source))
+            elif _is_safetensors(head):
+                found = []
+            else:
+                found = find_unsafe_globals(source.read(0, min(source.size, MAX_PICKLE_BYTES)))
+        finally:
+            source.close()
+        names.update(dict.fromkeys(found))
+    return list(names)
 
 
 def _choose_reader(source: ByteSource) -> Callable[[ByteSource], Checkpoint]:
@@ -308,7 +299,7 @@ def find_model_prefix(checkpoint: Checkpoint) -> str:
         name.removesuffix(table)
         for name in checkpoint.tensors
         for table in TEXT_TABLE_NAMES
-        if _is_table_name(name, table)
+        if name == table or name.endswith(f".{table}")
     ]
     if not places or shared in places:
         return shared
@@ -323,7 +314,20 @@ def strip_model_prefix(checkpoint: Checkpoint) -> Checkpoint:
     own = {name: info for name, info in checkpoint.tensors.items() if name not in others}
     found = copy.copy(checkpoint)  # of the same kind: an archive keeps its checksums and its optimizer state
     found.tensors = {(short := name.removeprefix(prefix)): replace(info, name=short) for name, info in own.items()}
-    found.extras = (*checkpoint.extras, *_other_model_extras(checkpoint, others))
+    sizes: dict[str, list[int]] = {}
+    for name in sorted(others):
+        sizes.setdefault(name.partition(".")[0], []).append(checkpoint.tensors[name].num_bytes)
+    found.extras = (
+        *checkpoint.extras,
+        *(
+            CheckpointExtra(
+                f"{part}.*"[:80],
+                f"{len(own_sizes):,} tensors of another model, {sum(own_sizes) / 1e6:,.1f} MB",
+                kept=False,
+            )
+            for part, own_sizes in sizes.items()
+        ),
+    )
     return found
 
 
@@ -337,21 +341,6 @@ def list_other_model_tensors(checkpoint: Checkpoint) -> list[str]:
     ]
 
 
-def _other_model_extras(checkpoint: Checkpoint, others: Iterable[str]) -> list[CheckpointExtra]:
-    parts: dict[str, list[str]] = {}
-    for name in sorted(others):
-        parts.setdefault(name.partition(".")[0], []).append(name)
-    return [
-        CheckpointExtra(
-            f"{part}.*"[:80],
-            f"{len(names):,} tensors of another model, "
-            f"{sum(checkpoint.tensors[name].num_bytes for name in names) / 1e6:,.1f} MB",
-            kept=False,
-        )
-        for part, names in parts.items()
-    ]
-
-
 def _shared_prefix(tensors: Iterable[str]) -> str:
     """The wrappers' names that all tensors begin with; empty where one of them does not."""
     names, prefix = list(tensors), ""
@@ -362,21 +351,14 @@ def _shared_prefix(tensors: Iterable[str]) -> str:
     return prefix
 
 
-def _is_table_name(name: str, table: str) -> bool:
-    return name == table or name.endswith(f".{table}")
-
-
 def _is_wrapper_prefix(prefix: str) -> bool:
     while prefix and (found := next((one for one in WRAPPER_PREFIXES if prefix.startswith(one)), "")):
         prefix = prefix.removeprefix(found)
     return not prefix
 
 
-RawArray = NDArray[np.generic]
-
-
-def iter_values(checkpoint: Checkpoint, info: TensorInfo) -> Iterator[RawArray]:
-    """The raw values. Each piece is good only until the next is asked for."""
+def iter_values(checkpoint: Checkpoint, info: TensorInfo) -> Iterator[NDArray[np.generic]]:
+    """The raw values in chunks, each valid until the next is requested. Verifies the checksums of an archive."""
     crc = 0
     stated = isinstance(checkpoint, TorchCheckpoint) and checkpoint.is_whole_record(info)
     for piece in checkpoint.iter_bytes(info):
@@ -386,23 +368,9 @@ def iter_values(checkpoint: Checkpoint, info: TensorInfo) -> Iterator[RawArray]:
         checkpoint.verify_checksum(info.storage, crc)
 
 
-def pair_chunks(ours: Iterator[RawArray], theirs: Iterator[RawArray]) -> Iterator[tuple[RawArray, RawArray]]:
-    """Pieces of the same number of values of two tensors that have equally many, whatever their formats."""
-    one: RawArray = np.empty(0, np.uint8)
-    two: RawArray = one
-    while True:
-        one = one if len(one) else next(ours, one)
-        two = two if len(two) else next(theirs, two)
-        size = min(len(one), len(two))
-        if not size:
-            return
-        yield one[:size], two[:size]
-        one, two = one[size:], two[size:]
-
-
-_SAMPLE = 256
-_MOST_ROWS = 1 << 20
-_NEAR = 0.9
+_TRANSPOSE_SAMPLE_ROWS = 256
+_MAX_TABLE_ROWS = 1 << 20
+_MIN_TRANSPOSE_COSINE = 0.9
 """Median cosine with the base's rows: a table that was trained on, or whose rows have shrunk, is still recognised."""
 
 
@@ -433,7 +401,12 @@ def in_forms(checkpoint: Checkpoint, forms: Forms) -> Checkpoint:
     if not forms.doubles and not forms.transposed:
         return checkpoint
     found = copy.copy(checkpoint)  # of the same kind: an archive keeps its optimizer state
-    found.tensors = {name: _in_form(info, forms) for name, info in checkpoint.tensors.items()}
+    tensors = dict(checkpoint.tensors)
+    for name in forms.doubles:
+        tensors[name] = replace(tensors[name], dtype="F32", stored="F64")
+    for name in forms.transposed:
+        tensors[name] = replace(tensors[name], shape=tensors[name].shape[::-1], strides=tensors[name].strides[::-1])
+    found.tensors = tensors
     return found
 
 
@@ -448,14 +421,6 @@ def num_rounded(checkpoint: Checkpoint, names: Collection[str]) -> int:
     return rounded
 
 
-def _in_form(info: TensorInfo, forms: Forms) -> TensorInfo:
-    if info.name in forms.doubles:
-        info = replace(info, dtype="F32", stored="F64")
-    if info.name in forms.transposed:
-        info = replace(info, shape=info.shape[::-1], strides=info.strides[::-1])
-    return info
-
-
 def _is_transposed(checkpoint: Checkpoint, base: Checkpoint, name: str) -> bool:
     """Whether a table has the base's width as its number of rows, and the base's rows as its columns."""
     new, old = checkpoint.tensors.get(name), base.tensors.get(name)
@@ -463,14 +428,15 @@ def _is_transposed(checkpoint: Checkpoint, base: Checkpoint, name: str) -> bool:
         return False
     width = old.shape[1]
     # A square table looks the same either way. A hostile file can state any number of rows.
-    if new.shape[0] != width or new.shape[1] == width or new.shape[1] > _MOST_ROWS:
+    if new.shape[0] != width or new.shape[1] == width or new.shape[1] > _MAX_TABLE_ROWS:
         return False
-    count = min(_SAMPLE, old.shape[0], new.shape[1])
+    count = min(_TRANSPOSE_SAMPLE_ROWS, old.shape[0], new.shape[1])
     turned = in_forms(checkpoint, Forms(transposed=(name,)))
-    left, right = (_floats(one.read_rows(name, 0, count)) for one in (base, turned))
+    left, right = (
+        np.nan_to_num(one.read_rows(name, 0, count).astype(np.float64), posinf=0.0, neginf=0.0)
+        for one in (base, turned)
+    )
     lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
-    return count > 0 and float(np.median((left * right).sum(axis=1) / np.maximum(lengths, 1e-30))) >= _NEAR
-
-
-def _floats(rows: NDArray[np.generic]) -> NDArray[np.float64]:
-    return np.nan_to_num(rows.astype(np.float64), posinf=0.0, neginf=0.0)
+    return (
+        count > 0 and float(np.median((left * right).sum(axis=1) / np.maximum(lengths, 1e-30))) >= _MIN_TRANSPOSE_COSINE
+    )

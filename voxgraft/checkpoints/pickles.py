@@ -1,7 +1,8 @@
-"""Reading a pickle without running it: a small machine that follows the opcodes and calls nothing, ever.
+"""Read pickles without running them: an interpreter that follows the opcodes and never calls anything.
 
-What a pickle would call becomes a `PickleObject` that only remembers what it would have been. Bounded in bytes and steps;
-nothing here hashes, compares or walks what a hostile pickle has nested.
+What a pickle would call becomes a `PickleObject` that records the callable's name and its arguments. Reading is bounded
+in bytes and steps. Nothing here hashes, compares or recurses into what a hostile pickle has nested. The second half
+turns the resulting tree into descriptions of tensors and of everything else that a checkpoint holds.
 """
 
 from __future__ import annotations
@@ -9,24 +10,24 @@ from __future__ import annotations
 import io
 import math
 import pickletools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, TypeGuard
 
-from voxgraft.checkpoints.base import Scalar, item_bytes, parse_shape, span_values
+from voxgraft.checkpoints.base import TORCH_DTYPES, Scalar, item_bytes, parse_shape, span_values
 from voxgraft.core.errors import CheckpointError
 
 MAX_PICKLE_BYTES = 64 << 20
+# A tensor takes about 30 steps: a model of 5,000 tensors with its optimizer stays below this.
 MAX_STEPS = 1_000_000
-"""A tensor takes about 30 steps; a model of 5,000 tensors with its optimizer stays below this."""
 MAX_PROTOCOL = 5
-PLAIN_KEYS = (str, int, float, bool, bytes, type(None))
 PERSISTENT_ID = "persistent id"
+PLAIN_KEYS = (str, int, float, bool, bytes, type(None))
+# Integers hash to themselves modulo 2**61 - 1. Longer keys can be chosen to collide, and a dict of them is quadratic.
 MAX_KEY_BITS = 60
-"""Up to here no two numbers have the same hash."""
+# Longer integers cannot be printed in reasonable time; random generators keep their states in 128 bits.
 MAX_INT_BITS = 1024
-"""Longer numbers cannot be printed; random generators keep their states in 128 bits."""
 
 
 @dataclass(eq=False, repr=False, slots=True)
@@ -51,7 +52,7 @@ class PickleDict:
 
 @dataclass(eq=False, repr=False, slots=True)
 class PickleObject:
-    """An object that was not made: the name of what would have made it, and from what."""
+    """An object that was not created: the name of what would have created it, and its arguments."""
 
     maker: str
     args: Any = ()
@@ -63,206 +64,7 @@ class PickleObject:
 
 
 class PickleParseError(Exception):
-    """The machine cannot go on."""
-
-
-class PickleInterpreter:
-    """Follows one pickle. `globals` fills as names are met, also when the pickle breaks off later."""
-
-    def __init__(self) -> None:
-        self.globals: dict[str, PickleGlobal] = {}
-        self._stack: list[Any] = []
-        self._marks: list[list[Any]] = []
-        self._memo: dict[int, Any] = {}
-
-    def run(self, stream: io.BytesIO) -> Any:
-        """The value that the pickle describes. The stream stands after it."""
-        steps = 0
-        try:
-            for opcode, argument, _ in pickletools.genops(stream):
-                steps += 1
-                if steps > MAX_STEPS:
-                    raise PickleParseError(f"over {MAX_STEPS:,} steps")
-                if opcode.name == "STOP":
-                    return self._pop()
-                self._step(opcode.name, argument)
-        except ValueError as error:  # all that genops raises for bytes that are no pickle
-            raise PickleParseError(str(error).splitlines()[0][:120]) from None
-        raise PickleParseError("it has no end")
-
-    def _step(self, name: str, argument: Any) -> None:
-        if name in _PUSH_OPCODES:
-            self._push(argument)
-        elif name in _CONSTANT_OPCODES:
-            self._stack.append(_CONSTANT_OPCODES[name]())
-        elif name in _OPCODE_HANDLERS:
-            _OPCODE_HANDLERS[name](self, argument)
-        else:
-            raise PickleParseError(f"the operation {name} has no place in a checkpoint")
-
-    def _push(self, value: Any) -> None:
-        if isinstance(value, int) and value.bit_length() > MAX_INT_BITS:
-            value = PickleObject(f"a number of {value.bit_length():,} bits")
-        self._stack.append(value)
-
-    def _pop(self) -> Any:
-        if not self._stack:
-            raise PickleParseError("it takes a value that it has not put down")
-        return self._stack.pop()
-
-    def _top(self) -> Any:
-        if not self._stack:
-            raise PickleParseError("it uses a value that it has not put down")
-        return self._stack[-1]
-
-    def _mark(self, _: Any) -> None:
-        self._marks.append(self._stack)
-        self._stack = []
-
-    def _pop_mark(self) -> list[Any]:
-        if not self._marks:
-            raise PickleParseError("it closes a list that it has not opened")
-        items, self._stack = self._stack, self._marks.pop()
-        return items
-
-    def _drop(self, _: Any) -> None:
-        if self._stack:
-            self._stack.pop()
-        else:
-            self._pop_mark()
-
-    def _drop_mark(self, _: Any) -> None:
-        self._pop_mark()
-
-    def _duplicate(self, _: Any) -> None:
-        self._stack.append(self._top())
-
-    def _remember(self, index: Any) -> None:
-        self._memo[len(self._memo) if index is None else int(index)] = self._top()
-
-    def _recall(self, index: Any) -> None:
-        if int(index) not in self._memo:
-            raise PickleParseError(f"it recalls value {index}, which it has not kept")
-        self._stack.append(self._memo[int(index)])
-
-    def _tuple(self, _: Any) -> None:
-        items = tuple(self._pop_mark())
-        self._stack.append(items)
-
-    def _tuple_of(self, count: int) -> None:
-        items = [self._pop() for _ in range(count)]
-        self._stack.append(tuple(reversed(items)))
-
-    def _list(self, _: Any) -> None:
-        items = self._pop_mark()
-        self._stack.append(items)
-
-    def _dict(self, _: Any) -> None:
-        items = self._pop_mark()
-        self._stack.append(PickleDict())
-        self._set(items)
-
-    def _collection(self, _: Any) -> None:
-        items = self._pop_mark()
-        self._stack.append(PickleObject("builtins.frozenset", items=items))
-
-    def _append(self, _: Any) -> None:
-        self._extend([self._pop()])
-
-    def _appends(self, _: Any) -> None:
-        self._extend(self._pop_mark())
-
-    def _extend(self, items: list[Any]) -> None:
-        target = self._top()
-        if isinstance(target, PickleObject):
-            target.items.extend(items)
-        elif isinstance(target, list):
-            target.extend(items)
-        else:
-            raise PickleParseError(f"it appends to {_describe_value(target)}")
-
-    def _set_item(self, _: Any) -> None:
-        value, key = self._pop(), self._pop()
-        self._set([key, value])
-
-    def _set_items(self, _: Any) -> None:
-        self._set(self._pop_mark())
-
-    def _set(self, items: list[Any]) -> None:
-        target = self._top()
-        if len(items) % 2:
-            raise PickleParseError("a key without a value")
-        if isinstance(target, PickleObject):
-            target.items.extend(items)
-        elif isinstance(target, PickleDict):
-            pairs = zip(items[::2], items[1::2], strict=True)
-            target.entries.update((key if _is_plain_key(key) else PickleObject("key", key), v) for key, v in pairs)
-        else:
-            raise PickleParseError(f"it sets a key of {_describe_value(target)}")
-
-    def _global(self, argument: Any) -> None:
-        module, _, name = str(argument).partition(" ")
-        self._push_global(module, name)
-
-    def _stack_global(self, _: Any) -> None:
-        name, module = self._pop(), self._pop()
-        if not isinstance(name, str) or not isinstance(module, str):
-            raise PickleParseError("a name that is no text")
-        self._push_global(module, name)
-
-    def _extension(self, argument: Any) -> None:
-        self._push_global("copyreg", f"extension {argument}")
-
-    def _push_global(self, module: str, name: str) -> None:
-        found = self.globals.setdefault(f"{module}.{name}", PickleGlobal(module, name))
-        self._stack.append(found)
-
-    def _reduce(self, _: Any) -> None:
-        args, maker = self._pop(), self._pop()
-        self._make(maker, args)
-
-    def _new_with_keywords(self, _: Any) -> None:
-        keywords, args, maker = self._pop(), self._pop(), self._pop()
-        self._make(maker, args)
-        self._build_with(keywords)
-
-    def _instance(self, argument: Any) -> None:
-        items = tuple(self._pop_mark())
-        self._global(argument)
-        self._make(self._pop(), items)
-
-    def _object(self, _: Any) -> None:
-        items = self._pop_mark()
-        if not items:
-            raise PickleParseError("an object of no kind")
-        self._make(items[0], tuple(items[1:]))
-
-    def _make(self, maker: Any, args: Any) -> None:
-        """Where a pickle would call `maker(*args)`; only an empty OrderedDict is really made."""
-        if _describe_value(maker) == "collections.OrderedDict" and isinstance(args, tuple) and not args:
-            self._stack.append(PickleDict(ordered=True))
-        else:
-            self._stack.append(PickleObject(_describe_value(maker), args))
-
-    def _build(self, _: Any) -> None:
-        self._build_with(self._pop())
-
-    def _build_with(self, state: Any) -> None:
-        target = self._top()
-        if not isinstance(target, PickleObject | PickleDict):
-            raise PickleParseError(f"it sets the state of {_describe_value(target)}")
-        target.state = state
-
-    def _persistent(self, argument: Any) -> None:
-        identity = self._pop() if argument is None else argument
-        self._stack.append(PickleObject(PERSISTENT_ID, identity))
-
-    def _protocol(self, argument: Any) -> None:
-        if argument > MAX_PROTOCOL:
-            raise PickleParseError(f"protocol {argument}")
-
-    def _nothing(self, _: Any) -> None:
-        """A frame is only a hint for buffering."""
+    """The pickle is broken, or has an operation that no checkpoint needs."""
 
 
 _PUSH_OPCODES = frozenset(
@@ -278,41 +80,179 @@ _CONSTANT_OPCODES: dict[str, Callable[[], Any]] = {
     "EMPTY_DICT": PickleDict,
     "EMPTY_SET": lambda: PickleObject("builtins.set"),
 }
-_OPCODE_HANDLERS: dict[str, Callable[[PickleInterpreter, Any], None]] = {
-    "MARK": PickleInterpreter._mark,
-    "POP": PickleInterpreter._drop,
-    "POP_MARK": PickleInterpreter._drop_mark,
-    "DUP": PickleInterpreter._duplicate,
-    "TUPLE": PickleInterpreter._tuple,
-    "TUPLE1": lambda machine, _: machine._tuple_of(1),
-    "TUPLE2": lambda machine, _: machine._tuple_of(2),
-    "TUPLE3": lambda machine, _: machine._tuple_of(3),
-    "LIST": PickleInterpreter._list,
-    "DICT": PickleInterpreter._dict,
-    "FROZENSET": PickleInterpreter._collection,
-    "APPEND": PickleInterpreter._append,
-    "APPENDS": PickleInterpreter._appends,
-    "ADDITEMS": PickleInterpreter._appends,
-    "SETITEM": PickleInterpreter._set_item,
-    "SETITEMS": PickleInterpreter._set_items,
-    "GLOBAL": PickleInterpreter._global,
-    "STACK_GLOBAL": PickleInterpreter._stack_global,
-    "EXT1": PickleInterpreter._extension,
-    "EXT2": PickleInterpreter._extension,
-    "EXT4": PickleInterpreter._extension,
-    "REDUCE": PickleInterpreter._reduce,
-    "NEWOBJ": PickleInterpreter._reduce,
-    "NEWOBJ_EX": PickleInterpreter._new_with_keywords,
-    "INST": PickleInterpreter._instance,
-    "OBJ": PickleInterpreter._object,
-    "BUILD": PickleInterpreter._build,
-    "PERSID": PickleInterpreter._persistent,
-    "BINPERSID": PickleInterpreter._persistent,
-    "PROTO": PickleInterpreter._protocol,
-    "FRAME": PickleInterpreter._nothing,
-}
-_OPCODE_HANDLERS.update(dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"), PickleInterpreter._remember))
-_OPCODE_HANDLERS.update(dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), PickleInterpreter._recall))
+
+
+class PickleInterpreter:
+    """Follows one pickle. `globals` collects the imported names, also of a pickle that breaks off later."""
+
+    def __init__(self) -> None:
+        self.globals: dict[str, PickleGlobal] = {}
+        self._stack: list[Any] = []
+        self._marks: list[list[Any]] = []
+        self._memo: dict[int, Any] = {}
+
+    def run(self, stream: io.BytesIO) -> Any:
+        """The value that the pickle describes. Afterwards the stream is at the end of the pickle."""
+        steps = 0
+        try:
+            for opcode, argument, _ in pickletools.genops(stream):
+                steps += 1
+                if steps > MAX_STEPS:
+                    raise PickleParseError(f"over {MAX_STEPS:,} steps")
+                if opcode.name == "STOP":
+                    return self._pop()
+                self._step(opcode.name, argument)
+        except ValueError as error:  # the only exception of genops for bytes that are no pickle
+            raise PickleParseError(str(error).splitlines()[0][:120]) from None
+        raise PickleParseError("it has no end")
+
+    def _step(self, name: str, argument: Any) -> None:
+        """One operation of the pickle machine; what each does is documented in `pickletools`."""
+        if name in _PUSH_OPCODES:
+            if isinstance(argument, int) and argument.bit_length() > MAX_INT_BITS:
+                argument = PickleObject(f"a number of {argument.bit_length():,} bits")
+            self._stack.append(argument)
+            return
+        if name in _CONSTANT_OPCODES:
+            self._stack.append(_CONSTANT_OPCODES[name]())
+            return
+        match name:
+            case "BINPUT" | "LONG_BINPUT" | "MEMOIZE" | "PUT":
+                self._memo[len(self._memo) if argument is None else int(argument)] = self._top()
+            case "BINGET" | "LONG_BINGET" | "GET":
+                if int(argument) not in self._memo:
+                    raise PickleParseError(f"it recalls value {argument}, which it has not kept")
+                self._stack.append(self._memo[int(argument)])
+            case "MARK":
+                self._marks.append(self._stack)
+                self._stack = []
+            case "TUPLE":
+                items = tuple(self._pop_mark())
+                self._stack.append(items)
+            case "TUPLE1" | "TUPLE2" | "TUPLE3":
+                reverse = [self._pop() for _ in range(int(name[-1]))]
+                self._stack.append(tuple(reversed(reverse)))
+            case "REDUCE" | "NEWOBJ":
+                args, maker = self._pop(), self._pop()
+                self._make(maker, args)
+            case "BINPERSID" | "PERSID":
+                identity = self._pop() if argument is None else argument
+                self._stack.append(PickleObject(PERSISTENT_ID, identity))
+            case "SETITEM":
+                value, key = self._pop(), self._pop()
+                self._set_items([key, value])
+            case "SETITEMS":
+                self._set_items(self._pop_mark())
+            case "APPEND":
+                self._extend([self._pop()])
+            case "APPENDS" | "ADDITEMS":
+                self._extend(self._pop_mark())
+            case "LIST":
+                listed = self._pop_mark()
+                self._stack.append(listed)
+            case "DICT":
+                listed = self._pop_mark()
+                self._stack.append(PickleDict())
+                self._set_items(listed)
+            case "FROZENSET":
+                listed = self._pop_mark()
+                self._stack.append(PickleObject("builtins.frozenset", items=listed))
+            case "GLOBAL":
+                self._push_global(*str(argument).split(" ", 1))
+            case "STACK_GLOBAL":
+                own, module = self._pop(), self._pop()
+                if not isinstance(own, str) or not isinstance(module, str):
+                    raise PickleParseError("a name that is no text")
+                self._push_global(module, own)
+            case "EXT1" | "EXT2" | "EXT4":
+                self._push_global("copyreg", f"extension {argument}")
+            case "NEWOBJ_EX":
+                keywords, args, maker = self._pop(), self._pop(), self._pop()
+                self._make(maker, args)
+                self._set_state(keywords)
+            case "INST":
+                items = tuple(self._pop_mark())
+                self._push_global(*str(argument).split(" ", 1))
+                self._make(self._pop(), items)
+            case "OBJ":
+                listed = self._pop_mark()
+                if not listed:
+                    raise PickleParseError("an object of no kind")
+                self._make(listed[0], tuple(listed[1:]))
+            case "BUILD":
+                self._set_state(self._pop())
+            case "POP":
+                if self._stack:
+                    self._stack.pop()
+                else:
+                    self._pop_mark()
+            case "POP_MARK":
+                self._pop_mark()
+            case "DUP":
+                self._stack.append(self._top())
+            case "PROTO":
+                if argument > MAX_PROTOCOL:
+                    raise PickleParseError(f"protocol {argument}")
+            case "FRAME":  # only a hint for buffering
+                pass
+            case _:
+                raise PickleParseError(f"the operation {name} has no place in a checkpoint")
+
+    def _pop(self) -> Any:
+        if not self._stack:
+            raise PickleParseError("it takes a value that it has not put down")
+        return self._stack.pop()
+
+    def _top(self) -> Any:
+        if not self._stack:
+            raise PickleParseError("it uses a value that it has not put down")
+        return self._stack[-1]
+
+    def _pop_mark(self) -> list[Any]:
+        if not self._marks:
+            raise PickleParseError("it closes a list that it has not opened")
+        items, self._stack = self._stack, self._marks.pop()
+        return items
+
+    def _push_global(self, module: str, name: str = "") -> None:
+        self._stack.append(self.globals.setdefault(f"{module}.{name}", PickleGlobal(module, name)))
+
+    def _make(self, maker: Any, args: Any) -> None:
+        """Where a pickle would call `maker(*args)`. Only an empty OrderedDict is really made."""
+        if _describe_value(maker) == "collections.OrderedDict" and isinstance(args, tuple) and not args:
+            self._stack.append(PickleDict(ordered=True))
+        else:
+            self._stack.append(PickleObject(_describe_value(maker), args))
+
+    def _extend(self, items: list[Any]) -> None:
+        target = self._top()
+        if not isinstance(target, PickleObject | list):
+            raise PickleParseError(f"it appends to {_describe_value(target)}")
+        (target.items if isinstance(target, PickleObject) else target).extend(items)
+
+    def _set_items(self, items: list[Any]) -> None:
+        target = self._top()
+        if len(items) % 2:
+            raise PickleParseError("a key without a value")
+        if isinstance(target, PickleObject):
+            target.items.extend(items)
+        elif isinstance(target, PickleDict):
+            for key, value in zip(items[::2], items[1::2], strict=True):
+                # Nested tuples can take forever to hash; see MAX_KEY_BITS for integers. Such keys are only kept.
+                plain = isinstance(key, PLAIN_KEYS) and not (isinstance(key, int) and key.bit_length() > MAX_KEY_BITS)
+                target.entries[key if plain else PickleObject("key", key)] = value
+        else:
+            raise PickleParseError(f"it sets a key of {_describe_value(target)}")
+
+    def _set_state(self, state: Any) -> None:
+        target = self._top()
+        if not isinstance(target, PickleObject | PickleDict):
+            raise PickleParseError(f"it sets the state of {_describe_value(target)}")
+        target.state = state
+
+
+def _describe_value(value: Any) -> str:
+    return str(value) if isinstance(value, PickleGlobal) else f"a {type(value).__name__.lower()}"
 
 
 def read_pickle(data: bytes, where: object) -> Any:
@@ -321,15 +261,6 @@ def read_pickle(data: bytes, where: object) -> Any:
         return PickleInterpreter().run(io.BytesIO(data))
     except PickleParseError as error:
         raise CheckpointError("torch-pickle", f"the pickle cannot be read: {error}", where=str(where)) from None
-
-
-def _is_plain_key(key: Any) -> bool:
-    """Whether a key may be looked up. Tuples take for ever to hash, and long numbers can be chosen to hash alike."""
-    return isinstance(key, PLAIN_KEYS) and not (isinstance(key, int) and key.bit_length() > MAX_KEY_BITS)
-
-
-def _describe_value(value: Any) -> str:
-    return str(value) if isinstance(value, PickleGlobal) else f"a {type(value).__name__.lower()}"
 
 
 _SAFE_NAMES_BY_MODULE = {
@@ -362,27 +293,19 @@ SAFE_GLOBALS = frozenset(
 """Names that make values and do nothing else. Everything outside could run anything."""
 
 
-def find_unsafe_globals(pickles: Iterable[bytes]) -> list[str]:
-    """Names outside HARMLESS that these pickles would import, also those before the place where one breaks off."""
+def find_unsafe_globals(data: bytes) -> list[str]:
+    """Names outside SAFE_GLOBALS that the pickles in `data` would import, also those before one that breaks off."""
     found: dict[str, None] = {}
-    for data in pickles:
-        stream = io.BytesIO(data)
-        broken = False
-        while not broken and stream.tell() < len(data):
-            broken = _collect_globals(stream, found)
+    stream = io.BytesIO(data)
+    while stream.tell() < len(data):
+        interpreter = PickleInterpreter()
+        try:
+            interpreter.run(stream)
+        except PickleParseError:
+            break
+        finally:
+            found.update(dict.fromkeys(interpreter.globals))
     return [name for name in found if name not in SAFE_GLOBALS]
-
-
-def _collect_globals(stream: io.BytesIO, found: dict[str, None]) -> bool:
-    """Add the names of the next pickle in the stream to `found`; whether it broke off."""
-    machine = PickleInterpreter()
-    try:
-        machine.run(stream)
-    except PickleParseError:
-        return True
-    finally:
-        found.update(dict.fromkeys(machine.globals))
-    return False
 
 
 STORAGE_DTYPES = {
@@ -399,14 +322,8 @@ STORAGE_DTYPES = {
     "torch.ComplexFloatStorage": "C64",
 }
 UNTYPED_STORAGE = "torch.storage.UntypedStorage"
-UNTYPED_DTYPES = {
-    "torch.uint16": "U16",
-    "torch.uint32": "U32",
-    "torch.uint64": "U64",
-    "torch.float8_e4m3fn": "F8_E4M3",
-    "torch.float8_e5m2": "F8_E5M2",
-}
-"""Types without a storage class of their own: torch keeps their bytes untyped and names the type beside them."""
+# Types without a storage class of their own: torch keeps their bytes untyped and names the type beside them.
+UNTYPED_DTYPES = {f"torch.{TORCH_DTYPES[name]}": name for name in ("U16", "U32", "U64", "F8_E4M3", "F8_E5M2")}
 
 
 class TensorParseError(Exception):
@@ -414,26 +331,28 @@ class TensorParseError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class TorchStorage:
-    """A run of values in one record of the archive. `num_items` counts values, or bytes if it is untyped."""
-
-    key: str
-    kind: str
-    location: str
-    num_items: int
-
-
-@dataclass(frozen=True, slots=True)
 class TorchTensor:
-    """A view of a storage; `offset` and `strides` count values."""
+    """A view of a storage, the values of one record of the archive. `offset` and `strides` count values."""
 
-    storage: TorchStorage
+    storage: str
+    """Key of the storage, and name of its record."""
+    storage_class: str
+    location: str
+    storage_items: int
+    """Values in the storage, or bytes if it is untyped."""
     dtype: str
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     requires_grad: bool = False
     parameter: bool = False
+
+
+_REBUILD_VIEW = ("torch._utils._rebuild_tensor", "torch._utils._rebuild_tensor_v2")
+_REBUILD_UNTYPED = "torch._utils._rebuild_tensor_v3"
+_REBUILD_PARAMETER = ("torch._utils._rebuild_parameter", "torch._utils._rebuild_parameter_with_state")
+_REBUILD_SUBCLASS = "torch._tensor._rebuild_from_type_v2"
+_REBUILDERS = frozenset((*_REBUILD_VIEW, _REBUILD_UNTYPED, *_REBUILD_PARAMETER, _REBUILD_SUBCLASS))
 
 
 def is_tensor(node: Any) -> bool:
@@ -446,76 +365,64 @@ def parse_tensor(node: PickleObject) -> TorchTensor:
     return _rebuild(node.maker, node.args, 0)
 
 
-def _rebuild(maker: Any, args: Any, depth: int) -> TorchTensor:
+def _rebuild(maker: str, args: Any, depth: int) -> TorchTensor:
+    """What torch's function of that name would build. A parameter or a subclass holds a tensor one level down."""
     if maker not in _REBUILDERS or not isinstance(args, tuple) or depth > 2:
         raise TensorParseError("it is made in a way that no tensor is")
-    return _REBUILDERS[maker](args, depth)
-
-
-def _rebuild_view(args: tuple[Any, ...], _: int) -> TorchTensor:
-    """_rebuild_tensor(storage, offset, shape, strides) and v2, which adds requires_grad, hooks and notes."""
-    if len(args) not in (4, 6, 7):
+    if maker in _REBUILD_PARAMETER:  # (tensor, requires_grad, hooks), perhaps with a state, which is left out
+        if len(args) < 2 or not isinstance(args[0], PickleObject) or not isinstance(args[1], bool):
+            raise TensorParseError("it is a parameter without a tensor")
+        tensor = _rebuild(args[0].maker, args[0].args, depth + 1)
+        return replace(tensor, requires_grad=args[1], parameter=True)
+    if maker == _REBUILD_SUBCLASS:  # (rebuilder, class, arguments, state); class and state are left out
+        if len(args) != 4 or not isinstance(args[0], PickleGlobal):
+            raise TensorParseError("it is of a class that cannot be read")
+        return _rebuild(str(args[0]), args[2], depth + 1)
+    if maker == _REBUILD_UNTYPED:  # (storage, offset, shape, strides, requires_grad, hooks, dtype)
+        if len(args) not in (7, 8) or not isinstance(args[6], PickleGlobal):
+            raise TensorParseError("it does not say its type")
+        storage, dtype = _parse_storage(args[0]), UNTYPED_DTYPES.get(str(args[6]))
+        if storage[0] != UNTYPED_STORAGE or dtype is None:
+            raise TensorParseError(f"its type is {args[6]}, kept as {storage[0]}")
+        return _build_view(storage, dtype, args)
+    if len(args) not in (4, 6, 7):  # (storage, offset, shape, strides), and v2 adds requires_grad, hooks, notes
         raise TensorParseError(f"it has {len(args)} parts")
     notes = args[6] if len(args) == 7 else None
     if notes is not None and not (isinstance(notes, PickleDict) and not notes.entries):
         raise TensorParseError("it is conjugated or negated when it is read")
     storage = _parse_storage(args[0])
-    if storage.kind not in STORAGE_DTYPES:
-        raise TensorParseError(f"its values are kept as {storage.kind}")
-    return _build_torch_tensor(storage, STORAGE_DTYPES[storage.kind], args, storage.num_items)
+    if storage[0] not in STORAGE_DTYPES:
+        raise TensorParseError(f"its values are kept as {storage[0]}")
+    return _build_view(storage, STORAGE_DTYPES[storage[0]], args)
 
 
-def _rebuild_untyped_view(args: tuple[Any, ...], _: int) -> TorchTensor:
-    """_rebuild_tensor_v3(storage, offset, shape, strides, requires_grad, hooks, dtype)."""
-    if len(args) not in (7, 8) or not isinstance(args[6], PickleGlobal):
-        raise TensorParseError("it does not say its type")
-    storage, dtype = _parse_storage(args[0]), UNTYPED_DTYPES.get(str(args[6]))
-    if storage.kind != UNTYPED_STORAGE or dtype is None:
-        raise TensorParseError(f"its type is {args[6]}, kept as {storage.kind}")
-    item = int(dtype[1:]) // 8 if dtype[0] == "U" else 1
-    return _build_torch_tensor(storage, dtype, args, storage.num_items // item)
-
-
-def _rebuild_parameter(args: tuple[Any, ...], depth: int) -> TorchTensor:
-    """_rebuild_parameter(tensor, requires_grad, hooks), or with a state after these, which is left out."""
-    if len(args) < 2 or not isinstance(args[0], PickleObject) or not isinstance(args[1], bool):
-        raise TensorParseError("it is a parameter without a tensor")
-    tensor = _rebuild(args[0].maker, args[0].args, depth + 1)
-    return replace(tensor, requires_grad=args[1], parameter=True)
-
-
-def _rebuild_subclass(args: tuple[Any, ...], depth: int) -> TorchTensor:
-    """_rebuild_from_type_v2(rebuilder, class, arguments, state); class and state are left out."""
-    if len(args) != 4 or not isinstance(args[0], PickleGlobal):
-        raise TensorParseError("it is of a class that cannot be read")
-    return _rebuild(str(args[0]), args[2], depth + 1)
-
-
-_REBUILDERS = {
-    "torch._utils._rebuild_tensor": _rebuild_view,
-    "torch._utils._rebuild_tensor_v2": _rebuild_view,
-    "torch._utils._rebuild_tensor_v3": _rebuild_untyped_view,
-    "torch._utils._rebuild_parameter": _rebuild_parameter,
-    "torch._utils._rebuild_parameter_with_state": _rebuild_parameter,
-    "torch._tensor._rebuild_from_type_v2": _rebuild_subclass,
-}
-
-
-def _parse_storage(node: Any) -> TorchStorage:
+def _parse_storage(node: Any) -> tuple[str, str, str, int]:
+    """Class, key, location and number of items of a storage."""
     identity = node.args if isinstance(node, PickleObject) and node.maker == PERSISTENT_ID else None
     if isinstance(identity, tuple) and len(identity) == 6 and identity[5] is None:
-        identity = identity[:5]  # before the archives a storage could be a part of another, which no tensor needs
-    if not isinstance(identity, tuple) or len(identity) != 5 or identity[0] != "storage":
-        raise TensorParseError("its storage is not named as torch names it")
-    _, kind, key, location, num_items = identity
-    texts = isinstance(kind, PickleGlobal) and isinstance(key, str) and isinstance(location, str)
-    if not texts or type(num_items) is not int or num_items < 0:
-        raise TensorParseError("its storage is not named as torch names it")
-    return TorchStorage(key, str(kind), location, num_items)
+        identity = identity[:5]  # files older than torch 1.6: a storage could be a part of another, which is not used
+    if isinstance(identity, tuple) and len(identity) == 5 and identity[0] == "storage":
+        _, kind, key, location, num_items = identity
+        texts = isinstance(kind, PickleGlobal) and isinstance(key, str) and isinstance(location, str)
+        if texts and type(num_items) is int and num_items >= 0:
+            return str(kind), key, location, num_items
+    raise TensorParseError("its storage is not named as torch names it")
 
 
-def _build_torch_tensor(storage: TorchStorage, dtype: str, args: tuple[Any, ...], num_values: int) -> TorchTensor:
-    offset, shape, strides = args[1], parse_shape(_unwrap_size(args[2])), _unwrap_size(args[3])
+def _build_view(storage: tuple[str, str, str, int], dtype: str, args: tuple[Any, ...]) -> TorchTensor:
+    """A view of a storage, from (storage, offset, shape, strides, requires_grad, ...)."""
+    storage_class, key, location, num_items = storage
+    # A torch.Size is pickled as a call with one argument.
+    sizes = [
+        node.args[0]
+        if isinstance(node, PickleObject)
+        and node.maker == "torch.Size"
+        and isinstance(node.args, tuple)
+        and len(node.args) == 1
+        else node
+        for node in args[2:4]
+    ]
+    offset, shape, strides = args[1], parse_shape(sizes[0]), sizes[1]
     if shape is None:
         raise TensorParseError("its shape is no list of sizes")
     if type(offset) is not int or offset < 0:
@@ -524,23 +431,12 @@ def _build_torch_tensor(storage: TorchStorage, dtype: str, args: tuple[Any, ...]
         raise TensorParseError("its strides do not fit its shape")
     if not all(type(stride) is int and 0 <= stride < 1 << 63 for stride in strides):
         raise TensorParseError("its strides are no counts")
-    if offset + span_values(shape, strides) > num_values:
-        raise TensorParseError(
-            f"it needs {offset + span_values(shape, strides):,} values of a storage of {num_values:,}"
-        )
-    return TorchTensor(storage, dtype, offset, shape, strides, len(args) > 4 and args[4] is True)
-
-
-def _unwrap_size(node: Any) -> Any:
-    """A torch.Size stands as a call with one argument."""
-    if (
-        isinstance(node, PickleObject)
-        and node.maker == "torch.Size"
-        and isinstance(node.args, tuple)
-        and len(node.args) == 1
-    ):
-        return node.args[0]
-    return node
+    num_values = num_items // item_bytes(dtype) if storage_class == UNTYPED_STORAGE else num_items
+    needed = offset + span_values(shape, strides)
+    if needed > num_values:
+        raise TensorParseError(f"it needs {needed:,} values of a storage of {num_values:,}")
+    requires_grad = len(args) > 4 and args[4] is True
+    return TorchTensor(key, storage_class, location, num_items, dtype, offset, shape, strides, requires_grad)
 
 
 MAX_NODES = 300_000
@@ -549,16 +445,8 @@ MAX_TEXT_CHARACTERS = 1 << 16
 MAX_SCALAR_BITS = 64
 
 
-@dataclass(slots=True)
-class NodeBudget:
-    """How many nodes may still be looked at. Descriptions of one file share them: a thousand entries of a hostile
-    file can all lead to the same hundred thousand nodes."""
-
-    left: int = MAX_NODES
-
-
 def is_small_scalar(node: Any) -> TypeGuard[Scalar]:
-    """Whether a node is a plain value, small enough to be carried along."""
+    """Whether a node is a plain value, small enough to be copied into another file."""
     if isinstance(node, str):
         return len(node) <= MAX_TEXT_CHARACTERS
     if isinstance(node, int):
@@ -567,7 +455,7 @@ def is_small_scalar(node: Any) -> TypeGuard[Scalar]:
 
 
 def is_plain_tree(node: Any) -> bool:
-    """Whether a node is made of scalars, lists, tuples and dictionaries only, not too deep and not too many."""
+    """Whether a node consists of scalars, lists, tuples and dictionaries only, not too deep and not too many."""
     waiting, seen = [(node, 0)], 0
     while waiting:
         node, depth = waiting.pop()
@@ -586,55 +474,60 @@ def is_plain_tree(node: Any) -> bool:
     return True
 
 
-def describe_node(node: Any, looks: NodeBudget) -> str:
-    """A node in a few words, with the tensors that hang on it."""
-    if is_tensor(node):
-        tensor = _tensor_or_none(node)
-        return f"tensor {tensor.dtype} {list(tensor.shape)}" if tensor else "tensor"
-    if isinstance(node, PickleDict):
-        return _describe_dictionary(node, looks)
-    if isinstance(node, list | tuple):
-        return f"{type(node).__name__} of {len(node)}{_describe_tensors(node, looks)}"
-    if isinstance(node, PickleObject):
-        return f"object {node.maker[:80]}{_describe_tensors(node, looks)}"
-    if isinstance(node, str | bytes | bytearray):
-        return f"text of {len(node)}" if isinstance(node, str) else f"{len(node):,} bytes"
-    if node is None:
-        return "nothing"
-    if isinstance(node, int) and not is_small_scalar(node):
-        return f"number of {node.bit_length():,} bits"
-    return f"name {node}"[:80] if isinstance(node, PickleGlobal) else f"{type(node).__name__} {node}"
+class NodeDescriber:
+    """Describes nodes in a few words. All descriptions of one file share a budget of nodes to visit.
 
+    A thousand entries of a hostile file can all lead to the same hundred thousand nodes.
+    """
 
-def _describe_dictionary(node: PickleDict, looks: NodeBudget) -> str:
-    keys = [str(key)[:24] for key in islice(node.entries, 4) if isinstance(key, str)]
-    names = f" ({', '.join(keys)}{', ...' if len(node.entries) > len(keys) else ''})" if keys else ""
-    return f"dictionary of {len(node.entries)}{names}{_describe_tensors(node, looks)}"
+    def __init__(self) -> None:
+        self._nodes_left = MAX_NODES
 
-
-def _describe_tensors(root: Any, looks: NodeBudget) -> str:
-    """How many tensors can be reached from a node, and how large they are."""
-    waiting: list[Any] = [root]
-    seen: set[int] = set()
-    count = size = 0
-    while waiting and looks.left:
-        looks.left -= 1
-        node = waiting.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
+    def describe(self, node: Any) -> str:
+        """A node in a few words, with the tensors that can be reached from it."""
         if is_tensor(node):
             tensor = _tensor_or_none(node)
-            count += 1
-            size += math.prod(tensor.shape) * item_bytes(tensor.dtype) if tensor else 0
-        else:
-            waiting.extend(_child_nodes(node))
-    return f", {count:,} tensor{'s' * (count != 1)}, {size / 1e6:,.1f} MB" if count else ""
+            return f"tensor {tensor.dtype} {list(tensor.shape)}" if tensor else "tensor"
+        if isinstance(node, PickleDict):
+            keys = [str(key)[:24] for key in islice(node.entries, 4) if isinstance(key, str)]
+            names = f" ({', '.join(keys)}{', ...' if len(node.entries) > len(keys) else ''})" if keys else ""
+            return f"dictionary of {len(node.entries)}{names}{self._tensors_below(node)}"
+        if isinstance(node, list | tuple):
+            return f"{type(node).__name__} of {len(node)}{self._tensors_below(node)}"
+        if isinstance(node, PickleObject):
+            return f"object {node.maker[:80]}{self._tensors_below(node)}"
+        if isinstance(node, str | bytes | bytearray):
+            return f"text of {len(node)}" if isinstance(node, str) else f"{len(node):,} bytes"
+        if node is None:
+            return "nothing"
+        if isinstance(node, int) and not is_small_scalar(node):
+            return f"number of {node.bit_length():,} bits"
+        return f"name {node}"[:80] if isinstance(node, PickleGlobal) else f"{type(node).__name__} {node}"
+
+    def _tensors_below(self, root: Any) -> str:
+        """How many tensors can be reached from a node, and how large they are."""
+        waiting: list[Any] = [root]
+        seen: set[int] = set()
+        count = size = 0
+        while waiting and self._nodes_left:
+            self._nodes_left -= 1
+            node = waiting.pop()
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+            if is_tensor(node):
+                tensor = _tensor_or_none(node)
+                count += 1
+                size += math.prod(tensor.shape) * item_bytes(tensor.dtype) if tensor else 0
+            else:
+                waiting.extend(child_nodes(node))
+        return f", {count:,} tensor{'s' * (count != 1)}, {size / 1e6:,.1f} MB" if count else ""
 
 
-def _child_nodes(node: Any) -> list[Any]:
+def child_nodes(node: Any) -> list[Any]:
+    """What hangs directly on a node."""
     if isinstance(node, PickleDict):
-        return list(node.entries.values())
+        return [*node.entries.values(), node.state]
     if isinstance(node, PickleObject):
         return [node.args, node.state, *node.items]
     return list(node) if isinstance(node, list | tuple) else []

@@ -1,6 +1,7 @@
-"""Reading torch's `.pth` and `.pt` archives: the model's tensors, and a list of what else is inside.
+"""Read torch's `.pth` and `.pt` files: the model's tensors, and a list of what else is inside.
 
-The pickle is followed, never run (`pickles`). The values stay in the file until they are asked for.
+Both formats are read: zip archives (torch 1.6 and later) and the older sequence of pickles. The pickle is followed,
+never run (`pickles`). Values stay in the file until they are asked for.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from voxgraft.checkpoints.pickles import (
     PERSISTENT_ID,
     STORAGE_DTYPES,
     UNTYPED_STORAGE,
-    NodeBudget,
+    NodeDescriber,
     PickleDict,
     PickleInterpreter,
     PickleObject,
     PickleParseError,
     TensorParseError,
     TorchTensor,
-    describe_node,
+    child_nodes,
     is_small_scalar,
     is_tensor,
     parse_tensor,
@@ -62,31 +63,32 @@ class ZipRecord:
     """Where its own header starts."""
 
 
-@dataclass(frozen=True, slots=True)
-class _ZipDirectory:
-    start: int
-    size: int
-    count: int
-
-
 def read_zip_records(source: ByteSource) -> dict[str, ZipRecord]:
-    """All records by name, folders left out; an error for a directory that is broken or lies."""
-    directory = _find_directory(source)
+    """All records by name, folders left out; an error for a directory that is broken or lies.
+
+    Python's `zipfile` is not used: it accepts overlapping records and a directory of any size.
+    """
+    directory_start, directory_size, count = _find_directory(source)
     records: dict[str, ZipRecord] = {}
-    data = source.read(directory.start, directory.size)
+    data = source.read(directory_start, directory_size)
     at = 0
-    for _ in range(directory.count):
-        record, at = _parse_directory_entry(source, data, at, directory.start)
+    for _ in range(count):
+        record, at = _parse_directory_entry(source, data, at, directory_start)
         if record.name in records:
             raise _archive_error(source, f"the record {record.name!r} stands twice")
         records[record.name] = record
     if at != len(data):
         raise _archive_error(source, f"{len(data) - at} bytes follow the last entry of the directory")
-    _check_no_overlap(source, records)
+    end = 0
+    for record in sorted(records.values(), key=lambda record: record.header):
+        if record.header < end:  # this is how a small archive pretends to be a large one
+            raise _archive_error(source, f"the record {record.name!r} overlaps the one before it")
+        end = record.start + record.size
     return {name: record for name, record in records.items() if not name.endswith("/")}
 
 
-def _find_directory(source: ByteSource) -> _ZipDirectory:
+def _find_directory(source: ByteSource) -> tuple[int, int, int]:
+    """Start, size and number of entries of the central directory."""
     tail_start = max(0, source.size - END_RECORD.size - MAX_UINT16)
     tail = source.read(tail_start, source.size - tail_start)
     at = tail.rfind(END_SIGNATURE)
@@ -97,57 +99,60 @@ def _find_directory(source: ByteSource) -> _ZipDirectory:
     end = tail_start + at
     if (disk, first_disk) != (0, 0) or here != count or end + END_RECORD.size + comment != source.size:
         raise _archive_error(source, "the end of the archive does not add up")
-    directory = _ZipDirectory(start, size, count)
-    if end >= LOCATOR64_RECORD.size and source.read(end - LOCATOR64_RECORD.size, 4) == LOCATOR64_SIGNATURE:
-        directory, end = _find_directory64(source, end - LOCATOR64_RECORD.size, directory)
-    if directory.start + directory.size != end or directory.size > MAX_DIRECTORY_BYTES:
-        found = f"a directory of {directory.size:,} bytes at {directory.start:,} that should end at {end:,}"
-        raise _archive_error(source, found)
-    if directory.count * CENTRAL_HEADER.size > directory.size:
-        raise _archive_error(source, f"{directory.count:,} entries in a directory of {directory.size:,} bytes")
-    return directory
-
-
-def _find_directory64(source: ByteSource, locator_at: int, old: _ZipDirectory) -> tuple[_ZipDirectory, int]:
-    """The same facts in 64 bits; those that fit in the old form must agree with it."""
-    _, _, at, _ = LOCATOR64_RECORD.unpack(source.read(locator_at, LOCATOR64_RECORD.size))
-    if at + END64_RECORD.size > locator_at:
-        raise _archive_error(source, f"the 64-bit end of the archive is said to be at {at:,}")
-    signature, _, _, _, _, _, here, count, size, start = END64_RECORD.unpack(source.read(at, END64_RECORD.size))
-    pairs = ((old.start, start, MAX_UINT32), (old.size, size, MAX_UINT32), (old.count, count, MAX_UINT16))
-    agree = all(small in (large, full) for small, large, full in pairs)
-    if signature != END64_SIGNATURE or here != count or not agree:
-        raise _archive_error(source, "the two ends of the archive do not agree")
-    return _ZipDirectory(start, size, count), at
+    locator_at = end - LOCATOR64_RECORD.size
+    if locator_at >= 0 and source.read(locator_at, 4) == LOCATOR64_SIGNATURE:
+        # The same facts in 64 bits; those that fit in 32 bits must agree.
+        _, _, end, _ = LOCATOR64_RECORD.unpack(source.read(locator_at, LOCATOR64_RECORD.size))
+        if end + END64_RECORD.size > locator_at:
+            raise _archive_error(source, f"the 64-bit end of the archive is said to be at {end:,}")
+        signature, _, _, _, _, _, here, *large = END64_RECORD.unpack(source.read(end, END64_RECORD.size))
+        pairs = zip((count, size, start), large, (MAX_UINT16, MAX_UINT32, MAX_UINT32), strict=True)
+        agree = all(short in (long, limit) for short, long, limit in pairs)
+        count, size, start = large
+        if signature != END64_SIGNATURE or here != count or not agree:
+            raise _archive_error(source, "the two ends of the archive do not agree")
+    if start + size != end or size > MAX_DIRECTORY_BYTES:
+        raise _archive_error(source, f"a directory of {size:,} bytes at {start:,} that should end at {end:,}")
+    if count * CENTRAL_HEADER.size > size:
+        raise _archive_error(source, f"{count:,} entries in a directory of {size:,} bytes")
+    return start, size, count
 
 
 def _parse_directory_entry(source: ByteSource, data: bytes, at: int, limit: int) -> tuple[ZipRecord, int]:
+    """The record that is described at `at`, and where the next description starts. Records end before `limit`."""
     if at + CENTRAL_HEADER.size > len(data):
         raise _archive_error(source, "the directory ends inside an entry")
     fields = CENTRAL_HEADER.unpack_from(data, at)
     signature, flags, method, crc, packed, size = fields[0], fields[3], fields[4], *fields[7:10]
     name_size, extra_size, comment_size, header = *fields[10:13], fields[16]
-    end = at + CENTRAL_HEADER.size + name_size + extra_size + comment_size
+    name_end = at + CENTRAL_HEADER.size + name_size
+    end = name_end + extra_size + comment_size
     if signature != CENTRAL_SIGNATURE or end > len(data):
         raise _archive_error(source, "an entry of the directory is broken")
-    name_end = at + CENTRAL_HEADER.size + name_size
     name_bytes = data[at + CENTRAL_HEADER.size : name_end]
-    size, packed, header = _read_zip64_sizes(source, data[name_end : name_end + extra_size], (size, packed, header))
+    if MAX_UINT32 in (size, packed, header):
+        extra = data[name_end : name_end + extra_size]
+        size, packed, header = _read_zip64_sizes(source, extra, (size, packed, header))
     name = name_bytes.decode("utf-8", "backslashreplace")
     if method != 0:
         raise CheckpointError("torch-compressed", f"the record {name!r} is compressed", where=source.path)
     if flags & ENCRYPTED_FLAG or packed != size:
         raise _archive_error(source, f"the record {name!r} is encrypted or has two sizes, {size:,} and {packed:,}")
-    start = _find_data_start(source, header, name_bytes)
+    if header + LOCAL_HEADER.size > source.size:
+        raise _archive_error(source, f"the record {name_bytes!r} is said to be at {header:,}, past the end")
+    local = LOCAL_HEADER.unpack(source.read(header, LOCAL_HEADER.size))
+    start = header + LOCAL_HEADER.size + int(local[9]) + int(local[10])
+    if local[0] != LOCAL_SIGNATURE or local[9] != name_size or start > source.size:
+        raise _archive_error(source, f"there is no record {name_bytes!r} at {header:,}")
+    if source.read(header + LOCAL_HEADER.size, name_size) != name_bytes:
+        raise _archive_error(source, f"the record at {header:,} is not {name_bytes!r}")
     if start + size > limit:
         raise _archive_error(source, f"the record {name!r} reaches past the directory")
     return ZipRecord(name, start, size, crc, header), end
 
 
 def _read_zip64_sizes(source: ByteSource, extra: bytes, values: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Values that did not fit in 32 bits stand in an extra field, in this order."""
-    if MAX_UINT32 not in values:
-        return values
+    """Values that do not fit in 32 bits are in an extra field, in this order."""
     at = 0
     while at + 4 <= len(extra):
         kind, size = struct.unpack_from("<2H", extra, at)
@@ -158,27 +163,6 @@ def _read_zip64_sizes(source: ByteSource, extra: bytes, values: tuple[int, int, 
             return first, second, third
         at += 4 + size
     raise _archive_error(source, "a record of over 4 GiB without its 64-bit size")
-
-
-def _find_data_start(source: ByteSource, header: int, name: bytes) -> int:
-    if header + LOCAL_HEADER.size > source.size:
-        raise _archive_error(source, f"the record {name!r} is said to be at {header:,}, past the end")
-    fields = LOCAL_HEADER.unpack(source.read(header, LOCAL_HEADER.size))
-    start = header + LOCAL_HEADER.size + int(fields[9]) + int(fields[10])
-    if fields[0] != LOCAL_SIGNATURE or fields[9] != len(name) or start > source.size:
-        raise _archive_error(source, f"there is no record {name!r} at {header:,}")
-    if source.read(header + LOCAL_HEADER.size, len(name)) != name:
-        raise _archive_error(source, f"the record at {header:,} is not {name!r}")
-    return start
-
-
-def _check_no_overlap(source: ByteSource, records: dict[str, ZipRecord]) -> None:
-    """Records that overlap are how a small archive pretends to be a large one."""
-    end = 0
-    for record in sorted(records.values(), key=lambda record: record.header):
-        if record.header < end:
-            raise _archive_error(source, f"the record {record.name!r} overlaps the one before it")
-        end = record.start + record.size
 
 
 def _archive_error(source: ByteSource, found: str) -> CheckpointError:
@@ -232,10 +216,6 @@ class TorchCheckpoint(Checkpoint):
         """The record that holds a storage's bytes."""
         return self.archive.records[f"{self.archive.folder}data/{storage}"]
 
-    def get_checksum(self, storage: str) -> int | None:
-        """The CRC-32 that the archive states for a storage, if it states any."""
-        return self.get_record(storage).crc if self.archive.has_checksums else None
-
     def is_whole_record(self, info: TensorInfo) -> bool:
         """Whether a tensor's bytes are exactly those for which the archive states a checksum."""
         record = self.get_record(info.storage)
@@ -253,26 +233,22 @@ class TorchCheckpoint(Checkpoint):
 
     def verify_checksum(self, storage: str, found: int) -> None:
         """Refuse bytes whose CRC-32 is not the one that the archive states."""
-        expected = self.get_checksum(storage)
-        if expected is not None and found != expected:
-            name = self.get_record(storage).name
-            text = f"the record {name} has checksum {found:08x}"
-            raise CheckpointError("torch-checksum", text, expected=f"{expected:08x}", where=self.path)
+        record = self.get_record(storage)
+        if self.archive.has_checksums and found != record.crc:
+            text = f"the record {record.name} has checksum {found:08x}"
+            raise CheckpointError("torch-checksum", text, expected=f"{record.crc:08x}", where=self.path)
 
 
 def read_torch_archive(source: ByteSource) -> TorchCheckpoint:
     """The checkpoint in a file that starts like a zip archive; an error for anything that is not right."""
-    return find_model_in_archive(source, _read_archive(source))
+    return _find_model(source, _read_archive(source), "torch-zip")
 
 
-def find_model_in_archive(
-    source: ByteSource, archive: TorchArchive, kind: CheckpointFormat = "torch-zip"
-) -> TorchCheckpoint:
+def _find_model(source: ByteSource, archive: TorchArchive, kind: CheckpointFormat) -> TorchCheckpoint:
     """The model among everything that a file holds."""
     archive = replace(archive, tree=_flatten_pipeline(archive.tree))
     wrapper, state = _find_state_dict(archive.tree, source)
-    tensors = {name: _describe_tensor(name, node, source) for name, node in state.entries.items() if is_tensor(node)}
-    return TorchCheckpoint(source, archive, tensors, wrapper, kind)
+    return TorchCheckpoint(source, archive, _parse_state_dict(state, source), wrapper, kind)
 
 
 def read_torch_state_dict(source: ByteSource, key: str) -> TorchCheckpoint:
@@ -281,9 +257,7 @@ def read_torch_state_dict(source: ByteSource, key: str) -> TorchCheckpoint:
     part = archive.tree.entries.get(key)
     if not isinstance(part, PickleDict):
         raise _contents_error(source, f"there is no dictionary of tensors under {key}")
-    state = _require_text_names(part, source)
-    tensors = {name: _describe_tensor(name, node, source) for name, node in state.entries.items() if is_tensor(node)}
-    return TorchCheckpoint(source, archive, tensors, key)
+    return TorchCheckpoint(source, archive, _parse_state_dict(part, source), key)
 
 
 def read_torch_tensor(source: ByteSource) -> NDArray[np.generic]:
@@ -319,7 +293,7 @@ def _read_archive(source: ByteSource, alone: str | None = None) -> TorchArchive:
     if alone is not None and is_tensor(tree):
         tree = PickleDict(entries={alone: tree})
     if not isinstance(tree, PickleDict):
-        raise _contents_error(source, f"it holds {describe_node(tree, NodeBudget())} and no dictionary of tensors")
+        raise _contents_error(source, f"it holds {NodeDescriber().describe(tree)} and no dictionary of tensors")
     return TorchArchive(records, folder, tree, has_checksums)
 
 
@@ -347,18 +321,18 @@ def _find_state_dict(tree: PickleDict, source: ByteSource) -> tuple[str | None, 
     inner = {key: node for key, node in tree.entries.items() if isinstance(key, str) and isinstance(node, PickleDict)}
     for key in STATE_DICT_KEYS:
         if key in inner and _tensor_share(inner[key]) > 0:
-            return key, _require_text_names(inner[key], source)
+            return key, inner[key]
     # Random states and averages also hold tensors, so that only what is mostly tensors counts as a model.
     # Each is counted once: in a hostile file thousands of entries lead to the same large one.
     distinct = {id(node): node for node in inner.values()}
     mostly = {at for at, node in distinct.items() if _tensor_share(node) >= 0.5}
     models = [key for key, node in inner.items() if id(node) in mostly]
     if _tensor_share(tree) >= 0.5 or (_tensor_share(tree) > 0 and not models):
-        return None, _require_text_names(tree, source)
+        return None, tree
     if len(models) > 1:  # a pipeline saved as one: the model that reads text is the one that is meant
         models = [key for key in models if any(_is_text_table(name) for name in inner[key].entries)] or models
     if len(models) == 1:
-        return models[0], _require_text_names(inner[models[0]], source)
+        return models[0], inner[models[0]]
     if models:
         raise _contents_error(source, f"tensors stand under several keys: {', '.join(models[:6])}")
     whole = next((node for node in tree.entries.values() if isinstance(node, PickleObject) and node.state), None)
@@ -405,11 +379,12 @@ def _tensor_share(node: PickleDict) -> float:
     return sum(map(is_tensor, node.entries.values())) / max(len(node.entries), 1)
 
 
-def _require_text_names(state: PickleDict, source: ByteSource) -> PickleDict:
-    odd = [key for key, node in state.entries.items() if is_tensor(node) and not is_encodable_text(key)]
-    if odd:
+def _parse_state_dict(state: PickleDict, source: ByteSource) -> dict[str, TorchTensor]:
+    """The tensors of a dictionary by name; everything else in it is left out."""
+    nodes = {name: node for name, node in state.entries.items() if is_tensor(node)}
+    if odd := [name for name in nodes if not is_encodable_text(name)]:
         raise _contents_error(source, f"a tensor has the name {odd[0]!a:.40}, which is no text")
-    return state
+    return {name: _describe_tensor(name, node, source) for name, node in nodes.items()}
 
 
 def _describe_tensor(name: str, node: PickleObject, source: ByteSource) -> TorchTensor:
@@ -420,15 +395,14 @@ def _describe_tensor(name: str, node: PickleObject, source: ByteSource) -> Torch
 
 
 def _locate_tensor(name: str, tensor: TorchTensor, archive: TorchArchive, source: ByteSource) -> TensorInfo:
-    storage = tensor.storage
-    record = archive.records.get(f"{archive.folder}data/{storage.key}")
-    needed = storage.num_items * (1 if storage.kind == UNTYPED_STORAGE else item_bytes(tensor.dtype))
+    record = archive.records.get(f"{archive.folder}data/{tensor.storage}")
+    needed = tensor.storage_items * (1 if tensor.storage_class == UNTYPED_STORAGE else item_bytes(tensor.dtype))
     if record is None or record.size != needed:
         there = f"{record.size:,} bytes" if record else "missing"
-        found = f"the values of {name} (record data/{storage.key}) are {there}"
+        found = f"the values of {name} (record data/{tensor.storage}) are {there}"
         raise CheckpointError("torch-storage", found, expected=f"{needed:,} bytes", where=source.path)
     start = record.start + tensor.offset * item_bytes(tensor.dtype)
-    return TensorInfo(name, tensor.dtype, tensor.shape, start, tensor.strides, storage.key)
+    return TensorInfo(name, tensor.dtype, tensor.shape, start, tensor.strides, tensor.storage)
 
 
 def _list_extras(tree: PickleDict, wrapper: str | None) -> Iterator[CheckpointExtra]:
@@ -436,10 +410,10 @@ def _list_extras(tree: PickleDict, wrapper: str | None) -> Iterator[CheckpointEx
     inside = tree if wrapper is None else tree.entries[wrapper]
     beside = {} if wrapper is None else {key: node for key, node in tree.entries.items() if key != wrapper}
     inner = {key: node for key, node in inside.entries.items() if not is_tensor(node)}
-    looks = NodeBudget()
+    describer = NodeDescriber()
     for key, node in [*beside.items(), *inner.items()]:
         scalar = is_small_scalar(node) and isinstance(key, str)
-        yield CheckpointExtra(str(key)[:80], describe_node(node, looks), scalar, node if scalar else None)
+        yield CheckpointExtra(str(key)[:80], describer.describe(node), scalar, node if scalar else None)
 
 
 def _contents_error(
@@ -468,16 +442,11 @@ def read_legacy_torch(source: ByteSource) -> TorchCheckpoint:
     if isinstance(system, PickleDict) and system.entries.get("little_endian") is False:
         raise _legacy_error(source, "its numbers are not little-endian")
     if not isinstance(tree, PickleDict):
-        raise CheckpointError(
-            "torch-contents",
-            f"it holds {describe_node(tree, NodeBudget())} and no dictionary of tensors",
-            expected="a dictionary of tensors by name",
-            where=source.path,
-        )
+        raise _contents_error(source, f"it holds {NodeDescriber().describe(tree)} and no dictionary of tensors")
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys) or len(set(keys)) != len(keys):
         raise _legacy_error(source, "its list of storages is no list of names")
     records = _locate_storages(source, keys, _find_storages(tree), end)
-    return find_model_in_archive(source, TorchArchive(records, "", tree, has_checksums=False), "torch-legacy")
+    return _find_model(source, TorchArchive(records, "", tree, has_checksums=False), "torch-legacy")
 
 
 def list_legacy_globals(source: ByteSource) -> list[str]:
@@ -524,12 +493,8 @@ def _find_storages(tree: PickleDict) -> dict[str, tuple[str, int]]:
                 _, kind, key, _, count = identity[:5]
                 if isinstance(key, str) and type(count) is int and count >= 0:
                     kinds[key] = str(kind), count
-        elif isinstance(node, PickleObject):
-            waiting += [node.args, node.state, *node.items]
-        elif isinstance(node, PickleDict):
-            waiting += [*node.entries.values(), node.state]
-        elif isinstance(node, list | tuple):
-            waiting += node
+        else:
+            waiting += child_nodes(node)
     return kinds
 
 

@@ -1,7 +1,7 @@
-"""Writing checkpoints as a stream: safetensors, and torch archives that `torch.load(mmap=True)` can map.
+"""Write checkpoints as a stream: safetensors, and torch archives that `torch.load(mmap=True)` can map.
 
-Values come in pieces, so that a file of any size needs little memory. Whole-or-absent is the caller's business
-(`files.replacing`).
+Values come in chunks, so a file of any size needs little memory: importing torch alone would take ten times as much.
+Atomic writing is left to the caller (`files.atomic_write`).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from voxgraft.checkpoints import torch_file
 from voxgraft.checkpoints.base import (
     BITS_ONLY_DTYPES,
     FLOAT_DTYPES,
     PREFIX_BYTES,
     RAW_DTYPES,
+    TORCH_DTYPES,
     ByteSink,
     BytesLike,
     Scalar,
@@ -35,19 +35,27 @@ from voxgraft.checkpoints.base import (
 from voxgraft.checkpoints.load import open_checkpoint
 from voxgraft.checkpoints.pickles import (
     STORAGE_DTYPES,
-    UNTYPED_DTYPES,
     UNTYPED_STORAGE,
     PickleDict,
-    TorchStorage,
     TorchTensor,
+)
+from voxgraft.checkpoints.torch_file import (
+    CENTRAL_HEADER,
+    CENTRAL_SIGNATURE,
+    END64_RECORD,
+    END64_SIGNATURE,
+    END_RECORD,
+    END_SIGNATURE,
+    LOCAL_HEADER,
+    LOCAL_SIGNATURE,
+    LOCATOR64_RECORD,
+    LOCATOR64_SIGNATURE,
+    MAX_UINT16,
+    MAX_UINT32,
+    ZIP64_EXTRA,
 )
 from voxgraft.core.errors import CheckpointError
 from voxgraft.core.files import atomic_write
-
-DTYPE_NAMES = {dtype: name for name, dtype in UNTYPED_DTYPES.items()}
-REBUILD_TENSOR, REBUILD_UNTYPED_TENSOR = "torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_tensor_v3"
-REBUILD_PARAMETER = "torch._utils _rebuild_parameter"
-ORDERED_DICT = "collections OrderedDict"
 
 
 def dump_pickle(tree: Any) -> bytes:
@@ -58,11 +66,11 @@ def dump_pickle(tree: Any) -> bytes:
 
 
 class _PickleWriter:
-    """Collects the operations. Texts and names that come again are recalled, not repeated."""
+    """Collects the operations of a pickle of protocol 2. Texts and names that come again are recalled from the memo."""
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
-        self._kept: dict[tuple[str, str], int] = {}
+        self._memo: dict[tuple[str, str], int] = {}
 
     def value(self, value: Any) -> None:
         if isinstance(value, TorchTensor):
@@ -70,12 +78,11 @@ class _PickleWriter:
         elif isinstance(value, PickleDict):
             self._dictionary(value)
         elif isinstance(value, tuple | list):
-            self._sequence(value)
-        else:
-            self._scalar(value)
-
-    def _scalar(self, value: Scalar) -> None:
-        if value is None:
+            self.parts.append(b"(" if isinstance(value, tuple) else b"](")
+            for item in value:
+                self.value(item)
+            self.parts.append(b"t" if isinstance(value, tuple) else b"e")
+        elif value is None:
             self.parts.append(b"N")
         elif isinstance(value, bool):
             self.parts.append(b"\x88" if value else b"\x89")
@@ -88,24 +95,17 @@ class _PickleWriter:
             data = value.encode("utf-8", "surrogatepass")
             self._write_memoized("text", value, b"X" + struct.pack("<I", len(data)) + data)
 
-    def _name(self, module_and_name: str) -> None:
-        module, name = module_and_name.split(" ")
-        self._write_memoized("name", module_and_name, f"c{module}\n{name}\n".encode())
+    def _name(self, dotted: str) -> None:
+        module, _, name = dotted.rpartition(".")
+        self._write_memoized("name", dotted, f"c{module}\n{name}\n".encode())
 
     def _write_memoized(self, kind: str, text: str, operation: bytes) -> None:
-        index = self._kept.get((kind, text))
+        index = self._memo.get((kind, text))
         if index is not None:
             self.parts.append(b"h" + bytes([index]) if index < 256 else b"j" + struct.pack("<I", index))
             return
-        index = self._kept[kind, text] = len(self._kept)
+        index = self._memo[kind, text] = len(self._memo)
         self.parts += [operation, b"q" + bytes([index]) if index < 256 else b"r" + struct.pack("<I", index)]
-
-    def _sequence(self, values: tuple[Any, ...] | list[Any]) -> None:
-        is_tuple = isinstance(values, tuple)
-        self.parts.append(b"(" if is_tuple else b"](")
-        for value in values:
-            self.value(value)
-        self.parts.append(b"t" if is_tuple else b"e")
 
     def _dictionary(self, node: PickleDict) -> None:
         if node.ordered:
@@ -114,7 +114,7 @@ class _PickleWriter:
             self.parts.append(b"}")
         self.parts.append(b"(")
         for key, value in node.entries.items():
-            self._scalar(key)
+            self.value(key)
             self.value(value)
         self.parts.append(b"u")
         if node.state is not None:
@@ -122,40 +122,33 @@ class _PickleWriter:
             self.parts.append(b"b")
 
     def _empty_ordered(self) -> None:
-        self._name(ORDERED_DICT)
+        self._name("collections.OrderedDict")
         self.parts.append(b")R")
 
     def _tensor(self, tensor: TorchTensor) -> None:
+        """A call of torch's rebuild function, inside a call of the one for parameters if it is one."""
         if tensor.parameter:
-            self._name(REBUILD_PARAMETER)
+            self._name("torch._utils._rebuild_parameter")
             self.parts.append(b"(")
-            self._view(tensor, requires_grad=False)
-            self._scalar(tensor.requires_grad)
-            self._empty_ordered()
-            self.parts.append(b"tR")
-        else:
-            self._view(tensor, requires_grad=tensor.requires_grad)
-
-    def _view(self, tensor: TorchTensor, *, requires_grad: bool) -> None:
-        untyped = tensor.storage.kind == UNTYPED_STORAGE
-        self._name(REBUILD_UNTYPED_TENSOR if untyped else REBUILD_TENSOR)
-        self.parts.append(b"(")
-        self._storage(tensor.storage)
-        for part in (tensor.offset, tensor.shape, tensor.strides, requires_grad):
+        untyped = tensor.storage_class == UNTYPED_STORAGE
+        self._name("torch._utils._rebuild_tensor_v3" if untyped else "torch._utils._rebuild_tensor_v2")
+        self.parts.append(b"((")
+        self.value("storage")
+        self._name(tensor.storage_class)
+        for part in (tensor.storage, tensor.location, tensor.storage_items):
             self.value(part)
+        self.parts.append(b"tQ")  # a persistent id: torch looks the storage up by it
+        requires_grad = tensor.requires_grad and not tensor.parameter
+        for value in (tensor.offset, tensor.shape, tensor.strides, requires_grad):
+            self.value(value)
         self._empty_ordered()
         if untyped:
-            self._name(DTYPE_NAMES[tensor.dtype].replace(".", " "))
+            self._name(f"torch.{TORCH_DTYPES[tensor.dtype]}")
         self.parts.append(b"tR")
-
-    def _storage(self, storage: TorchStorage) -> None:
-        module, _, name = storage.kind.rpartition(".")
-        self.parts.append(b"(")
-        self._scalar("storage")
-        self._name(f"{module} {name}")
-        for part in (storage.key, storage.location, storage.num_items):
-            self._scalar(part)
-        self.parts.append(b"tQ")
+        if tensor.parameter:
+            self.value(tensor.requires_grad)
+            self._empty_ordered()
+            self.parts.append(b"tR")
 
 
 def _encode_int(value: int) -> bytes:
@@ -249,9 +242,9 @@ def write_torch(
     storages: dict[str, StorageBytes] = {}
     for index, (name, tensor) in enumerate(tensors.items()):
         count = tensor.num_bytes // item_bytes(tensor.dtype)
-        storage = TorchStorage(str(index), STORAGE_CLASSES[tensor.dtype], "cpu", count)
-        state.entries[name] = TorchTensor(storage, tensor.dtype, 0, tensor.shape, row_major_strides(tensor.shape))
-        storages[storage.key] = StorageBytes(tensor.num_bytes, tensor.chunks)
+        place = (str(index), STORAGE_CLASSES[tensor.dtype], "cpu", count)
+        state.entries[name] = TorchTensor(*place, tensor.dtype, 0, tensor.shape, row_major_strides(tensor.shape))
+        storages[str(index)] = StorageBytes(tensor.num_bytes, tensor.chunks)
     tree = state if wrapper is None else PickleDict(entries={wrapper: state, **(extras or {})})
     write_torch_tree(as_sink(stream), tree, storages)
 
@@ -292,7 +285,7 @@ class _ZipWriter:
 
     def add_storage(self, name: str, storage: StorageBytes) -> None:
         sink, size, header_at = self._sink, storage.num_bytes, self._sink.position
-        large = size >= torch_file.MAX_UINT32
+        large = size >= MAX_UINT32
         sink.write(_local_header(name.encode(), header_at, large=large))
         crc = count = 0
         for chunk in storage.chunks():
@@ -307,59 +300,36 @@ class _ZipWriter:
         self._directory.append(_central_entry(name.encode(), header_at, size, crc))
 
     def finish(self) -> None:
-        sink, start = self._sink, self._sink.position
+        """The directory, its 64-bit end, and the classic end, whose fields are full where they are too small."""
+        sink, start, count = self._sink, self._sink.position, len(self._directory)
         size = sink.write_all(self._directory)
-        count = len(self._directory)
-        end64 = torch_file.END64_RECORD.pack(
-            torch_file.END64_SIGNATURE, torch_file.END64_RECORD.size - 12, 45, 45, 0, 0, count, count, size, start
-        )
-        locator = torch_file.LOCATOR64_RECORD.pack(torch_file.LOCATOR64_SIGNATURE, 0, sink.position, 1)
-        small_count, small_size, small_start = (
-            min(count, torch_file.MAX_UINT16),
-            min(size, torch_file.MAX_UINT32),
-            min(start, torch_file.MAX_UINT32),
-        )
-        end = torch_file.END_RECORD.pack(
-            torch_file.END_SIGNATURE, 0, 0, small_count, small_count, small_size, small_start, 0
-        )
-        sink.write(end64 + locator + end)
+        fields64 = (END64_RECORD.size - 12, 45, 45, 0, 0, count, count, size, start)
+        end64 = END64_RECORD.pack(END64_SIGNATURE, *fields64)
+        locator = LOCATOR64_RECORD.pack(LOCATOR64_SIGNATURE, 0, sink.position, 1)
+        count, size, start = min(count, MAX_UINT16), min(size, MAX_UINT32), min(start, MAX_UINT32)
+        sink.write(end64 + locator + END_RECORD.pack(END_SIGNATURE, 0, 0, count, count, size, start, 0))
 
 
 def _local_header(name: bytes, at: int, *, large: bool) -> bytes:
-    """The header of a record, stretched so that the data after it starts at a multiple of ALIGNMENT."""
-    wide = struct.pack("<2H2Q", torch_file.ZIP64_EXTRA, 16, 0, 0) if large else b""
-    size = torch_file.MAX_UINT32 if large else 0
-    before = at + torch_file.LOCAL_HEADER.size + len(name) + len(wide) + 4
-    padding = -before % ALIGNMENT
-    extra = wide + b"FB" + struct.pack("<H", padding) + b"Z" * padding
-    version = 45 if large else 20
-    fields = (version, ZIP_FLAGS, 0, 0, ZIP_DATE, 0, size, size, len(name), len(extra))
-    return torch_file.LOCAL_HEADER.pack(torch_file.LOCAL_SIGNATURE, *fields) + name + extra
+    """The header of a record, padded so that the data after it starts at a multiple of ALIGNMENT."""
+    wide = struct.pack("<2H2Q", ZIP64_EXTRA, 16, 0, 0) if large else b""
+    size = MAX_UINT32 if large else 0
+    padding = -(at + LOCAL_HEADER.size + len(name) + len(wide) + 4) % ALIGNMENT
+    extra = wide + b"FB" + struct.pack("<H", padding) + b"Z" * padding  # as torch marks its own padding
+    fields = (45 if large else 20, ZIP_FLAGS, 0, 0, ZIP_DATE, 0, size, size, len(name), len(extra))
+    return LOCAL_HEADER.pack(LOCAL_SIGNATURE, *fields) + name + extra
 
 
 def _central_entry(name: bytes, header_at: int, size: int, crc: int) -> bytes:
-    wide = b"".join(struct.pack("<Q", value) for value in (size, size, header_at) if value >= torch_file.MAX_UINT32)
-    extra = struct.pack("<2H", torch_file.ZIP64_EXTRA, len(wide)) + wide if wide else b""
-    small, at = min(size, torch_file.MAX_UINT32), min(header_at, torch_file.MAX_UINT32)
-    fields = (
-        45,
-        45 if wide else 20,
-        ZIP_FLAGS,
-        0,
-        0,
-        ZIP_DATE,
-        crc,
-        small,
-        small,
-        len(name),
-        len(extra),
-        0,
-        0,
-        0,
-        0,
-        at,
+    wide = b"".join(struct.pack("<Q", value) for value in (size, size, header_at) if value >= MAX_UINT32)
+    extra = struct.pack("<2H", ZIP64_EXTRA, len(wide)) + wide if wide else b""
+    small, at = min(size, MAX_UINT32), min(header_at, MAX_UINT32)
+    versions, sizes = (45, 45 if wide else 20), (crc, small, small, len(name), len(extra))
+    return (
+        CENTRAL_HEADER.pack(CENTRAL_SIGNATURE, *versions, ZIP_FLAGS, 0, 0, ZIP_DATE, *sizes, 0, 0, 0, 0, at)
+        + name
+        + extra
     )
-    return torch_file.CENTRAL_HEADER.pack(torch_file.CENTRAL_SIGNATURE, *fields) + name + extra
 
 
 def _require_byte_count(expected: int, found: int, name: str) -> None:

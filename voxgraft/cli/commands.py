@@ -214,13 +214,6 @@ COMMANDS = (
         positional=("checkpoint",),
     ),
     CliCommand(
-        "bundle",
-        commands.BundleSettings,
-        "voxgraft.inspect.bundle:bundle",
-        "Gather what others need to help with a run, as one zip: no audio, no texts, home folders masked.",
-        positional=("run",),
-    ),
-    CliCommand(
         "clean",
         commands.CleanSettings,
         "voxgraft.training.clean:clean",

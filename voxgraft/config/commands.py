@@ -606,14 +606,3 @@ class RepairSettings(Settings):
     """Rows that are made anew."""
     seed: int = Field(0, ge=0, le=MAX_SEED)
     """Seed of the drawn speech."""
-
-
-class BundleSettings(Settings):
-    """The run that others are asked about."""
-
-    run: Path
-    """Folder of the run."""
-    output: Path | None = None
-    """The zip file. Empty: NAME-bundle.zip in the current folder."""
-    overwrite: bool = False
-    """Replace the zip file if it is there."""

@@ -15,17 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from voxgraft.checkpoints import (
-    Checkpoint,
-    GrowthPlan,
-    TableGrowth,
-    TensorBytes,
-    TensorInfo,
-    grow_checkpoint,
-    open_checkpoint,
-)
+from voxgraft.checkpoints import Checkpoint, TensorInfo, open_checkpoint
 from voxgraft.checkpoints.base import ByteSink, from_float32
-from voxgraft.checkpoints.write import write_safetensors, write_torch
+from voxgraft.checkpoints.grow import GrowthPlan, TableGrowth, grow_checkpoint
+from voxgraft.checkpoints.write import TensorBytes, write_safetensors, write_torch
 from voxgraft.core import progress
 from voxgraft.core.errors import CheckpointError
 from voxgraft.core.files import CHUNK_BYTES, atomic_write, compute_sha256

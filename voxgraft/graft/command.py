@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from voxgraft.checkpoints import GrowthReport, open_checkpoint, write_rows_file
+from voxgraft.checkpoints import open_checkpoint
+from voxgraft.checkpoints.grow import GrowthReport
+from voxgraft.checkpoints.write import write_rows_file
 from voxgraft.config.commands import GraftSettings
 from voxgraft.config.run import RowSettings
 from voxgraft.core.errors import ConfigError

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from voxgraft import __version__
-from voxgraft.checkpoints import read_rows_file
+from voxgraft.checkpoints.write import read_rows_file
 from voxgraft.config.renames import rename_saved_options
 from voxgraft.config.run import LANGUAGE_PATTERN, RunSettings, VocabularySettings
 from voxgraft.core.errors import CheckpointError, FileError, GraftError, TokenizerError

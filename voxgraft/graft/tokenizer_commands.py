@@ -6,16 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from voxgraft.checkpoints import (
-    GrowthPlan,
-    GrowthProof,
-    GrowthReport,
-    TableGrowth,
-    grow_checkpoint,
-    open_checkpoint,
-    verify_growth,
-)
+from voxgraft.checkpoints import open_checkpoint
 from voxgraft.checkpoints.base import Checkpoint
+from voxgraft.checkpoints.grow import GrowthPlan, GrowthProof, GrowthReport, TableGrowth, grow_checkpoint, verify_growth
 from voxgraft.config.commands import (
     ExtendSettings,
     TokenizerMergeSettings,

@@ -1,6 +1,6 @@
-"""Everything but the text tables: the base's own, so that its speech cannot have changed, or moved, and how far.
+"""Compare everything but the text tables with the base: the same bits, so that speech cannot have changed, or how far.
 
-Two files stream past each other once. Whether old languages suffered is for ears; a distance is all that weights tell.
+Both files are streamed once. Weights only give a distance; whether old languages suffered must be heard.
 """
 
 from __future__ import annotations
@@ -8,16 +8,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from voxgraft.checkpoints.base import FLOAT_DTYPES, Checkpoint, TensorInfo, from_float32, to_float32
-from voxgraft.checkpoints.load import iter_values, pair_chunks
+from voxgraft.checkpoints.base import FLOAT_DTYPES, Checkpoint, TensorInfo, from_float32, pair_chunks, to_float32
+from voxgraft.checkpoints.load import iter_values
 from voxgraft.core import progress
 from voxgraft.core.errors import Finding, VoxgraftError, finding
 from voxgraft.inspect.subject import CheckSubject, is_stand_in
+from voxgraft.inspect.verdict import MAJORITY_SHARE
 from voxgraft.models.base import Family
 
 PARTS_WITH_ROWS = ("speech tables", "positions", "speed rows")
@@ -25,8 +26,10 @@ PARTS_WITH_ROWS = ("speech tables", "positions", "speed rows")
 _SPEECH_BLOCK_ROWS = 512
 _DEAD_ROW_RATIO = 1e-3
 """Of the base's length: no training shrinks a row so far, and weight decay would shrink all of them."""
-_OTHER_ROW_CHANGE, _OTHER_ROW_COSINE = 0.5, 0.5
-"""A row that moved by this share of its length and has less than this cosine to the base's is another row."""
+OVERWRITTEN_CHANGE = 0.5
+"""By its own length: a row or a matrix that moved so far was not trained, but written anew, emptied or damaged."""
+_OTHER_ROW_COSINE = 0.5
+"""A row that was overwritten and has less than this cosine to the base's is another row."""
 _STABLE_TABLE_COSINE = 0.9
 """Median cosine of a table in which single rows can be called another. Below it, the whole table moved."""
 _OUTLIER_FACTOR = 8.0
@@ -79,12 +82,7 @@ def find_lost_rows(subject: CheckSubject, name: str, marks: dict[int, str]) -> L
     if base is None or checkpoint is None or family is None or family.get_part_name(name) not in PARTS_WITH_ROWS:
         return NO_LOST_ROWS
     old, new = base.tensors[name], checkpoint.tensors[name]
-    if (
-        old.shape != new.shape
-        or len(old.shape) not in (1, 2)
-        or old.dtype not in FLOAT_DTYPES
-        or new.dtype not in FLOAT_DTYPES
-    ):
+    if old.shape != new.shape or len(old.shape) not in (1, 2) or not {old.dtype, new.dtype} <= set(FLOAT_DTYPES):
         return NO_LOST_ROWS
     is_speech = family.get_part_name(name) == "speech tables"
     named = {row: mark for row, mark in marks.items() if is_speech and row < old.shape[0]}
@@ -96,15 +94,15 @@ def find_lost_rows(subject: CheckSubject, name: str, marks: dict[int, str]) -> L
     measures = []
     for start in range(0, old.shape[0], _SPEECH_BLOCK_ROWS):
         span = start, min(start + _SPEECH_BLOCK_ROWS, old.shape[0])
-        measures.append(
-            _speech_row_measures(*(_nan_nonfinite(one.read_rows(name, *span)) for one in (base, checkpoint)))
-        )
-    length, left, moved, along = np.concatenate(measures, axis=1)
+        before, after = (_nan_nonfinite(one.read_rows(name, *span)) for one in (base, checkpoint))
+        lengths = [np.sqrt((values**2).sum(axis=1)) for values in (before, after, after - before)]
+        measures.append(np.stack([*lengths, (before * after).sum(axis=1)]))
+    length, left, moved, along = np.concatenate(measures, axis=1)  # each of shape [rows]
     some = length > 0
     cosine = along / np.maximum(length * left, 1e-30)
     dead = some & (left <= _DEAD_ROW_RATIO * length)
     alive = some & ~dead
-    other = alive & (moved >= _OTHER_ROW_CHANGE * length) & (cosine < _OTHER_ROW_COSINE)
+    other = alive & (moved >= OVERWRITTEN_CHANGE * length) & (cosine < _OTHER_ROW_COSINE)
     finite = alive & np.isfinite(cosine)
     if not finite.any() or float(np.median(cosine[finite])) < _STABLE_TABLE_COSINE:
         other[:] = False
@@ -127,20 +125,12 @@ def _build_lost_rows(
     return LostRows(tuple(sorted(ordered)), tuple(np.flatnonzero(dead).tolist()), names, len(rows), moved, base)
 
 
-def _speech_row_measures(before: NDArray[np.float64], after: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Both lengths, length of the difference, and the product of the two, for each row. Shape [4, rows]."""
-    lengths = [np.sqrt((values**2).sum(axis=1)) for values in (before, after, after - before)]
-    return np.stack([*lengths, (before * after).sum(axis=1)])
-
-
 def _nan_nonfinite(values: NDArray[np.generic]) -> NDArray[np.float64]:
     """Values that are not finite are another topic's, and the base has the originals."""
     return np.nan_to_num(values.astype(np.float64), nan=math.nan, posinf=math.nan, neginf=math.nan)
 
 
 _MAX_NAMED_TENSORS = 3
-_LOST_DISTANCE = 0.5
-"""Of its own length: a matrix that moved so far was not trained, but written anew, emptied or damaged."""
 _LOST_MEAN_STEP = 0.1
 """Mean step of single values. Biases near zero move by many times their length in any training, but not so far."""
 _RECOMPUTED_DISTANCE = 0.2
@@ -172,10 +162,6 @@ class TensorChange:
     lost_rows: LostRows = NO_LOST_ROWS
     """Of a table with a row per code or position: rows in which nothing of the base is left."""
 
-    @property
-    def is_finite(self) -> bool:
-        return not self.num_bad
-
 
 @dataclass(frozen=True, slots=True)
 class BodyComparison:
@@ -189,30 +175,27 @@ class BodyComparison:
 
     @property
     def not_finite(self) -> list[str]:
-        return [one.name for one in self.changes if not one.is_finite]
+        return [one.name for one in self.changes if one.num_bad]
 
     @property
-    def lost(self) -> list[str]:
-        return [one.name for one in self.changes if one.lost]
-
-    @property
-    def unusable(self) -> tuple[str, ...]:
+    def unusable(self) -> list[TensorChange]:
         """Tensors in which nothing can have been learnt: those of another form, and those that are lost."""
-        return tuple(one.name for one in self.changes if one.lost or one.how == "form")
+        return [one for one in self.changes if one.lost or one.how == "form"]
 
     @property
     def unusable_share(self) -> float:
         """Of all tensors or of all their values, whichever is more: a model is mostly matrices."""
-        unusable = [one for one in self.changes if one.lost or one.how == "form"]
-        values = sum(one.num_values for one in unusable) / max(sum(one.num_values for one in self.changes), 1)
-        return max(len(unusable) / max(len(self.changes), 1), values)
+        return self._larger_share(self.unusable, sum(one.num_values for one in self.unusable))
 
     @property
     def not_finite_share(self) -> float:
         """Of all values that are not finite, or of tensors that mostly are not, whichever is more."""
-        values = sum(one.num_bad for one in self.changes) / max(sum(one.num_values for one in self.changes), 1)
         ruined = [one for one in self.changes if 2 * one.num_bad >= max(one.num_values, 1)]
-        return max(values, len(ruined) / max(len(self.changes), 1))
+        return self._larger_share(ruined, sum(one.num_bad for one in self.changes))
+
+    def _larger_share(self, tensors: list[TensorChange], num_values: int) -> float:
+        total = sum(one.num_values for one in self.changes)
+        return max(len(tensors) / max(len(self.changes), 1), num_values / max(total, 1))
 
     @property
     def lost_rows(self) -> dict[str, LostRows]:
@@ -225,33 +208,11 @@ class BodyComparison:
         return relative_distance([one for one in self.changes if not one.computed])
 
     @property
-    def usable_distance(self) -> float:
-        """The same without the lost ones, each of which would outweigh all others."""
+    def verdict_distance(self) -> float:
+        """The same without a few lost tensors, each of which would outweigh all others and is a fault of its own."""
+        if self.unusable_share >= MAJORITY_SHARE:
+            return self.distance
         return relative_distance([one for one in self.changes if not one.lost and not one.computed])
-
-
-@dataclass(frozen=True, slots=True)
-class TensorBlend:
-    """A point between base and tuned at which a tensor is compared in place of the tuned one."""
-
-    share: float
-    change: TensorChange
-    """What the comparison of the tuned one has shown."""
-
-    def of(
-        self, before: NDArray[np.float32], after: NDArray[np.float32], old: TensorInfo, new: TensorInfo, start: int
-    ) -> NDArray[np.float32]:
-        """The values that `repair` would write, from position `start` of the tensor on."""
-        lost = np.isin(
-            np.arange(start, start + len(after)) // max(old.num_values // max(old.shape[0], 1), 1)
-            if old.shape
-            else np.zeros(1, int),
-            self.change.lost_rows.rows,
-        )
-        after = np.where(np.isfinite(after) & ~lost, after, before)
-        value = (before + self.share * (after.astype(np.float64) - before)).astype(np.float32)
-        # As in `repair`: what became infinite in fp16 is kept in the base's own format.
-        return round_to_dtype(value, old.dtype if new.dtype == "F16" and self.change.num_bad else new.dtype)
 
 
 def relative_distance(changes: list[TensorChange]) -> float:
@@ -274,7 +235,9 @@ def compare_body(subject: CheckSubject) -> BodyComparison | None:
     there = [name for name in names if name in checkpoint.tensors]
     changes = []
     marks = find_start_stop_rows(subject)
-    with progress.progress_task("comparing everything else with the base", _total_bytes(base, there)) as advance:
+    with progress.progress_task(
+        "comparing everything else with the base", sum(base.tensors[name].num_bytes for name in there)
+    ) as advance:
         for name in sorted(there, key=lambda name: checkpoint.tensors[name].start):
             change = _compare_tensor(base, checkpoint, name, family)
             if change.how == "changed":
@@ -292,19 +255,15 @@ def measure_blend_distance(subject: CheckSubject, body: BodyComparison, share: f
     Nearly proportional to the share, but a shorter number format rounds every value again, which adds to it.
     """
     base, checkpoint, family = subject.base_checkpoint, subject.checkpoint, subject.family
-    assert base is not None
-    assert checkpoint is not None
-    assert family is not None
+    if base is None or checkpoint is None or family is None:
+        return 0.0
     changes = []
     used = [one for one in body.changes if not one.computed and not one.lost and one.how != "form"]
-    with progress.progress_task(
-        f"measuring the body at {share:g}", _total_bytes(base, [one.name for one in used])
-    ) as advance:
+    total = sum(base.tensors[one.name].num_bytes for one in used)
+    with progress.progress_task(f"measuring the body at {share:g}", total) as advance:
         for one in used:
             changes.append(
-                _compare_tensor(base, checkpoint, one.name, family, TensorBlend(share, one))
-                if one.how == "changed"
-                else one
+                _compare_tensor(base, checkpoint, one.name, family, (share, one)) if one.how == "changed" else one
             )
             advance(base.tensors[one.name].num_bytes)
     return relative_distance(changes)
@@ -314,33 +273,39 @@ def body_comparison_findings(subject: CheckSubject, body: BodyComparison) -> lis
     """What a comparison has to say."""
     where = subject.checkpoint.path if subject.checkpoint else ""
     findings: list[Finding] = []
-    total = len(body.changes) + len(body.missing)
+    total, num_compared = len(body.changes) + len(body.missing), len(body.changes)
+
+    def add(code: str, names: Sequence[str], what: str, expected: str = "", more: str = "") -> None:
+        shown = f" ({', '.join(names[:_MAX_NAMED_TENSORS])}{', ...' * (len(names) > _MAX_NAMED_TENSORS)})"
+        count = (
+            f"{len(names):,} of the base's {total:,}"
+            if code == "body-missing"
+            else f"{len(names):,} of {num_compared:,}"
+        )
+        findings.append(finding(code, f"{count} other tensors {what}{shown}{more}", expected=expected, where=where))
+
     if body.missing:
-        found = f"{len(body.missing):,} of the base's {total:,} other tensors are not in the file{_format_first_names(body.missing)}"
-        findings.append(finding("body-missing", found, where=where))
-    for code, odd_ones in (
-        ("body-not-finite", [one for one in body.changes if one.num_bad and not one.overflowed]),
-        ("body-overflow", [one for one in body.changes if one.num_bad and one.overflowed]),
+        add("body-missing", body.missing, "are not in the file")
+    for overflowed, code, values in (
+        (False, "body-not-finite", "such values"),
+        (True, "body-overflow", "infinite values in fp16"),
     ):
-        if odd_ones:
-            bad, values = [one.name for one in odd_ones], sum(one.num_bad for one in odd_ones)
-            found = f"{len(bad):,} of {len(body.changes):,} other tensors hold values that are not finite{_format_first_names(bad)}"
-            what = "infinite values in fp16" if code == "body-overflow" else "such values"
-            findings.append(finding(code, f"{found}: {values:,} {what}", where=where))
-    if odd := body.named("form"):
-        found = f"{len(odd):,} of {len(body.changes):,} other tensors have another shape or kind of number{_format_first_names(odd)}"
-        findings.append(finding("body-form", found, expected="the base's shapes and numbers", where=where))
-    if lost := body.lost:
-        found = f"{len(lost):,} of {len(body.changes):,} other tensors have nothing left of the base's{_format_first_names(lost)}"
-        expected = f"tensors that moved by less than {_LOST_DISTANCE:.0%} of their length"
-        findings.append(finding("body-lost", found, expected=expected, where=where))
+        odd = [one for one in body.changes if one.num_bad and one.overflowed == overflowed]
+        if odd:
+            count = sum(one.num_bad for one in odd)
+            add(code, [one.name for one in odd], "hold values that are not finite", more=f": {count:,} {values}")
+    if names := body.named("form"):
+        add("body-form", names, "have another shape or kind of number", "the base's shapes and numbers")
+    if names := [one.name for one in body.changes if one.lost]:
+        expected = f"tensors that moved by less than {OVERWRITTEN_CHANGE:.0%} of their length"
+        add("body-lost", names, "have nothing left of the base's", expected)
     for name, rows in body.lost_rows.items():
-        found = f"{len(rows.rows):,} of {rows.num_rows:,} rows of {name} {rows.how}{_format_first_names(rows.names)}"
+        shown = f" ({', '.join(rows.names[:_MAX_NAMED_TENSORS])}{', ...' * (len(rows.names) > _MAX_NAMED_TENSORS)})"
+        found = f"{len(rows.rows):,} of {rows.num_rows:,} rows of {name} {rows.how}{shown}"
         findings.append(finding("speech-rows-lost", found, expected="the base's, or trained on from them", where=where))
-    if differing := body.named("changed"):
-        found = f"{len(differing):,} of {len(body.changes):,} other tensors are not the base's{_format_first_names(differing)}"
-        found += f"; together they moved by {body.distance:.2g} of their length"
-        findings.append(finding("body-changed", found, expected="the base's bits", where=where))
+    if names := body.named("changed"):
+        moved = f"; together they moved by {body.distance:.2g} of their length"
+        add("body-changed", names, "are not the base's", "the base's bits", more=moved)
     if findings or not body.changes:
         return findings
     if rounded := body.named("rounded"):
@@ -363,8 +328,15 @@ def body_tensor_names(base: Checkpoint, family: Family) -> list[str]:
 
 
 def _compare_tensor(
-    base: Checkpoint, checkpoint: Checkpoint, name: str, family: Family, blend: TensorBlend | None = None
+    base: Checkpoint,
+    checkpoint: Checkpoint,
+    name: str,
+    family: Family,
+    blend: tuple[float, TensorChange] | None = None,
 ) -> TensorChange:
+    """One tensor against the base's. With `blend` (a share, and what the plain comparison has shown) the tensor that
+    `repair` would write at that share is compared in its place.
+    """
     old, new = base.tensors[name], checkpoint.tensors[name]
     other = TensorChange(name, "form", num_values=old.num_values, computed=family.is_computed(name))
     floats = old.dtype in FLOAT_DTYPES and new.dtype in FLOAT_DTYPES
@@ -387,7 +359,13 @@ def _compare_tensor(
         exact = False
         after = to_float32(theirs, new.dtype).astype(np.float32, copy=False)
         if blend is not None:
-            after = blend.of(before, after, old, new, num_seen - len(before))
+            start = num_seen - len(before)
+            rows = np.arange(start, num_seen) // max(old.num_values // max(old.shape[0], 1), 1) if old.shape else [0]
+            lost_values = np.isin(rows, blend[1].lost_rows.rows)
+            after = np.where(np.isfinite(after) & ~lost_values, after, before)
+            value = (before + blend[0] * (after.astype(np.float64) - before)).astype(np.float32)
+            # As in `repair`: what became infinite in fp16 is kept in the base's own format.
+            after = round_to_dtype(value, old.dtype if new.dtype == "F16" and blend[1].num_bad else new.dtype)
         near = _match_number_format(before, after, new.dtype)
         same = same and bool(np.array_equal(near.view(np.uint32), after.view(np.uint32)))
         if not (finite := np.isfinite(after)).all():  # also a value of the base that the shorter format cannot hold
@@ -396,7 +374,8 @@ def _compare_tensor(
             infinite = infinite and not np.isnan(after).any()
             near = np.where(finite, near, before)
             after = np.where(finite, after, before)
-        moved += _squared_distance(near, after)
+        with np.errstate(over="ignore", invalid="ignore"):
+            moved += _sum_of_squares(after - near)
         left += _sum_of_squares(after)
     if exact:
         return replace(other, how="same", base=length)
@@ -443,7 +422,7 @@ def _exclude_lost_rows(change: TensorChange, rows: LostRows, old: TensorInfo) ->
 
 def _is_tensor_lost(old: TensorInfo, moved: float, length: float) -> bool:
     """Whether a finite change is farther than any training goes."""
-    if not math.isfinite(moved) or moved < _LOST_DISTANCE**2 * length:
+    if not math.isfinite(moved) or moved < OVERWRITTEN_CHANGE**2 * length:
         return False
     is_matrix = len(old.shape) > 1 and length > 0
     return is_matrix or math.sqrt(moved / max(old.num_values, 1)) >= _LOST_MEAN_STEP
@@ -455,15 +434,39 @@ def _sum_of_squares(values: NDArray[np.float32]) -> float:
         return total if math.isfinite(total) else float(np.dot(values.astype(np.float64), values.astype(np.float64)))
 
 
-def _squared_distance(before: NDArray[np.float32], after: NDArray[np.float32]) -> float:
-    with np.errstate(over="ignore", invalid="ignore"):
-        return _sum_of_squares(after - before)
+@dataclass(frozen=True, slots=True)
+class LayerChange:
+    """The tensors of one part, or of one numbered layer of it, together."""
+
+    part: str
+    number: int | None
+    tensors: int
+    changed: int
+    distance: float
+    """Length of the change by length of the base's values; infinite where values are not finite."""
+
+    @property
+    def name(self) -> str:
+        return self.part if self.number is None else f"{self.part} {self.number}"
+
+    def to_json(self) -> dict[str, Any]:
+        finite = self.distance if math.isfinite(self.distance) else None
+        return {"layer": self.name, "tensors": self.tensors, "changed": self.changed, "distance": finite}
 
 
-def _total_bytes(base: Checkpoint, names: list[str]) -> int:
-    return sum(base.tensors[name].num_bytes for name in names)
-
-
-def _format_first_names(names: Sequence[str]) -> str:
-    more = ", ..." if len(names) > _MAX_NAMED_TENSORS else ""
-    return f" ({', '.join(names[:_MAX_NAMED_TENSORS])}{more})"
+def summarize_layers(body: BodyComparison, family: Family) -> list[LayerChange]:
+    """Parts in the order of the base's tensors, their layers by number."""
+    groups: dict[tuple[str, int | None], list[TensorChange]] = {}
+    for one in body.changes:
+        part = family.get_part_name(one.name)
+        if part is not None:
+            number = next((int(word) for word in one.name.split(".") if word.isdecimal() and len(word) < 5), None)
+            groups.setdefault((part, number), []).append(one)
+    order = {part: at for at, part in enumerate(dict.fromkeys(part for part, _ in groups))}
+    ordered = sorted(groups.items(), key=lambda item: (order[item[0][0]], -1 if item[0][1] is None else item[0][1]))
+    layers = []
+    for (part, number), changes in ordered:
+        changed = sum(one.how in ("changed", "form") for one in changes)
+        distance = math.inf if any(one.num_bad for one in changes) else relative_distance(changes)
+        layers.append(LayerChange(part, number, len(changes), changed, distance))
+    return layers

@@ -27,11 +27,10 @@ from voxgraft.dataset.run_data import (
     sampling_findings,
     warmup_findings,
 )
-from voxgraft.inspect.base_rows import base_row_findings, spare_row_findings
 from voxgraft.inspect.body import body_findings
-from voxgraft.inspect.new_rows import new_row_findings
 from voxgraft.inspect.optimizer import optimizer_findings
 from voxgraft.inspect.prepared import prepared_code_findings, prepared_encoding_findings, prepared_id_findings
+from voxgraft.inspect.rows import base_row_findings, new_row_findings, spare_row_findings
 from voxgraft.inspect.sizes import (
     base_size_findings,
     checkpoint_extra_findings,

@@ -1,38 +1,95 @@
-"""The verb `diagnose`: what is this checkpoint, what happened to it, and what to do with it. Changes nothing."""
+"""The verb `diagnose`: what is this checkpoint or run, what happened to it, and what to do with it. Changes nothing.
+
+Opens the parts, runs the checks of `check`, keeps the comparisons behind them (rows, body, optimizer), optionally
+speaks and listens, and asks `verdict` for the answer. Drawing and HTML are in `diagnosis_report`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 
-from voxgraft.checkpoints.steps import StepFolder, damaged_step_finding, find_step_damage, list_step_folders
+from voxgraft.checkpoints import open_any_checkpoint
+from voxgraft.checkpoints.base import Checkpoint
+from voxgraft.checkpoints.load import find_shards, iter_values
+from voxgraft.checkpoints.steps import (
+    STEP_MANIFEST_NAME,
+    STEP_STATE_NAME,
+    StepFolder,
+    damaged_step_finding,
+    find_step_damage,
+    list_step_folders,
+)
 from voxgraft.config.base import parse_settings, read_settings_values
-from voxgraft.config.commands import DiagnoseSettings
+from voxgraft.config.commands import CheckSettings, DiagnoseSettings
 from voxgraft.config.renames import rename_saved_mode
-from voxgraft.config.run import RunSettings
-from voxgraft.core.errors import CATALOGUE, ConfigError, FileError, Finding, VoxgraftError, finding
-from voxgraft.core.files import atomic_write, atomic_write_folder, is_file, path_exists, write_json, write_text
+from voxgraft.config.run import RunSettings, TokenizerSettings
+from voxgraft.core.errors import CATALOGUE, CheckpointError, ConfigError, FileError, Finding, VoxgraftError, finding
+from voxgraft.core.files import (
+    atomic_write,
+    atomic_write_folder,
+    is_file,
+    is_folder,
+    path_exists,
+    write_json,
+    write_text,
+)
 from voxgraft.core.journal import History, HistoryEvent, RunJournal
 from voxgraft.core.results import Line, Table, style_line
 from voxgraft.core.run import RunFolder
 from voxgraft.evaluation.audio import SpeechRenderer, open_speech_renderer
 from voxgraft.evaluation.scores import Transcriber, compute_error_rates, open_transcriber
-from voxgraft.evaluation.sentences import SentenceSet, load_sentence_sets
+from voxgraft.evaluation.sentences import SentenceSet, load_built_in_sentences, load_sentence_sets
 from voxgraft.evaluation.systems import choose_eval_voices, synthesize_sentences
-from voxgraft.graft.folder import find_text_rules
+from voxgraft.graft.folder import GRAFT_CARD_NAME, find_text_rules
 from voxgraft.graft.merged import find_merged_card, is_of_last_training, keeps_old_languages
-from voxgraft.inspect.diagnosis import (
-    FAMILY_TITLES,
-    Diagnosis,
-    diagnose_checkpoint,
-    examine_subject,
-    require_base_and_tokenizer,
+from voxgraft.inspect.body import (
+    BodyComparison,
+    LayerChange,
+    body_comparison_findings,
+    compare_body,
+    measure_blend_distance,
+    summarize_layers,
 )
-from voxgraft.inspect.subject import open_check_subject, to_check_settings
-from voxgraft.inspect.verdict import DiagnosisCase
+from voxgraft.inspect.check import run_checks
+from voxgraft.inspect.optimizer import (
+    OptimizerSnapshot,
+    RowMoments,
+    find_new_rows_with_gradients,
+    optimizer_snapshot_findings,
+    read_optimizer_snapshot,
+    read_row_moments,
+)
+from voxgraft.inspect.rows import (
+    ROW_NONFINITE,
+    ROW_ZERO,
+    RowMove,
+    RowTable,
+    classify_rows,
+    compare_base_rows,
+    find_row_moves,
+    row_comparison_findings,
+    row_move_findings,
+)
+from voxgraft.inspect.sizes import has_second_spare_row, size_table
+from voxgraft.inspect.subject import CheckSubject, find_text_tables, is_stand_in, open_check_subject, to_check_settings
+from voxgraft.inspect.verdict import (
+    FAR_DISTANCE,
+    MAJORITY_SHARE,
+    MOVED_DISTANCE,
+    DiagnosisCase,
+    Verdict,
+    decide_verdict,
+    estimate_repair_point,
+    is_body_far,
+)
 from voxgraft.models import resolve_base_family, resolve_base_folder
 from voxgraft.models.base import BaseFiles, Family
 from voxgraft.synthesis.models import ModelContext, SpeakingModel, open_base_model
@@ -40,13 +97,93 @@ from voxgraft.synthesis.voices import ReferenceVoice
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.text.normalize import NO_RULES, TextRules
 from voxgraft.tokenizers import open_tokenizer
+from voxgraft.tokenizers.base import TextCorpus
 
 DIAGNOSIS_REPORT_NAME, DIAGNOSIS_PICTURE_NAME, DIAGNOSIS_JSON_NAME = "report.html", "diagnosis.png", "diagnosis.json"
-_VERDICT_STYLES = {"RESUME": "bold green", "REPAIR": "bold yellow", "START FRESH": "bold red"}
-_DIAGNOSIS_LEVEL_STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
+VERDICT_STYLES = {"RESUME": "bold green", "REPAIR": "bold yellow", "START FRESH": "bold red"}
+FAMILY_TITLES = {"chatterbox": "Chatterbox", "indextts2": "IndexTTS-2", "tiny": "the tiny base"}
+_FINDING_STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 _MAX_LAYERS_SHOWN = 5
+# Phone error that an old language may have more than from the base; the default of `repair --choose` too.
 MAX_PHONE_ERROR_INCREASE = 0.05
-"""Phone error that an old language may have more than from the base; `repair --choose` takes the same unless told."""
+# Topics of `check` whose comparisons are kept here, so that `check` does not do them a second time.
+_MEASURED_TOPICS = ("base rows", "body", "optimizer state")
+_MAX_BUILT_IN_SENTENCES = 200
+# How far all steps together could have carried a value, by its size, for gradients to have taught it something.
+_MIN_LEARNED_REACH = 0.1
+# PEFT's names: the factors, and the matrix that they are to be added to.
+_LORA_NAME = re.compile(r"(?:^|\.)(?:lora_[A-Za-z]+|base_layer)(?:\.|$)")
+# Folders of a run in which training leaves one ordinary checkpoint.
+_FINAL_CHECKPOINT_FOLDERS = ("merged", "masked-finetune")
+_MAX_JOURNAL_FINDINGS = 20
+TopicT = TypeVar("TopicT")
+
+
+@dataclass(slots=True)
+class Diagnosis:
+    """All that was found of one checkpoint."""
+
+    path: Path
+    case: DiagnosisCase
+    what: str
+    family: str
+    verdict: Verdict
+    findings: list[Finding]
+    checked: list[str]
+    not_checked: dict[str, str]
+    tables: list[RowTable] = field(default_factory=list)
+    layers: list[LayerChange] = field(default_factory=list)
+    distance: float | None = None
+    """How far the body moved, by its length."""
+    unusable: tuple[str, ...] = ()
+    """Tensors of the body that are of another form, or in which nothing of the base is left."""
+    not_finite: tuple[str, ...] = ()
+    """Tensors of the body with values that are not finite."""
+    lost_rows: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Tables of the body of which single rows are lost, and which."""
+    moves: list[RowMove] = field(default_factory=list)
+    """Text tables whose new rows are not in their places."""
+    num_pieces_with_rows: int = 0
+    """Pieces that the embedding has rows for."""
+    second_spare: bool = False
+    """Whether a row behind the pieces was provably never read."""
+    optimizer: OptimizerSnapshot | None = None
+    moments: list[RowMoments] = field(default_factory=list)
+    sizes: Table | None = None
+    heard: list[dict[str, Any]] = field(default_factory=list)
+    """What was listened to: language, who, phone error."""
+    not_heard: str = ""
+    """Why nothing was listened to, where it was asked for."""
+
+    @property
+    def readable(self) -> bool:
+        return bool(self.tables or self.layers or self.case.run)
+
+    def update_verdict(self, *, kept: bool) -> None:
+        """The verdict with what ears have found of the old languages."""
+        self.case = replace(self.case, kept=kept)
+        self.verdict = decide_verdict(self.findings, self.case, readable=self.readable)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "checkpoint": str(self.path),
+            "what": self.what,
+            "family": self.family,
+            "verdict": self.verdict.to_json(),
+            "sizes": self.sizes.to_json() if self.sizes else [],
+            "rows": [table.to_json() for table in self.tables],
+            "body_distance": self.distance,
+            "layers": [layer.to_json() for layer in self.layers],
+            "unusable": list(self.unusable),
+            "not_finite": list(self.not_finite),
+            "lost_rows": {name: list(rows) for name, rows in self.lost_rows.items()},
+            "optimizer": self.optimizer.to_json() if self.optimizer else None,
+            "findings": [item.to_json() for item in self.findings],
+            "checked": self.checked,
+            "not_checked": self.not_checked,
+            "heard": self.heard,
+            "not_heard": self.not_heard,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,51 +201,41 @@ class DiagnoseResult:
         return {**self.found.to_json(), "report": str(self.folder / DIAGNOSIS_REPORT_NAME) if self.folder else None}
 
     def lines(self) -> list[Line]:
-        found = self.found
+        found, verdict = self.found, self.found.verdict
         lines: list[Line] = [f"{found.path.name}: {found.what}"]
         lines += [found.sizes] if found.sizes else []
-        lines += self._row_lines() + self._body_lines() + self._phone_error_lines()
-        for level, style in _DIAGNOSIS_LEVEL_STYLES.items():
-            for item in found.findings:
-                if item.level == level:
-                    first, *_ = item.lines()
-                    lines.append(style_line((first, style)))
-        lines += self._verdict_lines()
-        return [*lines, f"report: {self.folder / DIAGNOSIS_REPORT_NAME}"] if self.folder else lines
-
-    def _row_lines(self) -> list[Line]:
         rows = [
             (table.tensor, f"{len(table.kinds):,}", ", ".join(f"{count:,} {kind}" for kind, count in counts.items()))
-            for table in self.found.tables
+            for table in found.tables
             if (counts := table.counts)
         ]
-        return [Table(("table", "rows", "of which"), tuple(rows))] if rows else []
-
-    def _body_lines(self) -> list[Line]:
-        moved = [layer for layer in self.found.layers if layer.changed]
-        farthest = sorted(moved, key=lambda layer: -layer.distance)[:_MAX_LAYERS_SHOWN]
-        if not farthest or self.found.distance is None:
-            return []
-        listed = ", ".join(f"{layer.name} {layer.distance:.2%}" for layer in farthest)
-        return [f"body: moved by {self.found.distance:.2%} of its length; farthest: {listed}"]
-
-    def _phone_error_lines(self) -> list[Line]:
-        found = self.found
+        lines += [Table(("table", "rows", "of which"), tuple(rows))] if rows else []
+        moved = [layer for layer in found.layers if layer.changed]
+        if moved and found.distance is not None:
+            farthest = sorted(moved, key=lambda layer: -layer.distance)[:_MAX_LAYERS_SHOWN]
+            listed = ", ".join(f"{layer.name} {layer.distance:.2%}" for layer in farthest)
+            lines.append(f"body: moved by {found.distance:.2%} of its length; farthest: {listed}")
+        heard = [(one["language"], one["who"], f"{one['phone_error']:.1%}") for one in found.heard]
         if found.not_heard:
-            return [f"nothing was listened to: {found.not_heard}"]
-        rows = [(one["language"], one["who"], f"{one['phone_error']:.1%}") for one in found.heard]
-        return [Table(("language", "who", "phone error"), tuple(rows))] if rows else []
-
-    def _verdict_lines(self) -> list[Line]:
-        verdict = self.found.verdict
-        word = style_line((verdict.word, _VERDICT_STYLES[verdict.word]), f": {verdict.sentence}")
-        return ["", word, f"  why: {verdict.reason}", *(f"  $ {command}" for command in verdict.commands)]
+            lines.append(f"nothing was listened to: {found.not_heard}")
+        elif heard:
+            lines.append(Table(("language", "who", "phone error"), tuple(heard)))
+        for level, style in _FINDING_STYLES.items():
+            items = [item for item in found.findings if item.level == level]
+            lines += [style_line((item.lines()[0], style)) for item in items]
+        lines += ["", style_line((verdict.word, VERDICT_STYLES[verdict.word]), f": {verdict.sentence}")]
+        lines += [f"  why: {verdict.reason}", *(f"  $ {command}" for command in verdict.commands)]
+        return [*lines, f"report: {self.folder / DIAGNOSIS_REPORT_NAME}"] if self.folder else lines
 
 
 def diagnose(settings: DiagnoseSettings) -> DiagnoseResult:
     """Look at a checkpoint or a run; with `report` also draw and write what was found."""
-    folder = _resolve_report_folder(settings)
-    found = _inspect_checkpoint_or_run(settings)
+    path, folder = settings.checkpoint, None
+    if settings.report:
+        folder = settings.output or Path(f"diagnosis-{path.stem or path.resolve().name}")
+        if path_exists(folder) and not settings.overwrite:  # refused before anything is measured
+            raise FileError("file-exists", f"{folder.name} is there already", where=folder)
+    found = diagnose_run(settings) if is_file(RunFolder(path).settings) else diagnose_checkpoint(settings)
     if settings.listen:
         _measure_phone_errors(found, settings)
     if folder is not None:
@@ -124,47 +251,406 @@ def diagnose(settings: DiagnoseSettings) -> DiagnoseResult:
     return DiagnoseResult(found, folder)
 
 
-def _inspect_checkpoint_or_run(settings: DiagnoseSettings) -> Diagnosis:
-
-    return diagnose_run(settings) if is_run_folder(settings.checkpoint) else diagnose_checkpoint(settings)
-
-
-def _measure_phone_errors(found: Diagnosis, settings: DiagnoseSettings) -> None:
-    """Speak and listen where that can be done; else the reason stands in the report beside the rest."""
-
-    try:
-        if settings.base is None or not is_file(settings.checkpoint):
-            raise ConfigError("nothing-to-hear", "listening needs one checkpoint file, and --base")
-        family = resolve_base_family(resolve_base_folder(settings.base), settings.family)
-        files = family.files(resolve_base_folder(settings.base))
-        asked = settings.tokenizer, settings.language, settings.sentences, settings.seed
-        found.heard = phone_error_rows(open_listening_test(family, files, *asked), settings.checkpoint)
-        if (kept := keeps_base_languages(found)) is not None:
-            found.update_verdict(kept=kept)
-    except VoxgraftError as error:
-        found.not_heard = error.finding.found
-
-
-def keeps_base_languages(found: Diagnosis) -> bool | None:
-    """Whether every language of the base has at most WORSE more phone errors; None where none was heard from it."""
-    errors = {(str(one["who"]), str(one["language"])): float(one["phone_error"]) for one in found.heard}
-    old = [(error, errors.get(("checkpoint", name))) for (who, name), error in errors.items() if who == "base"]
-    return all(now is not None and now <= error + MAX_PHONE_ERROR_INCREASE for error, now in old) if old else None
+def diagnose_checkpoint(settings: DiagnoseSettings) -> Diagnosis:
+    """Everything about a checkpoint file, or about the one checkpoint in a folder."""
+    if settings.base is None:
+        cure = "name the folder of the base that it was made from with --base FOLDER."
+        raise ConfigError("config-missing", "`base` is not given", expected="--base", cure=cure)
+    if not path_exists(settings.checkpoint):
+        raise FileError("file-missing", f"{settings.checkpoint.name} is not there", where=settings.checkpoint)
+    refuse_partial_model(settings.checkpoint)
+    base = resolve_base_folder(settings.base)
+    with open_check_subject(_to_check_settings(settings, base)) as subject:
+        require_base_and_tokenizer(subject)
+        language = settings.language
+        if language and subject.texts is None and subject.grown is not None:
+            # Our own sentences of the language, where the user names no texts: enough to see letters without a piece.
+            own = load_built_in_sentences(language)
+            if own is not None:
+                subject.texts = TextCorpus(tuple(one.text for one in own.spread(_MAX_BUILT_IN_SENTENCES).sentences))
+        kept = keeps_old_languages(subject.checkpoint.path) if subject.checkpoint is not None else None
+        file = subject.settings.checkpoint if is_folder(settings.checkpoint) else None
+        named = settings.checkpoint, settings.base, settings.tokenizer
+        case = DiagnosisCase(*named, file=file, language=settings.language, kept=kept)
+        return examine_subject(subject, case, lora_findings(subject))
 
 
-def _resolve_report_folder(settings: DiagnoseSettings) -> Path | None:
-    """Where the report goes, refused before anything is measured if something is in the way."""
-    if not settings.report:
+def require_base_and_tokenizer(subject: CheckSubject) -> None:
+    """Raise what is wrong with the base, or with a tokenizer that was named: without them there is no verdict."""
+    whole = subject.base is not None and subject.base_checkpoint is not None and subject.base_tokenizer is not None
+    if whole and (subject.grown is not None or subject.settings.tokenizer.file is None):
+        return
+    for item in subject.findings:
+        raise CheckpointError.of(item)
+    raise ConfigError("config-missing", "`base` is not given", expected="--base")
+
+
+def _to_check_settings(settings: DiagnoseSettings, base: Path) -> CheckSettings:
+    """The same for `findings`; of a folder its checkpoint, and its tokenizer unless another is named."""
+    checkpoint, tokenizer = settings.checkpoint, settings.tokenizer
+    if is_folder(checkpoint):
+        checkpoint, beside = _find_files_in_folder(checkpoint, base, settings.family)
+        tokenizer = tokenizer or beside
+    return CheckSettings(
+        base=base,
+        checkpoint=checkpoint,
+        tokenizer=TokenizerSettings(file=tokenizer),
+        family=settings.family,
+        language=settings.language,
+        texts=settings.texts,
+        base_config=settings.base_config,
+        prepared=settings.prepared,
+    )
+
+
+def _find_files_in_folder(folder: Path, base: Path, name: str | None) -> tuple[Path, Path | None]:
+    """A folder that something like the base's own files stand in: merged, exported, or a copy."""
+    family = resolve_base_family(base, name)
+    checkpoints = (path for name in family.checkpoint_names if (path := folder / name).is_file())
+    checkpoint = find_shards(folder) or next(checkpoints, None)
+    if checkpoint is not None:
+        tokenizers = (path for name in family.tokenizer_names if (path := folder / name).is_file())
+        return checkpoint, next(tokenizers, None)
+    files = family.files(folder)
+    return files.checkpoint, files.tokenizer
+
+
+def examine_subject(subject: CheckSubject, case: DiagnosisCase, more: Sequence[Finding] = ()) -> Diagnosis:
+    """Look at all topics, keep what was measured, and judge. `case` says what it is about; the rest is filled in here.
+
+    `more` are findings from elsewhere.
+    """
+    outcome, family = run_checks(subject, with_data=case.run is not None, skip_topics=_MEASURED_TOPICS), subject.family
+    measured = _Measurements(subject, [*more, *(_adjust_level(subject, case, item) for item in outcome.findings)])
+    tables, body = measured.rows(), measured.body()
+    findings = list(dict.fromkeys(measured.findings))
+    num_rows, num_wanted, num_pieces_with_rows, second_spare = _count_embedding_rows(subject)
+    embeddings = [table for table in tables if table.role == "embedding"]
+    embedding_name = family.graft_points[0].tensor if family else ""
+    case = replace(
+        case,
+        family=FAMILY_TITLES.get(family.name, family.name) if family else "",
+        base_tokenizer=subject.base.tokenizer if subject.base else None,
+        base_suffix=subject.base.checkpoint.suffix if subject.base else case.base_suffix,
+        distance=body.verdict_distance if body else None,
+        unusable=body.unusable_share if body else 0.0,
+        not_finite=body.not_finite_share if body else 0.0,
+        dead_rows=any(one.dead for one in body.lost_rows.values()) if body else False,
+        empty_rows=max((table.share_of_new(ROW_ZERO) for table in embeddings), default=0.0),
+        ruined_rows=max((table.share_of_new(ROW_NONFINITE) for table in embeddings), default=0.0),
+        learnt_by_moments=measured.has_learned(tables),
+        noise=any(item.code == "new-rows-random" and embedding_name in item.found for item in findings),
+        short_rows=num_wanted > num_rows >= (subject.base_pieces or 0) > 0,
+        moved_fits=any(one.how == "shifted" and num_rows == num_wanted + one.shift for one in measured.moves),
+        sharded=subject.checkpoint is not None and find_shards(subject.checkpoint.path) is not None,
+        is_base=_is_base_itself(subject, findings, tables),
+        sounds=bool(family and family.shipped_folder()),
+        data_to_come=case.steps is None and any(_is_missing_data(item) for item in outcome.findings),
+        has_optimizer=measured.optimizer is not None,
+        has_new_rows=any(len(table.kinds) > table.num_base + (subject.spare_rows or 0) for table in tables),
+    )
+    case = replace(case, point=_measure_repair_point(subject, body, case))
+    return Diagnosis(
+        path=case.checkpoint,
+        case=case,
+        what=_describe_checkpoint(subject.checkpoint, family),
+        family=family.name if family else "",
+        verdict=decide_verdict(findings, case, readable=subject.checkpoint is not None or case.run is not None),
+        findings=findings,
+        checked=[*outcome.checked, *measured.checked],
+        not_checked={**outcome.not_checked, **measured.not_checked},
+        tables=tables,
+        layers=summarize_layers(body, family) if body and family else [],
+        distance=body.distance if body else None,
+        unusable=tuple(one.name for one in body.unusable) if body else (),
+        not_finite=tuple(body.not_finite) if body else (),
+        lost_rows={name: one.rows for name, one in body.lost_rows.items()} if body else {},
+        moves=measured.moves,
+        num_pieces_with_rows=num_pieces_with_rows,
+        second_spare=second_spare,
+        optimizer=measured.optimizer,
+        moments=measured.moments,
+        sizes=size_table(subject),
+    )
+
+
+def _count_embedding_rows(subject: CheckSubject) -> tuple[int, int, int, bool]:
+    """Rows of the embedding, rows that its tokenizer needs, pieces that it has rows for, and whether one of its rows is
+    provably a second spare row.
+    """
+    checkpoint, family, tokenizer = subject.checkpoint, subject.family, subject.tokenizer
+    table = find_text_tables(checkpoint, family).get(family.graft_points[0]) if checkpoint and family else None
+    if table is None or family is None or tokenizer is None or subject.base_pieces is None:
+        return 0, 0, 0, False
+    rows, spare = table.shape[0], family.spare_rows
+    wanted = tokenizer.size + spare
+    is_short = rows < wanted and rows != subject.base_pieces + spare
+    if spare and is_short and not has_second_spare_row(subject, rows - 1):
+        spare = 0  # nothing shows that the last row is the spare one, and a trained row is never cut off
+    second = bool(spare) and rows == wanted + spare and has_second_spare_row(subject, tokenizer.size)
+    return rows, wanted, max(rows - spare, 0), second
+
+
+def _is_base_itself(subject: CheckSubject, findings: Sequence[Finding], tables: list[RowTable]) -> bool:
+    """Whether every tensor is the base's, and none has a row more."""
+    base, checkpoint, family = subject.base_checkpoint, subject.checkpoint, subject.family
+    codes = {item.code for item in findings}
+    if base is None or checkpoint is None or family is None or not tables:
+        return False
+    ours, theirs = find_text_tables(base, family), find_text_tables(checkpoint, family)
+    grown = {point: info.shape for point, info in theirs.items()} != {point: info.shape for point, info in ours.items()}
+    whole = {"base-rows-same", "base-rows-rounded"} & codes and {"body-same", "body-rounded"} & codes
+    return bool(whole) and not grown and "base-rows-changed" not in codes and "base-rows-shrunk" not in codes
+
+
+def _measure_repair_point(subject: CheckSubject, body: BodyComparison | None, case: DiagnosisCase) -> float | None:
+    """The point that `repair` is proposed to take, measured by the same comparison that judges its result.
+
+    None where there is nothing to repair, or where what is too far away cannot be mended by a point.
+    """
+    far = (
+        body is not None
+        and is_body_far(case)
+        and (case.distance or 0) < FAR_DISTANCE
+        and body.unusable_share < MAJORITY_SHARE
+    )
+    if not far or body is None or case.sounds:
         return None
-    path = settings.checkpoint
-    folder = settings.output or Path(f"diagnosis-{path.stem or path.resolve().name}")
-    if path_exists(folder) and not settings.overwrite:
-        raise FileError("file-exists", f"{folder.name} is there already", where=folder)
-    return folder
+    point = estimate_repair_point(case.distance or MOVED_DISTANCE)
+    while point > 0 and (distance := measure_blend_distance(subject, body, point)) >= MOVED_DISTANCE:
+        point = min(math.floor(100 * point * 0.99 * MOVED_DISTANCE / distance) / 100, round(point - 0.01, 2))
+    return max(point, 0.0)
+
+
+def _adjust_level(subject: CheckSubject, case: DiagnosisCase, item: Finding) -> Finding:
+    """More rows than the base's own tokenizer has pieces are no fault where the grown one was not named.
+
+    Data that is not there is still to come in a run that was never trained, and gone in one that was. A wrapper's
+    name before all others only has to be known: the trainer that wrote it takes it away again.
+    """
+    if item.code == "checkpoint-prefixed":
+        return replace(item, level="note")
+    if item.code == "proof-unreachable":  # a row that is never read does no harm to what was learnt in the others
+        cure = "none is needed; the next tokenizer can do without them: `voxgraft tokenizer train`."
+        return replace(item, level="note", cure=cure)
+    if case.steps is not None and _is_missing_data(item):
+        return replace(item, level="error")
+    if item.code == "rows-vs-tokenizer" and subject.settings.tokenizer.file is None:
+        cure = "name the tokenizer that it was trained with: --tokenizer FILE."
+        return replace(item, level="note", cure=cure)
+    return item
+
+
+def _is_missing_data(item: Finding) -> bool:
+    return item.level == "note" and CATALOGUE[item.code].area == "data" and CATALOGUE[item.code].level == "error"
+
+
+def lora_findings(subject: CheckSubject) -> list[Finding]:
+    """Whether what was learnt stands in factors that are still to be multiplied into the model."""
+    path = subject.settings.checkpoint
+    if path is None:
+        return []
+    names = list(subject.checkpoint.tensors) if subject.checkpoint is not None else []
+    if subject.checkpoint is None:
+        try:  # perhaps no checkpoint of a family; what cannot be read at all has another finding
+            with open_any_checkpoint(path) as checkpoint:
+                names = list(checkpoint.tensors)
+        except VoxgraftError:
+            return []
+    own = [name for name in names if _LORA_NAME.search(name)]
+    if not own:
+        return []
+    found = f"{len(own):,} of {len(names):,} tensors belong to a low-rank adapter that is not merged ({own[0]}, ...)"
+    return [finding("checkpoint-low-rank", found, where=path)]
+
+
+def refuse_partial_model(path: Path) -> None:
+    """A graft, a saved step and the files in them say nothing alone: what belongs to them is in their run."""
+    folders = [path] if is_folder(path) else [path.parent, path.parent.parent]
+    for folder in folders:
+        if is_file(folder / GRAFT_CARD_NAME):
+            what = "a graft"
+        elif is_file(folder / STEP_MANIFEST_NAME) and is_file(folder / STEP_STATE_NAME):
+            what = "a saved step of a run"
+        else:
+            continue
+        found = f"{path.name} is {what}, or a part of it, and no whole model"
+        raise CheckpointError("checkpoint-part", found, expected="a checkpoint, or a run", where=path)
+
+
+class _Measurements:
+    """The topics whose comparisons are kept. One of our errors in a topic is a finding; the others go on."""
+
+    def __init__(self, subject: CheckSubject, findings: list[Finding]) -> None:
+        self.subject, self.findings = subject, findings
+        self.checked: list[str] = []
+        self.not_checked: dict[str, str] = {}
+        self.optimizer: OptimizerSnapshot | None = None
+        self.moments: list[RowMoments] = []
+        self.moves: list[RowMove] = []
+
+    def has_learned(self, tables: list[RowTable]) -> bool:
+        """Whether the optimizer shows that new rows had gradients, and steps that could carry them somewhere."""
+        found, had = self.optimizer, find_new_rows_with_gradients(self.subject, self.moments)
+        if found is None or had is None or had.mean() < MAJORITY_SHARE:
+            return False
+        table = next((one for one in tables if one.role == "embedding"), None)
+        rate = max((*found.first_rates, *found.rates), default=None)
+        if table is None or rate is None or found.step is None:
+            return True
+        shape = self.subject.checkpoint.tensors[table.tensor].shape if self.subject.checkpoint is not None else ()
+        width = shape[1] if len(shape) == 2 else 1
+        typical = float(np.nanmedian(table.lengths[table.num_base :])) / math.sqrt(max(width, 1))
+        return rate * found.step >= _MIN_LEARNED_REACH * typical
+
+    def rows(self) -> list[RowTable]:
+        """All text tables, with what the optimizer keeps of them."""
+        subject = self.subject
+        if subject.checkpoint is None or subject.family is None:
+            self.not_checked |= dict.fromkeys(_MEASURED_TOPICS, "needs a checkpoint of a known family")
+            return []
+        known = {info.name for info in find_text_tables(subject.checkpoint, subject.family).values()}
+        for point in subject.family.graft_points if not is_stand_in(subject.checkpoint) else ():
+            info = subject.checkpoint.tensors.get(point.tensor)
+            if info is not None and info.name not in known:  # the name of a text table, but not the form of one
+                found = f"{info.name} is {info.dtype} {list(info.shape)}"
+                self.findings.append(finding("tensor-shape", found, where=subject.checkpoint.path))
+        self._try_topic("checksums of the text tables", self._verify_checksums)
+        self._try_topic("optimizer state", self._read_optimizer)
+        comparisons = self._try_topic("base rows", lambda: compare_base_rows(subject)) or []
+        self.moves = self._try_topic("places of the rows", lambda: find_row_moves(subject, comparisons)) or []
+        self.findings += row_comparison_findings(subject, comparisons, [one.tensor for one in self.moves])
+        self.findings += row_move_findings(subject, self.moves)
+        return self._try_topic("rows one by one", lambda: classify_rows(subject, comparisons, self.moments)) or []
+
+    def body(self) -> BodyComparison | None:
+        """Everything else."""
+        body = self._try_topic("body", lambda: compare_body(self.subject))
+        if body is not None:
+            # A distance from what is not finite is none; the checkpoint is not to blame for it.
+            odd = next((one.name for one in body.changes if not math.isfinite(one.base)), None)
+            if odd is not None and self.subject.base is not None:
+                found = f"{odd} of the base holds values that are not finite, or far too large"
+                raise CheckpointError("base-not-finite", found, where=self.subject.base.checkpoint)
+            self.findings += body_comparison_findings(self.subject, body)
+        return body
+
+    def _verify_checksums(self) -> None:
+        checkpoint, family = self.subject.checkpoint, self.subject.family
+        if checkpoint is None or family is None or checkpoint.format != "torch-zip":
+            return
+        for info in find_text_tables(checkpoint, family).values():
+            for _ in iter_values(checkpoint, info):
+                pass
+
+    def _read_optimizer(self) -> None:
+        subject = self.subject
+        if subject.checkpoint is None or subject.family is None:
+            return
+        self.optimizer = read_optimizer_snapshot(subject.checkpoint)
+        if self.optimizer is not None:
+            tables = list(find_text_tables(subject.checkpoint, subject.family).values())
+            pieces, spare = subject.base_pieces, subject.family.spare_rows
+            self.moments = read_row_moments(subject.checkpoint, self.optimizer, tables, pieces, spare)
+            self.findings += optimizer_snapshot_findings(subject, self.optimizer, self.moments)
+
+    def _try_topic(self, topic: str, make: Callable[[], TopicT]) -> TopicT | None:
+        try:
+            made = make()
+        except VoxgraftError as error:
+            self.findings.append(replace(error.finding, level="error"))
+            self.not_checked[topic] = f"stopped by {error.code}"
+            return None
+        self.checked.append(topic)
+        return made
+
+
+def _describe_checkpoint(checkpoint: Checkpoint | None, family: Family | None) -> str:
+    """The file in a few words: which model, how it is kept, how large it is."""
+    if checkpoint is None:
+        return "a file that cannot be read as a checkpoint of a known family"
+    kinds = sorted({info.dtype for info in checkpoint.tensors.values()})
+    size = checkpoint.source.size
+    shown = f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
+    name = FAMILY_TITLES.get(family.name, family.name) if family else "a model"
+    model = "a stand-in" if is_stand_in(checkpoint) else name
+    table = next(iter(find_text_tables(checkpoint, family).values()), None) if family else None
+    rows = f", {table.shape[0]:,} text rows" if table else ""
+    kinds_of_file = {"safetensors": "safetensors", "torch-legacy": "a torch file from before torch 1.6"}
+    kind = kinds_of_file.get(checkpoint.format, "a torch archive")
+    inside = f" under `{checkpoint.wrapper}`" if checkpoint.wrapper else ""
+    extras = f", {len(checkpoint.extras)} other things beside them" if checkpoint.extras else ""
+    return (
+        f"{model} in {kind}, {shown}: {len(checkpoint.tensors):,} tensors of {', '.join(kinds)}{inside}{rows}{extras}"
+    )
+
+
+def diagnose_run(settings: DiagnoseSettings) -> Diagnosis:
+    """Everything about a run."""
+    run = RunFolder(settings.checkpoint)
+    own = parse_settings(RunSettings, read_settings_values(RunSettings, run.settings), run.settings)
+    base = settings.base or own.base
+    if base is not None:
+        own = own.model_copy(update={"base": resolve_base_folder(base)})
+    folders = list_step_folders(run)
+    damaged = {folder: damage for folder in folders if (damage := find_step_damage(folder)) is not None}
+    whole = tuple(folder.step for folder in folders if folder not in damaged)
+    findings = [damaged_step_finding(*item) for item in damaged.items()]
+    journal: list[dict[str, Any]] = []
+    try:
+        journal = RunJournal(run.journal).read()
+    except VoxgraftError as error:
+        findings.append(error.finding)
+    history = History.of(journal)
+    findings += _journal_findings(history, run, whole[-1] if whole else 0)
+    checkpoint = _find_final_checkpoint(run, journal)
+    with open_check_subject(to_check_settings(own, run.path, checkpoint)) as subject:
+        if subject.base_checkpoint is None:
+            require_base_and_tokenizer(subject)
+        steps, kept = whole if folders else None, keeps_old_languages(checkpoint) if checkpoint else None
+        case = DiagnosisCase(
+            run.path, base, None, file=checkpoint, run=run.path, steps=steps, language=own.language, kept=kept
+        )
+        found = examine_subject(subject, case, findings)
+    return replace(found, what=_describe_run(found, folders, whole, history))
+
+
+def _find_final_checkpoint(run: RunFolder, journal: list[dict[str, Any]]) -> Path | None:
+    """The checkpoint that training has left, if it leaves one; not that of a training before the last."""
+    mode = rename_saved_mode(next((line.get("mode") for line in reversed(journal) if line["kind"] == "start"), None))
+    for name in _FINAL_CHECKPOINT_FOLDERS:
+        card = find_merged_card(run.path / name / "checkpoint")
+        if card is not None and (mode != name or is_of_last_training(card, journal)):
+            return run.path / name / str(card["checkpoint"])
+    return None
+
+
+def _journal_findings(history: History, run: RunFolder, newest: int) -> list[Finding]:
+    """What the journal warned of, the latest of each code."""
+    latest: dict[str, HistoryEvent] = {}
+    for event in history.findings:
+        if event.values.get("level") in ("warning", "error"):
+            latest[str(event.values.get("code"))] = event
+    findings = []
+    for code, event in list(latest.items())[-_MAX_JOURNAL_FINDINGS:]:
+        if code in CATALOGUE:
+            found = f"at step {event.step:,}: {event.values.get('found', '')}"
+            # An error that stopped the run would do so again, unless a step was saved since then.
+            stops = event.values.get("level") == "error" and event.step >= newest
+            findings.append(finding(code, found, where=run.journal, level="error" if stops else "warning"))
+    return findings
+
+
+def _describe_run(found: Diagnosis, folders: list[StepFolder], whole: tuple[int, ...], history: History) -> str:
+    name = FAMILY_TITLES.get(found.family, found.family) or "an unknown base"
+    steps = f"{len(folders)} saved steps, {len(whole)} of them whole" if folders else "no saved step"
+    newest = f", the newest whole one is {whole[-1]:,}" if whole else ""
+    state = f"; the journal says: {history.state.values['state']}" if history.state else ""
+    return f"a run of voxgraft on {name}: {steps}{newest}{state}"
 
 
 PhoneErrors = dict[str, float]
-"""Phone errors, by language."""
+"""Phone error rates by language."""
 
 
 @dataclass(frozen=True)
@@ -228,98 +714,34 @@ def open_listening_test(
     return ListeningTest(place, base, sets, voices, sound, ear, tokenizer, new, seed)
 
 
-def phone_error_rows(hearing: ListeningTest, checkpoint: Path) -> list[dict[str, Any]]:
-    """Phone errors of base and checkpoint, line by line."""
-    by_who = {"base": hearing.base_errors(), "checkpoint": hearing.errors(checkpoint, "checkpoint")}
-    return [
-        {
-            "language": language,
-            "who": who,
-            "sentences": len(hearing.sets[language].sentences),
-            "phone_error": error,
-        }
-        for who, errors in by_who.items()
-        for language, error in errors.items()
-    ]
-
-
-_FINAL_CHECKPOINT_FOLDERS = ("merged", "masked-finetune")
-"""Folders in which training leaves one ordinary checkpoint."""
-_MAX_JOURNAL_FINDINGS = 20
-
-
-def is_run_folder(path: Path) -> bool:
-    """Whether a path is the folder of a run."""
-    return is_file(RunFolder(path).settings)
-
-
-def diagnose_run(settings: DiagnoseSettings) -> Diagnosis:
-    """Everything about a run."""
-    run = RunFolder(settings.checkpoint)
-    own = parse_settings(RunSettings, read_settings_values(RunSettings, run.settings), run.settings)
-    base = settings.base or own.base
-    if base is not None:
-        own = own.model_copy(update={"base": resolve_base_folder(base)})
-    folders = list_step_folders(run)
-    damaged = {folder: damage for folder in folders if (damage := find_step_damage(folder)) is not None}
-    whole = tuple(folder.step for folder in folders if folder not in damaged)
-    journal, broken = _read_journal(run)
-    history, told = _read_history(journal, run, whole[-1] if whole else 0)
-    checkpoint = _find_final_checkpoint(run, journal)
-    with open_check_subject(to_check_settings(own, run.path, checkpoint)) as subject:
-        if subject.base_checkpoint is None:
-            require_base_and_tokenizer(subject)
-        steps, kept = whole if folders else None, keeps_old_languages(checkpoint) if checkpoint else None
-        case = DiagnosisCase(
-            run.path, base, None, file=checkpoint, run=run.path, steps=steps, language=own.language, kept=kept
-        )
-        found = examine_subject(
-            subject, case, [*(damaged_step_finding(*item) for item in damaged.items()), *broken, *told]
-        )
-    return replace(found, what=_describe_run(found, folders, whole, history))
-
-
-def _find_final_checkpoint(run: RunFolder, journal: list[dict[str, Any]]) -> Path | None:
-    """The checkpoint that training has left, if it leaves one; not that of a training before the last."""
-    mode = rename_saved_mode(next((line.get("mode") for line in reversed(journal) if line["kind"] == "start"), None))
-    for name in _FINAL_CHECKPOINT_FOLDERS:
-        card = find_merged_card(run.path / name / "checkpoint")
-        if card is not None and (mode != name or is_of_last_training(card, journal)):
-            return run.path / name / str(card["checkpoint"])
-    return None
-
-
-def _read_journal(run: RunFolder) -> tuple[list[dict[str, Any]], list[Finding]]:
-    """Its lines; a journal that cannot be read is a finding itself."""
+def _measure_phone_errors(found: Diagnosis, settings: DiagnoseSettings) -> None:
+    """Speak and listen where that can be done; else the reason is in the report beside the rest."""
     try:
-        return RunJournal(run.journal).read(), []
+        if settings.base is None or not is_file(settings.checkpoint):
+            raise ConfigError("nothing-to-hear", "listening needs one checkpoint file, and --base")
+        family = resolve_base_family(resolve_base_folder(settings.base), settings.family)
+        files = family.files(resolve_base_folder(settings.base))
+        asked = settings.tokenizer, settings.language, settings.sentences, settings.seed
+        test = open_listening_test(family, files, *asked)
+        by_who = {"base": test.base_errors(), "checkpoint": test.errors(settings.checkpoint, "checkpoint")}
+        found.heard = [
+            {
+                "language": language,
+                "who": who,
+                "sentences": len(test.sets[language].sentences),
+                "phone_error": error,
+            }
+            for who, errors in by_who.items()
+            for language, error in errors.items()
+        ]
+        if (kept := keeps_base_languages(found)) is not None:
+            found.update_verdict(kept=kept)
     except VoxgraftError as error:
-        return [], [error.finding]
+        found.not_heard = error.finding.found
 
 
-def _read_history(journal: list[dict[str, Any]], run: RunFolder, newest: int) -> tuple[History, list[Finding]]:
-    """What the journal says, and what it warned of."""
-    history = History.of(journal)
-    worries = [event for event in history.findings if event.values.get("level") in ("warning", "error")]
-    latest: dict[str, HistoryEvent] = {str(event.values.get("code")): event for event in worries}
-    told = [
-        _journal_finding(event, run, newest)
-        for code, event in list(latest.items())[-_MAX_JOURNAL_FINDINGS:]
-        if code in CATALOGUE
-    ]
-    return history, told
-
-
-def _journal_finding(event: HistoryEvent, run: RunFolder, newest: int) -> Finding:
-    """What stopped the run is a thing to know once it has saved a step since then; until then it would do so again."""
-    found = f"at step {event.step:,}: {event.values.get('found', '')}"
-    stops = event.values.get("level") == "error" and event.step >= newest
-    return finding(str(event.values["code"]), found, where=run.journal, level="error" if stops else "warning")
-
-
-def _describe_run(found: Diagnosis, folders: list[StepFolder], whole: tuple[int, ...], history: History) -> str:
-    name = FAMILY_TITLES.get(found.family, found.family) or "an unknown base"
-    steps = f"{len(folders)} saved steps, {len(whole)} of them whole" if folders else "no saved step"
-    newest = f", the newest whole one is {whole[-1]:,}" if whole else ""
-    state = f"; the journal says: {history.state.values['state']}" if history.state else ""
-    return f"a run of voxgraft on {name}: {steps}{newest}{state}"
+def keeps_base_languages(found: Diagnosis) -> bool | None:
+    """Whether no language of the base has clearly more phone errors; None where none was heard from the base."""
+    errors = {(str(one["who"]), str(one["language"])): float(one["phone_error"]) for one in found.heard}
+    old = [(error, errors.get(("checkpoint", name))) for (who, name), error in errors.items() if who == "base"]
+    return all(now is not None and now <= error + MAX_PHONE_ERROR_INCREASE for error, now in old) if old else None

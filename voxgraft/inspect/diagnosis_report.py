@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from voxgraft import __version__
 from voxgraft.core.errors import Finding
-from voxgraft.inspect.diagnosis import Diagnosis, LayerChange
-from voxgraft.inspect.new_rows import ROW_KINDS, RowTable
+from voxgraft.inspect.body import LayerChange
+from voxgraft.inspect.diagnose import Diagnosis
+from voxgraft.inspect.rows import ROW_KINDS, RowTable
 from voxgraft.inspect.verdict import FAR_DISTANCE, MOVED_DISTANCE
 from voxgraft.training.plots import (
     COLORS,

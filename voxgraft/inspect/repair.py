@@ -1,4 +1,9 @@
-"""The verb `repair`: a new file in which what was damaged is the base's again, and what was learnt has stayed."""
+"""The verb `repair`: write a new file in which what was damaged is the base's again, and what was learnt stays.
+
+`plan_repair` says for every tensor of the new file what it consists of: chunks of the checkpoint, of the base, and rows
+that are built from the base's. A tensor is a function that gives its bytes, so nothing is read before it is written.
+Which repairs are needed is decided by `verdict`; the result is diagnosed again before it is kept.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +16,28 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from voxgraft.checkpoints import open_any_checkpoint, open_checkpoint
-from voxgraft.checkpoints.base import ByteSink, Checkpoint, CheckpointExtra
+from voxgraft.checkpoints.base import (
+    FLOAT_DTYPES,
+    ByteSink,
+    Checkpoint,
+    CheckpointExtra,
+    Scalar,
+    TensorInfo,
+    from_float32,
+    pair_chunks,
+    to_float32,
+)
 from voxgraft.checkpoints.grow import check_output_path
 from voxgraft.checkpoints.load import (
     find_model_prefix,
     find_shards,
     forms_of,
     in_forms,
+    iter_values,
     list_other_model_tensors,
     strip_model_prefix,
 )
@@ -30,9 +49,16 @@ from voxgraft.core.errors import CheckpointError, ConfigError
 from voxgraft.core.files import atomic_write, compute_sha256, require_output_path, write_json
 from voxgraft.core.results import Line, Table, style_line
 from voxgraft.graft.rows import Float32Array, RowPlan, build_new_rows, init_rows, iter_base_tables
-from voxgraft.inspect.diagnose import ListeningTest, PhoneErrors
-from voxgraft.inspect.diagnosis import Diagnosis, diagnose_checkpoint
-from voxgraft.inspect.repair_plan import RepairAction, RepairInputs, RepairOptions, plan_repair
+from voxgraft.inspect.body import body_tensor_names
+from voxgraft.inspect.diagnose import (
+    VERDICT_STYLES,
+    Diagnosis,
+    ListeningTest,
+    PhoneErrors,
+    diagnose_checkpoint,
+    open_listening_test,
+)
+from voxgraft.inspect.rows import BLOCK_ROWS, SPARE_SAMPLE_ROWS, RowMove, is_spare_copy
 from voxgraft.inspect.subject import find_text_tables, table_names
 from voxgraft.inspect.verdict import Verdict
 from voxgraft.models import resolve_base_family, resolve_base_folder
@@ -43,75 +69,87 @@ from voxgraft.tokenizers.base import Tokenizer
 
 TORCH_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
 OUTPUT_SUFFIXES = (".safetensors", *TORCH_SUFFIXES)
-
-
-def write_repaired_checkpoint(
-    tuned: Checkpoint, tensors: Mapping[str, TensorBytes], output: Path, *, overwrite: bool
-) -> str:
-    """Write all tensors, whole or not at all; the SHA-256 of the file."""
-    if output.suffix not in OUTPUT_SUFFIXES:
-        expected = f"a name that ends with {', '.join(OUTPUT_SUFFIXES)}"
-        raise CheckpointError("output-suffix", f"the output is called {output.name}", expected=expected, where=output)
-    size = sum(tensor.num_bytes for tensor in tensors.values())
-    check_output_path(tuned, output, size)
-    odd = [name for name, tensor in tensors.items() if tensor.dtype not in STORAGE_CLASSES]
-    if odd and output.suffix in TORCH_SUFFIXES:
-        found = f"{odd[0]} is {tensors[odd[0]].dtype}, which is not written into torch archives here"
-        raise CheckpointError("output-suffix", found, expected="NAME.safetensors", where=output)
-    with (
-        atomic_write(output, overwrite=overwrite) as stream,
-        progress.progress_task(f"writing {output.name}", size) as advance,
-    ):
-        sink = ByteSink(stream, hashed=True, advance=advance)
-        if output.suffix in TORCH_SUFFIXES:
-            write_torch(sink, tensors, wrapper=_output_wrapper_key(tuned), extras=_kept_extras(tuned))
-        else:
-            write_safetensors(sink, tensors, tuned.metadata)
-        tuned.source.check_unchanged()
-    assert sink.sha256 is not None
-    return sink.sha256
-
-
-def _output_wrapper_key(tuned: Checkpoint) -> str | None:
-    """The key that the new file keeps its tensors under. Other programs do not know a pipeline's own (`t3`, `gpt`)."""
-    return tuned.wrapper if tuned.wrapper in STATE_DICT_KEYS else None
-
-
-def list_dropped_extras(tuned: Checkpoint, output: Path) -> list[CheckpointExtra]:
-    """What the new file does not have: everything that is no tensor of the model and no plain value beside it."""
-    kept = _kept_extras(tuned) if output.suffix in TORCH_SUFFIXES else {}
-    return [extra for extra in tuned.extras if extra.name not in kept]
-
-
-def _kept_extras(tuned: Checkpoint) -> dict[str, bool | int | float | str | None]:
-    if _output_wrapper_key(tuned) is None:
-        return {}
-    return {extra.name: extra.value for extra in tuned.extras if extra.kept and extra.name != tuned.wrapper}
-
-
 REPORT_SUFFIX = ".repair.json"
+MAX_FLOAT16 = 65504.0
 _MAX_TENSORS_SHOWN = 12
+# By repair: findings of which the new file must have none.
 _CODES_BY_REPAIR = {
-    "rows": (
-        "base-rows-changed",
-        "base-rows-shrunk",
-        "tensor-not-finite",
-        "rows-shifted",
-        "rows-swapped",
-        "table-transposed",
-    ),
-    "spare": ("spare-row-copied", "spare-counted-twice"),
-    "head": ("head-not-grown", "embedding-not-grown", "bias-not-grown", "head-missing"),
-    "missing": ("body-missing", "body-form", "body-lost", "body-not-finite", "body-overflow", "speech-rows-lost"),
-    "grow": ("ids-past-table", "rows-vs-tokenizer"),
+    "rows": "base-rows-changed base-rows-shrunk tensor-not-finite rows-shifted rows-swapped table-transposed".split(),
+    "spare": ["spare-row-copied", "spare-counted-twice"],
+    "head": ["head-not-grown", "embedding-not-grown", "bias-not-grown", "head-missing"],
+    "missing": "body-missing body-form body-lost body-not-finite body-overflow speech-rows-lost".split(),
+    "grow": ["ids-past-table", "rows-vs-tokenizer"],
 }
-"""By repair: findings of which the new file must have none."""
-_REPAIR_VERDICT_STYLES = {"RESUME": "bold green", "REPAIR": "bold yellow", "START FRESH": "bold red"}
+ChunkFactory = Callable[[], Iterator[bytes | memoryview]]
+
+
+@dataclass(frozen=True, slots=True)
+class RepairOptions:
+    """What is put right. `share` is the body's point between the base (0) and the tuned one (1); None leaves it."""
+
+    rows: bool = False
+    spare: bool = False
+    head: bool = False
+    missing: bool = False
+    grow: bool = False
+    share: float | None = None
+    unusable: tuple[str, ...] = ()
+    """Tensors of the body that come from the base together with those that are missing."""
+    not_finite: tuple[str, ...] = ()
+    """Tensors of the body of which single values come from the base."""
+    lost_rows: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Tables of the body of which single rows do."""
+    moves: Mapping[str, RowMove] = field(default_factory=dict)
+    """Text tables whose new rows are not in their places."""
+
+    def to_json(self) -> dict[str, Any]:
+        plain = {name: getattr(self, name) for name in self.__slots__ if name != "moves"}
+        moves = {name: {"how": move.how, "shift": move.shift} for name, move in self.moves.items()}
+        return {**plain, "lost_rows": {name: list(rows) for name, rows in self.lost_rows.items()}, "moves": moves}
+
+    def patches(self, tensor: str) -> bool:
+        """Whether single values or rows of a tensor of the body come from the base."""
+        return self.missing and (tensor in self.not_finite or tensor in self.lost_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class RepairInputs:
+    """The two files, and what is known of their rows."""
+
+    family: Family
+    base: Checkpoint
+    tuned: Checkpoint
+    base_pieces: int
+    pieces: int
+    """Base pieces and new ones."""
+    made: Callable[[], dict[str, Float32Array]]
+    """New rows by tensor, built from the base when they are first needed."""
+    num_pieces_with_rows: int = 0
+    """Pieces that the embedding has rows for: all of its rows but a spare one behind them."""
+    second_spare: bool = False
+    """Whether one row behind the pieces was provably never read, beside the spare one."""
+
+
+@dataclass(frozen=True, slots=True)
+class PointTrial:
+    """What was heard at one point between base and tuned."""
+
+    share: float
+    errors: PhoneErrors
+    within: bool
+    """Whether no old language is worse than the base by more than was allowed."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"share": self.share, "phone_error": self.errors, "within": self.within}
+
+
+Actions = list[tuple[str, str]]
+"""What was done: tensor, and words."""
 
 
 @dataclass(slots=True)
 class RepairResult:
-    """What was done, what is left out, and what a second look says of the new file."""
+    """What was done, what is left out, and what a second diagnosis says of the new file."""
 
     input: Path
     output: Path
@@ -119,11 +157,10 @@ class RepairResult:
     repairs: RepairOptions
     before: Verdict
     after: Diagnosis
-    done: list[RepairAction]
+    done: Actions
     left: list[CheckpointExtra]
     sha256: dict[str, str]
-    tried_points: list[Any] = field(default_factory=list)
-    """Points that were listened to."""
+    tried_points: list[PointTrial] = field(default_factory=list)
 
     @property
     def exit_code(self) -> int:
@@ -135,7 +172,7 @@ class RepairResult:
             "output": str(self.output),
             "sha256": self.sha256,
             "repairs": self.repairs.to_json(),
-            "done": [one.to_json() for one in self.done],
+            "done": [{"tensor": tensor, "what": what} for tensor, what in self.done],
             "left_out": [extra.name for extra in self.left],
             "points": [one.to_json() for one in self.tried_points],
             "before": self.before.to_json(),
@@ -144,31 +181,24 @@ class RepairResult:
 
     def lines(self) -> list[Line]:
         lines: list[Line] = [f"before: {self.before.word}: {self.before.sentence}"]
-        lines += [f"  {one.tensor}: {one.what}" for one in self.done[:_MAX_TENSORS_SHOWN]]
-        lines += (
-            [f"  and {len(self.done) - _MAX_TENSORS_SHOWN:,} tensors more"]
-            if len(self.done) > _MAX_TENSORS_SHOWN
-            else []
-        )
+        lines += [f"  {tensor}: {what}" for tensor, what in self.done[:_MAX_TENSORS_SHOWN]]
+        if len(self.done) > _MAX_TENSORS_SHOWN:
+            lines.append(f"  and {len(self.done) - _MAX_TENSORS_SHOWN:,} tensors more")
         lines += [f"  left out: {extra.name} ({extra.description})" for extra in self.left]
-        lines += self._tried_point_lines()
-        word = self.after.verdict.word
-        lines.append(style_line("after: ", (word, _REPAIR_VERDICT_STYLES[word]), f": {self.after.verdict.sentence}"))
-        return [*lines, f"written to {self.output}", f"report: {self.report}"]
-
-    def _tried_point_lines(self) -> list[Line]:
-        if not self.tried_points:
-            return []
-        languages = list(self.tried_points[0].errors)
-        rows = tuple(
-            (
-                f"{one.share:g}",
-                *(f"{one.errors[name]:.1%}" for name in languages),
-                "chosen" if one.share == self.repairs.share else "" if one.within else "loses old languages",
+        if self.tried_points:
+            languages = list(self.tried_points[0].errors)
+            rows = tuple(
+                (
+                    f"{one.share:g}",
+                    *(f"{one.errors[name]:.1%}" for name in languages),
+                    "chosen" if one.share == self.repairs.share else "" if one.within else "loses old languages",
+                )
+                for one in self.tried_points
             )
-            for one in self.tried_points
-        )
-        return [Table(("point", *(f"phone error {name}" for name in languages), ""), rows)]
+            lines.append(Table(("point", *(f"phone error {name}" for name in languages), ""), rows))
+        word = self.after.verdict.word
+        lines.append(style_line("after: ", (word, VERDICT_STYLES[word]), f": {self.after.verdict.sentence}"))
+        return [*lines, f"written to {self.output}", f"report: {self.report}"]
 
 
 def repair(settings: RepairSettings) -> RepairResult:
@@ -181,14 +211,23 @@ def repair(settings: RepairSettings) -> RepairResult:
     before = diagnose_checkpoint(_build_diagnose_settings(settings, settings.checkpoint))
     repairs = _choose_repairs(settings, before)
     with _open_repair_inputs(settings, family, files, before) as parts:
-        tried: list[Any] = []
+        tried: list[PointTrial] = []
         if settings.choose:
-            share, tried = _choose_body_share(settings, parts, files, repairs)
-            repairs = replace(repairs, share=share)
+            asked = settings.tokenizer, settings.language, settings.sentences, settings.seed
+            listening_test = open_listening_test(family, files, *asked)
+            tried = _try_points(settings, parts, repairs, listening_test)
+            repairs = replace(repairs, share=select_best_point(tried, listening_test.language).share)
         tensors, done = plan_repair(parts, repairs)
         written = write_repaired_checkpoint(parts.tuned, tensors, settings.output, overwrite=settings.overwrite)
-        left = list_dropped_extras(parts.tuned, settings.output)
-    after = _verify_repaired(settings, repairs)
+        # Everything that is no tensor of the model and no plain value beside it is left out.
+        kept = _kept_extras(parts.tuned) if settings.output.suffix in TORCH_SUFFIXES else {}
+        left = [extra for extra in parts.tuned.extras if extra.name not in kept]
+    after = diagnose_checkpoint(_build_diagnose_settings(settings, settings.output))
+    codes = {code for name, mended in _CODES_BY_REPAIR.items() if getattr(repairs, name) for code in mended}
+    for item in after.findings:
+        if item.code in codes and item.level == "error":  # a file that still has the fault must not be left behind
+            settings.output.unlink(missing_ok=True)
+            raise CheckpointError("repair-differs", item.found, where=settings.output)
     sha256 = {
         "input": _compute_checkpoint_sha256(settings.checkpoint),
         "base": compute_sha256(files.checkpoint),
@@ -229,13 +268,8 @@ def _require_repair_outputs(settings: RepairSettings, files: BaseFiles, report: 
 
 
 def _build_diagnose_settings(settings: RepairSettings, checkpoint: Path) -> DiagnoseSettings:
-    return DiagnoseSettings(
-        checkpoint=checkpoint,
-        base=settings.base,
-        tokenizer=settings.tokenizer,
-        family=settings.family,
-        report=False,
-    )
+    same = {"base": settings.base, "tokenizer": settings.tokenizer, "family": settings.family}
+    return DiagnoseSettings(checkpoint=checkpoint, report=False, **same)
 
 
 def _choose_repairs(settings: RepairSettings, found: Diagnosis) -> RepairOptions:
@@ -251,6 +285,7 @@ def _choose_repairs(settings: RepairSettings, found: Diagnosis) -> RepairOptions
         raise CheckpointError("repair-by-hand", verdict.sentence, where=settings.checkpoint, cure=cure)
     if not asked and verdict.word == "START FRESH":
         raise CheckpointError("repair-hopeless", verdict.sentence, where=settings.checkpoint)
+    # Where the output has another format or other names than the input, saving it again is the repair.
     if not names and not _changes_format(settings):
         raise CheckpointError("repair-needless", verdict.sentence, where=settings.checkpoint)
     if not settings.only and not asked - {"body"} and verdict.word == "REPAIR":
@@ -276,7 +311,6 @@ def _choose_repairs(settings: RepairSettings, found: Diagnosis) -> RepairOptions
 
 
 def _changes_format(settings: RepairSettings) -> bool:
-    """Whether the output is another format than the input, or has other names: then saving it again is the repair."""
     with open_any_checkpoint(settings.checkpoint) as checkpoint:
         converts = (settings.output.suffix == ".safetensors") != (checkpoint.format == "safetensors")
         old = checkpoint.format == "torch-legacy" or find_shards(settings.checkpoint) is not None
@@ -293,19 +327,15 @@ def _open_repair_inputs(
         base = stack.enter_context(open_checkpoint(files.checkpoint))
         tuned = strip_model_prefix(stack.enter_context(open_any_checkpoint(settings.checkpoint)))
         tuned = in_forms(tuned, forms_of(tuned, base, table_names(family)))
-        pieces = grown.size if grown else _infer_num_pieces(tuned, family, own)
+        # Without a tokenizer: as many pieces as the largest table has rows for.
+        rows = [info.shape[0] - family.spare_rows for info in find_text_tables(tuned, family).values()]
+        pieces = grown.size if grown else max([own.size, *rows])
 
         @cache
         def made() -> dict[str, Float32Array]:
             return _build_repair_rows(settings, family, base, own, grown, pieces)
 
         yield RepairInputs(family, base, tuned, own.size, pieces, made, found.num_pieces_with_rows, found.second_spare)
-
-
-def _infer_num_pieces(tuned: Checkpoint, family: Family, own: Tokenizer) -> int:
-    """Without a tokenizer: as many as the largest table has rows for."""
-    rows = [info.shape[0] for info in find_text_tables(tuned, family).values()]
-    return max([own.size, *(count - family.spare_rows for count in rows)])
 
 
 def _build_repair_rows(
@@ -320,71 +350,55 @@ def _build_repair_rows(
     return {tensor: init_rows(table, plans, settings.rows, role) for tensor, role, table in tables}
 
 
-def _choose_body_share(
-    settings: RepairSettings, parts: RepairInputs, files: BaseFiles, repairs: RepairOptions
-) -> tuple[float, list[Any]]:
-    from voxgraft.inspect.diagnose import open_listening_test
-
-    asked = settings.tokenizer, settings.language, settings.sentences, settings.seed
-    hearing = open_listening_test(parts.family, files, *asked)
-
-    def write(share: float, path: Path) -> None:
-        tensors, _ = plan_repair(parts, replace(repairs, share=share))
-        write_repaired_checkpoint(parts.tuned, tensors, path, overwrite=False)
-
-    return choose_repair_point(hearing, settings.points, settings.worse, write)
-
-
-def _verify_repaired(settings: RepairSettings, repairs: RepairOptions) -> Diagnosis:
-    """A second look at what was written; a file that still has what was to be put right is not left lying about."""
-    after = diagnose_checkpoint(_build_diagnose_settings(settings, settings.output))
-    codes = {code for name, mended in _CODES_BY_REPAIR.items() if getattr(repairs, name) for code in mended}
-    wrong = [item for item in after.findings if item.code in codes and item.level == "error"]
-    if wrong:
-        settings.output.unlink(missing_ok=True)
-        raise CheckpointError("repair-differs", wrong[0].found, where=settings.output)
-    return after
+def write_repaired_checkpoint(
+    tuned: Checkpoint, tensors: Mapping[str, TensorBytes], output: Path, *, overwrite: bool
+) -> str:
+    """Write all tensors atomically; the SHA-256 of the file."""
+    size = sum(tensor.num_bytes for tensor in tensors.values())
+    check_output_path(tuned, output, size)
+    odd = [name for name, tensor in tensors.items() if tensor.dtype not in STORAGE_CLASSES]
+    if odd and output.suffix in TORCH_SUFFIXES:
+        found = f"{odd[0]} is {tensors[odd[0]].dtype}, which is not written into torch archives here"
+        raise CheckpointError("output-suffix", found, expected="NAME.safetensors", where=output)
+    with (
+        atomic_write(output, overwrite=overwrite) as stream,
+        progress.progress_task(f"writing {output.name}", size) as advance,
+    ):
+        sink = ByteSink(stream, hashed=True, advance=advance)
+        if output.suffix in TORCH_SUFFIXES:
+            write_torch(sink, tensors, wrapper=_output_wrapper_key(tuned), extras=_kept_extras(tuned))
+        else:
+            write_safetensors(sink, tensors, tuned.metadata)
+        tuned.source.check_unchanged()
+    assert sink.sha256 is not None
+    return sink.sha256
 
 
-PointWriter = Callable[[float, Path], None]
-"""Writes the whole file with the body at a point."""
+def _output_wrapper_key(tuned: Checkpoint) -> str | None:
+    """The key that the new file keeps its tensors under. Other programs do not know a pipeline's own (`t3`, `gpt`)."""
+    return tuned.wrapper if tuned.wrapper in STATE_DICT_KEYS else None
 
 
-@dataclass(frozen=True, slots=True)
-class PointTrial:
-    """What was heard at one point."""
-
-    share: float
-    errors: PhoneErrors
-    """Phone errors by language."""
-    within: bool
-    """Whether no old language is worse than the base by more than was allowed."""
-
-    def to_json(self) -> dict[str, Any]:
-        return {"share": self.share, "phone_error": self.errors, "within": self.within}
+def _kept_extras(tuned: Checkpoint) -> dict[str, Scalar]:
+    if _output_wrapper_key(tuned) is None:
+        return {}
+    return {extra.name: extra.value for extra in tuned.extras if extra.kept and extra.name != tuned.wrapper}
 
 
-def choose_repair_point(
-    listening_test: ListeningTest, points: Sequence[float], max_worse: float, write: PointWriter
-) -> tuple[float, list[PointTrial]]:
-    """The best point of those given, and all of them."""
-    tried = try_repair_points(listening_test, points, max_worse, write)
-    return select_best_point(tried, listening_test.language).share, tried
-
-
-def try_repair_points(
-    listening_test: ListeningTest, points: Sequence[float], max_worse: float, write: PointWriter
+def _try_points(
+    settings: RepairSettings, parts: RepairInputs, repairs: RepairOptions, listening_test: ListeningTest
 ) -> list[PointTrial]:
-    """Every point, from the base on."""
-    own = listening_test.base_errors()
+    """Write the file at every point between base and tuned, from the base on, and listen to each."""
+    base_errors = listening_test.base_errors()
     tried = []
-    shares = sorted(set(points))
+    shares = sorted(set(settings.points))
     with tempfile.TemporaryDirectory() as folder, progress.progress_task("listening to points", len(shares)) as advance:
         for share in shares:
             path = Path(folder) / "point.safetensors"
-            write(share, path)
+            tensors, _ = plan_repair(parts, replace(repairs, share=share))
+            write_repaired_checkpoint(parts.tuned, tensors, path, overwrite=False)
             errors = listening_test.errors(path, f"point {share:g}")
-            within = all(errors.get(language, 1.0) <= error + max_worse for language, error in own.items())
+            within = all(errors.get(name, 1.0) <= error + settings.worse for name, error in base_errors.items())
             tried.append(PointTrial(share, errors, within))
             path.unlink()
             advance(1)
@@ -401,3 +415,289 @@ def select_best_point(tried: Sequence[PointTrial], language: str | None) -> Poin
     if language is None:
         return max(within, key=lambda one: one.share)
     return min(within, key=lambda one: (one.errors.get(language, 1.0), one.share))
+
+
+def plan_repair(parts: RepairInputs, repairs: RepairOptions) -> tuple[dict[str, TensorBytes], Actions]:
+    """All tensors of the new file, in the order of the checkpoint's, and what is done to which of them."""
+    done: Actions = []
+    tables = _plan_tables(parts, repairs, done)
+    body = dict.fromkeys(body_tensor_names(parts.base, parts.family))
+    tuned = parts.tuned.tensors
+    tensors: dict[str, TensorBytes] = {}
+    for name, info in tuned.items():
+        # A second name for a table (a tied head) gets the table's new bytes.
+        own = [one for one in tables if one == name or (one in tuned and info.storage and info.same_bytes(tuned[one]))]
+        if own:
+            tensors[name] = tables[own[0]]
+        elif name in body and repairs.missing and name in repairs.unusable:
+            tensors[name] = _take_from_base(parts, name, "since it was not to be used", done)
+        elif name in body and (repairs.share is not None or repairs.patches(name)):
+            tensors[name] = _repair_body_tensor(parts, info, repairs, done)
+        else:
+            tensors[name] = _copy_tensor(parts.tuned, info)
+    tensors |= {name: table for name, table in tables.items() if name not in tensors}
+    if repairs.missing or repairs.share is not None:
+        for name in [name for name in body if name not in tensors]:
+            tensors[name] = _take_from_base(parts, name, "since it was missing", done)
+    return tensors, done
+
+
+def _take_from_base(parts: RepairInputs, name: str, why: str, done: Actions) -> TensorBytes:
+    done.append((name, f"taken from the base, {why}"))
+    return _copy_tensor(parts.base, parts.base.tensors[name])
+
+
+def _copy_tensor(checkpoint: Checkpoint, info: TensorInfo) -> TensorBytes:
+    return TensorBytes(info.dtype, info.shape, lambda: checkpoint.iter_bytes(info))
+
+
+def _plan_tables(parts: RepairInputs, repairs: RepairOptions, done: Actions) -> dict[str, TensorBytes]:
+    """The text tables: base rows, new rows, spare rows, each from where it is whole."""
+    ours = find_text_tables(parts.base, parts.family)
+    tables: dict[str, TensorBytes] = {}
+    if not (repairs.rows or repairs.spare or repairs.head or repairs.grow):
+        return tables
+    theirs = find_text_tables(parts.tuned, parts.family)
+    for point, info in theirs.items() if repairs.rows else ():
+        move = repairs.moves.get(info.name)
+        source = parts.tuned.tensors.get(move.source) if move is not None and move.how == "swapped" else None
+        if source is not None:  # two tables were swapped: the other one has this one's rows
+            theirs[point] = replace(source, name=info.name)
+    embedding = next((info for point, info in theirs.items() if point.role == "embedding"), None)
+    for point, old in ours.items() if repairs.head and embedding is not None else ():
+        # A missing head is a table without any row. It keeps numbers as the embedding does.
+        if embedding is not None and point.role != "embedding" and old.name not in parts.tuned.tensors:
+            theirs[point] = replace(old, dtype=embedding.dtype, shape=(0, *old.shape[1:]), storage="")
+    for point, info in theirs.items():
+        own = ours.get(point)
+        if own is None or own.shape[1:] != info.shape[1:] or own.shape[0] < parts.base_pieces:
+            found = f"{info.name} is {list(info.shape)}, the base's is {list(own.shape) if own else 'not there'}"
+            raise CheckpointError("repair-misfit", found, where=parts.tuned.path)
+        tables[info.name] = _TableRepair(parts, repairs, own, info).tensor(done)
+    return tables
+
+
+class _TableRepair:
+    """Puts one text table together: base rows, new rows and spare rows, each as a function that gives its bytes."""
+
+    def __init__(self, parts: RepairInputs, repairs: RepairOptions, old: TensorInfo, tuned: TensorInfo) -> None:
+        self.parts, self.repairs, self.old, self.tuned = parts, repairs, old, tuned
+        self.move = repairs.moves.get(tuned.name) if repairs.rows or repairs.head else None
+        self.shift = self.move.shift if self.move is not None and self.move.how in ("shifted", "swapped") else 0
+        self.dtype = tuned.dtype
+        if tuned.dtype == "F16":  # the checkpoint's own format, unless that cannot hold the base's rows
+            rows = _read_floats(parts.base, old.rows(0, min(old.shape[0], parts.base_pieces)))
+            self.dtype = "F32" if rows.size and float(np.abs(rows).max()) > MAX_FLOAT16 else "F16"
+
+    def tensor(self, done: Actions) -> TensorBytes:
+        parts, spare = self.parts, self.parts.family.spare_rows
+        most = parts.pieces + spare * (2 if self.repairs.spare and parts.second_spare else 1) + max(self.shift, 0)
+        if self.tuned.shape[0] > most:  # to cut them off would throw away what was learnt
+            found = f"{self.tuned.name} has {self.tuned.shape[0]:,} rows for {parts.pieces:,} pieces"
+            expected = f"{most:,} rows or fewer, or the tokenizer that it was trained with"
+            raise CheckpointError("repair-misfit", found, expected=expected, where=parts.tuned.path)
+        if self.move is not None and self.move.how != "copied":
+            how = f"in {self.move.source}" if self.move.source else ""
+            how += f"{' and ' if how else ''}{abs(self.shift):,} rows too far" if self.shift else ""
+            done.append((self.tuned.name, f"new rows stood {how} and are back in their places"))
+        segments = [self._base_rows(done), *self._new_rows(done)]
+        if spare:
+            segments.append(self._spare_rows(done))
+        shape = (parts.pieces + spare, *self.tuned.shape[1:])
+
+        def chunks() -> Iterator[bytes | memoryview]:
+            for segment in segments:
+                yield from segment()
+
+        return TensorBytes(self.dtype, shape, chunks)
+
+    def _base_rows(self, done: Actions) -> ChunkFactory:
+        count = self.parts.base_pieces
+        is_copied = self.move is not None and self.move.how == "copied"
+        if self.repairs.rows or is_copied or not self.tuned.shape[0]:
+            done.append((self.tuned.name, f"rows 0 to {count - 1:,} are the base's"))
+            return self._chunks_from_base(0, count)
+        self._require(count)
+        return self._chunks_from_tuned(0, count)
+
+    def _new_rows(self, done: Actions) -> list[ChunkFactory]:
+        """New rows from where they are; those that are nowhere, or not to be used, are made from the base's."""
+        positions = self._row_positions(done)
+        segments: list[ChunkFactory] = []
+        start = 0
+        while start < len(positions):
+            stop, step = start + 1, int(positions[start] >= 0)
+            while stop < len(positions) and (int(positions[stop]) == int(positions[start]) + step * (stop - start)):
+                stop += 1
+            if step:
+                segments.append(self._chunks_from_tuned(int(positions[start]), int(positions[stop - 1]) + 1))
+            else:
+                segments.append(self._new_row_chunks(start, stop))
+            start = stop
+        return segments
+
+    def _row_positions(self, done: Actions) -> NDArray[np.int64]:
+        """Where each new row stands in the checkpoint; -1 for one that is to be made."""
+        parts, name, rows = self.parts, self.tuned.name, self.tuned.shape[0]
+        first, last = parts.base_pieces, parts.pieces
+        positions = np.arange(first, last, dtype=np.int64) + self.shift
+        if self.move is not None and self.move.how == "copied":
+            positions[:] = -1
+        elif self.shift:
+            positions[positions >= rows] -= rows  # what is shifted past the end often comes in again at the start
+            for at in np.flatnonzero((positions >= 0) & (positions < first + self.shift)):
+                positions[at] = positions[at] if self._is_new(int(positions[at])) else -1
+            positions[positions < 0] = -1
+        elif self.repairs.head or self.repairs.grow:
+            positions[positions >= self._count_pieces_with_rows()] = -1
+        else:
+            self._require(last)
+        if num_made := int((positions < 0).sum()):
+            done.append((name, f"{num_made:,} new rows are made from the base's"))
+        if self.repairs.rows and (bad := self._not_finite(positions)).any():
+            done.append((name, f"{int(bad.sum()):,} new rows were not finite and are made from the base's"))
+            positions[bad] = -1
+        looks = self.repairs.spare and parts.family.spare_rows and not self.shift
+        if looks and len(positions) and positions[0] >= 0 and self._starts_with_spare():
+            done.append((name, f"row {first:,} was the spare row and is made from the base's"))
+            positions[0] = -1
+        return positions
+
+    def _count_pieces_with_rows(self) -> int:
+        """Pieces that this table has rows for. Where it has as many as the embedding, the same rows mean the same."""
+        embedding = self.parts.tuned.tensors.get(self.parts.family.graft_points[0].tensor)
+        if embedding is not None and embedding.shape[0] == self.tuned.shape[0]:
+            return self.parts.num_pieces_with_rows
+        return max(self.tuned.shape[0] - self.parts.family.spare_rows, 0)
+
+    def _is_new(self, row: int) -> bool:
+        """Whether a row at the start is none of the base's, and none that was left empty."""
+        own = _read_floats(self.parts.tuned, self.tuned.rows(row, row + 1)).reshape(1, -1)
+        if not own.any() or not np.isfinite(own).all():
+            return False
+        for start in range(0, self.old.shape[0], BLOCK_ROWS):
+            block = _read_floats(self.parts.base, self.old.rows(start, min(start + BLOCK_ROWS, self.old.shape[0])))
+            if (block.reshape(len(block), -1) == own).all(axis=1).any():
+                return False
+        return True
+
+    def _not_finite(self, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of the rows at these positions hold values that are not finite."""
+        finite = np.ones(self.tuned.shape[0] + 1, bool)  # one more for the rows without a seat
+        taken = positions[positions >= 0]
+        for start in range(int(taken.min()), int(taken.max()) + 1, BLOCK_ROWS) if len(taken) else ():
+            stop = min(start + BLOCK_ROWS, int(taken.max()) + 1)
+            rows = _read_floats(self.parts.tuned, self.tuned.rows(start, stop))
+            finite[start:stop] = np.isfinite(rows).reshape(len(rows), -1).all(axis=1)
+        return np.asarray(~finite[positions])
+
+    def _spare_rows(self, done: Actions) -> ChunkFactory:
+        """The base's own behind the new rows: nothing was ever to be learnt there."""
+        first, spare = self.parts.base_pieces, self.parts.family.spare_rows
+        if self.old.shape[0] < first + spare:
+            self._require(self.parts.pieces + spare)
+            return self._chunks_from_tuned(self.parts.pieces, self.parts.pieces + spare)
+        done.append((self.tuned.name, f"row {self.parts.pieces:,}, the last, is the base's spare row"))
+        return self._chunks_from_base(first, first + spare)
+
+    def _starts_with_spare(self) -> bool:
+        """Whether the first new row is a copy of the base's spare, trained on or not, by the rule of the finding."""
+        first = self.parts.base_pieces
+        if self.old.shape[0] <= first:
+            return False
+        spare = _read_floats(self.parts.base, self.old.rows(first, first + 1))
+        rows = _read_floats(self.parts.tuned, self.tuned.rows(first, min(first + SPARE_SAMPLE_ROWS, self.parts.pieces)))
+        return is_spare_copy(spare.reshape(-1), rows.reshape(len(rows), -1))
+
+    def _new_row_chunks(self, first: int, last: int) -> ChunkFactory:
+        def made() -> Iterator[bytes]:
+            rows = self.parts.made()[self.old.name][first:last]
+            yield from_float32(np.ascontiguousarray(rows, np.float32), self.dtype).tobytes()
+
+        return made
+
+    def _chunks_from_tuned(self, first: int, last: int) -> ChunkFactory:
+        part = self.tuned.rows(first, last)
+        return lambda: _convert_chunks(self.parts.tuned, part, self.dtype)
+
+    def _chunks_from_base(self, first: int, last: int) -> ChunkFactory:
+        """The base's bits; rounded where the checkpoint keeps its numbers in a shorter format."""
+        part = self.old.rows(first, last)
+        return lambda: _convert_chunks(self.parts.base, part, self.dtype)
+
+    def _require(self, rows: int) -> None:
+        if self.tuned.shape[0] < rows:
+            found = f"{self.tuned.name} has {self.tuned.shape[0]:,} rows"
+            raise CheckpointError("repair-misfit", found, expected=f"{rows:,} or more", where=self.parts.tuned.path)
+
+
+def _repair_body_tensor(parts: RepairInputs, info: TensorInfo, repairs: RepairOptions, done: Actions) -> TensorBytes:
+    """A tensor of the body at a point between base and tuned, with values and rows that are lost from the base.
+
+    Between two forms there is no point: those are the base's.
+    """
+    old, name = parts.base.tensors[info.name], info.name
+    share = 1.0 if repairs.share is None else repairs.share
+    floats = old.dtype in FLOAT_DTYPES and info.dtype in FLOAT_DTYPES
+    if old.shape != info.shape or (old.dtype != info.dtype and not floats):
+        return _take_from_base(parts, name, "since it had another form", done)
+    patched = repairs.patches(name)
+    if not floats or (share == 1 and not patched):
+        return _copy_tensor(parts.tuned, info)
+    rows = repairs.lost_rows.get(name, ()) if repairs.missing else ()
+    if repairs.missing and name in repairs.not_finite:
+        done.append((name, "values that were not finite are the base's"))
+    if rows:
+        done.append((name, f"{len(rows):,} lost rows are the base's"))
+    if share != 1:
+        done.append((name, "the base's" if share == 0 else f"{share:g} of the way from the base"))
+    # What became infinite in fp16 does so again: such a tensor is kept in the base's own format.
+    dtype = old.dtype if info.dtype == "F16" and name in repairs.not_finite else info.dtype
+    if share == 0:
+        return TensorBytes(dtype, info.shape, lambda: _convert_chunks(parts.base, old, dtype))
+    width = old.num_values // max(old.shape[0], 1) if old.shape else 1
+    lost = np.zeros(old.shape[0] if old.shape else 1, bool)
+    lost[list(rows)] = True
+
+    def chunks() -> Iterator[bytes]:
+        start = 0
+        for ours, theirs in pair_chunks(iter_values(parts.base, old), iter_values(parts.tuned, info)):
+            before, after = (
+                to_float32(raw, one.dtype).astype(np.float32, copy=False) for raw, one in ((ours, old), (theirs, info))
+            )
+            if patched:
+                keeps = np.isfinite(after)
+                if rows:
+                    keeps &= ~lost[np.arange(start, start + len(after)) // max(width, 1)]
+                after = np.where(keeps, after, before)
+            start += len(after)
+            value = after if share == 1 else _interpolate(before, after, share, name, parts)
+            yield from_float32(value, dtype).tobytes()
+
+    return TensorBytes(dtype, info.shape, chunks)
+
+
+def _interpolate(
+    before: NDArray[np.float32], after: NDArray[np.float32], share: float, name: str, parts: RepairInputs
+) -> NDArray[np.float32]:
+    """Summed in float64, so that what did not move stays the same bits."""
+    start = before.astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        value = (start + share * (after.astype(np.float64) - start)).astype(np.float32)
+    if not np.isfinite(value).all():
+        raise CheckpointError("body-not-finite", f"{name} holds values that are not finite", where=parts.tuned.path)
+    return value
+
+
+def _convert_chunks(checkpoint: Checkpoint, info: TensorInfo, dtype: str) -> Iterator[bytes | memoryview]:
+    """A tensor's bytes as they are, or its values in another format."""
+    if info.dtype == dtype:
+        yield from checkpoint.iter_bytes(info)
+        return
+    for raw in iter_values(checkpoint, info):
+        yield from_float32(to_float32(raw, info.dtype).astype(np.float32, copy=False), dtype).tobytes()
+
+
+def _read_floats(checkpoint: Checkpoint, info: TensorInfo) -> NDArray[np.float32]:
+    parts = [to_float32(raw, info.dtype).astype(np.float32) for raw in iter_values(checkpoint, info)]
+    return (np.concatenate(parts) if parts else np.zeros(0, np.float32)).reshape(info.shape)

@@ -16,8 +16,8 @@ from voxgraft.core.results import Table
 from voxgraft.core.run import RUN_FILE
 from voxgraft.graft.folder import ROWS_NAME, Graft
 from voxgraft.graft.rows import RowCount, text_table_findings
-from voxgraft.inspect.base_rows import is_unread_row
 from voxgraft.inspect.optimizer import read_optimizer_snapshot, read_row_moments
+from voxgraft.inspect.rows import is_unread_row
 from voxgraft.inspect.subject import CheckSubject, OldConfigNumbers, StatedNumber, find_text_tables, is_stand_in
 from voxgraft.models.base import Family
 from voxgraft.models.detect import stand_in_parts

@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from voxgraft.checkpoints import TensorBytes, open_checkpoint, write_safetensors
+from voxgraft.checkpoints import open_checkpoint
+from voxgraft.checkpoints.write import TensorBytes, write_safetensors
 from voxgraft.core.errors import GraftError
 from voxgraft.core.files import (
     atomic_write,

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from voxgraft.checkpoints import write_rows_file
 from voxgraft.checkpoints.steps import TrainState, load_step
+from voxgraft.checkpoints.write import write_rows_file
 from voxgraft.core.errors import finding
 from voxgraft.core.files import (
     atomic_write,

@@ -14,13 +14,8 @@ import numpy as np
 
 from tests.fuzz import byte_mutations, json_mutations, pickle_mutations, safetensors_mutations, zip_mutations
 from tests.fuzz.target import Mutant, Random, Target
-from voxgraft.checkpoints import (
-    TensorBytes,
-    find_dangerous_globals,
-    open_any_checkpoint,
-    open_checkpoint,
-    write_safetensors,
-)
+from voxgraft.checkpoints import find_dangerous_globals, open_any_checkpoint, open_checkpoint
+from voxgraft.checkpoints.write import TensorBytes, write_safetensors
 
 Meaning = list[tuple[object, ...]]
 

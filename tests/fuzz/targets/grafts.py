@@ -13,7 +13,7 @@ import numpy as np
 from tests.fuzz import byte_mutations, safetensors_mutations
 from tests.fuzz.target import Mutant, Random, Target
 from tests.fuzz.targets.tokenizers import PIECES, bpe_document, json_mutant, write_documents
-from voxgraft.checkpoints import read_rows_file, write_rows_file
+from voxgraft.checkpoints.write import read_rows_file, write_rows_file
 from voxgraft.graft.folder import (
     GRAFT_CARD_NAME,
     ROWS_NAME,

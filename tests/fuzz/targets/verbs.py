@@ -29,7 +29,8 @@ from tests.fuzz import (
 )
 from tests.fuzz.target import Mutant, Random, Refused, Target
 from tests.fuzz.targets.settings import CHATTERBOX_CONFIG, COMMANDS, INDEX_CONFIG
-from voxgraft.checkpoints import TensorBytes, open_checkpoint, write_torch
+from voxgraft.checkpoints import open_checkpoint
+from voxgraft.checkpoints.write import TensorBytes, write_torch
 from voxgraft.cli import run_cli
 from voxgraft.cli.app import EXIT_BAD_INPUT, EXIT_BUG
 from voxgraft.graft.folder import load_graft

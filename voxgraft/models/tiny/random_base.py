@@ -10,7 +10,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from voxgraft.checkpoints import TensorBytes, open_checkpoint, write_safetensors
+from voxgraft.checkpoints import open_checkpoint
+from voxgraft.checkpoints.write import TensorBytes, write_safetensors
 from voxgraft.core.errors import ConfigError
 from voxgraft.core.files import atomic_write, write_json
 from voxgraft.models.chatterbox.shapes import T3Size, t3_shapes

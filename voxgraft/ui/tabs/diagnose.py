@@ -1,4 +1,4 @@
-"""The tab Diagnose: what happened to a checkpoint, what can be saved of it, and a bundle for asking others."""
+"""The tab Diagnose: what happened to a checkpoint, and what can be saved of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import gradio as gr
 from voxgraft.ui.commands import PageContext, find_grown_tokenizer, run_base_folder, run_language
 from voxgraft.ui.files import FOLDER_PATHS, TEXT_PATHS, PathFilter, file_link
 from voxgraft.ui.forms import CommandForm, OutputForm, add_upload, last_job_result, next_free_path
-from voxgraft.ui.html import download_link, finding_html, image_html, note_html, table_html
+from voxgraft.ui.html import finding_html, image_html, note_html, table_html
 
 DIAGNOSABLE_PATHS = PathFilter(endings=(".safetensors", ".pt", ".pth"), mark="run.yaml")
 TOKENIZER_PATHS = PathFilter(endings=("tokenizer.json", ".model"))
@@ -28,7 +28,6 @@ def build(context: PageContext) -> None:
     )
     form = _build_diagnose_section(context)
     _build_repair_section(context, form)
-    _build_bundle_section(context)
 
 
 def _build_diagnose_section(context: PageContext) -> CommandForm:
@@ -126,29 +125,3 @@ def _build_repair_section(context: PageContext, diagnose: CommandForm) -> None:
             form.add_all(("points", "sentences", "worse", "seed"))
             form.add_all(("rows.init", "rows.noise", "rows.seed", "family"))
         form.finish("Repair", output="What was done")
-
-
-def _build_bundle_section(context: PageContext) -> None:
-    with gr.Accordion("3. Ask others: a small zip of this project", open=False, elem_id="diagnose-bundle"):
-        gr.Markdown("Settings, journal, findings and versions. No audio, no texts, no weights; home folders masked.")
-        form = OutputForm(
-            context, "bundle", fresh={"output": lambda project: next_free_path(project / f"{project.name}-bundle.zip")}, json=True
-        )  # fmt: skip
-        form.add(
-            "output", sought=PathFilter(endings=(".zip",)), label="Zip file", info="Empty: a new one in the project."
-        )
-        form.finish("Make the bundle")
-        shown = gr.HTML(elem_id="bundle-shown", elem_classes=["vg-live"])
-        context.on_change(lambda project: [_bundle_html(context, project)], [shown])
-
-
-def _bundle_html(context: PageContext, project: str) -> str:
-    found = last_job_result(context.project_folder(project), "bundle")
-    if found is None:
-        return ""
-    if "error" in found:
-        return finding_html(found["error"])
-    link = download_link(context, context.roots.resolve_inside(found["output"]), f"save {Path(found['output']).name}")
-    rows = [(name, f"{size:,} bytes") for name, size in found["entries"].items()]
-    rows += [(f"not in it: {name}", why) for name, why in found["missing"].items()]
-    return f"<p>{link}</p>" + table_html(("in the bundle", ""), rows)

@@ -1,0 +1,715 @@
+"""The rows of a checkpoint's text tables, beside the base's: unchanged, moved, decayed, overwritten, new, or noise.
+
+`base_row_findings` checks promise 2 (old rows are the same bits) for any checkpoint, `spare_row_findings` the base's
+spare row, `new_row_findings` how the rows behind the base's look. `find_row_moves` and `classify_rows` serve `diagnose`
+and `repair`. Everything outside the text tables is left to `body`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxgraft.checkpoints.base import Checkpoint, TensorInfo
+from voxgraft.core import progress
+from voxgraft.core.errors import Finding, finding
+from voxgraft.graft.folder import ROWS_NAME
+from voxgraft.inspect.body import OVERWRITTEN_CHANGE, round_to_dtype
+from voxgraft.inspect.optimizer import RowMoments
+from voxgraft.inspect.subject import CheckSubject, find_text_tables
+from voxgraft.models.base import GraftPoint
+
+RowArray = NDArray[np.float32]
+# Measures are taken in float64: eight copies of a block of full width stay under 50 MB.
+BLOCK_ROWS = 512
+# New rows that are enough to see how the first differs from the others.
+SPARE_SAMPLE_ROWS = 1024
+# Of what a row lost: beside a change that is mostly along itself. Decay in float32 rounds to whole units in the last
+# place, so that rows and values shrink a little unevenly.
+_DECAY_SPREAD = 0.6
+# By length of a row: what is left beside a multiple of it after many steps of decay in float32. Training leaves more.
+_DECAY_ROUNDING = 1e-4
+# Cosines to the base's spare row: of a row that was copied from it and then trained, and of most others.
+_TRAINED_COPY_COSINE, _OTHER_ROWS_COSINE = 0.9, 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class TableReader:
+    """A text table of an open checkpoint."""
+
+    checkpoint: Checkpoint
+    info: TensorInfo
+
+    def rows(self, start: int, stop: int) -> RowArray:
+        """Some rows as float32 [rows, width]; a bias has width 1."""
+        values = self.checkpoint.read_rows(self.info.name, start, stop)
+        return np.ascontiguousarray(values, dtype=np.float32).reshape(stop - start, *self.info.shape[1:] or (1,))
+
+    def blocks(self, stop: int | None = None) -> Iterator[tuple[int, RowArray]]:
+        """First row and rows of each block, up to row `stop`."""
+        stop = self.info.shape[0] if stop is None else min(stop, self.info.shape[0])
+        for start in range(0, stop, BLOCK_ROWS):
+            yield start, self.rows(start, min(start + BLOCK_ROWS, stop))
+
+
+TablePairs = dict[GraftPoint, tuple[TableReader, TableReader]]
+
+
+def _table_pairs(subject: CheckSubject) -> TablePairs:
+    """Text tables of base and checkpoint with rows of equal width; none where one of the files is not there."""
+    base, checkpoint, family = subject.base_checkpoint, subject.checkpoint, subject.family
+    if base is None or checkpoint is None or family is None:
+        return {}
+    theirs = find_text_tables(checkpoint, family)
+    return {
+        point: (TableReader(base, old), TableReader(checkpoint, theirs[point]))
+        for point, old in find_text_tables(base, family).items()
+        if point in theirs and old.shape[1:] == theirs[point].shape[1:]
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class RowComparison:
+    """One table against the base's, row by row. The arrays have an entry per row that differs."""
+
+    tensor: str
+    num_rows: int
+    rounded: bool
+    """The rows differ only by the checkpoint's shorter number format."""
+    changed: NDArray[np.int64]
+    relative: NDArray[np.float64]
+    """Length of the difference by length of the base's row."""
+    factor: NDArray[np.float64]
+    """The multiple of the base's row that lies nearest."""
+    beside: NDArray[np.float64]
+    """What is left beside that multiple, by length of the base's row."""
+
+    @property
+    def is_uniform_decay(self) -> bool:
+        """Whether all rows became the same, smaller multiple of themselves."""
+        if len(self.changed) < max(2, 0.99 * self.num_rows):
+            return False
+        loss = 1 - float(np.median(self.factor))
+        near = np.abs(1 - self.factor - loss) <= _DECAY_SPREAD * abs(loss)
+        clean = self.beside <= _DECAY_SPREAD * abs(loss)
+        return loss > 0 and bool(np.mean(near & clean) >= 0.99)
+
+
+def base_row_findings(subject: CheckSubject) -> list[Finding]:
+    """Which base rows are not the base's bits, how far they moved, and whether weight decay explains it."""
+    return row_comparison_findings(subject, compare_base_rows(subject))
+
+
+def compare_base_rows(subject: CheckSubject) -> list[RowComparison]:
+    """Every text table whose rows are as wide as the base's, against the base's own."""
+    found = []
+    for ours, theirs in _table_pairs(subject).values():
+        spare = subject.family.spare_rows if subject.family else 0
+        num_rows = min(subject.base_pieces or ours.info.shape[0] - spare, ours.info.shape[0], theirs.info.shape[0])
+        found.append(_compare_rows(ours, theirs, num_rows))
+    return found
+
+
+def _compare_rows(ours: TableReader, theirs: TableReader, num_rows: int) -> RowComparison:
+    changed: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
+    measures: list[NDArray[np.float64]] = [np.empty((3, 0))]
+    exact = True
+    with progress.progress_task(f"comparing {theirs.info.name}", num_rows) as advance:
+        for start, whole in ours.blocks(num_rows):
+            before, after = whole, theirs.rows(start, start + len(whole))
+            differs = (_as_bits(before) != _as_bits(after)).any(axis=1)
+            if differs.any() and ours.info.dtype != theirs.info.dtype:
+                before = round_to_dtype(before, theirs.info.dtype)
+                differs = (_as_bits(before) != _as_bits(after)).any(axis=1)
+                exact = False
+            for short in ("BF16", "F16") if differs.any() else ():  # rounded once, whatever type they are kept as now
+                at = np.flatnonzero(differs)
+                near = round_to_dtype(round_to_dtype(whole[at], short), theirs.info.dtype)
+                as_short = (_as_bits(near) == _as_bits(after[at])).all(axis=1)
+                differs[at[as_short]] = False
+                exact = exact and not as_short.any()
+            at = np.flatnonzero(differs)
+            changed.append(at + start)
+            measures.append(_row_change_measures(before[at].astype(np.float64), after[at].astype(np.float64)))
+            advance(len(whole))
+    relative, factor, beside = np.concatenate(measures, axis=1)
+    return RowComparison(theirs.info.name, num_rows, not exact, np.concatenate(changed), relative, factor, beside)
+
+
+def _row_change_measures(before: NDArray[np.float64], after: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Relative change, nearest multiple and what is beside it, for each row. Shape [3, rows]."""
+    before, after = _zero_nonfinite(before), _zero_nonfinite(after)
+    squares = np.maximum((before**2).sum(axis=1), 1e-30)
+    factor = (before * after).sum(axis=1) / squares
+    beside = np.sqrt(((after - factor[:, None] * before) ** 2).sum(axis=1) / squares)
+    relative = np.sqrt(((after - before) ** 2).sum(axis=1) / squares)
+    return np.stack([relative, factor, beside])
+
+
+def _zero_nonfinite(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Zero for values that are not finite, which have findings of their own."""
+    return np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
+
+
+def _as_bits(rows: RowArray) -> NDArray[np.uint32]:
+    return rows.view(np.uint32)
+
+
+def row_comparison_findings(
+    subject: CheckSubject, comparisons: list[RowComparison], skip_tensors: Collection[str] = ()
+) -> list[Finding]:
+    """What comparisons of a subject's tables have to say, those of `skip_tensors` left out."""
+    base, checkpoint, family = subject.base_checkpoint, subject.checkpoint, subject.family
+    if base is None or checkpoint is None or family is None:
+        return []
+    findings = [
+        _changed_rows_finding(compared, subject, checkpoint.path)
+        for compared in comparisons
+        if len(compared.changed) and compared.tensor not in skip_tensors
+    ]
+    ours = find_text_tables(base, family)
+    for point, new in find_text_tables(checkpoint, family).items():
+        old = ours.get(point)
+        if old is not None and old.shape[1:] != new.shape[1:]:
+            found = f"{new.name} has rows of {list(new.shape[1:])}, the base's of {list(old.shape[1:])}"
+            findings.append(finding("tensor-shape", found, where=checkpoint.path))
+    findings.sort(key=lambda item: item.found)
+    for code, is_rounded in (("base-rows-same", False), ("base-rows-rounded", True)):
+        kept = [one for one in comparisons if not len(one.changed) and one.rounded == is_rounded]
+        if kept:
+            how = "the base's, rounded to a shorter number format" if is_rounded else "the base's bits"
+            names = ", ".join(sorted(one.tensor for one in kept))
+            found = f"all {kept[0].num_rows:,} base rows of {names} are {how}"
+            findings.append(finding(code, found, where=checkpoint.path))
+    return findings
+
+
+def _changed_rows_finding(compared: RowComparison, subject: CheckSubject, where: Path) -> Finding:
+    head = f"{len(compared.changed):,} of {compared.num_rows:,} base rows of {compared.tensor}"
+    if compared.is_uniform_decay:
+        found = f"{head} shrank together to {float(np.median(compared.factor)):.6g} of the base's"
+        return finding("base-rows-shrunk", found, expected="the base's bits", where=where)
+    worst = int(compared.changed[compared.relative.argmax()])
+    piece = subject.base_tokenizer.shown(worst) if subject.base_tokenizer else f"<{worst}>"
+    typical = float(np.median(compared.relative))
+    found = (
+        f"{head} are not the base's; they moved by {typical:.2g} of their length (median), "
+        f"row {worst} ({piece}) by {float(compared.relative.max()):.2g}"
+    )
+    if typical >= OVERWRITTEN_CHANGE:
+        found += ": the rows were overwritten, not trained"
+    return finding("base-rows-changed", found, expected="the base's bits", where=where)
+
+
+def spare_row_findings(subject: CheckSubject) -> list[Finding]:
+    """Whether the base's spare row is where the first new piece should be."""
+    pieces, spare_rows = subject.base_pieces, subject.spare_rows
+    if pieces is None or spare_rows is None:
+        return []
+    copied: list[str] = []
+    near: list[str] = []
+    for old, new in _table_pairs(subject).values():
+        num_rows = new.info.shape[0]
+        if num_rows <= pieces + spare_rows or old.info.shape[0] <= pieces:
+            continue
+        spare = old.rows(pieces, pieces + 1)
+        rows = new.rows(pieces, min(pieces + SPARE_SAMPLE_ROWS, num_rows - spare_rows))
+        if _as_bits(spare)[0].tobytes() == _as_bits(rows)[0].tobytes():
+            copied.append(new.info.name)
+        elif is_spare_copy(spare[0], rows):
+            near.append(new.info.name)
+    piece = subject.grown.shown(pieces) if subject.grown else f"<{pieces}>"
+    head = f"row {pieces:,}, the first new piece ({piece}),"
+    where = subject.settings.checkpoint or ""
+    if any(not name.endswith(".bias") for name in copied):  # two biases may be equal by chance
+        found = f"{head} is the base's spare row, bit for bit, in {', '.join(copied)}"
+        return [finding("spare-row-copied", found, where=where)]
+    if near:
+        found = f"{head} started as the base's spare row in {', '.join(near)} and still lies close to it"
+        return [finding("spare-row-copied", found, where=where, level="warning")]
+    return []
+
+
+def is_spare_copy(spare: RowArray, rows: RowArray) -> bool:
+    """The same bits, or a trained copy: the first row points where the spare does, and the others mostly do not."""
+    if np.array_equal(spare, rows[0]):
+        return True
+    if rows.shape[1] == 1 or len(rows) == 1:  # a single value points nowhere
+        return False
+    ours, theirs = _zero_nonfinite(spare.astype(np.float64)), _zero_nonfinite(rows.astype(np.float64))
+    lengths = np.linalg.norm(theirs, axis=1) * np.linalg.norm(ours)
+    cosines = (theirs @ ours) / np.maximum(lengths, 1e-12)
+    return bool(cosines[0] >= _TRAINED_COPY_COSINE and np.median(cosines[1:]) < _OTHER_ROWS_COSINE)
+
+
+def is_unread_row(subject: CheckSubject, row: int, second_moments: NDArray[np.float32] | None) -> bool:
+    """Whether a row behind the pieces was provably never read: then it is a second spare, and no piece that was learnt.
+
+    Only the embedding shows it: in the head, a row that is never the answer gets gradients as well.
+    """
+    pieces, pairs = subject.base_pieces, _table_pairs(subject)
+    pair = pairs.get(subject.family.graft_points[0]) if subject.family else None
+    if pieces is None or pair is None or not pieces < pair[0].info.shape[0] or row >= pair[1].info.shape[0]:
+        return False
+    old, new = pair
+    if second_moments is not None and len(second_moments) == new.info.shape[0] and second_moments[pieces:row].any():
+        return not second_moments[row]
+    spare, own = old.rows(pieces, pieces + 1), new.rows(row, row + 1)
+    if not own.any():
+        return True
+    if any(np.array_equal(_as_bits(own), _as_bits(round_to_dtype(spare, short))) for short in ("F32", "BF16", "F16")):
+        return True
+    _, factor, beside = _row_change_measures(spare.astype(np.float64), own.astype(np.float64))[:, 0]
+    # Weight decay needs no gradient: it shrinks a row along itself, up to the rounding of its format.
+    rounding = _DECAY_ROUNDING if new.info.dtype == "F32" else 16 * _DECAY_ROUNDING
+    return bool(0 < factor <= 1 and beside <= rounding * factor)
+
+
+# Rows that are in the wrong place.
+RowMoveKind = Literal["shifted", "swapped", "copied", "scattered"]
+# Base rows before the first new one: where these went, the new ones behind them went.
+_TAIL_ROWS = 32
+_MOST_SHARE, _HALF_SHARE = 0.9, 0.5
+# Median cosine of rows that were trained after they had moved.
+_MIN_DIRECTION_COSINE = 0.9
+# Shifts that are tried by direction; by hash any shift is found.
+_MAX_TRIED_SHIFT = 4
+_DIRECTION_SAMPLE_ROWS = 256
+RowHashes = dict[bytes, tuple[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class RowMove:
+    """What happened to the rows of one table of a checkpoint."""
+
+    tensor: str
+    how: RowMoveKind
+    source: str = ""
+    """The table whose rows are here, if it is another."""
+    shift: int = 0
+    """How many rows behind their places new rows are."""
+    num_found: int = 0
+
+
+def find_row_moves(subject: CheckSubject, comparisons: Sequence[RowComparison]) -> list[RowMove]:
+    """Tables whose new rows are not in their places, by what the base rows show. Most checkpoints have none."""
+    compared = {one.tensor: one for one in comparisons}
+    every = _table_pairs(subject)
+    pairs = {point: pair for point, pair in every.items() if len(pair[0].info.shape) == 2}
+    odd = [
+        point
+        for point, (_, new) in pairs.items()
+        if (one := compared.get(new.info.name)) is not None and bool((one.relative >= OVERWRITTEN_CHANGE).any())
+    ]
+    if not odd:
+        return []
+    moves: dict[GraftPoint, RowMove] = {}
+    known = [_hash_base_rows(pairs, subject.base_pieces or 0, dtype) for dtype in ("", "BF16", "F16")]
+    for point in odd:
+        if (move := _find_row_move(point, pairs, known, compared[pairs[point][1].info.name])) is not None:
+            moves[point] = move
+    # A table that has another's rows while the other does not have its own was not swapped, but written over.
+    sources = {move.tensor: move.source for move in moves.values() if move.how == "swapped"}
+    found = [
+        RowMove(move.tensor, "copied", move.source, move.shift, move.num_found)
+        if move.how == "swapped" and sources.get(move.source) != move.tensor
+        else move
+        for move in moves.values()
+    ]
+    head = next((move for point, move in moves.items() if point.role == "head" and move.how == "shifted"), None)
+    for point, (old, new) in every.items() if head is not None else ():
+        if point.role != "head-bias" or head is None:
+            continue
+        # A bias goes with its head: single values have no hash, but most of them fit in only one of two places.
+        count = min(subject.base_pieces or 0, old.info.shape[0], new.info.shape[0]) - abs(head.shift)
+        first = max(0, -head.shift)
+        if count > 0:
+            wanted = old.rows(first, first + count)
+            here, there = (new.rows(at, at + count) for at in (first, first + head.shift))
+            if np.nanmedian(np.abs(there - wanted)) < np.nanmedian(np.abs(here - wanted)):
+                found.append(RowMove(new.info.name, "shifted", shift=head.shift))
+    return found
+
+
+def _hash_base_rows(pairs: TablePairs, pieces: int, dtype: str) -> RowHashes:
+    """Base rows by their bits in a format; rows that are there twice, or zero, show nothing."""
+    found: RowHashes = {}
+    twice: set[bytes] = set()
+    for old, new in pairs.values():
+        stored = dtype or new.info.dtype
+        for start, rows in old.blocks(pieces):
+            for at, key in enumerate(_row_digests(rows if stored == "F32" else round_to_dtype(rows, stored)), start):
+                if key in found or not key:
+                    twice.add(key)
+                found[key] = (old.info.name, at)
+    return {key: value for key, value in found.items() if key not in twice}
+
+
+def _row_digests(rows: RowArray) -> list[bytes]:
+    """Empty for a row of zeros."""
+    some = np.asarray(rows.any(axis=1)).tolist()
+    return [_row_digest(row) if is_some else b"" for row, is_some in zip(rows, some, strict=True)]
+
+
+def _row_digest(row: RowArray) -> bytes:
+    return hashlib.blake2b(row.tobytes(), digest_size=16).digest()
+
+
+def _find_row_move(
+    point: GraftPoint, pairs: TablePairs, known: Sequence[RowHashes], compared: RowComparison
+) -> RowMove | None:
+    old, new = pairs[point]
+    pieces, name = compared.num_rows, new.info.name
+    digests = [digest for _, rows in new.blocks() for digest in _row_digests(rows)]
+    places = max(
+        (np.array([hashes.get(key, ("", -1)) for key in digests], dtype=object) for hashes in known),
+        key=lambda found: int((found[:, 1] >= 0).sum()),
+    )
+    tables, rows = places[:, 0], places[:, 1].astype(np.int64)
+    for other, _ in (pair for place, pair in pairs.items() if place != point):
+        there = np.flatnonzero(tables == other.info.name)
+        if len(there) >= _MOST_SHARE * pieces:
+            shifts, counts = np.unique(there - rows[there], return_counts=True)
+            if counts.max() >= _MOST_SHARE * pieces:
+                shift = int(shifts[counts.argmax()])
+                return RowMove(name, "swapped", other.info.name, shift, num_found=int(counts.max()))
+            return RowMove(name, "scattered", other.info.name, num_found=len(there))
+    own = tables == old.info.name
+    wrong = np.zeros(pieces, bool)
+    wrong[compared.changed[compared.relative >= OVERWRITTEN_CHANGE]] = True
+    if (own[:pieces] & wrong).sum() < _HALF_SHARE * wrong.sum() and not own[pieces:].any():
+        return _find_move_by_direction(point, pairs, pieces) if wrong.mean() >= _HALF_SHARE else None
+    if not own[pieces:].any() and own[:pieces][wrong].all():
+        return None  # shuffled among themselves: new rows are where they were
+    positions = {int(row): at for at, row in enumerate(rows) if own[at]}
+    tail = [positions[row] - row for row in range(max(0, pieces - _TAIL_ROWS), pieces) if row in positions]
+    if len(tail) >= _HALF_SHARE * min(_TAIL_ROWS, pieces) and len(set(tail)) == 1:
+        return RowMove(name, "shifted", shift=tail[0], num_found=len(positions)) if tail[0] else None
+    if own[pieces:].any():
+        return RowMove(name, "scattered", num_found=int(own[pieces:].sum()))
+    return None
+
+
+def _find_move_by_direction(point: GraftPoint, pairs: TablePairs, pieces: int) -> RowMove | None:
+    """The same for rows that were trained, or shrunk, after they had moved."""
+    old, new = pairs[point]
+    num_rows = new.info.shape[0]
+    count = min(_DIRECTION_SAMPLE_ROWS, pieces - 2 * _MAX_TRIED_SHIFT, num_rows - pieces + pieces // 2)
+    if count < _TAIL_ROWS:
+        return None
+    start = pieces - count - _MAX_TRIED_SHIFT
+    wanted = old.rows(start, start + count)
+    for shift in (step * sign for step in range(1, _MAX_TRIED_SHIFT + 1) for sign in (1, -1)):
+        first = start + shift
+        fits = first >= 0 and first + count <= num_rows
+        if fits and _have_same_direction(wanted, new.rows(first, first + count)):
+            return RowMove(new.info.name, "shifted", shift=shift)
+    there = new.rows(start, start + count)
+    for place, (other, _) in pairs.items():
+        if place != point and _have_same_direction(other.rows(start, start + count), there):
+            return RowMove(new.info.name, "swapped", other.info.name)
+    return None
+
+
+def _have_same_direction(one: RowArray, two: RowArray) -> bool:
+    left, right = (np.nan_to_num(rows.astype(np.float64)) for rows in (one, two))
+    lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
+    return float(np.median((left * right).sum(axis=1) / np.maximum(lengths, 1e-30))) >= _MIN_DIRECTION_COSINE
+
+
+def row_move_findings(subject: CheckSubject, moves: Sequence[RowMove]) -> list[Finding]:
+    """One finding per table whose rows are in the wrong place."""
+    where = subject.checkpoint.path if subject.checkpoint else ""
+    findings = []
+    for move in moves:
+        away = f"{abs(move.shift):,} {'after' if move.shift > 0 else 'before'} their own places"
+        if move.how == "shifted":
+            code, found = "rows-shifted", f"the rows of {move.tensor} stand {away}"
+        elif move.how == "swapped":
+            code, found = "rows-swapped", f"{move.tensor} has the rows of {move.source}, and the other way round"
+            found += f", {away}" if move.shift else ""
+        elif move.how == "copied":
+            found = f"{move.tensor} was written over with the rows of {move.source}"
+            is_embedding = subject.family is not None and move.tensor == subject.family.graft_points[0].tensor
+            code = "rows-copied" if is_embedding else "head-missing"  # of a head nothing is needed that the base lacks
+        else:
+            code, found = "rows-scattered", f"{move.num_found:,} base rows of {move.tensor} stand among the new rows"
+            if move.source:
+                found = f"{move.tensor} has {move.num_found:,} base rows of {move.source}"
+            found += ", in no order"
+        findings.append(finding(code, found, expected="base rows on their own ids", where=where))
+    return findings
+
+
+# New rows.
+_MIN_ROWS_FOR_STATISTICS = 100
+# Independent rows around zero share about 1 of the direction measured in `are_rows_noise`; learnt rows far more.
+_CHANCE_SHARED_DIRECTION = 2.0
+# By length of a row: a step that all rows took together, as weight decay, a head's bias or one bad batch gives them.
+# Of many rows even a small one adds up in their sum, and shows nothing of what single rows have learnt.
+_COMMON_DRIFT = 0.1
+# The longest direction of independent rows is this much longer than expected only by something that was learnt.
+_STRUCTURE_FACTOR = 1.3
+_POWER_ITERATIONS = 12
+_MAX_MEAN_SCALE = 4.0
+# By the base's longest row: a single new row that is longer drowns its sentence.
+_MAX_ROW_SCALE = 10.0
+# Logits. A softmax with such an offset (a factor of exp(50)) gives the same answer whatever the input is. Ten times the
+# base's largest bias is allowed where that is more.
+_LARGEST_BIAS = 50.0
+_SAMPLE_ROWS = 4096
+
+
+def new_row_findings(subject: CheckSubject) -> list[Finding]:
+    """One finding per fault and table, of the checkpoint if there is one, else of the graft."""
+    base, family, pieces = subject.base_checkpoint, subject.family, subject.base_pieces
+    if base is None or family is None or pieces is None:
+        return []
+    findings: list[Finding] = []
+    biases: list[Finding] = []
+    for point, info in find_text_tables(base, family).items():
+        new, where = _read_new_rows(subject, point, pieces)
+        if point.role == "head-bias":  # a bias of zero, or two equal ones, mean nothing
+            own = np.abs(base.read_rows(info.name, 0, min(pieces, info.shape[0])).astype(np.float64))
+            biases += _bias_findings(info.name, own, new, where)
+            continue
+        if not len(new) or not np.isfinite(new).all():
+            continue
+        sample = base.read_rows(info.name, 0, min(pieces, _SAMPLE_ROWS, info.shape[0]))
+        norms = np.sqrt(_squared_row_norms(sample)) if len(sample) and np.isfinite(sample).all() else np.zeros(1)
+        zero = ~new.any(axis=1)
+        if zero.any():
+            found = f"{int(zero.sum()):,} of {len(new):,} new rows of {info.name} are all zero"
+            findings.append(finding("new-rows-zero", found, where=where))
+        if len(rest := new[~zero]):
+            findings += _equal_row_findings(info.name, len(new), rest, where) or _row_statistics_findings(
+                info.name, rest, norms, where
+            )
+    return findings + biases
+
+
+def _bias_findings(tensor: str, own: NDArray[np.float64], new: RowArray, where: Path) -> list[Finding]:
+    """Biases of new rows that outweigh everything else in the head."""
+    limit = max(_LARGEST_BIAS, _MAX_ROW_SCALE * float(own.max(initial=0.0, where=np.isfinite(own))))
+    sizes = np.abs(new.astype(np.float64).reshape(-1))
+    large = np.isfinite(sizes) & (sizes > limit)  # values that are not finite have a finding of their own
+    if not large.any():
+        return []
+    found = f"{int(large.sum()):,} of {len(sizes):,} new values of {tensor} are up to {sizes[large].max():,.3g} in size"
+    return [finding("new-rows-scale", found, expected=f"at most {limit:,.3g}", where=where)]
+
+
+def _read_new_rows(subject: CheckSubject, point: GraftPoint, pieces: int) -> tuple[RowArray, Path]:
+    """New rows and their file: of the checkpoint if there is one, else of the graft."""
+    nothing = np.empty((0, 1), np.float32)
+    if (checkpoint := subject.checkpoint) is None or subject.family is None:
+        graft = subject.graft
+        return (graft.rows.get(point.tensor, nothing), graft.folder / ROWS_NAME) if graft else (nothing, Path())
+    info = find_text_tables(checkpoint, subject.family).get(point)
+    stop = info.shape[0] - subject.family.spare_rows if info else 0
+    if info is None or stop <= pieces:
+        return nothing, checkpoint.path
+    return checkpoint.read_rows(info.name, pieces, stop).astype(np.float32, copy=False), checkpoint.path
+
+
+def _equal_row_findings(tensor: str, num_new: int, rows: RowArray, where: Path) -> list[Finding]:
+    groups = [count for count in Counter(row.tobytes() for row in rows).values() if count > 1]
+    if not groups:
+        return []
+    how = "are equal" if len(groups) == 1 else f"stand in {len(groups):,} groups of equal rows"
+    found = f"{sum(groups):,} of {num_new:,} new rows of {tensor} {how}, bit for bit"
+    return [finding("new-rows-equal", found, where=where)]
+
+
+def _row_statistics_findings(
+    tensor: str, rows: RowArray, base_norms: NDArray[np.float64], where: Path
+) -> list[Finding]:
+    findings: list[Finding] = []
+    norms = np.sqrt(_squared_row_norms(rows))
+    mean, base_mean, longest = float(norms.mean()), float(base_norms.mean()), float(base_norms.max())
+    if base_mean and mean > _MAX_MEAN_SCALE * base_mean:  # an average of rows may well be short
+        times = f"{mean / base_mean:,.3g} times as long as base rows"
+        found = f"new rows of {tensor} are {times} ({mean:.3g} and {base_mean:.3g} on average)"
+        expected = f"at most {_MAX_MEAN_SCALE:.0f} times as long"
+        findings.append(finding("new-rows-scale", found, expected=expected, where=where))
+    elif longest and (long := norms > _MAX_ROW_SCALE * longest).any():
+        most = float(norms.max()) / longest
+        found = f"{int(long.sum()):,} new rows of {tensor} are up to {most:,.3g} times as long as any base row"
+        expected = f"at most {_MAX_ROW_SCALE:.0f} times as long"
+        findings.append(finding("new-rows-scale", found, expected=expected, where=where))
+    if are_rows_noise(rows):
+        found = f"the {len(rows):,} new rows of {tensor} look like independent random numbers"
+        findings.append(finding("new-rows-random", found, where=where))
+    return findings
+
+
+def are_rows_noise(rows: RowArray) -> bool:
+    """Whether rows [rows, width] are independent random numbers, give or take a small step that all took together.
+
+    Of few rows nothing can be said. Rows that were learnt share directions, their mean or others.
+    """
+    rows = rows[np.isfinite(rows).all(axis=1) & rows.any(axis=1)]
+    if len(rows) < _MIN_ROWS_FOR_STATISTICS:
+        return False
+    lengths: RowArray = np.sqrt(_squared_row_norms(rows)).astype(np.float32)
+    even: RowArray = rows / lengths[:, None]  # a few long rows would outweigh all others
+    total = even.sum(axis=0, dtype=np.float64)
+    shared = float(total @ total) / len(even)  # 1 for independent rows around zero
+    return shared < max(_CHANCE_SHARED_DIRECTION, 1 + _COMMON_DRIFT**2 * len(even)) and not _has_structure(even)
+
+
+def _has_structure(even: RowArray) -> bool:
+    """Whether one direction beside the mean is longer than it could be by chance (the edge of Marchenko and Pastur).
+
+    A few rounds of power iteration come close enough to the longest one.
+    """
+    num_rows, width = even.shape
+    even = even - even.mean(axis=0)
+    vector: RowArray = np.random.default_rng(0).standard_normal((width,)).astype(np.float32)
+    longest = 0.0
+    for _ in range(_POWER_ITERATIONS):
+        vector = vector / np.float32(max(float(np.linalg.norm(vector)), 1e-30))
+        vector = even.T @ (even @ vector)
+        longest = float(np.linalg.norm(vector))
+    by_chance = float(_squared_row_norms(even).sum()) / width * (1 + np.sqrt(width / num_rows)) ** 2
+    return bool(longest > _STRUCTURE_FACTOR * by_chance)
+
+
+def _squared_row_norms(rows: NDArray[np.generic]) -> NDArray[np.float64]:
+    """Squared length of each row, summed in float64 without a copy of all rows in float64.
+
+    The square of a ruined value may not fit in float32.
+    """
+    floats: NDArray[np.floating[Any]] = rows.astype(np.float32, copy=False)
+    return np.asarray(np.einsum("ij,ij->i", floats, floats, dtype=np.float64))
+
+
+ROW_SAME, ROW_DECAYED, ROW_DRIFTED, ROW_OVERWRITTEN = "the base's", "shrunk by decay", "drifted", "overwritten"
+ROW_NEW, ROW_ZERO, ROW_EQUAL = "new", "new, all zero", "new, equal to another"
+ROW_COPIED, ROW_NOISE = "new, a copy of the spare row", "new, still random numbers"
+ROW_UNTRAINED, ROW_SPARE, ROW_NONFINITE = "new, no gradient ever", "spare", "not finite"
+ROW_KINDS = (
+    *(ROW_SAME, ROW_DECAYED, ROW_DRIFTED, ROW_OVERWRITTEN, ROW_NEW, ROW_ZERO),
+    *(ROW_EQUAL, ROW_COPIED, ROW_NOISE, ROW_UNTRAINED, ROW_SPARE, ROW_NONFINITE),
+)
+_KIND_INDEX = {kind: index for index, kind in enumerate(ROW_KINDS)}
+
+
+@dataclass(frozen=True, slots=True)
+class RowTable:
+    """One text table, row by row. The arrays have the shape [rows]."""
+
+    tensor: str
+    role: str
+    num_base: int
+    kinds: NDArray[np.uint8]
+    """Indices into ROW_KINDS."""
+    moved: NDArray[np.float32]
+    """Length of the change by length of the base's row; 0 for the same bits, NaN where the base has no such row."""
+    lengths: NDArray[np.float32]
+    rounded: bool = False
+    """Base rows are the base's in a shorter number format."""
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many rows of each kind there are, those of none left out."""
+        found = np.bincount(self.kinds, minlength=len(ROW_KINDS))
+        return {kind: int(count) for kind, count in zip(ROW_KINDS, found, strict=True) if count}
+
+    def share_of_new(self, kind: str) -> float:
+        """How many of the rows behind the base's pieces are of one kind."""
+        new = self.kinds[self.num_base :]
+        return float((new == _KIND_INDEX[kind]).mean()) if len(new) else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        changed = self.moved[: self.num_base]
+        changed = changed[np.isfinite(changed) & (changed > 0)]
+        return {
+            "tensor": self.tensor,
+            "rows": len(self.kinds),
+            "base_rows": self.num_base,
+            "rounded": self.rounded,
+            "kinds": self.counts,
+            "median_move": float(np.median(changed)) if len(changed) else 0.0,
+            "largest_move": float(changed.max()) if len(changed) else 0.0,
+        }
+
+
+def classify_rows(subject: CheckSubject, comparisons: list[RowComparison], moments: list[RowMoments]) -> list[RowTable]:
+    """All text tables of the checkpoint, in the family's order."""
+    checkpoint, family = subject.checkpoint, subject.family
+    if checkpoint is None or family is None:
+        return []
+    compared = {one.tensor: one for one in comparisons}
+    kept = {one.tensor: one for one in moments}
+    return [
+        _classify_table(subject, point, TableReader(checkpoint, info), compared.get(info.name), kept.get(info.name))
+        for point, info in find_text_tables(checkpoint, family).items()
+        if info.shape[0]
+    ]
+
+
+def _classify_table(
+    subject: CheckSubject,
+    point: GraftPoint,
+    table: TableReader,
+    compared: RowComparison | None,
+    moments: RowMoments | None,
+) -> RowTable:
+    info, num_rows = table.info, table.info.shape[0]
+    num_base = compared.num_rows if compared else min(subject.base_pieces or 0, num_rows)
+    last_new = num_rows - min(subject.spare_rows or 0, num_rows - num_base)
+    new = slice(num_base, last_new)
+    kinds = np.full(num_rows, _KIND_INDEX[ROW_SAME], np.uint8)
+    kinds[new] = _KIND_INDEX[ROW_NEW]
+    kinds[last_new:] = _KIND_INDEX[ROW_SPARE]
+    moved = np.full(num_rows, np.nan, np.float32)
+    if compared is not None:
+        moved[:num_base] = 0
+        moved[compared.changed] = compared.relative
+        kinds[compared.changed] = _classify_changed_rows(compared, info)
+    lengths = np.empty(num_rows, np.float32)
+    digests: list[bytes] = []
+    for start, rows in table.blocks():
+        with np.errstate(over="ignore", invalid="ignore"):
+            lengths[start : start + len(rows)] = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
+        digests += [_row_digest(row) for row in rows[max(num_base - start, 0) : max(last_new - start, 0)]]
+    if point.role != "head-bias":  # a bias of zero, or two equal ones, mean nothing
+        # Of several kinds that fit a new row, the last one here counts.
+        if len(info.shape) == 2 and are_rows_noise(table.rows(num_base, last_new)):
+            kinds[new] = _KIND_INDEX[ROW_NOISE]
+        if moments is not None and point.role == "embedding":
+            kinds[new][moments.second[new] == 0] = _KIND_INDEX[ROW_UNTRAINED]
+        counts, spare = Counter(digests), _spare_digest(subject, point)
+        kinds[new][[counts[digest] > 1 for digest in digests]] = _KIND_INDEX[ROW_EQUAL]
+        kinds[new][lengths[new] == 0] = _KIND_INDEX[ROW_ZERO]
+        kinds[new][[digest == spare for digest in digests]] = _KIND_INDEX[ROW_COPIED]
+    kinds[~np.isfinite(lengths)] = _KIND_INDEX[ROW_NONFINITE]
+    rounded = bool(compared and compared.rounded)
+    return RowTable(info.name, point.role, num_base, kinds, moved, lengths, rounded)
+
+
+def _classify_changed_rows(compared: RowComparison, info: TensorInfo) -> NDArray[np.uint8]:
+    if len(info.shape) == 1:  # a single value has no direction: all of them together say what happened
+        kind = ROW_DECAYED if compared.is_uniform_decay else ROW_DRIFTED
+        return np.full(len(compared.changed), _KIND_INDEX[kind], np.uint8)
+    lost = 1 - compared.factor
+    along = (lost > 0) & (compared.beside <= _DECAY_SPREAD * np.abs(lost))
+    overwritten = compared.relative >= OVERWRITTEN_CHANGE
+    kinds = np.where(overwritten, _KIND_INDEX[ROW_OVERWRITTEN], _KIND_INDEX[ROW_DRIFTED])
+    return np.where(along, _KIND_INDEX[ROW_DECAYED], kinds).astype(np.uint8)
+
+
+def _spare_digest(subject: CheckSubject, point: GraftPoint) -> bytes | None:
+    """The digest of the base's own spare row of a table; None where it has none."""
+    pair, pieces = _table_pairs(subject).get(point), subject.base_pieces
+    if pair is None or pieces is None or not subject.spare_rows or pair[0].info.shape[0] <= pieces:
+        return None
+    return _row_digest(pair[0].rows(pieces, pieces + 1)[0])
