@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from tools.random_bases import get_random_base_spec
 from voxgraft.checkpoints import (
     GrowthPlan,
     TableGrowth,
@@ -40,7 +41,6 @@ from voxgraft.checkpoints import (
 )
 from voxgraft.core.files import atomic_write
 from voxgraft.models import family_names, get_family
-from voxgraft.models.random_base import get_random_base_spec
 
 NEW_ROWS = 1046
 """2,454 rows become 3,500."""
