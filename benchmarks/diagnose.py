@@ -29,13 +29,13 @@ from typing import Any
 
 import numpy as np
 
+from tools.random_bases import make_random_base
 from voxgraft.checkpoints import Checkpoint, TensorInfo, open_checkpoint
 from voxgraft.checkpoints.load import iter_values
 from voxgraft.checkpoints.write import TensorBytes, write_safetensors, write_torch
 from voxgraft.core.files import atomic_write
 from voxgraft.models import get_family
 from voxgraft.models.base import BaseFiles
-from voxgraft.models.random_base import make_random_base
 
 FAMILIES = ("chatterbox", "indextts2")
 NEW_ROWS = 2000

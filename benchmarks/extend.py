@@ -28,12 +28,12 @@ from typing import Any
 
 import numpy as np
 
+from tools.random_bases import get_random_base_spec
 from voxgraft.checkpoints import open_checkpoint
 from voxgraft.checkpoints.grow import GrowthPlan, TableGrowth, grow_checkpoint, verify_growth
 from voxgraft.checkpoints.write import TensorBytes, write_safetensors, write_torch
 from voxgraft.core.files import atomic_write
 from voxgraft.models import family_names, get_family
-from voxgraft.models.random_base import get_random_base_spec
 
 NEW_ROWS = 1046
 """2,454 rows become 3,500."""

@@ -105,7 +105,7 @@ def main() -> None:
     if arguments.step:
         print(json.dumps(measured_step(arguments.step[1], arguments.step[0], arguments.folder)))
         return
-    from voxgraft.models.random_base import make_random_base
+    from tools.random_bases import make_random_base
 
     for name in arguments.families:
         folder = Path(tempfile.mkdtemp(dir=arguments.folder))

@@ -27,7 +27,7 @@ from tests.damaged_checkpoints import (
     standalone_sentencepiece,
     without_letters,
 )
-from voxgraft.models.random_base import make_random_base
+from tools.random_bases import make_random_base
 
 SPEECH_HEAD = {T3: "speech_head.weight", INDEX: "mel_head.weight"}
 Made = dict[str, Any]

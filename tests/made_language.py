@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tools.random_bases import make_random_base
 from voxgraft.config.commands import GraftSettings
 from voxgraft.config.run import TokenizerSettings
 from voxgraft.core.rng import hash_int
@@ -34,7 +35,6 @@ from voxgraft.graft.folder import load_graft
 from voxgraft.models import get_family
 from voxgraft.models.base import BaseFiles
 from voxgraft.models.load import load_model, save_model
-from voxgraft.models.random_base import make_random_base
 from voxgraft.text.encoder import TextEncoder, text_rules_identity
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.tokenizers.base import load_proof_corpus

@@ -16,9 +16,9 @@ from tests.merged_runs import make_run, make_stopping_base
 from tests.trainers import Place
 from tests.whole_runs import WholeRun
 from tests.whole_runs import make_run as make_whole_run
+from tools.random_bases import make_random_base
 from voxgraft.models import get_family
 from voxgraft.models.base import BaseFiles
-from voxgraft.models.random_base import make_random_base
 
 
 class MadeOnce:

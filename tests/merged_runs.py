@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from tests.made_language import World, make_world
+from tools.random_bases import make_random_base
 from voxgraft.config.commands import TrainCommandSettings
 from voxgraft.config.run import DataSettings, TrainSettings
 from voxgraft.models import get_family
 from voxgraft.models.base import BaseFiles
 from voxgraft.models.load import load_model, save_model
-from voxgraft.models.random_base import make_random_base
 
 STOP_BIAS = 0.45
 """Makes a random IndexTTS-2 stop after some dozens of codes, now and then before the first."""

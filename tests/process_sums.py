@@ -149,7 +149,7 @@ def _trained(
     first, losses, norms, packs = _weights(loop), [], [], []
     for number in range(1, options.steps + 1):
         items = loop.stream.step(number)
-        packs.append(len(stepper.prefetcher.share(items).batches))
+        packs.append(len(stepper.prefetcher.batches(items).batches))
         report = stepper.step(number, items)
         losses.append({"text": report.text_loss, "speech": report.speech_loss, "kl": report.kl or 0.0})
         norms.append(dict(report.norms))

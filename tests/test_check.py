@@ -16,6 +16,7 @@ import torch
 from sentencepiece import sentencepiece_model_pb2 as proto
 
 from tests.check_files import PIECES, SENTENCES, checked, codes, flat_map, found, old_yaml, state_of
+from tools.random_bases import RandomBaseSize, make_random_base
 from voxgraft.checkpoints.write import write_rows_file
 from voxgraft.cli import run_cli
 from voxgraft.config.commands import ExtendSettings, GraftSettings
@@ -25,7 +26,6 @@ from voxgraft.graft.command import graft
 from voxgraft.graft.tokenizer_commands import extend
 from voxgraft.inspect.check import CHECK_TOPICS
 from voxgraft.models.base import BaseFiles
-from voxgraft.models.random_base import RandomBaseSize, make_random_base
 
 FAMILIES = ("chatterbox", "indextts2")
 SIZES = {"chatterbox": RandomBaseSize(16, 1, 640), "indextts2": RandomBaseSize(16, 1, 1000)}

@@ -8,9 +8,9 @@ from typing import get_args
 import pytest
 
 from tests.check_files import checked, codes, found, old_yaml
+from tools.random_bases import RandomBaseSize, make_random_base
 from voxgraft.config.run import TrainMode, TrainSettings
 from voxgraft.models.base import BaseFiles
-from voxgraft.models.random_base import RandomBaseSize, make_random_base
 
 
 @pytest.fixture(scope="module")

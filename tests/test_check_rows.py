@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from tests.check_files import checked, codes, extended_sentencepiece, found, saved, state_of
+from tools.random_bases import RandomBaseSize, make_random_base
 from voxgraft.config.commands import ExtendSettings
 from voxgraft.graft.tokenizer_commands import extend
 from voxgraft.models.base import BaseFiles
-from voxgraft.models.random_base import RandomBaseSize, make_random_base
 
 FAMILIES = ("chatterbox", "indextts2")
 SIZES = {"chatterbox": RandomBaseSize(16, 1, 640), "indextts2": RandomBaseSize(16, 1, 1000)}

@@ -26,10 +26,10 @@ from tests.check_files import (
     state_of,
 )
 from tests.shared import shared
+from tools.random_bases import RandomBaseSize, make_random_base
 from voxgraft.config.commands import ExtendSettings
 from voxgraft.graft.tokenizer_commands import extend
 from voxgraft.models.base import BaseFiles
-from voxgraft.models.random_base import RandomBaseSize, make_random_base
 
 TABLES = ("text_embedding.weight", "text_head.weight", "text_head.bias")
 

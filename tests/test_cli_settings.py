@@ -137,7 +137,6 @@ def test_sentences_and_places_keep_their_order_and_may_look_like_tags_or_flags(
 ) -> None:
     settings = resolved(capsys, "tokenizer", "show", "--base", "/b", "--language", "am", "[am] ሰላም", "two words")
     assert settings["text"] == ["[am] ሰላም", "two words"]
-    assert resolved(capsys, "random-base", "indextts2", "/r")["folder"] == "/r"
     assert resolved(capsys, "new", "/r", "--from", "/old.yaml")["old"] == "/old.yaml"
 
 

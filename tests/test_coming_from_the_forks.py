@@ -10,17 +10,16 @@ from pathlib import Path
 import yaml
 
 from tests.old_files import CONFIG, every_rule, write
-from voxgraft.config.commands import RandomBaseSettings
+from tools.random_bases import make_random_base
 from voxgraft.dataset import indextts2_manifest
 from voxgraft.dataset.indextts2_manifest import read_pair_manifest
 from voxgraft.migrate.configs import SCRIPTS
-from voxgraft.pipeline.new import create_random_base
 
 PAGE = Path(__file__).parent.parent / "docs" / "coming-from-the-forks.md"
 
 
 def test_the_whole_way_from_an_old_config_to_a_run_in_a_process_of_its_own(tmp_path: Path) -> None:
-    create_random_base(RandomBaseSettings(family="chatterbox", folder=tmp_path / "models" / "chatterbox"))
+    make_random_base("chatterbox", tmp_path / "models" / "chatterbox")
     write(tmp_path, "config/training.yaml", CONFIG)
     command = [sys.executable, "-m", "voxgraft", "new", "runs/am", "--from", "config/training.yaml", "--language", "am"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

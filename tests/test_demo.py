@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.test_graft_and_extend import run_cli
+from tools.random_bases import make_random_base
 from voxgraft.config.base import deep_merge
 from voxgraft.config.commands import DemoMistake, DemoSettings, GraftSettings
 from voxgraft.core.errors import FileError, VoxgraftError, finding
@@ -36,7 +37,6 @@ from voxgraft.evaluation.sentences import load_built_in_sentences, split_normali
 from voxgraft.graft.command import graft
 from voxgraft.graft.folder import load_graft
 from voxgraft.models import get_family
-from voxgraft.models.random_base import make_random_base
 from voxgraft.text.encoder import TextEncoder
 
 NOTEBOOK = Path(__file__).parent.parent / "notebooks" / "demo.ipynb"

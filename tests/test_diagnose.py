@@ -13,10 +13,10 @@ from tests.check_files import extended_sentencepiece, saved, state_of
 from tests.damaged_cases import DAMAGED, Damage, Maker
 from tests.damaged_checkpoints import INDEX, T3, Ground, make_ground
 from tests.healthy_cases import HEALTHY
+from tools.random_bases import RandomBaseSize, make_random_base
 from voxgraft.config.commands import DiagnoseSettings
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.inspect.diagnose import Diagnosis, diagnose_checkpoint
-from voxgraft.models.random_base import RandomBaseSize, make_random_base
 
 
 @pytest.fixture(scope="module")

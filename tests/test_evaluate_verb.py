@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.evaluating_parts import evaluated, in_order, parrot, settings_of
 from tests.whole_runs import WholeRun, error_of, make_run
+from tools.random_bases import make_random_base
 from voxgraft.dataset.sets import open_clip_dataset
 from voxgraft.evaluation.command import EVALUATION_REPORT_NAME, evaluate
 from voxgraft.evaluation.judge import Evaluation, compare_base_values, measure_retention
@@ -25,7 +26,6 @@ from voxgraft.evaluation.systems import synthesize_sentences
 from voxgraft.evaluation.verdicts import SCORES_FORMAT, build_checklist, read_scores, summarize_retention
 from voxgraft.graft.folder import load_graft
 from voxgraft.models import get_family
-from voxgraft.models.random_base import make_random_base
 from voxgraft.synthesis.models import (
     ModelContext,
     SpeakingModel,

@@ -20,6 +20,7 @@ from tests.speaking_grafts import give_adapter
 from tests.speaking_models import prompts
 from tests.test_export import bits, exported, settings_of
 from tests.whole_runs import error_of
+from tools.random_bases import make_random_base
 from voxgraft.config.commands import GraftSettings, NewSettings
 from voxgraft.config.run import TokenizerSettings
 from voxgraft.export.drop_in import build_drop_in_tokenizer
@@ -29,7 +30,6 @@ from voxgraft.graft.folder import load_graft
 from voxgraft.models import get_family
 from voxgraft.models.chatterbox.text import ChatterboxTextFrontend
 from voxgraft.models.load import load_model
-from voxgraft.models.random_base import make_random_base
 from voxgraft.models.sequence import build_sequence
 from voxgraft.models.speech_model import SpeechModel, compute_hidden_states, pack_batch
 from voxgraft.pipeline.new import create_run

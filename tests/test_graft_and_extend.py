@@ -19,6 +19,7 @@ import torch
 
 from tests.made_once import MadeOnce
 from tests.runs import program
+from tools.random_bases import make_random_base
 from voxgraft.checkpoints import open_checkpoint
 from voxgraft.config.commands import ExtendSettings, GraftSettings
 from voxgraft.config.run import RowSettings, TokenizerSettings
@@ -29,7 +30,6 @@ from voxgraft.graft.folder import load_graft
 from voxgraft.graft.tokenizer_commands import extend
 from voxgraft.models import get_family
 from voxgraft.models.base import BaseFiles
-from voxgraft.models.random_base import make_random_base
 from voxgraft.tokenizers import open_tokenizer
 
 FAMILIES = ("chatterbox", "indextts2")

@@ -16,12 +16,12 @@ from torch import Tensor
 from tests.checkpoint_files import saved
 from tests.clips import UNUSABLE, noise, recordings, refuses_unusable
 from tests.shared import shared
+from tools.random_bases import make_random_base
 from voxgraft.audio.features import pad_rows
 from voxgraft.core.errors import CheckpointError, ConfigError, FileError, VoxgraftError
 from voxgraft.models import get_family
 from voxgraft.models.indextts2.encoder import UnifiedVoiceClipEncoder, W2vBertFeatureExtractor, count_feature_frames
 from voxgraft.models.load import load_model
-from voxgraft.models.random_base import make_random_base
 
 WIDTH, DEPTH, LIMIT = 32, 19, 5e-5
 

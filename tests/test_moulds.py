@@ -22,7 +22,7 @@ def loop(request: pytest.FixtureRequest, made_once: MadeOnce, tmp_path_factory: 
 def moulded(loop: Trainer, step: int) -> tuple[PackedBatch, BatchBucket]:
     examples = loop.stepper.batch_builder
     batch = examples.batch(loop.stream.step(step))
-    mould = examples.cuda_graph_buckets(2 * OPTIONS.batch_tokens).of(batch)
+    mould = examples.cuda_graph_buckets(2 * OPTIONS.batch_tokens).bucket_for(batch)
     assert mould is not None
     return batch, mould
 
@@ -73,4 +73,4 @@ def test_filled_packs_keep_every_sequence_apart_and_in_bounds(loop: Trainer) -> 
 def test_a_pack_of_no_foreseen_size_has_no_mould(loop: Trainer) -> None:
     examples = loop.stepper.batch_builder
     batch = examples.batch(loop.stream.step(1))
-    assert examples.cuda_graph_buckets(len(batch.order) // 4).of(batch) is None
+    assert examples.cuda_graph_buckets(len(batch.order) // 4).bucket_for(batch) is None

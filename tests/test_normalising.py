@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.shared import shared
+from tools.random_bases import make_random_base
 from voxgraft.cli import run_cli
 from voxgraft.config.run import VocabularySettings
 from voxgraft.models import get_family
-from voxgraft.models.random_base import make_random_base
 from voxgraft.text.encoder import TextEncoder, learn_language_pieces
 from voxgraft.text.normalize import build_normalizer, replay_changes
 from voxgraft.text.normalize.amharic import AmharicVerbalizer

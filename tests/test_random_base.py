@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +20,7 @@ from sentencepiece import sentencepiece_model_pb2 as proto
 from tokenizers import Tokenizer
 
 from tests.shared import shared
+from tools.random_bases import RandomBaseSize, get_random_base_spec, make_random_base
 from voxgraft.core.errors import ConfigError, FileError
 from voxgraft.core.files import compute_sha256
 from voxgraft.models import detect_family, family_names, get_family
@@ -29,8 +32,9 @@ from voxgraft.models.indextts2.shapes import (
     semantic_codec_shapes,
     unified_voice_shapes,
 )
-from voxgraft.models.random_base import RandomBaseSize, get_random_base_spec, make_random_base
 from voxgraft.tokenizers.base import load_proof_corpus
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(scope="module", params=family_names())
@@ -177,6 +181,14 @@ def test_too_few_pieces_are_refused_and_nothing_is_written(tmp_path: Path, name:
     with pytest.raises(ConfigError):
         make_random_base(name, tmp_path / "base", size=RandomBaseSize(width=64, layers=1, pieces=20))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_module_writes_the_base_that_the_function_makes(tiny: tuple[str, BaseFiles], tmp_path: Path) -> None:
+    name, files = tiny
+    command = [sys.executable, "-m", "tools.random_bases", name, str(tmp_path / "again"), "--seed", "7"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert compute_sha256(tmp_path / "again" / files.checkpoint.name) == compute_sha256(files.checkpoint)
 
 
 # ---- tokenizers ---------------------------------------------------------------------------------------------

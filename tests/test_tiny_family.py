@@ -19,6 +19,8 @@ from recipes.tiny_base.make import LISTENER_CARD
 from recipes.tiny_base.tokenizer import Speller
 from recipes.tiny_base.train_base import TOY, toy_examples, train_on, write_card
 from tests.contract.test_encoders import clip
+from tools.random_bases import make_random_base
+from tools.random_bases.tiny import build_tokenizer_json
 from voxgraft.checkpoints import open_checkpoint
 from voxgraft.config.commands import CheckSettings, NewSettings, ShowSettings
 from voxgraft.config.run import load_command_settings
@@ -31,12 +33,10 @@ from voxgraft.models import detect_family, get_family
 from voxgraft.models.base import BaseFiles
 from voxgraft.models.generate import GenerationPrompt, generate_codes
 from voxgraft.models.load import load_model
-from voxgraft.models.random_base import make_random_base
 from voxgraft.models.sequence import build_sequence
 from voxgraft.models.speech_model import compute_losses, pack_batch
 from voxgraft.models.tiny.family import TinyTextFrontend
 from voxgraft.models.tiny.model import TinyClipEncoder, TinyCondition, TinyT3, load_codec
-from voxgraft.models.tiny.random_base import build_tokenizer_json
 from voxgraft.pipeline.new import create_run
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.tokenizers.base import load_proof_corpus

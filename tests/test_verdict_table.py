@@ -20,11 +20,11 @@ from tests.check_files import State, extended_sentencepiece, state_of
 from tests.damaged_checkpoints import INDEX, NEW_PIECES, T3, Evil, Ground, make_ground
 from tests.shared import shared
 from tests.verdict_cases import CASES, COMPUTED, MARKS, REPAIR, RESUME, SPEECH, Case, Made
+from tools.random_bases import RandomBaseSize, make_random_base
 from voxgraft.cli import run_cli as run_command
 from voxgraft.config.commands import DiagnoseSettings
 from voxgraft.inspect.diagnose import Diagnosis, diagnose_checkpoint
 from voxgraft.inspect.rows import are_rows_noise
-from voxgraft.models.random_base import RandomBaseSize, make_random_base
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.tokenizers.base import NewPiece, TokenizerAdditions
 

@@ -9,9 +9,9 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
+from tools.random_bases import get_random_base_spec
 from voxgraft.config.run import VocabularySettings
 from voxgraft.models import get_family
-from voxgraft.models.random_base import get_random_base_spec
 from voxgraft.text.encoder import TextEncoder, learn_language_pieces
 from voxgraft.text.normalize import build_text_rules
 from voxgraft.tokenizers import parse_tokenizer

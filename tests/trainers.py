@@ -10,12 +10,12 @@ import numpy as np
 import torch
 
 from tests.made_sets import make_set
+from tools.random_bases import make_random_base
 from voxgraft.checkpoints.steps import load_step
 from voxgraft.core.run import RunFolder
 from voxgraft.dataset.sampler import DataSamplerOptions, DeterministicSampler, list_samples
 from voxgraft.models import get_family
 from voxgraft.models.load import load_model
-from voxgraft.models.random_base import make_random_base
 from voxgraft.training.distributed import DistributedContext
 from voxgraft.training.options import TrainOptions
 from voxgraft.training.prefetch import BatchBuilder

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
+from tools.random_bases import UNKNOWN_TOKEN
+from tools.random_bases.tiny import WORD_PATTERN, merge_pair_in_place
 from voxgraft.models.tiny.family import TinyTextFrontend
-from voxgraft.models.tiny.random_base import UNKNOWN_TOKEN, WORD_PATTERN, merge_pair_in_place
 
 __all__ = ["Speller"]
 

@@ -22,6 +22,7 @@ from recipes.tiny_base.base_speech import BaseSpeech
 from recipes.tiny_base.base_steps import BaseSettings, Trainer, Validation, told_at_once
 from recipes.tiny_base.corpus import MAKE_COMMAND
 from recipes.tiny_base.tokenizer import Speller
+from tools.random_bases.tiny import build_tokenizer_json
 from voxgraft.core.files import compute_sha256, write_json
 from voxgraft.models.load import save_model
 from voxgraft.models.tiny.family import (
@@ -36,7 +37,6 @@ from voxgraft.models.tiny.family import (
     write_voices,
 )
 from voxgraft.models.tiny.model import TinyT3
-from voxgraft.models.tiny.random_base import build_tokenizer_json
 
 __all__ = ["TOY", "BaseSettings", "Example", "toy_examples", "train_on", "write_card"]
 

@@ -23,8 +23,8 @@ from safetensors.torch import load_file
 
 from tests.shared import shared
 from tests.speaking_grafts import give_adapter
+from tools.random_bases import make_random_base
 from voxgraft.cli.app import run_cli
-from voxgraft.models.random_base import make_random_base
 
 TABLES = ("text_embedding.weight", "text_head.weight", "text_head.bias")
 CHECKPOINT = "gpt.pth"

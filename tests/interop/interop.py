@@ -24,6 +24,7 @@ import torch
 from numpy.typing import NDArray
 
 from tests.speaking_grafts import give_adapter
+from tools.random_bases import RandomBaseSize, make_random_base, random_blocks
 from voxgraft.cli.app import run_cli
 from voxgraft.companions.environments import CompanionEnvironment, find_environment
 from voxgraft.config.commands import ExportSettings
@@ -34,7 +35,6 @@ from voxgraft.models.chatterbox.model import read_built_in_voice
 from voxgraft.models.chatterbox.shapes import T3Size, t3_shapes
 from voxgraft.models.chatterbox.upstream import S3GenVocoder
 from voxgraft.models.load import load_model
-from voxgraft.models.random_base import RandomBaseSize, make_random_base, random_blocks
 from voxgraft.models.sequence import SequencePart, TokenSequence, build_sequence
 from voxgraft.models.speech_model import SpeechModel, compute_hidden_states, pack_batch
 from voxgraft.text.encoder import TextEncoder

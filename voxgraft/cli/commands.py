@@ -328,11 +328,4 @@ COMMANDS = (
         "voxgraft.ui.server:ui",
         "The same verbs in a browser, for this machine alone unless told otherwise (needs voxgraft[ui]).",
     ),
-    CliCommand(
-        "random-base",
-        commands.RandomBaseSettings,
-        "voxgraft.pipeline.new:create_random_base",
-        "Make a base of random weights in the published format, for tests and demonstrations.",
-        positional=("family", "folder"),
-    ),
 )

@@ -21,7 +21,6 @@ from voxgraft.config.run import (
     VocabularySettings,
 )
 
-BaseSize = Literal["tiny", "small", "full"]
 BaselineName = Literal["masked-finetune"]
 EvaluatedVariant = Literal["graft", "merged", "masked-finetune"]
 DemoMistake = Literal["unfrozen-high-rate", "seed-freeze", "no-single-characters", "wrong-tokenizer", "padded-codes"]
@@ -336,19 +335,6 @@ class SpeakSettings(Settings):
     """cpu, cuda or cuda:N; empty means cuda where there is one."""
     precision: PrecisionName | None = None
     """float32, bf16 or fp16; empty means bf16 where the device has it, fp16 on older cards, float32 on a CPU."""
-
-
-class RandomBaseSettings(Settings):
-    """The base that is made."""
-
-    family: FamilyName
-    """Kind of base."""
-    folder: Path
-    """Folder for its files; it must not be there yet."""
-    size: BaseSize = "tiny"
-    """tiny for tests, small for a demonstration, full with the published shapes."""
-    seed: int = Field(0, ge=0, le=MAX_SEED)
-    """Seed of the random values."""
 
 
 class DemoSettings(Settings):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from voxgraft.core.errors import GraftError
 from voxgraft.models.sequence import IGNORED_TARGET, SequencePart, SequenceSpec, TokenSequence
 from voxgraft.nn.attention import AttentionBackend, AttentionContext, Packing
 from voxgraft.nn.backbones import Backbone
-from voxgraft.nn.layers import cross_entropy_sum
+from voxgraft.nn.layers import cross_entropy_sum, map_tensors
 from voxgraft.nn.rows import GrownEmbedding
 
 __all__ = [
@@ -38,11 +38,9 @@ __all__ = [
 
 
 class ConditionBatch(Protocol):
-    """Voice and manner of B utterances: the family's own tensors, one entry per utterance."""
+    """Voice and style of B utterances: a dataclass of the family's own tensors, one entry per utterance."""
 
     def __len__(self) -> int: ...
-
-    def to(self, device: torch.device | str) -> Self: ...
 
 
 class SpeechModel(nn.Module, ABC):
@@ -115,9 +113,6 @@ class PackedTokens:
     scored: Tensor  # [M] places in the pack that are asked for a target
     targets: Tensor  # [M]
 
-    def to(self, device: torch.device | str) -> PackedTokens:
-        return PackedTokens(*(x.to(device) for x in (self.ids, self.positions, self.scored, self.targets)))
-
 
 @dataclass(frozen=True)
 class PackedBatch:
@@ -131,15 +126,8 @@ class PackedBatch:
     silent: Tensor | None = None  # [N of text] whose text embedding is zero; None where none is
 
     def to(self, device: torch.device | str) -> PackedBatch:
-        return replace(
-            self,
-            packing=self.packing.to(device),
-            order=self.order.to(device),
-            conditions=self.conditions.to(device),
-            text=self.text.to(device),
-            speech=self.speech.to(device),
-            silent=None if self.silent is None else self.silent.to(device),
-        )
+        moved = replace(self, packing=self.packing.to(device))  # which may build a mask there
+        return map_tensors(moved, lambda tensor: tensor.to(device))
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from voxgraft.core.errors import GraftError
+from voxgraft.nn.layers import map_tensors
 
 
 @dataclass(frozen=True)
@@ -277,15 +278,7 @@ class Packing:
 
     def to(self, device: torch.device | str) -> Packing:
         """The same pack with its tensors on a device."""
-        moved = replace(
-            self,
-            offsets=self.offsets.to(device),
-            positions=self.positions.to(device),
-            rows=self.rows.to(device),
-            groups=tuple(group.to(device) for group in self.groups),
-            places=None if self.places is None else self.places.to(device),
-            tiles=None if self.tiles is None else self.tiles.to(device),
-        )
+        moved = map_tensors(replace(self, block_mask=None), lambda tensor: tensor.to(device))
         return replace(moved, block_mask=_build_block_mask(moved)) if self.backend == "flex" else moved
 
     @property

@@ -1,10 +1,11 @@
-"""A table of learned positions under the name that both published models give it."""
+"""Small parts that several models share: layers, empty initialisation, chunked losses, helpers for tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -77,7 +78,7 @@ def init_empty_weights() -> Iterator[None]:
 
 
 IGNORE_INDEX = -100
-"""A target that counts nothing: for padded shapes that stay the same from step to step."""
+"""A target that counts nothing (torch's default), for padding: shapes stay the same from step to step."""
 
 
 def cross_entropy_sum(
@@ -85,26 +86,53 @@ def cross_entropy_sum(
 ) -> Tensor:
     """Summed cross-entropy of `head(hidden)` against `targets`, a float32 number. [N, W], [N] -> []
 
-    With a `chunk`, the logits of at most that many positions exist at once: more positions go through the head piece by
-    piece, and a second time in the backward pass, where the head must still be what it was. None keeps all logits.
-    The caller has checked that every target is a row of the head or `IGNORE_INDEX`.
+    With a `chunk`, the logits of at most that many positions exist at once (`sum_in_chunks`). The caller has checked
+    that every target is a row of the head or `IGNORE_INDEX`.
+    """
+
+    def chunk_sum(hidden: Tensor, targets: Tensor) -> Tensor:
+        logits = head(hidden)  # [N, V]
+        exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return F.cross_entropy(exact, targets, ignore_index=IGNORE_INDEX, reduction="sum")
+
+    return sum_in_chunks(chunk_sum, (hidden, targets), chunk)
+
+
+def sum_in_chunks(chunk_sum: Callable[..., Tensor], tensors: Sequence[Tensor], chunk: int | None) -> Tensor:
+    """`chunk_sum(*tensors)`, computed over at most `chunk` rows at a time and summed; None takes all rows at once.
+
+    Chunks run a second time in the backward pass instead of keeping their logits, so the head must not change between.
     """
     if chunk is not None and chunk < 1:
         raise ConfigError("config-value", f"a chunk of {chunk} positions", expected="1 or more, or none at all")
-    if chunk is None or len(hidden) <= chunk:
-        return _chunk_cross_entropy(head, hidden, targets)
+    if chunk is None or len(tensors[0]) <= chunk:
+        return chunk_sum(*tensors)
     sums = [
-        # The head draws no random numbers, so there is no generator state to put back.
-        checkpoint(_chunk_cross_entropy, head, part, wanted, use_reentrant=False, preserve_rng_state=False)
-        for part, wanted in zip(torch.split(hidden, chunk), torch.split(targets, chunk), strict=True)
+        # A head draws no random numbers, so there is no generator state to restore.
+        checkpoint(chunk_sum, *parts, use_reentrant=False, preserve_rng_state=False)
+        for parts in zip(*(torch.split(tensor, chunk) for tensor in tensors), strict=True)
     ]
     return torch.stack(sums).sum()
 
 
-def _chunk_cross_entropy(head: Callable[[Tensor], Tensor], hidden: Tensor, targets: Tensor) -> Tensor:
-    logits = head(hidden)  # [N, V]
-    exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return F.cross_entropy(exact, targets, ignore_index=IGNORE_INDEX, reduction="sum")
+Structure = TypeVar("Structure")
+
+
+def map_tensors(value: Structure, function: Callable[[Tensor], Tensor]) -> Structure:
+    """The same dataclass with `function` applied to every tensor in it, those of dataclasses and tuples inside too."""
+    changed: Any = value
+    if isinstance(value, Tensor):
+        changed = function(value)
+    elif isinstance(value, tuple):
+        changed = tuple(map_tensors(one, function) for one in value)
+    elif is_dataclass(value) and not isinstance(value, type):
+        changed = replace(value, **{one.name: map_tensors(getattr(value, one.name), function) for one in fields(value)})
+    return cast("Structure", changed)
+
+
+def round_up(number: int, unit: int) -> int:
+    """The next multiple of `unit`."""
+    return -(-number // unit) * unit
 
 
 def iter_modules_by_prefix(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:

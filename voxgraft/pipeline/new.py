@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from voxgraft.config.base import deep_merge, format_commented_yaml, parse_settings
-from voxgraft.config.commands import NewSettings, PublishedBaseName, RandomBaseSettings
+from voxgraft.config.commands import NewSettings, PublishedBaseName
 from voxgraft.config.run import BUILT_IN_BASES, TITLE, RunSettings
 from voxgraft.core.errors import ConfigError, FileError, Finding, finding
 from voxgraft.core.files import (
@@ -36,8 +36,7 @@ from voxgraft.data.manifest import MANIFEST_NAME
 from voxgraft.migrate.configs import KeyFate, LegacyConfig, format_legacy_value, read_legacy_config
 from voxgraft.migrate.settings import ConfigTranslation, KeyTranslation, UserOverrides, translate_legacy_config
 from voxgraft.models import get_family, resolve_base_family, resolve_base_folder
-from voxgraft.models.base import BaseFiles, Family
-from voxgraft.models.random_base import make_random_base
+from voxgraft.models.base import Family
 
 FATE_TITLES: dict[KeyFate, str] = {
     "mapped": "Taken over into run.yaml",
@@ -297,30 +296,3 @@ def _missing_settings(settings: RunSettings) -> list[str]:
 def _incomplete_findings(settings: RunSettings) -> list[Finding]:
     missing = _missing_settings(settings)
     return [finding("run-incomplete", f"not given yet: {', '.join(missing)}")] if missing else []
-
-
-@dataclass(frozen=True, slots=True)
-class RandomBaseResult:
-    """The files that were made."""
-
-    files: BaseFiles
-    exit_code: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        return {"folder": str(self.files.folder), "files": [path.name for path in self._paths()]}
-
-    def lines(self) -> list[Line]:
-        made = [f"  {path.name}: {path.stat().st_size:,} bytes" for path in self._paths()]
-        return [f"a base of random weights (it cannot speak) in {self.files.folder}", *made]
-
-    def _paths(self) -> list[Any]:
-        return [path for path in (self.files.checkpoint, self.files.tokenizer, self.files.config) if path]
-
-
-def create_random_base(settings: RandomBaseSettings) -> RandomBaseResult:
-    """Make the folder; refused if it is there already."""
-    if path_exists(settings.folder):
-        cure = "choose another folder, or move what is there away."
-        raise FileError("file-exists", f"{settings.folder} is there already", where=settings.folder, cure=cure)
-    files = make_random_base(settings.family, settings.folder, size=settings.size, seed=settings.seed)
-    return RandomBaseResult(files)

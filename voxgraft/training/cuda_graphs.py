@@ -1,15 +1,16 @@
-"""What a CUDA device does for a pack, recorded once for each size and replayed: the processor only says "again".
+"""CUDA graphs for training: the kernels of a microbatch are recorded once for each shape and then replayed.
 
-A pack of a small model is hundreds of short kernels, and a processor that starts them one by one is slower than the
-device. Gradients are added up inside the recording, in the precision of the parameters that the optimizer moves.
+A microbatch of a small model is hundreds of short kernels, and the CPU needs longer to launch them one by one than the
+GPU needs to run them. A graph replays fixed shapes only, so microbatches are padded to one of a few sizes (buckets).
+Gradients are accumulated inside the recording, in the precision of the parameters that the optimizer updates.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -20,19 +21,20 @@ from torch import Tensor, nn
 
 from voxgraft.models.speech_model import PackedBatch, PackedTokens
 from voxgraft.nn.attention import Packing, max_num_tiles
-from voxgraft.nn.layers import IGNORE_INDEX
+from voxgraft.nn.layers import IGNORE_INDEX, map_tensors, round_up
 from voxgraft.training.trainable import TrainableModel
 
 NUM_BUCKET_SIZES = 64
-"""Sizes up to that of a whole pack."""
+"""Bucket sizes up to that of a whole microbatch."""
 BUCKET_ALIGNMENT = 128
 """Matrix kernels work in tiles of this many positions."""
 BUCKET_SLACK = 1.1
+"""Factor on the average number of clips and of text or speech positions, since no microbatch is exactly average."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchBucket:
-    """What every part of a filled pack comes to."""
+    """The length of every part of a padded microbatch."""
 
     positions: int
     sequences: int
@@ -42,176 +44,117 @@ class BatchBucket:
     """No sequence is longer."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClipLengths:
-    """What the clips of a training are like, as far as sizes depend on it."""
-
-    text: NDArray[np.int64]  # [clips] text positions
-    speech: NDArray[np.int64]  # [clips] speech positions
-    num_conditioning: int
-
-    @property
-    def positions(self) -> NDArray[np.int64]:
-        return self.text + self.speech + self.num_conditioning
-
-
 class BatchBucketSet:
-    """The sizes for a training: a function of its clips and of how large a pack may be, so the same after a resume."""
+    """The bucket sizes of a training: a function of clips and microbatch size, so they are the same after a resume."""
 
-    def __init__(self, clips: list[ClipLengths], microbatch_tokens: int) -> None:
-        """`clips` are those of each set; in a pack the sets are mixed as they may be."""
+    def __init__(
+        self,
+        text_lengths: Sequence[NDArray[np.int64]],
+        speech_lengths: Sequence[NDArray[np.int64]],
+        num_conditioning: int,
+        microbatch_tokens: int,
+    ) -> None:
+        """Text and speech positions of every clip, one array per dataset; a microbatch may mix datasets in any way."""
+        totals = [text + speech + num_conditioning for text, speech in zip(text_lengths, speech_lengths, strict=True)]
         self._unit = _align_up(microbatch_tokens / NUM_BUCKET_SIZES)
         self._max_positions = _align_up(microbatch_tokens) + self._unit
-        self._longest = _align_up(max(int(each.positions.max()) for each in clips))
-        self._text = _PartBound([each.text for each in clips], clips)
-        self._speech = _PartBound([each.speech for each in clips], clips)
-        self._clips_per_position = max(len(each.text) / float(each.positions.sum()) for each in clips)
-
-    def of(self, batch: PackedBatch, at_least: int = 0) -> BatchBucket | None:
-        """The smallest that a pack fits into; None where it is of no size that was foreseen."""
-        num_positions = max(len(batch.order), at_least)
-        for positions in range(_round_up(num_positions, self._unit), self._max_positions + 1, self._unit):
-            mould = BatchBucket(
-                positions,
-                int(self._clips_per_position * positions * BUCKET_SLACK) + 16,
-                self._text.most(positions),
-                self._speech.most(positions),
-                self._longest,
+        self._longest = _align_up(max(int(total.max()) for total in totals))
+        self._clips_per_position = max(len(total) / float(total.sum()) for total in totals)
+        # Of text and of speech: the largest share of the positions in any dataset, and the longest clip.
+        self._shares = [
+            (
+                max(float(part.sum()) / float(total.sum()) for part, total in zip(parts, totals, strict=True)),
+                max(int(part.max()) for part in parts),
             )
-            if _fits_bucket(batch, mould):
-                return mould
+            for parts in (text_lengths, speech_lengths)
+        ]
+
+    def bucket_for(self, batch: PackedBatch, at_least: int = 0) -> BatchBucket | None:
+        """The smallest bucket that a microbatch fits into; None where it fits into none."""
+        num_positions = max(len(batch.order), at_least)
+        for positions in range(round_up(num_positions, self._unit), self._max_positions + 1, self._unit):
+            text, speech = (
+                min(positions, _align_up(share * positions * BUCKET_SLACK + longest)) for share, longest in self._shares
+            )
+            sequences = int(self._clips_per_position * positions * BUCKET_SLACK) + 16
+            padding_sequences = -(-(positions - len(batch.order)) // self._longest)
+            if (
+                len(batch.conditions) + padding_sequences <= sequences
+                and len(batch.text.ids) <= text
+                and len(batch.speech.ids) <= speech
+                and batch.packing.longest <= self._longest
+            ):
+                return BatchBucket(positions, sequences, text, speech, self._longest)
         return None
 
 
-class _PartBound:
-    """How many positions of one part a pack may have."""
-
-    def __init__(self, lengths: list[NDArray[np.int64]], clips: list[ClipLengths]) -> None:
-        totals = [float(each.positions.sum()) for each in clips]
-        self._share = max(float(part.sum()) / total for part, total in zip(lengths, totals, strict=True))
-        self._longest = max(int(part.max()) for part in lengths)
-
-    def most(self, positions: int) -> int:
-        return min(positions, _align_up(self._share * positions * BUCKET_SLACK + self._longest))
-
-
-def pad_to_bucket(batch: PackedBatch, mould: BatchBucket) -> PackedBatch:
-    """The same pack with every tensor as long as the mould has it; still on the processor."""
-    num_sequences = len(batch.conditions)
-    slots = len(batch.order) - len(batch.text.ids) - len(batch.speech.ids)
-    num_conditioning = slots // num_sequences
-    sequences = mould.sequences
+def pad_to_bucket(batch: PackedBatch, bucket: BatchBucket) -> PackedBatch:
+    """The same microbatch with every tensor as long as the bucket has it, on the CPU. Padding has no target."""
+    missing = bucket.sequences - len(batch.conditions)
+    silent = torch.zeros(len(batch.text.ids), dtype=torch.bool) if batch.silent is None else batch.silent
     return replace(
         batch,
-        packing=_pad_packing(batch.packing, mould),
-        order=_pad_order(batch, mould, slots, sequences * num_conditioning),
-        conditions=_pad_conditions(batch.conditions, sequences),
-        text=_pad_part(batch.text, mould.text, mould.positions),
-        speech=_pad_part(batch.speech, mould.speech, mould.positions),
-        silent=_pad_silent(batch, mould.text),
-    )
-
-
-def pin_batch(batch: PackedBatch) -> PackedBatch:
-    """The same pack where a device can fetch it by itself."""
-    conditions, packing = batch.conditions, batch.packing
-    values = (getattr(conditions, one.name) for one in fields(conditions))
-    text, speech = (
-        PackedTokens(*(getattr(part, one.name).pin_memory() for one in fields(part)))
-        for part in (batch.text, batch.speech)
-    )
-    return replace(
-        batch,
-        packing=replace(
-            packing,
-            offsets=packing.offsets.pin_memory(),
-            positions=packing.positions.pin_memory(),
-            rows=packing.rows.pin_memory(),
-            tiles=None if packing.tiles is None else packing.tiles.pin_memory(),
+        packing=_pad_packing(batch.packing, bucket),
+        order=_pad_order(batch, bucket),
+        conditions=map_tensors(  # the first voice again and again
+            batch.conditions, lambda value: torch.cat([value, value[:1].expand(missing, *value.shape[1:])])
         ),
-        order=batch.order.pin_memory(),
-        conditions=type(conditions)(*(value.pin_memory() for value in values)),
-        text=text,
-        speech=speech,
-        silent=None if batch.silent is None else batch.silent.pin_memory(),
+        text=_pad_part(batch.text, bucket.text, bucket.positions),
+        speech=_pad_part(batch.speech, bucket.speech, bucket.positions),
+        silent=_pad_with_zeros(silent, bucket.text),
     )
 
 
 def list_batch_tensors(batch: PackedBatch) -> list[Tensor]:
-    """Every tensor of a pack in a fixed order, for copying one pack over another."""
-    conditions = [getattr(batch.conditions, one.name) for one in fields(batch.conditions)]
-    parts = [
-        getattr(part, name) for part in (batch.text, batch.speech) for name in ("ids", "positions", "scored", "targets")
-    ]
-    silent = [] if batch.silent is None else [batch.silent]
-    packing = batch.packing
-    tiles = [] if packing.tiles is None else [packing.tiles]
-    return [packing.offsets, packing.positions, packing.rows, *tiles, batch.order, *conditions, *parts, *silent]
+    """Every tensor of a padded microbatch in a fixed order, for copying one microbatch over another."""
+    tensors: list[Tensor] = []
+
+    def collect(tensor: Tensor) -> Tensor:
+        tensors.append(tensor)
+        return tensor
+
+    # Groups of padded rows exist on the CPU only; their number depends on the sequences.
+    map_tensors(replace(batch, packing=replace(batch.packing, groups=(), places=None)), collect)
+    return tensors
 
 
-def _fits_bucket(batch: PackedBatch, mould: BatchBucket) -> bool:
-    filling = -(-(mould.positions - len(batch.order)) // mould.longest)
-    return (
-        len(batch.conditions) + filling <= mould.sequences
-        and len(batch.text.ids) <= mould.text
-        and len(batch.speech.ids) <= mould.speech
-        and batch.packing.longest <= mould.longest
-    )
+def _pad_packing(packing: Packing, bucket: BatchBucket) -> Packing:
+    """Padding as sequences after the others; sequences that are still missing are empty."""
+    whole, rest = divmod(bucket.positions - len(packing.positions), bucket.longest)
+    lengths = [*packing.offsets.diff().tolist(), *[bucket.longest] * whole, *([rest] if rest else [])]
+    padded = Packing.of(lengths, "cpu", packing.backend)
+    offsets = torch.cat([padded.offsets, padded.offsets[-1:].expand(bucket.sequences - len(lengths))])
+    tiles = padded.tiles
+    if tiles is not None:  # as many as any microbatch of this bucket may need; entries of zeros cost no work
+        tiles = F.pad(tiles, (0, 0, 0, max_num_tiles(bucket.positions, bucket.sequences) - tiles.shape[1]))
+    return replace(padded, offsets=offsets, longest=bucket.longest, tiles=tiles)
 
 
-def _pad_packing(packing: Packing, mould: BatchBucket) -> Packing:
-    """Filling as sequences after the others; those that are still missing are empty."""
-    missing = mould.positions - len(packing.positions)
-    whole, rest = divmod(missing, mould.longest)
-    lengths = [*packing.offsets.diff().tolist(), *[mould.longest] * whole, *([rest] if rest else [])]
-    made = Packing.of(lengths, "cpu", packing.backend)
-    empty = mould.sequences - len(lengths)
-    offsets = torch.cat([made.offsets, made.offsets[-1:].expand(empty)])
-    return replace(made, offsets=offsets, longest=mould.longest, tiles=_pad_tiles(made.tiles, mould))
-
-
-def _pad_tiles(tiles: Tensor | None, mould: BatchBucket) -> Tensor | None:
-    """Work lists as long as any pack of this mould may need; no work is done for entries of zeros."""
-    if tiles is None:
-        return None
-    return F.pad(tiles, (0, 0, 0, max_num_tiles(mould.positions, mould.sequences) - tiles.shape[1]))
-
-
-def _pad_order(batch: PackedBatch, mould: BatchBucket, slots: int, filled_slots: int) -> Tensor:
-    """The vectors of a part begin later where the parts before it are filled; filling takes the vectors left over."""
-    texts = len(batch.text.ids)
+def _pad_order(batch: PackedBatch, bucket: BatchBucket) -> Tensor:
+    """Vectors are conditioning, text, speech: each part moves behind the padding of the parts before it."""
+    num_text = len(batch.text.ids)
+    slots = len(batch.order) - num_text - len(batch.speech.ids)
+    padded_slots = bucket.sequences * (slots // len(batch.conditions))
     order = batch.order.numpy()
-    is_text = (order >= slots) & (order < slots + texts)
-    is_speech = order >= slots + texts
-    moved = order + is_text * (filled_slots - slots) + is_speech * (filled_slots - slots + mould.text - texts)
-    every = np.arange(filled_slots + mould.text + mould.speech)
+    is_text = (order >= slots) & (order < slots + num_text)
+    is_speech = order >= slots + num_text
+    moved = order + is_text * (padded_slots - slots) + is_speech * (padded_slots - slots + bucket.text - num_text)
+    every = np.arange(padded_slots + bucket.text + bucket.speech)
     unused = np.setdiff1d(every, moved, assume_unique=True)
-    missing = mould.positions - len(order)
-    # Distinct ones as far as they go: the gradient of a vector that stands in many places is slow to sum.
-    filling = np.resize(unused if len(unused) else every, missing)
-    return torch.from_numpy(np.concatenate([moved, filling]))
+    # Padding reads the vectors left over, distinct ones as far as they go: the gradient of a vector that is read in
+    # many places is slow to sum.
+    padding = np.resize(unused if len(unused) else every, bucket.positions - len(order))
+    return torch.from_numpy(np.concatenate([moved, padding]))
 
 
-def _pad_part(part: PackedTokens, most: int, positions: int) -> PackedTokens:
-    missing = most - len(part.scored)
+def _pad_part(part: PackedTokens, length: int, positions: int) -> PackedTokens:
+    missing = length - len(part.scored)
     return PackedTokens(
-        ids=_pad_with_zeros(part.ids, most),
-        positions=_pad_with_zeros(part.positions, most),
+        ids=_pad_with_zeros(part.ids, length),
+        positions=_pad_with_zeros(part.positions, length),
         scored=torch.cat([part.scored, torch.arange(missing) % positions]),
         targets=torch.cat([part.targets, part.targets.new_full((missing,), IGNORE_INDEX)]),
     )
-
-
-def _pad_silent(batch: PackedBatch, most: int) -> Tensor:
-    silent = torch.zeros(len(batch.text.ids), dtype=torch.bool) if batch.silent is None else batch.silent
-    return _pad_with_zeros(silent, most)
-
-
-def _pad_conditions(conditions: Any, sequences: int) -> Any:
-    """The first voice again and again."""
-    missing = sequences - len(conditions)
-    values = (getattr(conditions, one.name) for one in fields(conditions))
-    return type(conditions)(*(torch.cat([value, value[:1].expand(missing, *value.shape[1:])]) for value in values))
 
 
 def _pad_with_zeros(values: Tensor, length: int) -> Tensor:
@@ -219,112 +162,98 @@ def _pad_with_zeros(values: Tensor, length: int) -> Tensor:
 
 
 def _align_up(value: float) -> int:
-    return _round_up(int(np.ceil(value)), BUCKET_ALIGNMENT)
-
-
-def _round_up(value: int, unit: int) -> int:
-    return -(-value // unit) * unit
-
-
-GraphKey = tuple[tuple[int, ...], ...]
-
-
-@dataclass(frozen=True)
-class _CapturedGraph:
-    graph: torch.cuda.CUDAGraph
-    tensors: list[Tensor]
-    """What a pack is copied over before a replay."""
+    return round_up(int(np.ceil(value)), BUCKET_ALIGNMENT)
 
 
 class CudaGraphRunner:
-    """Losses and gradients of filled packs by replay."""
+    """Losses and gradients of padded microbatches by replay."""
 
     def __init__(
         self,
-        learner: Callable[[PackedBatch], Tensor],
+        loss_sums: Callable[[PackedBatch], Tensor],
         trained: TrainableModel,
-        around: Callable[[], AbstractContextManager[None]],
-        places: Mapping[nn.Parameter, Tensor],
+        gate_context: Callable[[], AbstractContextManager[None]],
+        gradient_buffers: Mapping[nn.Parameter, Tensor],
     ) -> None:
-        """`around` is what both passes are computed inside of: the gate. `places` are where gradients are wanted."""
-        self._loss_module, self._gate_context = learner, around
+        """Both passes run inside of `gate_context`. `gradient_buffers` are where the optimizer wants gradients."""
+        self._loss_sums, self._gate_context = loss_sums, gate_context
         named = trained.named()
         optimized = {
             name: value for part in trained.parameters for name, value in trained.optimizer_parameters(part).items()
         }
         self._parameters = list(named.values())
-        self._moved: list[nn.Parameter] = [optimized[name] for name in named]
-        self._gradient_sums = [places[value] if value in places else torch.zeros_like(value) for value in self._moved]
+        self._optimized: list[nn.Parameter] = [optimized[name] for name in named]
+        self._gradient_sums = [
+            gradient_buffers[value] if value in gradient_buffers else torch.zeros_like(value)
+            for value in self._optimized
+        ]
         device = trained.model.device
         self._weights = torch.zeros(3, device=device)
         self._losses = torch.zeros(3, device=device)
-        self._recordings: dict[tuple[bool, GraphKey], _CapturedGraph] = {}
-        self._pool, self._stream = torch.cuda.MemPool(), _create_cuda_stream(device)
+        # By whether it starts a step's gradients, and the shapes: the graph and the tensors that it reads.
+        self._graphs: dict[tuple[bool, tuple[torch.Size, ...]], tuple[torch.cuda.CUDAGraph, list[Tensor]]] = {}
+        self._pool = torch.cuda.MemPool()
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call, unused-ignore]
         self._has_gradient: list[bool] | None = None
 
     @property
     def num_graphs(self) -> int:
-        return len(self._recordings)
+        return len(self._graphs)
 
     def run(self, batch: PackedBatch, weights: Tensor, *, first: bool) -> Tensor:
-        """Add a filled pack's gradients to those of the step, or begin them with it; gives its summed losses. [3]"""
+        """Add the gradients of a microbatch to those of the step, or start them with it. Its summed losses. [3]"""
         self._weights.copy_(weights)
-        if batch.order.device == self._losses.device:  # of no foreseen size, so it was not filled
+        if batch.order.device == self._losses.device:  # it fits into no bucket, so it was not padded
             self._accumulate_gradients(self._forward_backward(batch), first)
             return self._losses
         values = list_batch_tensors(batch)
-        key = (first, tuple(tuple(value.shape) for value in values))
-        recording = self._recordings.get(key)
-        if recording is None:
-            recording = self._recordings[key] = self._capture_graph(batch, first)
-        for kept, value in zip(recording.tensors, values, strict=True):
+        key = (first, tuple(value.shape for value in values))
+        if key not in self._graphs:
+            self._graphs[key] = self._capture_graph(batch, first)
+        graph, inputs = self._graphs[key]
+        for kept, value in zip(inputs, values, strict=True):
             kept.copy_(value, non_blocking=True)
-        recording.graph.replay()
+        graph.replay()
         return self._losses
 
-    def try_largest_batch(self, batch: PackedBatch) -> None:
-        """Record a filled pack of the largest size, so that there is memory for all the smaller ones."""
-        self._recordings.clear()
-        self._pool = torch.cuda.MemPool()  # what a larger one took is given back
+    def capture_largest(self, batch: PackedBatch) -> None:
+        """Record a microbatch of the largest size, so that there is memory for all the smaller ones."""
+        self._graphs.clear()
+        self._pool = torch.cuda.MemPool()  # gives back what a larger one took
         torch.cuda.empty_cache()
-        key = (True, tuple(tuple(value.shape) for value in list_batch_tensors(batch)))
-        self._recordings[key] = self._capture_graph(batch, first=True)
+        key = (True, tuple(value.shape for value in list_batch_tensors(batch)))
+        self._graphs[key] = self._capture_graph(batch, first=True)
 
     def assign_gradients(self) -> None:
-        """Hand the step's gradients to the parameters that the optimizer moves."""
+        """Hand the step's gradients to the parameters that the optimizer updates."""
         assert self._has_gradient is not None
-        for value, total, reached in zip(self._moved, self._gradient_sums, self._has_gradient, strict=True):
+        for value, total, reached in zip(self._optimized, self._gradient_sums, self._has_gradient, strict=True):
             value.grad = total if reached else None
 
-    def _capture_graph(self, batch: PackedBatch, first: bool) -> _CapturedGraph:
-        device = self._losses.device
-        kept = batch.to(device)
-        stream, graph = self._stream, torch.cuda.CUDAGraph()
+    def _capture_graph(self, batch: PackedBatch, first: bool) -> tuple[torch.cuda.CUDAGraph, list[Tensor]]:
+        device, stream, graph = self._losses.device, self._stream, torch.cuda.CUDAGraph()
+        inputs = batch.to(device)
         with _disable_gc():
-            self._warm_up(kept)
-            # Another thread may be making the next step's batches, which is no part of this.
-            place = cast("Any", self._pool.id)  # torch's own hint knows only its other kind of handle
-            with torch.cuda.graph(graph, pool=place, stream=stream, capture_error_mode="thread_local"):
-                self._accumulate_gradients(self._forward_backward(kept), first)
-        return _CapturedGraph(graph, list_batch_tensors(kept))
-
-    def _warm_up(self, kept: PackedBatch) -> None:
-        device, stream = self._losses.device, self._stream
-        stream.wait_stream(torch.cuda.current_stream(device))
-        # In the memory of the recording, which comes after it: both passes then take no more room than one. Only what
-        # this thread asks for comes from there, so it must do the backward pass itself.
-        with (
-            torch.cuda.stream(stream),
-            torch.cuda.use_mem_pool(self._pool, device),
-            torch.autograd.set_multithreading_enabled(False),
-        ):
-            self._forward_backward(kept)  # compiles, and lets the libraries set themselves up
-        torch.cuda.current_stream(device).wait_stream(stream)
-        torch.cuda.synchronize(device)
+            stream.wait_stream(torch.cuda.current_stream(device))
+            # The warm-up uses the memory pool of the recording, so that both together take no more room than one. Only
+            # allocations of this thread come from the pool, so this thread must run the backward pass itself.
+            with (
+                torch.cuda.stream(stream),
+                torch.cuda.use_mem_pool(self._pool, device),
+                torch.autograd.set_multithreading_enabled(False),
+            ):
+                self._forward_backward(inputs)  # compiles, and lets the libraries initialise
+            torch.cuda.current_stream(device).wait_stream(stream)
+            torch.cuda.synchronize(device)
+            pool = cast("Any", self._pool.id)  # torch's type hint knows only its other kind of handle
+            # Thread-local, because the prefetch thread may copy the next step's batches meanwhile.
+            with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+                self._accumulate_gradients(self._forward_backward(inputs), first)
+        return graph, list_batch_tensors(inputs)
 
     def _forward_backward(self, batch: PackedBatch) -> list[Tensor | None]:
         with self._gate_context():
-            sums = self._loss_module(batch)
+            sums = self._loss_sums(batch)
             gradients = torch.autograd.grad((sums * self._weights).sum(), self._parameters, allow_unused=True)
         self._losses.copy_(sums.detach().float())
         return list(gradients)
@@ -332,9 +261,8 @@ class CudaGraphRunner:
     def _accumulate_gradients(self, gradients: list[Tensor | None], first: bool) -> None:
         pairs = [(total, one) for total, one in zip(self._gradient_sums, gradients, strict=True) if one is not None]
         self._has_gradient = [one is not None for one in gradients]
-        totals, ones = [total for total, _ in pairs], [one for _, one in pairs]
         if first:
-            torch._foreach_copy_(totals, ones)
+            torch._foreach_copy_([total for total, _ in pairs], [one for _, one in pairs])
         else:
             for total, one in pairs:
                 total.add_(one)
@@ -342,14 +270,10 @@ class CudaGraphRunner:
 
 @contextmanager
 def _disable_gc() -> Iterator[None]:
-    """Torch ends the process when the memory of an old recording is collected while a new one is being made."""
+    """Torch aborts the process if the memory of an old graph is collected while a new one is being captured."""
     gc.collect()
     gc.disable()
     try:
         yield
     finally:
         gc.enable()
-
-
-def _create_cuda_stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call, no-any-return, unused-ignore]

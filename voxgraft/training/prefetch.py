@@ -1,6 +1,7 @@
-"""From items of the data order to packed batches: text and codes of one clip, the voice of another.
+"""From samples of the data order to packed microbatches: text and codes of one clip, the voice of another.
 
-Everything random was decided by the data order; here nothing is drawn.
+The sampler has decided everything random; nothing is drawn here. On a GPU the next step's microbatches are built in the
+background. Also the KL term that keeps replay samples near the base, since it is packed along with them.
 """
 
 from __future__ import annotations
@@ -15,83 +16,121 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
-from voxgraft.core.errors import ConfigError, VoxgraftError
+from voxgraft.core.errors import VoxgraftError
 from voxgraft.dataset.sampler import Sample, assign_to_ranks, pack_microbatches
 from voxgraft.dataset.shards import ClipDataset
 from voxgraft.models.base import Clip, EmotionSource, Family
-from voxgraft.models.sequence import IGNORED_TARGET, SequencePart, TokenSequence, build_sequence
+from voxgraft.models.sequence import IGNORED_TARGET, TokenSequence, build_sequence
 from voxgraft.models.speech_model import PackedBatch, SpeechModel, compute_hidden_states, pack_batch
 from voxgraft.nn.adapter import Gate
-from voxgraft.training.cuda_graphs import BatchBucketSet, ClipLengths, pad_to_bucket, pin_batch
+from voxgraft.nn.layers import map_tensors, sum_in_chunks
+from voxgraft.training.cuda_graphs import BatchBucketSet, pad_to_bucket
 from voxgraft.training.distributed import DistributedContext
 
 LogitHead = Callable[[Tensor], Tensor]
 
 
-@dataclass(frozen=True)
-class KLBatch:
-    """The items of a pack that are to stay near the base, packed by themselves, and where their speech stands there."""
+@dataclass(frozen=True, slots=True)
+class RankBatches:
+    """One process's part of a step: microbatches, each with its KL part and whether it counts.
 
-    batch: PackedBatch
-    places: Tensor  # [M] of the whole pack, in the order of `batch.speech.scored`
-
-
-class FrozenBase:
-    """The base as it was before training: what it would say at each position."""
-
-    def __init__(self, model: SpeechModel, gate: Gate | None = None) -> None:
-        """`model` with its gate closed is the base; without a gate it is a copy that nobody trains."""
-        self.model, self.gate = model, gate
-
-    @torch.no_grad()
-    def hidden(self, near: KLBatch) -> Tensor:
-        """What the base's speech head is given at the positions that count. [M, W]"""
-        with self.gate.closed() if self.gate else nullcontext():
-            return compute_hidden_states(self.model, near.batch)[near.batch.speech.scored]
-
-    def head(self, hidden: Tensor) -> Tensor:
-        """[M, W] -> [M, V]"""
-        return self.model.speech_logits(hidden)
-
-
-def kl_sum(head: LogitHead, hidden: Tensor, base_head: LogitHead, base_hidden: Tensor, *, chunk: int | None) -> Tensor:
-    """Summed KL(base || tuned) in nats, a float32 number; gradients reach `head` and `hidden` alone. [M, W] twice -> []
-
-    In this direction a speech code that the base would say and the tuned model would not costs the most. With a `chunk`
-    the logits of at most that many positions exist at once, as in the cross-entropy.
+    A microbatch that does not count only keeps this process in step with the others.
     """
-    if chunk is not None and chunk < 1:
-        raise ConfigError("config-value", f"a chunk of {chunk} positions", expected="1 or more, or none at all")
-    if chunk is None or len(hidden) <= chunk:
-        return _kl_chunk_sum(head, hidden, base_head, base_hidden)
-    sums = [
-        checkpoint(_kl_chunk_sum, head, part, base_head, base, use_reentrant=False, preserve_rng_state=False)
-        for part, base in zip(torch.split(hidden, chunk), torch.split(base_hidden, chunk), strict=True)
-    ]
-    return torch.stack(sums).sum()
+
+    batches: tuple[tuple[PackedBatch, KLBatch | None, bool], ...]
+    counts: tuple[int, int, int]
+    """Positions of the whole step that each loss is averaged over; 1 where there are none."""
+    num_positions: int
+    """Positions of the whole step."""
 
 
-def _kl_chunk_sum(head: LogitHead, hidden: Tensor, base_head: LogitHead, base_hidden: Tensor) -> Tensor:
-    with torch.no_grad():
-        base = base_head(base_hidden).float().log_softmax(-1)  # [M, V]
-    tuned = head(hidden).float().log_softmax(-1)  # [M, V]
-    return F.kl_div(tuned, base, reduction="sum", log_target=True)
+class BatchPrefetcher:
+    """Builds the next step's microbatches in a background thread while the GPU runs the current step.
+
+    The sampler is a pure function of the step number, so prefetching never changes what is trained on.
+    On a CPU there is nothing to overlap with: microbatches are built when they are asked for.
+    """
+
+    def __init__(
+        self, builder: BatchBuilder, microbatch_tokens: int, group: DistributedContext, *, cuda_graphs: bool = False
+    ) -> None:
+        self.builder, self.microbatch_tokens, self.group = builder, microbatch_tokens, group
+        # CUDA graphs replay fixed shapes: microbatches are padded to a bucket and kept in pinned memory for the copy.
+        self._buckets = builder.cuda_graph_buckets(microbatch_tokens) if cuda_graphs else None
+        self._thread = ThreadPoolExecutor(1, "prefetch") if builder.model.device.type == "cuda" else None
+        self._next: Callable[[], Sequence[Sample]] | None = None
+        self._pending: Future[tuple[Sequence[Sample], RankBatches]] | None = None
+
+    def set_next_items(self, items: Callable[[], Sequence[Sample]]) -> None:
+        """Say how the next step's samples are found; the background thread calls it."""
+        self._next = items
+
+    def prefetch(self) -> None:
+        """Start building the next step. Call it right after the current step was launched."""
+        chosen, self._next = self._next, None
+        if self._thread is None or chosen is None:
+            return
+
+        def build() -> tuple[Sequence[Sample], RankBatches]:
+            items = chosen()
+            return items, self._build(items)
+
+        self._pending = self._thread.submit(build)
+
+    def batches(self, items: Sequence[Sample]) -> RankBatches:
+        """This process's microbatches of a step: the prefetched ones if they match, else built now.
+
+        They do not match after a resume.
+        """
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            expected, batches = pending.result()
+            if tuple(expected) == tuple(items):
+                return batches
+        return self._build(items)
+
+    def largest_batch(self, items: Sequence[Sample]) -> PackedBatch:
+        """A microbatch that takes as much memory as any will."""
+        return self._pack(items, self.microbatch_tokens)
+
+    def _build(self, items: Sequence[Sample]) -> RankBatches:
+        builder = self.builder
+        lengths = [builder.num_positions(item) for item in items]
+        microbatches = pack_microbatches(lengths, self.microbatch_tokens)
+        mine = assign_to_ranks(microbatches, self.group.world_size)[self.group.rank]
+        batches = []
+        for indices in mine:
+            # The all-reduce needs the same number of backward passes on every process. One with fewer microbatches
+            # repeats the step's first one with weight 0.
+            chosen = [items[index] for index in indices or microbatches[0]]
+            batches.append((self._pack(chosen), builder.kl_batch(chosen), indices is not None))
+        text, speech = builder.num_scored_positions(items)
+        counts = max(1, text), max(1, speech), max(1, builder.num_kl_positions(items))
+        return RankBatches(tuple(batches), counts, sum(lengths))
+
+    def _pack(self, items: Sequence[Sample], at_least: int = 0) -> PackedBatch:
+        if self._buckets is None:
+            return self.builder.batch(items)
+        batch = self.builder.batch(items, device="cpu")
+        bucket = self._buckets.bucket_for(batch, at_least)
+        if bucket is None:
+            return batch.to(self.builder.model.device)
+        return map_tensors(pad_to_bucket(batch, bucket), lambda tensor: tensor.pin_memory())
 
 
 @dataclass(frozen=True)
 class BatchBuilder:
-    """The sets of a run as what a model learns from."""
+    """The datasets of a run as what a model learns from."""
 
     family: Family
     model: SpeechModel
     sets: Sequence[ClipDataset]
     emotion_from: EmotionSource = "target"
     near: frozenset[int] = frozenset()
-    """Sets (replay) on whose items the model is to stay near the base."""
+    """Datasets (replay) on whose samples the model is kept near the base by the KL term."""
     unscored: frozenset[int] = frozenset()
-    """Those of them that no cross-entropy is taken of: what the base said itself teaches it nothing but its habits."""
+    """Those of them without cross-entropy: what the base generated itself teaches it nothing but its habits."""
 
     def batch(
         self,
@@ -100,26 +139,30 @@ class BatchBuilder:
         voices: Sequence[Sample] = (),
         device: str | None = None,
     ) -> PackedBatch:
-        """A pack of items. `texts` and `voices` may name others whose text, or whose prompt, is used instead.
+        """A microbatch, on the model's device unless another is named.
 
-        On the model's device unless another is named.
+        `texts` and `voices` may name other samples whose text, or whose prompt, is used instead.
         """
-        texts, voices = texts or items, voices or items
-        layouts = [self._layout(item, text) for item, text in zip(items, texts, strict=True)]
-        layouts = [
-            _drop_targets(layout) if item.set in self.unscored else layout
-            for item, layout in zip(items, layouts, strict=True)
-        ]
-        return self._pack_items(items, layouts, voices, device)
+        sequences = []
+        for item, text in zip(items, texts or items, strict=True):
+            sequence = self._sequence(item, text)
+            if item.set in self.unscored:
+                text_part, speech_part = (
+                    replace(part, targets=np.full_like(part.targets, IGNORED_TARGET))
+                    for part in (sequence.text, sequence.speech)
+                )
+                sequence = replace(sequence, text=text_part, speech=speech_part)
+            sequences.append(sequence)
+        return self._pack_items(items, sequences, voices or items, device)
 
     def kl_batch(self, items: Sequence[Sample]) -> KLBatch | None:
-        """The items of a pack that are to stay near the base; None where there is none."""
+        """The samples of a microbatch that are kept near the base; None where there are none."""
         chosen = [item for item in items if item.set in self.near]
         if not chosen:
             return None
-        batch = self._pack_items(chosen, [self._layout(item, item) for item in chosen], chosen)
+        batch = self._pack_items(chosen, [self._sequence(item, item) for item in chosen], chosen)
         ends = np.cumsum([self.num_positions(item) for item in items])
-        # The speech is the end of an item, and its last position is asked nothing.
+        # A sample ends with its speech: start, codes, stop. Nothing is predicted after the stop.
         places = [
             np.arange(end - len(self.sets[item.set].codes(item.clip)) - 2, end - 1)
             for item, end in zip(items, ends, strict=True)
@@ -128,28 +171,26 @@ class BatchBuilder:
         return KLBatch(batch, torch.from_numpy(np.concatenate(places)).to(self.model.device))
 
     def num_scored_positions(self, items: Sequence[Sample]) -> tuple[int, int]:
-        """Text and speech positions that items are asked about."""
-        asked = [item for item in items if item.set not in self.unscored]
-        text = sum(int(self.sets[item.set].num_text[item.clip]) + 1 for item in asked if not item.silent)
-        return text, self._num_speech_positions(asked)
+        """Text and speech positions of samples that have a target."""
+        scored = [item for item in items if item.set not in self.unscored]
+        text = sum(int(self.sets[item.set].num_text[item.clip]) + 1 for item in scored if not item.silent)
+        return text, self._num_speech_positions(scored)
 
     def num_kl_positions(self, items: Sequence[Sample]) -> int:
-        """Speech positions at which the items are to stay near the base."""
+        """Speech positions at which samples are kept near the base."""
         return self._num_speech_positions([item for item in items if item.set in self.near])
 
     def num_positions(self, item: Sample) -> int:
-        """Positions that an item takes in a pack."""
+        """Positions that a sample takes in a microbatch: conditioning, text and speech, each with start and stop."""
         clips = self.sets[item.set]
-        frame = self.model.frame
-        return frame.num_conditioning + int(clips.num_text[item.clip]) + 2 + int(clips.num_codes[item.clip]) + 2
+        num_conditioning = self.model.frame.num_conditioning
+        return num_conditioning + int(clips.num_text[item.clip]) + 2 + int(clips.num_codes[item.clip]) + 2
 
     def cuda_graph_buckets(self, microbatch_tokens: int) -> BatchBucketSet:
-        """The sizes that packs of these sets are filled up to."""
-        slots = self.model.frame.num_conditioning
-        lengths = [
-            ClipLengths(np.asarray(clips.num_text) + 2, np.asarray(clips.num_codes) + 2, slots) for clips in self.sets
-        ]
-        return BatchBucketSet(lengths, microbatch_tokens)
+        """The sizes that microbatches of these datasets are padded to."""
+        text = [np.asarray(clips.num_text) + 2 for clips in self.sets]
+        speech = [np.asarray(clips.num_codes) + 2 for clips in self.sets]
+        return BatchBucketSet(text, speech, self.model.frame.num_conditioning, microbatch_tokens)
 
     def name(self, item: Sample) -> str:
         """The clip's id, as the user knows it."""
@@ -163,123 +204,76 @@ class BatchBuilder:
     def _pack_items(
         self,
         items: Sequence[Sample],
-        layouts: Sequence[TokenSequence],
+        sequences: Sequence[TokenSequence],
         voices: Sequence[Sample],
         device: str | None = None,
     ) -> PackedBatch:
-        """A pack; what cannot be packed is looked for one by one, so that the error names it."""
         conditions = [self._condition(item, voice) for item, voice in zip(items, voices, strict=True)]
         silent = [item.silent for item in items]
         try:
-            return pack_batch(self.model, layouts, conditions, silent=silent if any(silent) else (), device=device)
+            return pack_batch(self.model, sequences, conditions, silent=silent if any(silent) else (), device=device)
         except VoxgraftError:
-            for voice, layout, condition in zip(voices, layouts, conditions, strict=True):
-                self._require_packable(voice, layout, condition)
+            # Find the sample that cannot be packed, so that the error names it.
+            for voice, sequence, condition in zip(voices, sequences, conditions, strict=True):
+                try:
+                    pack_batch(self.model, [sequence], [condition])
+                except VoxgraftError as error:
+                    where = f"{self.sets[voice.set].name}, {self.describe_item(voice)}"
+                    raise type(error).of(replace(error.finding, where=where)) from None
             raise
-
-    def _require_packable(self, item: Sample, layout: TokenSequence, condition: Any) -> None:
-        try:
-            pack_batch(self.model, [layout], [condition])
-        except VoxgraftError as error:
-            where = f"{self.sets[item.set].name}, {self.describe_item(item)}"
-            raise type(error).of(replace(error.finding, where=where)) from None
 
     def _num_speech_positions(self, items: Sequence[Sample]) -> int:
         return sum(int(self.sets[item.set].num_codes[item.clip]) + 1 for item in items)
 
-    def _layout(self, item: Sample, text: Sample) -> TokenSequence:
-        return build_sequence(
-            self.model.frame, self.sets[text.set].text_ids(text.clip), self.sets[item.set].codes(item.clip)
-        )
+    def _sequence(self, item: Sample, text: Sample) -> TokenSequence:
+        text_ids, codes = self.sets[text.set].text_ids(text.clip), self.sets[item.set].codes(item.clip)
+        return build_sequence(self.model.frame, text_ids, codes)
 
     def _condition(self, item: Sample, voice: Sample) -> Any:
-        where, clip = voice.prompt
-        prompt = self._clip(where, clip)
-        return self.family.condition(prompt, self._clip(item.set, item.clip), emotion_from=self.emotion_from)
-
-    def _clip(self, where: int, clip: int) -> Clip:
-        return Clip(self.sets[where].codes(clip), self.sets[where].voice(clip))
-
-
-def _drop_targets(layout: TokenSequence) -> TokenSequence:
-    """The same sequence, of which no loss asks anything."""
-
-    def silent(part: SequencePart) -> SequencePart:
-        return replace(part, targets=np.full_like(part.targets, IGNORED_TARGET))
-
-    return replace(layout, text=silent(layout.text), speech=silent(layout.speech))
+        prompt, target = (
+            Clip(self.sets[where].codes(clip), self.sets[where].voice(clip))
+            for where, clip in (voice.prompt, (item.set, item.clip))
+        )
+        return self.family.condition(prompt, target, emotion_from=self.emotion_from)
 
 
-@dataclass(frozen=True, slots=True)
-class RankBatches:
-    """One process's part of a step: batches, each with what shall stay near the base, and whether it counts.
+@dataclass(frozen=True)
+class KLBatch:
+    """The samples of a microbatch that are kept near the base, packed by themselves, and where their speech is."""
 
-    A batch that only keeps company counts nothing.
+    batch: PackedBatch
+    places: Tensor  # [M] positions in the whole microbatch, in the order of `batch.speech.scored`
+
+
+class FrozenBase:
+    """The base as it was before training: what it would predict at each position."""
+
+    def __init__(self, model: SpeechModel, gate: Gate | None = None) -> None:
+        """`model` with its gate closed is the base; without a gate it is a copy that is not trained."""
+        self.model, self.gate = model, gate
+
+    @torch.no_grad()
+    def hidden(self, near: KLBatch) -> Tensor:
+        """The input of the base's speech head at the positions that count. [M, W]"""
+        with self.gate.closed() if self.gate else nullcontext():
+            return compute_hidden_states(self.model, near.batch)[near.batch.speech.scored]
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """[M, W] -> [M, V]"""
+        return self.model.speech_logits(hidden)
+
+
+def kl_sum(head: LogitHead, hidden: Tensor, base_head: LogitHead, base_hidden: Tensor, *, chunk: int | None) -> Tensor:
+    """Summed KL(base || tuned) in nats, a float32 number; gradients reach `head` and `hidden` alone. [M, W] twice -> []
+
+    In this direction a speech code that the base would predict and the tuned model would not costs the most. With a
+    `chunk` the logits of at most that many positions exist at once, as in the cross-entropy.
     """
 
-    batches: tuple[tuple[PackedBatch, KLBatch | None, bool], ...]
-    counts: tuple[int, int, int]
-    """Positions that each loss of the whole step is a mean over; 1 where there is none."""
-    num_positions: int
-    """Of the whole step."""
+    def chunk_sum(hidden: Tensor, base_hidden: Tensor) -> Tensor:
+        with torch.no_grad():
+            base = base_head(base_hidden).float().log_softmax(-1)  # [M, V]
+        tuned = head(hidden).float().log_softmax(-1)  # [M, V]
+        return F.kl_div(tuned, base, reduction="sum", log_target=True)
 
-
-class BatchPrefetcher:
-    """Makes shares, on a device of its own speed one step ahead."""
-
-    def __init__(
-        self, examples: BatchBuilder, microbatch_tokens: int, group: DistributedContext, *, fill: bool = False
-    ) -> None:
-        """`fill` is for packs that are replayed: they are filled up, and stay on the processor."""
-        self.batch_builder, self.microbatch_tokens, self.group = examples, microbatch_tokens, group
-        self._buckets = examples.cuda_graph_buckets(microbatch_tokens) if fill else None
-        self._worker = ThreadPoolExecutor(1, "ahead") if examples.model.device.type == "cuda" else None
-        self._next: Callable[[], Sequence[Sample]] | None = None
-        self._pending: Future[tuple[Sequence[Sample], RankBatches]] | None = None
-
-    def set_next_items(self, items: Callable[[], Sequence[Sample]]) -> None:
-        """Say which step comes next."""
-        self._next = items
-
-    def begin(self) -> None:
-        """Make it, beside what the device was just given to do."""
-        if self._worker is not None and self._next is not None:
-            self._pending = self._worker.submit(self._build_ahead, self._next)
-        self._next = None
-
-    def share(self, items: Sequence[Sample]) -> RankBatches:
-        """This process's batches of a step."""
-        coming, self._pending = self._pending, None
-        if coming is not None:
-            expected, share = coming.result()
-            if tuple(expected) == tuple(items):
-                return share
-        return self._share(items)
-
-    def _build_ahead(self, chosen: Callable[[], Sequence[Sample]]) -> tuple[Sequence[Sample], RankBatches]:
-        items = chosen()
-        return items, self._share(items)
-
-    def _share(self, items: Sequence[Sample]) -> RankBatches:
-        """A process that runs short computes some pack all the same, for nothing: all must come to the exchange."""
-        lengths = [self.batch_builder.num_positions(item) for item in items]
-        packs = pack_microbatches(lengths, self.microbatch_tokens)
-        mine = assign_to_ranks(packs, self.group.world_size)[self.group.rank]
-        batches = tuple(self._made([items[at] for at in pack or packs[0]], pack is not None) for pack in mine)
-        text, speech = self.batch_builder.num_scored_positions(items)
-        counts = max(1, text), max(1, speech), max(1, self.batch_builder.num_kl_positions(items))
-        return RankBatches(batches, counts, sum(lengths))
-
-    def _made(self, items: Sequence[Sample], counts: bool) -> tuple[PackedBatch, KLBatch | None, bool]:
-        return self._batch(items), self.batch_builder.kl_batch(items), counts
-
-    def largest(self, items: Sequence[Sample]) -> PackedBatch:
-        """A pack that takes as much memory as any will."""
-        return self._batch(items, self.microbatch_tokens)
-
-    def _batch(self, items: Sequence[Sample], at_least: int = 0) -> PackedBatch:
-        if self._buckets is None:
-            return self.batch_builder.batch(items)
-        batch = self.batch_builder.batch(items, device="cpu")
-        mould = self._buckets.of(batch, at_least)
-        return batch.to(self.batch_builder.model.device) if mould is None else pin_batch(pad_to_bucket(batch, mould))
+    return sum_in_chunks(chunk_sum, (hidden, base_hidden), chunk)

@@ -180,7 +180,7 @@ class WeightInterpolator:
         body = self._body()
         for name, value in values.items():
             body[name].copy_(value)
-        self.trained.masters.spread()
+        self.trained.masters.copy_to_model()
 
 
 def interpolate_tensor(base: Tensor, start: Tensor, tuned: Tensor, share: float) -> Tensor:

@@ -29,13 +29,13 @@ from tests.fuzz import (
 )
 from tests.fuzz.target import Mutant, Random, Refused, Target
 from tests.fuzz.targets.settings import CHATTERBOX_CONFIG, COMMANDS, INDEX_CONFIG
+from tools.random_bases import RandomBaseSize, make_random_base
+from tools.random_bases.indextts2 import RANDOM_BASE_SPEC
 from voxgraft.checkpoints import open_checkpoint
 from voxgraft.checkpoints.write import TensorBytes, write_torch
 from voxgraft.cli import run_cli
 from voxgraft.cli.app import EXIT_BAD_INPUT, EXIT_BUG
 from voxgraft.graft.folder import load_graft
-from voxgraft.models.indextts2.random_base import MAKER
-from voxgraft.models.random_base import RandomBaseSize, make_random_base
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.tokenizers.base import TokenizerAdditions
 
@@ -260,7 +260,7 @@ def _make_index_base(folder: Path) -> None:
     """The tokenizer that random bases have, with a checkpoint that is much smaller than theirs."""
     folder.mkdir()
     size = RandomBaseSize(width=4, layers=1, pieces=400)
-    MAKER.write_side_files(folder, size)
+    RANDOM_BASE_SPEC.write_side_files(folder, size)
     (folder / "config.yaml").write_text(json.dumps({**INDEX_CONFIG, "gpt": {"number_text_tokens": size.pieces}}))
     values = np.random.default_rng(0)
     shapes = {

@@ -59,9 +59,6 @@ class T3ConditionBatch:
     def __len__(self) -> int:
         return len(self.speaker)
 
-    def to(self, device: torch.device | str) -> T3ConditionBatch:
-        return T3ConditionBatch(*(x.to(device) for x in (self.speaker, self.prompt, self.prompt_lengths, self.emotion)))
-
 
 class T3(SpeechModel):
     """The model itself, at any width and depth."""

@@ -290,9 +290,6 @@ class UnifiedVoiceConditionBatch:
     def __len__(self) -> int:
         return len(self.latents)
 
-    def to(self, device: torch.device | str) -> UnifiedVoiceConditionBatch:
-        return UnifiedVoiceConditionBatch(self.latents.to(device), self.emotion.to(device))
-
 
 class UnifiedVoice(SpeechModel):
     """The model itself, at any width and depth."""

@@ -1,5 +1,5 @@
-"""A random-weight Chatterbox base: T3 tensors, a tokenizer of the published structure, a made-up Cangjie table, and
-the two networks that hear."""
+"""A random-weight Chatterbox base: T3 tensors, a tokenizer of the published structure, a made-up Cangjie table, voice
+encoder and speech tokenizer."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
+from tools.random_bases import RandomBaseSize, RandomBaseSpec, bpe_tokenizer_json
 from voxgraft.core.errors import ConfigError
 from voxgraft.core.files import write_json
 from voxgraft.models.chatterbox.family import RELEASES, S3GEN_FILES, VOICE_ENCODER_FILES, Chatterbox
@@ -23,7 +24,6 @@ from voxgraft.models.chatterbox.shapes import (
     voice_encoder_shapes,
 )
 from voxgraft.models.chatterbox.text import CANGJIE_NAME, KANJI, SPACE_TOKEN, ChatterboxTextFrontend
-from voxgraft.models.random_base import RandomBaseSize, RandomBaseSpec
 from voxgraft.tokenizers.base import load_proof_corpus
 
 RANDOM_SIZES = {
@@ -40,10 +40,6 @@ NUM_CANGJIE_CODES = 4999
 _BRACKETED_TOKEN = re.compile(r"\[[^\]]*\]")
 
 
-def _random_t3_shapes(size: RandomBaseSize) -> dict[str, tuple[int, ...]]:
-    return t3_shapes(T3Size(size.pieces, size.width, size.layers, 4 * size.width))
-
-
 def _random_side_shapes(size: RandomBaseSize) -> dict[str, dict[str, tuple[int, ...]]]:
     """What hears: the voice encoder at its one size, and of S3Gen the speech tokenizer, narrow beside a narrow T3."""
     full = size.width == T3Size().width
@@ -54,13 +50,7 @@ def _random_side_shapes(size: RandomBaseSize) -> dict[str, dict[str, tuple[int, 
 
 def _write_side_files(folder: Path, size: RandomBaseSize) -> None:
     write_json(folder / CANGJIE_NAME, _build_fake_cangjie())
-    write_json(folder / TOKENIZER_NAME, _cached_tokenizer_json(size.pieces))
-
-
-@lru_cache(maxsize=2)
-def _cached_tokenizer_json(num_pieces: int) -> dict[str, Any]:
-    """The same for every seed."""
-    return _build_tokenizer_json(list(_training_texts()), num_pieces)
+    write_json(folder / TOKENIZER_NAME, _build_tokenizer_json(size.pieces))
 
 
 def _training_texts() -> Iterator[str]:
@@ -72,7 +62,9 @@ def _training_texts() -> Iterator[str]:
             yield "".join(character for character in _BRACKETED_TOKEN.sub(" ", prepared) if ord(character) not in KANJI)
 
 
-def _build_tokenizer_json(texts: list[str], num_pieces: int) -> dict[str, Any]:
+@lru_cache(maxsize=2)  # it depends on no seed, and tests make many bases
+def _build_tokenizer_json(num_pieces: int) -> dict[str, Any]:
+    texts = list(_training_texts())
     added = [f"[{code}]" for code in Chatterbox.languages] + [f"[cj_{key}]" for key in CANGJIE_KEYS]
     specials = Chatterbox.special_ids
     characters = sorted({character for text in texts for character in text if not character.isspace()})
@@ -85,31 +77,8 @@ def _build_tokenizer_json(texts: list[str], num_pieces: int) -> dict[str, Any]:
     plain = iter([*characters, *("".join(merge) for merge in merges), *added])
     by_id = {at: piece for piece, at in specials.items()}
     vocabulary = {by_id.get(at) or next(plain): at for at in range(num_pieces)}
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [_added_token(piece, at) for piece, at in vocabulary.items() if piece in {*specials, *added}],
-        "normalizer": None,
-        "pre_tokenizer": {"type": "Whitespace"},
-        "post_processor": None,
-        "decoder": None,
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": "[UNK]",
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "vocab": vocabulary,
-            "merges": [" ".join(merge) for merge in merges],
-        },
-    }
-
-
-def _added_token(piece: str, at: int) -> dict[str, Any]:
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    return {"id": at, "content": piece, **flags, "special": True}
+    special = {*specials, *added}
+    return bpe_tokenizer_json(vocabulary, [piece for piece in vocabulary if piece in special], merges)
 
 
 def _learn_merges(texts: Iterable[str], num_pieces: int) -> list[tuple[str, str]]:
@@ -126,14 +95,18 @@ def _build_fake_cangjie() -> list[str]:
     """A code for every Han character of the built-in Chinese text; three letters that mean nothing."""
     chinese = (sentence for code, sentence in load_proof_corpus() if code == "zh")
     han = sorted({character for sentence in chinese for character in sentence if ord(character) in KANJI})
-    return [f"{character}\t{_fake_cangjie_code(ord(character) % NUM_CANGJIE_CODES)}" for character in han]
-
-
-def _fake_cangjie_code(number: int) -> str:
     base = len(CANGJIE_LETTERS)
-    return "".join(CANGJIE_LETTERS[number // base**place % base] for place in range(3))
+    numbers = {character: ord(character) % NUM_CANGJIE_CODES for character in han}
+    return [
+        f"{character}\t{''.join(CANGJIE_LETTERS[number // base**place % base] for place in range(3))}"
+        for character, number in numbers.items()
+    ]
 
 
-MAKER = RandomBaseSpec(
-    RANDOM_SIZES, RELEASES[0].checkpoint, _random_t3_shapes, _write_side_files, side_shapes=_random_side_shapes
+RANDOM_BASE_SPEC = RandomBaseSpec(
+    RANDOM_SIZES,
+    RELEASES[0].checkpoint,
+    lambda size: t3_shapes(T3Size(size.pieces, size.width, size.layers, 4 * size.width)),
+    _write_side_files,
+    side_shapes=_random_side_shapes,
 )

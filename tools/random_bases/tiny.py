@@ -10,12 +10,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from tools.random_bases import RandomBaseSize, RandomBaseSpec, bpe_tokenizer_json
 from voxgraft.checkpoints import open_checkpoint
 from voxgraft.checkpoints.write import TensorBytes, write_safetensors
 from voxgraft.core.errors import ConfigError
 from voxgraft.core.files import atomic_write, write_json
 from voxgraft.models.chatterbox.shapes import T3Size, t3_shapes
-from voxgraft.models.random_base import RandomBaseSize, RandomBaseSpec
 from voxgraft.models.tiny.family import (
     CARD_NAME,
     CHECKPOINT_NAME,
@@ -30,7 +30,6 @@ from voxgraft.models.tiny.family import (
 )
 
 MergePair = tuple[str, str]
-UNKNOWN_TOKEN = "[UNK]"
 WORD_PATTERN = re.compile(r"\w+|[^\w\s]+")
 """How text between special pieces is cut; pieces never reach across."""
 
@@ -54,7 +53,7 @@ def build_tokenizer_json(texts: Iterable[str], num_pieces: int, min_count: int =
     filled = [f"[PLACEHOLDER{number}]" for number in range(num_pieces - fixed - len(merges))]
     special = [*sorted(Tiny.special_ids, key=Tiny.special_ids.__getitem__), *tags]
     pieces = [*special, *characters, *("".join(merge) for merge in merges), *filled]
-    return _format_tokenizer_json({piece: at for at, piece in enumerate(pieces)}, [*special, *filled], merges)
+    return bpe_tokenizer_json({piece: at for at, piece in enumerate(pieces)}, [*special, *filled], merges)
 
 
 def learn_merges(words: Mapping[str, int], num_merges: int) -> list[MergePair]:
@@ -92,30 +91,6 @@ def merge_pair_in_place(pieces: list[str], pair: MergePair) -> None:
         at += 1
 
 
-def _format_tokenizer_json(vocabulary: dict[str, int], added: list[str], merges: list[MergePair]) -> dict[str, Any]:
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [{"id": vocabulary[piece], "content": piece, **flags, "special": True} for piece in added],
-        "normalizer": None,
-        "pre_tokenizer": {"type": "Whitespace"},
-        "post_processor": None,
-        "decoder": None,
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": UNKNOWN_TOKEN,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "vocab": vocabulary,
-            "merges": [" ".join(merge) for merge in merges],
-        },
-    }
-
-
 RANDOM_SPEAKERS = ("one", "two", "three", "four")
 RANDOM_SIZES = {
     "tiny": RandomBaseSize(width=64, layers=2, pieces=160),
@@ -140,10 +115,6 @@ def random_t3_size(size: RandomBaseSize) -> T3Size:
     )
 
 
-def _random_t3_shapes(size: RandomBaseSize) -> dict[str, tuple[int, ...]]:
-    return t3_shapes(random_t3_size(size))
-
-
 def _write_side_files(folder: Path, size: RandomBaseSize) -> None:
     write_json(folder / TOKENIZER_NAME, build_tokenizer_json(_training_texts(), size.pieces, MIN_CHARACTER_COUNT))
     write_voices(folder, RANDOM_SPEAKERS)
@@ -153,7 +124,7 @@ def _write_side_files(folder: Path, size: RandomBaseSize) -> None:
 
 
 def _write_random_codec(path: Path) -> None:
-    """A small one of random weights: what it hears and what it sounds like mean nothing."""
+    """A narrow codec of random weights: neither its codes nor its sound mean anything."""
     import torch
 
     from voxgraft.models.tiny.model import TinyCodec, TinyCodecConfig
@@ -163,16 +134,12 @@ def _write_random_codec(path: Path) -> None:
         torch.manual_seed(0)
         codec = TinyCodec(narrow)
     codec.save(path)
-    _sort_metadata(path)
-
-
-def _sort_metadata(path: Path) -> None:
-    """The same file, its notes sorted: the library that wrote it puts them in another order each time."""
+    # safetensors writes its metadata in another order each time; sorted, the same seed gives the same bytes.
     with open_checkpoint(path) as made:
-        notes = dict(sorted((made.metadata or {}).items()))
+        metadata = dict(sorted((made.metadata or {}).items()))
         tensors = {name: TensorBytes.of(made.read(name)) for name in made.tensors}
     with atomic_write(path, overwrite=True) as stream:
-        write_safetensors(stream, tensors, notes)
+        write_safetensors(stream, tensors, metadata)
 
 
 def _training_texts() -> Iterator[str]:
@@ -184,4 +151,6 @@ def _training_texts() -> Iterator[str]:
             yield front.prepare(front.clean(sentence), None)
 
 
-MAKER = RandomBaseSpec(RANDOM_SIZES, CHECKPOINT_NAME, _random_t3_shapes, _write_side_files)
+RANDOM_BASE_SPEC = RandomBaseSpec(
+    RANDOM_SIZES, CHECKPOINT_NAME, lambda size: t3_shapes(random_t3_size(size)), _write_side_files
+)

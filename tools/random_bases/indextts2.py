@@ -1,7 +1,7 @@
 """A random-weight IndexTTS-2 base: UnifiedVoice tensors, a SentencePiece model of the published structure, a config.
 
 The published model has control pieces, then four tags, Han characters and pinyin syllables as user-defined pieces,
-and behind them a small vocabulary that was learnt from text. The one made here is laid out the same way.
+then a small vocabulary that was trained on text. The one made here has the same structure.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import yaml
 from numpy.typing import NDArray
 from sentencepiece import sentencepiece_model_pb2 as proto
 
+from tools.random_bases import RandomBaseSize, RandomBaseSpec, random_blocks
 from voxgraft.core.errors import ConfigError
 from voxgraft.core.files import atomic_write, write_text
 from voxgraft.models.indextts2.family import CODEC_NAME, STATISTICS_NAME, IndexTTS2
@@ -33,7 +34,6 @@ from voxgraft.models.indextts2.shapes import (
     unified_voice_shapes,
 )
 from voxgraft.models.indextts2.text import IndexTTS2TextFrontend
-from voxgraft.models.random_base import RandomBaseSize, RandomBaseSpec, random_blocks
 from voxgraft.tokenizers.base import load_proof_corpus
 
 RANDOM_SIZES = {
@@ -53,10 +53,6 @@ _PINYIN_INITIALS = ("", *"B P M F D T N L G K H J Q X ZH CH SH R Z C S Y W".spli
 _PINYIN_FINALS = (
     "A AI AN ANG AO E EI EN ENG I IA IAN IANG IAO IE IN ING IU O ONG OU U UA UAI UAN UI UN UO V VE VAN VN".split()
 )
-
-
-def _random_unified_voice_shapes(size: RandomBaseSize) -> dict[str, tuple[int, ...]]:
-    return unified_voice_shapes(_random_unified_voice_size(size))
 
 
 def _random_side_shapes(size: RandomBaseSize) -> dict[str, dict[str, tuple[int, ...]]]:
@@ -81,9 +77,8 @@ def _random_unified_voice_size(size: RandomBaseSize) -> UnifiedVoiceSize:
     return UnifiedVoiceSize(size.pieces, size.width, size.layers, speaker=speaker, emotion=emotion)
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=2)  # it depends on no seed, and tests make many bases
 def _build_sentencepiece_model(size: RandomBaseSize) -> bytes:
-    """The same for every seed."""
     num_learnt = min(NUM_LEARNED_PIECES, size.pieces // 2)
     model = proto.ModelProto.FromString(_train_sentencepiece(size, num_learnt))
     specials, learnt = model.pieces[: len(IndexTTS2.special_ids)], model.pieces[len(IndexTTS2.special_ids) :]
@@ -199,20 +194,19 @@ def _build_encoder_config(size: ConditioningEncoderSize) -> dict[str, Any]:
 
 
 def _random_unified_voice_blocks(name: str, shape: tuple[int, ...], seed: int) -> Iterator[NDArray[np.float32]]:
-    """Random values, but for the two position tables, which stock code computes."""
-    return iter([_compute_sinusoids(*shape[1:]).ravel()]) if name.endswith(".pe") else random_blocks(name, shape, seed)
-
-
-def _compute_sinusoids(rows: int, width: int) -> NDArray[np.float32]:
+    """Random values, except for the two tables of sinusoidal positions, which stock code computes."""
+    if not name.endswith(".pe"):
+        return random_blocks(name, shape, seed)
+    _, rows, width = shape
     rates = np.exp(np.arange(0, width, 2) * -(math.log(10000.0) / width))
     angles = np.arange(rows)[:, None] * rates
-    return np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(rows, width).astype(np.float32)
+    return iter([np.stack([np.sin(angles), np.cos(angles)], axis=-1).astype(np.float32).ravel()])
 
 
-MAKER = RandomBaseSpec(
+RANDOM_BASE_SPEC = RandomBaseSpec(
     RANDOM_SIZES,
     CHECKPOINT_NAME,
-    _random_unified_voice_shapes,
+    lambda size: unified_voice_shapes(_random_unified_voice_size(size)),
     _write_side_files,
     _random_unified_voice_blocks,
     _random_side_shapes,
