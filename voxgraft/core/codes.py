@@ -2149,7 +2149,6 @@ CATALOGUE: dict[str, Code] = {
         "nothing has to be done for a few; for many, leave them out of what is held out.",
         "warning",
     ),
-    "fetch-failed": Code("data", "The media or its captions could not be fetched.", "see what yt-dlp says."),
     # ---- preparing ---------------------------------------------------------------------------------------
     "manifest-no-split": Code(
         "data",

@@ -19,12 +19,11 @@ from voxgraft.audio.files import AudioSamples, MediaReader, write_clip_audio
 from voxgraft.audio.vad import RollingAudioBuffer, SileroVad
 from voxgraft.core.errors import AudioError, FileError, VoxgraftError, WriteError
 from voxgraft.core.results import format_names
-from voxgraft.data.captions import clean_cues, dedupe_rolling_captions
 from voxgraft.data.folder import DatasetFolder, ImportJournal, delete_file, read_import_journal
 from voxgraft.data.manifest import ManifestClip, SourceProblem
 from voxgraft.data.segment import NO_PAUSE, TOO_LONG, TOO_SHORT, AudioSegment, CutOptions, cut_segments
 from voxgraft.data.sources import AudioStamp, ImportSource
-from voxgraft.data.subtitles import Cue, read_subtitles
+from voxgraft.data.subtitles import Cue, clean_cues, dedupe_rolling_captions, read_subtitles
 from voxgraft.data.tables import (
     TranscriptRow,
     find_audio_file,
