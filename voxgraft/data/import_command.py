@@ -22,6 +22,7 @@ from voxgraft.core.run import worker_pool
 from voxgraft.data.folder import (
     MAX_SHOWN_PROBLEMS,
     PROBLEMS_FILE,
+    AudioStamp,
     DatasetFolder,
     ImportJournal,
     format_problems,
@@ -32,7 +33,6 @@ from voxgraft.data.importer import ImportOptions, ImportTask, SourceImportResult
 from voxgraft.data.manifest import REFUSAL_CODES, SourceProblem
 from voxgraft.data.segment import CutOptions
 from voxgraft.data.sources import (
-    AudioStamp,
     ImportSource,
     compute_audio_stamps,
     compute_source_fingerprint,

@@ -9,7 +9,6 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -18,7 +17,7 @@ import regex
 from voxgraft.audio.files import AudioSamples
 from voxgraft.audio.vad import LEVEL_FRAMES_PER_SECOND, Pause, RollingAudioBuffer, find_pauses, get_speech_frames
 from voxgraft.data.subtitles import Cue
-from voxgraft.text.normalize import Normalizer, build_normalizer
+from voxgraft.text.normalize import build_normalizer
 
 MAX_CUE_OFFSET_SECONDS = 1.2
 """How far the edge of a cue may be off."""
@@ -331,14 +330,9 @@ def _is_split_pause(pause: Pause, sound: SpeechSpan) -> bool:
     return inside and pause.seconds >= MIN_SPLIT_PAUSE_SECONDS
 
 
-@lru_cache(maxsize=4)
-def _normalizer_for_language(language: str) -> Normalizer:
-    return build_normalizer(language)
-
-
 def _weigh_letters(text: str, language: str) -> float:
     """Letters of a text as it is said, numbers in words, by what each counts for."""
-    said = [letter for letter in _normalizer_for_language(language).normalise(text).text if letter.isalnum()]
+    said = [letter for letter in build_normalizer(language).normalise(text).text if letter.isalnum()]
     syllables = sum(bool(_SYLLABIC_CHARACTER.match(letter)) for letter in said)
     return syllables + ALPHABETIC_LETTER_WEIGHT * (len(said) - syllables)
 
@@ -489,11 +483,11 @@ def _segment_reasons(group: list[AlignedCue], options: CutOptions) -> tuple[str,
         found.append(NO_SPEECH)
     if not (group[0].has_pause_before and group[-1].has_pause_after):
         found.append(NO_PAUSE)
-    found += _length_reasons(group[-1].end - group[0].start, options)
+    found += length_reasons(group[-1].end - group[0].start, options)
     return tuple(dict.fromkeys(found))
 
 
-def _length_reasons(seconds: float, options: CutOptions) -> list[str]:
+def length_reasons(seconds: float, options: CutOptions) -> list[str]:
     return [TOO_LONG] if seconds > options.longest else [TOO_SHORT] if seconds < options.shortest else []
 
 
@@ -509,7 +503,7 @@ def _split_long_group(tape: RollingAudioBuffer, group: list[AlignedCue], options
         begins_well = part.start > start or group[0].has_pause_before
         if not (begins_well and (part.end < end or group[-1].has_pause_after)):
             found.append(NO_PAUSE)
-        found += _length_reasons(part.end - part.start, options)
+        found += length_reasons(part.end - part.start, options)
         samples = tape.samples(part.start, part.end)
         cuts.append(AudioSegment(samples, part.start, part.end, part.text, cues, tuple(dict.fromkeys(found))))
     return cuts

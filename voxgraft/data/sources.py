@@ -17,6 +17,7 @@ from voxgraft.audio.files import MEDIA_SUFFIXES
 from voxgraft.core.errors import FileError, VoxgraftError
 from voxgraft.core.files import format_error_reason, is_file, is_folder, path_exists, require_file
 from voxgraft.core.languages import canonical_language_code
+from voxgraft.data.folder import AudioStamp
 from voxgraft.data.manifest import MANIFEST_HEADER_KEY, MANIFEST_NAME, SourceProblem
 from voxgraft.data.subtitles import SUBTITLE_SUFFIXES
 from voxgraft.data.tables import (
@@ -34,7 +35,6 @@ from voxgraft.data.tables import (
 )
 
 __all__ = [
-    "AudioStamp",
     "ImportSource",
     "SourceScan",
     "compute_audio_stamps",
@@ -43,8 +43,6 @@ __all__ = [
     "sanitize_name",
 ]
 
-AudioStamp = tuple[int, int, str]
-"""Bytes, time of change in nanoseconds, and a hash of size and both ends of a sound."""
 SourceKind = Literal["subtitles", "list", "columns", "folder"]
 TABLE_SUFFIXES = (".csv", ".tsv", ".psv", ".jsonl")
 HASHED_EDGE_BYTES = 1 << 20

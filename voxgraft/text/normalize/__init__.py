@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 from voxgraft.core.languages import find_exemplar
 from voxgraft.text.normalize.base import NormalizedText, Normalizer, TextChange, TextNote, replay_changes
@@ -58,6 +59,7 @@ def build_text_rules(language: str, *, normalize: bool = True, fold_homophones: 
     return replace(rules, numbers=code, edition=num2words_fingerprint(words.code))
 
 
+@lru_cache(maxsize=64)
 def build_normalizer(language: str, *, fold_homophones: bool = False) -> Normalizer:
-    """The normaliser of a language."""
+    """The normalizer of a language. Cached: an import asks for it once per clip."""
     return build_text_rules(language, fold_homophones=fold_homophones).normalizer
