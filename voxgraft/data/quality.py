@@ -32,12 +32,11 @@ from voxgraft.config.data import QualitySettings
 from voxgraft.core import progress
 from voxgraft.core.errors import FileError, VoxgraftError
 from voxgraft.core.files import atomic_write, is_file, parse_json, read_lines
+from voxgraft.core.languages import is_syllabic_language
 from voxgraft.core.run import worker_pool
 from voxgraft.data.folder import DatasetFolder
 from voxgraft.data.manifest import ManifestClip, SourceProblem
 
-SYLLABIC_LANGUAGES = ("am", "ti", "gez", "gu", "hi", "km", "my", "ja", "zh", "ko", "ta", "te", "bn")
-"""Languages whose letters are mostly syllables, or whose marks count for little."""
 QUALITY_REASONS = frozenset(
     (
         *("too-short", "too-long", "too-slow", "too-fast", "silence", "long-pause", "noise", "clipping", "narrow-band"),
@@ -73,7 +72,7 @@ def apply_quality_checks(
 
 
 def _quality_reasons(own: ClipMetrics, language: str, settings: QualitySettings) -> list[str]:
-    syllabic = language.lower().partition("-")[0] in SYLLABIC_LANGUAGES
+    syllabic = is_syllabic_language(language)
     fastest = min(settings.fastest, settings.fastest_syllables) if syllabic else settings.fastest
     slowest = settings.slowest / 2 if syllabic else settings.slowest
     checks = {
