@@ -54,8 +54,8 @@ WORKER_EXIT_TIMEOUT_SECONDS = 30.0
 class ImportJournal:
     """What is known about one source: where it comes from, its clips so far, and whether it is done.
 
-    The file is JSON lines with one key each: `source`, `file`, `sounds`, `again`, then per clip `clip` and `sum`, at the
-    end `problem` and `done` (or `failed` and `failure`), and `published` once the manifest holds the clips.
+    The file is JSON lines with one key each: `source`, `file`, `sounds`, `again`, then per clip `clip` and `sum`, at
+    the end `problem` and `done` (or `failed` and `failure`), and `published` once the manifest holds the clips.
     """
 
     path: Path

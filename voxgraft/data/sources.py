@@ -363,7 +363,7 @@ def _is_voxgraft_manifest(path: Path) -> bool:
 def _language_in_name(
     subtitles: Path, films: Sequence[Path], others: Sequence[Path], language: str
 ) -> tuple[str, str] | None:
-    """The film's name and the language in `film.am.srt`. An unknown code, or one without a film, belongs to the name."""
+    """The film's name and the language in `film.am.srt`. An unknown code, or one without a film, is only a name."""
     if _find_media_beside(subtitles, subtitles.stem, films):
         return None
     for form in _LANGUAGE_SUFFIXES:
