@@ -19,9 +19,8 @@ import numpy as np
 from benchmarks.made_film import RATE_HZ, Film, make_film
 from benchmarks.made_talk import Pairing, make_talk, pairing
 from voxgraft.audio.vad import RollingAudioBuffer
-from voxgraft.data.captions import clean_cues, dedupe_rolling_captions
 from voxgraft.data.segment import AudioSegment, CutOptions, cut_segments
-from voxgraft.data.subtitles import parse_subtitles
+from voxgraft.data.subtitles import clean_cues, dedupe_rolling_captions, parse_subtitles
 from voxgraft.text.normalize import build_normalizer
 
 CLIPPED_SECONDS = 0.01

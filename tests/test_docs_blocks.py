@@ -37,7 +37,6 @@ NOT_RUN = {
     "voxgraft companion chatterbox --pip-flags=--find-links=/wheels": NETWORK,
     "voxgraft companion chatterbox --environment VENV": "needs the stock program",
     "voxgraft companion indextts2 --checkout '~/index-tts'": "needs the stock program's source",
-    "voxgraft data fetch recordings --language am --list addresses.txt": NETWORK,
     "voxgraft download chatterbox-multilingual": NETWORK,
     "voxgraft download chatterbox-multilingual models/chatterbox": NETWORK,
     "voxgraft download chatterbox-english '~/models/english'": NETWORK,

@@ -14,8 +14,8 @@ from benchmarks.made_film import RATE_HZ, amharic_sentences, speak
 from voxgraft.audio.files import write_clip_audio
 from voxgraft.config.data import DataSpeakersSettings
 from voxgraft.core.errors import VoxgraftError
+from voxgraft.data.manage import SpeakerEmbeddings, cluster_speakers, data_speakers
 from voxgraft.data.manifest import ManifestClip, read_manifest, write_manifest
-from voxgraft.data.speakers import SpeakerEmbeddings, cluster_speakers, data_speakers
 
 
 def _vectors(*sizes: int, spread: float, seed: int = 0) -> SpeakerEmbeddings:

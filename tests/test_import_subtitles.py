@@ -14,9 +14,19 @@ from hypothesis import strategies as st
 from voxgraft.audio import vad
 from voxgraft.audio.vad import FrameLevels, RollingAudioBuffer
 from voxgraft.core.errors import VoxgraftError
-from voxgraft.data.captions import SUNG, TWO_VOICES, clean_cues, dedupe_rolling_captions
 from voxgraft.data.segment import CutOptions, cut_segments
-from voxgraft.data.subtitles import Cue, CueFile, decode_text, parse_subtitles, read_encoded_text, read_subtitles
+from voxgraft.data.subtitles import (
+    SUNG,
+    TWO_VOICES,
+    Cue,
+    CueFile,
+    clean_cues,
+    decode_text,
+    dedupe_rolling_captions,
+    parse_subtitles,
+    read_encoded_text,
+    read_subtitles,
+)
 
 SRT = """1
 00:00:01,000 --> 00:00:02,500

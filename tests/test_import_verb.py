@@ -26,9 +26,8 @@ from voxgraft.config.data import (
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.data.folder import DatasetFolder
 from voxgraft.data.import_command import DataImportResult, compute_max_clip_seconds, data_import
-from voxgraft.data.manage import data_info, data_list, data_merge, data_remove
+from voxgraft.data.manage import data_info, data_list, data_merge, data_remove, data_speakers
 from voxgraft.data.manifest import ManifestClip, read_manifest
-from voxgraft.data.speakers import data_speakers
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -265,7 +265,7 @@ COMMANDS = (
     CliCommand(
         "data speakers",
         data.DataSpeakersSettings,
-        "voxgraft.data.speakers:data_speakers",
+        "voxgraft.data.manage:data_speakers",
         "Show who speaks in a dataset; tell voices apart, give speakers other names, or make two one.",
         positional=("dataset",),
     ),
@@ -284,16 +284,9 @@ COMMANDS = (
         positional=("dataset",),
     ),
     CliCommand(
-        "data fetch",
-        data.DataFetchSettings,
-        "voxgraft.data.fetch:data_fetch",
-        "Fetch media and captions by their addresses (needs yt-dlp).",
-        positional=("folder", "addresses"),
-    ),
-    CliCommand(
         "data text",
         commands.DataTextSettings,
-        "voxgraft.data.text_command:data_text",
+        "voxgraft.data.manage:data_text",
         "Write texts as they are said: numbers, dates, money and abbreviations in words. Changes no file.",
         positional=("text",),
     ),

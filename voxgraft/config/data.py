@@ -180,18 +180,3 @@ class DataSplitSettings(Settings):
     """What is never on two sides: recording, speaker, or stretch of a recording. auto: recording, or stretch if few."""
     seed: int = Field(1, ge=0, le=MAX_SEED)
     """The same seed gives the same split."""
-
-
-class DataFetchSettings(Settings):
-    """Media and captions by their addresses."""
-
-    folder: Path
-    """Folder that they are put into, ready for `data import`."""
-    addresses: tuple[str, ...] = ()
-    """Addresses of media files, of pages with media, or of lists of such pages."""
-    list: Path | None = None
-    """A file with an address on each line; a media file and its subtitles, parted by a space, on one."""
-    language: str = Field(pattern=LANGUAGE_PATTERN)
-    """Language of the captions that are wanted."""
-    automatic: bool = False
-    """Also take captions that a machine has written."""

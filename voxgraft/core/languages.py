@@ -1,4 +1,7 @@
-"""What languages are called in English, by their codes, for people who type the name. From CLDR; no torch here."""
+"""What is known about languages and scripts without a model: codes, English names, scripts, kinds of characters.
+
+Names and letters come from CLDR (`assets/exemplars.json`). No torch here.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,8 @@ def suggest_language_code(word: str, flag: str) -> str:
 
 
 # Two letters, then the three letters of the same language (ISO 639-1 and 639-2, both forms).
-_ISO_639_1_CODES = """aa aar|ab abk|ae ave|af afr|ak aka|am amh|an arg|ar ara|as asm|av ava|ay aym|az aze|ba bak|be bel|bg bul
+_ISO_639_1_CODES = """aa aar|ab abk|ae ave|af afr|ak aka|am amh|an arg|ar ara|as asm|av ava|ay aym|az aze|ba bak
+be bel|bg bul
 bi bis|bm bam|bn ben|bo bod tib|br bre|bs bos|ca cat|ce che|ch cha|co cos|cr cre|cs ces cze|cu chu|cv chv|cy cym wel
 da dan|de deu ger|dv div|dz dzo|ee ewe|el ell gre|en eng|eo epo|es spa|et est|eu eus baq|fa fas per|ff ful|fi fin|fj fij
 fo fao|fr fra fre|fy fry|ga gle|gd gla|gl glg|gn grn|gu guj|gv glv|ha hau|he heb iw|hi hin|ho hmo|hr hrv|ht hat
@@ -62,9 +66,14 @@ _CANONICAL_CODES = {
 _CANONICAL_CODES |= {code: code for code in _ISO_639_3_CODES.split()}
 
 
+def base_language(code: str) -> str:
+    """The code without script and region, in lower case: `am` for `am`, `am-ET` and `am_ET`."""
+    return code.lower().replace("_", "-").partition("-")[0]
+
+
 def canonical_language_code(word: str) -> str | None:
     """The shortest code of the language that a word is a code of, without its region; None if it is none."""
-    return _CANONICAL_CODES.get(word.lower().replace("_", "-").partition("-")[0])
+    return _CANONICAL_CODES.get(base_language(word))
 
 
 SHARED_SCRIPTS = frozenset({"Common", "Inherited"})
@@ -84,6 +93,14 @@ _SCRIPT_NAMES = (
     "Sundanese Syloti_Nagri Syriac Tagalog Tagbanwa Tai_Le Tai_Tham Tai_Viet Takri Tamil Tangsa Telugu Thaana Thai "
     "Tibetan Tifinagh Tirhuta Toto Vai Vithkuqi Wancho Warang_Citi Yezidi Yi"
 ).split()
+
+
+SYLLABIC_SCRIPTS = frozenset("Canadian_Aboriginal Cherokee Ethiopic Han Hangul Hiragana Katakana Vai Yi".split())
+"""Scripts in which a character is a syllable or more."""
+ABUGIDA_SCRIPTS = frozenset(
+    "Bengali Devanagari Gujarati Gurmukhi Kannada Khmer Malayalam Myanmar Oriya Sinhala Tamil Telugu".split()
+)
+"""Scripts in which a letter is a consonant with its vowel, and other vowels are marks: letters count like syllables."""
 _LAST_CODE_POINT = 0x323AF
 _SCRIPT_CODE_LENGTH = 4
 _MAX_WHOLE_SCRIPT = 20_000
@@ -194,6 +211,14 @@ def count_scripts(characters: Iterable[str]) -> dict[str, int]:
         if is_letter(character) and (script := script_of(character)) not in SHARED_SCRIPTS:
             counts[script] = counts.get(script, 0) + 1
     return dict(sorted(counts.items(), key=lambda item: -item[1]))
+
+
+@cache
+def is_syllabic_language(language: str) -> bool:
+    """Whether a letter of the language is about a syllable, by the script of most of its letters in CLDR."""
+    entry = find_exemplar(language) or find_exemplar(base_language(language))
+    scripts = count_scripts(entry.letters) if entry else {}
+    return next(iter(scripts), "") in SYLLABIC_SCRIPTS | ABUGIDA_SCRIPTS
 
 
 def printable_text(text: str) -> str:

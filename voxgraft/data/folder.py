@@ -1,6 +1,7 @@
-"""A dataset's folder: its manifest, its clips, and a journal for every source that was brought in.
+"""A dataset folder: `manifest.jsonl`, `clips/`, and under `imports/` one journal for each imported source.
 
-A source's journal grows clip by clip, so that an import that was killed goes on where it was. Cuts nothing.
+A journal grows clip by clip, so that an import that was killed resumes where it stopped. The module also holds the
+dataset's locks and its list of problems. It cuts no audio.
 """
 
 from __future__ import annotations
@@ -40,16 +41,22 @@ from voxgraft.data.manifest import (
 )
 
 CLIPS_FOLDER, IMPORTS_FOLDER, REMOVAL_FILE = "clips", "imports", ".removing"
+AudioStamp = tuple[int, int, str]
+"""Size in bytes, mtime in nanoseconds, and a hash of size and both ends of an audio file."""
+# No command changes these fields: clips that differ in one of them are different clips.
 _IDENTITY_FIELDS = ("audio", "recording", "text_as_found", "start", "end", "source")
-"""What no other verb changes of a clip: those who differ in it are two clips."""
 MAX_REMOVAL_BYTES = 1 << 30
+# Workers of an import that was killed notice the loss of their parent only after a while.
 WORKER_EXIT_TIMEOUT_SECONDS = 30.0
-"""How long processes of an import that was killed may take to notice."""
 
 
 @dataclass(slots=True)
 class ImportJournal:
-    """What is known of one source: where it comes from, its clips so far, and whether it is done."""
+    """What is known about one source: where it comes from, its clips so far, and whether it is done.
+
+    The file is JSON lines with one key each: `source`, `file`, `sounds`, `again`, then per clip `clip` and `sum`, at
+    the end `problem` and `done` (or `failed` and `failure`), and `published` once the manifest holds the clips.
+    """
 
     path: Path
     source: dict[str, Any] = field(default_factory=dict)
@@ -61,9 +68,9 @@ class ImportJournal:
     sums: dict[str, ClipChecksum] = field(default_factory=dict)
     """Size and checksum of the clips' files, by id; journals of older versions have none."""
     files: set[str] = field(default_factory=set)
-    """Names of the files, where the source is some of a folder's."""
-    sounds: dict[str, tuple[int, int, str] | None] | None = None
-    """Of a list: what its sounds held (`sources.sound_marks`). None in journals of older versions, which do not say."""
+    """File names, where the source is a part of a folder."""
+    sounds: dict[str, AudioStamp | None] | None = None
+    """Of a list: stamps of its audio files at import time. None in journals of older versions."""
     is_reimport: bool = False
     """Whether the manifest may hold clips of an earlier import of this source, which these replace."""
 
@@ -71,42 +78,49 @@ class ImportJournal:
     def recording(self) -> str:
         return self.path.stem
 
-    def find_changed_audio(self, now: Mapping[str, tuple[int, int, str] | None]) -> list[str]:
-        """Sounds that hold something else than when they were imported, or that were missing then. By content.
+    @property
+    def source_folder(self) -> Path:
+        """The folder that the file names of its problems are relative to."""
+        text = Path(str(self.source.get("text")))
+        return text if self.source.get("kind") == "folder" else text.parent
 
-        A sound that is missing now is not among them: its clip is there, and nobody needs the source any more.
+    def find_changed_audio(self, now: Mapping[str, AudioStamp | None]) -> list[str]:
+        """Audio files with other content than at import time, or that were missing then.
+
+        A file that is missing now is not among them: its clip exists, and the source is no longer needed.
         """
         if self.sounds is None:
             return []
-        before = {name: mark and mark[2] for name, mark in self.sounds.items()}
-        return [name for name, mark in now.items() if mark and name in before and before[name] != mark[2]]
+        before = {name: stamp and stamp[2] for name, stamp in self.sounds.items()}
+        return [name for name, stamp in now.items() if stamp and name in before and before[name] != stamp[2]]
 
     def begin(
         self,
         source: Mapping[str, Any],
         files: Iterable[str] = (),
-        sounds: Mapping[str, tuple[int, int, str] | None] | None = None,
+        sounds: Mapping[str, AudioStamp | None] | None = None,
         *,
         again: bool = False,
     ) -> None:
-        """Start anew."""
+        """Start a new journal in place of the old one."""
         self.source, self.files, self.sounds, self.is_reimport = dict(source), set(files), dict(sounds or {}), again
         self.clips, self.problems, self.ids, self.sums = [], [], set(), {}
         self.is_done = self.is_published = False
+        entries: list[Mapping[str, Any]] = [{"source": self.source}]
+        entries += [{"file": name} for name in sorted(self.files)]
+        entries += [{"sounds": self.sounds}] if self.sounds else []
+        entries += [{"again": True}] if again else []
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             part = self.path.with_name(f".{self.path.name}.part")
             with part.open("wb") as stream:
-                notes: list[Mapping[str, Any]] = [{"source": self.source}]
-                notes += [{"file": name} for name in sorted(self.files)]
-                notes += [{"sounds": self.sounds}] if self.sounds else []
-                _append_entries(stream, *notes, *([{"again": True}] if again else []))
+                _append_entries(stream, *entries)
             os.replace(part, self.path)
         except OSError as error:
             raise build_write_error(error, self.path) from None
 
     def add(self, clip: ManifestClip, written: ClipChecksum) -> None:
-        """Write down a clip whose file is there; one that is known gets the checksum of its new file."""
+        """Record a clip whose file is complete; a known clip gets the checksum of its new file."""
         entries: list[dict[str, Any]] = [{"sum": {clip.id: written.to_json()}}]
         if clip.id not in self.ids:
             self.clips.append(clip)
@@ -122,38 +136,33 @@ class ImportJournal:
                 yield clip
 
     def finish(self, problems: Iterable[SourceProblem]) -> None:
-        """Write down that all clips are there, and what was found wrong."""
+        """Record that all clips exist, and which problems were found."""
         self.problems = list(problems)
         self.is_done = True
         self._append(*({"problem": problem.to_json()} for problem in self.problems), {"done": len(self.clips)})
 
     def fail(self, problems: Iterable[SourceProblem]) -> None:
-        """Write down why the source could not be brought in this time."""
+        """Record why the source could not be imported this time."""
         self.problems = list(problems)
         self._append({"failed": len(self.problems)}, *({"failure": problem.to_json()} for problem in self.problems))
 
     def publish(self) -> None:
-        """Write down that the manifest has the clips."""
+        """Record that the manifest holds the clips."""
         self.is_published = True
         self._append({"published": True})
 
     def _append(self, *entries: Mapping[str, Any]) -> None:
         try:
             with self.path.open("r+b") as stream:
-                stream.truncate(_complete_length(stream))
-                stream.seek(0, os.SEEK_END)
+                # A kill can leave an unfinished last line. It must go before anything is written behind it.
+                end = stream.seek(0, os.SEEK_END)
+                if end and (stream.seek(end - 1), stream.read(1))[1] != b"\n":
+                    stream.seek(0)
+                    stream.truncate(stream.read().rfind(b"\n") + 1)
+                    stream.seek(0, os.SEEK_END)
                 _append_entries(stream, *entries)
         except OSError as error:
             raise build_write_error(error, self.path) from None
-
-
-def _complete_length(stream: IO[bytes]) -> int:
-    """How long a journal is without a last line that was not finished when its process was killed."""
-    end = stream.seek(0, os.SEEK_END)
-    if not end or (stream.seek(end - 1), stream.read(1))[1] == b"\n":
-        return end
-    stream.seek(0)
-    return stream.read().rfind(b"\n") + 1
 
 
 def _append_entries(stream: IO[bytes], *entries: Mapping[str, Any]) -> None:
@@ -163,13 +172,22 @@ def _append_entries(stream: IO[bytes], *entries: Mapping[str, Any]) -> None:
 
 
 def read_import_journal(path: Path) -> ImportJournal:
-    """A journal, without a last line that is not finished. Changes nothing: somebody may be writing to it."""
+    """A journal without an unfinished last line. Changes nothing: another process may be writing to it."""
     journal = ImportJournal(path)
     if not is_file(path):
         return journal
     found: list[SourceProblem] = []
     failures: list[SourceProblem] = []
-    for number, line in _complete_lines(path):
+    try:
+        with path.open("rb") as stream:
+            lines = [
+                (number, text)
+                for number, line in enumerate(stream, 1)
+                if line.endswith(b"\n") and (text := decode_utf8(line, path, number).strip())
+            ]
+    except OSError as error:
+        raise FileError("file-unreadable", f"{path.name}: {format_error_reason(error)}", where=path) from None
+    for number, line in lines:
         entry = parse_json(line, path)
         if not isinstance(entry, dict) or len(entry) != 1:
             raise FileError("manifest-line", f"line {number} of the journal is none of ours", where=path)
@@ -178,8 +196,15 @@ def read_import_journal(path: Path) -> ImportJournal:
             journal.source = value
         elif kind == "file" and isinstance(value, str):
             journal.files.add(value)
-        elif kind == "sounds" and isinstance(value, dict) and all(map(_is_audio_stamp, value.values())):
-            journal.sounds = {name: mark and (mark[0], mark[1], mark[2]) for name, mark in value.items()}
+        elif (
+            kind == "sounds"
+            and isinstance(value, dict)
+            and all(
+                stamp is None or (isinstance(stamp, list) and list(map(type, stamp)) == [int, int, str])
+                for stamp in value.values()
+            )
+        ):
+            journal.sounds = {name: stamp and (stamp[0], stamp[1], stamp[2]) for name, stamp in value.items()}
         elif kind == "clip":
             journal.clips.append(parse_manifest_line(json.dumps(value, ensure_ascii=False), path, number))
             journal.ids.add(journal.clips[-1].id)
@@ -188,7 +213,7 @@ def read_import_journal(path: Path) -> ImportJournal:
         elif kind in ("problem", "failure"):
             (found if kind == "problem" else failures).append(SourceProblem.from_json(value))
         elif kind == "failed":
-            failures = []
+            failures = []  # only those of the last attempt count
         elif kind not in ("done", "published", "again"):
             raise FileError("manifest-line", f"line {number} of the journal is none of ours", where=path)
         journal.is_done |= kind == "done"
@@ -198,25 +223,9 @@ def read_import_journal(path: Path) -> ImportJournal:
     return journal
 
 
-def _is_audio_stamp(value: object) -> bool:
-    """Whether a value is what a journal notes of a sound: size, time and hash, or nothing of one that was missing."""
-    return value is None or (isinstance(value, list) and list(map(type, value)) == [int, int, str])
-
-
-def _complete_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Lines with their numbers, all but a last one that has no end."""
-    try:
-        with path.open("rb") as stream:
-            for number, line in enumerate(stream, 1):
-                if line.endswith(b"\n") and (text := decode_utf8(line, path, number).strip()):
-                    yield number, text
-    except OSError as error:
-        raise FileError("file-unreadable", f"{path.name}: {format_error_reason(error)}", where=path) from None
-
-
 @dataclass(frozen=True, slots=True)
 class DatasetFolder:
-    """A folder with a manifest, or one that shall become one."""
+    """A folder with a manifest, or one that will become one."""
 
     folder: Path
 
@@ -233,7 +242,7 @@ class DatasetFolder:
         return is_file(self.manifest)
 
     def clips(self) -> Iterator[ManifestClip]:
-        """Clips of the manifest, none where there is none yet."""
+        """Clips of the manifest; none if there is no manifest yet."""
         return read_manifest(self.manifest) if self.has_manifest else iter(())
 
     def journal_path(self, recording: str) -> Path:
@@ -244,11 +253,11 @@ class DatasetFolder:
         return [read_import_journal(path) for path in sorted((self.folder / IMPORTS_FOLDER).glob("*.jsonl"))]
 
     def clip_path(self, recording: str, clip_id: str, ending: str) -> str:
-        """Where a clip's sound lies, from the folder."""
+        """Path of a clip's audio, relative to the folder."""
         return f"{CLIPS_FOLDER}/{recording}/{clip_id}.{ending}"
 
     def reserved_names(self, clips: Iterable[ManifestClip]) -> set[str]:
-        """Names that a new source may not have: its clips would get ids or files of others."""
+        """Names that a new source must not have: its clips would get ids or files of others."""
         names = {path.stem for path in (self.folder / IMPORTS_FOLDER).glob("*.jsonl")}
         names |= {path.name for path in (self.folder / CLIPS_FOLDER).glob("*")}
         for clip in clips:
@@ -256,26 +265,32 @@ class DatasetFolder:
         return names - {""}
 
     def reconcile_published(self) -> None:
-        """Note as published what the manifest has already: the process was killed just before it could."""
+        """Mark journals as published whose clips the manifest already holds: the process was killed in between."""
         waiting = [journal for journal in self.journals() if journal.is_done and not journal.is_published]
-        there = {clip.id: clip for clip in self.clips()} if waiting else {}
+        manifest = {clip.id: clip for clip in self.clips()} if waiting else {}
         for journal in waiting:
-            if journal.clips and all(_is_same_clip(there.get(clip.id), clip, journal) for clip in journal.clips):
+            # Clips of an earlier import have the same ids: there the content must agree too.
+            extra = ("text", "speaker", "language", "seconds") if journal.is_reimport else ()
+            names = (*_IDENTITY_FIELDS, *extra)
+            if journal.clips and all(
+                clip.id in manifest and all(getattr(manifest[clip.id], name) == getattr(clip, name) for name in names)
+                for clip in journal.clips
+            ):
                 journal.publish()
 
     def publish(self) -> int:
-        """Put the clips of every finished source that are not there yet into the manifest; gives their number."""
+        """Add the clips of every finished source to the manifest; returns the number of new clips."""
         self.reconcile_published()
         fresh = [journal for journal in self.journals() if journal.is_done and not journal.is_published]
         if not fresh and self.has_manifest:
             return 0
-        there = list(self.clips())
+        clips = list(self.clips())
         again = [journal for journal in fresh if journal.is_reimport]
-        before = {clip.id: clip for journal in again for clip in self.clips_of(journal.recording, there)}
-        there = [clip for clip in there if clip.id not in before]
-        known = {clip.id: clip for clip in there}
-        new = [_carry_over_decisions(before.get(clip.id), clip) for journal in fresh for clip in journal.clips]
-        for clip in new:
+        before = {clip.id: clip for journal in again for clip in self.clips_of(journal.recording, clips)}
+        clips = [clip for clip in clips if clip.id not in before]
+        known = {clip.id: clip for clip in clips}
+        new = []
+        for clip in (clip for journal in fresh for clip in journal.clips):
             if clip.id in known:
                 found = (
                     f"{clip.id} of {clip.source} has the id of another clip, which comes from {known[clip.id].source}"
@@ -284,7 +299,14 @@ class DatasetFolder:
                     f"rename the file, remove {clip.recording} from {self.folder / IMPORTS_FOLDER}, and import again."
                 )
                 raise FileError("manifest-double-id", found, where=self.manifest, cure=cure)
-        write_manifest(self.manifest, [*there, *new])
+            if (old := before.get(clip.id)) is not None:
+                # The split is kept; what a person or a report decided is kept only where the clip did not change.
+                same = (old.text, old.seconds, old.text_as_found) == (clip.text, clip.seconds, clip.text_as_found)
+                decided = {"rejected": old.rejected, "taken_back": old.taken_back} if same else {}
+                clip = replace(clip, split=old.split, other=old.other, **decided)  # type: ignore[arg-type]
+            new.append(clip)
+        # Manifest first, then files, then journals: after a kill in between, every listed clip still has its file.
+        write_manifest(self.manifest, [*clips, *new])
         files = {clip.audio for clip in new}
         for clip in before.values():
             if clip.audio not in files and self._is_own(clip.audio):
@@ -294,13 +316,14 @@ class DatasetFolder:
         return sum(clip.id not in before for clip in new)
 
     def clips_of(self, source: str, clips: Iterable[ManifestClip]) -> list[ManifestClip]:
-        """Those clips that come from a source, by the folder that their sound lies in."""
+        """Clips of one source, recognized by the folder of their audio."""
         return [clip for clip in clips if clip.audio.startswith(f"{CLIPS_FOLDER}/{source}/")]
 
     def remove(self, going: Sequence[ManifestClip], staying: Sequence[ManifestClip]) -> list[str]:
-        """Take clips out, and sources of which nothing stays, which can be brought in again. Gives the files left.
+        """Remove clips, and journals of sources of which nothing stays (they can be imported again).
 
-        Only files among our own clips go. Killed at any instant it is done before the next change, or was never begun.
+        Returns audio files that were left because they lie outside of our clips. A note is written first: after a kill
+        the removal is completed before the next change, or was never begun.
         """
         gone, kept = {clip.id for clip in going}, {clip.id for clip in staying}
         sources = [journal.recording for journal in self.journals() if journal.ids & gone and not journal.ids & kept]
@@ -322,31 +345,28 @@ class DatasetFolder:
                 else:
                     left.append(audio)
             for name in note["sources"]:
-                self._forget(name)
+                path = self.folder / CLIPS_FOLDER / name
+                for part in path.glob(".*.part"):
+                    delete_file(part)
+                with contextlib.suppress(OSError):  # files of others lie there
+                    path.rmdir()
+                delete_file(self.journal_path(name))
         delete_file(self.folder / REMOVAL_FILE)
         return left
 
     def _is_own(self, audio: str) -> bool:
-        """Whether a sound lies among our clips; one that a manifest has from elsewhere is not ours to delete."""
+        """Whether an audio file lies in `clips/`. Files elsewhere are not ours to delete."""
         return (self.folder / CLIPS_FOLDER).resolve() in (self.folder / audio).parent.resolve().parents
-
-    def _forget(self, recording: str) -> None:
-        """Remove a source's journal, and its folder if nothing of others lies there."""
-        path = self.folder / CLIPS_FOLDER / recording
-        for part in path.glob(".*.part"):
-            delete_file(part)
-        with contextlib.suppress(OSError):
-            path.rmdir()
-        delete_file(self.journal_path(recording))
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Nobody else changes the dataset inside the block; an error if somebody does already."""
+        """Exclusive access to the dataset; an error if another process has it."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise build_write_error(error, self.folder) from None
         with _file_lock(self.folder / ".lock", shared=False, seconds=0.0):
+            # Workers hold a shared lock while they write. Wait until those of a killed import are gone.
             with _file_lock(self.folder / ".workers", shared=False, seconds=WORKER_EXIT_TIMEOUT_SECONDS):
                 pass
             if is_file(self.folder / REMOVAL_FILE):
@@ -355,27 +375,13 @@ class DatasetFolder:
 
     @contextlib.contextmanager
     def worker_lock(self) -> Iterator[None]:
-        """What every process holds that writes clips, so that one that has lost its parent is seen."""
+        """Held by every process that writes clips, so that one that outlives its parent is noticed."""
         with _file_lock(self.folder / ".workers", shared=True, seconds=WORKER_EXIT_TIMEOUT_SECONDS):
             yield
 
 
-def _is_same_clip(one: ManifestClip | None, other: ManifestClip, journal: ImportJournal) -> bool:
-    names = (*_IDENTITY_FIELDS, "text", "speaker", "language", "seconds") if journal.is_reimport else _IDENTITY_FIELDS
-    return one is not None and all(getattr(one, name) == getattr(other, name) for name in names)
-
-
-def _carry_over_decisions(before: ManifestClip | None, clip: ManifestClip) -> ManifestClip:
-    """A clip that was imported again, with its side; one that did not change also with all that was decided of it."""
-    if before is None:
-        return clip
-    same = (before.text, before.seconds, before.text_as_found) == (clip.text, clip.seconds, clip.text_as_found)
-    kept = {"rejected": before.rejected, "taken_back": before.taken_back} if same else {}
-    return replace(clip, split=before.split, other=before.other, **kept)  # type: ignore[arg-type]
-
-
 def delete_file(path: Path) -> None:
-    """Remove a file, if it is there."""
+    """Delete a file if it exists."""
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
@@ -383,7 +389,7 @@ def delete_file(path: Path) -> None:
 
 
 def open_dataset_folder(folder: Path) -> DatasetFolder:
-    """A dataset that is there."""
+    """Open an existing dataset."""
     dataset = DatasetFolder(require_folder(folder))
     if not dataset.has_manifest:
         raise FileError("dataset-missing", f"{folder.name} holds no {MANIFEST_NAME}", where=folder)
@@ -392,10 +398,10 @@ def open_dataset_folder(folder: Path) -> DatasetFolder:
 
 @contextlib.contextmanager
 def _file_lock(path: Path, *, shared: bool, seconds: float) -> Iterator[None]:
-    """A lock that the system gives up by itself when its process ends, however it ends."""
+    """An flock: the operating system releases it when the process ends, however it ends."""
     try:
         import fcntl
-    except ImportError:  # no such locks on this system: two imports at once are then the user's matter
+    except ImportError:  # Windows has no flock: the user must not start two imports at once
         yield
         return
     try:
@@ -418,45 +424,49 @@ def _file_lock(path: Path, *, shared: bool, seconds: float) -> Iterator[None]:
 
 
 def find_missing_audio(dataset: DatasetFolder) -> Iterator[ManifestClip]:
-    """Clips whose sound file is not there."""
+    """Clips whose audio file is missing."""
     for clip in dataset.clips():
         if not is_file(clip.resolve_audio(dataset.folder)):
             yield clip
 
 
 PROBLEMS_FILE = "problems.jsonl"
+# In the folder of the journals, with a name that no journal has.
 SCAN_PROBLEMS_FILE = ".found"
-"""In the folder of the journals, and none of them."""
 MAX_SHOWN_PROBLEMS = 12
 SHOWN_NOTE_CODES = ("table-duplicate",)
-"""Notes about which a user can do something."""
+"""Notes that a user can act on."""
 
 
 def collect_problems(dataset: DatasetFolder) -> list[SourceProblem]:
-    """Everything that is known, of every import so far, with whole paths: every list may be called metadata.csv."""
-    kept = []
-    for journal in dataset.journals():
-        text = Path(str(journal.source.get("text")))
-        folder = text if journal.source.get("kind") == "folder" else text.parent
-        kept += [replace(problem, file=str(folder / problem.file)) for problem in journal.problems]
-    return list(dict.fromkeys((*kept, *_read_scan_problems(dataset))))
+    """All known problems of all imports, with absolute paths: every list may be called metadata.csv."""
+    found = [
+        replace(problem, file=str(journal.source_folder / problem.file))
+        for journal in dataset.journals()
+        for problem in journal.problems
+    ]
+    return list(dict.fromkeys((*found, *_read_scan_problems(dataset))))
 
 
 def store_scan_problems(
     dataset: DatasetFolder, places: Sequence[Path], problems: Iterable[SourceProblem]
 ) -> list[SourceProblem]:
-    """Note what was found in places while looking for sources, instead of what was found in them before."""
-    looked = [os.path.abspath(place) for place in places]
+    """Store the problems of a search for sources; they replace those of earlier searches in the same places."""
+    searched = [os.path.abspath(place) for place in places]
     now = [replace(problem, file=os.path.abspath(problem.file)) for problem in problems]
-    before = [
-        problem for problem in _read_scan_problems(dataset) if not any(_is_under(problem.file, one) for one in looked)
+    elsewhere = [
+        problem
+        for problem in _read_scan_problems(dataset)
+        if not any(
+            problem.file == place or problem.file.startswith(place.rstrip(os.sep) + os.sep) for place in searched
+        )
     ]
-    _write_problems_jsonl(dataset.folder / IMPORTS_FOLDER / SCAN_PROBLEMS_FILE, dict.fromkeys((*before, *now)))
+    _write_problems_jsonl(dataset.folder / IMPORTS_FOLDER / SCAN_PROBLEMS_FILE, dict.fromkeys((*elsewhere, *now)))
     return now
 
 
 def write_problems_file(dataset: DatasetFolder) -> None:
-    """Write `problems.jsonl` anew, each problem with its cure."""
+    """Rewrite `problems.jsonl`, each problem with its cure."""
     known = collect_problems(dataset)
     _write_problems_jsonl(
         dataset.folder / PROBLEMS_FILE, [replace(problem, cure=problem.finding().cure) for problem in known]
@@ -464,7 +474,7 @@ def write_problems_file(dataset: DatasetFolder) -> None:
 
 
 def format_problems(problems: Sequence[SourceProblem], file: Path) -> list[Line]:
-    """The worst problems in full, some of each kind, and how many there are of each kind."""
+    """The worst problems in full, some of each kind, and the number of each kind."""
     if not problems:
         return ["every line of the sources was used"]
     order = {"error": 0, "warning": 1, "note": 2}
@@ -487,10 +497,6 @@ def _read_scan_problems(dataset: DatasetFolder) -> list[SourceProblem]:
     if not is_file(path) or path.stat().st_size == 0:
         return []
     return [SourceProblem.from_json(parse_json(line, path)) for _, line in read_lines(path)]
-
-
-def _is_under(file: str, place: str) -> bool:
-    return file == place or file.startswith(place.rstrip(os.sep) + os.sep)
 
 
 def _write_problems_jsonl(path: Path, problems: Iterable[SourceProblem]) -> None:

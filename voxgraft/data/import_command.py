@@ -1,4 +1,8 @@
-"""Brings many sources into a dataset: names that do not collide, several processes, one manifest at the end."""
+"""The command `data import`: plan which sources to import, run them in several processes, publish one manifest.
+
+One source is imported by `data/importer`. Sources that changed since their import are refused, kept or imported again,
+as the `ReimportPolicy` says. `preview_import` makes the same plan without doing anything, for the pipeline.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +26,7 @@ from voxgraft.core.run import worker_pool
 from voxgraft.data.folder import (
     MAX_SHOWN_PROBLEMS,
     PROBLEMS_FILE,
+    AudioStamp,
     DatasetFolder,
     ImportJournal,
     format_problems,
@@ -32,7 +37,6 @@ from voxgraft.data.importer import ImportOptions, ImportTask, SourceImportResult
 from voxgraft.data.manifest import REFUSAL_CODES, SourceProblem
 from voxgraft.data.segment import CutOptions
 from voxgraft.data.sources import (
-    AudioStamp,
     ImportSource,
     compute_audio_stamps,
     compute_source_fingerprint,
@@ -40,33 +44,33 @@ from voxgraft.data.sources import (
 )
 from voxgraft.models import get_family
 
+# Clips with the same text count as one clip within this difference: two people need different times for a sentence.
 SAME_SECONDS = 0.1
-"""Clips with the same text are taken for one clip within this difference: two people need different times for it."""
+# From this share of the smaller source, and this number of clips, a source is taken for a copy of another.
 DOUBLED_SHARE, DOUBLED_CLIPS = 0.5, 3
-"""From this share of the smaller source, and this number of clips, a source is taken for another one again."""
 
 
 @dataclass(slots=True)
 class ImportResult:
-    """What an import has done."""
+    """What an import did."""
 
     source_results: list[SourceImportResult] = field(default_factory=list)
     known: list[str] = field(default_factory=list)
-    """Recordings that were there already, unchanged."""
+    """Recordings that were imported before and did not change."""
     problems: list[SourceProblem] = field(default_factory=list)
-    """Of sources that were not begun; the others have theirs."""
+    """Problems of sources that were not started; the others have their own."""
     kept: list[SourceProblem] = field(default_factory=list)
-    """Of sources that have changed and whose clips stay as they are, as was asked for."""
+    """Sources that changed and whose clips stay as they are, as requested."""
     refused: list[str] = field(default_factory=list)
-    """Sources that have changed; nobody has said what is to be done about it."""
+    """Sources that changed, without an option that says what to do."""
     new_clips: int = 0
     journals: list[ImportJournal] = field(default_factory=list)
-    """Of all these sources, as they are afterwards."""
+    """Journals of all these sources after the import."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportLoss:
-    """How much of some sources gave no clip, though it should have."""
+    """How much of some sources gave no clip although it should have."""
 
     lines: int = 0
     of_lines: int = 0
@@ -76,7 +80,7 @@ class ImportLoss:
 
     @property
     def share(self) -> float:
-        """The larger one of the share of lines and the share of whole sources."""
+        """The larger of the share of lines and the share of whole sources."""
         return max(self.lines / max(1, self.of_lines), self.sources / max(1, self.of_sources))
 
     def __str__(self) -> str:
@@ -86,7 +90,7 @@ class ImportLoss:
 
 
 def compute_import_loss(journals: Sequence[ImportJournal], found: Iterable[SourceProblem] = ()) -> ImportLoss:
-    """What was left out of sources, by their journals, and of files that no source was made of."""
+    """What was left out of sources, by their journals, and of files that belong to no source."""
     failed = sum(not journal.is_done for journal in journals)
     problems = [problem for journal in journals if journal.is_done for problem in journal.problems]
     lines = sum(problem.loses_clip for problem in (*problems, *found))
@@ -95,14 +99,14 @@ def compute_import_loss(journals: Sequence[ImportJournal], found: Iterable[Sourc
 
 @dataclass(frozen=True, slots=True)
 class ReimportPolicy:
-    """When a source that is there already is imported again."""
+    """When a source that was imported before is imported again."""
 
     changed: bool = False
-    """Whether sources that have changed, or that other options would cut differently, are imported again."""
+    """Whether sources that changed, or that other options would cut differently, are imported again."""
     keep: bool = False
-    """Whether else their clips are used as they are, and it is no error."""
+    """Whether otherwise their clips are used as they are, without an error."""
     asked: frozenset[str] | None = None
-    """Options that were given by hand: others than those of the first import must be known, not ignored. None: all."""
+    """Explicitly given options: a difference to the first import is reported, not ignored. None: all."""
     cure: str = "run the same command again with --reimport."
 
 
@@ -110,10 +114,10 @@ def import_sources(
     dataset: DatasetFolder,
     sources: Sequence[ImportSource],
     options: ImportOptions,
-    workers: int = 0,
-    policy: ReimportPolicy = ReimportPolicy(),  # noqa: B008 (frozen)
+    workers: int,
+    policy: ReimportPolicy,
 ) -> ImportResult:
-    """Bring sources in and write the manifest anew. What an import that was killed has left is used.
+    """Import sources and rewrite the manifest. Uses what an import that was killed has left.
 
     The caller holds the dataset's lock.
     """
@@ -121,87 +125,77 @@ def import_sources(
     dataset.reconcile_published()
     tasks = _plan_import_tasks(dataset, sources, options, policy, done, verify=True)
     with progress.progress_task("importing sources", len(tasks)) as advance:
-        for brought in _run_import_tasks(dataset, tasks, options, workers or os.cpu_count() or 1):
-            done.source_results.append(brought)
+        for result in _run_import_tasks(dataset, tasks, options, workers or os.cpu_count() or 1):
+            done.source_results.append(result)
             advance(1)
-    done.source_results.sort(key=lambda brought: brought.recording)
+    done.source_results.sort(key=lambda result: result.recording)
     done.new_clips = dataset.publish()
     own = {*(task.recording for task in tasks), *done.known, *done.refused}
     done.journals = [journal for journal in dataset.journals() if journal.recording in own]
     return done
 
 
-@dataclass(frozen=True, slots=True)
-class Doubled:
-    """A new source with clips that another source of the dataset has as well."""
-
-    new: str
-    old: str
-    same: int
-    clips: int
-    """Clips of the new source."""
+DoubledSource = tuple[str, str, int, int]
+"""A new source, an older one that has the same clips, how many of them are the same, and the new one's clips."""
 
 
-def doubled_sources(dataset: DatasetFolder, brought: Iterable[SourceImportResult]) -> list[Doubled]:
-    """Pairs of sources that look like one: a folder that was renamed and mended is a new source beside its old clips.
+def doubled_sources(dataset: DatasetFolder, results: Iterable[SourceImportResult]) -> list[DoubledSource]:
+    """Pairs of sources that look like one, such as a folder that was renamed and imported once more.
 
-    A clip is the same if its file is, or if its text and nearly its length are (a sound that was cleaned).
+    Clips are the same if their files are, or if their text and nearly their length are (the audio was cleaned).
     """
-    new = {one.recording for one in brought if one.clips and not one.failed}
+    new = {one.recording for one in results if one.clips and not one.failed}
     if not new:
         return []
-    there = {clip.id for clip in dataset.clips()}
-    journals = [journal for journal in dataset.journals() if journal.ids & there]
-    clips = {journal.recording: [clip for clip in journal.clips if clip.id in there] for journal in journals}
+    published = {clip.id for clip in dataset.clips()}
+    journals = [journal for journal in dataset.journals() if journal.ids & published]
+    clips = {journal.recording: [clip for clip in journal.clips if clip.id in published] for journal in journals}
     sums = {journal.recording: journal.sums for journal in journals}
+    # Lengths in steps of half the tolerance: equal or neighbouring steps are within it.
+    step = SAME_SECONDS / 2
     holders: dict[Hashable, set[str]] = defaultdict(set)
     for name, own in clips.items():
         for clip in own:
-            place = _length_class(clip.seconds)
+            place = round(clip.seconds / step)
             for key in (sums[name].get(clip.id), *((clip.text, at) for at in (place - 1, place, place + 1))):
                 holders[key].add(name)
     shared: Counter[tuple[str, str]] = Counter()
     for name in sorted(new & clips.keys()):
         for clip in clips[name]:
-            written, spoken = sums[name].get(clip.id), (clip.text, _length_class(clip.seconds))
+            written, spoken = sums[name].get(clip.id), (clip.text, round(clip.seconds / step))
             shared.update((name, old) for old in (holders[written] if written else set()) | holders[spoken])
     found = []
     for (name, old), same in sorted(shared.items()):
         least = max(DOUBLED_CLIPS, DOUBLED_SHARE * min(len(clips[name]), len(clips[old])))
         # Of two sources that are both new the second is the copy.
         if name != old and same >= least and (old not in new or old < name):
-            found.append(Doubled(name, old, same, len(clips[name])))
+            found.append((name, old, same, len(clips[name])))
     return found
-
-
-def _length_class(seconds: float) -> int:
-    """Lengths of neighbouring classes differ by `SAME_SECONDS` at most."""
-    return round(seconds / (SAME_SECONDS / 2))
 
 
 @dataclass(slots=True)
 class ImportPreview:
-    """What an import would do to a dataset, by the names of the sources."""
+    """What an import would do, by the names of the sources."""
 
     new: list[str] = field(default_factory=list)
     """Sources that were never imported, or that were not finished."""
     failed: list[str] = field(default_factory=list)
-    """Sources that could not be imported, and that have not changed since."""
+    """Sources that could not be imported and have not changed since."""
     again: list[str] = field(default_factory=list)
     """Sources that would be imported again."""
     problems: list[SourceProblem] = field(default_factory=list)
-    """What it would complain of: sources that have changed, or that cannot be read."""
+    """What it would refuse: sources that changed or cannot be read."""
     kept: list[SourceProblem] = field(default_factory=list)
-    """Sources that have changed and are not imported again."""
+    """Sources that changed and would not be imported again."""
 
 
 def preview_import(
     dataset: DatasetFolder,
     sources: Sequence[ImportSource],
     options: ImportOptions,
-    policy: ReimportPolicy = ReimportPolicy(),  # noqa: B008 (frozen)
+    policy: ReimportPolicy,
 ) -> ImportPreview:
-    """What an import would bring in, or complain of. Changes nothing. The dataset must not be at work."""
+    """What an import would do. Changes nothing. An error if another process works on the dataset."""
     seen, found = ImportResult(), ImportPreview()
     with dataset.locked():
         tasks = _plan_import_tasks(dataset, sources, options, policy, seen)
@@ -228,7 +222,7 @@ def _plan_import_tasks(
     *,
     verify: bool = False,
 ) -> list[ImportTask]:
-    """Sources that are to be brought in, each under a name of its own.
+    """The sources to import, each under its own name.
 
     `verify` reads every clip file and adds the sources whose clips are damaged or missing.
     """
@@ -249,19 +243,22 @@ def _plan_import_tasks(
             done.known.append(tasks[mark].recording)
             continue
         if journal is None:
-            name = _free_source_name(source.name, taken)
+            lower = {other.lower() for other in taken}  # some file systems ignore case
+            number, name = 2, source.name
+            while name.lower() in lower:
+                name, number = f"{source.name}-{number}", number + 1
             taken.add(name)
             tasks[mark] = ImportTask(source, name, mark, sounds)
             continue
         problem = _find_source_change(source, journal, mark, sounds, options, again)
         if journal.is_published and problem is None:
             done.known.append(journal.recording)
-            # Clips that were removed from the manifest are not missed.
+            # Clips that a user removed from the manifest are not missing.
             damaged = {clip.id for clip in journal.damaged(dataset.folder)} & ids if verify else set()
             if damaged:
                 tasks[mark] = ImportTask(source, journal.recording, mark, sounds, damaged=frozenset(damaged))
         elif not journal.is_published or again.changed or not journal.clips:
-            journals.remove(journal)  # no other source may take it as well
+            journals.remove(journal)  # no second source may take it
             marks.pop(str(journal.source.get("fingerprint")), None)
             before = dataset.clips_of(journal.recording, clips)
             tasks[mark] = ImportTask(source, journal.recording, mark, sounds, tuple(before))
@@ -281,7 +278,7 @@ def _find_source_change(
     options: ImportOptions,
     again: ReimportPolicy,
 ) -> SourceProblem | None:
-    """Why a source, or how it is asked for, is not what it was when it was imported; None: it is the same."""
+    """How a source or its options differ from those at import time; None if they are the same."""
     name, was = source.text.name, f"was imported as {journal.recording}"
     if str(journal.source.get("fingerprint")) != mark:
         what = "its text" if source.kind == "list" else "its text or its sound"
@@ -301,7 +298,7 @@ def _find_source_change(
 
 
 def _find_moved_journal(source: ImportSource, journals: Iterable[ImportJournal]) -> ImportJournal | None:
-    """The source that lay in the same place and was another; after a move, in a place of that name that is gone."""
+    """The journal of the source in the same place with other content; else of a place of that name that is gone."""
     place, files = source.to_json(), {path.name for path in source.files}
     alike = [
         journal
@@ -315,15 +312,6 @@ def _find_moved_journal(source: ImportSource, journals: Iterable[ImportJournal])
     places = [(journal, Path(str(journal.source.get("text")))) for journal in alike]
     moved = [journal for journal, path in places if path.parts[-2:] == name and not path_exists(path)]
     return moved[0] if len(moved) == 1 else None
-
-
-def _free_source_name(name: str, taken: set[str]) -> str:
-    """The name, with a number behind it where another source has it."""
-    lower = {other.lower() for other in taken}  # some file systems know no difference
-    number, free = 2, name
-    while free.lower() in lower:
-        free, number = f"{name}-{number}", number + 1
-    return free
 
 
 def _run_import_tasks(
@@ -347,15 +335,15 @@ def _run_import_task(dataset: DatasetFolder, options: ImportOptions, task: Impor
 
 
 DEFAULT_MAX_CLIP_SECONDS = 15.0
+# Of a family's maximum number of codes: a clip's codes come after a prompt and a text.
 MAX_CODES_SHARE = 0.8
-"""Of what a family can hear at most: a clip's codes stand behind a prompt and a text."""
 ASSUMED_VOCABULARY_SIZE = 1_000
 MAX_SPEAKERS_SHOWN = 6
 
 
 @dataclass(frozen=True, slots=True)
 class DataImportResult:
-    """What was brought in, and every line that was not."""
+    """What was imported, and every line that was not."""
 
     dataset: Path
     done: ImportResult
@@ -364,25 +352,12 @@ class DataImportResult:
     """Clips of the whole dataset that can be used."""
     left_out: ImportLoss = field(default_factory=ImportLoss)
     max_left_out: float = 1.0
-    doubled: tuple[Doubled, ...] = ()
+    doubled: tuple[DoubledSource, ...] = ()
 
     @property
     def exit_code(self) -> int:
         """1 if nothing can be used, if something was not done as asked, or if too much was left out."""
         return int(any(item.level == "error" for item in self.findings()))
-
-    def _locate_problems(self) -> list[SourceProblem]:
-        """Problems with the whole path of their file: every list may be called metadata.csv."""
-        folders = {}
-        for journal in self.done.journals:
-            text = Path(str(journal.source.get("text")))
-            folders[journal.recording] = text if journal.source.get("kind") == "folder" else text.parent
-        placed = {
-            problem: replace(problem, file=str(folders.get(one.recording, Path()) / problem.file))
-            for one in self.done.source_results
-            for problem in one.problems
-        }
-        return [placed.get(problem, problem) for problem in self.problems]
 
     def findings(self) -> list[Finding]:
         """What is wrong with the import as a whole."""
@@ -395,33 +370,27 @@ class DataImportResult:
         elif self.left_out.share > self.max_left_out:
             expected = f"at most {self.max_left_out:.0%} (--max-left-out)"
             found.append(finding("import-left-out", str(self.left_out), expected=expected, where=self.dataset))
-        return [*found, *self._doubled(), *self._digits()]
-
-    def _doubled(self) -> list[Finding]:
-        """Sources that look like others which were renamed."""
-        if not self.doubled:
-            return []
-        told = [
-            f"{one.same:,} of {pluralize(one.clips, 'clip')} of {one.new} are in {one.old} too" for one in self.doubled
-        ]
-        names = dict.fromkeys(one.old for one in self.doubled)
-        flags = " ".join(f"--recording {shlex.quote(name)}" for name in names)
-        cure = (
-            f"if {format_names([one.new for one in self.doubled])} replaces {format_names([*names])}, remove the older clips: "
-            f"`voxgraft data remove {shlex.quote(str(self.dataset))} {flags}`. "
-            "If two people read the same sentences, there is nothing to do."
-        )
-        return [finding("source-doubled", format_names(told), where=self.dataset, cure=cure)]
-
-    def _digits(self) -> list[Finding]:
-        """Digits that stay in the texts, since nobody knows how they are said in the language."""
+        if self.doubled:
+            copied = [
+                f"{same:,} of {pluralize(clips, 'clip')} of {new} are in {old} too"
+                for new, old, same, clips in self.doubled
+            ]
+            names = dict.fromkeys(old for _, old, *_ in self.doubled)
+            flags = " ".join(f"--recording {shlex.quote(name)}" for name in names)
+            copies = format_names([new for new, *_ in self.doubled])
+            cure = (
+                f"if {copies} replaces {format_names([*names])}, remove the older clips: "
+                f"`voxgraft data remove {shlex.quote(str(self.dataset))} {flags}`. "
+                "If two people read the same sentences, there is nothing to do."
+            )
+            found.append(finding("source-doubled", format_names(copied), where=self.dataset, cure=cure))
+        # Digits stay in the text where no rule says how the language reads them.
         used = [clip for one in self.done.journals for clip in one.clips if clip.is_used]
-        left = [clip.text for clip in used if any(map(str.isdecimal, clip.text))]
-        if not left:
-            return []
-        shown = next(word for word in left[0].split() if any(map(str.isdecimal, word)))
-        told = f"{len(left):,} of {pluralize(len(used), 'text')} keep digits, the first {shown!r:.40}"
-        return [finding("text-digits", told, where=self.dataset)]
+        if left := [clip.text for clip in used if any(map(str.isdecimal, clip.text))]:
+            shown = next(word for word in left[0].split() if any(map(str.isdecimal, word)))
+            kept = f"{len(left):,} of {pluralize(len(used), 'text')} keep digits, the first {shown!r:.40}"
+            found.append(finding("text-digits", kept, where=self.dataset))
+        return found
 
     def to_json(self) -> dict[str, Any]:
         recordings = [
@@ -441,7 +410,7 @@ class DataImportResult:
             "known": self.done.known,
             "used_clips": self.used,
             "left_out": round(self.left_out.share, 4),
-            "doubled": [{"new": one.new, "old": one.old, "same": one.same} for one in self.doubled],
+            "doubled": [{"new": new, "old": old, "same": same} for new, old, same, _ in self.doubled],
             "speakers": {one.recording: list(one.speakers) for one in self.done.source_results},
             "problems": [problem.to_json() for problem in self.problems],
         }
@@ -455,7 +424,7 @@ class DataImportResult:
                     f"{one.clips:,}",
                     f"{one.seconds / 60:.1f}",
                     f"{one.rejected:,}",
-                    _format_import_state(one.failed),
+                    "failed" if one.failed else "",
                 )
                 for one in self.done.source_results
             )
@@ -465,17 +434,25 @@ class DataImportResult:
         lines.append(f"{pluralize(self.done.new_clips, 'new clip')} in {self.dataset / 'manifest.jsonl'}")
         lines += _format_speaker_lines(self.done.source_results)
         if self.done.source_results or self.problems:
-            lines += format_problems(self._locate_problems(), self.dataset / PROBLEMS_FILE)
+            # Whole paths: every list may be called metadata.csv.
+            folders = {journal.recording: journal.source_folder for journal in self.done.journals}
+            located = {
+                problem: replace(problem, file=str(folders.get(one.recording, Path()) / problem.file))
+                for one in self.done.source_results
+                for problem in one.problems
+            }
+            problems = [located.get(problem, problem) for problem in self.problems]
+            lines += format_problems(problems, self.dataset / PROBLEMS_FILE)
         own = [item for item in self.findings() if item.code not in REFUSAL_CODES]
         if self.left_out.share and not any(item.level == "error" for item in own):
             lines.append(f"{self.left_out}; within what --max-left-out allows ({self.max_left_out:.0%})")
         return [*lines, *(line for item in own for line in item.lines())]
 
 
-def _format_speaker_lines(brought: Sequence[SourceImportResult]) -> list[Line]:
-    """Who is taken to speak, why, and how that is changed."""
+def _format_speaker_lines(results: Sequence[SourceImportResult]) -> list[Line]:
+    """The speakers, why they are taken for that, and how to change it."""
     by: dict[str, list[SourceImportResult]] = {}
-    for one in brought:
+    for one in results:
         if one.speakers:
             by.setdefault(one.speaker_origin, []).append(one)
     lines: list[Line] = []
@@ -490,10 +467,6 @@ def _format_speaker_lines(brought: Sequence[SourceImportResult]) -> list[Line]:
             "for clips that are there already with --reimport (in run.yaml: data.speaker, data.speaker_from)"
         )
     return lines
-
-
-def _format_import_state(failed: bool) -> str:
-    return "failed" if failed else ""
 
 
 def data_import(settings: DataImportSettings, again: ReimportPolicy | None = None) -> DataImportResult:
@@ -517,14 +490,14 @@ def data_import(settings: DataImportSettings, again: ReimportPolicy | None = Non
 
 
 def build_reimport_policy(settings: DataImportSettings) -> ReimportPolicy:
-    """Which sources are imported again, and which other options must not be ignored in silence."""
-    # The rest of the settings say where things lie and how much is done at once.
+    """Which sources are imported again, and which options must not be ignored silently."""
+    # These settings say where things are and how many run at once: they do not change clips.
     asked = settings.model_fields_set - {"dataset", "sources", "media", "family", "workers", "reimport", "max_left_out"}
     return ReimportPolicy(settings.reimport, asked=frozenset(asked))
 
 
 def compute_max_clip_seconds(settings: DataImportSettings) -> float:
-    """The longest clip: as was said, else what people say in one breath or two, as far as the family can hear it."""
+    """Maximum clip length: the setting, else one or two breaths of speech, if the family can hold that many codes."""
     if settings.longest is not None:
         return settings.longest
     if settings.family is None:
@@ -534,7 +507,7 @@ def compute_max_clip_seconds(settings: DataImportSettings) -> float:
 
 
 def build_import_options(settings: DataImportSettings) -> ImportOptions:
-    """How clips are made, as the settings say it."""
+    """Import options from the settings."""
     longest = compute_max_clip_seconds(settings)
     if settings.shortest >= longest:
         found = f"shortest is {settings.shortest} s and longest {longest:g} s"

@@ -1,10 +1,12 @@
-"""`manifest.jsonl`: the clips of a dataset, one JSON object a line under a line that says which schema it is.
+"""`manifest.jsonl`: the clips of a dataset, one JSON object per line after a header line with the schema version.
 
-Reads and writes in a stream and names the line of everything that is wrong. Opens no audio.
+Reads and writes in a stream and names the line of every error. Also holds `DatasetSummary` (counts over clips) and
+`SourceProblem` (a line of a source that was not used, and why). Opens no audio.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections import Counter, defaultdict
@@ -25,40 +27,40 @@ SPLITS: tuple[SplitName, ...] = ("train", "validation", "test")
 
 @dataclass(frozen=True, slots=True)
 class ManifestClip:
-    """One clip: its sound, what is said in it, who says it, and where it comes from."""
+    """One clip: its audio, text and speaker, and where it comes from."""
 
     id: str
     audio: str
-    """Path of the sound file, with `/`; a relative one starts at the folder of the manifest."""
+    """Path of the audio file, with `/`; relative to the folder of the manifest."""
     seconds: float
     text: str
-    """As it is said: normalised."""
+    """As it is spoken: normalized."""
     language: str
     speaker: str
     recording: str
-    """Clips of one recording never fall into different splits."""
+    """Clips of one recording stay in one split."""
     sample_rate: int
     text_as_found: str = ""
-    """As the source has it, with its tags."""
+    """As in the source, with its tags."""
     start: float = 0.0
     end: float = 0.0
-    """Place in the recording, in seconds, margins and all."""
+    """Position in the recording in seconds, including margins."""
     source: str = ""
-    """File and line that the text comes from."""
+    """File and line of the text."""
     split: SplitName | None = None
     rejected: tuple[str, ...] = ()
-    """Reasons against the clip. It stays in the manifest and on the disk."""
+    """Reasons to reject the clip. It stays in the manifest and on disk."""
     taken_back: bool = False
-    """Somebody wants it in spite of the reasons."""
+    """A user wants it in spite of the reasons."""
     other: Mapping[str, Any] = field(default_factory=dict)
-    """Keys that this version does not know; they are written again as they are."""
+    """Keys that this version does not know; they are written back unchanged."""
 
     @property
     def is_used(self) -> bool:
         return not self.rejected or self.taken_back
 
     def resolve_audio(self, folder: Path) -> Path:
-        """The sound file, for the folder that the manifest lies in."""
+        """The audio file, given the folder of the manifest."""
         return folder / self.audio
 
     def to_json(self) -> dict[str, Any]:
@@ -67,10 +69,20 @@ class ManifestClip:
 
 
 def read_manifest(path: Path) -> Iterator[ManifestClip]:
-    """The clips in order, one at a time; an error names the line that is not one."""
+    """The clips in order, one at a time; an error names the invalid line."""
     lines = read_lines(path)
     number, first = next(lines, (1, ""))
-    _require_manifest_header(first, path, number)
+    header: Any = None
+    if first:
+        with contextlib.suppress(VoxgraftError):
+            header = parse_json(first, path)
+    version = header.get(MANIFEST_HEADER_KEY) if isinstance(header, dict) else None
+    if version is None:
+        found = f"line {number} does not say {{{json.dumps(MANIFEST_HEADER_KEY)}: {MANIFEST_VERSION}}}"
+        raise FileError("manifest-unknown", found, where=path)
+    if version != MANIFEST_VERSION:
+        found = f"the manifest is of version {json.dumps(version):.20}"
+        raise FileError("manifest-version", found, expected=f"version {MANIFEST_VERSION}", where=path)
     lines_of: dict[str, int] = {}
     for number, line in lines:
         clip = parse_manifest_line(line, path, number)
@@ -82,19 +94,14 @@ def read_manifest(path: Path) -> Iterator[ManifestClip]:
 
 
 def write_manifest(path: Path, clips: Iterable[ManifestClip]) -> int:
-    """Write a manifest, whole or not at all, over one that is there; gives the number of clips."""
+    """Write a manifest atomically over an existing one; returns the number of clips."""
     count = 0
     with atomic_write(path, overwrite=True) as stream:
         stream.write(json.dumps({MANIFEST_HEADER_KEY: MANIFEST_VERSION}).encode() + b"\n")
         for clip in clips:
-            stream.write(format_manifest_line(clip))
+            stream.write(json.dumps(clip.to_json(), ensure_ascii=False).encode() + b"\n")
             count += 1
     return count
-
-
-def format_manifest_line(clip: ManifestClip) -> bytes:
-    """One clip as it stands in the file, with the line's end."""
-    return json.dumps(clip.to_json(), ensure_ascii=False).encode() + b"\n"
 
 
 def parse_manifest_line(line: str, where: Path, number: int) -> ManifestClip:
@@ -113,22 +120,6 @@ def parse_manifest_line(line: str, where: Path, number: int) -> ManifestClip:
     own = {key: value for key, value in values.items() if key in known}
     own["rejected"] = tuple(own.get("rejected", ()))
     return ManifestClip(**own, other={key: value for key, value in values.items() if key not in known})
-
-
-def _require_manifest_header(line: str, path: Path, number: int) -> None:
-    header: Any = None
-    if line:
-        try:
-            header = parse_json(line, path)
-        except VoxgraftError:
-            header = None
-    version = header.get(MANIFEST_HEADER_KEY) if isinstance(header, dict) else None
-    if version is None:
-        found = f"line {number} does not say {{{json.dumps(MANIFEST_HEADER_KEY)}: {MANIFEST_VERSION}}}"
-        raise FileError("manifest-unknown", found, where=path)
-    if version != MANIFEST_VERSION:
-        found = f"the manifest is of version {json.dumps(version):.20}"
-        raise FileError("manifest-version", found, expected=f"version {MANIFEST_VERSION}", where=path)
 
 
 _FIELD_KINDS = {
@@ -170,7 +161,7 @@ def _is_valid_field(key: str, value: object) -> bool:
 
 @dataclass(slots=True)
 class DatasetSummary:
-    """Counts over clips. Seconds and splits are of clips that are used."""
+    """Counts over clips. Seconds and splits count only clips that are used."""
 
     clips: int = 0
     used: int = 0
@@ -178,7 +169,7 @@ class DatasetSummary:
     rejected_seconds: float = 0.0
     letters: int = 0
     speakers: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    """Seconds by speaker; so with recordings, languages and splits."""
+    """Seconds by speaker; likewise recordings, languages and splits."""
     recordings: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     languages: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     splits: dict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -190,24 +181,21 @@ class DatasetSummary:
     def of(cls, clips: Iterable[ManifestClip]) -> DatasetSummary:
         made = cls()
         for clip in clips:
-            made.add(clip)
+            made.clips += 1
+            made.clips_of[clip.recording] += 1
+            made.reasons.update(clip.rejected if not clip.taken_back else ())
+            if not clip.is_used:
+                made.rejected_seconds += clip.seconds
+                made.recordings[clip.recording] += 0
+                continue
+            made.used += 1
+            made.seconds += clip.seconds
+            made.letters += len(clip.text)
+            made.speakers[clip.speaker] += clip.seconds
+            made.recordings[clip.recording] += clip.seconds
+            made.languages[clip.language] += clip.seconds
+            made.splits[clip.split or "none"] += clip.seconds
         return made
-
-    def add(self, clip: ManifestClip) -> None:
-        self.clips += 1
-        self.clips_of[clip.recording] += 1
-        self.reasons.update(clip.rejected if not clip.taken_back else ())
-        if not clip.is_used:
-            self.rejected_seconds += clip.seconds
-            self.recordings[clip.recording] += 0
-            return
-        self.used += 1
-        self.seconds += clip.seconds
-        self.letters += len(clip.text)
-        self.speakers[clip.speaker] += clip.seconds
-        self.recordings[clip.recording] += clip.seconds
-        self.languages[clip.language] += clip.seconds
-        self.splits[clip.split or "none"] += clip.seconds
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -223,14 +211,15 @@ class DatasetSummary:
 
 
 def format_duration(seconds: float) -> str:
-    """A length as people say it."""
+    """A duration in hours, minutes or seconds, with one decimal."""
     if seconds >= 3600:
         return f"{seconds / 3600:.1f} h"
     return f"{seconds / 60:.1f} min" if seconds >= 60 else f"{seconds:.1f} s"
 
 
+# Codes of requests that were refused: these are errors of the whole import.
 REFUSAL_CODES = frozenset(("source-changed", "import-settings"))
-"""What was asked for and not done."""
+# Problems that cost a clip: a recording or line with a text gave none.
 LOST_CLIP_CODES = frozenset(
     (
         *("media-unreadable", "media-missing", "media-short", "media-rate", "media-time", "audio-too-long"),
@@ -238,21 +227,20 @@ LOST_CLIP_CODES = frozenset(
         *("file-empty", "file-unreadable", "file-missing", "file-too-large", "subtitle-time", "subtitle-too-long"),
     )
 )
-"""Problems because of which there is no clip of a recording or of a line, though there should be one."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceProblem:
-    """Lines of a source that were not used as they stand, and why."""
+    """Lines of a source that were not used as they are, and why."""
 
     code: str
     found: str
     file: str
     line: int = 0
-    """The first line, counted from 1; 0 where the whole file is meant."""
+    """The first line, counted from 1; 0 means the whole file."""
     last_line: int = 0
     cure: str = ""
-    """Where it is not the catalogue's."""
+    """Empty: that of the catalogue."""
 
     @property
     def loses_clip(self) -> bool:
@@ -265,9 +253,9 @@ class SourceProblem:
 
     def finding(self) -> Finding:
         where = f"{self.file}, line {self.line}" if self.line else self.file
-        if self.code not in CATALOGUE:  # of another version of voxgraft
+        if self.code not in CATALOGUE:  # a code of another version of voxgraft
             return finding("source-failed", f"{self.code}: {self.found}", where=where)
-        # What is wrong with one file or line is an error for that alone: the others were imported.
+        # An error in one file or line is a warning for the import: the others were imported.
         level: Level | None = (
             "warning" if CATALOGUE[self.code].level == "error" and self.code not in REFUSAL_CODES else None
         )
@@ -275,7 +263,7 @@ class SourceProblem:
 
     @classmethod
     def of(cls, error: VoxgraftError, file: str, line: int = 0) -> SourceProblem:
-        """What an error says, about a file of which others can still be used."""
+        """An error in one file, as a problem beside which other files can be used."""
         item = error.finding
         expected = f" (expected: {item.expected})" if item.expected else ""
         cure = "" if item.code in CATALOGUE and item.cure == CATALOGUE[item.code].cure else item.cure
@@ -287,7 +275,7 @@ class SourceProblem:
 
     @classmethod
     def from_json(cls, values: object) -> SourceProblem:
-        """As `to_json` wrote it; an error where something else stands there."""
+        """As written by `to_json`; an error for anything else."""
         kinds = {"code": str, "found": str, "file": str, "line": int, "last": int}
         if not isinstance(values, Mapping) or not all(
             isinstance(values.get(name), kind) for name, kind in kinds.items()

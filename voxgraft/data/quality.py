@@ -1,6 +1,7 @@
-"""Which clips are better left out, and why: measures against thresholds, outliers, and clips that are there twice.
+"""Decides which clips to reject, and measures them for it: thresholds, outliers, and clips that occur twice.
 
-Deletes nothing: reasons are written into the manifest, and anybody can take a clip back.
+Nothing is deleted: reasons are written into the manifest, and a user can take a clip back. Metrics are cached in
+`measures.jsonl`, so that a second report reads no audio.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -32,19 +32,18 @@ from voxgraft.config.data import QualitySettings
 from voxgraft.core import progress
 from voxgraft.core.errors import FileError, VoxgraftError
 from voxgraft.core.files import atomic_write, is_file, parse_json, read_lines
+from voxgraft.core.languages import is_syllabic_language
 from voxgraft.core.run import worker_pool
 from voxgraft.data.folder import DatasetFolder
 from voxgraft.data.manifest import ManifestClip, SourceProblem
 
-SYLLABIC_LANGUAGES = ("am", "ti", "gez", "gu", "hi", "km", "my", "ja", "zh", "ko", "ta", "te", "bn")
-"""Languages whose letters are mostly syllables, or whose marks count for little."""
+# Reasons that are found here, and removed when a clip is judged again; reasons of the import stay.
 QUALITY_REASONS = frozenset(
     (
         *("too-short", "too-long", "too-slow", "too-fast", "silence", "long-pause", "noise", "clipping", "narrow-band"),
         *("other-script", "pace-outlier", "same-sound", "same-text", "sound-missing"),
     )
 )
-"""Reasons that are found here, and go when a clip is judged anew; those of the cutting stay."""
 MIN_CLIPS_FOR_OUTLIERS = 20
 
 
@@ -54,7 +53,7 @@ def apply_quality_checks(
     prints: Mapping[str, AudioFingerprint],
     settings: QualitySettings,
 ) -> list[ManifestClip]:
-    """The clips with the reasons that speak against each today."""
+    """The clips with today's reasons to reject each."""
     reasons: dict[str, list[str]] = {clip.id: [r for r in clip.rejected if r not in QUALITY_REASONS] for clip in clips}
     for clip in clips:
         own = measures.get(clip.id)
@@ -65,15 +64,19 @@ def apply_quality_checks(
     for earlier, later in find_duplicate_audio(prints):
         if earlier in taken_back or not reasons[earlier]:  # else the later one is the only copy that is used
             reasons[later].append("same-sound")
-    for name in _find_repeated_texts(
-        [clip for clip in clips if clip.id in taken_back or not reasons[clip.id]], settings
-    ):
-        reasons[name].append("same-text")
+    # Clips with a text that their speaker has said often enough already.
+    seen: Counter[tuple[str, str]] = Counter()
+    for clip in clips:
+        if clip.id in taken_back or not reasons[clip.id]:
+            key = clip.speaker, " ".join(clip.text.split()).lower()
+            seen[key] += 1
+            if seen[key] > settings.same_text:
+                reasons[clip.id].append("same-text")
     return [replace(clip, rejected=tuple(dict.fromkeys(reasons[clip.id]))) for clip in clips]
 
 
 def _quality_reasons(own: ClipMetrics, language: str, settings: QualitySettings) -> list[str]:
-    syllabic = language.lower().partition("-")[0] in SYLLABIC_LANGUAGES
+    syllabic = is_syllabic_language(language)
     fastest = min(settings.fastest, settings.fastest_syllables) if syllabic else settings.fastest
     slowest = settings.slowest / 2 if syllabic else settings.slowest
     checks = {
@@ -94,7 +97,7 @@ def _quality_reasons(own: ClipMetrics, language: str, settings: QualitySettings)
 def _find_pace_outliers(
     clips: Sequence[ManifestClip], measures: Mapping[str, ClipMetrics], settings: QualitySettings
 ) -> list[str]:
-    """Clips whose pace is far from what is usual for their speaker: often another text than what is said."""
+    """Clips far from their speaker's usual pace: often their text is not what is spoken."""
     by_speaker: dict[str, list[str]] = defaultdict(list)
     for clip in clips:
         if clip.id in measures and measures[clip.id].letters_per_second > 0:
@@ -105,6 +108,7 @@ def _find_pace_outliers(
             continue
         paces = np.log([measures[name].letters_per_second for name in names])
         middle = np.median(paces)
+        # The median absolute deviation, scaled to a standard deviation. It is robust against the outliers themselves.
         spread = max(1.4826 * float(np.median(np.abs(paces - middle))), 0.05)
         found += [
             name for name, pace in zip(names, paces, strict=True) if abs(pace - middle) > settings.outlier * spread
@@ -112,75 +116,55 @@ def _find_pace_outliers(
     return found
 
 
-def _find_repeated_texts(clips: Sequence[ManifestClip], settings: QualitySettings) -> list[str]:
-    """Clips that say what their speaker has said often enough."""
-    seen: Counter[tuple[str, str]] = Counter()
-    found = []
-    for clip in clips:
-        key = clip.speaker, " ".join(clip.text.split()).lower()
-        seen[key] += 1
-        if seen[key] > settings.same_text:
-            found.append(clip.id)
-    return found
-
-
 METRICS_FILE = "measures.jsonl"
+# Metrics of another version are computed again.
 METRICS_VERSION = 2
-"""Of the measures: those of another version are made anew."""
 METRICS_BATCH_CLIPS = 32
 
 
 @dataclass(slots=True)
 class DatasetMetrics:
-    """What was measured of a dataset."""
+    """Metrics and audio fingerprints of a dataset, by clip id."""
 
     measures: dict[str, ClipMetrics] = field(default_factory=dict)
     fingerprints: dict[str, AudioFingerprint] = field(default_factory=dict)
     problems: list[SourceProblem] = field(default_factory=list)
     read: int = 0
-    """Clips that were read anew."""
+    """Clips that were read; the others came from the cache."""
 
 
-@dataclass(frozen=True, slots=True)
-class _MetricsEntry:
-    id: str
-    key: str
-    measures: ClipMetrics
-    fingerprints: AudioFingerprint
-
-    def to_json(self) -> dict[str, Any]:
-        packed = base64.b64encode(self.fingerprints.astype("<u4").tobytes()).decode()
-        return {"id": self.id, "key": self.key, "measures": self.measures.to_json(), "print": packed}
+_MetricsEntry = tuple[str, str, ClipMetrics, AudioFingerprint]
+"""Clip id, cache key, metrics, fingerprint."""
 
 
 def compute_dataset_metrics(dataset: DatasetFolder, clips: Sequence[ManifestClip], workers: int = 0) -> DatasetMetrics:
-    """Measure every clip; those that were measured before and are the same are not read again."""
-    known = {entry.id: entry for entry in _read_cached_metrics(dataset.folder / METRICS_FILE)}
-    keys = {clip.id: _metrics_cache_key(dataset, clip) for clip in clips}
-    fresh = [clip for clip in clips if clip.id not in known or known[clip.id].key != keys[clip.id]]
-    is_fresh = {clip.id for clip in fresh}
-    heard, made = DatasetMetrics(read=len(fresh)), dict[str, _MetricsEntry]()
+    """Measure every clip. Clips that were measured before and did not change are not read again."""
+    known = {entry[0]: entry for entry in _read_cached_metrics(dataset.folder / METRICS_FILE)}
+    fresh = [clip for clip in clips if clip.id not in known or known[clip.id][1] != _metrics_cache_key(dataset, clip)]
+    result, made = DatasetMetrics(read=len(fresh)), dict[str, _MetricsEntry]()
     with progress.progress_task("measuring clips", len(fresh)) as advance:
         for batch in _measure_in_batches(dataset, fresh, workers or os.cpu_count() or 1):
             for item in batch:
                 if isinstance(item, SourceProblem):
-                    heard.problems.append(item)
+                    result.problems.append(item)
                 else:
-                    made[item.id] = item
+                    made[item[0]] = item
             advance(len(batch))
-    entries = [made.get(clip.id) or known.get(clip.id) for clip in clips if clip.id in made or clip.id not in is_fresh]
-    whole = [entry for entry in entries if entry is not None]
-    if made or len(whole) != len(known):
+    unchanged = known.keys() - {clip.id for clip in fresh}
+    entries = [made.get(clip.id) or known[clip.id] for clip in clips if clip.id in made or clip.id in unchanged]
+    if made or len(entries) != len(known):
         with atomic_write(dataset.folder / METRICS_FILE, overwrite=True) as stream:
-            for entry in whole:
-                stream.write(json.dumps(entry.to_json()).encode() + b"\n")
-    heard.measures = {entry.id: entry.measures for entry in whole}
-    heard.fingerprints = {entry.id: entry.fingerprints for entry in whole}
-    return heard
+            for name, key, measures, fingerprint in entries:
+                packed = base64.b64encode(fingerprint.astype("<u4").tobytes()).decode()
+                values = {"id": name, "key": key, "measures": measures.to_json(), "print": packed}
+                stream.write(json.dumps(values).encode() + b"\n")
+    result.measures = {name: measures for name, _, measures, _ in entries}
+    result.fingerprints = {name: fingerprint for name, _, _, fingerprint in entries}
+    return result
 
 
 def _metrics_cache_key(dataset: DatasetFolder, clip: ManifestClip) -> str:
-    """By what a clip's measures are still its own: its file and its text."""
+    """Changes when the clip's file or text does."""
     path = clip.resolve_audio(dataset.folder)
     stat = os.stat(path) if is_file(path) else None
     state = (METRICS_VERSION, stat and stat.st_size, stat and stat.st_mtime_ns, clip.text, clip.language)
@@ -188,7 +172,7 @@ def _metrics_cache_key(dataset: DatasetFolder, clip: ManifestClip) -> str:
 
 
 def _read_cached_metrics(path: Path) -> Iterator[_MetricsEntry]:
-    """What was measured before; a file that is damaged is only made anew."""
+    """Metrics of earlier runs; a damaged file is ignored and written again."""
     if not is_file(path) or path.stat().st_size == 0:
         return
     try:
@@ -196,7 +180,7 @@ def _read_cached_metrics(path: Path) -> Iterator[_MetricsEntry]:
             values = parse_json(line, path)
             measures = ClipMetrics(**{name: values["measures"][name] for name in CLIP_METRIC_NAMES})
             prints = np.frombuffer(base64.b64decode(values["print"]), "<u4").astype(np.uint32)
-            yield _MetricsEntry(values["id"], values["key"], measures, prints)
+            yield values["id"], values["key"], measures, prints
     except (VoxgraftError, KeyError, TypeError, ValueError):
         return
 
@@ -214,7 +198,7 @@ def _measure_in_batches(
             yield from pool.map(work, batches)
     except (BrokenProcessPool, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # else the pool broke while it was still starting its processes, and says "handle is closed"
+            raise  # without errno the pool broke while starting its processes ("handle is closed")
         found = "a process that measured clips was ended from outside (often for memory)"
         cure = "run the same command again, with fewer --workers."
         raise FileError("source-failed", found, where=dataset.folder, cure=cure) from None
@@ -229,7 +213,5 @@ def _measure_batch(dataset: DatasetFolder, clips: Sequence[ManifestClip]) -> lis
             done.append(SourceProblem("clip-audio-missing", f"{clip.id}: {error.finding.found}", clip.audio))
             continue
         own = compute_clip_metrics(samples, rate, clip.text, clip.language)
-        done.append(
-            _MetricsEntry(clip.id, _metrics_cache_key(dataset, clip), own, compute_audio_fingerprint(samples, rate))
-        )
+        done.append((clip.id, _metrics_cache_key(dataset, clip), own, compute_audio_fingerprint(samples, rate)))
     return done

@@ -1,6 +1,7 @@
-"""What there is to import: goes through files and folders and finds recordings with their texts.
+"""Finds what there is to import: goes through files and folders and pairs recordings with their texts.
 
-A source is one recording with its subtitles, or one list. Reads lists only to see which sounds they name.
+A source is one recording with its subtitles, one list (a table, JSON lines, parquet), or one folder of audio files with
+a text beside each. Lists are read here only to see which audio files they name.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from typing import Any, Literal
 from voxgraft.audio.files import MEDIA_SUFFIXES
 from voxgraft.core.errors import FileError, VoxgraftError
 from voxgraft.core.files import format_error_reason, is_file, is_folder, path_exists, require_file
-from voxgraft.core.languages import canonical_language_code
+from voxgraft.core.languages import base_language, canonical_language_code
+from voxgraft.data.folder import AudioStamp
 from voxgraft.data.manifest import MANIFEST_HEADER_KEY, MANIFEST_NAME, SourceProblem
 from voxgraft.data.subtitles import SUBTITLE_SUFFIXES
 from voxgraft.data.tables import (
@@ -34,7 +36,6 @@ from voxgraft.data.tables import (
 )
 
 __all__ = [
-    "AudioStamp",
     "ImportSource",
     "SourceScan",
     "compute_audio_stamps",
@@ -43,8 +44,6 @@ __all__ = [
     "sanitize_name",
 ]
 
-AudioStamp = tuple[int, int, str]
-"""Bytes, time of change in nanoseconds, and a hash of size and both ends of a sound."""
 SourceKind = Literal["subtitles", "list", "columns", "folder"]
 TABLE_SUFFIXES = (".csv", ".tsv", ".psv", ".jsonl")
 HASHED_EDGE_BYTES = 1 << 20
@@ -52,9 +51,9 @@ MAX_FAULTY_LINE_BYTES = 1000
 _FIELD_DELIMITERS = re.compile(r"[ ]*[|\t;,\"{}\r\n]+[ ]*")
 _FIELD_DELIMITERS_AND_SPACES = re.compile(r"[|\t;,\"{}:\s]+")
 MAX_FULLY_HASHED_BYTES = 16 << 20
+# Of each audio file of a folder or list: there may be a hundred thousand.
 HASHED_AUDIO_EDGE_BYTES = 16 << 10
-"""Of each sound of a folder: there may be a hundred thousand."""
-# The longer form first: `film.pt-BR` is Portuguese, and not a film `film.pt` in Breton.
+# The longer form first: `film.pt-BR` is Portuguese, not a film `film.pt` in Breton.
 _LANGUAGE_SUFFIXES = (
     re.compile(r"^(?P<stem>.+)[._-](?P<language>[A-Za-z]{2,3})[-_](?:[A-Za-z]{2,4}|\d{3})$"),
     re.compile(r"^(?P<stem>.+)[._-](?P<language>[A-Za-z]{2,3})$"),
@@ -62,12 +61,12 @@ _LANGUAGE_SUFFIXES = (
 _UNSAFE_CHARACTERS = re.compile(r"[^\w.\-]+")
 DATASET_FILES = ("problems.jsonl", "measures.jsonl", "report.html", "report.json")
 DATASET_FOLDERS = ("imports", "clips")
+# What the Hugging Face datasets library writes beside its columns.
 HF_DATASETS_FILES = ("dataset_info.json", "dataset_dict.json", "state.json")
-"""What the datasets library writes beside its columns."""
+# Beginnings of names of files about a dataset, which are not texts of audio files.
 ABOUT_FILE_PREFIXES = ("readme", "license", "licence", "copying", "notice", "changelog", "speaker")
-"""How names of files begin that are about a dataset, and no text of a sound."""
+# In LibriTTS these hold the texts of `.normalized.txt` a second time.
 LIBRITTS_COPY_SUFFIXES = (".original.txt", ".trans.tsv", ".book.tsv")
-"""How names of files end that have the texts of `.normalized.txt` once more, in the folders of LibriTTS."""
 LIBRITTS_TABLES = ("speakers.tsv", "reader_book.tsv", "eval_sentences10.tsv")
 
 
@@ -77,16 +76,16 @@ class ImportSource:
 
     kind: SourceKind
     text: Path
-    """The subtitles, the list, or the folder whose sounds have texts beside them."""
+    """The subtitles, the list, or the folder whose audio files have texts beside them."""
     media: Path | None = None
     files: tuple[Path, ...] = ()
-    """Of a folder: the sounds that are meant, each with a text beside it."""
+    """Of a folder: its audio files, each with a text beside it."""
     sounds: tuple[tuple[str, Path | None], ...] = ()
-    """Of a list: each sound by the name that the list has for it; None where the file is missing."""
+    """Of a list: its audio files by the name in the list; None where the file is missing."""
 
     @property
     def name(self) -> str:
-        """A name for its clips, before it is known whether another source has it."""
+        """A name for its clips, which another source may have as well."""
         path = self.media or self.text
         if tree := self.tree:
             return sanitize_name("-".join(tree))
@@ -97,7 +96,7 @@ class ImportSource:
 
     @property
     def tree(self) -> tuple[str, str] | None:
-        """Speaker and chapter of a folder that lies as in LibriTTS: 84/121123/84_121123_000007_000001.wav."""
+        """Speaker and chapter of a folder of the form of LibriTTS: 84/121123/84_121123_000007_000001.wav."""
         if self.kind != "folder" or not self.files:
             return None
         folder = self.text.resolve()
@@ -111,7 +110,7 @@ class ImportSource:
 
 
 def sanitize_name(name: str) -> str:
-    """A name that can be that of a folder, and leads to no other."""
+    """A safe folder name: no separators, no leading dots, at most 80 characters."""
     return _UNSAFE_CHARACTERS.sub("_", name).strip("._-")[:80] or "recording"
 
 
@@ -126,9 +125,8 @@ class SourceScan:
 def find_sources(
     places: Sequence[Path], language: str, media: Path | None = None, encoding: str | None = None
 ) -> SourceScan:
-    """Sources in files and folders, folders with all that lies below them; an error if there is none."""
+    """Sources in files and folders, including all subfolders; an error if there is none."""
     finder = _SourceFinder(language, encoding)
-    found = finder.found
     files: list[Path] = []
     for place in places:
         if not path_exists(place):
@@ -138,18 +136,15 @@ def find_sources(
         else:
             files.append(place)
     finder.sort(files, media)
-    found.sources = list(dict.fromkeys(found.sources))
-    found.problems = list(dict.fromkeys(found.problems))
-    if not found.sources:
-        seen = "; ".join(problem.found for problem in found.problems[:3])
-        where = ", ".join(map(str, places))
-        raise FileError("source-none", seen or "no recording with a text", where=where)
-    found.sources.sort(key=lambda source: str(source.text))
-    return found
+    sources, problems = list(dict.fromkeys(finder.found.sources)), list(dict.fromkeys(finder.found.problems))
+    if not sources:
+        seen = "; ".join(problem.found for problem in problems[:3])
+        raise FileError("source-none", seen or "no recording with a text", where=", ".join(map(str, places)))
+    return SourceScan(sorted(sources, key=lambda source: str(source.text)), problems)
 
 
 def compute_source_fingerprint(source: ImportSource) -> str:
-    """A hash by which a source is known again wherever it lies: its texts, and size and ends of its sounds."""
+    """A hash that recognizes a source wherever it is: its texts, and size and both ends of its audio files."""
     digest = hashlib.sha256(source.kind.encode())
     try:
         for sound in source.files:
@@ -169,14 +164,14 @@ def compute_source_fingerprint(source: ImportSource) -> str:
 
 
 def compute_audio_stamps(source: ImportSource, known: Mapping[str, AudioStamp | None]) -> dict[str, AudioStamp | None]:
-    """What the sounds of a list hold, by name; None for one that is missing. By content: a copy has the same hash.
+    """Stamps of the audio files of a list, by name; None for a missing file. A copy of a file has the same hash.
 
-    A file with the size and the time of its known mark is not read again.
+    A file with the size and mtime of its known stamp is not read again.
     """
-    marks: dict[str, AudioStamp | None] = {}
+    stamps: dict[str, AudioStamp | None] = {}
     for name, path in source.sounds:
         if path is None:
-            marks[name] = None
+            stamps[name] = None
             continue
         try:
             status = path.stat()
@@ -184,14 +179,14 @@ def compute_audio_stamps(source: ImportSource, known: Mapping[str, AudioStamp | 
             if before is None or before[:2] != (status.st_size, status.st_mtime_ns):
                 content = hashlib.sha256(_read_edges(path, HASHED_AUDIO_EDGE_BYTES, 0)).hexdigest()
                 before = (status.st_size, status.st_mtime_ns, content)
-            marks[name] = before
+            stamps[name] = before
         except OSError as error:
             raise FileError("file-unreadable", f"{path.name}: {format_error_reason(error)}", where=path) from None
-    return marks
+    return stamps
 
 
 def _read_edges(path: Path, edge: int, whole: int) -> bytes:
-    """A small file whole, of a large one both ends, and its size."""
+    """All of a small file, both ends of a large one, and its size."""
     size = path.stat().st_size
     with path.open("rb") as stream:
         data = stream.read(edge)
@@ -202,50 +197,48 @@ def _read_edges(path: Path, edge: int, whole: int) -> bytes:
 
 @dataclass(slots=True)
 class _SourceFinder:
-    """Goes from folder to folder and knows which sounds the lists have named so far."""
+    """Goes from folder to folder and remembers which audio files the lists have named."""
 
     language: str
     encoding: str | None
     found: SourceScan = field(default_factory=SourceScan)
     named: set[str] = field(default_factory=set)
+    """Absolute paths of audio files that a list names."""
     places: dict[Path, set[tuple[str, float]]] = field(default_factory=dict)
-    """Sounds of each list by name, and where in them a clip starts."""
+    """For each list its clips, as audio file and start."""
 
     def scan_tree(self, folder: Path) -> None:
-        """A folder with all that lies below it."""
-        for root, folders, names in os.walk(folder, onerror=self._unreadable):
+        """A folder with all subfolders."""
+        for root, folders, names in os.walk(
+            folder,
+            onerror=lambda error: self._report("file-unreadable", format_error_reason(error), error.filename),
+        ):
             here = Path(root)
-            left_out = (
-                (*DATASET_FILES, *DATASET_FOLDERS)
-                if MANIFEST_NAME in names and _is_voxgraft_manifest(here / MANIFEST_NAME)
-                else ()
-            )
+            is_dataset = MANIFEST_NAME in names and _is_voxgraft_manifest(here / MANIFEST_NAME)
+            left_out = (*DATASET_FILES, *DATASET_FOLDERS) if is_dataset else ()
             folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in left_out)
             for name in (name for name in folders if os.path.islink(here / name)):
-                self._tell("source-unknown", f"{name} is a link to a folder; name the folder itself", here / name)
+                self._report("source-unknown", f"{name} is a link to a folder; name the folder itself", here / name)
             paths = [here / name for name in sorted(names) if not name.startswith(".") and name not in left_out]
             if not self.sort(paths):
                 folders[:] = [name for name in folders if name not in AUDIO_FOLDERS]
 
-    def _unreadable(self, error: OSError) -> None:
-        self._tell("file-unreadable", format_error_reason(error), error.filename)
-
-    def _tell(self, code: str, told: str, path: Path | str) -> None:
-        self.found.problems.append(SourceProblem(code, told, str(path)))
+    def _report(self, code: str, found: str, path: Path | str) -> None:
+        self.found.problems.append(SourceProblem(code, found, str(path)))
 
     def sort(self, paths: Sequence[Path], media: Path | None = None) -> bool:
-        """Sources among files that lie together; False if a list cannot be read, so that nobody knows its sounds."""
+        """Find sources among files of one folder; False if a list cannot be read, so that its audio is unknown."""
         subtitles, lists, columns, films, others = _sort_by_kind(_drop_libritts_copies(paths))
         own = [path for path in lists if _is_voxgraft_manifest(path)]
         for path in own:
-            self._tell("source-own", f"{path} is the manifest of a dataset of ours", path)
+            self._report("source-own", f"{path} is the manifest of a dataset of ours", path)
         lists = [path for path in lists if path not in own]
         used = self._pair(subtitles, films, media)
         sounds = {path: self._read_names(path) for path in (*lists, *columns)}
         unread = [path for path, names in sounds.items() if names is None]
         lists = self._drop_repeated_lists(lists)
         self.found.sources += [ImportSource("list", path, sounds=sounds[path] or ()) for path in lists]
-        self.found.sources += [ImportSource("columns", path) for path in columns]  # most have their sounds inside
+        self.found.sources += [ImportSource("columns", path) for path in columns]  # most hold their audio inside
         listed = {film for film in films if os.path.abspath(film) in self.named}
         left = [film for film in films if film not in used and film not in listed]
         with_text = {film for film in left if is_audio_file(film) and find_sidecar(film)}
@@ -254,38 +247,48 @@ class _SourceFinder:
             self.found.sources.append(ImportSource("folder", folder, files=files))
         for film in left:
             if first_microphone_name(film):
-                self._tell("second-microphone", f"{film.name} is {first_microphone_name(film)} again", film)
+                self._report("second-microphone", f"{film.name} is {first_microphone_name(film)} again", film)
             elif film not in with_text and not unread:
-                self._tell("text-missing", f"no text for {film.name}", film)
+                self._report("text-missing", f"no text for {film.name}", film)
         texts = {film.with_suffix(ending) for film in (*with_text, *listed) for ending in SIDECAR_SUFFIXES}
         for path in others:
             if path.name in HF_DATASETS_FILES or path in texts or find_vctk_audio(path):
                 continue
             is_text = path.suffix in (".txt", ".lab") and not path.stem.lower().startswith(ABOUT_FILE_PREFIXES)
             if with_text and is_text and path.stem not in {film.stem for film in used}:
-                self._tell("media-missing", f"no recording for {path.name}", path)
+                self._report("media-missing", f"no recording for {path.name}", path)
             else:
-                self._tell("source-unknown", f"{path.name} was not looked at{_explain_unknown_file(path)}", path)
+                why = f": no recording named {path.stem}" if path.suffix.lower() in (".txt", ".lab") else ""
+                self._report("source-unknown", f"{path.name} was not looked at{why}", path)
         return not unread
 
     def _read_names(self, path: Path) -> tuple[tuple[str, Path | None], ...] | None:
-        """Sounds by the names that a list has for them, noted as named. None: the list cannot be read."""
-        found: dict[str, Path | None] = {}
+        """Audio files by the names that a list has for them. None: the list cannot be read."""
+        names: dict[str, None] = {}
         faulty: set[int] = set()
         try:
-            for name in self._names(path, faulty):
-                if name not in found:
-                    found[name] = find_audio_file(path.parent, name)
+            if path.suffix.lower() in COLUMNAR_SUFFIXES:
+                names = dict.fromkeys(read_arrow_audio_names(path))
+            else:
+                for row in read_transcript_list(path, self.encoding):
+                    if isinstance(row, TranscriptRow):
+                        self.places.setdefault(path, set()).add((row.audio, row.start))
+                        names[row.audio] = None
+                    else:
+                        faulty |= set(row.lines)
         except VoxgraftError:
             return None
-        # A sound on a line that cannot be used has a text there: that line is what is wrong, and it is reported.
+        found = {name: find_audio_file(path.parent, name) for name in names}
+        # A file named on a line that cannot be used has its text there: that line is reported, not the file.
         sounds = (*found.values(), *(_find_audio_on_lines(path, faulty) if faulty else ()))
         self.named |= {os.path.abspath(sound) for sound in sounds if sound}
         return tuple(sorted(found.items()))
 
     def _drop_repeated_lists(self, lists: Sequence[Path]) -> list[Path]:
-        """Lists without those of which every line is of a sound, and of a place in it, that a longer one has already:
-        `metadata_train.csv` beside `metadata.csv` would give every clip twice, and a second speaker."""
+        """Lists without those whose clips are all in a longer one.
+
+        `metadata_train.csv` beside `metadata.csv` would give every clip twice, and a second speaker.
+        """
         kept: list[Path] = []
         for path in sorted(lists, key=lambda path: -len(self.places.get(path, ()))):
             places = self.places.get(path, set())
@@ -293,50 +296,33 @@ class _SourceFinder:
             if longer is None:
                 kept.append(path)
             else:
-                self._tell("list-repeated", f"all {len(places):,} sounds of {path.name} are in {longer.name}", path)
+                self._report("list-repeated", f"all {len(places):,} sounds of {path.name} are in {longer.name}", path)
         return [path for path in lists if path in kept]
 
-    def _names(self, path: Path, faulty: set[int]) -> Iterator[str]:
-        if path.suffix.lower() in COLUMNAR_SUFFIXES:
-            yield from read_arrow_audio_names(path)
-            return
-        for row in read_transcript_list(path, self.encoding):
-            if isinstance(row, TranscriptRow):
-                self.places.setdefault(path, set()).add((row.audio, row.start))
-                yield row.audio
-            else:
-                faulty |= set(row.lines)
-
     def _pair(self, subtitles: Sequence[Path], films: Sequence[Path], media: Path | None) -> set[Path]:
-        """Every subtitle file with the media file of its name; gives the media that were used."""
+        """Pair every subtitle file with the media file of its name; returns the media that were used."""
         used: set[Path] = set()
-        for path in self._filter_by_language(subtitles, films, media):
-            film = media or _find_media_for_subtitles(path, films, subtitles, self.language)
-            if film is None:
-                self._tell("media-missing", f"no recording for {path.name}", path)
-            elif film in used:
-                self._tell("source-unknown", f"{film.name} has another text already", path)
-            else:
-                used.add(film)
-                self.found.sources.append(ImportSource("subtitles", path, film))
-        return used
-
-    def _filter_by_language(
-        self, subtitles: Sequence[Path], films: Sequence[Path], media: Path | None
-    ) -> Iterator[Path]:
-        """Subtitle files of the language first, then those that name none. With the media given, any."""
+        # Subtitles in the wanted language first, then those that name none. With the media given, any.
         own = canonical_language_code(self.language) or self.language
         spoken = {path: _language_in_name(path, films, subtitles, self.language) for path in subtitles}
         for path in sorted(spoken, key=lambda path: (spoken[path] is None, str(path))):
             named = spoken[path]
             if media is None and named is not None and named[1] != own:
-                self._tell("source-unknown", f"{path.name} is of another language ({named[1]}, not {own})", path)
+                self._report("source-unknown", f"{path.name} is of another language ({named[1]}, not {own})", path)
+                continue
+            film = media or _find_media_beside(path, named[0] if named else path.stem, films)
+            if film is None:
+                self._report("media-missing", f"no recording for {path.name}", path)
+            elif film in used:
+                self._report("source-unknown", f"{film.name} has another text already", path)
             else:
-                yield path
+                used.add(film)
+                self.found.sources.append(ImportSource("subtitles", path, film))
+        return used
 
 
 def _find_audio_on_lines(path: Path, lines: Set[int]) -> Iterator[Path]:
-    """Sounds that are named on some lines of a list, in whatever form these are."""
+    """Audio files that are named on some lines of a list, whatever the form of the lines."""
     with path.open("rb") as stream:
         for number, line in enumerate(stream, 1):
             if number not in lines:
@@ -348,7 +334,7 @@ def _find_audio_on_lines(path: Path, lines: Set[int]) -> Iterator[Path]:
 
 
 def _drop_libritts_copies(paths: Iterable[Path]) -> list[Path]:
-    """Without what LibriTTS has beside sounds and texts."""
+    """Paths without what LibriTTS has beside audio and texts."""
     kept = [path for path in paths if path.name not in LIBRITTS_TABLES]
     texts = {path.name.partition(".")[0] for path in kept if path.name.endswith(".normalized.txt")}
     return [path for path in kept if not (texts and path.name.endswith(LIBRITTS_COPY_SUFFIXES))]
@@ -366,7 +352,7 @@ def _sort_by_kind(paths: Iterable[Path]) -> tuple[list[Path], ...]:
 
 
 def _is_voxgraft_manifest(path: Path) -> bool:
-    """Whether a file begins as a manifest of ours: its clips were cut once, and `data merge` takes them as they are."""
+    """Whether a file is a manifest of ours: its clips are cut already, and `data merge` takes them as they are."""
     try:
         with path.open("rb") as stream:
             return f'"{MANIFEST_HEADER_KEY}"'.encode() in stream.readline(200)
@@ -374,14 +360,10 @@ def _is_voxgraft_manifest(path: Path) -> bool:
         return False
 
 
-def _explain_unknown_file(path: Path) -> str:
-    return f": no recording named {path.stem}" if path.suffix.lower() in (".txt", ".lab") else ""
-
-
 def _language_in_name(
     subtitles: Path, films: Sequence[Path], others: Sequence[Path], language: str
 ) -> tuple[str, str] | None:
-    """The film's name and the language in `film.am.srt`. What is no known code, or names no film, is only a name."""
+    """The film's name and the language in `film.am.srt`. An unknown code, or one without a film, is only a name."""
     if _find_media_beside(subtitles, subtitles.stem, films):
         return None
     for form in _LANGUAGE_SUFFIXES:
@@ -389,7 +371,7 @@ def _language_in_name(
         if match is None:
             continue
         word, stem = match["language"], match["stem"]
-        is_own = word.lower() == language.lower().partition("-")[0]
+        is_own = word.lower() == base_language(language)
         code = canonical_language_code(word) or (word.lower() if is_own else None)
         siblings = [path for path in others if path.stem == stem and path.parent == subtitles.parent]
         if code is not None and (siblings or _find_media_beside(subtitles, stem, films)):
@@ -398,17 +380,9 @@ def _language_in_name(
 
 
 def _find_media_beside(subtitles: Path, stem: str, films: Sequence[Path]) -> Path | None:
-    """The media file of a name, among those that were found, or beside the subtitles where they were named alone."""
+    """The media file of a name: among those found, or beside subtitles that were given alone."""
     for film in films:
         if film.stem == stem and film.parent == subtitles.parent:
             return film
     beside = (subtitles.with_name(stem + ending) for ending in MEDIA_SUFFIXES)
     return next((path for path in beside if is_file(path)), None)
-
-
-def _find_media_for_subtitles(
-    subtitles: Path, films: Sequence[Path], others: Sequence[Path], language: str
-) -> Path | None:
-    """The media file with the same name, with or without the language."""
-    named = _language_in_name(subtitles, films, others, language)
-    return _find_media_beside(subtitles, subtitles.stem if named is None else named[0], films)

@@ -1,16 +1,17 @@
-"""Train, validation and test: whole recordings, speakers or stretches go to one side, never clip by clip.
+"""The command `data split`: train, validation and test, by whole recordings, speakers or stretches, never by clips.
 
-The same dataset and seed give the same split. Clips that hold the same sound stay together, whatever they are called.
+The same dataset and seed give the same split. Clips with the same audio stay together, whatever their names. Afterwards
+the splits are checked for leaks: audio or sentences that are both learnt from and held out.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import regex
 
@@ -22,69 +23,53 @@ from voxgraft.data.folder import open_dataset_folder
 from voxgraft.data.manifest import SPLITS, ManifestClip, SplitName, format_duration, write_manifest
 from voxgraft.data.quality import compute_dataset_metrics
 
+# Longest stretch of a recording. In short recordings a stretch is as long as what one split needs.
 MAX_STRETCH_SECONDS = 120.0
-"""Longest stretch. Of short recordings a stretch is as long as what is held out for one side."""
+# Between the splits of one recording: neighbouring clips share a sentence, a breath, and background noise.
 SPLIT_GAP_SECONDS = 5.0
-"""Between the sides of one recording: neighbours share a sentence, a breath, and the noise of the moment."""
 SPLIT_GAP_REASON = "split-gap"
-"""Why clips in that gap are not used."""
+# Whole recordings may hold out this multiple of the requested share; beyond it, stretches are used,
 MAX_HELD_OUT_RATIO = 2.5
-"""Whole recordings may hold out so many times the share that was asked for; beyond, stretches are taken."""
+# but only if whole recordings would hold out this multiple of what stretches do: in short ones the gaps take most.
 MIN_STRETCH_GAIN = 1.5
-"""But only if whole recordings would hold out so many times as much: of short ones the gaps take nearly all."""
 _NON_LETTERS = regex.compile(r"[^\p{L}\p{M}\p{N}]+")
+# Shorter sentences occur everywhere.
 MIN_LEAK_WORDS = 3
-"""Shorter sentences are said everywhere."""
 
 
-@dataclass(frozen=True, slots=True)
-class SplitLeak:
-    """Two clips on different sides that hold the same sound or the same sentence."""
+class SplitLeak(NamedTuple):
+    """Two clips in different splits with the same audio or the same sentence."""
 
     kind: str
     one: str
     two: str
 
 
-class _UnionFind:
-    """What belongs together, found step by step."""
-
-    def __init__(self) -> None:
-        self._parent: dict[str, str] = {}
-
-    def find(self, name: str) -> str:
-        self._parent.setdefault(name, name)
-        while self._parent[name] != name:
-            self._parent[name] = self._parent[self._parent[name]]
-            name = self._parent[name]
-        return name
-
-    def join(self, one: str, two: str) -> None:
-        first, second = sorted((self.find(one), self.find(two)))
-        self._parent[second] = first
-
-
 def group_clips(
     clips: Sequence[ManifestClip], by: str, prints: Mapping[str, AudioFingerprint], stretch: float = MAX_STRETCH_SECONDS
 ) -> dict[str, str]:
-    """The group of each clip, by its id: what is in one group is never on two sides."""
-    groups = _UnionFind()
+    """The group of each clip, by its id: one group is never in two splits."""
+    parent: dict[str, str] = {}
+
+    def find(name: str) -> str:
+        parent.setdefault(name, name)
+        while parent[name] != name:
+            parent[name] = name = parent[parent[name]]
+        return name
+
+    def union(one: str, two: str) -> None:
+        first, second = sorted((find(one), find(two)))
+        parent[second] = first
+
     for clip in clips:
-        groups.join(f"clip {clip.id}", f"place {_group_key(clip, by, stretch)}")
+        place = {"speaker": clip.speaker, "stretch": f"{clip.recording} {int(clip.start // stretch)}"}
+        union(f"clip {clip.id}", f"place {place.get(by, clip.recording)}")
         if by == "speaker":
-            groups.join(f"clip {clip.id}", f"recording {clip.recording}")
+            union(f"clip {clip.id}", f"recording {clip.recording}")
     used = {clip.id for clip in clips if clip.is_used}
     for one, two in find_duplicate_audio({name: own for name, own in prints.items() if name in used}):
-        groups.join(f"clip {one}", f"clip {two}")
-    return {clip.id: groups.find(f"clip {clip.id}") for clip in clips}
-
-
-def _group_key(clip: ManifestClip, by: str, stretch: float) -> str:
-    if by == "speaker":
-        return clip.speaker
-    if by == "stretch":
-        return f"{clip.recording} {int(clip.start // stretch)}"
-    return clip.recording
+        union(f"clip {one}", f"clip {two}")
+    return {clip.id: find(f"clip {clip.id}") for clip in clips}
 
 
 def split_clips(
@@ -94,36 +79,34 @@ def split_clips(
     seed: int,
     prints: Mapping[str, AudioFingerprint],
 ) -> list[ManifestClip]:
-    """Clips with their side. Held-out sides get whole groups until they have their share; the rest is learnt from.
+    """Clips with their split. Held-out splits get whole groups until they have their share; the rest is for training.
 
-    `auto`: whole recordings; stretches of them where there are too few to hold out about what was asked for.
+    `auto`: whole recordings, or stretches if there are too few recordings to hold out about the requested share.
     """
-    clips = [_clear_gap_reason(clip) for clip in clips]
+    clips = [replace(clip, rejected=tuple(r for r in clip.rejected if r != SPLIT_GAP_REASON)) for clip in clips]
     if by != "auto":
         return _split_by(clips, shares, by, seed, prints)
     try:
-        made: list[ManifestClip] | None = _split_by(clips, shares, "recording", seed, prints)
+        whole: list[ManifestClip] | None = _split_by(clips, shares, "recording", seed, prints)
     except ConfigError:
-        made = None
-    if made is not None and _held_out_share(made) <= MAX_HELD_OUT_RATIO * sum(shares.values()):
-        return made
+        whole = None
+    if whole is not None and _held_out_share(whole) <= MAX_HELD_OUT_RATIO * sum(shares.values()):
+        return whole
     try:
         stretches = _split_by(clips, shares, "stretch", seed, prints)
     except ConfigError:
-        if made is None:
+        if whole is None:
             raise
-        return made
-    return stretches if made is None or MIN_STRETCH_GAIN * _held_out_share(stretches) < _held_out_share(made) else made
+        return whole
+    if whole is None or MIN_STRETCH_GAIN * _held_out_share(stretches) < _held_out_share(whole):
+        return stretches
+    return whole
 
 
 def _held_out_share(clips: Sequence[ManifestClip]) -> float:
-    """Share of the seconds that are not learnt from; what lies in a gap is not, either."""
+    """Share of the seconds that are not used for training, including those in gaps."""
     total = sum(clip.seconds for clip in clips if clip.is_used or SPLIT_GAP_REASON in clip.rejected)
     return 1 - sum(clip.seconds for clip in clips if clip.is_used and clip.split == "train") / total if total else 0.0
-
-
-def _clear_gap_reason(clip: ManifestClip) -> ManifestClip:
-    return replace(clip, rejected=tuple(reason for reason in clip.rejected if reason != SPLIT_GAP_REASON))
 
 
 def _split_by(
@@ -135,9 +118,11 @@ def _split_by(
 ) -> list[ManifestClip]:
     used = [clip for clip in clips if clip.is_used]
     smallest = min((share for share in shares.values() if share > 0), default=1.0)
-    group = group_clips(
-        clips, by, prints, min(MAX_STRETCH_SECONDS, smallest * _total_span_seconds(used)) or MAX_STRETCH_SECONDS
-    )
+    ends: dict[str, float] = defaultdict(float)
+    for clip in used:
+        ends[clip.recording] = max(ends[clip.recording], clip.start + clip.seconds)
+    stretch = min(MAX_STRETCH_SECONDS, smallest * sum(ends.values())) or MAX_STRETCH_SECONDS
+    group = group_clips(clips, by, prints, stretch)
     seconds: dict[str, float] = defaultdict(float)
     for clip in used:
         seconds[group[clip.id]] += clip.seconds
@@ -150,16 +135,8 @@ def _split_by(
     return _reject_in_gaps(made) if by == "stretch" else made
 
 
-def _total_span_seconds(clips: Iterable[ManifestClip]) -> float:
-    """Seconds from the first to the last clip, over all recordings."""
-    ends: dict[str, float] = defaultdict(float)
-    for clip in clips:
-        ends[clip.recording] = max(ends[clip.recording], clip.start + clip.seconds)
-    return sum(ends.values())
-
-
 def _reject_in_gaps(clips: Sequence[ManifestClip]) -> list[ManifestClip]:
-    """Set clips aside that are too near to a clip on another side: of a pair the one of the larger side."""
+    """Reject clips too near to a clip of another split: of each pair the one in the larger split."""
     by_recording: dict[str, list[ManifestClip]] = defaultdict(list)
     for clip in clips:
         if clip.is_used:
@@ -180,38 +157,30 @@ def _reject_in_gaps(clips: Sequence[ManifestClip]) -> list[ManifestClip]:
 
 
 def _assign_splits(seconds: Mapping[str, float], shares: Mapping[SplitName, float], seed: int) -> dict[str, SplitName]:
-    """A side for each group. Order is drawn from the seed; a group that is far too large for a side is passed over."""
+    """A split for each group, in an order drawn from the seed; empty if nothing would be left for training."""
     total = sum(seconds.values())
     order = sorted(seconds, key=lambda name: hashlib.sha256(f"{seed} {name}".encode()).digest())
-    sides: dict[str, SplitName] = {}
-    for side in SPLITS[1:]:
-        if shares[side] <= 0:
+    splits: dict[str, SplitName] = {}
+    for split in SPLITS[1:]:
+        room = shares[split] * total
+        free = [name for name in order if name not in splits]
+        if shares[split] <= 0 or len(free) < 2:
             continue
-        room = shares[side] * total
-        for name in _fitting_groups(order, sides, seconds, room):
-            sides[name] = side
-    return {**dict.fromkeys(order, "train"), **sides} if len(sides) < len(order) else {}
-
-
-def _fitting_groups(
-    order: Sequence[str], taken: Iterable[str], seconds: Mapping[str, float], room: float
-) -> Iterator[str]:
-    """Groups in their order that fit; where none does, the smallest, so that no side is empty."""
-    free = [name for name in order if name not in taken]
-    filled, any_found = 0.0, False
-    for name in free[:-1] if len(free) > 1 else []:
-        if filled >= room:
-            return
-        if filled + seconds[name] <= 1.3 * room:
-            filled += seconds[name]
-            any_found = True
-            yield name
-    if not any_found and len(free) > 1:
-        yield min(free, key=lambda name: (seconds[name], order.index(name)))
+        filled, any_found = 0.0, False
+        for name in free[:-1]:
+            if filled >= room:
+                break
+            if filled + seconds[name] <= 1.3 * room:  # a group that is far too large is skipped
+                filled += seconds[name]
+                any_found = True
+                splits[name] = split
+        if not any_found and room > 0:  # none fits: take the smallest, so that no split is empty
+            splits[min(free, key=lambda name: (seconds[name], order.index(name)))] = split
+    return {**dict.fromkeys(order, "train"), **splits} if len(splits) < len(order) else {}
 
 
 def find_split_leaks(clips: Sequence[ManifestClip], prints: Mapping[str, AudioFingerprint]) -> list[SplitLeak]:
-    """What is on two sides: the same sound, the same sentence. Only clips that are used count."""
+    """Audio and sentences that are in two splits. Only clips that are used count."""
     side = {clip.id: clip.split for clip in clips if clip.is_used and clip.split}
     own = {name: value for name, value in prints.items() if name in side}
     found = [SplitLeak("audio", one, two) for one, two in find_duplicate_audio(own) if side[one] != side[two]]
@@ -226,23 +195,23 @@ def find_split_leaks(clips: Sequence[ManifestClip], prints: Mapping[str, AudioFi
 
 
 MAX_LEAKS_SHOWN = 8
+# From this many speakers on, if such a share has one clip only, the names are hardly those of people.
 MIN_SPEAKERS_JUDGED, MAX_SINGLE_CLIP_SHARE = 3, 0.8
-"""From so many speakers on, of whom such a share has one clip only, the names are hardly those of people."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataSplitResult:
-    """The sides, and what is on two of them."""
+    """The splits, and what is in two of them."""
 
     manifest: Path
     clips: tuple[ManifestClip, ...]
     leaks: tuple[SplitLeak, ...]
     unheard: tuple[str, ...] = ()
-    """Clips whose sound is missing or broken, so that it was compared with no other."""
+    """Clips whose audio is missing or broken, so that it was not compared."""
 
     @property
     def exit_code(self) -> int:
-        """1 if the same sound is learnt from and held out."""
+        """1 if the same audio is both learnt from and held out."""
         return int(any(leak.kind == "audio" for leak in self.leaks))
 
     def findings(self) -> list[Finding]:
@@ -261,14 +230,14 @@ class DataSplitResult:
 
     @property
     def shared_speakers(self) -> list[str]:
-        """Speakers of clips that are held out who are learnt from as well."""
+        """Speakers of held-out clips who are in the training split too."""
         used = [clip for clip in self.clips if clip.is_used]
         learnt = {clip.speaker for clip in used if clip.split == "train"}
         return sorted({clip.speaker for clip in used if clip.split in SPLITS[1:]} & learnt)
 
     @property
     def splits_recordings(self) -> bool:
-        """Whether one recording is on several sides."""
+        """Whether one recording is in several splits."""
         sides = {(clip.recording, clip.split) for clip in self.clips if clip.is_used}
         return len(sides) > len({recording for recording, _ in sides})
 
@@ -285,13 +254,11 @@ class DataSplitResult:
         return made
 
     def to_json(self) -> dict[str, Any]:
-        pairs = [{"kind": leak.kind, "one": leak.one, "two": leak.two} for leak in self.leaks]
-        unheard = list(self.unheard)
         return {
             "manifest": str(self.manifest),
             "sides": self.sides(),
-            "leaks": pairs,
-            "unheard": unheard,
+            "leaks": [leak._asdict() for leak in self.leaks],
+            "unheard": list(self.unheard),
             "by_stretch": self.splits_recordings,
             "shared_speakers": self.shared_speakers,
         }
@@ -299,45 +266,44 @@ class DataSplitResult:
     def lines(self) -> list[Line]:
         rows = tuple(
             (
-                side,
-                f"{own['clips']:,}",
-                format_duration(own["seconds"]),
-                f"{own['recordings']:,}",
-                f"{own['speakers']:,}",
+                name,
+                f"{one['clips']:,}",
+                format_duration(one["seconds"]),
+                f"{one['recordings']:,}",
+                f"{one['speakers']:,}",
             )
-            for side, own in self.sides().items()
+            for name, one in self.sides().items()
         )
         told: list[Line] = [line for item in self.findings() for line in item.lines()]
         if not self.leaks:
             told.append("no sound and no sentence is both learnt from and held out")
-        told += self._speaker_lines()
+        if shared := self.shared_speakers:
+            # Held-out clips of voices that are learnt say nothing about other voices.
+            used = [clip for clip in self.clips if clip.is_used]
+            if len({clip.speaker for clip in used}) == 1:
+                told.append(
+                    f"all sides are the same speaker, {shared[0]}: "
+                    "held-out clips measure new sentences in a known voice"
+                )
+            else:
+                held_out = {clip.speaker for clip in used if clip.split in SPLITS[1:]}
+                many = f"{len(shared):,} of {pluralize(len(held_out), 'held-out speaker')}"
+                told.append(f"{many} are learnt from as well; --by speaker holds out whole speakers")
         if self.splits_recordings:
             aside = sum(SPLIT_GAP_REASON in clip.rejected for clip in self.clips)
             told.append(
                 "stretches of recordings are held out, since there are too few to hold out whole ones; "
-                f"{pluralize(aside, 'clip')} in the {SPLIT_GAP_SECONDS:.0f} s beside these are not used ({SPLIT_GAP_REASON})"
+                f"{pluralize(aside, 'clip')} in the {SPLIT_GAP_SECONDS:.0f} s beside these are not used "
+                f"({SPLIT_GAP_REASON})"
             )
         if self.unheard:
             shown = ", ".join(self.unheard[:MAX_LEAKS_SHOWN])
             told.append(f"the sound of {len(self.unheard):,} clips is missing or broken, and was not compared: {shown}")
         return [Table(("side", "clips", "used", "recordings", "speakers"), rows), *told]
 
-    def _speaker_lines(self) -> list[Line]:
-        """Whether held-out clips are of voices that are learnt: then nothing is said about other voices."""
-        shared = self.shared_speakers
-        if not shared:
-            return []
-        held_out = {clip.speaker for clip in self.clips if clip.is_used and clip.split in SPLITS[1:]}
-        if len({clip.speaker for clip in self.clips if clip.is_used}) == 1:
-            return [
-                f"all sides are the same speaker, {shared[0]}: held-out clips measure new sentences in a known voice"
-            ]
-        many = f"{len(shared):,} of {pluralize(len(held_out), 'held-out speaker')}"
-        return [f"{many} are learnt from as well; --by speaker holds out whole speakers"]
-
 
 def data_split(settings: DataSplitSettings) -> DataSplitResult:
-    """Split a dataset anew and look whether anything is on two sides."""
+    """Split a dataset, and check whether anything is in two splits."""
     if settings.validation + settings.test >= 1:
         found = f"validation {settings.validation} and test {settings.test} leave nothing to learn from"
         raise ConfigError("config-value", found, expected="shares that are together below 1")
@@ -352,7 +318,7 @@ def data_split(settings: DataSplitSettings) -> DataSplitResult:
 
 
 def split_remaining_clips(folder: Path) -> DataSplitResult:
-    """Give a side to the clips that have none: that of their recording, else the one that is learnt from."""
+    """Give a split to clips that have none: that of their recording, else `train`."""
     dataset = open_dataset_folder(folder)
     with dataset.locked():
         clips = list(dataset.clips())

@@ -1,6 +1,7 @@
-"""Lists of recordings with texts, of whatever program: tables with `|`, tab or comma, JSON lines, texts beside sounds.
+"""Lists of recordings with texts, as other programs write them, one `TranscriptRow` per line.
 
-Every line gives a row or a problem. Opens no sound.
+Tables with `|`, tab, comma or semicolon, JSON lines, parquet and arrow files, and folders with a text beside each audio
+file. Every line gives a row or a problem. Opens no audio.
 """
 
 from __future__ import annotations
@@ -22,19 +23,9 @@ from voxgraft.core.files import format_error_reason, is_encodable_text, is_file,
 from voxgraft.data.manifest import SourceProblem
 from voxgraft.data.subtitles import parse_error_line, read_encoded_text, read_text_skipping_bad_lines
 
+# Column names in lists that people have; the first that exists counts.
 COLUMN_ALIASES: dict[str, tuple[str, ...]] = {
-    "audio": (
-        "audio",
-        "audio_path",
-        "audio_filepath",
-        "audio_file",
-        "file_name",
-        "filename",
-        "file",
-        "path",
-        "wav",
-        "wav_path",
-    ),
+    "audio": tuple("audio audio_path audio_filepath audio_file file_name filename file path wav wav_path".split()),
     "text": ("text", "normalized_text", "normalised_text", "sentence", "transcription", "transcript", "raw_text"),
     "speaker": ("speaker", "speaker_id", "speaker_name", "spk", "client_id"),
     "recording": ("recording", "source_file", "recording_id", "session"),
@@ -44,7 +35,6 @@ COLUMN_ALIASES: dict[str, tuple[str, ...]] = {
     "language": ("language", "lang", "locale"),
     "id": ("id", "segment_id", "utt_id", "utt"),
 }
-"""What the columns are called in lists that people have, the first that is there counts."""
 AUDIO_FOLDERS = ("", "wavs", "wav", "audio", "clips", "audios")
 MIN_RECORDINGS = 3
 
@@ -55,18 +45,18 @@ class TranscriptRow:
 
     line: int
     audio: str
-    """As the list has it."""
+    """As written in the list."""
     text: str
     original_text: str = ""
     speaker: str = ""
     recording: str = ""
     language: str = ""
-    """As the list says it; empty where it does not."""
+    """Empty if the list does not say."""
     start: float = 0.0
     end: float | None = None
-    """None means: the whole file."""
+    """None: the whole file."""
     data: bytes | None = None
-    """The sound file itself, where the list holds it."""
+    """The audio file itself, if the list holds it."""
 
     @property
     def is_part(self) -> bool:
@@ -81,7 +71,7 @@ def parse_transcript_row(values: Mapping[str, Any], line: int) -> TranscriptRow 
     }
     audio: Any = found["audio"]
     data: bytes | None = None
-    if isinstance(audio, Mapping):  # as the datasets library keeps sound
+    if isinstance(audio, Mapping):  # as the Hugging Face datasets library stores audio
         data = audio.get("bytes")
         if data is not None and not isinstance(data, bytes):
             return f"the bytes of its sound are {data!r:.40}, which are none"
@@ -105,7 +95,7 @@ def parse_transcript_row(values: Mapping[str, Any], line: int) -> TranscriptRow 
 
 
 def _parse_row_times(found: Mapping[str, Any]) -> tuple[float, float | None] | str:
-    """Where in the file the row lies. A duration alone says nothing new of a whole file."""
+    """Start and end of the row in its file. A duration alone means the whole file."""
     numbers: dict[str, float] = {}
     for name in ("start", "end", "seconds"):
         if found[name] is None:
@@ -126,7 +116,7 @@ def _parse_row_times(found: Mapping[str, Any]) -> tuple[float, float | None] | s
 
 
 def find_audio_file(folder: Path, name: str) -> Path | None:
-    """The file that a list means; endings and the usual folders may be left out. An absolute path is itself."""
+    """The file that a list means; suffix and the usual folders may be left out."""
     given = Path(name.replace("\\", "/") if "/" not in name else name)
     for place in AUDIO_FOLDERS:
         for ending in ("", *AUDIO_SUFFIXES):
@@ -137,27 +127,27 @@ def find_audio_file(folder: Path, name: str) -> Path | None:
 
 
 def infer_recordings(rows: Sequence[TranscriptRow]) -> dict[int, str]:
-    """The recording that each row was cut from, by its line: its own word, else its name without the number at its end.
+    """The recording of each row, by its line: as stated, else the file name without the number at its end.
 
-    Where that would make hardly any recordings of many files, every file is one.
+    If that leaves hardly any recordings, every file is one.
     """
     stems = {row.line: Path(row.recording or row.audio).stem or row.audio for row in rows}
-    short = {row.line: stems[row.line] if row.recording else _strip_trailing_number(stems[row.line]) for row in rows}
+    short = {}
+    for row in rows:
+        stem = short[row.line] = stems[row.line]
+        if not row.recording:
+            # No regex: it would take quadratic time on a long run of digits.
+            end = len(stem)
+            while end and stem[end - 1].isdecimal():
+                end -= 1
+            short[row.line] = stem if end == len(stem) else stem[:end].rstrip("-_. \t\r\n\f\v")
     useful = all(short.values()) and len(set(short.values())) >= min(MIN_RECORDINGS, len(set(stems.values())))
     return short if useful else stems
 
 
-def _strip_trailing_number(stem: str) -> str:
-    """A name without the number at its end. No pattern: it would go through a long run of digits again and again."""
-    end = len(stem)
-    while end and stem[end - 1].isdecimal():
-        end -= 1
-    return stem if end == len(stem) else stem[:end].rstrip("-_. \t\r\n\f\v")
-
-
 SIDECAR_SUFFIXES = (".normalized.txt", ".txt", ".lab")
+# Folders of audio in VCTK and its copies at other rates, beside the folder `txt`.
 VCTK_AUDIO_FOLDERS = ("wav48_silence_trimmed", "wav48", "wav24", "wav22", "wav16")
-"""What VCTK and its copies at other rates call the folder of sounds, beside the folder `txt`."""
 _MICROPHONE_SUFFIX = re.compile(r"_mic[12]$")
 TABLE_DELIMITERS = ("|", "\t", ";", ",")
 MAX_CSV_FIELD_CHARACTERS = 1 << 20
@@ -166,7 +156,7 @@ RowsOrProblems = Iterator[TranscriptRow | SourceProblem]
 
 
 def read_transcript_list(path: Path, encoding: str | None = None) -> RowsOrProblems:
-    """Rows of a list in its order, and a problem for each line that is none."""
+    """Rows of a list in order, and a problem for each line that is none."""
     text, broken = read_text_skipping_bad_lines(path, encoding)
     parsed = parse_transcript_jsonl if path.suffix.lower() in (".jsonl", ".json") else parse_transcript_table
     yield from (SourceProblem("text-encoding", found, path.name, line) for line, found in broken.items())
@@ -174,7 +164,7 @@ def read_transcript_list(path: Path, encoding: str | None = None) -> RowsOrProbl
 
 
 def parse_transcript_jsonl(text: str, name: str) -> RowsOrProblems:
-    """JSON lines as voice programs write them; the header of a manifest of ours is no row."""
+    """JSON lines as speech programs write them; the header of a manifest of ours is no row."""
     for number, line in enumerate(re.split(r"\r\n|\n|\r", text), 1):
         if not line.strip():
             continue
@@ -190,27 +180,24 @@ def parse_transcript_jsonl(text: str, name: str) -> RowsOrProblems:
 
 
 def parse_transcript_table(text: str, name: str) -> RowsOrProblems:
-    """A table with or without a head: audio and text, and perhaps the text normalised or the speaker."""
+    """A table with or without a header: audio and text, and perhaps the normalized text or the speaker."""
     lines = [line for line in re.split(r"\r\n|\n|\r", text) if line.strip()]
-    delimiter = _detect_delimiter(lines)
+    # The first mark that most lines have, in order of rarity in texts.
+    seen = lines[:200]
+    delimiter = next((mark for mark in TABLE_DELIMITERS if sum(mark in line for line in seen) * 2 > len(seen)), None)
     if delimiter is None:
         raise FileError("table-unknown", f"{name} has no columns: {lines[0]!r:.80}" if lines else f"{name} is empty")
     cells = list(_parse_cells(text, delimiter, name))
-    head = next((cell for cell in cells if not isinstance(cell, SourceProblem)), None)
-    if head is not None and _is_header_row(head[1]):
-        yield from _rows_with_header(cells, head[1], name)
+    head = next((values for line in cells if not isinstance(line, SourceProblem) for values in [line[1]]), [])
+    names = {cell.lower() for cell in head}
+    if names & {*COLUMN_ALIASES["text"]} and names & {*COLUMN_ALIASES["audio"], *COLUMN_ALIASES["id"]}:
+        yield from _rows_with_header(cells, head, name)
     else:
         yield from _rows_without_header(cells, name)
 
 
-def _detect_delimiter(lines: Sequence[str]) -> str | None:
-    """The mark that most lines have; of several the one that texts have least."""
-    seen = lines[:200]
-    return next((mark for mark in TABLE_DELIMITERS if sum(mark in line for line in seen) * 2 > len(seen)), None)
-
-
 def _parse_cells(text: str, delimiter: str, name: str) -> Iterator[tuple[int, list[str]] | SourceProblem]:
-    """Cells of every line that is not empty. Only commas and semicolons come with quotes."""
+    """Cells of every line that is not empty. Only commas and semicolons are used with quotes."""
     stream = io.StringIO(text, newline="")
     if delimiter in ",;":
         reader = csv.reader(stream, delimiter=delimiter, strict=True)
@@ -232,13 +219,6 @@ def _parse_cells(text: str, delimiter: str, name: str) -> Iterator[tuple[int, li
             yield first, [cell.strip() for cell in cells]
 
 
-def _is_header_row(cells: Sequence[str]) -> bool:
-    names = {cell.lower() for cell in cells}
-    return bool(names & set(COLUMN_ALIASES["text"])) and bool(
-        names & (set(COLUMN_ALIASES["audio"]) | set(COLUMN_ALIASES["id"]))
-    )
-
-
 def _rows_with_header(
     cells: Sequence[tuple[int, list[str]] | SourceProblem], head: list[str], name: str
 ) -> RowsOrProblems:
@@ -258,15 +238,18 @@ def _rows_with_header(
 
 
 def _row_problem(found: str, values: object, name: str, line: int) -> SourceProblem:
-    """What is wrong with a row; a text that is there and empty has a cure of its own."""
+    """What is wrong with a row; an empty text has its own code."""
     given = {str(key).strip().lower(): value for key, value in values.items()} if isinstance(values, dict) else {}
     is_empty = found.startswith("no text") and any(given.get(key) == "" for key in COLUMN_ALIASES["text"])
     return SourceProblem("transcript-empty" if is_empty else "table-line", found, name, line)
 
 
 def _rows_without_header(cells: Sequence[tuple[int, list[str]] | SourceProblem], name: str) -> RowsOrProblems:
+    # A third column names speakers if there are few names, each of them often, and none is a sentence.
     third = [item[1][2] for item in cells if not isinstance(item, SourceProblem) and len(item[1]) == 3]
-    speakers = _is_speaker_column(third)
+    names = {value for value in third if value}
+    is_few = len(third) >= 4 and len(names) <= max(1, _MAX_SPEAKER_SHARE * len(third))
+    speakers = is_few and not any(" " in value for value in names)
     for item in cells:
         if isinstance(item, SourceProblem):
             yield item
@@ -284,15 +267,8 @@ def _rows_without_header(cells: Sequence[tuple[int, list[str]] | SourceProblem],
         yield TranscriptRow(line, audio, said, text, speaker=more if speakers else "")
 
 
-def _is_speaker_column(third: Sequence[str]) -> bool:
-    """Whether a third column names speakers: few names, each of them often, none a sentence."""
-    names = {name for name in third if name}
-    few = len(third) >= 4 and len(names) <= max(1, _MAX_SPEAKER_SHARE * len(third))
-    return few and not any(" " in name for name in names)
-
-
 def read_sidecar_rows(folder: Path, sounds: Sequence[Path], encoding: str | None = None) -> RowsOrProblems:
-    """A row for each sound that has a text of the same name beside it."""
+    """A row for each audio file with a text of the same name beside it."""
     for number, sound in enumerate(sounds, 1):
         text = find_sidecar(sound)
         name = str(sound.relative_to(folder))
@@ -301,7 +277,7 @@ def read_sidecar_rows(folder: Path, sounds: Sequence[Path], encoding: str | None
             continue
         beside = os.path.relpath(text, folder)
         try:
-            # A file without a byte is read as a text without a letter: to whoever wrote it they are the same.
+            # An empty file counts as an empty text, not as an unreadable file.
             said = " ".join(read_encoded_text(text, encoding).split()) if text.stat().st_size else ""
         except VoxgraftError as error:
             yield SourceProblem.of(error, beside, parse_error_line(error))
@@ -313,7 +289,7 @@ def read_sidecar_rows(folder: Path, sounds: Sequence[Path], encoding: str | None
 
 
 def find_sidecar(sound: Path) -> Path | None:
-    """The text of the same name beside a sound, or where VCTK has it: txt/p225/x.txt for wav48/p225/x.wav."""
+    """The text of the same name beside an audio file, or as in VCTK: txt/p225/x.txt for wav48/p225/x.wav."""
     beside = next((path for ending in SIDECAR_SUFFIXES if is_file(path := sound.with_suffix(ending))), None)
     if beside or sound.parent.parent.name not in VCTK_AUDIO_FOLDERS or first_microphone_name(sound):
         return beside
@@ -323,7 +299,7 @@ def find_sidecar(sound: Path) -> Path | None:
 
 
 def find_vctk_audio(text: Path) -> Path | None:
-    """The sound that a text in VCTK's folder of texts belongs to."""
+    """The audio file that a text in VCTK's folder of texts belongs to."""
     if text.suffix != ".txt" or text.parent.parent.name != "txt":
         return None
     root = text.parent.parent.parent
@@ -335,7 +311,7 @@ def find_vctk_audio(text: Path) -> Path | None:
 
 
 def first_microphone_name(sound: Path) -> str:
-    """The name of the same sound by the first microphone, where this is the second; else empty."""
+    """VCTK recorded with two microphones: for a file of the second, the name of the first; else empty."""
     if not sound.stem.endswith("_mic2"):
         return ""
     first = sound.with_stem(sound.stem.removesuffix("2") + "1")
@@ -343,17 +319,17 @@ def first_microphone_name(sound: Path) -> str:
 
 
 def is_audio_file(path: Path) -> bool:
-    """Whether a file's name is that of a sound file."""
+    """Whether a file has the suffix of an audio file."""
     return path.suffix.lower() in AUDIO_SUFFIXES
 
 
 COLUMNAR_SUFFIXES = (".parquet", ".arrow")
+# Rows can hold their audio, so a few of them are megabytes.
 ARROW_BATCH_ROWS = 64
-"""Sounds lie inside the rows, so that a few of them are megabytes."""
 
 
 def read_arrow_rows(path: Path) -> Iterator[TranscriptRow | SourceProblem]:
-    """Rows of one file in their order, and a problem for each that is none."""
+    """Rows of a parquet or arrow file in order, and a problem for each that is none."""
     arrow = _import_pyarrow()
     wanted = {name for names in COLUMN_ALIASES.values() for name in names}
     number = 0
@@ -368,7 +344,7 @@ def read_arrow_rows(path: Path) -> Iterator[TranscriptRow | SourceProblem]:
 
 
 def read_arrow_audio_names(path: Path) -> Iterator[str]:
-    """Names of sounds that a file's rows mean, without the sounds themselves."""
+    """Names of the audio files of the rows, without reading the audio itself."""
     arrow = _import_pyarrow()
     try:
         for batch in _iter_arrow_batches(arrow, path, {*COLUMN_ALIASES["audio"], *COLUMN_ALIASES["id"]}, sounds=False):
@@ -390,7 +366,13 @@ def _iter_arrow_batches(arrow: ModuleType, path: Path, wanted: set[str], *, soun
             yield from table.iter_batches(batch_size=ARROW_BATCH_ROWS, columns=names)
         return
     with arrow.memory_map(str(path)) as stream:
-        for batch in _iter_record_batches(arrow, stream):
+        try:
+            reader = arrow.ipc.open_file(stream)
+            batches = (reader.get_batch(place) for place in range(reader.num_record_batches))
+        except arrow.ArrowInvalid:  # the other of the two arrow formats
+            stream.seek(0)
+            batches = arrow.ipc.open_stream(stream)
+        for batch in batches:
             chosen = batch.select([name for name in batch.schema.names if name.lower() in wanted])
             if not sounds:
                 chosen = _drop_audio_bytes(arrow, chosen)
@@ -399,7 +381,7 @@ def _iter_arrow_batches(arrow: ModuleType, path: Path, wanted: set[str], *, soun
 
 
 def _parquet_columns(arrow: ModuleType, field: Any, *, sounds: bool) -> list[str]:
-    """A column as parquet names it: whole, or only the parts of it that hold no sound."""
+    """A column as parquet names it: whole, or only its parts without audio bytes."""
     if sounds or not arrow.types.is_struct(field.type):
         return [field.name]
     return [f"{field.name}.{part.name}" for part in field.type if part.name != "bytes"]
@@ -414,18 +396,6 @@ def _drop_audio_bytes(arrow: ModuleType, batch: Any) -> Any:
             column = arrow.StructArray.from_arrays([column.field("path")], ["path"])
         columns[name] = column
     return arrow.RecordBatch.from_pydict(columns)
-
-
-def _iter_record_batches(arrow: ModuleType, stream: Any) -> Iterator[Any]:
-    """Batches of either of the two forms that arrow files have."""
-    try:
-        reader = arrow.ipc.open_file(stream)
-    except arrow.ArrowInvalid:
-        stream.seek(0)
-        yield from arrow.ipc.open_stream(stream)
-        return
-    for place in range(reader.num_record_batches):
-        yield reader.get_batch(place)
 
 
 def _import_pyarrow() -> ModuleType:

@@ -28,7 +28,7 @@ from voxgraft.core.files import (
     require_folder,
     write_text,
 )
-from voxgraft.core.languages import find_exemplar
+from voxgraft.core.languages import base_language, find_exemplar
 from voxgraft.core.results import Line, Table
 from voxgraft.core.run import RUN_FILE, RunFolder
 from voxgraft.core.yaml_files import parse_yaml
@@ -283,7 +283,7 @@ def _language_findings(settings: RunSettings, kind: Family | None) -> list[Findi
     findings = []
     if find_exemplar(language) is None:
         findings.append(finding("language-unlisted", f"CLDR has no entry for `{language}`"))
-    if kind is not None and language.partition("-")[0] in kind.languages:
+    if kind is not None and base_language(language) in kind.languages:
         spoken = " ".join(kind.languages)
         findings.append(finding("language-spoken", f"a {kind.name} base speaks `{language}`: {spoken}"))
     return findings

@@ -19,13 +19,11 @@ import regex
 from voxgraft.config.run import LANGUAGE_PATTERN
 from voxgraft.core.errors import TextError
 from voxgraft.core.files import decode_utf8, read_lines, read_text, text_lines
-from voxgraft.core.languages import script_of, suggest_language_code
+from voxgraft.core.languages import SYLLABIC_SCRIPTS, base_language, script_of, suggest_language_code
 
 LIMIT_PAUSE_SECONDS, LIMIT_FACTOR = 2.0, 2.5
 """Speech is cut off when it takes longer than a pause and so many times what it usually takes."""
 SYLLABLE_SECONDS, LETTER_SECONDS, MARK_SECONDS, DIGIT_SECONDS, SIGN_SECONDS = 0.2, 0.08, 0.06, 0.35, 0.04
-SYLLABIC_SCRIPTS = frozenset("Canadian_Aboriginal Cherokee Ethiopic Han Hangul Hiragana Katakana Vai Yi".split())
-"""Scripts of which a character is a syllable or more."""
 
 _CLOSING_MARKS = r"[\p{Pe}\p{Pf}\p{Pi}\"']*"
 _UNAMBIGUOUS_ENDS = r"፡፡|[\p{Sentence_Terminal}--[.!?]]"
@@ -99,7 +97,7 @@ def _estimate_character_seconds(character: str) -> float:
 
 
 def _split_sentences(text: str, language: str) -> list[str]:
-    pattern = _GREEK_SENTENCE_END if language.partition("-")[0] == "el" else _SENTENCE_END
+    pattern = _GREEK_SENTENCE_END if base_language(language) == "el" else _SENTENCE_END
     cased = any(map(str.isupper, text))
     parts: list[str] = []
     start = 0

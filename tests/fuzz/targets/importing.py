@@ -13,9 +13,8 @@ import soundfile
 from tests.fuzz import byte_mutations, text_mutations
 from tests.fuzz.target import Mutant, Random, Target
 from voxgraft.audio.files import MediaReader
-from voxgraft.data.captions import clean_cues, dedupe_rolling_captions
 from voxgraft.data.manifest import ManifestClip, SourceProblem, read_manifest, write_manifest
-from voxgraft.data.subtitles import parse_subtitles, read_encoded_text
+from voxgraft.data.subtitles import clean_cues, dedupe_rolling_captions, parse_subtitles, read_encoded_text
 from voxgraft.data.tables import infer_recordings, read_transcript_list
 
 LINE_ENDS = re.compile(r"\r\n|\n|\r")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
-from voxgraft.core.languages import find_exemplar
+from voxgraft.core.languages import base_language, find_exemplar
 from voxgraft.text.normalize.base import NormalizedText, Normalizer, TextChange, TextNote, replay_changes
 from voxgraft.text.normalize.ethiopic import AMHARIC_VERSION, TIGRINYA_VERSION
 from voxgraft.text.normalize.generic import (
@@ -40,7 +41,7 @@ def build_text_rules(language: str, *, normalize: bool = True, fold_homophones: 
     """The rules of a language, `am-ET` like `am`. Homophones are folded in Amharic only: others have none."""
     if not normalize:
         return TextRules(NO_RULES, language)
-    own = language.lower().replace("_", "-").partition("-")[0]
+    own = base_language(language)
     if own in LANGUAGE_VERSIONS:
         return TextRules(LANGUAGE_VERSIONS[own], language, fold_homophones=fold_homophones and own == "am")
     entry = find_exemplar(language)
@@ -58,6 +59,7 @@ def build_text_rules(language: str, *, normalize: bool = True, fold_homophones: 
     return replace(rules, numbers=code, edition=num2words_fingerprint(words.code))
 
 
+@lru_cache(maxsize=64)
 def build_normalizer(language: str, *, fold_homophones: bool = False) -> Normalizer:
-    """The normaliser of a language."""
+    """The normalizer of a language. Cached: an import asks for it once per clip."""
     return build_text_rules(language, fold_homophones=fold_homophones).normalizer

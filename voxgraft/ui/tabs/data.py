@@ -70,7 +70,6 @@ def build(context: PageContext) -> None:
     _build_split_section(context, dataset)
     _build_speakers_section(context, dataset)
     _build_datasets_section(context, dataset)
-    _build_fetch_section(context)
     _build_texts_section(context)
 
 
@@ -272,24 +271,6 @@ def _build_datasets_section(context: PageContext, dataset: FormControl) -> None:
             removing.add("missing", label="Clips without sound")
             removing.add("yes", label="Yes, remove them", info="Without this tick nothing is removed.")
         removing.finish("Remove from the dataset of step 1")
-
-
-def _build_fetch_section(context: PageContext) -> None:
-    with gr.Accordion(
-        "Fetch media and captions by address (needs a network and yt-dlp)", open=False, elem_id="data-net"
-    ):
-        form = CommandForm(context, "data fetch")
-        form.add("addresses", lines=3)
-        with gr.Row():
-            form.add("list", sought=TEXT_PATHS)
-            form.add("folder", sought=FOLDER_PATHS, default=_default_fetch_folder, label="Into")
-            form.add("language", default=run_language)
-            form.add("automatic")
-        form.finish("Fetch")
-
-
-def _default_fetch_folder(project: Path) -> Path:
-    return project / "uploads"
 
 
 def _build_texts_section(context: PageContext) -> None:
