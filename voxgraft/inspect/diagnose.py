@@ -15,7 +15,7 @@ from voxgraft.core.codes import CATALOGUE
 from voxgraft.core.errors import ConfigError, FileError, Finding, VoxgraftError, finding
 from voxgraft.core.files import atomic_write, atomic_write_folder, is_file, path_exists, write_json, write_text
 from voxgraft.core.journal import History, HistoryEvent, RunJournal
-from voxgraft.core.results import Line, Table, style_line
+from voxgraft.core.results import LEVEL_STYLES, Line, Table, style_line
 from voxgraft.core.run import RunFolder
 from voxgraft.evaluation.audio import SpeechRenderer, open_speech_renderer
 from voxgraft.evaluation.scores import Transcriber, compute_error_rates, open_transcriber
@@ -47,7 +47,6 @@ from voxgraft.training.replay import ReferenceVoice
 
 DIAGNOSIS_REPORT_NAME, DIAGNOSIS_PICTURE_NAME, DIAGNOSIS_JSON_NAME = "report.html", "diagnosis.png", "diagnosis.json"
 _VERDICT_STYLES = {"RESUME": "bold green", "REPAIR": "bold yellow", "START FRESH": "bold red"}
-_DIAGNOSIS_LEVEL_STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 _MAX_LAYERS_SHOWN = 5
 MAX_PHONE_ERROR_INCREASE = 0.05
 """Phone error that an old language may have more than from the base; `repair --choose` takes the same unless told."""
@@ -72,7 +71,7 @@ class DiagnoseResult:
         lines: list[Line] = [f"{found.path.name}: {found.what}"]
         lines += [found.sizes] if found.sizes else []
         lines += self._row_lines() + self._body_lines() + self._phone_error_lines()
-        for level, style in _DIAGNOSIS_LEVEL_STYLES.items():
+        for level, style in LEVEL_STYLES.items():
             for item in found.findings:
                 if item.level == level:
                     first, *_ = item.lines()
