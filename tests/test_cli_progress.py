@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from voxgraft.cli import CliCommand, run_cli
-from voxgraft.cli import progress as bars
+from voxgraft.cli import console as bars
 from voxgraft.config.base import Settings
 from voxgraft.core import progress
 
@@ -147,9 +147,9 @@ def test_the_time_for_which_a_process_was_suspended_is_not_counted_as_its_pace()
     code = (
         "import time\n"
         "from voxgraft.core import progress\n"
-        "from voxgraft.cli import progress as bars\n"
+        "from voxgraft.cli import console as bars\n"
         "progress.SUSPENDED_SECONDS = 1.0\n"
-        "with bars.ProgressReporter(bars.NullDisplay(), 0.0) as board, board.task('training', 100) as advance:\n"
+        "with bars.ProgressReporter(bars.ProgressDisplay(), 0.0) as board, board.task('training', 100) as advance:\n"
         "    (job,) = board._jobs\n"
         "    for part in range(12):\n"
         "        advance(1)\n"

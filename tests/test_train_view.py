@@ -30,8 +30,15 @@ from rich.console import Console
 from tests.made_once import MadeOnce
 from tests.trainers import EVERY, OPTIONS, Place, loop_of
 from voxgraft.cli import CliCommand, run_cli
-from voxgraft.cli.progress import BarDisplay, DownsampledCurve, LineDisplay, ProgressReporter, braille_chart, sparkline
-from voxgraft.cli.train_view import STOPPING_MESSAGE, TrainProgress, render_training
+from voxgraft.cli.console import BarDisplay, LineDisplay, ProgressReporter
+from voxgraft.cli.train_view import (
+    STOPPING_MESSAGE,
+    DownsampledCurve,
+    TrainProgress,
+    braille_chart,
+    render_training,
+    sparkline,
+)
 from voxgraft.config.base import Settings
 from voxgraft.core import progress
 from voxgraft.training.trainer import Trainer

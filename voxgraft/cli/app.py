@@ -1,4 +1,4 @@
-"""From argv to an exit code: reads the line, makes the settings, runs the verb, prints what it gave."""
+"""From argv to an exit code: parse the line, resolve the settings, run the command, print its result."""
 
 from __future__ import annotations
 
@@ -11,9 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 
 from voxgraft import __version__
 from voxgraft.cli.commands import COMMANDS, CliCommand
-from voxgraft.cli.console import ResultPrinter, enable_terminal_prompts
+from voxgraft.cli.console import (
+    SHOW_AFTER_SECONDS,
+    BarDisplay,
+    LineDisplay,
+    ProgressReporter,
+    ResultPrinter,
+    enable_terminal_prompts,
+)
 from voxgraft.cli.flags import CommandLine, parse_command_line, resolve_settings
-from voxgraft.cli.progress import SHOW_AFTER_SECONDS, BarDisplay, LineDisplay, ProgressReporter
 from voxgraft.core import progress
 from voxgraft.core.errors import Finding, VoxgraftError, finding, load_catalogue
 from voxgraft.core.files import convert_system_error
@@ -26,22 +32,25 @@ DUMB_TERMINALS = ("dumb", "unknown")
 
 
 def main() -> int:
-    """The program `voxgraft`; gives its exit code."""
+    """Run the program `voxgraft`; returns its exit code."""
     for stream in (sys.stdout, sys.stderr):
-        # A path or a text that the terminal's encoding lacks is shown escaped, never a crash.
+        # Characters that the terminal's encoding lacks are printed escaped instead of raising an error.
         if reconfigure := getattr(stream, "reconfigure", None):
             reconfigure(errors="backslashreplace")
     return run_cli(sys.argv[1:])
 
 
 def run_cli(words: Sequence[str], verbs: Sequence[CliCommand] = COMMANDS) -> int:
-    """Run one command line to its end: every outcome is an exit code."""
-    # Needed before the line is understood, since it may not be understood.
+    """Run one command line; every outcome is an exit code."""
+    # Read before the line is parsed: errors of the parser are printed as these options say.
     options = words[: words.index("--")] if "--" in words else words
     console = ResultPrinter(json="--json" in options, quiet="--quiet" in options)
     try:
         line = parse_command_line(words, verbs)
-        return _run_command(line, console) if isinstance(line, CommandLine) else _print_help(line)
+        if isinstance(line, CommandLine):
+            return _run_command(line, console)
+        line()  # prints the help or the version
+        return EXIT_OK
     except VoxgraftError as error:
         _show_error(console, error.finding)
         return EXIT_BAD_INPUT
@@ -60,17 +69,12 @@ def run_cli(words: Sequence[str], verbs: Sequence[CliCommand] = COMMANDS) -> int
 
 
 def _show_error(console: ResultPrinter, item: Finding) -> None:
-    """Print an error as far as that is possible: the exit code counts even where nothing can be printed."""
+    """Print an error if possible: the exit code must be right even where nothing can be printed."""
     try:
         console.show_error(item)
     except OSError:  # standard output is a file on a full disk, for example
         with contextlib.suppress(OSError):
             ResultPrinter().show_error(item)
-
-
-def _print_help(print_it: Callable[[], None]) -> int:
-    print_it()
-    return EXIT_OK
 
 
 def _run_command(line: CommandLine, console: ResultPrinter) -> int:
@@ -81,7 +85,8 @@ def _run_command(line: CommandLine, console: ResultPrinter) -> int:
     # Read the catalogue now: an error that reports "too many open files" could not open it later.
     load_catalogue()
     verb = line.verb.load()
-    follower = _is_secondary_rank()
+    # Of the processes that `torchrun` has started only the first prints: all do the same.
+    follower = "LOCAL_RANK" in os.environ and os.environ.get("RANK", "0") != "0"
     silent = line.quiet or line.json or follower
     with _show_progress(silent=silent) as settle, enable_terminal_prompts(settle, silent=silent):
         result = verb(settings)
@@ -90,14 +95,9 @@ def _run_command(line: CommandLine, console: ResultPrinter) -> int:
     return result.exit_code
 
 
-def _is_secondary_rank() -> bool:
-    """Whether `torchrun` has started this process as another than the first: of many that do the same one prints."""
-    return "LOCAL_RANK" in os.environ and os.environ.get("RANK", "0") != "0"
-
-
 @contextlib.contextmanager
 def _show_progress(*, silent: bool) -> Iterator[Callable[[], None]]:
-    """Yields a function after which nothing is drawn of jobs that have ended."""
+    """Draw progress; yields a function that removes what is drawn of finished tasks."""
     if silent:
         yield lambda: None
         return

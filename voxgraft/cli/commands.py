@@ -1,4 +1,4 @@
-"""The table of verbs. A verb's function is imported only when it runs, so that help never waits for torch."""
+"""The table of commands. A command's function is imported only when it runs, so that help never waits for torch."""
 
 from __future__ import annotations
 

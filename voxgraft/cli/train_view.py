@@ -1,6 +1,7 @@
-"""A run while it trains, for people: a live picture on a terminal, plain lines elsewhere.
+"""A training run while it runs: one model of what is known of it, and two views for the terminal.
 
-Fed with what `progress.tell` says, from one thread only. What is told is data: it is never read as markup.
+`TrainProgress` collects the events of a run (`core.progress`); the web interface renders the same model. The live view
+redraws a picture at the foot of a terminal, the line view writes to logs and pipes. Both are fed from one thread.
 """
 
 from __future__ import annotations
@@ -8,35 +9,66 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, TextIO
 
 from voxgraft.cli.console import escape_control_characters
-from voxgraft.cli.progress import DownsampledCurve, braille_chart, sparkline
 from voxgraft.core.errors import Finding
 from voxgraft.core.journal import SPEECH_LOSS, SPEED_WINDOW_STEPS, TEXT_LOSS, History, as_finite_float
 from voxgraft.core.progress import active_seconds
-from voxgraft.core.results import format_bytes, format_duration, format_learning_rate
+from voxgraft.core.results import LEVEL_STYLES, format_bytes, format_duration, format_learning_rate
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
-    from rich.text import Text
-
 
 LOSS_KEYS = {"text": TEXT_LOSS, "speech": SPEECH_LOSS}
+LOSS_COLUMNS = ("train", "held out", "best", "step 0", "chance")
+STATE_STYLES = {"stuck": ("bold red", "bad"), "learning": ("green", "good"), "good enough": ("bold green", "good")}
+"""Style on a terminal, and kind of note in the web interface, by state of learning."""
+END_REASON_LABELS = {"told": "stopped as told", "no-better": "no longer getting better"}
 STOPPING_MESSAGE = "finishing the step and saving ... (once more: stop at once)"
 SKIPPED_TIMING_STEPS = 2
 """First steps that are slower than the rest: compilation, first touch of memory."""
+MAX_CURVE_POINTS = 1024
+
+
+class DownsampledCurve:
+    """A curve of any length in bounded memory: when it has too many points, every two become their mean."""
+
+    def __init__(self) -> None:
+        self.last: float | None = None
+        self._means: list[float] = []
+        self._open: list[float] = []
+        self._stride = 1
+
+    def add(self, value: float) -> None:
+        self.last = value
+        self._open.append(value)
+        if len(self._open) == self._stride:
+            self._means.append(sum(self._open) / self._stride)
+            self._open = []
+        if len(self._means) == MAX_CURVE_POINTS:
+            pairs = zip(self._means[::2], self._means[1::2], strict=True)
+            self._means = [(first + second) / 2 for first, second in pairs]
+            self._stride *= 2
+
+    @property
+    def points(self) -> list[float]:
+        """From first to last; values that do not fill a point yet count as one too."""
+        return [*self._means, sum(self._open) / len(self._open)] if self._open else list(self._means)
 
 
 @dataclass
 class TrainProgress:
-    """A run as it is told, line by line."""
+    """What is known of a run, updated event by event: from the process that trains, or from a journal."""
 
     clock: Callable[[], float] = active_seconds
     history: History = field(default_factory=History)
+    max_logged_steps: int | None = SPEED_WINDOW_STEPS
+    """Logged steps that are kept beside the curves: a run may take weeks. None keeps all."""
     step: int = 0
-    """The step that is being made, or the last one."""
+    """The step that is being computed, or the last one."""
     current_activity: str = "starting"
     saved_step: int | None = None
     stopping: bool = False
@@ -48,23 +80,38 @@ class TrainProgress:
     """When steps began, and their numbers: the first that counts, and the last."""
     _begun: int = 0
     _positions: int | None = None
-    """Of a step, now; those before may have had others."""
+    """Tokens of a step in this session; sessions before may have had others."""
 
     def add(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        """One more thing that was told."""
+        """Add one event."""
         if kind == "opening":
-            self._open(step, values)
+            for entry in values.get("entries") or ():
+                self._add_to_history(entry["kind"], entry["step"], entry)
+            self.history.num_steps = values.get("steps") or self.history.num_steps
+            self._positions = values.get("positions")
+            self.step = step
         elif kind == "doing":
             self.step, self.current_activity = max(self.step, step), str(values.get("what", ""))
             if self.current_activity == "step":
-                self._time(step)
+                self._begun += 1
+                if self._begun > SKIPPED_TIMING_STEPS:
+                    self._timed = [*self._timed[:1], (self.clock(), step)]
         elif kind == "saved":
             self.saved_step = step
         elif kind == "stopping":
             self.stopping = True
         else:
-            self._remember(kind, step, values)
+            self._add_to_history(kind, step, values)
             self.step = max(self.step, step)
+
+    def _add_to_history(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        self.history.add(kind, step, values)
+        if kind == "step":
+            for key, curve in self.curves.items():
+                if (value := as_finite_float(values.get(key))) is not None:
+                    curve.add(value)
+            while self.max_logged_steps is not None and len(self.history.steps) > self.max_logged_steps:
+                del self.history.steps[next(iter(self.history.steps))]
 
     @property
     def num_steps(self) -> int:
@@ -75,70 +122,95 @@ class TrainProgress:
         """How much of the run is done."""
         return min(1.0, self.step / self.num_steps) if self.num_steps else None
 
-    def format_time_left(self) -> str:
-        """How long it will take, in words."""
-        seconds = self._seconds_per_step()
-        if not self.num_steps or self.history.ended:
+    @property
+    def state(self) -> tuple[str, str]:
+        """The state of learning, and the same with its reason; empty before the first assessment."""
+        values = self.history.state.values if self.history.state else {}
+        return (str(values["state"]), format_learning_state(values)) if values else ("", "")
+
+    @property
+    def end_text(self) -> str:
+        """Why the run has ended; empty while it has not."""
+        if self.history.ended is None:
             return ""
-        if seconds is None:
-            return f"time known after {SPEED_WINDOW_STEPS} steps"
-        return f"{format_duration((self.num_steps - self.step) * seconds)} left"
+        reason = str(self.history.ended.values.get("reason", ""))
+        return f"ended: {END_REASON_LABELS.get(reason, reason)}"
+
+    def loss_rows(self) -> list[tuple[str, list[float | None]]]:
+        """Both losses with every level to compare them with, as in LOSS_COLUMNS."""
+        history = self.history
+        best = history.valid.get(history.language, {}).get(history.best_step, {}) if history.best_step else {}
+        rows = []
+        for name, key in LOSS_KEYS.items():
+            held_out = history.held_out(key)
+            last = held_out[-1][1] if held_out else None
+            levels = [as_finite_float(best.get(key)), history.initial_loss(key), history.chance.get(key)]
+            rows.append((name, [self.curves[key].last, last, *levels]))
+        return rows
+
+    def uses(self) -> dict[str, float]:
+        """How much the model uses its text and its voice, by the last validation that measured it."""
+        points = {name: self.history.held_out(f"{name}_use") for name in ("text", "voice")}
+        return {name: known[-1][1] for name, known in points.items() if known}
+
+    def retentions(self) -> dict[str, float]:
+        """Rise of the speech loss since step 0, as a share, by base language."""
+        points = {name: self.history.retention(name) for name in self.history.base_languages}
+        return {name: known[-1][1] for name, known in points.items() if known}
 
     def facts(self) -> dict[str, str]:
         """Speed, rates and memory of the last line, in words."""
         if not self.history.steps:
             return {}
         last = self.history.steps[self.history.last_logged]
-        speed, epoch = as_finite_float(last.get("positions_per_second")), as_finite_float(last.get("epoch"))
-        kl = as_finite_float(last.get("kl"))
+        speed, epoch, kl = (as_finite_float(last.get(key)) for key in ("positions_per_second", "epoch", "kl"))
         rates = [f"{part} {format_learning_rate(rate)}" for part, rate in (last.get("rates") or {}).items()]
+        process = as_finite_float(last.get("memory_process_bytes"))
+        memory = [format_bytes(process)] if process is not None else []
+        now, kept, peak = (as_finite_float(last.get(f"memory_cuda{name}_bytes")) for name in ("", "_reserved", "_peak"))
+        if now is not None:
+            more = [f"{format_bytes(value)} {word}" for value, word in ((kept, "kept"), (peak, "at most")) if value]
+            memory.append(f"CUDA {format_bytes(now)}" + (f" ({', '.join(more)})" if more else ""))
         found = {
             "speed": f"{speed:,.0f} tokens/s" if speed is not None else "",
             "pass": f"pass {epoch:,.2f}" if epoch is not None else "",
             "rates": ", ".join(rates),
             "kl": f"{kl:.4f}" if kl is not None else "",
-            "memory": f"memory {_format_memory(last)}" if _format_memory(last) else "",
+            "memory": f"memory {', '.join(memory)}" if memory else "",
         }
         return {name: text for name, text in found.items() if text}
 
-    def _open(self, step: int, values: Mapping[str, Any]) -> None:
-        for entry in values.get("entries") or ():
-            self._remember(entry["kind"], entry["step"], entry)
-        self.history.num_steps = values.get("steps") or self.history.num_steps
-        self._positions = values.get("positions")
-        self.step = step
+    def format_time_left(self) -> str:
+        """The time left in words.
 
-    def _remember(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        """A run may take weeks: of its steps only the curves and the last lines are kept."""
-        self.history.add(kind, step, values)
-        if kind == "step":
-            for key, curve in self.curves.items():
-                if (value := as_finite_float(values.get(key))) is not None:
-                    curve.add(value)
-            while len(self.history.steps) > SPEED_WINDOW_STEPS:
-                del self.history.steps[next(iter(self.history.steps))]
-
-    def _time(self, step: int) -> None:
-        self._begun += 1
-        if self._begun > SKIPPED_TIMING_STEPS:
-            self._timed = [*self._timed[:1], (self.clock(), step)]
-
-    def _seconds_per_step(self) -> float | None:
-        """As measured here, with everything between the steps; before that as the journal has it from earlier."""
+        By the pace measured in this process, with everything between the steps; before that by the journal's pace.
+        """
+        if not self.num_steps or self.history.ended:
+            return ""
+        seconds = None
         if len(self._timed) == 2 and self._timed[1][1] - self._timed[0][1] >= SPEED_WINDOW_STEPS - SKIPPED_TIMING_STEPS:
             (first, step), (last, later) = self._timed
-            return (last - first) / (later - step)
-        return self.history.seconds_per_step(self._positions) if len(self.history.steps) >= SPEED_WINDOW_STEPS else None
+            seconds = (last - first) / (later - step)
+        elif len(self.history.steps) >= SPEED_WINDOW_STEPS:
+            seconds = self.history.seconds_per_step(self._positions)
+        if seconds is None:
+            return f"time known after {SPEED_WINDOW_STEPS} steps"
+        return f"{format_duration((self.num_steps - self.step) * seconds)} left"
+
+
+def format_learning_state(values: Mapping[str, Any]) -> str:
+    """The state of learning with its reason."""
+    return f"{values['state']}: {values['why']}" if values.get("why") else str(values["state"])
 
 
 def format_losses(values: Mapping[str, Any]) -> str:
-    """The losses of a line."""
-    kl = {"kl": "kl"} if "kl" in values else {}
-    return "  ".join(f"{name} {_format_number(values.get(key), '.4f')}" for name, key in {**LOSS_KEYS, **kl}.items())
+    """The losses of a journal line."""
+    keys = {**LOSS_KEYS, "kl": "kl"} if "kl" in values else LOSS_KEYS
+    return "  ".join(f"{name} {_format_number(values.get(key), '.4f')}" for name, key in keys.items())
 
 
 def format_validation(history: History, values: Mapping[str, Any]) -> str:
-    """What a validation found, with the levels that it is to be held against."""
+    """The result of a validation, with the levels to compare it with."""
     name = str(values.get("set", ""))
     words = [f"held out {name}: {format_losses(values)}"]
     uses = {use: as_finite_float(values.get(f"{use}_use")) for use in ("text", "voice")}
@@ -154,217 +226,13 @@ def format_validation(history: History, values: Mapping[str, Any]) -> str:
     return "  ".join(words)
 
 
-def format_retention(history: History) -> str:
-    """How every base language stands against step 0."""
-    known = {name: history.retention(name) for name in history.base_languages}
-    words = [f"{name} {points[-1][1]:+.2%}" for name, points in known.items() if points]
-    return f"{', '.join(words)} (speech loss since step 0)" if words else ""
-
-
 def _format_number(value: Any, form: str) -> str:
     known = as_finite_float(value)
     return "-" if known is None else format(known, form)
 
 
-def _format_memory(line: Mapping[str, Any]) -> str:
-    """The process's memory, and on CUDA what is in use, kept, and was the most."""
-    process = as_finite_float(line.get("memory_process_bytes"))
-    words = [f"{format_bytes(process)}"] if process is not None else []
-    cuda = [as_finite_float(line.get(f"memory_cuda{name}_bytes")) for name in ("", "_reserved", "_peak")]
-    if (now := cuda[0]) is not None:
-        others = [
-            f"{format_bytes(value)} {word}" for value, word in zip(cuda[1:], ("kept", "at most"), strict=True) if value
-        ]
-        words.append(f"CUDA {format_bytes(now)} ({', '.join(others)})" if others else f"CUDA {format_bytes(now)}")
-    return ", ".join(words)
-
-
-CHART_ROWS = 6
-MIN_ROWS_FOR_CHARTS, MIN_ROWS_IF_NARROW = 24, 28
-"""A terminal with fewer rows gets sparklines alone; words take more rows on a narrow one."""
-MAX_COLUMNS = 120
-LOSS_TABLE_COLUMNS = 51
-"""What the figures of the losses take."""
-END_REASON_LABELS = {"told": "stopped as told", "no-better": "no longer getting better"}
-STATE_STYLES = {"stuck": "bold red", "learning": "green", "good enough": "bold green"}
-
-
-def render_training(
-    progress: TrainProgress, console: Console, *, jobs: Sequence[str] = (), unicode: bool = True
-) -> RenderableType:
-    """The whole picture for a console of any size; without `unicode` no signs beyond ASCII."""
-    from rich.console import Group
-
-    width = min(console.width, MAX_COLUMNS)
-    rows = MIN_ROWS_FOR_CHARTS if width >= 80 else MIN_ROWS_IF_NARROW
-    charts = unicode and console.height >= rows and len(progress.curves[SPEECH_LOSS].points) > 1
-    parts: list[RenderableType] = [_render_head(progress), _render_bar(progress, width)]
-    parts.append(_render_losses(progress, width, unicode and not charts))
-    parts += [_render_charts(progress, width)] if charts else []
-    parts += [render_note_line(name, text, style) for name, text, style in _collect_notes(progress)]
-    parts += [render_note_line("now", job, "") for job in jobs]
-    parts.append(_render_foot(progress))
-    return Group(*parts)
-
-
-def _render_head(watched: TrainProgress) -> Text:
-    from rich.text import Text
-
-    total = f" of {watched.num_steps:,}" if watched.num_steps else ""
-    doing = "" if watched.current_activity == "step" or watched.history.ended else f"  {watched.current_activity}"
-    if watched.stopping and not watched.history.ended:
-        doing = (
-            f"  {watched.current_activity}, then stopping"  # the foot says more, unless the terminal is too low for it
-        )
-    state = watched.history.state
-    text = Text.assemble((f"step {watched.step:,}", "bold"), total, (doing, "cyan"), no_wrap=True)
-    if state is not None:
-        word = str(state.values["state"])
-        text.append(f"  {word}", STATE_STYLES.get(word, "yellow"))
-    return text
-
-
-def _render_bar(watched: TrainProgress, width: int) -> RenderableType:
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
-
-    words = watched.format_time_left()
-    if watched.share is None:
-        return words
-    words = f"{watched.share:.0%}  {words}".rstrip()
-    row = Table.grid(padding=(0, 2))
-    row.add_row(ProgressBar(1.0, watched.share, width=max(10, width - len(words) - 2)), words)
-    return row
-
-
-def _render_losses(watched: TrainProgress, width: int, curves: bool) -> Table:
-    """Both losses with every level that they are to be held against, and small curves if there are no large ones."""
-    from rich.table import Table
-
-    history = watched.history
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    table.add_column("loss", min_width=6, no_wrap=True)
-    for column in ("train", "held out", "best", "step 0", "chance"):
-        table.add_column(column, justify="right", no_wrap=True, min_width=6)
-    room = width - LOSS_TABLE_COLUMNS
-    table.add_column("", no_wrap=True, style="green")
-    for name, key in LOSS_KEYS.items():
-        held_out = history.held_out(key)
-        best = history.valid.get(history.language, {}).get(history.best_step, {}) if history.best_step else {}
-        cells = [
-            watched.curves[key].last,
-            held_out[-1][1] if held_out else None,
-            as_finite_float(best.get(key)),
-            history.initial_loss(key),
-            history.chance.get(key),
-        ]
-        figures = ["-" if value is None else f"{value:.3f}" for value in cells]
-        line = sparkline(watched.curves[key].points, min(room, 40)) if curves and room >= 8 else ""
-        table.add_row(name, *figures, line)
-    return table
-
-
-def _render_charts(watched: TrainProgress, width: int) -> Table:
-    """The two losses side by side; where there is little room, speech alone."""
-    from rich.table import Table
-    from rich.text import Text
-
-    chosen = LOSS_KEYS if width >= 60 else {"speech": SPEECH_LOSS}
-    grid = Table.grid(padding=(0, 2))
-    each = (width - 2 * (len(chosen) - 1)) // len(chosen)
-    cells = []
-    for name, key in chosen.items():
-        values = watched.curves[key].points
-        levels = {"chance": watched.history.chance.get(key), "step 0": watched.history.initial_loss(key)}
-        rows = braille_chart(
-            values, each, CHART_ROWS, {word: level for word, level in levels.items() if level is not None}
-        )
-        title = f"{name} loss  {max(values):.2f} to {min(values):.2f}" if values else f"{name} loss"
-        cells.append(Text("\n").join([Text(title, "dim"), *(Text(row, "green", no_wrap=True) for row in rows)]))
-    grid.add_row(*cells)
-    return grid
-
-
-def _collect_notes(watched: TrainProgress) -> list[tuple[str, str, str]]:
-    """Everything beside the losses: a name, words and a style."""
-    history, facts = watched.history, watched.facts()
-    points = {name: history.held_out(f"{name}_use") for name in ("text", "voice")}
-    uses = [f"{name} {known[-1][1]:+.4f}" for name, known in points.items() if known]
-    saved = [f"step {watched.saved_step:,}"] if watched.saved_step is not None else []
-    saved += [f"best is step {history.best_step:,}"] if history.best_step else []
-    saved += [f"samples of step {max(history.samples):,}"] if history.samples else []
-    state = history.state.values if history.state else {}
-    notes = [
-        ("use", ", ".join(uses), ""),
-        ("retention", format_retention(history), ""),
-        ("KL", f"{facts['kl']} from the base, on replay" if "kl" in facts else "", ""),
-        ("speed", ", ".join(facts[name] for name in ("speed", "pass", "memory") if name in facts), ""),
-        ("rates", facts.get("rates", ""), ""),
-        ("state", format_learning_state(state) if state else "", STATE_STYLES.get(state.get("state", ""), "")),
-        ("saved", ", ".join(saved), ""),
-        ("findings", _format_findings(history), "yellow"),
-    ]
-    return [note for note in notes if note[1]]
-
-
-def _format_findings(history: History) -> str:
-    """What is worth knowing of those that came while training; notes are no worry."""
-    worries = [item for item in history.findings if item.values.get("level") != "note"]
-    if not worries:
-        return ""
-    last = worries[-1]
-    return f"{len(worries):,}, the last at step {last.step:,}: {last.values.get('code', '')}"
-
-
-def render_note_line(name: str, text: str, style: str) -> RenderableType:
-    """A name and what there is to say, which may take several rows of its own column."""
-    from rich.table import Table
-    from rich.text import Text
-
-    row = Table.grid(padding=(0, 1))
-    row.add_column(width=10, no_wrap=True, style="dim")
-    row.add_column(overflow="fold")
-    row.add_row(name, Text(escape_control_characters(text), style))
-    return row
-
-
-def _render_foot(watched: TrainProgress) -> Text:
-    from rich.text import Text
-
-    if ended := watched.history.ended:
-        reason = str(ended.values.get("reason", ""))
-        return Text(f"ended: {END_REASON_LABELS.get(reason, reason)}", "bold")
-    if watched.stopping:
-        return Text(STOPPING_MESSAGE, "bold yellow")
-    return Text("Ctrl-C finishes the step and saves", "dim")
-
-
-def format_learning_state(values: Mapping[str, Any]) -> str:
-    """The state word with its reason."""
-    return f"{values['state']}: {values['why']}" if values.get("why") else str(values["state"])
-
-
-REDRAW_SECONDS = 1.0
-"""Drawing takes some milliseconds of the training's time, so it is done once a second, and at once where it matters."""
-REDRAW_AT_ONCE_EVENTS = ("opening", "stopping", "end")
-LEVEL_STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
-
-
-class TrainView(Protocol):
-    """How a run is shown."""
-
-    def tell(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        """Something happened."""
-
-    def refresh(self, jobs: Sequence[str]) -> None:
-        """Time has passed; `jobs` are long jobs under way, in words."""
-
-    def close(self) -> None:
-        """Nothing more comes."""
-
-
 def format_event(kind: str, step: int, values: Mapping[str, Any], progress: TrainProgress) -> list[tuple[str, str]]:
-    """What is worth a line that stays, with its style: findings, samples, a change of state."""
+    """Lines, with their styles, for an event that is worth keeping: findings, samples, a change of state."""
     if kind == "opening":
         return [(line, "") for line in values.get("lines") or ()]
     if kind == "finding":
@@ -375,120 +243,17 @@ def format_event(kind: str, step: int, values: Mapping[str, Any], progress: Trai
     if kind == "samples":
         return [(f"step {step:,}: {_format_samples(values)}", "")]
     if kind == "interpolation":
-        return [(f"step {step:,}: {_format_interpolation(values)}", "bold" if values.get("chosen") else "")]
+        losses = {str(name): as_finite_float(loss) for name, loss in (values.get("speech_losses") or {}).items()}
+        words = ", ".join(f"{name} {loss:.4f}" for name, loss in losses.items() if loss is not None)
+        share, chosen = as_finite_float(values.get("share")) or 0, ", chosen" if values.get("chosen") else ""
+        text = f"step {step:,}: share {share:g} of what was trained: speech loss {words}{chosen}"
+        return [(text, "bold" if chosen else "")]
     if kind == "stop-asked":
         return [(f"step {step:,}: stops: {values.get('why', '')}", "bold yellow")]
     if isinstance(values.get("state"), str) and progress.history.state_changed:
-        return [(f"step {step:,}: {format_learning_state(values)}", STATE_STYLES.get(values["state"], ""))]
+        style = STATE_STYLES.get(values["state"], ("", ""))[0]
+        return [(f"step {step:,}: {format_learning_state(values)}", style)]
     return []
-
-
-class TrainLineView:
-    """One line for each line of the journal that says something, for logs and pipes."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._train_progress = TrainProgress()
-        self._early: list[str] | None = []
-        """Lines told before the opening ones, which come first."""
-
-    def tell(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        watched = self._train_progress
-        was_stopping = watched.stopping
-        watched.add(kind, step, values)
-        lines = [text for text, _ in format_event(kind, step, values, watched)]
-        if kind == "step":
-            lines = [self._format_step(step, values), *lines]
-        elif kind == "valid":
-            lines = [f"step {step:,}  {format_validation(watched.history, values)}", *lines]
-        elif kind == "saved":
-            lines = [f"step {step:,}  saved"]
-        elif kind == "stopping" and not was_stopping:
-            lines = [f"step {step:,}  {STOPPING_MESSAGE}"]
-        if kind == "opening":
-            lines, self._early = [*lines, *(self._early or [])], None
-        if self._early is None:
-            self._print(lines)
-        else:
-            self._early += lines
-
-    def refresh(self, jobs: Sequence[str]) -> None:
-        """Lines say when they are due."""
-
-    def close(self) -> None:
-        self._print(self._early or [])
-        self._early = None
-
-    def _format_step(self, step: int, values: Mapping[str, Any]) -> str:
-        watched = self._train_progress
-        share = f" of {watched.num_steps:,} ({watched.share:.0%})" if watched.share is not None else ""
-        facts = watched.facts()
-        words = [f"step {step:,}{share}", format_losses(values), facts.get("speed", ""), watched.format_time_left()]
-        words += [f"rates {facts['rates']}" if "rates" in facts else "", facts.get("memory", "")]
-        return "  ".join(word for word in words if word)
-
-    def _print(self, lines: Sequence[str]) -> None:
-        if lines:
-            self._stream.write("".join(f"{escape_control_characters(line)}\n" for line in lines))
-            self._stream.flush()
-
-
-class TrainLiveView:
-    """A picture at the foot of the terminal; what stays scrolls by above it."""
-
-    def __init__(self, stream: TextIO) -> None:
-        from rich.console import Console
-        from rich.live import Live
-
-        self._console = Console(file=stream, markup=False, highlight=False, emoji=False)
-        self._has_unicode = (getattr(stream, "encoding", "") or "").lower().replace("-", "").startswith("utf")
-        self._train_progress = TrainProgress()
-        self._early: list[tuple[str, str]] | None = []
-        self._jobs: Sequence[str] = ()
-        self._last_drawn_at = 0.0
-        self._is_redraw_due = True
-        self._live = Live(
-            get_renderable=self._picture, console=self._console, auto_refresh=False, vertical_overflow="crop"
-        )
-        self._live.start()
-
-    def tell(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        self._train_progress.add(kind, step, values)
-        self._is_redraw_due = self._is_redraw_due or kind in REDRAW_AT_ONCE_EVENTS
-        lines = format_event(kind, step, values, self._train_progress)
-        if kind == "opening":
-            self._print(lines, opening=True)
-            lines, self._early = self._early or [], None
-        if self._early is None:
-            self._print(lines)
-        else:
-            self._early += lines
-
-    def refresh(self, jobs: Sequence[str]) -> None:
-        now = time.monotonic()
-        if self._is_redraw_due or now - self._last_drawn_at >= REDRAW_SECONDS:
-            self._jobs, self._last_drawn_at, self._is_redraw_due = jobs, now, False
-            self._live.refresh()
-
-    def close(self) -> None:
-        self._print(self._early or [])
-        self._early, self._jobs = None, ()
-        self._live.refresh()
-        self._live.stop()
-
-    def _print(self, lines: Sequence[tuple[str, str]], *, opening: bool = False) -> None:
-        """Lines that stay; those of the opening have a name and words after it."""
-        from rich.text import Text
-
-        for text, style in lines:
-            name, colon, rest = text.partition(": ")
-            if opening and colon:
-                self._console.print(render_note_line(f"{name}:", rest.strip(), style))
-            else:
-                self._console.print(Text(escape_control_characters(text), style))
-
-    def _picture(self) -> RenderableType:
-        return render_training(self._train_progress, self._console, jobs=self._jobs, unicode=self._has_unicode)
 
 
 def _format_samples(values: Mapping[str, Any]) -> str:
@@ -503,9 +268,309 @@ def _format_samples(values: Mapping[str, Any]) -> str:
     return f"samples in {values.get('folder', '?')}: {', '.join(words)}" if words else "samples"
 
 
-def _format_interpolation(values: Mapping[str, Any]) -> str:
-    """One point on the way from the base to what was trained."""
-    losses = {str(name): as_finite_float(loss) for name, loss in (values.get("speech_losses") or {}).items()}
-    words = [f"{name} {loss:.4f}" for name, loss in losses.items() if loss is not None]
-    chosen = ", chosen" if values.get("chosen") else ""
-    return f"share {as_finite_float(values.get('share')) or 0:g} of what was trained: speech loss {', '.join(words)}{chosen}"
+REDRAW_SECONDS = 1.0
+"""Drawing takes some milliseconds of the training's time: it is done once a second, and at once for these events."""
+REDRAW_AT_ONCE_EVENTS = ("opening", "stopping", "end")
+CHART_ROWS = 6
+MIN_ROWS_FOR_CHARTS, MIN_ROWS_IF_NARROW = 24, 28
+"""A terminal with fewer rows gets sparklines alone; words take more rows on a narrow one."""
+MAX_COLUMNS = 120
+LOSS_TABLE_COLUMNS = 51
+"""Columns that the figures of the losses take."""
+
+
+class TrainView:
+    """Feeds a TrainProgress, and prints what stays. Events before the opening lines are printed after them."""
+
+    def __init__(self) -> None:
+        self._train_progress = TrainProgress()
+        self._early: list[tuple[str, str]] | None = []
+
+    def tell(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        """Take an event."""
+        lines = self._add_event(kind, step, values)
+        if kind == "opening":
+            self._print(lines, opening=True)
+            lines, self._early = self._early or [], None
+        if self._early is None:
+            self._print(lines)
+        else:
+            self._early += lines
+
+    def refresh(self, jobs: Sequence[str]) -> None:
+        """Time has passed; `jobs` are long tasks under way, in words."""
+
+    def close(self) -> None:
+        """Nothing more follows."""
+        self._print(self._early or [])
+        self._early = None
+
+    def _add_event(self, kind: str, step: int, values: Mapping[str, Any]) -> list[tuple[str, str]]:
+        self._train_progress.add(kind, step, values)
+        return format_event(kind, step, values, self._train_progress)
+
+    def _print(self, lines: Sequence[tuple[str, str]], *, opening: bool = False) -> None:
+        raise NotImplementedError
+
+
+class TrainLineView(TrainView):
+    """One line for each line of the journal that has news, for logs and pipes."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def _add_event(self, kind: str, step: int, values: Mapping[str, Any]) -> list[tuple[str, str]]:
+        watched = self._train_progress
+        was_stopping = watched.stopping
+        lines = super()._add_event(kind, step, values)
+        if kind == "step":
+            share = f" of {watched.num_steps:,} ({watched.share:.0%})" if watched.share is not None else ""
+            facts = watched.facts()
+            words = [f"step {step:,}{share}", format_losses(values), facts.get("speed", ""), watched.format_time_left()]
+            words += [f"rates {facts['rates']}" if "rates" in facts else "", facts.get("memory", "")]
+            return [("  ".join(word for word in words if word), ""), *lines]
+        if kind == "valid":
+            return [(f"step {step:,}  {format_validation(watched.history, values)}", ""), *lines]
+        if kind == "saved":
+            return [(f"step {step:,}  saved", "")]
+        if kind == "stopping" and not was_stopping:
+            return [(f"step {step:,}  {STOPPING_MESSAGE}", "")]
+        return lines
+
+    def _print(self, lines: Sequence[tuple[str, str]], *, opening: bool = False) -> None:  # noqa: ARG002
+        if lines:
+            self._stream.write("".join(f"{escape_control_characters(text)}\n" for text, _ in lines))
+            self._stream.flush()
+
+
+class TrainLiveView(TrainView):
+    """A picture at the foot of the terminal; lines that stay scroll by above it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        super().__init__()
+        self._console = Console(file=stream, markup=False, highlight=False, emoji=False)
+        has_unicode = (getattr(stream, "encoding", "") or "").lower().replace("-", "").startswith("utf")
+        self._jobs: Sequence[str] = ()
+        self._last_drawn_at = 0.0
+        self._is_redraw_due = True
+        self._live = Live(
+            get_renderable=lambda: render_training(
+                self._train_progress, self._console, jobs=self._jobs, unicode=has_unicode
+            ),
+            console=self._console,
+            auto_refresh=False,
+            vertical_overflow="crop",
+        )
+        self._live.start()
+
+    def refresh(self, jobs: Sequence[str]) -> None:
+        now = time.monotonic()
+        if self._is_redraw_due or now - self._last_drawn_at >= REDRAW_SECONDS:
+            self._jobs, self._last_drawn_at, self._is_redraw_due = jobs, now, False
+            self._live.refresh()
+
+    def close(self) -> None:
+        super().close()
+        self._jobs = ()
+        self._live.refresh()
+        self._live.stop()
+
+    def _add_event(self, kind: str, step: int, values: Mapping[str, Any]) -> list[tuple[str, str]]:
+        self._is_redraw_due = self._is_redraw_due or kind in REDRAW_AT_ONCE_EVENTS
+        return super()._add_event(kind, step, values)
+
+    def _print(self, lines: Sequence[tuple[str, str]], *, opening: bool = False) -> None:
+        from rich.text import Text
+
+        for text, style in lines:
+            name, colon, rest = text.partition(": ")
+            if opening and colon:  # opening lines have a name and words after it
+                self._console.print(_render_note(f"{name}:", rest.strip(), style))
+            else:
+                self._console.print(Text(escape_control_characters(text), style))
+
+
+def render_training(
+    progress: TrainProgress, console: Console, *, jobs: Sequence[str] = (), unicode: bool = True
+) -> RenderableType:
+    """The whole picture for a console of any size; without `unicode` in ASCII alone."""
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    width = min(console.width, MAX_COLUMNS)
+    rows = MIN_ROWS_FOR_CHARTS if width >= 80 else MIN_ROWS_IF_NARROW
+    charts = unicode and console.height >= rows and len(progress.curves[SPEECH_LOSS].points) > 1
+    ended = bool(progress.history.ended)
+
+    total = f" of {progress.num_steps:,}" if progress.num_steps else ""
+    doing = "" if progress.current_activity == "step" or ended else f"  {progress.current_activity}"
+    if progress.stopping and not ended:
+        doing = f"  {progress.current_activity}, then stopping"  # the foot, which says more, may be cropped
+    head = Text.assemble((f"step {progress.step:,}", "bold"), total, (doing, "cyan"), no_wrap=True)
+    if state := progress.state[0]:
+        head.append(f"  {state}", STATE_STYLES.get(state, ("yellow", ""))[0])
+    parts: list[RenderableType] = [head]
+
+    words = progress.format_time_left()
+    if progress.share is None:
+        parts.append(words)
+    else:
+        words = f"{progress.share:.0%}  {words}".rstrip()
+        bar = Table.grid(padding=(0, 2))
+        bar.add_row(ProgressBar(1.0, progress.share, width=max(10, width - len(words) - 2)), words)
+        parts.append(bar)
+
+    parts.append(_render_losses(progress, width, unicode and not charts))
+    parts += [_render_charts(progress, width)] if charts else []
+    parts += [_render_note(name, text, style) for name, text, style in _collect_notes(progress)]
+    parts += [_render_note("now", job, "") for job in jobs]
+    if ended:
+        foot = Text(progress.end_text, "bold")
+    elif progress.stopping:
+        foot = Text(STOPPING_MESSAGE, "bold yellow")
+    else:
+        foot = Text("Ctrl-C finishes the step and saves", "dim")
+    return Group(*parts, foot)
+
+
+def _render_losses(progress: TrainProgress, width: int, curves: bool) -> Table:
+    """The losses, with sparklines if there are no charts."""
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    table.add_column("loss", min_width=6, no_wrap=True)
+    for column in LOSS_COLUMNS:
+        table.add_column(column, justify="right", no_wrap=True, min_width=6)
+    table.add_column("", no_wrap=True, style="green")
+    room = width - LOSS_TABLE_COLUMNS
+    for name, values in progress.loss_rows():
+        points = progress.curves[LOSS_KEYS[name]].points
+        line = sparkline(points, min(room, 40)) if curves and room >= 8 else ""
+        table.add_row(name, *("-" if value is None else f"{value:.3f}" for value in values), line)
+    return table
+
+
+def _render_charts(progress: TrainProgress, width: int) -> Table:
+    """The two losses side by side; where there is little room, speech alone."""
+    from rich.table import Table
+    from rich.text import Text
+
+    chosen = LOSS_KEYS if width >= 60 else {"speech": SPEECH_LOSS}
+    each = (width - 2 * (len(chosen) - 1)) // len(chosen)
+    cells = []
+    for name, key in chosen.items():
+        values = progress.curves[key].points
+        levels = {"chance": progress.history.chance.get(key), "step 0": progress.history.initial_loss(key)}
+        known = {word: level for word, level in levels.items() if level is not None}
+        rows = [Text(row, "green", no_wrap=True) for row in braille_chart(values, each, CHART_ROWS, known)]
+        title = f"{name} loss  {max(values):.2f} to {min(values):.2f}" if values else f"{name} loss"
+        cells.append(Text("\n").join([Text(title, "dim"), *rows]))
+    grid = Table.grid(padding=(0, 2))
+    grid.add_row(*cells)
+    return grid
+
+
+def _collect_notes(progress: TrainProgress) -> list[tuple[str, str, str]]:
+    """Everything beside the losses: a name, words and a style."""
+    history, facts = progress.history, progress.facts()
+    uses = ", ".join(f"{name} {use:+.4f}" for name, use in progress.uses().items())
+    kept = ", ".join(f"{name} {rise:+.2%}" for name, rise in progress.retentions().items())
+    saved = [f"step {progress.saved_step:,}"] if progress.saved_step is not None else []
+    saved += [f"best is step {history.best_step:,}"] if history.best_step else []
+    saved += [f"samples of step {max(history.samples):,}"] if history.samples else []
+    state, reason = progress.state
+    found = ""
+    if worries := [item for item in history.findings if item.values.get("level") != "note"]:
+        found = f"{len(worries):,}, the last at step {worries[-1].step:,}: {worries[-1].values.get('code', '')}"
+    notes = [
+        ("use", uses, ""),
+        ("retention", f"{kept} (speech loss since step 0)" if kept else "", ""),
+        ("KL", f"{facts['kl']} from the base, on replay" if "kl" in facts else "", ""),
+        ("speed", ", ".join(facts[name] for name in ("speed", "pass", "memory") if name in facts), ""),
+        ("rates", facts.get("rates", ""), ""),
+        ("state", reason, STATE_STYLES.get(state, ("", ""))[0]),
+        ("saved", ", ".join(saved), ""),
+        ("findings", found, "yellow"),
+    ]
+    return [note for note in notes if note[1]]
+
+
+def _render_note(name: str, text: str, style: str) -> RenderableType:
+    """A name, and words that may take several rows of their own column."""
+    from rich.table import Table
+    from rich.text import Text
+
+    row = Table.grid(padding=(0, 1))
+    row.add_column(width=10, no_wrap=True, style="dim")
+    row.add_column(overflow="fold")
+    row.add_row(name, Text(escape_control_characters(text), style))
+    return row
+
+
+SPARKLINE_BLOCKS = "▁▂▃▄▅▆▇█"
+# Unicode numbers Braille patterns by their dots: U+2800 plus one bit for each of 4 rows by 2 columns.
+BRAILLE_BLANK = 0x2800
+BRAILLE_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
+LEVEL_DASH = "┄"
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """The values from first to last in at most `width` letters; more values than letters are averaged."""
+    shown = _average_to_width(values, width)
+    if not shown:
+        return ""
+    low, high = min(shown), max(shown)
+    span = high - low or 1.0
+    return "".join(SPARKLINE_BLOCKS[round((value - low) / span * (len(SPARKLINE_BLOCKS) - 1))] for value in shown)
+
+
+def braille_chart(values: Sequence[float], width: int, height: int, levels: Mapping[str, float]) -> list[str]:
+    """The values as a curve in `height` rows of `width` letters; a level in its range is a dashed row with its name."""
+    if not values or width < 2 or height < 2:
+        return [" " * width] * height
+    low, high = min(values), max(values)
+    # A level far off would flatten the curve: one more than half the curve's own height away is left out.
+    reach = (high - low) / 2
+    near = {name: level for name, level in levels.items() if low - reach <= level <= high + reach}
+    low, high = min([low, *near.values()]), max([high, *near.values()])
+
+    def dot_row(value: float) -> int:
+        """The row of dots, from the top."""
+        share = (value - low) / (high - low) if high > low else 0.5
+        return min(4 * height - 1, max(0, round((1 - share) * (4 * height - 1))))
+
+    # As many values as there are columns of dots: averaged if there are more, interpolated if there are fewer.
+    few = _average_to_width(values, 2 * width)
+    places = [index * (len(few) - 1) / (2 * width - 1) for index in range(2 * width)]
+    ends = [*few, few[-1]]
+    heights = [dot_row(ends[int(at)] + (ends[int(at) + 1] - ends[int(at)]) * (at % 1)) for at in places]
+    rows = [[BRAILLE_BLANK] * width for _ in range(height)]
+    for column, (before, here) in enumerate(pairwise([heights[0], *heights])):
+        for dot in range(min(before, here), max(before, here) + 1):
+            rows[dot // 4][column // 2] |= BRAILLE_DOTS[dot % 4][column % 2]
+    drawn = ["".join(chr(cell) for cell in row) for row in rows]
+
+    marks: dict[int, list[str]] = {}
+    for name, level in near.items():
+        marks.setdefault(dot_row(level) // 4, []).append(name)
+    for row, names in marks.items():
+        label = f" {', '.join(names)} "
+        dashed = drawn[row].replace(chr(BRAILLE_BLANK), LEVEL_DASH)
+        free = width - len(label)
+        has_room = free > 4 and all(cell == LEVEL_DASH for cell in dashed[free:])
+        drawn[row] = dashed[:free] + label if has_room else dashed
+    return [line.replace(chr(BRAILLE_BLANK), " ") for line in drawn]
+
+
+def _average_to_width(values: Sequence[float], width: int) -> list[float]:
+    count = len(values)
+    if count <= width:
+        return list(values)
+    edges = [index * count // width for index in range(width + 1)]
+    return [sum(values[first:last]) / (last - first) for first, last in pairwise(edges)]

@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+LEVEL_STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
+"""Styles of findings by their level, worst first."""
+
 
 @dataclass(frozen=True, slots=True)
 class StyledLine:

@@ -10,7 +10,7 @@ from typing import Any
 
 from voxgraft.config.commands import CheckSettings
 from voxgraft.core.errors import ConfigError, Finding, VoxgraftError
-from voxgraft.core.results import Line, Table, style_line
+from voxgraft.core.results import LEVEL_STYLES, Line, Table, style_line
 from voxgraft.core.run import RunFolder
 from voxgraft.data.selection import resolve_manifest_path, resolve_text_files
 from voxgraft.dataset.run_context import provenance_findings
@@ -236,7 +236,6 @@ def run_checks(subject: CheckSubject, *, with_data: bool = True, skip_topics: Co
     return CheckOutcome(tuple(dict.fromkeys(findings)), tuple(checked), not_checked)
 
 
-_LEVEL_STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 _INPUT_NAMES = ("run", "base", "checkpoint", "base_config", "texts", "prepared")
 _NO_FIX_NEEDED = "none is needed."
 
@@ -266,7 +265,7 @@ class CheckResult:
 
     def lines(self) -> list[Line]:
         lines: list[Line] = [self.sizes] if self.sizes else []
-        for level in _LEVEL_STYLES:
+        for level in LEVEL_STYLES:
             for item in self.outcome.findings:
                 lines += _format_check_finding(item) if item.level == level else []
         lines.append(f"checked: {', '.join(self.outcome.checked) or 'nothing'}")
@@ -296,9 +295,9 @@ class CheckResult:
     @property
     def verdict(self) -> Line:
         """How many findings there are of each level."""
-        counts = {level: sum(item.level == level for item in self.outcome.findings) for level in _LEVEL_STYLES}
+        counts = {level: sum(item.level == level for item in self.outcome.findings) for level in LEVEL_STYLES}
         listed = ", ".join(f"{count} {level}{'' if count == 1 else 's'}" for level, count in counts.items())
-        return style_line((listed, _LEVEL_STYLES["error"] if counts["error"] else "bold green"))
+        return style_line((listed, LEVEL_STYLES["error"] if counts["error"] else "bold green"))
 
 
 def check(settings: CheckSettings) -> CheckResult:
@@ -319,4 +318,4 @@ def check(settings: CheckSettings) -> CheckResult:
 
 def _format_check_finding(item: Finding) -> list[Line]:
     first, *rest = item.lines()
-    return [style_line((first, _LEVEL_STYLES[item.level])), *(line for line in rest if _NO_FIX_NEEDED not in line)]
+    return [style_line((first, LEVEL_STYLES[item.level])), *(line for line in rest if _NO_FIX_NEEDED not in line)]

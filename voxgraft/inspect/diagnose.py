@@ -42,7 +42,7 @@ from voxgraft.core.files import (
     write_text,
 )
 from voxgraft.core.journal import History, HistoryEvent, RunJournal
-from voxgraft.core.results import Line, Table, style_line
+from voxgraft.core.results import LEVEL_STYLES, Line, Table, style_line
 from voxgraft.core.run import RunFolder
 from voxgraft.evaluation.audio import SpeechRenderer, open_speech_renderer
 from voxgraft.evaluation.scores import Transcriber, compute_error_rates, open_transcriber
@@ -102,7 +102,6 @@ from voxgraft.tokenizers.base import TextCorpus
 DIAGNOSIS_REPORT_NAME, DIAGNOSIS_PICTURE_NAME, DIAGNOSIS_JSON_NAME = "report.html", "diagnosis.png", "diagnosis.json"
 VERDICT_STYLES = {"RESUME": "bold green", "REPAIR": "bold yellow", "START FRESH": "bold red"}
 FAMILY_TITLES = {"chatterbox": "Chatterbox", "indextts2": "IndexTTS-2", "tiny": "the tiny base"}
-_FINDING_STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 _MAX_LAYERS_SHOWN = 5
 # Phone error that an old language may have more than from the base; the default of `repair --choose` too.
 MAX_PHONE_ERROR_INCREASE = 0.05
@@ -220,7 +219,7 @@ class DiagnoseResult:
             lines.append(f"nothing was listened to: {found.not_heard}")
         elif heard:
             lines.append(Table(("language", "who", "phone error"), tuple(heard)))
-        for level, style in _FINDING_STYLES.items():
+        for level, style in LEVEL_STYLES.items():
             items = [item for item in found.findings if item.level == level]
             lines += [style_line((item.lines()[0], style)) for item in items]
         lines += ["", style_line((verdict.word, VERDICT_STYLES[verdict.word]), f": {verdict.sentence}")]
