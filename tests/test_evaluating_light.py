@@ -57,7 +57,7 @@ def moody_listener(folder: Path, moods: Sequence[str]) -> str:
 def judged(
     place: Place, run: Path, ear: Transcriber, *, sound: SpeechRenderer | None = None, listen: int = 4
 ) -> tuple[Trainer, InTrainingEvaluation]:
-    loop = loop_of(place, run, OPTIONS, replace(EVERY, listen=listen))
+    loop = loop_of(place, run, OPTIONS, replace(EVERY, listen_every=listen))
     kind, trained = get_family("tiny"), loop.stepper.trained
     spelling = TextEncoder.of(kind, open_tokenizer(place.files.tokenizer), None, "am")
     system = SpeakingModel("graft", kind, trained.model, spelling, trained.gate, "gated")
@@ -153,7 +153,7 @@ def test_a_runs_own_judge_speaks_held_out_texts_in_held_out_voices(run: WholeRun
     course = build_training_setup(run.folder, run.settings(train_listen_every=2), get_family("tiny"), run.files)
     loop = _build_loop(course, DistributedContext())
     light = build_in_training_evaluation(course, loop, parrot(tmp_path, "ሰላም"))
-    assert loop.every.listen == 2
+    assert loop.every.listen_every == 2
     held_out = {info.text.strip() for info in open_clip_dataset(run.folder.data_set("valid")).infos}
     assert light.sentences
     assert {one.text for one in light.sentences} <= held_out

@@ -20,7 +20,7 @@ from voxgraft.dataset.sampler import Sample
 from voxgraft.models import family_names, get_family
 from voxgraft.models.load import load_model
 from voxgraft.models.speech_model import compute_hidden_states
-from voxgraft.training.options import TrainOptions, TrainPart
+from voxgraft.training.options import TrainOptions
 from voxgraft.training.prefetch import kl_sum
 from voxgraft.training.step import TrainStep
 
@@ -158,8 +158,7 @@ def _open(stepper: TrainStep) -> AbstractContextManager[None]:
 
 @pytest.mark.parametrize("full_body", [False, True], ids=["adapter", "body"])
 def test_held_near_the_base_a_model_stays_many_times_nearer(t3: Place, tmp_path: Path, full_body: bool) -> None:
-    rates: dict[TrainPart, float] = {"rows": 1e-3, "adapter": 2e-2, "body": 2e-3}
-    options = replace(NEAR, full_body=full_body, warmup_steps=1, rates=rates)
+    options = replace(NEAR, full_body=full_body, warmup_steps=1, lr_rows=1e-3, lr_adapter=2e-2, lr_backbone=2e-3)
     free = kl_at_the_end(t3, tmp_path / "free", replace(options, kl_weight=0.0))
     held = kl_at_the_end(t3, tmp_path / "held", replace(options, kl_weight=30.0))
     assert free > 0.01

@@ -47,7 +47,7 @@ FINDING = {"code": "not-reading", "found": "text use is near zero", "level": "wa
 def entries(made_once: MadeOnce, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """The journal of a real training, with a base language beside the new one and a finding on the way."""
     run = tmp_path_factory.mktemp("plot") / "run"
-    loop = loop_of(made_once.place("chatterbox"), run, replace(OPTIONS, steps=8), replace(EVERY, validate=2))
+    loop = loop_of(made_once.place("chatterbox"), run, replace(OPTIONS, steps=8), replace(EVERY, valid_every=2))
     loop.validations["en"] = loop.validations["am"]
     loop.journal_callbacks.append(
         lambda kind, step, _: loop.write("finding", 5, **FINDING) if (kind, step) == ("step", 5) else None

@@ -26,7 +26,7 @@ from voxgraft.training.options import TrainOptions
 from voxgraft.training.samples import SampleCallback, SampleSentence, build_sample_sentences
 from voxgraft.training.trainer import Trainer
 
-OFTEN = replace(EVERY, sample=8)
+OFTEN = replace(EVERY, sample_every=8)
 OLD = SampleSentence("en", "en", "I", (20, 30, 40), False, 2)
 
 
@@ -106,8 +106,7 @@ def test_a_run_that_is_gone_on_with_speaks_as_the_straight_one(place: Place, str
 
 
 def test_a_body_that_is_trained_is_seen_to_speak_otherwise(place: Place, tmp_path: Path) -> None:
-    strong = TrainOptions(rates={"rows": 1e-3, "adapter": 1e-3, "body": 0.1}).rates
-    options = replace(OPTIONS, mode="merged", full_body=True, rates=strong, steps=4, text_dropout=0.0)
+    options = replace(OPTIONS, mode="merged", full_body=True, lr_backbone=0.1, steps=4, text_dropout=0.0)
     loop = speaking(place, tmp_path / "run", options)
     loop.train(0)
     assert lines(loop)[-1]["spoken"][1]["same_as_step_0"] is False

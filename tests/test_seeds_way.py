@@ -25,14 +25,13 @@ from voxgraft.models import family_names, get_family
 from voxgraft.models.load import load_model
 from voxgraft.models.speech_model import SpeechModel, compute_hidden_states
 from voxgraft.pipeline.train import train
-from voxgraft.training.options import TrainPart, learning_rate_factor
+from voxgraft.training.options import learning_rate_factor
 from voxgraft.training.outputs import read_merged_card
 from voxgraft.training.prefetch import BatchBuilder
 from voxgraft.training.trainable import MASKED_BASELINE_LABEL
 from voxgraft.training.trainer import Trainer
 
-RATES: dict[TrainPart, float] = {"rows": 1e-3, "adapter": 1e-3, "body": 1e-3}
-SEEDS = replace(OPTIONS, mode="masked-finetune", weight_decay=0.2, rates=RATES)
+SEEDS = replace(OPTIONS, mode="masked-finetune", weight_decay=0.2, lr_rows=1e-3, lr_adapter=1e-3, lr_backbone=1e-3)
 
 
 @pytest.fixture(scope="module", params=family_names())

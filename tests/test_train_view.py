@@ -49,7 +49,7 @@ def place(made_once: MadeOnce) -> Place:
 
 def small_loop(place: Place, run: Path, steps: int = 6) -> Trainer:
     """A real training that tells what it does, as the verb has it."""
-    loop = loop_of(place, run, replace(OPTIONS, steps=steps), replace(EVERY, validate=2, save=3))
+    loop = loop_of(place, run, replace(OPTIONS, steps=steps), replace(EVERY, valid_every=2, save_every=3))
     loop.journal_callbacks.append(progress.report_event)
     loop.validation_callbacks.append(
         lambda step, _found: {"state": "too early" if step < 4 else "learning", "why": f"step {step}"}

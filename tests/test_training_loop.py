@@ -61,8 +61,8 @@ def test_a_resumed_run_is_the_straight_one_bit_for_bit(place: Place, tmp_path: P
 
 
 def test_the_loss_falls_and_the_base_keeps_its_bits(place: Place, tmp_path: Path) -> None:
-    options = replace(OPTIONS, steps=16, rates={"rows": 2e-2, "adapter": 2e-2, "body": 1e-4})
-    loop = loop_of(place, tmp_path / "run", options, replace(EVERY, validate=16, save=16))
+    options = replace(OPTIONS, steps=16, lr_rows=2e-2, lr_adapter=2e-2, lr_backbone=1e-4)
+    loop = loop_of(place, tmp_path / "run", options, replace(EVERY, valid_every=16, save_every=16))
     trained, sets = loop.stepper.trained, [open_clip_dataset(place.folder / "train")]
     examples = BatchBuilder(get_family(place.family_name), trained.model, sets)
     # Steps differ in their clips more than learning does: the same clips, before and after.
@@ -88,7 +88,7 @@ def test_how_a_step_is_cut_into_packs_changes_nothing(place: Place, tmp_path: Pa
 
 
 def test_early_stop_counts_over_a_resume(place: Place, tmp_path: Path) -> None:
-    every = replace(EVERY, patience=2, min_delta=100.0, validate=2, save=2)
+    every = replace(EVERY, patience=2, min_delta=100.0, valid_every=2, save_every=2)
     straight = loop_of(place, tmp_path / "straight", OPTIONS, every)
     ended = straight.train(0)
     assert ended.reason == "no-better"

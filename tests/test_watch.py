@@ -241,7 +241,7 @@ def test_rows_that_get_no_gradient_are_told_once_by_name(place: Place, tmp_path:
     first = model.num_text_ids - NUM_NEW
     assert told[0]["found"].startswith("4 new rows")
     assert all(f"'piece {first + row}'" in told[0]["found"] for row in range(4))
-    assert told[0]["step"] == EVERY.validate
+    assert told[0]["step"] == EVERY.valid_every
 
 
 def test_rows_that_learn_and_rows_that_never_occur_are_not_dead(straight: Trainer) -> None:

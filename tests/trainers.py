@@ -36,7 +36,7 @@ OPTIONS = TrainOptions(
     weight_decay=0.1,
     kl_weight=0.0,
 )
-EVERY = TrainIntervals(log=1, validate=4, save=4, sample=100, keep_last=2)
+EVERY = TrainIntervals(log_every=1, valid_every=4, save_every=4, sample_every=100, keep_last=2)
 
 
 @dataclass(frozen=True)

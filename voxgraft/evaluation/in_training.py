@@ -87,7 +87,7 @@ class InTrainingEvaluation:
 
     def __call__(self, step: int, found: dict[str, ValidationMetrics]) -> dict[str, Any]:
         """What the validation's line says of it; called by every process at every validation."""
-        told = self._told(step, found) if self.loop.is_due(step, self.loop.every.listen) else {}
+        told = self._told(step, found) if self.loop.is_due(step, self.loop.every.listen_every) else {}
         rounds = [one for one in self._known() if one.step < step]
         if now := _parse_round(step, told):
             rounds.append(now)
@@ -222,7 +222,7 @@ def spoken_steps(course: TrainingSetup, loop: Trainer) -> SpokenSteps:
 
 
 def build_in_training_evaluation(course: TrainingSetup, loop: Trainer, listener: str | None) -> InTrainingEvaluation:
-    """The judge of a run that is about to be trained; put it into `loop.judges`. `loop.every.listen` says how often."""
+    """The judge of a run that is about to be trained; put it into `loop.judges`. `loop.every.listen_every` says how often."""
     place = ModelContext(
         course.family, course.files, course.device, next(loop.stepper.trained.model.parameters()).dtype
     )

@@ -184,7 +184,9 @@ def _describe_steps(course: TrainingSetup, loop: Trainer) -> str:
     passes = f"{stream.epoch_at(steps):,.1f} passes over the data"
     # A step that is longer than all data together has some of it more than once.
     length = f"of {each:,.{0 if each >= 10 else 1}f} steps" if each >= 1 else f"{1 / each:,.1f} in every step"
-    return f"{steps:,} in all, {passes}, {length}; validated every {every.validate:,}, saved every {every.save:,}"
+    return (
+        f"{steps:,} in all, {passes}, {length}; validated every {every.valid_every:,}, saved every {every.save_every:,}"
+    )
 
 
 def _describe_memory(loop: Trainer) -> str:

@@ -23,7 +23,7 @@ from voxgraft.dataset.sets import ShardVerifier
 from voxgraft.nn.freeze import hash_base_tensors, require_same_base
 from voxgraft.training.checkpoint import TrainState, save_step
 from voxgraft.training.memory import count_output_classes, read_memory_usage
-from voxgraft.training.options import RetentionBound, retention_bound_finding
+from voxgraft.training.options import RetentionBound, TrainIntervals, retention_bound_finding
 from voxgraft.training.step import TrainStep
 from voxgraft.training.trainable import copy_optimizer_state
 from voxgraft.training.validation import ValidationMetrics, Validator
@@ -37,25 +37,6 @@ SpeechComparison = Callable[[int, int], dict[str, Any]]
 StopReason = Literal["done", "told", "no-better"]
 SYNC_CHECK_INTERVAL = 10
 """Steps after which several processes compare the bits of what they train; also at the first step and at every save."""
-
-
-@dataclass(frozen=True, slots=True)
-class TrainIntervals:
-    """How often things are done, in steps, and when to stop early."""
-
-    log: int = 10
-    validate: int = 250
-    save: int = 500
-    sample: int = 500
-    listen: int = 0
-    """Rounds of listening, each at a validation of its own if no other is due; 0 is never."""
-    keep_last: int = 3
-    patience: int = 0
-    """Validations without improvement after which training stops; 0 is never."""
-    min_delta: float = 0.0
-    """A loss counts as better when it is lower by more than this."""
-    min_steps: int = 0
-    """No early stop before this step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +129,7 @@ class Trainer:
             for number in range(start + 1, last + 1):
                 self._step(number)
                 reason = self._find_stop_reason(number)
-                if reason or number % self.every.save == 0 or number == self.best_state.best_step:
+                if reason or number % self.every.save_every == 0 or number == self.best_state.best_step:
                     self.save(number)
                 if reason:
                     return self._end(number, reason)
@@ -241,7 +222,7 @@ class Trainer:
         if number % SYNC_CHECK_INTERVAL == 0 or number == 1:
             self._require_same_bits(number)
         seconds = time.perf_counter() - started
-        if number % self.every.log == 0 or number == 1:
+        if number % self.every.log_every == 0 or number == 1:
             self.write(
                 "step",
                 number,
@@ -256,9 +237,12 @@ class Trainer:
                 positions_per_second=round(report.num_positions / seconds, 1),
                 **read_memory_usage(self.stepper.trained.model.device),
             )
-        if self.is_due(number, self.every.sample):
+        if self.is_due(number, self.every.sample_every):
             self._sample(number)
-        if any(self.is_due(number, every) for every in (self.every.validate, self.every.save, self.every.listen)):
+        if any(
+            self.is_due(number, every)
+            for every in (self.every.valid_every, self.every.save_every, self.every.listen_every)
+        ):
             self._validate(number)
 
     def _require_valid_data(self, number: int) -> None:
