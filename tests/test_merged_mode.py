@@ -18,7 +18,7 @@ from tests.made_language import World
 from tests.made_once import MadeOnce
 from tests.made_sets import made_clips
 from tests.merged_runs import copied, make_run, train_settings
-from tests.trainers import EVERY, OPTIONS, Place, loop_of, resumed
+from tests.trainers import EVERY, OPTIONS, Place, StopAt, loop_of, resumed
 from voxgraft.checkpoints import open_checkpoint
 from voxgraft.core.errors import GraftError
 from voxgraft.core.journal import RunJournal
@@ -143,7 +143,7 @@ def test_past_the_bound_training_stops_with_a_finding_and_no_such_step_is_the_be
 
 def test_the_first_losses_outlive_a_resume(place: Place, tmp_path: Path) -> None:
     loop = with_english(place, tmp_path / "run", 100.0)
-    loop.stop_callbacks.append(lambda step, _found: "enough" if step == 4 else None)
+    loop.callbacks.append(StopAt(4, "enough"))
     loop.train(0)
     first = loop.best_state.first
     assert first.keys() == {"am", "en"}

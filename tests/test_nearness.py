@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tests.made_once import MadeOnce
 from tests.test_training_loop import everything, journal
 from tests.test_training_processes import train as train_together
-from tests.trainers import OPTIONS, Place, loop_of, resumed
+from tests.trainers import OPTIONS, Place, StopAt, loop_of, resumed
 from voxgraft.dataset.sampler import Sample
 from voxgraft.models import family_names, get_family
 from voxgraft.models.load import load_model
@@ -116,7 +116,7 @@ def test_a_resumed_merged_run_with_replay_is_the_straight_one_bit_for_bit(
     straight = loop_of(place, tmp_path / "straight", options)
     straight.train(0)
     broken = loop_of(place, tmp_path / "broken", options)
-    broken.stop_callbacks.append(lambda step, _found: "enough for now" if step == 4 else None)
+    broken.callbacks.append(StopAt(4, "enough for now"))
     broken.train(0)
     again = loop_of(place, tmp_path / "broken", options)
     again.train(resumed(again))

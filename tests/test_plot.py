@@ -28,6 +28,7 @@ from voxgraft.core.run import RunFolder
 from voxgraft.evaluation.compare import ComparisonPoint, draw_comparison
 from voxgraft.evaluation.scores import Score
 from voxgraft.text.encoder import romanize
+from voxgraft.training.callbacks import LogCallback
 from voxgraft.training.plots import (
     _find_fonts,
     _find_fonts_for_text,
@@ -49,8 +50,8 @@ def entries(made_once: MadeOnce, tmp_path_factory: pytest.TempPathFactory) -> li
     run = tmp_path_factory.mktemp("plot") / "run"
     loop = loop_of(made_once.place("chatterbox"), run, replace(OPTIONS, steps=8), replace(EVERY, valid_every=2))
     loop.validations["en"] = loop.validations["am"]
-    loop.journal_callbacks.append(
-        lambda kind, step, _: loop.write("finding", 5, **FINDING) if (kind, step) == ("step", 5) else None
+    loop.callbacks.append(
+        LogCallback(lambda kind, step, _: loop.write("finding", 5, **FINDING) if (kind, step) == ("step", 5) else None)
     )
     loop.train(0)
     return loop.journal.read()

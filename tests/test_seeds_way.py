@@ -15,7 +15,7 @@ from tests.made_language import World
 from tests.made_once import MadeOnce
 from tests.merged_runs import copied, train_settings
 from tests.test_training_loop import everything, journal
-from tests.trainers import NUM_NEW, OPTIONS, Place, loop_of, resumed
+from tests.trainers import NUM_NEW, OPTIONS, Place, StopAt, loop_of, resumed
 from voxgraft.core import progress
 from voxgraft.core.errors import GraftError
 from voxgraft.core.journal import RunJournal
@@ -114,7 +114,7 @@ def test_a_resumed_masked_baseline_is_the_straight_one_bit_for_bit(
     place: Place, straight: Straight, tmp_path: Path
 ) -> None:
     broken = loop_of(place, tmp_path / "broken", SEEDS)
-    broken.stop_callbacks.append(lambda step, _found: "enough for now" if step == 4 else None)
+    broken.callbacks.append(StopAt(4, "enough for now"))
     broken.train(0)
     again = loop_of(place, tmp_path / "broken", SEEDS)
     again.train(resumed(again))

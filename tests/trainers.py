@@ -15,6 +15,7 @@ from voxgraft.dataset.sampler import DataSamplerOptions, DeterministicSampler, l
 from voxgraft.models import get_family
 from voxgraft.models.load import load_model
 from voxgraft.models.random_base import make_random_base
+from voxgraft.training.callbacks import Callback
 from voxgraft.training.checkpoint import load_step
 from voxgraft.training.distributed import DistributedContext
 from voxgraft.training.options import TrainOptions
@@ -115,6 +116,16 @@ def loop_of(
     )
     run.mkdir(exist_ok=True)
     return Trainer(RunFolder(run), stepper, stream, {"am": validation}, every)
+
+
+class StopAt(Callback):
+    """Stops a training after the validation of a step."""
+
+    def __init__(self, step: int | None, why: str = "enough for now") -> None:
+        self.step, self.why = step, why
+
+    def stop_reason(self, step: int, _metrics: object) -> str | None:
+        return self.why if step == self.step else None
 
 
 def resumed(loop: Trainer) -> int:
