@@ -77,12 +77,15 @@ class Bench:
     def options(self, run: Run) -> TrainOptions:
         method, steps = METHODS[run.method], run.times_steps * self.steps
         text_weight, speech_weight = self.kind.loss_weights
+        rates = {"rows": ROW_RATE, "adapter": 0.0, "body": 0.0, method.part: run.rate}
         return TrainOptions(
             mode=method.mode,
             full_body=method.full_body,
             rank=method.rank,
             alpha=float(method.rank),
-            rates={"rows": ROW_RATE, "adapter": 0.0, "body": 0.0, method.part: run.rate},
+            lr_rows=rates["rows"],
+            lr_adapter=rates["adapter"],
+            lr_backbone=rates["body"],
             steps=steps,
             warmup_steps=round(WARMUP_SHARE * self.steps),
             text_weight=text_weight,

@@ -177,7 +177,7 @@ class Bench:
         """The summed losses of both on the same utterances, step after step, at one rate: peer, ours."""
         curves: tuple[list[float], list[float]] = ([], [])
         fair = {"mode": "merged", "full_body": True, "schedule": "constant", "warmup_steps": 0, "betas": (0.9, 0.999)}
-        fair |= {"rates": {"rows": 2e-5, "adapter": 2e-5, "body": 2e-5}, "text_weight": 1.0, "speech_weight": 1.0}
+        fair |= {"lr_rows": 2e-5, "lr_adapter": 2e-5, "lr_backbone": 2e-5, "text_weight": 1.0, "speech_weight": 1.0}
         for at, dtype in enumerate((torch.float32, torch.bfloat16)):
             model = new_model(self.kind.name, self.size, self.device, dtype if self.device == "cuda" else torch.float32)
             stream, clips = self.stream(model, 20_000)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.evaluating_parts import Tones, in_order, parrot
-from tests.trainers import EVERY, Place, loop_of, resumed
+from tests.trainers import EVERY, Place, StopAt, loop_of, resumed
 from tests.trainers import OPTIONS as USUAL
 from tests.whole_runs import WholeRun, make_run
 from voxgraft.core.journal import History
@@ -58,13 +58,13 @@ def moody_listener(folder: Path, moods: Sequence[str]) -> str:
 def judged(
     place: Place, run: Path, ear: Transcriber, *, sound: SpeechRenderer | None = None, listen: int = 4
 ) -> tuple[Trainer, InTrainingEvaluation]:
-    loop = loop_of(place, run, OPTIONS, replace(EVERY, listen=listen))
+    loop = loop_of(place, run, OPTIONS, replace(EVERY, listen_every=listen))
     kind, trained = get_family("tiny"), loop.stepper.trained
     spelling = TextEncoder.of(kind, open_tokenizer(place.files.tokenizer), None, "am")
     system = SpeakingModel("graft", kind, trained.model, spelling, trained.gate, "gated")
     voices = [ReferenceVoice(name, clip) for name, clip in kind.voices(place.files).items()]
     light = InTrainingEvaluation(loop, system, SENTENCES, voices, sound or SpeechRenderer(Tones()), ear)
-    loop.validation_callbacks.append(light)
+    loop.callbacks.append(light)
     return loop, light
 
 
@@ -91,7 +91,7 @@ def test_the_step_that_is_understood_best_is_the_best_and_is_saved_whatever_the_
 def test_a_run_that_is_gone_on_with_takes_the_same_step_for_the_best(place: Place, tmp_path: Path) -> None:
     ear = open_transcriber(moody_listener(tmp_path, ["bad", "perfect", "good", "bad"]))
     first, _ = judged(place, tmp_path / "run", ear)
-    first.stop_callbacks.append(lambda step, _found: "enough" if step == 8 else None)
+    first.callbacks.append(StopAt(8, "enough"))
     assert first.train(0).step == 8
     again, _ = judged(place, tmp_path / "run", ear)
     start = resumed(again)
@@ -154,7 +154,7 @@ def test_a_runs_own_judge_speaks_held_out_texts_in_held_out_voices(run: WholeRun
     course = build_training_setup(run.folder, run.settings(train_listen_every=2), get_family("tiny"), run.files)
     loop = _build_loop(course, DistributedContext())
     light = build_in_training_evaluation(course, loop, parrot(tmp_path, "ሰላም"))
-    assert loop.every.listen == 2
+    assert loop.every.listen_every == 2
     held_out = {info.text.strip() for info in open_clip_dataset(run.folder.data_set("valid")).infos}
     assert light.sentences
     assert {one.text for one in light.sentences} <= held_out
@@ -217,12 +217,12 @@ def test_speech_with_two_saved_steps_leaves_the_weights_of_the_last(place: Place
     loop.train(0)
     want = {name: value.clone() for group in loop.stepper.trained.tensors().values() for name, value in group.items()}
     spoken = SpokenSteps(loop, light.system, SENTENCES, light.voices, SpeakingPace(0.1, "made up"))
-    found = spoken(8, 12)
+    found = spoken.compare_steps(8, 12)
     assert found["utterances"] == 24
     assert {type(found[name]) for name in ("failed_before", "failed")} == {float}
     now = {name: value for group in loop.stepper.trained.tensors().values() for name, value in group.items()}
     assert all(torch.equal(now[name], value) for name, value in want.items())
-    assert spoken(8, 12) == found, "a killed end decides the same again"
+    assert spoken.compare_steps(8, 12) == found, "a killed end decides the same again"
 
 
 def test_loops_missing_ends_and_wrong_lengths_are_failures_and_few_of_them_decide_nothing(

@@ -45,7 +45,7 @@ def test_a_run_that_was_killed_in_its_first_line_and_begun_again_is_the_same_in_
     ("changed", "different"),
     [
         ({"seed": 1}, {"weights", "optimizer", "losses", "clip ids", "journal"}),
-        ({"rates": {"rows": 2e-3, "adapter": 1e-3}}, {"weights", "rates", "journal"}),
+        ({"lr_rows": 2e-3}, {"weights", "rates", "journal"}),
         ({"steps": 3}, {"steps", "state"}),
     ],
     ids=["another order", "another rate", "one step more"],

@@ -18,7 +18,7 @@ from tests.made_language import World
 from tests.made_once import MadeOnce
 from tests.made_sets import made_clips
 from tests.merged_runs import copied, make_run, train_settings
-from tests.trainers import EVERY, OPTIONS, Place, loop_of, resumed
+from tests.trainers import EVERY, OPTIONS, Place, StopAt, loop_of, resumed
 from voxgraft.checkpoints import open_checkpoint
 from voxgraft.checkpoints.steps import load_step
 from voxgraft.core.errors import GraftError
@@ -32,7 +32,7 @@ from voxgraft.models import family_names, get_family
 from voxgraft.models.load import load_model
 from voxgraft.models.speech_model import SpeechModel, compute_hidden_states
 from voxgraft.pipeline.train import train
-from voxgraft.training.options import RetentionBound, TrainOptions, TrainPart
+from voxgraft.training.options import RetentionBound, TrainOptions
 from voxgraft.training.prefetch import BatchBuilder
 from voxgraft.training.trainable import TrainableModel, make_trainable
 from voxgraft.training.trainer import Trainer
@@ -110,8 +110,8 @@ def few_codes(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 def with_english(place: Place, run: Path, bound: float, steps: int = 8) -> Trainer:
     """A training that is also validated on the base language of the replay set."""
-    rates: dict[TrainPart, float] = {"rows": 1e-3, "adapter": 1e-3, "body": 5e-2}
-    loop = loop_of(place, run, replace(MERGED, full_body=True, steps=steps, rates=rates))
+    options = replace(MERGED, full_body=True, steps=steps, lr_rows=1e-3, lr_adapter=1e-3, lr_backbone=5e-2)
+    loop = loop_of(place, run, options)
     trained, sets = loop.stepper.trained, [open_clip_dataset(place.folder / "replay")]
     items = [Sample(0, clip, (0, clip + 4)) for clip in range(6)]
     examples = BatchBuilder(get_family(place.family_name), trained.model, sets)
@@ -143,7 +143,7 @@ def test_past_the_bound_training_stops_with_a_finding_and_no_such_step_is_the_be
 
 def test_the_first_losses_outlive_a_resume(place: Place, tmp_path: Path) -> None:
     loop = with_english(place, tmp_path / "run", 100.0)
-    loop.stop_callbacks.append(lambda step, _found: "enough" if step == 4 else None)
+    loop.callbacks.append(StopAt(4, "enough"))
     loop.train(0)
     first = loop.best_state.first
     assert first.keys() == {"am", "en"}
@@ -154,7 +154,9 @@ def test_the_first_losses_outlive_a_resume(place: Place, tmp_path: Path) -> None
 
 
 def test_the_best_step_is_saved_whatever_the_interval_of_saves(place: Place, tmp_path: Path) -> None:
-    loop = loop_of(place, tmp_path / "run", replace(MERGED, steps=8), replace(EVERY, validate=2, save=100, keep_last=1))
+    loop = loop_of(
+        place, tmp_path / "run", replace(MERGED, steps=8), replace(EVERY, valid_every=2, save_every=100, keep_last=1)
+    )
     outcome = loop.train(0)
     assert load_step(loop.run_folder, outcome.best_state.best_step).state.step == outcome.best_state.best_step > 0
 

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from tests.made_once import MadeOnce
 from tests.test_training_loop import everything, journal
 from tests.test_training_processes import train as train_together
-from tests.trainers import OPTIONS, Place, loop_of, resumed
+from tests.trainers import OPTIONS, Place, StopAt, loop_of, resumed
 from voxgraft.dataset.sampler import Sample
 from voxgraft.models import family_names, get_family
 from voxgraft.models.load import load_model
 from voxgraft.models.speech_model import compute_hidden_states
-from voxgraft.training.options import TrainOptions, TrainPart
+from voxgraft.training.options import TrainOptions
 from voxgraft.training.prefetch import kl_sum
 from voxgraft.training.step import TrainStep
 
@@ -116,7 +116,7 @@ def test_a_resumed_merged_run_with_replay_is_the_straight_one_bit_for_bit(
     straight = loop_of(place, tmp_path / "straight", options)
     straight.train(0)
     broken = loop_of(place, tmp_path / "broken", options)
-    broken.stop_callbacks.append(lambda step, _found: "enough for now" if step == 4 else None)
+    broken.callbacks.append(StopAt(4, "enough for now"))
     broken.train(0)
     again = loop_of(place, tmp_path / "broken", options)
     again.train(resumed(again))
@@ -158,8 +158,7 @@ def _open(stepper: TrainStep) -> AbstractContextManager[None]:
 
 @pytest.mark.parametrize("full_body", [False, True], ids=["adapter", "body"])
 def test_held_near_the_base_a_model_stays_many_times_nearer(t3: Place, tmp_path: Path, full_body: bool) -> None:
-    rates: dict[TrainPart, float] = {"rows": 1e-3, "adapter": 2e-2, "body": 2e-3}
-    options = replace(NEAR, full_body=full_body, warmup_steps=1, rates=rates)
+    options = replace(NEAR, full_body=full_body, warmup_steps=1, lr_rows=1e-3, lr_adapter=2e-2, lr_backbone=2e-3)
     free = kl_at_the_end(t3, tmp_path / "free", replace(options, kl_weight=0.0))
     held = kl_at_the_end(t3, tmp_path / "held", replace(options, kl_weight=30.0))
     assert free > 0.01

@@ -165,7 +165,7 @@ def test_a_resumed_run_says_from_where_how_long_and_what_has_changed(world: Worl
     assert opening["start"].startswith("goes on from step 3; best so far: step ")
     assert re.match(r"about [0-9]+ s for 2 steps, at the speed of those before", opening["time"])
     assert "train.steps: was 3, is 5" in opening["changed"]
-    assert "train.rates.rows: was 0.001, is 0.002" in opening["changed"]
+    assert "train.lr_rows: was 0.001, is 0.002" in opening["changed"]
     assert "adapter" not in opening["changed"]
     assert "warmup" not in opening["changed"]
     again, _, _ = trained(run, steps=5, lr_rows=2e-3)

@@ -185,7 +185,9 @@ def test_the_verb_tells_findings_once_the_state_always_and_speaks(world: World, 
 QUICK = TrainOptions(
     mode="merged",
     full_body=True,
-    rates={"rows": 5e-3, "adapter": 5e-3, "body": 5e-3},
+    lr_rows=5e-3,
+    lr_adapter=5e-3,
+    lr_backbone=5e-3,
     steps=80,
     warmup_steps=10,
     batch_tokens=900,
@@ -214,7 +216,11 @@ def test_a_model_that_learns_to_read_is_told_from_one_that_cannot(
     )
     stream = DeterministicSampler(sets, [1.0], QUICK.batch_tokens, 0, ORDER)
     loop = Trainer(
-        RunFolder(world.run), stepper, stream, {"am": held_out}, TrainIntervals(log=20, validate=20, save=80)
+        RunFolder(world.run),
+        stepper,
+        stream,
+        {"am": held_out},
+        TrainIntervals(log_every=20, valid_every=20, save_every=80),
     )
     LearningMonitor(loop, None, LearningThresholds(early_steps=60))
     loop.train(0)

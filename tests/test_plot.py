@@ -28,6 +28,7 @@ from voxgraft.core.run import RunFolder
 from voxgraft.evaluation.compare import ComparisonPoint, draw_comparison
 from voxgraft.evaluation.scores import Score
 from voxgraft.text.encoder import romanize
+from voxgraft.training.callbacks import LogCallback
 from voxgraft.training.plots import (
     _find_fonts,
     _find_fonts_for_text,
@@ -47,10 +48,10 @@ FINDING = {"code": "not-reading", "found": "text use is near zero", "level": "wa
 def entries(made_once: MadeOnce, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """The journal of a real training, with a base language beside the new one and a finding on the way."""
     run = tmp_path_factory.mktemp("plot") / "run"
-    loop = loop_of(made_once.place("chatterbox"), run, replace(OPTIONS, steps=8), replace(EVERY, validate=2))
+    loop = loop_of(made_once.place("chatterbox"), run, replace(OPTIONS, steps=8), replace(EVERY, valid_every=2))
     loop.validations["en"] = loop.validations["am"]
-    loop.journal_callbacks.append(
-        lambda kind, step, _: loop.write("finding", 5, **FINDING) if (kind, step) == ("step", 5) else None
+    loop.callbacks.append(
+        LogCallback(lambda kind, step, _: loop.write("finding", 5, **FINDING) if (kind, step) == ("step", 5) else None)
     )
     loop.train(0)
     return loop.journal.read()

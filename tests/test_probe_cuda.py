@@ -81,7 +81,7 @@ def test_a_device_without_room_for_the_longest_clip_is_refused(places: dict[str,
 
 def test_a_kept_speaker_speaks_with_the_weights_of_the_last_step(places: dict[str, Place]) -> None:
     place, kind = places["chatterbox"], get_family("chatterbox")
-    options = on_device(MODES["merged-full"], compile=True, rates={"rows": 0.05, "adapter": 0.05, "body": 0.05})
+    options = on_device(MODES["merged-full"], compile=True, lr_rows=0.05, lr_adapter=0.05, lr_backbone=0.05)
     made = Made(place, options)
     clips = open_clip_dataset(place.folder / "train")
     voice = kind.condition(Clip(clips.codes(0), clips.voice(0)))

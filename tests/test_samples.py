@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from tests.made_once import MadeOnce
-from tests.trainers import EVERY, OPTIONS, Place, loop_of, resumed
+from tests.trainers import EVERY, OPTIONS, Place, StopAt, loop_of, resumed
 from voxgraft.audio.files import read_wav
 from voxgraft.core.errors import CompanionError, VoxgraftError
 from voxgraft.core.journal import strip_clock_fields
@@ -26,7 +26,7 @@ from voxgraft.training.options import TrainOptions
 from voxgraft.training.samples import SampleCallback, SampleSentence, build_sample_sentences
 from voxgraft.training.trainer import Trainer
 
-OFTEN = replace(EVERY, sample=8)
+OFTEN = replace(EVERY, sample_every=8)
 OLD = SampleSentence("en", "en", "I", (20, 30, 40), False, 2)
 
 
@@ -40,7 +40,7 @@ def speaking(place: Place, run: Path, options: TrainOptions = OPTIONS) -> Traine
     loop = loop_of(place, run, options, OFTEN)
     last = loop.stepper.trained.model.num_text_ids - 1
     new = SampleSentence("am", "am", "ሰ", (last - 1, last, 20, 30), True, 1)
-    loop.sample_callbacks.append(SampleCallback(loop, [new, OLD]))
+    loop.callbacks.append(SampleCallback(loop, [new, OLD]))
     return loop
 
 
@@ -83,8 +83,7 @@ def test_speaking_leaves_no_trace_in_training(place: Place, straight: Trainer, t
     silent = loop_of(place, tmp_path / "silent", OPTIONS, OFTEN)
     before = torch.random.get_rng_state()
     silent.train(0)
-    sampler = straight.sample_callbacks[0]
-    sampler(8)
+    straight.callbacks[0].on_sample(8)
     assert torch.equal(torch.random.get_rng_state(), before)
     assert straight.stepper.trained.gate is not None
     assert not straight.stepper.trained.gate.on
@@ -98,7 +97,7 @@ def test_speaking_leaves_no_trace_in_training(place: Place, straight: Trainer, t
 
 def test_a_run_that_is_gone_on_with_speaks_as_the_straight_one(place: Place, straight: Trainer, tmp_path: Path) -> None:
     broken = speaking(place, tmp_path / "broken")
-    broken.stop_callbacks.append(lambda step, _found: "enough for now" if step == 4 else None)
+    broken.callbacks.append(StopAt(4, "enough for now"))
     broken.train(0)
     again = speaking(place, tmp_path / "broken")
     again.train(resumed(again))
@@ -106,8 +105,7 @@ def test_a_run_that_is_gone_on_with_speaks_as_the_straight_one(place: Place, str
 
 
 def test_a_body_that_is_trained_is_seen_to_speak_otherwise(place: Place, tmp_path: Path) -> None:
-    strong = TrainOptions(rates={"rows": 1e-3, "adapter": 1e-3, "body": 0.1}).rates
-    options = replace(OPTIONS, mode="merged", full_body=True, rates=strong, steps=4, text_dropout=0.0)
+    options = replace(OPTIONS, mode="merged", full_body=True, lr_backbone=0.1, steps=4, text_dropout=0.0)
     loop = speaking(place, tmp_path / "run", options)
     loop.train(0)
     assert lines(loop)[-1]["spoken"][1]["same_as_step_0"] is False
@@ -115,13 +113,15 @@ def test_a_body_that_is_trained_is_seen_to_speak_otherwise(place: Place, tmp_pat
 
 def test_without_the_first_round_nothing_is_said_of_sameness(place: Place, tmp_path: Path) -> None:
     loop = speaking(place, tmp_path / "run")
-    assert loop.sample_callbacks[0](4)["spoken"][1]["same_as_step_0"] is None
+    said = loop.callbacks[0].on_sample(4)
+    assert said is not None
+    assert said["spoken"][1]["same_as_step_0"] is None
 
 
 def test_a_sentence_is_cut_off_when_it_takes_longer_than_slow_speech(place: Place, tmp_path: Path) -> None:
     loop = loop_of(place, tmp_path / "run", OPTIONS, OFTEN)
     kind = get_family(place.family_name)
-    said = SampleCallback(loop, [OLD])(0)["spoken"][0]
+    said = SampleCallback(loop, [OLD]).on_sample(0)["spoken"][0]
     assert said["codes"] <= round(2.4 * kind.code_hz)
     assert said["stopped"] or said["codes"] == round(2.4 * kind.code_hz)
 
@@ -181,7 +181,7 @@ class Beeps(Vocoder):
 
 def test_samples_become_sound_where_there_is_a_waveform_end(made_once: MadeOnce, tmp_path: Path) -> None:
     loop = loop_of(made_once.place("chatterbox"), tmp_path / "run", OPTIONS, OFTEN)
-    told = SampleCallback(loop, [OLD], Beeps())(0)
+    told = SampleCallback(loop, [OLD], Beeps()).on_sample(0)
     samples, rate = read_wav(loop.run_folder.path / told["folder"] / "en.wav")
     assert (len(samples), rate) == (640 * told["spoken"][0]["codes"], 16_000)
     assert told["silent_because"] == ""
@@ -191,6 +191,6 @@ def test_a_waveform_end_that_fails_is_told_of_and_asked_no_more(made_once: MadeO
     loop = loop_of(made_once.place("chatterbox"), tmp_path / "run", OPTIONS, OFTEN)
     broken = Broken()
     sampler = SampleCallback(loop, [OLD], broken)
-    assert [sampler(step)["silent_because"] for step in (0, 8)] == ["it is gone", "it is gone"]
+    assert [sampler.on_sample(step)["silent_because"] for step in (0, 8)] == ["it is gone", "it is gone"]
     assert broken.asked == 1
     assert not list(loop.run_folder.path.rglob("*.wav"))

@@ -266,6 +266,7 @@ def test_a_step_of_a_format_without_a_migration_is_refused_and_not_passed_by(run
 def test_a_step_with_the_option_names_of_format_1_is_read_by_todays_names(run: RunFolder) -> None:
     save(run, 1)
     options = {"mode": "as-in-the-seeds", "clip": 0.5, "final_share": 0.1, "silent_share": 0.2, "tokens_per_step": 99}
+    options |= {"rates": {"rows": 1e-3, "adapter": 2e-3, "body": 3e-3}}
     old = {"identity": {"language": "am", "options": options}, "pack_tokens": 512, "standing": {"best_step": 1}}
     edit_state(run.step(1), format=1, values=old)
     renamed = {
@@ -277,6 +278,9 @@ def test_a_step_with_the_option_names_of_format_1_is_read_by_todays_names(run: R
                 "min_lr_ratio": 0.1,
                 "text_dropout": 0.2,
                 "batch_tokens": 99,
+                "lr_rows": 1e-3,
+                "lr_adapter": 2e-3,
+                "lr_backbone": 3e-3,
             },
         },
         "microbatch_tokens": 512,

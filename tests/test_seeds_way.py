@@ -15,7 +15,7 @@ from tests.made_language import World
 from tests.made_once import MadeOnce
 from tests.merged_runs import copied, train_settings
 from tests.test_training_loop import everything, journal
-from tests.trainers import NUM_NEW, OPTIONS, Place, loop_of, resumed
+from tests.trainers import NUM_NEW, OPTIONS, Place, StopAt, loop_of, resumed
 from voxgraft.core import progress
 from voxgraft.core.errors import GraftError
 from voxgraft.core.journal import RunJournal
@@ -26,12 +26,11 @@ from voxgraft.models import family_names, get_family
 from voxgraft.models.load import load_model
 from voxgraft.models.speech_model import SpeechModel, compute_hidden_states
 from voxgraft.pipeline.train import train
-from voxgraft.training.options import TrainPart, learning_rate_factor
+from voxgraft.training.options import learning_rate_factor
 from voxgraft.training.prefetch import BatchBuilder
 from voxgraft.training.trainer import Trainer
 
-RATES: dict[TrainPart, float] = {"rows": 1e-3, "adapter": 1e-3, "body": 1e-3}
-SEEDS = replace(OPTIONS, mode="masked-finetune", weight_decay=0.2, rates=RATES)
+SEEDS = replace(OPTIONS, mode="masked-finetune", weight_decay=0.2, lr_rows=1e-3, lr_adapter=1e-3, lr_backbone=1e-3)
 
 
 @pytest.fixture(scope="module", params=family_names())
@@ -114,7 +113,7 @@ def test_a_resumed_masked_baseline_is_the_straight_one_bit_for_bit(
     place: Place, straight: Straight, tmp_path: Path
 ) -> None:
     broken = loop_of(place, tmp_path / "broken", SEEDS)
-    broken.stop_callbacks.append(lambda step, _found: "enough for now" if step == 4 else None)
+    broken.callbacks.append(StopAt(4, "enough for now"))
     broken.train(0)
     again = loop_of(place, tmp_path / "broken", SEEDS)
     again.train(resumed(again))

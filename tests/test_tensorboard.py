@@ -46,7 +46,7 @@ def trained(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A real run that was followed from the start."""
     run = tmp_path_factory.mktemp("trained") / "run"
     loop = loop_of(place, run)
-    loop.journal_callbacks.append(TensorBoardWriter(RunFolder(run), loop.write).observe)
+    loop.callbacks.append(TensorBoardWriter(RunFolder(run), loop.write))
     loop.train(0)
     return run
 
@@ -92,7 +92,7 @@ def wanted(entries: list[dict[str, Any]], kind: str, *keys: str) -> list[tuple[i
 def follow(run: Path) -> list[Any]:
     """Bring the event files up to date; gives what was reported."""
     said: list[Any] = []
-    TensorBoardWriter(RunFolder(run), lambda *words, **values: said.append((words, values))).observe("step", 0, {})
+    TensorBoardWriter(RunFolder(run), lambda *words, **values: said.append((words, values))).on_log("step", 0, {})
     return said
 
 
@@ -162,7 +162,7 @@ def test_after_a_cut_nothing_of_what_was_cut_is_left_also_for_a_reader_that_was_
         if step.name > "step-000004":
             shutil.rmtree(step)
     loop = loop_of(place, run)
-    loop.journal_callbacks.append(TensorBoardWriter(RunFolder(run), loop.write).observe)
+    loop.callbacks.append(TensorBoardWriter(RunFolder(run), loop.write))
     start = resumed(loop)
     assert start == 4
     loop.write("finding", start, code="plateau", found="made up", level="note", cure="")
@@ -200,7 +200,7 @@ def test_training_goes_on_where_tensorboard_cannot_be_written(place: Place, tmp_
     run = tmp_path / "run"
     loop = loop_of(place, run)
     (run / TENSORBOARD_FOLDER).write_text("a file stands here")
-    loop.journal_callbacks.append(TensorBoardWriter(RunFolder(run), loop.write).observe)
+    loop.callbacks.append(TensorBoardWriter(RunFolder(run), loop.write))
     assert loop.train(0).reason == "done"
     (finding,) = [entry for entry in loop.journal.read() if entry["kind"] == "finding"]
     assert finding["code"] == "tensorboard"

@@ -217,7 +217,7 @@ def test_more_steps_go_on_and_say_what_that_does_to_the_schedule(run: WholeRun) 
 def test_other_rates_are_applied_and_said(run: WholeRun) -> None:
     run.train("--from-step", "2", train_lr_rows=5e-3)
     changed = {line["key"]: line for line in run.journal("changed")}
-    assert (changed["train.rates"]["was"]["rows"], changed["train.rates"]["now"]["rows"]) == (1e-3, 5e-3)
+    assert (changed["train.lr_rows"]["was"], changed["train.lr_rows"]["now"]) == (1e-3, 5e-3)
     rates = {line["step"]: line["rates"] for line in run.journal("step")}
     assert rates[3]["rows"] == pytest.approx(5 * rates[3]["adapter"])
     assert rates[2]["rows"] == pytest.approx(rates[2]["adapter"])

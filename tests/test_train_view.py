@@ -41,6 +41,7 @@ from voxgraft.cli.train_view import (
 )
 from voxgraft.config.base import Settings
 from voxgraft.core import progress
+from voxgraft.training.callbacks import Callback, LogCallback
 from voxgraft.training.trainer import Trainer
 
 OPENING = ["run:       amharic: am onto chatterbox", "base:      t3.safetensors, sha256 0123"]
@@ -56,12 +57,14 @@ def place(made_once: MadeOnce) -> Place:
 
 def small_loop(place: Place, run: Path, steps: int = 6) -> Trainer:
     """A real training that tells what it does, as the verb has it."""
-    loop = loop_of(place, run, replace(OPTIONS, steps=steps), replace(EVERY, validate=2, save=3))
-    loop.journal_callbacks.append(progress.report_event)
-    loop.validation_callbacks.append(
-        lambda step, _found: {"state": "too early" if step < 4 else "learning", "why": f"step {step}"}
-    )
+    loop = loop_of(place, run, replace(OPTIONS, steps=steps), replace(EVERY, valid_every=2, save_every=3))
+    loop.callbacks += [LogCallback(progress.report_event), Status()]
     return loop
+
+
+class Status(Callback):
+    def on_validation(self, step: int, _metrics: object) -> dict[str, str]:
+        return {"state": "too early" if step < 4 else "learning", "why": f"step {step}"}
 
 
 def train(loop: Trainer) -> None:
@@ -190,7 +193,7 @@ def test_one_interrupt_is_answered_while_the_step_goes_on(
                 os.kill(os.getpid(), signal.SIGINT)
                 screen.wait_for(STOPPING_MESSAGE)  # the step is not over before this returns
 
-        loop.journal_callbacks.append(interrupt)
+        loop.callbacks.append(LogCallback(interrupt))
         train(loop)
     assert loop.journal.read()[-1]["reason"] == "told"
     assert "ended: stopped as told" in plain(screen.seen)

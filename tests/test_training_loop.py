@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from tests.made_once import MadeOnce
-from tests.trainers import EVERY, OPTIONS, Place, loop_of, resumed
+from tests.trainers import EVERY, OPTIONS, Place, StopAt, loop_of, resumed
 from voxgraft.core.journal import History, strip_clock_fields
 from voxgraft.dataset.sampler import list_samples
 from voxgraft.dataset.sets import open_clip_dataset
 from voxgraft.models import family_names, get_family
+from voxgraft.training.callbacks import Callback
 from voxgraft.training.prefetch import BatchBuilder
 from voxgraft.training.trainable import copy_optimizer_state
 from voxgraft.training.trainer import Trainer, TrainOutcome
@@ -47,7 +48,7 @@ def test_a_resumed_run_is_the_straight_one_bit_for_bit(place: Place, tmp_path: P
     straight = loop_of(place, tmp_path / "straight", options)
     straight.train(0)
     broken = loop_of(place, tmp_path / "broken", options)
-    broken.stop_callbacks.append(lambda step, _found: "enough for now" if step == 4 else None)
+    broken.callbacks.append(StopAt(4, "enough for now"))
     assert broken.train(0).reason == "told"
     again = loop_of(place, tmp_path / "broken", options)
     assert resumed(again) == 4
@@ -61,8 +62,8 @@ def test_a_resumed_run_is_the_straight_one_bit_for_bit(place: Place, tmp_path: P
 
 
 def test_the_loss_falls_and_the_base_keeps_its_bits(place: Place, tmp_path: Path) -> None:
-    options = replace(OPTIONS, steps=16, rates={"rows": 2e-2, "adapter": 2e-2, "body": 1e-4})
-    loop = loop_of(place, tmp_path / "run", options, replace(EVERY, validate=16, save=16))
+    options = replace(OPTIONS, steps=16, lr_rows=2e-2, lr_adapter=2e-2, lr_backbone=1e-4)
+    loop = loop_of(place, tmp_path / "run", options, replace(EVERY, valid_every=16, save_every=16))
     trained, sets = loop.stepper.trained, [open_clip_dataset(place.folder / "train")]
     examples = BatchBuilder(get_family(place.family_name), trained.model, sets)
     # Steps differ in their clips more than learning does: the same clips, before and after.
@@ -88,12 +89,12 @@ def test_how_a_step_is_cut_into_packs_changes_nothing(place: Place, tmp_path: Pa
 
 
 def test_early_stop_counts_over_a_resume(place: Place, tmp_path: Path) -> None:
-    every = replace(EVERY, patience=2, min_delta=100.0, validate=2, save=2)
+    every = replace(EVERY, patience=2, min_delta=100.0, valid_every=2, save_every=2)
     straight = loop_of(place, tmp_path / "straight", OPTIONS, every)
     ended = straight.train(0)
     assert ended.reason == "no-better"
     broken = loop_of(place, tmp_path / "broken", OPTIONS, every)
-    broken.stop_callbacks.append(lambda step, _found: "enough" if step == 4 else None)
+    broken.callbacks.append(StopAt(4, "enough"))
     broken.train(0)
     again = loop_of(place, tmp_path / "broken", OPTIONS, every)
     assert again.train(resumed(again)).step == ended.step
@@ -105,11 +106,12 @@ def ended_with(
     """A training whose first validation has the lowest loss, and in which speech says whether the last is better."""
     loop = loop_of(place, run, every=replace(EVERY, min_delta=1e9))  # no later loss is lower by that much
 
-    def compare(best: int, last: int) -> dict[str, Any]:
-        asked.append((best, last))
-        return {"utterances": 24, "failed_before": 0.5, "failed": 0.1, "better": better}
+    class Comparison(Callback):
+        def compare_steps(self, best: int, last: int) -> dict[str, Any]:
+            asked.append((best, last))
+            return {"utterances": 24, "failed_before": 0.5, "failed": 0.1, "better": better}
 
-    loop.compare_speech = compare
+    loop.callbacks.append(Comparison())
     return loop, loop.train(0 if start is None else resumed(loop))
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tests.made_once import MadeOnce
 from tests.made_sets import made_clips
-from tests.trainers import EVERY, NUM_NEW, OPTIONS, Place, loop_of, resumed
+from tests.trainers import EVERY, NUM_NEW, OPTIONS, Place, StopAt, loop_of, resumed
 from voxgraft.core.errors import finding
 from voxgraft.core.journal import History, strip_clock_fields
 from voxgraft.dataset.sets import open_clip_dataset, write_clip_dataset
@@ -211,7 +211,7 @@ def test_a_watched_run_that_is_gone_on_with_tells_what_the_straight_one_tells(
     place: Place, straight: Trainer, tmp_path: Path
 ) -> None:
     broken = watched(place, tmp_path / "broken")
-    broken.stop_callbacks.append(lambda step, _found: "enough for now" if step == 4 else None)
+    broken.callbacks.append(StopAt(4, "enough for now"))
     broken.train(0)
     again = watched(place, tmp_path / "broken")
     again.train(resumed(again))
@@ -241,7 +241,7 @@ def test_rows_that_get_no_gradient_are_told_once_by_name(place: Place, tmp_path:
     first = model.num_text_ids - NUM_NEW
     assert told[0]["found"].startswith("4 new rows")
     assert all(f"'piece {first + row}'" in told[0]["found"] for row in range(4))
-    assert told[0]["step"] == EVERY.validate
+    assert told[0]["step"] == EVERY.valid_every
 
 
 def test_rows_that_learn_and_rows_that_never_occur_are_not_dead(straight: Trainer) -> None:
@@ -261,8 +261,8 @@ def test_a_loss_that_is_not_finite_stands_in_the_journal_before_training_ends(pl
 def test_a_held_out_loss_that_is_not_finite_is_stuck_at_once(place: Place, tmp_path: Path) -> None:
     loop = watched(place, tmp_path / "run")
     found = {"am": ValidationMetrics(1.0, float("nan"), float("nan"), None, 3)}
-    assert loop.validation_callbacks[0](0, found)["state"] == "stuck"
-    assert loop.stop_callbacks[0](0, found) is None
+    assert loop.callbacks[0].on_validation(0, found)["state"] == "stuck"
+    assert loop.callbacks[0].stop_reason(0, found) is None
     assert [entry["code"] for entry in findings(loop)] == ["loss-not-finite"]
 
 

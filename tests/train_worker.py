@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
-from tests.trainers import EVERY, OPTIONS, Place, loop_of
+from tests.trainers import EVERY, OPTIONS, Place, StopAt, loop_of
 from voxgraft.models.load import HALF_PRECISION_DTYPES
+from voxgraft.training.callbacks import Callback
 from voxgraft.training.distributed import join_distributed
 from voxgraft.training.resume import resume_training
 from voxgraft.training.trainer import BestStepState, Trainer
@@ -31,7 +32,7 @@ def main(folder: Path, run: Path, changed: Mapping[str, Any]) -> None:
     with join_distributed("cpu") as group:
         loop = loop_of(Place(folder.name, folder), run, options, every, group, dtype=dtype)
         stop_at = changed.get("stop_at")
-        loop.stop_callbacks.append(lambda step, _found: "enough for now" if step == stop_at else None)
+        loop.callbacks.append(StopAt(stop_at))
         if group.rank == 1:
             _go_astray(loop, changed)
         loop.train(resume_training(loop))
@@ -40,22 +41,20 @@ def main(folder: Path, run: Path, changed: Mapping[str, Any]) -> None:
 def _go_astray(loop: Trainer, changed: Mapping[str, Any]) -> None:
     """What the second process does otherwise than the first, at a validation."""
 
-    def differ(step: int, _found: Any) -> None:
-        if step == changed.get("differ_at"):
-            with torch.no_grad():
-                value = next(iter(loop.stepper.trained.named().values()))
-                value.view(-1)[0] = torch.nextafter(value.view(-1)[0], torch.tensor(9.0))
+    class Astray(Callback):
+        def on_validation(self, step: int, _metrics: Any) -> dict[str, Any]:
+            """Take a step for the best that is not, and no further step for any use."""
+            if step == changed.get("prefer_at"):
+                loop.best_state = BestStepState(step + 1, 0.0, rounds_without_better=100)
+            return {}
 
-    def prefer(step: int, _found: Any) -> dict[str, Any]:
-        """Take a step for the best that is not, and no further step for any use."""
-        if step == changed.get("prefer_at"):
-            loop.best_state = BestStepState(step + 1, 0.0, rounds_without_better=100)
-        return {}
+        def stop_reason(self, step: int, _metrics: Any) -> None:
+            if step == changed.get("differ_at"):
+                with torch.no_grad():
+                    value = next(iter(loop.stepper.trained.named().values()))
+                    value.view(-1)[0] = torch.nextafter(value.view(-1)[0], torch.tensor(9.0))
 
-    loop.stop_callbacks.append(differ)
-    loop.validation_callbacks.append(prefer)
-    lone = changed.get("lone_guard_at")
-    loop.stop_callbacks.append(lambda step, _found: "the second process has had enough" if step == lone else None)
+    loop.callbacks += [Astray(), StopAt(changed.get("lone_guard_at"), "the second process has had enough")]
 
 
 if __name__ == "__main__":

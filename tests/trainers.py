@@ -16,6 +16,7 @@ from voxgraft.core.run import RunFolder
 from voxgraft.dataset.sampler import DataSamplerOptions, DeterministicSampler, list_samples
 from voxgraft.models import get_family
 from voxgraft.models.load import load_model
+from voxgraft.training.callbacks import Callback
 from voxgraft.training.distributed import DistributedContext
 from voxgraft.training.options import TrainOptions
 from voxgraft.training.prefetch import BatchBuilder
@@ -36,7 +37,7 @@ OPTIONS = TrainOptions(
     weight_decay=0.1,
     kl_weight=0.0,
 )
-EVERY = TrainIntervals(log=1, validate=4, save=4, sample=100, keep_last=2)
+EVERY = TrainIntervals(log_every=1, valid_every=4, save_every=4, sample_every=100, keep_last=2)
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,16 @@ def loop_of(
     )
     run.mkdir(exist_ok=True)
     return Trainer(RunFolder(run), stepper, stream, {"am": validation}, every)
+
+
+class StopAt(Callback):
+    """Stops a training after the validation of a step."""
+
+    def __init__(self, step: int | None, why: str = "enough for now") -> None:
+        self.step, self.why = step, why
+
+    def stop_reason(self, step: int, _metrics: object) -> str | None:
+        return self.why if step == self.step else None
 
 
 def resumed(loop: Trainer) -> int:

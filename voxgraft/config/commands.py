@@ -15,13 +15,12 @@ from voxgraft.config.run import (
     LANGUAGE_PATTERN,
     MAX_SEED,
     FamilyName,
-    PrecisionName,
     RowSettings,
     RunSettings,
     VocabularySettings,
 )
+from voxgraft.config.train_options import BaselineMode, TrainPrecision
 
-BaselineName = Literal["masked-finetune"]
 EvaluatedVariant = Literal["graft", "merged", "masked-finetune"]
 DemoMistake = Literal["unfrozen-high-rate", "seed-freeze", "no-single-characters", "wrong-tokenizer", "padded-codes"]
 ComparisonMetric = Literal["phone_error", "cer", "wer", "speech_loss"]
@@ -77,7 +76,7 @@ class TrainCommandSettings(RunSettings):
     """Begin again at step 0. Steps that are saved are set aside, not removed."""
     from_step: int | None = Field(None, ge=0)
     """Go on from this saved step instead of the newest. Later ones are set aside, not removed."""
-    baseline: BaselineName | None = None
+    baseline: BaselineMode | None = None
     """For comparison only: train everything at lr_backbone with masked base rows. This loses the old languages."""
 
 
@@ -255,7 +254,7 @@ class EvaluateSettings(Settings):
     """Seed of the drawn speech and of the intervals."""
     device: str | None = None
     """cpu, cuda or cuda:N; empty means cuda where there is one."""
-    precision: PrecisionName | None = None
+    precision: TrainPrecision | None = None
     """float32, bf16 or fp16; empty means bf16 where the device has it, fp16 on older cards, float32 on a CPU."""
 
 
@@ -333,7 +332,7 @@ class SpeakSettings(Settings):
     """Replace files that are there."""
     device: str | None = None
     """cpu, cuda or cuda:N; empty means cuda where there is one."""
-    precision: PrecisionName | None = None
+    precision: TrainPrecision | None = None
     """float32, bf16 or fp16; empty means bf16 where the device has it, fp16 on older cards, float32 on a CPU."""
 
 

@@ -31,7 +31,9 @@ RENAMED_SETTINGS = {
     "as_in_the_seeds": "baseline",
 }
 """Old key -> new key, as in run.yaml or, with hyphens, as a flag. Old keys are refused; the error names the new one."""
-_OLD_BASELINE, _BASELINE = "masked-finetune", "masked-finetune"
+_RATES_BY_PART = {"rows": "lr_rows", "adapter": "lr_adapter", "body": "lr_backbone"}
+"""Format 1 had one option with the rates of all parts."""
+_OLD_BASELINE, _BASELINE = "as-in-the-seeds", "masked-finetune"
 
 
 def rename_saved_mode(mode: Any) -> Any:
@@ -41,7 +43,9 @@ def rename_saved_mode(mode: Any) -> Any:
 
 def rename_saved_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Training options of a saved step or of a trained graft's card, by today's names."""
-    renamed = {_new_option_name(name): value for name, value in options.items()}
+    renamed = {_new_option_name(name): value for name, value in options.items() if name != "rates"}
+    if isinstance(rates := options.get("rates"), Mapping):
+        renamed |= {new: rates[part] for part, new in _RATES_BY_PART.items() if part in rates}
     return {**renamed, "mode": rename_saved_mode(renamed["mode"])} if "mode" in renamed else renamed
 
 

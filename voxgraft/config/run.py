@@ -21,6 +21,7 @@ from voxgraft.config.base import (
     parse_settings,
     read_settings_values,
 )
+from voxgraft.config.train_options import EmotionSource, LRSchedule, TrainIntervals, TrainOptions, TrainPrecision
 from voxgraft.core.errors import ConfigError
 from voxgraft.core.files import is_file, make_path_relative, read_text, write_text
 from voxgraft.core.run import RUN_FILE, RunFolder
@@ -28,9 +29,6 @@ from voxgraft.core.run import RUN_FILE, RunFolder
 FamilyName = Literal["chatterbox", "indextts2", "tiny"]
 RowInit = Literal["romanised", "script-mean", "mean", "random"]
 TrainMode = Literal["gated", "merged", "rows-only"]
-ScheduleName = Literal["cosine", "linear", "constant"]
-PrecisionName = Literal["float32", "bf16", "fp16"]
-EmotionSourceName = Literal["target", "prompt"]
 SingleClipPolicy = Literal["leave-out", "own"]
 SpeakerSource = Literal["auto", "folder", "recording", "file"]
 BUILT_IN_BASES = {"tiny": Path(__file__).resolve().parent.parent / "assets" / "tiny"}
@@ -110,38 +108,42 @@ class DataSettings(Settings):
     """Speakers with a single clip: leave-out, or own (its own voice is its prompt, which teaches copying)."""
 
 
+_OPTIONS, _INTERVALS = TrainOptions(), TrainIntervals()
+"""Defaults of the settings below are theirs."""
+
+
 class TrainSettings(Settings):
     """How the graft is trained. Rates are checked against the family's sane ranges."""
 
     mode: TrainMode = "gated"
     """gated (the base never changes), merged (one ordinary checkpoint), rows-only."""
-    full_body: bool = False
+    full_body: bool = _OPTIONS.full_body
     """Merged mode: train the body itself instead of an adapter that is folded in."""
-    rank: int = Field(32, ge=1, le=1024)
+    rank: int = Field(_OPTIONS.rank, ge=1, le=1024)
     """Rank of the adapter."""
     alpha: float | None = Field(None, gt=0)
     """Strength of the adapter is alpha / rank; empty means 1."""
-    lr_rows: float = Field(1e-3, gt=0)
+    lr_rows: float = Field(_OPTIONS.lr_rows, gt=0)
     """Learning rate of the new rows."""
-    lr_adapter: float = Field(1e-3, gt=0)
+    lr_adapter: float = Field(_OPTIONS.lr_adapter, gt=0)
     """Learning rate of the adapter."""
-    lr_backbone: float = Field(2e-5, gt=0)
+    lr_backbone: float = Field(_OPTIONS.lr_backbone, gt=0)
     """Learning rate of the body; used in merged mode with full_body only."""
-    weight_decay: float = Field(0.01, ge=0, lt=1)
+    weight_decay: float = Field(_OPTIONS.weight_decay, ge=0, lt=1)
     """Weight decay of adapter and body. New rows are never decayed, base rows are never in the optimizer."""
-    max_grad_norm: float = Field(1.0, ge=0)
+    max_grad_norm: float = Field(_OPTIONS.max_grad_norm, ge=0)
     """Maximum gradient norm of each part (rows, adapter, body); 0 disables clipping."""
-    schedule: ScheduleName = "cosine"
+    schedule: LRSchedule = _OPTIONS.schedule
     """How the rates fall after the warm-up: cosine, linear, constant."""
-    warmup_steps: int = Field(500, ge=0)
+    warmup_steps: int = Field(_OPTIONS.warmup_steps, ge=0)
     """Steps over which the rates rise from zero."""
-    min_lr_ratio: float = Field(0.1, ge=0, le=1)
+    min_lr_ratio: float = Field(_OPTIONS.min_lr_ratio, ge=0, le=1)
     """Learning rate at the last step, as a share of the full rate."""
     steps: int | None = Field(None, ge=1)
     """Optimizer steps; empty means 10,000, unless epochs says otherwise."""
     epochs: float | None = Field(None, gt=0)
     """Passes over the training sets, instead of steps."""
-    batch_tokens: int = Field(16_384, ge=64)
+    batch_tokens: int = Field(_OPTIONS.batch_tokens, ge=64)
     """Tokens (conditioning, text and speech) of one optimizer step."""
     microbatch_tokens: int | None = Field(None, ge=64)
     """Tokens that go through the model at once; empty means: as many as memory allows, up to batch_tokens."""
@@ -151,47 +153,47 @@ class TrainSettings(Settings):
     """Weight of the speech loss; empty means the family's own (1 for chatterbox and tiny, 0.8 for indextts2)."""
     text_dropout: float | None = Field(None, ge=0, lt=1)
     """Share of items that are trained without text, which guidance needs; empty means 0.1 where the family guides."""
-    emotion_from: EmotionSourceName = "target"
+    emotion_from: EmotionSource = _OPTIONS.emotion_from
     """Whose emotion an item is learnt with, in families that know emotions (indextts2): target or prompt."""
-    seed: int = Field(0, ge=0, le=MAX_SEED)
+    seed: int = Field(_OPTIONS.seed, ge=0, le=MAX_SEED)
     """Seed of everything random: order, prompts, silent items, first values of the adapter."""
     device: str | None = None
     """cpu, cuda or cuda:N; empty means cuda where there is one."""
-    precision: PrecisionName | None = None
+    precision: TrainPrecision | None = None
     """float32, bf16 or fp16; empty means bf16 where the device has it, fp16 on older cards, float32 on a CPU."""
-    gradient_checkpointing: bool = False
+    gradient_checkpointing: bool = _OPTIONS.gradient_checkpointing
     """Recompute activations in the backward pass instead of keeping them: less memory, slower."""
     compile: bool | None = None
     """Compile the body with torch.compile; empty means: on CUDA."""
-    deterministic: bool = False
+    deterministic: bool = _OPTIONS.deterministic
     """Only kernels that give the same bits each time, so that a resumed run on CUDA equals a straight one."""
-    log_every: int = Field(10, ge=1)
+    log_every: int = Field(_INTERVALS.log_every, ge=1)
     """Steps between two lines of the journal."""
     tensorboard: bool = True
     """Event files for TensorBoard, in tensorboard/ of the run."""
-    valid_every: int = Field(250, ge=1)
+    valid_every: int = Field(_INTERVALS.valid_every, ge=1)
     """Steps between two validations."""
-    save_every: int = Field(500, ge=1)
+    save_every: int = Field(_INTERVALS.save_every, ge=1)
     """Steps between two saved steps."""
-    sample_every: int = Field(500, ge=1)
+    sample_every: int = Field(_INTERVALS.sample_every, ge=1)
     """Steps between two rounds of samples."""
     sample_texts: tuple[str, ...] = ()
     """Sentences that are spoken on the way, as LANGUAGE:TEXT; empty means one in the new language, two in old ones."""
     sample_sound: bool = True
     """Also as WAV files, where the base has a waveform end here; false saves the time that takes."""
-    listen_every: int = Field(0, ge=0)
+    listen_every: int = Field(_INTERVALS.listen_every, ge=0)
     """Steps between two rounds of listening to 16 held-out texts, which then decide the best step; 0 is never."""
     recognizer: str | None = None
     """Recognizer for these rounds, as in `evaluate`; empty means the built-in one, for languages that it knows."""
-    keep_last: int = Field(3, ge=1)
+    keep_last: int = Field(_INTERVALS.keep_last, ge=1)
     """Saved steps that are kept, beside the first and the best."""
-    patience: int = Field(0, ge=0)
+    patience: int = Field(_INTERVALS.patience, ge=0)
     """Validations without improvement after which training stops; 0 is never."""
-    min_delta: float = Field(0.0, ge=0)
+    min_delta: float = Field(_INTERVALS.min_delta, ge=0)
     """A validation loss counts as better when it is lower by more than this."""
-    min_steps: int = Field(0, ge=0)
+    min_steps: int = Field(_INTERVALS.min_steps, ge=0)
     """No early stop before this step."""
-    kl_weight: float = Field(1.0, ge=0)
+    kl_weight: float = Field(_OPTIONS.kl_weight, ge=0)
     """Merged mode: weight of staying near the base on replay."""
     retention_bound: float | None = Field(0.05, gt=0)
     """Merged mode: training stops when a base language's validation loss has risen by more than this share."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from voxgraft.config.run import RunSettings, TrainSettings
+from voxgraft.config.train_options import TrainOptions
 from voxgraft.core.errors import ConfigError, FileError, Finding, GraftError, VoxgraftError, finding
 from voxgraft.core.files import is_folder, path_exists
 from voxgraft.core.run import RunFolder
@@ -45,7 +46,7 @@ __all__ = [
     "warmup_findings",
 ]
 
-DEFAULT_STEPS = 10_000
+DEFAULT_STEPS = TrainOptions().steps
 MAX_VOICES_CHECKED = 2_000
 ACCEPTED_ROLES: dict[DatasetRole, tuple[DatasetRole, ...]] = {
     "train": ("train",),

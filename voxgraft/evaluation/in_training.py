@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from voxgraft.checkpoints.steps import load_step
+from voxgraft.core import progress
 from voxgraft.core.journal import as_finite_float
 from voxgraft.dataset.held_out import HeldOutData
 from voxgraft.evaluation.audio import SpeechRenderer, open_speech_renderer
@@ -31,6 +32,7 @@ from voxgraft.evaluation.sentences import EvalSentence, load_built_in_sentences,
 from voxgraft.evaluation.systems import MAX_EVAL_VOICES, SpokenSentence, synthesize_sentences
 from voxgraft.synthesis.models import ModelContext, SpeakingModel
 from voxgraft.synthesis.voices import ReferenceVoice, choose_voices
+from voxgraft.training.callbacks import Callback
 from voxgraft.training.samples import collect_texts
 from voxgraft.training.setup import TrainingSetup
 from voxgraft.training.trainer import Trainer
@@ -67,7 +69,7 @@ class EvaluationRound:
 
 
 @dataclass
-class InTrainingEvaluation:
+class InTrainingEvaluation(Callback):
     """Speaks and listens every so many steps, and takes the step that is understood best for the best one."""
 
     loop: Trainer
@@ -81,9 +83,9 @@ class InTrainingEvaluation:
     def __post_init__(self) -> None:
         self._rounds: list[EvaluationRound] | None = None
 
-    def __call__(self, step: int, found: dict[str, ValidationMetrics]) -> dict[str, Any]:
-        """What the validation's line says of it; called by every process at every validation."""
-        told = self._told(step, found) if self.loop.is_due(step, self.loop.every.listen) else {}
+    def on_validation(self, step: int, found: dict[str, ValidationMetrics]) -> dict[str, Any]:
+        """What was heard, and the best step by it. Called by every process at every validation."""
+        told = self._told(step, found) if self.loop.is_due(step, self.loop.every.listen_every) else {}
         rounds = [one for one in self._known() if one.step < step]
         if now := _parse_round(step, told):
             rounds.append(now)
@@ -159,8 +161,8 @@ class InTrainingEvaluation:
 
 
 @dataclass(frozen=True)
-class SpokenSteps:
-    """Speaks held-out texts with two saved steps and counts what fails: a `Loop.compare_speech`. Listens to nothing.
+class SpokenSteps(Callback):
+    """Speaks held-out texts with two saved steps and counts what fails. Listens to nothing.
 
     Both say the same texts with the same voices and the same draws. The weights are the last step's afterwards.
     """
@@ -172,7 +174,8 @@ class SpokenSteps:
     pace: SpeakingPace | None
     seed: int = 0
 
-    def __call__(self, best: int, last: int) -> dict[str, Any]:
+    def compare_steps(self, best: int, last: int) -> dict[str, Any]:
+        progress.report_event("doing", last, {"what": "sampling"})
         try:
             before = self._failures(best)
         finally:
@@ -209,7 +212,7 @@ def clearly_fewer(before: Sequence[bool], after: Sequence[bool]) -> bool:
 
 
 def spoken_steps(course: TrainingSetup, loop: Trainer) -> SpokenSteps:
-    """For a run that is about to be trained; put it into `loop.compare_speech`."""
+    """The comparison of two steps, for a run that is about to be trained."""
     language = course.graft.card.language
     system, sentences, voices = _speaking_parts(course, loop)
     pace = measure_recorded_pace(HeldOutData({language: tuple(course.valid[language])}), language)
@@ -217,14 +220,16 @@ def spoken_steps(course: TrainingSetup, loop: Trainer) -> SpokenSteps:
     return SpokenSteps(loop, system, sentences, voices, usual, course.options.seed)
 
 
-def build_in_training_evaluation(course: TrainingSetup, loop: Trainer, listener: str | None) -> InTrainingEvaluation:
-    """The judge of a run that is about to be trained; put it into `loop.judges`. `loop.every.listen` says how often."""
+def build_in_training_evaluation(course: TrainingSetup, loop: Trainer, recognizer: str | None) -> InTrainingEvaluation:
+    """Evaluation every `listen_every` steps, for a run that is about to be trained."""
     place = ModelContext(
         course.family, course.files, course.device, next(loop.stepper.trained.model.parameters()).dtype
     )
     system, sentences, voices = _speaking_parts(course, loop)
     sound = open_speech_renderer(place).restrict_to_voices([voice.clip for voice in voices])
-    return InTrainingEvaluation(loop, system, sentences, voices, sound, open_transcriber(listener), course.options.seed)
+    return InTrainingEvaluation(
+        loop, system, sentences, voices, sound, open_transcriber(recognizer), course.options.seed
+    )
 
 
 def _speaking_parts(

@@ -25,6 +25,7 @@ from voxgraft.config.commands import (
 )
 from voxgraft.config.data import DataImportSettings, DataSplitSettings
 from voxgraft.config.run import RunSettings, TrainSettings, load_command_settings
+from voxgraft.config.train_options import RESUME_RULES, options_with_rule
 from voxgraft.core.errors import ConfigError, FileError, GraftError, VoxgraftError, raise_first_error
 from voxgraft.core.files import compute_sha256, is_file, is_folder, path_exists, read_json
 from voxgraft.core.journal import History, HistoryEvent, RunJournal
@@ -74,7 +75,8 @@ from voxgraft.preprocess.command import PrepareResult, prepare
 from voxgraft.synthesis.models import detect_trained_output
 from voxgraft.text.encoder import text_rules_identity
 from voxgraft.tokenizers import open_tokenizer
-from voxgraft.training.resume import FIXED_OPTIONS
+from voxgraft.training.resume import FIXED_IDENTITY_LABELS
+from voxgraft.training.setup import resolve_family_defaults
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,19 +350,12 @@ SPLIT_STAGE = PipelineStage("split", _decide_split, _run_split)
 PREPARE_STAGE = PipelineStage("prepare", _decide_prepare, _run_prepare)
 
 
-IDENTITY_LABELS = {
-    "family": "family",
-    "language": "language",
-    "tokenizer_sha256": "tokenizer",
-    "num_rows": "number of rows",
-}
-"""What a saved step cannot change, by the words for it."""
-COMPARED_OPTIONS = (
-    *("mode", "full_body", "rank", "weight_decay", "max_grad_norm", "schedule", "warmup_steps", "min_lr_ratio"),
-    *("kl_weight", "batch_tokens", "emotion_from", "seed"),
+COMPARED_OPTIONS = tuple(
+    name
+    for name in options_with_rule("fixed", "schedule", "learning")
+    if name in TrainSettings.model_fields and name != "steps"
 )
-"""Settings of training that stand in a saved step under the same name."""
-RATE_PARTS = {"lr_rows": "rows", "lr_adapter": "adapter", "lr_backbone": "body"}
+"""Settings that a finished training depends on. Whether steps are left is found out by itself."""
 
 
 def _decide_graft(work: PipelineContext) -> StageDecision:
@@ -441,19 +436,19 @@ def _should_restart(work: PipelineContext) -> bool:
 
 def _list_changes(work: PipelineContext, identity: dict[str, Any], *, is_over: bool) -> list[str]:
     """What a training that is over was not done with, or what one that is not over cannot go on with."""
-    options = _list_changed_options(work.settings.train, identity)
+    options = _list_changed_options(work, identity)
     if is_over:
         return [*_list_changed_sets(work, identity), *options.values()]
-    return [words for name, words in options.items() if name in FIXED_OPTIONS]
+    return [words for name, words in options.items() if RESUME_RULES[name] == "fixed"]
 
 
 def _why_identity_differs(identity: dict[str, Any], card: GraftCard) -> str:
     """What no training goes on over."""
-    now = {name: getattr(card, name) for name in IDENTITY_LABELS}
-    other = [f"another {word}" for name, word in IDENTITY_LABELS.items() if identity.get(name) != now[name]]
-    if identity.get("base_sha256") != card.base["checkpoint_sha256"]:
-        other.append("another base")
-    return " and ".join(other)
+    base_sha256 = card.base["checkpoint_sha256"]
+    now = {name: base_sha256 if name == "base_sha256" else getattr(card, name) for name in FIXED_IDENTITY_LABELS}
+    return " and ".join(
+        f"another {word}" for name, word in FIXED_IDENTITY_LABELS.items() if identity.get(name) != now[name]
+    )
 
 
 def _why_training_finished(work: PipelineContext, standing: dict[str, Any]) -> str:
@@ -521,19 +516,18 @@ def _list_changed_sets(work: PipelineContext, identity: dict[str, Any]) -> list[
     return found
 
 
-def _list_changed_options(train: TrainSettings, identity: dict[str, Any]) -> dict[str, str]:
+def _list_changed_options(work: PipelineContext, identity: dict[str, Any]) -> dict[str, str]:
     """Settings of training that are not those of the saved step, by name, in words."""
-    options = identity.get("options", {})
+    train, base = work.settings.train, work.settings.base
     now = {name: getattr(train, name) for name in COMPARED_OPTIONS}
-    before = {name: options.get(name) for name in COMPARED_OPTIONS}
-    now |= {name: getattr(train, name) for name in RATE_PARTS}
-    before |= {name: options.get("rates", {}).get(part) for name, part in RATE_PARTS.items()}
-    for name, usual in (("alpha", float(train.rank)), ("text_weight", None), ("speech_weight", None)):
-        stated = getattr(train, name)
-        now[name] = before[name] = options.get(name)
-        if stated is not None or usual is not None:
-            now[name] = stated if stated is not None else usual
-    return {name: f"train.{name} is {now[name]}, and was {before[name]}" for name in now if now[name] != before[name]}
+    if base is not None:
+        now |= resolve_family_defaults(train, resolve_base_family(resolve_base_folder(base), work.settings.family))
+    before = identity.get("options", {})
+    return {
+        name: f"train.{name} is {value}, and was {before.get(name)}"
+        for name, value in now.items()
+        if value is not None and value != before.get(name)
+    }
 
 
 GRAFT_STAGE = PipelineStage("graft", _decide_graft, _run_graft)

@@ -32,6 +32,7 @@ from voxgraft.models.base import BaseFiles, Family
 from voxgraft.models.load import HALF_PRECISION_DTYPES, choose_device, load_model
 from voxgraft.models.speech_model import SpeechModel
 from voxgraft.nn.freeze import TrainableReport, build_trainable_report
+from voxgraft.training.callbacks import LogCallback
 from voxgraft.training.distributed import DistributedContext, join_distributed
 from voxgraft.training.memory import estimate_memory, fit_microbatch_tokens, read_memory_usage
 from voxgraft.training.monitors import DeadRowMonitor, LearningMonitor
@@ -45,7 +46,7 @@ from voxgraft.training.step import TrainStep
 from voxgraft.training.tensorboard import TensorBoardWriter
 from voxgraft.training.trainable import TrainableModel, build_optimizer, make_trainable
 from voxgraft.training.trainer import Trainer, TrainOutcome
-from voxgraft.training.validation import Validator
+from voxgraft.training.validation import AsrErrorFunction, Validator
 
 HASH_PREFIX_LENGTH = 12
 BASE_PARTS = ("base rows", "body")
@@ -185,7 +186,9 @@ def _describe_steps(course: TrainingSetup, loop: Trainer) -> str:
     passes = f"{stream.epoch_at(steps):,.1f} passes over the data"
     # A step that is longer than all data together has some of it more than once.
     length = f"of {each:,.{0 if each >= 10 else 1}f} steps" if each >= 1 else f"{1 / each:,.1f} in every step"
-    return f"{steps:,} in all, {passes}, {length}; validated every {every.validate:,}, saved every {every.save:,}"
+    return (
+        f"{steps:,} in all, {passes}, {length}; validated every {every.valid_every:,}, saved every {every.save_every:,}"
+    )
 
 
 def _describe_memory(loop: Trainer) -> str:
@@ -335,14 +338,16 @@ def train(settings: TrainCommandSettings) -> TrainResult:
         group.require_same(_rank_fingerprint(course))
         loop = _build_loop(course, group)
         watch = _build_monitor(course, loop, _load_sample_sentences(course, settings))
+        evaluation: InTrainingEvaluation | None = None
         if settings.train.listen_every:
-            loop.validation_callbacks.append(build_in_training_evaluation(course, loop, settings.train.recognizer))
+            evaluation = build_in_training_evaluation(course, loop, settings.train.recognizer)
+            loop.callbacks.append(evaluation)
         elif settings.baseline is None:
-            loop.compare_speech = spoken_steps(course, loop)
+            loop.callbacks.append(spoken_steps(course, loop))
         if settings.train.tensorboard:
-            loop.journal_callbacks.append(TensorBoardWriter(run, loop.write).observe)
+            loop.callbacks.append(TensorBoardWriter(run, loop.write))
         changed: list[ResumeChange] = []
-        loop.journal_callbacks.append(lambda kind, _step, values: changed.extend(_parse_change(kind, values)))
+        loop.callbacks.append(LogCallback(lambda kind, _step, values: changed.extend(_parse_change(kind, values))))
         start = resume_training(loop, fresh=settings.fresh, from_step=settings.from_step)
         group.require_same({"step to go on from": str(start), "best step so far": str(loop.best_state)})
         _fit_microbatches(course, loop, start)
@@ -356,7 +361,9 @@ def train(settings: TrainCommandSettings) -> TrainResult:
         verification.start()
         outcome = _run_loop(loop, start)
         return replace(
-            _write_outputs(course, loop, outcome, start), continue_hint=further, only_now=find_overrides(run, settings)
+            _write_outputs(course, loop, outcome, start, None if evaluation is None else evaluation.error),
+            continue_hint=further,
+            only_now=find_overrides(run, settings),
         )
 
 
@@ -415,11 +422,12 @@ def _continue_hint(loop: Trainer, start: int) -> str:
     return f"a larger --train.patience than {loop.every.patience:,}" if over else ""
 
 
-def _write_outputs(course: TrainingSetup, loop: Trainer, outcome: TrainOutcome, start: int) -> TrainResult:
+def _write_outputs(
+    course: TrainingSetup, loop: Trainer, outcome: TrainOutcome, start: int, hear: AsrErrorFunction | None
+) -> TrainResult:
     """What training leaves in the run. A merged checkpoint is large: who interrupts does not wait for one."""
     mode, label = course.options.mode, MASKED_BASELINE_LABEL if course.options.mode == "masked-finetune" else ""
     over = outcome.reason != "told" or bool(outcome.why)
-    hear = next((judge.error for judge in loop.validation_callbacks if isinstance(judge, InTrainingEvaluation)), None)
     merged = (
         write_merged_folder(course, loop, outcome, hear) if over and mode in ("merged", "masked-finetune") else None
     )
@@ -479,7 +487,7 @@ def _build_loop(course: TrainingSetup, group: DistributedContext) -> Trainer:
     loop.identity, loop.bound = course.identity, course.bound
     loop.is_trained_graft = "trained" in course.graft.card.method
     loop.pieces = [piece or "" for piece in course.graft.tokenizer.pieces[course.graft.card.base_pieces :]]
-    loop.journal_callbacks.append(progress.report_event)
+    loop.callbacks.append(LogCallback(progress.report_event))
     return loop
 
 
@@ -493,7 +501,7 @@ def _build_monitor(course: TrainingSetup, loop: Trainer, sentences: Sequence[Sam
     if sentences:
         sounds = loop.first and course.settings.train.sample_sound
         vocoder = course.family.vocoder(course.files, course.device) if sounds else None
-        loop.sample_callbacks.append(SampleCallback(loop, sentences, vocoder))
+        loop.callbacks.append(SampleCallback(loop, sentences, vocoder))
     pieces, stepper = course.graft.tokenizer.pieces, loop.stepper
     rows = DeadRowMonitor(stepper.trained, stepper.optimizer, course.stream, course.train, lambda at: str(pieces[at]))
     return LearningMonitor(loop, rows)

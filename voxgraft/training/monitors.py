@@ -20,6 +20,7 @@ from voxgraft.dataset.checks import count_text_ids
 from voxgraft.dataset.sampler import DeterministicSampler
 from voxgraft.dataset.shards import ClipDataset
 from voxgraft.nn.rows import GrownLayer, RowLayout
+from voxgraft.training.callbacks import Callback
 from voxgraft.training.learning_status import (
     LearningStatus,
     LearningThresholds,
@@ -109,7 +110,7 @@ class DeadRowMonitor:
         return finding("dead-rows", text, expected=f"none of {num_met:,}", where=table)
 
 
-class LearningMonitor:
+class LearningMonitor(Callback):
     """Watches one training, on the process that writes."""
 
     def __init__(
@@ -118,9 +119,7 @@ class LearningMonitor:
         self._trainer, self._rows, self._limits = loop, rows, limits or LearningThresholds()
         self._history: History | None = None
         self._status: LearningStatus | None = None
-        loop.validation_callbacks.append(self._add_learning_status)
-        loop.stop_callbacks.append(self._look)
-        loop.journal_callbacks.append(self._add)
+        loop.callbacks.append(self)
 
     def tell(self, step: int, findings: Iterable[Finding]) -> list[Finding]:
         """Write findings that are not in the journal yet, or no longer what it says; gives those that are there."""
@@ -132,9 +131,9 @@ class LearningMonitor:
                 self._trainer.write("finding", step, **item.to_json())
         return known
 
-    def _add_learning_status(self, step: int, found: dict[str, ValidationMetrics]) -> dict[str, Any]:
-        """What the validation's line says beside its figures."""
-        now = next(iter(found.values()), None)
+    def on_validation(self, step: int, metrics: dict[str, ValidationMetrics]) -> dict[str, Any]:
+        """The learning status: its word, and why."""
+        now = next(iter(metrics.values()), None)
         if now is None or not self._trainer.first:
             return {}
         self._status = self._judged(step, now)
@@ -150,14 +149,13 @@ class LearningMonitor:
         looks = [*(one for one in list_validation_points(known) if one.step < step), look]
         return assess_learning(looks, self._trainer.stepper.options, known.chance.get("speech_loss"), self._limits)
 
-    def _look(self, step: int, _found: dict[str, ValidationMetrics]) -> str | None:
-        """After the validation's line: what is wrong. Never a reason to stop; that is the user's to decide."""
+    def stop_reason(self, step: int, _metrics: dict[str, ValidationMetrics]) -> None:
+        """After the validation's line: write what is wrong. Never a reason to stop; the user decides that."""
         if self._trainer.first:
             judged = self._status.findings if self._status else ()
             self.tell(step, (*judged, *(self._rows.findings(step) if self._rows else ())))
-        return None
 
-    def _add(self, kind: str, step: int, values: dict[str, Any]) -> None:
+    def on_log(self, kind: str, step: int, values: dict[str, Any]) -> None:
         if self._history is not None and kind != "step":  # many, long, and nothing here depends on them
             self._history.add(kind, step, values)
 

@@ -7,59 +7,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
 
+from voxgraft.config.train_options import (
+    TRAIN_PARTS,
+    BaselineMode,
+    TrainIntervals,
+    TrainModeOrBaseline,
+    TrainOptions,
+    TrainPart,
+    TrainPrecision,
+)
 from voxgraft.core.errors import Finding, finding
-from voxgraft.models.base import EmotionSource
 
-BaselineMode = Literal["masked-finetune"]
-"""Training that is kept for comparison only; not a mode of run.yaml."""
-TrainModeOrBaseline = Literal["gated", "merged", "rows-only", "masked-finetune"]
-TrainPart = Literal["rows", "adapter", "body"]
-TRAIN_PARTS: tuple[TrainPart, ...] = ("rows", "adapter", "body")
-LRSchedule = Literal["cosine", "linear", "constant"]
-TrainPrecision = Literal["float32", "bf16", "fp16"]
-
-
-@dataclass(frozen=True, slots=True)
-class TrainOptions:
-    """All that a step depends on, beside the data and the model."""
-
-    mode: TrainModeOrBaseline = "gated"
-    full_body: bool = False
-    """Merged mode: train the body itself instead of an adapter on it."""
-    rank: int = 32
-    alpha: float = 32.0
-    rates: dict[TrainPart, float] = field(default_factory=lambda: {"rows": 1e-3, "adapter": 1e-3, "body": 2e-5})
-    weight_decay: float = 0.01
-    """Of adapter and body; rows are never decayed."""
-    betas: tuple[float, float] = (0.9, 0.99)
-    max_grad_norm: float = 1.0
-    """Longest gradient of a part; 0 is no limit."""
-    schedule: LRSchedule = "cosine"
-    steps: int = 10_000
-    warmup_steps: int = 500
-    min_lr_ratio: float = 0.1
-    """What is left of the rates at the last step."""
-    text_weight: float = 1.0
-    speech_weight: float = 1.0
-    kl_weight: float = 1.0
-    """Of staying near the base on replay."""
-    batch_tokens: int = 16_384
-    microbatch_tokens: int = 8_192
-    """Most positions that go through the model at once."""
-    text_dropout: float = 0.1
-    """Share of items whose text is not heard, so that guidance keeps its meaning; 0 where a family has none."""
-    emotion_from: EmotionSource = "target"
-    seed: int = 0
-    precision: TrainPrecision = "float32"
-    chunk: int | None = None
-    """Positions whose logits exist at once in the loss; None is all of a pack."""
-    gradient_checkpointing: bool = False
-    """Compute activations twice and keep few: less memory, about a third slower."""
-    compile: bool = False
-    deterministic: bool = False
+__all__ = [
+    "TRAIN_PARTS",
+    "BaselineMode",
+    "RetentionBound",
+    "TrainIntervals",
+    "TrainModeOrBaseline",
+    "TrainOptions",
+    "TrainPart",
+    "TrainPrecision",
+    "learning_rate_factor",
+    "retention_bound_finding",
+]
 
 
 def learning_rate_factor(step: int, options: TrainOptions) -> float:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from voxgraft.checkpoints.steps import TrainState, list_step_folders, load_step
+from voxgraft.config.train_options import RESUME_RULES, options_with_rule
 from voxgraft.core.errors import CheckpointError, GraftError
 from voxgraft.nn.freeze import load_new_rows
 from voxgraft.training.checkpoint import move_later_steps_aside
@@ -20,17 +21,21 @@ from voxgraft.training.options import learning_rate_factor
 from voxgraft.training.trainable import restore_optimizer_state
 from voxgraft.training.trainer import BestStepState, Trainer
 
-__all__ = ["ResumeChange", "compare_identities", "require_no_fixed_changes", "resume_training"]
+__all__ = ["FIXED_IDENTITY_LABELS", "ResumeChange", "compare_identities", "require_no_fixed_changes", "resume_training"]
 
-FIXED_IDENTITY_KEYS = ("family", "language", "base_sha256", "tokenizer_sha256", "num_rows")
+FIXED_IDENTITY_LABELS = {
+    "family": "family",
+    "language": "language",
+    "base_sha256": "base",
+    "tokenizer_sha256": "tokenizer",
+    "num_rows": "number of rows",
+}
+"""What a saved step belongs to beside its options, by the words for it. None of it may change."""
 TOKENIZER_GROWTH_KEYS = ("tokenizer_sha256", "num_rows")
 """What changes when a tokenizer gets more pieces."""
 VALIDATION_IDENTITY_KEYS = ("tokenizer_sha256", "held_out")
 """What the losses of the new language's held-out recordings depend on."""
-FIXED_OPTIONS = ("mode", "full_body", "rank", "alpha", "seed")
-"""Options that the saved tensors, or the meaning of their moments, depend on."""
-SCHEDULE_OPTIONS = ("schedule", "steps", "warmup_steps", "min_lr_ratio")
-"""Options that the rates of every step depend on."""
+SCHEDULE_OPTIONS = options_with_rule("schedule")
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,13 +177,13 @@ def _extend_saved_rows(state: TrainState, loop: Trainer) -> dict[str, dict[str, 
 def compare_identities(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[ResumeChange]:
     """Every difference between two identities, options one by one."""
     found = [
-        ResumeChange(key, saved.get(key), now.get(key), key in FIXED_IDENTITY_KEYS)
+        ResumeChange(key, saved.get(key), now.get(key), key in FIXED_IDENTITY_LABELS)
         for key in dict.fromkeys((*saved, *now))
         if key != "options" and saved.get(key) != now.get(key)
     ]
     old, new = saved.get("options", {}), now.get("options", {})
     return found + [
-        ResumeChange(f"train.{key}", old.get(key), new.get(key), key in FIXED_OPTIONS)
+        ResumeChange(f"train.{key}", old.get(key), new.get(key), RESUME_RULES.get(key) == "fixed")
         for key in dict.fromkeys((*old, *new))
         if old.get(key) != new.get(key)
     ]

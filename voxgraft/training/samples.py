@@ -24,6 +24,7 @@ from voxgraft.dataset.shards import ClipDataset
 from voxgraft.models.base import Clip, Vocoder
 from voxgraft.models.generate import GeneratedCodes, GenerationPrompt, generate_codes
 from voxgraft.text.encoder import TextEncoder
+from voxgraft.training.callbacks import Callback
 from voxgraft.training.trainer import Trainer
 from voxgraft.training.validation import Validator
 
@@ -47,7 +48,7 @@ class SampleSentence:
         return MAX_PAUSE_SECONDS + MAX_SECONDS_PER_CHARACTER * len(self.text)
 
 
-class SampleCallback:
+class SampleCallback(Callback):
     """Speaks the sentences of a training; a `Trainer` calls it. The voice is a held-out one, fixed by the seed."""
 
     def __init__(self, loop: Trainer, sentences: Sequence[SampleSentence], vocoder: Vocoder | None = None) -> None:
@@ -58,7 +59,7 @@ class SampleCallback:
         self._voice, self._vocoder = voice, vocoder
         self._no_audio_reason = vocoder.why_not(voice) if vocoder else ""
 
-    def __call__(self, step: int) -> dict[str, Any]:
+    def on_sample(self, step: int) -> dict[str, Any]:
         """Speak all, write their files, and give what the journal says of them."""
         folder = _sample_folder(self._run, step)
         heard = [(sentence, self._spoken(sentence)) for sentence in self._sentences]

@@ -6,12 +6,13 @@ Decides what the settings left open; trains nothing. `train.py` is the verb.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import torch
 
 from voxgraft.config.run import RunSettings, TrainSettings
+from voxgraft.config.train_options import RESUME_RULES, TrainIntervals
 from voxgraft.core.errors import Finding, raise_first_error
 from voxgraft.core.run import RunFolder
 from voxgraft.dataset.held_out import is_self_replay, split_self_replay
@@ -36,11 +37,10 @@ from voxgraft.text.encoder import TextEncoder
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.training.options import BaselineMode, RetentionBound, TrainModeOrBaseline, TrainOptions, TrainPrecision
 from voxgraft.training.replay import SelfReplayBuilder, resolve_self_replay_count
-from voxgraft.training.trainer import TrainIntervals
 
-__all__ = ["TrainingSetup", "build_training_setup"]
+__all__ = ["TrainingSetup", "build_training_setup", "resolve_family_defaults"]
 
-DEFAULT_TEXT_DROPOUT = 0.1
+DEFAULTS = TrainOptions()
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,8 @@ def build_training_setup(
     learnt, held_out = _prepare_self_replay(wanted, data, mode, files, device)
     train = (*data.train, *data.replay, *learnt)
     weights = compute_set_weights(data.train, train[len(data.train) :], settings.data.replay_share)
-    stream = build_sampler(settings, wanted.frame, train, weights, _resolve_text_dropout(settings.train, family))
+    text_dropout = resolve_family_defaults(settings.train, family)["text_dropout"]
+    stream = build_sampler(settings, wanted.frame, train, weights, text_dropout)
     if settings.train.microbatch_tokens is not None:
         require_clip_fits(stream.longest[0], settings.train.microbatch_tokens, f"clip {stream.longest[1]!r}")
     data.findings += sampling_findings(wanted, data, stream, learnt)
@@ -138,7 +139,7 @@ def build_training_setup(
         by_language,
         stream,
         options,
-        _build_intervals(settings.train),
+        TrainIntervals(**{one.name: getattr(settings.train, one.name) for one in fields(TrainIntervals)}),
         device,
         tuple(data.findings),
         bound,
@@ -183,63 +184,41 @@ def _build_retention_bound(
     return RetentionBound(share, languages) if share is not None and languages else None
 
 
-def _resolve_text_dropout(train: TrainSettings, family: Family) -> float:
-    if train.text_dropout is not None:
-        return train.text_dropout
-    return DEFAULT_TEXT_DROPOUT if family.stock_sampling().guidance > 0 else 0.0
+def resolve_family_defaults(train: TrainSettings, family: Family) -> dict[str, Any]:
+    """Options that the settings leave open and that only the family, or another setting, decides."""
+    text_weight, speech_weight = family.loss_weights
+    text_dropout = DEFAULTS.text_dropout if family.stock_sampling().guidance > 0 else 0.0
+    usual = {
+        "alpha": float(train.rank),
+        "text_weight": text_weight,
+        "speech_weight": speech_weight,
+        "text_dropout": text_dropout,
+    }
+    return {name: value if (given := getattr(train, name)) is None else given for name, value in usual.items()}
 
 
 def _build_train_options(
     train: TrainSettings, family: Family, stream: DeterministicSampler, device: str
 ) -> TrainOptions:
-    text_weight, speech_weight = family.loss_weights
-    longest = stream.longest[0]
-    return TrainOptions(
-        mode=train.mode,
-        full_body=train.full_body,
-        rank=train.rank,
-        alpha=train.alpha or float(train.rank),
-        rates={"rows": train.lr_rows, "adapter": train.lr_adapter, "body": train.lr_backbone},
-        weight_decay=train.weight_decay,
-        max_grad_norm=train.max_grad_norm,
-        schedule=train.schedule,
-        steps=resolve_num_steps(train, stream),
-        warmup_steps=train.warmup_steps,
-        min_lr_ratio=train.min_lr_ratio,
-        text_weight=text_weight if train.text_weight is None else train.text_weight,
-        speech_weight=speech_weight if train.speech_weight is None else train.speech_weight,
-        kl_weight=train.kl_weight,
-        batch_tokens=train.batch_tokens,
-        microbatch_tokens=train.microbatch_tokens or max(longest, min(train.batch_tokens, 8_192)),
-        text_dropout=_resolve_text_dropout(train, family),
-        emotion_from=train.emotion_from,
-        seed=train.seed,
-        precision=train.precision or _default_precision(device),
-        chunk=2_048 if device.startswith("cuda") else None,
-        gradient_checkpointing=train.gradient_checkpointing,
-        compile=device.startswith("cuda") if train.compile is None else train.compile,
-        deterministic=train.deterministic,
-    )
+    """Every option: as the settings have it, or decided by family, data and device where they leave it open."""
+    on_cuda = device.startswith("cuda")
+    decided: dict[str, Any] = {
+        **resolve_family_defaults(train, family),
+        "steps": resolve_num_steps(train, stream),
+        "microbatch_tokens": train.microbatch_tokens or max(stream.longest[0], min(train.batch_tokens, 8_192)),
+        "precision": train.precision or _default_precision(device),
+        "compile": on_cuda if train.compile is None else train.compile,
+        "betas": DEFAULTS.betas,
+        "chunk": 2_048 if on_cuda else None,
+    }
+    given = {name: getattr(train, name) for name in RESUME_RULES if name not in decided}
+    return TrainOptions(**given, **decided)
 
 
 def _default_precision(device: str) -> TrainPrecision:
     if not device.startswith("cuda"):
         return "float32"
     return "bf16" if torch.cuda.get_device_capability(device)[0] >= 8 else "fp16"
-
-
-def _build_intervals(train: TrainSettings) -> TrainIntervals:
-    return TrainIntervals(
-        log=train.log_every,
-        validate=train.valid_every,
-        save=train.save_every,
-        sample=train.sample_every,
-        listen=train.listen_every,
-        keep_last=train.keep_last,
-        patience=train.patience,
-        min_delta=train.min_delta,
-        min_steps=train.min_steps,
-    )
 
 
 def _tuples_to_lists(values: dict[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from voxgraft.core.errors import VoxgraftError, finding
 from voxgraft.core.files import atomic_write
 from voxgraft.core.journal import SPEECH_LOSS, as_finite_float
 from voxgraft.core.run import RunFolder
+from voxgraft.training.callbacks import Callback
 
 EVENT_FILE_VERSION = b"brain.Event:2"
 CRC32C_POLYNOMIAL = 0x82F63B78  # CRC-32C, reflected
@@ -120,7 +121,7 @@ LOSS_TAGS = {"text_loss": "loss/text", "speech_loss": "loss/speech"}
 NON_SCALAR_KEYS = ("step", "wall_time", "num_clips", "best_step")
 
 
-class TensorBoardWriter:
+class TensorBoardWriter(Callback):
     """Follows a run's journal. `report` writes a finding into it if that fails; then nothing more is tried."""
 
     def __init__(self, run: RunFolder, report: Callable[..., None]) -> None:
@@ -130,8 +131,7 @@ class TensorBoardWriter:
         self._read = 0
         self._failed = False
 
-    def observe(self, _kind: str, step: int, _values: Mapping[str, Any]) -> None:
-        """The journal has a new line."""
+    def on_log(self, _kind: str, step: int, _values: dict[str, Any]) -> None:
         if self._failed:
             return
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from types import FrameType
@@ -22,41 +22,19 @@ from voxgraft.core.run import RunFolder
 from voxgraft.dataset.sampler import DeterministicSampler
 from voxgraft.dataset.sets import ShardVerifier
 from voxgraft.nn.freeze import hash_base_tensors, require_same_base
+from voxgraft.training.callbacks import Callback
 from voxgraft.training.checkpoint import save_step
 from voxgraft.training.memory import count_output_classes, read_memory_usage
-from voxgraft.training.options import RetentionBound, retention_bound_finding
+from voxgraft.training.options import RetentionBound, TrainIntervals, retention_bound_finding
 from voxgraft.training.step import TrainStep
 from voxgraft.training.trainable import copy_optimizer_state
-from voxgraft.training.validation import ValidationMetrics, Validator
+from voxgraft.training.validation import Validator
 
-__all__ = ["BestStepState", "JournalCallback", "SpeechComparison", "TrainIntervals", "TrainOutcome", "Trainer"]
+__all__ = ["BestStepState", "TrainIntervals", "TrainOutcome", "Trainer"]
 
-JournalCallback = Callable[[str, int, dict[str, Any]], None]
-"""Told of every line of the journal: its kind, the step, the values."""
-SpeechComparison = Callable[[int, int], dict[str, Any]]
-"""Speaks with two saved steps, the best by loss and the last. `better` says whether the last speaks clearly better."""
 StopReason = Literal["done", "told", "no-better"]
 SYNC_CHECK_INTERVAL = 10
 """Steps after which several processes compare the bits of what they train; also at the first step and at every save."""
-
-
-@dataclass(frozen=True, slots=True)
-class TrainIntervals:
-    """How often things are done, in steps, and when to stop early."""
-
-    log: int = 10
-    validate: int = 250
-    save: int = 500
-    sample: int = 500
-    listen: int = 0
-    """Rounds of listening, each at a validation of its own if no other is due; 0 is never."""
-    keep_last: int = 3
-    patience: int = 0
-    """Validations without improvement after which training stops; 0 is never."""
-    min_delta: float = 0.0
-    """A loss counts as better when it is lower by more than this."""
-    min_steps: int = 0
-    """No early stop before this step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +62,7 @@ class TrainOutcome:
     reason: StopReason
     best_state: BestStepState
     why: str = ""
-    """What a guard said that asked for the end."""
+    """Why a callback, or the bound on base languages, has stopped it."""
     choice: str = ""
     """Why the last step was preferred to one with a lower loss; empty where the loss has chosen."""
 
@@ -113,14 +91,7 @@ class Trainer:
         self.has_started = False
         """Whether step 0 is saved, with everything that is measured from it."""
         self.best_state = BestStepState()
-        self.journal_callbacks: list[JournalCallback] = []
-        self.sample_callbacks: list[Callable[[int], dict[str, Any]]] = []
-        self.stop_callbacks: list[Callable[[int, dict[str, ValidationMetrics]], str | None]] = []
-        """Asked after every validation; a text is a reason to stop."""
-        self.validation_callbacks: list[Callable[[int, dict[str, ValidationMetrics]], dict[str, Any]]] = []
-        """Asked at every validation before it is written; what they say stands in the new language's line."""
-        self.compare_speech: SpeechComparison | None = None
-        """Asked at the end, where the loss prefers an earlier step to the last one."""
+        self.callbacks: list[Callback] = []
         self.verification: ShardVerifier | None = None
         """Compares the data with its hashes beside the first steps."""
         self.bound: RetentionBound | None = None
@@ -149,7 +120,7 @@ class Trainer:
             for number in range(start + 1, last + 1):
                 self._step(number)
                 reason = self._find_stop_reason(number)
-                if reason or number % self.every.save == 0 or number == self.best_state.best_step:
+                if reason or number % self.every.save_every == 0 or number == self.best_state.best_step:
                     self.save(number)
                 if reason:
                     return self._end(number, reason)
@@ -197,8 +168,8 @@ class Trainer:
         if not self.first:
             return
         self.journal.write(kind, step, **values)
-        for observer in self.journal_callbacks:
-            observer(kind, step, values)
+        for callback in self.callbacks:
+            callback.on_log(kind, step, values)
 
     def _report_progress(self, kind: str, step: int, **values: Any) -> None:
         """What is worth a look now, but no line of the journal."""
@@ -242,7 +213,7 @@ class Trainer:
         if number % SYNC_CHECK_INTERVAL == 0 or number == 1:
             self._require_same_bits(number)
         seconds = time.perf_counter() - started
-        if number % self.every.log == 0 or number == 1:
+        if number % self.every.log_every == 0 or number == 1:
             self.write(
                 "step",
                 number,
@@ -257,9 +228,12 @@ class Trainer:
                 positions_per_second=round(report.num_positions / seconds, 1),
                 **read_memory_usage(self.stepper.trained.model.device),
             )
-        if self.is_due(number, self.every.sample):
+        if self.is_due(number, self.every.sample_every):
             self._sample(number)
-        if any(self.is_due(number, every) for every in (self.every.validate, self.every.save, self.every.listen)):
+        if any(
+            self.is_due(number, every)
+            for every in (self.every.valid_every, self.every.save_every, self.every.listen_every)
+        ):
             self._validate(number)
 
     def _require_valid_data(self, number: int) -> None:
@@ -296,15 +270,15 @@ class Trainer:
                 loss, delta = validity.speech_loss, self.every.min_delta
                 self.best_state = self.best_state.after(number, loss, delta, within=not passed)
             said: dict[str, Any] = {"best_step": self.best_state.best_step} if at == 0 else {}
-            for judge in self.validation_callbacks if at == 0 else ():
-                said |= judge(number, found)
+            for callback in self.callbacks if at == 0 else ():
+                said |= callback.on_validation(number, found)
             self.write("valid", number, set=name, **asdict(validity), **said)
         if self.bound and passed:
             item = retention_bound_finding(self.bound, passed, number, self.best_state.best_step)
             self.write("finding", number, **item.to_json())
             self._request_stop(number, item.found)
-        for guard in self.stop_callbacks:
-            if reason := guard(number, found):
+        for callback in self.callbacks:
+            if reason := callback.stop_reason(number, found):
                 self._request_stop(number, reason)
         # Losses may differ in their last bits between devices. Who decides otherwise than the others would save, stop
         # or write a checkpoint alone, and wait for them there for ever.
@@ -325,15 +299,16 @@ class Trainer:
     def _sample(self, number: int) -> None:
         if self.first:
             self._report_progress("doing", number, what="sampling")
-            for sampler in self.sample_callbacks:
-                self.write("samples", number, **sampler(number))
+            for callback in self.callbacks:
+                if (values := callback.on_sample(number)) is not None:
+                    self.write("samples", number, **values)
         self.stepper.group.wait()
 
     def _find_stop_reason(self, number: int) -> StopReason | None:
         over = self.stop_reason_at(number)
         if over == "done":
             return over
-        # A signal may reach any process; what a guard said is the first one's.
+        # A signal may reach any process; what a callback said is the first one's.
         told = self.stepper.group.any(self._told.is_set(), self.stepper.trained.model.device)
         return "told" if told or self._stop_reason_text else over
 
@@ -361,7 +336,7 @@ class Trainer:
         """
         best = self.best_state.best_step
         by_loss: dict[str, Any] = {"best_step": best}
-        if self.compare_speech is None or reason == "told" or best in (0, number):
+        if reason == "told" or best in (0, number):
             return by_loss
         language, now = next(iter(self.validations)), self._valid_lines(number)
         then = self._valid_lines(best).get(language, {})
@@ -371,9 +346,11 @@ class Trainer:
             return by_loss
         if self.bound and self.bound.exceeded(self.best_state.first, losses):
             return by_loss
-        self._report_progress("doing", number, what="sampling")
-        found = self.compare_speech(best, number)
-        return {"best_step": number if found["better"] else best, "lowest_loss_step": best, "speech": found}
+        for callback in self.callbacks:
+            if (found := callback.compare_steps(best, number)) is not None:
+                chosen = number if found["better"] else best
+                return {"best_step": chosen, "lowest_loss_step": best, "speech": dict(found)}
+        return by_loss
 
     def _valid_lines(self, step: int) -> dict[str, dict[str, Any]]:
         """The journal's validations of one step, by set."""

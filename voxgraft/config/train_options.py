@@ -1,0 +1,122 @@
+"""Every training setting as a plain value: its default, and what changing it means for a run with saved steps.
+
+`config.run.TrainSettings` takes defaults from here and adds help, limits and values that are left open. Training, `go`
+and the saved steps derive their lists from the marks on the fields. No pydantic, so that training runs without it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Literal
+
+__all__ = [
+    "RESUME_RULES",
+    "TRAIN_PARTS",
+    "BaselineMode",
+    "EmotionSource",
+    "LRSchedule",
+    "ResumeRule",
+    "TrainIntervals",
+    "TrainModeOrBaseline",
+    "TrainOptions",
+    "TrainPart",
+    "TrainPrecision",
+    "options_with_rule",
+]
+
+BaselineMode = Literal["masked-finetune"]
+"""Training that is kept for comparison only; not a mode of run.yaml."""
+TrainModeOrBaseline = Literal["gated", "merged", "rows-only", "masked-finetune"]
+TrainPart = Literal["rows", "adapter", "body"]
+TRAIN_PARTS: tuple[TrainPart, ...] = ("rows", "adapter", "body")
+LRSchedule = Literal["cosine", "linear", "constant"]
+TrainPrecision = Literal["float32", "bf16", "fp16"]
+EmotionSource = Literal["target", "prompt"]
+ResumeRule = Literal["fixed", "schedule", "learning", "runtime"]
+"""What another value means for a run with saved steps.
+
+fixed: the saved tensors, or the meaning of the optimizer's moments, depend on it; resuming is refused.
+schedule: the learning rates of all steps depend on it; training resumes with other rates.
+learning: what later steps learn depends on it; training resumes. A finished run was trained with another value.
+runtime: speed and memory only; training resumes, and a finished run stays finished.
+"""
+
+
+FIXED: dict[str, ResumeRule] = {"resume": "fixed"}
+SCHEDULE: dict[str, ResumeRule] = {"resume": "schedule"}
+LEARNING: dict[str, ResumeRule] = {"resume": "learning"}
+RUNTIME: dict[str, ResumeRule] = {"resume": "runtime"}
+
+
+@dataclass(frozen=True, slots=True)
+class TrainOptions:
+    """All that a step depends on, beside the data and the model, with nothing left open."""
+
+    mode: TrainModeOrBaseline = field(default="gated", metadata=FIXED)
+    full_body: bool = field(default=False, metadata=FIXED)
+    """Merged mode: train the body itself instead of an adapter on it."""
+    rank: int = field(default=32, metadata=FIXED)
+    alpha: float = field(default=32.0, metadata=FIXED)
+    lr_rows: float = field(default=1e-3, metadata=LEARNING)
+    lr_adapter: float = field(default=1e-3, metadata=LEARNING)
+    lr_backbone: float = field(default=2e-5, metadata=LEARNING)
+    weight_decay: float = field(default=0.01, metadata=LEARNING)
+    """Of adapter and body; rows are never decayed."""
+    betas: tuple[float, float] = field(default=(0.9, 0.99), metadata=LEARNING)
+    max_grad_norm: float = field(default=1.0, metadata=LEARNING)
+    """Of each part by itself; 0 disables clipping."""
+    schedule: LRSchedule = field(default="cosine", metadata=SCHEDULE)
+    steps: int = field(default=10_000, metadata=SCHEDULE)
+    warmup_steps: int = field(default=500, metadata=SCHEDULE)
+    min_lr_ratio: float = field(default=0.1, metadata=SCHEDULE)
+    """Learning rate at the last step, as a share of the full rate."""
+    text_weight: float = field(default=1.0, metadata=LEARNING)
+    speech_weight: float = field(default=1.0, metadata=LEARNING)
+    kl_weight: float = field(default=1.0, metadata=LEARNING)
+    """Of staying near the base on replay."""
+    batch_tokens: int = field(default=16_384, metadata=LEARNING)
+    microbatch_tokens: int = field(default=8_192, metadata=RUNTIME)
+    """Maximum number of positions that go through the model at once."""
+    text_dropout: float = field(default=0.1, metadata=LEARNING)
+    """Share of items without text, which guidance needs; 0 where a family has none."""
+    emotion_from: EmotionSource = field(default="target", metadata=LEARNING)
+    seed: int = field(default=0, metadata=FIXED)
+    precision: TrainPrecision = field(default="float32", metadata=RUNTIME)
+    chunk: int | None = field(default=None, metadata=RUNTIME)
+    """Positions whose logits exist at once in the loss; None is all of a microbatch."""
+    gradient_checkpointing: bool = field(default=False, metadata=RUNTIME)
+    """Recompute activations in the backward pass: less memory, about a third slower."""
+    compile: bool = field(default=False, metadata=RUNTIME)
+    deterministic: bool = field(default=False, metadata=RUNTIME)
+
+    @property
+    def rates(self) -> dict[TrainPart, float]:
+        """Full learning rate of each part."""
+        return {"rows": self.lr_rows, "adapter": self.lr_adapter, "body": self.lr_backbone}
+
+
+@dataclass(frozen=True, slots=True)
+class TrainIntervals:
+    """How often things are done, in steps, and when to stop early. No step depends on these."""
+
+    log_every: int = 10
+    valid_every: int = 250
+    save_every: int = 500
+    sample_every: int = 500
+    listen_every: int = 0
+    """Rounds of listening, each at a validation of its own if no other is due; 0 is never."""
+    keep_last: int = 3
+    patience: int = 0
+    """Validations without improvement after which training stops; 0 is never."""
+    min_delta: float = 0.0
+    """A loss counts as better when it is lower by more than this."""
+    min_steps: int = 0
+    """No early stop before this step."""
+
+
+RESUME_RULES: dict[str, ResumeRule] = {one.name: one.metadata["resume"] for one in fields(TrainOptions)}
+
+
+def options_with_rule(*rules: ResumeRule) -> tuple[str, ...]:
+    """Names of the options that have one of these rules."""
+    return tuple(name for name, rule in RESUME_RULES.items() if rule in rules)
