@@ -28,8 +28,8 @@ from voxgraft.training.clean import CleanResult, clean
 ROOT = Path(__file__).parent.parent
 IMPATIENT = """
 import sys
-from voxgraft.cli import app, progress, run_cli
-app.SHOW_AFTER_SECONDS, progress.POLL_SECONDS = 0.0, 0.001
+from voxgraft.cli import app, console, run_cli
+app.SHOW_AFTER_SECONDS, console.POLL_SECONDS = 0.0, 0.001
 sys.exit(run_cli(sys.argv[1:]))
 """
 

@@ -14,7 +14,7 @@ from tests.trainers import Place
 from voxgraft.core.journal import RunJournal
 from voxgraft.core.run import RunFolder
 
-SHORT: dict[str, Any] = {"steps": 2, "every": {"save": 1, "validate": 2}}
+SHORT: dict[str, Any] = {"steps": 2, "every": {"save_every": 1, "valid_every": 2}}
 
 
 @pytest.fixture(scope="module")

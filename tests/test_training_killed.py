@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.kill_runs import Lives, rounds
 from tests.made_once import MadeOnce
 
-SHORT = {"steps": 6, "every": {"save": 2, "validate": 3}}
+SHORT = {"steps": 6, "every": {"save_every": 2, "valid_every": 3}}
 
 
 def test_five_killed_runs_end_as_the_one_that_was_left_alone(made_once: MadeOnce, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from voxgraft.core.journal import RunJournal, strip_clock_fields
 from voxgraft.core.run import RunFolder
 
 PATIENCE_SECONDS = 180
-SHORT: dict[str, Any] = {"steps": 6, "every": {"save": 3, "validate": 3}}
+SHORT: dict[str, Any] = {"steps": 6, "every": {"save_every": 3, "valid_every": 3}}
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_two_processes_sum_the_gradients_of_a_body_in_half_precision_as_one_does
 ) -> None:
     """With several packs for each process: what was moved to the float32 masters before the last one counts too."""
     changed: dict[str, Any] = {"mode": "merged", "full_body": True, "precision": precision, "batch_tokens": 900}
-    changed |= {"steps": 3, "every": {"save": 3, "validate": 3}}
+    changed |= {"steps": 3, "every": {"save_every": 3, "valid_every": 3}}
     alone, together = (train(place, tmp_path / str(world_size), world_size, **changed) for world_size in (1, 2))
     same(alone, together, tolerance=1e-5)
 
