@@ -28,7 +28,7 @@ from voxgraft.models.generate import GenerationPrompt, SpeechGenerator
 from voxgraft.models.speech_model import SpeechModel, compute_hidden_states
 from voxgraft.models.tiny.model import SAMPLE_RATE, SAMPLES_PER_CODE, build_tiny_condition, build_voice_clip, load_codec
 from voxgraft.nn.adapter import Gate
-from voxgraft.training.samples import MAX_PAUSE_SECONDS, MAX_SECONDS_PER_CHARACTER
+from voxgraft.synthesis.engine import max_sentence_seconds
 from voxgraft.training.trainable import TrainableModel
 from voxgraft.training.validation import Validator
 
@@ -147,7 +147,7 @@ class Judge:
         stock = self.bench.kind.stock_sampling()
         limits = [
             min(
-                round((MAX_PAUSE_SECONDS + MAX_SECONDS_PER_CHARACTER * len(one.text)) * self.bench.kind.code_hz),
+                round(max_sentence_seconds(one.text) * self.bench.kind.code_hz),
                 stock.max_codes,
             )
             for one in sentences

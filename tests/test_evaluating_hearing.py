@@ -42,7 +42,7 @@ from voxgraft.evaluation.scores import (
     open_transcriber,
 )
 from voxgraft.evaluation.sentences import EvalSentence
-from voxgraft.evaluation.systems import SpokenSentence
+from voxgraft.evaluation.synthesis import SpokenSentence
 from voxgraft.models.base import Clip, ClipEncoder
 from voxgraft.synthesis.voices import ReferenceVoice
 

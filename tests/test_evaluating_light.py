@@ -27,7 +27,7 @@ from voxgraft.evaluation.in_training import (
 )
 from voxgraft.evaluation.scores import SpeakingPace, Transcriber, open_transcriber
 from voxgraft.evaluation.sentences import EvalSentence, load_built_in_sentences
-from voxgraft.evaluation.systems import SpokenSentence
+from voxgraft.evaluation.synthesis import SpokenSentence
 from voxgraft.models import get_family
 from voxgraft.models.base import Clip
 from voxgraft.pipeline.train import _build_loop

@@ -19,9 +19,9 @@ from voxgraft.audio.files import encode_wav
 from voxgraft.models import get_family
 from voxgraft.models.indextts2.encoder import VECTORS_PER_EMOTION
 from voxgraft.models.indextts2.model import UnifiedVoiceCondition
+from voxgraft.synthesis.command import synthesize
 from voxgraft.synthesis.models import SynthesisModels, open_synthesis_models
 from voxgraft.synthesis.segments import UtteranceRequest
-from voxgraft.synthesis.utterances import synthesize
 from voxgraft.synthesis.voices import VoiceLoader
 from voxgraft.tokenizers import open_tokenizer
 

@@ -36,7 +36,7 @@ from voxgraft.dataset.sets import open_clip_dataset
 from voxgraft.dataset.shards import ClipDataset
 from voxgraft.evaluation.held_out import _RetokenizedClipSet
 from voxgraft.evaluation.sentences import load_manifest_sentences
-from voxgraft.evaluation.systems import _build_request
+from voxgraft.evaluation.synthesis import _build_request
 from voxgraft.graft.folder import load_graft
 from voxgraft.graft.rows import build_new_rows
 from voxgraft.graft.tokenizer_commands import tokenizer_show
@@ -47,9 +47,9 @@ from voxgraft.pipeline.command import run_pipeline
 from voxgraft.pipeline.new import create_run
 from voxgraft.preprocess.assemble import EncodedClips, FrontEndFiles, PreparedDatasetWriter
 from voxgraft.preprocess.encode import BatchStore
+from voxgraft.synthesis.command import _plan_utterance
 from voxgraft.synthesis.models import SharedModelContext, SpeakingModel, SynthesisModels, open_grafted_model
 from voxgraft.synthesis.segments import has_speakable_text, read_utterances
-from voxgraft.synthesis.utterances import _plan_utterance
 from voxgraft.synthesis.voices import ReferenceVoice, VoiceLoader
 from voxgraft.text.encoder import TextEncoder, learn_language_pieces
 from voxgraft.text.normalize import build_text_rules
@@ -194,7 +194,7 @@ def compare_verbs(home: Home, language: str, texts: Sequence[str]) -> None:
     assert [tuple(measured.text_ids(at).tolist()) for at in range(len(clips))] == list(stored.values())
     found = load_manifest_sentences(manifest, language)
     sentences = found.sentences if found else ()
-    told = {sentence.text: _build_request(system, 0, sentence, voice, 0).ids for sentence in sentences}
+    told = {sentence.text: _build_request(system, 0, sentence, voice, 0).text_ids for sentence in sentences}
     letters = [text for text in texts if any(map(str.isalpha, text))]
     assert told == {NFC(text.strip()): one.ids(text) for text in letters}
     samples = build_sample_sentences(system.spelling, [f"{language.lower()}:{text}" for text in texts], (), 0)
@@ -217,14 +217,14 @@ def compare_spoken(home: Home, language: str, texts: Sequence[str], asked: Speak
     utterances = read_utterances(asked.text, asked.file)
     assert len(utterances) == len(texts)
     for at, text in enumerate(texts):
-        planned = _plan_utterance(speakers, voices, at, utterances[at], asked)
+        planned = _plan_utterance(speakers, voices, utterances[at], asked)
         assert planned.language == language
-        if len(planned.pieces) == 1:
-            assert tuple(planned.pieces[0].ids) == one.ids(text), (language, text)
+        if len(planned.chunks) == 1:
+            assert tuple(planned.chunks[0].ids) == one.ids(text), (language, text)
         else:
             assert asked.split
-            assert [tuple(piece.ids) for piece in planned.pieces] == [one.ids(p.piece.text) for p in planned.pieces]
-            said = "".join(piece.piece.text for piece in planned.pieces)
+            assert [tuple(piece.ids) for piece in planned.chunks] == [one.ids(p.chunk.text) for p in planned.chunks]
+            said = "".join(piece.chunk.text for piece in planned.chunks)
             assert "".join(said.split()) == "".join(one.spelling.normalize_lines(text, language).split())
 
 

@@ -26,7 +26,7 @@ from voxgraft.evaluation.scores import (
     unmeasured_score,
 )
 from voxgraft.evaluation.sentences import EvalSentence, SentenceSet
-from voxgraft.evaluation.systems import SpokenSentence
+from voxgraft.evaluation.synthesis import SpokenSentence
 from voxgraft.models.base import REFERENCE_AUDIO, Clip, ClipEncoder, Vocoder
 from voxgraft.synthesis.models import ModelContext, SpeakingModel
 from voxgraft.synthesis.voices import ReferenceVoice

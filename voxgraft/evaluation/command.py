@@ -31,7 +31,7 @@ from voxgraft.evaluation.report import render_report
 from voxgraft.evaluation.scores import Transcriber, format_recognizer_hint, open_transcriber, select_shown_measures
 from voxgraft.evaluation.sentences import SentenceSet, find_training_overlap, load_sentence_sets
 from voxgraft.evaluation.subjects import EvaluationSubject, resolve_output_folder, resolve_subject
-from voxgraft.evaluation.systems import choose_eval_voices
+from voxgraft.evaluation.synthesis import choose_eval_voices
 from voxgraft.evaluation.verdicts import (
     SCORES_NAME,
     ChecklistItem,

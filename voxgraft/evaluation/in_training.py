@@ -29,7 +29,7 @@ from voxgraft.evaluation.scores import (
     open_transcriber,
 )
 from voxgraft.evaluation.sentences import EvalSentence, load_built_in_sentences, normalize_letters
-from voxgraft.evaluation.systems import MAX_EVAL_VOICES, SpokenSentence, synthesize_sentences
+from voxgraft.evaluation.synthesis import MAX_EVAL_VOICES, SpokenSentence, synthesize_sentences
 from voxgraft.synthesis.models import ModelContext, SpeakingModel
 from voxgraft.synthesis.voices import ReferenceVoice, choose_voices
 from voxgraft.training.callbacks import Callback

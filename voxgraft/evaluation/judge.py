@@ -37,7 +37,7 @@ from voxgraft.evaluation.scores import (
     unmeasured_score,
 )
 from voxgraft.evaluation.sentences import EvalSentence, SentenceSet
-from voxgraft.evaluation.systems import SpokenSentence, synthesize_sentences
+from voxgraft.evaluation.synthesis import SpokenSentence, synthesize_sentences
 from voxgraft.models.load import read_stored_tensor
 from voxgraft.models.sequence import build_sequence
 from voxgraft.models.speech_model import PackedBatch, compute_hidden_states, pack_batch

@@ -29,7 +29,7 @@ from voxgraft.evaluation.sentences import (
     normalize_phones,
     split_normalized_words,
 )
-from voxgraft.evaluation.systems import SpokenSentence
+from voxgraft.evaluation.synthesis import SpokenSentence
 from voxgraft.models.generate import MAX_LOOP_PERIOD_SECONDS, MIN_LOOP_ROUNDS, MIN_LOOP_SECONDS
 from voxgraft.text.normalize import build_normalizer
 

@@ -47,7 +47,7 @@ from voxgraft.core.run import RunFolder
 from voxgraft.evaluation.audio import SpeechRenderer, open_speech_renderer
 from voxgraft.evaluation.scores import Transcriber, compute_error_rates, open_transcriber
 from voxgraft.evaluation.sentences import SentenceSet, load_built_in_sentences, load_sentence_sets
-from voxgraft.evaluation.systems import choose_eval_voices, synthesize_sentences
+from voxgraft.evaluation.synthesis import choose_eval_voices, synthesize_sentences
 from voxgraft.graft.folder import GRAFT_CARD_NAME, find_text_rules
 from voxgraft.graft.merged import find_merged_card, is_of_last_training, keeps_old_languages
 from voxgraft.inspect.body import (

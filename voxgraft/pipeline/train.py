@@ -111,7 +111,8 @@ def _describe_trainable(report: TrainableReport, options: TrainOptions) -> str:
     parts = {part.part: format_count(part.trained) for part in report.parts if part.trained}
     if "adapter" in parts:
         parts["adapter"] += f" (rank {options.rank})"
-    return f"{_join_pairs(parts)}; in all {format_count(report.trained)} of {format_count(total)} ({report.trained / total:.1%})"
+    share = f"{format_count(report.trained)} of {format_count(total)} ({report.trained / total:.1%})"
+    return f"{_join_pairs(parts)}; in all {share}"
 
 
 def _describe_frozen(report: TrainableReport) -> str:

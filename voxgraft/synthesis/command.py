@@ -1,10 +1,14 @@
-"""The verb `speak`: texts to sound, or to speech codes, with a base, a run or several grafts beside each other."""
+"""The verb `speak`: texts to sound, or to speech codes, with a base, a run or several grafts beside each other.
+
+Texts are split into chunks that a model can speak at once. All chunks are planned before the first is generated.
+"""
 
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +18,227 @@ from numpy.typing import NDArray
 from voxgraft.audio.files import encode_wav
 from voxgraft.config.commands import SpeakSettings
 from voxgraft.core import progress
-from voxgraft.core.errors import ConfigError, Finding, finding
+from voxgraft.core.errors import ConfigError, Finding, TextError, finding
 from voxgraft.core.files import atomic_write, is_folder, require_output_path, write_json
+from voxgraft.core.languages import count_letters_by_script, count_scripts, find_exemplar
 from voxgraft.core.results import Line, style_line
 from voxgraft.models.base import Family, Vocoder
-from voxgraft.synthesis.models import SynthesisModels, open_synthesis_models
-from voxgraft.synthesis.segments import UtteranceRequest, read_utterances
-from voxgraft.synthesis.utterances import SpokenChunk, SpokenUtterance, synthesize
-from voxgraft.synthesis.voices import VoiceLoader
+from voxgraft.models.generate import StopCause
+from voxgraft.nn.sampling import SamplingParams
+from voxgraft.synthesis.engine import SynthesisEngine, SynthesisRequest, SynthesisResult, draw_seed, limit_codes
+from voxgraft.synthesis.models import SpeakingModel, SynthesisModels, open_synthesis_models
+from voxgraft.synthesis.segments import (
+    TextChunk,
+    UtteranceRequest,
+    max_chunk_seconds,
+    max_speech_seconds,
+    read_utterances,
+    split_into_chunks,
+)
+from voxgraft.synthesis.voices import ReferenceVoice, VoiceLoader
+
+MIN_OWN_SCRIPT_SHARE = 0.3
+"""Words in another script inside a text are fine; with a smaller share of its own, the text is of another language."""
+
+
+def check_text_script(one: UtteranceRequest, language: str) -> list[Finding]:
+    """Nothing is said of languages whose letters are not known."""
+    entry = find_exemplar(language)
+    own = count_scripts(entry.letters) if entry else {}
+    letters = count_letters_by_script(Counter(one.text))
+    if entry is None or not own or not letters:
+        return []
+    if sum(letters[script] for script in own) >= MIN_OWN_SCRIPT_SHARE * letters.total():
+        return []
+    found = f"the text is mostly {letters.most_common(1)[0][0]}: {one.text!r:.60}"
+    expected = f"{' or '.join(own)}, in which {entry.name} ({language}) is written"
+    return [finding("speak-other-script", found, expected=expected, where=f"utterance {one.name}")]
+
+
+SAMPLING_SETTINGS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "guidance")
+
+
+@dataclass(frozen=True, slots=True)
+class SpokenChunk:
+    """One piece as it was said."""
+
+    piece: TextChunk
+    ids: tuple[int, ...]
+    """Text tokens that the model was given."""
+    codes: tuple[int, ...]
+    stop: StopCause
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpokenUtterance:
+    """One utterance as it was said."""
+
+    utterance: UtteranceRequest
+    language: str
+    voice: ReferenceVoice
+    pieces: tuple[SpokenChunk, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def stop(self) -> StopCause:
+        """How it came to its end: by itself only if every piece did."""
+        return next((one.stop for one in self.pieces if one.stop != "ended"), "ended")
+
+    def seconds(self, code_hz: float) -> float:
+        """With the pauses between its pieces."""
+        return sum(len(one.codes) / code_hz + one.piece.pause_seconds for one in self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class _ChunkPlan:
+    """One chunk of an utterance before it is spoken."""
+
+    chunk: TextChunk
+    ids: tuple[int, ...]
+    max_codes: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class _UtterancePlan:
+    """One utterance before it is spoken."""
+
+    utterance: UtteranceRequest
+    language: str
+    voice: ReferenceVoice
+    chunks: tuple[_ChunkPlan, ...]
+    findings: tuple[Finding, ...]
+
+
+def synthesize(
+    speakers: SynthesisModels, voices: VoiceLoader, utterances: Sequence[UtteranceRequest], settings: SpeakSettings
+) -> list[SpokenUtterance]:
+    """Every utterance, in its order. All are planned, with voice and style, before the first is spoken."""
+    sampling = build_sampling(speakers, settings)
+    planned = [_plan_utterance(speakers, voices, one, settings) for one in utterances]
+    requests: dict[str, dict[tuple[int, int], SynthesisRequest]] = {}
+    for at, plan in enumerate(planned):
+        condition = voices.condition(plan.voice)
+        for place, one in enumerate(plan.chunks):
+            key = (one.max_codes, at, place)
+            request = SynthesisRequest(one.ids, condition, one.seed, one.max_codes, plan.language, key)
+            requests.setdefault(plan.language, {})[at, place] = request
+    engines = {
+        id(system): SynthesisEngine(
+            system.model,
+            sampling,
+            set_gate=system.set_gate_for,
+            batch_size=settings.batch,
+            loop_code_hz=system.family.code_hz,
+        )
+        for system in speakers.all
+    }
+    results: dict[tuple[int, int], SynthesisResult] = {}
+    with progress.progress_task("speaking", sum(map(len, requests.values()))) as advance:
+        for language, own in requests.items():
+            keys = list(own)
+            for batch in engines[id(speakers.system(language))].iterate(list(own.values())):
+                results |= {keys[position]: result for position, result in batch}
+                advance(len(batch))
+    return [
+        _assemble_utterance(plan, [results[at, place] for place in range(len(plan.chunks))])
+        for at, plan in enumerate(planned)
+    ]
+
+
+def build_sampling(speakers: SynthesisModels, settings: SpeakSettings) -> SamplingParams:
+    """As the stock program draws, with what was asked for; only codes that the decoder can read."""
+    given = {name: value for name in SAMPLING_SETTINGS if (value := getattr(settings, name)) is not None}
+    return replace(speakers.place.family.stock_sampling(), readable=True, **given)
+
+
+def _plan_utterance(
+    speakers: SynthesisModels, voices: VoiceLoader, one: UtteranceRequest, settings: SpeakSettings
+) -> _UtterancePlan:
+    language = speakers.language(one.language or settings.language)
+    system, family = speakers.system(language), speakers.place.family
+    frame = system.model.frame
+    most = min(family.stock_sampling().max_codes, frame.max_codes)
+    longest = max_chunk_seconds(most / family.code_hz)
+    # Numbers and abbreviations first: they take longer to say than to write, and have full stops that end nothing.
+    text = system.spelling.normalize_lines(one.text, language)
+    pieces = split_into_chunks(text, language, longest, settings.pause) if settings.split else [TextChunk(text)]
+    if not pieces:
+        pieces = [TextChunk(one.text)]
+    spelled = [pair for piece in pieces for pair in _encode_chunk(system, piece, language, split=settings.split)]
+    chunks = []
+    for piece, ids in spelled:
+        seconds = settings.max_seconds or max_speech_seconds(piece.text)
+        limit = limit_codes(seconds, family.code_hz, frame.max_codes if settings.max_seconds else most)
+        seed = draw_seed("speak", settings.seed, language, piece.text)
+        chunks.append(_ChunkPlan(piece, tuple(ids), limit, seed))
+    findings = (
+        *check_text_script(one, language),
+        *_check_text_rules(system, one, text, language),
+        *_check_unknown_letters(system, one, language),
+    )
+    return _UtterancePlan(one, language, voices.voice(one.voice), tuple(chunks), findings)
+
+
+def _encode_chunk(
+    system: SpeakingModel, piece: TextChunk, language: str, *, split: bool
+) -> list[tuple[TextChunk, list[int]]]:
+    """A piece with its ids; in halves where the model takes no text that long."""
+    ids, most = system.ids(piece.text, language), system.model.frame.max_text
+    if not ids:
+        found = f"the tokenizer has no piece for any letter of {piece.text!r:.80}"
+        raise TextError("speak-nothing", found, expected=f"a text in {language}")
+    if len(ids) <= most:
+        return [(piece, ids)]
+    smaller = split_into_chunks(piece.text, language, max_speech_seconds(piece.text) / 8, 0.0)
+    if not split or len(smaller) < 2:
+        found = f"{piece.text!r:.60} has {len(ids):,} text tokens"
+        raise TextError("ids-length", found, expected=f"at most {most:,}")
+    smaller[-1] = replace(smaller[-1], pause_seconds=piece.pause_seconds)
+    return [pair for part in smaller for pair in _encode_chunk(system, part, language, split=True)]
+
+
+def _check_text_rules(system: SpeakingModel, one: UtteranceRequest, text: str, language: str) -> list[Finding]:
+    """Digits that stay in text of the new language, and a graft that states no rules for its text."""
+    spelling = system.spelling
+    if spelling.grown is None or not spelling.is_new_language(language):
+        return []
+    where = f"utterance {one.name}"
+    if not spelling.rules.is_stated:
+        return [
+            finding("text-rules-missing", "the graft states no text rules, so the text is read as it is", where=where)
+        ]
+    if text.strip() and any(map(str.isdecimal, text)):
+        shown = next(part for part in text.split() if any(map(str.isdecimal, part)))
+        return [finding("text-digits", f"{shown!r:.40} stays in digits", where=where)]
+    return []
+
+
+def _check_unknown_letters(system: SpeakingModel, one: UtteranceRequest, language: str) -> list[Finding]:
+    spelling = system.spelling
+    is_new = spelling.is_new_language(language) and spelling.grown is not None
+    tokenizer = spelling.grown if is_new and spelling.grown else spelling.base
+    prepared = spelling.prepare(one.text) if is_new else spelling.prepare_base(one.text, language)
+    unknown = "".join(dict.fromkeys(tokenizer.unknown_text(prepared).replace(" ", "")))
+    if not unknown:
+        return []
+    return [finding("speak-unknown-letters", f"no piece for {unknown!r:.80}", where=f"utterance {one.name}")]
+
+
+def _assemble_utterance(one: _UtterancePlan, results: Sequence[SynthesisResult]) -> SpokenUtterance:
+    pieces = tuple(
+        SpokenChunk(plan.chunk, plan.ids, result.codes, result.stop, plan.seed)
+        for plan, result in zip(one.chunks, results, strict=True)
+    )
+    cut = [piece for piece in pieces if piece.stop != "ended"]
+    findings = list(one.findings)
+    if cut:
+        why = {"limit": "did not end by itself within its limit", "loop": "went round in a loop"}
+        told = f"{len(cut)} of {len(pieces)} pieces cut: {cut[0].piece.text!r:.60} {why[cut[0].stop]}"
+        findings.append(finding("speak-cut", told, where=f"utterance {one.utterance.name}"))
+    return SpokenUtterance(one.utterance, one.language, one.voice, pieces, tuple(findings))
+
 
 CODES_FORMAT = "voxgraft-codes-1"
 WAV_SUFFIX, JSON_SUFFIX, NPY_SUFFIX = ".wav", ".json", ".npy"

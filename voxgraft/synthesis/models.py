@@ -74,7 +74,7 @@ class ModelContext:
 
 @dataclass(frozen=True, slots=True)
 class SharedModelContext(ModelContext):
-    """A context whose base is loaded once: all its models share the tensors, each with layers of its own around them."""
+    """A context whose base is loaded once: its models share the tensors, each with layers of its own around them."""
 
     opened: SpeechModel | None = None
 

@@ -35,10 +35,10 @@ from voxgraft.dataset.shards import ClipDataset, ClipInfo, DatasetHeader, Datase
 from voxgraft.graft.folder import Graft
 from voxgraft.models import get_family
 from voxgraft.models.base import BaseFiles, Family
-from voxgraft.models.generate import GeneratedCodes, GenerationPrompt, SpeechGenerator
 from voxgraft.models.load import load_model
 from voxgraft.models.sequence import SequenceSpec
 from voxgraft.models.speech_model import SpeechModel
+from voxgraft.synthesis.engine import SynthesisEngine, SynthesisRequest, SynthesisResult, draw_seed
 from voxgraft.synthesis.voices import ReferenceVoice, choose_voices
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.tokenizers.base import load_proof_corpus, read_user_corpus
@@ -47,8 +47,6 @@ from voxgraft.training.options import TrainModeOrBaseline
 
 HELD_OUT_ONE_IN = 8
 """One utterance in so many is held out."""
-REPLAY_BATCH_SIZE = 32
-"""Utterances that are spoken at once."""
 EncodeTextFunction = Callable[[str, str], Sequence[int]]
 """Text and language to ids of the base."""
 
@@ -109,33 +107,37 @@ class ReplayGenerator:
 
         An error when none of the first ones does: such a base cannot teach itself.
         """
-        speaker = SpeechGenerator(self.model)
         voiced = [(one, self.voices[at % len(self.voices)]) for at, one in enumerate(utterances)]
-        voiced.sort(key=lambda pair: (len(pair[0].text_ids), pair[0].id))  # who speaks together ends together
-        with progress.progress_task("the base speaks for replay", len(voiced)) as advance:
-            for first in range(0, len(voiced), REPLAY_BATCH_SIZE):
-                group = voiced[first : first + REPLAY_BATCH_SIZE]
-                spoken = speaker.speak([self._prompt(one, voice) for one, voice in group], self.sampling)
-                for (one, voice), said in zip(group, spoken, strict=True):
+        # The base has no gate, so all languages are batched together.
+        requests = [
+            SynthesisRequest(
+                one.text_ids,
+                self.family.condition(voice.clip),
+                draw_seed("speak", self.seed, one.id, one.text),
+                self.sampling.max_codes,
+                language="",
+                sort_key=(len(one.text_ids), one.id),
+            )
+            for one, voice in voiced
+        ]
+        with progress.progress_task("the base speaks for replay", len(requests)) as advance:
+            for batch in SynthesisEngine(self.model, self.sampling).iterate(requests):
+                for at, said in batch:
                     if self._is_speech(said):
                         self.num_kept += 1
-                        yield self._clip(one, voice, said)
+                        yield self._clip(*voiced[at], said)
                     else:
                         self.num_dropped += 1
-                advance(len(group))
+                advance(len(batch))
                 if not self.num_kept:
                     found = f"none of {self.num_dropped:,} utterances of the base is speech that comes to an end"
                     raise GraftError("self-replay-runaway", found, expected="utterances that end")
 
-    def _prompt(self, one: ReplayUtterance, voice: ReferenceVoice) -> GenerationPrompt:
-        drawn = rng.hash_int("speak", self.seed, one.id, one.text) >> 1  # torch takes 63 bits
-        return GenerationPrompt(one.text_ids, self.family.condition(voice.clip), drawn)
-
-    def _is_speech(self, said: GeneratedCodes) -> bool:
+    def _is_speech(self, said: SynthesisResult) -> bool:
         codes = np.asarray(said.codes, dtype=np.int32)
-        return said.stopped and len(codes) > 0 and count_trailing_run(codes) < self.family.code_hz
+        return said.ended and len(codes) > 0 and count_trailing_run(codes) < self.family.code_hz
 
-    def _clip(self, one: ReplayUtterance, voice: ReferenceVoice, said: GeneratedCodes) -> PreparedClip:
+    def _clip(self, one: ReplayUtterance, voice: ReferenceVoice, said: SynthesisResult) -> PreparedClip:
         recording = HELD_OUT_RECORDING if one.held_out else TRAIN_RECORDING
         info = ClipInfo(one.id, voice.name, recording, len(said.codes) / self.family.code_hz, one.text)
         return PreparedClip(info, one.text_ids, said.codes, voice.clip.voice)

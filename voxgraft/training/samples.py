@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -22,14 +22,17 @@ from voxgraft.core.files import atomic_write, is_file, read_json, write_text
 from voxgraft.core.run import RunFolder, step_folder_name
 from voxgraft.dataset.shards import ClipDataset
 from voxgraft.models.base import Clip, Vocoder
-from voxgraft.models.generate import GeneratedCodes, GenerationPrompt, generate_codes
+from voxgraft.synthesis.engine import (
+    SynthesisEngine,
+    SynthesisRequest,
+    SynthesisResult,
+    limit_codes,
+    max_sentence_seconds,
+)
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.training.callbacks import Callback
 from voxgraft.training.trainer import Trainer
 from voxgraft.training.validation import Validator
-
-MAX_PAUSE_SECONDS, MAX_SECONDS_PER_CHARACTER = 2.0, 0.4
-"""A sentence is cut off when it takes longer than slow speech does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +46,6 @@ class SampleSentence:
     is_new: bool
     """In the language that is being learnt."""
     seed: int
-
-    def max_seconds(self) -> float:
-        return MAX_PAUSE_SECONDS + MAX_SECONDS_PER_CHARACTER * len(self.text)
 
 
 class SampleCallback(Callback):
@@ -70,7 +70,7 @@ class SampleCallback(Callback):
             told["silent_because"] = self._no_audio_reason
         return told
 
-    def _sound(self, vocoder: Vocoder, folder: Path, heard: Sequence[tuple[SampleSentence, GeneratedCodes]]) -> None:
+    def _sound(self, vocoder: Vocoder, folder: Path, heard: Sequence[tuple[SampleSentence, SynthesisResult]]) -> None:
         """Sound beside the codes. A waveform end that fails is told of and asked no more: training goes on."""
         if self._no_audio_reason:
             return
@@ -83,13 +83,19 @@ class SampleCallback(Callback):
             with atomic_write(folder / f"{sentence.name}.wav", overwrite=True) as stream:
                 stream.write(encode_wav(wave, vocoder.sample_rate))
 
-    def _spoken(self, sentence: SampleSentence) -> GeneratedCodes:
+    def _spoken(self, sentence: SampleSentence) -> SynthesisResult:
+        """One sentence, by an engine of its own: nothing is kept in memory beside training.
+
+        Sentences never share a batch, so codes stay comparable with step 0 when the list of sentences changes.
+        """
         model, family = self._train_step.trained.model, self._train_step.batch_builder.family
         stock = family.stock_sampling()
-        limit = min(round(sentence.max_seconds() * family.code_hz), stock.max_codes, model.frame.max_codes)
-        prompt = GenerationPrompt(sentence.ids, self._condition, sentence.seed)
-        with self._set_gate(sentence):
-            return generate_codes(model, [prompt], replace(stock, max_codes=limit))[0]
+        most = min(stock.max_codes, model.frame.max_codes)
+        limit = limit_codes(max_sentence_seconds(sentence.text), family.code_hz, most)
+        request = SynthesisRequest(sentence.ids, self._condition, sentence.seed, limit, sentence.language, ())
+        engine = SynthesisEngine(model, stock, set_gate=lambda _language: self._set_gate(sentence))
+        [[(_, result)]] = engine.iterate([request])
+        return result
 
     def _set_gate(self, sentence: SampleSentence) -> AbstractContextManager[None]:
         """Open for the new language, closed for old ones; an adapter that will be folded in acts on all."""
@@ -98,14 +104,14 @@ class SampleCallback(Callback):
             return nullcontext()
         return gate.opened() if sentence.is_new or self._train_step.options.mode == "merged" else gate.closed()
 
-    def _told(self, sentence: SampleSentence, spoken: GeneratedCodes, step: int) -> dict[str, Any]:
+    def _told(self, sentence: SampleSentence, spoken: SynthesisResult, step: int) -> dict[str, Any]:
         seconds = round(len(spoken.codes) / self._train_step.batch_builder.family.code_hz, 2)
         said = {"language": sentence.language, "text": sentence.text}
         kept = {
             **said,
             "text_ids": list(sentence.ids),
-            "codes": spoken.codes,
-            "stopped": spoken.stopped,
+            "codes": list(spoken.codes),
+            "stopped": spoken.ended,
             "seconds": seconds,
             "code_hz": self._train_step.batch_builder.family.code_hz,
             "voice": self._voice_name,
@@ -118,20 +124,20 @@ class SampleCallback(Callback):
             **said,
             "codes": len(spoken.codes),
             "seconds": seconds,
-            "stopped": spoken.stopped,
+            "stopped": spoken.ended,
             "repeats": max((len(list(run)) for _, run in groupby(spoken.codes)), default=0),
         }
         if sentence.is_new or not step:
             return told
         return {**told, "same_as_step_0": self._matches_step_zero(sentence, spoken)}
 
-    def _matches_step_zero(self, sentence: SampleSentence, spoken: GeneratedCodes) -> bool | None:
+    def _matches_step_zero(self, sentence: SampleSentence, spoken: SynthesisResult) -> bool | None:
         """Whether an old language was spoken code for code as before the first step; None where that is not kept."""
         path = _sample_folder(self._run, 0) / f"{sentence.name}.json"
         kept = read_json(path) if is_file(path) else None
         if not isinstance(kept, dict) or kept.get("text") != sentence.text:
             return None
-        return bool(kept.get("codes") == spoken.codes)
+        return bool(kept.get("codes") == list(spoken.codes))
 
 
 def _sample_folder(run: RunFolder, step: int) -> Path:
