@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from voxgraft.audio.files import read_wav
+from voxgraft.audio.files import read_audio
 from voxgraft.core import files, progress
 from voxgraft.core.errors import CheckpointError, FileError, GraftError
 from voxgraft.core.files import compute_sha256, is_file, is_folder
@@ -241,7 +241,7 @@ def _load_requested_voice(base: SpeakingModel, files: BaseFiles, name: str) -> R
     path = Path(name)
     if not is_file(path):
         raise unknown_voice_error(name, own, files.folder) if own else FileError("file-missing", f"{name} is not there")
-    wave, rate = read_wav(path)
+    wave, rate = read_audio(path, code="wav-form")
     return ReferenceVoice(path.name, encode_recording(base.family.encoder(files, base.model), wave, rate))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from voxgraft.audio.files import read_wav
+from voxgraft.audio.files import read_audio
 from voxgraft.config.base import parse_settings, read_settings_values
 from voxgraft.config.commands import SpeakSettings
 from voxgraft.config.run import RunSettings
@@ -278,7 +278,7 @@ class VoiceLoader:
         return self._encode_recording(path)
 
     def _encode_recording(self, path: Path) -> Clip:
-        samples, rate = read_wav(path)
+        samples, rate = read_audio(path, code="wav-form")
         if self._encoder is None:
             place = self.speakers.place
             # The encoder of IndexTTS-2 is part of the base; a graft has it unchanged.

@@ -15,7 +15,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from voxgraft.audio.files import encode_wav
+from voxgraft.audio.files import encode_audio
 from voxgraft.core import files
 from voxgraft.core.errors import ConfigError, VoxgraftError
 from voxgraft.core.files import atomic_write, is_file, read_json, write_text
@@ -80,7 +80,7 @@ class SampleCallback:
             return
         for (sentence, _), wave in zip(heard, waves, strict=True):
             with atomic_write(folder / f"{sentence.name}.wav", overwrite=True) as stream:
-                stream.write(encode_wav(wave, vocoder.sample_rate))
+                stream.write(encode_audio(wave, vocoder.sample_rate))
 
     def _spoken(self, sentence: SampleSentence) -> GeneratedCodes:
         model, family = self._train_step.trained.model, self._train_step.batch_builder.family
