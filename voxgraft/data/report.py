@@ -14,10 +14,9 @@ import numpy as np
 
 from voxgraft.audio.metrics import ClipMetrics
 from voxgraft.config.data import DataReportSettings
-from voxgraft.core.charts import BAD_COLOR, GOOD_COLOR, draw_inline_chart
 from voxgraft.core.errors import ConfigError, find_nearest_name
 from voxgraft.core.files import write_json, write_text
-from voxgraft.core.pages import data_url, render_page
+from voxgraft.core.pages import BAD_COLOR, GOOD_COLOR, data_url, draw_inline_chart, render_page
 from voxgraft.core.results import Line, Table, pluralize
 from voxgraft.data.folder import DatasetFolder, collect_problems, open_dataset_folder
 from voxgraft.data.manifest import DatasetSummary, ManifestClip, format_duration, write_manifest

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from voxgraft.core.charts import LEVEL_COLOR, SERIES_COLORS, draw_inline_chart
 from voxgraft.core.journal import SPEECH_LOSS, History
+from voxgraft.core.pages import LEVEL_COLOR, SERIES_COLORS, draw_inline_chart
 
 if TYPE_CHECKING:
     from markupsafe import Markup
