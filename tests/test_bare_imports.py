@@ -18,6 +18,10 @@ ABSENT = (
     "transformers",
     "uroman",
     "av",
+    "soundfile",
+    "soxr",
+    "jinja2",
+    "matplotlib",
 )
 NEEDED = (
     "voxgraft.models.generate",

@@ -23,7 +23,7 @@ from tests.evaluating_parts import evaluated
 from tests.made_once import MadeOnce
 from tests.speaking_grafts import spoken
 from tests.whole_runs import WholeRun, error_of
-from voxgraft.audio.files import encode_wav
+from voxgraft.audio.files import encode_audio
 from voxgraft.checkpoints import open_checkpoint
 from voxgraft.cli.app import run_cli
 from voxgraft.companions.environments import COMPANIONS_VARIABLE, CompanionProcess, find_environment
@@ -216,7 +216,7 @@ def test_speech_of_chatterbox_is_heard_through_its_companion_in_the_voice_that_i
     _complete(base / "s3gen.pt")
     recording = tmp_path / "me.wav"
     tone = np.sin(2 * np.pi * 150 * np.arange(32_000) / 16_000) * 0.2
-    recording.write_bytes(encode_wav(tone.astype(np.float32), 16_000))
+    recording.write_bytes(encode_audio(tone.astype(np.float32), 16_000))
     result = spoken(*words, f"--voice={recording}", f"--output={tmp_path / 'me.wav-out.wav'}")
     assert _pitch(tmp_path / "me.wav-out.wav", len(result.said[0].pieces[0].codes)) == pytest.approx(440, rel=0.02)
     no_voice = error_of(
@@ -239,7 +239,7 @@ def test_speech_of_chatterbox_is_judged_at_its_own_rate_with_the_likeness_of_its
     _complete(base / "s3gen.pt")
     recording = tmp_path / "me.wav"
     tone = np.sin(2 * np.pi * 150 * np.arange(88_200) / 44_100) * 0.2
-    recording.write_bytes(encode_wav(tone.astype(np.float32), 44_100))
+    recording.write_bytes(encode_audio(tone.astype(np.float32), 44_100))
     words = {"base": base, "recognizer": "built-in"}
     given = evaluated(run.path, tmp_path, voices=recording, name="given", **words).evaluation
     own = given.row("am", "after")

@@ -13,7 +13,7 @@ import pytest
 from tests.evaluating_parts import evaluated, parrot, settings_of
 from tests.made_once import MadeOnce
 from tests.whole_runs import error_of
-from voxgraft.audio.files import encode_wav
+from voxgraft.audio.files import encode_audio
 from voxgraft.core import progress
 from voxgraft.core.results import Table
 from voxgraft.evaluation.command import EvaluateResult, evaluate
@@ -82,7 +82,7 @@ def test_a_recording_that_cannot_be_heard_is_refused_before_anything_is_spoken(
     folder, jobs = tmp_path / "recordings", Jobs()
     folder.mkdir()
     (folder / "a.txt").write_text("ሰላ", encoding="utf-8")
-    (folder / "a.wav").write_bytes(encode_wav(np.zeros(44_101, np.float32), 44_101))
+    (folder / "a.wav").write_bytes(encode_audio(np.zeros(44_101, np.float32), 44_101))
     with progress.use_progress_listener(jobs):
         error = error_of(lambda: evaluated(tiny.path, tmp_path, recognizer="built-in", recordings=folder))
     assert error.code == "audio-shape"

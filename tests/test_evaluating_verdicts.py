@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from voxgraft.evaluation.judge import BaseValueChange, Evaluation, LanguageRetention
-from voxgraft.evaluation.report import render_figures
+from voxgraft.evaluation.report import list_figures
 from voxgraft.evaluation.scores import Score, ScoreRow, unmeasured_score
 from voxgraft.evaluation.verdicts import (
     build_checklist,
@@ -105,13 +105,13 @@ def test_a_mark_that_the_listener_does_not_reach_itself_is_no_mark() -> None:
 
 def test_the_headline_holds_an_error_against_a_mark_of_the_same_error_alone() -> None:
     after = row("after", phone_error=0.3, cer=0.4)
-    alike = render_figures({}, found(after, row("codec", phone_error=0.02, cer=0.05)))
+    alike = str(list_figures({}, found(after, row("codec", phone_error=0.02, cer=0.05))))
     assert "the mark, phone error" in alike
     assert "no mark" not in alike
-    letters = render_figures({}, found(after, row("codec", cer=0.05)))
+    letters = str(list_figures({}, found(after, row("codec", cer=0.05))))
     assert "the mark, letter error" in letters
-    assert "now 40.0\u00a0% (no mark for phone error)" in letters
-    assert "the mark" not in render_figures({}, found(after))
+    assert "now 40.0 % (no mark for phone error)" in letters
+    assert "the mark" not in str(list_figures({}, found(after)))
 
 
 def test_a_pace_says_what_it_is_held_against() -> None:

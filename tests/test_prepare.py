@@ -14,7 +14,7 @@ import soundfile
 
 from tests.made_once import MadeOnce
 from tests.preparing_runs import RATE, Preparing, made_clips, prepared, preparing, voice_like
-from voxgraft.audio.files import read_resampled_audio
+from voxgraft.audio.files import read_audio
 from voxgraft.cli import run_cli
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.data.report import estimate_training
@@ -56,7 +56,7 @@ def test_the_sets_hold_ids_of_the_texts_codes_of_the_sound_and_voices_of_the_bas
         assert (info.text, info.speaker, info.recording) == (clip.text, clip.speaker, clip.recording)
         assert clips.text_ids(place).tolist() == spelling.encode(clip.text, "am")
         assert abs(info.seconds - clip.seconds) < 1e-3
-        wave = read_resampled_audio(done.sound(clip), encoder.sample_rate)
+        wave, _ = read_audio(done.sound(clip), encoder.sample_rate)
         alone = encoder.encode([wave])[0].codes
         assert len(alone) == clips.num_codes[place]
         assert np.mean(alone != clips.codes(place)) <= 0.05  # a number on a rounding edge
@@ -207,10 +207,10 @@ def test_files_of_other_rates_and_several_channels_are_read_as_one_channel_at_th
     mono = voice_like(1.0, 3)
     soundfile.write(tmp_path / "two.wav", np.stack([mono, mono * 0.5], axis=1), RATE, subtype="FLOAT")
     soundfile.write(tmp_path / "one.wav", mono * 0.75, RATE, subtype="FLOAT")
-    two, one = (read_resampled_audio(tmp_path / name, 16_000) for name in ("two.wav", "one.wav"))
+    two, one = (read_audio(tmp_path / name, 16_000)[0] for name in ("two.wav", "one.wav"))
     assert len(two) == 16_000
     assert np.abs(two - one).max() < 1e-6
-    assert np.array_equal(read_resampled_audio(tmp_path / "one.wav", RATE), (mono * 0.75).astype(np.float32))
+    assert np.array_equal(read_audio(tmp_path / "one.wav", RATE)[0], (mono * 0.75).astype(np.float32))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tests.made_once import MadeOnce
 from tests.trainers import EVERY, OPTIONS, Place, StopAt, loop_of, resumed
-from voxgraft.audio.files import read_wav
+from voxgraft.audio.files import read_audio
 from voxgraft.core.errors import CompanionError, VoxgraftError
 from voxgraft.core.journal import strip_clock_fields
 from voxgraft.models import family_names, get_family
@@ -182,7 +182,7 @@ class Beeps(Vocoder):
 def test_samples_become_sound_where_there_is_a_waveform_end(made_once: MadeOnce, tmp_path: Path) -> None:
     loop = loop_of(made_once.place("chatterbox"), tmp_path / "run", OPTIONS, OFTEN)
     told = SampleCallback(loop, [OLD], Beeps()).on_sample(0)
-    samples, rate = read_wav(loop.run_folder.path / told["folder"] / "en.wav")
+    samples, rate = read_audio(loop.run_folder.path / told["folder"] / "en.wav")
     assert (len(samples), rate) == (640 * told["spoken"][0]["codes"], 16_000)
     assert told["silent_because"] == ""
 

@@ -18,7 +18,7 @@ import soundfile
 from tests.speaking_grafts import codes_of, settings_of, spoken
 from tests.whole_runs import error_of
 from voxgraft.asr import open_recognizer
-from voxgraft.audio.files import read_wav
+from voxgraft.audio.files import read_audio
 from voxgraft.evaluation.scores import compute_error_rates
 from voxgraft.evaluation.sentences import EvalSentence, load_built_in_sentences
 from voxgraft.models import get_family
@@ -60,7 +60,7 @@ def test_twenty_sentences_in_two_languages_all_end_by_themselves_and_are_underst
     assert result.exit_code == 0
     assert not result.findings
     ear = open_recognizer("built-in")
-    waves = [read_wav(path) for path in result.sound]
+    waves = [read_audio(path) for path in result.sound]
     assert {rate for _, rate in waves} == {16_000}
     for language, first in (("en", 0), ("fr", 10)):
         heard = ear.hear([samples for samples, _ in waves[first : first + 10]], 16_000, language)
@@ -74,7 +74,7 @@ def test_a_text_of_five_minutes_is_said_in_pieces_that_all_end_by_themselves(tmp
     text = " ".join(f"{one.text.capitalize()}." for one in sentences("en", 50) * 4)
     result = spoken(text, "--language=en", "--output", tmp_path / "long.wav", "--batch=200")
     (said,) = result.said
-    samples, rate = read_wav(tmp_path / "long.wav")
+    samples, rate = read_audio(tmp_path / "long.wav")
     assert len(said.pieces) >= 190
     assert len(samples) / rate >= 300
     assert said.stop == "ended"
@@ -154,8 +154,8 @@ def test_many_utterances_go_into_a_folder_or_into_one_file_and_nothing_is_replac
     assert sorted(path.name for path in (tmp_path / "many").iterdir()) == ["001.wav", "002.wav"]
     assert [str(line.plain)[:9] for line in result.lines()[:2]] == ["001  en  ", "002  en  "]  # type: ignore[union-attr]
     spoken(*words, "--output", tmp_path / "one.wav")
-    parts = [read_wav(path)[0] for path in result.sound]
-    together = read_wav(tmp_path / "one.wav")[0]
+    parts = [read_audio(path)[0] for path in result.sound]
+    together = read_audio(tmp_path / "one.wav")[0]
     assert len(together) == sum(map(len, parts)) + round(0.6 * 16_000)
     assert np.array_equal(together[: len(parts[0])], parts[0])
     before = (tmp_path / "one.wav").read_bytes()

@@ -15,7 +15,7 @@ import torch
 
 from tests.speaking_grafts import codes_of, made_graft, settings_of, spoken
 from tests.whole_runs import WholeRun, error_of, make_run
-from voxgraft.audio.files import encode_wav
+from voxgraft.audio.files import encode_audio
 from voxgraft.models import get_family
 from voxgraft.models.indextts2.encoder import VECTORS_PER_EMOTION
 from voxgraft.models.indextts2.model import UnifiedVoiceCondition
@@ -182,14 +182,14 @@ def _codes(speakers: SynthesisModels, text: str) -> list[tuple[int, ...]]:
     return [piece.codes for piece in said.pieces]
 
 
-def test_a_recording_at_any_usual_rate_lends_its_voice(silent: WholeRun, tmp_path: Path) -> None:
+def test_a_recording_of_any_usual_rate_and_format_lends_its_voice(silent: WholeRun, tmp_path: Path) -> None:
     if silent.family_name != "chatterbox":
         pytest.skip("w2v-bert is too large for a test; its encoder is tested with the family")
-    names = {"low.wav": (110.0, 24_000), "high.wav": (320.0, 44_100)}
+    names = {"low.wav": (110.0, 24_000), "high.mp3": (320.0, 44_100), "middle.ogg": (200.0, 16_000)}
     for name, (hz, rate) in names.items():
         time = np.arange(2 * rate) / rate
         tone = sum(np.sin(2 * np.pi * hz * k * time) / k for k in range(1, 9)) * (0.1 + 0.05 * np.sin(18 * time))
-        (tmp_path / name).write_bytes(encode_wav(tone.astype(np.float32), rate))
+        (tmp_path / name).write_bytes(encode_audio(tone.astype(np.float32), rate, Path(name).suffix[1:].upper()))
     words = ("ሰላም", f"--run={silent.path}", *SHORT, "--temperature=0", "--guidance=0")
     results = [spoken(*words, f"--voice={tmp_path / name}", f"--codes={tmp_path / name}.json") for name in names]
     assert [result.said[0].voice.name for result in results] == list(names)

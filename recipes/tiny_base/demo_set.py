@@ -22,7 +22,7 @@ from safetensors.numpy import save
 from recipes.tiny_base.corpus import ESPEAK_SHARES, ETHIOPIC_PAUSES, MAX_SECONDS, MIN_SECONDS, SIZES
 from recipes.tiny_base.speech import ESPEAK_SPEAKERS, RATE_HZ, Voices
 from recipes.tiny_base.texts import FOLDED, LANGUAGES, Line, Split, plan_lines
-from voxgraft.audio.files import encode_wav
+from voxgraft.audio.files import encode_audio
 from voxgraft.core.files import compute_sha256
 from voxgraft.demo.data import (
     CODEC_METADATA_KEY,
@@ -172,7 +172,7 @@ def write_recordings(folder: Path, clips: Sequence[Spoken], voices: Voices) -> N
     for one in clips:
         text = one.line.text
         path = folder / f"{one.line.language}-{one.line.speaker}.wav"
-        path.write_bytes(encode_wav(one.wave.astype(np.float32) / 32768, RATE_HZ))
+        path.write_bytes(encode_audio(one.wave.astype(np.float32) / 32768, RATE_HZ))
         path.with_suffix(".txt").write_text(text + "\n", encoding="utf-8")
         phones = voices.phones(text.translate(ETHIOPIC_PAUSES), one.line.language)
         path.with_suffix(".phones").write_text(" ".join(phones) + "\n", encoding="utf-8")

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxgraft.audio.features import WaveformLimits, validate_waveform
-from voxgraft.audio.files import encode_wav
+from voxgraft.audio.files import encode_audio
 from voxgraft.core.errors import AudioError, ConfigError, VoxgraftError
 from voxgraft.core.files import is_file, is_folder
 
@@ -114,7 +114,7 @@ class CommandRecognizer:
 
 def write_mono_wav(path: Path, wave: NDArray[np.float32], rate: int) -> None:
     """One channel of 16-bit samples; what lies beyond -1 and 1 is cut."""
-    path.write_bytes(encode_wav(validate_waveform(wave, WaveformLimits(rate, min_samples=1)).numpy(), rate))
+    path.write_bytes(encode_audio(validate_waveform(wave, WaveformLimits(rate, min_samples=1)).numpy(), rate))
 
 
 def _recognizer_failed_error(name: str, found: str) -> VoxgraftError:

@@ -1,4 +1,7 @@
-"""Waveforms as WAV files: PCM of 8 to 32 bits in, 16 bits out. Does not resample; knows no other format."""
+"""Audio files: whole recordings and clips with libsndfile, films and long media block by block with FFmpeg.
+
+The libraries are imported where they are needed, so that models and training import without them.
+"""
 
 from __future__ import annotations
 
@@ -6,75 +9,91 @@ import contextlib
 import errno
 import io
 import os
-import wave
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import av
 import numpy as np
-import soundfile
-import soxr
 from numpy.typing import NDArray
 
 from voxgraft.core.errors import AudioError, FileError, WriteError
 from voxgraft.core.files import build_write_error, format_error_reason, require_file
 
-WavSamples = NDArray[np.float32]
-MAX_WAV_BYTES = 1 << 30
-INT16_PEAK = 32767
-SAMPLE_WIDTHS = (1, 2, 3, 4)
-"""Bytes of a sample."""
+AudioSamples = NDArray[np.float32]
+MAX_INT16 = 32_767
+MIN_SAMPLE_RATE, MAX_SAMPLE_RATE = 4_000, 768_000
+MAX_DECODED_SAMPLES = 1 << 28
+"""A GiB of samples. A compressed file of a few megabytes can claim far more."""
+MAX_CLIP_SECONDS = 600
+"""A clip is a sentence; whole films are cut before they come here."""
 
 
-def encode_wav(samples: WavSamples, rate: int) -> bytes:
-    """One channel of samples between -1 and 1 as a file of 16 bits; what is louder is cut."""
-    whole = np.round(np.clip(np.nan_to_num(samples), -1, 1) * INT16_PEAK).astype("<i2")
+# ---- whole files --------------------------------------------------------------------------------------------------
+
+
+def read_audio(
+    path: Path, rate: int | None = None, *, max_seconds: float | None = None, code: str = "sound-broken"
+) -> tuple[AudioSamples, int]:
+    """The samples of a file and how many there are in a second; several channels as their mean.
+
+    Reads what libsndfile reads: WAV, FLAC, OGG, MP3 and others. Resamples where `rate` is given. `code` is the code of
+    the error for what is no sound.
+    """
+    import soundfile
+
+    try:
+        with soundfile.SoundFile(require_file(path)) as file:
+            found_rate, seconds = int(file.samplerate), file.frames / max(1, file.samplerate)
+            if max_seconds is not None and seconds > max_seconds:
+                expected = f"at most {max_seconds:g} s"
+                raise AudioError("audio-too-long", f"{path.name} has {seconds:,.0f} s", expected=expected, where=path)
+            if file.frames * file.channels > MAX_DECODED_SAMPLES:
+                found = f"{path.name} has {file.frames:,} samples in {file.channels:,} channels"
+                raise FileError("file-too-large", found, expected=f"at most {MAX_DECODED_SAMPLES:,}", where=path)
+            samples: AudioSamples = file.read(dtype="float32", always_2d=True).mean(axis=1, dtype=np.float32)
+    except (soundfile.SoundFileError, OSError) as error:
+        reason = format_error_reason(error).splitlines()[0]
+        raise AudioError(code, f"{path.name}: {reason}", expected="WAV, FLAC, OGG or MP3", where=path) from None
+    if found_rate < 1:
+        raise AudioError(code, f"{path.name} has {found_rate} samples a second", where=path)
+    return (samples, found_rate) if rate is None else (resample(samples, found_rate, rate), rate)
+
+
+def resample(samples: AudioSamples, from_hz: int, to_hz: int) -> AudioSamples:
+    """The same sound at `to_hz` samples a second; as it is where the rates are equal."""
+    if from_hz == to_hz or not len(samples):
+        return samples
+    if not MIN_SAMPLE_RATE <= from_hz <= MAX_SAMPLE_RATE:  # at 1 Hz a short file would become hours of samples
+        expected = f"{MIN_SAMPLE_RATE:,} to {MAX_SAMPLE_RATE:,}"
+        raise AudioError("audio-shape", f"a sample rate of {from_hz:,}", expected=expected)
+    import soxr
+
+    return np.ascontiguousarray(soxr.resample(samples.astype(np.float32, copy=False), from_hz, to_hz), np.float32)
+
+
+def encode_audio(samples: AudioSamples, rate: int, file_format: str = "WAV") -> bytes:
+    """One channel of samples between -1 and 1 as a file; louder samples are clipped, NaN is silence.
+
+    `file_format` is libsndfile's name. WAV and FLAC have 16 bits; OGG and MP3 lose what they lose.
+    """
+    import soundfile
+
     stream = io.BytesIO()
-    with wave.open(stream, "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(rate)
-        file.writeframes(whole.tobytes())
+    if file_format in ("WAV", "FLAC"):
+        soundfile.write(stream, _to_int16(samples), rate, format=file_format, subtype="PCM_16")
+    else:
+        soundfile.write(stream, np.clip(np.nan_to_num(samples), -1, 1), rate, format=file_format)
     return stream.getvalue()
 
 
-def read_wav(path: Path) -> tuple[WavSamples, int]:
-    """Samples between -1 and 1, several channels as their mean, and how many there are in a second."""
-    if require_file(path).stat().st_size > MAX_WAV_BYTES:
-        raise FileError("file-too-large", f"{path.name} has over {MAX_WAV_BYTES:,} bytes", where=path)
-    try:
-        with wave.open(str(path), "rb") as file:
-            channels, width, rate = file.getnchannels(), file.getsampwidth(), file.getframerate()
-            data = file.readframes(file.getnframes())
-    except (wave.Error, EOFError) as error:
-        expected = "a WAV file of whole numbers (PCM, 8 to 32 bits)"
-        raise FileError("wav-form", f"{path.name}: {error}", expected=expected, where=path) from None
-    except OSError as error:
-        raise FileError("file-unreadable", f"{path.name}: {error.strerror}", where=path) from None
-    if width not in SAMPLE_WIDTHS or rate < 1 or channels < 1:
-        found = f"{path.name} has {8 * width} bits, {channels:,} channels and {rate:,} samples a second"
-        expected = f"{', '.join(str(8 * one) for one in SAMPLE_WIDTHS)} bits, and at least one of the others"
-        raise FileError("wav-form", found, expected=expected, where=path)
-    usable = len(data) - len(data) % (width * channels)
-    samples = _decode_pcm(data[:usable], width).reshape(-1, channels).mean(1)
-    return samples.astype(np.float32), rate
+def _to_int16(samples: AudioSamples) -> NDArray[np.int16]:
+    return np.round(np.clip(np.nan_to_num(samples), -1, 1) * MAX_INT16).astype(np.int16)
 
 
-def _decode_pcm(data: bytes, width: int) -> NDArray[np.float64]:
-    if width == 1:  # the one width without a sign
-        return (np.frombuffer(data, dtype=np.uint8).astype(np.float64) - 128) / 128
-    if width == 3:
-        parts = np.frombuffer(data, dtype=np.uint8).reshape(-1, 3).astype(np.int32)
-        whole = (parts[:, 0] << 8 | parts[:, 1] << 16 | parts[:, 2] << 24) >> 8
-        return whole.astype(np.float64) / 2**23
-    floats: NDArray[np.float64] = np.frombuffer(data, dtype=f"<i{width}").astype(np.float64) / 2 ** (8 * width - 1)
-    return floats
+# ---- media, block by block ----------------------------------------------------------------------------------------
 
-
-AudioSamples = NDArray[np.float32]
 AUDIO_SUFFIXES = (
     ".wav",
     ".flac",
@@ -96,7 +115,6 @@ BLOCK_SECONDS = 2.0
 MIN_GAP_SECONDS = 0.06
 """Clocks of files waver by less; more is a gap or a jump."""
 MAX_GAP_SECONDS = 3600.0
-MIN_SAMPLE_RATE, MAX_SAMPLE_RATE = 4_000, 768_000
 MAX_DECODE_ERRORS = 10_000
 """Broken packets after which a file is given up."""
 
@@ -113,6 +131,8 @@ class MediaReader:
 
     def blocks(self) -> Iterator[AudioSamples]:
         """The whole sound in order, about two seconds at a time."""
+        import av
+
         try:
             with contextlib.closing(av.open(self._source, metadata_errors="ignore")) as container:
                 yield from self._blocks(container)
@@ -122,6 +142,8 @@ class MediaReader:
             ) from None
 
     def _blocks(self, container: Any) -> Iterator[AudioSamples]:
+        import av
+
         if not container.streams.audio:
             raise AudioError("media-unreadable", f"{self.path.name} holds no sound", where=self.path)
         stream = container.streams.audio[0]
@@ -145,6 +167,8 @@ class MediaReader:
 
     def _frames(self, container: Any, stream: Any, clock: _StreamClock) -> Iterator[Any]:
         """Decoded frames; a packet that is broken is noted and stepped over."""
+        import av
+
         packets = container.demux(stream)
         while True:
             try:
@@ -203,6 +227,8 @@ class _StreamClock:
 
 class _StreamResampler:
     def __init__(self, rate: int, wanted: int) -> None:
+        import soxr
+
         self._stream = None if rate == wanted else soxr.ResampleStream(rate, wanted, 1, dtype="float32", quality="HQ")
 
     def __call__(self, samples: AudioSamples, last: bool = False) -> AudioSamples:
@@ -224,7 +250,7 @@ def _to_mono(frame: Any) -> AudioSamples:
     return np.clip(mixed, -4.0, 4.0)
 
 
-MAX_INT16 = 32_767
+# ---- clips of a dataset -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,13 +277,10 @@ class ClipChecksum:
 
 def write_clip_audio(path: Path, samples: AudioSamples, rate: int) -> ClipChecksum:
     """Write a clip beside its place, synced, and rename it there; one that is there is replaced."""
-    values = np.clip(np.round(samples * MAX_INT16), -MAX_INT16, MAX_INT16).astype(np.int16)
     # libsndfile does not report a write that failed inside a Python stream. So it encodes into memory, where no write
     # fails, and the file is written by us.
-    memory = io.BytesIO()
-    soundfile.write(memory, values, rate, format=path.suffix[1:].upper(), subtype="PCM_16")
-    data = memory.getvalue()
-    if not np.array_equal(_decode_int16(io.BytesIO(data)), values):
+    data = encode_audio(samples, rate, path.suffix[1:].upper())
+    if not np.array_equal(_decode_int16(data), _to_int16(samples)):
         found, cure = f"{path.name} decodes to other samples than were encoded", "check this machine's memory."
         raise WriteError("disk-fault", found, where=path, cure=cure)
     part = path.with_name(f".{path.name}.part")
@@ -279,10 +302,11 @@ def write_clip_audio(path: Path, samples: AudioSamples, rate: int) -> ClipChecks
 
 def is_clip_intact(path: Path, num_samples: int, expected: ClipChecksum | None) -> bool:
     """Whether a clip's file holds what was written. Without a checksum (older datasets) it is decoded."""
+    import soundfile
+
     try:
-        if expected is None:
-            return len(_decode_int16(path)) == num_samples
-        return path.stat().st_size == expected.num_bytes and ClipChecksum.of(path.read_bytes()) == expected
+        data = path.read_bytes()  # the system's own errors are worth more than libsndfile's
+        return len(_decode_int16(data)) == num_samples if expected is None else ClipChecksum.of(data) == expected
     except soundfile.SoundFileError:
         return False
     except OSError as error:
@@ -292,43 +316,16 @@ def is_clip_intact(path: Path, num_samples: int, expected: ClipChecksum | None) 
         raise FileError("file-unreadable", f"{path.name}: {format_error_reason(error)}", where=path) from None
 
 
-def _decode_int16(source: Path | io.BytesIO) -> Any:
-    """Samples as 16-bit numbers."""
-    if isinstance(source, Path):
-        source = io.BytesIO(source.read_bytes())  # the system's own errors are worth more than libsndfile's
-    return soundfile.read(source, dtype="int16")[0]
+def _decode_int16(data: bytes) -> Any:
+    import soundfile
+
+    return soundfile.read(io.BytesIO(data), dtype="int16")[0]
 
 
 def read_clip_audio(path: Path) -> tuple[AudioSamples, int]:
     """A clip that `write_clip_audio` wrote, and its rate."""
-    require_file(path)
-    try:
-        samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
-    except (soundfile.SoundFileError, OSError) as error:
-        raise AudioError("media-unreadable", f"{path.name}: {format_error_reason(error)}", where=path) from None
+    samples, rate = read_audio(path, code="media-unreadable")
     if rate < MIN_SAMPLE_RATE:
         found = f"{path.name} has {rate:,} samples a second"
         raise AudioError("media-rate", found, expected=f"at least {MIN_SAMPLE_RATE:,}", where=path)
-    mono: AudioSamples = samples.mean(axis=1, dtype=np.float32)
-    return mono, int(rate)
-
-
-MAX_CLIP_SECONDS = 600
-"""A clip is a sentence; whole films are cut before they come here."""
-
-
-def read_resampled_audio(path: Path, rate: int) -> NDArray[np.float32]:
-    """The samples of a WAV or FLAC file (or any other that libsndfile reads); several channels as their mean."""
-    try:
-        with soundfile.SoundFile(require_file(path)) as file:
-            if file.frames > MAX_CLIP_SECONDS * file.samplerate:
-                found = f"{path.name} has {file.frames / file.samplerate:,.0f} s"
-                raise AudioError("audio-too-long", found, expected=f"at most {MAX_CLIP_SECONDS} s", where=path)
-            samples = file.read(dtype="float32", always_2d=True).mean(axis=1, dtype=np.float32)
-            found_rate = file.samplerate
-    except soundfile.SoundFileError as error:
-        reason = str(error).splitlines()[0]
-        raise AudioError("sound-broken", f"{path.name}: {reason}", expected="WAV or FLAC", where=path) from None
-    if found_rate == rate or not len(samples):
-        return np.ascontiguousarray(samples)
-    return np.ascontiguousarray(soxr.resample(samples, found_rate, rate), dtype=np.float32)
+    return samples, rate

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxgraft.asr import Transcript
-from voxgraft.audio.features import resample
-from voxgraft.audio.files import read_resampled_audio, read_wav
+from voxgraft.audio.files import MAX_CLIP_SECONDS, read_audio, resample
 from voxgraft.core import progress
 from voxgraft.core.errors import FileError, VoxgraftError
 from voxgraft.core.files import is_file, read_text, require_folder
@@ -148,7 +147,7 @@ def read_reference_recordings(folder: Path, language: str) -> list[ReferenceReco
         phones = path.with_suffix(".phones")
         known = tuple(read_text(phones).split()) if is_file(phones) else None
         sentence = EvalSentence(language, read_text(path.with_suffix(".txt")).strip(), phones=known)
-        found_all.append(ReferenceRecording(sentence, *read_wav(path)))
+        found_all.append(ReferenceRecording(sentence, *read_audio(path, code="wav-form")))
     return found_all
 
 
@@ -158,11 +157,8 @@ def read_sentence_recordings(sentences: Sequence[EvalSentence]) -> list[Referenc
     for sentence in sentences:
         if sentence.recording is not None:
             with contextlib.suppress(VoxgraftError):
-                found.append(
-                    ReferenceRecording(
-                        sentence, read_resampled_audio(sentence.recording, RECORDING_RATE_HZ), RECORDING_RATE_HZ
-                    )
-                )
+                wave, rate = read_audio(sentence.recording, RECORDING_RATE_HZ, max_seconds=MAX_CLIP_SECONDS)
+                found.append(ReferenceRecording(sentence, wave, rate))
     return found
 
 

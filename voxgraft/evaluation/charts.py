@@ -1,20 +1,24 @@
-"""Curves of a run as small inline SVG pictures, in the page's own colours. Draws what a `History` holds."""
+"""Curves of a run as charts inside a page. Draws what a `History` holds."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from html import escape
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
-from voxgraft.core.journal import SPEECH_LOSS, CurvePoints, History
+from voxgraft.core.journal import SPEECH_LOSS, History
+from voxgraft.core.pages import LEVEL_COLOR, SERIES_COLORS, draw_inline_chart
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+    from matplotlib.axes import Axes
 
 __all__ = ["ChartSeries", "draw_chart", "draw_history_charts"]
 
-CHART_WIDTH, CHART_HEIGHT = 360, 210
-MARGIN_LEFT, MARGIN_RIGHT, MARGIN_TOP, MARGIN_BOTTOM = 44, 8, 10, 24
 MAX_CHART_POINTS = 240
-NUM_COLORS = 6
+MAX_MARKED_POINTS = 30
+"""A curve of more points is a line alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +26,12 @@ class ChartSeries:
     """One curve."""
 
     label: str
-    points: CurvePoints
+    points: Sequence[tuple[int, float]]
     color: int = 0
     faint: bool = False
 
 
-def draw_history_charts(history: History) -> list[str]:
+def draw_history_charts(history: History) -> list[Markup]:
     """The curves that a reader of a report asks for, each as a card; none that has no points."""
     speech = [
         ChartSeries("training", history.train(SPEECH_LOSS), 1, faint=True),
@@ -54,81 +58,34 @@ def draw_history_charts(history: History) -> list[str]:
     ]
 
 
-def draw_chart(title: str, series: Sequence[ChartSeries], levels: Sequence[float] = ()) -> list[str]:
+def draw_chart(title: str, series: Sequence[ChartSeries], levels: Sequence[float] = ()) -> list[Markup]:
     """One picture with its legend, or nothing where there is nothing to draw. `levels` are drawn as dashed lines."""
-    drawn = [ChartSeries(one.label, _thin_points(one.points), one.color, one.faint) for one in series if one.points]
-    if not drawn:
-        return []
-    across, up = (
-        _AxisScale.of([step for one in drawn for step, _ in one.points], MARGIN_LEFT, CHART_WIDTH - MARGIN_RIGHT),
-        _build_vertical_scale(drawn, levels),
-    )
-    parts = [_draw_axis(across, up)]
-    parts += [
-        f'<line class="level" x1="{MARGIN_LEFT}" x2="{CHART_WIDTH - MARGIN_RIGHT}" y1="{up(y):.1f}" y2="{up(y):.1f}"/>'
-        for y in levels
-    ]
-    for one in sorted(drawn, key=lambda one: not one.faint):
-        places = [(across(step), up(value)) for step, value in one.points]
-        path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
-        colour, width = f"var(--c{one.color % NUM_COLORS})", ' opacity=".45"' if one.faint else ""
-        parts.append(f'<path d="{path}" stroke="{colour}"{width}/>')
-        if len(places) <= 30 and not one.faint:
-            parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.4" fill="{colour}"/>' for x, y in places]
-    legend = "".join(
-        f'<span><i style="background:var(--c{one.color % NUM_COLORS})"></i>{escape(one.label)}</span>' for one in drawn
-    )
-    picture = f'<svg viewBox="0 0 {CHART_WIDTH} {CHART_HEIGHT}" role="img" aria-label="{escape(title)}">{"".join(parts)}</svg>'
-    inside = f'<h3>{escape(title)}</h3>{picture}<div class="legend">{legend}</div>'
-    return [f'<figure class="card">{inside}</figure>']
+    drawn = tuple(replace(one, points=tuple(_thin_points(one.points))) for one in series if one.points)
+    return [_draw_lines(title, drawn, tuple(levels))] if drawn else []
 
 
-@dataclass(frozen=True, slots=True)
-class _AxisScale:
-    low: float
-    high: float
-    first: float
-    last: float
+@lru_cache(maxsize=64)  # a page that follows a run asks for the same picture every few seconds
+def _draw_lines(title: str, series: tuple[ChartSeries, ...], levels: tuple[float, ...]) -> Markup:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    @classmethod
-    def of(cls, values: Sequence[float], first: float, last: float) -> _AxisScale:
-        low, high = min(values), max(values)
-        return cls(low, high if high > low else low + 1, first, last)
+    def draw(axes: Axes) -> None:
+        axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))  # there is no half a step
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
+        axes.yaxis.set_major_locator(MaxNLocator(4))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.margins(x=0.01, y=0.06)
+        for level in levels:
+            axes.axhline(level, color=LEVEL_COLOR, linestyle=(0, (3, 4)), linewidth=1)
+        for one in sorted(series, key=lambda one: not one.faint):
+            steps, values = zip(*one.points, strict=True)
+            dots = "o" if len(steps) == 1 or (len(steps) <= MAX_MARKED_POINTS and not one.faint) else ""
+            color = SERIES_COLORS[one.color % len(SERIES_COLORS)]
+            axes.plot(steps, values, color=color, alpha=0.45 if one.faint else 1, marker=dots, markersize=4.5)
 
-    def __call__(self, value: float) -> float:
-        return self.first + (value - self.low) / (self.high - self.low) * (self.last - self.first)
-
-    def ticks(self, count: int) -> list[float]:
-        """Round numbers inside, about so many."""
-        rough = (self.high - self.low) / count
-        power = 10.0 ** math.floor(math.log10(rough))
-        unit = next(unit * power for unit in (1, 2, 5, 10) if unit * power >= rough)
-        start = math.ceil(self.low / unit - 1e-9)
-        return [at * unit for at in range(start, math.floor(self.high / unit + 1e-9) + 1)]
+    return draw_inline_chart(title, draw, [(one.color % len(SERIES_COLORS), one.label) for one in series])
 
 
-def _build_vertical_scale(series: Sequence[ChartSeries], levels: Sequence[float]) -> _AxisScale:
-    values = [value for one in series for _, value in one.points] + list(levels)
-    low, high = min(values), max(values)
-    room = (high - low or 1.0) * 0.06
-    return _AxisScale(low - room, high + room, CHART_HEIGHT - MARGIN_BOTTOM, MARGIN_TOP)
-
-
-def _draw_axis(across: _AxisScale, up: _AxisScale) -> str:
-    parts = []
-    for value in up.ticks(4):
-        y = up(value)
-        parts.append(
-            f'<line class="axis" x1="{MARGIN_LEFT}" x2="{CHART_WIDTH - MARGIN_RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        )
-        parts.append(f'<text x="{MARGIN_LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end">{value:g}</text>')
-    for value in (tick for tick in across.ticks(4) if tick == int(tick)):  # there is no half a step
-        x, end = across(value), "end" if across(value) > CHART_WIDTH - 30 else "middle"
-        parts.append(f'<text x="{x:.1f}" y="{CHART_HEIGHT - 7}" text-anchor="{end}">{value:,.0f}</text>')
-    return "".join(parts)
-
-
-def _thin_points(points: CurvePoints) -> CurvePoints:
+def _thin_points(points: Sequence[tuple[int, float]]) -> Sequence[tuple[int, float]]:
     """At most so many as can be seen, each the mean of its neighbours."""
     if len(points) <= MAX_CHART_POINTS:
         return points

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from voxgraft.asr import Transcript
-from voxgraft.audio.features import resample
-from voxgraft.audio.files import encode_wav
+from voxgraft.audio.files import encode_audio, resample
 from voxgraft.checkpoints import Checkpoint, open_checkpoint
 from voxgraft.core import rng
 from voxgraft.dataset.held_out import HeldOutData
@@ -355,7 +354,7 @@ class Evaluator:
             if (one := recorded.get(sentences[at])) is None or self.sound.vocoder is None:
                 continue
             rate = min(one.rate, self.sound.rate)
-            wav = encode_wav(resample(one.wave, one.rate, rate), rate)
+            wav = encode_audio(resample(one.wave, one.rate, rate), rate)
             seconds = len(one.wave) / one.rate
             made.append(EvaluatedUtterance(sentences[at], WHO_ORIGINAL, "", seconds, True, None, None, {}, wav))
         return made
@@ -367,7 +366,7 @@ class Evaluator:
             heard = spoken.heard[at] if spoken.heard is not None else None
             errors = compute_sentence_errors(one.sentence, heard) if heard is not None else {}
             wave = spoken.waves[at] if spoken.waves is not None and at in played else None
-            wav = encode_wav(wave, self.sound.rate) if wave is not None and len(wave) else None
+            wav = encode_audio(wave, self.sound.rate) if wave is not None and len(wave) else None
             num_codes = None if one.codes is None else len(one.codes)
             made.append(
                 EvaluatedUtterance(

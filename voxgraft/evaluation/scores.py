@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxgraft.asr import Recognizer, Transcript, open_recognizer, recognizers
-from voxgraft.audio.features import resample
+from voxgraft.audio.files import resample
 from voxgraft.core import progress, rng
 from voxgraft.core.errors import ConfigError, VoxgraftError
 from voxgraft.dataset.shards import AnyArray

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from voxgraft.audio.files import read_wav
+from voxgraft.audio.files import read_audio
 from voxgraft.core.errors import FileError
 from voxgraft.core.files import is_file
 from voxgraft.dataset.shards import ClipDataset
@@ -47,7 +47,7 @@ def _load_requested_voice(base: SpeakingModel, files: BaseFiles, name: str) -> R
     path = Path(name)
     if not is_file(path):
         raise unknown_voice_error(name, own, files.folder) if own else FileError("file-missing", f"{name} is not there")
-    wave, rate = read_wav(path)
+    wave, rate = read_audio(path, code="wav-form")
     return ReferenceVoice(path.name, encode_recording(base.family.encoder(files, base.model), wave, rate))
 
 

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from voxgraft.audio.features import Waveform
+from voxgraft.audio.files import resample
 from voxgraft.core.errors import ConfigError, Finding, find_nearest_name
 from voxgraft.models.sequence import SequenceSpec
 from voxgraft.text import TextFrontend
@@ -279,7 +281,6 @@ class ClipEncoder(ABC):
 
 def encode_recording(encoder: ClipEncoder, samples: NDArray[np.float32], rate: int) -> Clip:
     """One recording of any sample rate, with its sound where the family's waveform end wants that too."""
-    from voxgraft.audio.features import resample  # torch, which the facts about a family do not need
 
     clip = encoder.encode([resample(samples, rate, encoder.sample_rate)])[0]
     if (wanted := encoder.reference_rate) is None:

@@ -240,13 +240,13 @@ def _out_of_memory_finding(job: EncodeJob, device: str) -> Finding:
 
 
 def _read_clips(clips: Sequence[tuple[str, str]], rate: int) -> tuple[dict[str, Any], dict[str, Finding]]:
-    from voxgraft.audio.files import read_resampled_audio
+    from voxgraft.audio.files import MAX_CLIP_SECONDS, read_audio
 
     waves: dict[str, Any] = {}
     failed: dict[str, Finding] = {}
     for key, path in clips:
         try:
-            waves[key] = read_resampled_audio(Path(path), rate)
+            waves[key], _ = read_audio(Path(path), rate, max_seconds=MAX_CLIP_SECONDS)
         except VoxgraftError as error:
             failed[key] = error.finding
     return waves, failed

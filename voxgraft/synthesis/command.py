@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from voxgraft.audio.files import encode_wav
+from voxgraft.audio.files import encode_audio
 from voxgraft.config.commands import SpeakSettings
 from voxgraft.core import progress
 from voxgraft.core.errors import ConfigError, Finding, TextError, finding
@@ -383,15 +383,7 @@ def _fade_out_if_cut(wave: Wave, one: SpokenChunk, rate: int) -> Wave:
 
 
 def _write_audio_file(path: Path, wave: Wave, rate: int, *, overwrite: bool) -> None:
-    name = AUDIO_FORMATS[path.suffix.lower()]
-    if name == "WAV":
-        data = encode_wav(wave, rate)
-    else:
-        import soundfile  # needed for these formats alone
-
-        stream = io.BytesIO()
-        soundfile.write(stream, np.clip(np.nan_to_num(wave), -1, 1), rate, format=name)
-        data = stream.getvalue()
+    data = encode_audio(wave, rate, AUDIO_FORMATS[path.suffix.lower()])
     with atomic_write(path, overwrite=overwrite) as file:
         file.write(data)
 

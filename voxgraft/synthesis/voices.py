@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from voxgraft.audio.files import read_wav
+from voxgraft.audio.files import read_audio
 from voxgraft.config.commands import SpeakSettings
 from voxgraft.core.errors import ConfigError, FileError
 from voxgraft.core.files import is_file
@@ -149,7 +149,7 @@ class VoiceLoader:
         return self._encode_recording(path)
 
     def _encode_recording(self, path: Path) -> Clip:
-        samples, rate = read_wav(path)
+        samples, rate = read_audio(path, code="wav-form")
         if self._encoder is None:
             place = self.speakers.place
             # The encoder of IndexTTS-2 is part of the base; a graft has it unchanged.

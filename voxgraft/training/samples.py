@@ -15,7 +15,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from voxgraft.audio.files import encode_wav
+from voxgraft.audio.files import encode_audio
 from voxgraft.core import rng
 from voxgraft.core.errors import ConfigError, VoxgraftError
 from voxgraft.core.files import atomic_write, is_file, read_json, write_text
@@ -81,7 +81,7 @@ class SampleCallback(Callback):
             return
         for (sentence, _), wave in zip(heard, waves, strict=True):
             with atomic_write(folder / f"{sentence.name}.wav", overwrite=True) as stream:
-                stream.write(encode_wav(wave, vocoder.sample_rate))
+                stream.write(encode_audio(wave, vocoder.sample_rate))
 
     def _spoken(self, sentence: SampleSentence) -> SynthesisResult:
         """One sentence, by an engine of its own: nothing is kept in memory beside training.

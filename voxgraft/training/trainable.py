@@ -1,6 +1,6 @@
 """What is trained in each mode (rows, adapter, body), the optimizer over exactly these, and the state of both.
 
-The base's rows are a parameter in no mode except the baseline that exists for comparison (`as-in-the-seeds`). Knows
+The base's rows are a parameter in no mode except the baseline that exists for comparison (`masked-finetune`). Knows
 nothing of data or runs.
 """
 

@@ -450,9 +450,6 @@ button.vg-act { max-width: 100%; flex: 0 0 auto !important; align-self: flex-sta
 .dark .vg-charts { --c0: #5eead4; --c1: #fdba74; --c2: #c4b5fd; --c3: #86efac; --c4: #cbd5e1; --c5: #fde047; }
 .vg-charts figure { margin: 0; padding: .5em .7em; border-radius: 4px; background: var(--background-fill-secondary); }
 .vg-charts h3 { font-size: .9rem; margin: 0 0 .3em; } .vg-charts svg { width: 100%; height: auto; display: block; }
-.vg-charts svg text { font-size: 11px; fill: var(--body-text-color); }
-.vg-charts svg path { fill: none; stroke-width: 1.8; } .vg-charts .axis { stroke: var(--border-color-primary); }
-.vg-charts .level { stroke: #94a3b8; stroke-dasharray: 4 4; }
 .vg-charts .legend { display: flex; flex-wrap: wrap; gap: .2em .9em; font-size: .8rem; }
 .vg-charts .legend i { display: inline-block; width: .8em; height: .8em; margin-right: .35em; border-radius: 2px; }
 @media (max-width: 600px) {
