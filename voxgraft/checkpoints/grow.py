@@ -37,8 +37,8 @@ from voxgraft.checkpoints.pickles import PickleDict, TorchTensor, is_plain_tree,
 from voxgraft.checkpoints.torch_file import TorchCheckpoint
 from voxgraft.checkpoints.write import StorageBytes, TensorBytes, write_safetensors, write_torch_tree
 from voxgraft.core import progress
-from voxgraft.core.errors import CheckpointError, FileError
-from voxgraft.core.files import atomic_write, free_disk_bytes, path_exists
+from voxgraft.core.errors import CheckpointError
+from voxgraft.core.files import atomic_write, path_exists, require_disk_space
 
 BLOCK_ROWS = 1024
 
@@ -148,10 +148,6 @@ def _growth_error(code: str, found: str, checkpoint: Checkpoint, expected: str =
     return CheckpointError(code, found, expected=expected, where=checkpoint.path)
 
 
-SLACK_BYTES = 64 << 20
-"""Room beyond the values themselves for headers and for the file system."""
-
-
 @dataclass(frozen=True, slots=True)
 class GrownTensor:
     """One tensor before and after."""
@@ -213,10 +209,7 @@ def check_output_path(checkpoint: Checkpoint, output: Path, size: int) -> None:
     """Refuse the input itself as a place to write to, and a disk that is too small."""
     if path_exists(output) and output.samefile(checkpoint.path):
         raise CheckpointError("growth-onto-input", f"{output.name} is the input itself", where=output)
-    free = free_disk_bytes(output.absolute().parent)
-    if free is not None and free < size + SLACK_BYTES:
-        found = f"{output.name} needs {size:,} bytes, {free:,} are free"
-        raise FileError("disk-too-small", found, where=output)
+    require_disk_space(output.absolute().parent, size, output.name, where=output)
 
 
 def _bytes_to_write(checkpoint: Checkpoint, growths: Mapping[str, TensorGrowth]) -> dict[str, int]:

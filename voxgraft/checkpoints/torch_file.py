@@ -169,12 +169,12 @@ def _archive_error(source: ByteSource, found: str) -> CheckpointError:
     return CheckpointError("torch-archive", found, where=source.path)
 
 
+# Keys under which trainers put the state dict, in the order in which they are tried.
 STATE_DICT_KEYS = ("model", "model_state_dict", "state_dict", "module", "net", "generator", "weights")
-"""Keys under which trainers put the state dict, in the order in which they are tried."""
+# Dictionaries around the one that holds a model's dictionary.
 MAX_WRAPPER_LEVELS = 2
-"""Dictionaries around the one that holds a model's dictionary."""
+# The one tensor that every model of a known family has.
 TEXT_TABLE_NAMES = ("text_emb.weight", "text_embedding.weight")
-"""The one tensor that every model of a known family has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,13 +422,13 @@ def _contents_error(
     return CheckpointError("torch-contents", found, expected=expected, where=source.path)
 
 
+# The number that torch wrote in front of its files before they were zip archives.
 LEGACY_MAGIC = bytes.fromhex("6cfc9c46f9206aa85019")
-"""The number that torch wrote in front of its files before they were zip archives."""
 LEGACY_PROTOCOL = 1001
+# Before the values of each storage stands how many there are.
 COUNT_BYTES = 8
-"""Before the values of each storage stands how many there are."""
+# How much of the file is read to find the end of the pickles: most need far less than the first.
 _READ_SIZES = (1 << 20, 16 << 20, MAX_PICKLE_BYTES)
-"""How much of the file is read to find the end of the pickles: most need far less than the first."""
 _NUM_PICKLES = 5
 _MAX_TREE_NODES = 3_000_000
 

@@ -162,12 +162,12 @@ def _encode_int(value: int) -> bytes:
     return b"\x8a" + bytes([len(data)]) + data
 
 
+# torch starts every record at a multiple of this, so that a mapped file gives aligned values.
 ALIGNMENT = 64
-"""torch starts every record at a multiple of this, so that a mapped file gives aligned values."""
+# Checksum after the data (it is known only then); names are UTF-8.
 ZIP_FLAGS = 0x0808
-"""Checksum after the data (it is known only then); names are UTF-8."""
+# The first day that a zip archive can name: the same tensors always give the same file.
 ZIP_DATE = 0x21
-"""The first day that a zip archive can name: the same tensors always give the same file."""
 STORAGE_CLASSES = {dtype: kind for kind, dtype in STORAGE_DTYPES.items()}
 
 
@@ -337,8 +337,8 @@ def _require_byte_count(expected: int, found: int, name: str) -> None:
         raise ValueError(f"{name} was to have {expected} bytes and gave {found}")
 
 
+# 20,000 rows of three tables, 4,096 wide, have under 1 GB.
 MAX_ROWS_BYTES = 2 << 30
-"""20,000 rows of three tables, 4,096 wide, have under 1 GB."""
 
 
 def write_rows_file(

@@ -30,10 +30,10 @@ _PLACEHOLDER_TOKEN = re.compile(r"\[PLACEHOLDER\d*\]")
 _CANGJIE_TOKEN = re.compile(r"\[cj_.\]")
 _LANGUAGE_TAG = re.compile(r"\[[a-z]{2,3}\]")
 _TYPED_TAG = re.compile(r"\[[a-z]{2,3}(?:-[a-z0-9]+)*\]")
+# Latin words stand in every language's texts.
 KEPT_SCRIPTS = ("Latin", "Common", "Inherited")
-"""Latin words stand in every language's texts."""
+# A script with this share of a language's letters is one of its own.
 OWN_SCRIPT_SHARE = 0.02
-"""A script with this share of a language's letters is one of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +172,8 @@ def _prove_encoding(
 
 
 TEXT_PACKAGE = "voxgraft.text.normalize"
+# What `rules` needs, and it itself.
 TEXT_PACKAGE_MODULES = ("amharic", "base", "ethiopic", "generic", "reader", "rules", "tigrinya")
-"""What `rules` needs, and it itself."""
 _INIT_TEMPLATE = '''"""How text was normalised in training, for use without voxgraft. Part of voxgraft, Apache-2.0.
 
     from voxgraft_text import prepared

@@ -21,22 +21,22 @@ from voxgraft.inspect.subject import CheckSubject, is_stand_in
 from voxgraft.inspect.verdict import MAJORITY_SHARE
 from voxgraft.models.base import Family
 
+# Parts whose matrices have a row for each code or position.
 PARTS_WITH_ROWS = ("speech tables", "positions", "speed rows")
-"""Parts whose matrices have a row for each code or position."""
 _SPEECH_BLOCK_ROWS = 512
+# Of the base's length: no training shrinks a row so far, and weight decay would shrink all of them.
 _DEAD_ROW_RATIO = 1e-3
-"""Of the base's length: no training shrinks a row so far, and weight decay would shrink all of them."""
+# By its own length: a row or a matrix that moved so far was not trained, but written anew, emptied or damaged.
 OVERWRITTEN_CHANGE = 0.5
-"""By its own length: a row or a matrix that moved so far was not trained, but written anew, emptied or damaged."""
+# A row that was overwritten and has less than this cosine to the base's is another row.
 _OTHER_ROW_COSINE = 0.5
-"""A row that was overwritten and has less than this cosine to the base's is another row."""
+# Median cosine of a table in which single rows can be called another. Below it, the whole table moved.
 _STABLE_TABLE_COSINE = 0.9
-"""Median cosine of a table in which single rows can be called another. Below it, the whole table moved."""
+# A row that became so many times longer or shorter, by the others of its table, was not trained. In a head it is always
+# or never the answer, whatever its direction.
 _OUTLIER_FACTOR = 8.0
-"""A row that became so many times longer or shorter, by the others of its table, was not trained. In a head it is
-always or never the answer, whatever its direction."""
+# A bias decides alone whether a code is ever spoken: e to the 5th is 148 times as likely, or as unlikely.
 _BIAS_STEP, _BIAS_SPREAD = 5.0, 10.0
-"""A bias decides alone whether a code is ever spoken: e to the 5th is 148 times as likely, or as unlikely."""
 _START_NAME, _STOP_NAME = "start of speech", "stop of speech"
 
 
@@ -131,12 +131,12 @@ def _nan_nonfinite(values: NDArray[np.generic]) -> NDArray[np.float64]:
 
 
 _MAX_NAMED_TENSORS = 3
+# Mean step of single values. Biases near zero move by many times their length in any training, but not so far.
 _LOST_MEAN_STEP = 0.1
-"""Mean step of single values. Biases near zero move by many times their length in any training, but not so far."""
+# Of its own length: a computed table that is farther from the base's was damaged, since nothing trains it.
 _RECOMPUTED_DISTANCE = 0.2
-"""Of its own length: a computed table that is farther from the base's was damaged, since nothing trains it."""
+# Values that are looked at before a whole piece is: most tensors show in these that they are full float32.
 _PROBE_VALUES = 512
-"""Values that are looked at before a whole piece is: most tensors show in these that they are full float32."""
 TensorChangeKind = Literal["same", "rounded", "changed", "form"]
 
 

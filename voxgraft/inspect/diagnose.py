@@ -654,8 +654,8 @@ def _describe_run(found: Diagnosis, folders: list[StepFolder], whole: tuple[int,
     return f"a run of voxgraft on {name}: {steps}{newest}{state}"
 
 
+# Phone error rates by language.
 PhoneErrors = dict[str, float]
-"""Phone error rates by language."""
 
 
 @dataclass(frozen=True)

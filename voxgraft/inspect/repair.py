@@ -143,8 +143,8 @@ class PointTrial:
         return {"share": self.share, "phone_error": self.errors, "within": self.within}
 
 
+# What was done: tensor, and words.
 Actions = list[tuple[str, str]]
-"""What was done: tensor, and words."""
 
 
 @dataclass(slots=True)
