@@ -52,11 +52,8 @@ class TableGrowth:
     new_rows: NDArray[np.float32]
 
 
-@dataclass(frozen=True, slots=True)
-class GrowthPlan:
-    """The tensors that grow, by name."""
-
-    tables: Mapping[str, TableGrowth]
+GrowthPlan = dict[str, TableGrowth]
+"""The tensors that grow, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +86,7 @@ class TensorGrowth:
 
 def fit_growth_plan(checkpoint: Checkpoint, plan: GrowthPlan) -> dict[str, TensorGrowth]:
     """The plan for this checkpoint, with every name that stands for a grown tensor; an error if it does not fit."""
-    planned = {name: _fit_table(checkpoint, name, table) for name, table in plan.tables.items()}
+    planned = {name: _fit_table(checkpoint, name, table) for name, table in plan.items()}
     counts = {name: len(growth.table.new_rows) for name, growth in planned.items()}
     if len(set(counts.values())) > 1:
         found = "; ".join(f"{name} gets {count} new rows" for name, count in counts.items())

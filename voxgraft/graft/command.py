@@ -273,6 +273,7 @@ def write_graft_folder(
     settings: RowSettings,
     proof: TokenizerProof,
 ) -> None:
+    """Write tokenizer, rows, graft.json and README.md of a graft atomically."""
     grown, language = spelling.grown, spelling.language
     assert grown is not None
     assert language is not None
