@@ -82,6 +82,8 @@ def from_float32(values: NDArray[np.float32], dtype: str) -> NDArray[np.generic]
     raise ValueError(f"no table of rows is kept as {dtype}")
 
 
+# Large enough for the speed of the disk, small enough that growing a file of any size needs little memory. It is a
+# multiple of eight, so that no value is split between two chunks.
 CHUNK_BYTES = 1 << 20
 
 
@@ -143,6 +145,7 @@ def _read_error(path: Path, error: OSError) -> FileError:
 
 CheckpointFormat = Literal["safetensors", "torch-zip", "torch-legacy"]
 Scalar = None | bool | int | float | str
+# Limits of what a header may state. NumPy 1 allows 32 dimensions.
 MAX_RANK = 32
 MAX_VALUES = 1 << 48
 # A tensor whose strides repeat a few stored values may not unfold to more than this.
@@ -408,6 +411,7 @@ def tensor_digests(
     digests: dict[str, str] = {}
     with progress.progress_task(f"hashing {checkpoint.path.name}", total) as advance:
         for info in infos:
+            # Type and shape are part of the digest: equal bytes in another form are another tensor.
             digest = hashlib.sha256(f"{TORCH_DTYPES[info.dtype]} {list(info.shape)}\n".encode())
             for piece in checkpoint.iter_bytes(info):
                 digest.update(piece)
@@ -443,6 +447,7 @@ def read_safetensors(source: ByteSource) -> Checkpoint:
     def error(code: str, found: str, expected: str = "") -> CheckpointError:
         return CheckpointError(code, found, expected=expected, where=source.path)
 
+    # Layout: length of the header (8 bytes, little-endian), the header as JSON, then all values without gaps.
     if source.size < PREFIX_BYTES + 2:
         raise error("checkpoint-truncated", f"{source.size} bytes, less than any header")
     length = int.from_bytes(source.read(0, PREFIX_BYTES), "little")

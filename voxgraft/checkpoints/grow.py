@@ -74,6 +74,7 @@ class TensorGrowth:
 
     def chunks(self, checkpoint: Checkpoint) -> Iterator[bytes | memoryview]:
         """The bytes of the grown tensor: base rows, new rows, spare rows."""
+        # A spare row stays last, as in the base: no text uses it.
         yield from checkpoint.iter_bytes(self.info.rows(0, self.table.base_rows))
         yield from self.new_bytes()
         yield from checkpoint.iter_bytes(self.info.rows(self.table.base_rows, self.info.shape[0]))

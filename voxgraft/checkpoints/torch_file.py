@@ -39,6 +39,7 @@ from voxgraft.core.errors import CheckpointError
 from voxgraft.core.files import is_encodable_text
 
 MAX_DIRECTORY_BYTES = 32 << 20
+# Records of the zip format (APPNOTE.TXT of PKWARE, sections 4.3.7 to 4.3.16), with their signatures as first field.
 LOCAL_HEADER = struct.Struct("<4s5H3I2H")
 CENTRAL_HEADER = struct.Struct("<4s6H3I5H2I")
 END_RECORD = struct.Struct("<4s4H2IH")
@@ -89,6 +90,7 @@ def read_zip_records(source: ByteSource) -> dict[str, ZipRecord]:
 
 def _find_directory(source: ByteSource) -> tuple[int, int, int]:
     """Start, size and number of entries of the central directory."""
+    # The end record is the last thing in the file, but for a comment of up to 64 KiB.
     tail_start = max(0, source.size - END_RECORD.size - MAX_UINT16)
     tail = source.read(tail_start, source.size - tail_start)
     at = tail.rfind(END_SIGNATURE)
@@ -428,6 +430,8 @@ _MAX_TREE_NODES = 3_000_000
 
 def read_legacy_torch(source: ByteSource) -> TorchCheckpoint:
     """The checkpoint in such a file; an error for anything that is not right."""
+    # Five pickles (magic number, protocol, system, the object, keys of the storages), then every storage: the number of
+    # its values, and the values.
     values, end, _ = _read_pickles(source)
     magic, protocol, system, tree, keys = values
     if magic != int.from_bytes(LEGACY_MAGIC, "little") or protocol != LEGACY_PROTOCOL:

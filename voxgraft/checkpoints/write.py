@@ -1,6 +1,6 @@
 """Write checkpoints as a stream: safetensors, and torch archives that `torch.load(mmap=True)` can map.
 
-Values come in chunks, so a file of any size needs little memory: importing torch alone would take ten times as much.
+Values come in chunks and torch is not imported, so writing a file of any size needs little memory.
 Atomic writing is left to the caller (`files.atomic_write`).
 """
 
@@ -213,7 +213,7 @@ def write_safetensors(
     for name, tensor in tensors.items():
         header[name] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": list(offsets[name])}
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % PREFIX_BYTES)
+    text += b" " * (-len(text) % PREFIX_BYTES)  # values start at a multiple of eight, so that a file can be mapped
     sink = as_sink(stream)
     sink.write(len(text).to_bytes(PREFIX_BYTES, "little") + text)
     for name in placed:
@@ -264,6 +264,7 @@ def write_torch_tree(
     """A torch archive of any tree that `dump_pickle` takes; `storages` by the keys that its tensors name."""
     with ThreadPoolExecutor(1) as pool:
         archive = _ZipWriter(sink, pool)
+        # The records of torch.save, in its order. `version` 3 is the file format of torch 1.6 and later.
         archive.add(folder + "data.pkl", dump_pickle(tree))
         archive.add(folder + "byteorder", b"little")
         for key, storage in storages.items():

@@ -115,6 +115,8 @@ def init_rows(table: Float32Array, plans: list[RowPlan], settings: RowSettings, 
     rows = np.empty((len(plans), *table.shape[1:]), dtype=np.float32)
     spread = table.std(axis=0, dtype=np.float64).astype(np.float32)
     middle = table.mean(axis=0, dtype=np.float64).astype(np.float32)
+    # A generator for each role, and a draw for each row whether it is used or not: rows of one table do not depend on
+    # other tables, nor on how other rows start.
     generator = np.random.default_rng([settings.seed, *role.encode()])
     means: dict[tuple[int, ...], Float32Array] = {}
     for at, plan in enumerate(plans):

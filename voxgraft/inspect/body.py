@@ -345,6 +345,7 @@ def _compare_tensor(
     exact = same = infinite = True
     moved = length = left = 0.0
     num_bad = num_seen = 0
+    # `moved`, `length` and `left` are squared lengths, added up chunk by chunk.
     for ours, theirs in pair_chunks(iter_values(base, old), iter_values(checkpoint, new)):
         equal = old.dtype == new.dtype and bool(np.array_equal(ours.view(np.uint8), theirs.view(np.uint8)))
         if not floats:
@@ -429,6 +430,7 @@ def _is_tensor_lost(old: TensorInfo, moved: float, length: float) -> bool:
 
 
 def _sum_of_squares(values: NDArray[np.float32]) -> float:
+    # In float32 for speed; in float64 only where squares overflow.
     with np.errstate(over="ignore", invalid="ignore"):
         total = float(np.dot(values, values))
         return total if math.isfinite(total) else float(np.dot(values.astype(np.float64), values.astype(np.float64)))

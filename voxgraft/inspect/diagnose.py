@@ -420,6 +420,7 @@ def _measure_repair_point(subject: CheckSubject, body: BodyComparison | None, ca
     )
     if not far or body is None or case.sounds:
         return None
+    # Distances are nearly proportional to the point, but rounding adds to them: step down until the measured one fits.
     point = estimate_repair_point(case.distance or MOVED_DISTANCE)
     while point > 0 and (distance := measure_blend_distance(subject, body, point)) >= MOVED_DISTANCE:
         point = min(math.floor(100 * point * 0.99 * MOVED_DISTANCE / distance) / 100, round(point - 0.01, 2))
