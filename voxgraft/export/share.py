@@ -253,7 +253,6 @@ def _zip_error(path: Path, found: str) -> FileError:
     return FileError("zip-broken", f"{path.name}: {found}", where=path)
 
 
-HUB_PREFIX = "hub:"
 _REPOSITORY = re.compile(r"(?:hub:)?([A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})")
 
 

@@ -308,18 +308,17 @@ def write_graft_folder(
 
 def _write_run_card(settings: GraftSettings, spelling: TextEncoder, base: dict[str, Any]) -> None:
     """RUN/card.json: what the run was made from."""
+    run, texts = settings.run.resolve(), {}
+    for path in settings.texts:
+        inside = path.resolve().is_relative_to(run)  # a text in the run moves with it
+        stated = path.resolve().relative_to(run) if inside else make_path_relative(settings.run, path)
+        texts[str(stated)] = compute_sha256(path)
     card = {
         "format": "voxgraft-run-1",
         "family": spelling.family.name,
         "base": {base[part]: base[f"{part}_sha256"] for part in ("checkpoint", "tokenizer")},
-        "texts": {str(_make_portable_path(settings.run, path)): compute_sha256(path) for path in settings.texts},
+        "texts": texts,
         "settings": collect_graft_settings(settings),
         "versions": collect_versions(),
     }
     write_json(settings.run / RUN_CARD_NAME, card, overwrite=True)
-
-
-def _make_portable_path(run: Path, path: Path) -> Path:
-    """A text that lies in the run moves with it."""
-    inside = path.resolve().is_relative_to(run.resolve())
-    return path.resolve().relative_to(run.resolve()) if inside else make_path_relative(run, path)

@@ -241,7 +241,11 @@ def compare_body(subject: CheckSubject) -> BodyComparison | None:
         for name in sorted(there, key=lambda name: checkpoint.tensors[name].start):
             change = _compare_tensor(base, checkpoint, name, family)
             if change.how == "changed":
-                change = _exclude_lost_rows(change, find_lost_rows(subject, name, marks), base.tensors[name])
+                # Single lost rows make neither the whole table a lost one nor the body a far one.
+                rows = find_lost_rows(subject, name, marks)
+                few = rows.rows and 2 * len(rows.rows) < rows.num_rows
+                if few and not _is_tensor_lost(base.tensors[name], rows.moved, rows.base):
+                    change = replace(change, lost_rows=rows, lost=False, moved=rows.moved)
             changes.append(change)
             advance(base.tensors[name].num_bytes)
     order = {name: at for at, name in enumerate(names)}
@@ -412,13 +416,6 @@ def round_to_dtype(values: NDArray[np.float32], dtype: str) -> NDArray[np.float3
     """Values in another format, as float32 again."""
     with np.errstate(over="ignore", invalid="ignore"):
         return to_float32(from_float32(values, dtype), dtype).astype(np.float32, copy=False)
-
-
-def _exclude_lost_rows(change: TensorChange, rows: LostRows, old: TensorInfo) -> TensorChange:
-    """A change with its lost rows told apart: they make neither the whole table a lost one nor the body a far one."""
-    if not rows.rows or 2 * len(rows.rows) >= rows.num_rows or _is_tensor_lost(old, rows.moved, rows.base):
-        return change
-    return replace(change, lost_rows=rows, lost=False, moved=rows.moved)
 
 
 def _is_tensor_lost(old: TensorInfo, moved: float, length: float) -> bool:
