@@ -174,7 +174,7 @@ def test_a_tied_table_stays_tied_and_cannot_get_two_kinds_of_rows(tmp_path: Path
     model = speech_model()
     model["text_head.weight"] = model["text_embedding.weight"]
     path = saved(model, tmp_path / "m.pth")
-    tables = dict(a_plan().tables)
+    tables = dict(a_plan())
     with open_checkpoint(path) as checkpoint:
         with pytest.raises(CheckpointError) as caught:
             grow_checkpoint(checkpoint, GrowthPlan(tables), tmp_path / "g.pth")
@@ -244,7 +244,7 @@ BAD_PLANS = {
     ),
     "uneven": (
         "growth-uneven",
-        GrowthPlan({**a_plan(3, names=TABLES[:1]).tables, **a_plan(4, names=TABLES[1:]).tables}),
+        GrowthPlan({**a_plan(3, names=TABLES[:1]), **a_plan(4, names=TABLES[1:])}),
     ),
     "no such tensor": ("tensor-missing", GrowthPlan({"text_emb": TableGrowth(BASE_ROWS, 1, values(2, 8).numpy())})),
     "wrong width": ("growth-table", GrowthPlan({TABLES[0]: TableGrowth(BASE_ROWS, 1, values(2, 9).numpy())})),

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,8 @@ import pytest
 from tests.fake_hub import FakeHub, running
 from tests.made_once import MadeOnce
 from tests.whole_runs import error_of
-from voxgraft.export import command, download
-from voxgraft.export.download import PUBLISHED_BASES
+from voxgraft.core.files import require_disk_space
+from voxgraft.export.download import DOWNLOAD_SLACK_BYTES, PUBLISHED_BASES
 from voxgraft.models import get_family
 
 REPOSITORY = "ResembleAI/chatterbox"
@@ -153,19 +152,16 @@ def test_without_a_network_a_base_that_is_all_there_is_fine_and_says_that_nothin
     assert "Put this file into" in done.stdout
 
 
-@pytest.mark.parametrize("require", [download._require_download_space, command.require_export_space])
-def test_room_is_asked_of_the_disk_that_the_folder_itself_is_on(
-    require: Callable[[Path, int], None],
-) -> None:
+def test_room_is_asked_of_the_disk_that_the_folder_itself_is_on() -> None:
     place = Path("/dev/shm")
     own, above = (shutil.disk_usage(path).free if path.is_dir() else 0 for path in (place, place.parent))
-    if abs(own - above) < 4 * download.DOWNLOAD_SLACK_BYTES:
+    if abs(own - above) < 4 * DOWNLOAD_SLACK_BYTES:
         pytest.skip(f"{place} is no disk of its own here, or has the room of the one above it")
     between = (own + above) // 2
     if own < above:
-        assert error_of(lambda: require(place, between)).code == "disk-too-small"
+        assert error_of(lambda: require_disk_space(place, between, "it")).code == "disk-too-small"
     else:
-        require(place, between)
+        require_disk_space(place, between, "it")
 
 
 def test_every_published_base_names_the_files_that_its_family_looks_for() -> None:

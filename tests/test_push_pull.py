@@ -24,7 +24,7 @@ from voxgraft.cli.app import run_cli
 from voxgraft.config.commands import PullSettings, PushSettings
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.export import share
-from voxgraft.export.share import _require_plain_files, inspect_shared_folder, pull, push
+from voxgraft.export.share import inspect_shared_folder, pull, push, require_plain_files
 from voxgraft.graft.folder import load_graft
 from voxgraft.models import get_family
 
@@ -213,7 +213,7 @@ def test_names_that_are_one_file_on_some_systems_are_refused(
 def test_a_link_in_what_a_hub_sent_is_refused(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "README.md").symlink_to("/etc/passwd")
-    assert error_of(lambda: _require_plain_files(tmp_path / "in")).code == "share-broken"
+    assert error_of(lambda: require_plain_files(tmp_path / "in")).code == "share-broken"
 
 
 def test_an_export_for_stock_software_is_shared_whole_and_one_changed_byte_is_noticed(

@@ -425,17 +425,16 @@ def test_a_number_is_spoken_in_words_with_the_ids_of_training(graft_folder: Path
     result = spoken("2026።", *words)
     assert [piece.piece.text for piece in result.said[0].pieces] == ["ሁለት ሺህ ሃያ ስድስት."]
     assert result.said[0].findings == () or {item.code for item in result.said[0].findings} == {"speak-cut"}
-    shown = tokenizer_show(
+    (shown,) = tokenizer_show(
         TokenizerShowSettings(base=tiny_base(), grown=graft_folder / "tokenizer.json", language="am", text=("2026።",))
-    )
-    assert shown.sentences[0].grown is not None
+    ).to_json()["sentences"]
     graft = load_graft(graft_folder)
     tiny = get_family("tiny")
     spelling = TextEncoder.of(
         tiny, open_tokenizer(tiny.files(tiny_base()).tokenizer), graft.tokenizer, "am", graft.card.rules
     )
     ids = spelling.encode("2026።", "am")
-    assert [token for _, token, _ in shown.sentences[0].grown] == ids == spelling.encode("ሁለት ሺህ ሃያ ስድስት.", "am")
+    assert [token for _, token, _ in shown["grown"]] == ids == spelling.encode("ሁለት ሺህ ሃያ ስድስት.", "am")
     assert graft.tokenizer.unknown_id not in ids
 
 

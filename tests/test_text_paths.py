@@ -114,12 +114,12 @@ def make_grafts(name: str, folder: Path, files: BaseFiles, languages: Sequence[s
             )
             spelling = replace(before, grown=learnt.grown)
             rows = build_new_rows(checkpoint, spelling, RowSettings(init="mean"))
-            card = card or graft_verb._describe_base(spelling, files)
+            card = card or graft_verb.describe_base(spelling, files)
             proof = proof or prove_tokenizer(base, learnt.grown, (), spelling.prepare_base, spelling.new_text(()))
             run = RunFolder(folder / language)
             run.path.mkdir(parents=True)
             run.settings.write_text(f"base: {files.folder}\nfamily: {name}\nlanguage: {language}\n", encoding="utf-8")
-            graft_verb._write_graft_folder(run.graft, spelling, card, rows, RowSettings(), proof)
+            graft_verb.write_graft_folder(run.graft, spelling, card, rows, RowSettings(), proof)
             made[language] = Grafted(run, spelling)
     return made
 
@@ -205,7 +205,7 @@ def compare_verbs(home: Home, language: str, texts: Sequence[str]) -> None:
     asked = TokenizerShowSettings(
         base=home.files.tokenizer, family=kind, grown=grown, language=language, text=tuple(texts)
     )
-    previewed = [[token for _, token, _ in sentence.grown or ()] for sentence in tokenizer_show(asked).sentences]
+    previewed = [[token for _, token, _ in one["grown"] or ()] for one in tokenizer_show(asked).to_json()["sentences"]]
     assert [tuple(ids) for ids in previewed] == [one.ids(text) for text in texts]
 
 
@@ -276,10 +276,10 @@ def test_a_graft_of_a_language_that_the_base_speaks_is_shown_as_training_reads_i
     (one,) = make_grafts("chatterbox", tmp_path, files, ["fr"]).values()
     grown = load_graft(one.run.graft).tokenizer.path
     asked = TokenizerShowSettings(base=files.tokenizer, family="chatterbox", grown=grown, text=("En 2026 «oui»",))
-    (french,) = tokenizer_show(asked.model_copy(update={"language": "fr"})).sentences
-    assert tuple(token for _, token, _ in french.grown or ()) == one.ids("En 2026 «oui»")
-    (english,) = tokenizer_show(asked.model_copy(update={"language": "en"})).sentences
-    assert english.grown == english.base
+    (french,) = tokenizer_show(asked.model_copy(update={"language": "fr"})).to_json()["sentences"]
+    assert tuple(token for _, token, _ in french["grown"] or ()) == one.ids("En 2026 «oui»")
+    (english,) = tokenizer_show(asked.model_copy(update={"language": "en"})).to_json()["sentences"]
+    assert english["grown"] == english["base"]
 
 
 def test_random_unicode_has_the_same_ids_in_every_verb_and_on_the_page(home: Home) -> None:

@@ -45,11 +45,11 @@ _DTYPES = {
 RAW_DTYPES: dict[str, np.dtype[np.generic]] = {name: np.dtype(bits) for name, (bits, _) in _DTYPES.items()}
 TORCH_DTYPES = {name: torch_name for name, (_, torch_name) in _DTYPES.items()}
 
+# Formats that NumPy does not have: here their values are only bits.
 BITS_ONLY_DTYPES = ("BF16", "F8_E4M3", "F8_E5M2")
-"""Formats that NumPy does not have: here their values are only bits."""
 
+# Formats that are read as float32, and the only ones that a table of rows may have.
 FLOAT_DTYPES = ("F32", "F16", "BF16")
-"""Formats that are read as float32, and the only ones that a table of rows may have."""
 
 
 def item_bytes(dtype: str) -> int:
@@ -82,6 +82,8 @@ def from_float32(values: NDArray[np.float32], dtype: str) -> NDArray[np.generic]
     raise ValueError(f"no table of rows is kept as {dtype}")
 
 
+# Large enough for the speed of the disk, small enough that growing a file of any size needs little memory. It is a
+# multiple of eight, so that no value is split between two chunks.
 CHUNK_BYTES = 1 << 20
 
 
@@ -143,10 +145,11 @@ def _read_error(path: Path, error: OSError) -> FileError:
 
 CheckpointFormat = Literal["safetensors", "torch-zip", "torch-legacy"]
 Scalar = None | bool | int | float | str
+# Limits of what a header may state. NumPy 1 allows 32 dimensions.
 MAX_RANK = 32
 MAX_VALUES = 1 << 48
+# A tensor whose strides repeat a few stored values may not unfold to more than this.
 MAX_EXPANDED_BYTES = 1 << 30
-"""A tensor whose strides repeat a few stored values may not unfold to more than this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,13 +390,13 @@ def as_sink(stream: IO[bytes] | ByteSink) -> ByteSink:
     return stream if isinstance(stream, ByteSink) else ByteSink(stream)
 
 
+# Bits of the exponent: a value in which all of them are set is NaN or infinite.
 EXPONENT_MASKS = {
     "F64": ("<u8", 0x7FF0_0000_0000_0000),
     "F32": ("<u4", 0x7F80_0000),
     "F16": ("<u2", 0x7C00),
     "BF16": ("<u2", 0x7F80),
 }
-"""Bits of the exponent: a value in which all of them are set is NaN or infinite."""
 
 
 def tensor_digests(
@@ -408,6 +411,7 @@ def tensor_digests(
     digests: dict[str, str] = {}
     with progress.progress_task(f"hashing {checkpoint.path.name}", total) as advance:
         for info in infos:
+            # Type and shape are part of the digest: equal bytes in another form are another tensor.
             digest = hashlib.sha256(f"{TORCH_DTYPES[info.dtype]} {list(info.shape)}\n".encode())
             for piece in checkpoint.iter_bytes(info):
                 digest.update(piece)
@@ -430,8 +434,8 @@ def combine_digests(digests: Mapping[str, str]) -> str:
 
 
 PREFIX_BYTES = 8
+# A header of 10,000 tensors has about 1 MB. More would only serve to fill memory.
 MAX_HEADER_BYTES = 16 << 20
-"""A header of 10,000 tensors has about 1 MB. More would only serve to fill memory."""
 
 
 def read_safetensors(source: ByteSource) -> Checkpoint:
@@ -443,6 +447,7 @@ def read_safetensors(source: ByteSource) -> Checkpoint:
     def error(code: str, found: str, expected: str = "") -> CheckpointError:
         return CheckpointError(code, found, expected=expected, where=source.path)
 
+    # Layout: length of the header (8 bytes, little-endian), the header as JSON, then all values without gaps.
     if source.size < PREFIX_BYTES + 2:
         raise error("checkpoint-truncated", f"{source.size} bytes, less than any header")
     length = int.from_bytes(source.read(0, PREFIX_BYTES), "little")

@@ -37,8 +37,8 @@ from voxgraft.checkpoints.pickles import PickleDict, TorchTensor, is_plain_tree,
 from voxgraft.checkpoints.torch_file import TorchCheckpoint
 from voxgraft.checkpoints.write import StorageBytes, TensorBytes, write_safetensors, write_torch_tree
 from voxgraft.core import progress
-from voxgraft.core.errors import CheckpointError, FileError
-from voxgraft.core.files import atomic_write, free_disk_bytes, path_exists
+from voxgraft.core.errors import CheckpointError
+from voxgraft.core.files import atomic_write, path_exists, require_disk_space
 
 BLOCK_ROWS = 1024
 
@@ -52,11 +52,8 @@ class TableGrowth:
     new_rows: NDArray[np.float32]
 
 
-@dataclass(frozen=True, slots=True)
-class GrowthPlan:
-    """The tensors that grow, by name."""
-
-    tables: Mapping[str, TableGrowth]
+GrowthPlan = dict[str, TableGrowth]
+"""The tensors that grow, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +74,7 @@ class TensorGrowth:
 
     def chunks(self, checkpoint: Checkpoint) -> Iterator[bytes | memoryview]:
         """The bytes of the grown tensor: base rows, new rows, spare rows."""
+        # A spare row stays last, as in the base: no text uses it.
         yield from checkpoint.iter_bytes(self.info.rows(0, self.table.base_rows))
         yield from self.new_bytes()
         yield from checkpoint.iter_bytes(self.info.rows(self.table.base_rows, self.info.shape[0]))
@@ -89,7 +87,7 @@ class TensorGrowth:
 
 def fit_growth_plan(checkpoint: Checkpoint, plan: GrowthPlan) -> dict[str, TensorGrowth]:
     """The plan for this checkpoint, with every name that stands for a grown tensor; an error if it does not fit."""
-    planned = {name: _fit_table(checkpoint, name, table) for name, table in plan.tables.items()}
+    planned = {name: _fit_table(checkpoint, name, table) for name, table in plan.items()}
     counts = {name: len(growth.table.new_rows) for name, growth in planned.items()}
     if len(set(counts.values())) > 1:
         found = "; ".join(f"{name} gets {count} new rows" for name, count in counts.items())
@@ -146,10 +144,6 @@ def _overlaps(one: TensorInfo, other: TensorInfo) -> bool:
 
 def _growth_error(code: str, found: str, checkpoint: Checkpoint, expected: str = "") -> CheckpointError:
     return CheckpointError(code, found, expected=expected, where=checkpoint.path)
-
-
-SLACK_BYTES = 64 << 20
-"""Room beyond the values themselves for headers and for the file system."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,10 +207,7 @@ def check_output_path(checkpoint: Checkpoint, output: Path, size: int) -> None:
     """Refuse the input itself as a place to write to, and a disk that is too small."""
     if path_exists(output) and output.samefile(checkpoint.path):
         raise CheckpointError("growth-onto-input", f"{output.name} is the input itself", where=output)
-    free = free_disk_bytes(output.absolute().parent)
-    if free is not None and free < size + SLACK_BYTES:
-        found = f"{output.name} needs {size:,} bytes, {free:,} are free"
-        raise FileError("disk-too-small", found, where=output)
+    require_disk_space(output.absolute().parent, size, output.name, where=output)
 
 
 def _bytes_to_write(checkpoint: Checkpoint, growths: Mapping[str, TensorGrowth]) -> dict[str, int]:

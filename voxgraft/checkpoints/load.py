@@ -285,11 +285,11 @@ def _format_error(code: str, found: str, source: ByteSource) -> CheckpointError:
     return CheckpointError(code, f"{source.path.name} is {found}", where=source.path)
 
 
+# What data parallel training, torch.compile, PEFT and trainers with a class of their own around the model put before
+# every name, alone or before each other. No family has one of them before all of its own names.
 WRAPPER_PREFIXES = ("module.", "_orig_mod.", "base_model.model.", "model.", "t3.", "gpt.")
-"""What data parallel training, torch.compile, PEFT and trainers with a class of their own around the model put before
-every name, alone or before each other. No family has one of them before all of its own names."""
+# Models that the stock programs hold beside the language model.
 _OTHER_MODEL_PREFIXES = ("s3gen.", "ve.", "conds.", "s2mel.", "semantic_codec.", "bigvgan.", "campplus_model.")
-"""Models that the stock programs hold beside the language model."""
 
 
 def find_model_prefix(checkpoint: Checkpoint) -> str:
@@ -370,8 +370,8 @@ def iter_values(checkpoint: Checkpoint, info: TensorInfo) -> Iterator[NDArray[np
 
 _TRANSPOSE_SAMPLE_ROWS = 256
 _MAX_TABLE_ROWS = 1 << 20
+# Median cosine with the base's rows: a table that was trained on, or whose rows have shrunk, is still recognised.
 _MIN_TRANSPOSE_COSINE = 0.9
-"""Median cosine with the base's rows: a table that was trained on, or whose rows have shrunk, is still recognised."""
 
 
 @dataclass(frozen=True, slots=True)

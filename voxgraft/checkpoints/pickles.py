@@ -287,10 +287,10 @@ _SAFE_NAMES_BY_MODULE = {
     "torch.storage": "TypedStorage UntypedStorage",
 }
 _SAFE_NAMES_BY_MODULE["__builtin__"] = _SAFE_NAMES_BY_MODULE["builtins"]
+# Names that make values and do nothing else. Everything outside could run anything.
 SAFE_GLOBALS = frozenset(
     f"{module}.{name}" for module, names in _SAFE_NAMES_BY_MODULE.items() for name in names.split()
 )
-"""Names that make values and do nothing else. Everything outside could run anything."""
 
 
 def find_unsafe_globals(data: bytes) -> list[str]:

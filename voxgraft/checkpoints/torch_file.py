@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,6 +39,7 @@ from voxgraft.core.errors import CheckpointError
 from voxgraft.core.files import is_encodable_text
 
 MAX_DIRECTORY_BYTES = 32 << 20
+# Records of the zip format (APPNOTE.TXT of PKWARE, sections 4.3.7 to 4.3.16), with their signatures as first field.
 LOCAL_HEADER = struct.Struct("<4s5H3I2H")
 CENTRAL_HEADER = struct.Struct("<4s6H3I5H2I")
 END_RECORD = struct.Struct("<4s4H2IH")
@@ -89,6 +90,7 @@ def read_zip_records(source: ByteSource) -> dict[str, ZipRecord]:
 
 def _find_directory(source: ByteSource) -> tuple[int, int, int]:
     """Start, size and number of entries of the central directory."""
+    # The end record is the last thing in the file, but for a comment of up to 64 KiB.
     tail_start = max(0, source.size - END_RECORD.size - MAX_UINT16)
     tail = source.read(tail_start, source.size - tail_start)
     at = tail.rfind(END_SIGNATURE)
@@ -169,12 +171,12 @@ def _archive_error(source: ByteSource, found: str) -> CheckpointError:
     return CheckpointError("torch-archive", found, where=source.path)
 
 
+# Keys under which trainers put the state dict, in the order in which they are tried.
 STATE_DICT_KEYS = ("model", "model_state_dict", "state_dict", "module", "net", "generator", "weights")
-"""Keys under which trainers put the state dict, in the order in which they are tried."""
+# Dictionaries around the one that holds a model's dictionary.
 MAX_WRAPPER_LEVELS = 2
-"""Dictionaries around the one that holds a model's dictionary."""
+# The one tensor that every model of a known family has.
 TEXT_TABLE_NAMES = ("text_emb.weight", "text_embedding.weight")
-"""The one tensor that every model of a known family has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +202,18 @@ class TorchCheckpoint(Checkpoint):
         kind: CheckpointFormat = "torch-zip",
     ) -> None:
         infos = {name: _locate_tensor(name, tensor, archive, source) for name, tensor in tensors.items()}
-        extras = tuple(_list_extras(archive.tree, wrapper))
-        super().__init__(source, kind, infos, wrapper=wrapper, extras=extras)
+        # What is no tensor of the model: beside the state dict, and inside it.
+        outer = archive.tree.entries
+        others = [(key, node) for key, node in outer.items() if key != wrapper] if wrapper is not None else []
+        inside = outer if wrapper is None else outer[wrapper].entries
+        others += [(key, node) for key, node in inside.items() if not is_tensor(node)]
+        describer = NodeDescriber()
+        extras = []
+        for key, node in others:
+            scalar = is_small_scalar(node) and isinstance(key, str)
+            value = node if scalar else None
+            extras.append(CheckpointExtra(str(key)[:80], describer.describe(node), scalar, value))
+        super().__init__(source, kind, infos, wrapper=wrapper, extras=tuple(extras))
         self.archive = archive
         self.torch_tensors = tensors
 
@@ -272,16 +284,29 @@ def read_torch_tensor(source: ByteSource) -> NDArray[np.generic]:
 
 def read_data_pickle(source: ByteSource) -> bytes:
     """The bytes of the pickle in the archive."""
+    return _read_records(source)[2]
+
+
+def _read_records(source: ByteSource) -> tuple[dict[str, ZipRecord], str, bytes]:
+    """All records, the one folder that they are in (with its slash), and the bytes of the pickle."""
     records = read_zip_records(source)
-    return _read_pickle_bytes(source, records[_find_archive_folder(source, records) + "data.pkl"])
+    folders = [name.removesuffix("data.pkl") for name in records if name.endswith("/data.pkl") and name.count("/") == 1]
+    if len(folders) != 1:
+        found = f"a zip archive with {', '.join(list(records)[:3]) or 'nothing'}"
+        raise CheckpointError("torch-archive", found, expected="a data.pkl as torch.save writes it", where=source.path)
+    if folders[0] + "constants.pkl" in records:
+        raise _contents_error(source, "it is a TorchScript program")
+    record = records[folders[0] + "data.pkl"]
+    if record.size > MAX_PICKLE_BYTES:
+        found = f"the pickle has {record.size:,} bytes"
+        raise CheckpointError("torch-pickle", found, expected=f"at most {MAX_PICKLE_BYTES:,}", where=source.path)
+    return records, folders[0], source.read(record.start, record.size)
 
 
 def _read_archive(source: ByteSource, alone: str | None = None) -> TorchArchive:
-    """What is in the file; a tensor that stands there `alone` gets that name."""
-    records = read_zip_records(source)
-    folder = _find_archive_folder(source, records)
+    """What is in the file; a tensor that is there `alone` gets that name."""
+    records, folder, data = _read_records(source)
     pickle = records[folder + "data.pkl"]
-    data = _read_pickle_bytes(source, pickle)
     has_checksums = pickle.crc != 0
     if has_checksums and zlib.crc32(data) != pickle.crc:
         found = f"the record {pickle.name} has checksum {zlib.crc32(data):08x}"
@@ -295,25 +320,6 @@ def _read_archive(source: ByteSource, alone: str | None = None) -> TorchArchive:
     if not isinstance(tree, PickleDict):
         raise _contents_error(source, f"it holds {NodeDescriber().describe(tree)} and no dictionary of tensors")
     return TorchArchive(records, folder, tree, has_checksums)
-
-
-def _find_archive_folder(source: ByteSource, records: Mapping[str, ZipRecord]) -> str:
-    """The one folder that everything in the archive stands in, with its slash."""
-    folders = [name.removesuffix("data.pkl") for name in records if name.endswith("/data.pkl") and name.count("/") == 1]
-    if len(folders) != 1:
-        shown = ", ".join(list(records)[:3]) or "nothing"
-        found = f"a zip archive with {shown}"
-        raise CheckpointError("torch-archive", found, expected="a data.pkl as torch.save writes it", where=source.path)
-    if folders[0] + "constants.pkl" in records:
-        raise _contents_error(source, "it is a TorchScript program")
-    return folders[0]
-
-
-def _read_pickle_bytes(source: ByteSource, record: ZipRecord) -> bytes:
-    if record.size > MAX_PICKLE_BYTES:
-        found = f"the pickle has {record.size:,} bytes"
-        raise CheckpointError("torch-pickle", found, expected=f"at most {MAX_PICKLE_BYTES:,}", where=source.path)
-    return source.read(record.start, record.size)
 
 
 def _find_state_dict(tree: PickleDict, source: ByteSource) -> tuple[str | None, PickleDict]:
@@ -405,36 +411,27 @@ def _locate_tensor(name: str, tensor: TorchTensor, archive: TorchArchive, source
     return TensorInfo(name, tensor.dtype, tensor.shape, start, tensor.strides, tensor.storage)
 
 
-def _list_extras(tree: PickleDict, wrapper: str | None) -> Iterator[CheckpointExtra]:
-    """What is no tensor of the model: beside the state dict, and inside it."""
-    inside = tree if wrapper is None else tree.entries[wrapper]
-    beside = {} if wrapper is None else {key: node for key, node in tree.entries.items() if key != wrapper}
-    inner = {key: node for key, node in inside.entries.items() if not is_tensor(node)}
-    describer = NodeDescriber()
-    for key, node in [*beside.items(), *inner.items()]:
-        scalar = is_small_scalar(node) and isinstance(key, str)
-        yield CheckpointExtra(str(key)[:80], describer.describe(node), scalar, node if scalar else None)
-
-
 def _contents_error(
     source: ByteSource, found: str, expected: str = "a dictionary of tensors by name"
 ) -> CheckpointError:
     return CheckpointError("torch-contents", found, expected=expected, where=source.path)
 
 
+# The number that torch wrote in front of its files before they were zip archives.
 LEGACY_MAGIC = bytes.fromhex("6cfc9c46f9206aa85019")
-"""The number that torch wrote in front of its files before they were zip archives."""
 LEGACY_PROTOCOL = 1001
+# Before the values of each storage stands how many there are.
 COUNT_BYTES = 8
-"""Before the values of each storage stands how many there are."""
+# How much of the file is read to find the end of the pickles: most need far less than the first.
 _READ_SIZES = (1 << 20, 16 << 20, MAX_PICKLE_BYTES)
-"""How much of the file is read to find the end of the pickles: most need far less than the first."""
 _NUM_PICKLES = 5
 _MAX_TREE_NODES = 3_000_000
 
 
 def read_legacy_torch(source: ByteSource) -> TorchCheckpoint:
     """The checkpoint in such a file; an error for anything that is not right."""
+    # Five pickles (magic number, protocol, system, the object, keys of the storages), then every storage: the number of
+    # its values, and the values.
     values, end, _ = _read_pickles(source)
     magic, protocol, system, tree, keys = values
     if magic != int.from_bytes(LEGACY_MAGIC, "little") or protocol != LEGACY_PROTOCOL:

@@ -255,6 +255,18 @@ def free_disk_bytes(path: Path) -> int | None:
     return shutil.disk_usage(there).free if there else None
 
 
+def require_disk_space(
+    path: Path, num_bytes: int, what: str, *, where: Path | None = None, slack: int = 64 << 20
+) -> None:
+    """Refuse before hours of work what will not fit on the disk of `path`.
+
+    `slack` bytes more must be free, for headers and for the file system itself.
+    """
+    free = free_disk_bytes(path)
+    if free is not None and free < num_bytes + slack:
+        raise FileError("disk-too-small", f"{what} needs {num_bytes:,} bytes, {free:,} are free", where=where or path)
+
+
 def compute_sha256(path: Path) -> str:
     """SHA-256 of a file of any size, in hex."""
     digest = hashlib.sha256()

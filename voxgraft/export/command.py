@@ -1,16 +1,18 @@
-"""The verb `export`: a graft given back to the stock programs, as a PEFT adapter, or as a folder to share.
+"""The verb `export`: a graft as files of the stock programs, as a PEFT adapter, or as a folder to share.
 
-An export is whole or not there. What does not pass `check` is not exported.
+An export appears complete or not at all, and only what passes `check` is exported. This module plans and writes the
+folder, with `export.json` for machines and `README.md` for people and model hubs; the checkpoints are in `weights`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,43 +24,47 @@ from voxgraft.core.files import (
     atomic_write_folder,
     compute_sha256,
     format_error_reason,
-    free_disk_bytes,
     is_file,
     is_folder,
+    require_disk_space,
     require_output_path,
     write_json,
     write_text,
 )
 from voxgraft.core.results import Line, Table
-from voxgraft.export.card import (
-    ExportDraft,
-    adapter_usage_lines,
-    build_adapter_page,
-    build_export_card,
-    build_export_readme,
-    build_share_readme,
-    graft_usage_lines,
-)
-from voxgraft.export.drop_in import build_drop_in_tokenizer, build_text_package
+from voxgraft.export.drop_in import DropInTokenizer, build_drop_in_tokenizer, build_text_package
 from voxgraft.export.sources import (
     EXPORT_CARD_NAME,
+    EXPORT_FORMAT,
     EXPORT_README_NAME,
     LOADER_NAME,
     TERMS_NAME,
     UNHASHED_FILES,
     ExportSource,
+    LanguageCost,
     ShareTerms,
     collect_language_costs,
     open_export_source,
     resolve_terms,
 )
-from voxgraft.export.weights import write_drop_in_checkpoint, write_grown_checkpoint, write_merged_checkpoint
-from voxgraft.graft.folder import README_NAME as GRAFT_README
-from voxgraft.graft.folder import ROWS_NAME, TEXT_FOLDER, format_graft_readme, load_graft
-from voxgraft.models.base import GROWN, MERGED, Family
+from voxgraft.export.weights import (
+    ExportedCheckpoint,
+    write_drop_in_checkpoint,
+    write_grown_checkpoint,
+    write_merged_checkpoint,
+)
+from voxgraft.graft.folder import (
+    GRAFT_CARD_NAME,
+    README_NAME,
+    ROWS_NAME,
+    TEXT_FOLDER,
+    collect_versions,
+    format_graft_readme,
+    load_graft,
+)
+from voxgraft.models.base import GROWN, MERGED, Family, StockFolder
 from voxgraft.nn.peft import ADAPTER_CONFIG_NAME, ADAPTER_TENSORS_NAME
 
-EXPORT_SLACK_BYTES = 64 << 20
 EMPTY_SHA256 = hashlib.sha256().hexdigest()
 
 
@@ -69,20 +75,21 @@ def link_or_copy_files(base_files: Mapping[str, Path], folder: Path, *, copy: bo
     with progress.progress_task("files of the base", len(pairs)) as advance:
         for source, target in pairs:
             target.parent.mkdir(parents=True, exist_ok=True)
-            linked = not copy and _try_hard_link(source, target)
-            if not linked:
-                _copy_base_file(source, target)
+            linked = False
+            if not copy:
+                # A hard link to the file itself, not to a link that leads there: it stays whole when the base is moved.
+                with contextlib.suppress(OSError):  # another disk, or a file system without links
+                    os.link(os.path.realpath(source), target)
+                    linked = True
+            try:
+                if not linked:
+                    shutil.copyfile(source, target)
+            except OSError as error:
+                found = f"{source.name} cannot be copied: {format_error_reason(error)}"
+                raise FileError("file-unwritable", found, where=target) from None
             done[str(target.relative_to(folder))] = "linked" if linked else "copied"
             advance(1)
     return done
-
-
-def require_export_space(folder: Path, num_bytes: int) -> None:
-    """Refuse before hours of copying what will not fit."""
-    free = free_disk_bytes(folder)
-    if free is not None and free < num_bytes + EXPORT_SLACK_BYTES:
-        found = f"the export needs {num_bytes:,} bytes, {free:,} are free"
-        raise FileError("disk-too-small", found, where=folder)
 
 
 def hash_export_files(folder: Path, known: Mapping[str, str]) -> dict[str, str]:
@@ -108,24 +115,6 @@ def _iterate_files(place: Path) -> Iterator[tuple[Path, str]]:
     for path in sorted(place.rglob("*")):
         if path.is_file():
             yield path, path.relative_to(place).as_posix()
-
-
-def _try_hard_link(source: Path, target: Path) -> bool:
-    """A hard link to the file itself, not to a link that leads there: it stays whole when the base is moved."""
-    try:
-        os.link(os.path.realpath(source), target)
-    except OSError:  # another disk, or a file system without links
-        return False
-    return True
-
-
-def _copy_base_file(source: Path, target: Path) -> None:
-    try:
-        shutil.copyfile(source, target)
-    except OSError as error:
-        raise FileError(
-            "file-unwritable", f"{source.name} cannot be copied: {format_error_reason(error)}", where=target
-        ) from None
 
 
 SHAREABLE_KINDS = ("peft", "graft")
@@ -174,6 +163,24 @@ class ExportResult:
         return [*lines, f"{self.num_bytes / 1e6:,.1f} MB in {self.folder}"]
 
 
+@dataclass(frozen=True)
+class ExportDraft:
+    """An export on its way: what it is made of and what was written."""
+
+    source: ExportSource
+    kind: str
+    terms: ShareTerms
+    folder: StockFolder
+    cost: Sequence[LanguageCost] = ()
+    drop_in: DropInTokenizer | None = None
+    checkpoints: dict[str, ExportedCheckpoint] = field(default_factory=dict)
+    """By folder."""
+    files: dict[str, str] = field(default_factory=dict)
+    """Of the base: linked or copied."""
+    hashes: dict[str, str] = field(default_factory=dict)
+    """SHA-256 of every file that was written, by its place."""
+
+
 def export(settings: ExportSettings) -> ExportResult:
     """Write the export that was asked for."""
     source = open_export_source(settings)
@@ -182,18 +189,33 @@ def export(settings: ExportSettings) -> ExportResult:
         settings = settings.model_copy(update={"to": source.family.name if settings.drop_in else usual})
     assert settings.to is not None
     require_export_kind(source.family, settings.to, drop_in=settings.drop_in)
-    _require_graft_supports_kind(source, settings)
-    output = _resolve_output(source, settings)
+    if settings.to == "peft" and source.adapter is None:
+        found = "the graft has no adapter: it was not trained yet, or its rows alone were"
+        raise GraftError("adapter-missing", found, where=source.graft.folder)
+    if settings.to in SHAREABLE_KINDS and source.merged is not None and source.adapter is None:
+        found = "the last training has changed the body itself, and what it left is no graft"
+        raise GraftError("export-kind", found, expected=f"--to {source.family.name}", where=source.graft.folder)
+    output = settings.output
+    if output is None and source.run is None:
+        raise ConfigError("config-missing", "the folder of the export is not named", expected="--output FOLDER")
+    if output is None:
+        assert source.run is not None
+        output = source.run.export / (f"{settings.to}-drop-in" if settings.drop_in else str(settings.to))
     require_export_folder(
         output, overwrite=settings.overwrite, retry_command=f"{_format_export_command(settings)} --overwrite"
     )
     terms = resolve_terms(settings, source.graft.card.licence or source.family.licence)
-    findings = [*terms.findings(_format_export_command(settings)), *_untrained_findings(source)]
+    findings = terms.findings(_format_export_command(settings))
+    if source.trained_step is None:
+        findings.append(finding("export-untrained", "the graft was not trained yet", where=source.graft.folder))
     if settings.to in SHAREABLE_KINDS:
         card = _write_shareable_folder(source, settings.to, output, terms)
     else:
         made = _write_upstream_export(source, settings, output, terms)
-        card, findings = build_export_card(made), [*findings, *_missing_file_findings(made)]
+        card = build_export_card(made)
+        if missing := made.folder.missing:
+            found = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not in the base folder"
+            findings.append(finding("export-part-missing", found, where=source.files.folder))
     size = sum(path.stat().st_size for path in output.rglob("*") if path.is_file())
     return ExportResult(output, settings.to, source.language, card, size, tuple(findings))
 
@@ -210,24 +232,6 @@ def require_export_kind(family: Family, kind: ExportKind, *, drop_in: bool = Fal
         raise ConfigError("export-kind", found, expected=f"{family.name}, {', '.join(SHAREABLE_KINDS)}")
     if drop_in and not (kind == family.name and family.stock().can_drop_in):
         raise ConfigError("export-kind", f"--drop-in with --to {kind}", expected="--to chatterbox for it")
-
-
-def _require_graft_supports_kind(source: ExportSource, settings: ExportSettings) -> None:
-    """Refuse what cannot be made of this graft, before anything is asked or written."""
-    if settings.to == "peft" and source.adapter is None:
-        found = "the graft has no adapter: it was not trained yet, or its rows alone were"
-        raise GraftError("adapter-missing", found, where=source.graft.folder)
-    if settings.to in SHAREABLE_KINDS and source.merged is not None and source.adapter is None:
-        found = "the last training has changed the body itself, and what it left is no graft"
-        raise GraftError("export-kind", found, expected=f"--to {source.family.name}", where=source.graft.folder)
-
-
-def _resolve_output(source: ExportSource, settings: ExportSettings) -> Path:
-    if settings.output is not None:
-        return settings.output
-    if source.run is None:
-        raise ConfigError("config-missing", "the folder of the export is not named", expected="--output FOLDER")
-    return source.run.export / (f"{settings.to}-drop-in" if settings.drop_in else str(settings.to))
 
 
 def require_export_folder(output: Path, *, overwrite: bool, retry_command: str | None = None) -> None:
@@ -263,25 +267,26 @@ def _write_shareable_folder(source: ExportSource, kind: str, output: Path, terms
     with atomic_write_folder(output) as new:
         if kind == "graft":
             shutil.copytree(source.graft.folder, new, dirs_exist_ok=True)
-            page = build_share_readme(
-                source, terms, format_graft_readme(card, source.language_name, []), graft_usage_lines(output.name)
+            usage = (
+                f"    voxgraft speak TEXT --graft {output.name} --base BASE\n\nBASE is the folder of the base above."
             )
+            page = build_share_readme(source, terms, format_graft_readme(card, source.language_name, []), usage)
         else:
-            _copy_adapter(source, new)
-            page = build_share_readme(source, terms, build_adapter_page(source), adapter_usage_lines(source))
-        write_text(new / GRAFT_README, page, overwrite=True)
+            assert source.adapter is not None  # refused above
+            for name in (ADAPTER_CONFIG_NAME, ADAPTER_TENSORS_NAME):
+                shutil.copyfile(source.adapter / name, new / name)
+            for name in (card.tokenizer, ROWS_NAME):
+                shutil.copyfile(source.graft.folder / name, new / name)
+            usage = (
+                "`PeftModel.from_pretrained(MODEL, FOLDER)`, where MODEL has the base's own module names. The new text "
+                f"rows belong behind row {card.base_pieces - 1:,} of each table."
+            )
+            page = build_share_readme(source, terms, build_adapter_page(source), usage)
+        write_text(new / README_NAME, page, overwrite=True)
         write_json(new / TERMS_NAME, terms.to_json(), overwrite=True)
         if kind == "graft":
             load_graft(new)
     return {"family": card.family, "language": card.language, "base": card.base, "terms": terms.to_json()}
-
-
-def _copy_adapter(source: ExportSource, new: Path) -> None:
-    assert source.adapter is not None
-    for name in (ADAPTER_CONFIG_NAME, ADAPTER_TENSORS_NAME):
-        shutil.copyfile(source.adapter / name, new / name)
-    for name in (source.graft.card.tokenizer, ROWS_NAME):
-        shutil.copyfile(source.graft.folder / name, new / name)
 
 
 def _write_upstream_export(
@@ -294,7 +299,7 @@ def _write_upstream_export(
     made = ExportDraft(source, str(settings.to), terms, folder, collect_language_costs(source), drop_in)
     parts = [""] if drop_in else [one for one in (GROWN, MERGED) if settings.parts in ("both", one)]
     # Twice: rounding, and saving at all, needs the old file and the new one side by side.
-    require_export_space(output, (len(parts) + 1) * source.files.checkpoint.stat().st_size)
+    require_disk_space(output, (len(parts) + 1) * source.files.checkpoint.stat().st_size, "the export")
     with atomic_write_folder(output) as new:
         for part in parts:
             _write_upstream_part(made, settings, new, part)
@@ -355,16 +360,140 @@ def _require_loadable(source: ExportSource, place: Path, names: int) -> None:
             raise ConfigError("base-config", found, where=place)
 
 
-def _untrained_findings(source: ExportSource) -> list[Finding]:
-    if source.trained_step is not None:
-        return []
-    return [finding("export-untrained", "the graft was not trained yet", where=source.graft.folder)]
+def build_export_card(made: ExportDraft) -> dict[str, Any]:
+    """Everything, for machines."""
+    source, card = made.source, made.source.graft.card
+    # Hashes of what was exported, by which it is known whether an export is still that of its run.
+    made_of = {"graft_sha256": compute_sha256(source.graft.folder / GRAFT_CARD_NAME)}
+    if source.merged is not None:
+        made_of["checkpoint_sha256"] = source.merged["checkpoint_sha256"]
+    return {
+        "format": EXPORT_FORMAT,
+        "kind": made.kind,
+        "drop_in": made.drop_in is not None,
+        "family": source.family.name,
+        "program": source.family.stock().title,
+        "language": source.language,
+        "tag": card.tag,
+        "base": card.base,
+        "pieces": card.base_pieces if made.drop_in else source.graft.tokenizer.size,
+        "step": source.trained_step,
+        "made_of": made_of,
+        "checkpoints": {name: written.to_json() for name, written in made.checkpoints.items()},
+        "files": made.hashes,
+        "files_of_the_base": made.files,
+        "missing": list(made.folder.missing),
+        "measured_cost": [cost.to_json() for cost in made.cost],
+        "reused_ids": {str(new): old for new, old in made.drop_in.places.items()} if made.drop_in else None,
+        "terms": made.terms.to_json(),
+        "versions": collect_versions(),
+    }
 
 
-def _missing_file_findings(made: ExportDraft) -> list[Finding]:
-    if not made.folder.missing:
-        return []
-    found = (
-        f"{', '.join(made.folder.missing)} {'is' if len(made.folder.missing) == 1 else 'are'} not in the base folder"
+def build_export_readme(made: ExportDraft) -> str:
+    """The page for people."""
+    source = made.source
+    title = f"# {source.language_name} for {source.family.stock().title}"
+    how = "drop-in" if made.drop_in else "grown and merged"
+    lines = [
+        *_build_front_matter(source, made.terms),
+        title,
+        "",
+        f"Written by voxgraft: {how}. Trained: {_format_training_state(source)}.",
+        "",
+    ]
+    lines += _drop_in_lines(made) if made.drop_in else _checkpoint_lines(made)
+    usage = source.family.stock().usage(source.facts, source.files, drop_in=made.drop_in is not None)
+    lines += ["", "```python", *usage, "```", "", "## What the program reads", "", "| file | what |", "| --- | --- |"]
+    lines += [f"| {name} | {what} |" for name, what in made.folder.read.items()]
+    if made.folder.missing:
+        lines += ["", f"Not in the base folder, and so not here: {', '.join(made.folder.missing)}."]
+    return "\n".join([*lines, "", *made.terms.lines()]) + "\n"
+
+
+def build_share_readme(source: ExportSource, terms: ShareTerms, body: str, usage: str) -> str:
+    """The page of a graft or an adapter: what it says of itself, how it is used, and its terms."""
+    lines = [*_build_front_matter(source, terms), body.rstrip(), "", "## Use", "", usage, "", *terms.lines()]
+    return "\n".join(lines) + "\n"
+
+
+def build_adapter_page(source: ExportSource) -> str:
+    """What stands in the folder of an adapter."""
+    card = source.graft.card
+    return "\n".join(
+        [
+            f"# {source.language_name} for {source.family.name}: a PEFT adapter",
+            "",
+            f"Trained on {card.base['checkpoint']} (sha256 {card.base['checkpoint_sha256']}): "
+            f"{_format_training_state(source)}.",
+            "",
+            "| file | what |",
+            "| --- | --- |",
+            "| adapter_config.json, adapter_model.safetensors | the adapter, as PEFT reads it |",
+            f"| {card.tokenizer} | the base's tokenizer with the new pieces appended |",
+            f"| {ROWS_NAME} | the new rows of each text table, float32 |",
+        ]
     )
-    return [finding("export-part-missing", found, where=made.source.files.folder)]
+
+
+def _build_front_matter(source: ExportSource, terms: ShareTerms) -> list[str]:
+    """What model hubs read: language, kind, licence."""
+    return [
+        "---",
+        f"language: [{source.language}]",
+        "tags: [voxgraft, text-to-speech]",
+        f"library_name: {source.family.name}",
+        "license: other",
+        f"license_name: {'stated-below' if not terms.missing_flags else 'not-stated'}",
+        "---",
+        "",
+    ]
+
+
+def _format_training_state(source: ExportSource) -> str:
+    step = source.trained_step
+    return "**not yet: its rows are the first ones, and it speaks no word**" if step is None else f"step {step:,}"
+
+
+def _checkpoint_lines(made: ExportDraft) -> list[str]:
+    about = {
+        GROWN: "the base with more text rows: old languages are spoken by the base's own weights",
+        MERGED: f"the same with {made.source.language_name} in its body: for the new language",
+    }
+    lines = ["| folder | what | names and shapes | the same as the base | numbers |", "| --- | --- | --- | --- | --- |"]
+    for name, one in made.checkpoints.items():
+        counts = f"{one.names} of {one.expected}"
+        lines.append(f"| {name}/ | {about[name]} | {counts} | {one.kept_and_changed} | {one.dtype}, {one.precision} |")
+    if MERGED in made.checkpoints:
+        lines += ["", "## What the merged one costs the old languages", "", *_cost_lines(made)]
+    return lines
+
+
+def _cost_lines(made: ExportDraft) -> list[str]:
+    if not made.cost:
+        return [
+            "Not measured. The merged weights are for the new language; speak the others with grown/. To measure:",
+            "",
+            f"    voxgraft evaluate {MERGED} --base BASE --language {made.source.language} --output FOLDER",
+        ]
+    lines = ["| language | measure | before | after | measured by |", "| --- | --- | --- | --- | --- |"]
+    for one in made.cost:
+        before = "" if one.before is None else f"{one.before:.4f}"
+        lines.append(f"| {one.language} | {one.measure} | {before} | {one.after:.4f} | {one.source} |")
+    return lines
+
+
+def _drop_in_lines(made: ExportDraft) -> list[str]:
+    drop_in = made.drop_in
+    assert drop_in is not None
+    (one,), name = made.checkpoints.values(), made.source.language_name
+    return [
+        f"A folder of the base's own size for {name} **alone**: {len(drop_in.places):,} ids that it never uses carry "
+        f"its pieces, so that {made.source.family.stock().title} loads it as it is. Languages whose ids were taken "
+        "are gone here; speak them with the base itself.",
+        "",
+        f"- {one.names} of {one.expected} names and shapes; {one.kept_and_changed}; {one.dtype}, {one.precision}.",
+        f"- {drop_in.num_proven_sentences:,} sentences of {name} are spelled as before, id for id.",
+        "- The package's alignment analyzer stays on at this size. It watches heads that were found for the old "
+        "languages; if speech ends too early or too late, take the export with load.py, where it is off.",
+    ]

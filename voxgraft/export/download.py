@@ -1,4 +1,7 @@
-"""Published bases: which files each has, from where, and how they come into one folder."""
+"""The verb `download`: published bases, which files each has and from where, and fetching them into one folder.
+
+Every file is verified by the hub's own hash before it gets its name; an interrupted download is continued.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import os
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +24,7 @@ from voxgraft.core.files import (
     is_file,
     is_folder,
     read_bytes,
+    require_disk_space,
     write_json,
 )
 from voxgraft.core.results import Line, Table, style_line
@@ -33,13 +38,18 @@ class PublishedFile:
 
     repository: str
     name: str
-    place: str
     what: str
     about_bytes: int
+    prefix: str = ""
+    """Folder in the base folder, with its slash."""
     needed: bool = True
     """Others are fetched with --optional only."""
     is_folder: bool = False
     """All files of the repository below that name."""
+
+    @property
+    def place(self) -> str:
+        return self.prefix + self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,35 +62,23 @@ class PublishedBase:
     files: tuple[PublishedFile, ...]
 
 
-_CHATTERBOX_REPOSITORY, _INDEXTTS2_REPOSITORY = "ResembleAI/chatterbox", "IndexTeam/IndexTTS-2"
-
-
-def _file_with_same_name(
-    repository: str, name: str, what: str, about_bytes: int, *, needed: bool = True
-) -> PublishedFile:
-    return PublishedFile(repository, name, name, what, about_bytes, needed)
-
-
+_chatterbox = partial(PublishedFile, "ResembleAI/chatterbox")
+_indextts2 = partial(PublishedFile, "IndexTeam/IndexTTS-2")
+_w2v_bert = partial(PublishedFile, "facebook/w2v-bert-2.0", prefix="w2v-bert-2.0/")
+_bigvgan = partial(PublishedFile, "nvidia/bigvgan_v2_22khz_80band_256x", prefix="bigvgan_v2_22khz_80band_256x/")
+# Sizes are in bytes, for planning without a network; the hub's own listing decides.
 PUBLISHED_BASES = {
     "chatterbox-multilingual": PublishedBase(
         "Chatterbox multilingual (v2), 23 languages",
         "chatterbox",
         "MIT, (c) Resemble AI",
         (
-            _file_with_same_name(
-                _CHATTERBOX_REPOSITORY, "t3_mtl23ls_v2.safetensors", "T3, the language model", 2_143_989_752
-            ),
-            _file_with_same_name(
-                _CHATTERBOX_REPOSITORY, "grapheme_mtl_merged_expanded_v1.json", "text tokenizer", 69_989
-            ),
-            _file_with_same_name(_CHATTERBOX_REPOSITORY, "ve.pt", "voice encoder: preparing and speaking", 5_698_626),
-            _file_with_same_name(
-                _CHATTERBOX_REPOSITORY, "s3gen.pt", "S3Gen: codes for preparing, sound for speaking", 1_057_165_844
-            ),
-            _file_with_same_name(_CHATTERBOX_REPOSITORY, "conds.pt", "built-in voice", 107_374),
-            _file_with_same_name(
-                _CHATTERBOX_REPOSITORY, "Cangjie5_TC.json", "Cangjie codes, for spelling Chinese", 1_920_163
-            ),
+            _chatterbox("t3_mtl23ls_v2.safetensors", "T3, the language model", 2_143_989_752),
+            _chatterbox("grapheme_mtl_merged_expanded_v1.json", "text tokenizer", 69_989),
+            _chatterbox("ve.pt", "voice encoder: preparing and speaking", 5_698_626),
+            _chatterbox("s3gen.pt", "S3Gen: codes for preparing, sound for speaking", 1_057_165_844),
+            _chatterbox("conds.pt", "built-in voice", 107_374),
+            _chatterbox("Cangjie5_TC.json", "Cangjie codes, for spelling Chinese", 1_920_163),
         ),
     ),
     "chatterbox-english": PublishedBase(
@@ -88,18 +86,11 @@ PUBLISHED_BASES = {
         "chatterbox",
         "MIT, (c) Resemble AI",
         (
-            _file_with_same_name(_CHATTERBOX_REPOSITORY, "t3_cfg.safetensors", "T3, the language model", 2_129_653_744),
-            _file_with_same_name(_CHATTERBOX_REPOSITORY, "tokenizer.json", "text tokenizer", 25_470),
-            _file_with_same_name(
-                _CHATTERBOX_REPOSITORY, "ve.safetensors", "voice encoder: preparing and speaking", 5_695_784
-            ),
-            _file_with_same_name(
-                _CHATTERBOX_REPOSITORY,
-                "s3gen.safetensors",
-                "S3Gen: codes for preparing, sound for speaking",
-                1_056_484_620,
-            ),
-            _file_with_same_name(_CHATTERBOX_REPOSITORY, "conds.pt", "built-in voice", 107_374),
+            _chatterbox("t3_cfg.safetensors", "T3, the language model", 2_129_653_744),
+            _chatterbox("tokenizer.json", "text tokenizer", 25_470),
+            _chatterbox("ve.safetensors", "voice encoder: preparing and speaking", 5_695_784),
+            _chatterbox("s3gen.safetensors", "S3Gen: codes for preparing, sound for speaking", 1_056_484_620),
+            _chatterbox("conds.pt", "built-in voice", 107_374),
         ),
     ),
     "indextts2": PublishedBase(
@@ -107,84 +98,40 @@ PUBLISHED_BASES = {
         "indextts2",
         "bilibili Model Use License Agreement; parts of others have licences of their own, on their pages",
         (
-            _file_with_same_name(_INDEXTTS2_REPOSITORY, "config.yaml", "sizes and file names", 3_000),
-            _file_with_same_name(_INDEXTTS2_REPOSITORY, "gpt.pth", "the GPT, the language model", 3_484_663_079),
-            _file_with_same_name(_INDEXTTS2_REPOSITORY, "bpe.model", "text tokenizer", 475_997),
-            _file_with_same_name(
-                _INDEXTTS2_REPOSITORY,
-                "wav2vec2bert_stats.pt",
-                "mean and variance of the speech features: preparing",
-                9_343,
-            ),
-            PublishedFile(
-                "facebook/w2v-bert-2.0",
-                "model.safetensors",
-                "w2v-bert-2.0/model.safetensors",
-                "w2v-bert: from a recording to features, for preparing",
-                2_322_063_736,
-            ),
-            PublishedFile("facebook/w2v-bert-2.0", "config.json", "w2v-bert-2.0/config.json", "its sizes", 1_874),
-            PublishedFile(
-                "facebook/w2v-bert-2.0",
-                "preprocessor_config.json",
-                "w2v-bert-2.0/preprocessor_config.json",
-                "its front end",
-                275,
-            ),
+            _indextts2("config.yaml", "sizes and file names", 3_000),
+            _indextts2("gpt.pth", "the GPT, the language model", 3_484_663_079),
+            _indextts2("bpe.model", "text tokenizer", 475_997),
+            _indextts2("wav2vec2bert_stats.pt", "mean and variance of the speech features: preparing", 9_343),
+            _w2v_bert("model.safetensors", "w2v-bert: from a recording to features, for preparing", 2_322_063_736),
+            _w2v_bert("config.json", "its sizes", 1_874),
+            _w2v_bert("preprocessor_config.json", "its front end", 275),
             PublishedFile(
                 "amphion/MaskGCT",
-                "semantic_codec/model.safetensors",
                 "semantic_codec/model.safetensors",
                 "semantic codec: from features to codes, for preparing",
                 177_183_712,
             ),
-            _file_with_same_name(
-                _INDEXTTS2_REPOSITORY, "s2mel.pth", "from codes to a spectrogram: speaking", 1_202_198_223
+            _indextts2("s2mel.pth", "from codes to a spectrogram: speaking", 1_202_198_223),
+            _indextts2("feat1.pt", "voices behind the emotion vectors: speaking", 57_170),
+            _indextts2("feat2.pt", "emotion vectors: speaking", 374_866),
+            PublishedFile("funasr/campplus", "campplus_cn_common.bin", "the speaker's style: speaking", 28_036_335),
+            _bigvgan(
+                "bigvgan_generator.pt", "vocoder: from the spectrogram to the waveform, for speaking", 449_228_171
             ),
-            _file_with_same_name(
-                _INDEXTTS2_REPOSITORY, "feat1.pt", "voices behind the emotion vectors: speaking", 57_170
-            ),
-            _file_with_same_name(_INDEXTTS2_REPOSITORY, "feat2.pt", "emotion vectors: speaking", 374_866),
-            PublishedFile(
-                "funasr/campplus",
-                "campplus_cn_common.bin",
-                "campplus_cn_common.bin",
-                "the speaker's style: speaking",
-                28_036_335,
-            ),
-            PublishedFile(
-                "nvidia/bigvgan_v2_22khz_80band_256x",
-                "bigvgan_generator.pt",
-                "bigvgan_v2_22khz_80band_256x/bigvgan_generator.pt",
-                "vocoder: from the spectrogram to the waveform, for speaking",
-                449_228_171,
-            ),
-            PublishedFile(
-                "nvidia/bigvgan_v2_22khz_80band_256x",
-                "config.json",
-                "bigvgan_v2_22khz_80band_256x/config.json",
-                "its sizes",
-                1_405,
-            ),
-            PublishedFile(
-                _INDEXTTS2_REPOSITORY,
-                "qwen0.6bemo4-merge/",
-                "qwen0.6bemo4-merge/",
-                "emotion from a text: speaking",
-                1_204_000_000,
-                needed=False,
-                is_folder=True,
+            _bigvgan("config.json", "its sizes", 1_405),
+            _indextts2(
+                "qwen0.6bemo4-merge/", "emotion from a text: speaking", 1_204_000_000, needed=False, is_folder=True
             ),
         ),
     ),
 }
 
 
+# In the base folder while files are fetched; what is in it is gone on with.
 PARTIAL_FOLDER_NAME = ".download"
-"""In the base folder while files are fetched; what is in it is gone on with."""
 DOWNLOAD_SLACK_BYTES = 256 << 20
+# A hub keeps no file of that size in git itself.
 MAX_GIT_FILE_BYTES = 256 << 20
-"""A hub keeps no file of that size in git itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,12 +149,14 @@ class DownloadItem:
 
 
 def plan_download_offline(base: PublishedBase, folder: Path, *, optional: bool) -> list[DownloadItem]:
-    """The list by heart, without a network: sizes are about right."""
-    chosen = [file for file in base.files if file.needed or optional]
-    return [
-        DownloadItem(file, file.name, file.place, file.about_bytes, there=_is_present(folder / file.place))
-        for file in chosen
-    ]
+    """The built-in list, without a network: sizes are about right."""
+    items = []
+    for file in base.files:
+        if file.needed or optional:
+            path = folder / file.place
+            there = is_file(path) or (is_folder(path) and any(path.iterdir()))
+            items.append(DownloadItem(file, file.name, file.place, file.about_bytes, there=there))
+    return items
 
 
 def list_published_files(base: PublishedBase, folder: Path, *, optional: bool) -> list[DownloadItem]:
@@ -223,7 +172,8 @@ def download_missing_files(wanted: Iterable[DownloadItem], folder: Path) -> dict
     """Fetch what is not there; SHA-256 by place, of all of them."""
     wanted = list(wanted)
     missing = [one for one in wanted if not one.there]
-    _require_download_space(folder, sum(one.num_bytes for one in missing))
+    total = sum(one.num_bytes for one in missing)
+    require_disk_space(folder, total, "the download", slack=DOWNLOAD_SLACK_BYTES)
     hashes: dict[str, str] = {}
     with progress.progress_task("fetching", sum(one.num_bytes for one in missing)) as advance:
         for one in wanted:
@@ -272,28 +222,13 @@ def _verify_hash(one: DownloadItem, path: Path) -> str:
     actual = compute_sha256(path)
     stated, found = one.sha256, actual
     if stated is None and one.git_id is not None:
-        stated, found = one.git_id, _compute_git_id(path)
+        data = read_bytes(path, MAX_GIT_FILE_BYTES)  # git's name for a file of these bytes
+        stated, found = one.git_id, hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
     if stated is not None and found != stated:
         kind = "sha256" if one.sha256 else "git id"
         expected = f"{stated[:12]}, as {one.file.repository} has it"
         raise FileError("download-hash", f"{one.place} has {kind} {found[:12]}", expected=expected, where=path)
     return actual
-
-
-def _compute_git_id(path: Path) -> str:
-    """What git calls a file of these bytes."""
-    data = read_bytes(path, MAX_GIT_FILE_BYTES)
-    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
-
-
-def _require_download_space(folder: Path, num_bytes: int) -> None:
-    free = free_disk_bytes(folder)
-    if free is not None and free < num_bytes + DOWNLOAD_SLACK_BYTES:
-        raise FileError("disk-too-small", f"{num_bytes:,} bytes are to come, {free:,} are free", where=folder)
-
-
-def _is_present(path: Path) -> bool:
-    return is_file(path) or (is_folder(path) and any(path.iterdir()))
 
 
 DOWNLOAD_CARD_NAME = "download.json"

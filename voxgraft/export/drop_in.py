@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from voxgraft.core import progress
 from voxgraft.core.errors import GraftError
@@ -26,14 +25,18 @@ from voxgraft.tokenizers import parse_tokenizer
 from voxgraft.tokenizers.base import Tokenizer, read_texts
 from voxgraft.tokenizers.formats import BpeJsonTokenizer
 
-_PLACEHOLDER_TOKEN = re.compile(r"\[PLACEHOLDER\d*\]")
-_CANGJIE_TOKEN = re.compile(r"\[cj_.\]")
-_LANGUAGE_TAG = re.compile(r"\[[a-z]{2,3}\]")
+# Added tokens by rank: placeholders first, then keys of Chinese characters, tags of other languages last. Tokens for
+# sounds are kept.
+_REUSABLE_TOKENS = {
+    0: re.compile(r"\[PLACEHOLDER\d*\]"),
+    2: re.compile(r"\[cj_.\]"),
+    4: re.compile(r"\[[a-z]{2,3}\]"),
+}
 _TYPED_TAG = re.compile(r"\[[a-z]{2,3}(?:-[a-z0-9]+)*\]")
+# Latin words stand in every language's texts.
 KEPT_SCRIPTS = ("Latin", "Common", "Inherited")
-"""Latin words stand in every language's texts."""
+# A script with this share of a language's letters is one of its own.
 OWN_SCRIPT_SHARE = 0.02
-"""A script with this share of a language's letters is one of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,17 +108,14 @@ def _find_reusable_ids(base: BpeJsonTokenizer, source: ExportSource, sentences: 
     for at, piece in enumerate(base.pieces):
         if piece is None or at in fixed:
             continue
-        kind = _added_token_rank(piece) if at in base.control_ids else _piece_rank(piece, own, front)
+        if at in base.control_ids:
+            kind = next((rank for rank, pattern in _REUSABLE_TOKENS.items() if pattern.fullmatch(piece)), None)
+        else:
+            kind = _piece_rank(piece, own, front)
         if kind is not None:
             by_kind.setdefault(kind, []).append(at)
     for kind in sorted(by_kind):
         yield from by_kind[kind]
-
-
-def _added_token_rank(piece: str) -> int | None:
-    """Placeholders first, then keys of Chinese characters, tags of other languages last; sounds are kept."""
-    kinds = {0: _PLACEHOLDER_TOKEN, 2: _CANGJIE_TOKEN, 4: _LANGUAGE_TAG}
-    return next((kind for kind, pattern in kinds.items() if pattern.fullmatch(piece)), None)
 
 
 def _piece_rank(piece: str, own: set[str], front: TextFrontend) -> int | None:
@@ -133,7 +133,8 @@ def _build_tokenizer_json(base: BpeJsonTokenizer, grown: Tokenizer, places: dict
     gone = {base.pieces[one] for one in places.values()}
     model = document["model"]
     # No merge of a piece that is gone could ever act in a text of the language.
-    model["merges"] = [merge for merge in model["merges"] if gone.isdisjoint(_merge_parts(merge))]
+    pairs = [(merge, merge.split(" ") if isinstance(merge, str) else merge) for merge in model["merges"]]
+    model["merges"] = [merge for merge, (left, right) in pairs if gone.isdisjoint((left, right, left + right))]
     vocab = {piece: places.get(at, at) for piece, at in model["vocab"].items() if piece not in gone}
     model["vocab"] = dict(sorted(vocab.items(), key=lambda item: item[1]))
     added = [
@@ -143,11 +144,6 @@ def _build_tokenizer_json(base: BpeJsonTokenizer, grown: Tokenizer, places: dict
     ]
     document["added_tokens"] = sorted(added, key=lambda token: int(token["id"]))
     return (json.dumps(document, ensure_ascii=False, indent=2) + "\n").encode("utf-8")
-
-
-def _merge_parts(merge: Any) -> tuple[str, ...]:
-    left, right = merge.split(" ") if isinstance(merge, str) else merge
-    return left, right, left + right
 
 
 def _prove_encoding(
@@ -172,8 +168,8 @@ def _prove_encoding(
 
 
 TEXT_PACKAGE = "voxgraft.text.normalize"
+# What `rules` needs, and it itself.
 TEXT_PACKAGE_MODULES = ("amharic", "base", "ethiopic", "generic", "reader", "rules", "tigrinya")
-"""What `rules` needs, and it itself."""
 _INIT_TEMPLATE = '''"""How text was normalised in training, for use without voxgraft. Part of voxgraft, Apache-2.0.
 
     from voxgraft_text import prepared
@@ -205,8 +201,15 @@ def build_text_package(rules: TextRules, body: str, modules: Mapping[str, str]) 
     imports = [f"from .{name} import *" for name in modules] + ["from .rules import TextRules"]
     needs = " and `num2words`" if rules.numbers else ""
     folder = resources.files(TEXT_PACKAGE)
-    sources = {name: folder.joinpath(f"{name}.py").read_text(encoding="utf-8") for name in TEXT_PACKAGE_MODULES}
-    files = {f"{name}.py": _make_imports_relative(source) for name, source in sources.items()}
+    files: dict[str, str] = {}
+    for name in TEXT_PACKAGE_MODULES:  # the export must not need voxgraft: all imports become relative
+        source = folder.joinpath(f"{name}.py").read_text(encoding="utf-8")
+        source = source.replace(f"from {TEXT_PACKAGE}.", "from .").replace(
+            f"from {TEXT_PACKAGE} import", "from . import"
+        )
+        assert f"import {TEXT_PACKAGE}" not in source
+        assert "from voxgraft" not in source
+        files[f"{name}.py"] = source
     files |= {f"{name}.py": source for name, source in modules.items()}
     start = _INIT_TEMPLATE.format(
         imports="\n".join(sorted(imports)), rules_name=TEXT_RULES_NAME, body=body, needs=needs
@@ -214,10 +217,3 @@ def build_text_package(rules: TextRules, body: str, modules: Mapping[str, str]) 
     files["__init__.py"] = start
     files[TEXT_RULES_NAME] = json.dumps(rules.to_json(), ensure_ascii=False, indent=2) + "\n"
     return {f"{TEXT_FOLDER}/{name}": text for name, text in files.items()}
-
-
-def _make_imports_relative(source: str) -> str:
-    made = source.replace(f"from {TEXT_PACKAGE}.", "from .").replace(f"from {TEXT_PACKAGE} import", "from . import")
-    assert f"import {TEXT_PACKAGE}" not in made
-    assert "from voxgraft" not in made
-    return made

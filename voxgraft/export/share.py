@@ -1,15 +1,19 @@
-"""Grafts and exports on their way to other people: zip files, hub repositories, and what may be in them."""
+"""The verbs `push` and `pull`: grafts and exports as zip files or hub repositories, and what may be in them.
+
+What comes from outside is untrusted: names, links, sizes and hashes are checked before anything is kept.
+"""
 
 from __future__ import annotations
 
 import glob
 import re
+import shutil
 import stat
 import struct
 import unicodedata
 import zipfile
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -36,18 +40,16 @@ from voxgraft.core.files import (
 from voxgraft.core.results import Line, format_names
 from voxgraft.core.run import RUN_FILE
 from voxgraft.export.command import EMPTY_SHA256
-from voxgraft.export.sources import EXPORT_CARD_NAME as EXPORT_CARD
-from voxgraft.export.sources import EXPORT_FORMAT, TERMS_NAME, UNHASHED_FILES, ShareTerms, read_terms
-from voxgraft.graft.folder import ADAPTER_NAME, README_NAME, ROWS_NAME, load_graft
-from voxgraft.graft.folder import GRAFT_CARD_NAME as GRAFT_CARD
+from voxgraft.export.sources import EXPORT_CARD_NAME, EXPORT_FORMAT, TERMS_NAME, UNHASHED_FILES, ShareTerms, read_terms
+from voxgraft.graft.folder import ADAPTER_NAME, GRAFT_CARD_NAME, README_NAME, ROWS_NAME, load_graft
 from voxgraft.models import family_names
 
 ADAPTER_CARD = "adapter_config.json"
+# What `voxgraft export --to peft` writes.
 ADAPTER_FILES = (ADAPTER_CARD, "adapter_model.safetensors", ROWS_NAME, "tokenizer.json", "bpe.model")
-"""What `voxgraft export --to peft` writes."""
 TOKENIZER_ENDINGS = (".json", ".model")
+# Text for people, and what a hub adds by itself.
 DOCUMENT_NAMES = (README_NAME, TERMS_NAME, "LICENSE", "LICENSE.md", "LICENSE.txt", "NOTICE", ".gitattributes")
-"""Text for people, and what a hub adds by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +76,19 @@ def inspect_shared_folder(folder: Path) -> SharedFolder:
     files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
     size = sum(path.stat().st_size for path in files.values())
     terms = read_terms(folder)
-    if is_file(folder / GRAFT_CARD):
+    if is_file(folder / GRAFT_CARD_NAME):
         card = load_graft(folder).card
         base = f"{card.base.get('checkpoint')} with sha256 {str(card.base.get('checkpoint_sha256'))[:12]}"
         odd = [name for name in card.adapter or () if name not in ADAPTER_FILES]
         odd += [card.tokenizer] if Path(card.tokenizer).suffix not in TOKENIZER_ENDINGS else []
         if odd:
-            found = f"{GRAFT_CARD} names {odd[0]!r:.80}, which no graft has"
+            found = f"{GRAFT_CARD_NAME} names {odd[0]!r:.80}, which no graft has"
             raise GraftError("share-broken", found, expected=", ".join(ADAPTER_FILES), where=folder)
-        named = {GRAFT_CARD, ROWS_NAME, card.tokenizer, *(f"{ADAPTER_NAME}/{name}" for name in card.adapter or ())}
+        named = {GRAFT_CARD_NAME, ROWS_NAME, card.tokenizer, *(f"{ADAPTER_NAME}/{name}" for name in card.adapter or ())}
         others = _unlisted_files(files, named)
         size -= sum(files[name].stat().st_size for name in others)
         return SharedFolder("graft", card.language, card.family, terms, size, base, others=others)
-    if is_file(folder / EXPORT_CARD):
+    if is_file(folder / EXPORT_CARD_NAME):
         language, family = _verify_export(folder)
         programs = tuple(path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*.py")))
         return SharedFolder("export", language, family, terms, size, programs=programs)
@@ -97,7 +99,7 @@ def inspect_shared_folder(folder: Path) -> SharedFolder:
         others = _unlisted_files(files, ADAPTER_FILES)
         size -= sum(files[name].stat().st_size for name in others)
         return SharedFolder("adapter", "", "", terms, size, others=others)
-    found = f"{folder.name} holds neither {GRAFT_CARD} nor {EXPORT_CARD}"
+    found = f"{folder.name} holds neither {GRAFT_CARD_NAME} nor {EXPORT_CARD_NAME}"
     raise GraftError("share-nothing", found, expected="a graft, or what `voxgraft export` wrote", where=folder)
 
 
@@ -108,54 +110,51 @@ def _unlisted_files(files: Iterable[str], named: Collection[str]) -> tuple[str, 
 
 def _verify_export(folder: Path) -> tuple[str, str]:
     """Language and family of an export whose files are exactly those that its card names, byte for byte."""
-    card = read_json(folder / EXPORT_CARD)
+    card = read_json(folder / EXPORT_CARD_NAME)
     if not isinstance(card, dict) or card.get("format") != EXPORT_FORMAT:
-        raise GraftError("share-broken", f"{EXPORT_CARD} has no format {EXPORT_FORMAT!r}", where=folder)
+        raise GraftError("share-broken", f"{EXPORT_CARD_NAME} has no format {EXPORT_FORMAT!r}", where=folder)
     files, language, family = card.get("files"), card.get("language"), card.get("family")
     if not isinstance(language, str) or not re.fullmatch(LANGUAGE_PATTERN, language) or family not in family_names():
-        found = f"{EXPORT_CARD} names the language {language!r:.40} and the family {family!r:.40}"
+        found = f"{EXPORT_CARD_NAME} names the language {language!r:.40} and the family {family!r:.40}"
         raise GraftError("share-broken", found, where=folder)
     if not isinstance(files, dict) or not files or not all(isinstance(digest, str) for digest in files.values()):
-        raise GraftError("share-broken", f"{EXPORT_CARD} has no hashes of the files", where=folder)
+        raise GraftError("share-broken", f"{EXPORT_CARD_NAME} has no hashes of the files", where=folder)
     there = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
     for name in sorted({*files, *there}.difference(UNHASHED_FILES)):
-        _require_same_hash(name, files.get(name), there.get(name), folder)
-    if not _checkpoint_paths(card) <= files.keys():
-        raise GraftError("share-broken", f"{EXPORT_CARD} names no checkpoint with a hash", where=folder)
+        digest, path = files.get(name), there.get(name)
+        if path is None:
+            raise GraftError("share-broken", f"{name!r:.80} is not there", where=folder)
+        if digest is None:
+            found = f"{name!r:.80} is there, and {EXPORT_CARD_NAME} does not name it"
+            raise GraftError("share-broken", found, where=folder)
+        actual = compute_sha256(path) if path.stat().st_size else EMPTY_SHA256
+        if actual != digest:
+            expected = f"{digest[:12]}, as {EXPORT_CARD_NAME} says"
+            raise GraftError("share-broken", f"{name!r:.80} has sha256 {actual[:12]}", expected=expected, where=folder)
+    parts = card.get("checkpoints")
+    names = (
+        {part: one.get("file") if isinstance(one, dict) else None for part, one in parts.items()}
+        if isinstance(parts, dict)
+        else {}
+    )
+    checkpoints = {str(name) if card.get("drop_in") else f"{part}/{name}" for part, name in names.items()}
+    if not checkpoints or not checkpoints <= files.keys():
+        raise GraftError("share-broken", f"{EXPORT_CARD_NAME} names no checkpoint with a hash", where=folder)
     return language, str(family)
 
 
-def _require_same_hash(name: str, digest: str | None, path: Path | None, folder: Path) -> None:
-    if path is None:
-        raise GraftError("share-broken", f"{name!r:.80} is not there", where=folder)
-    if digest is None:
-        raise GraftError("share-broken", f"{name!r:.80} is there, and {EXPORT_CARD} does not name it", where=folder)
-    actual = compute_sha256(path) if path.stat().st_size else EMPTY_SHA256
-    if actual != digest:
-        expected = f"{digest[:12]}, as {EXPORT_CARD} says"
-        raise GraftError("share-broken", f"{name!r:.80} has sha256 {actual[:12]}", expected=expected, where=folder)
-
-
-def _checkpoint_paths(card: dict[str, Any]) -> set[str]:
-    """Places of the checkpoints that a card names; a place that no file has where it names none."""
-    parts = card.get("checkpoints")
-    if not isinstance(parts, dict) or not parts:
-        return {""}
-    names = {part: one.get("file") if isinstance(one, dict) else None for part, one in parts.items()}
-    return {str(name) if card.get("drop_in") else f"{part}/{name}" for part, name in names.items()}
-
-
+# The first that a zip file can name: what is packed tells nothing of when.
 ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
-"""The first that a zip file can name: what is packed tells nothing of when."""
+# Files of numbers, which do not get smaller.
 UNCOMPRESSED_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".npy", ".zip")
-"""Files of numbers, which do not get smaller."""
 MAX_UNPACKED_BYTES = 64 << 30
 MAX_ZIP_FILES = 20_000
+# A text of a thousand equal letters shrinks to a hundredth; a bomb to a thousandth.
 MAX_COMPRESSION_RATIO = 200
-"""A text of a thousand equal letters shrinks to a hundredth; a bomb to a thousandth."""
 UNIX_SYSTEM, ENCRYPTED_FLAG = 3, 1
+# What `pack` writes: no other way of packing is read.
 COMPRESSION_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-"""What `pack` writes: no other way of packing is read."""
+# What the standard library says to a damaged file. Errors of our own disk have become ours before.
 ZIP_DAMAGE_ERRORS = (
     zipfile.BadZipFile,
     zlib.error,
@@ -167,7 +166,6 @@ ZIP_DAMAGE_ERRORS = (
     ValueError,
     OSError,
 )
-"""What the standard library says to a damaged file. Errors of our own disk have become ours before."""
 
 
 def pack_zip(folder: Path, path: Path, *, overwrite: bool = False, leave_out: Collection[str] = ()) -> int:
@@ -255,7 +253,6 @@ def _zip_error(path: Path, found: str) -> FileError:
     return FileError("zip-broken", f"{path.name}: {found}", where=path)
 
 
-HUB_PREFIX = "hub:"
 _REPOSITORY = re.compile(r"(?:hub:)?([A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})")
 
 
@@ -308,8 +305,6 @@ def download_from_hub(repository: str, folder: Path, revision: str | None) -> No
         hub.snapshot_download(parse_hub_repository(repository), revision=revision, local_dir=folder)
     cache = folder / ".cache"
     if cache.is_dir():
-        import shutil
-
         shutil.rmtree(cache)
 
 
@@ -415,8 +410,7 @@ def push(settings: PushSettings) -> ShareResult:
         pack_zip(settings.folder, Path(to), overwrite=settings.overwrite, leave_out=found.others)
         return ShareResult(found, to, True, (*findings, *others))
     if findings:
-        told = findings[0]
-        raise GraftError("push-terms", told.found, where=settings.folder)
+        raise GraftError("push-terms", findings[0].found, where=settings.folder)
     place = upload_to_hub(settings.folder, to, private=settings.private, leave_out=found.others)
     return ShareResult(found, place, True, others)
 
@@ -437,33 +431,35 @@ def pull(settings: PullSettings) -> ShareResult:
             unpack_zip(Path(source), inside)
         else:
             download_from_hub(source, inside, settings.revision)
-        _require_plain_files(inside)
+        require_plain_files(inside)
         found = inspect_shared_folder(inside)
-        _require_no_run_file(inside)
-        _remove_unlisted_files(inside, found.others)
+        for path in inside.rglob("*"):
+            # The settings of a run can name programs and files of this machine; nobody else's are followed here.
+            if path.name.lower() == RUN_FILE:
+                named = f"{path.relative_to(inside)} is no part of a graft or an export"
+                raise GraftError("share-broken", named, expected="no settings of a run")
+        for name in found.others:
+            (inside / name).unlink()
+        for path in sorted((path for path in inside.rglob("*") if path.is_dir()), reverse=True):
+            if not any(path.iterdir()):
+                path.rmdir()
         for path in list(inside.iterdir()):
             path.rename(new / path.name)
         inside.rmdir()
-    findings = [*(found.terms.findings() if found.terms else ()), *_program_findings(found, folder)]
+    findings = found.terms.findings() if found.terms else []
+    if found.programs:  # hashes show damage on the way, and nothing of whoever wrote both the file and the card
+        named = format_names(found.programs, MAX_FILES_NAMED)
+        findings.append(finding("share-program", f"programs are among the files: {named}", where=folder))
     findings += _unlisted_file_findings(found, folder, "are no part of it and were not kept")
     return ShareResult(found, str(folder), False, tuple(findings))
 
 
-def _require_plain_files(inside: Path) -> None:
+def require_plain_files(folder: Path) -> None:
     """A link in what came from outside can lead anywhere on this machine."""
-    for path in inside.rglob("*"):
+    for path in folder.rglob("*"):
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
-            found = f"{path.relative_to(inside).as_posix()!r:.80} is a link or a device"
+            found = f"{path.relative_to(folder).as_posix()!r:.80} is a link or a device"
             raise GraftError("share-broken", found, expected="files and folders alone")
-
-
-def _remove_unlisted_files(inside: Path, names: Sequence[str]) -> None:
-    """Remove files that the card does not name, and folders that are empty then."""
-    for name in names:
-        (inside / name).unlink()
-    for path in sorted((path for path in inside.rglob("*") if path.is_dir()), reverse=True):
-        if not any(path.iterdir()):
-            path.rmdir()
 
 
 def _unlisted_file_findings(found: SharedFolder, folder: Path, what: str) -> list[Finding]:
@@ -471,19 +467,3 @@ def _unlisted_file_findings(found: SharedFolder, folder: Path, what: str) -> lis
         return []
     named = format_names([f"{name!r:.80}" for name in found.others], MAX_FILES_NAMED)
     return [finding("share-other-files", f"{len(found.others):,} files {what}: {named}", where=folder)]
-
-
-def _require_no_run_file(inside: Path) -> None:
-    """The settings of a run can name programs and files of this machine, and nobody else's are to be followed here."""
-    for path in inside.rglob("*"):
-        if path.name.lower() == RUN_FILE:
-            found = f"{path.relative_to(inside)} is no part of a graft or an export"
-            raise GraftError("share-broken", found, expected="no settings of a run")
-
-
-def _program_findings(found: SharedFolder, folder: Path) -> list[Finding]:
-    """Hashes tell of damage on the way, and nothing of whoever wrote both the file and the card."""
-    if not found.programs:
-        return []
-    named = format_names(found.programs, MAX_FILES_NAMED)
-    return [finding("share-program", f"programs are among the files: {named}", where=folder)]

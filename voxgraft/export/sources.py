@@ -5,8 +5,7 @@ Nothing is exported that does not pass `check`, and nothing that was made on ano
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +36,7 @@ from voxgraft.inspect.subject import open_check_subject
 from voxgraft.models import resolve_base_family, resolve_base_folder
 from voxgraft.models.base import BaseFiles, ExportInfo, Family
 from voxgraft.synthesis.models import detect_trained_output
+from voxgraft.tokenizers import open_tokenizer
 from voxgraft.tokenizers.base import Tokenizer
 
 
@@ -95,7 +95,12 @@ def open_export_source(settings: ExportSettings) -> ExportSource:
     if is_file(run.settings):
         return _open_run_source(run, settings)
     if is_file(path / GRAFT_CARD_NAME):
-        return _open_graft_source(path, settings)
+        graft = load_graft(path)
+        source = _build_source(settings.base or Path(graft.card.family), settings.family or graft.card.family, path)
+        given = {"base": source.files.folder, "tokenizer": {"file": graft.tokenizer.path}}
+        given |= {"family": source.family.name, "language": graft.card.language}
+        _require_passing_check(parse_settings(CheckSettings, given, path))
+        return source
     found = f"{path.name} holds neither run.yaml nor {GRAFT_CARD_NAME}"
     raise GraftError("export-subject", found, expected="the folder of a run or of a graft", where=path)
 
@@ -111,26 +116,12 @@ def _open_run_source(run: RunFolder, settings: ExportSettings) -> ExportSource:
         found = "the last training was the masked-finetune baseline, whose rows and body are not the base's"
         raise GraftError("export-seeds", found, where=run.path)
     merged = read_merged_card(run.path / MERGED_FOLDER_NAME) if which == "merged" else None
-    return _build_source(
-        own.base, settings.family or own.family, run.graft, (run, resolve_text_files(own, run.path), merged)
-    )
+    source = _build_source(own.base, settings.family or own.family, run.graft)
+    return replace(source, run=run, texts=resolve_text_files(own, run.path), merged=merged)
 
 
-def _open_graft_source(path: Path, settings: ExportSettings) -> ExportSource:
-    graft = load_graft(path)
-    base = settings.base or Path(graft.card.family)
-    source = _build_source(base, settings.family or graft.card.family, path, (None, (), None))
-    given = {"base": source.files.folder, "tokenizer": {"file": graft.tokenizer.path}, "family": source.family.name}
-    _require_passing_check(parse_settings(CheckSettings, {**given, "language": graft.card.language}, path))
-    return source
-
-
-def _build_source(
-    base: Path | None,
-    name: str | None,
-    place: Path,
-    of_run: tuple[RunFolder | None, tuple[Path, ...], dict[str, Any] | None],
-) -> ExportSource:
+def _build_source(base: Path | None, name: str | None, place: Path) -> ExportSource:
+    """The graft in a folder with the base that it was made on; an error for any other base."""
     if base is None:
         raise ConfigError("config-missing", "`base` is not given", expected="--base FOLDER", where=place)
     folder = resolve_base_folder(base)
@@ -143,14 +134,12 @@ def _build_source(
     card = graft.card
     if card.family != family.name:
         raise GraftError("base-other", f"a base of {family.name}", expected=card.family, where=folder)
-    from voxgraft.tokenizers import open_tokenizer
-
     for part, path in (("checkpoint", files.checkpoint), ("tokenizer", files.tokenizer)):
         actual, wanted = compute_sha256(path), str(card.base.get(f"{part}_sha256"))
         if actual != wanted:
             expected = f"{wanted[:12]}, on which the graft was made"
             raise GraftError("base-other", f"{path.name} has sha256 {actual[:12]}", expected=expected, where=path)
-    return ExportSource(family, files, open_tokenizer(files.tokenizer), graft, *of_run)
+    return ExportSource(family, files, open_tokenizer(files.tokenizer), graft)
 
 
 def _require_passing_check(settings: CheckSettings) -> None:
@@ -162,8 +151,8 @@ def _require_passing_check(settings: CheckSettings) -> None:
 TERMS_NAME = "terms.json"
 TERMS_FORMAT = "voxgraft-terms-1"
 NOT_STATED = "not stated"
+# Words that such terms often have, after their flags.
 TERM_EXAMPLES = {"--data-licence": " 'CC BY 4.0'", "--consent": " 'all speakers have agreed in writing'"}
-"""Words that such terms often have, after their flags."""
 MAX_TERM_CHARACTERS = 2000
 
 
@@ -257,23 +246,15 @@ def collect_language_costs(source: ExportSource) -> list[LanguageCost]:
     """All that was measured of the merged checkpoint that is exported."""
     if source.merged is None or source.run is None:
         return []
-    return [
-        *_training_costs(source.merged),
-        *_evaluation_costs(source.run.eval, str(source.merged["checkpoint_sha256"])),
-    ]
-
-
-def _training_costs(card: dict[str, Any]) -> Iterator[LanguageCost]:
+    card, costs = source.merged, []
     first = card.get("speech_losses_before") or {}
     for point in card.get("points") or []:
-        if point.get("share") == card.get("share"):
-            for language, loss in (point.get("speech_losses") or {}).items():
-                yield LanguageCost(
-                    str(language), "speech loss", first.get(language), float(loss), "held out in training"
-                )
-
-
-def _evaluation_costs(folder: Path, sha256: str) -> Iterator[LanguageCost]:
+        for language, loss in (
+            (point.get("speech_losses") or {}).items() if point.get("share") == card.get("share") else ()
+        ):
+            cost = (str(language), "speech loss", first.get(language), float(loss), "held out in training")
+            costs.append(LanguageCost(*cost))
+    folder = source.run.eval
     for place in sorted(folder.iterdir()) if folder.is_dir() else []:
         if not is_file(place / SCORES_NAME):
             continue
@@ -282,21 +263,19 @@ def _evaluation_costs(folder: Path, sha256: str) -> Iterator[LanguageCost]:
         except VoxgraftError:  # of another version, or half of one: it says nothing then
             continue
         # A step alone would not do: merging again with another share leaves another checkpoint of the same step.
-        if scores.about.get("mode") != "merged" or scores.about.get("checkpoint_sha256") != sha256:
+        same = scores.about.get("checkpoint_sha256") == str(card["checkpoint_sha256"])
+        if scores.about.get("mode") != "merged" or not same:
             continue
         for language in dict.fromkeys(language for language, _ in scores.scores):
-            yield from _score_costs(scores.scores, language, place.name)
-
-
-def _score_costs(scores: dict[tuple[str, str], dict[str, Any]], language: str, name: str) -> Iterator[LanguageCost]:
-    before, after = (scores.get((language, who), {}) for who in (WHO_BEFORE, WHO_AFTER))
-    for key, title in COST_MEASURES.items():
-        if key in after and after[key].value is not None:
-            was = before[key].value if key in before else None
-            yield LanguageCost(language, title, was, after[key].value, f"evaluation {name}")
+            before, after = (scores.scores.get((language, who), {}) for who in (WHO_BEFORE, WHO_AFTER))
+            for key, title in COST_MEASURES.items():
+                if key in after and (value := after[key].value) is not None:
+                    was = before[key].value if key in before else None
+                    costs.append(LanguageCost(language, title, was, value, f"evaluation {place.name}"))
+    return costs
 
 
 EXPORT_FORMAT = "voxgraft-export-1"
 EXPORT_CARD_NAME, EXPORT_README_NAME, LOADER_NAME = "export.json", "README.md", "load.py"
+# Files without a hash in the card: itself, the page, which people and hubs edit, and what a hub adds of its own.
 UNHASHED_FILES = (EXPORT_CARD_NAME, EXPORT_README_NAME, ".gitattributes")
-"""Files without a hash in the card: itself, the page, which people and hubs edit, and what a hub adds of its own."""

@@ -1,6 +1,6 @@
 """The checkpoints of an export: the base with more rows, and the one that has the new language in its body.
 
-Each is written whole, read again, and held against the base name by name, shape by shape and bit by bit.
+Each is written atomically, read again, and compared with the base: names, shapes and bits.
 """
 
 from __future__ import annotations
@@ -70,6 +70,10 @@ class ExportedCheckpoint:
         how = "bit for bit" if self.exact else "rounded"
         return f"{self.same} tensors and {self.base_rows:,} rows of each text table, {how}"
 
+    @property
+    def kept_and_changed(self) -> str:
+        return f"{self.kept}; {self.changed} tensors changed" if self.changed else self.kept
+
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "precision": self.precision, "kept": self.kept}
 
@@ -80,7 +84,10 @@ def write_grown_checkpoint(source: ExportSource, path: Path, *, dtype: str) -> E
     spare = source.family.spare_rows
     plan = GrowthPlan({name: TableGrowth(card.base_pieces, spare, rows) for name, rows in source.graft.rows.items()})
     with open_checkpoint(source.files.checkpoint) as base:
-        _require_base_format(base, path)
+        # A grown file keeps the format of the base, and its name is the stock program's choice.
+        if (path.suffix == ".safetensors") != (base.format == "safetensors"):
+            found = f"{base.path.name} is a {base.format} file, and the stock program wants {path.name}"
+            raise CheckpointError("output-suffix", found, where=base.path)
         grow_checkpoint(base, plan, path)
         _round_checkpoint(path, dtype)
         return _verify_written_checkpoint(base, path, source, dtype, body_may_change=False)
@@ -89,7 +96,8 @@ def write_grown_checkpoint(source: ExportSource, path: Path, *, dtype: str) -> E
 def write_merged_checkpoint(source: ExportSource, path: Path, *, dtype: str) -> ExportedCheckpoint:
     """What merged training has left, or the base with the adapter in its weights for good."""
     if source.merged_checkpoint is not None:
-        _copy_checkpoint_file(source.merged_checkpoint, path)
+        with source.merged_checkpoint.open("rb") as stream, atomic_write(path) as new:
+            shutil.copyfileobj(stream, new, CHUNK_BYTES)
     else:
         save_model(_load_merged_model(source), path)
     _round_checkpoint(path, dtype)
@@ -110,7 +118,9 @@ def write_drop_in_checkpoint(
         kept = torch.cat([table[:base_pieces], table[source.graft.tokenizer.size :]])
         kept[old] = table[new]
         state[point.tensor] = kept
-    _write_state_dict(state, path)
+    tensors = {name: _to_tensor_bytes(tensor) for name, tensor in state.items()}
+    with atomic_write(path) as stream:
+        write_safetensors(stream, tensors, None) if path.suffix == ".safetensors" else write_torch(stream, tensors)
     _round_checkpoint(path, dtype)
     with open_checkpoint(source.files.checkpoint) as base:
         return _verify_written_checkpoint(
@@ -130,17 +140,6 @@ def _load_merged_model(source: ExportSource) -> SpeechModel:
         load_peft_adapter(model, read_peft_folder(source.adapter))
         merge_adapter(model)
     return model
-
-
-def _copy_checkpoint_file(source: Path, path: Path) -> None:
-    with source.open("rb") as stream, atomic_write(path) as new:
-        shutil.copyfileobj(stream, new, CHUNK_BYTES)
-
-
-def _write_state_dict(state: Mapping[str, Tensor], path: Path) -> None:
-    tensors = {name: _to_tensor_bytes(tensor) for name, tensor in state.items()}
-    with atomic_write(path) as stream:
-        write_safetensors(stream, tensors, None) if path.suffix == ".safetensors" else write_torch(stream, tensors)
 
 
 def _to_tensor_bytes(tensor: Tensor) -> TensorBytes:
@@ -178,13 +177,6 @@ def _round_tensor(checkpoint: Checkpoint, info: TensorInfo) -> TensorBytes:
     return TensorBytes(ROUNDED_DTYPE, info.shape, chunks)
 
 
-def _require_base_format(base: Checkpoint, path: Path) -> None:
-    """A grown file keeps the format of the base, and its name is the stock program's choice."""
-    if (path.suffix == ".safetensors") != (base.format == "safetensors"):
-        found = f"{base.path.name} is a {base.format} file, and the stock program wants {path.name}"
-        raise CheckpointError("output-suffix", found, where=base.path)
-
-
 def _verify_written_checkpoint(
     base: Checkpoint,
     path: Path,
@@ -203,18 +195,25 @@ def _verify_written_checkpoint(
         open_checkpoint(path) as written,
         progress.progress_task(f"reading {path.name} again", len(written.tensors)) as advance,
     ):
-        expected = _expected_tensor_names(source)
-        _require_tensor_names(expected, written, source)
+        expected = require_tensor_names(written, source)
         names = [name for name in base.tensors if name in expected]
         for name in names:
             was, now = base.tensors[name], written.tensors[name]
             shape = (size + spare, *was.shape[1:]) if name in tables else was.shape
-            _require_shape_and_dtype(
-                now, shape, was.dtype if dtype == BASE_DTYPE or was.dtype != "F32" else ROUNDED_DTYPE, path
-            )
+            wanted = was.dtype if dtype == BASE_DTYPE or was.dtype != "F32" else ROUNDED_DTYPE
+            if (now.shape, now.dtype) != (shape, wanted):
+                found = f"{name} is {now.dtype} {list(now.shape)}"
+                raise _export_mismatch_error(path, found, f"{wanted} {list(shape)}")
+            before, after = (_tensor_bits(one, name, now.dtype) for one in (base, written))
             if name in tables:
-                _require_base_rows(base, written, name, pieces, reused or frozenset())
-            elif _is_same_tensor(base, written, name):
+                # Base rows, and the spare ones behind them, are the base's; those of reused ids the new language's.
+                kept_rows = np.ones(pieces, dtype=bool)
+                kept_rows[list(reused or ())] = False
+                old_spare = was.shape[0] - pieces
+                tail = not old_spare or np.array_equal(before[pieces:], after[after.shape[0] - old_spare :])
+                if not np.array_equal(before[:pieces][kept_rows], after[:pieces][kept_rows]) or not tail:
+                    raise _export_mismatch_error(path, f"a base row of {name} is not the base's")
+            elif np.array_equal(before, after):
                 same += 1
             elif body_may_change:
                 if not np.isfinite(np.asarray(written.read(name), dtype=np.float32)).all():
@@ -243,42 +242,17 @@ def _verify_written_checkpoint(
     )
 
 
-def _expected_tensor_names(source: ExportSource) -> frozenset[str]:
-    """What the family's model is made of at the base's size, whatever the base's file holds."""
+def require_tensor_names(written: Checkpoint, source: ExportSource) -> frozenset[str]:
+    """All names that the family's model has at the base's size; an error unless the file has exactly these."""
     with torch.device("meta"):
-        return frozenset(source.family.build_empty_model(source.files).state_dict())
-
-
-def _require_tensor_names(names: frozenset[str], written: Checkpoint, source: ExportSource) -> None:
+        names = frozenset(source.family.build_empty_model(source.files).state_dict())
     there = {name for name in written.tensors if source.family.get_part_name(name) is not None}
     if there != names:
         lacking, more = sorted(names - there), sorted(there - names)
-        found = (
-            f"{len(lacking)} names are missing ({', '.join(lacking[:3])}), {len(more)} too many ({', '.join(more[:3])})"
-        )
+        found = f"{len(lacking)} names are missing ({', '.join(lacking[:3])}), "
+        found += f"{len(more)} too many ({', '.join(more[:3])})"
         raise _export_mismatch_error(written.path, found, f"the {len(names)} names of {source.family.name}")
-
-
-def _require_shape_and_dtype(now: TensorInfo, shape: tuple[int, ...], dtype: str, path: Path) -> None:
-    if (now.shape, now.dtype) != (shape, dtype):
-        raise _export_mismatch_error(path, f"{now.name} is {now.dtype} {list(now.shape)}", f"{dtype} {list(shape)}")
-
-
-def _require_base_rows(base: Checkpoint, written: Checkpoint, name: str, pieces: int, reused: frozenset[int]) -> None:
-    """Base rows, and the spare ones behind them, are the base's; those of reused ids are the new language's."""
-    was, now = base.tensors[name], written.tensors[name]
-    before, after = (_tensor_bits(one, name, now.dtype) for one in (base, written))
-    kept = np.ones(pieces, dtype=bool)
-    kept[list(reused)] = False
-    spare = was.shape[0] - pieces
-    tail = np.array_equal(before[pieces:], after[after.shape[0] - spare :]) if spare else True
-    if not np.array_equal(before[:pieces][kept], after[:pieces][kept]) or not tail:
-        raise _export_mismatch_error(written.path, f"a base row of {name} is not the base's")
-
-
-def _is_same_tensor(base: Checkpoint, written: Checkpoint, name: str) -> bool:
-    dtype = written.tensors[name].dtype
-    return np.array_equal(_tensor_bits(base, name, dtype), _tensor_bits(written, name, dtype))
+    return names
 
 
 def _tensor_bits(checkpoint: Checkpoint, name: str, dtype: str) -> np.ndarray[Any, Any]:

@@ -1,4 +1,7 @@
-"""The verb `graft`: train, merge and prove the tokenizer of a run, make the new rows, write `RUN/graft/`."""
+"""The verb `graft`: train, merge and prove the tokenizer of a run, build the new rows, write `RUN/graft/`.
+
+Also the reports about additions, proofs, rows and growth that the `tokenizer` verbs and `extend` share.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +45,8 @@ from voxgraft.models.base import BaseFiles
 from voxgraft.text.encoder import TextEncoder, check_text_language, learn_language_pieces, prove_text_encoder
 from voxgraft.text.normalize import build_text_rules
 from voxgraft.tokenizers import open_tokenizer
-from voxgraft.tokenizers.base import TextCorpus, Tokenizer, TokenizerAdditions, read_texts
-from voxgraft.tokenizers.prove import TokenizerCoverage, TokenizerProof
+from voxgraft.tokenizers.base import TextCorpus, TokenizerAdditions, read_texts
+from voxgraft.tokenizers.prove import TokenizerProof
 from voxgraft.tokenizers.train import CharacterPlan, LearnedAdditions
 
 
@@ -76,7 +79,14 @@ def format_additions(additions: TokenizerAdditions, plan: CharacterPlan, texts: 
         scripts = f" (all of {', '.join(plan.whole_scripts)})" if plan.whole_scripts else ""
         tag = f", the tag {additions.tag}" if additions.tag else ""
         lines.append(f"  {len(additions.characters):,} characters{scripts}, {len(additions.merges):,} pieces{tag}")
-        lines += _mostly_known(additions, plan, texts)
+        # Why a language adds so little, as one in Latin script does, where the base has most of its letters.
+        letters = {sign for text in texts.sentences for sign in text.lower() if sign.isalpha()}
+        known = len(letters - {sign.lower() for sign in (*plan.new, *plan.left_unknown)})
+        if 2 * known > len(letters):
+            lines.append(
+                f"  that is fine: the base's tokenizer already covers {known:,} of the {len(letters):,} letters in the "
+                f"texts, and only pieces with a letter that it lacks are added ({len(additions.pieces):,})"
+            )
     if plan.left_unknown:
         signs = "; ".join(
             f"{describe_character(sign)} ({count:,}×)" for sign, count in list(plan.left_unknown.items())[:6]
@@ -84,19 +94,6 @@ def format_additions(additions: TokenizerAdditions, plan: CharacterPlan, texts: 
         more = f" and {len(plan.left_unknown) - 6} more" if len(plan.left_unknown) > 6 else ""
         lines.append(f"  left unknown, since they are not the language's own: {signs}{more}")
     return lines
-
-
-def _mostly_known(additions: TokenizerAdditions, plan: CharacterPlan, texts: TextCorpus) -> list[Line]:
-    """Why a language adds so little, as one in Latin script does, where the base has most of its letters."""
-    letters = {sign for text in texts.sentences for sign in text.lower() if sign.isalpha()}
-    new = {sign.lower() for sign in (*plan.new, *plan.left_unknown)}
-    known = len(letters - new)
-    if 2 * known <= len(letters):
-        return []
-    return [
-        f"  that is fine: the base's tokenizer already covers {known:,} of the {len(letters):,} letters in the texts, "
-        f"and only pieces with a letter that it lacks are added ({len(additions.pieces):,})"
-    ]
 
 
 def format_proof(proof: TokenizerProof) -> list[Line]:
@@ -124,20 +121,22 @@ def format_proof(proof: TokenizerProof) -> list[Line]:
         lines.append(
             Table(
                 ("new language", "tokens", "unknown", "share", "unknown characters", "tokens per character"),
-                (_format_coverage_row("before", proof.before), _format_coverage_row("after", proof.after)),
+                tuple(
+                    (
+                        name,
+                        *(f"{count:,}" for count in (one.tokens, one.unknown)),
+                        f"{one.unknown_share:.1%}",
+                        f"{one.unknown_characters:,}",
+                        f"{one.tokens_per_character:.2f}",
+                    )
+                    for name, one in (("before", proof.before), ("after", proof.after))
+                ),
             )
         )
     lines.append(f"pieces that can never occur: {len(proof.unreachable):,}")
     for item in proof.findings:
         lines += item.lines()
     return lines
-
-
-def _format_coverage_row(name: str, coverage: TokenizerCoverage) -> tuple[str, ...]:
-    tokens, unknown, characters = (
-        f"{count:,}" for count in (coverage.tokens, coverage.unknown, coverage.unknown_characters)
-    )
-    return name, tokens, unknown, f"{coverage.unknown_share:.1%}", characters, f"{coverage.tokens_per_character:.2f}"
 
 
 def format_new_rows(methods: dict[str, int], samples: tuple[RowReport, ...]) -> list[Line]:
@@ -220,17 +219,28 @@ class GraftResult:
 
 def graft(settings: GraftSettings) -> GraftResult:
     """Tokenizer, proof and rows of one run in one go. Nothing is written unless the proof holds."""
-    base_folder, language = _require_graft_inputs(settings)
+    base_folder, language = settings.base, settings.language
+    if base_folder is None or language is None:
+        missing = "base" if base_folder is None else "language"
+        raise ConfigError("config-missing", f"`{missing}` is not given", where=settings.run / RUN_FILE)
     settings = settings.model_copy(update={"texts": resolve_text_files(settings, settings.run)})
+    if not settings.texts and settings.tokenizer.file is None:
+        found = "neither `texts` nor `tokenizer.file` is given, and the run has no manifest of clips"
+        cure = "name texts in run.yaml, or import recordings first: `voxgraft go` does that with data.sources."
+        raise ConfigError("config-missing", found, where=settings.run / RUN_FILE, cure=cure)
     family = resolve_base_family(base_folder, settings.family)
     files = family.files(base_folder)
     base = open_tokenizer(files.tokenizer)
     texts = read_texts(settings.texts) if settings.texts else TextCorpus(())
     own = settings.tokenizer
     rules = build_text_rules(language, normalize=own.normalise, fold_homophones=own.fold_homophones)
-    grown, learnt, chosen = _load_or_train_tokenizer(
-        settings, TextEncoder.of(family, base, None, language, rules), texts
-    )
+    learnt = None
+    if own.file is not None:
+        grown, chosen = open_tokenizer(own.file), f"{own.file}, brought along"
+    else:
+        learnt = learn_language_pieces(TextEncoder.of(family, base, None, language, rules), texts, own)
+        names = ", ".join(path.name for path in settings.texts)
+        grown, chosen = learnt.grown, f"{base.path.name}, grown by what was learnt from {names}"
     spelling = TextEncoder.of(family, base, grown, language, rules)
     proof = prove_text_encoder(spelling, texts, settings.proof_texts)
     counts = RowCount(base.size, grown.size - base.size, family.spare_rows)
@@ -240,38 +250,13 @@ def graft(settings: GraftSettings) -> GraftResult:
     with open_checkpoint(files.checkpoint) as checkpoint:
         made = build_new_rows(checkpoint, spelling, settings.rows)
     folder = settings.run / "graft"
-    base_card = _describe_base(spelling, files)
-    _write_graft_folder(folder, spelling, base_card, made, settings.rows, proof)
+    base_card = describe_base(spelling, files)
+    write_graft_folder(folder, spelling, base_card, made, settings.rows, proof)
     _write_run_card(settings, spelling, base_card)
     return GraftResult(chosen, grown.sha256, learnt, texts, proof, counts, made.methods, made.samples, folder)
 
 
-def _require_graft_inputs(settings: GraftSettings) -> tuple[Path, str]:
-    for name in ("base", "language"):
-        if getattr(settings, name) is None:
-            raise ConfigError("config-missing", f"`{name}` is not given", where=settings.run / RUN_FILE)
-    if not resolve_text_files(settings, settings.run) and settings.tokenizer.file is None:
-        found = "neither `texts` nor `tokenizer.file` is given, and the run has no manifest of clips"
-        cure = "name texts in run.yaml, or import recordings first: `voxgraft go` does that with data.sources."
-        raise ConfigError("config-missing", found, where=settings.run / RUN_FILE, cure=cure)
-    assert settings.base is not None
-    assert settings.language is not None
-    return settings.base, settings.language
-
-
-def _load_or_train_tokenizer(
-    settings: GraftSettings, spelling: TextEncoder, texts: TextCorpus
-) -> tuple[Tokenizer, LearnedAdditions | None, str]:
-    """The ready-made file if one is named, else one that is learnt from the texts. There is no third way."""
-    if settings.tokenizer.file is not None:
-        grown = open_tokenizer(settings.tokenizer.file)
-        return grown, None, f"{settings.tokenizer.file}, brought along"
-    learnt = learn_language_pieces(spelling, texts, settings.tokenizer)
-    names = ", ".join(path.name for path in settings.texts)
-    return learnt.grown, learnt, f"{spelling.base.path.name}, grown by what was learnt from {names}"
-
-
-def _describe_base(spelling: TextEncoder, files: BaseFiles) -> dict[str, Any]:
+def describe_base(spelling: TextEncoder, files: BaseFiles) -> dict[str, Any]:
     """The base that a graft belongs to. Hashes the checkpoint, which takes a while for gigabytes."""
     return {
         "checkpoint": files.checkpoint.name,
@@ -282,7 +267,7 @@ def _describe_base(spelling: TextEncoder, files: BaseFiles) -> dict[str, Any]:
     }
 
 
-def _write_graft_folder(
+def write_graft_folder(
     folder: Path,
     spelling: TextEncoder,
     base: dict[str, Any],
@@ -290,6 +275,7 @@ def _write_graft_folder(
     settings: RowSettings,
     proof: TokenizerProof,
 ) -> None:
+    """Write tokenizer, rows, graft.json and README.md of a graft atomically."""
     grown, language = spelling.grown, spelling.language
     assert grown is not None
     assert language is not None
@@ -317,33 +303,24 @@ def _write_graft_folder(
         )
         write_text(temporary / GRAFT_CARD_NAME, format_graft_card(card))
         entry = find_exemplar(language)
-        write_text(
-            temporary / README_NAME,
-            format_graft_readme(card, entry.name if entry else language, _format_row_samples(made)),
-        )
-
-
-def _format_row_samples(made: NewRows) -> list[str]:
-    if not made.samples:
-        return []
-    near = ", ".join(f"{sample.piece} near {sample.nearest[0][0]}" for sample in made.samples[:6])
-    return [f"For a look: {near}."]
+        near = ", ".join(f"{sample.piece} near {sample.nearest[0][0]}" for sample in made.samples[:6])
+        readme = format_graft_readme(card, entry.name if entry else language, [f"For a look: {near}."] if near else [])
+        write_text(temporary / README_NAME, readme)
 
 
 def _write_run_card(settings: GraftSettings, spelling: TextEncoder, base: dict[str, Any]) -> None:
     """RUN/card.json: what the run was made from."""
+    run, texts = settings.run.resolve(), {}
+    for path in settings.texts:
+        inside = path.resolve().is_relative_to(run)  # a text in the run moves with it
+        stated = path.resolve().relative_to(run) if inside else make_path_relative(settings.run, path)
+        texts[str(stated)] = compute_sha256(path)
     card = {
         "format": "voxgraft-run-1",
         "family": spelling.family.name,
         "base": {base[part]: base[f"{part}_sha256"] for part in ("checkpoint", "tokenizer")},
-        "texts": {str(_make_portable_path(settings.run, path)): compute_sha256(path) for path in settings.texts},
+        "texts": texts,
         "settings": collect_graft_settings(settings),
         "versions": collect_versions(),
     }
     write_json(settings.run / RUN_CARD_NAME, card, overwrite=True)
-
-
-def _make_portable_path(run: Path, path: Path) -> Path:
-    """A text that lies in the run moves with it."""
-    inside = path.resolve().is_relative_to(run.resolve())
-    return path.resolve().relative_to(run.resolve()) if inside else make_path_relative(run, path)

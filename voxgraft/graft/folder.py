@@ -1,6 +1,7 @@
 """The graft folder: everything that is added to a base for one language, small enough to share.
 
 `graft.json` says what it belongs to; `tokenizer.*` and `rows.safetensors` are the graft; `README.md` is for people.
+Also here: finding the base folder, family, tokenizer and text rules that a path names.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ GRAFT_FORMAT = "voxgraft-graft-1"
 GRAFT_CARD_NAME, ROWS_NAME, README_NAME = "graft.json", "rows.safetensors", "README.md"
 ADAPTER_NAME = "adapter"
 MERGED_CARD_NAME = "merged.json"
+# In an export: the normaliser by itself, and the text rules that it follows.
 TEXT_FOLDER, TEXT_RULES_NAME = "voxgraft_text", "rules.json"
-"""In an export: the normaliser by itself, and the text rules that it follows."""
+# In the run folder, beside the graft: what the run was made from.
 RUN_CARD_NAME = "card.json"
-"""In the run folder, beside the graft: what the run was made from."""
 _VERSIONED_PACKAGES = ("numpy", "safetensors", "sentencepiece", "tokenizers", "uroman", "regex", "num2words")
 _TAG_PATTERN = re.compile(r"\[[a-z0-9-]+\]")
+# In graft.json: SHA-256 of all its other values, so that an edited or damaged card is noticed.
 SUM_KEY = "card_sha256"
-"""In graft.json: SHA-256 of all its other values, so that an edited or damaged card is noticed."""
 _STRING_KEYS = ("family", "language", "tokenizer", "tokenizer_sha256", "rows_sha256")
 
 
@@ -112,7 +113,12 @@ def read_graft_card(folder: Path) -> GraftCard:
         wrong.append("language")
     if fields["tag"] is not None and not (isinstance(fields["tag"], str) and _TAG_PATTERN.fullmatch(fields["tag"])):
         wrong.append("tag")
-    if fields["adapter"] is not None and not _is_hash_mapping(fields["adapter"]):
+    adapter = fields["adapter"]  # names of files in one folder, with their hashes
+    if adapter is not None and not (
+        isinstance(adapter, dict)
+        and all(isinstance(digest, str) for digest in adapter.values())
+        and all(name and "/" not in name and not name.startswith(".") for name in adapter)
+    ):
         wrong.append("adapter")
     if wrong or "/" in fields["tokenizer"] or fields["tokenizer"].startswith("."):
         found = f"{GRAFT_CARD_NAME} lacks a sound value for {', '.join(wrong) or 'tokenizer'}"
@@ -123,8 +129,8 @@ def read_graft_card(folder: Path) -> GraftCard:
     if SUM_KEY in value and value[SUM_KEY] != (actual := _sum_of(value)):
         found = f"{GRAFT_CARD_NAME} was changed after it was written: its values have sha256 {actual[:12]}"
         cure = (
-            f"restore {GRAFT_CARD_NAME}, from `graft.previous` or from where the graft came. If you edited it on purpose, "
-            f"remove its line `{SUM_KEY}`."
+            f"restore {GRAFT_CARD_NAME}, from `graft.previous` or from where the graft came. If you edited it on "
+            f"purpose, remove its line `{SUM_KEY}`."
         )
         raise GraftError("graft-broken", found, expected=f"{value[SUM_KEY]!s:.12}", where=path, cure=cure)
     if isinstance(trained := fields["method"].get("trained"), dict):
@@ -194,17 +200,12 @@ def hash_adapter_files(folder: Path) -> dict[str, str] | None:
     return {path.name: compute_sha256(path) for path in sorted(place.iterdir())} if is_folder(place) else None
 
 
-def _is_hash_mapping(value: Any) -> bool:
-    """Names of files in one folder, with texts."""
-    return isinstance(value, dict) and all(
-        isinstance(digest, str) and name and "/" not in name and not name.startswith(".")
-        for name, digest in value.items()
-    )
-
-
 def format_graft_readme(card: GraftCard, language_name: str, samples: list[str]) -> str:
     """The card for people who are handed the folder."""
-    proof = card.proof
+    proof, trained = card.proof, card.method.get("trained")
+    state = "not trained yet"
+    if isinstance(trained, dict):
+        state = f"trained, step {trained['step']:,}, mode {trained['mode']}"
     lines = [
         f"# {language_name} for {card.family}",
         "",
@@ -219,8 +220,7 @@ def format_graft_readme(card: GraftCard, language_name: str, samples: list[str])
         f"- Old text reads the same: of {proof['total']:,} base sentences {proof['same']:,} are spelled id for id as "
         f"before, {proof['base_unknown']:,} hold signs that the base cannot spell, {proof['changed']:,} changed.",
         f"- Text is normalised by the rules `{card.rules.identity}`, in training and in synthesis alike.",
-        f"- New rows, {_describe_graft_training(card)}: first {card.method['init']}, noise {card.method['noise']}, "
-        f"seed {card.method['seed']}.",
+        f"- New rows, {state}: first {card.method['init']}, noise {card.method['noise']}, seed {card.method['seed']}.",
         *(f"- {sample}" for sample in samples),
         "",
         "| file | what |",
@@ -236,13 +236,6 @@ def format_graft_readme(card: GraftCard, language_name: str, samples: list[str])
         "",
     ]
     return "\n".join(lines)
-
-
-def _describe_graft_training(card: GraftCard) -> str:
-    trained = card.method.get("trained")
-    return (
-        f"trained, step {trained['step']:,}, mode {trained['mode']}" if isinstance(trained, dict) else "not trained yet"
-    )
 
 
 def collect_graft_settings(settings: RunSettings) -> dict[str, Any]:

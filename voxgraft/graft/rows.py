@@ -1,6 +1,7 @@
-"""First values of new rows, made from the base's own rows, and what they sit near.
+"""Initialise new rows from the base's own rows, and report what they are near.
 
-Plans once which base tokens a new token starts from; the same plan then fills embedding, head and bias alike.
+It is planned once from which base tokens a new token starts; the same plan fills embedding, head and bias. Also here:
+how many rows a text table must have for a tokenizer, and whether those of a checkpoint fit.
 """
 
 from __future__ import annotations
@@ -65,18 +66,31 @@ def plan_rows(spelling: TextEncoder, init: RowInit) -> list[RowPlan]:
     """One plan for each token that the grown tokenizer has and the base has not."""
     base, grown = spelling.base, spelling.grown
     assert grown is not None
-    everything = _spellable_ids(base)
-    scripts = _group_by_script(base)
-    tags = _language_tag_ids(base)
+    everything = tuple(at for at in range(base.size) if at not in base.control_ids and base.pieces[at] is not None)
+    by_script: dict[str, list[int]] = {"": []}  # base pieces made of letters; all of them under the empty name
+    for at in everything:
+        word = base.shown(at).removeprefix(WORD_START)
+        if word and all(map(is_letter, word)):
+            by_script[""].append(at)
+            by_script.setdefault(script_of(word[0]), []).append(at)
+    scripts = {script: tuple(tokens) for script, tokens in by_script.items()}
+    tags = tuple(at for at in sorted(base.control_ids) if _LANGUAGE_TAG_PATTERN.fullmatch(base.shown(at)))
 
     def plan(token: int) -> RowPlan:
-        piece = grown.shown(token)
+        piece, roman = grown.shown(token), ""
         if init in ("random", "mean"):
             return RowPlan(token, piece, init, "", everything)
         if token in grown.control_ids and tags:
             return RowPlan(token, piece, "tags", "", tags)
-        made = _plan_from_text(spelling, token, piece, init == "romanised", scripts)
-        return made or RowPlan(token, piece, "mean", "", everything)
+        if init == "romanised":
+            roman = romanize(piece.removeprefix(WORD_START))
+            if sources := _encode_romanized(spelling, roman, piece.startswith(WORD_START)):
+                return RowPlan(token, piece, "romanised", roman, sources)
+        script = next((script_of(c) for c in piece if script_of(c) not in SHARED_SCRIPTS), "")
+        letters = scripts.get(script) or scripts[""]
+        if letters:
+            return RowPlan(token, piece, "script-mean", roman, letters)
+        return RowPlan(token, piece, "mean", "", everything)
 
     plans: list[RowPlan] = []
     with progress.progress_task("planning new rows", grown.size - base.size) as advance:
@@ -84,19 +98,6 @@ def plan_rows(spelling: TextEncoder, init: RowInit) -> list[RowPlan]:
             plans.append(plan(token))
             advance(1)
     return plans
-
-
-def _plan_from_text(
-    spelling: TextEncoder, token: int, piece: str, romanised: bool, scripts: dict[str, tuple[int, ...]]
-) -> RowPlan | None:
-    roman = ""
-    if romanised:
-        roman = romanize(piece.removeprefix(WORD_START))
-        if sources := _encode_romanized(spelling, roman, piece.startswith(WORD_START)):
-            return RowPlan(token, piece, "romanised", roman, sources)
-    script = next((script_of(c) for c in piece if script_of(c) not in SHARED_SCRIPTS), "")
-    letters = scripts.get(script) or scripts[""]
-    return RowPlan(token, piece, "script-mean", roman, letters) if letters else None
 
 
 def _encode_romanized(spelling: TextEncoder, roman: str, starts_word: bool) -> tuple[int, ...]:
@@ -114,6 +115,8 @@ def init_rows(table: Float32Array, plans: list[RowPlan], settings: RowSettings, 
     rows = np.empty((len(plans), *table.shape[1:]), dtype=np.float32)
     spread = table.std(axis=0, dtype=np.float64).astype(np.float32)
     middle = table.mean(axis=0, dtype=np.float64).astype(np.float32)
+    # A generator for each role, and a draw for each row whether it is used or not: rows of one table do not depend on
+    # other tables, nor on how other rows start.
     generator = np.random.default_rng([settings.seed, *role.encode()])
     means: dict[tuple[int, ...], Float32Array] = {}
     for at, plan in enumerate(plans):
@@ -151,30 +154,6 @@ def _choose_sample_rows(plans: list[RowPlan], language: str | None, limit: int) 
     candidates = [at for at in letters if plans[at].piece in own] or letters or list(range(len(plans)))
     step = max(1, len(candidates) // limit)
     return candidates[::step][:limit]
-
-
-def count_by_method(plans: list[RowPlan]) -> dict[str, int]:
-    """How many rows were made which way."""
-    return dict(Counter(plan.how for plan in plans).most_common())
-
-
-def _spellable_ids(base: Tokenizer) -> tuple[int, ...]:
-    return tuple(at for at in range(base.size) if at not in base.control_ids and base.pieces[at] is not None)
-
-
-def _language_tag_ids(base: Tokenizer) -> tuple[int, ...]:
-    return tuple(at for at in sorted(base.control_ids) if _LANGUAGE_TAG_PATTERN.fullmatch(base.shown(at)))
-
-
-def _group_by_script(base: Tokenizer) -> dict[str, tuple[int, ...]]:
-    """Base pieces made of letters, by script; all of them under the empty name."""
-    found: dict[str, list[int]] = {"": []}
-    for at in _spellable_ids(base):
-        word = base.shown(at).removeprefix(WORD_START)
-        if word and all(map(is_letter, word)):
-            found[""].append(at)
-            found.setdefault(script_of(word[0]), []).append(at)
-    return {script: tuple(tokens) for script, tokens in found.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,13 +214,13 @@ def detect_checkpoint_family(checkpoint: Checkpoint, name: str | None) -> Family
     raise CheckpointError("checkpoint-family", found, where=checkpoint.path)
 
 
-def text_table_findings(checkpoint: Checkpoint, found_family: Family, pieces: int) -> list[Finding]:
+def text_table_findings(checkpoint: Checkpoint, family: Family, pieces: int) -> list[Finding]:
     """Every way in which the file's text tables do not fit a tokenizer of that many pieces."""
-    expected = pieces + found_family.spare_rows
+    expected = pieces + family.spare_rows
     rows: dict[str, int] = {}
     findings: list[Finding] = []
     where = checkpoint.path
-    for point in found_family.graft_points:
+    for point in family.graft_points:
         info = checkpoint.tensors.get(point.tensor)
         if info is None:
             findings.append(finding("tensor-missing", f"{point.tensor} is not in the file", where=where))
@@ -253,7 +232,7 @@ def text_table_findings(checkpoint: Checkpoint, found_family: Family, pieces: in
         rows[point.tensor] = info.shape[0]
     if len(set(rows.values())) > 1:
         found = ", ".join(f"{name} has {count:,} rows" for name, count in rows.items())
-        short = {point.role for point in found_family.graft_points if rows.get(point.tensor, 0) < max(rows.values())}
+        short = {point.role for point in family.graft_points if rows.get(point.tensor, 0) < max(rows.values())}
         code = "embedding-not-grown" if "embedding" in short else "head-not-grown"
         if short == {"head-bias"}:
             code = "bias-not-grown"
@@ -261,17 +240,11 @@ def text_table_findings(checkpoint: Checkpoint, found_family: Family, pieces: in
     for name, count in rows.items():
         if count != expected:
             code = "ids-past-table" if count < pieces else "rows-vs-tokenizer"
-            spare = f" + {found_family.spare_rows} spare" if found_family.spare_rows else ""
+            spare = f" + {family.spare_rows} spare" if family.spare_rows else ""
             found = f"{name} has {count:,} rows, the tokenizer {pieces:,} pieces"
             findings.append(finding(code, found, expected=f"{pieces:,} pieces{spare} = {expected:,} rows", where=where))
             break
     return findings
-
-
-def require_text_tables_fit(checkpoint: Checkpoint, found_family: Family, pieces: int) -> None:
-    """Raise the first of `row_findings`."""
-    for item in text_table_findings(checkpoint, found_family, pieces):
-        raise CheckpointError.of(item)
 
 
 def require_extended_tokenizer(base: Tokenizer, grown: Tokenizer) -> None:
@@ -280,11 +253,9 @@ def require_extended_tokenizer(base: Tokenizer, grown: Tokenizer) -> None:
         raise TokenizerError.of(item)
 
 
-def iter_base_tables(
-    checkpoint: Checkpoint, found_family: Family, pieces: int
-) -> Iterator[tuple[str, str, Float32Array]]:
+def iter_base_tables(checkpoint: Checkpoint, family: Family, pieces: int) -> Iterator[tuple[str, str, Float32Array]]:
     """Tensor name, role and base rows (without the spare) of each text table, one at a time."""
-    for point in found_family.graft_points:
+    for point in family.graft_points:
         values = checkpoint.read_rows(point.tensor, 0, pieces)
         table = values.astype(np.float32, copy=False)
         if not np.isfinite(table).all():
@@ -293,10 +264,10 @@ def iter_base_tables(
         yield point.tensor, point.role, table
 
 
-def find_tokenizer_beside(checkpoint: Path, found_family: Family) -> Path:
+def find_tokenizer_beside(checkpoint: Path, family: Family) -> Path:
     """The tokenizer that lies in one base folder with its checkpoint."""
     try:
-        return found_family.find_tokenizer(checkpoint)
+        return family.find_tokenizer(checkpoint)
     except FileError as error:
         found = f"the base's tokenizer is not beside {checkpoint.name}: {error.finding.found}"
         expected, cure = error.finding.expected, "name it with --base-tokenizer."
@@ -315,7 +286,8 @@ class NewRows:
 def build_new_rows(checkpoint: Checkpoint, spelling: TextEncoder, settings: RowSettings) -> NewRows:
     """New rows for every text table of a base checkpoint; an error if its rows do not fit the base's tokenizer."""
     family = get_family(spelling.family.name)
-    require_text_tables_fit(checkpoint, family, spelling.base.size)
+    for item in text_table_findings(checkpoint, family, spelling.base.size):
+        raise CheckpointError.of(item)
     plans = plan_rows(spelling, settings.init)
     rows: dict[str, Float32Array] = {}
     samples: tuple[RowReport, ...] = ()
@@ -323,4 +295,4 @@ def build_new_rows(checkpoint: Checkpoint, spelling: TextEncoder, settings: RowS
         rows[tensor] = init_rows(table, plans, settings, role)
         if role == "embedding":
             samples = tuple(build_row_reports(table, rows[tensor], plans, spelling))
-    return NewRows(rows, count_by_method(plans), samples)
+    return NewRows(rows, dict(Counter(plan.how for plan in plans).most_common()), samples)

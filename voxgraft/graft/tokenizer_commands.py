@@ -1,4 +1,4 @@
-"""The verbs `tokenizer train | merge | prove | show`: files in, files and reports out."""
+"""The verbs `tokenizer train | merge | prove | show` and `extend`: files in, files and reports out, without a run."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from voxgraft.checkpoints import open_checkpoint
-from voxgraft.checkpoints.base import Checkpoint
-from voxgraft.checkpoints.grow import GrowthPlan, GrowthProof, GrowthReport, TableGrowth, grow_checkpoint, verify_growth
+from voxgraft.checkpoints import (
+    GrowthPlan,
+    TableGrowth,
+    grow_checkpoint,
+    open_checkpoint,
+    verify_growth,
+)
 from voxgraft.config.commands import (
     ExtendSettings,
     TokenizerMergeSettings,
@@ -18,12 +22,11 @@ from voxgraft.config.commands import (
 )
 from voxgraft.core.errors import CheckpointError, TextError, TokenizerError
 from voxgraft.core.files import atomic_write, is_encodable_text, require_output_path
-from voxgraft.core.results import Line, style_line
+from voxgraft.core.results import Line, SimpleResult, style_line
 from voxgraft.graft.command import additions_to_json, format_additions, format_growth, format_new_rows, format_proof
 from voxgraft.graft.folder import find_text_rules, load_base_tokenizer, load_text_encoder
 from voxgraft.graft.rows import (
     RowCount,
-    RowReport,
     build_new_rows,
     detect_checkpoint_family,
     find_tokenizer_beside,
@@ -36,50 +39,6 @@ from voxgraft.text.normalize import build_text_rules
 from voxgraft.tokenizers import open_tokenizer, parse_tokenizer
 from voxgraft.tokenizers.base import TextCorpus, Tokenizer, TokenizerAdditions, read_texts
 from voxgraft.tokenizers.prove import TokenizerProof
-from voxgraft.tokenizers.train import CharacterPlan
-
-
-@dataclass(frozen=True, slots=True)
-class TokenizerTrainResult:
-    """What was learnt and where it was written."""
-
-    additions: TokenizerAdditions
-    plan: CharacterPlan
-    texts: TextCorpus
-    output: Path
-    exit_code: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        return {**additions_to_json(self.additions, self.plan), "output": str(self.output)}
-
-    def lines(self) -> list[Line]:
-        return [*format_additions(self.additions, self.plan, self.texts), f"written to {self.output}"]
-
-
-@dataclass(frozen=True, slots=True)
-class TokenizerMergeResult:
-    """The grown tokenizer's size and place."""
-
-    base: Tokenizer
-    grown: Tokenizer
-    output: Path
-    exit_code: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "base_pieces": self.base.size,
-            "new_pieces": self.grown.size - self.base.size,
-            "pieces": self.grown.size,
-            "sha256": self.grown.sha256,
-            "output": str(self.output),
-        }
-
-    def lines(self) -> list[Line]:
-        new = self.grown.size - self.base.size
-        return [
-            f"{self.base.size:,} base pieces + {new:,} new = {self.grown.size:,}; every old id stays",
-            f"written to {self.output} (sha256 {self.grown.sha256})",
-        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,36 +58,7 @@ class TokenizerProveResult:
         return format_proof(self.proof)
 
 
-@dataclass(frozen=True, slots=True)
-class TokenizedSentence:
-    """One sentence, piece by piece: (piece, id, is unknown), by the base and by the grown tokenizer."""
-
-    text: str
-    prepared: str
-    base: tuple[tuple[str, int, bool], ...]
-    grown: tuple[tuple[str, int, bool], ...] | None
-
-
-@dataclass(frozen=True, slots=True)
-class TokenizerShowResult:
-    """Sentences spelled old against new."""
-
-    sentences: tuple[TokenizedSentence, ...]
-    exit_code: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        return {"sentences": [{name: getattr(item, name) for name in item.__slots__} for item in self.sentences]}
-
-    def lines(self) -> list[Line]:
-        lines: list[Line] = []
-        for item in self.sentences:
-            lines += [item.text, f"  read as: {item.prepared}", _format_pieces("base ", item.base)]
-            if item.grown is not None:
-                lines.append(_format_pieces("grown", item.grown))
-        return lines
-
-
-def tokenizer_train(settings: TokenizerTrainSettings) -> TokenizerTrainResult:
+def tokenizer_train(settings: TokenizerTrainSettings) -> SimpleResult:
     """Learn the characters and pieces that a base lacks for a language, and write them down."""
     require_output_path(settings.output, overwrite=settings.overwrite)
     family, base = load_base_tokenizer(settings.base, settings.family)
@@ -138,17 +68,31 @@ def tokenizer_train(settings: TokenizerTrainSettings) -> TokenizerTrainResult:
     spelling = TextEncoder.of(family, base, None, settings.language, rules)
     learnt = learn_language_pieces(spelling, texts, settings.tokenizer)
     learnt.additions.save(settings.output, overwrite=settings.overwrite)
-    return TokenizerTrainResult(learnt.additions, learnt.plan, texts, settings.output)
+    values = {**additions_to_json(learnt.additions, learnt.plan), "output": str(settings.output)}
+    lines = [*format_additions(learnt.additions, learnt.plan, texts), f"written to {settings.output}"]
+    return SimpleResult(values, tuple(lines))
 
 
-def tokenizer_merge(settings: TokenizerMergeSettings) -> TokenizerMergeResult:
+def tokenizer_merge(settings: TokenizerMergeSettings) -> SimpleResult:
     """Append additions to the base's tokenizer; every old id stays."""
     family, base = load_base_tokenizer(settings.base, settings.family)
     additions = TokenizerAdditions.load(settings.additions)
     grown = extend_tokenizer(family, base, additions, settings.additions)
     with atomic_write(settings.output, overwrite=settings.overwrite) as stream:
         stream.write(grown.data)
-    return TokenizerMergeResult(base, grown, settings.output)
+    new = grown.size - base.size
+    values = {
+        "base_pieces": base.size,
+        "new_pieces": new,
+        "pieces": grown.size,
+        "sha256": grown.sha256,
+        "output": str(settings.output),
+    }
+    lines = (
+        f"{base.size:,} base pieces + {new:,} new = {grown.size:,}; every old id stays",
+        f"written to {settings.output} (sha256 {grown.sha256})",
+    )
+    return SimpleResult(values, lines)
 
 
 def extend_tokenizer(family: Family, base: Tokenizer, additions: TokenizerAdditions, where: Path) -> Tokenizer:
@@ -180,26 +124,28 @@ def tokenizer_prove(settings: TokenizerProveSettings) -> TokenizerProveResult:
     return TokenizerProveResult(prove_text_encoder(spelling, texts, settings.proof_texts))
 
 
-def tokenizer_show(settings: TokenizerShowSettings) -> TokenizerShowResult:
-    """Spell sentences piece by piece, old against new."""
+def tokenizer_show(settings: TokenizerShowSettings) -> SimpleResult:
+    """Spell sentences piece by piece, old against new. A piece is (text, id, is unknown)."""
     spelling = load_text_encoder(settings.base, settings.family, settings.grown, settings.language)
     is_new = spelling.grown is not None and _is_new(settings, spelling.family)
 
     def pieces(tokenizer: Tokenizer, ids: list[int]) -> tuple[tuple[str, int, bool], ...]:
         return tuple((tokenizer.shown(token), token, token == tokenizer.unknown_id) for token in ids)
 
-    shown = []
+    sentences: list[dict[str, Any]] = []
+    lines: list[Line] = []
     for text in settings.text:
         if not is_encodable_text(text):  # bytes of the command line that are no character arrive as halves of one
             raise TextError("text-not-utf8", f"the sentence {text!a:.80} is not UTF-8", where="command line")
         prepared = spelling.prepare(text) if is_new else spelling.prepare_base(text, settings.language)
-        old = pieces(spelling.base, spelling.base.encode(prepared))
-        new = None
+        old, new = pieces(spelling.base, spelling.base.encode(prepared)), None
+        lines += [text, f"  read as: {prepared}", _format_pieces("base ", old)]
         if spelling.grown is not None:
             ids = spelling.encode(text, settings.language) if is_new else spelling.grown.encode(prepared)
             new = pieces(spelling.grown, ids)
-        shown.append(TokenizedSentence(text, prepared, old, new))
-    return TokenizerShowResult(tuple(shown))
+            lines.append(_format_pieces("grown", new))
+        sentences.append({"text": text, "prepared": prepared, "base": old, "grown": new})
+    return SimpleResult({"sentences": sentences}, tuple(lines))
 
 
 def _is_new(settings: TokenizerShowSettings, family: TextFamily) -> bool:
@@ -222,53 +168,16 @@ def _format_pieces(title: str, pieces: tuple[tuple[str, int, bool], ...]) -> Lin
     return style_line(*parts)
 
 
-@dataclass(frozen=True, slots=True)
-class ExtendResult:
-    """What was copied, what grew, and whether every old bit was read back."""
-
-    base_tokenizer: str
-    counts: RowCount
-    methods: dict[str, int]
-    samples: tuple[RowReport, ...]
-    report: GrowthReport
-    proof: GrowthProof | None
-    """What was read back and found the same bits; None where that was not asked for."""
-    output: Path
-    exit_code: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "base_tokenizer": self.base_tokenizer,
-            "rows": self.counts.to_json(),
-            "methods": self.methods,
-            "samples": [sample.to_json() for sample in self.samples],
-            "growth": self.report.to_json(),
-            "read_back": self.proof.to_json() if self.proof else None,
-            "output": str(self.output),
-        }
-
-    def lines(self) -> list[Line]:
-        lines: list[Line] = [f"base tokenizer: {self.base_tokenizer}"]
-        lines += [self.counts.table(), *filter(None, [self.counts.spare_note()])]
-        lines += format_new_rows(self.methods, self.samples)
-        lines += format_growth(self.report)
-        if self.proof:
-            rows, tensors, compared = (
-                f"{count:,}"
-                for count in (self.proof.rows_identical, self.proof.tensors_identical, self.proof.bytes_compared)
-            )
-            lines.append(
-                f"old rows are the same bits: {rows} old rows and {tensors} other tensors read back, {compared} bytes"
-            )
-        return [*lines, f"written to {self.output}"]
-
-
-def extend(settings: ExtendSettings) -> ExtendResult:
+def extend(settings: ExtendSettings) -> SimpleResult:
     """Grow the text tables of a checkpoint. The input is only read; the output appears whole or not at all."""
     require_output_path(settings.output, overwrite=settings.overwrite)
     grown = open_tokenizer(settings.tokenizer)
     with open_checkpoint(settings.checkpoint) as checkpoint:
-        _require_matching_suffix(checkpoint, settings.output)
+        # The format is kept, so a name that promises the other one would mislead every loader.
+        others = (".pt", ".pth", ".bin", ".ckpt") if checkpoint.format == "safetensors" else (".safetensors",)
+        if settings.output.suffix in others:
+            found = f"the output is called {settings.output.name}, and the input is a {checkpoint.format} file"
+            raise CheckpointError("output-suffix", found, where=settings.output)
         family = detect_checkpoint_family(checkpoint, settings.family)
         base_path = settings.base_tokenizer or find_tokenizer_beside(settings.checkpoint, family)
         base = open_tokenizer(base_path)
@@ -277,24 +186,29 @@ def extend(settings: ExtendSettings) -> ExtendResult:
         counts = RowCount(base.size, grown.size - base.size, family.spare_rows)
         plan = GrowthPlan({name: TableGrowth(base.size, family.spare_rows, rows) for name, rows in made.rows.items()})
         report = grow_checkpoint(checkpoint, plan, settings.output, overwrite=settings.overwrite, hashed=settings.hash)
-        proof = _verify_extended(checkpoint, plan, settings.output) if settings.verify else None
+        proof = None
+        if settings.verify:
+            try:
+                with open_checkpoint(settings.output) as written:
+                    proof = verify_growth(checkpoint, written, plan)
+            except CheckpointError:  # a file that is not proven must not be left behind
+                settings.output.unlink(missing_ok=True)
+                raise
     chosen = f"{base_path} (sha256 {base.sha256})"
-    return ExtendResult(chosen, counts, made.methods, made.samples, report, proof, settings.output)
-
-
-def _require_matching_suffix(checkpoint: Checkpoint, output: Path) -> None:
-    """The format is kept, so a name that promises the other one would mislead every loader."""
-    others = (".pt", ".pth", ".bin", ".ckpt") if checkpoint.format == "safetensors" else (".safetensors",)
-    if output.suffix in others:
-        found = f"the output is called {output.name}, and the input is a {checkpoint.format} file"
-        raise CheckpointError("output-suffix", found, where=output)
-
-
-def _verify_extended(checkpoint: Checkpoint, plan: GrowthPlan, output: Path) -> GrowthProof:
-    """Prove the written file; one that fails is not left lying about."""
-    try:
-        with open_checkpoint(output) as written:
-            return verify_growth(checkpoint, written, plan)
-    except CheckpointError:
-        output.unlink(missing_ok=True)
-        raise
+    values = {
+        "base_tokenizer": chosen,
+        "rows": counts.to_json(),
+        "methods": made.methods,
+        "samples": [sample.to_json() for sample in made.samples],
+        "growth": report.to_json(),
+        "read_back": proof.to_json() if proof else None,
+        "output": str(settings.output),
+    }
+    lines: list[Line] = [f"base tokenizer: {chosen}", counts.table(), *filter(None, [counts.spare_note()])]
+    lines += [*format_new_rows(made.methods, made.samples), *format_growth(report)]
+    if proof:
+        lines.append(
+            f"old rows are the same bits: {proof.rows_identical:,} old rows and {proof.tensors_identical:,} other "
+            f"tensors read back, {proof.bytes_compared:,} bytes"
+        )
+    return SimpleResult(values, (*lines, f"written to {settings.output}"))

@@ -21,22 +21,22 @@ from voxgraft.inspect.subject import CheckSubject, is_stand_in
 from voxgraft.inspect.verdict import MAJORITY_SHARE
 from voxgraft.models.base import Family
 
+# Parts whose matrices have a row for each code or position.
 PARTS_WITH_ROWS = ("speech tables", "positions", "speed rows")
-"""Parts whose matrices have a row for each code or position."""
 _SPEECH_BLOCK_ROWS = 512
+# Of the base's length: no training shrinks a row so far, and weight decay would shrink all of them.
 _DEAD_ROW_RATIO = 1e-3
-"""Of the base's length: no training shrinks a row so far, and weight decay would shrink all of them."""
+# By its own length: a row or a matrix that moved so far was not trained, but written anew, emptied or damaged.
 OVERWRITTEN_CHANGE = 0.5
-"""By its own length: a row or a matrix that moved so far was not trained, but written anew, emptied or damaged."""
+# A row that was overwritten and has less than this cosine to the base's is another row.
 _OTHER_ROW_COSINE = 0.5
-"""A row that was overwritten and has less than this cosine to the base's is another row."""
+# Median cosine of a table in which single rows can be called another. Below it, the whole table moved.
 _STABLE_TABLE_COSINE = 0.9
-"""Median cosine of a table in which single rows can be called another. Below it, the whole table moved."""
+# A row that became so many times longer or shorter, by the others of its table, was not trained. In a head it is always
+# or never the answer, whatever its direction.
 _OUTLIER_FACTOR = 8.0
-"""A row that became so many times longer or shorter, by the others of its table, was not trained. In a head it is
-always or never the answer, whatever its direction."""
+# A bias decides alone whether a code is ever spoken: e to the 5th is 148 times as likely, or as unlikely.
 _BIAS_STEP, _BIAS_SPREAD = 5.0, 10.0
-"""A bias decides alone whether a code is ever spoken: e to the 5th is 148 times as likely, or as unlikely."""
 _START_NAME, _STOP_NAME = "start of speech", "stop of speech"
 
 
@@ -131,12 +131,12 @@ def _nan_nonfinite(values: NDArray[np.generic]) -> NDArray[np.float64]:
 
 
 _MAX_NAMED_TENSORS = 3
+# Mean step of single values. Biases near zero move by many times their length in any training, but not so far.
 _LOST_MEAN_STEP = 0.1
-"""Mean step of single values. Biases near zero move by many times their length in any training, but not so far."""
+# Of its own length: a computed table that is farther from the base's was damaged, since nothing trains it.
 _RECOMPUTED_DISTANCE = 0.2
-"""Of its own length: a computed table that is farther from the base's was damaged, since nothing trains it."""
+# Values that are looked at before a whole piece is: most tensors show in these that they are full float32.
 _PROBE_VALUES = 512
-"""Values that are looked at before a whole piece is: most tensors show in these that they are full float32."""
 TensorChangeKind = Literal["same", "rounded", "changed", "form"]
 
 
@@ -241,7 +241,11 @@ def compare_body(subject: CheckSubject) -> BodyComparison | None:
         for name in sorted(there, key=lambda name: checkpoint.tensors[name].start):
             change = _compare_tensor(base, checkpoint, name, family)
             if change.how == "changed":
-                change = _exclude_lost_rows(change, find_lost_rows(subject, name, marks), base.tensors[name])
+                # Single lost rows make neither the whole table a lost one nor the body a far one.
+                rows = find_lost_rows(subject, name, marks)
+                few = rows.rows and 2 * len(rows.rows) < rows.num_rows
+                if few and not _is_tensor_lost(base.tensors[name], rows.moved, rows.base):
+                    change = replace(change, lost_rows=rows, lost=False, moved=rows.moved)
             changes.append(change)
             advance(base.tensors[name].num_bytes)
     order = {name: at for at, name in enumerate(names)}
@@ -345,6 +349,7 @@ def _compare_tensor(
     exact = same = infinite = True
     moved = length = left = 0.0
     num_bad = num_seen = 0
+    # `moved`, `length` and `left` are squared lengths, added up chunk by chunk.
     for ours, theirs in pair_chunks(iter_values(base, old), iter_values(checkpoint, new)):
         equal = old.dtype == new.dtype and bool(np.array_equal(ours.view(np.uint8), theirs.view(np.uint8)))
         if not floats:
@@ -413,13 +418,6 @@ def round_to_dtype(values: NDArray[np.float32], dtype: str) -> NDArray[np.float3
         return to_float32(from_float32(values, dtype), dtype).astype(np.float32, copy=False)
 
 
-def _exclude_lost_rows(change: TensorChange, rows: LostRows, old: TensorInfo) -> TensorChange:
-    """A change with its lost rows told apart: they make neither the whole table a lost one nor the body a far one."""
-    if not rows.rows or 2 * len(rows.rows) >= rows.num_rows or _is_tensor_lost(old, rows.moved, rows.base):
-        return change
-    return replace(change, lost_rows=rows, lost=False, moved=rows.moved)
-
-
 def _is_tensor_lost(old: TensorInfo, moved: float, length: float) -> bool:
     """Whether a finite change is farther than any training goes."""
     if not math.isfinite(moved) or moved < OVERWRITTEN_CHANGE**2 * length:
@@ -429,6 +427,7 @@ def _is_tensor_lost(old: TensorInfo, moved: float, length: float) -> bool:
 
 
 def _sum_of_squares(values: NDArray[np.float32]) -> float:
+    # In float32 for speed; in float64 only where squares overflow.
     with np.errstate(over="ignore", invalid="ignore"):
         total = float(np.dot(values, values))
         return total if math.isfinite(total) else float(np.dot(values.astype(np.float64), values.astype(np.float64)))

@@ -415,6 +415,7 @@ def _measure_repair_point(subject: CheckSubject, body: BodyComparison | None, ca
     )
     if not far or body is None or case.sounds:
         return None
+    # Distances are nearly proportional to the point, but rounding adds to them: step down until the measured one fits.
     point = estimate_repair_point(case.distance or MOVED_DISTANCE)
     while point > 0 and (distance := measure_blend_distance(subject, body, point)) >= MOVED_DISTANCE:
         point = min(math.floor(100 * point * 0.99 * MOVED_DISTANCE / distance) / 100, round(point - 0.01, 2))
@@ -648,8 +649,8 @@ def _describe_run(found: Diagnosis, folders: list[StepFolder], whole: tuple[int,
     return f"a run of voxgraft on {name}: {steps}{newest}{state}"
 
 
+# Phone error rates by language.
 PhoneErrors = dict[str, float]
-"""Phone error rates by language."""
 
 
 @dataclass(frozen=True)

@@ -19,26 +19,15 @@ from voxgraft.checkpoints.torch_file import TorchCheckpoint
 from voxgraft.core.errors import CheckpointError, Finding, finding
 from voxgraft.inspect.subject import CheckSubject, find_text_tables
 
-__all__ = [
-    "OptimizerSnapshot",
-    "RowMoments",
-    "find_new_rows_with_gradients",
-    "is_optimizer_restarted",
-    "optimizer_findings",
-    "optimizer_snapshot_findings",
-    "read_optimizer_snapshot",
-    "read_row_moments",
-]
-
+# When base rows got gradients: never, once and not of late, or up to the end.
 GradientRecency = Literal["never", "once", "now"]
-"""When base rows got gradients: never, once and not of late, or up to the end."""
 _OPTIMIZER_KEYS = ("optimizer", "optimizer_state_dict", "optim", "optimizer_state")
 _SCHEDULER_KEYS = ("scheduler", "scheduler_state_dict", "lr_scheduler")
 _CHECKPOINT_STEP_KEYS = ("step", "global_step", "steps")
 _MAX_PARAMETERS = 100_000
 _MOMENT_BLOCK_ROWS = 512
+# Under a mask the first moment fades by a tenth a step, the second by a thousandth: after 66 steps this is left.
 _STALE_MOMENT_RATIO = 1e-3
-"""Under a mask the first moment fades by a tenth a step, the second by a thousandth: after 66 steps this is left."""
 _ENDED_RATE_RATIO = 0.01
 _RESTARTED_STEP_RATIO = 0.9
 
@@ -108,7 +97,12 @@ def read_optimizer_snapshot(checkpoint: Checkpoint) -> OptimizerSnapshot | None:
     if node is None:
         return None
     found = OptimizerSnapshot()
-    _read_param_groups(node.entries.get("param_groups"), found)
+    listed = node.entries.get("param_groups")
+    groups = [group.entries for group in listed if isinstance(group, PickleDict)] if isinstance(listed, list) else []
+    found.rates, found.first_rates, found.weight_decay = (
+        tuple(value for group in groups if (value := _as_finite_number(group.get(key))) is not None)
+        for key in ("lr", "initial_lr", "weight_decay")
+    )
     _read_optimizer_state(checkpoint, node.entries.get("state"), found)
     found.file_step = next(
         (value for key in _CHECKPOINT_STEP_KEYS if (value := _as_count(entries.get(key))) is not None), None
@@ -171,9 +165,23 @@ def optimizer_snapshot_findings(
     """What an optimizer has to say."""
     where = subject.checkpoint.path if subject.checkpoint else ""
     findings = _moment_mismatch_findings(subject, found)
-    for one in rows if subject.base_pieces is not None else []:
-        findings += _base_row_moment_findings(one, subject.base_pieces or 0, str(where))
-    findings += _untrained_row_findings(subject, found, rows)
+    pieces = subject.base_pieces
+    for one in rows if pieces is not None else []:
+        when = one.of_base(pieces or 0)
+        how = {
+            "once": "from a time when they were trained; their gradients have been masked since, the moments were not",
+            "now": "and gets gradients for them: nothing keeps them fixed",
+        }
+        if when != "never":
+            count = int((one.second[:pieces] > 0).sum())
+            text = f"the optimizer keeps moments of {count:,} base rows of {one.tensor}, {how[when]}"
+            findings.append(finding("moments-on-base-rows", text, expected="none", where=where))
+    had = find_new_rows_with_gradients(subject, rows)
+    if had is not None and not had.any() and not is_optimizer_restarted(found) and subject.family is not None:
+        steps = f" in {found.step:,} steps" if found.step is not None else ""
+        tensor = subject.family.graft_points[0].tensor
+        text = f"none of the {len(had):,} new rows of {tensor} has had a gradient{steps}"
+        findings.append(finding("new-rows-untrained", text, where=where))
     if is_optimizer_restarted(found):
         text = f"the file says step {found.file_step:,}, its optimizer has made {found.step:,} steps"
         findings.append(finding("optimizer-restarted", text, where=where))
@@ -204,19 +212,6 @@ def _moment_mismatch_findings(subject: CheckSubject, found: OptimizerSnapshot) -
     return findings
 
 
-def _base_row_moment_findings(rows: RowMoments, pieces: int, where: str) -> list[Finding]:
-    when = rows.of_base(pieces)
-    if when == "never":
-        return []
-    num = int((rows.second[:pieces] > 0).sum())
-    how = {
-        "once": "from a time when they were trained; their gradients have been masked since, the moments were not",
-        "now": "and gets gradients for them: nothing keeps them fixed",
-    }[when]
-    text = f"the optimizer keeps moments of {num:,} base rows of {rows.tensor}, {how}"
-    return [finding("moments-on-base-rows", text, expected="none", where=where)]
-
-
 def find_new_rows_with_gradients(subject: CheckSubject, rows: list[RowMoments]) -> NDArray[np.bool_] | None:
     """Which new rows of the embedding ever had a gradient; None where the optimizer does not say."""
     family, pieces = subject.family, subject.base_pieces
@@ -234,30 +229,9 @@ def is_optimizer_restarted(found: OptimizerSnapshot) -> bool:
     )
 
 
-def _untrained_row_findings(subject: CheckSubject, found: OptimizerSnapshot, rows: list[RowMoments]) -> list[Finding]:
-    had = find_new_rows_with_gradients(subject, rows)
-    if had is None or had.any() or is_optimizer_restarted(found) or subject.family is None:
-        return []
-    steps = f" in {found.step:,} steps" if found.step is not None else ""
-    text = f"none of the {len(had):,} new rows of {subject.family.graft_points[0].tensor} has had a gradient{steps}"
-    return [finding("new-rows-untrained", text, where=subject.checkpoint.path if subject.checkpoint else "")]
-
-
-def _read_param_groups(node: Any, found: OptimizerSnapshot) -> None:
-    groups = [group.entries for group in node if isinstance(group, PickleDict)] if isinstance(node, list) else []
-    found.rates = tuple(value for group in groups if (value := _as_finite_number(group.get("lr"))) is not None)
-    found.first_rates = tuple(
-        value for group in groups if (value := _as_finite_number(group.get("initial_lr"))) is not None
-    )
-    found.weight_decay = tuple(
-        value for group in groups if (value := _as_finite_number(group.get("weight_decay"))) is not None
-    )
-
-
 def _read_optimizer_state(checkpoint: TorchCheckpoint, state: Any, found: OptimizerSnapshot) -> None:
     if not isinstance(state, PickleDict):
         return
-    steps: list[int] = []
     for index, (key, node) in enumerate(islice(state.entries.items(), _MAX_PARAMETERS)):
         if not isinstance(node, PickleDict):
             continue
@@ -265,10 +239,13 @@ def _read_optimizer_state(checkpoint: TorchCheckpoint, state: Any, found: Optimi
         if first is not None:
             same = second if second is not None and second.shape == first.shape else None
             found.moments.append(ParameterMoments(key if type(key) is int else index, first, same))
-        if not steps and (step := _read_step_count(checkpoint, node.entries.get("step"))) is not None:
-            steps.append(step)
+        if found.step is None:  # torch keeps the count as a tensor of one value, older versions as a number
+            count = node.entries.get("step")
+            info = _find_float_tensor(checkpoint, count)
+            if info is not None and info.num_values == 1:
+                count = float(_read_float_block(checkpoint, info).reshape(-1)[0])
+            found.step = _as_count(count)
     found.moments.sort(key=lambda one: one.index)
-    found.step = steps[0] if steps else None
 
 
 def _find_float_tensor(checkpoint: TorchCheckpoint, node: Any) -> TensorInfo | None:
@@ -279,14 +256,6 @@ def _find_float_tensor(checkpoint: TorchCheckpoint, node: Any) -> TensorInfo | N
     except CheckpointError:  # what the optimizer keeps is not needed for anything: an odd entry is passed over
         return None
     return info if info.dtype in FLOAT_DTYPES else None
-
-
-def _read_step_count(checkpoint: TorchCheckpoint, node: Any) -> int | None:
-    """torch keeps the count as a tensor of one value, older versions as a number."""
-    info = _find_float_tensor(checkpoint, node)
-    if info is None or info.num_values != 1:
-        return _as_count(node)
-    return _as_count(float(_read_float_block(checkpoint, info).reshape(-1)[0]))
 
 
 def _read_moment_norms(

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -143,8 +143,8 @@ class PointTrial:
         return {"share": self.share, "phone_error": self.errors, "within": self.within}
 
 
+# What was done: tensor, and words.
 Actions = list[tuple[str, str]]
-"""What was done: tensor, and words."""
 
 
 @dataclass(slots=True)
@@ -500,25 +500,27 @@ class _TableRepair:
             how = f"in {self.move.source}" if self.move.source else ""
             how += f"{' and ' if how else ''}{abs(self.shift):,} rows too far" if self.shift else ""
             done.append((self.tuned.name, f"new rows stood {how} and are back in their places"))
-        segments = [self._base_rows(done), *self._new_rows(done)]
-        if spare:
-            segments.append(self._spare_rows(done))
-        shape = (parts.pieces + spare, *self.tuned.shape[1:])
+        base, pieces = parts.base_pieces, parts.pieces
+        if self.repairs.rows or (self.move is not None and self.move.how == "copied") or not self.tuned.shape[0]:
+            done.append((self.tuned.name, f"rows 0 to {base - 1:,} are the base's"))
+            segments = [self._chunks(parts.base, self.old, 0, base)]
+        else:
+            self._require(base)
+            segments = [self._chunks(parts.tuned, self.tuned, 0, base)]
+        segments += self._new_rows(done)
+        if spare and self.old.shape[0] >= base + spare:  # nothing was ever to be learnt in the spare row
+            done.append((self.tuned.name, f"row {pieces:,}, the last, is the base's spare row"))
+            segments.append(self._chunks(parts.base, self.old, base, base + spare))
+        elif spare:
+            self._require(pieces + spare)
+            segments.append(self._chunks(parts.tuned, self.tuned, pieces, pieces + spare))
+        shape = (pieces + spare, *self.tuned.shape[1:])
 
         def chunks() -> Iterator[bytes | memoryview]:
             for segment in segments:
                 yield from segment()
 
         return TensorBytes(self.dtype, shape, chunks)
-
-    def _base_rows(self, done: Actions) -> ChunkFactory:
-        count = self.parts.base_pieces
-        is_copied = self.move is not None and self.move.how == "copied"
-        if self.repairs.rows or is_copied or not self.tuned.shape[0]:
-            done.append((self.tuned.name, f"rows 0 to {count - 1:,} are the base's"))
-            return self._chunks_from_base(0, count)
-        self._require(count)
-        return self._chunks_from_tuned(0, count)
 
     def _new_rows(self, done: Actions) -> list[ChunkFactory]:
         """New rows from where they are; those that are nowhere, or not to be used, are made from the base's."""
@@ -530,9 +532,10 @@ class _TableRepair:
             while stop < len(positions) and (int(positions[stop]) == int(positions[start]) + step * (stop - start)):
                 stop += 1
             if step:
-                segments.append(self._chunks_from_tuned(int(positions[start]), int(positions[stop - 1]) + 1))
+                span = int(positions[start]), int(positions[stop - 1]) + 1
+                segments.append(self._chunks(self.parts.tuned, self.tuned, *span))
             else:
-                segments.append(self._new_row_chunks(start, stop))
+                segments.append(partial(self._new_row_chunks, start, stop))
             start = stop
         return segments
 
@@ -549,7 +552,11 @@ class _TableRepair:
                 positions[at] = positions[at] if self._is_new(int(positions[at])) else -1
             positions[positions < 0] = -1
         elif self.repairs.head or self.repairs.grow:
-            positions[positions >= self._count_pieces_with_rows()] = -1
+            # Where a table has as many rows as the embedding, the same rows mean the same pieces.
+            embedding = parts.tuned.tensors.get(parts.family.graft_points[0].tensor)
+            like_embedding = embedding is not None and embedding.shape[0] == rows
+            with_rows = parts.num_pieces_with_rows if like_embedding else max(rows - parts.family.spare_rows, 0)
+            positions[positions >= with_rows] = -1
         else:
             self._require(last)
         if num_made := int((positions < 0).sum()):
@@ -562,13 +569,6 @@ class _TableRepair:
             done.append((name, f"row {first:,} was the spare row and is made from the base's"))
             positions[0] = -1
         return positions
-
-    def _count_pieces_with_rows(self) -> int:
-        """Pieces that this table has rows for. Where it has as many as the embedding, the same rows mean the same."""
-        embedding = self.parts.tuned.tensors.get(self.parts.family.graft_points[0].tensor)
-        if embedding is not None and embedding.shape[0] == self.tuned.shape[0]:
-            return self.parts.num_pieces_with_rows
-        return max(self.tuned.shape[0] - self.parts.family.spare_rows, 0)
 
     def _is_new(self, row: int) -> bool:
         """Whether a row at the start is none of the base's, and none that was left empty."""
@@ -583,22 +583,13 @@ class _TableRepair:
 
     def _not_finite(self, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which of the rows at these positions hold values that are not finite."""
-        finite = np.ones(self.tuned.shape[0] + 1, bool)  # one more for the rows without a seat
+        finite = np.ones(self.tuned.shape[0] + 1, bool)  # one more for rows without a position
         taken = positions[positions >= 0]
         for start in range(int(taken.min()), int(taken.max()) + 1, BLOCK_ROWS) if len(taken) else ():
             stop = min(start + BLOCK_ROWS, int(taken.max()) + 1)
             rows = _read_floats(self.parts.tuned, self.tuned.rows(start, stop))
             finite[start:stop] = np.isfinite(rows).reshape(len(rows), -1).all(axis=1)
         return np.asarray(~finite[positions])
-
-    def _spare_rows(self, done: Actions) -> ChunkFactory:
-        """The base's own behind the new rows: nothing was ever to be learnt there."""
-        first, spare = self.parts.base_pieces, self.parts.family.spare_rows
-        if self.old.shape[0] < first + spare:
-            self._require(self.parts.pieces + spare)
-            return self._chunks_from_tuned(self.parts.pieces, self.parts.pieces + spare)
-        done.append((self.tuned.name, f"row {self.parts.pieces:,}, the last, is the base's spare row"))
-        return self._chunks_from_base(first, first + spare)
 
     def _starts_with_spare(self) -> bool:
         """Whether the first new row is a copy of the base's spare, trained on or not, by the rule of the finding."""
@@ -609,21 +600,14 @@ class _TableRepair:
         rows = _read_floats(self.parts.tuned, self.tuned.rows(first, min(first + SPARE_SAMPLE_ROWS, self.parts.pieces)))
         return is_spare_copy(spare.reshape(-1), rows.reshape(len(rows), -1))
 
-    def _new_row_chunks(self, first: int, last: int) -> ChunkFactory:
-        def made() -> Iterator[bytes]:
-            rows = self.parts.made()[self.old.name][first:last]
-            yield from_float32(np.ascontiguousarray(rows, np.float32), self.dtype).tobytes()
+    def _new_row_chunks(self, first: int, last: int) -> Iterator[bytes]:
+        rows = self.parts.made()[self.old.name][first:last]
+        yield from_float32(np.ascontiguousarray(rows, np.float32), self.dtype).tobytes()
 
-        return made
-
-    def _chunks_from_tuned(self, first: int, last: int) -> ChunkFactory:
-        part = self.tuned.rows(first, last)
-        return lambda: _convert_chunks(self.parts.tuned, part, self.dtype)
-
-    def _chunks_from_base(self, first: int, last: int) -> ChunkFactory:
-        """The base's bits; rounded where the checkpoint keeps its numbers in a shorter format."""
-        part = self.old.rows(first, last)
-        return lambda: _convert_chunks(self.parts.base, part, self.dtype)
+    def _chunks(self, checkpoint: Checkpoint, info: TensorInfo, first: int, last: int) -> ChunkFactory:
+        """Some rows of a file as they are, or rounded where the new table has a shorter number format."""
+        part = info.rows(first, last)
+        return lambda: _convert_chunks(checkpoint, part, self.dtype)
 
     def _require(self, rows: int) -> None:
         if self.tuned.shape[0] < rows:

@@ -17,6 +17,7 @@ from voxgraft.config.run import RunSettings
 from voxgraft.core.errors import CheckpointError, ConfigError, FileError, Finding, VoxgraftError, finding
 from voxgraft.core.files import is_file, is_folder, path_exists
 from voxgraft.core.results import Line, Table, format_names, style_line
+from voxgraft.core.run import RUN_FILE
 from voxgraft.graft.rows import detect_checkpoint_family, text_table_findings
 from voxgraft.models import family_names, get_family, resolve_base_family, resolve_base_folder
 from voxgraft.models.base import BaseDescription, BaseFiles, Family, ModelSize
@@ -99,7 +100,14 @@ class BaseReport:
             "parts": [asdict(part) for part in self.parts],
             "text_rows": self.text_rows,
             "spare_rows": self.spare_rows,
-            "tokenizer": _tokenizer_to_json(tokenizer) if tokenizer else None,
+            "tokenizer": {
+                "file": tokenizer.path.name,
+                "kind": tokenizer.kind,
+                "pieces": tokenizer.size,
+                "sha256": tokenizer.sha256,
+            }
+            if tokenizer
+            else None,
             "languages": list(self.languages),
             "others": list(self.others),
             "files": [asdict(file) for file in self.files],
@@ -109,7 +117,20 @@ class BaseReport:
 
     def lines(self) -> list[Line]:
         lines: list[Line] = [style_line((f"{self.family}, {self.release}", "bold"), f": {self.place}")]
-        lines += [self._parts_table(), self._size_line(), self._rows_line()]
+        whole = max(self.total_size.values, 1)
+        parts = (
+            (part.part, f"{part.tensors:,}", f"{part.values:,}", f"{100 * part.values / whole:.1f} %")
+            for part in (*self.parts, self.total_size)
+        )
+        lines.append(Table(("part", "tensors", "values", "share"), tuple(parts)))
+        size = self.size
+        line = f"size: width {size.width:,}, layers {size.layers}, heads {size.heads}; " if size else ""
+        dtypes = ", ".join(f"{dtype} ({count:,} tensors)" for dtype, count in self.dtypes.items())
+        aliases = f"; {self.num_aliases:,} second names are passed over" if self.num_aliases else ""
+        lines.append(f"{line}{dtypes}, {self.num_bytes:,} bytes, {self.format}{aliases}")
+        rows = " or ".join(f"{count:,}" for count in sorted(set(self.text_rows.values()))) or "none"
+        spare = f", of which {self.spare_rows} is a spare that no text indexes" if self.spare_rows else ""
+        lines.append(f"text rows: {rows}{spare}")
         if self.tokenizer is not None:
             kind, pieces = self.tokenizer.kind, f"{self.tokenizer.size:,} pieces"
             lines.append(f"tokenizer: {kind}, {pieces}, sha256 {self.tokenizer.sha256}")
@@ -123,27 +144,6 @@ class BaseReport:
             first, *rest = item.lines()
             lines += [style_line((first, "bold red" if item.level == "error" else "yellow")), *rest]
         return [*lines, self._verdict()]
-
-    def _parts_table(self) -> Table:
-        whole = max(self.total_size.values, 1)
-        rows = (
-            (part.part, f"{part.tensors:,}", f"{part.values:,}", f"{100 * part.values / whole:.1f} %")
-            for part in (*self.parts, self.total_size)
-        )
-        return Table(("part", "tensors", "values", "share"), tuple(rows))
-
-    def _size_line(self) -> str:
-        size = self.size
-        line = f"size: width {size.width:,}, layers {size.layers}, heads {size.heads}; " if size else ""
-        dtypes = ", ".join(f"{dtype} ({count:,} tensors)" for dtype, count in self.dtypes.items())
-        aliases = f"; {self.num_aliases:,} second names are passed over" if self.num_aliases else ""
-        return f"{line}{dtypes}, {self.num_bytes:,} bytes, {self.format}{aliases}"
-
-    def _rows_line(self) -> str:
-        counts = sorted(set(self.text_rows.values()))
-        rows = " or ".join(f"{count:,}" for count in counts) or "none"
-        spare = f", of which {self.spare_rows} is a spare that no text indexes" if self.spare_rows else ""
-        return f"text rows: {rows}{spare}"
 
     def _files_table(self) -> Table:
         rows = []
@@ -167,22 +167,13 @@ class BaseReport:
         return style_line(("; ".join([*found, *missing]), "yellow" if missing else "bold green"))
 
 
-def _tokenizer_to_json(tokenizer: Tokenizer) -> dict[str, Any]:
-    return {
-        "file": tokenizer.path.name,
-        "kind": tokenizer.kind,
-        "pieces": tokenizer.size,
-        "sha256": tokenizer.sha256,
-    }
-
-
-RUN_FILE, BASE_CONFIG_NAME = "run.yaml", "config.yaml"
+BASE_CONFIG_NAME = "config.yaml"
 TOKENIZER_SUFFIXES = (".json", ".model")
+# By a file that is in them: what they are, and what to do instead.
 NON_BASE_FOLDERS = {
     "graft.json": ("a graft", "its README.md says what it is; `voxgraft check RUN` looks at the graft of a run."),
     "set.json": ("a set of clips", "`voxgraft check RUN` looks at the sets of a run."),
 }
-"""By a file that is in them: what they are, and what to do instead."""
 FLOAT_DTYPES = ("F32", "F16", "BF16", "F64")
 MAX_TENSORS_NAMED = 3
 Made = TypeVar("Made")
@@ -197,17 +188,26 @@ def show_base(settings: ShowSettings) -> BaseReport:
     settings = settings.model_copy(update={"base": resolve_base_folder(settings.base)})
     with _open_base(settings, findings) as (found, files, checkpoint):
         own = {name: info for name, info in checkpoint.tensors.items() if found.get_part_name(name) is not None}
-        rows = _count_text_rows(found, own)
+        tables = [own[point.tensor] for point in found.graft_points if point.tensor in own]
+        rows = {info.name: info.shape[0] for info in tables if info.shape}
         description = found.describe(files, next(iter(rows.values()), 0))
         shapes = {name: info.shape for name, info in own.items()}
         size = _attempt(lambda: found.infer_size(files, shapes), findings)
-        findings += _dtype_findings(own, files.checkpoint)
+        odd = [info for info in own.values() if info.dtype not in FLOAT_DTYPES]
+        if odd:  # whole numbers or eight bits, as quantised files have them: no layer computes with those
+            first = f"{odd[0].name} is {odd[0].dtype}"
+            said = f"{len(odd):,} of {len(own):,} tensors are no floating-point numbers: {first}"
+            expected = " or ".join(FLOAT_DTYPES)
+            findings.append(finding("tensors-mismatch", said, expected=expected, where=files.checkpoint))
         tokenizer = _attempt(lambda: open_tokenizer(files.tokenizer), findings) if is_file(files.tokenizer) else None
         if tokenizer is not None:
             findings += text_table_findings(checkpoint, found, tokenizer.size)
         not_finite: dict[str, int] = {}
         digests = tensor_digests(checkpoint, own, not_finite) if settings.fingerprint else None
         findings += _non_finite_findings(own, not_finite, files.checkpoint)
+        by_part: dict[str, list[int]] = {}
+        for name, info in own.items():
+            by_part.setdefault(found.get_part_name(name) or "", []).append(info.num_values)
         return BaseReport(
             family=found.name,
             place=files.folder if is_folder(settings.base) else files.checkpoint,
@@ -216,7 +216,7 @@ def show_base(settings: ShowSettings) -> BaseReport:
             others=description.others,
             checkpoint=files.checkpoint.name,
             format=checkpoint.format,
-            parts=tuple(_measure_parts(found, own)),
+            parts=tuple(BasePartSize(part, len(sizes), sum(sizes)) for part, sizes in by_part.items()),
             dtypes=dict(Counter(info.dtype for info in own.values())),
             num_bytes=sum(info.num_bytes for info in own.values()),
             num_aliases=len(checkpoint.tensors) - len(own),
@@ -233,7 +233,12 @@ def show_base(settings: ShowSettings) -> BaseReport:
 @contextlib.contextmanager
 def _open_base(settings: ShowSettings, findings: list[Finding]) -> Iterator[tuple[Family, BaseFiles, Checkpoint]]:
     """The family, the base's files, and the checkpoint, open until the block ends."""
-    place = _find_run_base(settings.base) if is_file(settings.base / RUN_FILE) else settings.base
+    place, run_file = settings.base, settings.base / RUN_FILE
+    if is_file(run_file):
+        base = parse_settings(RunSettings, read_settings_values(RunSettings, run_file), run_file).base
+        if base is None:
+            raise ConfigError("config-missing", "`base` is not given", where=run_file)
+        place = base
     if is_folder(place) or not path_exists(place):
         _refuse_other_folder(place)
         found = resolve_base_family(place, settings.family)
@@ -246,14 +251,6 @@ def _open_base(settings: ShowSettings, findings: list[Finding]) -> Iterator[tupl
         _refuse_unsupported_checkpoint(checkpoint)
         found = detect_checkpoint_family(checkpoint, settings.family)
         yield found, _find_base_files(found, place, findings), checkpoint
-
-
-def _find_run_base(run: Path) -> Path:
-    path = run / RUN_FILE
-    base = parse_settings(RunSettings, read_settings_values(RunSettings, path), path).base
-    if base is None:
-        raise ConfigError("config-missing", "`base` is not given", where=path)
-    return base
 
 
 def _refuse_other_folder(place: Path) -> None:
@@ -319,20 +316,6 @@ def _attempt(make: Callable[[], Made], findings: list[Finding]) -> Made | None:
         return None
 
 
-def _count_text_rows(found: Family, own: dict[str, TensorInfo]) -> dict[str, int]:
-    """The rows of each text table that is there."""
-    tables = (own[point.tensor] for point in found.graft_points if point.tensor in own)
-    return {info.name: info.shape[0] for info in tables if info.shape}
-
-
-def _dtype_findings(own: dict[str, TensorInfo], checkpoint: Path) -> Iterator[Finding]:
-    """Tensors of whole numbers or of eight bits, as quantised files have them: no layer computes with those."""
-    odd = [info for info in own.values() if info.dtype not in FLOAT_DTYPES]
-    if odd:
-        found = f"{len(odd):,} of {len(own):,} tensors are no floating-point numbers: {odd[0].name} is {odd[0].dtype}"
-        yield finding("tensors-mismatch", found, expected=" or ".join(FLOAT_DTYPES), where=checkpoint)
-
-
 def _non_finite_findings(own: dict[str, TensorInfo], not_finite: dict[str, int], checkpoint: Path) -> Iterator[Finding]:
     """NaN and infinite values: a model that holds any gives noise or nothing."""
     if not not_finite:
@@ -345,14 +328,6 @@ def _non_finite_findings(own: dict[str, TensorInfo], not_finite: dict[str, int],
     share = f"all {every:,}" if bad == every else f"{bad:,} of {every:,}"
     found = f"{share} values are NaN or infinite, in {len(worst):,} of {len(own):,} tensors: {named}"
     yield finding("weights-not-finite", found, expected="finite values", where=checkpoint)
-
-
-def _measure_parts(found: Family, own: dict[str, TensorInfo]) -> Iterator[BasePartSize]:
-    by_part: dict[str, list[TensorInfo]] = {}
-    for name, info in own.items():
-        by_part.setdefault(found.get_part_name(name) or "", []).append(info)
-    for part, infos in by_part.items():
-        yield BasePartSize(part, len(infos), sum(info.num_values for info in infos))
 
 
 def _list_base_files(files: BaseFiles, description: BaseDescription) -> Iterator[BaseFileStatus]:

@@ -1,4 +1,7 @@
-"""Tokenizer, text tables and config must agree on one number: every pair that does not is named."""
+"""Checks of numbers: tokenizer, text tables and configs must agree on one size, and learning rates must be sensible.
+
+Also the checks of a checkpoint file that need neither base nor text: pickled code, values that are not finite, extras.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,10 @@ import numpy as np
 
 from voxgraft.checkpoints.base import Checkpoint
 from voxgraft.checkpoints.load import find_dangerous_globals
-from voxgraft.config.run import TrainSettings
 from voxgraft.core.errors import Finding, Level, VoxgraftError, finding
 from voxgraft.core.results import Table
 from voxgraft.core.run import RUN_FILE
-from voxgraft.graft.folder import ROWS_NAME, Graft
+from voxgraft.graft.folder import ROWS_NAME
 from voxgraft.graft.rows import RowCount, text_table_findings
 from voxgraft.inspect.optimizer import read_optimizer_snapshot, read_row_moments
 from voxgraft.inspect.rows import is_unread_row
@@ -80,7 +82,14 @@ def old_config_size_findings(subject: CheckSubject) -> list[Finding]:
     old, family, tokenizer = subject.old, subject.family, subject.tokenizer
     if old is None or family is None:
         return []
-    findings = _start_stop_findings(old, family)
+    # Start and stop of a text, which the model learnt on its own ids.
+    pairs = ((old.start_text, family.start_id), (old.stop_text, family.stop_id))
+    wrong = [(stated, own) for stated, own in pairs if stated is not None and stated.count != own]
+    findings: list[Finding] = []
+    if wrong:
+        found = ", ".join(f"{stated.key} is {stated.count:,}" for stated, _ in wrong)
+        expected = ", ".join(f"{own:,}" for _, own in wrong)
+        findings.append(finding("config-start-stop", found, expected=expected, where=old.path))
     if old.pieces is None:
         return findings
     if tokenizer is not None:
@@ -88,22 +97,13 @@ def old_config_size_findings(subject: CheckSubject) -> list[Finding]:
     if subject.any_checkpoint is None:
         return findings
     table = next(iter(find_text_tables(subject.any_checkpoint, family).values()), None)
-    expected = old.pieces.count + family.spare_rows
-    if table is None or table.shape[0] == expected or (family.spare_rows and table.shape[0] == old.pieces.count):
+    num_rows = old.pieces.count + family.spare_rows
+    if table is None or table.shape[0] == num_rows or (family.spare_rows and table.shape[0] == old.pieces.count):
         return findings
     sum_of = f"{old.pieces.count:,} + {family.spare_rows} spare = " if family.spare_rows else ""
     found = f"{old.pieces.key} is {old.pieces.count:,}, {table.name} has {table.shape[0]:,} rows"
     where = f"{old.path} and {subject.any_checkpoint.path}"
-    return [*findings, finding("config-vs-rows", found, expected=f"{sum_of}{expected:,} rows", where=where)]
-
-
-def _start_stop_findings(old: OldConfigNumbers, family: Family) -> list[Finding]:
-    """Start and stop of a text, which the model learnt on its own ids."""
-    pairs = ((old.start_text, family.start_id), (old.stop_text, family.stop_id))
-    wrong = [(stated, own) for stated, own in pairs if stated is not None and stated.count != own]
-    found = ", ".join(f"{stated.key} is {stated.count:,}" for stated, _ in wrong)
-    expected = ", ".join(f"{own:,}" for _, own in wrong)
-    return [finding("config-start-stop", found, expected=expected, where=old.path)] if wrong else []
+    return [*findings, finding("config-vs-rows", found, expected=f"{sum_of}{num_rows:,} rows", where=where)]
 
 
 def graft_size_findings(subject: CheckSubject) -> list[Finding]:
@@ -120,14 +120,9 @@ def graft_size_findings(subject: CheckSubject) -> list[Finding]:
         found = f"the graft is for a base of {graft.card.base_pieces:,} pieces"
         expected = f"{subject.base_tokenizer.size:,}, as {subject.base_tokenizer.path.name} has"
         findings.append(finding("graft-mismatch", found, expected=expected, where=graft.folder))
-    return findings + _graft_row_findings(graft, subject.base_checkpoint)
-
-
-def _graft_row_findings(graft: Graft, base: Checkpoint) -> list[Finding]:
-    findings: list[Finding] = []
     where = graft.folder / ROWS_NAME
     for name, rows in graft.rows.items():
-        info = base.tensors.get(name)
+        info = subject.base_checkpoint.tensors.get(name)
         if info is not None and info.shape[1:] != rows.shape[1:]:
             found = f"rows of {name} have the shape {list(rows.shape[1:])}"
             findings.append(finding("graft-mismatch", found, expected=f"{list(info.shape[1:])}", where=where))
@@ -247,8 +242,8 @@ def checkpoint_extra_findings(subject: CheckSubject) -> list[Finding]:
 
 
 _RATE_SETTINGS = {"rows": "lr_rows", "adapter": "lr_adapter", "body": "lr_backbone"}
+# This many times outside the range nothing good can come of it: an error, not a warning.
 _ERROR_FACTOR = 10.0
-"""This many times outside the range nothing good can come of it: an error, not a warning."""
 
 
 def run_rate_findings(subject: CheckSubject) -> list[Finding]:
@@ -257,18 +252,13 @@ def run_rate_findings(subject: CheckSubject) -> list[Finding]:
     if family is None or run is None:
         return []
     train = subject.settings.train
+    # In merged mode an adapter is trained and folded in, unless the body itself is.
+    second = "body" if train.mode == "merged" and train.full_body else "adapter"
     findings: list[Finding] = []
-    for part in _trained_parts(train):
+    for part in ("rows",) if train.mode == "rows-only" else ("rows", second):
         name = _RATE_SETTINGS[part]
         findings += _rate_findings(family, part, f"train.{name}", getattr(train, name), run / RUN_FILE)
     return findings
-
-
-def _trained_parts(train: TrainSettings) -> tuple[str, ...]:
-    """In merged mode an adapter is trained and folded in, unless the body itself is."""
-    if train.mode == "rows-only":
-        return ("rows",)
-    return ("rows", "body") if train.mode == "merged" and train.full_body else ("rows", "adapter")
 
 
 def old_rate_findings(subject: CheckSubject) -> list[Finding]:
@@ -306,11 +296,19 @@ def freeze_findings(subject: CheckSubject) -> list[Finding]:
         return []
     base = subject.base_pieces or (old.original_pieces.count if old.original_pieces else None)
     findings = _freeze_boundary_findings(old, base, subject.grown.size if subject.grown else None)
+    rate, decay = old.learning_rate, old.weight_decay
     if old.freeze_original is False:
         found = "freeze_original_embeddings is false: the base's text rows are trained on the new language"
         findings.append(finding("freeze-off", found, expected="true", where=old.path))
-    elif old.freeze_original or old.freeze_until is not None:
-        findings += _freeze_leak_findings(old)
+    elif (old.freeze_original or old.freeze_until is not None) and rate and decay and rate.value * decay.value:
+        # AdamW takes `rate x decay` of every value at every step, whatever its gradient.
+        steps = old.steps.count if old.steps and old.steps.count else _DEFAULT_STEPS
+        left = math.exp(-rate.value * decay.value * steps)
+        found = (
+            f"a rate of {rate.value:g} with weight decay {decay.value:g} leaves {left:.2%} of a masked row "
+            f"after {steps:,} steps"
+        )
+        findings.append(finding("freeze-leaks", found, expected="100%", where=old.path))
     return findings
 
 
@@ -320,33 +318,18 @@ def _freeze_boundary_findings(old: OldConfigNumbers, base: int | None, pieces: i
         return []
     at, where = stated.count, old.path
     pieces = pieces or (old.pieces.count if old.pieces else None)
-    findings: list[Finding] = []
     if pieces is not None and at > pieces:
-        found = (
-            f"{stated.key} is {at:,}, past the {pieces:,} pieces there are; old trainers then lower it by themselves"
+        found, expected = (
+            f"past the {pieces:,} pieces there are; old trainers then lower it by themselves",
+            base or pieces,
         )
-        findings.append(finding("freeze-boundary", found, expected=f"{base or pieces:,}", where=where))
     elif base is not None and at < base:
-        found = f"{stated.key} is {at:,}, the base has {base:,} pieces: base rows {at:,} to {base - 1:,} are trained"
-        findings.append(finding("freeze-boundary", found, expected=f"{base:,}", where=where))
+        found, expected = f"the base has {base:,} pieces: base rows {at:,} to {base - 1:,} are trained", base
     elif base is not None and at > base:
-        found = f"{stated.key} is {at:,}, the base has {base:,} pieces: new rows {base:,} to {at - 1:,} never learn"
-        findings.append(finding("freeze-boundary", found, expected=f"{base:,}", where=where))
+        found, expected = f"the base has {base:,} pieces: new rows {base:,} to {at - 1:,} never learn", base
     elif base is not None:
         found = f"{stated.key} is {at:,}, the base's number of pieces; voxgraft needs no boundary"
-        findings.append(finding("freeze-needless", found, where=where))
-    return findings
-
-
-def _freeze_leak_findings(old: OldConfigNumbers) -> list[Finding]:
-    """AdamW takes `rate x decay` of every value at every step, whatever its gradient."""
-    rate, decay = old.learning_rate, old.weight_decay
-    if rate is None or decay is None or not rate.value * decay.value:
+        return [finding("freeze-needless", found, where=where)]
+    else:
         return []
-    steps = old.steps.count if old.steps and old.steps.count else _DEFAULT_STEPS
-    left = math.exp(-rate.value * decay.value * steps)
-    found = (
-        f"a rate of {rate.value:g} with weight decay {decay.value:g} leaves {left:.2%} of a masked row "
-        f"after {steps:,} steps"
-    )
-    return [finding("freeze-leaks", found, expected="100%", where=old.path)]
+    return [finding("freeze-boundary", f"{stated.key} is {at:,}, {found}", expected=f"{expected:,}", where=where)]

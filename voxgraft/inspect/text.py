@@ -1,4 +1,8 @@
-"""The user's own text: on which rows its tokens fall, which characters have no piece, and three sentences in full."""
+"""Checks of tokenizers and of the user's own text.
+
+Tokenizer: gaps, special ids, the language tag, promise 1. Text: on which rows its tokens fall, which characters have no
+piece, digits that no rule spells out, and three sentences in full.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +27,8 @@ from voxgraft.tokenizers.prove import check_word_boundaries, find_unknown_letter
 
 _NUM_EXAMPLES = 3
 _MAX_NAMED_CHARACTERS = 10
+# Tokens; a longer sentence is cut, so that a report stays readable.
 _MAX_SHOWN_TOKENS = 60
-"""Tokens; a longer sentence is cut, so that a report stays readable."""
 
 
 def text_findings(subject: CheckSubject) -> list[Finding]:
@@ -42,13 +46,20 @@ def text_findings(subject: CheckSubject) -> list[Finding]:
                 unknown.update(tokenizer.unknown_text(text_for_tokenizer(spelling, sentence)))
             advance(1)
     where = ", ".join(map(str, subject.text_paths))
+    # The first, the middle and the last sentence in full.
+    last = len(texts.sentences) - 1
+    chosen = dict.fromkeys(round(at * last / (_NUM_EXAMPLES - 1)) for at in range(_NUM_EXAMPLES)) if last >= 0 else {}
+    examples = []
+    for sentence in (texts.sentences[at] for at in chosen):
+        pieces = format_pieces(tokenizer, encode_sentence(spelling, sentence))
+        examples.append(finding("text-spelled", f"{sentence!r:.200} is {pieces}"))
     return [
         *check_word_boundaries(spelling.new_text(texts.sentences)),
         *digit_findings(spelling.rules, texts.sentences, where),
         *(check_text_language(spelling.language, texts.sentences) if spelling.language else []),
         *_text_share_findings(subject, counts, where),
         *_unknown_character_findings(subject, unknown, counts[tokenizer.unknown_id], where),
-        *_encoded_example_findings(spelling, texts.sentences),
+        *examples,
     ]
 
 
@@ -148,22 +159,8 @@ def _unknown_character_findings(subject: CheckSubject, unknown: Counter[str], to
     return findings
 
 
-def _encoded_example_findings(spelling: TextEncoder, sentences: Sequence[str]) -> list[Finding]:
-    """The first, the middle and the last sentence."""
-    last = len(sentences) - 1
-    chosen = dict.fromkeys(round(at * last / (_NUM_EXAMPLES - 1)) for at in range(_NUM_EXAMPLES)) if sentences else {}
-    tokenizer = spelling.grown or spelling.base
-    return [
-        finding(
-            "text-spelled",
-            f"{sentences[at]!r:.200} is {format_pieces(tokenizer, encode_sentence(spelling, sentences[at]))}",
-        )
-        for at in chosen
-    ]
-
-
+# What a proof would say a second time.
 _REPORTED_ELSEWHERE = frozenset({"tokenizer-flat-map", "tokenizer-gaps", "tag-splits"})
-"""What a proof would say a second time."""
 
 
 def tokenizer_findings(subject: CheckSubject) -> list[Finding]:
@@ -185,7 +182,11 @@ def tokenizer_findings(subject: CheckSubject) -> list[Finding]:
     if family is not None:
         findings += _special_id_findings(tokenizer, family)
         tag = family.tag(language) if language and subject.grown is not None else None
-        findings += _tag_findings(tokenizer, tag) if tag else []
+        if tag and not tokenizer.has_control_token(tag):
+            spelled = " ".join(map(tokenizer.shown, tokenizer.encode(tag)))
+            there = "is a piece but no added token" if tag in tokenizer.ids else "is not in the tokenizer"
+            found = f"the tag {tag} {there}, and is spelled as {spelled}"
+            findings.append(finding("tag-splits", found, expected="one token", where=where))
     return findings
 
 
@@ -205,7 +206,8 @@ def _special_id_findings(tokenizer: Tokenizer, family: Family) -> list[Finding]:
     findings: list[Finding] = []
     moved = {piece: at for piece, at in family.special_ids.items() if tokenizer.ids.get(piece) != at}
     if moved:
-        now = ", ".join(f"{piece} is {_format_piece_id(tokenizer, piece)}" for piece in moved)
+        there = {piece: f"on {tokenizer.ids[piece]}" if piece in tokenizer.ids else "not there" for piece in moved}
+        now = ", ".join(f"{piece} is {place}" for piece, place in there.items())
         expected = ", ".join(f"{piece} on {at}" for piece, at in moved.items())
         findings.append(finding("special-ids-moved", now, expected=expected, where=where))
     own = {at: piece for piece, at in family.special_ids.items()}
@@ -215,16 +217,3 @@ def _special_id_findings(tokenizer: Tokenizer, family: Family) -> list[Finding]:
             found = f"{piece!r} has id {at}, which the stock program deletes from every text"
             findings.append(finding("piece-on-deleted-id", found, where=where))
     return findings
-
-
-def _format_piece_id(tokenizer: Tokenizer, piece: str) -> str:
-    return f"on {tokenizer.ids[piece]}" if piece in tokenizer.ids else "not there"
-
-
-def _tag_findings(tokenizer: Tokenizer, tag: str) -> list[Finding]:
-    if tokenizer.has_control_token(tag):
-        return []
-    spelled = " ".join(map(tokenizer.shown, tokenizer.encode(tag)))
-    there = "is a piece but no added token, and is" if tag in tokenizer.ids else "is not in the tokenizer, and is"
-    found = f"the tag {tag} {there} spelled as {spelled}"
-    return [finding("tag-splits", found, expected="one token", where=tokenizer.path)]

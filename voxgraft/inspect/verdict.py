@@ -1,7 +1,7 @@
-"""From all findings to one answer: RESUME, REPAIR or START FRESH, why, and the commands. Reads no file.
+"""Turn all findings of a diagnosis into one answer: RESUME, REPAIR or START FRESH, why, and the commands.
 
-The order is the order of what cannot be undone: what was never the base or cannot be read comes first, then what was
-learnt under wrong ids, then what `repair` can put right.
+Rules come in the order of what cannot be undone: what was never the base or cannot be read, then what was learnt under
+wrong ids, then what `repair` can put right. This module reads no file.
 """
 
 from __future__ import annotations
@@ -15,24 +15,12 @@ from typing import Any, Literal
 
 from voxgraft.core.errors import CATALOGUE, Finding
 
-__all__ = [
-    "FAR_DISTANCE",
-    "MOVED_DISTANCE",
-    "DiagnosisCase",
-    "RepairKind",
-    "Verdict",
-    "VerdictWord",
-    "decide_verdict",
-    "estimate_repair_point",
-    "is_body_far",
-]
-
 VerdictWord = Literal["RESUME", "REPAIR", "START FRESH"]
 RepairKind = Literal["rows", "spare", "head", "missing", "grow", "body", "resave"]
+# Distances of a body that was trained. In seven trainings of the tiny base without replay no old language had lost
+# anything below the first (docs/diagnosing.md); in one of them English was half gone at twice that. From the second on,
+# the way back to the first leaves less than a tenth of what was learnt.
 MOVED_DISTANCE, FAR_DISTANCE = 0.015, 0.3
-"""Distances of a body that was trained. In seven trainings of the tiny base without replay no old language had lost
-anything below the first (docs/diagnosing.md); in one of them English was half gone at twice that. From the second on,
-the way back to the first leaves less than a tenth of what was learnt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,63 +93,58 @@ class Verdict:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
-@dataclass(frozen=True, slots=True)
-class _FatalFault:
-    """What a finding means for the whole: in a sentence, and why nothing is left to go on with."""
-
-    sentence: str
-    reason: str
-
-
-_UNREADABLE_FAULT = _FatalFault(
+# What a finding means for the whole: in a sentence, and why nothing is left to continue with.
+_FatalFault = tuple[str, str]
+_UNREADABLE_FAULT: _FatalFault = (
     "the file cannot be read: {found}",
     "copy or download it again from where it was made; if that is all there is, nothing can be taken from it",
 )
 _WRONG_IDS_REASON = "new rows and body were learnt on ids that mean something else, and no repair can tell which"
-_FATAL_FAULTS = {
-    "checkpoint-stand-in": _FatalFault(
+# By code of an error, in the order in which they are told: after these nothing is worth going on with.
+_FATAL_FAULTS: dict[str, _FatalFault] = {
+    "checkpoint-stand-in": (
         "this never was {family}: nothing of the base was lost; start from the base",
         "a stand-in model was trained that borrows the text table alone; it spoke no language before either, and the "
         "base's own file is untouched",
     ),
-    "checkpoint-family": _FatalFault("this is another model: {found}", "nothing of it fits this base"),
-    **{
-        code: _FatalFault(
-            "the run does not belong to its parts any more: {found}", "what was learnt fits them no longer"
-        )
-        for code in ("base-other", "graft-missing", "graft-broken", "graft-mismatch", "graft-other-tokenizer")
-    },
-    **{
-        code: _FatalFault("its text tables are not of the base's kind: {found}", "nothing of it fits this base")
-        for code in ("tensor-missing", "tensor-shape")
-    },
-    "torch-checksum": _FatalFault("the file was damaged after it was written: {found}", _UNREADABLE_FAULT.reason),
-    "rows-scattered": _FatalFault("the rows were numbered anew: {found}", _WRONG_IDS_REASON),
-    "rows-copied": _FatalFault(
-        "the embedding was written over: {found}", "what its new rows had learnt is nowhere else, and no base has it"
+    "checkpoint-family": ("this is another model: {found}", "nothing of it fits this base"),
+    **dict.fromkeys(
+        ("base-other", "graft-missing", "graft-broken", "graft-mismatch", "graft-other-tokenizer"),
+        ("the run does not belong to its parts any more: {found}", "what was learnt fits them no longer"),
     ),
-    "tokenizer-flat-map": _FatalFault(
+    **dict.fromkeys(
+        ("tensor-missing", "tensor-shape"),
+        ("its text tables are not of the base's kind: {found}", "nothing of it fits this base"),
+    ),
+    "torch-checksum": ("the file was damaged after it was written: {found}", _UNREADABLE_FAULT[1]),
+    "rows-scattered": ("the rows were numbered anew: {found}", _WRONG_IDS_REASON),
+    "rows-copied": (
+        "the embedding was written over: {found}",
+        "what its new rows had learnt is nowhere else, and no base has it",
+    ),
+    "tokenizer-flat-map": (
         "it was trained with a flat map in place of a tokenizer: {found}",
         "texts were looked up letter by letter, without merges, tags and start: " + _WRONG_IDS_REASON,
     ),
-    "special-ids-moved": _FatalFault("the tokenizer numbers everything anew: {found}", _WRONG_IDS_REASON),
-    "tokenizer-not-grown": _FatalFault("the tokenizer moved pieces of the base: {found}", _WRONG_IDS_REASON),
-    "config-start-stop": _FatalFault(
-        "texts began and ended with the wrong ids: {found}", "the model has learnt marks that no program gives it"
+    "special-ids-moved": ("the tokenizer numbers everything anew: {found}", _WRONG_IDS_REASON),
+    "tokenizer-not-grown": ("the tokenizer moved pieces of the base: {found}", _WRONG_IDS_REASON),
+    "config-start-stop": (
+        "texts began and ended with the wrong ids: {found}",
+        "the model has learnt marks that no program gives it",
     ),
-    "proof-unknown-letters": _FatalFault(
+    "proof-unknown-letters": (
         "letters of the language have no piece: {found}",
         "what is unknown in the text was never learnt; the tokenizer has to be made again, with every single character",
     ),
-    "prepared-ids-unknown": _FatalFault("the data was mostly unknown: {found}", "the tokenizer has to be made again"),
-    "prepared-ids-outside": _FatalFault("the data has ids without rows: {found}", _WRONG_IDS_REASON),
-    "prepared-other-tokenizer": _FatalFault("the data was spelled by another tokenizer: {found}", _WRONG_IDS_REASON),
-    "prepared-codes-padded": _FatalFault(
+    "prepared-ids-unknown": ("the data was mostly unknown: {found}", "the tokenizer has to be made again"),
+    "prepared-ids-outside": ("the data has ids without rows: {found}", _WRONG_IDS_REASON),
+    "prepared-other-tokenizer": ("the data was spelled by another tokenizer: {found}", _WRONG_IDS_REASON),
+    "prepared-codes-padded": (
         "it learnt padding: {found}",
         "the body has learnt to speak nothing and to stop too late; the base has not, and voxgraft cuts such data",
     ),
 }
-"""By code of an error, in the order in which they are told: after these nothing is worth going on with."""
+# By code of a finding: the repair that answers it, and the fault in words.
 _REPAIRS_BY_CODE: dict[str, tuple[RepairKind, str]] = {
     "head-not-grown": ("head", "the embedding grew and the head did not"),
     "embedding-not-grown": ("head", "the head grew and the embedding did not"),
@@ -184,7 +167,7 @@ _REPAIRS_BY_CODE: dict[str, tuple[RepairKind, str]] = {
     "checkpoint-legacy": ("resave", "it is in the format that torch wrote before version 1.6"),
     "checkpoint-float64": ("resave", "its numbers are float64: {found}"),
 }
-"""By code of a finding: the repair that answers it, and the fault in words."""
+# By code of a finding: what is told with RESUME, and what to do about it.
 _RESUME_NOTES = {
     "config-vs-rows": ("its config is not its own", "write the number of pieces that it has into the config"),
     "config-vs-tokenizer": ("its config is not its own", "write the number of pieces that it has into the config"),
@@ -201,17 +184,16 @@ _RESUME_NOTES = {
     "moments-mismatch": ("its optimizer state is not to be used", "take the weights and a fresh optimizer"),
     "moments-on-base-rows": ("its optimizer state is not to be used", "take the weights and a fresh optimizer"),
 }
-"""By code of a finding: what is told with RESUME, and what to do about it."""
 _OTHER_BASE_HINT = "; if it was made from another base (the English one, an older one), name that with --base"
+# Codes of errors that are neither in _FATAL_FAULTS nor in _REPAIRS_BY_CODE and still have their answer.
 _CODES_WITH_OWN_RULES = frozenset(
-    "ids-past-table rows-vs-tokenizer tensor-not-finite "  # of rows: `_unfit`, `_verdict_ruined`, `_repair`
+    "ids-past-table rows-vs-tokenizer tensor-not-finite "  # rows: misfit, ruined or repairable
     "config-vs-rows config-vs-tokenizer proof-changed moments-mismatch".split()  # told with RESUME
 )
-"""Codes of errors that are neither in _LOST nor in _REPAIRS and still have their answer."""
+# Rounding to bf16 adds a little to a distance.
 _ROUNDING_MARGIN = 0.02
-"""Rounding to bf16 adds a little to a distance."""
+# From this share on nothing of the whole is worth going on with.
 MAJORITY_SHARE = 0.5
-"""From this share on nothing of the whole is worth going on with."""
 
 
 def decide_verdict(findings: Sequence[Finding], case: DiagnosisCase, *, readable: bool = True) -> Verdict:
@@ -247,8 +229,8 @@ def _verdict_by_hand(told: dict[str, Finding], errors: dict[str, Finding], case:
 
 
 def _verdict_fatal_fault(fault: _FatalFault, found: str, case: DiagnosisCase) -> Verdict:
-    sentence = fault.sentence.format(found=found, family=case.family or "the base")
-    return Verdict("START FRESH", sentence, fault.reason, _start_fresh_commands(case))
+    sentence = fault[0].format(found=found, family=case.family or "the base")
+    return _start_fresh(sentence, fault[1], case)
 
 
 def _verdict_rows_misfit(told: dict[str, Finding], errors: dict[str, Finding], case: DiagnosisCase) -> Verdict | None:
@@ -261,9 +243,7 @@ def _verdict_rows_misfit(told: dict[str, Finding], errors: dict[str, Finding], c
     reason = (
         "rows mean nothing without the tokenizer that they were learnt with: name it with --tokenizer, or start again"
     )
-    return Verdict(
-        "START FRESH", f"tokenizer and rows do not belong together: {item.found}", reason, _start_fresh_commands(case)
-    )
+    return _start_fresh(f"tokenizer and rows do not belong together: {item.found}", reason, case)
 
 
 def _verdict_nothing_learned(told: dict[str, Finding], case: DiagnosisCase) -> Verdict | None:
@@ -277,7 +257,7 @@ def _verdict_nothing_learned(told: dict[str, Finding], case: DiagnosisCase) -> V
     untouched = "body-same" in told and "base-rows-same" in told
     sentence = f"nothing was learnt of the new language: {item.found}"
     reason = "the base in it is untouched, so nothing is lost either" if untouched else "there is nothing to save"
-    return Verdict("START FRESH", sentence, reason, _start_fresh_commands(case))
+    return _start_fresh(sentence, reason, case)
 
 
 def _verdict_ruined(errors: dict[str, Finding], case: DiagnosisCase) -> Verdict | None:
@@ -285,22 +265,20 @@ def _verdict_ruined(errors: dict[str, Finding], case: DiagnosisCase) -> Verdict 
     is_graft = case.run is not None and case.file is None
     if "tensor-not-finite" in errors and (is_graft or case.ruined_rows >= MAJORITY_SHARE):
         sentence = f"the new rows are lost: {errors['tensor-not-finite'].found}"
-        return Verdict(
-            "START FRESH", sentence, "what is not finite cannot be brought back", _start_fresh_commands(case)
-        )
+        return _start_fresh(sentence, "what is not finite cannot be brought back", case)
     item = errors.get("body-not-finite") or errors.get("body-overflow")
     if item is not None and case.not_finite >= MAJORITY_SHARE:
         what = "the training blew up" if "body-not-finite" in errors else "it does not fit into fp16"
         reason = (
             "what is not finite cannot be brought back; an earlier checkpoint, or one that is not fp16, may be whole"
         )
-        return Verdict("START FRESH", f"{what}: {item.found}", reason, _start_fresh_commands(case))
+        return _start_fresh(f"{what}: {item.found}", reason, case)
     item = errors.get("body-form") or errors.get("body-lost")
     if item is None or case.unusable < MAJORITY_SHARE or ("body-form" not in errors and case.kept):
         return None
     sentence = f"the body is another: {item.found}"
     reason = f"put right, it would be the base's own and nothing more{_OTHER_BASE_HINT}"
-    return Verdict("START FRESH", sentence, reason, _start_fresh_commands(case))
+    return _start_fresh(sentence, reason, case)
 
 
 def _verdict_body_too_far(case: DiagnosisCase) -> Verdict | None:
@@ -310,7 +288,7 @@ def _verdict_body_too_far(case: DiagnosisCase) -> Verdict | None:
     reason = (
         "back where old languages can be heard, less than a tenth of what was learnt would be left" + _OTHER_BASE_HINT
     )
-    return Verdict("START FRESH", sentence, reason, _start_fresh_commands(case))
+    return _start_fresh(sentence, reason, case)
 
 
 def _verdict_repair(told: dict[str, Finding], case: DiagnosisCase) -> Verdict | None:
@@ -323,7 +301,10 @@ def _verdict_repair(told: dict[str, Finding], case: DiagnosisCase) -> Verdict | 
         faults.setdefault("rows", ["text rows are not finite"])
     item = told.get("ids-past-table") or told.get("rows-vs-tokenizer")
     if case.short_rows and item is not None and item.level == "error" and "head" not in faults:
-        if not faults and not case.has_new_rows and not is_body_far(case) and _can_extend(told, case):
+        # `extend` reads a single file, and is enough where the base's rows are all there.
+        one_file = case.file is None and not case.sharded and "checkpoint-prefixed" not in told
+        whole_rows = bool(told.keys() & {"base-rows-same", "base-rows-rounded"})
+        if not faults and not case.has_new_rows and not is_body_far(case) and one_file and whole_rows:
             return _verdict_extend(item, case)
         faults["grow"] = [f"the tokenizer has more pieces than it has rows for: {item.found}"]
     if is_body_far(case):
@@ -352,12 +333,6 @@ def is_body_far(case: DiagnosisCase) -> bool:
     return moved and (case.kept is False or (case.kept is None and (case.distance or 0) >= MOVED_DISTANCE))
 
 
-def _can_extend(told: dict[str, Finding], case: DiagnosisCase) -> bool:
-    """Whether `extend` can read the file, which must be a single one, and is all that it needs."""
-    one_file = case.file is None and not case.sharded and "checkpoint-prefixed" not in told
-    return one_file and bool(told.keys() & {"base-rows-same", "base-rows-rounded"})
-
-
 def _verdict_extend(item: Finding, case: DiagnosisCase) -> Verdict:
     """The base's own rows, and a tokenizer that has grown since."""
     command = f"voxgraft extend {_quote_path(case.checkpoint)} --tokenizer {_quote_path(case.tokenizer)}"
@@ -378,7 +353,7 @@ def _verdict_unhandled_error(errors: dict[str, Finding], case: DiagnosisCase) ->
         return None
     cure = item.cure or CATALOGUE[item.code].cure
     if case.run is None and CATALOGUE[item.code].area == "checkpoints":
-        return Verdict("START FRESH", f"it cannot be read whole: {item.found}", cure, _start_fresh_commands(case))
+        return _start_fresh(f"it cannot be read whole: {item.found}", cure, case)
     again = (
         f"voxgraft train {_quote_path(case.run)}" if case.run else f"voxgraft diagnose {_quote_path(case.checkpoint)}"
     )
@@ -387,12 +362,12 @@ def _verdict_unhandled_error(errors: dict[str, Finding], case: DiagnosisCase) ->
 
 
 def _verdict_resume(told: dict[str, Finding], case: DiagnosisCase) -> Verdict:
-    afresh = told.keys() & {"moments-mismatch", "moments-on-base-rows"}
     if case.run is not None:
         return _verdict_resume_run(told, case)
     if case.distance:
         sentence = f"nothing is broken; the body moved by {case.distance:.1%} of its length"
-        reason = f"that is less than {MOVED_DISTANCE:.1%}, up to which old languages have stayed; listen to them all the same"
+        limit = f"{MOVED_DISTANCE:.1%}"
+        reason = f"that is less than {limit}, up to which old languages have stayed; listen to them all the same"
         if case.kept:
             reason = "old languages were measured, and they are as the base speaks them"
     else:
@@ -410,7 +385,12 @@ def _verdict_resume(told: dict[str, Finding], case: DiagnosisCase) -> Verdict:
     }
     sentence = ", but ".join([sentence, *besides])
     reason = "; ".join([reason, *besides.values()])
-    return Verdict("RESUME", sentence, reason, (_format_resume_command(case, fresh_optimizer=bool(afresh)),))
+    # Ours cannot continue with another trainer's state: the trainer that wrote it can.
+    if case.has_optimizer and not told.keys() & {"moments-mismatch", "moments-on-base-rows"}:
+        command = f"in the trainer that wrote it: --resume {_quote_path(case.checkpoint)}"
+    else:
+        command = f"in the trainer that wrote it: start from {_quote_path(case.checkpoint)} with a fresh optimizer"
+    return Verdict("RESUME", sentence, reason, (command,))
 
 
 def _verdict_resume_run(told: dict[str, Finding], case: DiagnosisCase) -> Verdict:
@@ -435,26 +415,16 @@ def _verdict_resume_run(told: dict[str, Finding], case: DiagnosisCase) -> Verdic
     return Verdict("RESUME", sentence, reason, (train,))
 
 
-def _format_resume_command(case: DiagnosisCase, *, fresh_optimizer: bool) -> str:
-    """Ours cannot go on with another trainer's state: the trainer that wrote it does."""
-    if case.has_optimizer and not fresh_optimizer:
-        return f"in the trainer that wrote it: --resume {_quote_path(case.checkpoint)}"
-    return f"in the trainer that wrote it: start from {_quote_path(case.checkpoint)} with a fresh optimizer"
-
-
 def _format_repair_command(case: DiagnosisCase, repairs: Collection[RepairKind]) -> str:
     parts = [f"voxgraft repair {_quote_path(case.file or case.checkpoint)}"]
     parts += [f"--base {_quote_path(case.base)}"] if case.base else []
     parts += [f"--tokenizer {_quote_path(case.tokenizer)}"] if case.tokenizer else []
     if "body" in repairs:
         language = f" --language {case.language or 'CODE'}"
-        parts.append(f"--choose{language}" if case.sounds else f"--body {_repair_point(case):g}")
+        point = case.point if case.point is not None else estimate_repair_point(case.distance or MOVED_DISTANCE)
+        parts.append(f"--choose{language}" if case.sounds else f"--body {point:g}")
     suffix = ".safetensors" if set(repairs) == {"resave"} else case.base_suffix
     return " ".join([*parts, f"--output {_repaired_file_name(case.checkpoint, suffix)}"])
-
-
-def _repair_point(case: DiagnosisCase) -> float:
-    return case.point if case.point is not None else estimate_repair_point(case.distance or MOVED_DISTANCE)
 
 
 def estimate_repair_point(distance: float) -> float:
@@ -467,12 +437,14 @@ def estimate_repair_point(distance: float) -> float:
     return math.floor(100 * share) / 100
 
 
-def _start_fresh_commands(case: DiagnosisCase) -> tuple[str, ...]:
+def _start_fresh(sentence: str, reason: str, case: DiagnosisCase) -> Verdict:
     if case.run is not None:
-        return (f"voxgraft graft {_quote_path(case.run)}", f"voxgraft train {_quote_path(case.run)} --fresh")
-    base = _quote_path(case.base) if case.base else "BASE"
-    language = case.language or "CODE"
-    return (f"voxgraft new RUN --base {base} --language {language} --texts TEXTS", "voxgraft graft RUN")
+        run = _quote_path(case.run)
+        commands = (f"voxgraft graft {run}", f"voxgraft train {run} --fresh")
+    else:
+        base, language = _quote_path(case.base) if case.base else "BASE", case.language or "CODE"
+        commands = (f"voxgraft new RUN --base {base} --language {language} --texts TEXTS", "voxgraft graft RUN")
+    return Verdict("START FRESH", sentence, reason, commands)
 
 
 def _repaired_file_name(path: Path, suffix: str) -> str:

@@ -17,7 +17,7 @@ from voxgraft.config.commands import GoSettings
 from voxgraft.config.run import find_overrides, update_run_yaml
 from voxgraft.core import progress
 from voxgraft.core.errors import ConfigError, GraftError, VoxgraftError
-from voxgraft.core.files import is_folder
+from voxgraft.core.files import is_folder, require_disk_space
 from voxgraft.core.results import CommandResult, Line, Table, format_duration, style_line
 from voxgraft.data.selection import resolve_manifest_path
 from voxgraft.evaluation.scores import require_recognizer
@@ -27,7 +27,6 @@ from voxgraft.export.command import (
     choose_export_kind,
     require_export_folder,
     require_export_kind,
-    require_export_space,
 )
 from voxgraft.models import resolve_base_family, resolve_base_folder
 from voxgraft.models.base import Family
@@ -97,7 +96,8 @@ def _require_export_possible(work: PipelineContext, family: Family, folder: Path
     output = work.run.export / kind
     require_export_folder(output, overwrite=is_folder(output))
     if kind not in SHAREABLE_KINDS:
-        require_export_space(output, EXPORT_CHECKPOINT_COPIES * family.files(folder).checkpoint.stat().st_size)
+        size = EXPORT_CHECKPOINT_COPIES * family.files(folder).checkpoint.stat().st_size
+        require_disk_space(output, size, "the export")
 
 
 PIPELINE_STAGES = (
