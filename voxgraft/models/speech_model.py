@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from voxgraft.core.errors import GraftError
-from voxgraft.models.sequence import IGNORED_TARGET, SequencePart, SequenceSpec, TokenSequence
+from voxgraft.models.sequence import SequencePart, SequenceSpec, TokenSequence
+from voxgraft.nn import IGNORE_INDEX
 from voxgraft.nn.attention import AttentionBackend, AttentionContext, Packing
 from voxgraft.nn.backbones import Backbone
 from voxgraft.nn.layers import cross_entropy_sum, map_tensors
@@ -231,7 +232,7 @@ def _pack_indices(parts: Sequence[SequencePart], starts: NDArray[np.int64]) -> N
 
 def _pack_part(parts: Sequence[SequencePart], places: NDArray[np.int64], heard: NDArray[np.bool_]) -> PackedTokens:
     targets = np.concatenate([part.targets for part in parts])
-    scored = (targets != IGNORED_TARGET) & np.repeat(heard, [len(part.ids) for part in parts])
+    scored = (targets != IGNORE_INDEX) & np.repeat(heard, [len(part.ids) for part in parts])
     return PackedTokens(
         ids=torch.from_numpy(np.concatenate([part.ids for part in parts])),
         positions=torch.from_numpy(np.concatenate([part.positions for part in parts])),

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from voxgraft.models.speech_model import PackedBatch, PackedTokens
+from voxgraft.nn import IGNORE_INDEX
 from voxgraft.nn.attention import Packing, max_num_tiles
-from voxgraft.nn.layers import IGNORE_INDEX, map_tensors, round_up
+from voxgraft.nn.layers import map_tensors, round_up
 from voxgraft.training.trainable import TrainableModel
 
 NUM_BUCKET_SIZES = 64

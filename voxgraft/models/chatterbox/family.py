@@ -22,7 +22,7 @@ from voxgraft.models.base import (
     SpeakingStyle,
     TextFrontend,
 )
-from voxgraft.models.chatterbox.shapes import T3Size, has_one_query, is_t3, t3_part_name
+from voxgraft.models.chatterbox.shapes import NUM_SPEECH_CODES, T3Size, has_one_query, is_t3, t3_part_name
 from voxgraft.models.chatterbox.text import (
     CANGJIE_NAME,
     ChatterboxEnglishFrontend,
@@ -280,8 +280,7 @@ def _list_side_files(english: bool) -> tuple[SideFile, ...]:
     return files if english else (*files, SideFile((CANGJIE_NAME,), (), CANGJIE_PURPOSE))
 
 
-NUM_SPEECH_CODES = 6561
-SPEECH_START_ID, SPEECH_STOP_ID = 6561, 6562
+SPEECH_START_ID, SPEECH_STOP_ID = NUM_SPEECH_CODES, NUM_SPEECH_CODES + 1
 """Rows 6563 to 8193 of the speech tables stand for nothing: no target is ever one of them."""
 MAX_PROMPT_CODES = 150
 """Six seconds of codes: the most that the published model was given."""

@@ -22,8 +22,8 @@ from voxgraft.checkpoints.base import ByteSource
 from voxgraft.checkpoints.torch_file import read_torch_state_dict
 from voxgraft.core.errors import CheckpointError, GraftError
 from voxgraft.models.base import Clip
-from voxgraft.models.chatterbox.family import MAX_PROMPT_CODES, NUM_SPEECH_CODES, t3_sequence_spec
-from voxgraft.models.chatterbox.shapes import VOICE_ENCODER_WIDTH, T3Size
+from voxgraft.models.chatterbox.family import MAX_PROMPT_CODES, t3_sequence_spec
+from voxgraft.models.chatterbox.shapes import NUM_SPEECH_CODES, VOICE_ENCODER_WIDTH, T3Size
 from voxgraft.models.sequence import SequenceSpec
 from voxgraft.models.speech_model import SpeechModel
 from voxgraft.nn.backbones import Backbone, LlamaBackbone, LlamaSize
