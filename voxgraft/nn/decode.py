@@ -1,7 +1,7 @@
-"""One more position for every row of a cache, through hand-written kernels: what `body(x, Step(cache))` gives, faster.
+"""Fused decoding: one more position for every row of a cache, as `body(x, DecodeContext(cache))` computes it, faster.
 
-One or two rows are matrix-vector work, bound by reading the weights: five kernels a layer. More rows go through the
-libraries' matrix products with everything between them fused. Half precision on CUDA only.
+One or two rows are matrix-vector work, bound by reading the weights: five kernels a layer. More rows use the libraries'
+matrix products with everything between them fused. Half precision on CUDA only.
 
 Shapes: R rows, W width, M width of the MLP, H heads of width D, S positions of the cache, P splits of it.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from functools import cache
 from importlib.util import find_spec
 from typing import Any, Literal
 
@@ -81,7 +80,7 @@ def get_backbone_kind(body: Backbone) -> BackboneKind | None:
 
 
 class PackedBackbone:
-    """The copy. `refresh` brings it up to date; its tensors stay where they are."""
+    """A copy of a backbone's weights for the kernels. `refresh` updates it in place: graphs keep pointers."""
 
     def __init__(self, body: Backbone, dtype: torch.dtype) -> None:
         kind = get_backbone_kind(body)
@@ -166,17 +165,17 @@ def _weights_version(body: Backbone) -> tuple[object, ...]:
 
 
 MAX_GEMV_ROWS = 2
-"""Up to here a thread can hold the rows beside the weights that it reads; beyond, the matrix units are worth it."""
+"""Up to here a thread has registers for the rows beside the weights that it reads; beyond, tensor cores are faster."""
 LANE_WIDTH = 8
 """Numbers of half precision that a thread reads at once."""
 WARP_WIDTH = 32 * LANE_WIDTH
 """Numbers that a warp reads at once."""
 MAX_TILES_PER_LINE = 32
-"""Of a line, which kernels have one after another in their code."""
+"""Tiles of a line are unrolled in the kernels' code; more would make it too long."""
 NUM_CACHE_SPLITS = 4
-"""Parts that few rows' positions are cut into, so that the whole device looks at them."""
+"""With few rows, positions are cut into so many parts, so that the whole device is busy."""
 PROGRAMS_PER_SM = 12
-"""Programs of one warp that have room beside each other with the weights they hold."""
+"""Programs of one warp that fit beside each other with the weights in their registers."""
 
 
 def supports_fused_decode(body: Backbone, device: torch.device, dtype: torch.dtype) -> bool:
@@ -214,7 +213,12 @@ class FusedDecodeStep:
         self._hidden = weight.new_empty(rows, body.kind.mlp)
         self._normed = weight.new_empty(rows, width)
         self._nothing = weight.new_zeros(rows, width)
-        self._rotation = self._rotary_table()  # [S, D]
+        # Cosines and sines of every position, [S, D]; a backbone without rotary positions never reads it.
+        self._rotation = torch.zeros(1, device=weight.device)
+        if body.kind.frequencies is not None:
+            positions = torch.arange(memory.length, device=weight.device)
+            angles = positions[:, None] * body.kind.frequencies.to(weight.device).float()
+            self._rotation = torch.cat([angles.cos(), angles.sin()], 1)
 
     def __call__(self, vectors: Tensor) -> Tensor:
         """The body's output for one more vector in every row, which `cache.filled` counts already.
@@ -249,14 +253,6 @@ class FusedDecodeStep:
             self._activate(F.linear(self._normed, block.up.weight, block.up.bias))
             y = F.linear(self._hidden, block.down.weight, block.down.bias)
         self._add_norm(y, self.body.final_norm)
-
-    def _rotary_table(self) -> Tensor:
-        """Cosines and sines of every position; nothing for a body without rotary positions."""
-        frequencies, device = self.body.kind.frequencies, self._x.device
-        if frequencies is None:
-            return torch.zeros(1, device=device)
-        angles = torch.arange(self.cache.length, device=device)[:, None] * frequencies.to(device).float()
-        return torch.cat([angles.cos(), angles.sin()], 1)
 
     def _normed_linear(self, norm: PackedLayer, layer: PackedLayer, out: Tensor, activation: str) -> None:
         """All programs run beside each other; each makes four lines at once or, where room is short, two at a turn."""
@@ -311,7 +307,9 @@ class FusedDecodeStep:
         )
 
     def _launch(self, name: str, programs: int | tuple[int, int], warps: int) -> Any:
-        kernel = getattr(_import_kernels(), name)[programs if isinstance(programs, tuple) else (programs,)]
+        from voxgraft.nn import decode_kernels  # needs Triton
+
+        kernel = getattr(decode_kernels, name)[programs if isinstance(programs, tuple) else (programs,)]
         options: dict[str, Any] = {"num_warps": warps} | ({"launch_pdl": True} if self._early else {})
 
         def launch(*arguments: Any) -> None:
@@ -323,10 +321,3 @@ class FusedDecodeStep:
 def _power_of_two_divisor(number: int) -> int:
     """The largest power of two that divides it."""
     return number & -number
-
-
-@cache
-def _import_kernels() -> Any:
-    from voxgraft.nn import decode_kernels
-
-    return decode_kernels

@@ -1,4 +1,9 @@
-"""Chatterbox's front end: codes at 25 a second, the voice, and the first seconds of it as a prompt."""
+"""Chatterbox's clip encoder: speech codes at 25 a second, the voice vector, and the first seconds as a prompt.
+
+Both networks run in exact float32 and mask their padding: a clip gives the same result in any batch.
+
+Shapes: B clips, F mel frames, M mel bands, T codes, H heads of width D, W width of the network, E voice vector.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +21,12 @@ from voxgraft.audio.features import (
     SILENCE_POWER,
     Waveform,
     WaveformLimits,
-    batch_by_length,
     compute_peak_frame_power,
     exact_float32,
     find_sound_bounds,
     mel_filters,
-    pad_rows,
     power_spectrum,
+    run_padded_batches,
     validate_waveform,
     validate_waveforms,
 )
@@ -130,13 +134,7 @@ class SpeechTokenizer(nn.Module):
     def numbers(self, waves: Sequence[Waveform], batch_frames: int = BATCH_FRAMES) -> list[Tensor]:
         """What is rounded to codes: eight numbers for each code of each clip. -> [T, 8] a clip"""
         mels = [self.log_mel(wave) for wave in validate_waveforms(waves, TOKENIZER_LIMITS)]
-        numbers: dict[int, Tensor] = {}
-        for places in batch_by_length([len(mel) for mel in mels], batch_frames):
-            batch, mask = pad_rows([mels[place] for place in places])
-            found = self(batch, mask)
-            for row, place in enumerate(places):
-                numbers[place] = found[row, : count_codes(len(mels[place]) * HOP)].clone()
-        return [numbers[place] for place in range(len(mels))]
+        return run_padded_batches(self, mels, batch_frames, lambda frames: count_codes(frames * HOP))
 
     def forward(self, mel: Tensor, mask: Tensor | None = None) -> Tensor:
         """[B, F, M], and where the clips are, [B, F] -> [B, T, 8]"""
@@ -177,7 +175,10 @@ class SpeechTokenizerEncoder(nn.Module):
             mask = None if mask is None else mask[:, ::2]
             x = _apply_mask(F.gelu(conv(x)), None if mask is None else mask[:, None])
         x = x.transpose(1, 2)  # [B, T, W]
-        turns = build_rotary_table(x.shape[1], x.device)
+        frequencies = ROPE_THETA ** (-torch.arange(0, T3_HEAD_WIDTH, 2, device=x.device).float() / T3_HEAD_WIDTH)
+        angles = torch.arange(x.shape[1], device=x.device).float()[:, None] * frequencies  # [T, D / 2]
+        angles = torch.cat([angles, angles], dim=-1)
+        turns = torch.stack([angles.cos(), angles.sin()])  # [2, T, D]
         for block in self.blocks:
             x = block(x, turns, mask)
         return x
@@ -243,14 +244,6 @@ class FsqCodebook(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.project_down = nn.Linear(width, SPEECH_CODE_DIGITS)
-
-
-def build_rotary_table(num_positions: int, device: torch.device) -> Tensor:
-    """Angles of the rotary positions. -> [2, T, D]: cosines, sines"""
-    frequencies = ROPE_THETA ** (-torch.arange(0, T3_HEAD_WIDTH, 2, device=device).float() / T3_HEAD_WIDTH)
-    angles = torch.arange(num_positions, device=device).float()[:, None] * frequencies  # [T, D / 2]
-    angles = torch.cat([angles, angles], dim=-1)
-    return torch.stack([angles.cos(), angles.sin()])
 
 
 def rotate_heads(x: Tensor, turns: Tensor) -> Tensor:

@@ -195,7 +195,6 @@ def _require_condition(condition: Any, speaker_width: int) -> None:
         raise GraftError("condition-form", f"an emotion of {condition.emotion}", expected="a finite number")
 
 
-CONDITIONS_NAME = "conds.pt"
 BUILT_IN_VOICE = "built-in"
 SPEAKER_TENSOR, PROMPT_TENSOR = "speaker_emb", "cond_prompt_speech_tokens"
 

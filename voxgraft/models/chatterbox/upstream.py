@@ -31,6 +31,7 @@ from voxgraft.models.base import (
 )
 from voxgraft.models.chatterbox.family import (
     CANGJIE_PURPOSE,
+    CONDITIONS_NAME,
     CONDITIONS_PURPOSE,
     ENGLISH_RELEASE,
     ENGLISH_ROWS,
@@ -39,7 +40,6 @@ from voxgraft.models.chatterbox.family import (
     S3GEN_PURPOSE,
     VOICE_ENCODER_PURPOSE,
 )
-from voxgraft.models.chatterbox.model import CONDITIONS_NAME
 from voxgraft.models.chatterbox.text import CANGJIE_NAME
 from voxgraft.models.load import read_tensor_shapes
 
@@ -47,7 +47,7 @@ MULTILINGUAL_RELEASE = RELEASES[0]
 """Whose names the multilingual program loads unless told otherwise, whatever the release."""
 REQUIRED_FILES = {"ve.pt": VOICE_ENCODER_PURPOSE, "s3gen.pt": S3GEN_PURPOSE}
 REQUIRED_ENGLISH_FILES = {"ve.safetensors": VOICE_ENCODER_PURPOSE, "s3gen.safetensors": S3GEN_PURPOSE}
-OPTIONAL_FILES = {"conds.pt": CONDITIONS_PURPOSE, CANGJIE_NAME: CANGJIE_PURPOSE}
+OPTIONAL_FILES = {CONDITIONS_NAME: CONDITIONS_PURPOSE, CANGJIE_NAME: CANGJIE_PURPOSE}
 
 _MULTILINGUAL_LOADER = '''"""Load this export with chatterbox-tts, which by itself knows {base_pieces:,} text rows only.
 
