@@ -17,8 +17,8 @@ from voxgraft.core.files import is_file, path_exists, read_json, require_folder
 from voxgraft.models.base import Family, Shape
 
 CHECKPOINT_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
+# A folder with more checkpoints than this is an archive of runs, and no base.
 MAX_SCANNED_FILES = 64
-"""A folder with more checkpoints than this is an archive of runs, and no base."""
 LFS_POINTER_PREFIX = b"version https://git-lfs"
 
 
@@ -137,12 +137,12 @@ def _count_text_rows(family: Family, seen: CheckpointScan) -> int:
     return shape[0] if shape else 0
 
 
+# The speech ends of a base, by the beginnings of names that each of them has; any one is enough.
 SPEECH_MODEL_PREFIXES = {
     "Chatterbox's waveform model S3Gen": ("flow.", "mel2wav.", "tokenizer.encoder."),
     "Chatterbox's voice encoder": ("lstm.weight_ih_l0", "similarity_weight"),
     "IndexTTS-2's semantic codec": ("quantizer.quantizers.0.codebook.", "encoder.0.convnext."),
 }
-"""The speech ends of a base, by the beginnings of names that each of them has; any one is enough."""
 SPEECH_MODEL_FILES = {
     "s2mel.pth": "IndexTTS-2's waveform model",
     "wav2vec2bert_stats.pt": "IndexTTS-2's feature statistics",

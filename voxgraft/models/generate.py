@@ -24,20 +24,20 @@ from voxgraft.nn.decode import FusedDecodeStep, PackedBackbone, supports_fused_d
 from voxgraft.nn.layers import round_up
 from voxgraft.nn.sampling import SamplingParams, apply_guidance, apply_repetition_penalty, filter_logits, sample_codes
 
+# Codes between two checks whether all streams have stopped; a check waits for the device.
 CODES_PER_CHECK = 8
-"""Codes between two checks whether all streams have stopped; a check waits for the device."""
 
 
+# Called every few codes with the codes so far, [N, codes]; returns which streams must stop now. [N] bool
 StopCallback = Callable[[Tensor], Tensor]
-"""Called every few codes with the codes so far, [N, codes]; returns which streams must stop now. [N] bool"""
 
+# Graphs, each with its cache, that a generator keeps: for full batches, and for the rest at the end.
 MAX_DECODE_GRAPHS = 2
-"""Graphs, each with its cache, that a generator keeps: for full batches, and for the rest at the end."""
+# Caches have room for a multiple of so many codes, so that one serves utterances of many lengths.
 CACHE_LENGTH_STEP = 256
-"""Caches have room for a multiple of so many codes, so that one serves utterances of many lengths."""
 StopCause = Literal["ended", "limit", "loop"]
+# Shorter repetitions are speech: a long vowel, a silence, a stutter.
 MIN_LOOP_SECONDS = 2.0
-"""Shorter repetitions are speech: a long vowel, a silence, a stutter."""
 MAX_LOOP_PERIOD_SECONDS = 2.0
 MIN_LOOP_ROUNDS = 3
 

@@ -1,6 +1,8 @@
-"""Causal attention over packed sequences and over a static cache: the one place where positions look at each other.
+"""Causal attention over packed sequences and over a static KV cache: the only place where positions see each other.
 
-A *context* says which positions see which; a body asks it and knows nothing of batches. Needs torch only.
+A context says which positions see which; a backbone asks it and knows nothing of batches. Four backends: rows of
+similar length, padded (sdpa); torch's kernel without padding (varlen); flex attention; our tiled Triton kernels, which
+need Hopper and train fastest (measured in a whole step: 135.6k -> 144.1k positions/s). Needs torch only.
 
 Shapes: T positions in a pack, B sequences, R rows of a cache, S its length, H heads, D width of a head.
 """
@@ -24,31 +26,281 @@ from torch import Tensor
 from voxgraft.core.errors import GraftError
 from voxgraft.nn.layers import map_tensors
 
+# torch's varlen kernel, once `_has_varlen` has imported it.
+varlen_attn: Any = None
+
+
+AttentionBackend = Literal["sdpa", "varlen", "flex", "tiles"]
+# Rows of one padded group are at least this share of its longest row.
+MIN_GROUP_FILL = 0.8
+
+
+class AttentionContext(Protocol):
+    """Which positions see which, and where each stands in its own sequence."""
+
+    @property
+    def positions(self) -> Tensor:
+        """[T]"""
+        ...
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """[T, H, D] each -> [T, H, D]; every position sees its own sequence up to itself."""
+        ...
+
+
+def choose_attention_backend(
+    device: torch.device | str, dtype: torch.dtype, learning_width: int | None = None
+) -> AttentionBackend:
+    """Without padding where the device has a kernel for that, else rows of similar length.
+
+    `learning_width` is the width of a head where gradients are wanted.
+    """
+    if torch.device(device).type != "cuda" or not _has_varlen():
+        return "sdpa"
+    capability = torch.cuda.get_device_capability(device)
+    if learning_width is not None and supports_tiled_attention(capability, dtype, learning_width):
+        return "tiles"
+    return "varlen" if supports_varlen(capability, dtype) else "sdpa"
+
+
+def supports_varlen(capability: tuple[int, int], dtype: torch.dtype) -> bool:
+    """Whether a CUDA device has the kernel: not before Ampere, so that a T4 (7.5), in float16, takes padded rows."""
+    return capability >= (8, 0) and dtype in (torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Sequences laid one after another without padding. Make one with `of`."""
+
+    offsets: Tensor  # [B + 1] int32: where each sequence begins, and the end of the last
+    positions: Tensor  # [T]
+    rows: Tensor  # [T] the sequence that a position belongs to
+    longest: int
+    backend: AttentionBackend
+    groups: tuple[Tensor, ...] = ()  # each [rows, length]: places in the pack of similar sequences, padded
+    places: Tensor | None = None  # [T] where each position stands in the groups laid flat
+    tiles: Tensor | None = None  # [3, N, 3] work lists
+    block_mask: Any = field(default=None, compare=False)
+
+    @classmethod
+    def of(
+        cls, lengths: Sequence[int], device: torch.device | str = "cpu", backend: AttentionBackend | None = None
+    ) -> Packing:
+        """A pack of sequences of these lengths."""
+        if not lengths or min(lengths) < 1:
+            raise GraftError(
+                "packing", f"sequences of {list(lengths)[:8]} positions", expected="one or more, none empty"
+            )
+        ends = np.cumsum(lengths)
+        rows = np.repeat(np.arange(len(lengths)), lengths)
+        positions = np.arange(ends[-1]) - np.repeat(ends - np.asarray(lengths), lengths)
+        made = cls(
+            offsets=torch.from_numpy(np.concatenate([[0], ends]).astype(np.int32)),
+            positions=torch.from_numpy(positions),
+            rows=torch.from_numpy(rows),
+            longest=max(lengths),
+            backend=backend or choose_attention_backend(device, torch.bfloat16),
+        )
+        if made.backend == "varlen" and not _has_varlen():
+            raise GraftError("packing", "a pack for varlen attention", expected="a torch that has it")
+        if made.backend == "sdpa":
+            groups, places = _group_by_length(np.asarray(lengths), ends - np.asarray(lengths))
+            made = replace(made, groups=groups, places=places)
+        if made.backend == "tiles":
+            made = replace(made, tiles=build_work_lists(np.asarray(lengths)))
+        return made.to(device)
+
+    def to(self, device: torch.device | str) -> Packing:
+        """The same pack with its tensors on a device."""
+        moved = map_tensors(replace(self, block_mask=None), lambda tensor: tensor.to(device))
+        return replace(moved, block_mask=_build_block_mask(moved)) if self.backend == "flex" else moved
+
+    @property
+    def last(self) -> Tensor:
+        """The place of each sequence's last position. [B]"""
+        return self.offsets[1:].long() - 1
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # noqa: ARG002 (a pack has no memory)
+        if self.backend == "varlen":
+            causal = (-1, 0)  # everything before a position, nothing after it
+            out: Tensor = varlen_attn(
+                q, k, v, self.offsets, self.offsets, self.longest, self.longest, window_size=causal
+            )
+            return out
+        if self.backend == "tiles":
+            assert self.tiles is not None
+            return tiled_attention(q, k, v, self.tiles)
+        if self.backend == "flex":
+            return _flex_attention(q, k, v, self.block_mask)
+        return self._attend_padded_groups(q, k, v)
+
+    def _attend_padded_groups(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Causal attention needs no mask for padding at the end: no real position sees it."""
+        assert self.places is not None
+        flat = []
+        for group in self.groups:
+            rows = [x[group].transpose(1, 2) for x in (q, k, v)]  # [rows, H, length, D] each
+            out = F.scaled_dot_product_attention(*rows, is_causal=True)
+            flat.append(out.transpose(1, 2).flatten(0, 1))
+        return torch.cat(flat)[self.places]
+
+
+class KVCache:
+    """Keys and values of every layer for R rows of up to S positions, allocated once.
+
+    `filled` counts the positions of each row. It lives on the device, so that a step never waits for it.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, int, int, int, int],
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """`shape` is layers, rows, heads, length, head width."""
+        layers, rows, heads, length, width = shape
+        self.keys = [torch.zeros(rows, heads, length, width, device=device, dtype=dtype) for _ in range(layers)]
+        self.values = [torch.zeros_like(keys) for keys in self.keys]
+        self.filled = torch.zeros(rows, dtype=torch.long, device=device)
+        self.length = length
+        self.num_rows = rows
+
+
+@dataclass(frozen=True)
+class PrefillContext:
+    """Packed attention that also fills a cache: sequence b of the pack becomes row b."""
+
+    packing: Packing
+    cache: KVCache
+
+    def __post_init__(self) -> None:
+        rows = len(self.packing.offsets) - 1
+        if rows != self.cache.num_rows or self.packing.longest > self.cache.length:
+            found = f"{rows} sequences of up to {self.packing.longest} positions"
+            expected = f"{self.cache.num_rows} of up to {self.cache.length}, as the cache has"
+            raise GraftError("packing", found, expected=expected)
+
+    @property
+    def positions(self) -> Tensor:
+        return self.packing.positions
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        places = (self.packing.rows, slice(None), self.packing.positions)
+        self.cache.keys[layer][places] = k.to(self.cache.keys[layer].dtype)
+        self.cache.values[layer][places] = v.to(self.cache.values[layer].dtype)
+        return self.packing.attend(layer, q, k, v)
+
+    def finish(self) -> None:
+        """Count what was filled; call once after the body's forward."""
+        self.cache.filled.copy_(self.packing.offsets.diff())
+
+
+class DecodeContext:
+    """One more position for every row of a cache. Make a new one for each step, and `finish` it."""
+
+    def __init__(self, cache: KVCache) -> None:
+        self.cache = cache
+        self.positions = cache.filled  # [R]
+        every = torch.arange(cache.length, device=cache.filled.device)
+        self._seen = (every <= cache.filled[:, None])[:, None, None]  # [R, 1, 1, S]
+        self._rows = torch.arange(cache.num_rows, device=cache.filled.device)
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """[R, H, D] each -> [R, H, D]"""
+        keys, values = self.cache.keys[layer], self.cache.values[layer]
+        keys[self._rows, :, self.positions] = k.to(keys.dtype)
+        values[self._rows, :, self.positions] = v.to(values.dtype)
+        out = F.scaled_dot_product_attention(q[:, :, None], keys, values, attn_mask=self._seen)
+        return out[:, :, 0]
+
+    def finish(self) -> None:
+        """Count the new position; call once after the body's forward."""
+        self.cache.filled.add_(1)
+
+
+def _group_by_length(lengths: np.ndarray[Any, Any], starts: np.ndarray[Any, Any]) -> tuple[tuple[Tensor, ...], Tensor]:
+    """Sequences sorted by length, cut where they get too short for their group; padding repeats a row's first place."""
+    order = np.argsort(-lengths, kind="stable")
+    cuts = [0]
+    for at, index in enumerate(order):
+        if lengths[index] < MIN_GROUP_FILL * lengths[order[cuts[-1]]]:
+            cuts.append(at)
+    groups, places, before = [], np.empty(int(lengths.sum()), dtype=np.int64), 0
+    for first, end in pairwise([*cuts, len(order)]):
+        members = order[first:end]
+        longest = int(lengths[members[0]])
+        steps = np.arange(longest)
+        inside = steps[None] < lengths[members][:, None]
+        group = np.where(inside, starts[members][:, None] + steps, starts[members][:, None])
+        places[group[inside]] = before + np.flatnonzero(inside)
+        before += group.size
+        groups.append(torch.from_numpy(group))
+    return tuple(groups), torch.from_numpy(places)
+
+
+@cache
+def _has_varlen() -> bool:
+    """Whether this torch has the kernel. Imported when it is asked for: it brings torch's whole compiler along."""
+    global varlen_attn  # a compiled block reads it as a constant
+    try:
+        from torch.nn.attention import varlen
+    except ImportError:
+        return False
+    varlen_attn = varlen.varlen_attn
+    return True
+
+
+def _build_block_mask(packing: Packing) -> Any:
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    rows = packing.rows
+
+    def visible(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return (rows[query] == rows[key]) & (query >= key)
+
+    total = len(rows)
+    return create_block_mask(visible, None, None, total, total, device=str(rows.device))
+
+
+@cache
+def _compile_flex() -> Any:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention)
+
+
+def _flex_attention(q: Tensor, k: Tensor, v: Tensor, block_mask: Any) -> Tensor:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    kernel = _compile_flex() if q.is_cuda and not torch.compiler.is_compiling() else flex_attention
+    out: Tensor = kernel(*(x.transpose(0, 1)[None] for x in (q, k, v)), block_mask=block_mask)
+    return out[0].transpose(0, 1)
+
 
 @dataclass(frozen=True)
 class TileConfig:
-    """How a kernel cuts its work."""
+    """How a kernel cuts its work; the sizes below were measured on an H200."""
 
     tile: int
-    """Rows of a program's own."""
+    """Rows of one program."""
     block: int
-    """Rows that it walks over at a time."""
+    """Rows that it loops over at a time."""
     warps: int
     stages: int
-    """Blocks that are under way at once."""
+    """Blocks whose loads are in flight at once."""
     peel: bool
     """Whether blocks that all rows see have a loop of their own, without a mask."""
     heads_first: bool = False
     """Whether a tile is worked on in all heads before the next one is; else all tiles of a head."""
     registers: int | None = None
-    """The most that a thread may have; None for what the compiler thinks best."""
+    """Maximum registers of a thread; None leaves it to the compiler."""
 
 
 FORWARD_TILES = TileConfig(tile=64, block=64, warps=4, stages=3, peel=False)
 QUERY_GRADIENT_TILES = TileConfig(tile=64, block=32, warps=4, stages=3, peel=False)
 KEY_GRADIENT_TILES = TileConfig(tile=64, block=32, warps=4, stages=3, peel=False, registers=128)
+# The head width that the sizes above were chosen for.
 TILED_HEAD_WIDTH = 64
-"""What the sizes above are chosen for."""
 
 
 def supports_tiled_attention(capability: tuple[int, int], dtype: torch.dtype, head_width: int) -> bool:
@@ -188,262 +440,5 @@ def _launch_tile_kernel(name: str, tensors: tuple[Tensor, ...], strided: tuple[T
 
 
 def _make_dense(x: Tensor) -> Tensor:
-    """With a head's numbers side by side, as the kernels read them."""
+    """The kernels read a head's numbers side by side."""
     return x if x.stride(-1) == 1 else x.contiguous()
-
-
-varlen_attn: Any = None
-"""torch's kernel, once it has been asked for."""
-
-
-AttentionBackend = Literal["sdpa", "varlen", "flex", "tiles"]
-MIN_GROUP_FILL = 0.8
-"""Rows of one padded group are at least this share of its longest row."""
-
-
-class AttentionContext(Protocol):
-    """Which positions see which, and where each stands in its own sequence."""
-
-    @property
-    def positions(self) -> Tensor:
-        """[T]"""
-        ...
-
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """[T, H, D] each -> [T, H, D]; every position sees its own sequence up to itself."""
-        ...
-
-
-def choose_attention_backend(
-    device: torch.device | str, dtype: torch.dtype, learning_width: int | None = None
-) -> AttentionBackend:
-    """Without padding where the device has a kernel for that, else rows of similar length.
-
-    `learning_width` is the width of a head where gradients are wanted.
-    """
-    if torch.device(device).type != "cuda" or not _has_varlen():
-        return "sdpa"
-    capability = torch.cuda.get_device_capability(device)
-    if learning_width is not None and supports_tiled_attention(capability, dtype, learning_width):
-        return "tiles"
-    return "varlen" if supports_varlen(capability, dtype) else "sdpa"
-
-
-def supports_varlen(capability: tuple[int, int], dtype: torch.dtype) -> bool:
-    """Whether a CUDA device has the kernel: not before Ampere, so that a T4 (7.5), in float16, takes padded rows."""
-    return capability >= (8, 0) and dtype in (torch.bfloat16, torch.float16)
-
-
-@dataclass(frozen=True)
-class Packing:
-    """Sequences laid one after another without padding. Make one with `of`."""
-
-    offsets: Tensor  # [B + 1] int32: where each sequence begins, and the end of the last
-    positions: Tensor  # [T]
-    rows: Tensor  # [T] the sequence that a position belongs to
-    longest: int
-    backend: AttentionBackend
-    groups: tuple[Tensor, ...] = ()  # each [rows, length]: places in the pack of similar sequences, padded
-    places: Tensor | None = None  # [T] where each position stands in the groups laid flat
-    tiles: Tensor | None = None  # [3, N, 3] work lists
-    block_mask: Any = field(default=None, compare=False)
-
-    @classmethod
-    def of(
-        cls, lengths: Sequence[int], device: torch.device | str = "cpu", backend: AttentionBackend | None = None
-    ) -> Packing:
-        """A pack of sequences of these lengths."""
-        if not lengths or min(lengths) < 1:
-            raise GraftError(
-                "packing", f"sequences of {list(lengths)[:8]} positions", expected="one or more, none empty"
-            )
-        ends = np.cumsum(lengths)
-        rows = np.repeat(np.arange(len(lengths)), lengths)
-        positions = np.arange(ends[-1]) - np.repeat(ends - np.asarray(lengths), lengths)
-        made = cls(
-            offsets=torch.from_numpy(np.concatenate([[0], ends]).astype(np.int32)),
-            positions=torch.from_numpy(positions),
-            rows=torch.from_numpy(rows),
-            longest=max(lengths),
-            backend=backend or choose_attention_backend(device, torch.bfloat16),
-        )
-        if made.backend == "varlen" and not _has_varlen():
-            raise GraftError("packing", "a pack for varlen attention", expected="a torch that has it")
-        if made.backend == "sdpa":
-            groups, places = _group_by_length(np.asarray(lengths), ends - np.asarray(lengths))
-            made = replace(made, groups=groups, places=places)
-        if made.backend == "tiles":
-            made = replace(made, tiles=build_work_lists(np.asarray(lengths)))
-        return made.to(device)
-
-    def to(self, device: torch.device | str) -> Packing:
-        """The same pack with its tensors on a device."""
-        moved = map_tensors(replace(self, block_mask=None), lambda tensor: tensor.to(device))
-        return replace(moved, block_mask=_build_block_mask(moved)) if self.backend == "flex" else moved
-
-    @property
-    def last(self) -> Tensor:
-        """The place of each sequence's last position. [B]"""
-        return self.offsets[1:].long() - 1
-
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # noqa: ARG002 (a pack has no memory)
-        if self.backend == "varlen":
-            return _varlen_attention(q, k, v, self.offsets, self.longest)
-        if self.backend == "tiles":
-            assert self.tiles is not None
-            return tiled_attention(q, k, v, self.tiles)
-        if self.backend == "flex":
-            return _flex_attention(q, k, v, self.block_mask)
-        return self._attend_padded_groups(q, k, v)
-
-    def _attend_padded_groups(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Causal attention needs no mask for padding at the end: no real position looks there."""
-        assert self.places is not None
-        flat = []
-        for group in self.groups:
-            rows = (
-                q[group].transpose(1, 2),
-                k[group].transpose(1, 2),
-                v[group].transpose(1, 2),
-            )  # [rows, H, length, D]
-            out = F.scaled_dot_product_attention(*rows, is_causal=True)
-            flat.append(out.transpose(1, 2).flatten(0, 1))
-        return torch.cat(flat)[self.places]
-
-
-class KVCache:
-    """Keys and values of every layer for R rows of up to S positions, allocated once.
-
-    `filled` counts the positions of each row. It lives on the device, so that a step never waits for it.
-    """
-
-    def __init__(
-        self,
-        shape: tuple[int, int, int, int, int],
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        """`shape` is layers, rows, heads, length, head width."""
-        layers, rows, heads, length, width = shape
-        self.keys = [torch.zeros(rows, heads, length, width, device=device, dtype=dtype) for _ in range(layers)]
-        self.values = [torch.zeros_like(keys) for keys in self.keys]
-        self.filled = torch.zeros(rows, dtype=torch.long, device=device)
-        self.length = length
-        self.num_rows = rows
-
-
-@dataclass(frozen=True)
-class PrefillContext:
-    """Packed attention that also fills a cache: sequence b of the pack becomes row b."""
-
-    packing: Packing
-    cache: KVCache
-
-    def __post_init__(self) -> None:
-        rows = len(self.packing.offsets) - 1
-        if rows != self.cache.num_rows or self.packing.longest > self.cache.length:
-            found = f"{rows} sequences of up to {self.packing.longest} positions"
-            expected = f"{self.cache.num_rows} of up to {self.cache.length}, as the cache has"
-            raise GraftError("packing", found, expected=expected)
-
-    @property
-    def positions(self) -> Tensor:
-        return self.packing.positions
-
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        places = (self.packing.rows, slice(None), self.packing.positions)
-        self.cache.keys[layer][places] = k.to(self.cache.keys[layer].dtype)
-        self.cache.values[layer][places] = v.to(self.cache.values[layer].dtype)
-        return self.packing.attend(layer, q, k, v)
-
-    def finish(self) -> None:
-        """Count what was filled; call once after the body's forward."""
-        self.cache.filled.copy_(self.packing.offsets.diff())
-
-
-class DecodeContext:
-    """One more position for every row of a cache. Make a new one for each step, and `finish` it."""
-
-    def __init__(self, cache: KVCache) -> None:
-        self.cache = cache
-        self.positions = cache.filled  # [R]
-        every = torch.arange(cache.length, device=cache.filled.device)
-        self._seen = (every <= cache.filled[:, None])[:, None, None]  # [R, 1, 1, S]
-        self._rows = torch.arange(cache.num_rows, device=cache.filled.device)
-
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """[R, H, D] each -> [R, H, D]"""
-        keys, values = self.cache.keys[layer], self.cache.values[layer]
-        keys[self._rows, :, self.positions] = k.to(keys.dtype)
-        values[self._rows, :, self.positions] = v.to(values.dtype)
-        out = F.scaled_dot_product_attention(q[:, :, None], keys, values, attn_mask=self._seen)
-        return out[:, :, 0]
-
-    def finish(self) -> None:
-        """Count the new position; call once after the body's forward."""
-        self.cache.filled.add_(1)
-
-
-def _group_by_length(lengths: np.ndarray[Any, Any], starts: np.ndarray[Any, Any]) -> tuple[tuple[Tensor, ...], Tensor]:
-    """Sequences sorted by length, cut where they get too short for their group; padding repeats a row's first place."""
-    order = np.argsort(-lengths, kind="stable")
-    cuts = [0]
-    for at, index in enumerate(order):
-        if lengths[index] < MIN_GROUP_FILL * lengths[order[cuts[-1]]]:
-            cuts.append(at)
-    groups, places, before = [], np.empty(int(lengths.sum()), dtype=np.int64), 0
-    for first, end in pairwise([*cuts, len(order)]):
-        members = order[first:end]
-        longest = int(lengths[members[0]])
-        steps = np.arange(longest)
-        inside = steps[None] < lengths[members][:, None]
-        group = np.where(inside, starts[members][:, None] + steps, starts[members][:, None])
-        places[group[inside]] = before + np.flatnonzero(inside)
-        before += group.size
-        groups.append(torch.from_numpy(group))
-    return tuple(groups), torch.from_numpy(places)
-
-
-def _varlen_attention(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, longest: int) -> Tensor:
-    causal = (-1, 0)  # everything before a position, nothing after it
-    out: Tensor = varlen_attn(q, k, v, offsets, offsets, longest, longest, window_size=causal)
-    return out
-
-
-@cache
-def _has_varlen() -> bool:
-    """Whether this torch has the kernel. Imported when it is asked for: it brings torch's whole compiler along."""
-    global varlen_attn  # a compiled block reads it as a constant
-    try:
-        from torch.nn.attention import varlen
-    except ImportError:
-        return False
-    varlen_attn = varlen.varlen_attn
-    return True
-
-
-def _build_block_mask(packing: Packing) -> Any:
-    from torch.nn.attention.flex_attention import create_block_mask
-
-    rows = packing.rows
-
-    def visible(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return (rows[query] == rows[key]) & (query >= key)
-
-    total = len(rows)
-    return create_block_mask(visible, None, None, total, total, device=str(rows.device))
-
-
-@cache
-def _compile_flex() -> Any:
-    from torch.nn.attention.flex_attention import flex_attention
-
-    return torch.compile(flex_attention)
-
-
-def _flex_attention(q: Tensor, k: Tensor, v: Tensor, block_mask: Any) -> Tensor:
-    from torch.nn.attention.flex_attention import flex_attention
-
-    kernel = _compile_flex() if q.is_cuda and not torch.compiler.is_compiling() else flex_attention
-    out: Tensor = kernel(*(x.transpose(0, 1)[None] for x in (q, k, v)), block_mask=block_mask)
-    return out[0].transpose(0, 1)

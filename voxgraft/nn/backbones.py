@@ -74,8 +74,8 @@ def _run_block(block: nn.Module, layer: int, x: Tensor, *arguments: Any) -> Tens
     return out
 
 
+# Every linear layer of a block, by its name there.
 GPT2_LINEAR_LAYERS = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
-"""Every linear layer of a block, by its name there."""
 
 
 @dataclass(frozen=True, slots=True)

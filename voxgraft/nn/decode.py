@@ -164,18 +164,18 @@ def _weights_version(body: Backbone) -> tuple[object, ...]:
     return (frozenset(gates), *((parameter.data_ptr(), parameter._version) for parameter in body.parameters()))
 
 
+# Up to here a thread has registers for the rows beside the weights that it reads; beyond, tensor cores are faster.
 MAX_GEMV_ROWS = 2
-"""Up to here a thread has registers for the rows beside the weights that it reads; beyond, tensor cores are faster."""
+# Numbers of half precision that a thread reads at once.
 LANE_WIDTH = 8
-"""Numbers of half precision that a thread reads at once."""
+# Numbers that a warp reads at once.
 WARP_WIDTH = 32 * LANE_WIDTH
-"""Numbers that a warp reads at once."""
+# Tiles of a line are unrolled in the kernels' code; more would make it too long.
 MAX_TILES_PER_LINE = 32
-"""Tiles of a line are unrolled in the kernels' code; more would make it too long."""
+# With few rows, positions are cut into so many parts, so that the whole device is busy.
 NUM_CACHE_SPLITS = 4
-"""With few rows, positions are cut into so many parts, so that the whole device is busy."""
+# Programs of one warp that fit beside each other with the weights in their registers.
 PROGRAMS_PER_SM = 12
-"""Programs of one warp that fit beside each other with the weights in their registers."""
 
 
 def supports_fused_decode(body: Backbone, device: torch.device, dtype: torch.dtype) -> bool:

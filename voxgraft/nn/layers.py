@@ -52,8 +52,8 @@ class TransposedLinear(nn.Module):
         return nn.functional.linear(x, self.weight.T, self.bias)
 
 
+# The layers of a body that an adapter can sit on.
 AnyLinear = nn.Linear | TransposedLinear
-"""The layers of a body that an adapter can sit on."""
 
 
 class no_init_weights(TorchFunctionMode):  # noqa: N801 (used as a function)

@@ -388,8 +388,8 @@ def _format_rows(shape: tuple[int, ...]) -> str:
 
 
 OUTPUT_ALIGNMENT = 64
+# Up to this many positions the plain product is as fast.
 MAX_UNPADDED_POSITIONS = 64
-"""Up to this many positions the plain product is as fast."""
 
 
 def padded_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

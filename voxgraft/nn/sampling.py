@@ -16,8 +16,8 @@ from voxgraft.core.errors import ConfigError
 
 __all__ = ["SamplingParams", "apply_guidance", "apply_repetition_penalty", "filter_logits", "sample_codes"]
 
+# Below this, logits divided by it could leave the range of numbers; 0 asks for the best code outright.
 MIN_TEMPERATURE = 0.001
-"""Below this, logits divided by it could leave the range of numbers; 0 asks for the best code outright."""
 
 
 @dataclass(frozen=True, slots=True)

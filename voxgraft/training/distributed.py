@@ -28,21 +28,21 @@ from torch.distributed import DistError, PrefixStore, TCPStore  # type: ignore[a
 from voxgraft.core.errors import ConfigError, Finding, VoxgraftError, finding
 
 HEARTBEAT_SECONDS = 2.0
+# A process without a heartbeat for that long counts as lost. Compiling and saving do not stop heartbeats.
 HEARTBEAT_TIMEOUT_SECONDS = 180.0
-"""A process without a heartbeat for that long counts as lost. Compiling and saving do not stop heartbeats."""
+# Time that a process has to end by itself after another failed: long enough to finish saving a checkpoint.
 EXIT_GRACE_SECONDS = 60.0
-"""Time that a process has to end by itself after another failed: long enough to finish saving a checkpoint."""
 STORE_CONNECT_SECONDS, STORE_TIMEOUT_SECONDS, STORE_LINGER_SECONDS = 600.0, 5.0, 2.0
+# Added to the heartbeats of a process that has ended normally.
 FINISHED_HEARTBEAT = 1 << 40
-"""Added to the heartbeats of a process that has ended normally."""
 WATCHDOG_EXIT_CODE = 2
+# Words in torch's error messages about lost connections; there is no error class of their own for them.
 CONNECTION_ERROR_WORDS = ("gloo", "nccl", "connection", "socket", "timed out", "broken pipe")
-"""Words in torch's error messages about lost connections; there is no error class of their own for them."""
 
 
 MAX_DIFFERENCES_SHOWN = 5
+# Numbers of a gradient that travel together: 64 MB of float32.
 GRADIENT_BUCKET_SIZE = 1 << 24
-"""Numbers of a gradient that travel together: 64 MB of float32."""
 _INTEGER_DTYPES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 Decision = TypeVar("Decision")
 

@@ -28,8 +28,8 @@ from voxgraft.training.prefetch import BatchBuilder, BatchPrefetcher, FrozenBase
 from voxgraft.training.trainable import FlatAdamW, TrainableModel, set_learning_rates
 
 MIN_LOSS_SCALE = 1.0
+# Text, speech, and KL to the base.
 NUM_LOSSES = 3
-"""Text, speech, and KL to the base."""
 
 
 class NonFiniteError(VoxgraftError):

@@ -23,8 +23,8 @@ from voxgraft.nn.rows import GrownEmbedding, GrownLayer
 from voxgraft.training.options import TRAIN_PARTS, TrainOptions, TrainPart, learning_rate_factor
 
 ADAMW_EPS = 1e-8
+# What torch adds to a norm before it divides by it.
 CLIP_NORM_EPS = 1e-6
-"""What torch adds to a norm before it divides by it."""
 MASKED_BASELINE_LABEL = "as in the seeds, for comparison: this loses the old languages"
 MOMENT_NAMES = ("exp_avg", "exp_avg_sq", "step")
 NamedTensors = dict[str, Tensor]

@@ -47,21 +47,21 @@ from voxgraft.models.chatterbox.shapes import (
 )
 from voxgraft.nn.layers import init_empty_weights, no_init_weights
 
+# Tensors that follow from the sizes; one of the published files lacks them.
 COMPUTED_TENSORS = ("_mel_filters", "window")
-"""Tensors that follow from the sizes; one of the published files lacks them."""
 
 SAMPLE_RATE = 16_000
 FRAME = 400
 HOP = 160
+# No network of this kind is wider; a damaged file can claim any number.
 MAX_WIDTH = 1 << 14
-"""No network of this kind is wider; a damaged file can claim any number."""
 FRAMES_PER_CODE = 4
 MAX_FRAMES = 3000
+# One code; 30 s, the longest that the tokenizer was made for.
 TOKENIZER_LIMITS = WaveformLimits(SAMPLE_RATE, min_samples=HOP * FRAMES_PER_CODE, max_samples=HOP * MAX_FRAMES)
-"""One code; 30 s, the longest that the tokenizer was made for."""
 ROPE_THETA = 10_000.0
+# What upstream multiplies by before it rounds: 0.999 in float32.
 ROUNDING_SCALE = 0.9990000128746033
-"""What upstream multiplies by before it rounds: 0.999 in float32."""
 BATCH_FRAMES = 12_000
 
 
@@ -257,10 +257,10 @@ def _apply_mask(x: Tensor, mask: Tensor | None) -> Tensor:
 
 
 WINDOW_FRAMES = 160
+# 1.3 windows a second.
 STEP_FRAMES = 77
-"""1.3 windows a second."""
+# A last window that the clip does not fill counts if this much of it is filled.
 MIN_WINDOW_FILL = 0.8
-"""A last window that the clip does not fill counts if this much of it is filled."""
 TRIM_DB = 20.0
 WINDOWS_PER_BATCH = 256
 VOICE_LIMITS = WaveformLimits(SAMPLE_RATE, min_samples=FRAME)

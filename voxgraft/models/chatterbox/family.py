@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 
 TEXT_EMBEDDING_NAME, SPEECH_EMBEDDING_NAME = "text_emb.weight", "speech_emb.weight"
+# Layers and width of the two published models with a GPT-2 backbone.
 GPT2_RELEASES = {(24, 1024): "Chatterbox Turbo", (12, 768): "Chatterbox Nano"}
-"""Layers and width of the two published models with a GPT-2 backbone."""
 
 _GPT2_LAYER = re.compile(r"tfmr\.h\.(\d{1,4})\.")
 
@@ -57,13 +57,13 @@ class ChatterboxRelease:
 
 ENGLISH_ROWS = 704
 ENGLISH_RELEASE = ChatterboxRelease("English", "t3_cfg.safetensors", "tokenizer.json")
+# In the order in which they are looked for; version 2 is what the stock program loads unless told otherwise.
 RELEASES = (
     ChatterboxRelease("multilingual v2", "t3_mtl23ls_v2.safetensors", "grapheme_mtl_merged_expanded_v1.json"),
     ChatterboxRelease("multilingual v3", "t3_mtl23ls_v3.safetensors", "grapheme_mtl_merged_expanded_v1.json"),
     ChatterboxRelease("first multilingual", "t3_23lang.safetensors", "mtl_tokenizer.json"),
     ENGLISH_RELEASE,
 )
-"""In the order in which they are looked for; version 2 is what the stock program loads unless told otherwise."""
 MULTILINGUAL_TOKENIZERS = {release.tokenizer for release in RELEASES if release != ENGLISH_RELEASE}
 RELEASE_TITLES_BY_ROWS = {
     2454: "multilingual, by its rows (v2 and v3 have as many)",
@@ -71,17 +71,17 @@ RELEASE_TITLES_BY_ROWS = {
     ENGLISH_ROWS: "English, by its rows",
 }
 VOICE_ENCODER_FILES = ("ve.pt", "ve.safetensors")
+# Names that a file may have: as the multilingual program wants it first, as the English one does last.
 S3GEN_FILES = ("s3gen.pt", "s3gen_v3.pt", "s3gen_v3.safetensors", "s3gen.safetensors")
-"""Names that a file may have: as the multilingual program wants it first, as the English one does last."""
 VOICE_ENCODER_PURPOSE = "voice encoder: from a recording to the speaker's vector"
 S3GEN_PURPOSE = "S3Gen: from a recording to codes, and from codes to the waveform"
 CONDITIONS_PURPOSE = "built-in voice, for speaking without a recording"
 CANGJIE_PURPOSE = "Cangjie codes, for spelling Chinese"
 CONDITIONS_NAME = "conds.pt"
+# Rows 6563 to 8193 of the speech tables stand for nothing: no target is ever one of them.
 SPEECH_START_ID, SPEECH_STOP_ID = NUM_SPEECH_CODES, NUM_SPEECH_CODES + 1
-"""Rows 6563 to 8193 of the speech tables stand for nothing: no target is ever one of them."""
+# Six seconds of codes: the most that the published model was given.
 MAX_PROMPT_CODES = 150
-"""Six seconds of codes: the most that the published model was given."""
 
 
 class Chatterbox(Family):

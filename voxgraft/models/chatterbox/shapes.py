@@ -15,17 +15,17 @@ from voxgraft.core.errors import CheckpointError
 from voxgraft.models.base import Shape
 from voxgraft.models.detect import linear_shapes, norm_shapes, prefix_shapes, require_exact_tensors
 
+# Of T3's backbone, and of the speech tokenizer.
 T3_HEAD_WIDTH = 64
-"""Of T3's backbone, and of the speech tokenizer."""
+# The backbone's own token table is never read, but the stock loader insists on it.
 UNUSED_TOKEN_ROWS = 8
-"""The backbone's own token table is never read, but the stock loader insists on it."""
+# Before the speech tokenizer's names in s3gen.pt.
 SPEECH_TOKENIZER_PREFIX = "tokenizer."
-"""Before the speech tokenizer's names in s3gen.pt."""
 VOICE_ENCODER_WIDTH, VOICE_ENCODER_LAYERS, VOICE_ENCODER_MELS = 256, 3, 40
 SPEECH_TOKENIZER_MELS, SPEECH_TOKENIZER_KERNEL = 128, 31
 SPEECH_CODE_DIGITS, SPEECH_CODE_LEVELS = 8, 3
+# 6561: a code is a number of eight digits, each of three levels.
 NUM_SPEECH_CODES = SPEECH_CODE_LEVELS**SPEECH_CODE_DIGITS
-"""6561: a code is a number of eight digits, each of three levels."""
 
 PERCEIVER_QUERY_NAME = "cond_enc.perceiver.pre_attention_query"
 

@@ -59,10 +59,10 @@ from voxgraft.nn.layers import init_empty_weights
 
 UNUSED_PREFIXES = ("decoder.",)
 NORM_EPS = 1e-6
+# No network here has a larger dimension; a damaged file can claim any number.
 MAX_NETWORK_SIZE = 1 << 16
-"""No network here has a larger dimension; a damaged file can claim any number."""
+# Frames (50 a second) that go through a network together, padding included.
 BATCH_FRAMES = 6_000
-"""Frames (50 a second) that go through a network together, padding included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,21 +250,22 @@ class WeightNormLinear(nn.Module):
         return F.linear(x, directions * (self.weight_g[:, :, 0] / lengths), self.bias)
 
 
+# The features are what comes out of this layer; those behind it are not built.
 NUM_USED_LAYERS = 17
-"""The features are what comes out of this layer; those behind it are not built."""
 SAMPLE_RATE = 16_000
 FRAME = 400
 HOP = 160
 FRAMES_PER_PAIR = 2
+# One pair of filter bank frames; 36.3 s, more than which the base's GPT cannot speak.
 LIMITS = WaveformLimits(SAMPLE_RATE, min_samples=FRAME + HOP, max_samples=580_800)
-"""One pair of filter bank frames; 36.3 s, more than which the base's GPT cannot speak."""
+# What every published config says; another network would need other code.
 REQUIRED_CONFIG_VALUES = {
     "model_type": "wav2vec2-bert",
     "feature_projection_input_dim": 160,
     "hidden_act": "swish",
     "position_embeddings_type": "relative_key",
 }
-"""What every published config says; another network would need other code."""
+# What may differ; as published where the config does not say.
 DEFAULT_CONFIG_SIZES = {
     "hidden_size": 1024,
     "num_hidden_layers": 24,
@@ -274,7 +275,6 @@ DEFAULT_CONFIG_SIZES = {
     "right_max_position_embeddings": 8,
     "conv_depthwise_kernel_size": 31,
 }
-"""What may differ; as published where the config does not say."""
 
 
 def count_feature_frames(num_samples: int) -> int:
@@ -394,8 +394,8 @@ def _read_statistics(place: Path, width: int) -> tuple[Tensor, Tensor]:
     return mean, variance
 
 
+# Feature frames (50 a second) that go through the conditioning encoders together.
 CONDITIONING_BATCH_FRAMES = 3_000
-"""Feature frames (50 a second) that go through the conditioning encoders together."""
 
 
 class UnifiedVoiceClipEncoder(ClipEncoder):
@@ -448,8 +448,8 @@ def _condition_from_clip(clip: Clip) -> UnifiedVoiceCondition:
 
 
 EMOTIONS = ("happy", "angry", "sad", "afraid", "disgusted", "melancholic", "surprised", "calm")
+# Vectors of each emotion, one after another in the file, unless the config says otherwise.
 VECTORS_PER_EMOTION = (3, 17, 2, 8, 4, 5, 10, 24)
-"""Vectors of each emotion, one after another in the file, unless the config says otherwise."""
 
 
 def mix_emotions(files: BaseFiles, shares: Sequence[float]) -> tuple[Clip, float]:

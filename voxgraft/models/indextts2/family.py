@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 MIN_VERSION, FIRST_UNSUPPORTED_VERSION = 2.0, 2.5
 EXPECTED_MODEL = "IndexTTS-2: 1,280 wide, 24 layers, an emotion part, speed_emb, a conformer for the voice"
 OTHER_VERSION_CURE = "use IndexTTS-2 (IndexTeam/IndexTTS-2: gpt.pth, bpe.model, config.yaml)."
+# Of the speaker vector (CAM++) from which 2.5 makes its voice with one linear layer.
 STYLE_WIDTH = 192
-"""Of the speaker vector (CAM++) from which 2.5 makes its voice with one linear layer."""
 OLDER_VERSION_REASON = "it has no emotion part, and codes of its own that IndexTTS-2's speech parts cannot read"
 NEWER_VERSION_REASON = (
     "it has another tokenizer, a language embedding, no speed_emb, and another way from the voice to the model"
@@ -296,6 +296,7 @@ W2V_BERT_FOLDER = "w2v-bert-2.0"
 W2V_BERT_FILES = ("model.safetensors", "pytorch_model.bin")
 STATISTICS_NAME = "wav2vec2bert_stats.pt"
 VOCODER_NAME = "bigvgan_v2_22khz_80band_256x"
+# What the program reads from the folder, by the key of its config: the published name, and what for.
 CONFIG_NAMED_FILES = {
     "s2mel_checkpoint": ("s2mel.pth", "from codes to a spectrogram"),
     "w2v_stat": (STATISTICS_NAME, "mean and variance of the speech features"),
@@ -303,7 +304,6 @@ CONFIG_NAMED_FILES = {
     "emo_matrix": ("feat2.pt", "emotion vectors"),
     "qwen_emo_path": ("qwen0.6bemo4-merge", "emotion from a text"),
 }
-"""What the program reads from the folder, by the key of its config: the published name, and what for."""
 
 
 def describe_indextts2(files: BaseFiles) -> BaseDescription:
@@ -339,8 +339,8 @@ def get_statistics_name(files: BaseFiles) -> str:
     return named or STATISTICS_NAME
 
 
+# The stock program lets this code stand for the whole prompt, so that its repetition penalty takes it for heard.
 FILLER_CODE = 1
-"""The stock program lets this code stand for the whole prompt, so that its repetition penalty takes it for heard."""
 
 
 def unified_voice_sequence_spec(num_text_ids: int, size: UnifiedVoiceSize | None = None) -> SequenceSpec:

@@ -14,6 +14,7 @@ from voxgraft.core.errors import ConfigError
 from voxgraft.models.base import Shape
 from voxgraft.models.detect import linear_shapes, norm_shapes, prefix_shapes, require_exact_tensors
 
+# Our names of the sizes to the config's.
 GPT_SIZE_KEYS = {
     "text_pieces": "number_text_tokens",
     "width": "model_dim",
@@ -23,7 +24,6 @@ GPT_SIZE_KEYS = {
     "max_text": "max_text_tokens",
     "max_speech": "max_mel_tokens",
 }
-"""Our names of the sizes to the config's."""
 ENCODER_SIZE_KEYS = {
     "width": "output_size",
     "mlp": "linear_units",
@@ -33,6 +33,7 @@ ENCODER_SIZE_KEYS = {
 }
 _MAX_BY_KEY = {"layers": 1000, "num_blocks": 1000}
 _MAX_SIZE = 1 << 20
+# What the published config says and the model is built for.
 _REQUIRED_VALUES: dict[str, str | int | bool] = {
     "gpt.condition_type": "conformer_perceiver",
     "gpt.condition_module.input_layer": "conv2d2",
@@ -41,7 +42,6 @@ _REQUIRED_VALUES: dict[str, str | int | bool] = {
     "gpt.start_text_token": 0,
     "gpt.stop_text_token": 1,
 }
-"""What the published config says and the model is built for."""
 
 
 def read_config_sizes(
@@ -90,8 +90,8 @@ def _require_size(value: Any, path: str, where: str | Path) -> int:
     return value
 
 
+# Of the speech features that both conditioning encoders read; fixed in stock code, like the next three.
 FEATURE_WIDTH = 1024
-"""Of the speech features that both conditioning encoders read; fixed in stock code, like the next three."""
 EMOTION_WIDTH = 1024
 PERCEIVER_HEAD_WIDTH = 64
 PERCEIVER_LAYERS = 2
@@ -99,8 +99,8 @@ SPEAKER_LATENTS = 32
 SINUSOID_ROWS = 5000
 DEPTHWISE_KERNEL = 15
 GPT_HEAD_WIDTH, MIN_GPT_HEADS = 64, 4
+# Names that the stock program's module also lists once it has spoken; its loader passes over them, and so do we.
 ALIAS_PREFIXES = ("inference_model.", "gpt.wte.")
-"""Names that the stock program's module also lists once it has spoken; its loader passes over them, and so do we."""
 NUM_SEMANTIC_CODES, SEMANTIC_CODE_WIDTH, CODEC_KERNEL = 8192, 8, 7
 
 _UNIFIED_VOICE_PARTS = {
