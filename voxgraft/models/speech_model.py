@@ -172,6 +172,7 @@ def pack_batch(
         _require_within_spec(layout, frame)
     conditioning_places = (starts[:, None] + np.arange(frame.num_conditioning)).reshape(-1)
     text_places, speech_places = _pack_indices(texts, after_conditioning), _pack_indices(speeches, after_text)
+    # Vectors are computed by part; `order` brings them into the order of the sequences.
     order = np.argsort(np.concatenate([conditioning_places, text_places, speech_places]))
     return PackedBatch(
         packing=Packing.of([layout.length for layout in layouts], "cpu", backend),

@@ -159,6 +159,7 @@ class KVCache:
     ) -> None:
         """`shape` is layers, rows, heads, length, head width."""
         layers, rows, heads, length, width = shape
+        # Zeros, not empty: masked positions are multiplied by weight 0, and 0 times NaN would be NaN.
         self.keys = [torch.zeros(rows, heads, length, width, device=device, dtype=dtype) for _ in range(layers)]
         self.values = [torch.zeros_like(keys) for keys in self.keys]
         self.filled = torch.zeros(rows, dtype=torch.long, device=device)
@@ -185,6 +186,7 @@ class PrefillContext:
         return self.packing.positions
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        # Keys and values [T, H, D] go to [row, :, position] of the cache [R, H, S, D].
         places = (self.packing.rows, slice(None), self.packing.positions)
         self.cache.keys[layer][places] = k.to(self.cache.keys[layer].dtype)
         self.cache.values[layer][places] = v.to(self.cache.values[layer].dtype)
@@ -220,6 +222,7 @@ class DecodeContext:
 
 def _group_by_length(lengths: np.ndarray[Any, Any], starts: np.ndarray[Any, Any]) -> tuple[tuple[Tensor, ...], Tensor]:
     """Sequences sorted by length, cut where they get too short for their group; padding repeats a row's first place."""
+    # Longest first. A new group starts where padding would take more than a fifth of a row.
     order = np.argsort(-lengths, kind="stable")
     cuts = [0]
     for at, index in enumerate(order):
@@ -241,7 +244,7 @@ def _group_by_length(lengths: np.ndarray[Any, Any], starts: np.ndarray[Any, Any]
 @cache
 def _has_varlen() -> bool:
     """Whether this torch has the kernel. Imported when it is asked for: it brings torch's whole compiler along."""
-    global varlen_attn  # a compiled block reads it as a constant
+    global varlen_attn  # not a call: a compiled block reads it as a constant
     try:
         from torch.nn.attention import varlen
     except ImportError:
@@ -339,10 +342,11 @@ def tiled_attention(q: Tensor, k: Tensor, v: Tensor, tiles: Tensor) -> Tensor:
 
 def build_tile_list(lengths: NDArray[np.int64], tile: int, *, from_end: bool = False) -> NDArray[np.int64]:
     """A tile of queries works through the rows before it, one of keys through those after it (`from_end`). [N, 3]"""
-    counts = -(-lengths // tile)
+    counts = -(-lengths // tile)  # tiles of each sequence; no tile crosses from one into the next
     ends = np.cumsum(lengths)
     begins, ends = np.repeat(ends - lengths, counts), np.repeat(ends, counts)
     firsts = begins + tile * (np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts))
+    # Programs start in this order: most work first, so that no long one runs alone at the end.
     work = ends - firsts if from_end else firsts - begins
     order = np.argsort(-work, kind="stable")
     return np.stack([firsts, begins, ends], 1)[order]
@@ -429,7 +433,7 @@ def _launch_tile_kernel(name: str, tensors: tuple[Tensor, ...], strided: tuple[T
 
     num_positions, num_heads, width = tensors[0].shape
     strides = [stride for tensor in strided for stride in tensor.stride()[:2]]
-    scale = math.log2(math.e) / math.sqrt(width)
+    scale = math.log2(math.e) / math.sqrt(width)  # the kernels use exp2, which is faster than exp
     grid = (len(tensors[-1]), num_heads)
     kernel = getattr(training_kernels, name)[grid[::-1] if cut.heads_first else grid]
     sizes = (num_positions, scale, num_heads, width, cut.tile, cut.block, cut.peel, int(cut.heads_first))

@@ -49,6 +49,7 @@ class Backbone(nn.Module, ABC):
         """All blocks, with gradient checkpointing if it is on. [T, W] -> [T, W]"""
         for layer, block in enumerate(self.blocks):
             if self.checkpointing and torch.is_grad_enabled():
+                # Blocks draw no random numbers, so there is no generator state to restore.
                 inside = (block, layer, x, *arguments)
                 x = checkpoint(self._run_block, *inside, use_reentrant=False, preserve_rng_state=False)
             else:
@@ -179,6 +180,7 @@ class LlamaBackbone(Backbone):
         super().__init__()
         self.size = size
         self.num_layers, self.num_heads, self.head_width = size.layers, size.heads, size.width // size.heads
+        # No position reads it, but published files hold it and stock loaders are strict.
         self.embed_tokens = nn.Embedding(size.unused_rows, size.width)
         self.layers = nn.ModuleList(_LlamaBlock(size) for _ in range(size.layers))
         self.norm = RmsNorm(size.width, size.eps)
@@ -213,6 +215,7 @@ class RmsNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., W] -> [..., W]"""
+        # Rounded before the weight is applied, as transformers does.
         wide = x.float()
         scaled = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
         return self.weight * scaled.to(x.dtype)
@@ -265,6 +268,7 @@ class _LlamaBlock(nn.Module):
 
 def rotary_frequencies(head_width: int, theta: float, scaling: RopeScaling | None) -> Tensor:
     """The angle per position of each pair of a head's numbers. [D / 2]"""
+    # Computed on the CPU, so that every device gets the same bits.
     frequencies = 1.0 / theta ** (torch.arange(0, head_width, 2, device="cpu").float() / head_width)
     if scaling is None:
         return frequencies

@@ -137,6 +137,7 @@ def _pack_layer(modules: Sequence[nn.Module], dtype: torch.dtype) -> PackedLayer
 def _fold_norm(norm: PackedLayer, layer: PackedLayer) -> PackedLayer:
     if norm.bias is None:
         return layer
+    # W (scale * (x - mean) / spread + shift) + b, with the parts that do not depend on x computed here.
     weight = layer.weight.float()
     shifted = weight @ norm.bias.float()
     if layer.bias is not None:
@@ -160,6 +161,7 @@ def _copy_layer(part: PackedLayer, fresh: PackedLayer) -> None:
 
 def _weights_version(body: Backbone) -> tuple[object, ...]:
     """Changes whenever a weight is written to or replaced, or a gate is opened or closed."""
+    # `_version` counts in-place writes, and the pointer changes when a parameter is replaced: no weight is read.
     gates = {module.gate.on for module in body.modules() if isinstance(module, LoraLayer)}
     return (frozenset(gates), *((parameter.data_ptr(), parameter._version) for parameter in body.parameters()))
 
@@ -257,6 +259,7 @@ class FusedDecodeStep:
     def _normed_linear(self, norm: PackedLayer, layer: PackedLayer, out: Tensor, activation: str) -> None:
         """All programs run beside each other; each makes four lines at once or, where room is short, two at a turn."""
         num_inputs, num_outputs = self.body.width, out.shape[1]
+        # Four lines per program if all programs fit on the device at once with their weights in registers, else two.
         enough = len(layer.weight) <= 4 * self._programs and num_inputs * self.num_rows <= 8 * WARP_WIDTH
         lines = (4 if enough else 2) * num_outputs // len(layer.weight)
         programs = -(-num_outputs // lines)
@@ -286,6 +289,7 @@ class FusedDecodeStep:
     def _attend(self, layer: int, qkv: Tensor) -> None:
         body, memory = self.body, self.cache
         heads = self.num_rows * body.num_heads
+        # Many heads fill the device with one warp each; few heads get four warps each.
         positions, warps = (32, 1) if heads * self._splits > 4 * self._programs // PROGRAMS_PER_SM else (128, 4)
         self._launch("attend", (heads, self._splits), warps)(
             qkv, self._rotation, memory.keys[layer], memory.values[layer], memory.filled, self._mixed, self._lse,
@@ -310,6 +314,7 @@ class FusedDecodeStep:
         from voxgraft.nn import decode_kernels  # needs Triton
 
         kernel = getattr(decode_kernels, name)[programs if isinstance(programs, tuple) else (programs,)]
+        # Programmatic dependent launch, from Hopper on: see decode_kernels.
         options: dict[str, Any] = {"num_warps": warps} | ({"launch_pdl": True} if self._early else {})
 
         def launch(*arguments: Any) -> None:

@@ -25,6 +25,7 @@ def freeze_base(model: nn.Module) -> dict[str, nn.Parameter]:
 
     A graft without rows has none here (its empty parameters are left out); torch's optimizers refuse an empty list.
     """
+    # Everything is frozen first, so that a parameter that nobody thought of is frozen too.
     model.requires_grad_(False)
     trained: dict[str, nn.Parameter] = {}
     for prefix, module in iter_modules_by_prefix(model):
@@ -200,6 +201,7 @@ def _iter_grown_layers(model: nn.Module) -> Iterator[tuple[str, GrownLayer]]:
 def _hash_tensor(name: str, tensor: Tensor) -> str:
     if tensor.is_meta:
         raise GraftError("base-not-loaded", f"{name} is on the meta device and has no bits")
+    # Type and shape are hashed too: the same bytes in another shape are another tensor.
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     digest = hashlib.sha256(f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}\n".encode())
     digest.update(flat.view(torch.uint8).numpy().data)

@@ -1,6 +1,6 @@
-"""An adapter in PEFT's form (config and tensors by upstream's module names), and back. Needs torch only.
+"""An adapter in PEFT's format (config and tensors by upstream's module names), and back, as a folder too.
 
-Does not touch files: `voxgraft/nn/peft.py` reads and writes them. Does not need the package `peft`.
+Does not need the package `peft`. A variant of LoRA that we would compute differently is refused, not misread.
 
 Shapes: I inputs and O outputs of a layer, R rank of the adapter.
 """
@@ -99,6 +99,7 @@ def to_peft(model: nn.Module, base_name: str = "") -> tuple[dict[str, Any], dict
     tensors: dict[str, Tensor] = {}
     for name, tensor in sorted(adapter_state(model).items()):
         layer, _, own = name.rpartition(".")
+        # float32 at least: masters keep every bit, and PEFT casts when it loads.
         exact = tensor.to(device="cpu", dtype=torch.promote_types(tensor.dtype, torch.float32))
         tensors[f"{_PEFT_PREFIX}{layer}.{names[own]}"] = exact.contiguous()
     return config, tensors

@@ -147,6 +147,7 @@ class GrownLayer(GraftModule):
         base = torch.zeros(self.rows.base_rows, *shape, device=device, dtype=dtype)
         if not base.is_floating_point():
             raise GraftError("rows-layout", f"a table of {base.dtype}", expected="a floating-point table")
+        # In half precision an update of a new row would round to nothing: new rows are float32 masters.
         new = torch.zeros(self.rows.num_new, *shape, device=device, dtype=torch.promote_types(base.dtype, torch.float))
         self.register_buffer(f"base_{name}", base)
         self.register_parameter(f"new_{name}", nn.Parameter(new, requires_grad=self.rows.num_new > 0))
@@ -261,6 +262,8 @@ class GrownEmbedding(GrownLayer):
             ) from None
 
     def _look_up(self, ids: Tensor) -> Tensor:
+        # Both tables are read at every id, with ids clamped into range, and the right row is chosen afterwards: no
+        # indexing by a mask, whose size would have to be known on the CPU.
         pieces = self.base_weight[: self.rows.base_pieces]  # a view that ends before the spare rows
         if self.rows.num_new == 0:
             return F.embedding(ids, pieces)
@@ -366,6 +369,7 @@ def _require_growable(model: nn.Module, name: str) -> nn.Embedding | nn.Linear:
     if isinstance(module, nn.Embedding) and module.max_norm is not None:
         found = f"`{name}` has max_norm {module.max_norm}, which rewrites base rows as they are read"
         raise GraftError("graft-point", found, expected="no max_norm")
+    # With tied weights a new row of the embedding would also be one of the head, and both would be trained as one.
     own = {id(parameter) for parameter in module.parameters()}
     for other_name, other in model.named_modules():
         if other is not module and own & {id(parameter) for parameter in other.parameters(recurse=False)}:

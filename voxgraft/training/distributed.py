@@ -94,6 +94,7 @@ class DistributedContext:
         if self.world_size == 1 or not parameters:
             return
         device = parameters[0].device
+        # All processes must reduce the same tensors in the same order.
         reached = torch.tensor([float(value.grad is not None) for value in parameters], device=device)
         dist.all_reduce(reached, dist.ReduceOp.MAX)
         moved = [value for value, there in zip(parameters, reached.tolist(), strict=True) if there]
@@ -158,6 +159,7 @@ def bit_checksum(tensor: Tensor) -> Tensor:
     bits = tensor.detach().contiguous().view(_INTEGER_DTYPES[tensor.element_size()])
     table = bits.reshape(-1, bits.shape[-1]) if bits.dim() > 1 else bits.reshape(-1, 1)
     rows, columns = (table.sum(dim, dtype=torch.int64) for dim in (1, 0))
+    # Sums wrap around modulo 2 ** 64. An odd weight is invertible there, so no single difference is lost.
     weights = (2 * torch.arange(max(len(rows), len(columns)), device=tensor.device) + 1) * 0x9E3779B1
     return (rows * weights[: len(rows)]).sum() + (columns * weights[: len(columns)]).sum()
 

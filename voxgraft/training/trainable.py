@@ -237,6 +237,7 @@ class FlatAdamW(torch.optim.Optimizer):
 
         No parameter changes unless every norm and the `witness` are finite.
         """
+        # Everything stays on the device: norms, the check for finite numbers and the update are launched at once.
         reached = [self._gather_gradients(group, row) for group, row in zip(self.param_groups, self._rows, strict=True)]
         norms = [torch.linalg.vector_norm(row.gradients) for row in self._rows]
         fine = torch.isfinite(torch.stack([*norms, witness.sum()])).all()
@@ -261,6 +262,7 @@ class FlatAdamW(torch.optim.Optimizer):
                 found.append(gradient)
         if places:
             torch._foreach_copy_(places, found)
+        # From pinned memory, so that the CPU does not wait for the copy.
         return torch.tensor(reached).pin_memory().to(row.steps.device, non_blocking=True)
 
     def _apply_update(

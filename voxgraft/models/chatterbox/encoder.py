@@ -147,6 +147,7 @@ class SpeechTokenizer(nn.Module):
         power = power_spectrum(wave.to(self.window), self.window, HOP)[:, :-1]  # [201, F]
         with exact_float32():
             mel = self._mel_filters @ power  # [M, F]
+        # Whisper's scaling: 8 decades below the loudest moment, shifted to about -1 to 1.
         logarithm = mel.clamp_min(1e-10).log10()
         floored = torch.maximum(logarithm, logarithm.max() - 8.0)
         return ((floored + 4.0) / 4.0).T

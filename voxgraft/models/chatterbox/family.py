@@ -30,7 +30,14 @@ from voxgraft.models.chatterbox.text import (
     ChatterboxTextFrontend,
     read_cangjie,
 )
-from voxgraft.models.detect import is_stand_in, stand_in_parts
+from voxgraft.models.detect import (
+    find_files_by_content,
+    find_matching_tokenizer,
+    is_stand_in,
+    refuse_lookalike_files,
+    scan_checkpoint,
+    stand_in_parts,
+)
 from voxgraft.models.sequence import SequenceSpec
 
 if TYPE_CHECKING:
@@ -116,8 +123,6 @@ class Chatterbox(Family):
     )
 
     def files(self, folder: Path) -> BaseFiles:
-        from voxgraft.models.detect import find_files_by_content, refuse_lookalike_files
-
         try:
             release = self.find_release(folder)
         except FileError as missing:
@@ -128,8 +133,6 @@ class Chatterbox(Family):
 
     def find_tokenizer(self, checkpoint: Path) -> Path:
         """Of the release whose checkpoint has that name; for a name of one's own, the one that fits its rows."""
-        from voxgraft.models.detect import find_matching_tokenizer, scan_checkpoint
-
         if named := tuple(release for release in RELEASES if release.checkpoint == checkpoint.name):
             return checkpoint.parent / self.find_release(checkpoint.parent, named).tokenizer
         seen = scan_checkpoint(checkpoint)

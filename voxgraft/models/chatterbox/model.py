@@ -107,7 +107,7 @@ class T3(SpeechModel):
 
     def embed_text(self, ids: Tensor, positions: Tensor, silent: Tensor | None = None) -> Tensor:
         vectors: Tensor = self.text_emb(ids)
-        if silent is not None:
+        if silent is not None:  # only the embedding is dropped; the position stays
             vectors = vectors.masked_fill(silent[:, None], 0.0)
         out: Tensor = vectors + self.text_pos_emb(positions)
         return out
@@ -153,6 +153,7 @@ class T3Perceiver(nn.Module):
 
     def forward(self, prompt: Tensor, heard: Tensor) -> Tensor:
         """[B, P, W], [B, P] -> [B, Q, W]"""
+        # The same attention twice, as upstream has it: over the prompt, then over its own result.
         queries = self.pre_attention_query.to(prompt.dtype).expand(len(prompt), -1, -1)
         read = self.attn(queries, prompt, heard[:, None, None])
         out: Tensor = self.attn(read, read, None)

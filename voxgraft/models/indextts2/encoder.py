@@ -326,6 +326,7 @@ class W2vBertFeatureExtractor(nn.Module):
     def filter_bank(self, wave: Tensor) -> Tensor:
         """Pairs of filter bank frames, each band with mean 0 and variance 1 over the clip. [N] -> [T, A]"""
         found = self._filter_bank(wave.numpy(), sampling_rate=SAMPLE_RATE, return_tensors="pt")
+        # The extractor pads an odd last frame to a pair; that pair is cut off.
         pairs: Tensor = found["input_features"][0]
         return pairs[: count_feature_frames(len(wave))]
 

@@ -22,6 +22,13 @@ from voxgraft.models.base import (
     SpeakingStyle,
     TextFrontend,
 )
+from voxgraft.models.detect import (
+    find_files_by_content,
+    find_matching_tokenizer,
+    refuse_lookalike_files,
+    scan_checkpoint,
+    scan_folder,
+)
 from voxgraft.models.indextts2.marks import STOCK_PUNCTUATION, compile_alternatives, plain_marks
 from voxgraft.models.indextts2.shapes import (
     CONFIG_NAME,
@@ -133,8 +140,6 @@ class IndexTTS2(Family):
     )
 
     def files(self, folder: Path) -> BaseFiles:
-        from voxgraft.models.detect import find_files_by_content, refuse_lookalike_files
-
         config = require_folder(folder) / CONFIG_NAME
         if not is_file(config):
             raise self._missing_config_error(folder)
@@ -157,8 +162,6 @@ class IndexTTS2(Family):
 
     def find_tokenizer(self, checkpoint: Path) -> Path:
         """The one that the config names; for a checkpoint beside several others, the one that fits its rows."""
-        from voxgraft.models.detect import find_matching_tokenizer, scan_checkpoint
-
         try:
             return super().find_tokenizer(checkpoint)
         except FileError:
@@ -169,8 +172,6 @@ class IndexTTS2(Family):
 
     def _missing_config_error(self, folder: Path) -> FileError:
         """What is missing in a folder without a config; raises if its checkpoint is of another generation."""
-        from voxgraft.models.detect import scan_folder
-
         missing = f"{CONFIG_NAME} is not in the folder"
         for seen in scan_folder(folder):
             if item := self.check_lookalike(seen.path, seen.shapes):

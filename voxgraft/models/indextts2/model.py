@@ -84,6 +84,7 @@ class ConvSubsampling(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """[F, 1024] -> [T, W]"""
+        # In chunks of frames, each with the one frame of overlap that a kernel of 3 with stride 2 needs.
         num_frames = (len(features) - 1) // 2
         parts = []
         for first in range(0, num_frames, FRAMES_PER_CHUNK):
@@ -124,6 +125,7 @@ class _ConformerAttention(nn.Module):
         """[B, T, W], [T, W], [B, T] -> [B, T, W]"""
         parts = (self.linear_q(x), self.linear_k(x), self.linear_v(x), self.linear_pos(positions).expand_as(x))
         q, k, v, p = (part.unflatten(-1, (self.heads, -1)) for part in parts)  # [B, T, H, D]
+        # One attention over twice the width: (q + u) k + (q + v) p is the dot product of the concatenations.
         both_q = torch.cat([q + self.pos_bias_u, q + self.pos_bias_v], -1)  # [B, T, H, 2 D]
         both_k = torch.cat([k, p], -1)
         mixed = F.scaled_dot_product_attention(
@@ -195,7 +197,7 @@ class PerceiverResampler(nn.Module):
 
     def __init__(self, size: ConditioningEncoderSize, width: int, num_latents: int) -> None:
         super().__init__()
-        inner = int(width * size.perceiver_mult * 2 / 3)
+        inner = int(width * size.perceiver_mult * 2 / 3)  # upstream's size for GEGLU layers
         self.latents = nn.Parameter(torch.empty(num_latents, width))
         nn.init.normal_(self.latents, std=0.02)
         self.proj_context = nn.Linear(size.width, width) if size.width != width else nn.Identity()

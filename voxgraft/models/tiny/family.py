@@ -28,6 +28,7 @@ from voxgraft.models.base import (
     unknown_voice_error,
 )
 from voxgraft.models.chatterbox.shapes import T3Size, has_one_query, is_t3, t3_part_name
+from voxgraft.models.detect import find_matching_tokenizer, refuse_lookalike_files, scan_checkpoint
 from voxgraft.models.sequence import SequenceSpec
 
 if TYPE_CHECKING:
@@ -204,8 +205,6 @@ class Tiny(Family):
     licence: ClassVar[str] = "The tiny base is voxgraft's own, under the Apache-2.0 licence, as its card says."
 
     def files(self, folder: Path) -> BaseFiles:
-        from voxgraft.models.detect import refuse_lookalike_files
-
         names = (CHECKPOINT_NAME, TOKENIZER_NAME, VOICES_NAME)
         missing = [name for name in names if not is_file(require_folder(folder) / name)]
         if missing:
@@ -216,8 +215,6 @@ class Tiny(Family):
 
     def find_tokenizer(self, checkpoint: Path) -> Path:
         """The one beside it; among several, the one that fits its rows."""
-        from voxgraft.models.detect import find_matching_tokenizer, scan_checkpoint
-
         beside = checkpoint.with_name(TOKENIZER_NAME)
         if checkpoint.name == CHECKPOINT_NAME and is_file(beside):
             return beside

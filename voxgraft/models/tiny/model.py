@@ -191,6 +191,7 @@ class FiniteScalarQuantizer(nn.Module):
         offset = (self.levels % 2 == 0) * 0.5  # an even number of digits has none at zero
         shift = torch.atanh(offset / half)
         squeezed = torch.tanh(latents.float() + shift) * half - offset
+        # The straight-through estimator: rounded forwards, the identity backwards.
         return squeezed + (squeezed.round() - squeezed).detach()
 
     def numbers(self, digits: Tensor) -> Tensor:
@@ -299,6 +300,7 @@ class CodecDecoder(nn.Module):
         pieces = torch.fft.irfft(
             torch.complex(magnitude * phase.cos(), magnitude * phase.sin()), STFT_WINDOW
         )  # [B, F, W]
+        # Divided by the windows' own sum, so that frames which overlap differently at the ends keep their level.
         summed = overlap_add(apply_mask(pieces * self.window, mask))
         weight = overlap_add(apply_mask(self.window.square().expand(1, pieces.shape[1], -1), mask))
         margin = (STFT_WINDOW - HOP) // 2
