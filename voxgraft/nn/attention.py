@@ -139,8 +139,8 @@ class Packing:
         assert self.places is not None
         flat = []
         for group in self.groups:
-            rows = [x[group].transpose(1, 2) for x in (q, k, v)]  # [rows, H, length, D] each
-            out = F.scaled_dot_product_attention(*rows, is_causal=True)
+            queries, keys, values = (x[group].transpose(1, 2) for x in (q, k, v))  # [rows, H, length, D] each
+            out = F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
             flat.append(out.transpose(1, 2).flatten(0, 1))
         return torch.cat(flat)[self.places]
 

@@ -450,7 +450,7 @@ def _condition_from_clip(clip: Clip) -> UnifiedVoiceCondition:
 
 EMOTIONS = ("happy", "angry", "sad", "afraid", "disgusted", "melancholic", "surprised", "calm")
 # Vectors of each emotion, one after another in the file, unless the config says otherwise.
-VECTORS_PER_EMOTION = (3, 17, 2, 8, 4, 5, 10, 24)
+VECTORS_PER_EMOTION: tuple[int, ...] = (3, 17, 2, 8, 4, 5, 10, 24)
 
 
 def mix_emotions(files: BaseFiles, shares: Sequence[float]) -> tuple[Clip, float]:
@@ -468,9 +468,9 @@ def mix_emotions(files: BaseFiles, shares: Sequence[float]) -> tuple[Clip, float
 def _read_emotion_vectors(files: BaseFiles) -> tuple[NDArray[np.float32], tuple[int, ...]]:
     config = files.config
     settings = read_base_config(config) if config is not None else {}
-    stated = settings.get("emo_num")
-    valid = isinstance(stated, list) and len(stated) == len(EMOTIONS) and all(type(n) is int and n > 0 for n in stated)
-    counts = tuple(stated) if valid else VECTORS_PER_EMOTION
+    stated, counts = settings.get("emo_num"), VECTORS_PER_EMOTION
+    if isinstance(stated, list) and len(stated) == len(EMOTIONS) and all(type(n) is int and n > 0 for n in stated):
+        counts = tuple(stated)
     name = get_config_file_name(settings, "emo_matrix", config) if config is not None else None
     name = name or CONFIG_NAMED_FILES["emo_matrix"][0]
     path = files.folder / name
