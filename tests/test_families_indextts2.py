@@ -15,9 +15,8 @@ from sentencepiece import SentencePieceProcessor
 from tests.shared import shared
 from voxgraft.core.errors import ConfigError, FileError, VoxgraftError
 from voxgraft.models import detect_family
-from voxgraft.models.indextts2.family import IndexTTS2
+from voxgraft.models.indextts2.family import IndexTTS2, IndexTTS2TextFrontend
 from voxgraft.models.indextts2.marks import IN_WORD_PUNCTUATION, SCRIPT_PUNCTUATION, STOCK_PUNCTUATION
-from voxgraft.models.indextts2.text import IndexTTS2TextFrontend
 
 DATA = Path(__file__).parent / "data" / "families"
 SPELLED_BY_THE_BASE = set(",.?!'-… ")

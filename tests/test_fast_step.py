@@ -233,10 +233,10 @@ def require_float32s_codes(
         behind = row.amax(-1) - row.gather(1, codes[:, None])[:, 0]
         spacing = 2.0**-6 * row.amax(-1).abs()  # of two logits in bfloat16, after a body in bfloat16
         assert (behind <= spacing).all(), (at, behind)
-        streams.speak(None)
+        streams.sample_next_codes(None)
         streams.codes[:, at] = codes
         if at + 1 < sampling.max_codes:
-            streams.listen()
+            streams.feed_codes()
 
 
 @cuda
@@ -337,19 +337,19 @@ def test_the_draw_is_the_plain_one(sampling: SamplingParams) -> None:
     num_streams = 64
     speaker = SpeechGenerator(model)
     streams = DecodeSession(model, prompts(model, (4,) * num_streams), replace(sampling, max_codes=16), speaker)
-    assert streams.loop is not None
+    assert streams.graph is not None
     generator = torch.Generator("cuda").manual_seed(0)
     streams.logits.copy_(3 * torch.randn(streams.logits.shape, generator=generator, device="cuda"))
     streams.state.heard.copy_(torch.rand(streams.state.heard.shape, generator=generator, device="cuda") < 0.3)
-    streams.loop.noise.exponential_(generator=generator)
-    noise = streams.loop.noise[:, 0].clone() if sampling.temperature > 0 else None
+    streams.graph.noise.exponential_(generator=generator)
+    noise = streams.graph.noise[:, 0].clone() if sampling.temperature > 0 else None
     row = apply_guidance(streams.logits, sampling.guidance) if sampling.guidance else streams.logits.clone()
     row = apply_repetition_penalty(row, streams.state.heard, sampling.repetition_penalty)
     if sampling.readable:
         ids = torch.arange(row.shape[1], device="cuda")
         row[:, (ids >= model.frame.num_codes) & (ids != model.frame.speech_stop)] = -torch.inf
     want = sample_codes(filter_logits(row, sampling), noise)
-    streams.loop.advance()
+    streams.graph.advance()
     assert int((streams.codes[:, 0] != want).sum()) <= 1  # two codes may tie but for rounding
     assert streams.state.heard.gather(1, streams.codes[:, :1]).all()
     assert (streams.state.num_generated == CODES_PER_CHECK).all()

@@ -105,8 +105,8 @@ def test_beginning_as_learnt_is_not_beginning_as_the_stock_program_does(model: S
     given = prompts(model)
     learnt, stock = (DecodeSession(model, given, replace(WARM, stock=stock)) for stock in (False, True))
     for streams in (learnt, stock):
-        streams.speak(torch.ones_like(streams.logits))
-        streams.listen()
+        streams.sample_next_codes(torch.ones_like(streams.logits))
+        streams.feed_codes()
     assert not torch.equal(learnt.logits, stock.logits)
 
 

@@ -15,7 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from voxgraft.core.errors import ConfigError
-from voxgraft.nn.layers import IGNORE_INDEX, cross_entropy_sum
+from voxgraft.nn import IGNORE_INDEX
+from voxgraft.nn.layers import cross_entropy_sum
 from voxgraft.nn.rows import GrownHead
 
 POSITIONS, WIDTH, ROWS = 23, 8, 37

@@ -17,7 +17,7 @@ def test_one_product_is_the_layer_and_its_adapter(has_bias: bool) -> None:
     bias = torch.randn(9, generator=generator, dtype=torch.float64) if has_bias else None
     asked = [value.requires_grad_() for value in (x, down, up)]
     plain = torch.nn.functional.linear(x, weight, bias) + (x @ down.T) @ up.T
-    as_one = fused_lora_linear(x, weight, bias, down, up)
+    as_one = fused_lora_linear(x, [weight], bias, down, up)
     torch.testing.assert_close(as_one, plain)
     weights = torch.randn(*plain.shape, generator=generator, dtype=torch.float64)
     expected = torch.autograd.grad((plain * weights).sum(), asked)
@@ -35,7 +35,7 @@ def test_layers_side_by_side_have_the_results_and_gradients_of_each_by_itself() 
     weights = [made(num, 6) for num in outputs]
     downs = [made(rank, 6).requires_grad_() for rank in ranks]
     ups = [made(num, rank).requires_grad_() for num, rank in zip(outputs, ranks, strict=True)]
-    alone = [fused_lora_linear(x, *layer) for layer in zip(weights, [None] * 3, downs, ups, strict=True)]
+    alone = [fused_lora_linear(x, [layer[0]], None, *layer[1:]) for layer in zip(weights, downs, ups, strict=True)]
     together = fused_lora_linears(x, weights, downs, ups)
     asked = [x, *downs, *ups]
     chosen = [made(11, num) for num in outputs]

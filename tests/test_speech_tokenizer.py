@@ -18,13 +18,12 @@ from tests.golden import difference, expected, golden_state, names
 from voxgraft.audio.features import pad_rows
 from voxgraft.core.errors import CheckpointError, VoxgraftError
 from voxgraft.models.chatterbox.encoder import (
-    NUM_CODES,
-    TENSOR_PREFIX,
     SpeechTokenizer,
     SpeechTokenizerSize,
     count_codes,
     quantize_codes,
 )
+from voxgraft.models.chatterbox.shapes import NUM_SPEECH_CODES, SPEECH_TOKENIZER_PREFIX
 
 SMALL = SpeechTokenizerSize(width=128, layers=2)
 NUMBERS_LIMIT, MEL_LIMIT, MARGIN = 2e-4, 1e-4, 1e-3
@@ -121,7 +120,7 @@ def test_the_number_of_codes_follows_from_the_samples_alone(lengths: list[int], 
     tokenizer = SpeechTokenizer(SpeechTokenizerSize(width=64, layers=1))
     codes = tokenizer.encode([noise(length, seed) for seed, length in enumerate(lengths)], batch_frames)
     assert [len(own) for own in codes] == [-(-(length // 160) // 4) for length in lengths]
-    assert all(own.dtype == np.int64 and 0 <= own.min() <= own.max() < NUM_CODES for own in codes)
+    assert all(own.dtype == np.int64 and 0 <= own.min() <= own.max() < NUM_SPEECH_CODES for own in codes)
 
 
 def test_codes_spell_eight_digits_of_three_levels() -> None:
@@ -129,7 +128,7 @@ def test_codes_spell_eight_digits_of_three_levels() -> None:
     one_up = middle.clone()
     one_up[0] = 9.0
     found = quantize_codes(torch.stack([lowest, -lowest, middle, one_up]))
-    assert found.tolist() == [0, NUM_CODES - 1, NUM_CODES // 2, NUM_CODES // 2 + 1]
+    assert found.tolist() == [0, NUM_SPEECH_CODES - 1, NUM_SPEECH_CODES // 2, NUM_SPEECH_CODES // 2 + 1]
 
 
 def test_silence_has_codes(small: SpeechTokenizer) -> None:
@@ -140,9 +139,9 @@ def test_silence_has_codes(small: SpeechTokenizer) -> None:
 def test_it_gives_the_same_codes_after_its_way_through_a_file(
     tmp_path: Path, small: SpeechTokenizer, file: str
 ) -> None:
-    state = {TENSOR_PREFIX + name: tensor for name, tensor in small.state_dict().items()}
+    state = {SPEECH_TOKENIZER_PREFIX + name: tensor for name, tensor in small.state_dict().items()}
     if file == "s3gen_v3.pt":  # this release lacks the two that can be computed
-        del state[TENSOR_PREFIX + "_mel_filters"], state[TENSOR_PREFIX + "window"]
+        del state[SPEECH_TOKENIZER_PREFIX + "_mel_filters"], state[SPEECH_TOKENIZER_PREFIX + "window"]
     state["flow.weight"] = torch.zeros(3, 3)
     if file.endswith(".pt"):
         saved(state, tmp_path / file)
@@ -156,14 +155,14 @@ def test_it_gives_the_same_codes_after_its_way_through_a_file(
 
 
 def test_the_files_own_filters_are_used(tmp_path: Path, small: SpeechTokenizer) -> None:
-    state = {TENSOR_PREFIX + name: tensor for name, tensor in small.state_dict().items()}
-    state[TENSOR_PREFIX + "_mel_filters"] = state[TENSOR_PREFIX + "_mel_filters"] * 2
+    state = {SPEECH_TOKENIZER_PREFIX + name: tensor for name, tensor in small.state_dict().items()}
+    state[SPEECH_TOKENIZER_PREFIX + "_mel_filters"] = state[SPEECH_TOKENIZER_PREFIX + "_mel_filters"] * 2
     loaded = SpeechTokenizer.load(saved(state, tmp_path / "s3gen.pt"))
     assert torch.equal(loaded._mel_filters, small._mel_filters * 2)
 
 
 def test_a_file_with_a_hole_is_refused_with_its_name(tmp_path: Path, small: SpeechTokenizer) -> None:
-    state = {TENSOR_PREFIX + name: tensor for name, tensor in small.state_dict().items()}
+    state = {SPEECH_TOKENIZER_PREFIX + name: tensor for name, tensor in small.state_dict().items()}
     del state["tokenizer.encoder.blocks.1.attn.key.weight"]
     state["tokenizer.quantizer._codebook.project_down.bias"] = torch.zeros(7)
     with pytest.raises(CheckpointError) as caught:
@@ -180,7 +179,7 @@ def test_a_file_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_that_claims_an_absurd_size_is_refused(tmp_path: Path, small: SpeechTokenizer) -> None:
-    state = {TENSOR_PREFIX + name: tensor for name, tensor in small.state_dict().items()}
+    state = {SPEECH_TOKENIZER_PREFIX + name: tensor for name, tensor in small.state_dict().items()}
     state["tokenizer.encoder.conv1.weight"] = torch.zeros(1, 1, 1).expand(1 << 38, 128, 3)  # one number, repeated
     with pytest.raises(CheckpointError, match=r"conv1.weight is \[274877906944, 128, 3\], not \[1280, 128, 3\]"):
         SpeechTokenizer.load(saved(state, tmp_path / "s3gen.pt"))

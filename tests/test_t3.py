@@ -126,7 +126,7 @@ def test_decoding_gives_the_originals_tokens_and_logits(
             assert difference(rows[0, columns], want["cond_logits"][step]) < TOLERANCE
             assert difference(rows[-1, columns], want["uncond_logits"][step]) < TOLERANCE
             assert difference(streams.penalized_logits()[0, columns], want["penalised_logits"][step]) < TOLERANCE
-            streams.speak(None)
+            streams.sample_next_codes(None)
             assert int(streams.codes[0, step]) == want["tokens"][step]
             if step < 19:
-                streams.listen()
+                streams.feed_codes()

@@ -83,7 +83,7 @@ def test_a_missing_file_is_named(copied: Path, name: str) -> None:
 
 def test_the_word_tiny_means_the_built_in_base(tmp_path: Path) -> None:
     settings = NewSettings(run=tmp_path / "run", base=Path("tiny"), language="am")
-    folder = Path(voxgraft.__file__).parent / "data" / "tiny"
+    folder = Path(voxgraft.__file__).parent / "assets" / "tiny"
     if folder.is_dir():
         create_run(settings)
         assert 'base: "tiny"' in (tmp_path / "run" / "run.yaml").read_text(encoding="utf-8")

@@ -27,8 +27,9 @@ from voxgraft.models.generate import GenerationPrompt, generate_codes
 from voxgraft.models.indextts2.family import unified_voice_sequence_spec
 from voxgraft.models.indextts2.model import UnifiedVoice
 from voxgraft.models.indextts2.shapes import UnifiedVoiceSize
-from voxgraft.models.sequence import IGNORED_TARGET, SequencePart, TokenSequence, build_sequence, code_position
+from voxgraft.models.sequence import SequencePart, TokenSequence, build_sequence, code_position
 from voxgraft.models.speech_model import PackedBatch, compute_hidden_states, compute_losses, pack_batch
+from voxgraft.nn import IGNORE_INDEX
 from voxgraft.nn.attention import DecodeContext, KVCache, PrefillContext
 from voxgraft.nn.layers import TransposedLinear
 from voxgraft.nn.rows import grow_layers
@@ -105,7 +106,7 @@ def test_sequences_are_laid_out_and_scored_as_in_the_original(utterance: str) ->
         assert part.positions.tolist() == list(range(len(part.ids)))
         # Each part is scored over its length and one more; what the original asks of the last position is never read.
         assert part.targets[:-1].tolist() == arrays[f"{kind}_targets_{utterance}"][:-1].tolist()
-        assert part.targets[-1] == IGNORED_TARGET
+        assert part.targets[-1] == IGNORE_INDEX
 
 
 def test_the_published_size_has_the_published_limits() -> None:

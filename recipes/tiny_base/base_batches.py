@@ -17,8 +17,9 @@ from torch import Tensor
 
 from recipes.tiny_base.tokenizer import Speller
 from voxgraft.models.chatterbox.shapes import T3Size
-from voxgraft.models.sequence import IGNORED_TARGET, IdArray, SequenceSpec, build_sequence
+from voxgraft.models.sequence import IdArray, SequenceSpec, build_sequence
 from voxgraft.models.tiny.family import tiny_sequence_spec
+from voxgraft.nn import IGNORE_INDEX
 
 __all__ = ["Example", "Rows", "Shelf", "joined", "order", "shelves"]
 
@@ -130,7 +131,7 @@ def order(kept: Sequence[Shelf], seed: int) -> Iterator[tuple[int, Tensor]]:
 def _row(example: Example, ids: list[int], frame: SequenceSpec, size: T3Size) -> tuple[list[IdArray], int]:
     layout = build_sequence(frame, ids, example.codes)
     text, speech, none = layout.text, layout.speech, np.zeros(frame.num_conditioning, dtype=np.int64)
-    unscored = (np.full_like(part, IGNORED_TARGET) for part in (none, text.ids, speech.ids))
+    unscored = (np.full_like(part, IGNORE_INDEX) for part in (none, text.ids, speech.ids))
     before, over_text, over_speech = unscored
     parts = [
         np.concatenate([none, text.ids, speech.ids + size.text_rows]),
@@ -142,9 +143,7 @@ def _row(example: Example, ids: list[int], frame: SequenceSpec, size: T3Size) ->
 
 
 def _filled(rows: Sequence[tuple[list[IdArray], int]], length: int, num_speakers: int) -> Rows:
-    tables = [
-        np.full((len(rows), length), filling, dtype=np.int64) for filling in (0, 0, IGNORED_TARGET, IGNORED_TARGET)
-    ]
+    tables = [np.full((len(rows), length), filling, dtype=np.int64) for filling in (0, 0, IGNORE_INDEX, IGNORE_INDEX)]
     for at, (parts, _) in enumerate(rows):
         for table, part in zip(tables, parts, strict=True):
             table[at, : len(part)] = part

@@ -23,9 +23,9 @@ from recipes.tiny_base.base_batches import Example, Rows, Shelf, order, shelves
 from recipes.tiny_base.tokenizer import Speller
 from voxgraft.models.chatterbox.model import T3ConditionBatch
 from voxgraft.models.chatterbox.shapes import T3Size
-from voxgraft.models.sequence import IGNORED_TARGET
 from voxgraft.models.tiny.family import SHIPPED_SIZE
 from voxgraft.models.tiny.model import FIXED_EMOTION, TinyT3
+from voxgraft.nn import IGNORE_INDEX
 
 __all__ = ["BaseSettings", "RowContext", "Trainer", "Validation", "row_losses"]
 
@@ -96,10 +96,10 @@ def row_losses(model: TinyT3, rows: Rows, context: RowContext, *, dropout: float
     vectors = torch.cat([slots.to(vectors.dtype), vectors[:, size.perceiver_queries + 2 :]], 1)
     hidden = model.body(F.dropout(vectors, dropout).flatten(0, 1), context)  # [B * L, W]
     text = F.cross_entropy(
-        model.text_logits(hidden).float(), rows.text_targets.flatten(), ignore_index=IGNORED_TARGET, reduction="sum"
+        model.text_logits(hidden).float(), rows.text_targets.flatten(), ignore_index=IGNORE_INDEX, reduction="sum"
     )
     speech = F.cross_entropy(
-        model.speech_logits(hidden).float(), rows.speech_targets.flatten(), ignore_index=IGNORED_TARGET, reduction="sum"
+        model.speech_logits(hidden).float(), rows.speech_targets.flatten(), ignore_index=IGNORE_INDEX, reduction="sum"
     )
     return text, speech
 
@@ -210,8 +210,8 @@ class Step:
         kind = trainer.device.type
         with torch.autocast(kind, torch.bfloat16, enabled=kind == "cuda", cache_enabled=False):
             text, speech = row_losses(trainer.model, rows, self.context, dropout=settings.dropout)
-        text = text / (self.rows.text_targets != IGNORED_TARGET).sum()
-        speech = speech / (self.rows.speech_targets != IGNORED_TARGET).sum()
+        text = text / (self.rows.text_targets != IGNORE_INDEX).sum()
+        speech = speech / (self.rows.speech_targets != IGNORE_INDEX).sum()
         torch.autograd.backward(settings.text_weight * text + speech)
         length = nn.utils.clip_grad_norm_(trainer.parameters, settings.max_grad_norm, foreach=True)
         trainer.optimizer.step()
@@ -274,7 +274,7 @@ class Validation:
                 context = RowContext(len(places), rows.ids.shape[1], self.device)
                 with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
                     total += float(row_losses(model, rows, context)[1])
-                count += int((rows.speech_targets != IGNORED_TARGET).sum())
+                count += int((rows.speech_targets != IGNORE_INDEX).sum())
         return round(total / max(count, 1), 4)
 
 

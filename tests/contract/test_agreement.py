@@ -80,8 +80,8 @@ def test_decoding_with_a_cache_gives_the_logits_of_a_full_forward(case: Case) ->
     streams = DecodeSession(model, given, sampling)
     steps = [streams.logits.clone()]
     for _ in range(7):
-        streams.speak(None)
-        streams.listen()
+        streams.sample_next_codes(None)
+        streams.feed_codes()
         steps.append(streams.logits.clone())
     for row, prompt in enumerate(given):
         codes = streams.codes[row, :7].tolist()
@@ -115,10 +115,10 @@ def _gap_where_they_part(
     streams = DecodeSession(model, [prompt], sampling)
     for code in other:
         best = streams.penalized_logits()[0].topk(2).values
-        streams.speak(None)
+        streams.sample_next_codes(None)
         if int(streams.codes[0, int(streams.num_generated) - 1]) != code:
             return float(best[0] - best[1])
-        streams.listen()
+        streams.feed_codes()
     return float("inf")
 
 

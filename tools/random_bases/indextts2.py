@@ -24,7 +24,7 @@ from sentencepiece import sentencepiece_model_pb2 as proto
 from tools.random_bases import RandomBaseSize, RandomBaseSpec, random_blocks
 from voxgraft.core.errors import ConfigError
 from voxgraft.core.files import atomic_write, write_text
-from voxgraft.models.indextts2.family import CODEC_NAME, STATISTICS_NAME, IndexTTS2
+from voxgraft.models.indextts2.family import CODEC_NAME, STATISTICS_NAME, IndexTTS2, IndexTTS2TextFrontend
 from voxgraft.models.indextts2.shapes import (
     CONFIG_NAME,
     FEATURE_WIDTH,
@@ -33,7 +33,6 @@ from voxgraft.models.indextts2.shapes import (
     semantic_codec_shapes,
     unified_voice_shapes,
 )
-from voxgraft.models.indextts2.text import IndexTTS2TextFrontend
 from voxgraft.tokenizers.base import load_proof_corpus
 
 RANDOM_SIZES = {

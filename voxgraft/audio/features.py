@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -223,6 +223,24 @@ def pad_rows(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
     if bool((lengths == lengths[0]).all()):
         return batch, None
     return batch, torch.arange(batch.shape[1], device=batch.device) < lengths[:, None]
+
+
+def run_padded_batches(
+    network: Callable[[Tensor, Tensor | None], Tensor],
+    rows: Sequence[Tensor],
+    batch_frames: int,
+    num_outputs: Callable[[int], int] = int,
+) -> list[Tensor]:
+    """`network(batch, mask)` over clips of similar length, each result cut to its own length and in the clips' order.
+
+    `num_outputs` gives the frames of a result for those of a clip; as many unless it is given.
+    """
+    found: dict[int, Tensor] = {}
+    for places in batch_by_length([len(row) for row in rows], batch_frames):
+        results = network(*pad_rows([rows[place] for place in places]))
+        for result, place in zip(results, places, strict=True):
+            found[place] = result[: num_outputs(len(rows[place]))].clone()
+    return [found[place] for place in range(len(rows))]
 
 
 def _to_float_samples(wave: Waveform, where: str) -> Tensor:

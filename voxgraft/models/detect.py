@@ -1,12 +1,12 @@
-"""What lies in a folder, by looking into the files: the tensors of every checkpoint, and which tokenizer fits one.
+"""What is in a folder: the tensors of every checkpoint, which tokenizer fits one, and what an unsupported folder is.
 
-Only headers are read, and no values. What several files would fit is refused with their names, never guessed.
+Only headers are read, no values. Where several files would fit, the error lists them; nothing is guessed.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,8 @@ from voxgraft.core.files import is_file, path_exists, read_json, require_folder
 from voxgraft.models.base import Family, Shape
 
 CHECKPOINT_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
+# A folder with more checkpoints than this is an archive of runs, and no base.
 MAX_SCANNED_FILES = 64
-"""A folder with more checkpoints than this is an archive of runs, and no base."""
 LFS_POINTER_PREFIX = b"version https://git-lfs"
 
 
@@ -137,12 +137,12 @@ def _count_text_rows(family: Family, seen: CheckpointScan) -> int:
     return shape[0] if shape else 0
 
 
+# The speech ends of a base, by the beginnings of names that each of them has; any one is enough.
 SPEECH_MODEL_PREFIXES = {
     "Chatterbox's waveform model S3Gen": ("flow.", "mel2wav.", "tokenizer.encoder."),
     "Chatterbox's voice encoder": ("lstm.weight_ih_l0", "similarity_weight"),
     "IndexTTS-2's semantic codec": ("quantizer.quantizers.0.codebook.", "encoder.0.convnext."),
 }
-"""The speech ends of a base, by the beginnings of names that each of them has; any one is enough."""
 SPEECH_MODEL_FILES = {
     "s2mel.pth": "IndexTTS-2's waveform model",
     "wav2vec2bert_stats.pt": "IndexTTS-2's feature statistics",
@@ -172,7 +172,9 @@ def refuse_unsupported_folder(folder: Path, failures: Mapping[Family, FileError]
 
 
 def _refuse_adapter(folder: Path, around: list[CheckpointScan]) -> None:
-    marked = [seen.path.name for seen in around if _count_lora_tensors(seen)]
+    marked = [
+        seen.path.name for seen in around if any(mark in name for name in seen.shapes for mark in LORA_NAME_PARTS)
+    ]
     named = [name for name in ("adapter_config.json",) if is_file(folder / name)]
     if marked or named:
         base = _short_text(_read_json_settings(folder / "adapter_config.json").get("base_model_name_or_path"))
@@ -197,15 +199,17 @@ def _refuse_speech_parts(folder: Path, around: list[CheckpointScan]) -> None:
 
 
 def _refuse_other_library_model(folder: Path) -> None:
-    pipeline = _short_text(_read_json_settings(folder / "model_index.json").get("_class_name"))
-    if pipeline:
-        raise _other_model_error(folder, f"model_index.json says that this is a diffusers pipeline, {pipeline}")
-    config = _read_json_settings(folder / "config.json")
-    architectures = config.get("architectures")
-    kind = _short_text(architectures[0]) if isinstance(architectures, list) and architectures else ""
-    kind = kind or _short_text(config.get("model_type"))
-    if kind:
-        raise _other_model_error(folder, f"config.json says that this is a transformers model, {kind}")
+    found = ""
+    if pipeline := _short_text(_read_json_settings(folder / "model_index.json").get("_class_name")):
+        found = f"model_index.json says that this is a diffusers pipeline, {pipeline}"
+    else:
+        config = _read_json_settings(folder / "config.json")
+        architectures = config.get("architectures")
+        kind = _short_text(architectures[0]) if isinstance(architectures, list) and architectures else ""
+        if kind := kind or _short_text(config.get("model_type")):
+            found = f"config.json says that this is a transformers model, {kind}"
+    if found:
+        raise FileError("base-other-model", found, where=folder)
 
 
 def _refuse_tokenizer_only(folder: Path, families: list[Family], around: list[CheckpointScan]) -> None:
@@ -216,14 +220,6 @@ def _refuse_tokenizer_only(folder: Path, families: list[Family], around: list[Ch
         found = f"the folder has a tokenizer ({', '.join(names)}) and no checkpoint"
         expected = " or ".join(family.checkpoint_names[0] for family in families)
         raise FileError("base-tokenizer-only", found, expected=expected, where=folder)
-
-
-def _count_lora_tensors(seen: CheckpointScan) -> int:
-    return sum(any(mark in name for mark in LORA_NAME_PARTS) for name in seen.shapes)
-
-
-def _other_model_error(folder: Path, found: str) -> FileError:
-    return FileError("base-other-model", found, where=folder)
 
 
 def _read_json_settings(path: Path) -> dict[Any, Any]:
@@ -256,30 +252,39 @@ def stand_in_parts(names: Iterable[str]) -> str:
     return ", ".join(sorted({name.split(".")[0] for name in names}))
 
 
-ShapeLike = tuple[int, ...]
 MAX_LISTED_DIFFERENCES = 6
 
 
 def require_exact_tensors(
-    found: Mapping[str, ShapeLike], expected: Mapping[str, ShapeLike], model: str, where: str | Path = ""
+    found: Mapping[str, Shape], expected: Mapping[str, Shape], model: str, where: str | Path = ""
 ) -> None:
     """Raise unless a file has exactly the tensors of the model: none missing, none of another shape, none besides."""
-    differences = list(_iter_differences(found, expected))
-    if not differences:
-        return
-    named = "; ".join(differences[:MAX_LISTED_DIFFERENCES])
-    more = (
-        f"; and {len(differences) - MAX_LISTED_DIFFERENCES:,} more" if len(differences) > MAX_LISTED_DIFFERENCES else ""
-    )
-    text = f"{len(found):,} tensors that are no whole {model}: {named}{more}"
-    raise CheckpointError("tensors-mismatch", text, expected=f"{len(expected):,} tensors", where=where)
-
-
-def _iter_differences(found: Mapping[str, ShapeLike], expected: Mapping[str, ShapeLike]) -> Iterator[str]:
+    differences = []
     for name, shape in expected.items():
         if name not in found:
-            yield f"{name} {list(shape)} is missing"
+            differences.append(f"{name} {list(shape)} is missing")
         elif found[name] != shape:
-            yield f"{name} is {list(found[name])}, not {list(shape)}"
-    for name in sorted(found.keys() - expected.keys()):
-        yield f"{name[:80]} {list(found[name])} is no tensor of it"
+            differences.append(f"{name} is {list(found[name])}, not {list(shape)}")
+    besides = sorted(found.keys() - expected.keys())
+    differences += [f"{name[:80]} {list(found[name])} is no tensor of it" for name in besides]
+    if differences:
+        named = "; ".join(differences[:MAX_LISTED_DIFFERENCES])
+        if len(differences) > MAX_LISTED_DIFFERENCES:
+            named += f"; and {len(differences) - MAX_LISTED_DIFFERENCES:,} more"
+        text = f"{len(found):,} tensors that are no whole {model}: {named}"
+        raise CheckpointError("tensors-mismatch", text, expected=f"{len(expected):,} tensors", where=where)
+
+
+def linear_shapes(name: str, outputs: int, inputs: int, *kernel: int) -> dict[str, Shape]:
+    """Weight and bias of a linear layer or, with a kernel, of a convolution."""
+    return {f"{name}.weight": (outputs, inputs, *kernel), f"{name}.bias": (outputs,)}
+
+
+def norm_shapes(name: str, width: int) -> dict[str, Shape]:
+    """Weight and bias of a layer norm."""
+    return {f"{name}.weight": (width,), f"{name}.bias": (width,)}
+
+
+def prefix_shapes(prefix: str, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
+    """The tensors of a part under its name in the whole."""
+    return {f"{prefix}.{name}": shape for name, shape in shapes.items()}

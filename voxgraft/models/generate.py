@@ -1,7 +1,7 @@
-"""Speaking: from prompts to speech codes, many utterances at once, with a static cache.
+"""Generation: from prompts to speech codes, many utterances at once, with a static KV cache.
 
-Family-neutral: the model says how ids become vectors and vectors logits. On CUDA in half precision a captured graph
-does the work (`models/generate.py`); anywhere else the plain steps here do. Needs torch only.
+The same for every family: the model says how ids become vectors and vectors logits. On CUDA in half precision a
+captured graph runs the steps (`DecodeGraph`); anywhere else `DecodeSession` runs them one by one. Needs torch only.
 
 Shapes: N streams, R rows (N, or 2 N with guidance: those with text first), V speech rows, W width.
 """
@@ -18,15 +18,306 @@ from torch import Tensor
 
 from voxgraft.core.errors import ConfigError, GraftError
 from voxgraft.models.sequence import SequenceSpec, build_sequence, code_position
-from voxgraft.models.speech_model import PackedBatch, SpeechModel, compute_hidden_states, pack_batch
+from voxgraft.models.speech_model import SpeechModel, compute_hidden_states, pack_batch
 from voxgraft.nn.attention import DecodeContext, KVCache, PrefillContext
+from voxgraft.nn.layers import round_up
 from voxgraft.nn.sampling import SamplingParams, apply_guidance, apply_repetition_penalty, filter_logits, sample_codes
 
 if TYPE_CHECKING:
     from voxgraft.nn.decode import PackedBackbone
 
+# Codes between two checks whether all streams have stopped; a check waits for the device.
 CODES_PER_CHECK = 8
-"""Codes between two looks at whether everybody has stopped; a look waits for the device."""
+
+
+# Called every few codes with the codes so far, [N, codes]; returns which streams must stop now. [N] bool
+StopCallback = Callable[[Tensor], Tensor]
+
+# Graphs, each with its cache, that a generator keeps: for full batches, and for the rest at the end.
+MAX_DECODE_GRAPHS = 2
+# Caches have room for a multiple of so many codes, so that one serves utterances of many lengths.
+CACHE_LENGTH_STEP = 256
+StopCause = Literal["ended", "limit", "loop"]
+# Shorter repetitions are speech: a long vowel, a silence, a stutter.
+MIN_LOOP_SECONDS = 2.0
+MAX_LOOP_PERIOD_SECONDS = 2.0
+MIN_LOOP_ROUNDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationPrompt:
+    """One utterance to speak. What it is drawn with depends on its own seed, never on who is spoken beside it."""
+
+    text_ids: Sequence[int]
+    condition: Any
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratedCodes:
+    """The codes of one utterance, without start and stop, and whether it came to its end by itself."""
+
+    codes: list[int]
+    stopped: bool
+
+
+def generate_codes(
+    model: SpeechModel, prompts: Sequence[GenerationPrompt], sampling: SamplingParams
+) -> list[GeneratedCodes]:
+    """Generate every prompt in one batch. To generate more than once, keep a `SpeechGenerator`."""
+    return SpeechGenerator(model).speak(prompts, sampling)
+
+
+class SpeechGenerator:
+    """A model that generates again and again: it keeps packed weights, caches and captured graphs between calls.
+
+    The model may be trained, and its adapter's gate opened or closed, between two calls. Memory is released with the
+    generator itself.
+    """
+
+    def __init__(self, model: SpeechModel) -> None:
+        self.model = model
+        self._body: PackedBackbone | None = None
+        self._graphs: dict[DecodeGraphKey, DecodeGraph] = {}
+        self._places: list[int] = []
+
+    @torch.no_grad()
+    def speak(
+        self, prompts: Sequence[GenerationPrompt], sampling: SamplingParams, watch: StopCallback | None = None
+    ) -> list[GeneratedCodes]:
+        """Generate every prompt. All run side by side until the last has stopped or has `max_codes` codes."""
+        return DecodeSession(self.model, prompts, sampling, self).run(watch)
+
+    @property
+    def graphs(self) -> list[DecodeGraph]:
+        """The captured graphs that are kept, the last used at the end."""
+        return list(self._graphs.values())
+
+    def get_graph(self, kind: DecodeGraphKey, longest_prompt: int, max_codes: int) -> DecodeGraph | None:
+        """A graph for streams like these, captured if there is none; None where only plain steps are possible."""
+        model, dtype = self.model, get_decode_dtype(self.model)
+        if model.device.type != "cuda":  # nowhere else are there fused kernels
+            return None
+        from voxgraft.nn.decode import supports_fused_decode
+
+        if not supports_fused_decode(model.body, model.device, dtype):
+            return None
+        # Graphs hold the addresses of the tables around the body; the body itself they read from the packed copy.
+        inside = {id(parameter) for parameter in model.body.parameters()}
+        around = (parameter for parameter in model.parameters() if id(parameter) not in inside)
+        places = [hash(dtype), *(parameter.data_ptr() for parameter in around)]
+        if places != self._places:
+            self._graphs.clear()
+            self._body = None
+        self._places = places
+        try:
+            return self._get_or_capture(kind, longest_prompt, max_codes)
+        except torch.OutOfMemoryError:  # beside a training there may be no room for a second copy of the body
+            self._body = None
+            self._graphs.clear()
+            return None
+
+    def _get_or_capture(self, kind: DecodeGraphKey, longest_prompt: int, max_codes: int) -> DecodeGraph:
+        model = self.model
+        if self._body is None:
+            from voxgraft.nn.decode import PackedBackbone
+
+            self._body = PackedBackbone(model.body, get_decode_dtype(model))
+        self._body.refresh(model.body)
+        found = self._graphs.pop(kind, None)
+        needed = longest_prompt + round_up(max_codes, CODES_PER_CHECK)
+        if found is None or found.length < needed or found.max_codes < max_codes:
+            room = min(round_up(max_codes, CACHE_LENGTH_STEP), model.frame.max_codes)
+            length = round_up(longest_prompt, CACHE_LENGTH_STEP) + round_up(room, CODES_PER_CHECK)
+            found = None  # releases its cache before the larger one is allocated
+            while len(self._graphs) >= MAX_DECODE_GRAPHS:
+                del self._graphs[next(iter(self._graphs))]
+            rows = kind.num_streams * (2 if kind.guided else 1)
+            state = DecodeState.of(model, kind.num_streams, rows, length, room)
+            found = DecodeGraph(model, self._body, kind, state)
+        self._graphs[kind] = found
+        return found
+
+
+class DecodeSession:
+    """N utterances that are being generated. Everything that a step touches stays on the device.
+
+    Sessions of one generator share its caches: start a new one only when the last has finished.
+    """
+
+    @torch.no_grad()
+    def __init__(
+        self,
+        model: SpeechModel,
+        prompts: Sequence[GenerationPrompt],
+        sampling: SamplingParams,
+        generator: SpeechGenerator | None = None,
+    ) -> None:
+        if not prompts:
+            raise GraftError("packing", "no prompts", expected="at least one")
+        frame = model.frame
+        if sampling.max_codes > frame.max_codes:
+            found = f"max_codes is {sampling.max_codes:,}"
+            raise ConfigError("sampling", found, expected=f"at most {frame.max_codes:,}, as the model has positions")
+        if sampling.guidance > 0 and not frame.guided:
+            found = f"guidance is {sampling.guidance:g}, and this model was never taught to read without text"
+            raise ConfigError("sampling", found, expected="0")
+        self.model, self.frame, self.sampling = model, frame, sampling
+        self.num_streams = len(prompts)
+        self._first_position = code_position(frame, 0, stock=sampling.stock)
+        # With guidance every prompt has a second row without text, after all rows with text.
+        twice = 2 if sampling.guidance > 0 else 1
+        sequences = [build_sequence(frame, prompt.text_ids, stock=sampling.stock) for prompt in prompts] * twice
+        conditions = [prompt.condition for prompt in prompts] * twice
+        silent = [row >= len(prompts) for row in range(len(sequences))]
+        batch = pack_batch(model, sequences, conditions, silent=silent)
+        longest = batch.packing.longest
+        self.graph: DecodeGraph | None = None
+        if generator is not None:
+            kind = DecodeGraphKey.of(self.num_streams, sampling, self._first_position)
+            self.graph = generator.get_graph(kind, longest, sampling.max_codes)
+        if self.graph is not None:
+            self.graph.set(sampling)
+            self.state = self.graph.state
+        else:
+            length = longest + sampling.max_codes
+            self.state = DecodeState.of(model, self.num_streams, len(sequences), length, sampling.max_codes)
+        self.state.begin(frame)
+        context = PrefillContext(batch.packing, self.state.cache)
+        hidden = compute_hidden_states(model, batch, context)
+        context.finish()
+        self.state.logits.copy_(model.speech_logits(hidden[batch.packing.last]))
+        ids = torch.arange(self.state.logits.shape[1], device=model.device)
+        self._unreadable = (ids >= frame.num_codes) & (ids != frame.speech_stop)
+        self._generators = [torch.Generator(model.device).manual_seed(prompt.seed) for prompt in prompts]
+
+    @property
+    def logits(self) -> Tensor:
+        """The head's output for every row. [R, V]"""
+        return self.state.logits
+
+    @property
+    def codes(self) -> Tensor:
+        """The codes so far, then stops. [N, most codes]"""
+        return self.state.codes
+
+    @property
+    def num_generated(self) -> Tensor:
+        """How many codes that is. [N]"""
+        return self.state.num_generated
+
+    @torch.no_grad()
+    def run(self, watch: StopCallback | None = None) -> list[GeneratedCodes]:
+        """Generate to the end. A stream that `watch` stops counts as stopped; the caller knows which those are."""
+        limit = self.sampling.max_codes
+        for first in range(0, limit, CODES_PER_CHECK):
+            if self.graph is None:
+                self._eager_steps(limit - first)
+            else:
+                self._draw_noise(self.graph.noise)
+                self.graph.advance()
+            if watch is not None:
+                self.state.stopped.logical_or_(watch(self.codes[:, : min(first + CODES_PER_CHECK, limit)]))
+            if bool(self.state.stopped.all()):
+                break
+        num_codes = min(int(self.num_generated[0]), limit)
+        results, stop = [], self.frame.speech_stop
+        for row in self.codes[:, :num_codes].tolist():
+            stopped = stop in row
+            results.append(GeneratedCodes(row[: row.index(stop)] if stopped else row, stopped))
+        return results
+
+    def penalized_logits(self) -> Tensor:
+        """What the next codes are drawn from, before temperature and cuts. [N, V]"""
+        logits = self.logits
+        if self.sampling.guidance > 0:
+            logits = apply_guidance(logits, self.sampling.guidance)
+        logits = apply_repetition_penalty(logits, self.state.heard, self.sampling.repetition_penalty)
+        return logits.masked_fill(self._unreadable, -torch.inf) if self.sampling.readable else logits
+
+    def sample_next_codes(self, noise: Tensor | None) -> None:
+        """Sample the next code of every stream; a stream that has stopped stays stopped."""
+        state = self.state
+        chosen = sample_codes(filter_logits(self.penalized_logits(), self.sampling), noise)  # [N]
+        chosen = torch.where(state.stopped, self.frame.speech_stop, chosen)
+        state.codes.scatter_(1, state.num_generated[:, None], chosen[:, None])
+        state.heard.scatter_(1, chosen[:, None], True)
+        state.stopped.logical_or_(chosen == self.frame.speech_stop)
+        state.num_generated.add_(1)
+
+    def feed_codes(self) -> None:
+        """Run the model on the codes just sampled, which gives the logits of the next."""
+        state = self.state
+        last = state.num_generated - 1  # [N]
+        ids = state.codes.gather(1, last[:, None])[:, 0]
+        vectors = self.model.embed_speech(ids, last + self._first_position)  # [N, W]
+        step = DecodeContext(state.cache)
+        hidden = self.model.body(vectors.repeat(len(state.logits) // self.num_streams, 1), step)
+        step.finish()
+        state.logits.copy_(self.model.speech_logits(hidden))
+
+    def _eager_steps(self, num_left: int) -> None:
+        """Up to `CODES_PER_CHECK` codes, one by one; the very last is not fed, since nothing comes after it."""
+        noise = self.logits.new_empty(self.num_streams, CODES_PER_CHECK, self.logits.shape[1])
+        self._draw_noise(noise)
+        for at in range(min(CODES_PER_CHECK, num_left)):
+            self.sample_next_codes(noise[:, at] if self.sampling.temperature > 0 else None)
+            if at + 1 < num_left:
+                self.feed_codes()
+
+    def _draw_noise(self, noise: Tensor) -> None:
+        """Exponential draws for the next codes, each stream's from its own seed. [N, count, V]"""
+        # Always as many, also where fewer codes are left: the codes do not depend on `max_codes`.
+        if self.sampling.temperature > 0:
+            for own, generator in zip(noise, self._generators, strict=True):
+                own.exponential_(generator=generator)
+
+
+def find_loop_cut(codes: Sequence[int], code_hz: float) -> int | None:
+    """Where codes that end in a loop are cut: behind its first round. None if they end in none."""
+    least = round(MIN_LOOP_SECONDS * code_hz)
+    for period in range(1, round(MAX_LOOP_PERIOD_SECONDS * code_hz) + 1):
+        needed = max(least, MIN_LOOP_ROUNDS * period)
+        if len(codes) < needed:
+            return None
+        if codes[-1] == codes[-1 - period] and list(codes[-needed + period :]) == list(codes[-needed:-period]):
+            start = len(codes) - needed
+            while start > 0 and codes[start - 1] == codes[start - 1 + period]:
+                start -= 1
+            return start + period
+    return None
+
+
+class StoppingCriteria:
+    """Stops streams that loop or reach their limit, and remembers why. For one call of `SpeechGenerator.speak`."""
+
+    def __init__(self, limits: Sequence[int], stop_id: int, code_hz: float) -> None:
+        self.limits, self.stop_id, self.code_hz = tuple(limits), stop_id, code_hz
+        self.stopped: dict[int, StopCause] = {}
+        self._ended: set[int] = set()
+
+    def __call__(self, codes: Tensor) -> Tensor:
+        """[N, codes so far] -> [N] who stops now"""
+        for row, own in enumerate(codes.tolist()):
+            if row in self.stopped or row in self._ended:
+                continue
+            if self.stop_id in own:
+                self._ended.add(row)
+            elif find_loop_cut(own, self.code_hz) is not None:
+                self.stopped[row] = "loop"
+            elif len(own) >= self.limits[row]:
+                self.stopped[row] = "limit"
+        return torch.tensor([row in self.stopped for row in range(len(codes))], device=codes.device)
+
+    def outcome(self, row: int, codes: Sequence[int], *, by_itself: bool) -> tuple[list[int], StopCause]:
+        """What is kept of an utterance, and how it came to its end."""
+        cut = find_loop_cut(codes, self.code_hz)
+        if cut is not None:
+            return list(codes[:cut]), "loop"
+        limit = self.limits[row]
+        if row in self.stopped or len(codes) > limit or not by_itself:
+            return list(codes[:limit]), "limit"
+        return list(codes), "ended"
 
 
 def get_decode_dtype(model: SpeechModel) -> torch.dtype:
@@ -39,7 +330,7 @@ def get_decode_dtype(model: SpeechModel) -> torch.dtype:
 
 @dataclass(frozen=True, slots=True)
 class DecodeState:
-    """The next codes are drawn from `logits`; `codes` holds what was spoken, `num_spoken` of it in each stream."""
+    """The next codes are sampled from `logits`; `codes` holds `num_generated` codes of each stream."""
 
     cache: KVCache
     logits: Tensor  # [R, V] float32, of every row, as the head gives them
@@ -100,7 +391,7 @@ class DecodeGraphKey:
 
 
 class DecodeGraph:
-    """A graph over a state of its own. Capturing runs a step, so begin the state afterwards."""
+    """A CUDA graph of several steps over a state of its own. Capturing runs a step, so begin the state afterwards."""
 
     def __init__(self, model: SpeechModel, body: PackedBackbone, kind: DecodeGraphKey, state: DecodeState) -> None:
         self.kind, self.state = kind, state
@@ -128,12 +419,12 @@ class DecodeGraph:
         self._settings.copy_(torch.tensor(numbers))
 
     def advance(self) -> None:
-        """Speak and feed `LOOK_EVERY` more codes of every stream, with the noise that is there."""
+        """`CODES_PER_CHECK` more codes of every stream, with the noise that is in `noise`."""
         self._graph.replay()
 
     def _capture(self, model: SpeechModel) -> torch.cuda.CUDAGraph:
         self.state.begin(model.frame)
-        self._once(model)  # kernels are compiled and libraries wake up outside of the graph
+        self._once(model)  # compiles kernels and initialises libraries, which a capture must not do
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with _disable_autocast_cache(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
@@ -143,10 +434,9 @@ class DecodeGraph:
 
     def _once(self, model: SpeechModel) -> None:
         """Draw, embed, body, head."""
-        state = self.state
         self._sample(model)
         hidden = self._step(model.embed_speech(self._ids, self._positions))  # [R, W]
-        state.logits.copy_(model.speech_logits(hidden))
+        self.state.logits.copy_(model.speech_logits(hidden))
 
     def _sample(self, model: SpeechModel) -> None:
         from voxgraft.nn.decode_kernels import sample_code_kernel
@@ -158,14 +448,14 @@ class DecodeGraph:
             state.logits, state.heard.view(torch.uint8), self.noise, self._settings, state.codes, state.num_generated,
             state.stopped.view(torch.uint8), state.cache.filled, self._ids, self._positions, kind.num_streams,
             self.max_codes, kind.first_position, num_speech_rows, frame.num_codes, frame.speech_stop, kind.readable,
-            kind.guided, kind.stochastic, kind.top_k, kind.top_p, CODES_PER_CHECK, 1 << (num_speech_rows - 1).bit_length(),
-            num_warps=16,
+            kind.guided, kind.stochastic, kind.top_k, kind.top_p, CODES_PER_CHECK,
+            1 << (num_speech_rows - 1).bit_length(), num_warps=16,
         )  # fmt: skip
 
 
 @contextmanager
 def _disable_autocast_cache() -> Iterator[None]:
-    """Autocast keeps weights that it has rounded until it ends; a graph would go on reading them."""
+    """Autocast frees its rounded weights when it ends, and a graph would still read them."""
     before = torch.is_autocast_cache_enabled()
     torch.clear_autocast_cache()
     torch.set_autocast_cache_enabled(False)
@@ -173,312 +463,3 @@ def _disable_autocast_cache() -> Iterator[None]:
         yield
     finally:
         torch.set_autocast_cache_enabled(before)
-
-
-StopCallback = Callable[[Tensor], Tensor]
-"""Sees what was spoken so far, [N, codes], every few codes, and says who shall stop now. [N] bool"""
-
-MAX_DECODE_GRAPHS = 2
-"""Graphs, each with its cache, that a speaker keeps: full batches, and the rest at the end."""
-CACHE_LENGTH_STEP = 256
-"""Caches have room for a multiple of so many codes, so that one serves utterances of many lengths."""
-
-
-@dataclass(frozen=True, slots=True)
-class GenerationPrompt:
-    """One utterance to speak. What it is drawn with depends on its own seed, never on who is spoken beside it."""
-
-    text_ids: Sequence[int]
-    condition: Any
-    seed: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class GeneratedCodes:
-    """The codes of one utterance, without start and stop, and whether it came to its end by itself."""
-
-    codes: list[int]
-    stopped: bool
-
-
-def generate_codes(
-    model: SpeechModel, prompts: Sequence[GenerationPrompt], sampling: SamplingParams
-) -> list[GeneratedCodes]:
-    """Speak every prompt, side by side. Who speaks more than once keeps a `Speaker`."""
-    return SpeechGenerator(model).speak(prompts, sampling)
-
-
-class SpeechGenerator:
-    """A model that is ready to speak again and again: it keeps packed weights, caches and captured graphs.
-
-    The model may be trained, and its adapter's gate opened or closed, between two calls. Memory is given back with the
-    speaker itself.
-    """
-
-    def __init__(self, model: SpeechModel) -> None:
-        self.model = model
-        self._body: PackedBackbone | None = None
-        self._graphs: dict[DecodeGraphKey, DecodeGraph] = {}
-        self._places: list[int] = []
-
-    @torch.no_grad()
-    def speak(
-        self, prompts: Sequence[GenerationPrompt], sampling: SamplingParams, watch: StopCallback | None = None
-    ) -> list[GeneratedCodes]:
-        """Speak every prompt. All run side by side until the last has stopped or `max_codes` are spoken."""
-        return DecodeSession(self.model, prompts, sampling, self).run(watch)
-
-    @property
-    def graphs(self) -> list[DecodeGraph]:
-        """The captured graphs that are kept, the last used at the end."""
-        return list(self._graphs.values())
-
-    def loop(self, kind: DecodeGraphKey, longest_prompt: int, max_codes: int) -> DecodeGraph | None:
-        """A graph for streams like these, captured if there is none; None where only plain steps can be taken."""
-        model, dtype = self.model, get_decode_dtype(self.model)
-        if model.device.type != "cuda":  # nowhere else are there fused kernels
-            return None
-        from voxgraft.nn.decode import supports_fused_decode
-
-        if not supports_fused_decode(model.body, model.device, dtype):
-            return None
-        self._drop_graphs_if_moved(dtype)
-        try:
-            return self._get_or_capture(kind, longest_prompt, max_codes)
-        except torch.OutOfMemoryError:  # beside a training there may be no room for a second copy of the body
-            self._body = None
-            self._graphs.clear()
-            return None
-
-    def _get_or_capture(self, kind: DecodeGraphKey, longest_prompt: int, max_codes: int) -> DecodeGraph:
-        from voxgraft.nn.decode import PackedBackbone
-
-        model, dtype = self.model, get_decode_dtype(self.model)
-        if self._body is None:
-            self._body = PackedBackbone(model.body, dtype)
-        self._body.refresh(model.body)
-        found = self._graphs.pop(kind, None)
-        needed = longest_prompt + _round_up_to(max_codes, CODES_PER_CHECK)
-        if found is None or found.length < needed or found.max_codes < max_codes:
-            room = min(_round_up_to(max_codes, CACHE_LENGTH_STEP), model.frame.max_codes)
-            length = _round_up_to(longest_prompt, CACHE_LENGTH_STEP) + _round_up_to(room, CODES_PER_CHECK)
-            found = None  # its cache makes way for the larger one
-            while len(self._graphs) >= MAX_DECODE_GRAPHS:
-                del self._graphs[next(iter(self._graphs))]
-            rows = kind.num_streams * (2 if kind.guided else 1)
-            state = DecodeState.of(model, kind.num_streams, rows, length, room)
-            found = DecodeGraph(model, self._body, kind, state)
-        self._graphs[kind] = found
-        return found
-
-    def _drop_graphs_if_moved(self, dtype: torch.dtype) -> None:
-        """Graphs hold the places of the tables around the body; the body itself they read from the packed copy."""
-        inside = {id(parameter) for parameter in self.model.body.parameters()}
-        around = (parameter for parameter in self.model.parameters() if id(parameter) not in inside)
-        places = [hash(dtype), *(parameter.data_ptr() for parameter in around)]
-        if places != self._places:
-            self._graphs.clear()
-            self._body = None
-        self._places = places
-
-
-class DecodeSession:
-    """N utterances in the course of being spoken. Everything that a step touches stays on the device.
-
-    Those of one speaker share its room: begin new ones when the old are done.
-    """
-
-    @torch.no_grad()
-    def __init__(
-        self,
-        model: SpeechModel,
-        prompts: Sequence[GenerationPrompt],
-        sampling: SamplingParams,
-        speaker: SpeechGenerator | None = None,
-    ) -> None:
-        if not prompts:
-            raise GraftError("packing", "no prompts", expected="at least one")
-        frame = model.frame
-        if sampling.max_codes > frame.max_codes:
-            found = f"max_codes is {sampling.max_codes:,}"
-            raise ConfigError("sampling", found, expected=f"at most {frame.max_codes:,}, as the model has positions")
-        if sampling.guidance > 0 and not frame.guided:
-            found = f"guidance is {sampling.guidance:g}, and this model was never taught to read without text"
-            raise ConfigError("sampling", found, expected="0")
-        self.model, self.frame, self.sampling = model, frame, sampling
-        self.num_streams = len(prompts)
-        self._first_position = code_position(frame, 0, stock=sampling.stock)
-        batch = self._batch(prompts)
-        self.loop, self.state = self._allocate_state(batch.packing.longest, speaker)
-        self.state.begin(frame)
-        self._prefill(batch)
-        ids = torch.arange(self.state.logits.shape[1], device=model.device)
-        self._unreadable = (ids >= frame.num_codes) & (ids != frame.speech_stop)
-        self._generators = [torch.Generator(model.device).manual_seed(prompt.seed) for prompt in prompts]
-
-    @property
-    def logits(self) -> Tensor:
-        """What the head gave for every row. [R, V]"""
-        return self.state.logits
-
-    @property
-    def codes(self) -> Tensor:
-        """What was spoken so far, then stops. [N, most codes]"""
-        return self.state.codes
-
-    @property
-    def num_generated(self) -> Tensor:
-        """How many codes that is. [N]"""
-        return self.state.num_generated
-
-    @torch.no_grad()
-    def run(self, watch: StopCallback | None = None) -> list[GeneratedCodes]:
-        """Speak to the end. Whoever `watch` stops counts as stopped: who asked for it knows whom."""
-        limit = self.sampling.max_codes
-        for first in range(0, limit, CODES_PER_CHECK):
-            if self.loop is None:
-                self._eager_steps(limit - first)
-            else:
-                self._draw_noise(self.loop.noise)
-                self.loop.advance()
-            if watch is not None:
-                self.state.stopped.logical_or_(watch(self.codes[:, : min(first + CODES_PER_CHECK, limit)]))
-            if bool(self.state.stopped.all()):
-                break
-        return self._collect_results()
-
-    def penalized_logits(self) -> Tensor:
-        """What the next codes are drawn from, before temperature and cuts. [N, V]"""
-        logits = self.logits
-        if self.sampling.guidance > 0:
-            logits = apply_guidance(logits, self.sampling.guidance)
-        logits = apply_repetition_penalty(logits, self.state.heard, self.sampling.repetition_penalty)
-        return logits.masked_fill(self._unreadable, -torch.inf) if self.sampling.readable else logits
-
-    def speak(self, noise: Tensor | None) -> None:
-        """Draw the next code of every stream; a stream that has stopped stays so."""
-        state = self.state
-        chosen = sample_codes(filter_logits(self.penalized_logits(), self.sampling), noise)  # [N]
-        chosen = torch.where(state.stopped, self.frame.speech_stop, chosen)
-        state.codes.scatter_(1, state.num_generated[:, None], chosen[:, None])
-        state.heard.scatter_(1, chosen[:, None], True)
-        state.stopped.logical_or_(chosen == self.frame.speech_stop)
-        state.num_generated.add_(1)
-
-    def listen(self) -> None:
-        """Feed the codes just drawn, and get the logits of the next."""
-        state = self.state
-        last = state.num_generated - 1  # [N]
-        ids = state.codes.gather(1, last[:, None])[:, 0]
-        vectors = self.model.embed_speech(ids, last + self._first_position)  # [N, W]
-        step = DecodeContext(state.cache)
-        hidden = self.model.body(vectors.repeat(len(state.logits) // self.num_streams, 1), step)
-        step.finish()
-        state.logits.copy_(self.model.speech_logits(hidden))
-
-    def _batch(self, prompts: Sequence[GenerationPrompt]) -> PackedBatch:
-        """Conditioning, text and start of every row."""
-        twice = 2 if self.sampling.guidance > 0 else 1
-        layouts = [build_sequence(self.frame, prompt.text_ids, stock=self.sampling.stock) for prompt in prompts] * twice
-        conditions = [prompt.condition for prompt in prompts] * twice
-        silent = [row >= len(prompts) for row in range(len(layouts))]
-        return pack_batch(self.model, layouts, conditions, silent=silent)
-
-    def _allocate_state(self, longest: int, speaker: SpeechGenerator | None) -> tuple[DecodeGraph | None, DecodeState]:
-        sampling = self.sampling
-        if speaker is not None:
-            kind = DecodeGraphKey.of(self.num_streams, sampling, self._first_position)
-            loop = speaker.loop(kind, longest, sampling.max_codes)
-            if loop is not None:
-                loop.set(sampling)
-                return loop, loop.state
-        rows = self.num_streams * (2 if sampling.guidance > 0 else 1)
-        length = longest + sampling.max_codes
-        return None, DecodeState.of(self.model, self.num_streams, rows, length, sampling.max_codes)
-
-    def _prefill(self, batch: PackedBatch) -> None:
-        context = PrefillContext(batch.packing, self.state.cache)
-        hidden = compute_hidden_states(self.model, batch, context)
-        context.finish()
-        self.state.logits.copy_(self.model.speech_logits(hidden[batch.packing.last]))
-
-    def _eager_steps(self, num_left: int) -> None:
-        """Speak and feed up to `LOOK_EVERY` codes; the very last is not fed, since nothing comes after it."""
-        noise = self.logits.new_empty(self.num_streams, CODES_PER_CHECK, self.logits.shape[1])
-        self._draw_noise(noise)
-        for at in range(min(CODES_PER_CHECK, num_left)):
-            self.speak(noise[:, at] if self.sampling.temperature > 0 else None)
-            if at + 1 < num_left:
-                self.listen()
-
-    def _draw_noise(self, noise: Tensor) -> None:
-        """Exponential draws for the next codes, always as many, each stream's from its own seed. [N, count, V]"""
-        if self.sampling.temperature > 0:
-            for own, generator in zip(noise, self._generators, strict=True):
-                own.exponential_(generator=generator)
-
-    def _collect_results(self) -> list[GeneratedCodes]:
-        num_spoken = min(int(self.num_generated[0]), self.sampling.max_codes)
-        stop, spoken = self.frame.speech_stop, []
-        for row in self.codes[:, :num_spoken].tolist():
-            stopped = stop in row
-            spoken.append(GeneratedCodes(row[: row.index(stop)] if stopped else row, stopped))
-        return spoken
-
-
-def _round_up_to(number: int, unit: int) -> int:
-    return -(-number // unit) * unit
-
-
-StopCause = Literal["ended", "limit", "loop"]
-MIN_LOOP_SECONDS = 2.0
-"""Shorter repetitions are speech: a long vowel, a silence, a stutter."""
-MAX_LOOP_PERIOD_SECONDS = 2.0
-MIN_LOOP_ROUNDS = 3
-
-
-def find_loop_cut(codes: Sequence[int], code_hz: float) -> int | None:
-    """Where codes that end in a loop are cut: behind its first round. None if they end in none."""
-    least = round(MIN_LOOP_SECONDS * code_hz)
-    for period in range(1, round(MAX_LOOP_PERIOD_SECONDS * code_hz) + 1):
-        needed = max(least, MIN_LOOP_ROUNDS * period)
-        if len(codes) < needed:
-            return None
-        if codes[-1] == codes[-1 - period] and list(codes[-needed + period :]) == list(codes[-needed:-period]):
-            start = len(codes) - needed
-            while start > 0 and codes[start - 1] == codes[start - 1 + period]:
-                start -= 1
-            return start + period
-    return None
-
-
-class StoppingCriteria:
-    """Looks at N utterances on their way, and remembers whom it stopped. Of one call of `Speaker.speak`."""
-
-    def __init__(self, limits: Sequence[int], stop_id: int, code_hz: float) -> None:
-        self.limits, self.stop_id, self.code_hz = tuple(limits), stop_id, code_hz
-        self.stopped: dict[int, StopCause] = {}
-        self._ended: set[int] = set()
-
-    def __call__(self, codes: Tensor) -> Tensor:
-        """[N, codes so far] -> [N] who stops now"""
-        for row, own in enumerate(codes.tolist()):
-            if row in self.stopped or row in self._ended:
-                continue
-            if self.stop_id in own:
-                self._ended.add(row)
-            elif find_loop_cut(own, self.code_hz) is not None:
-                self.stopped[row] = "loop"
-            elif len(own) >= self.limits[row]:
-                self.stopped[row] = "limit"
-        return torch.tensor([row in self.stopped for row in range(len(codes))], device=codes.device)
-
-    def outcome(self, row: int, codes: Sequence[int], *, by_itself: bool) -> tuple[list[int], StopCause]:
-        """What is kept of an utterance, and how it came to its end."""
-        cut = find_loop_cut(codes, self.code_hz)
-        if cut is not None:
-            return list(codes[:cut]), "loop"
-        limit = self.limits[row]
-        if row in self.stopped or len(codes) > limit or not by_itself:
-            return list(codes[:limit]), "limit"
-        return list(codes), "ended"

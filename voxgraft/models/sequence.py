@@ -13,13 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxgraft.core.errors import GraftError
+from voxgraft.nn import IGNORE_INDEX
 
-__all__ = ["IGNORED_TARGET", "SequencePart", "SequenceSpec", "TokenSequence", "build_sequence", "code_position"]
+__all__ = ["SequencePart", "SequenceSpec", "TokenSequence", "build_sequence", "code_position"]
 
 IdArray = NDArray[np.int64]
 AnyIdArray = NDArray[np.integer[Any]]
-IGNORED_TARGET = -100
-"""The target of a position that no loss looks at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +98,7 @@ def build_sequence(
     else:
         positions = np.asarray(frame.stock_start_positions if stock else (0,), dtype=np.int64)
         starts = np.full(len(positions), frame.speech_start, dtype=np.int64)
-        speech_part = SequencePart(starts, positions, np.full(len(positions), IGNORED_TARGET, dtype=np.int64))
+        speech_part = SequencePart(starts, positions, np.full(len(positions), IGNORE_INDEX, dtype=np.int64))
     return TokenSequence(frame.num_conditioning, text_part, speech_part)
 
 
@@ -111,7 +110,7 @@ def code_position(frame: SequenceSpec, index: int, *, stock: bool = True) -> int
 def _build_part(ids: IdArray) -> SequencePart:
     """Each position is asked for the next id; the last one is asked for nothing."""
     ids = ids.astype(np.int64)
-    return SequencePart(ids, np.arange(len(ids)), np.concatenate([ids[1:], [IGNORED_TARGET]]))
+    return SequencePart(ids, np.arange(len(ids)), np.concatenate([ids[1:], [IGNORE_INDEX]]))
 
 
 def _validate_ids(ids: Sequence[int] | AnyIdArray, num_ids: int, limit: int, what: str) -> IdArray:

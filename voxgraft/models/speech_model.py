@@ -1,7 +1,7 @@
-"""What every family's model is, and what training asks of it: packed batches in, losses out.
+"""The interface of every family's model, packed batches, and losses.
 
-A model turns ids into vectors and vectors into logits; its body is a stack of blocks that knows only a context.
-Knows nothing of optimizers or runs. Needs torch only.
+A model turns ids into vectors and vectors into logits; its body is a stack of blocks that knows only an attention
+context. Knows nothing of optimizers or runs. Needs torch only.
 
 Shapes: B sequences, T positions of the pack, W width, C conditioning slots, N positions of one part.
 """
@@ -19,22 +19,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from voxgraft.core.errors import GraftError
-from voxgraft.models.sequence import IGNORED_TARGET, SequencePart, SequenceSpec, TokenSequence
-from voxgraft.nn.attention import AttentionBackend, AttentionContext, Packing
+from voxgraft.models.sequence import SequencePart, SequenceSpec, TokenSequence
+from voxgraft.nn import IGNORE_INDEX
+from voxgraft.nn.attention import AttentionBackend, AttentionContext, Packing, choose_attention_backend
 from voxgraft.nn.backbones import Backbone
 from voxgraft.nn.layers import cross_entropy_sum, map_tensors
 from voxgraft.nn.rows import GrownEmbedding
-
-__all__ = [
-    "ConditionBatch",
-    "LossSums",
-    "PackedBatch",
-    "PackedTokens",
-    "SpeechModel",
-    "compute_hidden_states",
-    "compute_losses",
-    "pack_batch",
-]
 
 
 class ConditionBatch(Protocol):
@@ -166,6 +156,12 @@ def pack_batch(
     if not layouts or len(conditions) != len(layouts) or len(silent) not in (0, len(layouts)):
         found = f"{len(layouts)} sequences, {len(conditions)} conditions and {len(silent)} marks"
         raise GraftError("packing", found, expected="as many of each, and at least one")
+    if backend is None:  # what suits the model's device and dtype; under autocast the body computes in half precision
+        kind = model.device.type
+        autocast = torch.is_autocast_enabled(kind)
+        dtype = torch.get_autocast_dtype(kind) if autocast else next(model.parameters()).dtype
+        head_width = model.body.head_width if torch.is_grad_enabled() else None
+        backend = choose_attention_backend(model.device, dtype, head_width)
     mute = np.asarray(silent, dtype=bool) if len(silent) else np.zeros(len(layouts), dtype=bool)
     frame = model.frame
     starts = np.cumsum([0, *(layout.length for layout in layouts)])[:-1]
@@ -176,9 +172,10 @@ def pack_batch(
         _require_within_spec(layout, frame)
     conditioning_places = (starts[:, None] + np.arange(frame.num_conditioning)).reshape(-1)
     text_places, speech_places = _pack_indices(texts, after_conditioning), _pack_indices(speeches, after_text)
+    # Vectors are computed by part; `order` brings them into the order of the sequences.
     order = np.argsort(np.concatenate([conditioning_places, text_places, speech_places]))
     return PackedBatch(
-        packing=Packing.of([layout.length for layout in layouts], "cpu", backend or _choose_backend(model)),
+        packing=Packing.of([layout.length for layout in layouts], "cpu", backend),
         order=torch.from_numpy(order),
         conditions=model.collate(conditions),
         text=_pack_part(texts, text_places, ~mute),
@@ -215,23 +212,13 @@ def compute_losses(model: SpeechModel, batch: PackedBatch, *, chunk: int | None 
     )
 
 
-def _choose_backend(model: SpeechModel) -> AttentionBackend | None:
-    """What suits the model's device and dtype; under autocast the body's numbers are half precision."""
-    from voxgraft.nn.attention import choose_attention_backend
-
-    device = model.device
-    autocast = torch.is_autocast_enabled(device.type)
-    dtype = torch.get_autocast_dtype(device.type) if autocast else next(model.parameters()).dtype
-    return choose_attention_backend(device, dtype, model.body.head_width if torch.is_grad_enabled() else None)
-
-
 def _pack_indices(parts: Sequence[SequencePart], starts: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.concatenate([start + np.arange(len(part.ids)) for part, start in zip(parts, starts, strict=True)])
 
 
 def _pack_part(parts: Sequence[SequencePart], places: NDArray[np.int64], heard: NDArray[np.bool_]) -> PackedTokens:
     targets = np.concatenate([part.targets for part in parts])
-    scored = (targets != IGNORED_TARGET) & np.repeat(heard, [len(part.ids) for part in parts])
+    scored = (targets != IGNORE_INDEX) & np.repeat(heard, [len(part.ids) for part in parts])
     return PackedTokens(
         ids=torch.from_numpy(np.concatenate([part.ids for part in parts])),
         positions=torch.from_numpy(np.concatenate([part.positions for part in parts])),
@@ -241,7 +228,7 @@ def _pack_part(parts: Sequence[SequencePart], places: NDArray[np.int64], heard: 
 
 
 def _require_within_spec(layout: TokenSequence, frame: SequenceSpec) -> None:
-    """A layout may come from a file that was made with another graft; the GPU must never be the one to find out."""
+    """A sequence may come from a file that was made with another graft. On a GPU a wrong id would end the process."""
     last_code = max(frame.num_codes - 1, frame.speech_start, frame.speech_stop)
     for what, part, highest, longest in (
         ("text id", layout.text, frame.num_text_ids - 1, frame.max_text + 2),

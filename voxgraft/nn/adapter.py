@@ -1,7 +1,7 @@
-"""The gated adapter: low-rank weights beside a body's linear layers, which act only while its language is spoken.
+"""The gated adapter: LoRA weights beside a backbone's linear layers, active only while the new language is spoken.
 
-Off means that no operation of the adapter is run, so the body is the base, bit for bit. Knows no optimizer, no file and
-no family; `nn/peft.py` puts an adapter into PEFT's form. Needs torch and numpy only.
+With the gate closed no operation of the adapter runs, so the model is the base, bit for bit. Knows no optimizer, no
+file and no family; `nn/peft.py` converts an adapter to PEFT's format. Needs torch and numpy only.
 
 Shapes: I inputs and O outputs of a layer, R rank of the adapter.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,48 +20,7 @@ from torch import Tensor, nn
 
 from voxgraft.core.errors import GraftError
 from voxgraft.nn.layers import AnyLinear, TransposedLinear, init_empty_weights, iter_modules_by_prefix
-from voxgraft.nn.rows import GraftModule
-
-
-def fused_lora_linears(
-    x: Tensor, weights: Sequence[Tensor], downs: Sequence[Tensor], ups: Sequence[Tensor]
-) -> tuple[Tensor, ...]:
-    """What each of several layers without a bias makes of x, as by `fused_lora_linear`."""
-    ranks = [len(down) for down in downs]
-    below = [F.pad(up, (sum(ranks[:at]), sum(ranks[at + 1 :]))) for at, up in enumerate(ups)]  # each reads its own part
-    out = _apply_fused_lora(x, weights, None, torch.cat(list(downs)), torch.cat(below))
-    return torch.split(out, [len(weight) for weight in weights], -1)
-
-
-def fused_lora_linear(x: Tensor, weight: Tensor, bias: Tensor | None, down: Tensor, up: Tensor) -> Tensor:
-    """[..., I], [O, I], [O], [R, I], [O, R] -> [..., O]; gradients flow to `x`, `down` and `up` alone."""
-    return _apply_fused_lora(x, [weight], bias, down, up)
-
-
-def _apply_fused_lora(x: Tensor, weights: Sequence[Tensor], bias: Tensor | None, down: Tensor, up: Tensor) -> Tensor:
-    rows, dtype = x.reshape(-1, x.shape[-1]), weights[0].dtype
-    out: Tensor = _FusedLoraFunction.apply(rows, bias, down.to(dtype), up.to(dtype), *weights)  # type: ignore[no-untyped-call]
-    return out.reshape(*x.shape[:-1], len(up))
-
-
-class _FusedLoraFunction(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, bias: Tensor | None, down: Tensor, up: Tensor, *weights: Tensor) -> Tensor:
-        narrow = x @ down.T  # [T, R]
-        ctx.save_for_backward(x, down, up, narrow, *weights)
-        both = torch.cat([x, narrow], -1) @ torch.cat([torch.cat(weights), up], -1).T
-        return both if bias is None else both + bias
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        x, down, up, narrow, *weights = ctx.saved_tensors
-        [gradient] = gradients
-        to_narrow = gradient @ up  # [T, R]
-        to_x = to_narrow @ down
-        # One by one: below one another they would be a copy of the layers, kept from one pass to the other.
-        for part, weight in zip(torch.split(gradient, [len(weight) for weight in weights], -1), weights, strict=True):
-            to_x = to_x.addmm(part, weight)
-        return to_x, None, to_narrow.T @ x, gradient.T @ narrow, *(None for _ in weights)
+from voxgraft.nn.rows import GraftModule, replace_modules
 
 
 class Gate:
@@ -77,17 +36,13 @@ class Gate:
     def __repr__(self) -> str:
         return f"Gate(on={self.on})"
 
-    @contextmanager
-    def opened(self) -> Iterator[None]:
+    def opened(self) -> AbstractContextManager[None]:
         """The adapter acts inside this block."""
-        with self._set(True):
-            yield
+        return self._set(True)
 
-    @contextmanager
-    def closed(self) -> Iterator[None]:
+    def closed(self) -> AbstractContextManager[None]:
         """The model is the base inside this block."""
-        with self._set(False):
-            yield
+        return self._set(False)
 
     @contextmanager
     def _set(self, on: bool) -> Iterator[None]:
@@ -153,14 +108,14 @@ class LoraLayer(GraftModule):
     def forward(self, x: Tensor) -> Tensor:
         """[..., I] -> [..., O]"""
         if self.out_features > self.in_features and self.can_fuse(x):  # where a sum costs more than a copy of x
-            return fused_lora_linear(
-                x, self._weight_as_linear(), self._parameters["bias"], self.scaled_down_weight, self.up
-            )
+            weight = self.base_weight.T if self.transposed else self.base_weight  # [O, I]
+            return fused_lora_linear(x, [weight], self._parameters["bias"], self.scaled_down_weight, self.up)
         result: Tensor = super().forward(x)
         if not self.gate.on:
             return result
         if torch.compiler.is_compiling() and result.dtype != torch.float32:
-            # The same sum with the same rounding; said like this it is no part of a matrix product, and saves a copy.
+            # The same sum with the same rounding. Written like this the compiler does not fold it into the matrix
+            # product, which would copy the result first.
             return (result.float() + self._low_rank(x).float()).to(result.dtype)
         return result + self._low_rank(x)
 
@@ -174,10 +129,6 @@ class LoraLayer(GraftModule):
     def scaled_down_weight(self) -> Tensor:
         """[R, I]"""
         return self.down if self.scale == 1 else self.down * self.scale
-
-    def _weight_as_linear(self) -> Tensor:
-        """[O, I]"""
-        return self.base_weight.T if self.transposed else self.base_weight
 
     def _low_rank(self, x: Tensor) -> Tensor:
         """[..., I] -> [..., O]"""
@@ -254,6 +205,47 @@ def apply_parallel_linears(x: Tensor, layers: Sequence[nn.Module]) -> Sequence[T
     return fused_lora_linears(x, weights, [layer.scaled_down_weight for layer in adapted], ups)
 
 
+def fused_lora_linear(x: Tensor, weights: Sequence[Tensor], bias: Tensor | None, down: Tensor, up: Tensor) -> Tensor:
+    """One or more layers side by side and their adapter as one matrix product; gradients flow to x, down and up alone.
+
+    [..., I], [O, I] each, [O], [R, I], [sum of O, R] -> [..., sum of O]
+    """
+    rows, dtype = x.reshape(-1, x.shape[-1]), weights[0].dtype
+    out: Tensor = _FusedLoraFunction.apply(rows, bias, down.to(dtype), up.to(dtype), *weights)  # type: ignore[no-untyped-call]
+    return out.reshape(*x.shape[:-1], len(up))
+
+
+def fused_lora_linears(
+    x: Tensor, weights: Sequence[Tensor], downs: Sequence[Tensor], ups: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    """Several layers without a bias, each with an adapter of its own, as one product."""
+    ranks = [len(down) for down in downs]
+    # Padded with zeros, so that each layer reads only its own part of the joined low-rank vector.
+    padded = [F.pad(up, (sum(ranks[:at]), sum(ranks[at + 1 :]))) for at, up in enumerate(ups)]
+    out = fused_lora_linear(x, weights, None, torch.cat(list(downs)), torch.cat(padded))
+    return torch.split(out, [len(weight) for weight in weights], -1)
+
+
+class _FusedLoraFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, bias: Tensor | None, down: Tensor, up: Tensor, *weights: Tensor) -> Tensor:
+        narrow = x @ down.T  # [T, R]
+        ctx.save_for_backward(x, down, up, narrow, *weights)
+        both = torch.cat([x, narrow], -1) @ torch.cat([torch.cat(weights), up], -1).T
+        return both if bias is None else both + bias
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, down, up, narrow, *weights = ctx.saved_tensors
+        [gradient] = gradients
+        to_narrow = gradient @ up  # [T, R]
+        to_x = to_narrow @ down
+        # One by one: concatenated they would be a copy of the layers, kept from the forward to the backward pass.
+        for part, weight in zip(torch.split(gradient, [len(weight) for weight in weights], -1), weights, strict=True):
+            to_x = to_x.addmm(part, weight)
+        return to_x, None, to_narrow.T @ x, gradient.T @ narrow, *(None for _ in weights)
+
+
 def add_adapter(model: nn.Module, layers: Iterable[str], rank: int, alpha: float, seed: int) -> Gate:
     """Put an adapter beside the named layers, under every name that they have. Returns its gate, closed.
 
@@ -261,7 +253,11 @@ def add_adapter(model: nn.Module, layers: Iterable[str], rank: int, alpha: float
     alone, `up` is zero. Add after the base is loaded and before the optimizer is built or the model compiled.
     """
     names = list(dict.fromkeys(layers))
-    _require_adapter_settings(names, rank, alpha, seed)
+    if not names:
+        raise GraftError("adapter-settings", "no layers", expected="at least one; a graft may have no adapter at all")
+    if rank < 1 or seed < 0 or not 0 < alpha < math.inf:
+        found = f"rank {rank}, alpha {alpha:g}, seed {seed}"
+        raise GraftError("adapter-settings", found, expected="rank 1 or more, alpha above 0, seed 0 or more")
     if present := find_lora_layers(model):
         raise GraftError(
             "adapter-present", f"{len(present)} layers have an adapter, for example `{next(iter(present))}`"
@@ -270,11 +266,14 @@ def add_adapter(model: nn.Module, layers: Iterable[str], rank: int, alpha: float
     gate = Gate()
     adapted: dict[int, nn.Module] = {}
     for name, layer in plain.items():
-        down = _init_down(name, rank, layer.in_features, seed)
+        # Uniform over ± 1 / sqrt(I), as PEFT initialises it. Named generators: other layers do not change the numbers.
+        generator = np.random.default_rng([seed, *name.encode()])
+        drawn = generator.random((rank, layer.in_features), dtype=np.float32)  # [R, I]
+        down = torch.from_numpy((2 * drawn - 1) / np.float32(math.sqrt(layer.in_features)))
         adapted[id(layer)] = _LORA_CLASSES[type(layer)](layer, gate, down, alpha)
     for layer in plain.values():
         layer.requires_grad_(False)
-    _replace_modules(model, adapted)
+    replace_modules(model, adapted)
     return gate
 
 
@@ -361,7 +360,7 @@ def merge_adapter(model: nn.Module) -> None:
     """
     for layer in _require_adapter(model).values():
         asks = layer.base_weight.requires_grad
-        _replace_modules(
+        replace_modules(
             model, {id(layer): layer.plain_layer(nn.Parameter(compute_merged_weight(layer), requires_grad=asks))}
         )
 
@@ -369,28 +368,7 @@ def merge_adapter(model: nn.Module) -> None:
 def remove_adapter(model: nn.Module) -> None:
     """Take the adapter out: plain layers with the base's own parameters, which ask for a gradient as they do now."""
     layers = _require_adapter(model).values()
-    _replace_modules(model, {id(layer): layer.plain_layer(layer.base_weight) for layer in layers})
-
-
-def _replace_modules(model: nn.Module, replacement: Mapping[int, nn.Module]) -> None:
-    for path, module in list(model.named_modules(remove_duplicate=False)):
-        if id(module) in replacement:
-            model.set_submodule(path, replacement[id(module)])
-
-
-def _init_down(name: str, rank: int, num_inputs: int, seed: int) -> Tensor:
-    """Evenly spread over ± 1 / sqrt(I), as PEFT does it. [R, I]"""
-    generator = np.random.default_rng([seed, *name.encode()])
-    drawn = generator.random((rank, num_inputs), dtype=np.float32)
-    return torch.from_numpy((2 * drawn - 1) / np.float32(math.sqrt(num_inputs)))
-
-
-def _require_adapter_settings(names: list[str], rank: int, alpha: float, seed: int) -> None:
-    if not names:
-        raise GraftError("adapter-settings", "no layers", expected="at least one; a graft may have no adapter at all")
-    if rank < 1 or seed < 0 or not 0 < alpha < math.inf:
-        found = f"rank {rank}, alpha {alpha:g}, seed {seed}"
-        raise GraftError("adapter-settings", found, expected="rank 1 or more, alpha above 0, seed 0 or more")
+    replace_modules(model, {id(layer): layer.plain_layer(layer.base_weight) for layer in layers})
 
 
 def _require_adapter(model: nn.Module) -> dict[str, LoraLayer]:

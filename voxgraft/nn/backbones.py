@@ -1,4 +1,9 @@
-"""What every body is: a stack of blocks over vectors and a context, with nothing around it."""
+"""GPT-2 and Llama as stacks of blocks over packed vectors: no embeddings, no heads, no batches.
+
+A backbone asks an attention context which positions see which. Tensor names are those of transformers.
+
+Shapes: T positions, W width, H heads of width D.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +46,10 @@ class Backbone(nn.Module, ABC):
         """[T, W] -> [T, W]"""
 
     def run_blocks(self, x: Tensor, *arguments: Any) -> Tensor:
-        """All blocks, forgetful if they shall be. [T, W] -> [T, W]"""
+        """All blocks, with gradient checkpointing if it is on. [T, W] -> [T, W]"""
         for layer, block in enumerate(self.blocks):
             if self.gradient_checkpointing and torch.is_grad_enabled():
+                # Blocks draw no random numbers, so there is no generator state to restore.
                 inside = (block, layer, x, *arguments)
                 x = checkpoint(self._run_block, *inside, use_reentrant=False, preserve_rng_state=False)
             else:
@@ -57,7 +63,7 @@ class Backbone(nn.Module, ABC):
         """
         from torch._inductor import config as inductor_config
 
-        # Which of two kernels is quicker may come out differently next time, and with it the order of a sum.
+        # Autotuning may choose another kernel in the next run, and with it another order of a sum.
         fixed = deterministic and hasattr(inductor_config, "deterministic")
         options: dict[str, Any] | None = {"deterministic": True} if fixed else None
         self._run_block = torch.compile(_run_block, dynamic=True, options=options)
@@ -69,8 +75,8 @@ def _run_block(block: nn.Module, layer: int, x: Tensor, *arguments: Any) -> Tens
     return out
 
 
+# Every linear layer of a block, by its name there.
 GPT2_LINEAR_LAYERS = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
-"""Every linear layer of a block, by its name there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +180,7 @@ class LlamaBackbone(Backbone):
         super().__init__()
         self.size = size
         self.num_layers, self.num_heads, self.head_width = size.layers, size.heads, size.width // size.heads
+        # No position reads it, but published files hold it and stock loaders are strict.
         self.embed_tokens = nn.Embedding(size.unused_rows, size.width)
         self.layers = nn.ModuleList(_LlamaBlock(size) for _ in range(size.layers))
         self.norm = RmsNorm(size.width, size.eps)
@@ -208,6 +215,7 @@ class RmsNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., W] -> [..., W]"""
+        # Rounded before the weight is applied, as transformers does.
         wide = x.float()
         scaled = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
         return self.weight * scaled.to(x.dtype)
@@ -225,7 +233,7 @@ class _LlamaAttention(nn.Module):
     def forward(self, x: Tensor, layer: int, rotation: tuple[Tensor, Tensor], context: AttentionContext) -> Tensor:
         parts = apply_parallel_linears(x, (self.q_proj, self.k_proj, self.v_proj))
         q, k, v = (part.view(*part.shape[:-1], self.heads, -1) for part in parts)  # [T, H, D]
-        # A view of all three would keep all three for the backward pass.
+        # contiguous(), since a view of the joined product would keep all three parts for the backward pass.
         mixed = context.attend(layer, apply_rotary(q, rotation), apply_rotary(k, rotation), v.contiguous())  # [T, H, D]
         out: Tensor = self.o_proj(mixed.flatten(-2))
         return out
@@ -239,7 +247,7 @@ class _LlamaMlp(nn.Module):
         self.down_proj = nn.Linear(size.mlp, size.width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        # Not side by side: what comes back to them is cheaper to write in two places than in one.
+        # Not fused into one product: its backward pass would have to write the two gradients side by side first.
         out: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
         return out
 
@@ -260,6 +268,7 @@ class _LlamaBlock(nn.Module):
 
 def rotary_frequencies(head_width: int, theta: float, scaling: RopeScaling | None) -> Tensor:
     """The angle per position of each pair of a head's numbers. [D / 2]"""
+    # Computed on the CPU, so that every device gets the same bits.
     frequencies = 1.0 / theta ** (torch.arange(0, head_width, 2, device="cpu").float() / head_width)
     if scaling is None:
         return frequencies

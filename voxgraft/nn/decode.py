@@ -1,7 +1,7 @@
-"""One more position for every row of a cache, through hand-written kernels: what `body(x, Step(cache))` gives, faster.
+"""Fused decoding: one more position for every row of a cache, as `body(x, DecodeContext(cache))` computes it, faster.
 
-One or two rows are matrix-vector work, bound by reading the weights: five kernels a layer. More rows go through the
-libraries' matrix products with everything between them fused. Half precision on CUDA only.
+One or two rows are matrix-vector work, bound by reading the weights: five kernels a layer. More rows use the libraries'
+matrix products with everything between them fused. Half precision on CUDA only.
 
 Shapes: R rows, W width, M width of the MLP, H heads of width D, S positions of the cache, P splits of it.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from functools import cache
 from importlib.util import find_spec
 from typing import Any, Literal
 
@@ -81,7 +80,7 @@ def get_backbone_kind(body: Backbone) -> BackboneKind | None:
 
 
 class PackedBackbone:
-    """The copy. `refresh` brings it up to date; its tensors stay where they are."""
+    """A copy of a backbone's weights for the kernels. `refresh` updates it in place: graphs keep pointers."""
 
     def __init__(self, body: Backbone, dtype: torch.dtype) -> None:
         kind = get_backbone_kind(body)
@@ -138,6 +137,7 @@ def _pack_layer(modules: Sequence[nn.Module], dtype: torch.dtype) -> PackedLayer
 def _fold_norm(norm: PackedLayer, layer: PackedLayer) -> PackedLayer:
     if norm.bias is None:
         return layer
+    # W (scale * (x - mean) / spread + shift) + b, with the parts that do not depend on x computed here.
     weight = layer.weight.float()
     shifted = weight @ norm.bias.float()
     if layer.bias is not None:
@@ -161,22 +161,23 @@ def _copy_layer(part: PackedLayer, fresh: PackedLayer) -> None:
 
 def _weights_version(body: Backbone) -> tuple[object, ...]:
     """Changes whenever a weight is written to or replaced, or a gate is opened or closed."""
+    # `_version` counts in-place writes, and the pointer changes when a parameter is replaced: no weight is read.
     gates = {module.gate.on for module in body.modules() if isinstance(module, LoraLayer)}
     return (frozenset(gates), *((parameter.data_ptr(), parameter._version) for parameter in body.parameters()))
 
 
+# Up to here a thread has registers for the rows beside the weights that it reads; beyond, tensor cores are faster.
 MAX_GEMV_ROWS = 2
-"""Up to here a thread can hold the rows beside the weights that it reads; beyond, the matrix units are worth it."""
+# Numbers of half precision that a thread reads at once.
 LANE_WIDTH = 8
-"""Numbers of half precision that a thread reads at once."""
+# Numbers that a warp reads at once.
 WARP_WIDTH = 32 * LANE_WIDTH
-"""Numbers that a warp reads at once."""
+# Tiles of a line are unrolled in the kernels' code; more would make it too long.
 MAX_TILES_PER_LINE = 32
-"""Of a line, which kernels have one after another in their code."""
+# With few rows, positions are cut into so many parts, so that the whole device is busy.
 NUM_CACHE_SPLITS = 4
-"""Parts that few rows' positions are cut into, so that the whole device looks at them."""
+# Programs of one warp that fit beside each other with the weights in their registers.
 PROGRAMS_PER_SM = 12
-"""Programs of one warp that have room beside each other with the weights they hold."""
 
 
 def supports_fused_decode(body: Backbone, device: torch.device, dtype: torch.dtype) -> bool:
@@ -214,7 +215,12 @@ class FusedDecodeStep:
         self._hidden = weight.new_empty(rows, body.kind.mlp)
         self._normed = weight.new_empty(rows, width)
         self._nothing = weight.new_zeros(rows, width)
-        self._rotation = self._rotary_table()  # [S, D]
+        # Cosines and sines of every position, [S, D]; a backbone without rotary positions never reads it.
+        self._rotation = torch.zeros(1, device=weight.device)
+        if body.kind.frequencies is not None:
+            positions = torch.arange(memory.length, device=weight.device)
+            angles = positions[:, None] * body.kind.frequencies.to(weight.device).float()
+            self._rotation = torch.cat([angles.cos(), angles.sin()], 1)
 
     def __call__(self, vectors: Tensor) -> Tensor:
         """The body's output for one more vector in every row, which `cache.filled` counts already.
@@ -250,17 +256,10 @@ class FusedDecodeStep:
             y = F.linear(self._hidden, block.down.weight, block.down.bias)
         self._add_norm(y, self.body.final_norm)
 
-    def _rotary_table(self) -> Tensor:
-        """Cosines and sines of every position; nothing for a body without rotary positions."""
-        frequencies, device = self.body.kind.frequencies, self._x.device
-        if frequencies is None:
-            return torch.zeros(1, device=device)
-        angles = torch.arange(self.cache.length, device=device)[:, None] * frequencies.to(device).float()
-        return torch.cat([angles.cos(), angles.sin()], 1)
-
     def _normed_linear(self, norm: PackedLayer, layer: PackedLayer, out: Tensor, activation: str) -> None:
         """All programs run beside each other; each makes four lines at once or, where room is short, two at a turn."""
         num_inputs, num_outputs = self.body.width, out.shape[1]
+        # Four lines per program if all programs fit on the device at once with their weights in registers, else two.
         enough = len(layer.weight) <= 4 * self._programs and num_inputs * self.num_rows <= 8 * WARP_WIDTH
         lines = (4 if enough else 2) * num_outputs // len(layer.weight)
         programs = -(-num_outputs // lines)
@@ -290,6 +289,7 @@ class FusedDecodeStep:
     def _attend(self, layer: int, qkv: Tensor) -> None:
         body, memory = self.body, self.cache
         heads = self.num_rows * body.num_heads
+        # Many heads fill the device with one warp each; few heads get four warps each.
         positions, warps = (32, 1) if heads * self._splits > 4 * self._programs // PROGRAMS_PER_SM else (128, 4)
         self._launch("attend", (heads, self._splits), warps)(
             qkv, self._rotation, memory.keys[layer], memory.values[layer], memory.filled, self._mixed, self._lse,
@@ -311,7 +311,10 @@ class FusedDecodeStep:
         )
 
     def _launch(self, name: str, programs: int | tuple[int, int], warps: int) -> Any:
-        kernel = getattr(_import_kernels(), name)[programs if isinstance(programs, tuple) else (programs,)]
+        from voxgraft.nn import decode_kernels  # needs Triton
+
+        kernel = getattr(decode_kernels, name)[programs if isinstance(programs, tuple) else (programs,)]
+        # Programmatic dependent launch, from Hopper on: see decode_kernels.
         options: dict[str, Any] = {"num_warps": warps} | ({"launch_pdl": True} if self._early else {})
 
         def launch(*arguments: Any) -> None:
@@ -323,10 +326,3 @@ class FusedDecodeStep:
 def _power_of_two_divisor(number: int) -> int:
     """The largest power of two that divides it."""
     return number & -number
-
-
-@cache
-def _import_kernels() -> Any:
-    from voxgraft.nn import decode_kernels
-
-    return decode_kernels

@@ -1,11 +1,11 @@
-"""Triton kernels that take a body one position further: its layers for one or two rows, and attention over a cache.
+"""Triton kernels for decoding: a backbone's layers for one or two rows, attention over a cache, and sampling a code.
 
 Written for bandwidth: every weight is read once, straight into registers, by the program that needs it. Imported only
 where Triton is, by `nn/decode.py`, which chooses the sizes; the kernels check nothing.
 
-A kernel that is launched early (`EARLY`) starts while the one before it still runs, loads its weights, and then waits.
-Each lets the next one in only after its own wait, so what stands before the wait may read anything but what the kernel
-directly before it writes.
+With programmatic dependent launch (`EARLY`, Hopper and later) a kernel starts while the one before it still runs, loads
+its weights, and then waits. It lets the next kernel start only after its own wait. So code before the wait may read
+anything except what the kernel directly before it writes.
 
 Shapes: R rows, K inputs and N outputs of a layer, H heads of width D, S positions of the cache, P splits of it. The
 residual `x` is kept as two numbers of half precision, the value and what its rounding lost: [2, R, K].
@@ -54,7 +54,7 @@ def _load_vector(at, k, K: tl.constexpr, BLOCK_K: tl.constexpr):
 
 @triton.jit
 def _fold_lanes(x, LINES: tl.constexpr, BLOCK_K: tl.constexpr):
-    """Sums of the eight numbers that one thread holds side by side: less for threads to tell each other at the end."""
+    """Sums of the eight numbers that one thread holds side by side: threads then exchange an eighth as much."""
     return tl.sum(tl.reshape(x, [LINES, BLOCK_K // 8, 8]), 2)
 
 
@@ -88,6 +88,7 @@ def _load_residual_rows(
     means = ()
     spreads = ()
     for r in tl.static_range(R):
+        # The residual is a pair of half-precision numbers: the value, and what its rounding lost.
         kept = _load_vector(x_at + r * K, k, K, BLOCK_K)
         lost = _load_vector(x_at + (R + r) * K, k, K, BLOCK_K)
         total = tl.zeros([1, BLOCK_K // 8], tl.float32)
@@ -102,28 +103,17 @@ def _load_residual_rows(
         if NORM == "layer":
             mean = tl.sum(total) / K
         means = means + (mean,)
+        # Variance as E[x^2] - E[x]^2, since the row is read once; rounding may make it negative.
         spreads = spreads + (tl.rsqrt(tl.maximum(tl.sum(squares) / K - mean * mean, 0.0) + eps),)
     return x, means, spreads
 
 
 @triton.jit
 def normed_linear(
-    x_at,
-    norm_at,
-    weight_at,
-    moments_at,
-    out_at,
-    eps,
-    K: tl.constexpr,
-    N: tl.constexpr,
-    R: tl.constexpr,
-    NORM: tl.constexpr,
-    ACTIVATION: tl.constexpr,
-    ONCE: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    EARLY: tl.constexpr,
-):
+    x_at, norm_at, weight_at, moments_at, out_at, eps,
+    K: tl.constexpr, N: tl.constexpr, R: tl.constexpr, NORM: tl.constexpr, ACTIVATION: tl.constexpr,
+    ONCE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
     """out = activation(norm(x) weightᵀ + bias) of all rows, BLOCK_N outputs at a turn; `gated` has gates, then values.
 
     Programs take turns until all outputs are made, reading ahead; `ONCE` says that one turn is enough. `moments` of a
@@ -146,6 +136,8 @@ def normed_linear(
                 next_values = _load_weights(weight_at + N * K, n + stride, k, N, K, BLOCK_K)
         for r in tl.static_range(R):
             out = _dot_lines(weights, x, r * (K // BLOCK_K), BLOCK_N, K, BLOCK_K)
+            # The norm comes after the product: sum((x - mean) * spread * scale * w) + sum(shift * w). The sums that do
+            # not depend on x are precomputed in `moments`.
             if NORM == "layer":
                 out = (out - means[r] * tl.load(moments_at + n, mask=n < N, other=0.0)) * spreads[r]
                 out += tl.load(moments_at + N + n, mask=n < N, other=0.0)
@@ -164,18 +156,10 @@ def normed_linear(
 
 @triton.jit
 def added_linear(
-    y_at,
-    weight_at,
-    bias_at,
-    x_at,
-    K: tl.constexpr,
-    N: tl.constexpr,
-    R: tl.constexpr,
-    BIAS: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    EARLY: tl.constexpr,
-):
+    y_at, weight_at, bias_at, x_at,
+    K: tl.constexpr, N: tl.constexpr, R: tl.constexpr, BIAS: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
     """x += y weightᵀ + bias, for BLOCK_N outputs of all rows."""
     n, k = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
     weights = _load_weights(weight_at, n, k, N, K, BLOCK_K)
@@ -191,21 +175,10 @@ def added_linear(
 
 @triton.jit
 def mixed_linear(
-    parts_at,
-    lse_at,
-    weight_at,
-    bias_at,
-    x_at,
-    H: tl.constexpr,
-    D: tl.constexpr,
-    N: tl.constexpr,
-    R: tl.constexpr,
-    P: tl.constexpr,
-    BIAS: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_H: tl.constexpr,
-    EARLY: tl.constexpr,
-):
+    parts_at, lse_at, weight_at, bias_at, x_at,
+    H: tl.constexpr, D: tl.constexpr, N: tl.constexpr, R: tl.constexpr, P: tl.constexpr, BIAS: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_H: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
     """x += y weightᵀ + bias, where y is mixed from what `attend` found in P splits of the cache. parts: [P, R, H, D]"""
     K: tl.constexpr = H * D
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -226,6 +199,7 @@ def mixed_linear(
                 highest = tl.maximum(highest, tl.load(lse_at + p * R * H + head))
             y = tl.zeros([BLOCK_H, 1, D], tl.float32)
             total = tl.zeros([BLOCK_H, 1, 1], tl.float32)
+            # Each split has its own softmax; their weights relative to the highest logarithm join them.
             for p in tl.static_range(P):
                 share = tl.exp(tl.load(lse_at + p * R * H + head) - highest)
                 y += share * tl.load(parts_at + (p * R * H + head) * D + d).to(tl.float32)
@@ -262,23 +236,10 @@ def _update_running_softmax(k, v, q, seen, state):
 
 @triton.jit
 def attend(
-    qkv_at,
-    rotation_at,
-    keys_at,
-    values_at,
-    filled_at,
-    out_at,
-    lse_at,
-    length,
-    scale,
-    num_rows,
-    H: tl.constexpr,
-    D: tl.constexpr,
-    P: tl.constexpr,
-    ROTARY: tl.constexpr,
-    BLOCK_S: tl.constexpr,
+    qkv_at, rotation_at, keys_at, values_at, filled_at, out_at, lse_at, length, scale, num_rows,
+    H: tl.constexpr, D: tl.constexpr, P: tl.constexpr, ROTARY: tl.constexpr, BLOCK_S: tl.constexpr,
     EARLY: tl.constexpr,
-):
+):  # fmt: skip
     """One head of one row over one of P equal parts of its positions; the first also puts key and value into the cache.
 
     `filled` counts the new position already. `rotation` holds D / 2 cosines and as many sines for every position.
@@ -302,13 +263,13 @@ def attend(
     at = qkv_at + row * 3 * H * D + head * D
     q = _load_rotated(at, d, cos, sin, D, ROTARY) * scale
     state = (-1e30, 0.0, tl.zeros([D], tl.float32))  # finite, so that a part without positions weighs nothing
-    if split == 0:
+    if split == 0:  # the new position belongs to no split's range; the first split adds it
         new_k = _load_rotated(at + H * D, d, cos, sin, D, ROTARY).to(keys_at.dtype.element_ty)
         new_v = tl.load(at + 2 * H * D + d).to(values_at.dtype.element_ty)
         tl.store(keys_at + start + position * D + d, new_k)
         tl.store(values_at + start + position * D + d, new_v)
         state = (tl.sum(q * new_k.to(tl.float32), 0), 1.0, new_v.to(tl.float32))
-    for begin in range(first, end, BLOCK_S):
+    for begin in range(first, end, BLOCK_S):  # the next block is loaded while this one is computed
         later = begin + BLOCK_S
         next_k = tl.load(keys_at + spots + later * D, mask=(later + s < end)[:, None], other=0.0)
         next_v = tl.load(values_at + spots + later * D, mask=(later + s < end)[:, None], other=0.0)
@@ -325,18 +286,9 @@ def attend(
 
 @triton.jit
 def add_norm(
-    y_at,
-    x_at,
-    norm_at,
-    norm_bias_at,
-    out_at,
-    eps,
-    num_rows,
-    K: tl.constexpr,
-    NORM: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    EARLY: tl.constexpr,
-):
+    y_at, x_at, norm_at, norm_bias_at, out_at, eps, num_rows,
+    K: tl.constexpr, NORM: tl.constexpr, BLOCK_K: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
     """x += y, out = norm(x), for one row."""
     row, k = tl.program_id(0), tl.arange(0, BLOCK_K)
     inside = k < K
@@ -377,14 +329,14 @@ def activate(x_at, out_at, total, N: tl.constexpr, ACTIVATION: tl.constexpr, BLO
 
 @triton.jit
 def _to_sortable_int(x):
-    """Whole numbers in the order of floating-point ones."""
+    """Integers in the order of the floating-point numbers: for negative ones all bits but the sign are flipped."""
     bits = x.to(tl.int32, bitcast=True)
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
 @triton.jit
 def _find_threshold(keys, weights, enough):
-    """The highest key at or above which there is `enough` weight."""
+    """The highest key at or above which there is `enough` weight, bit by bit: no sort is needed for top-k and top-p."""
     lowest = tl.where(tl.sum(tl.where(keys >= 0, weights, 0.0), 0) >= enough, 0, -2147483648)
     for bit in range(31):
         higher = lowest + (1 << (30 - bit))
@@ -394,34 +346,15 @@ def _find_threshold(keys, weights, enough):
 
 @triton.jit
 def sample_code_kernel(
-    logits_at,
-    heard_at,
-    noise_at,
-    settings_at,
-    codes_at,
-    spoken_at,
-    stopped_at,
-    filled_at,
-    ids_at,
-    positions_at,
-    num_streams,
-    max_codes,
-    first_position,
-    V: tl.constexpr,
-    NUM_CODES: tl.constexpr,
-    STOP: tl.constexpr,
-    READABLE: tl.constexpr,
-    GUIDED: tl.constexpr,
-    DRAWN: tl.constexpr,
-    TOP_K: tl.constexpr,
-    TOP_P: tl.constexpr,
-    NUM_NOISE: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-):
-    """Draw one stream's next code from its logits, remember it, and say what is to be fed next.
+    logits_at, heard_at, noise_at, settings_at, codes_at, spoken_at, stopped_at, filled_at, ids_at, positions_at,
+    num_streams, max_codes, first_position,
+    V: tl.constexpr, NUM_CODES: tl.constexpr, STOP: tl.constexpr, READABLE: tl.constexpr, GUIDED: tl.constexpr,
+    DRAWN: tl.constexpr, TOP_K: tl.constexpr, TOP_P: tl.constexpr, NUM_NOISE: tl.constexpr, BLOCK_V: tl.constexpr,
+):  # fmt: skip
+    """Sample one stream's next code from its logits, store it, and prepare the input of the next step.
 
-    `settings` holds guidance, penalty, temperature, min-p, top-k and top-p. A stream that has spoken `max_codes` goes
-    on in place, since it is asked for more only to the end of a graph.
+    The same order as `filter_logits` and `sample_codes` in nn/sampling.py. `settings` holds guidance, penalty,
+    temperature, min-p, top-k and top-p. A stream that has `max_codes` stays in place: a graph always runs to its end.
     """
     n = tl.program_id(0)
     v = tl.arange(0, BLOCK_V)
@@ -448,6 +381,7 @@ def sample_code_kernel(
         if TOP_P:
             enough = tl.load(settings_at + 5) * tl.sum(shares, 0)
             shares = tl.where(keys >= _find_threshold(keys, shares, enough), shares, 0.0)
+        # argmax(share / exponential noise) draws with probability `share`.
         noise = tl.load(noise_at + (n * NUM_NOISE + spoken % NUM_NOISE) * V + v, mask=inside, other=1.0)
         x = tl.where(inside, shares / noise, -1.0)
     stopped = tl.load(stopped_at + n) != 0

@@ -1,6 +1,6 @@
-"""What a graft must not move: freezing it, counting it, and hashing it, so that save, resume and export can compare.
+"""The base must not change: freeze it, count what is trained, and hash it, so that save, resume and export can compare.
 
-Knows the grown layers (and, through `Grafted`, adapters) but no optimizer and no run. Needs torch only.
+Knows the extended layers (and, through `GraftModule`, adapters) but no optimizer and no run. Needs torch only.
 """
 
 from __future__ import annotations
@@ -18,19 +18,7 @@ from voxgraft.core.errors import CheckpointError, GraftError
 from voxgraft.nn.layers import iter_modules_by_prefix
 from voxgraft.nn.rows import GraftModule, GrownLayer, RowLayout
 
-__all__ = [
-    "MODEL_PARTS",
-    "ParameterCount",
-    "TrainableReport",
-    "build_trainable_report",
-    "collect_new_rows",
-    "compute_base_fingerprint",
-    "freeze_base",
-    "hash_base_tensors",
-    "load_new_rows",
-    "require_matching_moments",
-    "require_same_base",
-]
+MODEL_PARTS = ("rows", "adapter", "base rows", "body")
 
 
 def freeze_base(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -38,6 +26,7 @@ def freeze_base(model: nn.Module) -> dict[str, nn.Parameter]:
 
     A graft without rows has none here (its empty parameters are left out); torch's optimizers refuse an empty list.
     """
+    # Everything is frozen first, so that a parameter that nobody thought of is frozen too.
     model.requires_grad_(False)
     trained: dict[str, nn.Parameter] = {}
     for prefix, module in iter_modules_by_prefix(model):
@@ -55,9 +44,9 @@ def hash_base_tensors(model: nn.Module) -> dict[str, str]:
     when they are frozen, so the digests of a frozen base and of the same base with any graft are equal.
     """
     tensors = {
-        held.name: held.tensor
-        for held in _iter_model_tensors(model)
-        if not held.of_graft and not held.tensor.requires_grad
+        name: tensor
+        for name, tensor, _, of_graft in _iter_model_tensors(model)
+        if not of_graft and not tensor.requires_grad
     }
     with ThreadPoolExecutor() as pool:  # hashing releases the interpreter lock
         return dict(zip(tensors, pool.map(_hash_tensor, tensors.keys(), tensors.values()), strict=True))
@@ -111,12 +100,9 @@ def load_new_rows(model: nn.Module, state: Mapping[str, Tensor]) -> None:
         layer.load_new_rows({name: state[prefix + name] for name in layer.base_tensors()})
 
 
-MODEL_PARTS = ("rows", "adapter", "base rows", "body")
-
-
 @dataclass(frozen=True, slots=True)
 class ParameterCount:
-    """How many numbers of one of the `PARTS` are trained, in which tensors, and how many are fixed."""
+    """How many numbers of one of the `MODEL_PARTS` are trained, in which tensors, and how many are fixed."""
 
     part: str
     trained: int
@@ -150,66 +136,56 @@ class TrainableReport:
         total = self.trained + self.fixed
         share = 100 * self.trained / total if total else 0.0
         return [
-            *(f"{name}: {_format_table(rows)}" for name, rows in self.tables.items()),
+            *(self._table_line(name, rows) for name, rows in self.tables.items()),
             *(part.line() for part in self.parts),
             f"in all: {self.trained:,} trained of {total:,} ({share:.1f} %), {self.fixed:,} fixed",
             f"base bits fixed: {self.fixed_base_bytes:,} bytes",
         ]
 
+    @staticmethod
+    def _table_line(name: str, rows: RowLayout) -> str:
+        line = f"{name}: ids 0 to {rows.base_pieces - 1:,} are the base's and fixed, "
+        line += f"{rows.base_pieces:,} to {rows.num_ids - 1:,} are new" if rows.num_new else "no new ones"
+        return line + (f", {rows.spare_rows} spare after them, fixed, read by no id" if rows.spare_rows else "")
+
 
 def build_trainable_report(model: nn.Module) -> TrainableReport:
     """Count what is trained, by part, and what is fixed, the base rows in the grown layers' buffers included."""
-    everything = list(_iter_model_tensors(model))
-    parts = sorted({held.part for held in everything}, key=MODEL_PARTS.index)
-    fixed_base = [held.tensor for held in everything if not held.of_graft and not held.tensor.requires_grad]
+    tensors = list(_iter_model_tensors(model))
+    counts = []
+    for part in MODEL_PARTS:
+        mine = {name: tensor for name, tensor, its_part, _ in tensors if its_part == part}
+        trained = {name: tuple(tensor.shape) for name, tensor in mine.items() if tensor.requires_grad}
+        num_trained = sum(mine[name].numel() for name in trained)
+        if mine:
+            num_fixed = sum(tensor.numel() for tensor in mine.values()) - num_trained
+            counts.append(ParameterCount(part, num_trained, num_fixed, trained))
+    fixed_base = [tensor for _, tensor, _, of_graft in tensors if not of_graft and not tensor.requires_grad]
     return TrainableReport(
         tables={prefix.removesuffix("."): layer.rows for prefix, layer in _iter_grown_layers(model)},
-        parts=tuple(_count_part(part, everything) for part in parts),
+        parts=tuple(counts),
         fixed_base_bytes=sum(tensor.numel() * tensor.element_size() for tensor in fixed_base),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _ModelTensor:
-    """One tensor of a model, by the name that it has upstream (a graft's: by its attribute)."""
-
-    name: str
-    tensor: Tensor
-    part: str
-    of_graft: bool = False
-
-
-def _count_part(part: str, everything: list[_ModelTensor]) -> ParameterCount:
-    mine = [held for held in everything if held.part == part]
-    trained = {held.name: held.tensor for held in mine if held.tensor.requires_grad}
-    num_trained = sum(tensor.numel() for tensor in trained.values())
-    num_fixed = sum(held.tensor.numel() for held in mine) - num_trained
-    return ParameterCount(part, num_trained, num_fixed, {name: tuple(tensor.shape) for name, tensor in trained.items()})
-
-
-def _iter_model_tensors(model: nn.Module) -> Iterator[_ModelTensor]:
-    """Every parameter and saved buffer, once, however many names it has."""
+def _iter_model_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor, str, bool]]:
+    """Every parameter and saved buffer once: upstream's name (a graft's: its attribute), part, whether the graft's."""
     seen: set[int] = set()
     for prefix, module in iter_modules_by_prefix(model):
-        for held in _iter_module_tensors(module, prefix):
-            if id(held.tensor) not in seen:
-                seen.add(id(held.tensor))
-                yield held
-
-
-def _iter_module_tensors(module: nn.Module, prefix: str) -> Iterator[_ModelTensor]:
-    if isinstance(module, GraftModule):
-        for name, parameter in module.graft_parameters().items():
-            yield _ModelTensor(prefix + name, parameter, module.part, of_graft=True)
-        part = "base rows" if isinstance(module, GrownLayer) else "body"
-        for name, tensor in module.base_tensors().items():
-            yield _ModelTensor(prefix + name, tensor, part)
-        return
-    for name, parameter in module.named_parameters(recurse=False):
-        yield _ModelTensor(prefix + name, parameter, "body")
-    for name, buffer in module.named_buffers(recurse=False):
-        if name not in module._non_persistent_buffers_set:  # what is not saved is made anew from what is
-            yield _ModelTensor(prefix + name, buffer, "body")
+        own: list[tuple[str, Tensor, str, bool]] = []
+        if isinstance(module, GraftModule):
+            own += [(name, value, module.part, True) for name, value in module.graft_parameters().items()]
+            part = "base rows" if isinstance(module, GrownLayer) else "body"
+            own += [(name, tensor, part, False) for name, tensor in module.base_tensors().items()]
+        else:
+            own += [(name, value, "body", False) for name, value in module.named_parameters(recurse=False)]
+            saved = module.named_buffers(recurse=False)  # a buffer that is not saved is computed from what is
+            unsaved = module._non_persistent_buffers_set
+            own += [(name, buffer, "body", False) for name, buffer in saved if name not in unsaved]
+        for name, tensor, part, of_graft in own:
+            if id(tensor) not in seen:  # tied tensors have several names
+                seen.add(id(tensor))
+                yield prefix + name, tensor, part, of_graft
 
 
 def _iter_grown_layers(model: nn.Module) -> Iterator[tuple[str, GrownLayer]]:
@@ -219,13 +195,8 @@ def _iter_grown_layers(model: nn.Module) -> Iterator[tuple[str, GrownLayer]]:
 def _hash_tensor(name: str, tensor: Tensor) -> str:
     if tensor.is_meta:
         raise GraftError("base-not-loaded", f"{name} is on the meta device and has no bits")
+    # Type and shape are hashed too: the same bytes in another shape are another tensor.
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     digest = hashlib.sha256(f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}\n".encode())
     digest.update(flat.view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def _format_table(rows: RowLayout) -> str:
-    line = f"ids 0 to {rows.base_pieces - 1:,} are the base's and fixed, "
-    line += f"{rows.base_pieces:,} to {rows.num_ids - 1:,} are new" if rows.num_new else "no new ones"
-    return line + (f", {rows.spare_rows} spare after them, fixed, read by no id" if rows.spare_rows else "")

@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from voxgraft.core.errors import ConfigError
+from voxgraft.nn import IGNORE_INDEX
 
 
 class LearnedPositions(nn.Module):
@@ -51,8 +52,8 @@ class TransposedLinear(nn.Module):
         return nn.functional.linear(x, self.weight.T, self.bias)
 
 
+# The layers of a body that an adapter can sit on.
 AnyLinear = nn.Linear | TransposedLinear
-"""The layers of a body that an adapter can sit on."""
 
 
 class no_init_weights(TorchFunctionMode):  # noqa: N801 (used as a function)
@@ -75,10 +76,6 @@ def init_empty_weights() -> Iterator[None]:
     """
     with torch.device("meta"), no_init_weights():
         yield
-
-
-IGNORE_INDEX = -100
-"""A target that counts nothing (torch's default), for padding: shapes stay the same from step to step."""
 
 
 def cross_entropy_sum(

@@ -1,6 +1,6 @@
-"""An adapter in PEFT's form (config and tensors by upstream's module names), and back. Needs torch only.
+"""An adapter in PEFT's format (config and tensors by upstream's module names), and back, as a folder too.
 
-Does not touch files: `voxgraft/nn/peft.py` reads and writes them. Does not need the package `peft`.
+Does not need the package `peft`. A variant of LoRA that we would compute differently is refused, not misread.
 
 Shapes: I inputs and O outputs of a layer, R rank of the adapter.
 """
@@ -41,20 +41,20 @@ from voxgraft.nn.adapter import (
 _PEFT_PREFIX = "base_model.model."
 _PEFT_TENSOR = re.compile(rf"{re.escape(_PEFT_PREFIX)}(?P<layer>.+)\.lora_(?P<side>[AB])\.weight")
 _PEFT_SIDES = {"A": "down", "B": "up"}
+# Keys that say where an adapter came from, how it was trained, or which layers have it (as the tensors' names do).
 _IGNORED_PEFT_KEYS = frozenset(
     "auto_mapping base_model_name_or_path revision task_type peft_version inference_mode lora_dropout fan_in_fan_out "
     "target_modules exclude_modules layers_to_transform layers_pattern megatron_core qalora_group_size "
     "r lora_alpha".split()
 )
-"""Keys that say where an adapter came from, how it was trained, or which layers have it (as the tensors' names do)."""
 _ALLOWED_PEFT_VALUES: dict[str, tuple[object, ...]] = {
     "peft_type": ("LORA",),
     "bias": ("none",),
     # Other ways to start (pissa, olora, corda, loftq) also change the base's weights.
     "init_lora_weights": (True, False, "gaussian"),
 }
+# What every key has whose feature is not used, those of later versions of PEFT included.
 _DISABLED_VALUES: tuple[object, ...] = (None, False, {}, [])
-"""What every key has whose feature is not used, those of later versions of PEFT included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +100,7 @@ def to_peft(model: nn.Module, base_name: str = "") -> tuple[dict[str, Any], dict
     tensors: dict[str, Tensor] = {}
     for name, tensor in sorted(adapter_state(model).items()):
         layer, _, own = name.rpartition(".")
+        # float32 at least: masters keep every bit, and PEFT casts when it loads.
         exact = tensor.to(device="cpu", dtype=torch.promote_types(tensor.dtype, torch.float32))
         tensors[f"{_PEFT_PREFIX}{layer}.{names[own]}"] = exact.contiguous()
     return config, tensors
@@ -190,8 +191,8 @@ def _require_valid_factor(name: str, tensor: Tensor, rank: int, where: str | Pat
 
 ADAPTER_CONFIG_NAME, ADAPTER_TENSORS_NAME = "adapter_config.json", "adapter_model.safetensors"
 MAX_CONFIG_BYTES = 1 << 20
+# Rank 64 on every layer of a body of half a billion weights has under 200 MB.
 MAX_TENSORS_BYTES = 2 << 30
-"""Rank 64 on every layer of a body of half a billion weights has under 200 MB."""
 
 
 def write_peft_folder(folder: Path, model: nn.Module, *, base_name: str = "", overwrite: bool = False) -> None:

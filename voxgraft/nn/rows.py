@@ -1,7 +1,7 @@
 """Text embedding and text head whose base rows are a buffer and whose new rows are a parameter of their own.
 
 No optimizer can hold a base row, so gradient, momentum, weight decay and EMA cannot reach one. State dicts have the
-upstream layout. `nn/freeze.py` freezes, counts and hashes what must not move. Needs torch only.
+upstream layout. `nn/freeze.py` freezes, counts and hashes what must not change. Needs torch only.
 
 Shapes: P base pieces, N new rows, S spare rows, W width, V = P + N + S rows of the grown table.
 """
@@ -17,20 +17,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from voxgraft.core.errors import CheckpointError, GraftError
-
-OUTPUT_ALIGNMENT = 64
-MAX_UNPADDED_POSITIONS = 64
-"""Positions up to which the plain layer is as fast."""
-
-
-def padded_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`F.linear`, filled up where that is faster. [N, W], [V, W] -> [N, V]"""
-    missing = -len(weight) % OUTPUT_ALIGNMENT
-    half = x.dtype in (torch.bfloat16, torch.float16) or torch.is_autocast_enabled(x.device.type)
-    if not (x.is_cuda and half and missing and x.dim() == 2 and len(x) > MAX_UNPADDED_POSITIONS):
-        return F.linear(x, weight, bias)
-    filled = F.linear(x, F.pad(weight, (0, 0, 0, missing)), None if bias is None else F.pad(bias, (0, missing)))
-    return filled[:, : len(weight)]
 
 
 class TokenIdError(GraftError, IndexError):
@@ -148,9 +134,11 @@ class GrownLayer(GraftModule):
         expected = {name: tuple(self._half("new", name).shape) for name in self.base_tensors()}
         found = {name: tuple(tensor.shape) for name, tensor in state.items()}
         if found != expected:
-            raise GraftError(
-                "layer-rows-mismatch", f"the graft has {_format_shapes(found)}", expected=_format_shapes(expected)
+            told, wanted = (
+                ", ".join(f"{name} with {_format_rows(shape)}" for name, shape in shapes.items()) or "no tensors"
+                for shapes in (found, expected)
             )
+            raise GraftError("layer-rows-mismatch", f"the graft has {told}", expected=wanted)
         with torch.no_grad():
             for name, tensor in state.items():
                 self._half("new", name).copy_(tensor)
@@ -159,6 +147,7 @@ class GrownLayer(GraftModule):
         base = torch.zeros(self.rows.base_rows, *shape, device=device, dtype=dtype)
         if not base.is_floating_point():
             raise GraftError("rows-layout", f"a table of {base.dtype}", expected="a floating-point table")
+        # In half precision an update of a new row would round to nothing: new rows are float32 masters.
         new = torch.zeros(self.rows.num_new, *shape, device=device, dtype=torch.promote_types(base.dtype, torch.float))
         self.register_buffer(f"base_{name}", base)
         self.register_parameter(f"new_{name}", nn.Parameter(new, requires_grad=self.rows.num_new > 0))
@@ -171,7 +160,9 @@ class GrownLayer(GraftModule):
     @torch.no_grad()
     def _fill_from_base(self, tensors: Mapping[str, Tensor | None]) -> Self:
         """Base rows as given; each new row starts as the mean of the pieces' rows (no random numbers are drawn)."""
-        for name, tensor in _drop_missing(tensors):
+        for name, tensor in tensors.items():
+            if tensor is None:
+                continue
             self._half("base", name).copy_(tensor)
             new = self._half("new", name)
             new.copy_(tensor[: self.rows.base_pieces].to(new.dtype).mean(dim=0, keepdim=True).expand_as(new))
@@ -179,7 +170,9 @@ class GrownLayer(GraftModule):
 
     @torch.no_grad()
     def _fill_from_grown(self, tensors: Mapping[str, Tensor | None]) -> Self:
-        for name, tensor in _drop_missing(tensors):
+        for name, tensor in tensors.items():
+            if tensor is None:
+                continue
             base, new = self.rows.split(tensor)
             self._half("base", name).copy_(base)
             self._half("new", name).copy_(new)
@@ -257,10 +250,20 @@ class GrownEmbedding(GrownLayer):
             return self._look_up(ids)
         try:
             return self._look_up(ids)
-        except IndexError as error:
-            raise self._token_id_error(ids) or error from None
+        except IndexError:
+            wrong = ((ids < 0) | (ids >= self.rows.num_ids)).nonzero()
+            if len(wrong) == 0:
+                raise
+            at = tuple(wrong[0].tolist())
+            raise TokenIdError(
+                "token-id-outside",
+                f"token id {int(ids[at])} at position {list(at)}; {len(wrong):,} such of {ids.numel():,} ids",
+                expected=f"0 to {self.rows.num_ids - 1} ({self.rows}; a spare row is never indexed)",
+            ) from None
 
     def _look_up(self, ids: Tensor) -> Tensor:
+        # Both tables are read at every id, with ids clamped into range, and the right row is chosen afterwards: no
+        # indexing by a mask, whose size would have to be known on the CPU.
         pieces = self.base_weight[: self.rows.base_pieces]  # a view that ends before the spare rows
         if self.rows.num_new == 0:
             return F.embedding(ids, pieces)
@@ -269,17 +272,6 @@ class GrownEmbedding(GrownLayer):
         # The cast comes after the lookup, so that the gradient of a row is summed in the master's precision.
         new = F.embedding((ids - first_new).clamp(min=0), self.new_weight).to(base.dtype)
         return torch.where((ids >= first_new).unsqueeze(-1), new, base)
-
-    def _token_id_error(self, ids: Tensor) -> TokenIdError | None:
-        wrong = ((ids < 0) | (ids >= self.rows.num_ids)).nonzero()
-        if len(wrong) == 0:
-            return None
-        at = tuple(wrong[0].tolist())
-        return TokenIdError(
-            "token-id-outside",
-            f"token id {int(ids[at])} at position {list(at)}; {len(wrong):,} such of {ids.numel():,} ids",
-            expected=f"0 to {self.rows.num_ids - 1} ({self.rows}; a spare row is never indexed)",
-        )
 
 
 class GrownHead(GrownLayer):
@@ -349,12 +341,22 @@ def grow_layers(model: nn.Module, points: Iterable[str], num_new: int, spare_row
     if len(set(num_rows.values())) > 1:
         found = ", ".join(f"{name} has {count:,} rows" for name, count in num_rows.items())
         raise GraftError("graft-point", found, expected="as many rows in the text embedding as in the text head")
-    grown = {name: _grow_layer(module, num_new, spare_rows) for name, module in old.items()}
-    replacement = {id(module): grown[name] for name, module in old.items()}
+    grown: dict[str, GrownLayer] = {}
+    for name, module in old.items():
+        if isinstance(module, nn.Embedding):
+            grown[name] = GrownEmbedding.from_base(module.weight, num_new, spare_rows)
+        else:
+            grown[name] = GrownHead.from_base(module.weight, num_new, spare_rows, bias=module.bias)
+        grown[name].train(module.training)
+    replace_modules(model, {id(module): grown[name] for name, module in old.items()})
+    return grown
+
+
+def replace_modules(model: nn.Module, replacement: Mapping[int, nn.Module]) -> None:
+    """Replace modules, given by their id, under every name that they have."""
     for path, module in list(model.named_modules(remove_duplicate=False)):
         if id(module) in replacement:
             model.set_submodule(path, replacement[id(module)])
-    return grown
 
 
 def _require_growable(model: nn.Module, name: str) -> nn.Embedding | nn.Linear:
@@ -367,22 +369,13 @@ def _require_growable(model: nn.Module, name: str) -> nn.Embedding | nn.Linear:
     if isinstance(module, nn.Embedding) and module.max_norm is not None:
         found = f"`{name}` has max_norm {module.max_norm}, which rewrites base rows as they are read"
         raise GraftError("graft-point", found, expected="no max_norm")
+    # With tied weights a new row of the embedding would also be one of the head, and both would be trained as one.
     own = {id(parameter) for parameter in module.parameters()}
     for other_name, other in model.named_modules():
         if other is not module and own & {id(parameter) for parameter in other.parameters(recurse=False)}:
             found = f"the rows of `{name}` are tied to those of `{other_name}`"
             raise GraftError("graft-point", found, expected="an embedding and a head of their own")
     return module
-
-
-def _grow_layer(module: nn.Embedding | nn.Linear, num_new: int, spare_rows: int) -> GrownLayer:
-    layer: GrownLayer
-    if isinstance(module, nn.Embedding):
-        layer = GrownEmbedding.from_base(module.weight, num_new, spare_rows)
-    else:
-        layer = GrownHead.from_base(module.weight, num_new, spare_rows, bias=module.bias)
-    layer.train(module.training)
-    return layer
 
 
 def _count_rows(weight: Tensor, bias: Tensor | None = None) -> int:
@@ -393,17 +386,27 @@ def _count_rows(weight: Tensor, bias: Tensor | None = None) -> int:
     return weight.shape[0]
 
 
-def _drop_missing(tensors: Mapping[str, Tensor | None]) -> list[tuple[str, Tensor]]:
-    return [(name, tensor) for name, tensor in tensors.items() if tensor is not None]
-
-
 def _format_rows(shape: tuple[int, ...]) -> str:
     width = f" of width {', '.join(map(str, shape[1:]))}" if len(shape) > 1 else ""
     return f"{shape[0]:,} rows{width}" if shape else "no rows"
 
 
-def _format_shapes(shapes: Mapping[str, tuple[int, ...]]) -> str:
-    return ", ".join(f"{name} with {_format_rows(shape)}" for name, shape in shapes.items()) or "no tensors"
+OUTPUT_ALIGNMENT = 64
+# Up to this many positions the plain product is as fast.
+MAX_UNPADDED_POSITIONS = 64
+
+
+def padded_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`F.linear` with its outputs padded to a multiple of 64, where that is faster. [N, W], [V, W] -> [N, V]
+
+    A head's number of rows is odd more often than not, and half-precision matrix kernels are slow at such widths.
+    """
+    missing = -len(weight) % OUTPUT_ALIGNMENT
+    half = x.dtype in (torch.bfloat16, torch.float16) or torch.is_autocast_enabled(x.device.type)
+    if not (x.is_cuda and half and missing and x.dim() == 2 and len(x) > MAX_UNPADDED_POSITIONS):
+        return F.linear(x, weight, bias)
+    filled = F.linear(x, F.pad(weight, (0, 0, 0, missing)), None if bias is None else F.pad(bias, (0, missing)))
+    return filled[:, : len(weight)]
 
 
 def to_plain_layer(grown: GrownLayer) -> nn.Embedding | nn.Linear:

@@ -16,8 +16,8 @@ from voxgraft.core.errors import ConfigError
 
 __all__ = ["SamplingParams", "apply_guidance", "apply_repetition_penalty", "filter_logits", "sample_codes"]
 
+# Below this, logits divided by it could leave the range of numbers; 0 asks for the best code outright.
 MIN_TEMPERATURE = 0.001
-"""Below this, logits divided by it could leave the range of numbers; 0 asks for the best code outright."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,7 @@ def filter_logits(logits: Tensor, sampling: SamplingParams) -> Tensor:
         return logits
     logits = logits / sampling.temperature
     if 0 < sampling.top_k < logits.shape[-1]:
+        # Ties with the last of the k stay, as in transformers.
         lowest = logits.topk(sampling.top_k).values[..., -1:]
         logits = logits.masked_fill(logits < lowest, -torch.inf)
     if sampling.min_p > 0:
@@ -100,4 +101,5 @@ def sample_codes(logits: Tensor, noise: Tensor | None) -> Tensor:
     """The code of each stream. `noise` holds exponential draws; without it the best code is taken. [N, V] -> [N]"""
     if noise is None:
         return logits.argmax(-1)
+    # argmax(p / exponential noise) draws with probability p, like torch.multinomial but without waiting for the device.
     return (logits.softmax(-1) / noise).argmax(-1)

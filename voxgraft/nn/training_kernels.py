@@ -1,8 +1,8 @@
-"""Triton kernels for causal attention over packed sequences and its gradients, one program for each tile that exists.
+"""Triton kernels for training: causal attention over packed sequences with its gradients, and a flat AdamW step.
 
-Imported only where Triton is, by `nn/attention.py`, which makes the work lists and chooses the sizes; the kernels check
-nothing. A program reads its own rows once and walks over those that they see or are seen by. No sum is shared between
-programs, so that the same numbers come out every time.
+Attention has one program for each tile that exists. Imported only where Triton is, by `nn/attention.py`, which makes
+the work lists and chooses the sizes; the kernels check nothing. A program reads its own rows once and loops over those
+that they see or are seen by. No sum is shared between programs (no atomics), so results are deterministic.
 
 Shapes: T positions, H heads of width D, N tiles of a work list. Tensors of positions are [T, H, D] with any strides but
 the last, which is 1; what is made is laid out densely. Powers are of two: `log_total` is the binary logarithm of the
@@ -60,6 +60,7 @@ def _update_softmax(q, k, v, rows, keys, state, scale, MASKED: tl.constexpr):
     if MASKED:
         scores = tl.where(rows[:, None] >= keys[None, :], scores, -float("inf"))
     higher = tl.maximum(highest, tl.max(scores, 1))
+    # Sums so far were relative to the old maximum.
     fade = tl.exp2((highest - higher) * scale)
     weights = tl.exp2(scores * scale - (higher * scale)[:, None])
     total = total * fade + tl.sum(weights, 1)
@@ -69,27 +70,9 @@ def _update_softmax(q, k, v, rows, keys, state, scale, MASKED: tl.constexpr):
 
 @triton.jit(do_not_specialize=["T", "H"])
 def attend_tile(
-    q_at,
-    k_at,
-    v_at,
-    out_at,
-    log_total_at,
-    tiles_at,
-    q_row,
-    q_head,
-    k_row,
-    k_head,
-    v_row,
-    v_head,
-    T,
-    scale,
-    H,
-    D: tl.constexpr,
-    TILE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    PEEL: tl.constexpr,
-    AXIS: tl.constexpr,
-):
+    q_at, k_at, v_at, out_at, log_total_at, tiles_at, q_row, q_head, k_row, k_head, v_row, v_head, T, scale, H,
+    D: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr, PEEL: tl.constexpr, AXIS: tl.constexpr,
+):  # fmt: skip
     """A tile of queries over the keys up to each, BLOCK at a time; `PEEL` masks only the blocks that need it."""
     first, start, end = _load_tile(tiles_at, AXIS)
     if first >= end:
@@ -122,38 +105,17 @@ def _add_query_gradient(q, k, v, d_out, log_total, inner, rows, keys, dq, scale,
     weights = tl.exp2(scores * scale - log_total[:, None])
     if MASKED:
         weights = tl.where(rows[:, None] >= keys[None, :], weights, 0.0)
+    # The softmax's gradient: each weight times (its own gradient minus the row's mean gradient, `inner`).
     d_scores = weights * (tl.dot(d_out, tl.trans(v)) - inner[:, None])
     return tl.dot(d_scores.to(k.dtype), k, dq)
 
 
 @triton.jit(do_not_specialize=["T", "H"])
 def query_tile_gradients(
-    q_at,
-    k_at,
-    v_at,
-    out_at,
-    d_out_at,
-    log_total_at,
-    pairs_at,
-    dq_at,
-    tiles_at,
-    q_row,
-    q_head,
-    k_row,
-    k_head,
-    v_row,
-    v_head,
-    d_row,
-    d_head,
-    T,
-    scale,
-    H,
-    D: tl.constexpr,
-    TILE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    PEEL: tl.constexpr,
-    AXIS: tl.constexpr,
-):
+    q_at, k_at, v_at, out_at, d_out_at, log_total_at, pairs_at, dq_at, tiles_at, q_row, q_head, k_row, k_head,
+    v_row, v_head, d_row, d_head, T, scale, H,
+    D: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr, PEEL: tl.constexpr, AXIS: tl.constexpr,
+):  # fmt: skip
     """The gradient of a tile of queries; also `pairs`: each row's `log_total`, and its output times its gradient.
 
     pairs: [H, T, 2]
@@ -190,7 +152,7 @@ def query_tile_gradients(
 
 @triton.jit
 def _load_pair(at, rows, length):
-    """Two numbers of each row. Read as one tensor they are fetched once for all threads; as two, by every thread."""
+    """Two numbers of each row. As one tensor they are fetched once for all threads; as two, by every thread."""
     both = tl.load(at + rows[:, None] * 2 + tl.arange(0, 2)[None, :], mask=(rows < length)[:, None], other=0.0)
     return tl.split(both)
 
@@ -211,31 +173,10 @@ def _add_key_gradients(q, k, v, d_out, log_total, inner, rows, keys, sums, scale
 
 @triton.jit(do_not_specialize=["T", "H"])
 def key_tile_gradients(
-    q_at,
-    k_at,
-    v_at,
-    d_out_at,
-    pairs_at,
-    dk_at,
-    dv_at,
-    tiles_at,
-    q_row,
-    q_head,
-    k_row,
-    k_head,
-    v_row,
-    v_head,
-    d_row,
-    d_head,
-    T,
-    scale,
-    H,
-    D: tl.constexpr,
-    TILE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    PEEL: tl.constexpr,
-    AXIS: tl.constexpr,
-):
+    q_at, k_at, v_at, d_out_at, pairs_at, dk_at, dv_at, tiles_at, q_row, q_head, k_row, k_head, v_row, v_head,
+    d_row, d_head, T, scale, H,
+    D: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr, PEEL: tl.constexpr, AXIS: tl.constexpr,
+):  # fmt: skip
     """The gradients of a tile of keys and values from the queries at and after them, BLOCK at a time."""
     first, start, end = _load_tile(tiles_at, AXIS)
     if first >= end:
@@ -271,35 +212,18 @@ def key_tile_gradients(
     _store_rows(_head_pointer(dv_at, start, H * D, D, AXIS), keys, H * D, length, dv, D)
 
 
-# mypy: ignore-errors
-# ruff: noqa: N803
-# (Constants of a Triton compilation are written in capitals, and what a kernel needs it gets as parameters.)
-
-
 ADAMW_BLOCK_SIZE = 1024
 
 
 @triton.jit
 def adamw_step_kernel(
-    values,
-    gradients,
-    means,
-    squares,
-    copies,
-    owners,
-    steps,
-    factor,
-    rate,
-    beta1,
-    beta2,
-    eps,
-    decay,
-    COPIED: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """A block of numbers that belong to one parameter. A step of 0 is a parameter that does not move.
+    values, gradients, means, squares, copies, owners, steps, factor, rate, beta1, beta2, eps, decay,
+    COPIED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """AdamW on a block of numbers that belong to one parameter. A step of 0 is a parameter without a gradient.
 
-    `factor` is what the gradient is shortened by; not a number is: nothing moves.
+    The gradient is multiplied by `factor` (clipping). A factor of NaN leaves everything as it is, so a non-finite step
+    is skipped without the CPU having to look.
     """
     block = tl.program_id(0)
     step = tl.load(steps + tl.load(owners + block))
@@ -310,6 +234,7 @@ def adamw_step_kernel(
         mean = tl.load(means + at)
         mean += (1 - beta1) * (gradient - mean)
         square = tl.load(squares + at) * beta2 + (1 - beta2) * gradient * gradient
+        # 1 - beta ** step; sqrt_rn rounds as torch does.
         unbias1 = 1 - tl.exp2(step * tl.log2(beta1))
         unbias2 = 1 - tl.exp2(step * tl.log2(beta2))
         value = tl.load(values + at) * (1 - rate * decay)
@@ -317,5 +242,5 @@ def adamw_step_kernel(
         tl.store(means + at, mean)
         tl.store(squares + at, square)
         tl.store(values + at, value)
-        if COPIED:
+        if COPIED:  # the model's half-precision copy
             tl.store(copies + at, value.to(copies.dtype.element_ty))

@@ -20,16 +20,17 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from voxgraft.models.speech_model import PackedBatch, PackedTokens
+from voxgraft.nn import IGNORE_INDEX
 from voxgraft.nn.attention import Packing, max_num_tiles
-from voxgraft.nn.layers import IGNORE_INDEX, map_tensors, round_up
+from voxgraft.nn.layers import map_tensors, round_up
 from voxgraft.training.trainable import TrainableModel
 
+# Bucket sizes up to that of a whole microbatch.
 NUM_BUCKET_SIZES = 64
-"""Bucket sizes up to that of a whole microbatch."""
+# Matrix kernels work in tiles of this many positions.
 BUCKET_ALIGNMENT = 128
-"""Matrix kernels work in tiles of this many positions."""
+# Factor on the average number of clips and of text or speech positions, since no microbatch is exactly average.
 BUCKET_SLACK = 1.1
-"""Factor on the average number of clips and of text or speech positions, since no microbatch is exactly average."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""One process or many: who we are, and the few things that processes must agree on.
+"""Training in several processes: rank and world size, the few things that processes must agree on, and a watchdog.
 
-`torchrun` starts many; without it there is one, and nothing of torch's distributed package is touched. What becomes of
-the rest when one of them ends is the business of `lookout.py`.
+`torchrun` starts the processes; without it there is one, and torch's distributed package is not used. The watchdog ends
+all processes when one of them ends, and names that one: torch alone would wait ten minutes and name none.
 """
 
 from __future__ import annotations
@@ -28,169 +28,27 @@ from torch.distributed import DistError, PrefixStore, TCPStore  # type: ignore[a
 from voxgraft.core.errors import ConfigError, Finding, VoxgraftError, finding
 
 HEARTBEAT_SECONDS = 2.0
+# A process without a heartbeat for that long counts as lost. Compiling and saving do not stop heartbeats.
 HEARTBEAT_TIMEOUT_SECONDS = 180.0
-"""Who has given no sign of life for that long is taken for lost. Compiling and saving do not stop the signs."""
+# Time that a process has to end by itself after another failed: long enough to finish saving a checkpoint.
 EXIT_GRACE_SECONDS = 60.0
-"""From the news to the end of a process that does not end by itself: a step that is being saved may be saved."""
 STORE_CONNECT_SECONDS, STORE_TIMEOUT_SECONDS, STORE_LINGER_SECONDS = 600.0, 5.0, 2.0
+# Added to the heartbeats of a process that has ended normally.
 FINISHED_HEARTBEAT = 1 << 40
-"""Signs of life of a process that has ended as it should."""
 WATCHDOG_EXIT_CODE = 2
+# Words in torch's error messages about lost connections; there is no error class of their own for them.
 CONNECTION_ERROR_WORDS = ("gloo", "nccl", "connection", "socket", "timed out", "broken pipe")
-"""Words in what torch's packages for processes say; they have no class of error of their own for it."""
+
+
+MAX_DIFFERENCES_SHOWN = 5
+# Numbers of a gradient that travel together: 64 MB of float32.
+GRADIENT_BUCKET_SIZE = 1 << 24
+_INTEGER_DTYPES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+Decision = TypeVar("Decision")
 
 
 class ProcessError(VoxgraftError):
     """Another process has ended."""
-
-
-@dataclass
-class ProcessWatchdog:
-    """Of one process, from its first step to its last: to be entered before it joins the others."""
-
-    rank: int
-    world_size: int
-    failed: bool = False
-    """Whether the block has ended with an error."""
-    _stop: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread = field(init=False)
-    _heard: dict[int, tuple[int, float]] = field(default_factory=dict)
-    """Signs of life of the others, and when there was one more."""
-
-    def __enter__(self) -> Self:
-        self._thread = threading.Thread(target=self._watch_peers, name="lookout", daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self.failed = error is not None
-        self._stop.set()
-        if error is None:
-            self._thread.join(STORE_TIMEOUT_SECONDS)
-            return
-        if isinstance(error, RuntimeError) and not isinstance(error, VoxgraftError):
-            # Who ends says why before its lines are cut, so there is nothing to wait for.
-            trouble = self._told() or (
-                _process_lost_finding(f"another process is gone ({_shorten_error(error)})")
-                if _is_connection_error(error)
-                else None
-            )
-            if trouble is not None:
-                self._keep_store_alive()
-                raise ProcessError.of(trouble) from error
-        self._tell(error)
-        self._keep_store_alive()
-
-    def rendezvous_store(self) -> PrefixStore:
-        """Where the processes find each other; the first keeps it if torchrun does not.
-
-        torchrun keeps one store for all its tries, and torch would look in it for processes of the one before.
-        """
-        keeps = self.rank == 0 and not _is_store_owned_by_torchrun()
-        return PrefixStore(self._store_key("group"), _connect_store(STORE_CONNECT_SECONDS, is_master=keeps))
-
-    def _keep_store_alive(self) -> None:
-        """Without torchrun the first process keeps the store, and takes it along: let the others read it before."""
-        if self.rank == 0 and not _is_store_owned_by_torchrun():
-            time.sleep(STORE_LINGER_SECONDS)
-
-    def first_published(self, name: str, value: str) -> str:
-        """The value that was given first by any process, where a store is there before the processes have joined."""
-        if not _is_store_owned_by_torchrun():
-            return value
-        first: bytes = _connect_store(STORE_CONNECT_SECONDS).compare_set(self._store_key(name), "", value)
-        return first.decode()
-
-    def _tell(self, error: BaseException) -> None:
-        """Say what has ended this process; who says it first is believed."""
-        cause = f"{error.code}: {error.finding.found}" if isinstance(error, VoxgraftError) else repr(error)
-        text = json.dumps({"rank": self.rank, "cause": cause})
-        with contextlib.suppress(RuntimeError):
-            _connect_store(STORE_TIMEOUT_SECONDS).compare_set(self._store_key("failed"), "", text)
-
-    def _told(self, store: TCPStore | None = None) -> Finding | None:
-        """What another process has said of its end."""
-        try:
-            store = store or _connect_store(STORE_TIMEOUT_SECONDS)
-            if not store.check([self._store_key("failed")]):
-                return None
-            said = json.loads(store.get(self._store_key("failed")))
-        except RuntimeError:
-            return None
-        if said["rank"] == self.rank:
-            return None
-        return finding("process-failed", f"process {said['rank']} of {self.world_size} ended: {said['cause']}")
-
-    def _watch_peers(self) -> None:
-        """Until this process leaves, or hears that another has not."""
-        trouble = None
-        try:
-            store = _connect_store(STORE_CONNECT_SECONDS)
-            while trouble is None:
-                trouble = self._told(store) or next(self._find_silent_peers(store), None)
-                if trouble is None and self._stop.wait(HEARTBEAT_SECONDS):
-                    self._publish_finished(store)
-                    return
-        except RuntimeError as error:
-            trouble = _process_lost_finding(f"the process that all report to is gone ({_shorten_error(error)})")
-        if trouble is not None and not self._stop.wait(EXIT_GRACE_SECONDS):
-            sys.stderr.write("\n".join(["", *trouble.lines(), ""]))
-            sys.stderr.flush()
-            os._exit(WATCHDOG_EXIT_CODE)
-
-    def _publish_finished(self, store: TCPStore) -> None:
-        """As it should be: nobody shall wait for further signs. Who keeps the store may have left before."""
-        if not self.failed:
-            with contextlib.suppress(RuntimeError):
-                store.add(self._store_key(self.rank), FINISHED_HEARTBEAT)
-
-    def _find_silent_peers(self, store: TCPStore) -> Iterator[Finding]:
-        """Give a sign of life, and look for those of the others. One that was never heard of is still to come."""
-        now = time.monotonic()
-        store.add(self._store_key(self.rank), 1)
-        for rank in range(self.world_size):
-            count = store.add(self._store_key(rank), 0) if rank != self.rank else 0
-            known, since = self._heard.get(rank, (0, now))
-            self._heard[rank] = (count, now if count != known else since)
-            if 0 < count < FINISHED_HEARTBEAT and now - self._heard[rank][1] > HEARTBEAT_TIMEOUT_SECONDS:
-                yield _process_lost_finding(
-                    f"process {rank} of {self.world_size} was not heard of for {now - since:.0f} seconds"
-                )
-
-    def _store_key(self, name: str | int) -> str:
-        """torchrun keeps its store when it starts processes again; what was said before that is not for these."""
-        return f"voxgraft/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{name}"
-
-
-def _is_store_owned_by_torchrun() -> bool:
-    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-
-
-def _connect_store(seconds: float, *, is_master: bool = False) -> TCPStore:
-    """A line of one's own to the store that all processes share: one line serves one thread at a time."""
-    place, port = os.environ.get("MASTER_ADDR", "127.0.0.1"), int(os.environ.get("MASTER_PORT", "29500"))
-    return TCPStore(place, port, is_master=is_master, timeout=timedelta(seconds=seconds), wait_for_workers=False)
-
-
-def _is_connection_error(error: RuntimeError) -> bool:
-    """Whether it tells of the lines between processes."""
-    return isinstance(error, DistError) or any(word in str(error).lower() for word in CONNECTION_ERROR_WORDS)
-
-
-def _shorten_error(error: RuntimeError) -> str:
-    """What is said of a line, without the place in torch's own sources and without the advice behind it."""
-    return re.sub(r"\[[^\]]*\.cc:[0-9]+\] ", "", str(error)).splitlines()[0].partition(". ")[0]
-
-
-def _process_lost_finding(found: str) -> Finding:
-    return finding("process-lost", found)
-
-
-MAX_DIFFERENCES_SHOWN = 5
-GRADIENT_BUCKET_SIZE = 1 << 24
-"""Numbers of a gradient that travel together: 64 MB of float32."""
-_INTEGER_DTYPES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-Decision = TypeVar("Decision")
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +77,7 @@ class DistributedContext:
         return bool(self.all_reduce_sum(torch.tensor(float(mine), device=device)) > 0)
 
     def broadcast_decision(self, mine: Decision) -> Decision:
-        """What the first process has decided. The others take its word, whatever they found themselves."""
+        """The decision of the first process, on every process."""
         if self.world_size == 1:
             return mine
         said: list[Decision | None] = [mine if self.is_main_process else None]
@@ -236,6 +94,7 @@ class DistributedContext:
         if self.world_size == 1 or not parameters:
             return
         device = parameters[0].device
+        # All processes must reduce the same tensors in the same order.
         reached = torch.tensor([float(value.grad is not None) for value in parameters], device=device)
         dist.all_reduce(reached, dist.ReduceOp.MAX)
         moved = [value for value, there in zip(parameters, reached.tolist(), strict=True) if there]
@@ -251,9 +110,9 @@ class DistributedContext:
                 begin += gradient.numel()
 
     def require_same_bits(self, tensors: Mapping[str, Tensor], step: int) -> None:
-        """Refuse, on every process, to go on if one of them holds other bits than another.
+        """Raise on every process if one of them holds other bits than another.
 
-        Sums of the bits as whole numbers are compared, so that next to nothing travels.
+        Checksums are compared, so that almost nothing is sent.
         """
         if self.world_size == 1 or not tensors:
             return
@@ -270,39 +129,37 @@ class DistributedContext:
             raise ProcessError("processes-diverged", found, expected="the same bits on every process")
 
     def wait(self) -> None:
-        """Until all have come here."""
+        """Wait until all processes are here."""
         if self.world_size > 1:
             dist.barrier()
 
     def require_same(self, seen: Mapping[str, str]) -> None:
-        """Refuse, on every process, to go on if one of them sees another thing than the first does."""
+        """Raise on every process if one of them sees other values than the first."""
         if self.world_size == 1:
             return
         said: list[dict[str, str]] = [{} for _ in range(self.world_size)]
         dist.all_gather_object(said, dict(seen))
         first = said[0]
         differences = [
-            f"{key}: {_shorten_value(first.get(key))} for process 0, {_shorten_value(other.get(key))} for process {rank}"
+            f"{key}: {_shorten_value(first.get(key))} for process 0, "
+            f"{_shorten_value(other.get(key))} for process {rank}"
             for rank, other in enumerate(said)
             for key in dict.fromkeys((*first, *other))
             if first.get(key) != other.get(key)
         ]
         if differences:
-            more = (
-                f"; and {len(differences) - MAX_DIFFERENCES_SHOWN} more"
-                if len(differences) > MAX_DIFFERENCES_SHOWN
-                else ""
-            )
-            raise ProcessError(
-                "processes-differ", "; ".join(differences[:MAX_DIFFERENCES_SHOWN]) + more, expected="the same"
-            )
+            found = "; ".join(differences[:MAX_DIFFERENCES_SHOWN])
+            if len(differences) > MAX_DIFFERENCES_SHOWN:
+                found += f"; and {len(differences) - MAX_DIFFERENCES_SHOWN} more"
+            raise ProcessError("processes-differ", found, expected="the same")
 
 
 def bit_checksum(tensor: Tensor) -> Tensor:
-    """A sum of the bits as whole numbers, weighted by row and by column, so that two errors do not cancel. []"""
+    """A sum of the bits as integers, weighted by row and by column, so that two errors do not cancel. []"""
     bits = tensor.detach().contiguous().view(_INTEGER_DTYPES[tensor.element_size()])
     table = bits.reshape(-1, bits.shape[-1]) if bits.dim() > 1 else bits.reshape(-1, 1)
     rows, columns = (table.sum(dim, dtype=torch.int64) for dim in (1, 0))
+    # Sums wrap around modulo 2 ** 64. An odd weight is invertible there, so no single difference is lost.
     weights = (2 * torch.arange(max(len(rows), len(columns)), device=tensor.device) + 1) * 0x9E3779B1
     return (rows * weights[: len(rows)]).sum() + (columns * weights[: len(columns)]).sum()
 
@@ -327,40 +184,35 @@ def is_main_process() -> bool:
 
 @contextmanager
 def join_distributed(device: torch.device | str) -> Iterator[DistributedContext]:
-    """Join the others if `torchrun` has started us, and leave them at the end.
+    """Join the other processes if `torchrun` has started us, and leave them at the end.
 
-    When one of them ends before that, so do all, and the error says which and why. On CUDA each process of a machine
-    has a device of its own.
+    When one of them ends before that, all end, and the error says which and why. On CUDA each process of a machine has
+    a device of its own.
     """
     world_size, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     if world_size == 1:
         yield DistributedContext()
         return
-    lookout = ProcessWatchdog(rank, world_size)
+    watchdog = ProcessWatchdog(rank, world_size)
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    on_cuda = torch.device(device).type == "cuda"
+    kind = torch.device(device).type
+    on_cuda = kind == "cuda"
     try:
-        with lookout:
-            _require_same_device_type(lookout, torch.device(device).type)
+        with watchdog:
+            first = watchdog.first_published("device", kind)
+            if first != kind:  # processes on two kinds of devices would wait for each other for ever
+                found = f"process {rank} trains on {kind}, and one before it on {first}"
+                expected = "the same: see that every machine has CUDA, or train.device"
+                raise ProcessError("processes-differ", found, expected=expected)
             if on_cuda:
                 _select_local_device(device, local_rank)
             backend = "nccl" if on_cuda else "gloo"
-            dist.init_process_group(backend, store=lookout.rendezvous_store(), rank=rank, world_size=world_size)
+            dist.init_process_group(backend, store=watchdog.rendezvous_store(), rank=rank, world_size=world_size)
             yield DistributedContext(rank, world_size, local_rank)
     finally:
-        # NCCL would wait for those that wait for us.
-        if dist.is_initialized() and not (on_cuda and lookout.failed):
+        # After a failure NCCL would wait for processes that wait for us.
+        if dist.is_initialized() and not (on_cuda and watchdog.failed):
             dist.destroy_process_group()
-
-
-def _require_same_device_type(lookout: ProcessWatchdog, kind: str) -> None:
-    """Processes on devices of two kinds would wait for each other in vain."""
-    first = lookout.first_published("device", kind)
-    if first != kind:
-        found = f"process {lookout.rank} trains on {kind}, and one before it on {first}"
-        raise ProcessError(
-            "processes-differ", found, expected="the same: see that every machine has CUDA, or train.device"
-        )
 
 
 def _select_local_device(device: torch.device | str, local_rank: int) -> None:
@@ -378,3 +230,136 @@ def _select_local_device(device: torch.device | str, local_rank: int) -> None:
 def _shorten_value(value: str | None) -> str:
     text = "nothing" if value is None else value
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+@dataclass
+class ProcessWatchdog:
+    """The watchdog of one process: a context manager, to be entered before the process joins the others.
+
+    A thread publishes heartbeats in torch's store and looks at those of the others. A process that fails publishes why,
+    before its connections are closed.
+    """
+
+    rank: int
+    world_size: int
+    failed: bool = False
+    """Whether the block ended with an error."""
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread = field(init=False)
+    _heard: dict[int, tuple[int, float]] = field(default_factory=dict)
+    """Heartbeats of the others, and when the last new one was seen."""
+
+    def __enter__(self) -> Self:
+        self._thread = threading.Thread(target=self._watch_peers, name="watchdog", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self.failed = error is not None
+        self._stop.set()
+        if error is None:
+            self._thread.join(STORE_TIMEOUT_SECONDS)
+            return
+        if isinstance(error, RuntimeError) and not isinstance(error, VoxgraftError):
+            # A process publishes why it failed before its connections close, so there is nothing to wait for.
+            trouble = self._read_failure()
+            words = str(error).lower()
+            if trouble is None and (
+                isinstance(error, DistError) or any(one in words for one in CONNECTION_ERROR_WORDS)
+            ):
+                trouble = finding("process-lost", f"another process is gone ({_shorten_error(error)})")
+            if trouble is not None:
+                self._keep_store_alive()
+                raise ProcessError.of(trouble) from error
+        self._publish_failure(error)
+        self._keep_store_alive()
+
+    def rendezvous_store(self) -> PrefixStore:
+        """Where the processes find each other; the first process keeps it if torchrun does not.
+
+        torchrun keeps one store for all its restarts, and torch would find processes of an earlier one in it.
+        """
+        keeps = self.rank == 0 and not _is_store_owned_by_torchrun()
+        return PrefixStore(self._store_key("group"), _connect_store(STORE_CONNECT_SECONDS, is_master=keeps))
+
+    def _keep_store_alive(self) -> None:
+        """Without torchrun the store ends with the first process: let the others read it before."""
+        if self.rank == 0 and not _is_store_owned_by_torchrun():
+            time.sleep(STORE_LINGER_SECONDS)
+
+    def first_published(self, name: str, value: str) -> str:
+        """The value that any process published first, where there is a store before the processes have joined."""
+        if not _is_store_owned_by_torchrun():
+            return value
+        first: bytes = _connect_store(STORE_CONNECT_SECONDS).compare_set(self._store_key(name), "", value)
+        return first.decode()
+
+    def _publish_failure(self, error: BaseException) -> None:
+        """Publish what has ended this process; the first one to do so is taken for the cause."""
+        cause = f"{error.code}: {error.finding.found}" if isinstance(error, VoxgraftError) else repr(error)
+        text = json.dumps({"rank": self.rank, "cause": cause})
+        with contextlib.suppress(RuntimeError):
+            _connect_store(STORE_TIMEOUT_SECONDS).compare_set(self._store_key("failed"), "", text)
+
+    def _read_failure(self, store: TCPStore | None = None) -> Finding | None:
+        """What another process has published about its failure."""
+        try:
+            store = store or _connect_store(STORE_TIMEOUT_SECONDS)
+            if not store.check([self._store_key("failed")]):
+                return None
+            said = json.loads(store.get(self._store_key("failed")))
+        except RuntimeError:
+            return None
+        if said["rank"] == self.rank:
+            return None
+        return finding("process-failed", f"process {said['rank']} of {self.world_size} ended: {said['cause']}")
+
+    def _watch_peers(self) -> None:
+        """Run until this process leaves or another fails; then end this process, unless it does so in time."""
+        trouble = None
+        try:
+            store = _connect_store(STORE_CONNECT_SECONDS)
+            while trouble is None:
+                trouble = self._read_failure(store) or next(self._find_silent_peers(store), None)
+                if trouble is None and self._stop.wait(HEARTBEAT_SECONDS):
+                    if not self.failed:  # the process that keeps the store may have left before
+                        with contextlib.suppress(RuntimeError):
+                            store.add(self._store_key(self.rank), FINISHED_HEARTBEAT)
+                    return
+        except RuntimeError as error:
+            trouble = finding("process-lost", f"the process that all report to is gone ({_shorten_error(error)})")
+        if trouble is not None and not self._stop.wait(EXIT_GRACE_SECONDS):
+            sys.stderr.write("\n".join(["", *trouble.lines(), ""]))
+            sys.stderr.flush()
+            os._exit(WATCHDOG_EXIT_CODE)
+
+    def _find_silent_peers(self, store: TCPStore) -> Iterator[Finding]:
+        """Publish a heartbeat and look at those of the others. A process without any has not started yet."""
+        now = time.monotonic()
+        store.add(self._store_key(self.rank), 1)
+        for rank in range(self.world_size):
+            count = store.add(self._store_key(rank), 0) if rank != self.rank else 0
+            known, since = self._heard.get(rank, (0, now))
+            self._heard[rank] = (count, now if count != known else since)
+            if 0 < count < FINISHED_HEARTBEAT and now - self._heard[rank][1] > HEARTBEAT_TIMEOUT_SECONDS:
+                found = f"process {rank} of {self.world_size} was not heard of for {now - since:.0f} seconds"
+                yield finding("process-lost", found)
+
+    def _store_key(self, name: str | int) -> str:
+        """torchrun keeps its store when it restarts processes; keys of an earlier start must not be read."""
+        return f"voxgraft/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{name}"
+
+
+def _is_store_owned_by_torchrun() -> bool:
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
+def _connect_store(seconds: float, *, is_master: bool = False) -> TCPStore:
+    """A connection to the store that all processes share, one for each thread: a connection is not thread-safe."""
+    place, port = os.environ.get("MASTER_ADDR", "127.0.0.1"), int(os.environ.get("MASTER_PORT", "29500"))
+    return TCPStore(place, port, is_master=is_master, timeout=timedelta(seconds=seconds), wait_for_workers=False)
+
+
+def _shorten_error(error: RuntimeError) -> str:
+    """torch's message without the place in its sources and without the advice at its end."""
+    return re.sub(r"\[[^\]]*\.cc:[0-9]+\] ", "", str(error)).splitlines()[0].partition(". ")[0]

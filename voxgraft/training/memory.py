@@ -1,7 +1,4 @@
-"""What can be read off a training from outside: how many classes a loss chooses from, and the memory it takes.
-
-Changes nothing, and decides nothing.
-"""
+"""The memory of a training: what it uses, an estimate before it starts, and the largest microbatch that fits."""
 
 from __future__ import annotations
 
@@ -22,11 +19,16 @@ from voxgraft.training.step import TrainStep
 
 PROC_STATM_PATH = Path("/proc/self/statm")
 NUM_MOMENTS = 2
+# Activations kept for the backward pass, relative to the inputs and outputs of the body's linear layers. Measured on
+# both families: 1.12 to 1.38 with an adapter or a trained body, 0.67 to 0.84 with neither.
 ACTIVATION_FACTOR, ACTIVATION_FACTOR_ROWS_ONLY = 1.2, 0.8
-"""What a body keeps for the backward pass, as a share of the inputs and outputs of its linear layers. Counted on both
-families: 1.12 to 1.38 with an adapter or a trained body, 0.67 to 0.84 with neither."""
+# Logits, their logarithms and the gradient, in float32.
 LOGIT_COPIES = 3
-"""Logits, their logarithms and the gradient, in float32."""
+PROBE_LENGTHS = (2_048, 4_096)
+ROUND_TO_TOKENS = 512
+SHRINK_FACTOR = 0.85
+# Share of the device that is left alone: kernels and libraries keep some of it, and memory is cut into pieces.
+MEMORY_RESERVE = 0.06
 
 
 def count_output_classes(model: SpeechModel) -> tuple[int, int]:
@@ -51,7 +53,7 @@ def _read_resident_bytes() -> int:
     try:
         return int(PROC_STATM_PATH.read_text().split()[1]) * resource.getpagesize()
     except (OSError, ValueError, IndexError):
-        # Elsewhere only the most that there ever was is told: in bytes on macOS, in kilobytes on other systems.
+        # Without /proc only the peak is known: in bytes on macOS, in kilobytes on other systems.
         unit = 1 if sys.platform == "darwin" else 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
@@ -102,41 +104,20 @@ def _sum_tensor_bytes(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-PROBE_LENGTHS = (2_048, 4_096)
-ROUND_TO_TOKENS = 512
-SHRINK_FACTOR = 0.85
-MEMORY_RESERVE = 0.06
-"""Share of the device that is left alone: kernels and libraries keep some of it, and memory is cut into pieces."""
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryProfile:
-    """What was measured: bytes that a pass takes, and what there is for it."""
-
-    fixed: int
-    """Bytes of a pass of no positions."""
-    per_position: float
-    available: int
-    """Bytes for passes, beside weights and optimizer."""
-
-    def microbatch_tokens(self, longest: int, most: int) -> int:
-        """The largest pack up to `most` that should fit, and never less than the longest clip."""
-        fits = int((self.available - self.fixed) / self.per_position)
-        return min(most, max(longest, fits // ROUND_TO_TOKENS * ROUND_TO_TOKENS))
-
-
 def fit_microbatch_tokens(stepper: TrainStep, stream: DeterministicSampler, known_tokens: int | None = None) -> int:
-    """Give a stepper the largest packs that there is room for, up to one pack a step and process; tells how large.
+    """Set the largest microbatch that fits into memory, up to one per step and process; returns its positions.
 
-    `known` is what was found before: after a resume packs are the same again, and with them every rounding.
+    `known_tokens` is what was found before a resume: with the same microbatches every rounding is the same again.
     """
     longest, processes = stream.longest[0], stepper.group.world_size
     wanted = stepper.options.batch_tokens
     most = wanted + longest if processes == 1 else max(longest, wanted // processes)
     _require_longest_fits(stepper, stream, longest)
-    room = None if known_tokens else measure_memory_profile(stepper, stream)
-    first = room.microbatch_tokens(longest, most) if room else min(most, PROBE_LENGTHS[-1])
-    size = max(longest, known_tokens or first)
+    size = known_tokens or _predict_microbatch_tokens(stepper, stream)
+    if size is None:  # the probes did not fit
+        size = PROBE_LENGTHS[-1]
+    size = max(longest, size if known_tokens else min(most, size))
+    # The prediction is linear, memory is not quite: try it, and shrink until it fits.
     while size > longest and not _fits_in_memory(stepper, stream, size):
         size = max(longest, int(size * SHRINK_FACTOR) // ROUND_TO_TOKENS * ROUND_TO_TOKENS)
     if size == longest:
@@ -166,10 +147,17 @@ def _fits_in_memory(stepper: TrainStep, stream: DeterministicSampler, size: int)
     return fits
 
 
-def measure_memory_profile(stepper: TrainStep, stream: DeterministicSampler) -> MemoryProfile | None:
-    """Measure passes of two lengths; None where they do not fit. Of several devices the smallest room counts."""
+def _predict_microbatch_tokens(stepper: TrainStep, stream: DeterministicSampler) -> int | None:
+    """Measure passes of two lengths and extend the line; None where they do not fit.
+
+    Of several devices the one with the least room counts, so that all processes choose the same size.
+    """
     device = stepper.trained.model.device
-    measured = _measure_passes(stepper, stream)
+    try:
+        measured = [_measure_pass_bytes(stepper, _collect_items(stepper, stream, length)) for length in PROBE_LENGTHS]
+    except torch.OutOfMemoryError:
+        measured = []
+    torch.cuda.empty_cache()
     if stepper.group.any(not measured, device) if stepper.group.world_size > 1 else not measured:
         return None
     shorter, longer = measured
@@ -179,29 +167,17 @@ def measure_memory_profile(stepper: TrainStep, stream: DeterministicSampler) -> 
     held = torch.cuda.memory_allocated(device)
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
-    ours = min(free + torch.cuda.memory_reserved(device), _allowed_bytes(device, total))
-    available = int(ours - MEMORY_RESERVE * min(total, _allowed_bytes(device, total)) - held)
+    allowed = total
+    if hasattr(torch.cuda, "get_per_process_memory_fraction"):  # a limit that the user may have set in torch
+        allowed = int(torch.cuda.get_per_process_memory_fraction(device) * total)
+    ours = min(free + torch.cuda.memory_reserved(device), allowed)
+    available = int(ours - MEMORY_RESERVE * min(total, allowed) - held)
+    # Negative, so that one MIN finds the largest need and the smallest room.
     found = torch.tensor([-(shorter[1] - per_position * shorter[0]), -per_position, available], device=device)
     if stepper.group.world_size > 1:
         distributed.all_reduce(found, distributed.ReduceOp.MIN)
     fixed, slope, room = found.tolist()
-    return MemoryProfile(int(-fixed), -slope, int(room))
-
-
-def _measure_passes(stepper: TrainStep, stream: DeterministicSampler) -> list[tuple[int, int]]:
-    try:
-        return [_measure_pass_bytes(stepper, _collect_items(stepper, stream, length)) for length in PROBE_LENGTHS]
-    except torch.OutOfMemoryError:
-        return []
-    finally:
-        torch.cuda.empty_cache()
-
-
-def _allowed_bytes(device: torch.device, total: int) -> int:
-    """What torch was told to keep to, if it was."""
-    if not hasattr(torch.cuda, "get_per_process_memory_fraction"):
-        return total
-    return int(torch.cuda.get_per_process_memory_fraction(device) * total)
+    return int((int(room) + int(fixed)) / -slope) // ROUND_TO_TOKENS * ROUND_TO_TOKENS
 
 
 def _collect_items(stepper: TrainStep, stream: DeterministicSampler, length: int) -> list[Sample]:

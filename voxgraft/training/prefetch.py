@@ -21,8 +21,9 @@ from voxgraft.core.errors import VoxgraftError
 from voxgraft.dataset.sampler import Sample, assign_to_ranks, pack_microbatches
 from voxgraft.dataset.shards import ClipDataset
 from voxgraft.models.base import Clip, EmotionSource, Family
-from voxgraft.models.sequence import IGNORED_TARGET, TokenSequence, build_sequence
+from voxgraft.models.sequence import TokenSequence, build_sequence
 from voxgraft.models.speech_model import PackedBatch, SpeechModel, compute_hidden_states, pack_batch
+from voxgraft.nn import IGNORE_INDEX
 from voxgraft.nn.adapter import Gate
 from voxgraft.nn.layers import map_tensors, sum_in_chunks
 from voxgraft.training.cuda_graphs import BatchBucketSet, pad_to_bucket
@@ -148,7 +149,7 @@ class BatchBuilder:
             sequence = self._sequence(item, text)
             if item.set in self.unscored:
                 text_part, speech_part = (
-                    replace(part, targets=np.full_like(part.targets, IGNORED_TARGET))
+                    replace(part, targets=np.full_like(part.targets, IGNORE_INDEX))
                     for part in (sequence.text, sequence.speech)
                 )
                 sequence = replace(sequence, text=text_part, speech=speech_part)

@@ -28,8 +28,8 @@ from voxgraft.training.prefetch import BatchBuilder, BatchPrefetcher, FrozenBase
 from voxgraft.training.trainable import FlatAdamW, TrainableModel, set_learning_rates
 
 MIN_LOSS_SCALE = 1.0
+# Text, speech, and KL to the base.
 NUM_LOSSES = 3
-"""Text, speech, and KL to the base."""
 
 
 class NonFiniteError(VoxgraftError):
@@ -93,12 +93,12 @@ class TrainStep:
                 model.body.compile_blocks(deterministic=options.deterministic)
         self.base: FrozenBase | None = None
         if examples.near:
-            if trained.gate is None and frozen is None:
+            if trained.gate is not None:  # with an adapter the base is the model itself with its gate closed
+                self.base = FrozenBase(trained.model, trained.gate)
+            elif frozen is not None:
+                self.base = FrozenBase(frozen)
+            else:
                 raise ValueError("a body that is trained itself stays near a copy of the base, and none is given")
-            # With an adapter the base is the model itself with its gate closed.
-            self.base = (
-                FrozenBase(frozen) if trained.gate is None and frozen else FrozenBase(trained.model, trained.gate)
-            )
         loss_module = LossModule(trained.model, options.chunk, self.base)
         self.loss_module: nn.Module = loss_module
         # DDP sums what is left in the parameters that autograd knows. Gradients of half-precision copies leave those

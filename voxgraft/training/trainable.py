@@ -23,8 +23,8 @@ from voxgraft.nn.rows import GrownLayer, to_plain_layer
 from voxgraft.training.options import TRAIN_PARTS, TrainOptions, TrainPart, learning_rate_factor
 
 ADAMW_EPS = 1e-8
+# What torch adds to a norm before it divides by it.
 CLIP_NORM_EPS = 1e-6
-"""What torch adds to a norm before it divides by it."""
 MOMENT_NAMES = ("exp_avg", "exp_avg_sq", "step")
 NamedTensors = dict[str, Tensor]
 
@@ -236,6 +236,7 @@ class FlatAdamW(torch.optim.Optimizer):
 
         No parameter changes unless every norm and the `witness` are finite.
         """
+        # Everything stays on the device: norms, the check for finite numbers and the update are launched at once.
         reached = [self._gather_gradients(group, row) for group, row in zip(self.param_groups, self._rows, strict=True)]
         norms = [torch.linalg.vector_norm(row.gradients) for row in self._rows]
         fine = torch.isfinite(torch.stack([*norms, witness.sum()])).all()
@@ -260,6 +261,7 @@ class FlatAdamW(torch.optim.Optimizer):
                 found.append(gradient)
         if places:
             torch._foreach_copy_(places, found)
+        # From pinned memory, so that the CPU does not wait for the copy.
         return torch.tensor(reached).pin_memory().to(row.steps.device, non_blocking=True)
 
     def _apply_update(

@@ -1,4 +1,9 @@
-"""Chatterbox's front end: codes at 25 a second, the voice, and the first seconds of it as a prompt."""
+"""Chatterbox's clip encoder: speech codes at 25 a second, the voice vector, and the first seconds as a prompt.
+
+Both networks run in exact float32 and mask their padding: a clip gives the same result in any batch.
+
+Shapes: B clips, F mel frames, M mel bands, T codes, H heads of width D, W width of the network, E voice vector.
+"""
 
 from __future__ import annotations
 
@@ -16,44 +21,47 @@ from voxgraft.audio.features import (
     SILENCE_POWER,
     Waveform,
     WaveformLimits,
-    batch_by_length,
     compute_peak_frame_power,
     exact_float32,
     find_sound_bounds,
     mel_filters,
-    pad_rows,
     power_spectrum,
+    run_padded_batches,
     validate_waveform,
     validate_waveforms,
 )
 from voxgraft.core.errors import AudioError
 from voxgraft.models.base import Clip, ClipEncoder
 from voxgraft.models.chatterbox.model import T3Condition
-from voxgraft.models.chatterbox.shapes import MAX_PROMPT_CODES
+from voxgraft.models.chatterbox.shapes import (
+    MAX_PROMPT_CODES,
+    SPEECH_CODE_DIGITS,
+    SPEECH_CODE_LEVELS,
+    SPEECH_TOKENIZER_KERNEL,
+    SPEECH_TOKENIZER_MELS,
+    SPEECH_TOKENIZER_PREFIX,
+    T3_HEAD_WIDTH,
+    VOICE_ENCODER_LAYERS,
+    VOICE_ENCODER_MELS,
+    VOICE_ENCODER_WIDTH,
+)
 from voxgraft.nn.layers import init_empty_weights, no_init_weights
 
-TENSOR_PREFIX = "tokenizer."
+# Tensors that follow from the sizes; one of the published files lacks them.
 COMPUTED_TENSORS = ("_mel_filters", "window")
-"""Tensors that follow from the sizes; one of the published files lacks them."""
 
 SAMPLE_RATE = 16_000
 FRAME = 400
 HOP = 160
-NUM_MELS = 128
+# No network of this kind is wider; a damaged file can claim any number.
 MAX_WIDTH = 1 << 14
-"""No network of this kind is wider; a damaged file can claim any number."""
 FRAMES_PER_CODE = 4
 MAX_FRAMES = 3000
+# One code; 30 s, the longest that the tokenizer was made for.
 TOKENIZER_LIMITS = WaveformLimits(SAMPLE_RATE, min_samples=HOP * FRAMES_PER_CODE, max_samples=HOP * MAX_FRAMES)
-"""One code; 30 s, the longest that the tokenizer was made for."""
-HEAD_WIDTH = 64
 ROPE_THETA = 10_000.0
-FSMN_KERNEL = 31
-LEVELS = 3
-NUM_DIGITS = 8
-NUM_CODES = LEVELS**NUM_DIGITS
+# What upstream multiplies by before it rounds: 0.999 in float32.
 ROUNDING_SCALE = 0.9990000128746033
-"""What upstream multiplies by before it rounds: 0.999 in float32."""
 BATCH_FRAMES = 12_000
 
 
@@ -70,7 +78,7 @@ class SpeechTokenizerSize:
         conv = shapes.get("encoder.conv1.weight", ())
         layers = {name.split(".")[2] for name in shapes if name.startswith("encoder.blocks.")}
         width = conv[0] if conv else 0
-        if not layers or width % HEAD_WIDTH or not HEAD_WIDTH <= width <= MAX_WIDTH:
+        if not layers or width % T3_HEAD_WIDTH or not T3_HEAD_WIDTH <= width <= MAX_WIDTH:
             return cls()
         return cls(width, len(layers))
 
@@ -91,7 +99,7 @@ class SpeechTokenizer(nn.Module):
         self.size = size or SpeechTokenizerSize()
         self.encoder = SpeechTokenizerEncoder(self.size)
         self.quantizer = SpeechTokenizerQuantizer(self.size.width)
-        self.register_buffer("_mel_filters", mel_filters(SAMPLE_RATE, FRAME, NUM_MELS))
+        self.register_buffer("_mel_filters", mel_filters(SAMPLE_RATE, FRAME, SPEECH_TOKENIZER_MELS))
         self.register_buffer("window", torch.hann_window(FRAME))
         self.requires_grad_(False).eval()
 
@@ -102,14 +110,17 @@ class SpeechTokenizer(nn.Module):
         from voxgraft.models.load import find_part_file, read_tensor_shapes, read_tensors
 
         path = find_part_file(place, S3GEN_FILES)
-        stored = read_tensor_shapes(path, TENSOR_PREFIX)
+        stored = read_tensor_shapes(path, SPEECH_TOKENIZER_PREFIX)
         size = SpeechTokenizerSize.of(stored)
         with init_empty_weights():
             tokenizer = cls(size)
         shapes = {name: tuple(tensor.shape) for name, tensor in tokenizer.state_dict().items()}
         needed = {name: shape for name, shape in shapes.items() if name in stored or name not in COMPUTED_TENSORS}
-        computed = {"_mel_filters": mel_filters(SAMPLE_RATE, FRAME, NUM_MELS), "window": torch.hann_window(FRAME)}
-        tokenizer.load_state_dict(computed | read_tensors(path, needed, TENSOR_PREFIX), assign=True)
+        computed = {
+            "_mel_filters": mel_filters(SAMPLE_RATE, FRAME, SPEECH_TOKENIZER_MELS),
+            "window": torch.hann_window(FRAME),
+        }
+        tokenizer.load_state_dict(computed | read_tensors(path, needed, SPEECH_TOKENIZER_PREFIX), assign=True)
         return tokenizer.requires_grad_(False)
 
     def encode(self, waves: Sequence[Waveform], batch_frames: int = BATCH_FRAMES) -> list[NDArray[np.int64]]:
@@ -123,13 +134,7 @@ class SpeechTokenizer(nn.Module):
     def numbers(self, waves: Sequence[Waveform], batch_frames: int = BATCH_FRAMES) -> list[Tensor]:
         """What is rounded to codes: eight numbers for each code of each clip. -> [T, 8] a clip"""
         mels = [self.log_mel(wave) for wave in validate_waveforms(waves, TOKENIZER_LIMITS)]
-        numbers: dict[int, Tensor] = {}
-        for places in batch_by_length([len(mel) for mel in mels], batch_frames):
-            batch, mask = pad_rows([mels[place] for place in places])
-            found = self(batch, mask)
-            for row, place in enumerate(places):
-                numbers[place] = found[row, : count_codes(len(mels[place]) * HOP)].clone()
-        return [numbers[place] for place in range(len(mels))]
+        return run_padded_batches(self, mels, batch_frames, lambda frames: count_codes(frames * HOP))
 
     def forward(self, mel: Tensor, mask: Tensor | None = None) -> Tensor:
         """[B, F, M], and where the clips are, [B, F] -> [B, T, 8]"""
@@ -142,6 +147,7 @@ class SpeechTokenizer(nn.Module):
         power = power_spectrum(wave.to(self.window), self.window, HOP)[:, :-1]  # [201, F]
         with exact_float32():
             mel = self._mel_filters @ power  # [M, F]
+        # Whisper's scaling: 8 decades below the loudest moment, shifted to about -1 to 1.
         logarithm = mel.clamp_min(1e-10).log10()
         floored = torch.maximum(logarithm, logarithm.max() - 8.0)
         return ((floored + 4.0) / 4.0).T
@@ -150,7 +156,7 @@ class SpeechTokenizer(nn.Module):
 def quantize_codes(numbers: Tensor) -> Tensor:
     """Each number rounded to -1, 0 or 1: the digits of the code, lowest first. [..., 8] -> [...]"""
     digits = (ROUNDING_SCALE * numbers.tanh()).round().long() + 1
-    return (digits * LEVELS ** torch.arange(NUM_DIGITS, device=numbers.device)).sum(-1)
+    return (digits * SPEECH_CODE_LEVELS ** torch.arange(SPEECH_CODE_DIGITS, device=numbers.device)).sum(-1)
 
 
 class SpeechTokenizerEncoder(nn.Module):
@@ -158,7 +164,7 @@ class SpeechTokenizerEncoder(nn.Module):
 
     def __init__(self, size: SpeechTokenizerSize) -> None:
         super().__init__()
-        self.conv1 = nn.Conv1d(NUM_MELS, size.width, 3, stride=2, padding=1)
+        self.conv1 = nn.Conv1d(SPEECH_TOKENIZER_MELS, size.width, 3, stride=2, padding=1)
         self.conv2 = nn.Conv1d(size.width, size.width, 3, stride=2, padding=1)
         self.blocks = nn.ModuleList(SpeechTokenizerBlock(size.width) for _ in range(size.layers))
 
@@ -170,7 +176,10 @@ class SpeechTokenizerEncoder(nn.Module):
             mask = None if mask is None else mask[:, ::2]
             x = _apply_mask(F.gelu(conv(x)), None if mask is None else mask[:, None])
         x = x.transpose(1, 2)  # [B, T, W]
-        turns = build_rotary_table(x.shape[1], x.device)
+        frequencies = ROPE_THETA ** (-torch.arange(0, T3_HEAD_WIDTH, 2, device=x.device).float() / T3_HEAD_WIDTH)
+        angles = torch.arange(x.shape[1], device=x.device).float()[:, None] * frequencies  # [T, D / 2]
+        angles = torch.cat([angles, angles], dim=-1)
+        turns = torch.stack([angles.cos(), angles.sin()])  # [2, T, D]
         for block in self.blocks:
             x = block(x, turns, mask)
         return x
@@ -198,12 +207,14 @@ class FsmnAttention(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.heads = width // HEAD_WIDTH
+        self.heads = width // T3_HEAD_WIDTH
         self.query = nn.Linear(width, width)
         self.key = nn.Linear(width, width, bias=False)
         self.value = nn.Linear(width, width)
         self.out = nn.Linear(width, width)
-        self.fsmn_block = nn.Conv1d(width, width, FSMN_KERNEL, padding=FSMN_KERNEL // 2, groups=width, bias=False)
+        self.fsmn_block = nn.Conv1d(
+            width, width, SPEECH_TOKENIZER_KERNEL, padding=SPEECH_TOKENIZER_KERNEL // 2, groups=width, bias=False
+        )
 
     def forward(self, x: Tensor, turns: Tensor, mask: Tensor | None) -> Tensor:
         """[B, T, W], rotations, [B, T] -> [B, T, W]"""
@@ -217,7 +228,7 @@ class FsmnAttention(nn.Module):
 
     def _split(self, x: Tensor) -> Tensor:
         """[B, T, W] -> [B, H, T, D]"""
-        return x.view(*x.shape[:2], self.heads, HEAD_WIDTH).transpose(1, 2)
+        return x.view(*x.shape[:2], self.heads, T3_HEAD_WIDTH).transpose(1, 2)
 
 
 class SpeechTokenizerQuantizer(nn.Module):
@@ -233,15 +244,7 @@ class FsqCodebook(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.project_down = nn.Linear(width, NUM_DIGITS)
-
-
-def build_rotary_table(num_positions: int, device: torch.device) -> Tensor:
-    """Angles of the rotary positions. -> [2, T, D]: cosines, sines"""
-    frequencies = ROPE_THETA ** (-torch.arange(0, HEAD_WIDTH, 2, device=device).float() / HEAD_WIDTH)
-    angles = torch.arange(num_positions, device=device).float()[:, None] * frequencies  # [T, D / 2]
-    angles = torch.cat([angles, angles], dim=-1)
-    return torch.stack([angles.cos(), angles.sin()])
+        self.project_down = nn.Linear(width, SPEECH_CODE_DIGITS)
 
 
 def rotate_heads(x: Tensor, turns: Tensor) -> Tensor:
@@ -254,20 +257,14 @@ def _apply_mask(x: Tensor, mask: Tensor | None) -> Tensor:
     return x if mask is None else x * mask
 
 
-VOICE_SAMPLE_RATE = 16_000
-VOICE_FRAME = 400
-VOICE_HOP = 160
-NUM_VOICE_MELS = 40
 WINDOW_FRAMES = 160
+# 1.3 windows a second.
 STEP_FRAMES = 77
-"""1.3 windows a second."""
+# A last window that the clip does not fill counts if this much of it is filled.
 MIN_WINDOW_FILL = 0.8
-"""A last window that the clip does not fill counts if this much of it is filled."""
 TRIM_DB = 20.0
-EMBEDDING_WIDTH = 256
-NUM_LSTM_LAYERS = 3
 WINDOWS_PER_BATCH = 256
-VOICE_LIMITS = WaveformLimits(VOICE_SAMPLE_RATE, min_samples=VOICE_FRAME)
+VOICE_LIMITS = WaveformLimits(SAMPLE_RATE, min_samples=FRAME)
 
 
 class VoiceEncoder(nn.Module):
@@ -278,15 +275,13 @@ class VoiceEncoder(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.lstm = nn.LSTM(NUM_VOICE_MELS, EMBEDDING_WIDTH, NUM_LSTM_LAYERS, batch_first=True)
-        self.proj = nn.Linear(EMBEDDING_WIDTH, EMBEDDING_WIDTH)
+        self.lstm = nn.LSTM(VOICE_ENCODER_MELS, VOICE_ENCODER_WIDTH, VOICE_ENCODER_LAYERS, batch_first=True)
+        self.proj = nn.Linear(VOICE_ENCODER_WIDTH, VOICE_ENCODER_WIDTH)
         # Only upstream's training reads these two, but its files hold them.
         self.similarity_weight = nn.Parameter(torch.tensor([10.0]))
         self.similarity_bias = nn.Parameter(torch.tensor([-5.0]))
-        self.register_buffer(
-            "mel_filters", mel_filters(VOICE_SAMPLE_RATE, VOICE_FRAME, NUM_VOICE_MELS), persistent=False
-        )
-        self.register_buffer("hann", torch.hann_window(VOICE_FRAME), persistent=False)
+        self.register_buffer("mel_filters", mel_filters(SAMPLE_RATE, FRAME, VOICE_ENCODER_MELS), persistent=False)
+        self.register_buffer("hann", torch.hann_window(FRAME), persistent=False)
         self.requires_grad_(False).eval()
 
     @classmethod
@@ -313,7 +308,7 @@ class VoiceEncoder(nn.Module):
             sounding = _trim_silence(wave, f"clip {number} of {len(waves)}", trim=trim)
             windows.append(split_into_windows(self.mel(sounding), step_frames))
         if not windows:
-            return torch.zeros(0, EMBEDDING_WIDTH, device=device)
+            return torch.zeros(0, VOICE_ENCODER_WIDTH, device=device)
         chunks = torch.split(torch.cat(windows), WINDOWS_PER_BATCH)
         voices = torch.cat([self(chunk.to(device)) for chunk in chunks])  # [all W, E]
         means = [own.mean(0) for own in torch.split(voices, [len(own) for own in windows])]
@@ -327,7 +322,7 @@ class VoiceEncoder(nn.Module):
 
     def mel(self, wave: Tensor) -> Tensor:
         """Mel power, not its logarithm. [N] on the CPU -> [F, M] on the CPU"""
-        power = power_spectrum(wave, self.hann.cpu(), VOICE_HOP)  # [201, F]
+        power = power_spectrum(wave, self.hann.cpu(), HOP)  # [201, F]
         with exact_float32():
             return (self.mel_filters.cpu() @ power).T
 

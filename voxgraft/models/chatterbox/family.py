@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -36,7 +37,14 @@ from voxgraft.models.chatterbox.text import (
     ChatterboxTextFrontend,
     read_cangjie,
 )
-from voxgraft.models.detect import is_stand_in, stand_in_parts
+from voxgraft.models.detect import (
+    find_files_by_content,
+    find_matching_tokenizer,
+    is_stand_in,
+    refuse_lookalike_files,
+    scan_checkpoint,
+    stand_in_parts,
+)
 from voxgraft.models.sequence import SequenceSpec
 from voxgraft.text import TextFrontend
 
@@ -47,31 +55,10 @@ if TYPE_CHECKING:
 
 
 TEXT_EMBEDDING_NAME, SPEECH_EMBEDDING_NAME = "text_emb.weight", "speech_emb.weight"
+# Layers and width of the two published models with a GPT-2 backbone.
 GPT2_RELEASES = {(24, 1024): "Chatterbox Turbo", (12, 768): "Chatterbox Nano"}
-"""Layers and width of the two published models with a GPT-2 backbone."""
 
 _GPT2_LAYER = re.compile(r"tfmr\.h\.(\d{1,4})\.")
-
-
-def check_t3_lookalike(path: Path, shapes: Mapping[str, Shape]) -> Finding | None:
-    """What to say of a T3 with another backbone, or of a stand-in for one; None for all other files."""
-    if is_stand_in(shapes):
-        found = f"{path.name} holds {stand_in_parts(shapes)}"
-        expected = f"{TEXT_EMBEDDING_NAME}, text_head.weight and the body"
-        return finding("checkpoint-stand-in", found, expected=expected, where=path)
-    layers = {int(match[1]) for match in map(_GPT2_LAYER.match, shapes) if match}
-    if TEXT_EMBEDDING_NAME not in shapes or not layers:
-        return None
-    rows, width = (*shapes[TEXT_EMBEDDING_NAME], 0, 0)[:2]
-    name = GPT2_RELEASES.get((len(layers), width), "of the kind of Chatterbox Turbo and Nano")
-    seen = [f"a GPT-2 backbone ({len(layers)} layers, {width:,} wide)", f"{rows:,} text rows"]
-    if SPEECH_EMBEDDING_NAME in shapes:
-        seen.append(f"{(*shapes[SPEECH_EMBEDDING_NAME], 0)[0]:,} speech rows")
-    if not any(tensor.startswith("cond_enc.perceiver.") for tensor in shapes):
-        seen.append("no perceiver")
-    found = f"{path.name} is {name}: {', '.join(seen)}"
-    expected = "the Llama backbone (tfmr.layers.*) of Chatterbox multilingual or English"
-    return finding("base-turbo", found, expected=expected, where=path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +72,27 @@ class ChatterboxRelease:
 
 ENGLISH_ROWS = 704
 ENGLISH_RELEASE = ChatterboxRelease("English", "t3_cfg.safetensors", "tokenizer.json")
+# In the order in which they are looked for; version 2 is what the stock program loads unless told otherwise.
 RELEASES = (
     ChatterboxRelease("multilingual v2", "t3_mtl23ls_v2.safetensors", "grapheme_mtl_merged_expanded_v1.json"),
     ChatterboxRelease("multilingual v3", "t3_mtl23ls_v3.safetensors", "grapheme_mtl_merged_expanded_v1.json"),
     ChatterboxRelease("first multilingual", "t3_23lang.safetensors", "mtl_tokenizer.json"),
     ENGLISH_RELEASE,
 )
-"""In the order in which they are looked for; version 2 is what the stock program loads unless told otherwise."""
 MULTILINGUAL_TOKENIZERS = {release.tokenizer for release in RELEASES if release != ENGLISH_RELEASE}
+RELEASE_TITLES_BY_ROWS = {
+    2454: "multilingual, by its rows (v2 and v3 have as many)",
+    2352: "first multilingual, by its rows",
+    ENGLISH_ROWS: "English, by its rows",
+}
+VOICE_ENCODER_FILES = ("ve.pt", "ve.safetensors")
+# Names that a file may have: as the multilingual program wants it first, as the English one does last.
+S3GEN_FILES = ("s3gen.pt", "s3gen_v3.pt", "s3gen_v3.safetensors", "s3gen.safetensors")
+VOICE_ENCODER_PURPOSE = "voice encoder: from a recording to the speaker's vector"
+S3GEN_PURPOSE = "S3Gen: from a recording to codes, and from codes to the waveform"
+CONDITIONS_PURPOSE = "built-in voice, for speaking without a recording"
+CANGJIE_PURPOSE = "Cangjie codes, for spelling Chinese"
+CONDITIONS_NAME = "conds.pt"
 
 
 class Chatterbox(Family):
@@ -127,10 +127,8 @@ class Chatterbox(Family):
     )
 
     def files(self, folder: Path) -> BaseFiles:
-        from voxgraft.models.detect import find_files_by_content, refuse_lookalike_files
-
         try:
-            release = self.release(folder)
+            release = self.find_release(folder)
         except FileError as missing:
             return BaseFiles(folder, *find_files_by_content(self, folder, missing))
         checkpoint, tokenizer = folder / release.checkpoint, folder / release.tokenizer
@@ -139,16 +137,14 @@ class Chatterbox(Family):
 
     def find_tokenizer(self, checkpoint: Path) -> Path:
         """Of the release whose checkpoint has that name; for a name of one's own, the one that fits its rows."""
-        from voxgraft.models.detect import find_matching_tokenizer, scan_checkpoint
-
         if named := tuple(release for release in RELEASES if release.checkpoint == checkpoint.name):
-            return checkpoint.parent / self.release(checkpoint.parent, named).tokenizer
+            return checkpoint.parent / self.find_release(checkpoint.parent, named).tokenizer
         seen = scan_checkpoint(checkpoint)
         if self.matches_tensors(seen.shapes):
             return find_matching_tokenizer(self, seen)
-        return checkpoint.parent / self.release(checkpoint.parent).tokenizer
+        return checkpoint.parent / self.find_release(checkpoint.parent).tokenizer
 
-    def release(self, folder: Path, among: tuple[ChatterboxRelease, ...] = RELEASES) -> ChatterboxRelease:
+    def find_release(self, folder: Path, among: tuple[ChatterboxRelease, ...] = RELEASES) -> ChatterboxRelease:
         """The first release whose checkpoint and tokenizer are both in the folder; never a pair of two releases."""
         require_folder(folder)
         half: list[str] = []
@@ -168,13 +164,16 @@ class Chatterbox(Family):
         # By itself the name says nothing: an export and a graft have a tokenizer.json too.
         if tokenizer.name == ENGLISH_RELEASE.tokenizer and is_file(tokenizer.with_name(ENGLISH_RELEASE.checkpoint)):
             return ChatterboxEnglishFrontend()
-        if tokenizer.name not in MULTILINGUAL_TOKENIZERS and _count_pieces(tokenizer) == ENGLISH_ROWS:
-            return ChatterboxEnglishFrontend()
+        if tokenizer.name not in MULTILINGUAL_TOKENIZERS:
+            from voxgraft.tokenizers import open_tokenizer
+
+            with suppress(VoxgraftError):  # a file that cannot be opened is reported by whoever uses it
+                if open_tokenizer(tokenizer).size == ENGLISH_ROWS:
+                    return ChatterboxEnglishFrontend()
         table = tokenizer.with_name(CANGJIE_NAME)
         return ChatterboxTextFrontend(read_cangjie(table) if is_file(table) else None)
 
     def frame(self, num_text_ids: int, size: T3Size | None = None) -> SequenceSpec:
-
         return t3_sequence_spec(num_text_ids, size)
 
     def build_empty_model(self, files: BaseFiles) -> SpeechModel:
@@ -187,11 +186,6 @@ class Chatterbox(Family):
         from voxgraft.models.chatterbox.encoder import T3ClipEncoder
 
         return T3ClipEncoder.load(files.folder, model.device)
-
-    def speaker_encoder(self, place: Path) -> SpeakerEncoder:
-        from voxgraft.models.chatterbox.encoder import VoiceEncoder
-
-        return VoiceEncoder.load(place)
 
     def condition(self, prompt: Clip, target: Clip | None = None, *, emotion_from: EmotionSource = "target") -> Any:  # noqa: ARG002 (one strength of emotion for all)
         from voxgraft.models.chatterbox.encoder import build_t3_condition
@@ -211,7 +205,24 @@ class Chatterbox(Family):
         return is_t3(shapes) and not has_one_query(shapes)
 
     def check_lookalike(self, path: Path, shapes: Mapping[str, Shape]) -> Finding | None:
-        return check_t3_lookalike(path, shapes)
+        """Recognises a T3 with another backbone, and a stand-in for one."""
+        if is_stand_in(shapes):
+            found = f"{path.name} holds {stand_in_parts(shapes)}"
+            expected = f"{TEXT_EMBEDDING_NAME}, text_head.weight and the body"
+            return finding("checkpoint-stand-in", found, expected=expected, where=path)
+        layers = {int(match[1]) for match in map(_GPT2_LAYER.match, shapes) if match}
+        if TEXT_EMBEDDING_NAME not in shapes or not layers:
+            return None
+        rows, width = (*shapes[TEXT_EMBEDDING_NAME], 0, 0)[:2]
+        name = GPT2_RELEASES.get((len(layers), width), "of the kind of Chatterbox Turbo and Nano")
+        seen = [f"a GPT-2 backbone ({len(layers)} layers, {width:,} wide)", f"{rows:,} text rows"]
+        if SPEECH_EMBEDDING_NAME in shapes:
+            seen.append(f"{(*shapes[SPEECH_EMBEDDING_NAME], 0)[0]:,} speech rows")
+        if not any(tensor.startswith("cond_enc.perceiver.") for tensor in shapes):
+            seen.append("no perceiver")
+        found = f"{path.name} is {name}: {', '.join(seen)}"
+        expected = "the Llama backbone (tfmr.layers.*) of Chatterbox multilingual or English"
+        return finding("base-turbo", found, expected=expected, where=path)
 
     def infer_size(self, files: BaseFiles, shapes: Mapping[str, Shape]) -> T3Size:
         return T3Size.of(shapes, files.checkpoint)
@@ -220,8 +231,27 @@ class Chatterbox(Family):
         return t3_part_name(tensor)
 
     def describe(self, files: BaseFiles, rows: int) -> BaseDescription:
-
-        return describe_chatterbox(files, rows)
+        """By the checkpoint's published name; by its number of text rows where it has another."""
+        release = {release.checkpoint: release for release in RELEASES}.get(files.checkpoint.name)
+        english = release == ENGLISH_RELEASE or (release is None and rows == ENGLISH_ROWS)
+        by_rows = RELEASE_TITLES_BY_ROWS.get(rows, f"no published release ({rows:,} text rows)")
+        others = tuple(
+            other.checkpoint
+            for other in RELEASES
+            if other != release and is_file(files.folder / other.checkpoint) and is_file(files.folder / other.tokenizer)
+        )
+        turn = (
+            -1 if english else 1
+        )  # the English program wants safetensors where the multilingual one wants torch files
+        side_files = [
+            SideFile(VOICE_ENCODER_FILES[::turn], ("preparing", "speaking"), VOICE_ENCODER_PURPOSE),
+            SideFile(S3GEN_FILES[::turn], ("preparing", "speaking"), S3GEN_PURPOSE),
+            SideFile((CONDITIONS_NAME,), (), CONDITIONS_PURPOSE),
+        ]
+        if not english:
+            side_files.append(SideFile((CANGJIE_NAME,), (), CANGJIE_PURPOSE))
+        languages = ("en",) if english else self.languages
+        return BaseDescription(release.title if release else by_rows, languages, tuple(side_files), others)
 
     def stock(self) -> StockProgram:
         from voxgraft.models.chatterbox.upstream import ChatterboxProgram
@@ -229,10 +259,15 @@ class Chatterbox(Family):
         return ChatterboxProgram()
 
     def voices(self, files: BaseFiles) -> Mapping[str, Clip]:
-        from voxgraft.models.chatterbox.model import BUILT_IN_VOICE, CONDITIONS_NAME, read_built_in_voice
+        from voxgraft.models.chatterbox.model import BUILT_IN_VOICE, read_built_in_voice
 
         path = files.folder / CONDITIONS_NAME
         return {BUILT_IN_VOICE: read_built_in_voice(path)} if is_file(path) else {}
+
+    def speaker_encoder(self, place: Path) -> SpeakerEncoder:
+        from voxgraft.models.chatterbox.encoder import VoiceEncoder
+
+        return VoiceEncoder.load(place)
 
     def vocoder(self, files: BaseFiles, device: str = "cpu") -> Vocoder | None:
         from voxgraft.models.chatterbox.upstream import S3GenVocoder
@@ -241,53 +276,3 @@ class Chatterbox(Family):
 
     def read_config_pieces(self, config: Path) -> int | None:  # noqa: ARG002 (this family has no config file)
         return None
-
-
-def _count_pieces(tokenizer: Path) -> int | None:
-    """How many pieces a tokenizer file has; None where it cannot be opened, which is told by who opens it."""
-    from voxgraft.tokenizers import open_tokenizer
-
-    try:
-        return open_tokenizer(tokenizer).size
-    except VoxgraftError:
-        return None
-
-
-RELEASE_TITLES_BY_ROWS = {
-    2454: "multilingual, by its rows (v2 and v3 have as many)",
-    2352: "first multilingual, by its rows",
-    ENGLISH_ROWS: "English, by its rows",
-}
-VOICE_ENCODER_FILES = ("ve.pt", "ve.safetensors")
-S3GEN_FILES = ("s3gen.pt", "s3gen_v3.pt", "s3gen_v3.safetensors", "s3gen.safetensors")
-"""Names that a file may have: as the multilingual program wants it first, as the English one does last."""
-VOICE_ENCODER_PURPOSE = "voice encoder: from a recording to the speaker's vector"
-S3GEN_PURPOSE = "S3Gen: from a recording to codes, and from codes to the waveform"
-CONDITIONS_PURPOSE = "built-in voice, for speaking without a recording"
-CANGJIE_PURPOSE = "Cangjie codes, for spelling Chinese"
-
-
-def describe_chatterbox(files: BaseFiles, rows: int) -> BaseDescription:
-    """By the checkpoint's published name; by its number of text rows where it has another."""
-    release = {release.checkpoint: release for release in RELEASES}.get(files.checkpoint.name)
-    english = release == ENGLISH_RELEASE or (release is None and rows == ENGLISH_ROWS)
-    title = release.title if release else RELEASE_TITLES_BY_ROWS.get(rows, f"no published release ({rows:,} text rows)")
-    others = (
-        other.checkpoint
-        for other in RELEASES
-        if other != release and is_file(files.folder / other.checkpoint) and is_file(files.folder / other.tokenizer)
-    )
-    return BaseDescription(
-        title, ("en",) if english else Chatterbox.languages, _list_side_files(english), tuple(others)
-    )
-
-
-def _list_side_files(english: bool) -> tuple[SideFile, ...]:
-    """The English program wants safetensors where the multilingual one wants torch files."""
-    turn = -1 if english else 1
-    files = (
-        SideFile(VOICE_ENCODER_FILES[::turn], ("preparing", "speaking"), VOICE_ENCODER_PURPOSE),
-        SideFile(S3GEN_FILES[::turn], ("preparing", "speaking"), S3GEN_PURPOSE),
-        SideFile(("conds.pt",), (), CONDITIONS_PURPOSE),
-    )
-    return files if english else (*files, SideFile((CANGJIE_NAME,), (), CANGJIE_PURPOSE))

@@ -112,7 +112,7 @@ class T3(SpeechModel):
 
     def embed_text(self, ids: Tensor, positions: Tensor, silent: Tensor | None = None) -> Tensor:
         vectors: Tensor = self.text_emb(ids)
-        if silent is not None:
+        if silent is not None:  # only the embedding is dropped; the position stays
             vectors = vectors.masked_fill(silent[:, None], 0.0)
         out: Tensor = vectors + self.text_pos_emb(positions)
         return out
@@ -158,6 +158,7 @@ class T3Perceiver(nn.Module):
 
     def forward(self, prompt: Tensor, heard: Tensor) -> Tensor:
         """[B, P, W], [B, P] -> [B, Q, W]"""
+        # The same attention twice, as upstream has it: over the prompt, then over its own result.
         queries = self.pre_attention_query.to(prompt.dtype).expand(len(prompt), -1, -1)
         read = self.attn(queries, prompt, heard[:, None, None])
         out: Tensor = self.attn(read, read, None)
@@ -200,7 +201,6 @@ def _require_condition(condition: Any, speaker_width: int) -> None:
         raise GraftError("condition-form", f"an emotion of {condition.emotion}", expected="a finite number")
 
 
-CONDITIONS_NAME = "conds.pt"
 BUILT_IN_VOICE = "built-in"
 SPEAKER_TENSOR, PROMPT_TENSOR = "speaker_emb", "cond_prompt_speech_tokens"
 

@@ -7,21 +7,26 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from voxgraft.core.errors import CheckpointError
-from voxgraft.models.detect import ShapeLike, require_exact_tensors
+from voxgraft.models.base import Shape
+from voxgraft.models.detect import linear_shapes, norm_shapes, prefix_shapes, require_exact_tensors
 from voxgraft.models.sequence import SequenceSpec
 
+# Of T3's backbone, and of the speech tokenizer.
 T3_HEAD_WIDTH = 64
+# The backbone's own token table is never read, but the stock loader insists on it.
 UNUSED_TOKEN_ROWS = 8
-"""The backbone's own token table is never read, but the stock loader insists on it."""
+# Before the speech tokenizer's names in s3gen.pt.
 SPEECH_TOKENIZER_PREFIX = "tokenizer."
-"""Before the speech tokenizer's names in s3gen.pt."""
 VOICE_ENCODER_WIDTH, VOICE_ENCODER_LAYERS, VOICE_ENCODER_MELS = 256, 3, 40
-SPEECH_TOKENIZER_MELS, SPEECH_TOKENIZER_KERNEL, SPEECH_TOKENIZER_DIGITS = 128, 31, 8
+SPEECH_TOKENIZER_MELS, SPEECH_TOKENIZER_KERNEL = 128, 31
+SPEECH_CODE_DIGITS, SPEECH_CODE_LEVELS = 8, 3
+# 6561: a code is a number of eight digits, each of three levels.
+NUM_SPEECH_CODES = SPEECH_CODE_LEVELS**SPEECH_CODE_DIGITS
 
 PERCEIVER_QUERY_NAME = "cond_enc.perceiver.pre_attention_query"
 
@@ -60,14 +65,16 @@ class T3Size:
             object.__setattr__(self, "heads", max(1, self.width // T3_HEAD_WIDTH))
 
     @classmethod
-    def of(cls, shapes: Mapping[str, ShapeLike], where: str | Path = "") -> T3Size:
+    def of(cls, shapes: Mapping[str, Shape], where: str | Path = "") -> T3Size:
         """The size of the T3 that these tensors are; an error with the differences where they make no whole one."""
         published = cls()
         width = _most_common_dimension(shapes, "layernorm.weight", published.width)
+        layers = {int(match[1]) for match in map(_T3_LAYER.match, shapes) if match}
         size = cls(
             text_rows=_read_dimension(shapes, "text_emb.weight", 0, published.text_rows),
             width=width,
-            layers=_count_layers(shapes),
+            # Up to the last layer that is there, so that a missing one before it is noticed.
+            layers=max((layer + 1 for layer in layers if layer < len(shapes)), default=0),
             mlp=_most_common_dimension(shapes, "mlp.gate_proj.weight", 4 * width),
             speech_rows=_read_dimension(shapes, "speech_emb.weight", 0, published.speech_rows),
             text_positions=_read_dimension(shapes, "text_pos_emb.emb.weight", 0, published.text_positions),
@@ -83,14 +90,23 @@ class T3Size:
         return size
 
 
-def t3_shapes(size: T3Size) -> dict[str, ShapeLike]:
+def t3_shapes(size: T3Size) -> dict[str, Shape]:
     """Names and shapes in the order of the published file: 292 at full depth."""
     width = size.width
-    shapes: dict[str, ShapeLike] = {"tfmr.embed_tokens.weight": (UNUSED_TOKEN_ROWS, width)}
-    for layer in range(size.layers):
-        shapes |= {f"tfmr.layers.{layer}.{name}": shape for name, shape in _llama_layer_shapes(size)}
+    layer: dict[str, Shape] = {f"self_attn.{part}_proj.weight": (width, width) for part in ("q", "k", "v", "o")}
+    layer |= {f"mlp.{part}_proj.weight": (size.mlp, width) for part in ("gate", "up")}
+    layer["mlp.down_proj.weight"] = (width, size.mlp)
+    layer |= {f"{place}_layernorm.weight": (width,) for place in ("input", "post_attention")}
+    shapes: dict[str, Shape] = {"tfmr.embed_tokens.weight": (UNUSED_TOKEN_ROWS, width)}
+    for number in range(size.layers):
+        shapes |= prefix_shapes(f"tfmr.layers.{number}", layer)
     shapes["tfmr.norm.weight"] = (width,)
-    shapes |= {f"cond_enc.{name}": shape for name, shape in _conditioning_shapes(size)}
+    shapes |= linear_shapes("cond_enc.spkr_enc", width, size.speaker_width)
+    shapes["cond_enc.emotion_adv_fc.weight"] = (width, 1)
+    shapes[PERCEIVER_QUERY_NAME] = (1, size.perceiver_queries, width)
+    shapes |= norm_shapes("cond_enc.perceiver.attn.norm", width)
+    for part in ("to_q", "to_k", "to_v", "proj_out"):
+        shapes |= linear_shapes(f"cond_enc.perceiver.attn.{part}", width, width)
     return shapes | {
         "text_emb.weight": (size.text_rows, width),
         "speech_emb.weight": (size.speech_rows, width),
@@ -111,14 +127,14 @@ def is_t3(names: Iterable[str]) -> bool:
     return {"text_emb.weight", "speech_emb.weight", "tfmr.layers.0.self_attn.q_proj.weight"} <= set(names)
 
 
-def has_one_query(shapes: Mapping[str, ShapeLike]) -> bool:
+def has_one_query(shapes: Mapping[str, Shape]) -> bool:
     """Whether prompts are read by a single query: published T3s have 32, a small one with voices by number has one."""
     return shapes.get(PERCEIVER_QUERY_NAME, ())[:2] == (1, 1)
 
 
-def voice_encoder_shapes() -> dict[str, ShapeLike]:
+def voice_encoder_shapes() -> dict[str, Shape]:
     """The 16 tensors of ve.pt, in its order."""
-    shapes: dict[str, ShapeLike] = {"similarity_weight": (1,), "similarity_bias": (1,)}
+    shapes: dict[str, Shape] = {"similarity_weight": (1,), "similarity_bias": (1,)}
     gates = 4 * VOICE_ENCODER_WIDTH
     for layer in range(VOICE_ENCODER_LAYERS):
         shapes |= {
@@ -130,87 +146,43 @@ def voice_encoder_shapes() -> dict[str, ShapeLike]:
     return shapes | {"proj.weight": (VOICE_ENCODER_WIDTH, VOICE_ENCODER_WIDTH), "proj.bias": (VOICE_ENCODER_WIDTH,)}
 
 
-def speech_tokenizer_shapes(width: int = 1280, layers: int = 6) -> dict[str, ShapeLike]:
+def speech_tokenizer_shapes(width: int = 1280, layers: int = 6) -> dict[str, Shape]:
     """The learnt tensors of the speech tokenizer, without SPEECH_TOKENIZER_PREFIX: 102 at the published size.
 
     Its mel filters and its window, which the published file holds as well, are computed.
     """
-    shapes: dict[str, ShapeLike] = {}
-    for number, inputs in ((1, SPEECH_TOKENIZER_MELS), (2, width)):
-        shapes |= {f"encoder.conv{number}.weight": (width, inputs, 3), f"encoder.conv{number}.bias": (width,)}
-    for layer in range(layers):
-        shapes |= {f"encoder.blocks.{layer}.{name}": shape for name, shape in _speech_block_shapes(width)}
-    down = "quantizer._codebook.project_down"
-    return shapes | {f"{down}.weight": (SPEECH_TOKENIZER_DIGITS, width), f"{down}.bias": (SPEECH_TOKENIZER_DIGITS,)}
-
-
-def _llama_layer_shapes(size: T3Size) -> Iterator[tuple[str, ShapeLike]]:
-    width = size.width
-    for part in ("q", "k", "v", "o"):
-        yield f"self_attn.{part}_proj.weight", (width, width)
-    for part in ("gate", "up"):
-        yield f"mlp.{part}_proj.weight", (size.mlp, width)
-    yield "mlp.down_proj.weight", (width, size.mlp)
-    for place in ("input", "post_attention"):
-        yield f"{place}_layernorm.weight", (width,)
-
-
-def _conditioning_shapes(size: T3Size) -> Iterator[tuple[str, ShapeLike]]:
-    width = size.width
-    yield "spkr_enc.weight", (width, size.speaker_width)
-    yield "spkr_enc.bias", (width,)
-    yield "emotion_adv_fc.weight", (width, 1)
-    yield "perceiver.pre_attention_query", (1, size.perceiver_queries, width)
-    yield "perceiver.attn.norm.weight", (width,)
-    yield "perceiver.attn.norm.bias", (width,)
-    for part in ("to_q", "to_k", "to_v", "proj_out"):
-        yield f"perceiver.attn.{part}.weight", (width, width)
-        yield f"perceiver.attn.{part}.bias", (width,)
-
-
-def _speech_block_shapes(width: int) -> Iterator[tuple[str, ShapeLike]]:
+    block: dict[str, Shape] = {}
     for part in ("query", "key", "value", "out"):
-        yield f"attn.{part}.weight", (width, width)
-        if part != "key":
-            yield f"attn.{part}.bias", (width,)
-    yield "attn.fsmn_block.weight", (width, 1, SPEECH_TOKENIZER_KERNEL)
-    yield from _norm_shapes("attn_ln", width)
-    yield "mlp.0.weight", (4 * width, width)
-    yield "mlp.0.bias", (4 * width,)
-    yield "mlp.2.weight", (width, 4 * width)
-    yield "mlp.2.bias", (width,)
-    yield from _norm_shapes("mlp_ln", width)
+        block |= linear_shapes(f"attn.{part}", width, width)
+    del block["attn.key.bias"]
+    block["attn.fsmn_block.weight"] = (width, 1, SPEECH_TOKENIZER_KERNEL)
+    block |= norm_shapes("attn_ln", width)
+    block |= linear_shapes("mlp.0", 4 * width, width) | linear_shapes("mlp.2", width, 4 * width)
+    block |= norm_shapes("mlp_ln", width)
+    shapes = linear_shapes("encoder.conv1", width, SPEECH_TOKENIZER_MELS, 3)
+    shapes |= linear_shapes("encoder.conv2", width, width, 3)
+    for layer in range(layers):
+        shapes |= prefix_shapes(f"encoder.blocks.{layer}", block)
+    return shapes | linear_shapes("quantizer._codebook.project_down", SPEECH_CODE_DIGITS, width)
 
 
-def _norm_shapes(name: str, width: int) -> Iterator[tuple[str, ShapeLike]]:
-    yield f"{name}.weight", (width,)
-    yield f"{name}.bias", (width,)
-
-
-def _read_dimension(shapes: Mapping[str, ShapeLike], name: str, axis: int, published: int) -> int:
+def _read_dimension(shapes: Mapping[str, Shape], name: str, axis: int, published: int) -> int:
     """One side of a tensor; the published one where there is no such tensor, which is then found missing."""
     shape = shapes.get(name, ())
     return shape[axis] if axis < len(shape) else published
 
 
-def _most_common_dimension(shapes: Mapping[str, ShapeLike], ending: str, otherwise: int) -> int:
+def _most_common_dimension(shapes: Mapping[str, Shape], ending: str, otherwise: int) -> int:
     """The first side that most tensors of a kind have: one damaged tensor does not make all others look wrong."""
     sides = Counter(shape[0] for name, shape in shapes.items() if name.endswith(ending) and shape)
     return sides.most_common(1)[0][0] if sides else otherwise
 
 
-def _count_layers(shapes: Mapping[str, ShapeLike]) -> int:
-    """Up to the last layer that is there, so that one which is missing before it is noticed."""
-    layers = {int(match[1]) for match in map(_T3_LAYER.match, shapes) if match}
-    return max((layer + 1 for layer in layers if layer < len(shapes)), default=0)
-
-
 TEXT_START_ID, TEXT_STOP_ID = 255, 0
-NUM_SPEECH_CODES = 6561
-SPEECH_START_ID, SPEECH_STOP_ID = 6561, 6562
-"""Rows 6563 to 8193 of the speech tables stand for nothing: no target is ever one of them."""
+# Rows 6563 to 8193 of the speech tables stand for nothing: no target is ever one of them.
+SPEECH_START_ID, SPEECH_STOP_ID = NUM_SPEECH_CODES, NUM_SPEECH_CODES + 1
+# Six seconds of codes: the most that the published model was given.
 MAX_PROMPT_CODES = 150
-"""Six seconds of codes: the most that the published model was given."""
 
 
 def t3_sequence_spec(num_text_ids: int, size: T3Size | None = None) -> SequenceSpec:

@@ -21,9 +21,10 @@ from voxgraft.text import TextFrontend
 
 CANGJIE_NAME = "Cangjie5_TC.json"
 SPACE_TOKEN = "[SPACE]"
+# The stock program says this when it is given no text at all.
 EMPTY_TEXT_REPLACEMENT = "You need to add some text for me to talk."
-"""The stock program says this when it is given no text at all."""
 
+# What the clean-up writes for rare punctuation. Applied one after the other over the whole text, in this order.
 PUNCTUATION_REWRITES = (
     ("...", ", "),
     ("…", ", "),
@@ -38,7 +39,6 @@ PUNCTUATION_REWRITES = (
     ("‘", "'"),
     ("’", "'"),
 )
-"""What the clean-up writes for rare punctuation. Applied one after the other over the whole text, in this order."""
 
 KANJI = range(0x4E00, 0xA000)
 PARTICLE_LIKE_KANA = ("は", "へ")
@@ -105,16 +105,13 @@ def read_cangjie(path: Path) -> dict[str, str]:
         codes[glyph] = code
         places.setdefault((code, glyph), sharers[code])
         sharers[code] += 1
-    return {
-        glyph: _cangjie_tokens(code, places[code, glyph])
-        for glyph, code in codes.items()
-        if len(glyph) == 1 and unicodedata.category(glyph) == "Lo"  # the wrapper looks up other letters only
-    }
-
-
-def _cangjie_tokens(code: str, place: int) -> str:
-    keys = code + (str(place) if place else "")
-    return "".join(f"[cj_{key}]" for key in (*keys, "."))
+    tokens: dict[str, str] = {}
+    for glyph, code in codes.items():
+        if len(glyph) == 1 and unicodedata.category(glyph) == "Lo":  # the wrapper looks up no other characters
+            place = places[code, glyph]
+            keys = code + (str(place) if place else "")
+            tokens[glyph] = "".join(f"[cj_{key}]" for key in (*keys, "."))
+    return tokens
 
 
 def _add_language_tag(text: str, code: str) -> str:
@@ -122,25 +119,20 @@ def _add_language_tag(text: str, code: str) -> str:
     return (tag + text).replace(" ", SPACE_TOKEN)
 
 
+@lru_cache(maxsize=1 << 12)  # a tokenizer's proof reads the same sentences again, and reading them is slow
 def _kanji_to_kana(text: str) -> str:
     """Words with kanji as hiragana, everything else as written; without pykakasi all of it as written."""
-    return text if _load_kana_converter() is None else _convert_to_kana(text)
-
-
-@lru_cache(maxsize=1 << 12)
-def _convert_to_kana(text: str) -> str:
-    """Kept, since a proof reads the same sentences again, and reading them is slow."""
-    reader = _load_kana_converter()
-    assert reader is not None
-    words = [_choose_kana(word["orig"], word["hira"]) for word in reader.convert(text)]
+    converter = _load_kana_converter()
+    if converter is None:
+        return text
+    words = []
+    for word in converter.convert(text):
+        kana = word["orig"]
+        if any(ord(character) in KANJI for character in kana):
+            # A space keeps these from being taken for the particles that are pronounced otherwise.
+            kana = f" {word['hira']}" if word["hira"].startswith(PARTICLE_LIKE_KANA) else word["hira"]
+        words.append(kana)
     return unicodedata.normalize("NFKD", "".join(words))
-
-
-def _choose_kana(written: str, hiragana: str) -> str:
-    if not any(ord(character) in KANJI for character in written):
-        return written
-    # A space keeps these from being taken for the particles that are pronounced otherwise.
-    return f" {hiragana}" if hiragana.startswith(PARTICLE_LIKE_KANA) else hiragana
 
 
 @cache

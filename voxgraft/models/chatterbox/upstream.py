@@ -31,6 +31,7 @@ from voxgraft.models.base import (
 )
 from voxgraft.models.chatterbox.family import (
     CANGJIE_PURPOSE,
+    CONDITIONS_NAME,
     CONDITIONS_PURPOSE,
     ENGLISH_RELEASE,
     ENGLISH_ROWS,
@@ -39,15 +40,14 @@ from voxgraft.models.chatterbox.family import (
     S3GEN_PURPOSE,
     VOICE_ENCODER_PURPOSE,
 )
-from voxgraft.models.chatterbox.model import CONDITIONS_NAME
 from voxgraft.models.chatterbox.text import CANGJIE_NAME
 from voxgraft.models.load import read_tensor_shapes
 
+# Whose names the multilingual program loads unless told otherwise, whatever the release.
 MULTILINGUAL_RELEASE = RELEASES[0]
-"""Whose names the multilingual program loads unless told otherwise, whatever the release."""
 REQUIRED_FILES = {"ve.pt": VOICE_ENCODER_PURPOSE, "s3gen.pt": S3GEN_PURPOSE}
 REQUIRED_ENGLISH_FILES = {"ve.safetensors": VOICE_ENCODER_PURPOSE, "s3gen.safetensors": S3GEN_PURPOSE}
-OPTIONAL_FILES = {"conds.pt": CONDITIONS_PURPOSE, CANGJIE_NAME: CANGJIE_PURPOSE}
+OPTIONAL_FILES = {CONDITIONS_NAME: CONDITIONS_PURPOSE, CANGJIE_NAME: CANGJIE_PURPOSE}
 
 _MULTILINGUAL_LOADER = '''"""Load this export with chatterbox-tts, which by itself knows {base_pieces:,} text rows only.
 
@@ -229,8 +229,8 @@ def is_english_release(files: BaseFiles) -> bool:
 
 
 S3GEN_SAMPLE_RATE = 24_000
+# What a whole S3Gen has; a file for preparing data may hold the last alone.
 S3GEN_PARTS = ("flow.", "mel2wav.", "tokenizer.")
-"""What a whole S3Gen has; a file for preparing data may hold the last alone."""
 
 
 class S3GenVocoder(Vocoder):
@@ -246,7 +246,10 @@ class S3GenVocoder(Vocoder):
         """Where the companion was made and the base has a whole S3Gen; nothing is started yet."""
         environment = find_environment("chatterbox")
         s3gen = next((folder / name for name in S3GEN_FILES if is_file(folder / name)), None)
-        if environment is None or s3gen is None or not _is_complete_s3gen(s3gen):
+        if environment is None or s3gen is None:
+            return None
+        names = list(read_tensor_shapes(s3gen))
+        if not all(any(name.startswith(part) for name in names) for part in S3GEN_PARTS):
             return None
         conditions = folder / CONDITIONS_NAME
         kept = conditions.resolve() if is_file(conditions) else None
@@ -278,8 +281,3 @@ class S3GenVocoder(Vocoder):
         if not isinstance(samples, np.ndarray) or samples.ndim != 1 or not np.isfinite(samples).all():
             raise CompanionError("companion-failed", "chatterbox gave no samples, or some that are not finite")
         return samples.astype(np.float32)
-
-
-def _is_complete_s3gen(path: Path) -> bool:
-    names = list(read_tensor_shapes(path))
-    return all(any(name.startswith(part) for name in names) for part in S3GEN_PARTS)

@@ -1,4 +1,9 @@
-"""IndexTTS-2's front end: features, from these codes at 50 a second, and voice and emotion by the base's encoders."""
+"""IndexTTS-2's clip encoder: w2v-bert features, from these codes at 50 a second, and voice and emotion vectors.
+
+All networks run in exact float32 and mask their padding: a clip gives the same result in any batch.
+
+Shapes: B clips, T frames, C = 1024 features, W width of the codec, D numbers of a codebook entry, K entries.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +25,7 @@ from voxgraft.audio.features import (
     WaveformLimits,
     batch_by_length,
     exact_float32,
-    pad_rows,
+    run_padded_batches,
     validate_waveforms,
 )
 from voxgraft.checkpoints.base import ByteSource
@@ -28,24 +33,36 @@ from voxgraft.checkpoints.torch_file import read_torch_tensor
 from voxgraft.core.errors import AudioError, CheckpointError, ConfigError, FileError, GraftError, VoxgraftError
 from voxgraft.core.files import is_file
 from voxgraft.models.base import BaseFiles, Clip, ClipEncoder, EmotionSource
-from voxgraft.models.indextts2.family import CODEC_NAME, W2V_BERT_FOLDER, get_statistics_name
+from voxgraft.models.indextts2.family import (
+    CODEC_NAME,
+    CONFIG_NAMED_FILES,
+    STATISTICS_NAME,
+    W2V_BERT_FILES,
+    W2V_BERT_FOLDER,
+    get_statistics_name,
+)
 from voxgraft.models.indextts2.model import (
     UnifiedVoice,
     UnifiedVoiceCondition,
     build_training_condition,
     interpolate_emotion,
 )
-from voxgraft.models.indextts2.shapes import get_config_file_name, read_base_config
+from voxgraft.models.indextts2.shapes import (
+    CODEC_KERNEL,
+    FEATURE_WIDTH,
+    NUM_SEMANTIC_CODES,
+    SEMANTIC_CODE_WIDTH,
+    get_config_file_name,
+    read_base_config,
+)
 from voxgraft.nn.layers import init_empty_weights
 
-CODEC_FILES = ("semantic_codec/model.safetensors", "model.safetensors")
-"""Where the file lies in the published folder."""
 UNUSED_PREFIXES = ("decoder.",)
-CONV_KERNEL = 7
 NORM_EPS = 1e-6
-MAX_CODEC_SIZE = 1 << 16
-"""No codec of this kind has a larger dimension; a damaged file can claim any number."""
-CODEC_BATCH_FRAMES = 6_000
+# No network here has a larger dimension; a damaged file can claim any number.
+MAX_NETWORK_SIZE = 1 << 16
+# Frames (50 a second) that go through a network together, padding included.
+BATCH_FRAMES = 6_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +72,9 @@ class SemanticCodecSize:
     width: int = 384
     mlp: int = 2048
     layers: int = 12
-    features: int = 1024
-    codes: int = 8192
-    code_width: int = 8
+    features: int = FEATURE_WIDTH
+    codes: int = NUM_SEMANTIC_CODES
+    code_width: int = SEMANTIC_CODE_WIDTH
 
     @classmethod
     def of(cls, shapes: Mapping[str, tuple[int, ...]]) -> SemanticCodecSize:
@@ -68,7 +85,7 @@ class SemanticCodecSize:
         layers = {name.split(".")[3] for name in shapes if name.startswith("encoder.0.convnext.")}
         if (len(embed), len(mlp), len(codebook)) != (3, 2, 2):
             return cls()
-        if not all(1 <= size <= MAX_CODEC_SIZE for size in (*embed, *mlp, *codebook)):
+        if not all(1 <= size <= MAX_NETWORK_SIZE for size in (*embed, *mlp, *codebook)):
             return cls()
         return cls(embed[0], mlp[0], len(layers), embed[1], *codebook)
 
@@ -90,7 +107,7 @@ class SemanticCodec(nn.Module):
         from voxgraft.models.detect import require_exact_tensors
         from voxgraft.models.load import find_part_file, read_tensor_shapes, read_tensors
 
-        path = find_part_file(place, CODEC_FILES)
+        path = find_part_file(place, (CODEC_NAME, Path(CODEC_NAME).name))
         stored = {
             name: shape for name, shape in read_tensor_shapes(path).items() if not name.startswith(UNUSED_PREFIXES)
         }
@@ -102,24 +119,18 @@ class SemanticCodec(nn.Module):
         codec.load_state_dict(read_tensors(path, shapes), assign=True)
         return codec.requires_grad_(False)
 
-    def encode(self, features: Sequence[Tensor], batch_frames: int = CODEC_BATCH_FRAMES) -> list[NDArray[np.int64]]:
+    def encode(self, features: Sequence[Tensor], batch_frames: int = BATCH_FRAMES) -> list[NDArray[np.int64]]:
         """The codes of each clip, one a frame, as if it were alone. Normalised features [T, C] a clip."""
         return [self.nearest(latent).cpu().numpy() for latent in self.latents(features, batch_frames)]
 
     @torch.no_grad()
-    def latents(self, features: Sequence[Tensor], batch_frames: int = CODEC_BATCH_FRAMES) -> list[Tensor]:
+    def latents(self, features: Sequence[Tensor], batch_frames: int = BATCH_FRAMES) -> list[Tensor]:
         """What is compared with the codebook: D numbers for each frame of each clip. -> [T, D] a clip"""
         rows = [
             self._validate_features(clip, f"clip {number} of {len(features)}")
             for number, clip in enumerate(features, 1)
         ]
-        found: dict[int, Tensor] = {}
-        for places in batch_by_length([len(row) for row in rows], batch_frames):
-            batch, mask = pad_rows([rows[place] for place in places])
-            latents = self(batch, mask)
-            for row, place in enumerate(places):
-                found[place] = latents[row, : len(rows[place])].clone()
-        return [found[place] for place in range(len(rows))]
+        return run_padded_batches(self, rows, batch_frames)
 
     def forward(self, features: Tensor, mask: Tensor | None = None) -> Tensor:
         """[B, T, C], and where the clips are, [B, T] -> [B, T, D]"""
@@ -168,7 +179,7 @@ class SemanticCodecBackbone(nn.Module):
 
     def __init__(self, size: SemanticCodecSize) -> None:
         super().__init__()
-        self.embed = nn.Conv1d(size.features, size.width, CONV_KERNEL, padding=CONV_KERNEL // 2)
+        self.embed = nn.Conv1d(size.features, size.width, CODEC_KERNEL, padding=CODEC_KERNEL // 2)
         self.norm = nn.LayerNorm(size.width, eps=NORM_EPS)
         self.convnext = nn.ModuleList(ConvNextBlock(size.width, size.mlp) for _ in range(size.layers))
         self.final_layer_norm = nn.LayerNorm(size.width, eps=NORM_EPS)
@@ -190,7 +201,7 @@ class ConvNextBlock(nn.Module):
     def __init__(self, width: int, mlp: int) -> None:
         super().__init__()
         self.gamma = nn.Parameter(torch.ones(width))
-        self.dwconv = nn.Conv1d(width, width, CONV_KERNEL, padding=CONV_KERNEL // 2, groups=width)
+        self.dwconv = nn.Conv1d(width, width, CODEC_KERNEL, padding=CODEC_KERNEL // 2, groups=width)
         self.norm = nn.LayerNorm(width, eps=NORM_EPS)
         self.pwconv1 = nn.Linear(width, mlp)
         self.pwconv2 = nn.Linear(mlp, width)
@@ -239,29 +250,22 @@ class WeightNormLinear(nn.Module):
         return F.linear(x, directions * (self.weight_g[:, :, 0] / lengths), self.bias)
 
 
-STATISTICS_FILES = ("wav2vec2bert_stats.pt",)
-"""Name of the file with mean and variance in a base folder."""
-W2V_BERT_FILES = ("model.safetensors", "pytorch_model.bin")
-"""Names of the file in the folder of w2v-bert 2.0."""
-
+# The features are what comes out of this layer; those behind it are not built.
 NUM_USED_LAYERS = 17
-"""The features are what comes out of this layer; those behind it are not built."""
 SAMPLE_RATE = 16_000
 FRAME = 400
 HOP = 160
 FRAMES_PER_PAIR = 2
+# One pair of filter bank frames; 36.3 s, more than which the base's GPT cannot speak.
 LIMITS = WaveformLimits(SAMPLE_RATE, min_samples=FRAME + HOP, max_samples=580_800)
-"""One pair of filter bank frames; 36.3 s, more than which the base's GPT cannot speak."""
-FEATURE_BATCH_FRAMES = 6_000
-MAX_W2V_BERT_SIZE = 1 << 16
-"""No network of this kind has a larger dimension; a damaged file can claim any number."""
+# What every published config says; another network would need other code.
 REQUIRED_CONFIG_VALUES = {
     "model_type": "wav2vec2-bert",
     "feature_projection_input_dim": 160,
     "hidden_act": "swish",
     "position_embeddings_type": "relative_key",
 }
-"""What every published config says; another network would need other code."""
+# What may differ; as published where the config does not say.
 DEFAULT_CONFIG_SIZES = {
     "hidden_size": 1024,
     "num_hidden_layers": 24,
@@ -271,7 +275,6 @@ DEFAULT_CONFIG_SIZES = {
     "right_max_position_embeddings": 8,
     "conv_depthwise_kernel_size": 31,
 }
-"""What may differ; as published where the config does not say."""
 
 
 def count_feature_frames(num_samples: int) -> int:
@@ -305,18 +308,13 @@ class W2vBertFeatureExtractor(nn.Module):
         return cls(network, *_read_statistics(statistics, width))
 
     @torch.no_grad()
-    def extract(self, waves: Sequence[Waveform], batch_frames: int = FEATURE_BATCH_FRAMES) -> list[Tensor]:
-        """The features of each clip, as many frames as `count_feature_frames` says and as if it were alone. -> [T, C] a clip
+    def extract(self, waves: Sequence[Waveform], batch_frames: int = BATCH_FRAMES) -> list[Tensor]:
+        """The features of each clip as if it were alone, `count_feature_frames` of them. -> [T, C] a clip
 
         16 kHz waveforms. Silence has features like any other sound. `batch_frames` counts padding too.
         """
         rows = [self.filter_bank(wave).to(self.mean) for wave in validate_waveforms(waves, LIMITS)]
-        found: dict[int, Tensor] = {}
-        for places in batch_by_length([len(row) for row in rows], batch_frames):
-            features = self(*pad_rows([rows[place] for place in places]))
-            for row, place in enumerate(places):
-                found[place] = features[row, : len(rows[place])].clone()
-        return [found[place] for place in range(len(rows))]
+        return run_padded_batches(self, rows, batch_frames)
 
     def forward(self, filter_banks: Tensor, mask: Tensor | None = None) -> Tensor:
         """[B, T, A], and where the clips are, [B, T] -> [B, T, C]"""
@@ -328,6 +326,7 @@ class W2vBertFeatureExtractor(nn.Module):
     def filter_bank(self, wave: Tensor) -> Tensor:
         """Pairs of filter bank frames, each band with mean 0 and variance 1 over the clip. [N] -> [T, A]"""
         found = self._filter_bank(wave.numpy(), sampling_rate=SAMPLE_RATE, return_tensors="pt")
+        # The extractor pads an odd last frame to a pair; that pair is cut off.
         pairs: Tensor = found["input_features"][0]
         return pairs[: count_feature_frames(len(wave))]
 
@@ -370,8 +369,8 @@ def _read_w2v_bert_sizes(path: Path) -> dict[str, Any]:
     sizes: dict[str, Any] = {name: said.get(name, published) for name, published in DEFAULT_CONFIG_SIZES.items()}
     for name, size in sizes.items():
         least = NUM_USED_LAYERS if name == "num_hidden_layers" else 1
-        if type(size) is not int or not least <= size <= MAX_W2V_BERT_SIZE:
-            expected = f"a whole number, {least} to {MAX_W2V_BERT_SIZE:,}"
+        if type(size) is not int or not least <= size <= MAX_NETWORK_SIZE:
+            expected = f"a whole number, {least} to {MAX_NETWORK_SIZE:,}"
             raise ConfigError("base-config", f"{name} is {size!r}", expected=expected, where=path)
     if sizes["hidden_size"] % sizes["num_attention_heads"] or sizes["conv_depthwise_kernel_size"] % 2 == 0:
         found = ", ".join(f"{name} {size}" for name, size in sizes.items())
@@ -386,7 +385,7 @@ def _read_w2v_bert_sizes(path: Path) -> dict[str, Any]:
 def _read_statistics(place: Path, width: int) -> tuple[Tensor, Tensor]:
     from voxgraft.models.load import find_part_file, read_tensors
 
-    path = find_part_file(place, STATISTICS_FILES)
+    path = find_part_file(place, (STATISTICS_NAME,))
     found = read_tensors(path, {"mean": (width,), "var": (width,)})
     mean, variance = found["mean"], found["var"]
     if not bool(mean.isfinite().all() & variance.isfinite().all() & (variance > 0).all()):
@@ -396,8 +395,8 @@ def _read_statistics(place: Path, width: int) -> tuple[Tensor, Tensor]:
     return mean, variance
 
 
+# Feature frames (50 a second) that go through the conditioning encoders together.
 CONDITIONING_BATCH_FRAMES = 3_000
-"""Feature frames (50 a second) that go through the conditioning encoders together."""
 
 
 class UnifiedVoiceClipEncoder(ClipEncoder):
@@ -450,9 +449,8 @@ def _condition_from_clip(clip: Clip) -> UnifiedVoiceCondition:
 
 
 EMOTIONS = ("happy", "angry", "sad", "afraid", "disgusted", "melancholic", "surprised", "calm")
-VECTORS_PER_EMOTION = (3, 17, 2, 8, 4, 5, 10, 24)
-"""Vectors of each emotion, one after another in the file, unless the config says otherwise."""
-EMOTION_MATRIX_NAME = "feat2.pt"
+# Vectors of each emotion, one after another in the file, unless the config says otherwise.
+VECTORS_PER_EMOTION: tuple[int, ...] = (3, 17, 2, 8, 4, 5, 10, 24)
 
 
 def mix_emotions(files: BaseFiles, shares: Sequence[float]) -> tuple[Clip, float]:
@@ -470,8 +468,11 @@ def mix_emotions(files: BaseFiles, shares: Sequence[float]) -> tuple[Clip, float
 def _read_emotion_vectors(files: BaseFiles) -> tuple[NDArray[np.float32], tuple[int, ...]]:
     config = files.config
     settings = read_base_config(config) if config is not None else {}
-    counts = _parse_emotion_counts(settings.get("emo_num"))
-    name = (get_config_file_name(settings, "emo_matrix", config) if config is not None else None) or EMOTION_MATRIX_NAME
+    stated, counts = settings.get("emo_num"), VECTORS_PER_EMOTION
+    if isinstance(stated, list) and len(stated) == len(EMOTIONS) and all(type(n) is int and n > 0 for n in stated):
+        counts = tuple(stated)
+    name = get_config_file_name(settings, "emo_matrix", config) if config is not None else None
+    name = name or CONFIG_NAMED_FILES["emo_matrix"][0]
     path = files.folder / name
     if not is_file(path):
         cure = "put it beside the base's checkpoint: `voxgraft download indextts2` fetches it. Or name a recording."
@@ -481,10 +482,3 @@ def _read_emotion_vectors(files: BaseFiles) -> tuple[NDArray[np.float32], tuple[
         found, expected = f"{name} holds {list(vectors.shape)}", f"{sum(counts)} vectors of finite numbers"
         raise CheckpointError("tensors-mismatch", found, expected=expected, where=path)
     return vectors, counts
-
-
-def _parse_emotion_counts(given: Any) -> tuple[int, ...]:
-    sound = (
-        isinstance(given, list) and len(given) == len(EMOTIONS) and all(type(one) is int and one > 0 for one in given)
-    )
-    return tuple(given) if sound else VECTORS_PER_EMOTION

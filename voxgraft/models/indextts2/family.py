@@ -21,6 +21,14 @@ from voxgraft.models.base import (
     SideFilePurpose,
     SpeakingStyle,
 )
+from voxgraft.models.detect import (
+    find_files_by_content,
+    find_matching_tokenizer,
+    refuse_lookalike_files,
+    scan_checkpoint,
+    scan_folder,
+)
+from voxgraft.models.indextts2.marks import STOCK_PUNCTUATION, compile_alternatives, plain_marks
 from voxgraft.models.indextts2.shapes import (
     CONFIG_NAME,
     SPEAKER_LATENTS,
@@ -32,7 +40,6 @@ from voxgraft.models.indextts2.shapes import (
     read_base_config,
     unified_voice_part_name,
 )
-from voxgraft.models.indextts2.text import IndexTTS2TextFrontend
 from voxgraft.models.sequence import SequenceSpec
 from voxgraft.text import TextFrontend
 
@@ -45,14 +52,22 @@ if TYPE_CHECKING:
 MIN_VERSION, FIRST_UNSUPPORTED_VERSION = 2.0, 2.5
 EXPECTED_MODEL = "IndexTTS-2: 1,280 wide, 24 layers, an emotion part, speed_emb, a conformer for the voice"
 OTHER_VERSION_CURE = "use IndexTTS-2 (IndexTeam/IndexTTS-2: gpt.pth, bpe.model, config.yaml)."
+# Of the speaker vector (CAM++) from which 2.5 makes its voice with one linear layer.
 STYLE_WIDTH = 192
-"""Of the speaker vector (CAM++) from which 2.5 makes its voice with one linear layer."""
 OLDER_VERSION_REASON = "it has no emotion part, and codes of its own that IndexTTS-2's speech parts cannot read"
 NEWER_VERSION_REASON = (
     "it has another tokenizer, a language embedding, no speed_emb, and another way from the voice to the model"
 )
 
 _GPT_LAYER = re.compile(r"gpt\.h\.(\d{1,4})\.")
+_CJK = re.compile(
+    "([\u1100-\u11ff\u2e80-\ua4cf\ua840-\ud7af\uf900-\ufaff\ufe30-\ufe4f\uff65-\uffdc\U00020000-\U0002ffff])"
+)
+_CONTRACTION = re.compile(r"(what|where|who|which|how|t?here|it|s?he|that|this)'s", re.IGNORECASE)
+_PINYIN_WITH_U = re.compile(r"(?<![a-z])([jqx])[uü](e|n|an)?([1-5])", re.IGNORECASE)
+_HAN = re.compile("[\u4e00-\u9fff]")
+_LATIN = re.compile("[a-zA-Z]")
+_STOCK_PUNCTUATION_PATTERN = compile_alternatives(STOCK_PUNCTUATION)
 
 
 def refuse_other_versions(settings: Mapping[Any, Any], config: Path) -> None:
@@ -65,27 +80,33 @@ def refuse_other_versions(settings: Mapping[Any, Any], config: Path) -> None:
     raise ConfigError("base-version", found, expected=f"{MIN_VERSION}", where=config, cure=OTHER_VERSION_CURE)
 
 
-def check_gpt_lookalike(path: Path, shapes: Mapping[str, Shape]) -> Finding | None:
-    """What to say of the GPT of IndexTTS 1.x or 2.5; None for all other files."""
-    layers = {match[1] for match in map(_GPT_LAYER.match, shapes) if match}
-    if "text_embedding.weight" not in shapes or "mel_embedding.weight" not in shapes or not layers:
-        return None
-    width = (*shapes["text_embedding.weight"], 0, 0)[1]
-    size = f"{width:,} wide, {len(layers)} layers"
-    has_emotion = any(name.startswith("emo_") for name in shapes)
-    has_speed = any(name.startswith("speed_emb") for name in shapes)
-    if not has_emotion and not has_speed:
-        found = f"{path.name} is the GPT of IndexTTS 1.0 or 1.5 ({size}): {OLDER_VERSION_REASON}"
-        return finding("base-version", found, expected=EXPECTED_MODEL, where=path, cure=OTHER_VERSION_CURE)
-    marks = [name for name in shapes if name.startswith("lang_embedding")]
-    if not has_speed:
-        voice = (width, STYLE_WIDTH)
-        marks += [name for name, shape in shapes.items() if shape == voice and not name.startswith("gpt.")]
-    if not marks:
-        return None
-    seen = ", ".join(f"{name[:60]} {list(shapes[name])}" for name in marks[:3])
-    found = f"{path.name} is the GPT of IndexTTS-2.5 ({size}; {seen}): {NEWER_VERSION_REASON}"
-    return finding("base-version", found, expected=EXPECTED_MODEL, where=path, cure=OTHER_VERSION_CURE)
+class IndexTTS2TextFrontend(TextFrontend):
+    """The stock wrapper's text steps: plain punctuation, CJK characters apart, all in capitals.
+
+    Before them our own table for punctuation of new scripts. The stock program also reads numbers out, in Chinese or
+    English, with a package that is not used here: numbers of a new language must be written out before.
+    """
+
+    def clean(self, text: str) -> str:
+        if _is_single_character(text):
+            return text
+        text = plain_marks(text)
+        if _HAN.search(text) or not _LATIN.search(text):  # what the stock program takes for Chinese
+            text = text.rstrip().replace("$", ".")
+        text = _CONTRACTION.sub(r"\1 is", text)
+        text = _PINYIN_WITH_U.sub(lambda found: "{}v{}{}".format(*found.groups(default="")).upper(), text)
+        return _STOCK_PUNCTUATION_PATTERN.sub(lambda found: STOCK_PUNCTUATION[found.group()], text)
+
+    def prepare(self, text: str, language: str | None) -> str:  # noqa: ARG002 (this family has no tags)
+        if _is_single_character(text):
+            return text
+        parts = (part.strip() for part in _CJK.split(text.strip()))
+        return " ".join(part.upper() for part in parts if part)
+
+
+def _is_single_character(text: str) -> bool:
+    """The stock wrapper gives a text of one character (and an empty one) to the tokenizer untouched."""
+    return len(text.strip()) == 1 or not text
 
 
 class IndexTTS2(Family):
@@ -119,8 +140,6 @@ class IndexTTS2(Family):
     )
 
     def files(self, folder: Path) -> BaseFiles:
-        from voxgraft.models.detect import find_files_by_content, refuse_lookalike_files
-
         config = require_folder(folder) / CONFIG_NAME
         if not is_file(config):
             raise self._missing_config_error(folder)
@@ -143,8 +162,6 @@ class IndexTTS2(Family):
 
     def find_tokenizer(self, checkpoint: Path) -> Path:
         """The one that the config names; for a checkpoint beside several others, the one that fits its rows."""
-        from voxgraft.models.detect import find_matching_tokenizer, scan_checkpoint
-
         try:
             return super().find_tokenizer(checkpoint)
         except FileError:
@@ -155,8 +172,6 @@ class IndexTTS2(Family):
 
     def _missing_config_error(self, folder: Path) -> FileError:
         """What is missing in a folder without a config; raises if its checkpoint is of another generation."""
-        from voxgraft.models.detect import scan_folder
-
         missing = f"{CONFIG_NAME} is not in the folder"
         for seen in scan_folder(folder):
             if item := self.check_lookalike(seen.path, seen.shapes):
@@ -170,7 +185,6 @@ class IndexTTS2(Family):
         return IndexTTS2TextFrontend()
 
     def frame(self, num_text_ids: int, size: UnifiedVoiceSize | None = None) -> SequenceSpec:
-
         return unified_voice_sequence_spec(num_text_ids, size)
 
     def build_empty_model(self, files: BaseFiles) -> SpeechModel:
@@ -215,7 +229,26 @@ class IndexTTS2(Family):
         return is_unified_voice(shapes)
 
     def check_lookalike(self, path: Path, shapes: Mapping[str, Shape]) -> Finding | None:
-        return check_gpt_lookalike(path, shapes)
+        """Recognises the GPT of IndexTTS 1.x and 2.5."""
+        layers = {match[1] for match in map(_GPT_LAYER.match, shapes) if match}
+        if "text_embedding.weight" not in shapes or "mel_embedding.weight" not in shapes or not layers:
+            return None
+        width = (*shapes["text_embedding.weight"], 0, 0)[1]
+        size = f"{width:,} wide, {len(layers)} layers"
+        has_emotion = any(name.startswith("emo_") for name in shapes)
+        has_speed = any(name.startswith("speed_emb") for name in shapes)
+        if not has_emotion and not has_speed:
+            found = f"{path.name} is the GPT of IndexTTS 1.0 or 1.5 ({size}): {OLDER_VERSION_REASON}"
+            return finding("base-version", found, expected=EXPECTED_MODEL, where=path, cure=OTHER_VERSION_CURE)
+        marks = [name for name in shapes if name.startswith("lang_embedding")]
+        if not has_speed:
+            voice = (width, STYLE_WIDTH)
+            marks += [name for name, shape in shapes.items() if shape == voice and not name.startswith("gpt.")]
+        if not marks:
+            return None
+        seen = ", ".join(f"{name[:60]} {list(shapes[name])}" for name in marks[:3])
+        found = f"{path.name} is the GPT of IndexTTS-2.5 ({size}; {seen}): {NEWER_VERSION_REASON}"
+        return finding("base-version", found, expected=EXPECTED_MODEL, where=path, cure=OTHER_VERSION_CURE)
 
     def infer_size(self, files: BaseFiles, shapes: Mapping[str, Shape]) -> UnifiedVoiceSize:
         if files.config is None:
@@ -230,7 +263,6 @@ class IndexTTS2(Family):
         return tensor.endswith(".pos_enc.pe")
 
     def describe(self, files: BaseFiles, rows: int) -> BaseDescription:  # noqa: ARG002 (there is one release)
-
         return describe_indextts2(files)
 
     def stock(self) -> StockProgram:
@@ -262,9 +294,17 @@ RELEASE_TITLE = "IndexTTS-2"
 BOTH_PURPOSES: tuple[SideFilePurpose, ...] = ("preparing", "speaking")
 CODEC_NAME = "semantic_codec/model.safetensors"
 W2V_BERT_FOLDER = "w2v-bert-2.0"
-W2V_BERT_NAMES = (f"{W2V_BERT_FOLDER}/model.safetensors", f"{W2V_BERT_FOLDER}/pytorch_model.bin")
+W2V_BERT_FILES = ("model.safetensors", "pytorch_model.bin")
 STATISTICS_NAME = "wav2vec2bert_stats.pt"
 VOCODER_NAME = "bigvgan_v2_22khz_80band_256x"
+# What the program reads from the folder, by the key of its config: the published name, and what for.
+CONFIG_NAMED_FILES = {
+    "s2mel_checkpoint": ("s2mel.pth", "from codes to a spectrogram"),
+    "w2v_stat": (STATISTICS_NAME, "mean and variance of the speech features"),
+    "spk_matrix": ("feat1.pt", "voices behind the emotion vectors"),
+    "emo_matrix": ("feat2.pt", "emotion vectors"),
+    "qwen_emo_path": ("qwen0.6bemo4-merge", "emotion from a text"),
+}
 
 
 def describe_indextts2(files: BaseFiles) -> BaseDescription:
@@ -272,21 +312,24 @@ def describe_indextts2(files: BaseFiles) -> BaseDescription:
     config = files.config or files.folder / CONFIG_NAME
     settings = read_base_config(config) if files.config else {}
 
-    def named(path: str, published: str) -> str:
-        return get_config_file_name(settings, path, config) or published
+    def named(key: str, *purposes: SideFilePurpose) -> SideFile:
+        published, what = CONFIG_NAMED_FILES[key]
+        return SideFile((get_config_file_name(settings, key, config) or published,), purposes, what)
 
+    # The config names the vocoder with its owner; a download makes a folder without it.
+    vocoder = get_config_section(settings, "vocoder", config).get("name")
+    vocoder = vocoder.rpartition("/")[2] or VOCODER_NAME if isinstance(vocoder, str) else VOCODER_NAME
+    w2v_bert = tuple(f"{W2V_BERT_FOLDER}/{name}" for name in W2V_BERT_FILES)
     beside = (
-        SideFile((get_statistics_name(files),), BOTH_PURPOSES, "mean and variance of the speech features"),
-        SideFile(W2V_BERT_NAMES, BOTH_PURPOSES, "w2v-bert 2.0: from a recording to features (facebook/w2v-bert-2.0)"),
+        named("w2v_stat", "preparing", "speaking"),
+        SideFile(w2v_bert, BOTH_PURPOSES, "w2v-bert 2.0: from a recording to features (facebook/w2v-bert-2.0)"),
         SideFile((CODEC_NAME,), BOTH_PURPOSES, "semantic codec: from features to codes (amphion/MaskGCT)"),
-        SideFile((named("s2mel_checkpoint", "s2mel.pth"),), ("speaking",), "from codes to a spectrogram"),
-        SideFile(
-            (_get_vocoder_name(settings, config),), ("speaking",), "BigVGAN: from the spectrogram to the waveform"
-        ),
+        named("s2mel_checkpoint", "speaking"),
+        SideFile((vocoder,), ("speaking",), "BigVGAN: from the spectrogram to the waveform"),
         SideFile(("campplus_cn_common.bin",), ("speaking",), "CAM++: the speaker's style"),
-        SideFile((named("spk_matrix", "feat1.pt"),), ("speaking",), "voices behind the emotion vectors"),
-        SideFile((named("emo_matrix", "feat2.pt"),), ("speaking",), "emotion vectors"),
-        SideFile((named("qwen_emo_path", "qwen0.6bemo4-merge"),), (), "emotion from a text"),
+        named("spk_matrix", "speaking"),
+        named("emo_matrix", "speaking"),
+        named("qwen_emo_path"),
     )
     return BaseDescription(RELEASE_TITLE, IndexTTS2.languages, beside)
 
@@ -297,14 +340,8 @@ def get_statistics_name(files: BaseFiles) -> str:
     return named or STATISTICS_NAME
 
 
-def _get_vocoder_name(settings: dict[Any, Any], config: Path) -> str:
-    """The folder that a download of the vocoder makes, which the config names with its owner."""
-    name = get_config_section(settings, "vocoder", config).get("name")
-    return name.rpartition("/")[2] or VOCODER_NAME if isinstance(name, str) else VOCODER_NAME
-
-
+# The stock program lets this code stand for the whole prompt, so that its repetition penalty takes it for heard.
 FILLER_CODE = 1
-"""The stock program lets this code stand for the whole prompt, so that its repetition penalty takes it for heard."""
 
 
 def unified_voice_sequence_spec(num_text_ids: int, size: UnifiedVoiceSize | None = None) -> SequenceSpec:

@@ -41,12 +41,12 @@ from voxgraft.nn.backbones import GPT2_LINEAR_LAYERS, Backbone, Gpt2Backbone, Gp
 from voxgraft.nn.layers import LearnedPositions
 from voxgraft.nn.rows import padded_linear
 
+# Frames that the first convolution needs to give one.
 MIN_FEATURE_FRAMES = 3
-"""Frames that the first convolution needs to give one."""
+# Frames of the longest clip that the position table reaches: 200 seconds.
 MAX_FEATURE_FRAMES = 2 * SINUSOID_ROWS + 2
-"""Frames of the longest clip that the position table reaches: 200 seconds."""
+# The first convolution makes a quarter of a million numbers of each frame: 1 MB, so a minute would need gigabytes.
 FRAMES_PER_CHUNK = 128
-"""The first convolution makes a quarter of a million numbers of each frame: 1 MB, so a minute would need gigabytes."""
 
 
 class Conformer(nn.Module):
@@ -84,6 +84,7 @@ class ConvSubsampling(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """[F, 1024] -> [T, W]"""
+        # In chunks of frames, each with the one frame of overlap that a kernel of 3 with stride 2 needs.
         num_frames = (len(features) - 1) // 2
         parts = []
         for first in range(0, num_frames, FRAMES_PER_CHUNK):
@@ -100,7 +101,10 @@ class _SinusoidPositions(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.register_buffer("pe", build_sinusoid_table(SINUSOID_ROWS, width)[None])
+        # Sine and cosine of a position in turn, from fast to slow.
+        rates = torch.exp(torch.arange(0, width, 2) * -(math.log(10000.0) / width))  # [W / 2]
+        angles = torch.arange(SINUSOID_ROWS)[:, None] * rates
+        self.register_buffer("pe", torch.stack([angles.sin(), angles.cos()], -1).flatten(1)[None])
 
 
 class _ConformerAttention(nn.Module):
@@ -121,6 +125,7 @@ class _ConformerAttention(nn.Module):
         """[B, T, W], [T, W], [B, T] -> [B, T, W]"""
         parts = (self.linear_q(x), self.linear_k(x), self.linear_v(x), self.linear_pos(positions).expand_as(x))
         q, k, v, p = (part.unflatten(-1, (self.heads, -1)) for part in parts)  # [B, T, H, D]
+        # One attention over twice the width: (q + u) k + (q + v) p is the dot product of the concatenations.
         both_q = torch.cat([q + self.pos_bias_u, q + self.pos_bias_v], -1)  # [B, T, H, 2 D]
         both_k = torch.cat([k, p], -1)
         mixed = F.scaled_dot_product_attention(
@@ -187,26 +192,20 @@ class _ConformerBlock(nn.Module):
         return out
 
 
-def build_sinusoid_table(rows: int, width: int) -> Tensor:
-    """Sine and cosine of a position in turn, from fast to slow. [rows, W]"""
-    rates = torch.exp(torch.arange(0, width, 2) * -(math.log(10000.0) / width))  # [W / 2]
-    angles = torch.arange(rows)[:, None] * rates
-    return torch.stack([angles.sin(), angles.cos()], -1).flatten(1)
-
-
 class PerceiverResampler(nn.Module):
     """Latents that look at the clip and at one another, layer by layer, and a norm after the last."""
 
     def __init__(self, size: ConditioningEncoderSize, width: int, num_latents: int) -> None:
         super().__init__()
-        inner = int(width * size.perceiver_mult * 2 / 3)
+        inner = int(width * size.perceiver_mult * 2 / 3)  # upstream's size for GEGLU layers
         self.latents = nn.Parameter(torch.empty(num_latents, width))
         nn.init.normal_(self.latents, std=0.02)
         self.proj_context = nn.Linear(size.width, width) if size.width != width else nn.Identity()
-        self.layers = nn.ModuleList(
-            nn.ModuleList([_ResamplerAttention(width, size.heads), _build_feed_forward(width, inner)])
-            for _ in range(PERCEIVER_LAYERS)
-        )
+        self.layers = nn.ModuleList()
+        for _ in range(PERCEIVER_LAYERS):
+            attention = _ResamplerAttention(width, size.heads)
+            feed_forward = nn.Sequential(nn.Linear(width, 2 * inner), _Geglu(), nn.Linear(inner, width))
+            self.layers.append(nn.ModuleList([attention, feed_forward]))
         self.norm = _ResamplerNorm(width)
 
     def forward(self, frames: Tensor, heard: Tensor | None) -> Tensor:
@@ -264,12 +263,8 @@ class _ResamplerNorm(nn.Module):
         return F.normalize(x, dim=-1) * math.sqrt(len(self.gamma)) * self.gamma
 
 
-def _build_feed_forward(width: int, inner: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(width, 2 * inner), _Geglu(), nn.Linear(inner, width))
-
-
+# Both speed rows are always there, in this order: the published model was never taught to tell speeds apart.
 SPEED_SLOTS = (1, 0)
-"""Both speed rows are always there, in this order: the published model was never taught to tell speeds apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,7 +400,16 @@ class UnifiedVoice(SpeechModel):
         if not clips:
             raise GraftError("features-form", "no clips", expected="at least one")
         for clip in clips:
-            _require_features(clip)
+            if clip.dim() != 2 or clip.shape[1] != FEATURE_WIDTH or not clip.is_floating_point():
+                found = f"features as {clip.dtype} of shape {list(clip.shape)}"
+                expected = f"floating-point numbers of shape [frames, {FEATURE_WIDTH}]"
+                raise GraftError("features-form", found, expected=expected)
+            if not MIN_FEATURE_FRAMES <= len(clip) <= MAX_FEATURE_FRAMES:
+                cure = "leave the clip out, or cut it into shorter ones."
+                expected = f"{MIN_FEATURE_FRAMES} to {MAX_FEATURE_FRAMES:,} (50 a second)"
+                raise GraftError("features-form", f"features of {len(clip):,} frames", expected=expected, cure=cure)
+            if not bool(clip.isfinite().all()):
+                raise GraftError("features-form", "features that are not finite", expected="finite numbers")
         return [clip.to(self.speed_emb.weight) for clip in clips]
 
 
@@ -436,15 +440,3 @@ def _require_finite_array(values: NDArray[np.float32], shape: tuple[int, ...], w
     if wrong:
         found = f"{what} with {wrong:,} of {array.size:,} numbers not finite"
         raise GraftError("condition-form", found, expected="finite numbers")
-
-
-def _require_features(features: Tensor) -> None:
-    if features.dim() != 2 or features.shape[1] != FEATURE_WIDTH or not features.is_floating_point():
-        found = f"features as {features.dtype} of shape {list(features.shape)}"
-        raise GraftError("features-form", found, expected=f"floating-point numbers of shape [frames, {FEATURE_WIDTH}]")
-    if not MIN_FEATURE_FRAMES <= len(features) <= MAX_FEATURE_FRAMES:
-        cure = "leave the clip out, or cut it into shorter ones."
-        expected = f"{MIN_FEATURE_FRAMES} to {MAX_FEATURE_FRAMES:,} (50 a second)"
-        raise GraftError("features-form", f"features of {len(features):,} frames", expected=expected, cure=cure)
-    if not bool(features.isfinite().all()):
-        raise GraftError("features-form", "features that are not finite", expected="finite numbers")

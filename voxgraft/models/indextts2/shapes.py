@@ -5,14 +5,16 @@ UnifiedVoice is the language model; the semantic codec turns speech features int
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from voxgraft.core.errors import ConfigError
-from voxgraft.models.detect import ShapeLike, require_exact_tensors
+from voxgraft.models.base import Shape
+from voxgraft.models.detect import linear_shapes, norm_shapes, prefix_shapes, require_exact_tensors
 
+# Our names of the sizes to the config's.
 GPT_SIZE_KEYS = {
     "text_pieces": "number_text_tokens",
     "width": "model_dim",
@@ -22,7 +24,6 @@ GPT_SIZE_KEYS = {
     "max_text": "max_text_tokens",
     "max_speech": "max_mel_tokens",
 }
-"""Our names of the sizes to the config's."""
 ENCODER_SIZE_KEYS = {
     "width": "output_size",
     "mlp": "linear_units",
@@ -32,6 +33,7 @@ ENCODER_SIZE_KEYS = {
 }
 _MAX_BY_KEY = {"layers": 1000, "num_blocks": 1000}
 _MAX_SIZE = 1 << 20
+# What the published config says and the model is built for.
 _REQUIRED_VALUES: dict[str, str | int | bool] = {
     "gpt.condition_type": "conformer_perceiver",
     "gpt.condition_module.input_layer": "conv2d2",
@@ -40,7 +42,6 @@ _REQUIRED_VALUES: dict[str, str | int | bool] = {
     "gpt.start_text_token": 0,
     "gpt.stop_text_token": 1,
 }
-"""What the published config says and the model is built for."""
 
 
 def read_config_sizes(
@@ -89,8 +90,8 @@ def _require_size(value: Any, path: str, where: str | Path) -> int:
     return value
 
 
+# Of the speech features that both conditioning encoders read; fixed in stock code, like the next three.
 FEATURE_WIDTH = 1024
-"""Of the speech features that both conditioning encoders read; fixed in stock code, like the next three."""
 EMOTION_WIDTH = 1024
 PERCEIVER_HEAD_WIDTH = 64
 PERCEIVER_LAYERS = 2
@@ -98,8 +99,8 @@ SPEAKER_LATENTS = 32
 SINUSOID_ROWS = 5000
 DEPTHWISE_KERNEL = 15
 GPT_HEAD_WIDTH, MIN_GPT_HEADS = 64, 4
+# Names that the stock program's module also lists once it has spoken; its loader passes over them, and so do we.
 ALIAS_PREFIXES = ("inference_model.", "gpt.wte.")
-"""Names that the stock program's module also lists once it has spoken; its loader passes over them, and so do we."""
 NUM_SEMANTIC_CODES, SEMANTIC_CODE_WIDTH, CODEC_KERNEL = 8192, 8, 7
 
 _UNIFIED_VOICE_PARTS = {
@@ -153,7 +154,7 @@ class UnifiedVoiceSize:
     def of(
         cls,
         config: Mapping[Any, Any],
-        shapes: Mapping[str, ShapeLike],
+        shapes: Mapping[str, Shape],
         where: str | Path = "",
         config_path: str | Path = "",
     ) -> UnifiedVoiceSize:
@@ -181,27 +182,75 @@ class UnifiedVoiceSize:
         return size
 
 
-def unified_voice_shapes(size: UnifiedVoiceSize) -> dict[str, ShapeLike]:
+def unified_voice_shapes(size: UnifiedVoiceSize) -> dict[str, Shape]:
     """Names and shapes in the order of the published file: 665 at full depth."""
     width, text_rows = size.width, size.text_pieces + 1
-    shapes: dict[str, ShapeLike] = {}
-    shapes |= _add_prefix("conditioning_encoder", _conformer_shapes(size.speaker))
-    shapes |= _add_prefix("perceiver_encoder", _perceiver_shapes(size.speaker, width, SPEAKER_LATENTS))
+    shapes: dict[str, Shape] = prefix_shapes("conditioning_encoder", _conformer_shapes(size.speaker))
+    shapes |= prefix_shapes("perceiver_encoder", _perceiver_shapes(size.speaker, width, SPEAKER_LATENTS))
     shapes["speed_emb.weight"] = (2, width)
-    shapes |= _add_prefix("emo_conditioning_encoder", _conformer_shapes(size.emotion))
-    shapes |= _add_prefix("emo_perceiver_encoder", _perceiver_shapes(size.emotion, EMOTION_WIDTH, 1))
+    shapes |= prefix_shapes("emo_conditioning_encoder", _conformer_shapes(size.emotion))
+    shapes |= prefix_shapes("emo_perceiver_encoder", _perceiver_shapes(size.emotion, EMOTION_WIDTH, 1))
     shapes["text_embedding.weight"] = (text_rows, width)
-    shapes |= _add_prefix("emo_layer", _linear_shapes(width, width))
-    shapes |= _add_prefix("emovec_layer", _linear_shapes(width, EMOTION_WIDTH))
+    shapes |= linear_shapes("emo_layer", width, width) | linear_shapes("emovec_layer", width, EMOTION_WIDTH)
     shapes["mel_embedding.weight"] = (size.speech_rows, width)
+    block = {
+        **norm_shapes("ln_1", width),
+        **_gpt_linear_shapes("attn.c_attn", width, 3 * width),
+        **_gpt_linear_shapes("attn.c_proj", width, width),
+        **norm_shapes("ln_2", width),
+        **_gpt_linear_shapes("mlp.c_fc", width, 4 * width),
+        **_gpt_linear_shapes("mlp.c_proj", 4 * width, width),
+    }
     for layer in range(size.layers):
-        shapes |= _add_prefix(f"gpt.h.{layer}", _gpt_block_shapes(width))
-    shapes |= _add_prefix("gpt.ln_f", _norm_shapes(width))
+        shapes |= prefix_shapes(f"gpt.h.{layer}", block)
+    shapes |= norm_shapes("gpt.ln_f", width)
     shapes["mel_pos_embedding.emb.weight"] = (size.max_speech + 3, width)
     shapes["text_pos_embedding.emb.weight"] = (size.max_text + 2, width)
-    shapes |= _add_prefix("final_norm", _norm_shapes(width))
-    shapes |= _add_prefix("text_head", _linear_shapes(text_rows, width))
-    return shapes | _add_prefix("mel_head", _linear_shapes(size.speech_rows, width))
+    shapes |= norm_shapes("final_norm", width)
+    return shapes | linear_shapes("text_head", text_rows, width) | linear_shapes("mel_head", size.speech_rows, width)
+
+
+def _gpt_linear_shapes(name: str, inputs: int, outputs: int) -> dict[str, Shape]:
+    """GPT-2's own layers store a matrix the other way round."""
+    return {f"{name}.weight": (inputs, outputs), f"{name}.bias": (outputs,)}
+
+
+def _conformer_shapes(size: ConditioningEncoderSize) -> dict[str, Shape]:
+    width = size.width
+    block: dict[str, Shape] = {f"self_attn.pos_bias_{part}": (size.heads, width // size.heads) for part in ("u", "v")}
+    for part in ("q", "k", "v", "out"):
+        block |= linear_shapes(f"self_attn.linear_{part}", width, width)
+    block["self_attn.linear_pos.weight"] = (width, width)
+    block |= linear_shapes("feed_forward.w_1", size.mlp, width) | linear_shapes("feed_forward.w_2", width, size.mlp)
+    block |= linear_shapes("conv_module.pointwise_conv1", 2 * width, width, 1)
+    block |= linear_shapes("conv_module.depthwise_conv", width, 1, DEPTHWISE_KERNEL)
+    block |= norm_shapes("conv_module.norm", width)
+    block |= linear_shapes("conv_module.pointwise_conv2", width, width, 1)
+    for place in ("ff", "mha", "conv", "final"):
+        block |= norm_shapes(f"norm_{place}", width)
+    shapes = linear_shapes("embed.conv.0", width, 1, 3, 3)
+    shapes |= linear_shapes("embed.out.0", width, width * ((FEATURE_WIDTH - 1) // 2))
+    shapes["embed.pos_enc.pe"] = (1, SINUSOID_ROWS, width)
+    shapes |= norm_shapes("after_norm", width)
+    for number in range(size.blocks):
+        shapes |= prefix_shapes(f"encoders.{number}", block)
+    return shapes
+
+
+def _perceiver_shapes(size: ConditioningEncoderSize, width: int, latents: int) -> dict[str, Shape]:
+    attention = size.heads * PERCEIVER_HEAD_WIDTH
+    inner = int(width * size.perceiver_mult * 2 / 3)
+    shapes: dict[str, Shape] = {"latents": (latents, width)}
+    if size.width != width:
+        shapes |= linear_shapes("proj_context", width, size.width)
+    for layer in range(PERCEIVER_LAYERS):
+        shapes[f"layers.{layer}.0.to_q.weight"] = (attention, width)
+        shapes[f"layers.{layer}.0.to_kv.weight"] = (2 * attention, width)
+        shapes[f"layers.{layer}.0.to_out.weight"] = (width, attention)
+        shapes |= linear_shapes(f"layers.{layer}.1.0", 2 * inner, width)
+        shapes |= linear_shapes(f"layers.{layer}.1.2", width, inner)
+    shapes["norm.gamma"] = (width,)
+    return shapes
 
 
 def unified_voice_part_name(tensor: str) -> str:
@@ -222,106 +271,28 @@ def is_unified_voice(names: Iterable[str]) -> bool:
     return wanted <= set(names)
 
 
-def semantic_codec_shapes(width: int = 384, mlp: int = 2048, layers: int = 12) -> dict[str, ShapeLike]:
+def semantic_codec_shapes(width: int = 384, mlp: int = 2048, layers: int = 12) -> dict[str, Shape]:
     """The semantic codec (RepCodec), in the order of its file: 239 tensors at the published size."""
-    shapes: dict[str, ShapeLike] = {}
-    for side in ("encoder", "decoder"):
-        shapes |= _add_prefix(f"{side}.0", _codec_side_shapes(width, mlp, layers))
-        shapes |= _add_prefix(f"{side}.1", _linear_shapes(FEATURE_WIDTH, width))
+    side = linear_shapes("embed", width, FEATURE_WIDTH, CODEC_KERNEL) | norm_shapes("norm", width)
+    for layer in range(layers):
+        block = f"convnext.{layer}"
+        side[f"{block}.gamma"] = (width,)
+        side |= linear_shapes(f"{block}.dwconv", width, 1, CODEC_KERNEL) | norm_shapes(f"{block}.norm", width)
+        side |= linear_shapes(f"{block}.pwconv1", mlp, width) | linear_shapes(f"{block}.pwconv2", width, mlp)
+    side |= norm_shapes("final_layer_norm", width)
+    shapes: dict[str, Shape] = {}
+    for name in ("encoder", "decoder"):
+        shapes |= prefix_shapes(f"{name}.0", side) | linear_shapes(f"{name}.1", FEATURE_WIDTH, width)
     quantizer = "quantizer.quantizers.0"
-    for place, outputs, inputs in (
+    for name, outputs, inputs in (
         ("in", SEMANTIC_CODE_WIDTH, FEATURE_WIDTH),
         ("out", FEATURE_WIDTH, SEMANTIC_CODE_WIDTH),
     ):
-        project = f"{quantizer}.{place}_project"
+        project = f"{quantizer}.{name}_project"
         shapes[f"{project}.bias"] = (outputs,)
         shapes[f"{project}.weight_g"] = (outputs, 1, 1)
         shapes[f"{project}.weight_v"] = (outputs, inputs, 1)
     return shapes | {f"{quantizer}.codebook.weight": (NUM_SEMANTIC_CODES, SEMANTIC_CODE_WIDTH)}
-
-
-def _codec_side_shapes(width: int, mlp: int, layers: int) -> Iterator[tuple[str, ShapeLike]]:
-    yield from _add_prefix("embed", _linear_shapes(width, FEATURE_WIDTH, CODEC_KERNEL)).items()
-    yield from _add_prefix("norm", _norm_shapes(width)).items()
-    for layer in range(layers):
-        block = f"convnext.{layer}"
-        yield f"{block}.gamma", (width,)
-        yield from _add_prefix(f"{block}.dwconv", _linear_shapes(width, 1, CODEC_KERNEL)).items()
-        yield from _add_prefix(f"{block}.norm", _norm_shapes(width)).items()
-        yield from _add_prefix(f"{block}.pwconv1", _linear_shapes(mlp, width)).items()
-        yield from _add_prefix(f"{block}.pwconv2", _linear_shapes(width, mlp)).items()
-    yield from _add_prefix("final_layer_norm", _norm_shapes(width)).items()
-
-
-def _add_prefix(prefix: str, parts: Iterator[tuple[str, ShapeLike]]) -> dict[str, ShapeLike]:
-    return {f"{prefix}.{name}": shape for name, shape in parts}
-
-
-def _linear_shapes(outputs: int, inputs: int, *kernel: int) -> Iterator[tuple[str, ShapeLike]]:
-    yield "weight", (outputs, inputs, *kernel)
-    yield "bias", (outputs,)
-
-
-def _norm_shapes(width: int) -> Iterator[tuple[str, ShapeLike]]:
-    yield "weight", (width,)
-    yield "bias", (width,)
-
-
-def _conformer_shapes(size: ConditioningEncoderSize) -> Iterator[tuple[str, ShapeLike]]:
-    width = size.width
-    yield from _add_prefix("embed.conv.0", _linear_shapes(width, 1, 3, 3)).items()
-    yield from _add_prefix("embed.out.0", _linear_shapes(width, width * ((FEATURE_WIDTH - 1) // 2))).items()
-    yield "embed.pos_enc.pe", (1, SINUSOID_ROWS, width)
-    yield from _add_prefix("after_norm", _norm_shapes(width)).items()
-    for block in range(size.blocks):
-        yield from _add_prefix(f"encoders.{block}", _conformer_block_shapes(size)).items()
-
-
-def _conformer_block_shapes(size: ConditioningEncoderSize) -> Iterator[tuple[str, ShapeLike]]:
-    width = size.width
-    for part in ("u", "v"):
-        yield f"self_attn.pos_bias_{part}", (size.heads, width // size.heads)
-    for part in ("q", "k", "v", "out"):
-        yield from _add_prefix(f"self_attn.linear_{part}", _linear_shapes(width, width)).items()
-    yield "self_attn.linear_pos.weight", (width, width)
-    yield from _add_prefix("feed_forward.w_1", _linear_shapes(size.mlp, width)).items()
-    yield from _add_prefix("feed_forward.w_2", _linear_shapes(width, size.mlp)).items()
-    yield from _add_prefix("conv_module.pointwise_conv1", _linear_shapes(2 * width, width, 1)).items()
-    yield from _add_prefix("conv_module.depthwise_conv", _linear_shapes(width, 1, DEPTHWISE_KERNEL)).items()
-    yield from _add_prefix("conv_module.norm", _norm_shapes(width)).items()
-    yield from _add_prefix("conv_module.pointwise_conv2", _linear_shapes(width, width, 1)).items()
-    for place in ("ff", "mha", "conv", "final"):
-        yield from _add_prefix(f"norm_{place}", _norm_shapes(width)).items()
-
-
-def _perceiver_shapes(size: ConditioningEncoderSize, width: int, latents: int) -> Iterator[tuple[str, ShapeLike]]:
-    attention = size.heads * PERCEIVER_HEAD_WIDTH
-    inner = int(width * size.perceiver_mult * 2 / 3)
-    yield "latents", (latents, width)
-    if size.width != width:
-        yield from _add_prefix("proj_context", _linear_shapes(width, size.width)).items()
-    for layer in range(PERCEIVER_LAYERS):
-        yield f"layers.{layer}.0.to_q.weight", (attention, width)
-        yield f"layers.{layer}.0.to_kv.weight", (2 * attention, width)
-        yield f"layers.{layer}.0.to_out.weight", (width, attention)
-        yield from _add_prefix(f"layers.{layer}.1.0", _linear_shapes(2 * inner, width)).items()
-        yield from _add_prefix(f"layers.{layer}.1.2", _linear_shapes(width, inner)).items()
-    yield "norm.gamma", (width,)
-
-
-def _gpt_block_shapes(width: int) -> Iterator[tuple[str, ShapeLike]]:
-    yield from _add_prefix("ln_1", _norm_shapes(width)).items()
-    yield from _add_prefix("attn.c_attn", _gpt_linear_shapes(width, 3 * width)).items()
-    yield from _add_prefix("attn.c_proj", _gpt_linear_shapes(width, width)).items()
-    yield from _add_prefix("ln_2", _norm_shapes(width)).items()
-    yield from _add_prefix("mlp.c_fc", _gpt_linear_shapes(width, 4 * width)).items()
-    yield from _add_prefix("mlp.c_proj", _gpt_linear_shapes(4 * width, width)).items()
-
-
-def _gpt_linear_shapes(inputs: int, outputs: int) -> Iterator[tuple[str, ShapeLike]]:
-    """GPT-2's own layers store a matrix the other way round."""
-    yield "weight", (inputs, outputs)
-    yield "bias", (outputs,)
 
 
 CONFIG_NAME = "config.yaml"

@@ -22,17 +22,9 @@ from voxgraft.models.base import (
     StockProgram,
     find_side_files,
 )
-from voxgraft.models.indextts2.family import IndexTTS2, describe_indextts2
+from voxgraft.models.indextts2.family import CONFIG_NAMED_FILES, IndexTTS2, describe_indextts2
 from voxgraft.models.indextts2.shapes import CONFIG_NAME, get_config_file_name, read_base_config
 
-CONFIG_NAMED_FILES = {
-    "s2mel_checkpoint": ("s2mel.pth", "from codes to a spectrogram"),
-    "w2v_stat": ("wav2vec2bert_stats.pt", "mean and variance of the speech features"),
-    "spk_matrix": ("feat1.pt", "voices behind the emotion vectors"),
-    "emo_matrix": ("feat2.pt", "emotion vectors"),
-    "qwen_emo_path": ("qwen0.6bemo4-merge", "emotion from a text"),
-}
-"""What the program reads from the folder, by the key of its config: the published name, and what for."""
 _NUM_PIECES_LINE = re.compile(r"^(\s+number_text_tokens\s*:\s*)\d+", re.MULTILINE)
 _GPT_SECTION_LINE = re.compile(r"^gpt\s*:[ \t]*$", re.MULTILINE)
 

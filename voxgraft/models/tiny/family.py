@@ -27,6 +27,7 @@ from voxgraft.models.base import (
     unknown_voice_error,
 )
 from voxgraft.models.chatterbox.shapes import T3Size, has_one_query, is_t3, t3_part_name
+from voxgraft.models.detect import find_matching_tokenizer, refuse_lookalike_files, scan_checkpoint
 from voxgraft.models.sequence import SequenceSpec
 from voxgraft.text import TextFrontend
 
@@ -37,8 +38,9 @@ if TYPE_CHECKING:
 
 
 START_ID, STOP_ID = 3, 0
+# Of the shipped codec.
 NUM_SHIPPED_CODES = 2560
-"""Of the shipped codec."""
+# As the shipped base has it. The voice is a speaker's number, so there is little to condition on: three slots.
 SHIPPED_SIZE = T3Size(
     text_rows=160,
     width=256,
@@ -50,7 +52,6 @@ SHIPPED_SIZE = T3Size(
     speaker_width=4,
     perceiver_queries=1,
 )
-"""As the shipped base has it. The voice is a speaker's number, so there is little to condition on: three slots."""
 
 
 def tiny_sequence_spec(num_text_ids: int, size: T3Size | None = None) -> SequenceSpec:
@@ -72,6 +73,7 @@ def tiny_sequence_spec(num_text_ids: int, size: T3Size | None = None) -> Sequenc
 
 SPACE_TOKEN = "[SPACE]"
 SIMPLE_PUNCTUATION = ".,?!'-"
+# What is written for punctuation that has a simple cousin.
 PUNCTUATION_REWRITES = str.maketrans(
     {
         "’": "'",
@@ -86,12 +88,11 @@ PUNCTUATION_REWRITES = str.maketrans(
         ":": ",",
     }
 )
-"""What is written for punctuation that has a simple cousin."""
+# Below this, punctuation is ASCII's and Latin-1's; above, a script's own, which a new language may need.
 _FIRST_NON_LATIN_SIGN = 0x0300
-"""Below this, punctuation is ASCII's and Latin-1's; above, a script's own, which a new language may need."""
 _GENERAL_PUNCTUATION = range(0x2000, 0x2070)
+# As French writes it before some signs, and as quotes leave it.
 _SPACE_BEFORE_PUNCTUATION = re.compile(r" (?=[.,?!])")
-"""As French writes it before some signs, and as quotes leave it."""
 
 
 class TinyTextFrontend(TextFrontend):
@@ -111,19 +112,14 @@ class _CharacterFilter(dict[int, int]):
     """What becomes of a character, by its number: itself, or a space. Filled as characters are met."""
 
     def __missing__(self, at: int) -> int:
-        self[at] = at if _is_kept_character(chr(at)) else ord(" ")
+        kind = unicodedata.category(chr(at))[0]
+        kept = kind in "LMN" or chr(at) in SIMPLE_PUNCTUATION
+        kept = kept or (kind == "P" and at >= _FIRST_NON_LATIN_SIGN and at not in _GENERAL_PUNCTUATION)
+        self[at] = at if kept else ord(" ")
         return self[at]
 
 
 _CHARACTER_FILTER = _CharacterFilter()
-
-
-def _is_kept_character(character: str) -> bool:
-    kind = unicodedata.category(character)[0]
-    if kind in "LMN" or character in SIMPLE_PUNCTUATION:
-        return True
-    at = ord(character)
-    return kind == "P" and at >= _FIRST_NON_LATIN_SIGN and at not in _GENERAL_PUNCTUATION
 
 
 VOICES_NAME = "voices.json"
@@ -209,8 +205,6 @@ class Tiny(Family):
     licence: ClassVar[str] = "The tiny base is voxgraft's own, under the Apache-2.0 licence, as its card says."
 
     def files(self, folder: Path) -> BaseFiles:
-        from voxgraft.models.detect import refuse_lookalike_files
-
         names = (CHECKPOINT_NAME, TOKENIZER_NAME, VOICES_NAME)
         missing = [name for name in names if not is_file(require_folder(folder) / name)]
         if missing:
@@ -221,8 +215,6 @@ class Tiny(Family):
 
     def find_tokenizer(self, checkpoint: Path) -> Path:
         """The one beside it; among several, the one that fits its rows."""
-        from voxgraft.models.detect import find_matching_tokenizer, scan_checkpoint
-
         beside = checkpoint.with_name(TOKENIZER_NAME)
         if checkpoint.name == CHECKPOINT_NAME and is_file(beside):
             return beside
@@ -276,7 +268,6 @@ class Tiny(Family):
         return BaseDescription("built-in", self.languages, sides)
 
     def stock(self) -> StockProgram:
-
         return TinyProgram()
 
     def read_config_pieces(self, config: Path) -> int | None:  # noqa: ARG002 (this family has no config file)

@@ -1,7 +1,9 @@
-"""The tiny model: Chatterbox's T3 with voices by number instead of voice vectors, a prompt that never changes, and
-codes of its own. Tensors have T3's names.
+"""The tiny family's networks: a T3 with voices by number, and a codec from recordings to codes and back.
 
-Shapes: B utterances, S speakers.
+The language model is Chatterbox's T3 with a one-hot speaker instead of a voice vector and a constant prompt; tensors
+have T3's names. The codec is convolutions around finite scalar quantisation, with an inverse STFT at the end.
+
+Shapes: B utterances or clips, S samples, F mel frames (100 a second), N codes (25 a second), L digits of a code.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from voxgraft.audio.features import (
     validate_waveforms,
 )
 from voxgraft.core.errors import AudioError, CheckpointError, GraftError
-from voxgraft.models.base import Clip, ClipEncoder, Vocoder, unknown_voice_error
+from voxgraft.models.base import Clip, ClipEncoder, Vocoder
 from voxgraft.models.chatterbox.model import T3, T3ConditionBatch
 from voxgraft.models.sequence import SequenceSpec
 from voxgraft.models.tiny.family import (
@@ -59,38 +61,30 @@ class TinyT3(T3):
         return tiny_sequence_spec(self.num_text_ids, self.size)
 
     def collate(self, conditions: Sequence[Any]) -> T3ConditionBatch:
+        num_speakers = self.size.speaker_width
         for condition in conditions:
-            _require_speaker(condition, self.size.speaker_width)
-        numbers = torch.tensor([int(condition.speaker[0]) for condition in conditions])
-        return build_speaker_conditions(numbers, self.size.speaker_width)
-
-
-def build_speaker_conditions(numbers: torch.Tensor, num_speakers: int) -> T3ConditionBatch:
-    """Speakers as T3 takes voices: a vector that is one at the speaker's number. [B] -> conditions of B utterances"""
-    return T3ConditionBatch(
-        speaker=F.one_hot(numbers, num_speakers).float(),  # [B, S]
-        prompt=torch.zeros_like(numbers)[:, None],  # [B, 1]
-        prompt_lengths=torch.ones_like(numbers),  # [B]
-        emotion=torch.full_like(numbers, FIXED_EMOTION, dtype=torch.float32),  # [B]
-    )
-
-
-def _require_speaker(condition: Any, num_speakers: int) -> None:
-    speaker = np.asarray(condition.speaker)
-    if speaker.shape != (1,) or not np.issubdtype(speaker.dtype, np.integer):
-        found = f"a speaker as {speaker.dtype} of shape {list(speaker.shape)}"
-        raise GraftError("condition-form", found, expected="one whole number in a row")
-    if not 0 <= int(speaker[0]) < num_speakers:
-        found = f"speaker {int(speaker[0])}"
-        raise GraftError("condition-form", found, expected=f"0 to {num_speakers - 1}, as the base has")
+            speaker = np.asarray(condition.speaker)
+            if speaker.shape != (1,) or not np.issubdtype(speaker.dtype, np.integer):
+                found = f"a speaker as {speaker.dtype} of shape {list(speaker.shape)}"
+                raise GraftError("condition-form", found, expected="one whole number in a row")
+            if not 0 <= int(speaker[0]) < num_speakers:
+                found = f"speaker {int(speaker[0])}"
+                raise GraftError("condition-form", found, expected=f"0 to {num_speakers - 1}, as the base has")
+        numbers = torch.tensor([int(condition.speaker[0]) for condition in conditions])  # [B]
+        return T3ConditionBatch(
+            speaker=F.one_hot(numbers, num_speakers).float(),  # [B, speakers]
+            prompt=torch.zeros_like(numbers)[:, None],  # [B, 1]
+            prompt_lengths=torch.ones_like(numbers),  # [B]
+            emotion=torch.full_like(numbers, FIXED_EMOTION, dtype=torch.float32),  # [B]
+        )
 
 
 SAMPLE_RATE = 16_000
 CODE_HZ = 25
 SAMPLES_PER_CODE = SAMPLE_RATE // CODE_HZ
 STFT_WINDOW = 4 * HOP
+# Of a spectral magnitude: an untrained head must not overflow.
 MAX_LOG_MAGNITUDE = 6.0
-"""Of a spectral magnitude: an untrained head must not overflow."""
 CODEC_FORMAT = "voxgraft-codec-1"
 
 
@@ -138,9 +132,8 @@ class TinyCodec(nn.Module):
         """Write the weights in half precision, with the sizes in the file's own notes."""
         from safetensors.torch import save_file
 
-        notes = {
-            "codec": json.dumps({"format": CODEC_FORMAT, **asdict(self.config)})
-        }  # one note: several have no order
+        # One entry, since safetensors writes several in no fixed order.
+        notes = {"codec": json.dumps({"format": CODEC_FORMAT, **asdict(self.config)})}
         state = {name: tensor.detach().to("cpu", torch.float16) for name, tensor in self.state_dict().items()}
         save_file({name: tensor.contiguous() for name, tensor in state.items()}, path, metadata=notes)
 
@@ -163,13 +156,14 @@ class TinyCodec(nn.Module):
 
     def latents(self, waves: Tensor, counts: Tensor | None = None) -> Tensor:
         """What is rounded, [B, N, L]; `counts` says how many codes each row has."""
-        latents: Tensor = self.encoder(_pad_to_whole_codes(waves), counts)
+        latents: Tensor = self.encoder(F.pad(waves, (0, -waves.shape[1] % SAMPLES_PER_CODE)), counts)
         return latents
 
     @torch.no_grad()
     def decode(self, codes: Tensor, speaker: str, lengths: Tensor | None = None) -> Tensor:
         """Codes [N] or [B, N] to waves [640 N] or [B, 640 N] in a speaker's voice; zeros behind each row's length."""
-        number = torch.full((codes.shape[0] if codes.dim() == 2 else 1,), self.speaker_index(speaker))
+        index = find_speaker_index(self.speakers, speaker, "the tiny codec")
+        number = torch.full((codes.shape[0] if codes.dim() == 2 else 1,), index)
         outside = (codes < 0) | (codes >= self.num_codes)
         if bool(outside.any()):
             found = f"code {int(codes[outside][0])}"
@@ -177,12 +171,6 @@ class TinyCodec(nn.Module):
         batch = codes if codes.dim() == 2 else codes[None]
         waves: Tensor = self.decoder(self.digits.codes_to_digits(batch), number.to(codes.device), lengths)
         return waves if codes.dim() == 2 else waves[0]
-
-    def speaker_index(self, speaker: str) -> int:
-        """A speaker's place in the table; an error with all names for an unknown one."""
-        if speaker not in self.speakers:
-            raise unknown_voice_error(speaker, self.speakers, "the tiny codec")
-        return self.speakers.index(speaker)
 
 
 class FiniteScalarQuantizer(nn.Module):
@@ -203,6 +191,7 @@ class FiniteScalarQuantizer(nn.Module):
         offset = (self.levels % 2 == 0) * 0.5  # an even number of digits has none at zero
         shift = torch.atanh(offset / half)
         squeezed = torch.tanh(latents.float() + shift) * half - offset
+        # The straight-through estimator: rounded forwards, the identity backwards.
         return squeezed + (squeezed.round() - squeezed).detach()
 
     def numbers(self, digits: Tensor) -> Tensor:
@@ -236,7 +225,7 @@ class CodecBlock(nn.Module):
         mixed = self.mix(frames.transpose(1, 2)).transpose(1, 2)
         if self.voice is not None and speakers is not None:
             mixed = mixed + self.voice(speakers)[:, None]
-        added = self.narrow(nn.functional.gelu(self.widen(self.norm(mixed))))
+        added = self.narrow(F.gelu(self.widen(self.norm(mixed))))
         return apply_mask(frames + self.scale * added, mask)
 
 
@@ -311,6 +300,7 @@ class CodecDecoder(nn.Module):
         pieces = torch.fft.irfft(
             torch.complex(magnitude * phase.cos(), magnitude * phase.sin()), STFT_WINDOW
         )  # [B, F, W]
+        # Divided by the windows' own sum, so that frames which overlap differently at the ends keep their level.
         summed = overlap_add(apply_mask(pieces * self.window, mask))
         weight = overlap_add(apply_mask(self.window.square().expand(1, pieces.shape[1], -1), mask))
         margin = (STFT_WINDOW - HOP) // 2
@@ -320,7 +310,7 @@ class CodecDecoder(nn.Module):
 def overlap_add(pieces: Tensor) -> Tensor:
     """Pieces [B, F, W] that begin every W / 4 samples, summed where they overlap. -> [B, 160 (F + 3)]"""
     quarters = pieces.reshape(*pieces.shape[:2], 4, -1)  # [B, F, 4, 160]
-    lines = [nn.functional.pad(quarters[:, :, place], (0, 0, place, 3 - place)) for place in range(4)]
+    lines = [F.pad(quarters[:, :, place], (0, 0, place, 3 - place)) for place in range(4)]
     return torch.stack(lines).sum(0).flatten(1)
 
 
@@ -343,10 +333,6 @@ def apply_mask(frames: Tensor, mask: Tensor | None) -> Tensor:
 
 def _list_blocks(stage: nn.Module) -> list[CodecBlock]:
     return [block for block in stage.children() if isinstance(block, CodecBlock)]
-
-
-def _pad_to_whole_codes(waves: Tensor) -> Tensor:
-    return nn.functional.pad(waves, (0, -waves.shape[1] % SAMPLES_PER_CODE))
 
 
 def _validate_lengths(waves: Tensor, lengths: Tensor | None) -> Tensor:
