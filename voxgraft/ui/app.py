@@ -117,10 +117,12 @@ def _wire_tabs(context: PageContext, active: Any) -> list[Any]:
     Each tab has hidden parts that a poll changes if there is news: another project, an ended job, a changed job. What
     the tabs have registered for these events is called when the part changes.
     """
-    timers, activated = [], []
+    timers: list[Any] = []
+    activated: list[Any] = []
     for tab in TABS:
         timer = gr.Timer(REFRESH_SECONDS, active=not timers)
-        visible, known, opened, ended, jobs_changed = (gr.State(value) for value in ("", {}, "", "", ""))
+        known = gr.State({})
+        visible, opened, ended, jobs_changed = (gr.State("") for _ in range(4))
         beat = context.refresh_ticks.get(tab)
         context.wire(
             [timer.tick, visible.change],
