@@ -58,11 +58,11 @@ class CliCommand:
         return " ".join([*words, "[OPTIONS]"])
 
 
+# First words that several verbs share, with their help.
 COMMAND_GROUPS = {
     "data": "Make training data of texts and recordings.",
     "tokenizer": "Train, merge, prove and show tokenizers.",
 }
-"""First words that several verbs share, with their help."""
 
 COMMANDS = (
     CliCommand(

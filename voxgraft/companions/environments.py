@@ -40,8 +40,8 @@ from voxgraft.core.files import (
 from voxgraft.core.results import SimpleResult, Table
 
 START_TIMEOUT_SECONDS = 300.0
+# Forty seconds of speech take minutes on a slow processor.
 ANSWER_TIMEOUT_SECONDS = 900.0
-"""Forty seconds of speech take minutes on a slow processor."""
 SHUTDOWN_TIMEOUT_SECONDS = 2.0
 STDERR_TAIL_BYTES, STDERR_TAIL_LINES = 8000, 6
 
@@ -111,6 +111,7 @@ class CompanionProcess:
                 return
             self.close()  # it died between two requests
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the process)
+        # PYTHONPATH and the like belong to this environment; the worker's packages are pinned, and nothing is fetched.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
         environment |= {"PYTHONNOUSERSITE": "1", "HF_HUB_OFFLINE": "1"}
         try:
@@ -126,6 +127,7 @@ class CompanionProcess:
             found = f"{self.name} cannot be started: {error.strerror}"
             raise CompanionError("companion-broken", found, where=str(self.command[0])) from None
         self._finalizer = weakref.finalize(self, _terminate_process, self._process, kill=True)
+        # Without blocking, so that every read and write can have a deadline.
         for stream in (self._process.stdin, self._process.stdout):
             assert stream is not None
             os.set_blocking(stream.fileno(), False)
@@ -213,6 +215,7 @@ def _terminate_process(process: subprocess.Popen[bytes], *, kill: bool) -> None:
     if not kill:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(SHUTDOWN_TIMEOUT_SECONDS)
+    # The whole group: an upstream program may have started processes of its own.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -283,6 +286,7 @@ class InstallRecipe:
     needs_checkout: bool = False
 
 
+# Versions of Chatterbox that were run together on a CPU; IndexTTS-2 gets those that its source asks for.
 INSTALL_RECIPES = {
     "chatterbox": InstallRecipe(
         "chatterbox-tts 0.1.7",
@@ -303,7 +307,6 @@ INSTALL_RECIPES = {
     # Its source states what it needs, and which Python (3.10 or 3.11 when this was written).
     "indextts2": InstallRecipe("IndexTTS-2, from a checkout", (("{checkout}",),), needs_checkout=True),
 }
-"""Versions of Chatterbox that were run together on a CPU; IndexTTS-2 gets those that its source asks for."""
 
 
 def create_environment(

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 SAMPLE_RATE = 24_000
+# Seconds of a recording that S3Gen takes as its reference voice.
 REFERENCE_SECONDS = 10
-"""Seconds of a recording that S3Gen takes as its reference voice."""
+# Voices whose reference is kept instead of computed again.
 MAX_CACHED_REFERENCES = 8
-"""Voices whose reference is kept instead of computed again."""
 
 
 class S3GenSynthesizer:

@@ -45,18 +45,18 @@ REFERENCE_LABELS = {
 }
 MAX_FINDING_CHARACTERS = 110
 _MARKER_NAME = "made-by-voxgraft-demo"
+# Enough to lose a language.
 MISTAKE_STEPS = 120
-"""Enough to lose a language."""
 WHEN_BEFORE_TRAINING, WHEN_TRAIN_REFUSES, WHEN_TRAINING, WHEN_OUTPUT_CHECKED = (
     "before training",
     "train refuses",
     "while training",
     "in what it left",
 )
+# A rise of the loss, as a share, that is never reached.
 UNLIMITED_RETENTION_BOUND = 100.0
-"""A rise of the loss, as a share, that is never reached."""
+# Clips that were prepared at once, and padded to the longest of them.
 PADDED_BATCH_SIZE = 16
-"""Clips that were prepared at once, and padded to the longest of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +120,7 @@ def demo(settings: DemoSettings) -> DemoResult:
             report.evaluated = runner.evaluate(settings.sentences, settings.seed)
         return DemoResult(folder, runner.seconds, {}, report.evaluated, report)
     runner.new(build_demo_settings(settings))
+    # The same order as in the tutorial: each command finds what the one before has written.
     grafted = runner.graft()
     runner.prepare()
     if settings.minutes is not None and settings.steps is None:

@@ -35,12 +35,12 @@ TABLE_NAME, CODES_NAME, RECORDINGS_NAME = "speech.tsv", "speech.safetensors", "r
 SPEECH_COLUMNS = ("role", "language", "speaker", "codes", "text")
 CODEC_METADATA_KEY, SILENCE_METADATA_KEY = "codec_sha256", "silence_code"
 TINY_CODEC_NAME = "codec.safetensors"
+# Thirteen minutes with their pauses.
 NUM_TALKS, UTTERANCES_PER_TALK = 12, 20
-"""Thirteen minutes with their pauses."""
 TALK_RATE_HZ = 44_100
 TALK_PAUSE_SECONDS = 0.7
+# Real subtitles appear before the first word and stay after the last.
 SUBTITLE_LEAD_SECONDS, SUBTITLE_TAIL_SECONDS = 0.15, 0.25
-"""Real subtitles appear before the first word and stay after the last."""
 
 Codes = NDArray[np.int32]
 

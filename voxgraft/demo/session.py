@@ -47,19 +47,19 @@ from voxgraft.training.setup import build_training_setup
 from voxgraft.training.step import TrainStep
 from voxgraft.training.trainable import build_optimizer, make_trainable
 
+# About three and a half minutes on two cores.
 DEMO_STEPS = 560
-"""About three and a half minutes on two cores."""
+# Validations after step 0, and the fewest steps between two: a validation takes as long as some steps.
 NUM_VALIDATIONS, MIN_VALIDATION_INTERVAL = 3, 20
-"""Validations after step 0, and the fewest steps between two: a validation takes as long as some steps."""
 WARMUP_RATIO = 0.05
 DEMO_BASE = "tiny"
 DEMO_DATA_LICENSE = "texts free to share (recipes/tiny_base), spoken by espeak-ng"
 DEMO_CONSENT = "no person speaks: the voices are synthetic"
+# Below, more than a fifth of the Amharic phones are wrong (docs/log.md, rows by steps to a given error).
 MIN_USEFUL_STEPS = 150
-"""Below, more than a fifth of the Amharic phones are wrong (docs/log.md, rows by steps to a given error)."""
 RunYamlChanges = Mapping[str, Mapping[str, Any]]
+# Steps that are run before the timed ones, and steps of which the median is taken.
 WARMUP_STEPS, TIMED_STEPS = 2, 4
-"""Steps that are run before the timed ones, and steps of which the median is taken."""
 
 
 @dataclass

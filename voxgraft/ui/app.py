@@ -25,6 +25,7 @@ from voxgraft.ui.tabs.inspect import build_diagnose_tab, build_preflight_tab
 from voxgraft.ui.tabs.model import build_model_tab, build_tokenizer_tab
 from voxgraft.ui.tabs.train import build_train_tab
 
+# Title and builder of every tab by its id, in the order of the work.
 TABS: dict[str, tuple[str, Callable[[PageContext], None]]] = {
     "data": ("Data", build_data_tab),
     "model": ("Model", build_model_tab),
@@ -36,16 +37,16 @@ TABS: dict[str, tuple[str, Callable[[PageContext], None]]] = {
     "export": ("Export", build_export_tab),
     "speak": ("Speak", build_speak_tab),
 }
-"""Title and builder of every tab by its id, in the order of the work."""
 REFRESH_SECONDS = 2.0
 BUILT_IN_BASE = "tiny"
+# Puts the open project into the page's address, so that a reload or a bookmark opens it again.
 PROJECT_TO_URL_JS = """(project) => {
   const address = new URL(window.location.href);
   if (project) { address.searchParams.set("project", project); } else { address.searchParams.delete("project"); }
   window.history.replaceState(null, "", address);
   return [project];
 }"""
-"""Puts the open project into the page's address, so that a reload or a bookmark opens it again."""
+# Puts the chosen tab into the page's address, so that a reload shows it again.
 TAB_TO_URL_JS = """() => {
   if (!window.voxgraftTouched) { return []; }
   const address = new URL(window.location.href);
@@ -53,15 +54,14 @@ TAB_TO_URL_JS = """() => {
   window.history.replaceState(null, "", address);
   return [];
 }"""
-"""Puts the chosen tab into the page's address, so that a reload shows it again."""
 TAB_FROM_URL_JS = """() => [new URLSearchParams(window.voxgraftAsked).get("tab") || ""]"""
+# Remembers the address that was opened: gradio selects its first tab before it asks for one.
 PAGE_HEAD_HTML = """<script>
 window.voxgraftAsked = window.location.search;
 for (const touch of ["pointerdown", "keydown"]) {
   window.addEventListener(touch, () => { window.voxgraftTouched = true; }, { capture: true, once: true });
 }
 </script>"""
-"""Remembers the address that was opened: gradio selects its first tab before it asks for one."""
 
 
 def build_page(roots: Roots, pages: str = "", on_built: Callable[[PageContext], None] | None = None) -> gr.Blocks:

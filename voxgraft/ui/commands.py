@@ -11,13 +11,14 @@ import os
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, get_args
 
 from voxgraft.cli.commands import COMMANDS, CliCommand
 from voxgraft.cli.flags import CommandLine, parse_command_line, resolve_settings
-from voxgraft.config.base import SettingField, Settings, parse_settings, read_settings_values
+from voxgraft.config.base import SettingField, iter_setting_fields, parse_settings, read_settings_values
 from voxgraft.config.run import RunSettings
 from voxgraft.core.errors import ConfigError, FileError, VoxgraftError
 from voxgraft.core.files import make_path_relative, text_lines
@@ -27,14 +28,14 @@ from voxgraft.data.selection import resolve_manifest_path
 from voxgraft.graft.folder import resolve_base_folder
 from voxgraft.ui.files import UPLOADS_FOLDER, Roots, file_stamp
 
+# Settings that name a program: never typed freely in a browser.
 EXECUTABLE_SETTINGS = frozenset(
     {"listener", "train.listener", "evaluate.recogniser", "pip_flags", "python", "environment", "checkout"}
 )
-"""Settings that name a program: never typed freely in a browser."""
+# Paths that may also be the word `tiny`.
 TINY_BASE_SETTINGS = {("new", "base"), ("diagnose", "base"), ("repair", "base")}
-"""Paths that may also be the word `tiny`."""
+# Folder of the clips in projects of earlier versions.
 LEGACY_CLIPS_FOLDER = "clips"
-"""Folder of the clips in projects of earlier versions."""
 
 
 def find_command(name: str) -> CliCommand:
@@ -46,7 +47,8 @@ def effective_values(verb: CliCommand, project: Path | None) -> dict[str, Any]:
     """Every setting of a command if nothing is given: the run's own value, else the default."""
     values = {leaf.key: leaf.default for leaf in verb.leaves()}
     if project is not None and issubclass(verb.settings, RunSettings):
-        values.update((key, value) for key, value in _flatten_settings(load_run_settings(project)) if key in values)
+        settings = load_run_settings(project)
+        values.update({key: attrgetter(key)(settings) for key in _run_keys() if key in values})
     return values
 
 
@@ -85,7 +87,7 @@ class CommandBuilder:
         """
         self.words(values, project, fixed)
         own = effective_values(self.verb, project)
-        run_keys = dict(_flatten_settings(RunSettings()))
+        run_keys = _run_keys()
         found = {}
         for leaf in self.verb.leaves():
             if leaf.key not in values or leaf.key not in run_keys:
@@ -202,14 +204,10 @@ def _to_yaml(leaf: SettingField, words: Sequence[str]) -> str:
     return f"[{', '.join(texts)}]" if leaf.is_list else "".join(texts[:1])
 
 
-def _flatten_settings(settings: Settings, prefix: str = "") -> list[tuple[str, Any]]:
-    pairs: list[tuple[str, Any]] = []
-    for name in type(settings).model_fields:
-        value = getattr(settings, name)
-        pairs += (
-            _flatten_settings(value, f"{prefix}{name}.") if isinstance(value, Settings) else [(prefix + name, value)]
-        )
-    return pairs
+@cache
+def _run_keys() -> frozenset[str]:
+    """Dotted keys of the settings that run.yaml may hold."""
+    return frozenset(leaf.key for leaf in iter_setting_fields(RunSettings))
 
 
 def load_run_settings(project: Path) -> RunSettings:

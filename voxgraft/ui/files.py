@@ -32,18 +32,18 @@ from voxgraft.data.tables import (
     read_transcript_list,
 )
 
+# Longer lists help nobody; a path can still be typed.
 MAX_CHOICES = 400
-"""Longer lists help nobody; a path can still be typed."""
 MAX_FOLDERS = 5000
 MAX_DEPTH = 4
 WALK_CACHE_SECONDS = 1.0
+# Folders whose files are never offered.
 SKIPPED_FOLDERS = ("steps", "samples", "tensorboard", "jobs", "node_modules", "__pycache__", "shards", "preparing")
-"""Folders whose files are never offered."""
 MAX_UPLOAD_NAME_BYTES = 120
 UPLOADS_FOLDER = "uploads"
 LIST_ENDINGS = (*TABLE_SUFFIXES, "metadata.txt")
+# Space that uploads leave free on the disk.
 RESERVED_DISK_BYTES = 256 << 20
-"""Space that uploads leave free on the disk."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,10 +30,10 @@ from voxgraft.ui.jobs import ProjectJobs, UiJob
 AUTOMATIC_LABEL = "automatic"
 SAVE_LABEL = "Keep these values in run.yaml"
 COMMAND_LABEL = "The same on a command line"
+# Files at the top of everything that `pull` has unpacked.
 RECEIVED_CARDS = (GRAFT_CARD_NAME, EXPORT_CARD_NAME, ADAPTER_CARD)
-"""Files at the top of everything that `pull` has unpacked."""
+# Folders of faster-whisper models.
 WHISPER_FOLDERS = PathFilter(mark="model.bin")
-"""Folders of faster-whisper models."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from voxgraft.core.errors import VoxgraftError
-from voxgraft.core.results import format_duration
+from voxgraft.core.results import EXIT_BAD_INPUT, format_duration
 from voxgraft.ui.jobs import UiJob
 
 if TYPE_CHECKING:
@@ -26,9 +26,8 @@ JOB_STATE_LABELS = {
     "lost": ("its end was not seen (killed, or the machine was switched off); start it again to go on", "bad"),
 }
 MAX_LOG_BYTES = 16 << 10
+# Codes of one utterance that are shown if it has no sound.
 MAX_SHOWN_CODES = 400
-"""Codes of one utterance that are shown if it has no sound."""
-EXIT_BAD_INPUT = 2
 NEEDED_CODE, NO_PROJECT_CODE = "ui-needed", "ui-no-project"
 
 

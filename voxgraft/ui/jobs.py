@@ -30,15 +30,15 @@ from typing import Any, Literal
 
 from voxgraft.core.errors import ConfigError, FileError
 from voxgraft.core.files import build_write_error, format_error_reason, read_json, write_json
+from voxgraft.core.results import EXIT_INTERRUPTED
 from voxgraft.core.run import MAX_HOLDER_BYTES, RunFolder, machine_id, process_start_time
 
 JobState = Literal["running", "stopping", "done", "failed", "stopped", "lost"]
 JOBS_FOLDER = "jobs"
 PASSWORD_VARIABLE = "VOXGRAFT_UI_PASSWORD"
 MAX_SHOWN_BYTES = 64 << 10
-EXIT_INTERRUPTED = 130
+# The first lets training finish its step and save, the second ends it; a third one kills.
 GRACEFUL_STOPS = 2
-"""The first lets training finish its step and save, the second ends it; a third one kills."""
 _JOB_FOLDER_NAME = re.compile(r"^(\d{4,})-[a-z-]+$")
 
 
@@ -258,9 +258,12 @@ class ProjectJobs:
 
 def _launch_runner(job: UiJob, lock: int) -> None:
     """Start the process that runs `run_job`. It inherits the job's lock."""
+    # A command has no use for the page's password, and might log its environment.
     environment = {name: value for name, value in os.environ.items() if name != PASSWORD_VARIABLE}
     try:
         with (job.folder / "log.txt").open("ab") as log:
+            # -P: a file in the working folder must not be imported instead of a package. A session of its own: Ctrl-C
+            # in the server's terminal must not reach the job.
             process = subprocess.Popen(  # noqa: S603 (a list of words, never a shell)
                 [sys.executable, "-P", "-m", "voxgraft.ui.jobs", str(job.folder), str(lock)],
                 stdin=subprocess.DEVNULL,
@@ -336,8 +339,8 @@ def find_external_holder(project: Path) -> RunLockHolder | None:
     return holder
 
 
+# Signatures whose process is known to be gone: lock file, inode, time of change.
 _released_locks: set[tuple[Path, int, int]] = set()
-"""Signatures whose process is known to be gone: lock file, inode, time of change."""
 
 
 def _read_lock_holder(lock_file: Path) -> RunLockHolder | None:

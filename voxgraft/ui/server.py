@@ -50,22 +50,22 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 MIN_PASSWORD = 8
+# Delay after a wrong password, so that guessing takes years.
 WRONG_PASSWORD_SECONDS = 1.0
-"""Delay after a wrong password, so that guessing takes years."""
+# Guesses from one address that may wait for their turn; more are refused unchecked.
 MAX_WAITING_LOGINS = 20
-"""Guesses from one address that may wait for their turn; more are refused unchecked."""
 REFUSAL_REASONS = {401: "the password is asked for", 429: "too many guesses at once; try again in a while"}
 AUTH_COOKIE = "voxgraft-known"
+# Nothing is loaded from or sent to another server. The inline scripts are gradio's own.
 CONTENT_POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; media-src 'self' data: blob:; font-src 'self' data:; connect-src 'self' data: blob:; "
     "worker-src 'self' blob:; object-src 'none'; base-uri 'self'; form-action 'self'; frame-ancestors 'none'"
 )
-"""Nothing is loaded from or sent to another server. The inline scripts are gradio's own."""
+# Longest file name of common file systems; gradio fails on longer ones.
 MAX_NAME_BYTES = 255
-"""Longest file name of common file systems; gradio fails on longer ones."""
+# Errors that reading a malformed request body raises. Errors of the system (OSError) are the server's own.
 MALFORMED = (KeyError, TypeError, ValueError)
-"""Errors that reading a malformed request body raises. Errors of the system (OSError) are the server's own."""
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _PROXY_PATH = re.compile(r"/+(?:gradio_api/+)?proxy=")
 SECURITY_HEADERS = (
@@ -86,12 +86,12 @@ MIME_TYPES = {
     ".flac": "audio/flac",
     ".zip": "application/zip",
 }
+# Reports may run their own scripts, and nothing else. They have no origin, so they cannot use the interface.
 SANDBOX_POLICY = (
     "sandbox allow-scripts allow-downloads; default-src 'none'; script-src 'unsafe-inline'; "
     "style-src 'unsafe-inline'; img-src 'self' data:; media-src 'self' data:; font-src data:; "
     "frame-ancestors 'none'"
 )
-"""Reports may run their own scripts, and nothing else. They have no origin, so they cannot use the interface."""
 
 
 def is_local(host: str) -> bool:
@@ -175,10 +175,12 @@ def create_app(roots: Roots, settings: UiSettings, password: str | None) -> Acce
 
     from voxgraft.ui.app import PAGE_CSS, PAGE_HEAD_HTML, build_page, build_theme
 
+    # The secret in the address stands in for the password: a sandboxed page cannot send one.
     prefix = f"/pages/{secrets.token_urlsafe(24)}"
     app: FastAPI = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     _add_file_routes(app, roots, prefix)
     demo = build_page(roots, prefix)
+    # Events of all pages share these threads; the limit of the queue stops a page that floods it.
     demo.queue(default_concurrency_limit=8, max_size=256, api_open=False)
     gr.mount_gradio_app(
         app, demo, "/", server_name=settings.host, server_port=settings.port, allowed_paths=[],
@@ -187,6 +189,7 @@ def create_app(roots: Roots, settings: UiSettings, password: str | None) -> Acce
     )  # fmt: skip
     # Only then does gradio check that a file that a request names was uploaded here.
     demo.has_launched = True
+    # Only these host names are answered: otherwise another site's name could be made to lead here (DNS rebinding).
     names = {*LOCAL_NAMES, *(name.lower() for name in settings.names)}
     if not is_local(settings.host):
         names |= {settings.host.strip("[]").lower(), socket.gethostname().lower()}
@@ -251,6 +254,7 @@ def _listening_socket(settings: UiSettings) -> Iterator[socket.socket]:
 def _serve(guarded: AccessGuard, listener: socket.socket) -> None:
     import uvicorn
 
+    # Headers of a proxy are not trusted: the throttle needs the real address of a client.
     config = uvicorn.Config(
         guarded, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=2, ws="none",
         proxy_headers=False,

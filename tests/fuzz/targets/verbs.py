@@ -31,7 +31,7 @@ from tests.fuzz.target import Mutant, Random, Refused, Target
 from tests.fuzz.targets.settings import CHATTERBOX_CONFIG, COMMANDS, INDEX_CONFIG
 from voxgraft.checkpoints import TensorBytes, open_checkpoint, write_torch
 from voxgraft.cli import run_cli
-from voxgraft.cli.app import EXIT_BAD_INPUT, EXIT_BUG
+from voxgraft.core.results import EXIT_BAD_INPUT, EXIT_BUG
 from voxgraft.graft.folder import load_graft
 from voxgraft.models.indextts2.random_base import MAKER
 from voxgraft.models.random_base import RandomBaseSize, make_random_base

@@ -39,8 +39,8 @@ QUALITY_KEYS = (
 ).split()
 NO_CLIPS_YET = "no clips yet: bring recordings in above"
 NOT_SPLIT = "not split yet:"
+# Clips of a dataset that can be chosen; a longer list would be slow to send.
 MAX_CLIPS = 2000
-"""Clips of a dataset that can be chosen; a longer list would be slow to send."""
 MAX_PLAYER_SECONDS = 600
 
 

@@ -46,13 +46,14 @@ SENTENCE_PATHS = PathFilter(endings=(".txt", ".tsv"))
 EVALUATION_PATHS = PathFilter(mark="scores.json")
 MAX_REPORT_BYTES = 256 << 20
 ANSWER_KINDS = {"yes": "good", "no": "bad"}
+# Points of which a no breaks nothing: not yet. As in `voxgraft/evaluation/verdicts.py`, compared by the same test.
 GOAL_POINTS = ("near-mark",)
-"""Points of which a no breaks nothing: not yet. As in `voxgraft/evaluation/verdicts.py`, compared by the same test."""
 RECOGNIZER_HELP = (
     "Who writes down what is said. automatic: the built-in one, where it understands the language. none: nobody; "
     "lengths and losses are measured all the same. whisper:FOLDER is offered for a model of faster-whisper in a folder "
     "of this page; a program of your own can only be named on a command line."
 )
+# Titles and forms as in `voxgraft/evaluation/scores.py`, which cannot be had without torch; a test compares them.
 SCORE_FORMATS = {
     "phone_error": ("phone error", "percent"),
     "cer": ("letter error", "percent"),
@@ -69,14 +70,13 @@ SCORE_FORMATS = {
     "text_use": ("text use", "nats"),
     "kl": ("KL to base", "nats"),
 }
-"""Titles and forms as in `voxgraft/evaluation/scores.py`, which cannot be had without torch; a test compares them."""
 AUDIO_DATA_URL = re.compile(r"data:audio/wav;base64,[A-Za-z0-9+/=]+")
 EMOTION_PATHS = PathFilter(endings=(".wav", ".npy"))
 GRAFT_PATHS = PathFilter(mark="graft.json")
+# Settings of the speaker that the base alone has no use for.
 RUN_ONLY_KEYS = ("run", "graft", "which", "step", "output", "codes")
-"""Settings of the speaker that the base alone has no use for."""
+# The job of the base alone, beside the one of `speak`.
 BASE_JOB = "speak base"
-"""The job of the base alone, beside the one of `speak`."""
 STOP_WORDS = {"ended": "", "limit": "cut at its limit", "loop": "cut: it went round in a loop"}
 
 

@@ -46,6 +46,7 @@ from voxgraft.ui.html import (
 )
 from voxgraft.ui.jobs import ProjectJobs, UiJob
 
+# Findings that one command cures, run as its form would on a project that was just opened; by code.
 CURE_COMMANDS: dict[str, tuple[str, str]] = {
     "graft-missing": ("graft", "Make the graft"),
     "graft-broken": ("graft", "Make the graft again"),
@@ -58,9 +59,8 @@ CURE_COMMANDS: dict[str, tuple[str, str]] = {
     "manifest-no-split": ("data split", "Split the dataset"),
     "split-leak-audio": ("data split", "Split the dataset again"),
 }
-"""Findings that one command cures, run as its form would on a project that was just opened; by code."""
+# What a check may need that no run of voxgraft has: files of other trainers.
 FOREIGN_NEEDS = {"a checkpoint", "an old config", "data of another trainer"}
-"""What a check may need that no run of voxgraft has: files of other trainers."""
 DIAGNOSABLE_PATHS = PathFilter(endings=CHECKPOINT_PATHS.endings, mark="run.yaml")
 VERDICT_KINDS = {"RESUME": "good", "REPAIR": "warn", "START FRESH": "bad"}
 MAX_FINDINGS = 30

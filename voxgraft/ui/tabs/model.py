@@ -30,12 +30,12 @@ from voxgraft.ui.forms import COMMAND_LABEL, CommandForm, PageContext
 from voxgraft.ui.html import error_html, facts_html, findings_html, note_html, table_html
 
 BASE_FILE_NAMES = ("t3_mtl23ls_v2.safetensors", "t3_cfg.safetensors", "gpt.pth", "t3.safetensors", "tiny.json")
+# Facts, where other trainers have check boxes.
 FROZEN_FACTS = (
     ("the base's files", "only read: nothing here writes to them", "good"),
     ("the base's rows (freeze)", "in no optimizer: nothing can move them, not even weight decay", "good"),
     ("ids of old text", "the same as before: new pieces come after the old ones", "good"),
 )
-"""Facts, where other trainers have check boxes."""
 ADDITIONS_PATHS = PathFilter(endings=("additions.json",))
 EXAMPLE_TEXT = "ሰላም ለዓለም።\nen: Hello world."
 

@@ -54,14 +54,14 @@ REPLAY_KEYS = ("data.self_replay", "data.replay_share", "data.min_prompt_seconds
 NOT_TRAINED_YET = "not trained yet: what training tells will be here"
 SUMMARY_BYTES = 16 << 10
 MAX_SHOWN_FINDINGS = 8
+# Text use from which the model is said to read; see docs/watching.md.
 MIN_TEXT_USE = 0.1
-"""Text use from which the model is said to read; see docs/watching.md."""
+# Step lines that are needed for a pace; the first ones are slower than the rest.
 MIN_TIMED_LINES = 5
-"""Step lines that are needed for a pace; the first ones are slower than the rest."""
+# Pause between two readings of a journal that is being written to: ten seconds for 5 MB.
 REREAD_SECONDS_PER_BYTE = 2e-6
-"""Pause between two readings of a journal that is being written to: ten seconds for 5 MB."""
+# Choices beside one step of the samples.
 ALL_SAMPLES, FIRST_AND_NEWEST = "all", "first and newest"
-"""Choices beside one step of the samples."""
 
 
 def build_train_tab(context: PageContext) -> None:
