@@ -9,7 +9,6 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +61,12 @@ RunYamlChanges = Mapping[str, Mapping[str, Any]]
 WARMUP_STEPS, TIMED_STEPS = 2, 4
 
 
-@dataclass
 class DemoRunner:
     """The demonstration's run, and how long each command took."""
 
-    folder: Path
-    seconds: dict[str, float] = field(default_factory=dict)
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.seconds: dict[str, float] = {}
 
     @property
     def run(self) -> RunFolder:

@@ -179,12 +179,12 @@ class ProjectJobs:
         return []
 
     def latest(self, verb: str) -> UiJob | None:
-        """The newest job of a verb."""
+        """The newest job of a command."""
         ending = verb.replace(" ", "-")
         return next((job for job in self.all() if job.folder.name.partition("-")[2] == ending), None)
 
     def newest_by_command(self) -> dict[str, UiJob]:
-        """The newest job of every verb."""
+        """The newest job of every command."""
         found: dict[str, UiJob] = {}
         for job in self.all():
             found.setdefault(job.folder.name.partition("-")[2].replace("-", " "), job)
@@ -207,7 +207,7 @@ class ProjectJobs:
             return job
 
     def stop(self, verb: str) -> UiJob | None:
-        """Ask the newest job of a verb to stop."""
+        """Ask the newest job of a command to stop."""
         job = self.latest(verb)
         if job is not None:
             job.stop()

@@ -221,7 +221,7 @@ def checklist_kind(point: dict[str, Any]) -> str:
 
 
 def _scores_table(scores: dict[str, Any]) -> str:
-    """Every score that somebody has, as people read it."""
+    """Every score that at least one row has."""
     rows = scores["rows"]
     shown = [name for name in SCORE_FORMATS if any(_score_value(row, name) is not None for row in rows)]
     dull = {"unsaid": 0.0, "distinct": 1.0}  # of which a column would say nothing

@@ -258,7 +258,7 @@ def _refresh_status(context: PageContext, project: str, known: dict[str, str], a
 
 
 def _start_choices(steps: list[SavedStep], anew: bool) -> list[Any]:
-    """Where training can start. The choice is for one training: the next start goes on from the newest."""
+    """Where training can start. The choice is for one training: the next one resumes from the newest step."""
     newest = f"the newest saved step ({steps[0].step:,})" if steps else "the beginning"
     choices = [(newest, START_NEWEST)]
     choices += [(one.words, str(one.step)) for one in steps if one.damage is None]
