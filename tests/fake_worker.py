@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "voxgraft" / "companions" / "workers"))
-serving: Any = import_module("serving")
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "voxgraft" / "companions"))
+pipe: Any = import_module("pipe")
 
 Words = dict[str, Any]
 Arrays = dict[str, Any]
@@ -60,4 +60,4 @@ if __name__ == "__main__":
     if "noise" in sys.argv:
         os.write(1, b"this is no frame of ours, and long enough to be read as one")
         time.sleep(600)
-    serving.serve({"echo": echo, "fail": fail, "wait": wait, "die": die, "sound": sound}, {"versions": {"fake": "1"}})
+    pipe.serve({"echo": echo, "fail": fail, "wait": wait, "die": die, "sound": sound}, {"versions": {"fake": "1"}})

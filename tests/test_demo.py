@@ -26,9 +26,8 @@ from voxgraft.core.results import Table, plain_text
 from voxgraft.core.run import RunFolder
 from voxgraft.dataset.shards import DatasetRole
 from voxgraft.demo import DemoResult, demo
-from voxgraft.demo.command import _recreate_demo_folder
+from voxgraft.demo.command import MISTAKES, MistakeReport, _recreate_demo_folder, _try_to_train
 from voxgraft.demo.data import DEMO_LANGUAGE, BundledClip, DemoSetWriter, load_bundled_clips
-from voxgraft.demo.mistakes import MISTAKES, MistakeReport, _try_to_train
 from voxgraft.demo.session import DemoRunner, RunYamlChanges
 from voxgraft.evaluation.command import EvaluateResult
 from voxgraft.evaluation.judge import Evaluation, LanguageRetention

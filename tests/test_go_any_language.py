@@ -23,7 +23,7 @@ from voxgraft.config.commands import GoSettings
 from voxgraft.config.run import rewrite_run_yaml
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.data.manifest import read_manifest, write_manifest
-from voxgraft.demo.data import TALK_RATE_HZ, _format_srt, load_bundled_clips, render_talk
+from voxgraft.demo.data import TALK_RATE_HZ, format_subtitles, load_bundled_clips, render_talk
 from voxgraft.evaluation.sentences import list_built_in_languages
 from voxgraft.pipeline.command import GoResult, run_pipeline
 
@@ -53,7 +53,7 @@ def write_recordings(folder: Path) -> None:
         own = [replace(clips[at], text=TEXTS[at]) for at in range(3 * number, 3 * number + 3)]
         samples, times = render_talk(own)
         soundfile.write(folder / f"talk{number}.flac", samples, TALK_RATE_HZ)
-        (folder / f"talk{number}.srt").write_text(_format_srt(own, times), encoding="utf-8")
+        (folder / f"talk{number}.srt").write_text(format_subtitles(own, times), encoding="utf-8")
 
 
 def voxgraft(*words: object) -> subprocess.CompletedProcess[str]:

@@ -230,7 +230,7 @@ def compare_spoken(home: Home, language: str, texts: Sequence[str], asked: Speak
 
 def compare_pages(home: Home, texts_by_language: Mapping[str, Sequence[str]]) -> None:
     """The same for the page: the preview of the tab Tokenizer, and the command of the tab Speak."""
-    from voxgraft.ui.tabs.tokenizer import _tokenize_argvs
+    from voxgraft.ui.tabs.model import _tokenize_argvs
 
     with tab_of(home.folder, "tokenizer") as context:
         for language, texts in texts_by_language.items():

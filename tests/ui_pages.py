@@ -21,7 +21,7 @@ def page_of(folder: Path) -> Iterator[Any]:
     """The context of a page that is built for a folder, as the server would build it."""
     pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
     from voxgraft.ui.app import build_page
-    from voxgraft.ui.commands import PageContext
+    from voxgraft.ui.forms import PageContext
 
     built: list[PageContext] = []
     with chdir(folder):

@@ -55,13 +55,12 @@ def home_of(made_once: MadeOnce) -> Path:
 def tab_of(home: Path, name: str) -> Iterator[Any]:
     """The context of a page with one tab, as the server would build it in that folder."""
     gradio = pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
-    from importlib import import_module
-
-    from voxgraft.ui.commands import PageContext
+    from voxgraft.ui.app import TABS
+    from voxgraft.ui.forms import PageContext
 
     with contextlib.chdir(home), gradio.Blocks():
         context = PageContext(Roots.of((home,)), gradio.Textbox(), "/pages/secret")
-        import_module(f"voxgraft.ui.tabs.{name}").build(context)
+        TABS[name][1](context)
         yield context
 
 

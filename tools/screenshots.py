@@ -37,7 +37,7 @@ def main(words: list[str]) -> None:
             project = next(path.parent for path in folder.glob("**/run.yaml"))
         with serving(folder) as server, chromium() as browser:
             for width in WIDTHS:
-                for tab in TABS.values():
+                for tab in TABS:
                     take(Window(browser, server, width), str(project.relative_to(folder)), tab, width)
 
 

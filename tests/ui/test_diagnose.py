@@ -1,4 +1,4 @@
-"""The tab Diagnose shows the verdict of a real diagnosis and repairs what it looked at."""
+"""The tab Diagnose shows the verdict of a real diagnosis, repairs what it looked at, and gives a bundle to save."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.ui_runs import PROJECT, done, tab_of, words_of
+from tests.ui_runs import PROJECT, done, form_of, tab_of, words_of
 from voxgraft.models import get_family
 from voxgraft.ui import commands
 
 pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
-from voxgraft.ui.tabs import diagnose
 
 
 @pytest.fixture
@@ -38,9 +37,9 @@ def test_a_diagnosis_begins_with_the_project_and_what_it_knows(context: Any) -> 
 
 
 def test_a_run_of_ours_gets_its_word_its_reason_and_a_link_to_the_report(context: Any, home: Path) -> None:
-    assert diagnose._verdict_html(context, PROJECT) == ""
+    assert form_of(context, "diagnose").result_html(PROJECT) == ""
     done(home, "diagnose", words_of(context, "diagnose"))
-    shown = diagnose._verdict_html(context, PROJECT)
+    shown = form_of(context, "diagnose").result_html(PROJECT)
     assert 'vg-good"><span class="vg-word">RESUME</span>' in shown
     assert f'href="/pages/secret/{PROJECT}/diagnosis/report.html"' in shown
     assert (home / PROJECT / "diagnosis" / "report.html").is_file()
@@ -50,12 +49,12 @@ def test_a_file_that_is_cut_off_is_diagnosed_with_picture_and_findings(context: 
     path = checkpoint_of(home)
     sound = words_of(context, "diagnose", checkpoint=path.name, tokenizer=None, language="")
     done(home, "diagnose", sound)
-    assert f'src="/pages/secret/{PROJECT}/diagnosis/diagnosis.png' in diagnose._verdict_html(context, PROJECT)
+    assert f'src="/pages/secret/{PROJECT}/diagnosis/diagnosis.png' in form_of(context, "diagnose").result_html(PROJECT)
     path.write_bytes(path.read_bytes()[:4000])
     words = words_of(context, "diagnose", checkpoint=path.name, tokenizer=None, language="")
     assert words[words.index("--output") + 1] == f"{PROJECT}/diagnosis-2", "nothing is written over"
     done(home, "diagnose", words)
-    shown = diagnose._verdict_html(context, PROJECT)
+    shown = form_of(context, "diagnose").result_html(PROJECT)
     assert 'vg-bad"><span class="vg-word">START FRESH</span>' in shown
     assert "checkpoint-truncated" in shown
 
@@ -75,6 +74,6 @@ def test_a_repair_takes_the_checkpoint_and_the_base_from_above_and_writes_a_new_
 
 def test_an_error_of_the_verb_is_shown_with_its_cure(context: Any, home: Path) -> None:
     done(home, "diagnose", words_of(context, "diagnose", checkpoint="nowhere.pth"))
-    shown = diagnose._verdict_html(context, PROJECT)
+    shown = form_of(context, "diagnose").result_html(PROJECT)
     assert "file-missing" in shown
     assert "cure:" in shown

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.ui_runs import PROJECT, done, tab_of, words_of
+from tests.ui_runs import PROJECT, done, form_of, tab_of, words_of
 from voxgraft.evaluation.scores import SCORE_MEASURES, Score
 from voxgraft.evaluation.verdicts import ChecklistItem, format_score, is_unreached_goal
 
@@ -123,7 +123,7 @@ def test_two_evaluations_are_compared_in_a_picture_and_a_table(context: Any, hom
     shutil.copytree(home / FOLDER, home / PROJECT / "eval" / "second")
     words = words_of(context, "compare", runs=[FOLDER, f"{PROJECT}/eval/second"], measure="speech_loss")
     job = done(home, "compare", words)
-    shown = evaluate._comparison_html(context, PROJECT)
+    shown = form_of(context, "compare").result_html(PROJECT)
     assert f'src="/pages/secret/{PROJECT}/compared.png' in shown, job.log()
     assert "default" in shown
     assert "second" in shown
@@ -133,5 +133,5 @@ def test_two_evaluations_are_compared_in_a_picture_and_a_table(context: Any, hom
 def test_curves_of_runs_are_drawn_beside_what_is_there(context: Any, home: Path) -> None:
     (home / PROJECT / "plotted.png").write_bytes(b"mine")
     done(home, "plot", words_of(context, "plot"))
-    assert f'src="/pages/secret/{PROJECT}/plotted-2.png' in evaluate._plot_html(context, PROJECT)
+    assert f'src="/pages/secret/{PROJECT}/plotted-2.png' in form_of(context, "plot").result_html(PROJECT)
     assert (home / PROJECT / "plotted.png").read_bytes() == b"mine"

@@ -45,21 +45,21 @@ def test_the_terms_of_the_base_stand_before_the_tick(context: Any) -> None:
 
 def test_an_export_is_packed_and_taken_in_again(context: Any, home: Path) -> None:
     done(home, "export", words_of(context, "export", **TERMS))
-    shown = export._export_html(context, PROJECT)
+    shown = form_of(context, "export").result_html(PROJECT)
     assert f"in {PROJECT}/export/graft" in shown
     assert "terms-not-stated" not in shown
     words = words_of(context, "push")
     assert words[1] == f"{PROJECT}/export/graft"
     job = done(home, "push", words)
-    assert f'download="{PROJECT}.zip"' in export._push_html(context, PROJECT), job.log()
+    assert f'download="{PROJECT}.zip"' in form_of(context, "push").result_html(PROJECT), job.log()
     done(home, "pull", words_of(context, "pull", source=f"{PROJECT}/{PROJECT}.zip"))
-    assert f"whole, in {PROJECT}/pulled" in export._pull_html(context, PROJECT)
+    assert f"whole, in {PROJECT}/pulled" in form_of(context, "pull").result_html(PROJECT)
     assert (home / PROJECT / "pulled" / "graft.json").is_file()
 
 
 def test_checkpoints_for_the_stock_program_are_listed_with_what_changed(context: Any, home: Path) -> None:
     done(home, "export", words_of(context, "export", to="tiny", **TERMS))
-    shown = export._export_html(context, PROJECT)
+    shown = form_of(context, "export").result_html(PROJECT)
     assert "<td>grown</td>" in shown
     assert "<td>merged</td>" in shown
 
@@ -67,7 +67,7 @@ def test_checkpoints_for_the_stock_program_are_listed_with_what_changed(context:
 def test_what_is_not_an_export_of_ours_is_refused_with_a_cure(context: Any, home: Path) -> None:
     (home / "bad.zip").write_bytes(b"PK not a zip")
     done(home, "pull", words_of(context, "pull", source="bad.zip"))
-    shown = export._pull_html(context, PROJECT)
+    shown = form_of(context, "pull").result_html(PROJECT)
     assert "vg-bad" in shown
     assert "cure:" in shown
     assert not (home / PROJECT / "pulled").exists()

@@ -12,7 +12,7 @@ import pytest
 from tests.ui_runs import PROJECT, done, tab_of, words_of
 
 pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
-from voxgraft.ui.tabs import preflight
+from voxgraft.ui.tabs import inspect as preflight
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from tests.ui_runs import PROJECT, done, form_of, tab_of, words_of
 
 pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
-from voxgraft.ui.tabs import speak
+from voxgraft.ui.tabs import evaluate as speak
 
 
 @pytest.fixture

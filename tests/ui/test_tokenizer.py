@@ -12,7 +12,7 @@ import pytest
 from tests.ui_runs import PROJECT, tab_of
 
 pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
-from voxgraft.ui.tabs import tokenizer
+from voxgraft.ui.tabs import model as tokenizer
 
 
 @pytest.fixture

@@ -17,9 +17,7 @@ from typing import Any
 import pytest
 
 from tests.ui_runs import PROJECT, done, form_of, tab_of, words_of
-from voxgraft.cli.train_view import TrainProgress
 from voxgraft.core.run import RunFolder
-from voxgraft.ui import train_status
 
 pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
 from voxgraft.ui.tabs import train
@@ -34,7 +32,7 @@ def context(made_home: Path) -> Iterator[Any]:
 def shown(
     context: Any,
     known: dict[str, str],
-    asked: tuple[str, str] = (train_status.FIRST_AND_NEWEST, train_status.ALL_SAMPLES),
+    asked: tuple[str, str] = (train.FIRST_AND_NEWEST, train.ALL_SAMPLES),
 ) -> dict[str, Any]:
     """What the page is sent, by what it is."""
     names = ("known", "figures", "curves", "opening", "saved", "step", "language", "samples", "choice", "from", "fresh",
@@ -71,7 +69,7 @@ def test_the_point_to_start_from_becomes_a_flag(context: Any, chosen: str | None
 
 def test_a_run_is_shown_with_its_state_and_its_reason_its_losses_and_their_levels(context: Any) -> None:
     found = shown(context, {})
-    history = train_status.load_train_status(RunFolder(context.roots.home / PROJECT)).history
+    history = train.load_train_status(RunFolder(context.roots.home / PROJECT)).history
     assert history.state is not None
     for part in ("too early", str(history.state.values["why"]), "4 of 4 (100%)", "ended: done", "text use", "chance"):
         assert part in found["figures"]
@@ -84,19 +82,16 @@ def test_a_run_is_shown_with_its_state_and_its_reason_its_losses_and_their_level
 
 
 def test_retention_of_every_old_language_is_shown_against_the_bound(context: Any) -> None:
-    history = train_status.load_train_status(RunFolder(context.roots.home / PROJECT)).history
+    status = train.load_train_status(RunFolder(context.roots.home / PROJECT))
+    history = status.history
     for step, loss in ((0, 4.0), (4, 4.4)):
         history.valid.setdefault("en", {})[step] = {"set": "en", "speech_loss": loss, "text_loss": 1.0}
     try:
-        figures = train_status.train_figures_html(
-            train_status.TrainStatus(history, TrainProgress()), is_running=True, bound=0.05
-        )
+        figures = train.train_figures_html(status, is_running=True, bound=0.05)
         assert re.search(r'vg-bad"><dt>retention of en</dt><dd>speech loss \+10\.00%', figures)
-        figures = train_status.train_figures_html(
-            train_status.TrainStatus(history, TrainProgress()), is_running=True, bound=0.2
-        )
+        figures = train.train_figures_html(status, is_running=True, bound=0.2)
         assert 'vg-good"><dt>retention of en' in figures
-        assert "Old languages" in train_status.train_curves_html(history)
+        assert "Old languages" in train.train_curves_html(history)
     finally:
         del history.valid["en"]
 
@@ -152,7 +147,7 @@ def test_a_broken_journal_is_told_and_a_project_without_one_says_so(home: Path) 
     with tab_of(home, "train") as context:
         assert "journal-broken" in shown(context, {})["figures"]
         journal.unlink()
-        assert train_status.NOT_TRAINED_YET in shown(context, {})["figures"]
+        assert train.NOT_TRAINED_YET in shown(context, {})["figures"]
 
 
 def test_the_opening_lines_are_those_of_the_newest_training(home: Path) -> None:
@@ -177,13 +172,13 @@ def test_clean_shows_sizes_and_removes_only_after_a_yes(home: Path) -> None:
     with tab_of(home, "train") as context:
         job = done(home, "clean", words_of(context, "clean"))
         assert job.exit_code == 1
-        asked = train._clean_html(context, PROJECT)
+        asked = form_of(context, "clean").result_html(PROJECT)
         assert "tick the box and press again" in asked
         assert "step-000002" in asked
         assert "would go" in asked
         assert (home / PROJECT / "steps" / "step-000002").is_dir()
         done(home, "clean", words_of(context, "clean", yes=True))
-        assert "removed 1 folder" in train._clean_html(context, PROJECT)
+        assert "removed 1 folder" in form_of(context, "clean").result_html(PROJECT)
         assert not (home / PROJECT / "steps" / "step-000002").exists()
 
 
@@ -254,8 +249,8 @@ def test_a_training_that_was_killed_is_not_at_work_though_it_left_its_name(home:
 def test_a_sample_that_another_project_has_not_is_not_asked_for(context: Any) -> None:
     found = shown(context, {}, ("400", "sw"))
     assert (found["step"]["value"], found["language"]["value"]) == (
-        train_status.FIRST_AND_NEWEST,
-        train_status.ALL_SAMPLES,
+        train.FIRST_AND_NEWEST,
+        train.ALL_SAMPLES,
     )
     assert found["samples"].count("<audio") == 6
     assert shown(context, {}, ("2", "en"))["step"]["value"] == "2"
@@ -270,13 +265,13 @@ def test_a_long_journal_that_grows_all_the_time_is_read_now_and_then(home: Path)
         for line in range(10):
             stream.truncate(50_000_000 + 300 * line)
             os.utime(journal, (now - 5 + 0.1 * line, now - 5 + 0.1 * line))
-            stamps.add(train_status.run_change_stamp(run))
+            stamps.add(train.run_change_stamp(run))
     assert len(stamps) <= 2
 
 
 def test_the_time_left_of_a_training_that_goes_on_is_told_by_the_lines_before(home: Path) -> None:
-    told = train_status.load_train_status(RunFolder(home / PROJECT))
+    told = train.load_train_status(RunFolder(home / PROJECT))
     told.history.num_steps = 1000
     for step in range(5, 10):
         told.history.steps[step] = {"positions": 400, "positions_per_second": 200.0}
-    assert "33 min left" in train_status.train_figures_html(told, is_running=True, bound=None)
+    assert "33 min left" in train.train_figures_html(told, is_running=True, bound=None)

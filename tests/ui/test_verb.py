@@ -65,7 +65,7 @@ def test_without_gradio_the_cure_names_the_extra(tmp_path: Path) -> None:
 def test_help_and_the_parts_below_the_page_need_no_gradio() -> None:
     code = (
         "import sys; from voxgraft.cli import run_cli; run_cli(['ui', '--help'])\n"
-        "import voxgraft.ui.jobs, voxgraft.ui.runner, voxgraft.ui.server, voxgraft.ui.commands, voxgraft.ui.server\n"
+        "import voxgraft.ui.jobs, voxgraft.ui.files, voxgraft.ui.server, voxgraft.ui.commands\n"
         "sys.exit('gradio' in sys.modules or 'torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0

@@ -23,11 +23,8 @@ from voxgraft.cli.flags import CommandLine, parse_command_line, resolve_settings
 from voxgraft.core import progress
 from voxgraft.core.errors import Finding, VoxgraftError, finding, load_catalogue
 from voxgraft.core.files import convert_system_error
+from voxgraft.core.results import EXIT_BAD_INPUT, EXIT_BUG, EXIT_INTERRUPTED, EXIT_OK
 
-EXIT_OK = 0
-EXIT_BAD_INPUT = 2
-EXIT_BUG = 70
-EXIT_INTERRUPTED = 130
 DUMB_TERMINALS = ("dumb", "unknown")
 
 

@@ -17,14 +17,14 @@ TOKENIZER_FLAGS = {"tokenizer.file": ("--tokenizer.file", "--tokenizer")}
 
 @dataclass(frozen=True, slots=True)
 class CliCommand:
-    """One verb: `function` is `module:name` of a function that takes `settings` and gives a Result."""
+    """One command: `function` is `module:name` of a function that takes `settings` and returns a CommandResult."""
 
     name: str
     settings: type[Settings]
     function: str
     help: str
     positional: tuple[str, ...] = ()
-    """Settings that are given by place, in this order, instead of by flag."""
+    """Settings that are positional arguments, in this order, instead of flags."""
     flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Flag names, by key, of settings whose flag is not simply their key."""
 
@@ -34,19 +34,19 @@ class CliCommand:
         return cast(Callable[[Any], CommandResult], getattr(import_module(module), name))
 
     def leaves(self) -> list[SettingField]:
-        """All settings, those given by place first."""
+        """All settings, positional ones first."""
         by_key = {leaf.key: leaf for leaf in iter_setting_fields(self.settings)}
         return [*(by_key.pop(key) for key in self.positional), *by_key.values()]
 
     def flag_names(self, leaf: SettingField) -> tuple[str, ...]:
-        """What the setting is called on the command line: its place (CHECKPOINT) or its flags."""
+        """Names of the setting on the command line: its positional name (CHECKPOINT) or its flags."""
         if leaf.key in self.positional:
             return (leaf.key.upper(),)
         return self.flags.get(leaf.key) or ("--" + leaf.key.replace("_", "-"),)
 
     @property
     def has_own_dry_run(self) -> bool:
-        """Whether the verb itself answers --dry-run, by what it would do."""
+        """Whether the command itself implements --dry-run, and prints what it would do."""
         return "dry_run" in self.settings.model_fields
 
     @property
@@ -58,11 +58,11 @@ class CliCommand:
         return " ".join([*words, "[OPTIONS]"])
 
 
+# First words that several commands share, with their help.
 COMMAND_GROUPS = {
     "data": "Make training data of texts and recordings.",
     "tokenizer": "Train, merge, prove and show tokenizers.",
 }
-"""First words that several verbs share, with their help."""
 
 COMMANDS = (
     CliCommand(

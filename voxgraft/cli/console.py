@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 
     from voxgraft.cli.train_view import TrainView
 
+# Age at which a task is shown; most tasks end before.
 SHOW_AFTER_SECONDS = 2.0
-"""Age at which a task is shown; most tasks end before."""
 POLL_SECONDS = 0.2
 LINE_INTERVAL_SECONDS = 10.0
+# Before a time left is shown, the pace is measured for these seconds, or for this share of the task.
 MIN_PACE_SECONDS, MIN_PACE_SHARE = 2.0, 0.05
-"""Before a time left is shown, the pace is measured for these seconds, or for this share of the task."""
 YES_ANSWERS = ("y", "yes")
 _CONTROL_ESCAPES = {code: f"\\x{code:02x}" for code in [*range(0x20), *range(0x7F, 0xA0)] if code not in (0x09, 0x0A)}
 

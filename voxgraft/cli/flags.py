@@ -55,7 +55,7 @@ _COMMON_GROUP = Group("Common to all verbs", sort_key=1_000)  # the last panel o
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
-    """What was typed: the verb, its settings by dotted key as texts, and the common options."""
+    """What was typed: the command, its settings by dotted key as texts, and the common options."""
 
     verb: CliCommand
     values: dict[str, Any]
@@ -143,7 +143,7 @@ def translate_usage_error(error: CycloptsError, verbs: Sequence[CliCommand]) -> 
 
 
 def build_cli_app(verbs: Sequence[CliCommand]) -> tuple[App, dict[Callable[..., Any], CliCommand]]:
-    """The cyclopts app, and the command that each of its functions stands for."""
+    """The cyclopts app, and the command of each of its functions."""
     app = App("voxgraft", help=APP_SUMMARY, version=__version__, help_format="plaintext", help_epilogue=EXIT_CODES_HELP)
     by_command: dict[Callable[..., Any], CliCommand] = {}
     groups: dict[str, App] = {}

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 LOSS_KEYS = {"text": TEXT_LOSS, "speech": SPEECH_LOSS}
 LOSS_COLUMNS = ("train", "held out", "best", "step 0", "chance")
+# Style on a terminal, and kind of note in the web interface, by state of learning.
 STATE_STYLES = {"stuck": ("bold red", "bad"), "learning": ("green", "good"), "good enough": ("bold green", "good")}
-"""Style on a terminal, and kind of note in the web interface, by state of learning."""
 END_REASON_LABELS = {"told": "stopped as told", "no-better": "no longer getting better"}
 STOPPING_MESSAGE = "finishing the step and saving ... (once more: stop at once)"
+# First steps that are slower than the rest: compilation, first touch of memory.
 SKIPPED_TIMING_STEPS = 2
-"""First steps that are slower than the rest: compilation, first touch of memory."""
 MAX_CURVE_POINTS = 1024
 
 
@@ -268,15 +268,15 @@ def _format_samples(values: Mapping[str, Any]) -> str:
     return f"samples in {values.get('folder', '?')}: {', '.join(words)}" if words else "samples"
 
 
+# Drawing takes some milliseconds of the training's time: it is done once a second, and at once for these events.
 REDRAW_SECONDS = 1.0
-"""Drawing takes some milliseconds of the training's time: it is done once a second, and at once for these events."""
 REDRAW_AT_ONCE_EVENTS = ("opening", "stopping", "end")
 CHART_ROWS = 6
+# A terminal with fewer rows gets sparklines alone; words take more rows on a narrow one.
 MIN_ROWS_FOR_CHARTS, MIN_ROWS_IF_NARROW = 24, 28
-"""A terminal with fewer rows gets sparklines alone; words take more rows on a narrow one."""
 MAX_COLUMNS = 120
+# Columns that the figures of the losses take.
 LOSS_TABLE_COLUMNS = 51
-"""Columns that the figures of the losses take."""
 
 
 class TrainView:

@@ -1,1 +1,1 @@
-"""Stock programs in environments of their own, made by one command, which answer over a pipe."""
+"""Upstream programs in virtual environments of their own, created by one command, which answer over a pipe."""

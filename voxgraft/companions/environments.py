@@ -1,4 +1,8 @@
-"""The verb `companion`: an environment of its own for a stock program's waveform end, by one command."""
+"""Upstream programs in virtual environments of their own, used as vocoders through a worker process.
+
+The command `companion` creates such an environment and checks that its worker answers. The environment's card,
+companion.json, is written last: an environment without one is not used.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +17,13 @@ import tempfile
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from numpy.typing import NDArray
 
-from voxgraft.companions.workers.pipe import PROTOCOL, PipeError, frame, read_frame
+from voxgraft.companions.pipe import PROTOCOL, PipeError, frame, read_frame
 from voxgraft.config.commands import CompanionSettings
 from voxgraft.core import progress
 from voxgraft.core.errors import CompanionError, ConfigError, FileError, VoxgraftError
@@ -33,29 +37,33 @@ from voxgraft.core.files import (
     require_folder,
     write_json,
 )
-from voxgraft.core.results import Line, Table
+from voxgraft.core.results import SimpleResult, Table
 
 START_TIMEOUT_SECONDS = 300.0
+# Forty seconds of speech take minutes on a slow processor.
 ANSWER_TIMEOUT_SECONDS = 900.0
-"""Sound for forty seconds of speech takes minutes on a slow processor."""
 SHUTDOWN_TIMEOUT_SECONDS = 2.0
 STDERR_TAIL_BYTES, STDERR_TAIL_LINES = 8000, 6
 
 
-@dataclass
 class CompanionProcess:
-    """One worker. `command` starts it."""
+    """One worker process; `command` starts it, at the first request."""
 
-    name: str
-    command: Sequence[str]
-    start_seconds: float = START_TIMEOUT_SECONDS
-    answer_seconds: float = ANSWER_TIMEOUT_SECONDS
-    about: dict[str, Any] = field(default_factory=dict)
-    """What it has said of itself; empty while it does not run."""
-    _process: subprocess.Popen[bytes] | None = None
-    _said: IO[bytes] | None = None
-    _count: int = 0
-    _finalizer: weakref.finalize[Any, Any] | None = None
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        start_seconds: float = START_TIMEOUT_SECONDS,
+        answer_seconds: float = ANSWER_TIMEOUT_SECONDS,
+    ) -> None:
+        self.name, self.command = name, command
+        self.start_seconds, self.answer_seconds = start_seconds, answer_seconds
+        self.about: dict[str, Any] = {}
+        """Its introduction; empty while it does not run."""
+        self._process: subprocess.Popen[bytes] | None = None
+        self._said: IO[bytes] | None = None
+        self._count = 0
+        self._finalizer: weakref.finalize[Any, Any] | None = None
 
     @property
     def pid(self) -> int | None:
@@ -63,7 +71,7 @@ class CompanionProcess:
         return self._process.pid if self._process else None
 
     def hello(self) -> dict[str, Any]:
-        """What the worker says of itself when it is ready; starts it if need be."""
+        """The worker's introduction; starts it if necessary."""
         try:
             self._start()
         except BaseException:
@@ -72,14 +80,14 @@ class CompanionProcess:
         return dict(self.about)
 
     def ask(self, what: str, arrays: Mapping[str, NDArray[Any]] | None = None, **words: Any) -> dict[str, Any]:
-        """The answer to a question: its words and its arrays by name. An error leaves no process behind."""
+        """The answer to a request: its values and arrays by name. An error leaves no process behind."""
         try:
             self._start()
             self._count += 1
             deadline = time.monotonic() + self.answer_seconds
             self._write(frame({"ask": what, "id": self._count, **words}, arrays), deadline)
             said, given = self._read(deadline)
-        except BaseException:  # also when the keyboard interrupts: half an answer would be taken for the next one
+        except BaseException:  # also Ctrl-C: the rest of an answer would be read as the next one
             self.close(kill=True)
             raise
         if "error" in said:
@@ -87,7 +95,7 @@ class CompanionProcess:
         return {**said, **given}
 
     def close(self, *, kill: bool = False) -> None:
-        """End the worker, at once or after what it is at."""
+        """End the worker: at once, or after its current request."""
         if self._finalizer is not None:
             self._finalizer.detach()
         if self._process is not None:
@@ -101,8 +109,9 @@ class CompanionProcess:
         if self._process is not None:
             if self._process.poll() is None:
                 return
-            self.close()  # it died between two questions, and nobody was waiting
+            self.close()  # it died between two requests
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the process)
+        # PYTHONPATH and the like belong to this environment; the worker's packages are pinned, and nothing is fetched.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
         environment |= {"PYTHONNOUSERSITE": "1", "HF_HUB_OFFLINE": "1"}
         try:
@@ -118,6 +127,7 @@ class CompanionProcess:
             found = f"{self.name} cannot be started: {error.strerror}"
             raise CompanionError("companion-broken", found, where=str(self.command[0])) from None
         self._finalizer = weakref.finalize(self, _terminate_process, self._process, kill=True)
+        # Without blocking, so that every read and write can have a deadline.
         for stream in (self._process.stdin, self._process.stdout):
             assert stream is not None
             os.set_blocking(stream.fileno(), False)
@@ -187,7 +197,7 @@ class CompanionProcess:
         return CompanionError("companion-died", f"{self.name} {how}{begun}", where=self._stderr_tail())
 
     def _stderr_tail(self) -> str:
-        """What the worker said last on standard error."""
+        """The worker's last lines on standard error."""
         if self._said is None:
             return ""
         size = self._said.seek(0, os.SEEK_END)
@@ -197,7 +207,7 @@ class CompanionProcess:
 
 
 def _terminate_process(process: subprocess.Popen[bytes], *, kill: bool) -> None:
-    """End a worker and all that it started. Without `kill` it may finish what it is at."""
+    """End a worker and its children. Without `kill` it may finish its current request."""
     for stream in (process.stdin, process.stdout):
         if stream is not None:
             with contextlib.suppress(OSError):
@@ -205,6 +215,7 @@ def _terminate_process(process: subprocess.Popen[bytes], *, kill: bool) -> None:
     if not kill:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(SHUTDOWN_TIMEOUT_SECONDS)
+    # The whole group: an upstream program may have started processes of its own.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -213,11 +224,12 @@ def _terminate_process(process: subprocess.Popen[bytes], *, kill: bool) -> None:
 COMPANIONS_VARIABLE = "VOXGRAFT_COMPANIONS"
 COMPANION_CARD_NAME = "companion.json"
 COMPANION_FORMAT = "voxgraft-companion-1"
+WORKER_PATH = Path(__file__).resolve().parent / "worker.py"
 
 
 @dataclass(frozen=True, slots=True)
 class CompanionEnvironment:
-    """An environment that was made and has answered."""
+    """An environment that was created and has answered."""
 
     name: str
     folder: Path
@@ -227,24 +239,19 @@ class CompanionEnvironment:
 
     def companion(self) -> CompanionProcess:
         """Its worker, not yet started."""
-        return CompanionProcess(self.name, [str(self.python), str(self.worker), *self.arguments])
+        return CompanionProcess(self.name, [str(self.python), str(self.worker), self.name, *self.arguments])
 
 
 def companion_folder(name: str) -> Path:
-    """The place of a companion: in VOXGRAFT_COMPANIONS, else with the user's data."""
+    """The folder of a companion: in VOXGRAFT_COMPANIONS, else with the user's data."""
     if places := os.environ.get(COMPANIONS_VARIABLE):
         return Path(places) / name
     data = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
     return Path(data) / "voxgraft" / "companions" / name
 
 
-def worker_path(name: str) -> Path:
-    """The program that runs inside of an environment."""
-    return Path(__file__).resolve().parent / "workers" / f"{name}_worker.py"
-
-
 def find_environment(name: str) -> CompanionEnvironment | None:
-    """The environment of a companion; None where none was made. Its card is written last, when it has answered."""
+    """The environment of a companion; None if there is none."""
     folder = companion_folder(name)
     path = folder / COMPANION_CARD_NAME
     if not is_file(path):
@@ -260,7 +267,7 @@ def find_environment(name: str) -> CompanionEnvironment | None:
     arguments = card.get("arguments")
     given = tuple(map(str, arguments)) if isinstance(arguments, list) else ()
     worker = card.get("worker")
-    program = Path(worker) if isinstance(worker, str) else worker_path(name)
+    program = Path(worker) if isinstance(worker, str) else WORKER_PATH
     return CompanionEnvironment(name, folder, Path(card["python"]), program, given)
 
 
@@ -279,12 +286,13 @@ class InstallRecipe:
     needs_checkout: bool = False
 
 
+# Versions of Chatterbox that were run together on a CPU; IndexTTS-2 gets those that its source asks for.
 INSTALL_RECIPES = {
     "chatterbox": InstallRecipe(
         "chatterbox-tts 0.1.7",
         (
             ("torch==2.13.0",),
-            # These ask for old packages, or for packages that they do not use.
+            # These ask for old packages, or for packages that they do not use: hence --no-deps.
             ("--no-deps", "torchaudio==2.11.0", "chatterbox-tts==0.1.7", "s3tokenizer==0.3.0"),
             tuple(
                 "onnx==1.23.2 transformers==5.2.0 tokenizers==0.22.2 huggingface_hub==1.33.0 safetensors==0.5.3 "
@@ -293,66 +301,43 @@ INSTALL_RECIPES = {
                 "setuptools==80.9.0".split()
             ),
         ),
-        # Its compiled part wants the CUDA libraries of another torch, and steps aside where it is not there.
+        # Its compiled part needs the CUDA libraries of another torch; without it, it falls back to Python.
         removed=("torchaudio/lib/*.so",),
     ),
-    # Its source states what it needs; which Python it takes stands there too (3.10 or 3.11 when this was written).
+    # Its source states what it needs, and which Python (3.10 or 3.11 when this was written).
     "indextts2": InstallRecipe("IndexTTS-2, from a checkout", (("{checkout}",),), needs_checkout=True),
 }
-"""Versions of Chatterbox that ran together on a processor; IndexTTS-2 gets those that its source asks for."""
 
 
 def create_environment(
     name: str, folder: Path, python: Path | None, pip_flags: Sequence[str], checkout: Path | None
 ) -> CompanionEnvironment:
-    """A new environment in a folder; an error with the installer's last words if a step fails."""
-    try:
-        return _create_environment(name, folder, python, pip_flags, checkout)
-    except OSError as error:
-        raise build_write_error(error, folder) from None
-
-
-def _create_environment(
-    name: str, folder: Path, python: Path | None, pip_flags: Sequence[str], checkout: Path | None
-) -> CompanionEnvironment:
+    """A new environment in a folder; an error with the installer's last lines if a step fails."""
     recipe = INSTALL_RECIPES[name]
-    if path_exists(folder):
-        _remove_environment(folder)
-    folder.mkdir(parents=True)
-    interpreter = python or Path(getattr(sys, "_base_executable", sys.executable))
     log = folder / INSTALL_LOG_NAME
     own = folder / "venv" / "bin" / "python"
-    with progress.progress_task(f"making an environment for {recipe.title}", len(recipe.steps) + 1) as advance:
-        _run_logged([interpreter, "-m", "venv", folder / "venv"], log)
-        advance(1)
-        for step in recipe.steps:
-            packages = [word.format(checkout=checkout) for word in step]
-            _run_logged([own, "-m", "pip", "install", "--disable-pip-version-check", *pip_flags, *packages], log)
+    try:
+        if path_exists(folder):
+            ours = is_file(folder / COMPANION_CARD_NAME) or is_file(log)
+            if not ours and any(folder.iterdir()):
+                found = f"{folder.name} is there already, and is no companion of ours"
+                raise FileError("file-exists", found, where=folder)
+            shutil.rmtree(folder)
+        folder.mkdir(parents=True)
+        interpreter = python or Path(getattr(sys, "_base_executable", sys.executable))
+        with progress.progress_task(f"making an environment for {recipe.title}", len(recipe.steps) + 1) as advance:
+            _run_logged([interpreter, "-m", "venv", folder / "venv"], log)
             advance(1)
-    for pattern in recipe.removed:
-        for path in (folder / "venv").glob(f"lib/python*/site-packages/{pattern}"):
-            path.unlink()
-    return CompanionEnvironment(name, folder, own, worker_path(name), (str(checkout),) if checkout else ())
-
-
-def write_environment_card(environment: CompanionEnvironment, about: dict[str, Any]) -> None:
-    """Say that the environment is there, and what is in it."""
-    card = {
-        "format": COMPANION_FORMAT,
-        "name": environment.name,
-        "python": str(environment.python),
-        "arguments": list(environment.arguments),
-        "versions": about.get("versions", {}),
-    }
-    write_json(environment.folder / COMPANION_CARD_NAME, card, overwrite=True)
-
-
-def _remove_environment(folder: Path) -> None:
-    """Remove an environment of ours; anything else is left alone."""
-    ours = is_file(folder / COMPANION_CARD_NAME) or is_file(folder / INSTALL_LOG_NAME)
-    if not ours and any(folder.iterdir()):
-        raise FileError("file-exists", f"{folder.name} is there already, and is no companion of ours", where=folder)
-    shutil.rmtree(folder)
+            for step in recipe.steps:
+                packages = [word.format(checkout=checkout) for word in step]
+                _run_logged([own, "-m", "pip", "install", "--disable-pip-version-check", *pip_flags, *packages], log)
+                advance(1)
+        for pattern in recipe.removed:
+            for path in (folder / "venv").glob(f"lib/python*/site-packages/{pattern}"):
+                path.unlink()
+    except OSError as error:
+        raise build_write_error(error, folder) from None
+    return CompanionEnvironment(name, folder, own, WORKER_PATH, (str(checkout),) if checkout else ())
 
 
 def _run_logged(command: Sequence[str | Path], log: Path) -> None:
@@ -371,52 +356,46 @@ def _run_logged(command: Sequence[str | Path], log: Path) -> None:
         raise CompanionError("companion-install", told or f"exit code {done.returncode}", where=log)
 
 
-@dataclass(frozen=True, slots=True)
-class CompanionResult:
-    """Where the environment is, what it holds, and whether it was made now."""
-
-    environment: CompanionEnvironment
-    versions: dict[str, str]
-    made: bool
-    seconds: float
-    exit_code: int = field(default=0)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "name": self.environment.name,
-            "folder": str(self.environment.folder),
-            "python": str(self.environment.python),
-            "versions": self.versions,
-            "made": self.made,
-            "seconds": round(self.seconds, 1),
-        }
-
-    def lines(self) -> list[Line]:
-        how = f"made in {self.seconds:.0f} s" if self.made else "was there"
-        rows = tuple((name, version) for name, version in self.versions.items())
-        return [
-            Table(("package", "version"), rows),
-            f"{self.environment.name} answers: {self.environment.folder} ({how})",
-        ]
-
-
-def create_companion(settings: CompanionSettings) -> CompanionResult:
-    """Make the environment, or see that the one that is there answers."""
+def create_companion(settings: CompanionSettings) -> SimpleResult:
+    """Create the environment, or check that the existing one answers."""
     name = settings.name
     _validate_companion_settings(settings)
     began = time.monotonic()
-    # One that is broken must not stand in the way of the next.
-    there = None if settings.force or settings.environment is not None else find_environment(name)
-    if there is not None:
-        return CompanionResult(there, _query_worker(there).get("versions", {}), False, time.monotonic() - began)
-    folder = companion_folder(name)
-    if settings.environment is not None:
-        environment = _register_existing_environment(settings, folder)
-    else:
+    # A broken one must not block a new one.
+    environment = None if settings.force or settings.environment is not None else find_environment(name)
+    is_new = environment is None
+    if environment is None and settings.environment is not None:
+        environment = _register_existing_environment(settings, companion_folder(name))
+    elif environment is None:
+        folder = companion_folder(name)
         environment = create_environment(name, folder, settings.python, settings.pip_flags, settings.checkout)
-    about = _query_worker(environment)
-    write_environment_card(environment, about)
-    return CompanionResult(environment, about.get("versions", {}), True, time.monotonic() - began)
+    worker = environment.companion()
+    try:
+        versions = worker.hello().get("versions", {})
+    finally:
+        worker.close()
+    python = str(environment.python)
+    if is_new:
+        card = {
+            "format": COMPANION_FORMAT,
+            "name": name,
+            "python": python,
+            "arguments": list(environment.arguments),
+            "versions": versions,
+        }
+        write_json(environment.folder / COMPANION_CARD_NAME, card, overwrite=True)
+    seconds = time.monotonic() - began
+    result = {
+        "name": name,
+        "folder": str(environment.folder),
+        "python": python,
+        "versions": versions,
+        "made": is_new,
+        "seconds": round(seconds, 1),
+    }
+    how = f"made in {seconds:.0f} s" if is_new else "was there"
+    table = Table(("package", "version"), tuple(versions.items()))
+    return SimpleResult(result, (table, f"{name} answers: {environment.folder} ({how})"))
 
 
 def _validate_companion_settings(settings: CompanionSettings) -> None:
@@ -434,7 +413,7 @@ def _validate_companion_settings(settings: CompanionSettings) -> None:
 
 
 def _register_existing_environment(settings: CompanionSettings, folder: Path) -> CompanionEnvironment:
-    """An environment that somebody else has made: only a card of it is kept in our place."""
+    """An environment that somebody else has created: only its card is kept in our folder."""
     assert settings.environment is not None
     python = require_folder(settings.environment).resolve() / "bin" / "python"
     if not is_file(python):
@@ -446,13 +425,4 @@ def _register_existing_environment(settings: CompanionSettings, folder: Path) ->
     except OSError as error:
         raise build_write_error(error, folder) from None
     arguments = (str(settings.checkout.resolve()),) if settings.checkout else ()
-    return CompanionEnvironment(settings.name, folder, python, worker_path(settings.name), arguments)
-
-
-def _query_worker(environment: CompanionEnvironment) -> dict[str, Any]:
-    """What its worker says of itself; an error if it does not come to that."""
-    worker = environment.companion()
-    try:
-        return worker.hello()
-    finally:
-        worker.close()
+    return CompanionEnvironment(settings.name, folder, python, WORKER_PATH, arguments)

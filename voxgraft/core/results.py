@@ -9,6 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+EXIT_OK = 0
+EXIT_BAD_INPUT = 2
+EXIT_BUG = 70
+EXIT_INTERRUPTED = 130
 LEVEL_STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 """Styles of findings by their level, worst first."""
 

@@ -1,4 +1,4 @@
-"""The demonstration: Amharic grafted onto the built-in base, with the verbs that everybody uses."""
+"""The demonstration: Amharic grafted onto the built-in base, with the commands that everybody uses."""
 
 from voxgraft.demo.command import DemoResult, demo
 

@@ -1,160 +1,72 @@
-"""The verb `demo`: Amharic grafted onto a base that speaks English and French, with the verbs that everybody uses.
+"""The command `demo`: Amharic grafted onto a base that speaks English and French, with the commands that all use.
 
-It calls other verbs, as `go` does: it stands in for the person at the keyboard.
+With --mistake it repeats a mistake that people have made, on purpose and with the commands' own settings: what happens,
+and which findings report it. A refusal is a result. Nothing is switched off that a user could not switch off.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from voxgraft.config.commands import DemoSettings
-from voxgraft.core.errors import FileError, Finding
-from voxgraft.core.files import build_write_error, is_file, is_folder, path_exists, write_text
+import numpy as np
+
+from voxgraft.config.base import deep_merge
+from voxgraft.config.commands import CheckSettings, DemoMistake, DemoSettings
+from voxgraft.config.run import TokenizerSettings
+from voxgraft.core.errors import FileError, Finding, VoxgraftError
+from voxgraft.core.files import build_write_error, is_file, is_folder, path_exists, read_json, write_json, write_text
 from voxgraft.core.results import Line, Table, TableCell, format_duration, style_line
-from voxgraft.demo.mistakes import MISTAKES, MistakeReport
-from voxgraft.demo.session import DemoRunner, build_demo_settings
+from voxgraft.dataset.shards import PreparedClip
+from voxgraft.demo.data import DEMO_LANGUAGE, load_bundled_clips, load_silence_code
+from voxgraft.demo.session import DemoRunner, RunYamlChanges, build_demo_settings, build_step_settings
 from voxgraft.evaluation.audio import WHO_CODEC, WHO_RECORDINGS
 from voxgraft.evaluation.command import EVALUATION_REPORT_NAME, EvaluateResult
-from voxgraft.evaluation.judge import WHO_AFTER, WHO_BEFORE, WHO_SHUFFLED, Evaluation, LanguageRetention
+from voxgraft.evaluation.judge import WHO_AFTER, WHO_BEFORE, WHO_SHUFFLED, Evaluation
 from voxgraft.evaluation.scores import Score
 from voxgraft.evaluation.verdicts import measure_title, summarize_retention
+from voxgraft.graft.folder import ADAPTER_NAME
+from voxgraft.graft.merged import BASELINE_FOLDER_NAME, MERGED_FOLDER_NAME
+from voxgraft.nn.peft import read_peft_folder
+from voxgraft.tokenizers import open_tokenizer
 
 DEMO_ERROR_MEASURE = "phone_error"
-WORD_KINDS = {"": "", "_common": " (heard words)", "_rare": " (unheard words)"}
+WORD_KINDS = {"_common": " (heard words)", "_rare": " (unheard words)"}
+REPORTED_MEASURES = (DEMO_ERROR_MEASURE, *(DEMO_ERROR_MEASURE + kind for kind in WORD_KINDS), "cer", "runaway", "cut")
 REFERENCE_LABELS = {
     WHO_SHUFFLED: "control: the same speech held against other sentences",
     WHO_RECORDINGS: "mark: the listener's own error on recordings",
     WHO_CODEC: "mark: the listener's own error on held-out clips",
 }
-
-
-def summarize_evaluation(found: EvaluateResult) -> dict[str, Any]:
-    """The figures of the table, for machines."""
-    evaluation = found.evaluation
-    change = evaluation.change
-    scores = {
-        language: {
-            row.who: {name: row.score(name).to_json() for name in _list_measured_names(row.scores)}
-            for row in evaluation.rows
-            if row.language == language
-        }
-        for language in evaluation.languages
-    }
-    return {
-        "languages": scores,
-        "equal": {kept.language: kept.equal for kept in evaluation.kept},
-        "base_values_changed": change.changed if change else None,
-        "checklist": {point.name: point.answer for point in found.points},
-        "report": str(found.folder / EVALUATION_REPORT_NAME),
-    }
-
-
-def format_evaluation(found: EvaluateResult, added: Mapping[str, str]) -> list[Line]:
-    """The table, and below it what was added and what it was held against."""
-    evaluation = found.evaluation
-    rows = [_build_language_row(evaluation, language) for language in evaluation.languages]
-    table = Table(("language", "phone error before", "after", "speech logits of the base"), tuple(rows))
-    change = evaluation.change
-    facts: list[tuple[TableCell, ...]] = [(name, value) for name, value in added.items()]
-    facts += _build_error_facts(evaluation)
-    if change is not None:
-        values = f"{change.changed:,} of {change.total:,} values are others" if change.changed else "0"
-        told = style_line((values, "bold red" if change.changed else "bold green"))
-        facts.append(("bits changed in the base", told))
-    return [table, Table(("what", "found"), tuple(facts)), f"report: {found.folder / EVALUATION_REPORT_NAME}"]
-
-
-def build_caught_table(caught: Iterable[tuple[str, Finding]]) -> Table:
-    """Which finding was told, and when."""
-    rows = tuple((when, item.level, item.code, _shorten_text(item.found)) for when, item in caught)
-    return Table(("when", "level", "code", "found"), rows, "what told of it")
-
-
-def format_durations(seconds: Mapping[str, float]) -> str:
-    """What the whole took, and each part that took some time."""
-    parts = ", ".join(f"{name} {value:.0f} s" for name, value in seconds.items() if value >= 0.5)
-    return f"took {format_duration(sum(seconds.values()))}: {parts}"
-
-
-def _build_language_row(evaluation: Evaluation, language: str) -> tuple[TableCell, ...]:
-    before, after = evaluation.row(language, WHO_BEFORE), evaluation.row(language, WHO_AFTER)
-    kept = next((one for one in evaluation.kept if one.language == language), None)
-    new = " (new)" if language == evaluation.language else ""
-    told = tuple(_format_with_interval(row.score(DEMO_ERROR_MEASURE)) if row else "" for row in (before, after))
-    return (f"{language}{new}", *told, _format_equality(kept) if kept else "")
-
-
-def _format_equality(kept: LanguageRetention) -> TableCell:
-    if kept.equal is None:
-        return kept.why
-    if kept.equal:
-        return style_line(("equal", "bold green"), f" at all {kept.positions:,} positions")
-    return style_line(("not equal", "bold red"), f", by up to {kept.largest_difference:.2g}")
-
-
-def _build_error_facts(evaluation: Evaluation) -> list[tuple[TableCell, ...]]:
-    """The new language's error by words, and what it is held against."""
-    language = evaluation.language or ""
-    after = evaluation.row(language, WHO_AFTER)
-    facts: list[tuple[TableCell, ...]] = []
-    for kind, told in WORD_KINDS.items():
-        if kind and after is not None and after.score(DEMO_ERROR_MEASURE + kind).value is not None:
-            facts.append(
-                (f"phone error in {language}{told}", _format_with_interval(after.score(DEMO_ERROR_MEASURE + kind)))
-            )
-    for who, told in REFERENCE_LABELS.items():
-        row = evaluation.row(language, who)
-        name = next((name for name in (DEMO_ERROR_MEASURE, "cer") if row and row.score(name).value is not None), None)
-        if row is not None and name is not None:
-            facts.append((f"{told}, {measure_title(name)}", _format_with_interval(row.score(name))))
-    return facts
-
-
-def _format_with_interval(score: Score) -> str:
-    if score.value is None:
-        return "–"
-    if score.low is None or score.high is None:
-        return f"{100 * score.value:.1f} %"
-    return f"{100 * score.value:.1f} % ({100 * score.low:.1f} to {100 * score.high:.1f})"
-
-
-def _list_measured_names(scores: Mapping[str, Score]) -> Sequence[str]:
-    return [
-        name
-        for name in (
-            DEMO_ERROR_MEASURE,
-            f"{DEMO_ERROR_MEASURE}_common",
-            f"{DEMO_ERROR_MEASURE}_rare",
-            "cer",
-            "runaway",
-            "cut",
-        )
-        if name in scores
-    ]
-
-
-def _shorten_text(text: str, most: int = 110) -> str:
-    first = text.splitlines()[0]
-    return first if len(first) <= most and first == text else f"{first[:most].rstrip()} ..."
-
-
+MAX_FINDING_CHARACTERS = 110
 _MARKER_NAME = "made-by-voxgraft-demo"
+# Enough to lose a language.
+MISTAKE_STEPS = 120
+WHEN_BEFORE_TRAINING, WHEN_TRAIN_REFUSES, WHEN_TRAINING, WHEN_OUTPUT_CHECKED = (
+    "before training",
+    "train refuses",
+    "while training",
+    "in what it left",
+)
+# A rise of the loss, as a share, that is never reached.
+UNLIMITED_RETENTION_BOUND = 100.0
+# Clips that were prepared at once, and padded to the longest of them.
+PADDED_BATCH_SIZE = 16
 
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """How the story ended. It fails if a promise is not kept or was not measured, or if a mistake was not told of."""
+    """The outcome. It fails if a promise is broken or was not measured, or if a mistake was not reported."""
 
     folder: Path
     seconds: Mapping[str, float]
     added: Mapping[str, str]
-    """What the base was given, in words."""
+    """What was added to the base, in words."""
     evaluated: EvaluateResult | None
     told: MistakeReport | None = None
     """Of a mistake."""
@@ -178,51 +90,56 @@ class DemoResult:
     def lines(self) -> list[Line]:
         lines: list[Line] = []
         if self.told is not None:
-            lines += [
-                style_line((f"{self.told.name}: ", "bold"), self.told.about),
-                build_caught_table(self.told.caught),
-            ]
+            rows = []
+            for when, item in self.told.caught:
+                first = item.found.splitlines()[0]
+                if len(first) > MAX_FINDING_CHARACTERS or first != item.found:
+                    first = f"{first[:MAX_FINDING_CHARACTERS].rstrip()} ..."
+                rows.append((when, item.level, item.code, first))
+            table = Table(("when", "level", "code", "found"), tuple(rows), "what told of it")
+            lines += [style_line((f"{self.told.name}: ", "bold"), self.told.about), table]
         if self.evaluated is not None:
             lines += format_evaluation(self.evaluated, self.added)
         if self.told is not None:
             lines += self.told.verdict()
-        return [*lines, format_durations(self.seconds)]
+        parts = ", ".join(f"{name} {value:.0f} s" for name, value in self.seconds.items() if value >= 0.5)
+        return [*lines, f"took {format_duration(sum(self.seconds.values()))}: {parts}"]
 
 
 def demo(settings: DemoSettings) -> DemoResult:
-    """Tell the whole story, or that of a mistake."""
+    """Run the whole story, or that of a mistake."""
     folder = settings.folder or Path(f"demo-{settings.mistake}" if settings.mistake else "demo")
     _recreate_demo_folder(folder)
-    keyboard = DemoRunner(folder)
+    runner = DemoRunner(folder)
     if settings.mistake is not None:
-        told = MISTAKES[settings.mistake].reproduce(keyboard, settings)
-        return DemoResult(folder, keyboard.seconds, {}, told.evaluated, told)
-    keyboard.new(build_demo_settings(settings))
-    grafted = keyboard.graft()
-    keyboard.prepare()
+        mistake = MISTAKES[settings.mistake]
+        report = MistakeReport(settings.mistake, mistake.about, mistake.expected)
+        runner.chapter(f"{report.name}: {report.about}")
+        mistake.make(runner, settings, report)
+        if mistake.is_evaluated:
+            report.evaluated = runner.evaluate(settings.sentences, settings.seed)
+        return DemoResult(folder, runner.seconds, {}, report.evaluated, report)
+    runner.new(build_demo_settings(settings))
+    # The same order as in the tutorial: each command finds what the one before has written.
+    grafted = runner.graft()
+    runner.prepare()
     if settings.minutes is not None and settings.steps is None:
-        keyboard.choose_steps(settings.minutes)
-    keyboard.check()
-    keyboard.train()
-    found = keyboard.evaluate(settings.sentences, settings.seed)
-    keyboard.export()
-    added = {"new rows": f"{grafted.counts.new_pieces:,}", "adapter": _describe_adapter(keyboard)}
-    return DemoResult(folder, keyboard.seconds, added, found)
-
-
-def _describe_adapter(keyboard: DemoRunner) -> str:
-    from voxgraft.graft.folder import ADAPTER_NAME
-    from voxgraft.nn.peft import read_peft_folder
-
-    adapter = read_peft_folder(keyboard.run.graft / ADAPTER_NAME)
-    return f"{sum(tensor.numel() for tensor in adapter.state.values()):,} values"
+        runner.choose_steps(settings.minutes)
+    runner.check()
+    runner.train()
+    found = runner.evaluate(settings.sentences, settings.seed)
+    runner.export()
+    adapter = read_peft_folder(runner.run.graft / ADAPTER_NAME)
+    num_values = sum(tensor.numel() for tensor in adapter.state.values())
+    added = {"new rows": f"{grafted.counts.new_pieces:,}", "adapter": f"{num_values:,} values"}
+    return DemoResult(folder, runner.seconds, added, found)
 
 
 def _recreate_demo_folder(folder: Path) -> None:
-    """An earlier demonstration is replaced; whatever else is there is not touched.
+    """Replace an earlier demonstration; any other folder is left alone.
 
-    It is moved aside under a name of our own before it is removed: whoever is killed meanwhile leaves no half of one
-    under the old name, and the next call removes the rest.
+    It is moved aside before it is removed: a process killed meanwhile leaves no half demonstration under the old name,
+    and the next call removes the rest.
     """
     if folder.is_symlink():
         found, cure = f"{folder} is a link to {os.readlink(folder)}", "name the folder itself, or another one."
@@ -234,15 +151,295 @@ def _recreate_demo_folder(folder: Path) -> None:
                 found, cure = f"{folder} is there already and is no demo of ours", "choose another folder."
                 raise FileError("file-exists", found, where=folder, cure=cure)
             run = DemoRunner(folder).run
-            with run.lock("demo") if is_folder(run.path) else nullcontext():  # else it trains at this moment
-                _remove_folder(aside)
+            with run.lock("demo") if is_folder(run.path) else nullcontext():  # it may be training at this moment
+                if is_folder(aside):
+                    shutil.rmtree(aside)
                 folder.rename(aside)
-        _remove_folder(aside)
+        if is_folder(aside):
+            shutil.rmtree(aside)
     except OSError as error:
         raise build_write_error(error, folder) from None
     write_text(folder / _MARKER_NAME, "Made by `voxgraft demo`, which replaces this folder.\n")
 
 
-def _remove_folder(folder: Path) -> None:
-    if is_folder(folder):
-        shutil.rmtree(folder)
+def summarize_evaluation(found: EvaluateResult) -> dict[str, Any]:
+    """The figures of the tables, as JSON."""
+    evaluation = found.evaluation
+    change = evaluation.change
+    scores = {
+        language: {
+            row.who: {name: row.score(name).to_json() for name in REPORTED_MEASURES if name in row.scores}
+            for row in evaluation.rows
+            if row.language == language
+        }
+        for language in evaluation.languages
+    }
+    return {
+        "languages": scores,
+        "equal": {kept.language: kept.equal for kept in evaluation.kept},
+        "base_values_changed": change.changed if change else None,
+        "checklist": {point.name: point.answer for point in found.points},
+        "report": str(found.folder / EVALUATION_REPORT_NAME),
+    }
+
+
+def format_evaluation(found: EvaluateResult, added: Mapping[str, str]) -> list[Line]:
+    """The table of languages, and below it what was added and what the errors compare with."""
+    evaluation = found.evaluation
+    rows: list[tuple[TableCell, ...]] = []
+    for language in evaluation.languages:
+        speakers = (evaluation.row(language, WHO_BEFORE), evaluation.row(language, WHO_AFTER))
+        errors = (_format_with_interval(row.score(DEMO_ERROR_MEASURE)) if row else "" for row in speakers)
+        kept = next((one for one in evaluation.kept if one.language == language), None)
+        logits: TableCell = ""
+        if kept is not None and kept.equal is None:
+            logits = kept.why
+        elif kept is not None and kept.equal:
+            logits = style_line(("equal", "bold green"), f" at all {kept.positions:,} positions")
+        elif kept is not None:
+            logits = style_line(("not equal", "bold red"), f", by up to {kept.largest_difference:.2g}")
+        rows.append((f"{language}{' (new)' if language == evaluation.language else ''}", *errors, logits))
+    table = Table(("language", "phone error before", "after", "speech logits of the base"), tuple(rows))
+    facts: list[tuple[TableCell, ...]] = [*added.items(), *_build_error_facts(evaluation)]
+    if (change := evaluation.change) is not None:
+        values = f"{change.changed:,} of {change.total:,} values are others" if change.changed else "0"
+        style = "bold red" if change.changed else "bold green"
+        facts.append(("bits changed in the base", style_line((values, style))))
+    return [table, Table(("what", "found"), tuple(facts)), f"report: {found.folder / EVALUATION_REPORT_NAME}"]
+
+
+def _build_error_facts(evaluation: Evaluation) -> list[tuple[TableCell, ...]]:
+    """The new language's error by kinds of words, and what it compares with."""
+    language = evaluation.language or ""
+    after = evaluation.row(language, WHO_AFTER)
+    facts: list[tuple[TableCell, ...]] = []
+    for kind, words in WORD_KINDS.items():
+        score = after.score(DEMO_ERROR_MEASURE + kind) if after is not None else None
+        if score is not None and score.value is not None:
+            facts.append((f"phone error in {language}{words}", _format_with_interval(score)))
+    for who, words in REFERENCE_LABELS.items():
+        row = evaluation.row(language, who)
+        name = next((name for name in (DEMO_ERROR_MEASURE, "cer") if row and row.score(name).value is not None), None)
+        if row is not None and name is not None:
+            facts.append((f"{words}, {measure_title(name)}", _format_with_interval(row.score(name))))
+    return facts
+
+
+def _format_with_interval(score: Score) -> str:
+    if score.value is None:
+        return "–"
+    if score.low is None or score.high is None:
+        return f"{100 * score.value:.1f} %"
+    return f"{100 * score.value:.1f} % ({100 * score.low:.1f} to {100 * score.high:.1f})"
+
+
+@dataclass
+class MistakeReport:
+    """The findings that reported a mistake, and the evaluation if it got that far."""
+
+    name: str
+    about: str
+    expected: tuple[str, ...]
+    """Codes of the findings that must report it."""
+    caught: list[tuple[str, Finding]] = field(default_factory=list)
+    not_refused_by: str = ""
+    """A command that should have refused, and did not."""
+    evaluated: EvaluateResult | None = None
+
+    @property
+    def is_caught(self) -> bool:
+        return not self.not_refused_by and set(self.expected) <= {item.code for _, item in self.caught}
+
+    def add(self, when: str, findings: Sequence[Finding]) -> None:
+        """Add warnings and errors; notes only if they report the mistake."""
+        known = {item.code for _, item in self.caught}
+        wanted = (item for item in findings if item.level != "note" or item.code in self.expected)
+        self.caught += [(when, item) for item in wanted if item.code not in known]
+
+    def verdict(self) -> list[Line]:
+        missing = [code for code in self.expected if code not in {item.code for _, item in self.caught}]
+        if missing:
+            return [style_line(("not told: ", "bold red"), ", ".join(missing))]
+        if self.not_refused_by:
+            return [style_line(("not refused: ", "bold red"), self.not_refused_by)]
+        first = next(when for when, item in self.caught if item.code in self.expected)
+        return [style_line(("caught", "bold green"), f" by {', '.join(self.expected)}: {first}")]
+
+    def to_json(self) -> dict[str, Any]:
+        found = [{"when": when, **item.to_json()} for when, item in self.caught]
+        return {"name": self.name, "caught": self.is_caught, "expected": list(self.expected), "findings": found}
+
+
+class Mistake(NamedTuple):
+    """One mistake: in words, the findings that must report it, and how it is made."""
+
+    about: str
+    expected: tuple[str, ...]
+    make: Callable[[DemoRunner, DemoSettings, MistakeReport], None]
+    is_evaluated: bool = False
+    """Whether it results in a model that can be listened to."""
+
+
+def _train_unfrozen(runner: DemoRunner, settings: DemoSettings, report: MistakeReport) -> None:
+    """The whole body at a high rate, and nothing of the old languages beside the new one."""
+    train = {"mode": "merged", "full_body": True, "lr_backbone": 1e-3, "kl_weight": 0.0, "interpolate": [1.0]}
+    _set_up_run(runner, settings, {"data": {"self_replay": 0}, "train": train})
+    report.add(WHEN_BEFORE_TRAINING, runner.check().outcome.findings)
+    runner.train()
+    report.add(WHEN_TRAINING, runner.watched())
+    runner.chapter("it was stopped; now without the bound that stopped it")
+    runner.edit({"train": {"retention_bound": UNLIMITED_RETENTION_BOUND}})
+    runner.train()
+    _check_trained_output(runner, report, MERGED_FOLDER_NAME)
+
+
+def _train_masked_rows(runner: DemoRunner, settings: DemoSettings, report: MistakeReport) -> None:
+    """Everything at one rate, with a mask on the gradients of the base's text rows.
+
+    Weight decay is ten times the usual, so that a hundred steps show what thousands do.
+    """
+    _set_up_run(runner, settings, {"train": {"lr_backbone": 1e-3, "weight_decay": 0.1}})
+    report.add(WHEN_BEFORE_TRAINING, runner.check().outcome.findings)
+    runner.train("--baseline masked-finetune", baseline="masked-finetune")
+    report.add(WHEN_TRAINING, runner.watched())
+    _check_trained_output(runner, report, BASELINE_FOLDER_NAME)
+
+
+def _graft_without_letters(runner: DemoRunner, settings: DemoSettings, report: MistakeReport) -> None:
+    """A merged tokenizer that has whole words of the new language, and no letters to spell the others with."""
+    runner.new(build_demo_settings(settings))
+    made = _write_words_only_tokenizer(runner.files.tokenizer, runner.folder / "words-only.json")
+    runner.edit({"tokenizer": {"file": str(made.absolute())}})
+    result = runner.graft()
+    report.not_refused_by = "graft" if result.folder else ""
+    report.add("graft refuses", result.proof.findings)
+    report.add(WHEN_BEFORE_TRAINING, runner.check().outcome.findings)
+
+
+def _use_wrong_tokenizer(runner: DemoRunner, settings: DemoSettings, report: MistakeReport) -> None:
+    """Data that was prepared with a tokenizer of the same size, its new pieces in another order."""
+    _set_up_run(runner, settings, {})
+    writer, clips = runner.writer, load_bundled_clips("train", DEMO_LANGUAGE)
+    made, grown = runner.folder / "reordered.json", writer.graft.tokenizer
+    other = open_tokenizer(_write_reordered_tokenizer(grown.path, made, writer.graft.card.base_pieces))
+    spelled = replace(writer.spelling, grown=other)
+    runner.chapter(f"data/train again, spelled by {other.path.name}, which has {other.size:,} pieces as well")
+    writer.write("train", "train", clips, spelled)
+    report.add(WHEN_BEFORE_TRAINING, runner.check().outcome.findings)
+    runner.chapter("the same data under the name of the run's own tokenizer, as data without a label would come")
+    header = writer.header(DEMO_LANGUAGE, "train", writer.spelling)
+    writer.write_prepared("train", header, writer.prepared(clips, spelled))
+    report.add(WHEN_BEFORE_TRAINING, runner.check().outcome.findings)
+    _try_to_train(runner, report)
+
+
+def _use_padded_codes(runner: DemoRunner, settings: DemoSettings, report: MistakeReport) -> None:
+    """Codes that were saved as long as the longest clip beside them, silence behind the shorter ones."""
+    _set_up_run(runner, settings, {})
+    writer, clips = runner.writer, load_bundled_clips("train", DEMO_LANGUAGE)
+    runner.chapter(f"data/train again, every {PADDED_BATCH_SIZE} clips padded to the longest of them")
+    header = writer.header(DEMO_LANGUAGE, "train", writer.spelling)
+    writer.write_prepared("train", header, _pad_codes(list(writer.prepared(clips, writer.spelling))))
+    report.add(WHEN_BEFORE_TRAINING, runner.check().outcome.findings)
+    _try_to_train(runner, report)
+
+
+def _set_up_run(runner: DemoRunner, settings: DemoSettings, other: RunYamlChanges) -> None:
+    """The usual story up to its data, with other settings, and fewer steps unless they are given."""
+    usual = build_demo_settings(settings)
+    shorter = {} if settings.steps else build_step_settings(MISTAKE_STEPS)
+    runner.new(deep_merge(deep_merge(usual, shorter), other))
+    runner.graft()
+    runner.prepare()
+    if settings.minutes is not None and settings.steps is None:
+        runner.choose_steps(settings.minutes)
+
+
+def _try_to_train(runner: DemoRunner, report: MistakeReport) -> None:
+    try:
+        runner.train()
+    except VoxgraftError as error:
+        runner.print_lines([style_line((line, "bold red")) for line in error.finding.lines()[:1]])
+        report.caught.append((WHEN_TRAIN_REFUSES, error.finding))
+    else:
+        report.not_refused_by = "train"
+
+
+def _check_trained_output(runner: DemoRunner, report: MistakeReport, name: str) -> None:
+    """`check` of the checkpoint against its base."""
+    left, files = runner.run.path / name, runner.files
+    tokenizer = left / files.tokenizer.name
+    flags = f"--base {files.folder} --checkpoint {left / files.checkpoint.name} --tokenizer {tokenizer}"
+    wanted = CheckSettings(
+        base=files.folder, checkpoint=left / files.checkpoint.name, tokenizer=TokenizerSettings(file=tokenizer)
+    )
+    report.add(WHEN_OUTPUT_CHECKED, runner.check(flags, wanted, report.expected).outcome.findings)
+
+
+def _write_words_only_tokenizer(base: Path, made: Path) -> Path:
+    """The base's tokenizer file with whole words behind its pieces, and nothing to put them together from."""
+    document = read_json(base)
+    vocabulary: dict[str, int] = document["model"]["vocab"]
+    words = dict.fromkeys(word for clip in load_bundled_clips("train", DEMO_LANGUAGE) for word in clip.text.split())
+    size = max(vocabulary.values()) + 1
+    size = max(size, *(token["id"] + 1 for token in document["added_tokens"]))
+    tag = {**document["added_tokens"][-1], "id": size, "content": f"[{DEMO_LANGUAGE}]"}
+    document["added_tokens"].append(tag)
+    for at, piece in enumerate([tag["content"], *(word for word in words if len(word) > 1)][:500]):
+        vocabulary[piece] = size + at
+    write_json(made, document)
+    return made
+
+
+def _write_reordered_tokenizer(grown: Path, made: Path, first: int) -> Path:
+    """The grown tokenizer with its new pieces, but for the tag, numbered backwards; `first` is the first new id."""
+    document = read_json(grown)
+    vocabulary: dict[str, int] = document["model"]["vocab"]
+    whole = {token["content"] for token in document["added_tokens"]}
+    new = sorted((at, piece) for piece, at in vocabulary.items() if at >= first and piece not in whole)
+    for (at, _), (_, piece) in zip(new, reversed(new), strict=True):
+        vocabulary[piece] = at
+    write_json(made, document)
+    return made
+
+
+def _pad_codes(clips: Sequence[PreparedClip]) -> Iterator[PreparedClip]:
+    silence = load_silence_code()
+    for first in range(0, len(clips), PADDED_BATCH_SIZE):
+        group = clips[first : first + PADDED_BATCH_SIZE]
+        longest = max(len(clip.codes) for clip in group)
+        for clip in group:
+            codes = np.full(longest, silence, dtype=np.int32)
+            codes[: len(clip.codes)] = clip.codes
+            yield replace(clip, codes=codes)
+
+
+MISTAKES: dict[DemoMistake, Mistake] = {
+    "unfrozen-high-rate": Mistake(
+        "the whole body is trained on Amharic alone, at 1e-3",
+        ("replay-missing", "retention-bound", "body-changed"),
+        _train_unfrozen,
+        is_evaluated=True,
+    ),
+    "seed-freeze": Mistake(
+        "old rows are 'frozen' by a mask on their gradients, and the rest is trained on Amharic alone",
+        ("base-rows-shrunk", "body-changed"),
+        _train_masked_rows,
+        is_evaluated=True,
+    ),
+    "no-single-characters": Mistake(
+        "a tokenizer with words of Amharic and none of its letters",
+        ("proof-unknown-letters",),
+        _graft_without_letters,
+    ),
+    "wrong-tokenizer": Mistake(
+        "data that another tokenizer of the same size has spelled",
+        ("set-stale", "clips-other-tokenizer"),
+        _use_wrong_tokenizer,
+    ),
+    "padded-codes": Mistake(
+        "codes that were saved with the padding of their batch",
+        ("clips-trailing-run", "clips-seconds"),
+        _use_padded_codes,
+    ),
+}

@@ -1,7 +1,7 @@
 """The speech that ships for the demonstration: codes of the built-in base's codec, with texts and speakers.
 
-Reads it, and writes it into a run as sets that fit the run's own graft, as `prepare` does with recordings. Made by
-recipes/tiny_base/demo_set.py; nothing is spoken or encoded here.
+Reads it, and writes it into a run as sets that fit the run's own graft, as `prepare` does with recordings; or as talks
+with subtitles (`python -m voxgraft.demo.data FOLDER`), for the tutorial. It was made by recipes/tiny_base/demo_set.py.
 """
 
 from __future__ import annotations
@@ -30,11 +30,17 @@ from voxgraft.text.encoder import TextEncoder, text_rules_identity
 from voxgraft.tokenizers import open_tokenizer
 
 DEMO_LANGUAGE = "am"
-DEMO_DATA_FOLDER = "assets/demo"
+DEMO_DATA_FOLDER = Path(str(resources.files("voxgraft").joinpath("assets/demo")))
 TABLE_NAME, CODES_NAME, RECORDINGS_NAME = "speech.tsv", "speech.safetensors", "recordings"
 SPEECH_COLUMNS = ("role", "language", "speaker", "codes", "text")
 CODEC_METADATA_KEY, SILENCE_METADATA_KEY = "codec_sha256", "silence_code"
 TINY_CODEC_NAME = "codec.safetensors"
+# Thirteen minutes with their pauses.
+NUM_TALKS, UTTERANCES_PER_TALK = 12, 20
+TALK_RATE_HZ = 44_100
+TALK_PAUSE_SECONDS = 0.7
+# Real subtitles appear before the first word and stay after the last.
+SUBTITLE_LEAD_SECONDS, SUBTITLE_TAIL_SECONDS = 0.15, 0.25
 
 Codes = NDArray[np.int32]
 
@@ -58,11 +64,11 @@ def load_bundled_clips(role: DatasetRole, language: str) -> list[BundledClip]:
 
 def find_bundled_recordings() -> Path:
     """Held-out clips as sound, each with its text and phones."""
-    return _find_demo_data() / RECORDINGS_NAME
+    return DEMO_DATA_FOLDER / RECORDINGS_NAME
 
 
 def load_silence_code() -> int:
-    """What the codec makes of nothing at all."""
+    """The code of silence."""
     return int(_read_metadata()[SILENCE_METADATA_KEY])
 
 
@@ -99,7 +105,7 @@ class DemoSetWriter:
         return TextEncoder.of(self.family, base, self.graft.tokenizer, self.graft.card.language, self.graft.card.rules)
 
     def header(self, language: str, role: DatasetRole, spelling: TextEncoder) -> DatasetHeader:
-        """Of a base language the base's own tokenizer spells the texts."""
+        """The header of a set. Texts of a base language are spelled by the base's own tokenizer."""
         is_new = language == spelling.language and spelling.grown is not None
         own = spelling.grown if is_new and spelling.grown is not None else spelling.base
         front_end = {"codec_sha256": self._require_codec()}
@@ -114,7 +120,7 @@ class DemoSetWriter:
             yield PreparedClip(info, spelling.encode(clip.text, clip.language), clip.codes, voices[clip.speaker])
 
     def _require_codec(self) -> str:
-        """Codes mean nothing to another codec than the one that made them."""
+        """Codes are valid only for the codec that made them."""
         path = self.files.folder / TINY_CODEC_NAME
         made_with, found = _read_metadata()[CODEC_METADATA_KEY], compute_sha256(path)
         if found != made_with:
@@ -125,11 +131,11 @@ class DemoSetWriter:
 
 @cache
 def _load_all_clips() -> tuple[BundledClip, ...]:
-    with safe_open(str(_find_demo_data() / CODES_NAME), framework="numpy") as file:
+    with safe_open(str(DEMO_DATA_FOLDER / CODES_NAME), framework="numpy") as file:
         codes = file.get_tensor("codes").astype(np.int32)
     clips = []
     begin = 0
-    for number, line in enumerate(read_text(_find_demo_data() / TABLE_NAME).splitlines()[1:]):
+    for number, line in enumerate(read_text(DEMO_DATA_FOLDER / TABLE_NAME).splitlines()[1:]):
         role, language, speaker, count, text = line.split("\t")
         end = begin + int(count)
         clips.append(BundledClip(f"{language}-{number:04d}", role, language, speaker, text, codes[begin:end]))  # type: ignore[arg-type]
@@ -139,24 +145,12 @@ def _load_all_clips() -> tuple[BundledClip, ...]:
 
 @cache
 def _read_metadata() -> dict[str, str]:
-    with safe_open(str(_find_demo_data() / CODES_NAME), framework="numpy") as file:
+    with safe_open(str(DEMO_DATA_FOLDER / CODES_NAME), framework="numpy") as file:
         return dict(file.metadata() or {})
 
 
-def _find_demo_data() -> Path:
-    return Path(str(resources.files("voxgraft").joinpath(DEMO_DATA_FOLDER)))
-
-
-NUM_TALKS, UTTERANCES_PER_TALK = 12, 20
-"""Thirteen minutes in all, pauses and all."""
-TALK_RATE_HZ = 44_100
-TALK_PAUSE_SECONDS = 0.7
-SUBTITLE_LEAD_SECONDS, SUBTITLE_TAIL_SECONDS = 0.15, 0.25
-"""Subtitles come before the first word and stay after the last."""
-
-
 def write_talks(folder: Path, talks: int, utterances: int, report: Callable[[str], object] = str) -> list[str]:
-    """So many talks of one speaker each, with their subtitles; all that is said. `tell` gets a line for each."""
+    """Write talks of one speaker each, with their subtitles; returns all their texts. `report` gets a line for each."""
     folder.mkdir(parents=True)
     said = []
     of: dict[str, list[BundledClip]] = {}
@@ -166,14 +160,14 @@ def write_talks(folder: Path, talks: int, utterances: int, report: Callable[[str
         own = of[sorted(of)[number % len(of)]]
         clips, own[:utterances] = own[:utterances], []
         samples, times = render_talk(clips)
-        # Every other talk as another kind of file.
+        # Every other talk is another kind of file.
         path = folder / f"talk{number}.{'flac' if number % 2 else 'ogg'}"
         with soundfile.SoundFile(path, "w", TALK_RATE_HZ, 1) as file:
-            for start in range(0, len(samples), TALK_RATE_HZ):  # libsndfile dies of long stretches of Vorbis
+            for start in range(0, len(samples), TALK_RATE_HZ):  # libsndfile crashes on long writes of Vorbis
                 file.write(samples[start : start + TALK_RATE_HZ])
-        write = _format_vtt if number % 3 == 2 else _format_srt
-        ending = "vtt" if number % 3 == 2 else "srt"
-        (folder / f"talk{number}.{ending}").write_text(write(clips, times), encoding="utf-8")
+        is_vtt = number % 3 == 2  # and every third with subtitles in another format
+        text = format_subtitles(clips, times, vtt=is_vtt)
+        (folder / f"talk{number}.{'vtt' if is_vtt else 'srt'}").write_text(text, encoding="utf-8")
         said += [clip.text for clip in clips]
         report(f"{number + 1} of {talks}: {path.name}, {len(samples) / TALK_RATE_HZ:.0f} s")
     return said
@@ -199,30 +193,22 @@ def render_talk(clips: list[BundledClip]) -> tuple[NDArray[np.float32], list[tup
     return (samples + 1e-4 * np.random.default_rng(0).standard_normal(len(samples))).astype(np.float32), times
 
 
-def _format_srt(clips: list[BundledClip], times: list[tuple[float, float]]) -> str:
-    blocks = [
-        f"{number}\n{_format_time(start - SUBTITLE_LEAD_SECONDS, ',')} --> {_format_time(end + SUBTITLE_TAIL_SECONDS, ',')}\n{clip.text}\n"
-        for number, (clip, (start, end)) in enumerate(zip(clips, times, strict=True), 1)
-    ]
-    return "\n".join(blocks)
+def format_subtitles(clips: list[BundledClip], times: list[tuple[float, float]], *, vtt: bool = False) -> str:
+    """Subtitles in the format SubRip (srt), or WebVTT."""
 
+    def stamp(seconds: float) -> str:
+        minutes, rest = divmod(round(seconds * 1000), 60_000)
+        return f"{minutes // 60:02d}:{minutes % 60:02d}:{rest // 1000:02d}{'.' if vtt else ','}{rest % 1000:03d}"
 
-def _format_vtt(clips: list[BundledClip], times: list[tuple[float, float]]) -> str:
-    blocks = [
-        f"{_format_time(start - SUBTITLE_LEAD_SECONDS, '.')} --> {_format_time(end + SUBTITLE_TAIL_SECONDS, '.')}\n{clip.text}\n"
-        for clip, (start, end) in zip(clips, times, strict=True)
-    ]
-    return "WEBVTT\n\n" + "\n".join(blocks)
-
-
-def _format_time(seconds: float, point: str) -> str:
-    milliseconds = round(seconds * 1000)
-    minutes, rest = divmod(milliseconds, 60_000)
-    return f"{minutes // 60:02d}:{minutes % 60:02d}:{rest // 1000:02d}{point}{rest % 1000:03d}"
+    blocks = []
+    for number, (clip, (start, end)) in enumerate(zip(clips, times, strict=True), 1):
+        line = f"{stamp(start - SUBTITLE_LEAD_SECONDS)} --> {stamp(end + SUBTITLE_TAIL_SECONDS)}\n{clip.text}\n"
+        blocks.append(line if vtt else f"{number}\n{line}")
+    return ("WEBVTT\n\n" if vtt else "") + "\n".join(blocks)
 
 
 def main(words: list[str]) -> int:
-    """The talks of the tutorial, a line for each; 2 where that cannot be."""
+    """Write the talks of the tutorial; returns the exit code."""
     tell = partial(print, file=sys.stderr)
     if len(words) != 1 or Path(words[0]).exists():
         tell("python -m voxgraft.demo.data FOLDER: name one folder, which must not be there yet")

@@ -1,6 +1,6 @@
-"""The person at the keyboard: runs the verbs on one run, one after another, says each command, and keeps the time.
+"""Runs commands on the demonstration's run, one after another: prints each command line, and measures its time.
 
-What a verb is told stands in the run's own run.yaml. Nothing here knows what the verbs do.
+It does what a person would type. The settings are in the run's own run.yaml.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from voxgraft.core import progress
 from voxgraft.core.errors import Finding
 from voxgraft.core.files import write_text
 from voxgraft.core.journal import RunJournal
-from voxgraft.core.results import Line, style_line
+from voxgraft.core.results import LEVEL_STYLES, Line, style_line
 from voxgraft.core.run import RunFolder
 from voxgraft.demo.data import DEMO_LANGUAGE, DemoSetWriter, find_bundled_recordings, load_bundled_clips
 from voxgraft.evaluation.command import EvaluateResult, evaluate
@@ -47,82 +46,27 @@ from voxgraft.training.setup import build_training_setup
 from voxgraft.training.step import TrainStep
 from voxgraft.training.trainable import build_optimizer, make_trainable
 
-WARMUP_STEPS, TIMED_STEPS = 2, 4
-
-
-def measure_seconds_per_step(settings: TrainCommandSettings, family: Family, files: BaseFiles) -> float:
-    """The middle of a few steps with the run's own settings and data, after some that do not count."""
-    course = build_training_setup(RunFolder(settings.run), settings, family, files)
-    model = load_model(family, files, device=course.device)
-    rows = {name: torch.from_numpy(values) for name, values in course.graft.rows.items()}
-    trained = make_trainable(model, rows, course.options)
-    examples = BatchBuilder(family, trained.model, course.train)
-    stepper = TrainStep(trained, build_optimizer(trained, course.options), examples, course.options)
-    taken = []
-    for number in range(1, WARMUP_STEPS + TIMED_STEPS + 1):
-        began = time.perf_counter()
-        stepper.step(number, course.stream.step(number))
-        taken.append(time.perf_counter() - began)
-    return sorted(taken[WARMUP_STEPS:])[TIMED_STEPS // 2]
-
-
+# About three and a half minutes on two cores.
 DEMO_STEPS = 560
-"""About three and a half minutes on two cores."""
+# Validations after step 0, and the fewest steps between two: a validation takes as long as some steps.
 NUM_VALIDATIONS, MIN_VALIDATION_INTERVAL = 3, 20
-"""Validations after step 0, and the fewest steps between two of them, each of which takes as long as some steps."""
 WARMUP_RATIO = 0.05
-
-
-def build_demo_settings(settings: DemoSettings) -> dict[str, dict[str, Any]]:
-    """Sections of run.yaml with what is other than usual."""
-    return {
-        # Sixty minutes are too few to learn pieces of several letters well: letters alone, and each often.
-        "tokenizer": {"pieces": 0},
-        # A voice of the built-in base is a number: there is no prompt that could be too short.
-        "data": {"min_prompt_seconds": 0.0},
-        "train": {
-            "lr_adapter": 2e-3,
-            "min_lr_ratio": 0.02,
-            "batch_tokens": 800,
-            "microbatch_tokens": 2048,
-            "seed": settings.seed,
-            "tensorboard": False,
-            "keep_last": 1,
-            **build_step_settings(settings.steps or DEMO_STEPS)["train"],
-        },
-    }
-
-
-def build_step_settings(steps: int) -> dict[str, dict[str, Any]]:
-    """The length of the run, and all that is counted in steps."""
-    look = max(MIN_VALIDATION_INTERVAL, -(-steps // NUM_VALIDATIONS))
-    return {
-        "train": {
-            "steps": steps,
-            "warmup_steps": max(1, round(WARMUP_RATIO * steps)),
-            "valid_every": look,
-            "save_every": look,
-            "sample_every": look,
-            "log_every": max(1, min(10, steps // 12)),
-        }
-    }
-
-
 DEMO_BASE = "tiny"
 DEMO_DATA_LICENSE = "texts free to share (recipes/tiny_base), spoken by espeak-ng"
 DEMO_CONSENT = "no person speaks: the voices are synthetic"
+# Below, more than a fifth of the Amharic phones are wrong (docs/log.md, rows by steps to a given error).
 MIN_USEFUL_STEPS = 150
-"""Below, more than a fifth of the Amharic phones are wrong (docs/log.md, rows by steps to a given error)."""
-LEVEL_STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 RunYamlChanges = Mapping[str, Mapping[str, Any]]
+# Steps that are run before the timed ones, and steps of which the median is taken.
+WARMUP_STEPS, TIMED_STEPS = 2, 4
 
 
-@dataclass
 class DemoRunner:
-    """One run of the demonstration, and how long each command took."""
+    """The demonstration's run, and how long each command took."""
 
-    folder: Path
-    seconds: dict[str, float] = field(default_factory=dict)
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.seconds: dict[str, float] = {}
 
     @property
     def run(self) -> RunFolder:
@@ -130,7 +74,7 @@ class DemoRunner:
 
     @property
     def texts(self) -> Path:
-        """What is said in the clips that are learnt from, one sentence on each line."""
+        """The texts of the training clips, one sentence on each line."""
         return self.folder / f"{DEMO_LANGUAGE}.txt"
 
     @property
@@ -155,19 +99,19 @@ class DemoRunner:
         self.edit(changes)
 
     def edit(self, changes: RunYamlChanges) -> None:
-        """Other values in run.yaml."""
+        """Change values in run.yaml."""
         rewrite_run_yaml(self.run.settings, changes)
-        told = {
-            part: ", ".join(f"{key} {_format_setting(value)}" for key, value in some.items())
-            for part, some in changes.items()
-        }
-        self.print_lines([f"in {self.run.settings}:", *(f"  {part}: {words}" for part, words in told.items())])
+        lines = [f"in {self.run.settings}:"]
+        for part, some in changes.items():
+            words = ", ".join(f"{key} {_format_setting(value)}" for key, value in some.items())
+            lines.append(f"  {part}: {words}")
+        self.print_lines(lines)
 
     def graft(self) -> GraftResult:
         with self._run_command("graft"):
             result = graft(load_command_settings(GraftSettings, self.run))
         counts, proof = result.counts, result.proof.counts
-        # Of sentences that the base cannot spell in full nothing is promised; that no id of theirs moved is found, too.
+        # Nothing is promised for sentences that the base itself cannot spell in full.
         kept = (
             f"old text reads the same: {proof.same:,} of {proof.same + proof.changed:,} sentences that the base spells"
         )
@@ -176,7 +120,7 @@ class DemoRunner:
         return result
 
     def prepare(self) -> None:
-        """The sets of the run, from speech that ships as codes; run.yaml names those of base languages."""
+        """Write the sets of the run from the bundled codes; run.yaml names those of base languages."""
         with self._timed("prepare"):
             old = self.writer.write_all()
         train_set, held_out = load_bundled_clips("train", DEMO_LANGUAGE), load_bundled_clips("valid", DEMO_LANGUAGE)
@@ -191,7 +135,7 @@ class DemoRunner:
         return DemoSetWriter(self.run, self.family, self.files, load_graft(self.run.graft))
 
     def choose_steps(self, minutes: float) -> None:
-        """As many as the time allows, by what a few of them take here."""
+        """Set as many steps as the time allows, by the time of a few of them on this machine."""
         self.print_lines(["a few steps are timed first, of a model that nobody keeps"])
         with self._timed("measure"):
             seconds = measure_seconds_per_step(
@@ -206,11 +150,17 @@ class DemoRunner:
         self.edit(build_step_settings(steps))
 
     def check(self, flags: str = "", settings: CheckSettings | None = None, shown: Sequence[str] = ()) -> CheckResult:
-        """Of the run, or of files with settings of their own. Notes are told only if their code is to be shown."""
+        """Check the run, or files with other settings. Notes are printed only if their code is in `shown`."""
         with self._run_command("check", flags, of_run=settings is None):
             result = check(settings or load_command_settings(CheckSettings, self.run))
-        told = [item for item in result.outcome.findings if item.level != "note" or item.code in shown]
-        self.print_lines([*format_findings(told), result.verdict])
+        wanted = [item for item in result.outcome.findings if item.level != "note" or item.code in shown]
+        lines: list[Line] = []
+        for level, style in LEVEL_STYLES.items():  # worst first
+            for item in wanted:
+                if item.level == level:
+                    first, *rest = item.lines()
+                    lines += [style_line((first, style)), *rest]
+        self.print_lines([*lines, result.verdict])
         return result
 
     def train(self, flags: str = "", **more: Any) -> TrainResult:
@@ -225,7 +175,7 @@ class DemoRunner:
         return result
 
     def evaluate(self, sentences: int, seed: int) -> EvaluateResult:
-        """What training has left, against the base; clips that ship as sound are people's recordings here."""
+        """Evaluate the trained graft against the base; the bundled sounds serve as recordings of people."""
         values = {"recordings": find_bundled_recordings(), "max_sentences": sentences, "seed": seed}
         usual = EvaluateSettings(model=self.run.path)
         other = {name: value for name, value in values.items() if value != getattr(usual, name)}
@@ -234,7 +184,7 @@ class DemoRunner:
             return evaluate(EvaluateSettings(model=self.run.path, **other))
 
     def export(self) -> Path:
-        """The graft by itself, to share: tokenizer, trained rows, the adapter in PEFT's format, and its terms."""
+        """Export the graft to share: tokenizer, trained rows, the adapter in PEFT's format, and its terms."""
         output = self.folder / "export"
         flags = f"--to graft --output {shlex.quote(str(output))} --accept-terms"
         flags += f" --data-licence {shlex.quote(DEMO_DATA_LICENSE)} --consent {shlex.quote(DEMO_CONSENT)}"
@@ -252,7 +202,7 @@ class DemoRunner:
         return output
 
     def watched(self) -> list[Finding]:
-        """What was found while the run trained, each as it was told last."""
+        """Findings of the training, each as it was reported last."""
         lines = [line for line in RunJournal(self.run.journal).read() if line["kind"] == "finding"]
         keys = ("code", "found", "expected", "where", "cure", "level")
         found = (Finding(**{key: line[key] for key in keys if line.get(key)}) for line in lines)
@@ -286,12 +236,52 @@ def _format_setting(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def format_findings(findings: Sequence[Finding]) -> list[Line]:
-    """Findings for people, worst first."""
-    lines: list[Line] = []
-    for level, style in LEVEL_STYLES.items():
-        for item in findings:
-            if item.level == level:
-                first, *rest = item.lines()
-                lines += [style_line((first, style)), *rest]
-    return lines
+def build_demo_settings(settings: DemoSettings) -> dict[str, dict[str, Any]]:
+    """Sections of run.yaml with values other than the defaults."""
+    return {
+        # An hour of speech is too little for pieces of several letters: letters alone, each of them often.
+        "tokenizer": {"pieces": 0},
+        # A voice of the built-in base is a number, so no prompt can be too short.
+        "data": {"min_prompt_seconds": 0.0},
+        "train": {
+            "lr_adapter": 2e-3,
+            "min_lr_ratio": 0.02,
+            "batch_tokens": 800,
+            "microbatch_tokens": 2048,
+            "seed": settings.seed,
+            "tensorboard": False,
+            "keep_last": 1,
+            **build_step_settings(settings.steps or DEMO_STEPS)["train"],
+        },
+    }
+
+
+def build_step_settings(steps: int) -> dict[str, dict[str, Any]]:
+    """The length of the run, and everything that is counted in steps."""
+    look = max(MIN_VALIDATION_INTERVAL, -(-steps // NUM_VALIDATIONS))
+    return {
+        "train": {
+            "steps": steps,
+            "warmup_steps": max(1, round(WARMUP_RATIO * steps)),
+            "valid_every": look,
+            "save_every": look,
+            "sample_every": look,
+            "log_every": max(1, min(10, steps // 12)),
+        }
+    }
+
+
+def measure_seconds_per_step(settings: TrainCommandSettings, family: Family, files: BaseFiles) -> float:
+    """Median time of a few steps with the run's own settings and data, after some warm-up steps."""
+    course = build_training_setup(RunFolder(settings.run), settings, family, files)
+    model = load_model(family, files, device=course.device)
+    rows = {name: torch.from_numpy(values) for name, values in course.graft.rows.items()}
+    trained = make_trainable(model, rows, course.options)
+    examples = BatchBuilder(family, trained.model, course.train)
+    stepper = TrainStep(trained, build_optimizer(trained, course.options), examples, course.options)
+    taken = []
+    for number in range(1, WARMUP_STEPS + TIMED_STEPS + 1):
+        began = time.perf_counter()
+        stepper.step(number, course.stream.step(number))
+        taken.append(time.perf_counter() - began)
+    return sorted(taken[WARMUP_STEPS:])[TIMED_STEPS // 2]

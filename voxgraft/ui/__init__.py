@@ -1,1 +1,1 @@
-"""The web interface: the same verbs in a browser. It owns no logic and no state; only `app` and below need gradio."""
+"""The web interface: the same commands in a browser. It has no logic and no state of its own; jobs are processes."""

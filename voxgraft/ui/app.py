@@ -1,93 +1,183 @@
-"""The page: the projects bar and the tabs, one module each; which tab is in view stands in the page's address."""
+"""The page: the bar of projects, and the tabs. Which project and tab are open is part of the page's address.
+
+Also here: keeping the visible tab up to date (`poll_tab`), the glossary and the style sheet.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 import gradio as gr
 
 from voxgraft.core.errors import ConfigError, VoxgraftError
-from voxgraft.ui.commands import (
-    CommandBuilder,
-    EventHandler,
-    PageContext,
-    find_command,
-    format_command,
-    run_command_in_process,
-    run_yaml_stamp,
-)
-from voxgraft.ui.files import PROJECT_PATHS, TEXT_PATHS, Roots
-from voxgraft.ui.forms import NEEDED_CODE
-from voxgraft.ui.html import error_html, finding_html, job_change_stamp, note_html
+from voxgraft.core.run import RUN_FILE
+from voxgraft.ui.commands import CommandBuilder, find_command, format_command, run_command_in_process
+from voxgraft.ui.files import PROJECT_PATHS, TEXT_PATHS, Roots, file_stamp
+from voxgraft.ui.forms import COMMAND_LABEL, EventHandler, PageContext
+from voxgraft.ui.html import NEEDED_CODE, error_html, finding_html, note_html
 from voxgraft.ui.jobs import ProjectJobs
+from voxgraft.ui.tabs.data import build_data_tab
+from voxgraft.ui.tabs.evaluate import build_evaluate_tab, build_speak_tab
+from voxgraft.ui.tabs.export import build_export_tab
+from voxgraft.ui.tabs.inspect import build_diagnose_tab, build_preflight_tab
+from voxgraft.ui.tabs.model import build_model_tab, build_tokenizer_tab
+from voxgraft.ui.tabs.train import build_train_tab
 
+# Title and builder of every tab by its id, in the order of the work.
+TABS: dict[str, tuple[str, Callable[[PageContext], None]]] = {
+    "data": ("Data", build_data_tab),
+    "model": ("Model", build_model_tab),
+    "tokenizer": ("Tokenizer", build_tokenizer_tab),
+    "preflight": ("Preflight", build_preflight_tab),
+    "train": ("Train", build_train_tab),
+    "diagnose": ("Diagnose", build_diagnose_tab),
+    "evaluate": ("Evaluate", build_evaluate_tab),
+    "export": ("Export", build_export_tab),
+    "speak": ("Speak", build_speak_tab),
+}
 REFRESH_SECONDS = 2.0
+BUILT_IN_BASE = "tiny"
+# Puts the open project into the page's address, so that a reload or a bookmark opens it again.
+PROJECT_TO_URL_JS = """(project) => {
+  const address = new URL(window.location.href);
+  if (project) { address.searchParams.set("project", project); } else { address.searchParams.delete("project"); }
+  window.history.replaceState(null, "", address);
+  return [project];
+}"""
+# Puts the chosen tab into the page's address, so that a reload shows it again.
+TAB_TO_URL_JS = """() => {
+  if (!window.voxgraftTouched) { return []; }
+  const address = new URL(window.location.href);
+  address.searchParams.set("tab", "%s");
+  window.history.replaceState(null, "", address);
+  return [];
+}"""
+TAB_FROM_URL_JS = """() => [new URLSearchParams(window.voxgraftAsked).get("tab") || ""]"""
+# Remembers the address that was opened: gradio selects its first tab before it asks for one.
+PAGE_HEAD_HTML = """<script>
+window.voxgraftAsked = window.location.search;
+for (const touch of ["pointerdown", "keydown"]) {
+  window.addEventListener(touch, () => { window.voxgraftTouched = true; }, { capture: true, once: true });
+}
+</script>"""
 
 
-@dataclass(frozen=True, slots=True)
-class TabRefresh:
-    """The hidden parts of one tab; each calls an event when its value changes."""
+def build_page(roots: Roots, pages: str = "", on_built: Callable[[PageContext], None] | None = None) -> gr.Blocks:
+    """The whole page. `on_built` gets its context when everything is in it."""
+    with gr.Blocks(title="voxgraft", analytics_enabled=False, fill_width=True) as demo:
+        gr.Markdown("# voxgraft\nTeach a voice a new language, and prove that it still speaks the old ones.")
+        project, active = gr.Textbox(visible="hidden", elem_id="project"), gr.Textbox(visible="hidden")
+        context = PageContext(roots, project, pages)
+        build_project_bar(context, demo)
+        made = {}
+        with gr.Tabs(elem_id="tabs") as tabs:
+            for name, (title, build) in TABS.items():
+                with gr.Tab(title, id=name, elem_id=f"tab-{name}") as made[name]:
+                    context.tab = name
+                    build(context)
+        timers = _wire_tabs(context, active)
 
-    tab: str
-    timer: Any
-    activated: Any
-    """The tab has come into view, or another project has."""
-    known: Any
-    """What this page has been shown of the tab."""
-    opened: Any
-    ended: Any
-    jobs_changed: Any
+        def select_tab(name: str) -> list[Any]:
+            """The tab is visible now: its timer runs, and no other."""
+            return [name, *(gr.Timer(active=name == other) for other in TABS)]
+
+        def open_requested_tab(asked: str) -> list[Any]:
+            name = asked if asked in TABS else next(iter(TABS))
+            return [gr.Tabs(selected=name), *select_tab(name)]
+
+        for name, tab in made.items():
+            context.wire(
+                [tab.select],
+                lambda name=name: select_tab(name),
+                [],
+                [active, *timers],
+                js=TAB_TO_URL_JS % name,
+                trigger_mode="always_last",
+            )
+        asked = gr.Textbox(visible="hidden")
+        demo.load(
+            open_requested_tab,
+            asked,
+            [tabs, active, *timers],
+            js=TAB_FROM_URL_JS,
+            api_visibility="private",
+            show_progress="hidden",
+            show_progress_on=[project],
+        )
+        if on_built is not None:
+            on_built(context)
+    return demo
 
 
-def wire_tab_refresh(context: PageContext, active: Any, tabs: Sequence[str]) -> list[Any]:
-    """Wire the tabs; gives their timers, of which only that of the tab in view runs."""
-    watches = [_create_tab_refresh(tab, tab == tabs[0]) for tab in tabs]
+def _wire_tabs(context: PageContext, active: Any) -> list[Any]:
+    """Keep the visible tab up to date; returns the timers of the tabs, of which only the visible one's runs.
+
+    Each tab has hidden parts that a poll changes if there is news: another project, an ended job, a changed job. What
+    the tabs have registered for these events is called when the part changes.
+    """
+    timers: list[Any] = []
+    activated: list[Any] = []
+    for tab in TABS:
+        timer = gr.Timer(REFRESH_SECONDS, active=not timers)
+        known = gr.State({})
+        visible, opened, ended, jobs_changed = (gr.State("") for _ in range(4))
+        beat = context.refresh_ticks.get(tab)
+        context.wire(
+            [timer.tick, visible.change],
+            lambda project, seen, tab=tab: poll_tab(context, tab, project, seen),
+            [context.project, known],
+            [known, opened, ended, jobs_changed, *([beat] if beat is not None else [])],
+            trigger_mode="once",
+        )
+        for handlers, part in ((context.project_handlers, opened), (context.job_end_handlers, ended)):
+            own = [item for item in handlers if item.tab == tab]
+            _wire_combined(context, [item for item in own if not item.slow], part)
+            for item in own:
+                if item.slow:
+                    _wire_combined(context, [item], part)
+        views = [view for view in context.views if view.tab == tab]
+
+        def show_jobs(project: str, views: Sequence[Any] = views) -> list[str]:
+            newest = ProjectJobs(context.project_folder(project)).newest_by_command()
+            return [view.html(newest.get(view.verb)) for view in views]
+
+        _wire_combined(context, [EventHandler(show_jobs, [], [view.shown for view in views])], jobs_changed)
+        timers.append(timer)
+        activated.append(visible)
     context.wire(
         [context.project.change, active.change],
-        lambda project, tab: [project if watch.tab == tab else gr.skip() for watch in watches],
+        lambda project, name: [project if tab == name else gr.skip() for tab in TABS],
         [context.project, active],
-        [watch.activated for watch in watches],
+        activated,
         trigger_mode="always_last",
     )
-    for watch in watches:
-        _wire_tab_events(context, watch)
-    return [watch.timer for watch in watches]
+    return timers
 
 
-def _create_tab_refresh(tab: str, in_view: bool) -> TabRefresh:
-    timer = gr.Timer(REFRESH_SECONDS, active=in_view)
-    return TabRefresh(tab, timer, gr.State(""), gr.State({}), gr.State(""), gr.State(""), gr.State(""))
+def _wire_combined(context: PageContext, handlers: Sequence[EventHandler], part: Any) -> None:
+    """One event for all handlers: each event by itself costs a round trip."""
 
+    def call_all(project: str, *values: Any) -> Any:
+        given = iter(values)
+        results: list[Any] = []
+        for item in handlers:
+            own = [next(given) for _ in item.inputs]
+            try:
+                results += item.function(project, *own)
+            except VoxgraftError:  # a project that cannot be read leaves what is shown as it is
+                results += [gr.skip()] * len(item.outputs)
+        return results if len(results) != 1 else results[0]
 
-def _wire_tab_events(context: PageContext, watch: TabRefresh) -> None:
-    beat = context.refresh_ticks.get(watch.tab)
-    context.wire(
-        [watch.timer.tick, watch.activated.change],
-        lambda project, known: poll_tab(context, watch.tab, project, known),
-        [context.project, watch.known],
-        [watch.known, watch.opened, watch.ended, watch.jobs_changed, *([beat] if beat is not None else [])],
-        trigger_mode="once",
-    )
-    for happenings, part in ((context.project_handlers, watch.opened), (context.job_end_handlers, watch.ended)):
-        own = [item for item in happenings if item.tab == watch.tab]
-        _wire_combined(context, [item for item in own if not item.slow], part)
-        for item in own:
-            if item.slow:
-                _wire_combined(context, [item], part)
-    views = [view for view in context.views if view.tab == watch.tab]
-    _wire_combined(
-        context,
-        [EventHandler(_make_job_views_handler(context, watch.tab), [], [view.shown for view in views])],
-        watch.jobs_changed,
-    )
+    inputs = [item for handler in handlers for item in handler.inputs]
+    outputs = [item for handler in handlers for item in handler.outputs]
+    if outputs:
+        context.wire([part.change], call_all, [context.project, *inputs], outputs, trigger_mode="always_last")
 
 
 def poll_tab(context: PageContext, tab: str, project: str, known: Mapping[str, Any] | None) -> list[Any]:
-    """What is new of a tab: the project, jobs that have ended or run.yaml, how its own jobs stand; that time passed."""
+    """New values of a tab's hidden parts (see `_wire_tabs`), or skips; `known` is what the page has seen already."""
     before = dict(known or {})
     has_beat = tab in context.refresh_ticks
     try:
@@ -96,11 +186,14 @@ def poll_tab(context: PageContext, tab: str, project: str, known: Mapping[str, A
     except VoxgraftError:
         return [gr.skip()] * (5 if has_beat else 4)
     own = {view.verb for view in context.views if view.tab == tab}
-    now = {
-        "project": project,
-        "ended": " ".join([run_yaml_stamp(folder), *(job.folder.name for job in newest.values() if not job.alive)]),
-        "stood": " ".join(job_change_stamp(job) for verb, job in newest.items() if verb in own),
-    }
+    ended = [job.folder.name for job in newest.values() if not job.alive]
+    # A job that runs changes every second: its time is shown.
+    jobs = [
+        f"{job.folder.name}/{job.state}/{job.seconds if job.alive else 0:.0f}"
+        for verb, job in newest.items()
+        if verb in own
+    ]
+    now = {"project": project, "ended": " ".join([file_stamp(folder / RUN_FILE), *ended]), "stood": " ".join(jobs)}
     is_other = before.get("project") != project
     beats = int(before.get("beats", 0)) + 1
     parts: list[Any] = [
@@ -112,90 +205,8 @@ def poll_tab(context: PageContext, tab: str, project: str, known: Mapping[str, A
     return [*parts, f"{project} {beats}"] if has_beat else parts
 
 
-def _make_job_views_handler(context: PageContext, tab: str) -> Any:
-    """How every job of a tab stands."""
-
-    def standing(project: str) -> list[str]:
-        newest = ProjectJobs(context.project_folder(project)).newest_by_command()
-        views = [view for view in context.views if view.tab == tab]
-        return [view.html(newest.get(view.verb)) for view in views]
-
-    return standing
-
-
-def _wire_combined(context: PageContext, happenings: Sequence[EventHandler], part: Any) -> None:
-    """One event for all of them: each event by itself costs a round trip."""
-    inputs = [item for happening in happenings for item in happening.inputs]
-    outputs = [item for happening in happenings for item in happening.outputs]
-    if outputs:
-        together = _combine_handlers(happenings)
-        context.wire([part.change], together, [context.project, *inputs], outputs, trigger_mode="always_last")
-
-
-def _combine_handlers(happenings: Sequence[EventHandler]) -> Any:
-    """Calls all of them; one that cannot read the project leaves what it shows as it is."""
-
-    def called(project: str, *values: Any) -> Any:
-        given = iter(values)
-        results: list[Any] = []
-        for item in happenings:
-            own = [next(given) for _ in item.inputs]
-            try:
-                results += item.function(project, *own)
-            except VoxgraftError:
-                results += [gr.skip()] * len(item.outputs)
-        return results if len(results) != 1 else results[0]
-
-    return called
-
-
-GLOSSARY = {
-    "base": "A published model as its makers give it out, for example Chatterbox. It is only ever read. "
-    "Elsewhere: pretrained model, checkpoint.",
-    "graft": "Everything that is added to a base for one language: new letters and pieces of text, their rows, and a "
-    "small adapter. A small folder to share. Elsewhere: extended vocabulary plus LoRA.",
-    "row": "One token's line of numbers in the table that turns text into what the model works with. New letters get "
-    "new rows. Elsewhere: embedding; making room for them is called extending the embeddings.",
-    "frozen": "The base's rows are not in the optimizer at all, so nothing can move them. Elsewhere: freeze, freeze "
-    "until index; there a check box, here a fact.",
-    "gated": "The usual way to train: the adapter acts only while the new language is spoken, so that the old ones "
-    "stay exactly as they were, bit for bit.",
-    "merged": "One ordinary checkpoint for other programs. The training is folded into the base, so the old languages "
-    "can change; how much is measured while it trains, and bounded.",
-    "retention": "How well an old language is still spoken: its loss now against its loss before training. +0 % is as "
-    "before.",
-    "CER": "Character error rate: somebody (a recogniser) listens and writes down what was said; this share of "
-    "the letters is wrong. 0 % is perfect, lower is better.",
-    "speech loss": "How surprised the model is by the next bit of real speech; lower is better. Elsewhere: mel loss, "
-    "code loss.",
-    "text loss": "The same for the next bit of text.",
-    "text use": "How much worse the speech gets with another sentence's text. Near zero the model is not reading, "
-    "however the loss falls.",
-    "held out": "Recordings that are never learnt from, so that what is measured on them can be believed. Elsewhere: "
-    "validation and test data.",
-    "tokenizer": "Cuts text into the pieces that have rows. The old one stays as it is; new pieces are put after it.",
-    "step": "One small improvement, made from one batch. Elsewhere: iteration.",
-    "adapter": "A few added weights on the model's body that act for the new language. Elsewhere: LoRA.",
-}
-
-
-def glossary_markdown() -> str:
-    """All words as Markdown."""
-    return "\n".join(f"- **{word}**: {meaning}" for word, meaning in GLOSSARY.items())
-
-
-PROJECT_TO_URL_JS = """(project) => {
-  const address = new URL(window.location.href);
-  if (project) { address.searchParams.set("project", project); } else { address.searchParams.delete("project"); }
-  window.history.replaceState(null, "", address);
-  return [project];
-}"""
-"""Puts the open project into the page's address, so that a reload or a bookmark finds it again."""
-BUILT_IN_BASE = "tiny"
-
-
 def build_project_bar(context: PageContext, demo: gr.Blocks) -> None:
-    """Choose a project, or make one."""
+    """Choose a project, or create one."""
     with gr.Row(elem_classes=["vg-bar"]):
         chooser = gr.Dropdown(
             [], label="Project", info="A folder in which one new language is grafted onto one base (a run).",
@@ -205,7 +216,7 @@ def build_project_bar(context: PageContext, demo: gr.Blocks) -> None:
     with gr.Accordion("Make a new project", open=False, elem_id="new-project") as fold:
         made = _build_new_project_form(context)
     with gr.Accordion("What the words mean", open=False, elem_id="words"):
-        gr.Markdown(glossary_markdown())
+        gr.Markdown("\n".join(f"- **{word}**: {meaning}" for word, meaning in GLOSSARY.items()))
     outputs = [context.project, chooser, state]
     context.wire([chooser.input], lambda project: _open_project(context, project), [chooser], outputs)
     context.wire(
@@ -225,11 +236,12 @@ def build_project_bar(context: PageContext, demo: gr.Blocks) -> None:
         show_progress="hidden",
     )
 
-    def loaded(request: gr.Request) -> list[Any]:
-        return _on_page_load(context, request)
+    def load_page(request: gr.Request) -> list[Any]:
+        asked = str(request.query_params.get("project", ""))[:4096]
+        return _open_project(context, asked or _find_default_project(context))
 
     demo.load(
-        loaded, None, outputs, api_visibility="private", show_progress="hidden", show_progress_on=[context.project]
+        load_page, None, outputs, api_visibility="private", show_progress="hidden", show_progress_on=[context.project]
     )
 
 
@@ -251,7 +263,7 @@ def _build_new_project_form(context: PageContext) -> dict[str, Any]:
         )  # fmt: skip
     state = gr.HTML(elem_id="new-state", elem_classes=["vg-live"])
     preview = gr.Textbox(
-        label="The same on a command line", interactive=False, elem_classes=["vg-command"], elem_id="new-command",
+        label=COMMAND_LABEL, interactive=False, elem_classes=["vg-command"], elem_id="new-command",
     )  # fmt: skip
     button = gr.Button("Make the project", variant="primary", elem_id="new-start", elem_classes=["vg-act"])
     inputs = [name, language, base, texts]
@@ -285,18 +297,14 @@ def _create_project(context: PageContext, *values: Any) -> list[Any]:
         project = context.roots.short(context.roots.resolve_inside(values[0].strip()))
         *opened, said = _open_project(context, project)
         warnings = [item for item in made.get("findings", ()) if item.get("level") != "note"]
-        said += "".join(map(finding_html, warnings))  # outside the form, which is closed
+        said += "".join(map(finding_html, warnings))  # not in the form, which is closed now
         return [*opened, said, note_html("made", "good"), gr.update(open=False)]
     except VoxgraftError as error:
         return [gr.skip(), gr.skip(), gr.skip(), error_html(error), gr.skip()]
 
 
-def _on_page_load(context: PageContext, request: gr.Request) -> list[Any]:
-    return _open_project(context, str(request.query_params.get("project", ""))[:4096] or _find_default_project(context))
-
-
 def _find_default_project(context: PageContext) -> str:
-    """For a page that names no project: the one in which a job runs, or the only one."""
+    """For an address without a project: the one in which a job runs, or the only one."""
     known = context.roots.find(PROJECT_PATHS)
     for project in known:
         with contextlib.suppress(VoxgraftError):
@@ -306,7 +314,7 @@ def _find_default_project(context: PageContext) -> str:
 
 
 def _open_project(context: PageContext, project: str | None) -> list[Any]:
-    """The open project, the list of all, and what is to be said of it."""
+    """The open project, the list of all, and a note."""
     known = context.roots.find(PROJECT_PATHS)
     if not project:
         hint = "open a project, or make a new one below" if known else "make your first project below"
@@ -319,81 +327,34 @@ def _open_project(context: PageContext, project: str | None) -> list[Any]:
     return [short, gr.update(choices=choices, value=short), ""]
 
 
-TABS = {
-    "Data": "data",
-    "Model": "model",
-    "Tokenizer": "tokenizer",
-    "Preflight": "preflight",
-    "Train": "train",
-    "Diagnose": "diagnose",
-    "Evaluate": "evaluate",
-    "Export": "export",
-    "Speak": "speak",
+GLOSSARY = {
+    "base": "A published model as its makers give it out, for example Chatterbox. It is only ever read. "
+    "Elsewhere: pretrained model, checkpoint.",
+    "graft": "Everything that is added to a base for one language: new letters and pieces of text, their rows, and a "
+    "small adapter. A small folder to share. Elsewhere: extended vocabulary plus LoRA.",
+    "row": "One token's line of numbers in the table that turns text into what the model works with. New letters get "
+    "new rows. Elsewhere: embedding; making room for them is called extending the embeddings.",
+    "frozen": "The base's rows are not in the optimizer at all, so nothing can move them. Elsewhere: freeze, freeze "
+    "until index; there a check box, here a fact.",
+    "gated": "The usual way to train: the adapter acts only while the new language is spoken, so that the old ones "
+    "stay exactly as they were, bit for bit.",
+    "merged": "One ordinary checkpoint for other programs. The training is folded into the base, so the old languages "
+    "can change; how much is measured while it trains, and bounded.",
+    "retention": "How well an old language is still spoken: its loss now against its loss before training. +0 % is as "
+    "before.",
+    "CER": "Character error rate: somebody (a recogniser) listens and writes down what was said; this share of "
+    "the letters is wrong. 0 % is perfect, lower is better.",
+    "speech loss": "How surprised the model is by the next bit of real speech; lower is better. Elsewhere: mel loss, "
+    "code loss.",
+    "text loss": "The same for the next bit of text.",
+    "text use": "How much worse the speech gets with another sentence's text. Near zero the model is not reading, "
+    "however the loss falls.",
+    "held out": "Recordings that are never learnt from, so that what is measured on them can be believed. Elsewhere: "
+    "validation and test data.",
+    "tokenizer": "Cuts text into the pieces that have rows. The old one stays as it is; new pieces are put after it.",
+    "step": "One small improvement, made from one batch. Elsewhere: iteration.",
+    "adapter": "A few added weights on the model's body that act for the new language. Elsewhere: LoRA.",
 }
-"""Titles of the tabs, in the order of the work, with the modules in `voxgraft/ui/tabs/` whose `build` makes them."""
-TAB_TO_URL_JS = """() => {
-  if (!window.voxgraftTouched) { return []; }
-  const address = new URL(window.location.href);
-  address.searchParams.set("tab", "%s");
-  window.history.replaceState(null, "", address);
-  return [];
-}"""
-"""Puts the tab that somebody chose into the page's address, so that a reload shows it again."""
-TAB_FROM_URL_JS = """() => [new URLSearchParams(window.voxgraftAsked).get("tab") || ""]"""
-PAGE_HEAD_HTML = """<script>
-window.voxgraftAsked = window.location.search;
-for (const touch of ["pointerdown", "keydown"]) {
-  window.addEventListener(touch, () => { window.voxgraftTouched = true; }, { capture: true, once: true });
-}
-</script>"""
-"""Remembers what the page was opened with: gradio selects its first tab by itself before it asks."""
-
-
-def build_page(roots: Roots, pages: str = "", on_built: Callable[[PageContext], None] | None = None) -> gr.Blocks:
-    """The whole page. `seen` is given its context when everything is in it."""
-    with gr.Blocks(title="voxgraft", analytics_enabled=False, fill_width=True) as demo:
-        gr.Markdown("# voxgraft\nTeach a voice a new language, and prove that it still speaks the old ones.")
-        project, active = gr.Textbox(visible="hidden", elem_id="project"), gr.Textbox(visible="hidden")
-        context = PageContext(roots, project, pages)
-        build_project_bar(context, demo)
-        made = {}
-        with gr.Tabs(elem_id="tabs") as tabs:
-            for title, module in TABS.items():
-                with gr.Tab(title, id=module, elem_id=f"tab-{module}") as made[module]:
-                    context.tab = module
-                    import_module(f"voxgraft.ui.tabs.{module}").build(context)
-        timers = wire_tab_refresh(context, active, list(TABS.values()))
-        for module, tab in made.items():
-            chosen = [active, *timers]
-            context.wire(
-                [tab.select], _select_tab(module), [], chosen, js=TAB_TO_URL_JS % module, trigger_mode="always_last"
-            )
-        asked = gr.Textbox(visible="hidden")
-        demo.load(
-            _open_requested_tab,
-            asked,
-            [tabs, active, *timers],
-            js=TAB_FROM_URL_JS,
-            api_visibility="private",
-            show_progress="hidden",
-            show_progress_on=[project],
-        )
-        if on_built is not None:
-            on_built(context)
-    return demo
-
-
-def _select_tab(module: str) -> Any:
-    """A tab has come into view: its timer runs, and no other."""
-    return lambda: [module, *(gr.Timer(active=module == other) for other in TABS.values())]
-
-
-def _open_requested_tab(asked: str) -> list[Any]:
-    """The tab that the page's address names, or the first."""
-    module = asked if asked in TABS.values() else next(iter(TABS.values()))
-    return [gr.Tabs(selected=module), *_select_tab(module)()]
-
-
 PAGE_CSS = """
 .gradio-container { max-width: 1200px !important; width: 100%; margin: auto; }
 .vg-hidden { display: none; }
@@ -461,13 +422,13 @@ button.vg-act { max-width: 100%; flex: 0 0 auto !important; align-self: flex-sta
 
 
 def build_theme() -> gr.themes.Base:
-    """Gradio's plain theme without fonts from elsewhere."""
+    """Gradio's default theme without web fonts."""
     plain = gr.themes.Default(
         primary_hue="emerald",
         font=["system-ui", "Segoe UI", "Noto Sans", "Noto Sans Ethiopic", "sans-serif"],
         font_mono=["ui-monospace", "Menlo", "Consolas", "monospace"],
     )
-    # Gradio's helps are too pale to read, and white on its light green too.
+    # Gradio's help texts are too pale to read, and so is white on its light green.
     return plain.set(
         block_info_text_color="*neutral_600",
         block_info_text_color_dark="*neutral_300",

@@ -1,6 +1,7 @@
-"""From the values of a form to the words of a command: the same settings, names and defaults as on the command line.
+"""From the values of a form to a command line: the same settings, names and defaults as in a terminal.
 
-Needs no gradio. A value that a run or a default has already is not said again; paths are only taken inside the roots.
+Needs no gradio. A value that the run or a default has already is left out; paths are accepted only inside the roots.
+Also here: what a project's run.yaml says, read leniently, because forms are filled from it.
 """
 
 from __future__ import annotations
@@ -8,176 +9,52 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
-
-import gradio as gr
+from typing import Any, get_args
 
 from voxgraft.cli.commands import COMMANDS, CliCommand
 from voxgraft.cli.flags import CommandLine, parse_command_line, resolve_settings
-from voxgraft.config.base import SettingField, Settings, parse_settings, read_settings_values
+from voxgraft.config.base import SettingField, iter_setting_fields, parse_settings, read_settings_values
 from voxgraft.config.run import RunSettings
 from voxgraft.core.errors import ConfigError, FileError, VoxgraftError
 from voxgraft.core.files import make_path_relative, text_lines
 from voxgraft.core.run import RUN_FILE, RunFolder
-from voxgraft.data.manifest import MANIFEST_NAME, ManifestClip, read_manifest
+from voxgraft.data.manifest import MANIFEST_NAME
 from voxgraft.data.selection import resolve_manifest_path
-from voxgraft.export.share import ADAPTER_CARD
-from voxgraft.export.sources import EXPORT_CARD_NAME as EXPORT_CARD
-from voxgraft.graft.folder import GRAFT_CARD_NAME as GRAFT_CARD
 from voxgraft.models import resolve_base_folder
-from voxgraft.ui.files import UPLOADS_FOLDER, Roots
+from voxgraft.ui.files import UPLOADS_FOLDER, Roots, file_stamp
 
-if TYPE_CHECKING:
-    from voxgraft.ui.forms import CommandForm, JobView
-
-
-LEGACY_CLIPS_FOLDER = "clips"
-"""Where pages of earlier versions kept the clips."""
-MAX_CLIPS = 2000
-
-
-def load_run_settings(project: Path) -> RunSettings:
-    """What the project's run.yaml says."""
-    path = project / RUN_FILE
-    try:
-        status = path.stat()
-    except OSError:
-        raise FileError("file-missing", f"{project} has no {RUN_FILE}", where=path) from None
-    return _load_run_settings_cached(path, status.st_mtime_ns, status.st_size)
-
-
-@lru_cache(maxsize=32)
-def _load_run_settings_cached(path: Path, _changed: int, _size: int) -> RunSettings:
-    """Read once and kept until the file changes: a page asks two dozen times when a project is opened."""
-    return parse_settings(RunSettings, read_settings_values(RunSettings, path), path)
-
-
-def run_language(project: Path) -> str | None:
-    """The new language, where run.yaml names it."""
-    try:
-        return load_run_settings(project).language
-    except VoxgraftError:
-        return None
-
-
-def run_base_folder(project: Path) -> Path | None:
-    """The base's folder, where run.yaml names it."""
-    try:
-        named = load_run_settings(project).base
-    except VoxgraftError:
-        return None
-    return resolve_base_folder(named) if named is not None else None
-
-
-def run_yaml_stamp(project: Path) -> str:
-    """Changes when run.yaml does."""
-    try:
-        status = (project / RUN_FILE).stat()
-    except OSError:
-        return ""
-    return f"{status.st_mtime_ns} {status.st_size} {status.st_ino}"
-
-
-def run_dataset_folder(project: Path) -> Path:
-    """Where the project's own dataset is, or will be: the same place that `go` and `prepare` take."""
-    try:
-        named = load_run_settings(project).data.dataset
-    except VoxgraftError:
-        named = None
-    folder = resolve_manifest_path(named, RunFolder(project).data).parent
-    old = project / LEGACY_CLIPS_FOLDER
-    is_old = named is None and not (folder / MANIFEST_NAME).is_file() and (old / MANIFEST_NAME).is_file()
-    return old if is_old else folder
-
-
-def recording_sources(project: Path) -> list[Path] | None:
-    """Where recordings come from: what run.yaml names, or the folder of uploaded ones, once there is one."""
-    try:
-        named = load_run_settings(project).data.sources
-    except VoxgraftError:
-        named = ()
-    folder = project / UPLOADS_FOLDER
-    return list(named) or ([folder] if folder.is_dir() else None)
-
-
-def default_texts(project: Path) -> list[Path] | None:
-    """What the language is learnt from unless run.yaml says it: the dataset's texts, where there are any."""
-    try:
-        if load_run_settings(project).texts:
-            return None
-    except VoxgraftError:
-        return None
-    manifest = run_dataset_folder(project) / MANIFEST_NAME
-    return [manifest] if manifest.is_file() else None
-
-
-def paths_named_by_run(project: Path) -> dict[str, list[Path]]:
-    """What forms are filled with because run.yaml names it, also outside the roots; by setting."""
-    try:
-        settings = load_run_settings(project)
-    except VoxgraftError:
-        return {}
-    dataset = run_dataset_folder(project)
-    return {
-        "dataset": [dataset],
-        "manifest": [dataset],
-        "sources": [*settings.data.sources],
-        "texts": [*settings.texts, dataset / MANIFEST_NAME],
-    }
-
-
-def modified_time(path: Path) -> float:
-    """When a file was last written; long ago, where a verb is just replacing it."""
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
-
-
-def find_grown_tokenizer(project: Path) -> Path | None:
-    """The tokenizer of the project's graft."""
-    graft = RunFolder(project).graft
-    return next((path for path in (graft / "tokenizer.json", graft / "tokenizer.model") if path.is_file()), None)
-
-
-def read_first_clips(dataset: Path) -> list[ManifestClip]:
-    """The first clips of a dataset."""
-    found = []
-    for clip in read_manifest(dataset / "manifest.jsonl"):
-        found.append(clip)
-        if len(found) >= MAX_CLIPS:
-            break
-    return found
-
-
+# Settings that name a program: never typed freely in a browser.
 EXECUTABLE_SETTINGS = frozenset(
     {"recognizer", "train.recognizer", "evaluate.recognizer", "pip_flags", "python", "environment", "checkout"}
 )
-"""Settings that name a program: never free to type here."""
+# Paths that may also be the word `tiny`.
 TINY_BASE_SETTINGS = {("new", "base"), ("diagnose", "base"), ("repair", "base")}
-"""Paths for which the word `tiny` stands too."""
+# Folder of the clips in projects of earlier versions.
+LEGACY_CLIPS_FOLDER = "clips"
 
 
 def find_command(name: str) -> CliCommand:
-    """The verb of that name; one that is not there is our bug."""
+    """The command of that name, which must exist."""
     return next(verb for verb in COMMANDS if verb.name == name)
 
 
 def effective_values(verb: CliCommand, project: Path | None) -> dict[str, Any]:
-    """Every setting of a verb as it counts if nothing is said: the run's own value, else the default."""
+    """Every setting of a command if nothing is given: the run's own value, else the default."""
     values = {leaf.key: leaf.default for leaf in verb.leaves()}
     if project is not None and issubclass(verb.settings, RunSettings):
-        values.update((key, value) for key, value in _flatten_settings(load_run_settings(project)) if key in values)
+        settings = load_run_settings(project)
+        values.update({key: attrgetter(key)(settings) for key in _run_keys() if key in values})
     return values
 
 
 @dataclass(frozen=True, slots=True)
 class CommandBuilder:
-    """What a form makes of its values: the words of the command, checked as the command line would check them."""
+    """Builds the argv of a command from the values of a form, validated as the command line validates them."""
 
     verb: CliCommand
     roots: Roots
@@ -188,7 +65,7 @@ class CommandBuilder:
     """Texts that may be the path of a file, beside those that always are."""
 
     def words(self, values: Mapping[str, Any], project: Path | None, fixed: Mapping[str, Any]) -> list[str]:
-        """The words after `voxgraft`. `fixed` values are ours; `values` were typed by somebody."""
+        """The argv after `voxgraft`. `fixed` values are ours; `values` were typed by somebody."""
         own = effective_values(self.verb, project)
         words_of = {}
         for leaf in self.verb.leaves():
@@ -210,7 +87,7 @@ class CommandBuilder:
         """
         self.words(values, project, fixed)
         own = effective_values(self.verb, project)
-        run_keys = dict(_flatten_settings(RunSettings()))
+        run_keys = _run_keys()
         found = {}
         for leaf in self.verb.leaves():
             if leaf.key not in values or leaf.key not in run_keys:
@@ -226,7 +103,7 @@ class CommandBuilder:
         return found
 
     def plain(self, leaf: SettingField, value: Any) -> list[str]:
-        """A value as the words that stand for it; none where it is empty."""
+        """A value as command line words; none if it is empty."""
         if value is None or value == "" or value == [] or value == ():
             return []
         if isinstance(value, bool):
@@ -242,7 +119,7 @@ class CommandBuilder:
         return [str(value)]
 
     def _judged(self, leaf: SettingField, words: list[str], own: Collection[str]) -> list[str]:
-        """Typed words: paths must be inside, chosen words among the choices. What is the run's `own` is not judged."""
+        """Validated words: paths must be inside the roots, choices among the known. The run's `own` words pass."""
         typed = [word for word in words if word not in own]
         if typed and leaf.key in EXECUTABLE_SETTINGS and leaf.key not in self.choices:
             raise ConfigError("ui-executed", f"`{leaf.key}` names a program, and nothing typed here is executed")
@@ -256,20 +133,20 @@ class CommandBuilder:
         return [word if word in passed else self.roots.short(self.roots.resolve_inside(word)) for word in words]
 
     def _paths_named_by_run(self, leaf: SettingField, project: Path | None) -> list[str]:
-        """Paths that forms of this setting are filled with because the run names them, wherever they are."""
+        """Paths that the form of this setting is filled with because the run names them, wherever they are."""
         if project is None or not leaf.is_path:
             return []
-        found = [self.roots.short((self.roots.home / path).resolve()) for path in _run_paths_for_key(leaf.key, project)]
-        return [*found, *map(str, _run_paths_for_key(leaf.key, project))]
+        found = paths_named_by_run(project).get(leaf.key, [])
+        return [*(self.roots.short((self.roots.home / path).resolve()) for path in found), *map(str, found)]
 
     def _relative_to_run(self, word: str, own: Collection[str], project: Path) -> str:
-        """A path as run.yaml states it."""
+        """A path as it is written in run.yaml."""
         if word in own and Path(word).is_absolute():
             return word
         return str(make_path_relative(project, Path(os.path.relpath(self.roots.resolve_inside(word)))))
 
     def _check(self, words_of: Mapping[str, list[str]], project: Path | None) -> None:
-        """Raise what the verb itself would say of its settings."""
+        """Raise the errors that the command itself would raise for its settings."""
         leaves = {leaf.key: leaf for leaf in self.verb.leaves()}
         values: dict[str, Any] = {}
         for key, words in words_of.items():
@@ -278,7 +155,7 @@ class CommandBuilder:
                 single = words[0] == "yes" if is_switch else words[-1]
                 values[key] = list(words) if leaves[key].is_list else single
         if project is not None and issubclass(self.verb.settings, RunSettings) and values.get("run"):
-            values["run"] = str(project)  # the server may stand in another folder than the command will
+            values["run"] = str(project)  # the working folder of the command may be another one
         resolve_settings(CommandLine(self.verb, values, None, json=self.json, dry_run=False, quiet=False))
 
     def _line(self, words_of: Mapping[str, list[str]]) -> list[str]:
@@ -308,136 +185,106 @@ def format_command(argv: Sequence[str]) -> str:
 
 
 def run_command_in_process(argv: Sequence[str]) -> dict[str, Any]:
-    """What a quick verb has to say, for machines. It runs in this process, which stands in the first root."""
+    """The result of a quick command as JSON values. It runs in this process, whose working folder is the first root."""
     line = parse_command_line(list(argv), COMMANDS)
     assert isinstance(line, CommandLine), f"no verb: {argv}"
     return line.verb.load()(resolve_settings(line)).to_json()
 
 
-def _run_paths_for_key(key: str, project: Path) -> list[Path]:
-    """What a run reads, also outside the roots, because whoever wrote its run.yaml said so."""
-    if key == "base":
-        found = run_base_folder(project)
-        return [found] if found is not None else []
-    return paths_named_by_run(project).get(key, [])
-
-
 def _to_yaml(leaf: SettingField, words: Sequence[str]) -> str:
-    """Words as YAML on one line: numbers and switches bare, texts in quotes, nothing where it is empty."""
+    """Words as YAML on one line: numbers and switches bare, texts in quotes."""
     is_bare = leaf.is_number or bool in (leaf.field.annotation, *get_args(leaf.field.annotation))
     bare = {"yes": "true", "no": "false"}
-    texts = [bare.get(word, _yaml_number(word)) if is_bare else json.dumps(word, ensure_ascii=False) for word in words]
+    texts = []
+    for word in words:
+        mantissa, mark, exponent = word.partition("e")
+        # YAML 1.1 reads 1e-05 as a text; 1.0e-05 is a number.
+        number = f"{mantissa}.0e{exponent}" if mark and "." not in mantissa else word
+        texts.append(bare.get(word, number) if is_bare else json.dumps(word, ensure_ascii=False))
     return f"[{', '.join(texts)}]" if leaf.is_list else "".join(texts[:1])
 
 
-def _yaml_number(word: str) -> str:
-    """YAML 1.1 takes 1e-05 for a word; 1.0e-05 is a number."""
-    mantissa, mark, exponent = word.partition("e")
-    return word if not mark or "." in mantissa else f"{mantissa}.0e{exponent}"
+@cache
+def _run_keys() -> frozenset[str]:
+    """Dotted keys of the settings that run.yaml may hold."""
+    return frozenset(leaf.key for leaf in iter_setting_fields(RunSettings))
 
 
-def _flatten_settings(settings: Settings, prefix: str = "") -> list[tuple[str, Any]]:
-    pairs: list[tuple[str, Any]] = []
-    for name in type(settings).model_fields:
-        value = getattr(settings, name)
-        pairs += (
-            _flatten_settings(value, f"{prefix}{name}.") if isinstance(value, Settings) else [(prefix + name, value)]
-        )
-    return pairs
+def load_run_settings(project: Path) -> RunSettings:
+    """The settings in the project's run.yaml."""
+    path = project / RUN_FILE
+    if not (stamp := file_stamp(path)):
+        raise FileError("file-missing", f"{project} has no {RUN_FILE}", where=path)
+    return _load_run_settings_cached(path, stamp)
 
 
-ProjectHandler = Callable[[str], Sequence[Any]]
-RECEIVED_CARDS = (GRAFT_CARD, EXPORT_CARD, ADAPTER_CARD)
-"""What lies on top of everything that `pull` has taken in."""
+@lru_cache(maxsize=32)
+def _load_run_settings_cached(path: Path, _stamp: str) -> RunSettings:
+    """Parsed once per change of the file: a page asks two dozen times when a project is opened."""
+    return parse_settings(RunSettings, read_settings_values(RunSettings, path), path)
 
 
-@dataclass(frozen=True, slots=True)
-class EventHandler:
-    """What is called when something has happened: `function(project, *inputs)`, with a value for each output."""
-
-    function: Callable[..., Sequence[Any]]
-    inputs: list[Any]
-    outputs: list[Any]
-    slow: bool = False
-    """Whether it takes so long that the others shall not wait for it."""
-    tab: str = ""
-    """The tab that it belongs to; only what is in view is looked after."""
-
-
-@dataclass(slots=True)
-class PageContext:
-    """The page while it is built."""
-
-    roots: Roots
-    project: Any
-    """A hidden text: the short name of the open project's folder, or nothing. The first input of every event."""
-    pages: str = ""
-    """First part of the addresses under which reports of a project are served; see `pages.py`."""
-    tab: str = ""
-    """The tab that is being built."""
-    forms: list[CommandForm] = field(default_factory=list)
-    views: list[JobView] = field(default_factory=list)
-    project_handlers: list[EventHandler] = field(default_factory=list)
-    job_end_handlers: list[EventHandler] = field(default_factory=list)
-    refresh_ticks: dict[str, Any] = field(default_factory=dict)
-
-    def project_folder(self, project: str) -> Path:
-        """The folder of the open project; an error where none is open or it is not a project any more."""
-        if not project:
-            raise ConfigError("ui-no-project", "no project is open")
-        folder = self.roots.resolve_inside(project)
-        if not (folder / RUN_FILE).is_file():
-            raise FileError("ui-no-project", f"{project} has no {RUN_FILE} any more", where=folder)
-        if (above := self._find_received_folder(folder)) is not None:
-            # A run.yaml may name programs, and files anywhere: one that somebody sent is not followed.
-            raise FileError("ui-no-project", f"{project} is part of what was taken in from elsewhere", where=above)
-        return folder
-
-    def _find_received_folder(self, folder: Path) -> Path | None:
-        """What was sent by somebody and holds the folder; the roots themselves and all above them are not asked."""
-        for path in (folder, *folder.parents):
-            if path in self.roots.paths:
-                break
-            if any((path / name).is_file() for name in RECEIVED_CARDS):
-                return path
+def _load_if_valid(project: Path) -> RunSettings | None:
+    try:
+        return load_run_settings(project)
+    except VoxgraftError:
         return None
 
-    def wire(
-        self, triggers: Sequence[Any], function: Callable[..., Any], inputs: Sequence[Any], outputs: Sequence[Any],
-        **more: Any,
-    ) -> Any:  # fmt: skip
-        """An event without spinner and without a public address."""
-        # Gradio tells every part that ever waited for something of every event: so nothing but one part waits.
-        quiet = {"show_progress": "hidden", "show_progress_on": [self.project], "api_visibility": "private"}
-        settings: dict[str, Any] = {**quiet, **more}
-        return gr.on(list(triggers), function, list(inputs), list(outputs), **settings)
 
-    def on_project(
-        self,
-        function: Callable[..., Sequence[Any]],
-        outputs: list[Any],
-        inputs: Sequence[Any] = (),
-        *,
-        slow: bool = False,
-    ) -> None:
-        """Call `function(project, *inputs)` when a project is opened or reloaded; it gives a value for each output."""
-        self.project_handlers.append(EventHandler(function, list(inputs), outputs, slow, self.tab))
+def run_language(project: Path) -> str | None:
+    """The new language, if run.yaml names it."""
+    settings = _load_if_valid(project)
+    return settings.language if settings else None
 
-    def on_change(self, function: ProjectHandler, outputs: list[Any], *, slow: bool = False) -> None:
-        """The same, and again whenever a job of the project has ended, or its run.yaml has changed."""
-        self.on_project(function, outputs, slow=slow)
-        self.on_job_end(function, [], outputs, slow=slow)
 
-    def on_job_end(
-        self, function: Callable[..., Sequence[Any]], inputs: list[Any], outputs: list[Any], *, slow: bool = False
-    ) -> None:
-        """Call `function(project, *inputs)` whenever a job of the project has ended, or its run.yaml has changed."""
-        self.job_end_handlers.append(EventHandler(function, inputs, outputs, slow, self.tab))
+def run_base_folder(project: Path) -> Path | None:
+    """The base's folder, if run.yaml names it."""
+    settings = _load_if_valid(project)
+    return resolve_base_folder(settings.base) if settings and settings.base is not None else None
 
-    def refresh_tick(self) -> Any:
-        """A hidden part that changes every two seconds while this tab is in view, and when a project is opened."""
-        return self.refresh_ticks.setdefault(self.tab, gr.State(""))
 
-    def add_view(self, view: JobView) -> None:
-        """Keep the view of a verb's newest job up to date."""
-        self.views.append(view)
+def run_dataset_folder(project: Path) -> Path:
+    """The project's own dataset, whether it exists or not: the same place that `go` and `prepare` use."""
+    settings = _load_if_valid(project)
+    named = settings.data.dataset if settings else None
+    folder = resolve_manifest_path(named, RunFolder(project).data).parent
+    old = project / LEGACY_CLIPS_FOLDER
+    is_old = named is None and not (folder / MANIFEST_NAME).is_file() and (old / MANIFEST_NAME).is_file()
+    return old if is_old else folder
+
+
+def recording_sources(project: Path) -> list[Path] | None:
+    """Where recordings come from: what run.yaml names, or the folder of uploads if it exists."""
+    settings = _load_if_valid(project)
+    folder = project / UPLOADS_FOLDER
+    return list(settings.data.sources if settings else ()) or ([folder] if folder.is_dir() else None)
+
+
+def default_texts(project: Path) -> list[Path] | None:
+    """Texts to learn the language from if run.yaml names none: those of the dataset."""
+    settings = _load_if_valid(project)
+    if settings is None or settings.texts:
+        return None
+    manifest = run_dataset_folder(project) / MANIFEST_NAME
+    return [manifest] if manifest.is_file() else None
+
+
+def paths_named_by_run(project: Path) -> dict[str, list[Path]]:
+    """Paths that forms are filled with because run.yaml names them, also outside the roots; by setting."""
+    settings = _load_if_valid(project)
+    if settings is None:
+        return {}
+    base, dataset = run_base_folder(project), run_dataset_folder(project)
+    return {
+        "base": [base] if base is not None else [],
+        "dataset": [dataset],
+        "manifest": [dataset],
+        "sources": [*settings.data.sources],
+        "texts": [*settings.texts, dataset / MANIFEST_NAME],
+    }
+
+
+def find_grown_tokenizer(project: Path) -> Path | None:
+    """The tokenizer of the project's graft."""
+    graft = RunFolder(project).graft
+    return next((path for path in (graft / "tokenizer.json", graft / "tokenizer.model") if path.is_file()), None)

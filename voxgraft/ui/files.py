@@ -1,9 +1,12 @@
-"""Which files the browser may name: those inside the allowed folders, by their real place. Reads no file's contents."""
+"""Files that the browser may name: those inside the allowed folders (roots), by their real place; and uploads.
+
+Uploads are moved into the project's own folder, and lists among them are checked for paths outside the roots.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import html
+import glob
 import os
 import re
 import shutil
@@ -12,11 +15,8 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
-from urllib.parse import quote
-
-from fastapi import FastAPI
-from fastapi.responses import FileResponse, PlainTextResponse, Response
 
 from voxgraft.core.errors import FileError, VoxgraftError
 from voxgraft.core.files import format_error_reason, free_disk_bytes, parse_json, read_lines, text_lines
@@ -32,19 +32,23 @@ from voxgraft.data.tables import (
     read_transcript_list,
 )
 
+# Longer lists help nobody; a path can still be typed.
 MAX_CHOICES = 400
-"""A list that nobody can read through is no help; typing the path still works."""
 MAX_FOLDERS = 5000
 MAX_DEPTH = 4
 WALK_CACHE_SECONDS = 1.0
+# Folders whose files are never offered.
 SKIPPED_FOLDERS = ("steps", "samples", "tensorboard", "jobs", "node_modules", "__pycache__", "shards", "preparing")
-"""Folders in which nobody chooses a file."""
 MAX_UPLOAD_NAME_BYTES = 120
+UPLOADS_FOLDER = "uploads"
+LIST_ENDINGS = (*TABLE_SUFFIXES, "metadata.txt")
+# Space that uploads leave free on the disk.
+RESERVED_DISK_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class PathFilter:
-    """What a list of paths is made of: folders that hold `mark`, or files that end with one of `endings`."""
+    """Paths to offer: folders that contain the file `mark`, and files that end with one of `endings`."""
 
     endings: tuple[str, ...] = ()
     mark: str = ""
@@ -56,6 +60,11 @@ PROJECT_PATHS = PathFilter(mark=RUN_FILE)
 DATASET_PATHS = PathFilter(mark="manifest.jsonl")
 TEXT_PATHS = PathFilter(endings=(".txt", ".jsonl"))
 FOLDER_PATHS = PathFilter(folders=True)
+CHECKPOINT_PATHS = PathFilter(endings=(".safetensors", ".pt", ".pth"))
+TOKENIZER_PATHS = PathFilter(endings=("tokenizer.json", ".model", "_expanded_v1.json"))
+CONFIG_PATHS = PathFilter(endings=(".yaml", ".yml", ".sh", ".txt"))
+ZIP_PATHS = PathFilter(endings=(".zip",))
+WAV_PATHS = PathFilter(endings=(".wav",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +75,7 @@ class Roots:
 
     @classmethod
     def of(cls, given: tuple[Path, ...]) -> Roots:
-        """The folders that were named, each of which must be there."""
+        """The named folders, each of which must exist."""
         for path in given:
             if not path.is_dir():
                 raise FileError("file-missing", f"the folder {path} is not there", where=path)
@@ -77,7 +86,7 @@ class Roots:
         return self.paths[0]
 
     def resolve_inside(self, text: str | Path) -> Path:
-        """The real path of what was typed, if it is inside; links are followed before it is judged."""
+        """The real path of what was typed, if it is inside the roots; links are followed before the check."""
         given = str(text)
         if not given or "\0" in given or len(given) > 4096:
             raise FileError("ui-outside", f"{given[:60]!r} is no path")
@@ -91,19 +100,19 @@ class Roots:
         return real
 
     def short(self, path: Path) -> str:
-        """A path as a command names it: from the first folder where it lies in there; never like a flag."""
+        """A path as commands name it: relative to the first root if it is inside; never like a flag."""
         if path == self.home or self.home in path.parents:
             text = str(path.relative_to(self.home))
             return f"./{text}" if text.startswith("-") else text
         return str(path)
 
     def parts(self, path: Path) -> tuple[str, ...]:
-        """The names on the way from a root to a path inside it."""
+        """The path's parts below its root."""
         root = next((root for root in self.paths if root == path or root in path.parents), None)
         return path.relative_to(root).parts if root is not None else path.parts
 
     def find(self, sought: PathFilter, first: Path | None = None) -> list[str]:
-        """Short names of what fits, those inside `first` on top."""
+        """Short names of matching paths, those inside `first` on top."""
         starts = [first] if first is not None else []
         found: dict[str, None] = {}
         for start in (*starts, *self.paths):
@@ -112,6 +121,24 @@ class Roots:
                 if len(found) >= MAX_CHOICES:
                     return list(found)
         return list(found)
+
+
+def file_stamp(path: Path) -> str:
+    """Changes whenever the file (or the list of files of a folder) does; empty if there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return ""
+    # The inode too: a file replaced within the clock's resolution has the same time, and may have the same size.
+    return f"{status.st_mtime_ns} {status.st_size} {status.st_ino}"
+
+
+def modified_time(path: Path) -> float:
+    """When a file was last written; 0 if a command is just replacing it."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def safe_name(name: str) -> str:
@@ -127,7 +154,7 @@ def safe_name(name: str) -> str:
 
 
 def _find_matching_paths(start: Path, sought: PathFilter) -> Iterator[Path]:
-    # A page asks for a dozen lists at once: what was seen a moment ago serves all of them.
+    # A page asks for a dozen lists at once: one walk per second serves all of them.
     for here, files in _list_folders_cached(start, int(time.monotonic() / WALK_CACHE_SECONDS)):
         if (sought.mark and sought.mark in files) or (sought.folders and here != start):
             yield here
@@ -152,14 +179,8 @@ def _list_folders_cached(start: Path, _moment: int) -> list[tuple[Path, list[str
     return found
 
 
-UPLOADS_FOLDER = "uploads"
-LIST_ENDINGS = (*TABLE_SUFFIXES, "metadata.txt")
-RESERVED_DISK_BYTES = 256 << 20
-"""What is left free on the disk."""
-
-
 def move_uploads(roots: Roots, project: Path, files: Sequence[str]) -> list[Path]:
-    """Move uploaded files into the project's own folder, all or none; where each has come to."""
+    """Move uploaded files into the project's own folder, all or none; returns their new paths."""
     landing = Path(os.environ.get("GRADIO_TEMP_DIR", "")).resolve()
     folder, sources = project / UPLOADS_FOLDER, [Path(name) for name in files]
     for source in sources:
@@ -173,25 +194,32 @@ def move_uploads(roots: Roots, project: Path, files: Sequence[str]) -> list[Path
 
 
 def check_uploaded_lists(roots: Roots, places: Sequence[str], encoding: str) -> None:
-    """Judge uploaded lists once more that are to be read in an encoding, in which they may name other sounds."""
+    """Check uploaded lists again before they are read in another encoding, in which they may name other files."""
     for place in (roots.home / name for name in places):
         for path in sorted(place.rglob("*")) if place.is_dir() else [place]:
             if UPLOADS_FOLDER in roots.parts(path.parent) and path.is_file():
                 _refuse_paths_outside(roots, path, path.parent, encoding)
 
 
+def next_free_path(path: Path, *, any_suffix: bool = True) -> Path:
+    """The path, or the next one with a number at which nothing exists; with `any_suffix` nothing of the same stem."""
+    number, tried = 1, path
+    while os.path.lexists(tried) or (any_suffix and any(tried.parent.glob(f"{glob.escape(tried.stem)}.*"))):
+        number += 1
+        tried = path.with_name(f"{path.stem}-{number}{path.suffix}")
+    return tried
+
+
 def _refuse_paths_outside(roots: Roots, source: Path, folder: Path, encoding: str | None = None) -> None:
     """A list that came through the browser may name files inside the roots only, as the browser itself may."""
-    # Sounds of a list are sought from its folder, voices of a table for speaking from where commands run.
-    sounds = (
-        (name, _resolve_audio_path(folder, name))
-        for name in _audio_names_in(source, encoding)
-        if _may_leave_folder(name)
-    )
-    voices = (
-        (name, roots.home / name.replace("\\", "/")) for name in _voice_names_in(source) if _may_leave_folder(name)
-    )
-    for name, path in (*sounds, *voices):
+    sounds = ((name, False) for name in _audio_names_in(source, encoding))
+    voices = ((name, True) for name in _voice_names_in(source))
+    for name, is_voice in chain(sounds, voices):
+        if ".." not in name and not name.startswith(("/", "\\")):
+            continue  # cannot leave the folder in which it is looked up
+        # Sounds of a list are looked up from its folder, voices of a table for speaking from where commands run.
+        plain = name.replace("\\", "/")
+        path = roots.home / plain if is_voice else find_audio_file(folder, name) or folder / plain
         try:
             roots.resolve_inside(path)
         except FileError:
@@ -199,38 +227,23 @@ def _refuse_paths_outside(roots: Roots, source: Path, folder: Path, encoding: st
             raise FileError("ui-upload", found, cure="name files inside them, or upload them too.") from None
 
 
-def _resolve_audio_path(folder: Path, name: str) -> Path:
-    return find_audio_file(folder, name) or folder / name.replace("\\", "/")
-
-
-def _may_leave_folder(name: str) -> bool:
-    """Whether a name may lead elsewhere than below the folder that it is sought in."""
-    return ".." in name or name.startswith(("/", "\\"))
-
-
 def _audio_names_in(source: Path, encoding: str | None) -> Iterator[str]:
-    """Every file that a list names; none where it cannot be read, which its import will say."""
+    """Every file that a list names; none if it cannot be read, which its import reports."""
     name = safe_name(source.name).lower()
     with contextlib.suppress(VoxgraftError):
         if name.endswith(COLUMNAR_SUFFIXES):
             yield from read_arrow_audio_names(source)
         elif name.endswith(LIST_ENDINGS):
             yield from (row.audio for row in read_transcript_list(source, encoding) if isinstance(row, TranscriptRow))
-    yield from _json_paths_in(source)
-
-
-def _json_paths_in(source: Path) -> Iterator[str]:
-    """Every path in lines of JSON, whatever the file is called: of clips, and of codes of other trainers' pairs."""
+    # Lines of JSON may hold paths whatever the file is called: of clips, and of codes of other trainers' pairs.
     with contextlib.suppress(VoxgraftError):
         for _, line in read_lines(source):
             with contextlib.suppress(VoxgraftError):
                 values = parse_json(line, source.name) if line.startswith("{") else None
-                pairs = values.items() if isinstance(values, dict) else ()
-                yield from (value for key, value in pairs if isinstance(value, str) and _is_path_key(key.lower()))
-
-
-def _is_path_key(key: str) -> bool:
-    return key.endswith("_path") or key in COLUMN_ALIASES["audio"]
+                for key, value in values.items() if isinstance(values, dict) else ():
+                    is_path = key.lower().endswith("_path") or key.lower() in COLUMN_ALIASES["audio"]
+                    if is_path and isinstance(value, str):
+                        yield value
 
 
 def _voice_names_in(source: Path) -> Iterator[str]:
@@ -244,76 +257,17 @@ def _voice_names_in(source: Path) -> Iterator[str]:
 
 
 def _move_upload(source: Path, folder: Path) -> Path:
+    name = safe_name(source.name)
+    if name.lower() == RUN_FILE:
+        name = f"uploaded-{name}"  # no folder becomes a project by an upload
     try:
         folder.mkdir(exist_ok=True)
         if folder.is_symlink() or folder.resolve().parent != folder.parent.resolve():
             raise FileError("ui-upload", f"{folder.name} is a link", where=folder)
-        target = _next_free_upload_path(folder / _protect_run_yaml_name(safe_name(source.name)))
+        # A recording and its subtitles have one stem, which they must keep.
+        target = next_free_path(folder / name, any_suffix=False)
         shutil.move(source, target)
         target.chmod(0o644)
     except OSError as error:
         raise FileError("ui-upload", f"{source.name}: {format_error_reason(error)}", where=folder) from None
     return target
-
-
-def _protect_run_yaml_name(name: str) -> str:
-    """Settings that somebody brings are a text like others: no folder becomes a project by an upload."""
-    return f"uploaded-{name}" if name.lower() == RUN_FILE else name
-
-
-def _next_free_upload_path(path: Path) -> Path:
-    """The path, or the next one with a number that is not there: nothing is written over."""
-    number, tried = 1, path
-    while os.path.lexists(tried):
-        number += 1
-        tried = path.with_name(f"{path.stem}-{number}{path.suffix}")
-    return tried
-
-
-MIME_TYPES = {
-    ".html": "text/html; charset=utf-8",
-    ".json": "application/json",
-    ".png": "image/png",
-    ".svg": "image/svg+xml",
-    ".wav": "audio/wav",
-    ".flac": "audio/flac",
-    ".zip": "application/zip",
-}
-SANDBOX_POLICY = (
-    "sandbox allow-scripts allow-downloads; default-src 'none'; script-src 'unsafe-inline'; "
-    "style-src 'unsafe-inline'; img-src 'self' data:; media-src 'self' data:; font-src data:; "
-    "frame-ancestors 'none'"
-)
-
-
-def add_file_routes(app: FastAPI, roots: Roots, prefix: str) -> None:
-    """Serve files of the kinds above under `prefix`, which ends with the secret."""
-
-    @app.get(prefix + "/{path:path}", include_in_schema=False)
-    def page(path: str) -> Response:
-        try:
-            found = roots.resolve_inside(path)
-        except VoxgraftError:
-            return PlainTextResponse("not here\n", 404)
-        kind = MIME_TYPES.get(found.suffix.lower())
-        if kind is None or not found.is_file():
-            return PlainTextResponse("not here\n", 404)
-        headers = {
-            "content-security-policy": SANDBOX_POLICY,
-            "cross-origin-resource-policy": "cross-origin",
-            "cache-control": "no-store",
-        }
-        return FileResponse(found, media_type=kind, headers=headers)
-
-
-def file_url(prefix: str, roots: Roots, path: Path) -> str:
-    """The address of a file inside the roots."""
-    return f"{prefix}/{quote(roots.short(path))}"
-
-
-def file_link(prefix: str, roots: Roots, path: Path, words: str) -> str:
-    """A link to a file that opens in a window of its own; nothing where the file is not there."""
-    if not path.is_file():
-        return ""
-    address = html.escape(file_url(prefix, roots, path), quote=True)
-    return f'<a class="vg-link" href="{address}" target="_blank" rel="noopener">{html.escape(words)}</a>'

@@ -1,6 +1,7 @@
-"""Forms: controls made from a verb's own settings, its command as they change, and the job that it becomes.
+"""Forms: controls made from a command's own settings, its command line as they change, and the job that it becomes.
 
-Names, helps, choices and defaults stand in the settings and nowhere else. What a form does is one command.
+Names, helps, choices and defaults come from the settings alone. `PageContext` is the page while it is built: tabs
+register there what is called when a project is opened, a job ends or time passes; `app.py` wires it.
 """
 
 from __future__ import annotations
@@ -8,98 +9,123 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from glob import escape
 from pathlib import Path
 from typing import Any, get_args
+from urllib.parse import quote
 
 import gradio as gr
 
 from voxgraft.config.base import SettingField
 from voxgraft.config.run import set_run_yaml_values
-from voxgraft.core.errors import ConfigError, VoxgraftError
-from voxgraft.ui.commands import (
-    EXECUTABLE_SETTINGS,
-    CommandBuilder,
-    PageContext,
-    effective_values,
-    find_command,
-    format_command,
-)
-from voxgraft.ui.files import FOLDER_PATHS, PathFilter, move_uploads
-from voxgraft.ui.html import error_html, job_html, note_html
+from voxgraft.core.errors import ConfigError, FileError, VoxgraftError
+from voxgraft.core.run import RUN_FILE
+from voxgraft.export.share import ADAPTER_CARD
+from voxgraft.export.sources import EXPORT_CARD_NAME
+from voxgraft.graft.folder import GRAFT_CARD_NAME
+from voxgraft.ui.commands import EXECUTABLE_SETTINGS, CommandBuilder, effective_values, find_command, format_command
+from voxgraft.ui.files import FOLDER_PATHS, PathFilter, Roots, move_uploads
+from voxgraft.ui.html import NEEDED_CODE, NO_PROJECT_CODE, error_html, finding_html, job_html, note_html
 from voxgraft.ui.jobs import ProjectJobs, UiJob
 
 AUTOMATIC_LABEL = "automatic"
-
-
-def build_component(
-    leaf: SettingField, choices: Sequence[str], path_filter: PathFilter | None, lines: int, about: dict[str, Any]
-) -> Any:
-    """The control of a setting; `words` are what can be chosen, `render_method` its label, help and id."""
-    default = leaf.default
-    if leaf.field.annotation is bool:
-        return gr.Checkbox(value=bool(default), **about)
-    if leaf.field.annotation == (bool | None):
-        return gr.Dropdown([(AUTOMATIC_LABEL, ""), "yes", "no"], value="", **about)
-    if choices:
-        value = list(default or []) if leaf.is_list else default or (choices[0] if leaf.field.is_required() else "")
-        return gr.Dropdown(dropdown_choices(leaf, choices), value=value, multiselect=leaf.is_list or None, **about)
-    if path_filter is not None:
-        paths: Any = [str(item) for item in default or []] if leaf.is_list else str(default or "")
-        return gr.Dropdown([], value=paths or None, allow_custom_value=True, multiselect=leaf.is_list or None, **about)
-    if leaf.is_number and not leaf.is_list and not _may_be_empty(leaf):
-        is_whole = int in _annotation_types(leaf.field.annotation)
-        step = 1 if is_whole or not default else 10.0 ** math.floor(math.log10(abs(default)))
-        return gr.Number(value=default, precision=0 if is_whole else None, step=step, min_width=120, **about)
-    if leaf.is_list:
-        about["info"] = f"{about['info']} One on each line."
-        return gr.Textbox(value="\n".join(map(str, default or ())), lines=max(2, lines), **about)
-    about["min_width"] = 120 if leaf.is_number else 160
-    text = "" if default is None else f"{default:g}" if leaf.is_number else str(default)
-    is_open = default is None and not leaf.field.is_required()
-    return gr.Textbox(value=text, lines=lines, placeholder=AUTOMATIC_LABEL if is_open else "", **about)
-
-
-def dropdown_choices(leaf: SettingField, words: Sequence[str]) -> list[Any]:
-    """Words to choose from; nothing is one of them where a setting may be left open."""
-    return [*words] if leaf.is_list or leaf.field.is_required() else [(AUTOMATIC_LABEL, ""), *words]
-
-
-def component_value(leaf: SettingField, value: Any, command: CommandBuilder) -> Any:
-    """A setting's value as its component takes it."""
-    if leaf.field.annotation is bool:
-        return bool(value)
-    if leaf.field.annotation == (bool | None):
-        return "" if value is None else "yes" if value else "no"
-    if leaf.is_path:
-        words = command.plain(leaf, value)
-        return words if leaf.is_list else (words[0] if words else None)
-    if leaf.is_list:
-        return [*value] if leaf.choices else "\n".join(command.plain(leaf, value))
-    if leaf.is_number:
-        return next(iter(command.plain(leaf, value)), "") if _may_be_empty(leaf) else value
-    if value is None and leaf.choices and leaf.field.is_required():
-        return leaf.choices[0]
-    return "" if value is None else str(value)
-
-
-def _may_be_empty(leaf: SettingField) -> bool:
-    """Whether a number may be left open. Gradio's own field of a number puts 0 where nothing is."""
-    return type(None) in _annotation_types(leaf.field.annotation)
-
-
-def _annotation_types(annotation: Any) -> tuple[Any, ...]:
-    return (annotation, *get_args(annotation))
-
-
 SAVE_LABEL = "Keep these values in run.yaml"
-NEEDED_CODE, NO_PROJECT_CODE = "ui-needed", "ui-no-project"
-FixedValues = Callable[[Path], Mapping[str, Any]]
+COMMAND_LABEL = "The same on a command line"
+# Files at the top of everything that `pull` has unpacked.
+RECEIVED_CARDS = (GRAFT_CARD_NAME, EXPORT_CARD_NAME, ADAPTER_CARD)
+# Folders of faster-whisper models.
+WHISPER_FOLDERS = PathFilter(mark="model.bin")
+
+
+@dataclass(frozen=True, slots=True)
+class EventHandler:
+    """A function to call after an event: `function(project, *inputs)` returns a value for each output."""
+
+    function: Callable[..., Sequence[Any]]
+    inputs: list[Any]
+    outputs: list[Any]
+    slow: bool = False
+    """Whether it takes so long that the others must not wait for it."""
+    tab: str = ""
+    """The tab that it belongs to; only the visible tab is kept up to date."""
+
+
+@dataclass(slots=True)
+class PageContext:
+    """The page while it is built."""
+
+    roots: Roots
+    project: Any
+    """A hidden text: the short name of the open project's folder, or empty. The first input of every event."""
+    pages: str = ""
+    """First part of the addresses under which the server hands out files of a project."""
+    tab: str = ""
+    """The tab that is being built."""
+    forms: list[CommandForm] = field(default_factory=list)
+    views: list[JobView] = field(default_factory=list)
+    project_handlers: list[EventHandler] = field(default_factory=list)
+    job_end_handlers: list[EventHandler] = field(default_factory=list)
+    refresh_ticks: dict[str, Any] = field(default_factory=dict)
+
+    def project_folder(self, project: str) -> Path:
+        """The folder of the open project; an error if none is open or it is not a project any more."""
+        if not project:
+            raise ConfigError(NO_PROJECT_CODE, "no project is open")
+        folder = self.roots.resolve_inside(project)
+        if not (folder / RUN_FILE).is_file():
+            raise FileError(NO_PROJECT_CODE, f"{project} has no {RUN_FILE} any more", where=folder)
+        for path in (folder, *folder.parents):
+            if path in self.roots.paths:
+                break
+            if any((path / name).is_file() for name in RECEIVED_CARDS):
+                # A run.yaml may name programs, and files anywhere: one that somebody sent is not followed.
+                raise FileError(NO_PROJECT_CODE, f"{project} is part of what was taken in from elsewhere", where=path)
+        return folder
+
+    def file_url(self, path: Path, *, versioned: bool = False) -> str:
+        """The address of a file inside the roots; a version makes the browser fetch it again when it has changed."""
+        version = f"?v={path.stat().st_mtime_ns}" if versioned else ""
+        return f"{self.pages}/{quote(self.roots.short(path.resolve()))}{version}"
+
+    def wire(
+        self, triggers: Sequence[Any], function: Callable[..., Any], inputs: Sequence[Any], outputs: Sequence[Any],
+        **more: Any,
+    ) -> Any:  # fmt: skip
+        """Wire an event without a spinner and without a public API endpoint."""
+        # Gradio notifies every component that ever showed progress of every event: only one hidden component does.
+        quiet = {"show_progress": "hidden", "show_progress_on": [self.project], "api_visibility": "private"}
+        settings: dict[str, Any] = {**quiet, **more}
+        return gr.on(list(triggers), function, list(inputs), list(outputs), **settings)
+
+    def on_project(
+        self,
+        function: Callable[..., Sequence[Any]],
+        outputs: list[Any],
+        inputs: Sequence[Any] = (),
+        *,
+        slow: bool = False,
+    ) -> None:
+        """Call `function(project, *inputs)` when a project is opened or reloaded; it gives a value for each output."""
+        self.project_handlers.append(EventHandler(function, list(inputs), outputs, slow, self.tab))
+
+    def on_change(self, function: Callable[[str], Sequence[Any]], outputs: list[Any], *, slow: bool = False) -> None:
+        """The same, and again whenever a job of the project has ended, or its run.yaml has changed."""
+        self.on_project(function, outputs, slow=slow)
+        self.on_job_end(function, [], outputs, slow=slow)
+
+    def on_job_end(
+        self, function: Callable[..., Sequence[Any]], inputs: list[Any], outputs: list[Any], *, slow: bool = False
+    ) -> None:
+        """Call `function(project, *inputs)` whenever a job of the project has ended, or its run.yaml has changed."""
+        self.job_end_handlers.append(EventHandler(function, inputs, outputs, slow, self.tab))
+
+    def refresh_tick(self) -> Any:
+        """A hidden part that changes every two seconds while this tab is in view, and when a project is opened."""
+        return self.refresh_ticks.setdefault(self.tab, gr.State(""))
 
 
 @dataclass(slots=True)
 class FormControl:
-    """One control: the setting that it sets, and what it is filled with when a project is opened."""
+    """One control: the setting that it sets, and how it is filled when a project is opened."""
 
     leaf: SettingField
     component: Any
@@ -111,33 +137,37 @@ class FormControl:
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """Where the newest job of a verb is shown."""
+    """Where the newest job of a command is shown."""
 
     verb: str
     shown: Any
     tab: str
     title: str = "Result"
-    for_machines: bool = False
-    """Whether the result is JSON, which a tab shows in a form of its own."""
+    is_json: bool = False
+    """Whether the result is JSON, which a tab shows in its own way."""
 
     def html(self, job: UiJob | None) -> str:
-        """What it shows of a job."""
-        return job_html(job, self.for_machines, self.title)
+        """The job as HTML."""
+        return job_html(job, self.is_json, self.title)
 
 
 @dataclass(slots=True)
 class CommandForm:
-    """The controls of one verb on one tab. `add` them where they belong, then `finish`."""
+    """The controls of one command on one tab. `add` them where they belong, then `finish`."""
 
     context: PageContext
     name: str
-    given: FixedValues | None = None
-    """Settings that nobody types; without it the run itself, where the verb takes one."""
+    given: Callable[[Path], Mapping[str, Any]] | None = None
+    """Settings that nobody types; by default the run itself, if the command takes one."""
     choices: dict[str, Sequence[str]] = field(default_factory=dict)
     path_keys: tuple[str, ...] = ()
     json: bool = False
     one_of: tuple[str, ...] = ()
-    """Settings of which at least one has to be given, beside those that must be."""
+    """Settings of which at least one has to be given, beside the required ones."""
+    fresh: dict[str, Callable[[Path], Path]] = field(default_factory=dict)
+    """Outputs that get a free name in the project if nobody names them; by setting."""
+    unless: dict[str, str] = field(default_factory=dict)
+    """For an output in `fresh`: another setting that makes it unnecessary."""
     controls: list[FormControl] = field(default_factory=list)
     view: JobView | None = None
     preview: Any = None
@@ -145,19 +175,18 @@ class CommandForm:
     """A hidden part: what the page itself has put into the controls last; anything else was put there by somebody."""
     button: Any = None
     followed_components: list[Any] = field(default_factory=list)
+    render_result: Callable[[dict[str, Any]], str] | None = None
 
     def __post_init__(self) -> None:
         self.context.forms.append(self)
 
-    def fixed(self, project: Path) -> Mapping[str, Any]:
-        """Settings that nobody types."""
-        if self.given is not None:
-            return self.given(project)
-        return {"run": project} if "run" in find_command(self.name).settings.model_fields else {}
-
     @property
     def command(self) -> CommandBuilder:
         return CommandBuilder(find_command(self.name), self.context.roots, self.json, self.choices, self.path_keys)
+
+    @property
+    def components(self) -> list[Any]:
+        return [control.component for control in self.controls]
 
     def add(
         self,
@@ -169,94 +198,133 @@ class CommandForm:
         default: Callable[[Path], Any] | None = None,
         lines: int = 1,
     ) -> Any:
-        """Make the control of one setting here; gives the component."""
+        """Create the control of one setting here; returns the component."""
         leaf = next(leaf for leaf in find_command(self.name).leaves() if leaf.key == key)
         if key in EXECUTABLE_SETTINGS and key not in self.choices:
             raise ValueError(f"{key} names a program: give the words that can be chosen")
-        words = self.choices.get(key) or leaf.choices
         about: dict[str, Any] = {
-            "label": label or _label_from_key(key),
+            "label": label or key.rpartition(".")[2].replace("_", " ").capitalize(),
             "info": info or leaf.field.description,
             "elem_id": slug(f"{self.name}-{key}"),
             "interactive": True,
         }
         if leaf.is_path and sought is None:
             sought = FOLDER_PATHS
-        component = build_component(leaf, words, sought, lines, about)
+        component = build_component(leaf, self.choices.get(key) or leaf.choices, sought, lines, about)
         self.controls.append(FormControl(leaf, component, sought, default))
         return component
 
-    def share_control(self, key: str, other: FormControl) -> None:
-        """Set one more setting by a control that another form has made."""
-        leaf = next(leaf for leaf in find_command(self.name).leaves() if leaf.key == key)
-        self.controls.append(FormControl(leaf, other.component, other.sought, other.default, shared=True))
-
-    def control(self, key: str) -> FormControl:
-        """The control of a setting, for `use`."""
-        return next(control for control in self.controls if control.leaf.key == key)
-
     def add_all(self, keys: Sequence[str]) -> None:
-        """Make the controls of several settings, in rows that fold in a narrow window."""
+        """Create the controls of several settings, in a row that folds in a narrow window."""
         with gr.Row():
             for key in keys:
                 self.add(key)
 
-    def finish(self, button: str, *, output: str = "Result", keep: bool = False) -> JobView:
-        """The command, the button that runs it, and how the newest job of the verb stands.
+    def share_control(self, key: str, other: FormControl) -> None:
+        """Set one more setting by a control that another form has created."""
+        leaf = next(leaf for leaf in find_command(self.name).leaves() if leaf.key == key)
+        self.controls.append(FormControl(leaf, other.component, other.sought, other.default, shared=True))
 
-        With `keep`, also a button that writes changed values into run.yaml, where they count for every verb.
+    def control(self, key: str) -> FormControl:
+        """The control of a setting."""
+        return next(control for control in self.controls if control.leaf.key == key)
+
+    def finish(self, button: str, *, output: str = "Result", keep: bool = False) -> JobView:
+        """The command line, the button that runs it, and the newest job of the command.
+
+        With `keep`, also a button that writes changed values into run.yaml, where they count for every command.
         """
+        name, components = slug(self.name), self.components
         self.preview = gr.Textbox(
-            label="The same on a command line",
-            value=self._preview("", [control.component.value for control in self.controls]),
+            label=COMMAND_LABEL,
+            value=self._preview("", [component.value for component in components]),
             interactive=False,
             elem_classes=["vg-command"],
-            elem_id=f"{slug(self.name)}-command",
+            elem_id=f"{name}-command",
             lines=1,
             max_lines=6,
         )
         self.filled = gr.State([])
-        kept = f"{slug(self.name)}-keep"
-        keeping = gr.Button(SAVE_LABEL, elem_id=kept, elem_classes=["vg-act"], render=False) if keep else None
-        self.view, self.button, stop = build_job_controls(
-            self.context, self.name, button, title=output, is_json=self.json, extra_button=keeping
+        save = gr.Button(SAVE_LABEL, elem_id=f"{name}-keep", elem_classes=["vg-act"], render=False) if keep else None
+        self.view, self.button = view, start = build_job_controls(
+            self.context, self.name, button, title=output, is_json=self.json, extra_button=save
         )
-        self.context.wire([stop.click], self._stop, [self.context.project], [self.view.shown])
-        self._wire()
-        if keeping is not None:
-            self._wire_save_button(keeping)
-        return self.view
+        wire, inputs = self.context.wire, [self.context.project, *components]
+        if components:
+            # Events of somebody's edits, never of the page filling the controls: then others are not filled yet.
+            # Pasted texts and paths that are not in a list are only reported when the control loses the focus.
+            edits = [component.input for component in components]
+            edits += [component.blur for component in components if isinstance(component, gr.Textbox | gr.Dropdown)]
+            wire(edits, self._preview_typed, inputs, [self.preview], trigger_mode="always_last")
+        wire([start.click], self._start, inputs, [view.shown])
+        if save is not None:
+            wire([save.click], self._keep, inputs, [self.preview, view.shown])
+        filling = [control.component for control in self.controls if not control.shared]
+        filling += [self.preview, self.filled]
+        self.context.on_project(self._opened, filling)
+        self.context.on_job_end(self._refill, [self.filled, *components], filling)
+        for component in self.followed_components:
+            self.follow(component)
+        return view
 
     def follow(self, component: Any) -> None:
-        """Show the command anew also when the page itself, and not somebody, has changed a control."""
+        """Update the command line also when the page itself, and not somebody, has changed a control."""
         if self.preview is None:
             self.followed_components.append(component)
             return
-        inputs = [self.context.project, *(control.component for control in self.controls)]
-        self.context.wire(
-            [component.change], lambda project, *values: self._preview(project, values), inputs, [self.preview]
-        )
+        inputs = [self.context.project, *self.components]
+        self.context.wire([component.change], self._preview_typed, inputs, [self.preview])
+
+    def show_result(self, elem_id: str, render: Callable[[dict[str, Any]], str]) -> None:
+        """Show here what `render` makes of the newest result of the command, which is JSON."""
+        self.render_result = render
+        shown = gr.HTML(elem_id=elem_id, elem_classes=["vg-live"])
+        self.context.on_change(lambda project: [self.result_html(project)], [shown])
+
+    def result_html(self, project: str) -> str:
+        """The newest result as HTML, or the error that the command ended with; empty if there is none yet."""
+        found = last_job_result(self.context.project_folder(project), self.name)
+        if found is None or self.render_result is None:
+            return ""
+        return finding_html(found["error"]) if "error" in found else self.render_result(found)
+
+    def fixed(self, project: Path) -> Mapping[str, Any]:
+        """Settings that nobody types."""
+        if self.given is not None:
+            return self.given(project)
+        return {"run": project} if "run" in find_command(self.name).settings.model_fields else {}
 
     def words(self, project: str, values: Sequence[Any]) -> list[str]:
-        """The words of the command for these values; an error where they make no sense."""
+        """The argv of the command for these values, with a free name for every output that has none."""
         folder = self.context.project_folder(project)
-        typed = {control.leaf.key: value for control, value in zip(self.controls, values, strict=True)}
+        typed = self.typed_values(values)
+        for key, free_path in self.fresh.items():
+            if not typed.get(key) and not typed.get(self.unless.get(key, "")):
+                typed[key] = self.context.roots.short(free_path(folder).resolve())
         return self.build_command_argv(folder, typed)
 
+    def typed_values(self, values: Sequence[Any]) -> dict[str, Any]:
+        """Values of the controls by setting."""
+        return {control.leaf.key: value for control, value in zip(self.controls, values, strict=True)}
+
     def build_command_argv(self, folder: Path, typed: Mapping[str, Any]) -> list[str]:
-        """The words of the command for values by their keys; what is still missing is said in the page's own words."""
+        """The argv of the command for values by setting; missing ones are named by their labels on the page."""
         fixed = self.fixed(folder)
         self.require({**typed, **fixed})
         return self.command.words(typed, folder, fixed)
 
     def require(self, values: Mapping[str, Any]) -> None:
-        """An error that names, as the page does, what has to be given and is not."""
-        given = {key for key, value in values.items() if _is_filled(value)}
-        needed = [
-            _component_label(one) for one in self.controls if one.leaf.field.is_required() and one.leaf.key not in given
-        ]
+        """Raise an error that names, by their labels, the settings that have to be given and are not."""
+        given = {
+            key
+            for key, value in values.items()
+            if (bool(value.strip()) if isinstance(value, str) else value not in (None, [], ()))
+        }
+        labels = {control.leaf.key: str(control.component.label) for control in self.controls}
+        required = [control.leaf.key for control in self.controls if control.leaf.field.is_required()]
+        needed = [labels[key] for key in required if key not in given]
         if self.one_of and not given & {*self.one_of}:
-            needed.append(" or ".join(_component_label(self.control(key)) for key in self.one_of))
+            needed.append(" or ".join(labels[key] for key in self.one_of))
         if needed:
             raise ConfigError(NEEDED_CODE, f"still needed: {', '.join(needed)}")
 
@@ -264,41 +332,16 @@ class CommandForm:
         try:
             return format_command(self.words(project, values))
         except VoxgraftError as error:
-            # That something is not there yet is nobody's fault, and no error to be shown.
+            # A value that is only missing yet is no fault of the user's.
             return error.finding.found if error.code in (NEEDED_CODE, NO_PROJECT_CODE) else str(error)
 
-    def _wire(self) -> None:
-        components = [control.component for control in self.controls]
-        inputs = [self.context.project, *components]
-        wire = self.context.wire
-        if components:
-            wire(
-                [event for component in components for event in _edit_events(component)],
-                lambda project, *values: self._preview(project, values),
-                inputs,
-                [self.preview],
-                trigger_mode="always_last",
-            )
-        assert self.view is not None
-        assert self.button is not None
-        wire([self.button.click], self._start, inputs, [self.view.shown])
-        filling = [control.component for control in self.controls if not control.shared]
-        filling += [self.preview, self.filled]
-        self.context.on_project(self._opened, filling)
-        self.context.on_job_end(self._refill, [self.filled, *components], filling)
-        for component in self.followed_components:
-            self.follow(component)
-
-    def _wire_save_button(self, button: Any) -> None:
-        assert self.view is not None
-        inputs = [self.context.project, *(control.component for control in self.controls)]
-        self.context.wire([button.click], self._keep, inputs, [self.preview, self.view.shown])
+    def _preview_typed(self, project: str, *values: Any) -> str:
+        return self._preview(project, values)
 
     def _keep(self, project: str, *values: Any) -> list[Any]:
         try:
             folder = self.context.project_folder(project)
-            typed = {control.leaf.key: value for control, value in zip(self.controls, values, strict=True)}
-            changed = self.command.changed(typed, folder, self.fixed(folder))
+            changed = self.command.changed(self.typed_values(values), folder, self.fixed(folder))
             set_run_yaml_values(folder, changed)
         except VoxgraftError as error:
             return [gr.skip(), error_html(error)]
@@ -308,33 +351,20 @@ class CommandForm:
 
     def _start(self, project: str, *values: Any) -> str:
         assert self.view is not None
-        try:
-            words = self.words(project, values)
-            job = ProjectJobs(self.context.project_folder(project)).start(self.name, words, self.context.roots.home)
-        except VoxgraftError as error:
-            return error_html(error)
-        return self.view.html(job)
-
-    def _stop(self, project: str) -> str:
-        assert self.view is not None
-        try:
-            job = ProjectJobs(self.context.project_folder(project)).stop(self.name)
-        except VoxgraftError as error:
-            return error_html(error)
-        return self.view.html(job)
+        return start_job(self.context, project, self.view, lambda: self.words(project, values))
 
     def _opened(self, project: str) -> list[Any]:
-        """Every control as the project has it, and the command of that."""
+        """Every control as the project has it, and the command line for that."""
         folder = self.context.project_folder(project) if project else None
         try:
             values = self._values(folder)
-        except VoxgraftError as error:  # a run.yaml that cannot be read: nothing of another project stays here
+        except VoxgraftError as error:  # an unreadable run.yaml: no value of another project may stay
             values = self._values(None)
             return [*self._updates(None, None, values), str(error), values]
         return [*self._updates(folder, None, values), self._preview(project, values), values]
 
     def _refill(self, project: str, filled: Sequence[Any], *values: Any) -> list[Any]:
-        """After a job, or a change of run.yaml: what somebody typed, or emptied, stays; all else is as it is now."""
+        """After a job or a change of run.yaml: what somebody typed or emptied stays, all else is updated."""
         folder = self.context.project_folder(project)
         fresh = self._values(folder)
         before = filled if len(filled) == len(values) else fresh
@@ -350,16 +380,18 @@ class CommandForm:
 
     def _values(self, folder: Path | None) -> list[Any]:
         own = effective_values(find_command(self.name), folder)
-        return [self._initial_value(control, own, folder) for control in self.controls]
+        values = []
+        for control in self.controls:
+            found = control.default(folder) if control.default is not None and folder is not None else None
+            value = own[control.leaf.key] if found is None else found
+            values.append(component_value(control.leaf, value, self.command))
+        return values
 
     def _have_same_words(self, control: FormControl, one: Any, other: Any) -> bool:
         return self.command.plain(control.leaf, one) == self.command.plain(control.leaf, other)
 
     def _updates(self, folder: Path | None, before: Sequence[Any] | None, values: Sequence[Any]) -> list[Any]:
-        """What the page is sent of this form's own controls. A value that is there already is not sent again.
-
-        Somebody may be typing into it.
-        """
+        """Updates of this form's own controls. A value that is there already is not sent again: somebody may type."""
         updates = []
         for at, (control, value) in enumerate(zip(self.controls, values, strict=True)):
             if control.shared:
@@ -376,12 +408,6 @@ class CommandForm:
             updates.append(gr.update(**sent) if sent else gr.skip())
         return updates
 
-    def _initial_value(self, control: FormControl, own: Mapping[str, Any], folder: Path | None) -> Any:
-        value = own[control.leaf.key]
-        if control.default is not None and folder is not None and (found := control.default(folder)) is not None:
-            value = found
-        return component_value(control.leaf, value, self.command)
-
 
 def build_job_controls(
     context: PageContext,
@@ -391,8 +417,8 @@ def build_job_controls(
     title: str = "Result",
     is_json: bool = False,
     extra_button: Any = None,
-) -> tuple[JobView, Any, Any]:
-    """Where the newest job of a verb is shown, the button that starts one, and the one that stops it while it runs.
+) -> tuple[JobView, Any]:
+    """The view of the newest job of a command and the button that starts one; the stop button is wired here.
 
     `extra_button` is one more button, which was not laid out yet.
     """
@@ -405,75 +431,54 @@ def build_job_controls(
                 extra_button.render()
         shown = gr.HTML(elem_id=f"{name}-state", elem_classes=["vg-live"])
     view = JobView(verb, shown, context.tab, title, is_json)
-    context.add_view(view)
-    return view, start, stop
+    add_job_view(context, view, stop)
+    return view, start
+
+
+def add_job_view(context: PageContext, view: JobView, stop: Any) -> None:
+    """Keep a view up to date, and let its button stop the job."""
+
+    def stop_job(project: str) -> str:
+        try:
+            return view.html(ProjectJobs(context.project_folder(project)).stop(view.verb))
+        except VoxgraftError as error:
+            return error_html(error)
+
+    context.views.append(view)
+    context.wire([stop.click], stop_job, [context.project], [view.shown])
+
+
+def start_job(context: PageContext, project: str, view: JobView, build_argv: Callable[[], list[str]]) -> str:
+    """Start a job of the view's command; returns the HTML of the job, or of the error."""
+    try:
+        argv = build_argv()
+        job = ProjectJobs(context.project_folder(project)).start(view.verb, argv, context.roots.home)
+    except VoxgraftError as error:
+        return error_html(error)
+    return view.html(job)
+
+
+def last_job_result(folder: Path, verb: str) -> dict[str, Any] | None:
+    """The JSON result of the newest job of a command; None while it runs."""
+    job = ProjectJobs(folder).latest(verb)
+    return job.result() if job is not None and not job.alive else None
 
 
 def slug(name: str) -> str:
-    """A verb's or a setting's name as part of an id."""
+    """A command's or a setting's name as part of an element id."""
     return name.replace(" ", "-").replace(".", "-").replace("_", "-")
-
-
-def _edit_events(component: Any) -> list[Any]:
-    """The events of somebody changing a control, and never of the page filling it: then others are not filled yet."""
-    # A text that is pasted, and a path that a list does not hold, are only told when the control is left.
-    leaves = isinstance(component, gr.Textbox | gr.Dropdown)
-    return [component.input, component.blur] if leaves else [component.input]
-
-
-def _label_from_key(key: str) -> str:
-    return key.rpartition(".")[2].replace("_", " ").capitalize()
-
-
-def _is_filled(value: Any) -> bool:
-    return bool(value.strip()) if isinstance(value, str) else value not in (None, [], ())
-
-
-def _component_label(control: FormControl) -> str:
-    return str(control.component.label)
-
-
-PathNamer = Callable[[Path], Path]
-
-
-@dataclass
-class OutputForm(CommandForm):
-    """A form with outputs that are named by themselves while nobody names them."""
-
-    fresh: dict[str, PathNamer] = field(default_factory=dict)
-    """By setting: a free name in the project."""
-    unless: dict[str, str] = field(default_factory=dict)
-    """By setting: another one that makes the name unnecessary where it is given."""
-
-    def words(self, project: str, values: Sequence[Any]) -> list[str]:
-        """The words of the command, with a free name for every output that has none."""
-        folder = self.context.project_folder(project)
-        given = {control.leaf.key: value for control, value in zip(self.controls, values, strict=True)}
-        for key, naming in self.fresh.items():
-            if not given.get(key) and not given.get(self.unless.get(key, "")):
-                given[key] = self.context.roots.short(naming(folder).resolve())
-        return self.build_command_argv(folder, given)
-
-
-def next_free_path(path: Path) -> Path:
-    """The path, or the next one with a number of which nothing is there, whatever its ending."""
-    number, tried = 1, path
-    while tried.exists() or any(tried.parent.glob(f"{escape(tried.stem)}.*")):
-        number += 1
-        tried = path.with_name(f"{path.stem}-{number}{path.suffix}")
-    return tried
 
 
 def add_upload(context: PageContext, form: CommandForm, key: str, label: str, endings: Sequence[str]) -> None:
     """A place to drop one file, which then is the value of a control of the form."""
-    name = f"{form.name}-{key}".replace(" ", "-").replace("_", "-")
+    name = slug(f"{form.name}-{key}")
     control = form.control(key)
     with gr.Column(min_width=260):
         file = gr.File(file_types=list(endings), elem_id=f"{name}-upload", height=150, interactive=False)
         disable_until_project_open(context, file, label)
         said = gr.HTML(elem_id=f"{name}-upload-state", elem_classes=["vg-live"])
 
-    def landed(project: str, given: str | None) -> list[Any]:
+    def receive(project: str, given: str | None) -> list[Any]:
         try:
             taken = move_uploads(context.roots, context.project_folder(project), [given] if given else [])
         except VoxgraftError as error:
@@ -481,23 +486,75 @@ def add_upload(context: PageContext, form: CommandForm, key: str, label: str, en
         if not taken:
             return [gr.skip(), gr.skip(), gr.skip()]
         value = context.roots.short(taken[0])
-        return [
-            note_html(f"in the project now: {taken[0].name}", "good"),
-            None,
-            [value] if control.leaf.is_list else value,
-        ]
+        moved = note_html(f"in the project now: {taken[0].name}", "good")
+        return [moved, None, [value] if control.leaf.is_list else value]
 
-    context.wire([file.upload], landed, [context.project, file], [said, file, control.component])
+    context.wire([file.upload], receive, [context.project, file], [said, file, control.component])
     form.follow(control.component)
 
 
 def disable_until_project_open(context: PageContext, file: Any, label: str) -> None:
-    """Nothing can be dropped before a project is open: it would belong nowhere, and be lost."""
+    """Accept no upload before a project is open: it would belong nowhere, and be lost."""
     file.label = f"{label}: open a project first"
     context.on_project(lambda _: [gr.update(interactive=True, label=label)], [file])
 
 
-def last_job_result(folder: Path, verb: str) -> dict[str, Any] | None:
-    """What the newest job of a verb found, for machines; nothing while it runs."""
-    job = ProjectJobs(folder).latest(verb)
-    return job.result() if job is not None and not job.alive else None
+def recognizer_choices(roots: Roots) -> tuple[str, ...]:
+    """Words for a setting that names a recognizer."""
+    return ("built-in", "none", *(f"whisper:{folder}" for folder in roots.find(WHISPER_FOLDERS)))
+
+
+def build_component(
+    leaf: SettingField, choices: Sequence[str], path_filter: PathFilter | None, lines: int, about: dict[str, Any]
+) -> Any:
+    """The control of a setting; `about` holds its label, help and id."""
+    default = leaf.default
+    if leaf.field.annotation is bool:
+        return gr.Checkbox(value=bool(default), **about)
+    if leaf.field.annotation == (bool | None):
+        return gr.Dropdown([(AUTOMATIC_LABEL, ""), "yes", "no"], value="", **about)
+    if choices:
+        value = list(default or []) if leaf.is_list else default or (choices[0] if leaf.field.is_required() else "")
+        return gr.Dropdown(dropdown_choices(leaf, choices), value=value, multiselect=leaf.is_list or None, **about)
+    if path_filter is not None:
+        paths: Any = [str(item) for item in default or []] if leaf.is_list else str(default or "")
+        return gr.Dropdown([], value=paths or None, allow_custom_value=True, multiselect=leaf.is_list or None, **about)
+    if leaf.is_number and not leaf.is_list and not _may_be_none(leaf):
+        is_whole = int in (leaf.field.annotation, *get_args(leaf.field.annotation))
+        step = 1 if is_whole or not default else 10.0 ** math.floor(math.log10(abs(default)))
+        return gr.Number(value=default, precision=0 if is_whole else None, step=step, min_width=120, **about)
+    if leaf.is_list:
+        about["info"] = f"{about['info']} One on each line."
+        return gr.Textbox(value="\n".join(map(str, default or ())), lines=max(2, lines), **about)
+    about["min_width"] = 120 if leaf.is_number else 160
+    text = "" if default is None else f"{default:g}" if leaf.is_number else str(default)
+    is_open = default is None and not leaf.field.is_required()
+    return gr.Textbox(value=text, lines=lines, placeholder=AUTOMATIC_LABEL if is_open else "", **about)
+
+
+def dropdown_choices(leaf: SettingField, words: Sequence[str]) -> list[Any]:
+    """Words to choose from; one of them is empty if the setting may be left open."""
+    return [*words] if leaf.is_list or leaf.field.is_required() else [(AUTOMATIC_LABEL, ""), *words]
+
+
+def component_value(leaf: SettingField, value: Any, command: CommandBuilder) -> Any:
+    """A setting's value as its component takes it."""
+    if leaf.field.annotation is bool:
+        return bool(value)
+    if leaf.field.annotation == (bool | None):
+        return "" if value is None else "yes" if value else "no"
+    if leaf.is_path:
+        words = command.plain(leaf, value)
+        return words if leaf.is_list else (words[0] if words else None)
+    if leaf.is_list:
+        return [*value] if leaf.choices else "\n".join(command.plain(leaf, value))
+    if leaf.is_number:
+        return next(iter(command.plain(leaf, value)), "") if _may_be_none(leaf) else value
+    if value is None and leaf.choices and leaf.field.is_required():
+        return leaf.choices[0]
+    return "" if value is None else str(value)
+
+
+def _may_be_none(leaf: SettingField) -> bool:
+    """Whether a number may be left open. Gradio's own number field turns an empty value into 0."""
+    return type(None) in get_args(leaf.field.annotation)

@@ -1,103 +1,21 @@
-"""Sounds and pictures of a project as HTML: players, pictures, links. The browser fetches the files from `pages.py`."""
+"""Pieces of HTML: notes, findings, jobs, tables, players, pictures and links. All text is escaped here.
+
+Players, pictures and links name addresses under which the server hands out files of a project (`server.py`).
+"""
 
 from __future__ import annotations
 
-import html
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from voxgraft.core.errors import AudioError, VoxgraftError
-from voxgraft.core.files import format_error_reason, require_file
-from voxgraft.core.results import format_duration
-from voxgraft.ui.commands import PageContext
-from voxgraft.ui.files import PathFilter, Roots, file_url
+from voxgraft.core.errors import VoxgraftError
+from voxgraft.core.results import EXIT_BAD_INPUT, format_duration
 from voxgraft.ui.jobs import UiJob
 
-AUDIO_DATA_URL = re.compile(r"data:audio/wav;base64,[A-Za-z0-9+/=]+")
-MAX_SHOWN_CODES = 400
-"""Codes of one utterance that are shown where there is no sound."""
-
-
-@dataclass(frozen=True, slots=True)
-class AudioCard:
-    """One thing to listen to: its words, what is to say of it, and where it is; or its codes where it has no sound."""
-
-    title: str
-    text: str
-    language: str = ""
-    about: str = ""
-    address: str = ""
-    download_name: str = ""
-    """Name under which it can be saved; empty: no link for that."""
-    codes: Sequence[int] = ()
-
-
-def versioned_file_url(context: PageContext, path: Path, version: str = "") -> str:
-    """Where the browser fetches a file; `version` makes it look again when the file has changed."""
-    return file_url(context.pages, context.roots, path.resolve()) + (f"?v={version}" if version else "")
-
-
-def audio_card_for_file(
-    context: PageContext, path: Path, title: str, text: str, *, language: str = "", about: str = ""
-) -> AudioCard:
-    """A sound file of the project."""
-    version = str(path.stat().st_mtime_ns)
-    return AudioCard(title, text, language, about, versioned_file_url(context, path, version), path.name)
-
-
-def audio_cards_html(sounds: Iterable[AudioCard], empty: str = "") -> str:
-    """Cards side by side, which fold in a narrow window."""
-    cards = "".join(map(_audio_card_html, sounds))
-    return f'<div class="vg-players">{cards}</div>' if cards else empty
-
-
-def image_html(context: PageContext, path: Path, words: str) -> str:
-    """A picture of the project; nothing where it is not there."""
-    if not path.is_file():
-        return ""
-    source = html.escape(versioned_file_url(context, path, str(path.stat().st_mtime_ns)), quote=True)
-    return f'<img class="vg-picture" src="{source}" alt="{html.escape(words, quote=True)}">'
-
-
-def download_link(context: PageContext, path: Path, words: str) -> str:
-    """A link that saves a file of the project; nothing where it is not there."""
-    if not path.is_file():
-        return ""
-    return _download_anchor(versioned_file_url(context, path, str(path.stat().st_mtime_ns)), path.name, words)
-
-
-def _audio_card_html(sound: AudioCard) -> str:
-    title, text = html.escape(sound.title), html.escape(sound.text)
-    language = f' lang="{html.escape(sound.language, quote=True)}"' if sound.language else ""
-    parts = [f"<strong>{title}</strong>", f'<div{language} dir="auto">{text}</div>']
-    if sound.about:
-        parts.append(f"<small>{html.escape(sound.about)}</small>")
-    if sound.address:
-        source = html.escape(sound.address, quote=True)
-        label = html.escape(f"{sound.title}: {sound.text}", quote=True)
-        parts.append(f'<audio controls preload="metadata" src="{source}" aria-label="{label}"></audio>')
-        parts += (
-            [_download_anchor(sound.address, sound.download_name, "save this sound")] if sound.download_name else []
-        )
-    elif sound.codes:
-        shown = " ".join(map(str, sound.codes[:MAX_SHOWN_CODES])) + (
-            " ..." if len(sound.codes) > MAX_SHOWN_CODES else ""
-        )
-        parts.append(f"<details><summary>{len(sound.codes):,} codes, no sound</summary><code>{shown}</code></details>")
-    else:
-        parts.append("<small>no sound</small>")
-    return f'<div class="vg-player">{"".join(parts)}</div>'
-
-
-def _download_anchor(address: str, name: str, words: str) -> str:
-    escaped, saved = html.escape(address, quote=True), html.escape(name, quote=True)
-    return f'<a class="vg-link" href="{escaped}" download="{saved}">{html.escape(words)}</a>'
-
+if TYPE_CHECKING:
+    from voxgraft.ui.forms import PageContext
 
 JOB_STATE_LABELS = {
     "running": ("at work", "busy"),
@@ -107,21 +25,22 @@ JOB_STATE_LABELS = {
     "stopped": ("stopped", "note"),
     "lost": ("its end was not seen (killed, or the machine was switched off); start it again to go on", "bad"),
 }
-
 MAX_LOG_BYTES = 16 << 10
-EXIT_BAD_INPUT = 2
+# Codes of one utterance that are shown if it has no sound.
+MAX_SHOWN_CODES = 400
+NEEDED_CODE, NO_PROJECT_CODE = "ui-needed", "ui-no-project"
 
 
 def note_html(text: str, kind: str = "note") -> str:
-    """One text in a box of a colour: good, bad, busy, note."""
-    # Read out when it appears, except for what changes every moment.
+    """A text in a box; `kind` is its colour: good, bad, warn, busy, note."""
+    # Screen readers announce it when it appears, except for what changes every moment.
     role = "" if kind == "busy" else ' role="status"'
-    return f'<div class="vg-note vg-{kind}"{role}>{html.escape(text)}</div>'
+    return f'<div class="vg-note vg-{kind}"{role}>{escape(text)}</div>'
 
 
 def error_html(error: VoxgraftError) -> str:
-    """An error as a box: what, where, cure; what is only not filled in yet in one plain line."""
-    if error.code == "ui-needed":
+    """An error as a box with found, where and cure; a value that is only missing yet as one plain line."""
+    if error.code == NEEDED_CODE:
         return note_html(error.finding.found, "bad")
     return finding_html(error.finding.to_json())
 
@@ -129,16 +48,20 @@ def error_html(error: VoxgraftError) -> str:
 def finding_html(finding: Mapping[str, Any]) -> str:
     """A finding as a box: what was found, what was expected, where, the cure."""
     kind = {"error": "bad", "warning": "warn"}.get(str(finding.get("level")), "note")
-    head = f"<strong>{html.escape(str(finding.get('code', '')))}</strong> {html.escape(str(finding.get('found', '')))}"
-    parts = [head]
+    parts = [f"<strong>{escape(str(finding.get('code', '')))}</strong> {escape(str(finding.get('found', '')))}"]
     for key, word in (("expected", "expected"), ("where", "in"), ("cure", "cure")):
         if text := str(finding.get(key) or ""):
-            parts.append(f"<small>{word}: {html.escape(text)}</small>")
+            parts.append(f"<small>{word}: {escape(text)}</small>")
     return f'<div class="vg-note vg-{kind}">{"<br>".join(parts)}</div>'
 
 
+def findings_html(result: Mapping[str, Any]) -> str:
+    """All findings of a command's result."""
+    return "".join(map(finding_html, result.get("findings", ())))
+
+
 def job_html(job: UiJob | None, is_json: bool = False, title: str = "Result") -> str:
-    """How a job stands: one line, what it tells on the way, and its result (which for machines is shown elsewhere)."""
+    """A job: its state, its log, and its result unless that is JSON, which a tab shows in its own way."""
     if job is None:
         return ""
     state, log = job.state, job.log(MAX_LOG_BYTES).strip()
@@ -148,24 +71,19 @@ def job_html(job: UiJob | None, is_json: bool = False, title: str = "Result") ->
     parts = [note_html(f"{words} ({format_duration(job.seconds)})", kind)]
     if log:
         is_open = " open" if state != "done" else ""
-        told = f'<div class="vg-tail" tabindex="0"><pre class="vg-log">{html.escape(log)}</pre></div>'
+        told = f'<div class="vg-tail" tabindex="0"><pre class="vg-log">{escape(log)}</pre></div>'
         parts.append(f"<details{is_open}><summary>What it tells on the way</summary>{told}</details>")
     if not is_json and (output := job.output().strip()):
-        named = html.escape(title, quote=True)
-        pre = f'<pre class="vg-result" tabindex="0" aria-label="{named}">{html.escape(output)}</pre>'
+        named = escape(title)
+        pre = f'<pre class="vg-result" tabindex="0" aria-label="{named}">{escape(output)}</pre>'
         parts.append(f'<div class="vg-title">{named}</div>{pre}')
     return "".join(parts)
 
 
-def job_change_stamp(job: UiJob) -> str:
-    """Changes when there is something new to show of a job; one that runs shows its time."""
-    return f"{job.folder.name}/{job.state}/{job.seconds if job.alive else 0:.0f}"
-
-
 def facts_html(pairs: Iterable[tuple[str, str, str]]) -> str:
-    """Rows of name, value and colour, as a list that a screen reader reads in order."""
+    """Rows of name, value and kind, as a list that a screen reader reads in order."""
     rows = (
-        f'<div class="vg-fact vg-{kind}"><dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd></div>'
+        f'<div class="vg-fact vg-{kind}"><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>'
         for name, value, kind in pairs
     )
     return f'<dl class="vg-facts">{"".join(rows)}</dl>'
@@ -173,9 +91,9 @@ def facts_html(pairs: Iterable[tuple[str, str, str]]) -> str:
 
 def table_html(columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
     """A table that can be scrolled sideways in a narrow window."""
-    head = "".join(f'<th scope="col">{html.escape(column)}</th>' for column in columns)
+    head = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
     body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape('' if cell is None else str(cell))}</td>" for cell in row) + "</tr>"
+        "<tr>" + "".join(f"<td>{escape('' if cell is None else str(cell))}</td>" for cell in row) + "</tr>"
         for row in rows
     )
     return (
@@ -183,27 +101,65 @@ def table_html(columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
     )
 
 
-MAX_PLAYER_SECONDS = 600
+def details_html(summary: str, names: Iterable[str]) -> str:
+    """One line that unfolds to a list of names."""
+    return f"<details><summary>{escape(summary)}</summary>{escape(', '.join(names))}</details>"
 
 
-def read_player_audio(path: Path) -> tuple[int, Any]:
-    """Sampling rate and samples (16 bits) of a sound file, as gradio's players take them."""
-    import soundfile
+def audio_card_html(
+    title: str, text: str, *, language: str = "", about: str = "", address: str = "", download_name: str = "",
+    codes: Sequence[int] = (),
+) -> str:  # fmt: skip
+    """One utterance: its text, and a player; or its codes if it has no sound."""
+    lang = f' lang="{escape(language)}"' if language else ""
+    parts = [f"<strong>{escape(title)}</strong>", f'<div{lang} dir="auto">{escape(text)}</div>']
+    if about:
+        parts.append(f"<small>{escape(about)}</small>")
+    if address:
+        label = escape(f"{title}: {text}")
+        parts.append(f'<audio controls preload="metadata" src="{escape(address)}" aria-label="{label}"></audio>')
+        parts += [_download_anchor(address, download_name, "save this sound")] if download_name else []
+    elif codes:
+        shown = " ".join(map(str, codes[:MAX_SHOWN_CODES])) + (" ..." if len(codes) > MAX_SHOWN_CODES else "")
+        parts.append(f"<details><summary>{len(codes):,} codes, no sound</summary><code>{shown}</code></details>")
+    else:
+        parts.append("<small>no sound</small>")
+    return f'<div class="vg-player">{"".join(parts)}</div>'
 
-    require_file(path)
-    try:
-        with soundfile.SoundFile(path) as stream:
-            samples = stream.read(MAX_PLAYER_SECONDS * stream.samplerate, dtype="float32", always_2d=True)
-            rate = int(stream.samplerate)
-    except (soundfile.LibsndfileError, RuntimeError, ValueError) as error:
-        raise AudioError("sound-broken", f"{path.name}: {format_error_reason(error)}", where=path) from None
-    return rate, (np.clip(samples.mean(axis=1), -1, 1) * 32767).astype(np.int16)
+
+def audio_file_html(
+    context: PageContext, path: Path, title: str, text: str, *, language: str = "", about: str = ""
+) -> str:
+    """One utterance whose sound is a file of the project."""
+    address = context.file_url(path, versioned=True)
+    return audio_card_html(title, text, language=language, about=about, address=address, download_name=path.name)
 
 
-WHISPER_FOLDERS = PathFilter(mark="model.bin")
-"""A folder of faster-whisper."""
+def audio_cards_html(cards: Iterable[str], empty: str = "") -> str:
+    """Utterances side by side, which fold in a narrow window."""
+    joined = "".join(cards)
+    return f'<div class="vg-players">{joined}</div>' if joined else empty
 
 
-def recognizer_choices(roots: Roots) -> tuple[str, ...]:
-    """Words for a setting that names a listener."""
-    return ("built-in", "none", *(f"whisper:{folder}" for folder in roots.find(WHISPER_FOLDERS)))
+def image_html(context: PageContext, path: Path, words: str) -> str:
+    """A picture of the project; empty if there is none."""
+    if not path.is_file():
+        return ""
+    return f'<img class="vg-picture" src="{escape(context.file_url(path, versioned=True))}" alt="{escape(words)}">'
+
+
+def file_link(context: PageContext, path: Path, words: str, fragment: str = "") -> str:
+    """A link that opens a file of the project in its own window; empty if there is none."""
+    if not path.is_file():
+        return ""
+    address = escape(context.file_url(path) + fragment)
+    return f'<a class="vg-link" href="{address}" target="_blank" rel="noopener">{escape(words)}</a>'
+
+
+def download_link(context: PageContext, path: Path, words: str) -> str:
+    """A link that saves a file of the project; empty if there is none."""
+    return _download_anchor(context.file_url(path, versioned=True), path.name, words) if path.is_file() else ""
+
+
+def _download_anchor(address: str, name: str, words: str) -> str:
+    return f'<a class="vg-link" href="{escape(address)}" download="{escape(name)}">{escape(words)}</a>'

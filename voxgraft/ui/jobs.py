@@ -1,7 +1,13 @@
-"""Jobs: verbs that run as processes of their own, and what is known of them from their folders alone.
+"""Jobs: commands that run as their own processes, and what their folders say of them.
 
-A job outlives the server that started it. Whether it is alive is told by a lock that dies with its processes, so that
-a new server, or none, sees the same. Knows nothing of what the verbs do.
+A job outlives the server that started it. Between the two is a small process, `python -m voxgraft.ui.jobs`, that
+starts the command and records its end. A job is alive while its lock is held, which dies with its processes: so a new
+server, or none, sees the same. The folder of a job:
+
+    job.json   command, argv, working folder, start     log.txt    standard error
+    lock       held by the job's processes              out.txt    standard output, the result
+    pid.json   processes, for stopping them             exit.json  exit code and end
+    stop.json  how often Stop was pressed
 """
 
 from __future__ import annotations
@@ -24,15 +30,15 @@ from typing import Any, Literal
 
 from voxgraft.core.errors import ConfigError, FileError
 from voxgraft.core.files import build_write_error, format_error_reason, read_json, write_json
+from voxgraft.core.results import EXIT_INTERRUPTED
 from voxgraft.core.run import MAX_HOLDER_BYTES, RunFolder, machine_id, process_start_time
 
 JobState = Literal["running", "stopping", "done", "failed", "stopped", "lost"]
 JOBS_FOLDER = "jobs"
 PASSWORD_VARIABLE = "VOXGRAFT_UI_PASSWORD"
 MAX_SHOWN_BYTES = 64 << 10
-EXIT_INTERRUPTED = 130
+# The first lets training finish its step and save, the second ends it; a third one kills.
 GRACEFUL_STOPS = 2
-"""The first lets training finish its step and save, the second ends it."""
 _JOB_FOLDER_NAME = re.compile(r"^(\d{4,})-[a-z-]+$")
 
 
@@ -61,14 +67,20 @@ class UiJob:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs, and where its end was not seen."""
+        """None while it runs, and if nobody recorded its end."""
         code = self._read("exit.json").get("exit_code")
         return code if isinstance(code, int) else None
 
     @property
     def seconds(self) -> float:
         """How long it has taken so far, or took."""
-        ended = self._read("exit.json").get("ended") or (time.time() if self.alive else self._last_activity())
+        ended = self._read("exit.json").get("ended")
+        if not ended and self.alive:
+            ended = time.time()
+        elif not ended:
+            ended = self.started
+            with contextlib.suppress(OSError):
+                ended = (self.folder / "log.txt").stat().st_mtime
         return max(0.0, float(ended) - self.started)
 
     @property
@@ -82,7 +94,7 @@ class UiJob:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
-        except OSError:  # no locks here, and so no job that holds one: `start` has refused it
+        except OSError:  # a file system without locks has no jobs: `start` has refused
             return False
         finally:
             os.close(descriptor)
@@ -94,24 +106,24 @@ class UiJob:
         if self.alive:
             return "stopping" if asked else "running"
         code = self.exit_code
-        if code is None:  # the last stop leaves nobody who could note the end
-            return "stopped" if self._num_stops > GRACEFUL_STOPS else "lost"
+        if code is None:  # the last stop kills also the process that would record the end
+            return "stopped" if self._read("stop.json").get("times", 0) > GRACEFUL_STOPS else "lost"
         if code == EXIT_INTERRUPTED or (asked and code != 0):
             return "stopped"
-        if code < 0:  # killed, by nobody who pressed Stop
+        if code < 0:  # killed by a signal, not by Stop
             return "lost"
         return "done" if code == 0 else "failed"
 
     def log(self, max_bytes: int = MAX_SHOWN_BYTES) -> str:
-        """The end of what it told on the way."""
+        """The end of its log."""
         return _read_tail(self.folder / "log.txt", max_bytes)
 
     def output(self, max_bytes: int = MAX_SHOWN_BYTES) -> str:
-        """What it printed as its result."""
+        """The end of what it printed as its result."""
         return _read_tail(self.folder / "out.txt", max_bytes)
 
     def result(self) -> dict[str, Any] | None:
-        """The result for machines, of a job with --json that has ended."""
+        """The JSON result of a job with --json that has ended."""
         try:
             found = read_json(self.folder / "out.txt")
         except (FileError, ValueError):
@@ -123,20 +135,16 @@ class UiJob:
         if not self.alive:
             return
         about = self._processes()
-        times = self._num_stops + 1
+        times = int(self._read("stop.json").get("times", 0)) + 1
         write_json(self.folder / "stop.json", {"times": times, "asked": time.time()}, overwrite=True)
-        # Who starts the verb looks for that file after it has written its own: one of the two sees the other's.
+        # `run_job` looks for stop.json after it has written pid.json: one of the two sees the other's file.
         about = about or self._processes()
         if about:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(about["group"], signal.SIGINT if times <= GRACEFUL_STOPS else signal.SIGKILL)
 
-    @property
-    def _num_stops(self) -> int:
-        return int(self._read("stop.json").get("times", 0))
-
     def _processes(self) -> dict[str, Any]:
-        """What is known of its processes, nothing before they are; an error where they are not of this machine."""
+        """Its pid.json, empty before it is written; an error if its processes are on another machine."""
         about = self._read("pid.json")
         if about and not _is_job_on_this_machine(about):
             where = str(about.get("machine") or "?").partition(" ")[0]
@@ -149,11 +157,6 @@ class UiJob:
         except (FileError, ValueError):
             return {}
         return found if isinstance(found, dict) else {}
-
-    def _last_activity(self) -> float:
-        with contextlib.suppress(OSError):
-            return (self.folder / "log.txt").stat().st_mtime
-        return self.started
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,23 +179,23 @@ class ProjectJobs:
         return []
 
     def latest(self, verb: str) -> UiJob | None:
-        """The newest job of a verb."""
+        """The newest job of a command."""
         ending = verb.replace(" ", "-")
         return next((job for job in self.all() if job.folder.name.partition("-")[2] == ending), None)
 
     def newest_by_command(self) -> dict[str, UiJob]:
-        """The newest job of every verb."""
+        """The newest job of every command."""
         found: dict[str, UiJob] = {}
         for job in self.all():
             found.setdefault(job.folder.name.partition("-")[2].replace("-", " "), job)
         return found
 
     def at_work(self) -> list[UiJob]:
-        """Those that run."""
+        """Jobs that run."""
         return [job for job in self.newest_by_command().values() if job.alive]
 
     def start(self, verb: str, argv: Sequence[str], where: Path) -> UiJob:
-        """Start `voxgraft ARGV` in the folder `where`, as a process that does not depend on this one."""
+        """Start `voxgraft ARGV` in the folder `where`, as a process that outlives this one."""
         with self._start_lock():
             before = self.latest(verb)
             if before is not None and before.alive:
@@ -204,7 +207,7 @@ class ProjectJobs:
             return job
 
     def stop(self, verb: str) -> UiJob | None:
-        """Ask the newest job of a verb to stop."""
+        """Ask the newest job of a command to stop."""
         job = self.latest(verb)
         if job is not None:
             job.stop()
@@ -226,10 +229,10 @@ class ProjectJobs:
 
     @contextlib.contextmanager
     def _made(self, verb: str, about: Mapping[str, Any]) -> Iterator[tuple[UiJob, int]]:
-        """A new job and its lock. It is seen only once it is locked: one that nobody holds looks lost."""
+        """A new job and its lock. It becomes visible only once it is locked: one without a lock looks lost."""
         hidden = self.folder / ".new"
         try:
-            if hidden.is_dir() and not hidden.is_symlink():  # of a server that was killed just here
+            if hidden.is_dir() and not hidden.is_symlink():  # left by a server that was killed here
                 shutil.rmtree(hidden)
             else:
                 hidden.unlink(missing_ok=True)
@@ -241,28 +244,28 @@ class ProjectJobs:
             raise build_write_error(error, self.folder) from None
         try:
             _lock_exclusive(lock, hidden)
-            yield self._publish_job(hidden, verb), lock
+            try:
+                # Whatever has a number is counted, also what is no folder.
+                numbers = [int(at[1]) for path in self.folder.iterdir() if (at := _JOB_FOLDER_NAME.match(path.name))]
+                folder = self.folder / f"{max(numbers, default=0) + 1:04d}-{verb.replace(' ', '-')}"
+                hidden.rename(folder)
+            except OSError as error:
+                raise build_write_error(error, self.folder) from None
+            yield UiJob(folder), lock
         finally:
             os.close(lock)
 
-    def _publish_job(self, hidden: Path, verb: str) -> UiJob:
-        """The hidden job under the next number; whatever else has a number is counted too."""
-        try:
-            numbers = [int(found[1]) for path in self.folder.iterdir() if (found := _JOB_FOLDER_NAME.match(path.name))]
-            folder = self.folder / f"{max(numbers, default=0) + 1:04d}-{verb.replace(' ', '-')}"
-            hidden.rename(folder)
-        except OSError as error:
-            raise build_write_error(error, self.folder) from None
-        return UiJob(folder)
-
 
 def _launch_runner(job: UiJob, lock: int) -> None:
-    """Start the process that starts the verb, waits for it, and notes its end. It inherits the job's lock."""
+    """Start the process that runs `run_job`. It inherits the job's lock."""
+    # A command has no use for the page's password, and might log its environment.
     environment = {name: value for name, value in os.environ.items() if name != PASSWORD_VARIABLE}
     try:
         with (job.folder / "log.txt").open("ab") as log:
+            # -P: a file in the working folder must not be imported instead of a package. A session of its own: Ctrl-C
+            # in the server's terminal must not reach the job.
             process = subprocess.Popen(  # noqa: S603 (a list of words, never a shell)
-                [sys.executable, "-P", "-m", "voxgraft.ui.runner", str(job.folder), str(lock)],
+                [sys.executable, "-P", "-m", "voxgraft.ui.jobs", str(job.folder), str(lock)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -273,7 +276,7 @@ def _launch_runner(job: UiJob, lock: int) -> None:
     except OSError as error:
         shutil.rmtree(job.folder, ignore_errors=True)  # or it would look like a job that was lost
         raise FileError("ui-job-unstarted", f"no process could be started: {format_error_reason(error)}") from None
-    # Somebody has to take its exit code while this server lives, or it stays behind as a zombie.
+    # The exit code must be collected while this server lives, or the process stays behind as a zombie.
     with contextlib.suppress(RuntimeError):  # no thread can be had: better a zombie than an error
         threading.Thread(target=process.wait, daemon=True).start()
 
@@ -286,7 +289,7 @@ def _lock_exclusive(descriptor: int, folder: Path) -> None:
 
 
 def _is_job_on_this_machine(about: Mapping[str, Any]) -> bool:
-    """Whether the group is still that of the job: one of its two processes is the one that was started then."""
+    """Whether the process group is still the job's: a number may have been given to another process since."""
     group = about.get("group")
     if about.get("machine") != machine_id() or not isinstance(group, int) or group <= 1:
         return False
@@ -312,7 +315,7 @@ def _read_tail(path: Path, max_bytes: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RunLockHolder:
-    """A verb that was started elsewhere, as it signed."""
+    """A command that was started elsewhere, as its signature in the run's lock says."""
 
     verb: str
     pid: str = "?"
@@ -321,7 +324,7 @@ class RunLockHolder:
 
     @property
     def words(self) -> str:
-        """What is to be said of it."""
+        """The message about it."""
         return (
             f"`voxgraft {self.verb}` is at work on this project, started elsewhere (process {self.pid} on {self.host}, "
             f"since {self.since}). Stop it there, with Ctrl-C, before you start something here."
@@ -329,11 +332,15 @@ class RunLockHolder:
 
 
 def find_external_holder(project: Path) -> RunLockHolder | None:
-    """Who is at work on the run without being a job of this page."""
+    """The command that works on the run without being a job of this page."""
     holder = _read_lock_holder(RunFolder(project).lock_file)
     if holder is None or any(job.verb == holder.verb for job in ProjectJobs(project).at_work()):
         return None
     return holder
+
+
+# Signatures whose process is known to be gone: lock file, inode, time of change.
+_released_locks: set[tuple[Path, int, int]] = set()
 
 
 def _read_lock_holder(lock_file: Path) -> RunLockHolder | None:
@@ -342,39 +349,49 @@ def _read_lock_holder(lock_file: Path) -> RunLockHolder | None:
     except OSError:
         return None
     try:
-        signed = _parse_lock_holder(os.pread(descriptor, MAX_HOLDER_BYTES, 0))
+        found = json.loads(os.pread(descriptor, MAX_HOLDER_BYTES, 0))
         status = os.fstat(descriptor)
-        # Who is at work has signed, and who ends well takes it back. What a killed one has left is tried once: to try
-        # is to have the lock for a moment, in which a training that starts would be refused.
-        if signed is None or _is_lock_free(lock_file, status.st_ino, status.st_mtime_ns, descriptor):
+        signature = (lock_file, status.st_ino, status.st_mtime_ns)
+        if not isinstance(found, dict) or signature in _released_locks:
             return None
-        return signed
-    except OSError:
+        # A process at work has signed, and one that ends well removes its signature. What a killed one has left is
+        # tested once only: testing means holding the lock for a moment, in which a training that starts is refused.
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return RunLockHolder(*(str(found.get(key, "?")) for key in ("verb", "pid", "host", "since")))
+        _released_locks.add(signature)
+        return None
+    except (OSError, ValueError):
         return None
     finally:
         os.close(descriptor)
 
 
-_released_locks: set[tuple[Path, int, int]] = set()
-"""Signatures that nobody stands behind any more."""
+def run_job(folder: Path, lock: int) -> int:
+    """Run one job to its end; its folder's lock is inherited by the command."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        # A signal to the group is for the command. A function, since a child would inherit SIG_IGN.
+        signal.signal(number, lambda *_: None)
+    asked = read_json(folder / "job.json")
+    with (folder / "out.txt").open("wb") as out, (folder / "log.txt").open("ab") as log:
+        child = subprocess.Popen(  # noqa: S603 (a list of words, never a shell)
+            [sys.executable, "-P", "-m", "voxgraft", *asked["argv"]],
+            cwd=asked["where"],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=log,
+            pass_fds=(lock,),
+        )
+    starts = {str(pid): process_start_time(pid) for pid in (child.pid, os.getpid())}
+    about = {"pid": child.pid, "group": os.getpgrp(), "started": time.time(), "machine": machine_id()}
+    write_json(folder / "pid.json", {**about, "starts": starts})
+    if (folder / "stop.json").exists():  # Stop was pressed before there was a process to signal
+        child.send_signal(signal.SIGINT)
+    code = child.wait()
+    write_json(folder / "exit.json", {"exit_code": code, "ended": time.time()})
+    return 0
 
 
-def _is_lock_free(lock_file: Path, inode: int, changed: int, descriptor: int) -> bool:
-    if (lock_file, inode, changed) in _released_locks:
-        return True
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    _released_locks.add((lock_file, inode, changed))
-    return True
-
-
-def _parse_lock_holder(text: bytes) -> RunLockHolder | None:
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return None
-    if not isinstance(found, dict):
-        return None
-    return RunLockHolder(*(str(found.get(key, "?")) for key in ("verb", "pid", "host", "since")))
+if __name__ == "__main__":
+    sys.exit(run_job(Path(sys.argv[1]), int(sys.argv[2])))

@@ -1,4 +1,8 @@
-"""The verb `ui`: serves the web interface until it is interrupted. Jobs that it started go on without it."""
+"""The command `ui`: serves the web interface until it is interrupted. Its jobs continue without it.
+
+The interface is an ASGI app: the gradio page, files of the projects, and in front of both a guard (`AccessGuard`) that
+checks host names, origins and the password. Only `create_app` needs gradio.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,6 @@ import logging
 import os
 import re
 import secrets
-import shutil
 import signal
 import socket
 import sys
@@ -22,6 +25,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping, Sequence
 from contextlib import asynccontextmanager, chdir, contextmanager, suppress
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -29,7 +33,7 @@ from urllib.parse import urlsplit
 from voxgraft.config.base import rebuild_settings_models
 from voxgraft.config.commands import UiSettings
 from voxgraft.core import progress
-from voxgraft.core.errors import ConfigError
+from voxgraft.core.errors import ConfigError, VoxgraftError
 from voxgraft.core.files import format_error_reason, read_text
 from voxgraft.core.results import CommandResult, SimpleResult
 from voxgraft.ui.files import PROJECT_PATHS, Roots
@@ -45,21 +49,23 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
+MIN_PASSWORD = 8
+# Delay after a wrong password, so that guessing takes years.
 WRONG_PASSWORD_SECONDS = 1.0
-"""So that guessing takes years."""
+# Guesses from one address that may wait for their turn; more are refused unchecked.
 MAX_WAITING_LOGINS = 20
-"""Guesses from one address that wait for their turn; more are refused without being looked at."""
+REFUSAL_REASONS = {401: "the password is asked for", 429: "too many guesses at once; try again in a while"}
 AUTH_COOKIE = "voxgraft-known"
+# Nothing is loaded from or sent to another server. The inline scripts are gradio's own.
 CONTENT_POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; media-src 'self' data: blob:; font-src 'self' data:; connect-src 'self' data: blob:; "
     "worker-src 'self' blob:; object-src 'none'; base-uri 'self'; form-action 'self'; frame-ancestors 'none'"
 )
-"""Nothing comes from, or goes to, anywhere else. The inline scripts are gradio's own."""
+# Longest file name of common file systems; gradio fails on longer ones.
 MAX_NAME_BYTES = 255
-"""No file has a longer name."""
+# Errors that reading a malformed request body raises. Errors of the system (OSError) are the server's own.
 MALFORMED = (KeyError, TypeError, ValueError)
-"""Errors that reading a malformed request body raises. Errors of the system (OSError) are the server's own."""
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _PROXY_PATH = re.compile(r"/+(?:gradio_api/+)?proxy=")
 SECURITY_HEADERS = (
@@ -71,8 +77,25 @@ SECURITY_HEADERS = (
 )
 
 
+MIME_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".json": "application/json",
+    ".png": "image/png",
+    ".svg": "image/svg+xml",
+    ".wav": "audio/wav",
+    ".flac": "audio/flac",
+    ".zip": "application/zip",
+}
+# Reports may run their own scripts, and nothing else. They have no origin, so they cannot use the interface.
+SANDBOX_POLICY = (
+    "sandbox allow-scripts allow-downloads; default-src 'none'; script-src 'unsafe-inline'; "
+    "style-src 'unsafe-inline'; img-src 'self' data:; media-src 'self' data:; font-src data:; "
+    "frame-ancestors 'none'"
+)
+
+
 def is_local(host: str) -> bool:
-    """Whether an address is reached from this machine alone."""
+    """Whether an address can be reached from this machine alone."""
     if host == "localhost":
         return True
     try:
@@ -81,15 +104,180 @@ def is_local(host: str) -> bool:
         return False
 
 
-REFUSAL_REASONS = {401: "the password is asked for", 429: "too many guesses at once; try again in a while"}
+def ui(settings: UiSettings) -> CommandResult:
+    """Serve until Ctrl-C."""
+    roots = Roots.of(settings.roots)
+    password = _resolve_password(settings)
+    for package in ("fastapi", "gradio", "uvicorn"):
+        try:
+            import_module(package)
+        except ImportError as error:
+            found = f"{error.name} is not installed"
+            raise ConfigError("package-missing", found, cure="pip install 'voxgraft[ui]'.") from None
+    rebuild_settings_models()  # now, in one thread: requests are answered in many
+    # Commands run in the first root; from there the page resolves the same relative paths as they do.
+    with (
+        _sigterm_as_interrupt(),
+        _listening_socket(settings) as listener,
+        # Files lie here between the browser and the project: readable by nobody else, removed with the server.
+        tempfile.TemporaryDirectory(prefix="voxgraft-ui-", ignore_cleanup_errors=True) as uploads,
+        chdir(roots.home),
+    ):
+        os.environ["GRADIO_TEMP_DIR"] = uploads
+        guarded = create_app(roots, settings, password)
+        host = f"[{settings.host.strip('[]')}]" if ":" in settings.host else settings.host
+        address = f"http://{host}:{settings.port}/"
+        kept = "" if password is None else " (any user name, and the password)"
+        progress.report_lines([f"voxgraft is at {address}{kept}", "Ctrl-C stops the page; jobs go on without it"])
+        if settings.open_browser:
+            import webbrowser
+
+            webbrowser.open(address)
+        _serve(guarded, listener)
+    jobs = list_running_jobs(roots)
+    return SimpleResult({"stopped": True, "address": address, "jobs": jobs}, (_format_stop_message(jobs),))
 
 
-@dataclass(slots=True)
+def list_running_jobs(roots: Roots) -> list[str]:
+    """Jobs that continue without the page: command and project."""
+    projects = [Path(roots.home / name) for name in roots.find(PROJECT_PATHS)]
+    return [f"{job.verb} in {roots.short(folder)}" for folder in projects for job in ProjectJobs(folder).at_work()]
+
+
+def _format_stop_message(jobs: list[str]) -> str:
+    """The page's last line."""
+    words = f"{', '.join(jobs)} {'goes' if len(jobs) == 1 else 'go'} on; start it again" if jobs else "start it again"
+    return f"the page has stopped; {words} with `voxgraft ui`, and it shows everything as it then is"
+
+
+@contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """SIGTERM (`kill`, a stopped service) ends it as Ctrl-C does, so that nothing is left behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def create_app(roots: Roots, settings: UiSettings, password: str | None) -> AccessGuard:
+    """The whole interface as an ASGI application, behind its guard."""
+    os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+    import gradio as gr
+    from fastapi import FastAPI
+
+    from voxgraft.ui.app import PAGE_CSS, PAGE_HEAD_HTML, build_page, build_theme
+
+    # The secret in the address stands in for the password: a sandboxed page cannot send one.
+    prefix = f"/pages/{secrets.token_urlsafe(24)}"
+    app: FastAPI = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    _add_file_routes(app, roots, prefix)
+    demo = build_page(roots, prefix)
+    # Events of all pages share these threads; the limit of the queue stops a page that floods it.
+    demo.queue(default_concurrency_limit=8, max_size=256, api_open=False)
+    gr.mount_gradio_app(
+        app, demo, "/", server_name=settings.host, server_port=settings.port, allowed_paths=[],
+        show_error=True, max_file_size=settings.max_upload << 20, ssr_mode=False, pwa=False, mcp_server=False,
+        enable_monitoring=False, footer_links=[], theme=build_theme(), css=PAGE_CSS, head=PAGE_HEAD_HTML,
+    )  # fmt: skip
+    # Only then does gradio check that a file that a request names was uploaded here.
+    demo.has_launched = True
+    # Only these host names are answered: otherwise another site's name could be made to lead here (DNS rebinding).
+    names = {*LOCAL_NAMES, *(name.lower() for name in settings.names)}
+    if not is_local(settings.host):
+        names |= {settings.host.strip("[]").lower(), socket.gethostname().lower()}
+    return AccessGuard(app, frozenset(names), password, prefix)
+
+
+def _add_file_routes(app: FastAPI, roots: Roots, prefix: str) -> None:
+    """Hand out files of the kinds above, inside the roots, under `prefix`, which ends with a secret."""
+    from fastapi.responses import FileResponse, PlainTextResponse
+
+    @app.get(prefix + "/{path:path}", include_in_schema=False, response_model=None)
+    def page(path: str) -> Any:
+        try:
+            found = roots.resolve_inside(path)
+        except VoxgraftError:
+            return PlainTextResponse("not here\n", 404)
+        kind = MIME_TYPES.get(found.suffix.lower())
+        if kind is None or not found.is_file():
+            return PlainTextResponse("not here\n", 404)
+        headers = {
+            "content-security-policy": SANDBOX_POLICY,
+            "cross-origin-resource-policy": "cross-origin",
+            "cache-control": "no-store",
+        }
+        return FileResponse(found, media_type=kind, headers=headers)
+
+
+def _resolve_password(settings: UiSettings) -> str | None:
+    """The password. None is needed if nobody else can reach the page."""
+    given: str | None = None
+    if settings.password_file is not None:
+        given = (read_text(settings.password_file, 4096).splitlines() or [""])[0].strip()
+    elif PASSWORD_VARIABLE in os.environ:
+        given = os.environ[PASSWORD_VARIABLE]
+    elif is_local(settings.host):
+        return None
+    elif sys.stdin.isatty():
+        given = getpass.getpass("A password for the web interface: ")
+    if given is None or len(given) < MIN_PASSWORD:
+        found = f"{settings.host} can be reached by others" if given is None else "the password is too short"
+        raise ConfigError("ui-password", found, expected=f"a password of at least {MIN_PASSWORD} characters")
+    return given
+
+
+@contextmanager
+def _listening_socket(settings: UiSettings) -> Iterator[socket.socket]:
+    """The open port; opened before the page is built, so that a taken port is reported at once."""
+    try:
+        (kind, _, _, _, address), *_ = socket.getaddrinfo(
+            settings.host.strip("[]"), settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        listener = socket.socket(kind, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        found = f"cannot listen on {settings.host}:{settings.port}: {format_error_reason(error)}"
+        raise ConfigError("ui-port", found) from None
+    with listener:
+        yield listener
+
+
+def _serve(guarded: AccessGuard, listener: socket.socket) -> None:
+    import uvicorn
+
+    # Headers of a proxy are not trusted: the throttle needs the real address of a client.
+    config = uvicorn.Config(
+        guarded, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=2, ws="none",
+        proxy_headers=False,
+    )  # fmt: skip
+
+    class Server(uvicorn.Server):
+        """Logs nothing about open pages at shutdown: their event streams never end by themselves."""
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+            await super().shutdown(sockets)
+
+    # After a signal, uvicorn shuts down and then sends that signal to itself.
+    with suppress(KeyboardInterrupt):
+        Server(config).run(sockets=[listener])
+
+
 class LoginThrottle:
-    """One guess at a time from each address: many at once tell no more than one after the other."""
+    """One guess at a time from each address: parallel guesses are no faster than guesses in turn."""
 
-    locks: dict[str, asyncio.Lock] = field(default_factory=dict)
-    waiting: Counter[str] = field(default_factory=Counter)
+    def __init__(self) -> None:
+        self.locks: dict[str, asyncio.Lock] = {}
+        self.waiting: Counter[str] = Counter()
 
     @asynccontextmanager
     async def of(self, client: str) -> AsyncIterator[bool]:
@@ -110,17 +298,17 @@ class LoginThrottle:
 
 @dataclass(frozen=True, slots=True)
 class AccessGuard:
-    """Lets through what comes from the interface's own pages."""
+    """ASGI middleware that passes requests of the interface's own pages, and refuses all others."""
 
     app: App
     names: frozenset[str]
     """Host names, in lower case, under which the interface is reached."""
     password: str | None = None
     open_prefix: str = ""
-    """Addresses under it carry a secret of their own: pages in a sandbox, whose origin is nobody's, may fetch them."""
+    """Addresses under it contain a secret: sandboxed pages, which have no origin, may fetch them."""
     login_throttle: LoginThrottle = field(default_factory=LoginThrottle)
     secret: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
-    """Marks browsers that have known the password: they do not wait while others guess."""
+    """Cookie value of browsers that have given the password: they do not wait while others guess."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -142,7 +330,7 @@ class AccessGuard:
             )
 
     async def _judged(self, scope: Scope, headers: dict[str, str]) -> int:
-        """Zero with the password, else the status to refuse with. Guesses from one address are looked at in turn."""
+        """0 with the right password, else the status to refuse with. Guesses from one address are checked in turn."""
         given = headers.get("authorization")
         if given is None:
             return 401
@@ -164,9 +352,9 @@ class AccessGuard:
         return any(hmac.compare_digest(part.encode(), wanted) for part in given)
 
     def _rejection_reason(self, scope: Scope, headers: dict[str, str]) -> str:
-        """Why a request is not from a page of ours; nothing where it is, or where no browser sent it."""
+        """Why a request is not from one of our pages; empty if it is, or if no browser sent it."""
         host = headers.get("host", "")
-        # The address that a request came to is no name of somebody else's that leads here.
+        # The address itself is safe: only a foreign host name that resolves to us (DNS rebinding) is not.
         reached = str((scope.get("server") or ("",))[0]).lower().removeprefix("::ffff:")
         name = _parse_hostname(f"//{host}")
         if not name or name not in {*self.names, reached}:
@@ -179,15 +367,15 @@ class AccessGuard:
         site, mode = headers.get("sec-fetch-site"), headers.get("sec-fetch-mode")
         if site in (None, "same-origin", "none"):
             return ""
-        # A link on another page may lead here; nothing else of another page may.
+        # Another page may link here, and do nothing else.
         is_link = scope.get("method") == "GET" and mode == "navigate" and headers.get("sec-fetch-dest") == "document"
         return "" if is_link else "pages of other origins may not use this interface"
 
 
 def _is_servable_path(path: str) -> bool:
-    """Whether an address can be one of the page's. Gradio answers others with an error of the server.
+    """Whether an address can be one of the page's. Gradio answers others with an internal error.
 
-    Its proxy fetches pages of other servers for pages that are made of several; this one is not, so nothing needs it.
+    Its proxy, which fetches pages of other servers, is not needed here and stays closed.
     """
     longest = max(len(part.encode("utf-8", "surrogateescape")) for part in path.split("/"))
     return not _CONTROL_CHARACTERS.search(path) and longest <= MAX_NAME_BYTES and not _PROXY_PATH.match(path)
@@ -263,171 +451,3 @@ def _add_security_headers(send: Send, more: Sequence[tuple[bytes, bytes]] = ()) 
         await send(message)
 
     return sender
-
-
-MIN_PASSWORD = 8
-
-
-def ui(settings: UiSettings) -> CommandResult:
-    """Serve until Ctrl-C."""
-    roots = Roots.of(settings.roots)
-    password = _resolve_password(settings)
-    _require_packages()
-    rebuild_settings_models()  # its requests are answered in many threads
-    # Commands run in the first root; standing there, the page reads the same paths as they do.
-    with (
-        _sigterm_as_interrupt(),
-        _listening_socket(settings) as listener,
-        _temporary_upload_folder() as uploads,
-        chdir(roots.home),
-    ):
-        os.environ["GRADIO_TEMP_DIR"] = str(uploads)
-        guarded = create_app(roots, settings, password)
-        address = f"http://{_host_for_url(settings.host)}:{settings.port}/"
-        kept = "" if password is None else " (any user name, and the password)"
-        progress.report_lines([f"voxgraft is at {address}{kept}", "Ctrl-C stops the page; jobs go on without it"])
-        _open_browser(settings, address)
-        _serve(guarded, listener)
-    jobs = list_running_jobs(roots)
-    return SimpleResult({"stopped": True, "address": address, "jobs": jobs}, (_format_stop_message(jobs),))
-
-
-def list_running_jobs(roots: Roots) -> list[str]:
-    """What goes on without the page: verb and project."""
-    projects = [Path(roots.home / name) for name in roots.find(PROJECT_PATHS)]
-    return [f"{job.verb} in {roots.short(folder)}" for folder in projects for job in ProjectJobs(folder).at_work()]
-
-
-def _format_stop_message(jobs: list[str]) -> str:
-    """The page's last line."""
-    words = f"{', '.join(jobs)} {'goes' if len(jobs) == 1 else 'go'} on; start it again" if jobs else "start it again"
-    return f"the page has stopped; {words} with `voxgraft ui`, and it shows everything as it then is"
-
-
-@contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
-    """`kill` and a service that is stopped end it as Ctrl-C does, so that nothing is left behind."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def create_app(roots: Roots, settings: UiSettings, password: str | None) -> AccessGuard:
-    """The whole interface as an ASGI application, behind its guard."""
-    os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
-    import gradio as gr
-    from fastapi import FastAPI
-
-    from voxgraft.ui.app import PAGE_CSS, PAGE_HEAD_HTML, build_page, build_theme
-    from voxgraft.ui.files import add_file_routes
-
-    prefix = f"/pages/{secrets.token_urlsafe(24)}"
-    app: FastAPI = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    add_file_routes(app, roots, prefix)
-    demo = build_page(roots, prefix)
-    demo.queue(default_concurrency_limit=8, max_size=256, api_open=False)
-    gr.mount_gradio_app(
-        app, demo, "/", server_name=settings.host, server_port=settings.port, allowed_paths=[],
-        show_error=True, max_file_size=settings.max_upload << 20, ssr_mode=False, pwa=False, mcp_server=False,
-        enable_monitoring=False, footer_links=[], theme=build_theme(), css=PAGE_CSS, head=PAGE_HEAD_HTML,
-    )  # fmt: skip
-    # Only then does gradio ask, of a file that a request names, whether it was uploaded here.
-    demo.has_launched = True
-    names = {*LOCAL_NAMES, *(name.lower() for name in settings.names)}
-    if not is_local(settings.host):
-        names |= {settings.host.strip("[]").lower(), socket.gethostname().lower()}
-    return AccessGuard(app, frozenset(names), password, prefix)
-
-
-def _resolve_password(settings: UiSettings) -> str | None:
-    """The password; none is needed where nobody else can reach the page, unless one was given."""
-    given: str | None = None
-    if settings.password_file is not None:
-        given = (read_text(settings.password_file, 4096).splitlines() or [""])[0].strip()
-    elif PASSWORD_VARIABLE in os.environ:
-        given = os.environ[PASSWORD_VARIABLE]
-    elif is_local(settings.host):
-        return None
-    elif sys.stdin.isatty():
-        given = getpass.getpass("A password for the web interface: ")
-    if given is None or len(given) < MIN_PASSWORD:
-        found = f"{settings.host} can be reached by others" if given is None else "the password is too short"
-        raise ConfigError("ui-password", found, expected=f"a password of at least {MIN_PASSWORD} characters")
-    return given
-
-
-def _require_packages() -> None:
-    try:
-        import fastapi  # noqa: F401
-        import gradio  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        found = f"{error.name} is not installed"
-        raise ConfigError("package-missing", found, cure="pip install 'voxgraft[ui]'.") from None
-
-
-@contextmanager
-def _listening_socket(settings: UiSettings) -> Iterator[socket.socket]:
-    """The open port; asked for before the page is built, so that a taken one is said at once."""
-    try:
-        (kind, _, _, _, address), *_ = socket.getaddrinfo(
-            settings.host.strip("[]"), settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        listener = socket.socket(kind, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-    except OSError as error:
-        found = f"cannot listen on {settings.host}:{settings.port}: {format_error_reason(error)}"
-        raise ConfigError("ui-port", found) from None
-    with listener:
-        yield listener
-
-
-@contextmanager
-def _temporary_upload_folder() -> Iterator[Path]:
-    """Where files lie between the browser and the project; nobody else may look in, and it goes with the server."""
-    folder = Path(tempfile.mkdtemp(prefix="voxgraft-ui-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _serve(guarded: AccessGuard, listener: socket.socket) -> None:
-    import uvicorn
-
-    config = uvicorn.Config(
-        guarded, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=2, ws="none",
-        proxy_headers=False,
-    )  # fmt: skip
-
-    class Server(uvicorn.Server):
-        """Says nothing of open pages that it ends: their event streams never end by themselves."""
-
-        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
-            await super().shutdown(sockets)
-
-    # Told by a signal, uvicorn shuts down and then sends that signal to itself.
-    with suppress(KeyboardInterrupt):
-        Server(config).run(sockets=[listener])
-
-
-def _open_browser(settings: UiSettings, address: str) -> None:
-    if settings.open_browser:
-        import webbrowser
-
-        webbrowser.open(address)
-
-
-def _host_for_url(host: str) -> str:
-    return f"[{host.strip('[]')}]" if ":" in host else host

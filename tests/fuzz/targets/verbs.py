@@ -34,7 +34,7 @@ from tools.random_bases.indextts2 import RANDOM_BASE_SPEC
 from voxgraft.checkpoints import open_checkpoint
 from voxgraft.checkpoints.write import TensorBytes, write_torch
 from voxgraft.cli import run_cli
-from voxgraft.cli.app import EXIT_BAD_INPUT, EXIT_BUG
+from voxgraft.core.results import EXIT_BAD_INPUT, EXIT_BUG
 from voxgraft.graft.folder import load_graft
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.tokenizers.base import TokenizerAdditions

@@ -1,1 +1,1 @@
-"""The tabs of the web interface, one module each; `app.py` lists them."""
+"""The tabs of the web interface; `app.py` lists their builders."""

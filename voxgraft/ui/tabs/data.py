@@ -1,34 +1,30 @@
-"""The tab Data: recordings and texts in, clips looked at and judged, and what is held out."""
+"""The tab Data: recordings and texts in, clips to look at and judge, and what is held out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
+import numpy as np
 
-from voxgraft.core.errors import VoxgraftError
+from voxgraft.core.errors import AudioError, VoxgraftError
+from voxgraft.core.files import format_error_reason, require_file
 from voxgraft.core.results import format_duration
-from voxgraft.ui.commands import (
-    PageContext,
-    read_first_clips,
-    recording_sources,
-    run_command_in_process,
-    run_dataset_folder,
-    run_language,
-)
+from voxgraft.data.manifest import ManifestClip, read_manifest
+from voxgraft.ui.commands import recording_sources, run_command_in_process, run_dataset_folder, run_language
 from voxgraft.ui.files import (
     DATASET_PATHS,
     FOLDER_PATHS,
     TEXT_PATHS,
     PathFilter,
     check_uploaded_lists,
-    file_link,
     move_uploads,
 )
-from voxgraft.ui.forms import CommandForm, FormControl, disable_until_project_open
-from voxgraft.ui.html import error_html, facts_html, note_html, read_player_audio, table_html
+from voxgraft.ui.forms import CommandForm, FormControl, PageContext, disable_until_project_open
+from voxgraft.ui.html import error_html, facts_html, file_link, note_html, table_html
 
 SOURCE_PATHS = PathFilter(
     endings=(".srt", ".vtt", ".ass", ".ssa", ".csv", ".tsv", ".psv", ".jsonl", ".parquet"), folders=True
@@ -42,11 +38,13 @@ QUALITY_KEYS = (
 ).split()
 NO_CLIPS_YET = "no clips yet: bring recordings in above"
 NOT_SPLIT = "not split yet:"
-DatasetHandler = Callable[[Path], list[Any]]
+# Clips of a dataset that can be chosen; a longer list would be slow to send.
+MAX_CLIPS = 2000
+MAX_PLAYER_SECONDS = 600
 
 
 class ImportForm(CommandForm):
-    """The form of the import: an uploaded list was judged as UTF-8, and may be asked for in another encoding."""
+    """The form of the import. Uploaded lists were checked as UTF-8; with another encoding they are checked again."""
 
     def build_command_argv(self, folder: Path, typed: Mapping[str, Any]) -> list[str]:
         words = super().build_command_argv(folder, typed)
@@ -57,7 +55,7 @@ class ImportForm(CommandForm):
         return words
 
 
-def build(context: PageContext) -> None:
+def build_data_tab(context: PageContext) -> None:
     """Lay the tab out."""
     gr.Markdown(
         "Recordings with subtitles or transcripts become clips: short pieces of speech, each with its text. "
@@ -67,10 +65,25 @@ def build(context: PageContext) -> None:
     dataset = _build_import_section(context)
     _build_clips_section(context, dataset)
     _build_quality_section(context, dataset)
-    _build_split_section(context, dataset)
-    _build_speakers_section(context, dataset)
-    _build_datasets_section(context, dataset)
-    _build_texts_section(context)
+    with gr.Accordion("4. Split: what is learnt from, what is held out", open=False, elem_id="data-splitting"):
+        gr.Markdown(
+            "Whole recordings go to one side, so that what is measured later can be believed. What is neither for "
+            "validation nor for the test is for training."
+        )
+        form = CommandForm(context, "data split")
+        form.share_control("dataset", dataset)
+        form.add_all(("validation", "test", "by", "seed"))
+        form.finish("Split")
+    _build_dataset_tools(context, dataset)
+    with gr.Accordion("Text as it is said: numbers, dates, abbreviations in words", open=False, elem_id="data-words"):
+        form = CommandForm(context, "data text")
+        form.add("text", lines=3)
+        with gr.Row():
+            form.add("language", default=run_language)
+            form.add("texts", sought=TEXT_PATHS)
+            form.add("explain")
+            form.add("fold_homophones")
+        form.finish("Show how it is said")
 
 
 def _build_import_section(context: PageContext) -> FormControl:
@@ -95,25 +108,19 @@ def _build_import_section(context: PageContext) -> FormControl:
                 for key in ("family", "rate", "format", "encoding", "workers"):
                     form.add(key)
         form.finish("Import")
-        context.wire(
-            [files.upload],
-            lambda project, given: _receive_upload(context, project, given),
-            [context.project, files],
-            [landed, files, came_from],
-        )
-        form.follow(came_from)
+
+    def receive(project: str, given: list[str] | None) -> list[Any]:
+        try:
+            taken = move_uploads(context.roots, context.project_folder(project), given or [])
+        except VoxgraftError as error:
+            return [error_html(error), None, gr.skip()]
+        names = ", ".join(path.name for path in taken)
+        folders = [context.roots.short(taken[0].parent)] if taken else gr.skip()
+        return [note_html(f"in the project now: {names}", "good"), None, folders]
+
+    context.wire([files.upload], receive, [context.project, files], [landed, files, came_from])
+    form.follow(came_from)
     return form.control("dataset")
-
-
-def _receive_upload(context: PageContext, project: str, given: list[str] | None) -> list[Any]:
-    try:
-        folder = context.project_folder(project)
-        taken = move_uploads(context.roots, folder, given or [])
-    except VoxgraftError as error:
-        return [error_html(error), None, gr.skip()]
-    names = ", ".join(path.name for path in taken)
-    folders = [context.roots.short(taken[0].parent)] if taken else gr.skip()
-    return [note_html(f"in the project now: {names}", "good"), None, folders]
 
 
 def _build_clips_section(context: PageContext, dataset: FormControl) -> None:
@@ -138,21 +145,23 @@ def _build_clips_section(context: PageContext, dataset: FormControl) -> None:
         )
 
 
-def _show_dataset(context: PageContext, dataset: FormControl, shown: DatasetHandler, outputs: list[Any]) -> None:
-    """Show something of the dataset that is chosen: when it is chosen, and whenever a job has ended."""
+def _show_dataset(
+    context: PageContext, dataset: FormControl, show: Callable[[Path], list[Any]], outputs: list[Any]
+) -> None:
+    """Show something of the chosen dataset: when it is chosen, and whenever a job has ended."""
 
-    def now(project: str, name: str | None = None) -> list[Any]:
-        return shown(resolve_dataset_folder(context, project, name))
+    def show_now(project: str, name: str | None = None) -> list[Any]:
+        return show(resolve_dataset_folder(context, project, name))
 
-    def chosen(project: str, name: str | None) -> list[Any]:
+    def show_chosen(project: str, name: str | None) -> list[Any]:
         try:
-            return now(project, name)
-        except VoxgraftError:  # the command says what is wrong with what was typed
+            return show_now(project, name)
+        except VoxgraftError:  # the command line says what is wrong with the typed name
             return [gr.skip()] * len(outputs)
 
-    context.on_project(now, outputs, slow=True)
-    context.on_job_end(now, [dataset.component], outputs, slow=True)
-    context.wire([dataset.component.change], chosen, [context.project, dataset.component], outputs)
+    context.on_project(show_now, outputs, slow=True)
+    context.on_job_end(show_now, [dataset.component], outputs, slow=True)
+    context.wire([dataset.component.change], show_chosen, [context.project, dataset.component], outputs)
 
 
 def resolve_dataset_folder(context: PageContext, project: str, name: str | None) -> Path:
@@ -167,7 +176,11 @@ def _dataset_facts(context: PageContext, folder: Path) -> list[Any]:
         return [note_html(NO_CLIPS_YET), gr.update(choices=[], value=None)]
     try:
         found = run_command_in_process(["data", "info", context.roots.short(folder), "--json"])
-        listed = [(_format_clip(clip), clip.id) for clip in read_first_clips(folder)]
+        listed = []
+        for clip in _read_first_clips(folder):
+            reasons = f" ✗ {', '.join(clip.rejected)}" if clip.rejected and not clip.taken_back else ""
+            about = f"{clip.seconds:.1f} s, {clip.speaker}, {clip.split or 'no split'}"
+            listed.append((f"{clip.id} ({about}){reasons}: {clip.text[:80]}", clip.id))
     except VoxgraftError as error:
         return [error_html(error), gr.update(choices=[], value=None)]
     splits = ", ".join(
@@ -191,9 +204,8 @@ def _dataset_facts(context: PageContext, folder: Path) -> list[Any]:
     return [shown + table_html(("speaker", "speech"), speakers[:50]), gr.update(choices=listed, value=None)]
 
 
-def _format_clip(clip: Any) -> str:
-    reasons = f" ✗ {', '.join(clip.rejected)}" if clip.rejected and not clip.taken_back else ""
-    return f"{clip.id} ({clip.seconds:.1f} s, {clip.speaker}, {clip.split or 'no split'}){reasons}: {clip.text[:80]}"
+def _read_first_clips(dataset: Path) -> list[ManifestClip]:
+    return list(islice(read_manifest(dataset / "manifest.jsonl"), MAX_CLIPS))
 
 
 def _load_clip(context: PageContext, project: str, name: str | None, chosen: str | None) -> list[Any]:
@@ -201,11 +213,11 @@ def _load_clip(context: PageContext, project: str, name: str | None, chosen: str
         return [None, ""]
     try:
         folder = resolve_dataset_folder(context, project, name)
-        clip = next(clip for clip in read_first_clips(folder) if clip.id == chosen)
+        clip = next(clip for clip in _read_first_clips(folder) if clip.id == chosen)
         path = (folder / clip.audio).resolve()
-        # A clip of the project's own dataset may lie outside the roots as that does, and no other.
+        # Clips of the project's own dataset may be outside the roots if the dataset is; no others may.
         inside = path if folder in path.parents else context.roots.resolve_inside(path)
-        return [read_player_audio(inside), note_html(clip.text)]
+        return [_read_player_audio(inside), note_html(clip.text)]
     except (VoxgraftError, StopIteration) as error:
         return [None, error_html(error) if isinstance(error, VoxgraftError) else note_html("the clip is gone", "bad")]
 
@@ -226,24 +238,12 @@ def _report_link_html(context: PageContext, folder: Path) -> str:
     path = folder / "report.html"
     try:
         context.roots.resolve_inside(path)
-    except VoxgraftError:  # a dataset that run.yaml names elsewhere: no page of there is served
+    except VoxgraftError:  # a dataset outside the roots: its files are not served
         return note_html(f"the report is {path}") if path.is_file() else ""
-    return file_link(context.pages, context.roots, path, "Open the report, with histograms and players")
+    return file_link(context, path, "Open the report, with histograms and players")
 
 
-def _build_split_section(context: PageContext, dataset: FormControl) -> None:
-    with gr.Accordion("4. Split: what is learnt from, what is held out", open=False, elem_id="data-splitting"):
-        gr.Markdown(
-            "Whole recordings go to one side, so that what is measured later can be believed. What is neither for "
-            "validation nor for the test is for training."
-        )
-        form = CommandForm(context, "data split")
-        form.share_control("dataset", dataset)
-        form.add_all(("validation", "test", "by", "seed"))
-        form.finish("Split")
-
-
-def _build_speakers_section(context: PageContext, dataset: FormControl) -> None:
+def _build_dataset_tools(context: PageContext, dataset: FormControl) -> None:
     with gr.Accordion("Speakers: who speaks, other names, voices told apart", open=False, elem_id="data-who"):
         form = CommandForm(context, "data speakers")
         form.share_control("dataset", dataset)
@@ -251,9 +251,6 @@ def _build_speakers_section(context: PageContext, dataset: FormControl) -> None:
             form.add("rename")
             form.add("voices", sought=VOICE_ENCODER_PATHS)
         form.finish("Show or change speakers")
-
-
-def _build_datasets_section(context: PageContext, dataset: FormControl) -> None:
     with gr.Accordion("Datasets: list, merge, remove", open=False, elem_id="data-sets"):
         listing = CommandForm(context, "data list")
         listing.add("folder", sought=FOLDER_PATHS, default=lambda project: project)
@@ -273,13 +270,15 @@ def _build_datasets_section(context: PageContext, dataset: FormControl) -> None:
         removing.finish("Remove from the dataset of step 1")
 
 
-def _build_texts_section(context: PageContext) -> None:
-    with gr.Accordion("Text as it is said: numbers, dates, abbreviations in words", open=False, elem_id="data-words"):
-        form = CommandForm(context, "data text")
-        form.add("text", lines=3)
-        with gr.Row():
-            form.add("language", default=run_language)
-            form.add("texts", sought=TEXT_PATHS)
-            form.add("explain")
-            form.add("fold_homophones")
-        form.finish("Show how it is said")
+def _read_player_audio(path: Path) -> tuple[int, Any]:
+    """Sample rate and 16-bit samples of a sound file, as gradio's players take them."""
+    import soundfile
+
+    require_file(path)
+    try:
+        with soundfile.SoundFile(path) as stream:
+            samples = stream.read(MAX_PLAYER_SECONDS * stream.samplerate, dtype="float32", always_2d=True)
+            rate = int(stream.samplerate)
+    except (soundfile.LibsndfileError, RuntimeError, ValueError) as error:
+        raise AudioError("sound-broken", f"{path.name}: {format_error_reason(error)}", where=path) from None
+    return rate, (np.clip(samples.mean(axis=1), -1, 1) * 32767).astype(np.int16)

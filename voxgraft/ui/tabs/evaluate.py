@@ -1,45 +1,59 @@
-"""The tab Evaluate: before and after, in scores and by ear; the report; several runs beside each other."""
+"""The tabs Evaluate and Speak: the base and what was made of it, side by side, in scores and by ear.
+
+Evaluate also compares several evaluations, and draws curves of runs. Speak makes sound of texts, with a run, grafts or
+the base alone.
+"""
 
 from __future__ import annotations
 
-import html
+import re
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
-from voxgraft.core.errors import VoxgraftError
+from voxgraft.core.errors import ConfigError, VoxgraftError
 from voxgraft.core.files import read_json, read_text
 from voxgraft.core.run import RunFolder
-from voxgraft.ui import commands
-from voxgraft.ui.commands import PageContext
-from voxgraft.ui.files import FOLDER_PATHS, PROJECT_PATHS, PathFilter, file_link
-from voxgraft.ui.forms import CommandForm, OutputForm, last_job_result, next_free_path
+from voxgraft.ui.commands import CommandBuilder, find_command, run_base_folder, run_language
+from voxgraft.ui.files import FOLDER_PATHS, PROJECT_PATHS, WAV_PATHS, PathFilter, modified_time, next_free_path
+from voxgraft.ui.forms import (
+    CommandForm,
+    PageContext,
+    add_upload,
+    build_job_controls,
+    last_job_result,
+    recognizer_choices,
+    start_job,
+)
 from voxgraft.ui.html import (
-    AUDIO_DATA_URL,
-    AudioCard,
+    audio_card_html,
     audio_cards_html,
+    audio_file_html,
+    download_link,
     error_html,
+    file_link,
     finding_html,
+    findings_html,
     image_html,
     note_html,
-    recognizer_choices,
     table_html,
-    versioned_file_url,
 )
 
 SENTENCE_PATHS = PathFilter(endings=(".txt", ".tsv"))
 EVALUATION_PATHS = PathFilter(mark="scores.json")
 MAX_REPORT_BYTES = 256 << 20
 ANSWER_KINDS = {"yes": "good", "no": "bad"}
+# Points of which a no breaks nothing: not yet. As in `voxgraft/evaluation/verdicts.py`, compared by the same test.
 GOAL_POINTS = ("near-mark",)
-"""Points of which a no breaks nothing: not yet. As in `voxgraft/evaluation/verdicts.py`, compared by the same test."""
 RECOGNIZER_HELP = (
     "Who writes down what is said. automatic: the built-in one, where it understands the language. none: nobody; "
     "lengths and losses are measured all the same. whisper:FOLDER is offered for a model of faster-whisper in a folder "
     "of this page; a program of your own can only be named on a command line."
 )
+# Titles and forms as in `voxgraft/evaluation/scores.py`, which cannot be had without torch; a test compares them.
 SCORE_FORMATS = {
     "phone_error": ("phone error", "percent"),
     "cer": ("letter error", "percent"),
@@ -56,18 +70,18 @@ SCORE_FORMATS = {
     "text_use": ("text use", "nats"),
     "kl": ("KL to base", "nats"),
 }
-"""Titles and forms as in `voxgraft/evaluation/scores.py`, which cannot be had without torch; a test compares them."""
+AUDIO_DATA_URL = re.compile(r"data:audio/wav;base64,[A-Za-z0-9+/=]+")
+EMOTION_PATHS = PathFilter(endings=(".wav", ".npy"))
+GRAFT_PATHS = PathFilter(mark="graft.json")
+# Settings of the speaker that the base alone has no use for.
+RUN_ONLY_KEYS = ("run", "graft", "variant", "step", "output", "codes")
+# The job of the base alone, beside the one of `speak`.
+BASE_JOB = "speak base"
+STOP_WORDS = {"ended": "", "limit": "cut at its limit", "loop": "cut: it went round in a loop"}
 
 
-def build(context: PageContext) -> None:
-    """Lay the tab out."""
-    _build_evaluate_section(context)
-    _build_results_section(context)
-    _build_compare_section(context)
-    _build_plot_section(context)
-
-
-def _build_evaluate_section(context: PageContext) -> None:
+def build_evaluate_tab(context: PageContext) -> None:
+    """Lay the tab Evaluate out."""
     with gr.Accordion("1. Speak and listen, before and after", open=True, elem_id="evaluate-run"):
         gr.Markdown(
             "The base and what you made of it say the same sentences; a listener writes down what it hears. What "
@@ -95,6 +109,30 @@ def _build_evaluate_section(context: PageContext) -> None:
                 for key in ("family", "seed", "device", "precision"):
                     form.add(key)
         form.finish("Evaluate")
+    _build_results_section(context)
+    with gr.Accordion("3. Compare several evaluations", open=False, elem_id="evaluate-compare"):
+        form = CommandForm(
+            context, "compare", json=True, fresh={"output": lambda project: next_free_path(project / "compared.png")}
+        )  # fmt: skip
+        with gr.Row():
+            form.add(
+                "runs", sought=EVALUATION_PATHS, label="Evaluations", info="Folders with a scores.json, two or more."
+            )
+            form.add("measure")
+            form.add("output", sought=FOLDER_PATHS, default=lambda _: "", label="Name of the picture",
+                     info="Empty: a new one in the project.")  # fmt: skip
+        form.finish("Compare")
+        form.show_result("compare-shown", lambda found: _comparison_html(context, found))
+    with gr.Accordion("4. Curves of one or several runs as a picture", open=False, elem_id="evaluate-plot"):
+        form = CommandForm(context, "plot", json=True,
+                           fresh={"output": lambda project: next_free_path(project / "plotted.png")})  # fmt: skip
+        with gr.Row():
+            form.add("runs", sought=PROJECT_PATHS, default=lambda project: [project])
+            form.add(
+                "output", sought=FOLDER_PATHS, label="Name of the picture", info="Empty: a new one in the project."
+            )
+        form.finish("Draw")
+        form.show_result("plot-shown", lambda found: _result_image(context, found, "curves of the runs"))
 
 
 def _build_results_section(context: PageContext) -> None:
@@ -113,24 +151,22 @@ def _build_results_section(context: PageContext) -> None:
         context.on_change(
             lambda project: _open_evaluations(context, project), [chosen, shown, language, heard], slow=True
         )
-        context.wire(
-            [chosen.input],
-            lambda folder: _show_evaluation(context, folder),
-            [chosen],
-            [shown, language, heard],
-        )
-        context.wire(
-            [language.input],
-            lambda folder, spoken: _players_or_error(context, folder, spoken),
-            [chosen, language],
-            [heard],
-        )
+        outputs = [shown, language, heard]
+        context.wire([chosen.input], lambda folder: _show_evaluation(context, folder), [chosen], outputs)
+
+    def play(folder: str | None, spoken: str | None) -> str:
+        try:
+            return _report_players(context, folder, spoken)
+        except VoxgraftError as error:
+            return error_html(error)
+
+    context.wire([language.input], play, [chosen, language], [heard])
 
 
 def list_evaluations(run: RunFolder) -> list[Path]:
     """Folders of the project's evaluations, the newest first."""
     found = [path.parent for path in run.eval.glob("*/scores.json")] if run.eval.is_dir() else []
-    return sorted(found, key=lambda folder: commands.modified_time(folder / "scores.json"), reverse=True)
+    return sorted(found, key=lambda folder: modified_time(folder / "scores.json"), reverse=True)
 
 
 def _open_evaluations(context: PageContext, project: str) -> list[Any]:
@@ -138,7 +174,7 @@ def _open_evaluations(context: PageContext, project: str) -> list[Any]:
     names = [context.roots.short(found) for found in list_evaluations(RunFolder(folder))]
     last = last_job_result(folder, "evaluate") or {}
     if "error" not in last and last.get("folder") and str(last["folder"]) not in names:
-        names.insert(0, str(last["folder"]))  # of something else than a run, in a folder of its own
+        names.insert(0, str(last["folder"]))  # an evaluation of something else than a run is in its own folder
     first = names[0] if names else None
     shown, *others = _show_evaluation(context, first)
     refused = finding_html(last["error"]) if "error" in last else ""
@@ -154,22 +190,18 @@ def _show_evaluation(context: PageContext, folder: str | None) -> list[Any]:
         scores = read_json(place / "scores.json")
         languages = list(dict.fromkeys(str(row["language"]) for row in scores["rows"]))
         first = scores.get("language") or (languages[0] if languages else None)
-        said = _report_links(context, place) + _checklist_html(scores) + _scores_table(scores)
+        report = place / "report.html"
+        links = [
+            file_link(context, report, "open the report"),
+            file_link(context, report, "listen without knowing who speaks", "#blind"),
+        ]
+        said = f"<p>{' &nbsp; '.join(links)}</p>" if report.is_file() else ""
+        said += _checklist_html(scores) + _scores_table(scores)
         return [said, gr.update(choices=languages, value=first), _report_players(context, folder, first)]
     except VoxgraftError as error:
         return [error_html(error), gr.update(choices=[], value=None), ""]
     except (KeyError, TypeError, AttributeError):
         return [note_html(f"scores.json in {folder} is not one of ours", "bad"), gr.update(choices=[], value=None), ""]
-
-
-def _report_links(context: PageContext, folder: Path) -> str:
-    report = folder / "report.html"
-    if not report.is_file():
-        return ""
-    whole = file_link(context.pages, context.roots, report, "open the report")
-    blind = html.escape(versioned_file_url(context, report) + "#blind", quote=True)
-    alone = f'<a class="vg-link" href="{blind}" target="_blank" rel="noopener">listen without knowing who speaks</a>'
-    return f"<p>{whole} &nbsp; {alone}</p>"
 
 
 def _checklist_html(scores: dict[str, Any]) -> str:
@@ -189,7 +221,7 @@ def checklist_kind(point: dict[str, Any]) -> str:
 
 
 def _scores_table(scores: dict[str, Any]) -> str:
-    """Every score that somebody has, as people read it."""
+    """Every score that at least one row has."""
     rows = scores["rows"]
     shown = [name for name in SCORE_FORMATS if any(_score_value(row, name) is not None for row in rows)]
     dull = {"unsaid": 0.0, "distinct": 1.0}  # of which a column would say nothing
@@ -231,13 +263,6 @@ class _ReportAudioParser(HTMLParser):
             self.found.append(given)
 
 
-def _players_or_error(context: PageContext, folder: str | None, language: str | None) -> str:
-    try:
-        return _report_players(context, folder, language)
-    except VoxgraftError as error:
-        return error_html(error)
-
-
 def _report_players(context: PageContext, folder: str | None, language: str | None) -> str:
     """The sentences that the report plays, in one language."""
     if not folder or not language:
@@ -248,14 +273,16 @@ def _report_players(context: PageContext, folder: str | None, language: str | No
     parser = _ReportAudioParser()
     parser.feed(read_text(report, MAX_REPORT_BYTES))
     told = _read_utterance_notes(report.with_name("scores.json"))
-    sounds = []
+    cards = []
     for one in parser.found:
         who, text = one.get("data-who", "?"), one.get("data-text", "")
         if one.get("data-language") == language:
             about = told.get((language, who, text), "")
-            sounds.append(AudioCard(f"{who} ({language})", text, language, about, address=one["src"]))
+            cards.append(
+                audio_card_html(f"{who} ({language})", text, language=language, about=about, address=one["src"])
+            )
     return audio_cards_html(
-        sounds, note_html("the report plays nothing in this language: there was no waveform end, or no sound")
+        cards, note_html("the report plays nothing in this language: there was no waveform end, or no sound")
     )
 
 
@@ -271,29 +298,7 @@ def _read_utterance_notes(path: Path) -> dict[tuple[str, str, str], str]:
     return found
 
 
-def _build_compare_section(context: PageContext) -> None:
-    with gr.Accordion("3. Compare several evaluations", open=False, elem_id="evaluate-compare"):
-        form = OutputForm(
-            context, "compare", json=True, fresh={"output": lambda project: next_free_path(project / "compared.png")}
-        )  # fmt: skip
-        with gr.Row():
-            form.add(
-                "runs", sought=EVALUATION_PATHS, label="Evaluations", info="Folders with a scores.json, two or more."
-            )
-            form.add("measure")
-            form.add("output", sought=FOLDER_PATHS, default=lambda _: "", label="Name of the picture",
-                     info="Empty: a new one in the project.")  # fmt: skip
-        form.finish("Compare")
-        shown = gr.HTML(elem_id="compare-shown", elem_classes=["vg-live"])
-        context.on_change(lambda project: [_comparison_html(context, project)], [shown])
-
-
-def _comparison_html(context: PageContext, project: str) -> str:
-    found = last_job_result(context.project_folder(project), "compare")
-    if found is None:
-        return ""
-    if "error" in found:
-        return finding_html(found["error"])
+def _comparison_html(context: PageContext, found: dict[str, Any]) -> str:
     measure = str(found["measure"])
     rows = [
         (
@@ -313,27 +318,122 @@ def _comparison_html(context: PageContext, project: str) -> str:
     return differing + table_html(columns, rows) + _result_image(context, found, "what runs learnt, and what it cost")
 
 
-def _build_plot_section(context: PageContext) -> None:
-    with gr.Accordion("4. Curves of one or several runs as a picture", open=False, elem_id="evaluate-plot"):
-        form = OutputForm(context, "plot", json=True,
-                          fresh={"output": lambda project: next_free_path(project / "plotted.png")})  # fmt: skip
-        with gr.Row():
-            form.add("runs", sought=PROJECT_PATHS, default=lambda project: [project])
-            form.add(
-                "output", sought=FOLDER_PATHS, label="Name of the picture", info="Empty: a new one in the project."
-            )
-        form.finish("Draw")
-        shown = gr.HTML(elem_id="plot-shown", elem_classes=["vg-live"])
-        context.on_change(lambda project: [_plot_html(context, project)], [shown])
-
-
-def _plot_html(context: PageContext, project: str) -> str:
-    found = last_job_result(context.project_folder(project), "plot")
-    if found is None:
-        return ""
-    return finding_html(found["error"]) if "error" in found else _result_image(context, found, "curves of the runs")
-
-
 def _result_image(context: PageContext, found: dict[str, Any], words: str) -> str:
     drawn = next((name for name in found["files"] if str(name).endswith(".png")), None)
     return image_html(context, context.roots.resolve_inside(drawn), words) if drawn else ""
+
+
+def build_speak_tab(context: PageContext) -> None:
+    """Lay the tab Speak out."""
+    form = _build_speak_form(context)
+    # The same texts from the base alone, in its own job, and all sounds side by side.
+    view, button = build_job_controls(context, BASE_JOB, "Hear the base", is_json=True)
+
+    def speak_base(project: str, *values: Any) -> str:
+        return start_job(context, project, view, lambda: build_base_argv(context, form, project, values))
+
+    context.wire([button.click], speak_base, [context.project, *form.components], [view.shown])
+    shown = gr.HTML(elem_id="speak-heard", elem_classes=["vg-live"])
+    context.on_change(lambda project: [_spoken_html(context, project)], [shown])
+    with gr.Accordion("No sound with Chatterbox? Its waveform end is a program of its own", open=False):
+        gr.Markdown(
+            "Makes an environment for the stock program once; it needs a network and some gigabytes. For IndexTTS-2, "
+            "whose source you have to fetch yourself, and for other environments, use the command line."
+        )
+        form = CommandForm(context, "companion", given=lambda _: {"name": "chatterbox"})
+        form.add("force")
+        form.finish("Make it")
+
+
+def _build_speak_form(context: PageContext) -> CommandForm:
+    form = CommandForm(
+        context, "speak", json=True, path_keys=("voice",), given=lambda _: {},
+        fresh={"output": lambda project: next_free_path(project / "spoken" / "speech")}, unless={"output": "codes"},
+        one_of=("text", "file"),
+    )  # fmt: skip
+    form.add("text", lines=4)
+    with gr.Row():
+        form.add("language", default=run_language)
+        form.add("voice", sought=WAV_PATHS)
+        form.add("run", sought=PROJECT_PATHS, default=lambda project: project, label="Who speaks: a run")
+        form.add("seed")
+    with gr.Accordion("A voice of your own", open=False, elem_id="speak-voice-own"):
+        gr.Markdown("A few seconds of one speaker, for bases that imitate a recording. Ask whoever it belongs to.")
+        add_upload(context, form, "voice", "Upload a voice to imitate (WAV)", (".wav",))
+    with gr.Accordion("How it is drawn: temperature and the like", open=False, elem_id="speak-drawing"):
+        form.add_all(("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "max_seconds"))
+    with gr.Accordion("Manner: emotion, guidance, pauses", open=False, elem_id="speak-manner"):
+        with gr.Row():
+            form.add("exaggeration", info="Chatterbox: how strong the emotion is; 0.5 is its usual strength.")
+            form.add("guidance", label="Guidance (CFG, pace)")
+            form.add("emotion", sought=EMOTION_PATHS)
+            form.add("emotion_weight")
+        form.add_all(("split", "pause"))
+        add_upload(
+            context, form, "emotion", "Upload a recording whose emotion is taken on (IndexTTS-2)", (".wav", ".npy")
+        )
+    with gr.Accordion("Many texts at once, from a file", open=False, elem_id="speak-many"):
+        gr.Markdown("A text on each line, or a table (tsv) with the columns text, language, voice and name.")
+        with gr.Row():
+            form.add("file", sought=SENTENCE_PATHS)
+            form.add("batch")
+        add_upload(context, form, "file", "Upload texts", (".txt", ".tsv"))
+    with gr.Accordion("Another speaker, other outputs, the machine", open=False, elem_id="speak-more"):
+        with gr.Row():
+            form.add("variant")
+            form.add("step")
+            form.add("graft", sought=GRAFT_PATHS)
+            form.add("base", sought=FOLDER_PATHS)
+        with gr.Row():
+            form.add("output", sought=FOLDER_PATHS, info="NAME.wav for one file with everything, else a folder. "
+                     "Empty: a new folder in the project.")  # fmt: skip
+            form.add("codes", sought=PathFilter(endings=(".json", ".npy")))
+            for key in ("family", "device", "precision"):
+                form.add(key)
+    form.finish("Say it")
+    return form
+
+
+def build_base_argv(context: PageContext, form: CommandForm, project: str, values: Sequence[Any]) -> list[str]:
+    """The argv for the base alone: the same texts, voice and sampling, without the graft."""
+    folder = context.project_folder(project)
+    typed = form.typed_values(values)
+    base = typed.pop("base", None) or run_base_folder(folder)
+    if base is None:
+        raise ConfigError("config-missing", "the project has no base yet", expected="a base in run.yaml")
+    form.require(typed)
+    kept = {key: value for key, value in typed.items() if key not in RUN_ONLY_KEYS}
+    output = next_free_path(folder / "spoken" / "base")
+    command = CommandBuilder(find_command("speak"), context.roots, json=True, path_keys=("voice",))
+    return command.words({**kept, "base": str(base)}, folder, {"output": output})
+
+
+def _spoken_html(context: PageContext, project: str) -> str:
+    """The utterances of the newest job, and beside them those of the base."""
+    folder = context.project_folder(project)
+    found = {
+        who: last_job_result(folder, verb) for verb, who in (("speak", "with the graft"), (BASE_JOB, "the base alone"))
+    }
+    errors = [finding_html(one["error"]) for one in found.values() if one and "error" in one]
+    spoken = {who: one["utterances"] for who, one in found.items() if one and "utterances" in one}
+    longest = max((len(said) for said in spoken.values()), default=0)
+    sounds = [
+        _utterance_html(context, said[at], who)
+        for at in range(longest)
+        for who, said in spoken.items()
+        if at < len(said)
+    ]
+    findings = "".join(findings_html(one) for one in found.values() if one)
+    codes = [context.roots.resolve_inside(one["codes"]) for one in found.values() if one and one.get("codes")]
+    links = "".join(f"<p>{download_link(context, path, f'save the codes ({path.name})')}</p>" for path in codes)
+    return "".join(errors) + audio_cards_html(sounds) + links + findings
+
+
+def _utterance_html(context: PageContext, one: dict[str, Any], who: str) -> str:
+    words = [f"{one['seconds']:.1f} s", str(one["voice"]), STOP_WORDS.get(str(one["stop"]), str(one["stop"]))]
+    about = ", ".join(word for word in words if word)
+    title, language = f"{who} ({one['language']})", str(one["language"])
+    path = context.roots.resolve_inside(one["file"]) if one.get("file") else None
+    if path is None or not path.is_file():
+        return audio_card_html(title, str(one["text"]), language=language, about=about)
+    return audio_file_html(context, path, title, str(one["text"]), language=language, about=about)

@@ -1,7 +1,8 @@
-"""The tab Model: the base, what of it is fixed, and the graft that is made for it."""
+"""The tabs Model and Tokenizer: the base, what of it is fixed, the graft that is made for it; spelling and proof."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -9,32 +10,69 @@ import gradio as gr
 
 from voxgraft.config.run import set_run_yaml_values
 from voxgraft.core.errors import VoxgraftError
-from voxgraft.core.files import read_json
+from voxgraft.core.files import read_json, text_lines
 from voxgraft.core.results import format_bytes
 from voxgraft.core.run import RunFolder
-from voxgraft.ui import commands
-from voxgraft.ui.commands import PageContext, run_command_in_process
-from voxgraft.ui.files import FOLDER_PATHS, TEXT_PATHS, PathFilter, Roots
-from voxgraft.ui.forms import CommandForm
-from voxgraft.ui.html import error_html, facts_html, note_html, table_html
-from voxgraft.ui.tabs.tokenizer import TOKENIZER_PATHS
+from voxgraft.models import resolve_base_family
+from voxgraft.ui.commands import (
+    CommandBuilder,
+    default_texts,
+    find_command,
+    find_grown_tokenizer,
+    format_command,
+    load_run_settings,
+    run_base_folder,
+    run_command_in_process,
+    run_language,
+)
+from voxgraft.ui.files import CHECKPOINT_PATHS, FOLDER_PATHS, TEXT_PATHS, TOKENIZER_PATHS, PathFilter, Roots
+from voxgraft.ui.forms import COMMAND_LABEL, CommandForm, PageContext
+from voxgraft.ui.html import error_html, facts_html, findings_html, note_html, table_html
 
-CHECKPOINT_PATHS = PathFilter(endings=(".safetensors", ".pt", ".pth"))
 BASE_FILE_NAMES = ("t3_mtl23ls_v2.safetensors", "t3_cfg.safetensors", "gpt.pth", "t3.safetensors", "tiny.json")
+# Facts, where other trainers have check boxes.
 FROZEN_FACTS = (
     ("the base's files", "only read: nothing here writes to them", "good"),
     ("the base's rows (freeze)", "in no optimizer: nothing can move them, not even weight decay", "good"),
     ("ids of old text", "the same as before: new pieces come after the old ones", "good"),
 )
-"""Facts, where other trainers have check boxes."""
+ADDITIONS_PATHS = PathFilter(endings=("additions.json",))
+EXAMPLE_TEXT = "ሰላም ለዓለም።\nen: Hello world."
 
 
-def build(context: PageContext) -> None:
-    """Lay the tab out."""
+def build_model_tab(context: PageContext) -> None:
+    """Lay the tab Model out."""
     _build_base_section(context)
     _build_download_section(context)
-    _build_graft_section(context)
-    _build_extend_section(context)
+    with gr.Accordion("Make the graft: tokenizer and new rows", open=True, elem_id="model-graft"):
+        gr.Markdown(
+            "Learns the letters and pieces that the base lacks from your texts, puts them after the old ones, proves "
+            "that old text reads the same, and gives each its row. Elsewhere: extend the tokenizer and the embeddings."
+        )
+        form = CommandForm(context, "graft")
+        with gr.Row():
+            form.add("texts", sought=TEXT_PATHS, default=default_texts)
+            form.add("tokenizer.pieces")
+            form.add("rows.init")
+        with gr.Accordion("More", open=False):
+            form.add_all(("tokenizer.min_count", "tokenizer.max_piece_characters", "rows.noise", "rows.seed"))
+            with gr.Row():
+                form.add("tokenizer.file", sought=TOKENIZER_PATHS, label="Ready-made tokenizer")
+                form.add("proof_texts", sought=TEXT_PATHS)
+                form.add("language").placeholder = "a code, such as am"  # nothing finds it out by itself
+                form.add("family")
+        form.finish("Make the graft", keep=True)
+    with gr.Accordion("Only extend a checkpoint file by rows", open=False, elem_id="model-extend"):
+        form = CommandForm(context, "extend")
+        with gr.Row():
+            form.add("checkpoint", sought=CHECKPOINT_PATHS)
+            form.add("tokenizer", sought=TOKENIZER_PATHS, default=find_grown_tokenizer)
+            form.add("output", sought=CHECKPOINT_PATHS, default=lambda project: project / "extended.safetensors")
+        with gr.Row():
+            form.add("base_tokenizer", sought=TOKENIZER_PATHS)
+            for key in ("family", "rows.init", "rows.noise", "rows.seed", "verify", "hash", "overwrite"):
+                form.add(key)
+        form.finish("Extend the file")
 
 
 def _build_base_section(context: PageContext) -> None:
@@ -48,13 +86,6 @@ def _build_base_section(context: PageContext) -> None:
             button = gr.Button("Use this base", elem_id="model-use", scale=1, elem_classes=["vg-act"])
         said = gr.HTML(elem_id="model-use-state", elem_classes=["vg-live"])
         shown = gr.HTML(elem_id="model-shown")
-        context.on_change(lambda project: _base_choices(context, project), [choice])
-        context.wire(
-            [button.click],
-            lambda project, name: _use_base(context, project, name),
-            [context.project, choice],
-            [said, shown],
-        )
         form = CommandForm(context, "show")
         with gr.Row():
             form.add("base", sought=FOLDER_PATHS, default=lambda project: project, label="What to show")
@@ -63,13 +94,26 @@ def _build_base_section(context: PageContext) -> None:
         form.finish("Show what is in it")
         context.on_change(lambda project: [_inventory_html(context, project)], [shown], slow=True)
 
+    def list_bases(project: str) -> list[Any]:
+        now = run_base_folder(context.project_folder(project))
+        known = [context.roots.short(path) for path in find_bases(context.roots)]
+        value = context.roots.short(now.resolve()) if now is not None else None
+        return [gr.update(choices=[("the small built-in one", "tiny"), *known], value=value)]
 
-def _base_choices(context: PageContext, project: str) -> list[Any]:
-    folder = context.project_folder(project)
-    now = commands.run_base_folder(folder)
-    known = [context.roots.short(path) for path in find_bases(context.roots)]
-    value = context.roots.short(now.resolve()) if now is not None else None
-    return [gr.update(choices=[("the small built-in one", "tiny"), *known], value=value)]
+    def use_base(project: str, name: str | None) -> list[Any]:
+        """Write the base into run.yaml. There is no command for it: in a terminal one edits the file."""
+        try:
+            folder = context.project_folder(project)
+            place = "tiny" if name == "tiny" else str(context.roots.resolve_inside(name or ""))
+            run_command_in_process(["show", "--no-fingerprint", "--json", "--", place])
+            quoted = '"' + place.replace("\\", "\\\\").replace('"', '\\"') + '"'
+            set_run_yaml_values(folder, {"base": quoted})
+        except VoxgraftError as error:
+            return [error_html(error), gr.skip()]
+        return [note_html(f"written into run.yaml: base: {place}", "good"), _inventory_html(context, project)]
+
+    context.on_change(list_bases, [choice])
+    context.wire([button.click], use_base, [context.project, choice], [said, shown])
 
 
 def find_bases(roots: Roots) -> list[Path]:
@@ -79,26 +123,10 @@ def find_bases(roots: Roots) -> list[Path]:
     return [folder for folder in folders if not {"graft", "export"} & {*roots.parts(folder)}]
 
 
-def _use_base(context: PageContext, project: str, name: str | None) -> list[Any]:
-    """Write the base into run.yaml; the command line has no verb for it, since there one edits the file."""
-    try:
-        folder = context.project_folder(project)
-        place = "tiny" if name == "tiny" else str(context.roots.resolve_inside(name or ""))
-        run_command_in_process(["show", "--no-fingerprint", "--json", "--", place])
-        set_run_yaml_values(folder, {"base": _quote_yaml(place)})
-    except VoxgraftError as error:
-        return [error_html(error), gr.skip()]
-    return [note_html(f"written into run.yaml: base: {place}", "good"), _inventory_html(context, project)]
-
-
-def _quote_yaml(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
 def _inventory_html(context: PageContext, project: str) -> str:
     """What the base and the graft of the project hold."""
     folder = context.project_folder(project)
-    if commands.run_base_folder(folder) is None:
+    if run_base_folder(folder) is None:
         return note_html("this project has no base yet: choose one, or download one below", "warn")
     try:
         found = run_command_in_process(["show", "--no-fingerprint", "--json", "--", context.roots.short(folder)])
@@ -153,11 +181,10 @@ def _build_download_section(context: PageContext) -> None:
         context.wire([name.change], lambda chosen: [_download_terms_html(chosen), False], [name], [terms, agreed])
         context.on_project(lambda _: [_download_terms_html(name.value)], [terms], slow=True)
         listing = form.control("list_only").component
-        gate = [agreed, listing]
         context.wire(
             [agreed.change, listing.change],
             lambda yes, only: gr.update(interactive=bool(yes or only)),
-            gate,
+            [agreed, listing],
             [form.button],
         )
 
@@ -179,36 +206,147 @@ def _download_terms_html(chosen: str | None) -> str:
     )
 
 
-def _build_graft_section(context: PageContext) -> None:
-    with gr.Accordion("Make the graft: tokenizer and new rows", open=True, elem_id="model-graft"):
-        gr.Markdown(
-            "Learns the letters and pieces that the base lacks from your texts, puts them after the old ones, proves "
-            "that old text reads the same, and gives each its row. Elsewhere: extend the tokenizer and the embeddings."
+def build_tokenizer_tab(context: PageContext) -> None:
+    """Lay the tab Tokenizer out."""
+    gr.Markdown(
+        "A tokenizer cuts text into pieces that the model knows. The old one stays as it is: new letters and pieces "
+        "are put *after* it, so that old text keeps its ids. Making the graft (tab Model) does all of this by itself; "
+        "here you can look at it, prove it, or do it step by step."
+    )
+    _build_tokenize_section(context)
+    with gr.Accordion("The proof: does old text still read the same?", open=False, elem_id="tokenizer-proof"):
+        form = CommandForm(context, "tokenizer prove", json=True)
+        with gr.Row():
+            form.add("base", sought=TOKENIZER_PATHS, default=run_base_folder)
+            form.add("grown", sought=TOKENIZER_PATHS, default=find_grown_tokenizer)
+            form.add("language", default=run_language)
+        with gr.Row():
+            form.add("texts", sought=TEXT_PATHS, default=_default_proof_texts)
+            form.add("proof_texts", sought=TEXT_PATHS)
+            form.add("family")
+        form.finish("Prove it")
+        form.show_result("proof-shown", _proof_html)
+    with gr.Accordion("Step by step: learn pieces from texts, and put them after the base's", open=False):
+        learning = CommandForm(context, "tokenizer train")
+        with gr.Row():
+            learning.add("base", sought=TOKENIZER_PATHS, default=run_base_folder)
+            learning.add("texts", sought=TEXT_PATHS, default=_default_proof_texts)
+            learning.add("language", default=run_language)
+            learning.add("output", sought=ADDITIONS_PATHS, default=lambda project: project / "additions.json")
+        learning.add_all(("tokenizer.pieces", "tokenizer.min_count", "tokenizer.max_piece_characters"))
+        learning.add_all(("family", "overwrite"))
+        learning.finish("Learn the pieces")
+        merging = CommandForm(context, "tokenizer merge")
+        with gr.Row():
+            merging.add("base", sought=TOKENIZER_PATHS, default=run_base_folder)
+            merging.add("additions", sought=ADDITIONS_PATHS, default=lambda project: project / "additions.json")
+            merging.add("output", sought=TOKENIZER_PATHS, default=lambda project: project / "tokenizer.json")
+        merging.add_all(("family", "overwrite"))
+        merging.finish("Merge them")
+
+
+def _build_tokenize_section(context: PageContext) -> None:
+    with gr.Accordion("Old and new side by side", open=True, elem_id="tokenizer-spelling"):
+        text = gr.Textbox(
+            EXAMPLE_TEXT, label="Text", lines=2, elem_id="spell-text",
+            info="One sentence on each line, in the new language; one in a language of the base begins with its code, "
+            "as in en: Hello world.",
+        )  # fmt: skip
+        command = gr.Textbox(
+            label=COMMAND_LABEL, interactive=False, elem_classes=["vg-command"], elem_id="spell-command",
+        )  # fmt: skip
+        button = gr.Button("Spell it", variant="primary", elem_id="spell-start", elem_classes=["vg-act"])
+        state = gr.HTML(elem_id="spell-state", elem_classes=["vg-live"])
+        inputs = [context.project, text]
+        context.wire(
+            [text.change], lambda project, typed: _preview_tokenize(context, project, typed), inputs, [command]
         )
-        form = CommandForm(context, "graft")
-        with gr.Row():
-            form.add("texts", sought=TEXT_PATHS, default=commands.default_texts)
-            form.add("tokenizer.pieces")
-            form.add("rows.init")
-        with gr.Accordion("More", open=False):
-            form.add_all(("tokenizer.min_count", "tokenizer.max_piece_characters", "rows.noise", "rows.seed"))
-            with gr.Row():
-                form.add("tokenizer.file", sought=TOKENIZER_PATHS, label="Ready-made tokenizer")
-                form.add("proof_texts", sought=TEXT_PATHS)
-                form.add("language").placeholder = "a code, such as am"  # nothing finds it out by itself
-                form.add("family")
-        form.finish("Make the graft", keep=True)
+        context.on_project(lambda project, typed: [_preview_tokenize(context, project, typed)], [command], [text])
+        context.on_job_end(lambda project, typed: [_preview_tokenize(context, project, typed)], [text], [command])
+        context.wire(
+            [button.click], lambda project, typed: _tokenize_html(context, project, typed), inputs, [state],
+            show_progress="minimal", show_progress_on=[state],
+        )  # fmt: skip
 
 
-def _build_extend_section(context: PageContext) -> None:
-    with gr.Accordion("Only extend a checkpoint file by rows", open=False, elem_id="model-extend"):
-        form = CommandForm(context, "extend")
-        with gr.Row():
-            form.add("checkpoint", sought=CHECKPOINT_PATHS)
-            form.add("tokenizer", sought=TOKENIZER_PATHS, default=commands.find_grown_tokenizer)
-            form.add("output", sought=CHECKPOINT_PATHS, default=lambda project: project / "extended.safetensors")
-        with gr.Row():
-            form.add("base_tokenizer", sought=TOKENIZER_PATHS)
-            for key in ("family", "rows.init", "rows.noise", "rows.seed", "verify", "hash", "overwrite"):
-                form.add(key)
-        form.finish("Extend the file")
+def _tokenize_argvs(context: PageContext, project: str, typed: str) -> list[list[str]]:
+    """The argv of one command for each language of the text."""
+    folder = context.project_folder(project)
+    command = CommandBuilder(find_command("tokenizer show"), context.roots, json=True)
+    argvs = []
+    for language, texts in _lines_by_language(folder, typed).items():
+        fixed = {
+            "base": run_base_folder(folder),
+            "grown": find_grown_tokenizer(folder),
+            "language": language,
+        }
+        known = {key: value for key, value in fixed.items() if value}
+        argvs.append(command.words({"text": "\n".join(texts)}, None, known))
+    return argvs
+
+
+def _lines_by_language(folder: Path, typed: str) -> dict[str | None, list[str]]:
+    """The lines by language: the one whose code begins the line, else the new one."""
+    base, new = run_base_folder(folder), run_language(folder)
+    spoken = (
+        new,
+        *(resolve_base_family(base, load_run_settings(folder).family).languages if base is not None else ()),
+    )
+    found: dict[str | None, list[str]] = {}
+    for line in text_lines(typed):
+        code, colon, rest = (part.strip() for part in line.partition(":"))
+        is_said = bool(colon and rest) and code in spoken
+        found.setdefault(code if is_said else new, []).append(rest if is_said else line)
+    return found or {new: []}
+
+
+def _preview_tokenize(context: PageContext, project: str, typed: str) -> str:
+    try:
+        return "\n".join(map(format_command, _tokenize_argvs(context, project, typed)))
+    except VoxgraftError as error:
+        return str(error)
+
+
+def _tokenize_html(context: PageContext, project: str, typed: str) -> str:
+    try:
+        argvs = _tokenize_argvs(context, project, typed)
+        found = [sentence for argv in argvs for sentence in run_command_in_process(argv)["sentences"]]
+    except VoxgraftError as error:
+        return error_html(error)
+    shown = []
+    for sentence in found:
+        rows = [("old", *_token_columns(sentence["base"]))]
+        if sentence.get("grown"):
+            rows.append(("new", *_token_columns(sentence["grown"])))
+        shown += [note_html(sentence["text"]), table_html(("", "tokens", "unknown", "pieces (ids)"), rows)]
+    return "".join(shown) or note_html("type something")
+
+
+def _token_columns(pieces: Iterable[list[Any]]) -> tuple[str, str, str]:
+    listed = list(pieces)
+    unknown = sum(bool(piece[2]) for piece in listed)
+    words = "  ".join(f"{'✗' if is_unknown else ''}{piece} ({number})" for piece, number, is_unknown in listed)
+    return f"{len(listed):,}", f"{unknown:,}", words
+
+
+def _default_proof_texts(project: Path) -> list[Path] | None:
+    return default_texts(project) or list(load_run_settings(project).texts) or None
+
+
+def _proof_html(found: dict[str, Any]) -> str:
+    counts = found["sentences"]
+    kept = found["old_text_same"]
+    shown_facts = [
+        ("old text reads the same", "kept" if kept else "BROKEN", "good" if kept else "bad"),
+        ("base sentences compared", f"{counts['total']:,}", "note"),
+        ("the same ids", f"{counts['same']:,}", "good"),
+        ("base had unknowns itself", f"{counts['base_unknown']:,}", "note"),
+        ("changed", f"{counts['changed']:,}", "bad" if counts["changed"] else "good"),
+        ("pieces before, after", f"{found['base_pieces']:,}, {found['grown_pieces']:,}", "note"),
+    ]
+    for when in ("before", "after"):
+        if isinstance(part := found.get(when), dict) and "unknown_share" in part:
+            share = part["unknown_share"]
+            good = "good" if share == 0 else "bad"
+            shown_facts.append((f"unknown in the new language {when}", f"{share:.1%} of the tokens", good))
+    return facts_html(shown_facts) + findings_html(found)

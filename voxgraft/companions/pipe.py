@@ -1,0 +1,130 @@
+"""Requests and answers between voxgraft and a companion worker: a few values as JSON, and arrays as they lie in memory.
+
+Both ends use this file: voxgraft imports it as a module, a worker by its path in another environment. So it needs numpy
+only, and must not import voxgraft. A message: magic, length of the header (little endian), the header as JSON with the
+names, types and shapes of the arrays, then the arrays' bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import struct
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["MAGIC", "PROTOCOL", "PipeError", "frame", "read_frame", "serve"]
+
+PROTOCOL = 1
+MAGIC = b"VXG1"
+FRAME_HEAD = struct.Struct("<4sI")
+# What comes through the pipe is checked before memory is allocated for it.
+MAX_HEADER_BYTES = 1 << 20
+MAX_ARRAY_BYTES = 1 << 31
+ALLOWED_DTYPES = ("float32", "int64", "int32")
+PARENT_POLL_SECONDS = 0.5
+EXIT_PARENT_GONE = 3
+
+Arrays = Mapping[str, NDArray[Any]]
+WorkerAnswer = tuple[Mapping[str, Any], Mapping[str, Any]]
+WorkerHandlers = Mapping[str, Callable[[dict[str, Any], dict[str, Any]], WorkerAnswer]]
+
+
+class PipeError(Exception):
+    """Bytes from the pipe that are no message."""
+
+
+def frame(words: Mapping[str, Any], arrays: Arrays | None = None) -> bytes:
+    """One message."""
+    parts = {name: np.ascontiguousarray(array) for name, array in (arrays or {}).items()}
+    shapes = [[name, str(array.dtype), list(array.shape)] for name, array in parts.items()]
+    header = json.dumps({**words, "arrays": shapes}).encode()
+    return b"".join([FRAME_HEAD.pack(MAGIC, len(header)), header, *(array.tobytes() for array in parts.values())])
+
+
+def read_frame(read: Callable[[int], bytes]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """One message; `read` returns exactly as many bytes as it is asked for."""
+    magic, length = FRAME_HEAD.unpack(read(FRAME_HEAD.size))
+    if magic != MAGIC or length > MAX_HEADER_BYTES:
+        raise PipeError(f"{magic!r} and a header of {length:,} bytes")
+    try:
+        words = json.loads(read(length))
+        shapes = words.pop("arrays")
+        arrays = {str(name): _read_array(read, str(dtype), tuple(shape)) for name, dtype, shape in shapes}
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise PipeError(f"a header that cannot be read: {error}") from None
+    return words, arrays
+
+
+def _read_array(read: Callable[[int], bytes], dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
+    if dtype not in ALLOWED_DTYPES or len(shape) > 4 or not all(type(size) is int and size >= 0 for size in shape):
+        raise PipeError(f"an array of {dtype} {shape}")
+    count = 1
+    for size in shape:
+        count *= size
+    num_bytes = count * np.dtype(dtype).itemsize
+    if num_bytes > MAX_ARRAY_BYTES:
+        raise PipeError(f"an array of {num_bytes:,} bytes")
+    return np.frombuffer(read(num_bytes), dtype).reshape(shape).copy()
+
+
+def serve(answers: WorkerHandlers, about: Mapping[str, Any]) -> None:
+    """The worker's loop: introduce itself, then answer requests until the pipe is closed.
+
+    Each handler takes values and arrays, and returns values and arrays.
+    """
+    # Standard output is the pipe, so everything that a library prints goes to standard error.
+    out = os.dup(1)
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    _exit_with_parent()
+
+    def read_exactly(count: int) -> bytes:
+        parts = []
+        while count:
+            part = os.read(0, min(count, 1 << 20))
+            if not part:
+                raise EOFError
+            parts.append(part)
+            count -= len(part)
+        return b"".join(parts)
+
+    def send(words: Mapping[str, Any], arrays: Mapping[str, Any] | None = None) -> None:
+        left = memoryview(frame(words, arrays))
+        while left:
+            left = left[os.write(out, left) :]
+
+    send({"ready": True, "protocol": PROTOCOL, **about})
+    while True:
+        try:
+            words, arrays = read_frame(read_exactly)
+        except EOFError:
+            return
+        try:
+            said, given = answers[words["ask"]](words, arrays)
+        except Exception as error:  # whatever the upstream program raises is reported to the other end
+            traceback.print_exc()
+            said, given = {"error": f"{type(error).__name__}: {error}"[:2000]}, {}
+        send({"id": words.get("id"), **said}, given)
+
+
+def _exit_with_parent() -> None:
+    """End this process when its parent has ended, also in the middle of a request."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(PARENT_POLL_SECONDS)
+        if os.getpgrp() == os.getpid():  # its own process group: children end with it
+            os.killpg(0, signal.SIGKILL)
+        os._exit(EXIT_PARENT_GONE)
+
+    threading.Thread(target=watch, daemon=True).start()

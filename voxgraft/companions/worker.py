@@ -1,0 +1,97 @@
+"""The program that runs inside a companion environment: `python worker.py NAME [CHECKOUT]`.
+
+chatterbox: codes and a voice in, samples out. S3Gen and the Perth watermark are the package's own, and used as its
+`generate` does. indextts2: says whether the checkout can be imported, and which packages are there. It makes no sound
+of codes yet: the program's own interface takes text, which an export speaks with `load.py`.
+
+Runs by its path, so it imports nothing of voxgraft but `pipe.py` beside it; the upstream packages are imported by name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+SAMPLE_RATE = 24_000
+# Seconds of a recording that S3Gen takes as its reference voice.
+REFERENCE_SECONDS = 10
+# Voices whose reference is kept instead of computed again.
+MAX_CACHED_REFERENCES = 8
+
+
+class S3GenSynthesizer:
+    """Codes to samples. Keeps opened models by path, and references by a hash of their samples."""
+
+    def __init__(self) -> None:
+        self.models: dict[tuple[str, str], Any] = {}
+        self.references: dict[str, Any] = {}
+        self.torch: Any = import_module("torch")
+        self.mark: Any = import_module("perth").PerthImplicitWatermarker()
+
+    def sound(self, words: dict[str, Any], arrays: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Samples of an utterance, with the watermark."""
+        model = self._model(words["s3gen"], words.get("device", "cpu"))
+        reference = self._reference(model, words, arrays)
+        self.torch.manual_seed(int(words.get("seed", 0)))
+        with self.torch.inference_mode():
+            codes = self.torch.from_numpy(arrays["codes"]).long().to(model.device)
+            wave, _ = model.inference(speech_tokens=codes, ref_dict=dict(reference))
+        samples = wave.squeeze(0).detach().cpu().numpy()
+        marked = self.mark.apply_watermark(samples, sample_rate=SAMPLE_RATE)
+        return {"sample_rate": SAMPLE_RATE}, {"samples": marked.astype("float32")}
+
+    def _model(self, path: str, device: str) -> Any:
+        if (path, device) not in self.models:
+            model = import_module("chatterbox.models.s3gen").S3Gen()
+            if Path(path).suffix == ".safetensors":
+                state = import_module("safetensors.torch").load_file(path)
+            else:
+                state = self.torch.load(path, map_location="cpu", weights_only=True)
+            # Some published files lack two tables of constants, which the model has computed already.
+            lacking = model.load_state_dict(state, strict=False)
+            known = set(getattr(model, "ignore_state_dict_missing", ()))
+            if set(lacking.missing_keys) - known or lacking.unexpected_keys:
+                raise ValueError(f"{path} is no whole S3Gen: {lacking}"[:500])
+            self.models[path, device] = model.to(device).eval()
+        return self.models[path, device]
+
+    def _reference(self, model: Any, words: dict[str, Any], arrays: dict[str, Any]) -> Any:
+        if "reference" not in arrays:
+            kept = self.torch.load(words["conditions"], map_location="cpu", weights_only=True)["gen"]
+            return {
+                name: value.to(model.device) if self.torch.is_tensor(value) else value for name, value in kept.items()
+            }
+        samples = arrays["reference"][: REFERENCE_SECONDS * SAMPLE_RATE]
+        name = hashlib.sha256(samples.tobytes()).hexdigest()
+        if name not in self.references:
+            while len(self.references) >= MAX_CACHED_REFERENCES:
+                self.references.pop(next(iter(self.references)))
+            with self.torch.inference_mode():
+                self.references[name] = model.embed_ref(samples, SAMPLE_RATE, device=model.device)
+        return self.references[name]
+
+
+def main(name: str, arguments: list[str]) -> None:
+    """Load the upstream program, then serve requests."""
+    handlers: dict[str, Any] = {}
+    packages = ["torch", "numpy", "transformers"]
+    if name == "chatterbox":
+        import_module(
+            "chatterbox.models.s3gen"
+        )  # now, so that a broken environment is noticed before the first request
+        handlers["sound"] = S3GenSynthesizer().sound
+        packages.insert(0, "chatterbox-tts")
+    else:
+        sys.path.append(arguments[0])
+        import_module("indextts.infer_v2")
+    import_module("pipe").serve(
+        handlers, {"program": name, "versions": {package: version(package) for package in packages}}
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])

@@ -1,0 +1,262 @@
+"""The tabs Preflight and Diagnose: everything that examines a run or a checkpoint.
+
+Preflight prepares the recordings and finds what would go wrong before training, with a button for what one command
+cures. Diagnose says what happened to a checkpoint and repairs it.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from voxgraft.ui.commands import find_grown_tokenizer, run_base_folder, run_dataset_folder, run_language
+from voxgraft.ui.files import (
+    CHECKPOINT_PATHS,
+    CONFIG_PATHS,
+    DATASET_PATHS,
+    FOLDER_PATHS,
+    TEXT_PATHS,
+    TOKENIZER_PATHS,
+    PathFilter,
+    next_free_path,
+)
+from voxgraft.ui.forms import (
+    CommandForm,
+    JobView,
+    PageContext,
+    add_job_view,
+    add_upload,
+    last_job_result,
+    slug,
+    start_job,
+)
+from voxgraft.ui.html import (
+    details_html,
+    file_link,
+    finding_html,
+    image_html,
+    job_html,
+    note_html,
+    table_html,
+)
+from voxgraft.ui.jobs import ProjectJobs, UiJob
+
+# Findings that one command cures, run as its form would on a project that was just opened; by code.
+CURE_COMMANDS: dict[str, tuple[str, str]] = {
+    "graft-missing": ("graft", "Make the graft"),
+    "graft-broken": ("graft", "Make the graft again"),
+    "run-changed": ("graft", "Make the graft again"),
+    "texts-changed": ("graft", "Make the graft again"),
+    "graft-other-tokenizer": ("graft", "Make the graft again"),
+    "set-missing": ("prepare", "Prepare the recordings"),
+    "set-stale": ("prepare", "Prepare the recordings again"),
+    "set-incomplete": ("prepare", "Prepare the recordings again"),
+    "manifest-no-split": ("data split", "Split the dataset"),
+    "split-leak-audio": ("data split", "Split the dataset again"),
+}
+# What a check may need that no run of voxgraft has: files of other trainers.
+FOREIGN_NEEDS = {"a checkpoint", "an old config", "data of another trainer"}
+DIAGNOSABLE_PATHS = PathFilter(endings=CHECKPOINT_PATHS.endings, mark="run.yaml")
+VERDICT_KINDS = {"RESUME": "good", "REPAIR": "warn", "START FRESH": "bad"}
+MAX_FINDINGS = 30
+
+
+class CureView(JobView):
+    """The job of a cure whose own form is on another tab; shown until the next check."""
+
+    def html(self, job: UiJob | None) -> str:
+        checked = ProjectJobs(job.folder.parent.parent).latest("check") if job is not None else None
+        is_news = job is not None and checked is not None and job.number > checked.number
+        return job_html(job, self.is_json, self.title) if is_news else ""
+
+
+def build_preflight_tab(context: PageContext) -> None:
+    """Lay the tab Preflight out."""
+
+    def default_dataset(project: Path) -> Path | None:
+        folder = run_dataset_folder(project)
+        return folder if (folder / "manifest.jsonl").is_file() else None
+
+    with gr.Accordion("1. Prepare the recordings", open=True, elem_id="preflight-prepare"):
+        gr.Markdown(
+            "Turns clips into what training reads: speech codes, voices, ids of the text. It goes on where it was, and "
+            "makes only what is new. Elsewhere: preprocess, build pairs; the prompt of a clip is chosen while training."
+        )
+        form = CommandForm(context, "prepare")
+        with gr.Row():
+            form.add("manifest", sought=DATASET_PATHS, default=default_dataset, label="Dataset")
+            form.add("workers")
+            form.add("device")
+        with gr.Accordion("More", open=False):
+            form.add_all(("engine", "batch_seconds", "voices"))
+        prepare = form.finish("Prepare")
+    with gr.Accordion("2. Check everything", open=True, elem_id="preflight-check"):
+        form = CommandForm(context, "check", json=True)
+        with gr.Accordion("Also files of other trainers", open=False), gr.Row():
+            form.add("checkpoint", sought=CHECKPOINT_PATHS)
+            form.add("base_config", sought=CONFIG_PATHS)
+            form.add("prepared", sought=FOLDER_PATHS)
+        form.finish("Check")
+        verdict = gr.HTML(elem_id="check-verdict", elem_classes=["vg-live"])
+        found = gr.State([])
+        context.on_change(lambda project: _check_verdict(context, project), [verdict, found])
+        _build_cures(context, found, {"prepare": prepare})
+        checked = gr.HTML(elem_id="check-checked")
+        context.on_change(lambda project: [_coverage_html(context, project)], [checked])
+
+
+def _build_cures(context: PageContext, found: Any, views: dict[str, JobView]) -> None:
+    """Each finding with its cure, and a button if one command cures it; `views` are those that exist already."""
+    for verb in dict.fromkeys(verb for verb, _ in CURE_COMMANDS.values()):
+        if verb not in views:
+            name = f"cure-{slug(verb)}"
+            with gr.Column(elem_classes=["vg-form"]):
+                shown = gr.HTML(elem_id=f"{name}-state", elem_classes=["vg-live"])
+                stop = gr.Button("Stop", variant="stop", elem_id=f"{name}-stop", elem_classes=["vg-act", "vg-stop"])
+            views[verb] = CureView(verb, shown, context.tab)
+            add_job_view(context, views[verb], stop)
+
+    def show_findings(items: list[dict[str, Any]]) -> None:
+        offered: set[str] = set()
+        for item in items:
+            gr.HTML(finding_html(item), elem_classes=["vg-finding"])
+            verb, words = CURE_COMMANDS.get(str(item["code"]), ("", ""))
+            if verb and verb not in offered:
+                offered.add(verb)
+                button = gr.Button(words, size="sm", elem_id=f"cure-{item['code']}", elem_classes=["vg-act"])
+                context.wire([button.click], make_cure(verb), [context.project], [views[verb].shown])
+
+    def make_cure(verb: str) -> Any:
+        def cure(project: str) -> str:
+            form = next(form for form in context.forms if form.name == verb)
+            argv = lambda: form.words(project, form.initial_values(project))  # noqa: E731
+            return start_job(context, project, views[verb], argv)
+
+        return cure
+
+    gr.render(inputs=[found])(show_findings)
+
+
+def _check_verdict(context: PageContext, project: str) -> list[Any]:
+    result = last_job_result(context.project_folder(project), "check")
+    if result is None:
+        return [note_html("not checked yet"), []]
+    if "error" in result:
+        return [finding_html(result["error"]), []]
+    findings = [item for item in result["findings"] if isinstance(item, dict)]
+    errors = sum(item["level"] == "error" for item in findings)
+    if not result["fine"]:
+        head = note_html(f"training would go wrong: {errors} thing{'s' if errors != 1 else ''} to cure first", "bad")
+    elif any(item["code"] in CURE_COMMANDS for item in findings):
+        head = note_html("nothing is wrong, but something is missing yet: see below", "warn")
+    else:
+        head = note_html("ready to train", "good")
+    return [head, findings]
+
+
+def _coverage_html(context: PageContext, project: str) -> str:
+    """What was checked, in one line that unfolds; and one line for each reason why something was not."""
+    result = last_job_result(context.project_folder(project), "check")
+    if result is None or "error" in result:
+        return ""
+    looked = [str(name) for name in result["checked"]]
+    lines = [details_html(f"✓ looked at: {len(looked)} things", looked)]
+    foreign: list[str] = []
+    missing: dict[str, list[str]] = {}
+    for name, why in result["not_checked"].items():
+        if FOREIGN_NEEDS & {*str(why).removeprefix("needs ").split(" and ")}:
+            foreign.append(str(name))
+        else:
+            missing.setdefault(str(why), []).append(str(name))
+    lines += [details_html(f"not looked at, {why}: {len(names)}", names) for why, names in missing.items()]
+    if foreign:
+        words = "only for files of other trainers: {} more; name such files above to have them looked at"
+        lines.append(details_html(words.format(len(foreign)), foreign))
+    return "".join(lines)
+
+
+def build_diagnose_tab(context: PageContext) -> None:
+    """Lay the tab Diagnose out."""
+    gr.Markdown(
+        "A checkpoint of anyone's, beside the base that it was made from: resume, repair or start fresh, and why. "
+        "Nothing that is looked at is changed."
+    )
+    with gr.Accordion("1. What happened to it?", open=True, elem_id="diagnose-look"):
+        form = CommandForm(
+            context, "diagnose", json=True, fresh={"output": lambda project: next_free_path(project / "diagnosis")}
+        )
+        with gr.Row():
+            form.add(
+                "checkpoint",
+                sought=DIAGNOSABLE_PATHS,
+                default=lambda project: project,
+                info="A file (.safetensors, .pt, .pth), a folder with one, or a project. Large ones: copy them here.",
+            )
+            form.add("base", sought=FOLDER_PATHS, default=run_base_folder)
+            form.add("tokenizer", sought=TOKENIZER_PATHS, default=find_grown_tokenizer)
+            form.add("language", default=run_language)
+        with gr.Row():
+            add_upload(context, form, "checkpoint", "Upload a checkpoint",
+                      (".safetensors", ".pt", ".pth"))  # fmt: skip
+            add_upload(context, form, "tokenizer", "Upload its tokenizer", (".json", ".model"))
+        with gr.Accordion("More to look at, and listening", open=False):
+            with gr.Row():
+                form.add("texts", sought=TEXT_PATHS)
+                form.add("base_config", sought=CONFIG_PATHS)
+                form.add("prepared", sought=FOLDER_PATHS)
+                form.add("family")
+            form.add_all(("listen", "sentences", "seed"))
+            form.add(
+                "output", sought=FOLDER_PATHS, label="Folder of the report", info="Empty: a new one in the project."
+            )
+        form.finish("Diagnose")
+        form.show_result("diagnose-verdict", lambda found: _verdict_html(context, found))
+    with gr.Accordion("2. Repair it", open=False, elem_id="diagnose-repair"):
+        gr.Markdown(
+            "Writes a new file in which what was damaged is the base's again. Takes checkpoint, base and tokenizer "
+            "from above. With nothing chosen, what the diagnosis names is repaired."
+        )
+        repair = CommandForm(
+            context, "repair", fresh={"output": lambda project: next_free_path(project / "repaired.safetensors")}
+        )  # fmt: skip
+        for key in ("checkpoint", "base", "tokenizer", "language"):
+            repair.share_control(key, form.control(key))
+        with gr.Row():
+            repair.add("only", label="Repair only")
+            repair.add("body")
+            repair.add("choose")
+            repair.add("output", sought=DIAGNOSABLE_PATHS, label="New file", info="Empty: a new one in the project.")
+        with gr.Accordion("More", open=False):
+            repair.add_all(("points", "sentences", "worse", "seed"))
+            repair.add_all(("rows.init", "rows.noise", "rows.seed", "family"))
+        repair.finish("Repair", output="What was done")
+
+
+def _verdict_html(context: PageContext, found: dict[str, Any]) -> str:
+    """The verdict, why, what to do, the picture, the report and the findings, worst first."""
+    verdict = found["verdict"]
+    word = str(verdict["word"])
+    parts = [
+        f'<div class="vg-note vg-{VERDICT_KINDS.get(word, "note")}"><span class="vg-word">{escape(word)}</span><br>'
+        f"{escape(str(verdict['sentence']))}<br><small>{escape(str(verdict['reason']))}</small></div>",
+        *(note_html(f"on a command line: {command}") for command in verdict["commands"]),
+    ]
+    if found["heard"]:
+        rows = [(one["language"], one["who"], f"{100 * float(one['phone_error']):.1f} %") for one in found["heard"]]
+        parts.append(table_html(("language", "who speaks", "phone error"), rows))
+    if found.get("report"):
+        report = context.roots.resolve_inside(found["report"])
+        words = f"rows and layers of {Path(found['checkpoint']).name}: what is the base's own, what has changed"
+        parts += [
+            f"<p>{file_link(context, report, 'open the whole report')}</p>",
+            image_html(context, report.with_name("diagnosis.png"), words),
+        ]
+    order = {"error": 0, "warning": 1}
+    ranked = sorted(found["findings"], key=lambda item: order.get(str(item.get("level")), 2))
+    parts += map(finding_html, ranked[:MAX_FINDINGS])
+    if len(ranked) > MAX_FINDINGS:
+        parts.append(note_html(f"and {len(ranked) - MAX_FINDINGS} more: see the report"))
+    return "".join(parts)
