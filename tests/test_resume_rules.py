@@ -14,7 +14,7 @@ from tests.whole_runs import WholeRun
 from voxgraft.checkpoints.steps import load_step
 from voxgraft.config.commands import GoSettings
 from voxgraft.config.run import TrainSettings
-from voxgraft.config.train_options import RESUME_RULES, TrainIntervals, TrainOptions
+from voxgraft.config.train_options import RESUME_RULES, TrainIntervals, TrainOptions, options_with_rule
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.models import get_family
 from voxgraft.pipeline.stages import TRAIN_STAGE, PipelineContext
@@ -102,6 +102,12 @@ def test_defaults_that_are_not_left_open_are_those_of_the_options() -> None:
         for one in fields(kind):
             field = TrainSettings.model_fields.get(one.name)
             assert field is None or field.default in (None, one.default), one.name
+
+
+def test_the_page_on_run_folders_names_all_settings_that_are_fixed() -> None:
+    page = (Path(__file__).resolve().parent.parent / "docs" / "run-folder.md").read_text(encoding="utf-8")
+    row = next(line for line in page.splitlines() if line.startswith("| `mode`"))
+    assert row.split("|")[1].replace("`", "").replace(" ", "").split(",") == list(options_with_rule("fixed"))
 
 
 @pytest.mark.parametrize("finished", [False, True], ids=["unfinished", "finished"])

@@ -160,7 +160,7 @@ class DataSamplerOptions:
 
     def __post_init__(self) -> None:
         if not 0 <= self.text_dropout <= 1:
-            raise ConfigError("stream-settings", f"a silent share of {self.text_dropout}", expected="0 to 1")
+            raise ConfigError("stream-settings", f"text_dropout is {self.text_dropout}", expected="0 to 1")
         if self.single_clip_speakers not in get_args(SingleClipPolicy):
             expected = " or ".join(get_args(SingleClipPolicy))
             raise ConfigError(
