@@ -1,4 +1,8 @@
-"""Waveforms as WAV files: PCM of 8 to 32 bits in, 16 bits out. Does not resample; knows no other format."""
+"""Audio files: WAV in and out, any media file as a stream of blocks, and the clips of a dataset.
+
+`read_wav` and `encode_wav` need no codec. `MediaReader` decodes films and podcasts through FFmpeg (PyAV), mono and
+resampled. Clips are written atomically with a checksum, so that damage is noticed without decoding them.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +26,14 @@ from numpy.typing import NDArray
 from voxgraft.core.errors import AudioError, FileError, WriteError
 from voxgraft.core.files import build_write_error, format_error_reason, require_file
 
-WavSamples = NDArray[np.float32]
+AudioSamples = NDArray[np.float32]
 MAX_WAV_BYTES = 1 << 30
 INT16_PEAK = 32767
-SAMPLE_WIDTHS = (1, 2, 3, 4)
-"""Bytes of a sample."""
+SAMPLE_WIDTHS = (1, 2, 3, 4)  # bytes
 
 
-def encode_wav(samples: WavSamples, rate: int) -> bytes:
-    """One channel of samples between -1 and 1 as a file of 16 bits; what is louder is cut."""
+def encode_wav(samples: AudioSamples, rate: int) -> bytes:
+    """Mono samples between -1 and 1 as a 16-bit WAV file; louder samples are clipped."""
     whole = np.round(np.clip(np.nan_to_num(samples), -1, 1) * INT16_PEAK).astype("<i2")
     stream = io.BytesIO()
     with wave.open(stream, "wb") as file:
@@ -41,8 +44,8 @@ def encode_wav(samples: WavSamples, rate: int) -> bytes:
     return stream.getvalue()
 
 
-def read_wav(path: Path) -> tuple[WavSamples, int]:
-    """Samples between -1 and 1, several channels as their mean, and how many there are in a second."""
+def read_wav(path: Path) -> tuple[AudioSamples, int]:
+    """Samples between -1 and 1, the mean of all channels, and the sample rate."""
     if require_file(path).stat().st_size > MAX_WAV_BYTES:
         raise FileError("file-too-large", f"{path.name} has over {MAX_WAV_BYTES:,} bytes", where=path)
     try:
@@ -64,7 +67,7 @@ def read_wav(path: Path) -> tuple[WavSamples, int]:
 
 
 def _decode_pcm(data: bytes, width: int) -> NDArray[np.float64]:
-    if width == 1:  # the one width without a sign
+    if width == 1:  # 8-bit WAV is the only unsigned width
         return (np.frombuffer(data, dtype=np.uint8).astype(np.float64) - 128) / 128
     if width == 3:
         parts = np.frombuffer(data, dtype=np.uint8).reshape(-1, 3).astype(np.int32)
@@ -74,45 +77,30 @@ def _decode_pcm(data: bytes, width: int) -> NDArray[np.float64]:
     return floats
 
 
-AudioSamples = NDArray[np.float32]
-AUDIO_SUFFIXES = (
-    ".wav",
-    ".flac",
-    ".mp3",
-    ".m4a",
-    ".aac",
-    ".ogg",
-    ".oga",
-    ".opus",
-    ".wma",
-    ".aif",
-    ".aiff",
-    ".mka",
-    ".amr",
-)
+AUDIO_SUFFIXES = tuple(".wav .flac .mp3 .m4a .aac .ogg .oga .opus .wma .aif .aiff .mka .amr".split())
 VIDEO_SUFFIXES = (".mp4", ".mkv", ".avi", ".mov", ".webm", ".ts", ".mpg", ".mpeg", ".m4v", ".flv", ".wmv", ".3gp")
 MEDIA_SUFFIXES = (*AUDIO_SUFFIXES, *VIDEO_SUFFIXES)
 BLOCK_SECONDS = 2.0
+# Timestamps of files jitter by less; a larger difference is a gap or a jump.
 MIN_GAP_SECONDS = 0.06
-"""Clocks of files waver by less; more is a gap or a jump."""
 MAX_GAP_SECONDS = 3600.0
 MIN_SAMPLE_RATE, MAX_SAMPLE_RATE = 4_000, 768_000
+# After this many broken packets the rest of a file is not decoded.
 MAX_DECODE_ERRORS = 10_000
-"""Broken packets after which a file is given up."""
 
 
 class MediaReader:
-    """One media file, open. `blocks` can be gone through once."""
+    """An open media file. `blocks` can be iterated once."""
 
     def __init__(self, path: Path, rate: int, data: bytes | None = None) -> None:
         self.path = require_file(path) if data is None else path
         self._source: Any = str(self.path) if data is None else io.BytesIO(data)
         self.rate = rate
         self.damaged: list[float] = []
-        """Places, in seconds, of what could not be decoded."""
+        """Times in seconds of packets that could not be decoded."""
 
     def blocks(self) -> Iterator[AudioSamples]:
-        """The whole sound in order, about two seconds at a time."""
+        """All audio in order, mono at `rate`, about two seconds at a time."""
         try:
             with contextlib.closing(av.open(self._source, metadata_errors="ignore")) as container:
                 yield from self._blocks(container)
@@ -130,7 +118,11 @@ class MediaReader:
         pending: list[AudioSamples] = []
         for frame in self._frames(container, stream, clock):
             if clock.rate == 0:
-                clock.rate = self._require_sample_rate(frame.sample_rate)
+                clock.rate = frame.sample_rate
+                if not MIN_SAMPLE_RATE <= clock.rate <= MAX_SAMPLE_RATE:
+                    found = f"{self.path.name} has {clock.rate:,} samples a second"
+                    expected = f"{MIN_SAMPLE_RATE:,} to {MAX_SAMPLE_RATE:,}"
+                    raise AudioError("media-rate", found, expected=expected, where=self.path)
                 resampler = _StreamResampler(clock.rate, self.rate)
             if frame.sample_rate != clock.rate:
                 found = f"the rate changes from {clock.rate:,} to {frame.sample_rate:,} Hz at {clock.seconds:.1f} s"
@@ -144,7 +136,7 @@ class MediaReader:
         yield resampler(np.concatenate([*pending, np.zeros(0, np.float32)]), last=True)
 
     def _frames(self, container: Any, stream: Any, clock: _StreamClock) -> Iterator[Any]:
-        """Decoded frames; a packet that is broken is noted and stepped over."""
+        """Decoded frames; a broken packet is recorded and skipped."""
         packets = container.demux(stream)
         while True:
             try:
@@ -160,7 +152,7 @@ class MediaReader:
             yield from frames
 
     def _fill_gaps(self, clock: _StreamClock, frame: Any) -> list[AudioSamples]:
-        """The frame's samples, with silence before them where the file has a gap."""
+        """The frame's samples, with silence before them if the file has a gap: subtitles count its time."""
         samples = _to_mono(frame)
         at = None if frame.pts is None or frame.time_base is None else float(frame.pts * frame.time_base)
         gap = clock.gap(at)
@@ -170,22 +162,14 @@ class MediaReader:
             raise AudioError("media-time", found, where=self.path)
         if gap > MIN_GAP_SECONDS:
             placed = [np.zeros(round(gap * clock.rate), np.float32), samples]
-        elif gap < -MIN_GAP_SECONDS:  # the clock went back: what follows is taken to go on from here
+        elif gap < -MIN_GAP_SECONDS:  # the clock jumped back: continue from here
             clock.zero += gap
         clock.samples += sum(map(len, placed))
         return placed
 
-    def _require_sample_rate(self, rate: int) -> int:
-        if not MIN_SAMPLE_RATE <= rate <= MAX_SAMPLE_RATE:
-            found = f"{self.path.name} has {rate:,} samples a second"
-            raise AudioError(
-                "media-rate", found, expected=f"{MIN_SAMPLE_RATE:,} to {MAX_SAMPLE_RATE:,}", where=self.path
-            )
-        return rate
-
 
 class _StreamClock:
-    """How much was given so far, against what the file says."""
+    """Position in the decoded audio, compared with the timestamps of the file."""
 
     def __init__(self, zero: float) -> None:
         self.zero = zero
@@ -197,7 +181,7 @@ class _StreamClock:
         return self.samples / self.rate if self.rate else 0.0
 
     def gap(self, at: float | None) -> float:
-        """Seconds that are missing before a frame that says it stands at `at`."""
+        """Seconds that are missing before a frame with the timestamp `at`."""
         return 0.0 if at is None else at - self.zero - self.seconds
 
 
@@ -224,12 +208,9 @@ def _to_mono(frame: Any) -> AudioSamples:
     return np.clip(mixed, -4.0, 4.0)
 
 
-MAX_INT16 = 32_767
-
-
 @dataclass(frozen=True, slots=True)
 class ClipChecksum:
-    """Size and checksum of a file, by which damage is noticed without decoding it."""
+    """Size and CRC-32 of a file, to notice damage without decoding it."""
 
     num_bytes: int
     crc32: int
@@ -250,10 +231,10 @@ class ClipChecksum:
 
 
 def write_clip_audio(path: Path, samples: AudioSamples, rate: int) -> ClipChecksum:
-    """Write a clip beside its place, synced, and rename it there; one that is there is replaced."""
-    values = np.clip(np.round(samples * MAX_INT16), -MAX_INT16, MAX_INT16).astype(np.int16)
-    # libsndfile does not report a write that failed inside a Python stream. So it encodes into memory, where no write
-    # fails, and the file is written by us.
+    """Write a clip to a temporary file, sync it, and rename it over an existing one."""
+    values = np.clip(np.round(samples * INT16_PEAK), -INT16_PEAK, INT16_PEAK).astype(np.int16)
+    # libsndfile does not report a failed write inside a Python stream. So it encodes into memory, where no write fails,
+    # and we write the file ourselves.
     memory = io.BytesIO()
     soundfile.write(memory, values, rate, format=path.suffix[1:].upper(), subtype="PCM_16")
     data = memory.getvalue()
@@ -286,7 +267,7 @@ def is_clip_intact(path: Path, num_samples: int, expected: ClipChecksum | None) 
     except soundfile.SoundFileError:
         return False
     except OSError as error:
-        # A file on a bad sector can be made again; one that we may not read is a matter of permissions.
+        # A missing file or one on a bad sector can be written again; missing permissions are for the user to fix.
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO):
             return False
         raise FileError("file-unreadable", f"{path.name}: {format_error_reason(error)}", where=path) from None
@@ -295,7 +276,7 @@ def is_clip_intact(path: Path, num_samples: int, expected: ClipChecksum | None) 
 def _decode_int16(source: Path | io.BytesIO) -> Any:
     """Samples as 16-bit numbers."""
     if isinstance(source, Path):
-        source = io.BytesIO(source.read_bytes())  # the system's own errors are worth more than libsndfile's
+        source = io.BytesIO(source.read_bytes())  # errors of the operating system say more than those of libsndfile
     return soundfile.read(source, dtype="int16")[0]
 
 
@@ -313,8 +294,8 @@ def read_clip_audio(path: Path) -> tuple[AudioSamples, int]:
     return mono, int(rate)
 
 
+# A clip is a sentence; films are cut by `data import` first.
 MAX_CLIP_SECONDS = 600
-"""A clip is a sentence; whole films are cut before they come here."""
 
 
 def read_resampled_audio(path: Path, rate: int) -> NDArray[np.float32]:

@@ -22,7 +22,7 @@ import numpy as np
 from voxgraft.core import progress
 from voxgraft.core.errors import FileError, Finding, GraftError, VoxgraftError, finding
 from voxgraft.core.files import compute_sha256, is_file, parse_json, read_lines, require_file
-from voxgraft.dataset.checks import StoredCodes, TrimmedLength, compute_trimmed_lengths, count_trailing_run
+from voxgraft.dataset.checks import EncodeText, StoredCodes, TrimmedLength, compute_trimmed_lengths, count_trailing_run
 from voxgraft.dataset.shards import (
     AnyArray,
     ClipDataset,
@@ -400,17 +400,18 @@ class PairImportReport:
 
     def note_padding(self, files: PairFiles, kept: Mapping[Path, TrimmedLength]) -> None:
         """Clips whose codes were cut, and by what it was seen."""
-        cut = {path: one for path, one in kept.items() if one.reason is not None}
+        cut = {path: (length, reason) for path, (length, reason) in kept.items() if reason is not None}
         if not cut:
             return
         stored = sum(clip.length for clip in files.codes.values())
-        padding = sum(files.codes[path].length - one.length for path, one in cut.items())
-        counts = Counter(str(one.reason) for one in cut.values())
+        padding = sum(files.codes[path].length - length for path, (length, _) in cut.items())
+        counts = Counter(reason for _, reason in cut.values())
         ways = ", ".join(
             f"{counts[reason]:,} {_EVIDENCE_TEXTS[reason]}" for reason in _EVIDENCE_TEXTS if counts[reason]
         )
         names = [
-            f"{files.codes[path].name} ({files.codes[path].length:,} to {one.length:,})" for path, one in cut.items()
+            f"{files.codes[path].name} ({files.codes[path].length:,} to {length:,})"
+            for path, (length, _) in cut.items()
         ]
         head = f"{len(cut):,} of {len(files.codes):,} targets are padded, and {padding:,} of {stored:,} codes were cut"
         self._note("pairs-padded", f"{head} ({padding / stored:.0%}; {ways}): {format_clip_names(names)}")
@@ -470,7 +471,6 @@ class PairImportReport:
 
 INDEXTTS2_FAMILY = "indextts2"
 INDEXTTS2_CODE_HZ = 50.0
-EncodeText = Callable[[str], Sequence[int]]
 
 
 def open_pair_dataset(
