@@ -371,7 +371,7 @@ class DataImportResult:
             expected = f"at most {self.max_left_out:.0%} (--max-left-out)"
             found.append(finding("import-left-out", str(self.left_out), expected=expected, where=self.dataset))
         if self.doubled:
-            told = [
+            shared = [
                 f"{same:,} of {pluralize(clips, 'clip')} of {new} are in {old} too"
                 for new, old, same, clips in self.doubled
             ]
@@ -383,7 +383,7 @@ class DataImportResult:
                 f"`voxgraft data remove {shlex.quote(str(self.dataset))} {flags}`. "
                 "If two people read the same sentences, there is nothing to do."
             )
-            found.append(finding("source-doubled", format_names(told), where=self.dataset, cure=cure))
+            found.append(finding("source-doubled", format_names(shared), where=self.dataset, cure=cure))
         # Digits stay in the text where no rule says how the language reads them.
         used = [clip for one in self.done.journals for clip in one.clips if clip.is_used]
         if left := [clip.text for clip in used if any(map(str.isdecimal, clip.text))]:

@@ -405,7 +405,7 @@ class PairImportReport:
             return
         stored = sum(clip.length for clip in files.codes.values())
         padding = sum(files.codes[path].length - length for path, (length, _) in cut.items())
-        counts = Counter(reason for _, reason in cut.values())
+        counts = Counter(str(reason) for _, reason in cut.values())
         ways = ", ".join(
             f"{counts[reason]:,} {_EVIDENCE_TEXTS[reason]}" for reason in _EVIDENCE_TEXTS if counts[reason]
         )
