@@ -330,7 +330,7 @@ def _counted_cuts(monkeypatch: pytest.MonkeyPatch, times: Iterable[tuple[float, 
     """Cues, and how often stretches of a recording of ten seconds are judged while they are cut."""
     judged = 0
 
-    def counted(levels: FrameLevels) -> vad.SpeechThresholds:
+    def counted(levels: FrameLevels) -> tuple[float, float]:
         nonlocal judged
         judged += 1
         return real(levels)

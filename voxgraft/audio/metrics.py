@@ -1,6 +1,7 @@
-"""What can be measured of one clip without listening: length, pace, silence, noise, clipping, bandwidth, script.
+"""Metrics of one clip without a recognizer (pace, silence, noise, clipping, bandwidth, script), and audio fingerprints.
 
-Judges nothing.
+Fingerprints find clips with the same audio (Haitsma and Kalker: signs of energy differences in time and frequency).
+Judges nothing: thresholds are in `data/quality`.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from voxgraft.audio.vad import (
 from voxgraft.core.languages import count_letters_by_script, count_scripts, find_exemplar, is_letter
 
 FFT_SIZE = 1024
+# Beyond the bandwidth of a recording its spectrum lies more than this below its peak.
 BANDWIDTH_FLOOR_DB = 60.0
-"""Above the highest frequency of a voice its spectrum lies further below its peak than this."""
 MAX_SNR_DB = 80.0
 CLIPPING_LEVEL = 0.985
+# Frames without speech that are needed to estimate the noise level.
 MIN_NOISE_FRAMES = 8
-"""Frames without speech that a noise level can be told from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +44,13 @@ class ClipMetrics:
     """Share of frames without speech."""
     longest_pause: float
     snr_db: float | None
-    """Speech above the noise between words; None for clips that are too short to tell."""
+    """Speech above the noise between words; None for clips that are too short."""
     level_db: float
-    """Of the speech, below full scale."""
+    """Level of the speech relative to full scale."""
     clipped: float
-    """Share of samples that stand at the top or the bottom in a row."""
+    """Share of samples in runs at the highest or lowest value."""
     bandwidth_hz: float
-    """The highest frequency with sound in it, whatever the sampling rate says."""
+    """The highest frequency with energy, whatever the sample rate."""
     script: float
     """Share of letters in the script of the language."""
 
@@ -65,7 +66,11 @@ def compute_clip_metrics(samples: AudioSamples, rate: int, text: str, language: 
     levels = compute_frame_levels(samples, rate)
     active = detect_speech_frames(levels, compute_speech_thresholds(levels))
     seconds = len(samples) / rate
-    power = _frame_power(samples, rate)
+    # Power of each frame without its mean (DC offset).
+    size = rate // LEVEL_FRAMES_PER_SECOND
+    count = len(samples) // size
+    frames = samples[: count * size].reshape(count, size).astype(np.float64)
+    power = np.square(frames - frames.mean(axis=1, keepdims=True)).mean(axis=1) if count else np.zeros(0)
     letters = sum(map(is_letter, text))
     pauses = [last - first for first, last in find_runs(~active)]
     speech = float(power[active].mean()) if active.any() else 0.0
@@ -83,7 +88,7 @@ def compute_clip_metrics(samples: AudioSamples, rate: int, text: str, language: 
 
 
 def compute_script_share(text: str, language: str) -> float:
-    """Share of letters that are of the language's script; 1 where nobody knows which that is."""
+    """Share of letters in the language's script; 1 if the script is unknown."""
     entry = find_exemplar(language)
     own = count_scripts(entry.letters) if entry else {}
     letters = count_letters_by_script(Counter(text))
@@ -92,15 +97,8 @@ def compute_script_share(text: str, language: str) -> float:
     return sum(letters[script] for script in own) / letters.total()
 
 
-def _frame_power(samples: AudioSamples, rate: int) -> NDArray[np.float64]:
-    size = rate // LEVEL_FRAMES_PER_SECOND
-    count = len(samples) // size
-    frames = samples[: count * size].reshape(count, size).astype(np.float64)
-    return np.square(frames - frames.mean(axis=1, keepdims=True)).mean(axis=1) if count else np.zeros(0)
-
-
 def _estimate_snr(power: NDArray[np.float64], active: NDArray[np.bool_], speech: float) -> float | None:
-    """Speech against the softer half of what lies between it; without a pause, loud frames against the softest."""
+    """Speech against the softer half of the pauses; without a pause, loud frames against the softest."""
     if len(power) < MIN_NOISE_FRAMES or speech <= 0:
         return None
     quiet = np.sort(power[~active])
@@ -111,7 +109,7 @@ def _estimate_snr(power: NDArray[np.float64], active: NDArray[np.bool_], speech:
 
 
 def _clipped_share(samples: AudioSamples) -> float:
-    """Three samples or more in a row at the same extreme are cut off; one alone is a peak."""
+    """Three or more samples in a row at the same extreme are clipped; a single one is a peak."""
     if not len(samples):
         return 0.0
     peak = float(np.abs(samples).max())
@@ -122,7 +120,7 @@ def _clipped_share(samples: AudioSamples) -> float:
 
 
 def _estimate_bandwidth(samples: AudioSamples, rate: int) -> float:
-    """By the loudest frames of each frequency, so that hissing sounds count."""
+    """By the loudest frames of each frequency, so that sibilants count."""
     count = len(samples) // FFT_SIZE
     if not count:
         return 0.0
@@ -141,17 +139,16 @@ FINGERPRINT_HZ = 40
 FINGERPRINT_WINDOW_SECONDS = 0.37
 FINGERPRINT_MIN_HZ, FINGERPRINT_MAX_HZ = 300.0, 3_400.0
 FINGERPRINT_BITS = 24
+# Values that occur in this many places say nothing: silence, hum.
 MAX_OCCURRENCES = 60
-"""Prints that so many places have say nothing: silence, hum."""
 MIN_MATCHING_HITS = 3
 MAX_BIT_ERROR_RATE = 0.25
 MIN_SHARED_SECONDS = 0.6
-MIN_SHARED_SHARE = 0.5
-"""Of the shorter clip."""
+MIN_SHARED_SHARE = 0.5  # of the shorter clip
 
 
 def compute_audio_fingerprint(samples: AudioSamples, rate: int) -> AudioFingerprint:
-    """One number of 24 bits for each 25 ms."""
+    """A 24-bit value for every 25 ms."""
     size, hop = round(FINGERPRINT_WINDOW_SECONDS * rate), rate // FINGERPRINT_HZ
     if len(samples) < size + hop:
         return np.zeros(0, np.uint32)
@@ -161,7 +158,7 @@ def compute_audio_fingerprint(samples: AudioSamples, rate: int) -> AudioFingerpr
     places = np.searchsorted(bins, edges)
     window = np.hanning(size).astype(np.float32)
     energies = np.empty((len(frames), FINGERPRINT_BITS + 1))
-    for first in range(0, len(frames), 256):  # windows overlap fifteen-fold, and so would memory
+    for first in range(0, len(frames), 256):  # windows overlap 15 times: all at once would take 15 times the memory
         power = np.square(np.abs(np.fft.rfft(frames[first : first + 256] * window, axis=1)))
         energies[first : first + 256] = np.add.reduceat(power[:, : places[-1]], places[:-1], axis=1)
     across = np.diff(energies, axis=1)
@@ -191,9 +188,9 @@ def find_duplicate_audio(prints: Mapping[str, AudioFingerprint]) -> Iterator[tup
 
 
 def _fingerprints_match(one: AudioFingerprint, two: AudioFingerprint, shift: int) -> bool:
-    """Whether two clips agree in most bits, one of them moved by so many prints, in either half of what they share.
+    """Whether two clips agree in most bits, one shifted against the other, in both halves of what they share.
 
-    Two sentences that begin with the same words are the same there, to the very sample if a program says them.
+    Both halves: sentences that begin with the same words agree in the first one.
     """
     first, last = max(0, shift), min(len(one), len(two) + shift)
     if last - first < MIN_SHARED_SECONDS * FINGERPRINT_HZ or last - first < MIN_SHARED_SHARE * min(len(one), len(two)):

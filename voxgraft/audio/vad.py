@@ -1,6 +1,7 @@
-"""Where somebody speaks: an energy detector over frames of 10 ms that adapts to the noise around it.
+"""Voice activity detection: an energy detector over frames of 10 ms that adapts to the noise around it.
 
-Finds pauses, not voices: loud music is speech to it. Knows nothing of texts.
+It finds pauses, not voices: loud music counts as speech. `SileroVad` can be added to tell voices from music.
+`RollingAudioBuffer` gives random access to the newest part of a long recording. Knows nothing about texts.
 """
 
 from __future__ import annotations
@@ -20,14 +21,13 @@ from voxgraft.audio.files import AudioSamples
 from voxgraft.core.errors import ConfigError
 
 VAD_SAMPLE_RATE = 16_000
+# Samples of one model call, and the samples before them that it needs again.
 VAD_WINDOW_SAMPLES, VAD_CONTEXT_SAMPLES = 512, 64
-"""Samples that the model hears at once, and those before them that it wants to hear again."""
-VAD_FRAMES_PER_SECOND = 100
 VAD_MODEL_FILE = "data/silero_vad.onnx"
 
 
 class SileroVad:
-    """One recording, heard from its beginning. Gives the probability of a voice for every 10 ms so far."""
+    """Runs over one recording from its beginning; gives the probability of a voice for every 10 ms so far."""
 
     def __init__(self, rate: int) -> None:
         self._session = _load_onnx_session()
@@ -38,7 +38,7 @@ class SileroVad:
         self._windows: list[float] = []
 
     def hear(self, samples: AudioSamples) -> None:
-        """Take in the next part of the recording."""
+        """Process the next part of the recording."""
         heard = np.concatenate([self._rest, self._resampler.resample_chunk(samples)])
         whole = len(heard) // VAD_WINDOW_SAMPLES * VAD_WINDOW_SAMPLES
         for at in range(0, whole, VAD_WINDOW_SAMPLES):
@@ -54,8 +54,8 @@ class SileroVad:
         self._rest = heard[whole:]
 
     def voice_probabilities(self, first: int, last: int) -> NDArray[np.float32]:
-        """For frames of 10 ms; those that are not heard yet count as a voice."""
-        seconds = (np.arange(first, last) + 0.5) / VAD_FRAMES_PER_SECOND
+        """For frames of 10 ms; frames that are not processed yet count as a voice."""
+        seconds = (np.arange(first, last) + 0.5) / LEVEL_FRAMES_PER_SECOND
         places = (seconds * VAD_SAMPLE_RATE / VAD_WINDOW_SAMPLES).astype(np.int64)
         known = np.array([*self._windows[places[0] : places[-1] + 1]] if len(places) else [], np.float32)
         made = np.ones(len(places), np.float32)
@@ -105,14 +105,14 @@ class RollingAudioBuffer:
         self._num_levels = 0
         self._rest = np.zeros(0, np.float32)
         self.judged: dict[tuple[int, int], NDArray[np.bool_]] = {}
-        """Which frames are speech, by the first one and their number, as far as somebody has asked."""
+        """Cache of `get_speech_frames`, by first frame and number of frames."""
         self.is_exhausted = False
         self.pinned_from = float("inf")
-        """Nothing from this place on is forgotten."""
+        """Audio from this time on is kept."""
 
     @property
     def seconds(self) -> float:
-        """How far the recording has been heard."""
+        """Seconds that were read so far."""
         return self._end / self.rate
 
     @property
@@ -121,7 +121,7 @@ class RollingAudioBuffer:
         return sum(len(block) for _, block in self._kept)
 
     def read_until(self, seconds: float, keep_from: float) -> None:
-        """Take in sound up to a place, or to the end; what is before `keep_from` may be forgotten."""
+        """Read up to a time, or to the end; audio before `keep_from` may be dropped."""
         while self.seconds < seconds and not self.is_exhausted:
             block = next(self._blocks, None)
             if block is None:
@@ -132,10 +132,12 @@ class RollingAudioBuffer:
             self._measure(block)
             if self._voice is not None:
                 self._voice.hear(block)
-            self._forget(min(keep_from, self.pinned_from))
+            oldest = min(keep_from, self.pinned_from) * self.rate
+            while self._kept and self._kept[0][0] + len(self._kept[0][1]) < oldest:
+                self._kept.popleft()
 
     def samples(self, start: float, end: float) -> AudioSamples:
-        """Sound between two places that are kept; shorter where the recording ends."""
+        """Audio between two times that are kept; shorter at the end of the recording."""
         first, last = round(start * self.rate), round(end * self.rate)
         parts = [
             block[max(0, first - at) : max(0, last - at)]
@@ -145,13 +147,13 @@ class RollingAudioBuffer:
         return np.concatenate(parts) if parts else np.zeros(0, np.float32)
 
     def levels(self, start: float, end: float) -> tuple[FrameLevels, float]:
-        """Levels of the frames between two places, and where the first of them begins."""
+        """Levels of the frames between two times, and where the first of them begins."""
         first = max(0, int(start * LEVEL_FRAMES_PER_SECOND))
         last = min(self._num_levels, int(np.ceil(end * LEVEL_FRAMES_PER_SECOND)))
         return self._levels[first : max(first, last)], first / LEVEL_FRAMES_PER_SECOND
 
     def voice_frames(self, start: float, count: int) -> NDArray[np.bool_] | None:
-        """Whether a voice is near each of so many frames, where somebody was asked."""
+        """Whether a voice is near each of `count` frames; None without a voice model."""
         if self._voice is None or not count:
             return None
         first, reach = round(start * LEVEL_FRAMES_PER_SECOND), VOICE_MARGIN_FRAMES
@@ -171,44 +173,39 @@ class RollingAudioBuffer:
         self._levels[self._num_levels : self._num_levels + len(made)] = made
         self._num_levels += len(made)
 
-    def _forget(self, seconds: float) -> None:
-        first = seconds * self.rate
-        while self._kept and self._kept[0][0] + len(self._kept[0][1]) < first:
-            self._kept.popleft()
-
 
 def compute_frame_levels(samples: AudioSamples, rate: int) -> FrameLevels:
-    """Loudness of every whole frame. Low hum counts for little: differences of neighbours are measured."""
+    """Level in dB of every whole frame, of differences between samples: low hum counts for little."""
     size = max(1, rate // LEVEL_FRAMES_PER_SECOND)
     count = len(samples) // size
     if not count:
         return np.zeros(0, np.float32)
     whole = samples[: count * size]
-    # Divided by the usual step of speech between samples at 16 kHz, so that levels stay comparable between rates.
+    # Differences grow as the rate falls: scale them to 16 kHz, so that levels are comparable between rates.
     steps = np.diff(whole, prepend=whole[:1]) * np.float32(rate / 16_000)
     power = np.square(steps).reshape(count, size).mean(axis=1)
     made: FrameLevels = np.maximum(10.0 * np.log10(power + 1e-12), MIN_LEVEL_DB).astype(np.float32)
     return made
 
 
+# Zeros that a program inserted: they say nothing about the noise in the rest.
 DIGITAL_SILENCE_DB = -95.0
-"""Zeros that a program has put there: they say nothing of the noise in the rest."""
+# Nobody speaks more quietly than this, whatever the surroundings.
 MIN_SPEECH_DB = -62.0
-"""Quieter than this nobody speaks, whatever is around."""
+# If loud and soft differ by less, speech and pauses cannot be told apart.
 MIN_DYNAMIC_RANGE_DB = 6.0
-"""Where loud and soft differ by less, there is no telling."""
+# Stop consonants inside words are shorter.
 MIN_PAUSE_SECONDS = 0.09
-"""Stops inside words are shorter."""
 MIN_SPEECH_RUN_SECONDS = 0.03
 MAX_SOFT_EDGE_SECONDS = 0.3
 SPEECH_CACHE_SIZE = 256
+# A sound this short with this much silence on both sides is a click, not a word.
 MAX_CLICK_SECONDS, CLICK_ISOLATION_SECONDS = 0.08, 0.3
-"""A sound so short with so much silence on both sides is a click or a knock: no word is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A stretch without speech, in seconds."""
+    """A span without speech, in seconds."""
 
     start: float
     end: float
@@ -222,38 +219,30 @@ class Pause:
         return (self.start + self.end) / 2
 
 
-@dataclass(frozen=True, slots=True)
-class SpeechThresholds:
-    """Levels in dB: above `high` somebody speaks; from there on until it is below `low`."""
-
-    high: float
-    low: float
-
-
-def compute_speech_thresholds(levels: FrameLevels) -> SpeechThresholds:
-    """What counts as speech, by how loud and how soft the surroundings are."""
+def compute_speech_thresholds(levels: FrameLevels) -> tuple[float, float]:
+    """Levels in dB: speech begins above the first and ends below the second. By how loud and soft the audio is."""
     heard = levels[levels > DIGITAL_SILENCE_DB]
     if len(heard) < 2:
-        return SpeechThresholds(MIN_SPEECH_DB, MIN_SPEECH_DB)
+        return MIN_SPEECH_DB, MIN_SPEECH_DB
     soft, loud = (float(value) for value in np.percentile(heard, (2, 97)))
     if loud - soft < MIN_DYNAMIC_RANGE_DB:
         flat = MIN_SPEECH_DB if loud > MIN_SPEECH_DB + 10 else loud + 1.0
-        return SpeechThresholds(flat, flat)
+        return flat, flat
     high = max(MIN_SPEECH_DB, soft + min(14.0, max(4.0, 0.28 * (loud - soft))))
-    return SpeechThresholds(high, min(high, max(MIN_SPEECH_DB - 6.0, soft + 4.0)))
+    return high, min(high, max(MIN_SPEECH_DB - 6.0, soft + 4.0))
 
 
-def detect_speech_frames(levels: FrameLevels, thresholds: SpeechThresholds) -> NDArray[np.bool_]:
-    """Whether each frame is speech: soft ends are kept, short stops are bridged, clicks are not speech."""
-    active = _drop_short_runs(levels > thresholds.high, wanted=True, seconds=MIN_SPEECH_RUN_SECONDS)
-    active = _extend_soft_edges(_remove_clicks(active), levels > thresholds.low)
+def detect_speech_frames(levels: FrameLevels, thresholds: tuple[float, float]) -> NDArray[np.bool_]:
+    """Whether each frame is speech: soft ends are kept, short stops are bridged, clicks are removed."""
+    active = _drop_short_runs(levels > thresholds[0], wanted=True, seconds=MIN_SPEECH_RUN_SECONDS)
+    active = _extend_soft_edges(_remove_clicks(active), levels > thresholds[1])
     return _drop_short_runs(active, wanted=False, seconds=MIN_PAUSE_SECONDS)
 
 
 def get_speech_frames(tape: RollingAudioBuffer, start: float, end: float) -> tuple[NDArray[np.bool_], float]:
-    """Whether each frame of a stretch is speech, judged by the stretch itself, and where the first of them begins."""
+    """Whether each frame of a span is speech, judged by the span itself, and where the first frame begins."""
     levels, begins = tape.levels(start, end)
-    # Levels never change once measured, so the place says it all. Cues that crowd together ask for the same frames.
+    # Levels never change once measured, so the position is a complete key. Crowded cues ask for the same frames.
     place = round(begins * LEVEL_FRAMES_PER_SECOND), len(levels)
     if (known := tape.judged.get(place)) is not None:
         return known, begins
@@ -266,7 +255,7 @@ def get_speech_frames(tape: RollingAudioBuffer, start: float, end: float) -> tup
 
 
 def find_pauses(active: NDArray[np.bool_], start: float) -> list[Pause]:
-    """The stretches without speech; `start` is where the first frame begins."""
+    """The spans without speech; `start` is where the first frame begins."""
     return [
         Pause(start + first / LEVEL_FRAMES_PER_SECOND, start + last / LEVEL_FRAMES_PER_SECOND)
         for first, last in find_runs(~active)
@@ -274,13 +263,13 @@ def find_pauses(active: NDArray[np.bool_], start: float) -> list[Pause]:
 
 
 def find_runs(flags: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """First place and place after the last of every run of true."""
+    """First index and index after the last of every run of True."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(np.int8)))
     return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 
 
 def _extend_soft_edges(active: NDArray[np.bool_], audible: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Words begin and end softly: frames next to speech that can still be heard belong to it."""
+    """Words begin and end softly: audible frames next to speech belong to it."""
     made = active.copy()
     most = round(MAX_SOFT_EDGE_SECONDS * LEVEL_FRAMES_PER_SECOND)
     for first, last in find_runs(active):

@@ -1,1 +1,1 @@
-"""From recordings with texts to one manifest: reading, cutting, judging and splitting. Knows nothing of models."""
+"""From recordings with texts to one manifest: find sources, read, cut, judge and split. Knows no model but its limits."""

@@ -28,7 +28,7 @@ from voxgraft.config.data import (
     DataSpeakersSettings,
 )
 from voxgraft.core import progress
-from voxgraft.core.errors import ConfigError, FileError, TextError, VoxgraftError
+from voxgraft.core.errors import ConfigError, FileError, TextError, VoxgraftError, find_nearest_name
 from voxgraft.core.files import build_write_error, is_encodable_text, is_file, read_lines, require_folder
 from voxgraft.core.languages import describe_character
 from voxgraft.core.progress import confirm_with_user
@@ -44,7 +44,6 @@ from voxgraft.data.folder import (
     write_problems_file,
 )
 from voxgraft.data.manifest import DatasetSummary, ManifestClip, format_duration, write_manifest
-from voxgraft.data.selection import ClipSelection, require_known_names
 from voxgraft.data.sources import sanitize_name
 from voxgraft.models import load_speaker_encoder
 from voxgraft.models.base import SpeakerEncoder
@@ -128,8 +127,8 @@ def _clip_table(clips: Sequence[ManifestClip]) -> Table:
 def data_remove(settings: DataRemoveSettings) -> SimpleResult:
     """Remove clips from a dataset, after asking."""
     dataset = open_dataset_folder(settings.dataset)
-    wanted = ClipSelection(set(settings.recording), set(settings.speaker), set(settings.clip))
-    if not (wanted.recordings or wanted.speakers or wanted.ids or settings.missing):
+    recordings, speakers, ids = set(settings.recording), set(settings.speaker), set(settings.clip)
+    if not (recordings or speakers or ids or settings.missing):
         cure = "name --recording, --speaker, --clip or --missing."
         raise ConfigError("config-missing", "nothing is named that shall go", cure=cure)
     with dataset.locked():
@@ -137,14 +136,16 @@ def data_remove(settings: DataRemoveSettings) -> SimpleResult:
         clips = list(dataset.clips())
         # A list contains recordings under their own names; the name of the list means all of them.
         there = {clip.id for clip in clips}
-        names = wanted.recordings - {clip.recording for clip in clips}
+        names = recordings - {clip.recording for clip in clips}
         for journal in dataset.journals() if names else ():
             if journal.recording in names and journal.ids & there:
-                wanted.recordings.discard(journal.recording)
-                wanted.ids |= journal.ids & there
-        require_known_names(wanted, clips, dataset)
-        wanted.missing = {clip.id for clip in find_missing_audio(dataset)} if settings.missing else set()
-        going = [clip for clip in clips if wanted.includes_clip(clip)]
+                recordings.discard(journal.recording)
+                ids |= journal.ids & there
+        _require_known_names(clips, dataset, recordings, speakers, ids)
+        if settings.missing:
+            ids |= {clip.id for clip in find_missing_audio(dataset)}
+        going = [c for c in clips if c.recording in recordings or c.speaker in speakers or c.id in ids]
+        gone = {clip.id for clip in going}
         seconds = sum(clip.seconds for clip in going)
         told = f"{len(going):,} clips, {format_duration(seconds)}"
         answer: bool | None = True
@@ -154,12 +155,27 @@ def data_remove(settings: DataRemoveSettings) -> SimpleResult:
             nobody = "" if answer is not None else "nobody is there to be asked, so "
             lines = (f"{nobody}nothing was removed: {told} would be.",)
             return SimpleResult({"removed": 0, "would": len(going)}, lines, 1)
-        left = dataset.remove(going, [clip for clip in clips if not wanted.includes_clip(clip)])
+        left = dataset.remove(going, [clip for clip in clips if clip.id not in gone])
         write_problems_file(dataset)
     done = [f"removed {told}"]
     if left:
         done.append(f"{len(left):,} sounds lie outside of the dataset and stay where they are: {left[0]} ...")
     return SimpleResult({"removed": len(going), "seconds": round(seconds, 3), "left": left}, tuple(done))
+
+
+def _require_known_names(
+    clips: Sequence[ManifestClip], dataset: DatasetFolder, recordings: set[str], speakers: set[str], ids: set[str]
+) -> None:
+    """An error for a name that nothing in the dataset has."""
+    for kind, known, named in (
+        ("recording", {clip.recording for clip in clips}, recordings),
+        ("speaker", {clip.speaker for clip in clips}, speakers),
+        ("clip", {clip.id for clip in clips}, ids),
+    ):
+        for name in sorted(named - known):
+            hint = find_nearest_name(name, sorted(known))
+            cure = f"did you mean `{hint}`?" if hint else ""
+            raise ConfigError("clips-unknown", f"there is no {kind} {name!r}", where=dataset.folder, cure=cure)
 
 
 def data_merge(settings: DataMergeSettings) -> SimpleResult:
@@ -378,7 +394,7 @@ def data_speakers(settings: DataSpeakersSettings) -> SimpleResult:
     parted: dict[str, int] = {}
     with dataset.locked():
         clips = list(dataset.clips())
-        require_known_names(ClipSelection(set(), set(names), set()), clips, dataset)
+        _require_known_names(clips, dataset, set(), set(names), set())
         made = [replace(clip, speaker=names.get(clip.speaker, clip.speaker)) for clip in clips]
         if settings.voices is not None:
             made = _split_by_voice(dataset, made, settings.voices, parted)

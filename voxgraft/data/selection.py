@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -12,7 +12,6 @@ from voxgraft.config.run import RunSettings
 from voxgraft.core.errors import ConfigError, GraftError, find_nearest_name
 from voxgraft.core.files import is_file, is_folder
 from voxgraft.core.run import RunFolder
-from voxgraft.data.folder import DatasetFolder
 from voxgraft.data.manifest import MANIFEST_NAME, ManifestClip, SplitName, read_manifest
 
 SelectedRole = Literal["train", "valid"]
@@ -108,31 +107,3 @@ def _parse_voice_assignment(words: str, speakers: list[str], voices: list[str]) 
             cure = f"did you mean `{hint}`?" if hint else "name them as SPEAKER=VOICE."
             raise ConfigError("config-value", found, expected=f"one of {', '.join(known[:20])}", cure=cure)
     return speaker, voice
-
-
-@dataclass(slots=True)
-class ClipSelection:
-    """Which clips are meant."""
-
-    recordings: set[str]
-    speakers: set[str]
-    ids: set[str]
-    missing: set[str] = field(default_factory=set)
-
-    def includes_clip(self, clip: ManifestClip) -> bool:
-        named = clip.recording in self.recordings or clip.speaker in self.speakers or clip.id in self.ids
-        return named or clip.id in self.missing
-
-
-def require_known_names(selection: ClipSelection, clips: Sequence[ManifestClip], dataset: DatasetFolder) -> None:
-    """An error for a name that nothing in the dataset has."""
-    there = {
-        "recording": ({clip.recording for clip in clips}, selection.recordings),
-        "speaker": ({clip.speaker for clip in clips}, selection.speakers),
-        "clip": ({clip.id for clip in clips}, selection.ids),
-    }
-    for kind, (known, named) in there.items():
-        for name in sorted(named - known):
-            hint = find_nearest_name(name, sorted(known))
-            cure = f"did you mean `{hint}`?" if hint else ""
-            raise ConfigError("clips-unknown", f"there is no {kind} {name!r}", where=dataset.folder, cure=cure)

@@ -1,16 +1,17 @@
-"""What in the data would keep a model from learning, though every clip is sound by itself.
+"""Checks of prepared sets before training: faults of single clips, and faults that only show across clips or sets.
 
-Ids that another tokenizer made, new rows that never occur, prompts that are their own target. Changes nothing; what is
-wrong with single clips is told by `set_checks`.
+Single clips: ids without a row, codes out of range, broken voices, wrong durations, padding. Across clips: ids of
+another tokenizer, new rows that never occur, prompts that are their own target, held-out clips that are learnt.
+Changes nothing.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,25 +19,24 @@ from numpy.typing import NDArray
 from voxgraft.core import progress
 from voxgraft.core.errors import Finding, Level, finding
 from voxgraft.dataset.sampler import DeterministicSampler, Sample
-from voxgraft.dataset.shards import AnyArray, ClipDataset, ClipInfo, Int32Array, format_clip_names
+from voxgraft.dataset.shards import AnyArray, ClipDataset, Int32Array, format_clip_names
 
 if TYPE_CHECKING:
     from voxgraft.models.sequence import SequenceSpec
 
 
+# Two clips of one recording with the same text are the same clip, cut or encoded again, within this difference.
 MAX_SAME_CUT_SECONDS = 0.1
-"""Two clips of one recording with one text, whose lengths differ by no more, are the same clip cut or encoded again."""
-EncodeTextFn = Callable[[str], Sequence[int]]
+EncodeText = Callable[[str], Sequence[int]]
+# Texts of a set that are encoded again: another tokenizer shows in the first few.
 NUM_CHECKED_TEXTS = 200
-"""Clips of a set whose text is spelled anew; another tokenizer shows in the first few."""
 NUM_CHECKED_PROMPTS = 2_000
-"""Items of the data order whose prompts are compared with their targets."""
+# Below the first share a few clips that occur twice explain it; from the second on, training would learn it.
 MIN_WARNING_SHARE, MIN_ERROR_SHARE = 0.01, 0.2
-"""Up to few, some clips that stand twice explain it; from many on, training would learn it."""
 
 
-def check_text_tokenization(clips: ClipDataset, spell: EncodeTextFn) -> list[Finding]:
-    """Whether the ids spell the texts. A tokenizer of the same size with other pieces shows in nothing else."""
+def check_text_tokenization(clips: ClipDataset, spell: EncodeText) -> list[Finding]:
+    """Whether the ids are those of the texts. Nothing else reveals a tokenizer of the same size with other pieces."""
     places = [clip for clip in range(len(clips)) if clips.infos[clip].text.strip()]
     step = max(1, len(places) // NUM_CHECKED_TEXTS)
     compared = places[::step][:NUM_CHECKED_TEXTS]
@@ -57,7 +57,7 @@ def check_text_tokenization(clips: ClipDataset, spell: EncodeTextFn) -> list[Fin
 def check_held_out_overlap(train_sets: Sequence[ClipDataset], held_out: ClipDataset) -> list[Finding]:
     """Held-out clips that are also learnt from: the same codes, or the same text of the same recording.
 
-    The same text in another recording is a lesser thing: the model has read it, and not heard this saying of it.
+    The same text in another recording is less serious: the model has read it, but not heard this utterance.
     """
     codes = {held_out.codes(clip).tobytes(): clip for clip in range(len(held_out))}
     texts: dict[str, list[int]] = {}
@@ -68,7 +68,7 @@ def check_held_out_overlap(train_sets: Sequence[ClipDataset], held_out: ClipData
     same: dict[int, str] = {}
     read: dict[int, str] = {}
     for clips in train_sets:
-        # Codes are compared where a held-out clip has as many, which leaves most of a large set unread.
+        # Codes are read only where a held-out clip has as many: most of a large set stays unread.
         as_long = np.isin(clips.num_codes, lengths)
         for clip in range(len(clips)):
             info = clips.infos[clip]
@@ -76,7 +76,9 @@ def check_held_out_overlap(train_sets: Sequence[ClipDataset], held_out: ClipData
             if known is not None:
                 same.setdefault(known, f"{clips.name}/{info.id}")
             for place in texts.get(info.text.strip(), ()):
-                is_same = _is_same_cut(info, held_out.infos[place])
+                other = held_out.infos[place]
+                origin = bool(info.recording) and (info.recording, info.speaker) == (other.recording, other.speaker)
+                is_same = origin and abs(info.seconds - other.seconds) <= MAX_SAME_CUT_SECONDS
                 (same if is_same else read).setdefault(place, f"{clips.name}/{info.id}")
     only_read = {place: name for place, name in read.items() if place not in same}
     return [
@@ -97,13 +99,8 @@ def _overlap_finding(code: str, held_out: ClipDataset, places: dict[int, str], w
     return [finding(code, text, expected="0", where=held_out.name, level=level)]
 
 
-def _is_same_cut(one: ClipInfo, other: ClipInfo) -> bool:
-    recording = bool(one.recording) and (one.recording, one.speaker) == (other.recording, other.speaker)
-    return recording and abs(one.seconds - other.seconds) <= MAX_SAME_CUT_SECONDS
-
-
 def count_text_ids(sets: Sequence[ClipDataset], num_ids: int) -> NDArray[np.int64]:
-    """How often each text id occurs in the clips of some sets; ids that have no row are told elsewhere."""
+    """How often each text id occurs in some sets; ids without a row are reported elsewhere."""
     counts = np.zeros(num_ids, dtype=np.int64)
     for clips in sets:
         for clip in range(len(clips)):
@@ -113,7 +110,7 @@ def count_text_ids(sets: Sequence[ClipDataset], num_ids: int) -> NDArray[np.int6
 
 
 def check_unused_rows(sets: Sequence[ClipDataset], base_pieces: int, num_new: int) -> list[Finding]:
-    """New rows that no clip of the new language uses; a script is grafted whole, so that some is usual."""
+    """New rows that no clip uses; a few are normal, because a script is added as a whole."""
     if not num_new:
         return []
     counts = count_text_ids(sets, base_pieces + num_new)
@@ -131,64 +128,36 @@ def check_unused_rows(sets: Sequence[ClipDataset], base_pieces: int, num_new: in
 def check_prompt_copies(
     sets: Sequence[ClipDataset], stream: DeterministicSampler, num_items: int = NUM_CHECKED_PROMPTS
 ) -> list[Finding]:
-    """Items of the first pass whose voice comes from a clip with the very same codes: a recording that stands twice.
+    """Samples of the first epoch whose voice comes from a clip with the same codes: a recording that occurs twice.
 
-    A speaker's only clip, learnt with its own voice, is told by the data order itself.
+    A speaker's only clip, learnt with its own voice, is reported by the sampler itself.
     """
-    items = list(_first_samples(stream, num_items))
-    copies = [item for item in items if item.prompt != (item.set, item.clip) and _is_prompt_copy(sets, item)]
+    items: list[Sample] = []
+    for step in range(1, int(stream.steps_per_epoch) + 2):
+        items += stream.step(step)
+        if len(items) >= num_items:
+            break
+    copies = []
+    for item in items:
+        own, (where, prompt) = sets[item.set], item.prompt
+        # Places behind the clips only lend a voice and have no codes.
+        if (where, prompt) == (item.set, item.clip) or prompt >= len(sets[where]):
+            continue
+        same_length = own.num_codes[item.clip] == sets[where].num_codes[prompt]
+        if same_length and np.array_equal(own.codes(item.clip), sets[where].codes(prompt)):
+            copies.append(f"{own.infos[item.clip].id} by {sets[where].infos[prompt].id}")
     if not copies:
         return []
-    names = [f"{_clip_name(sets, item.set, item.clip)} by {_clip_name(sets, *item.prompt)}" for item in copies]
-    text = f"{len(copies):,} of {len(items):,} prompts have the codes of their target: {format_clip_names(names)}"
+    text = f"{len(copies):,} of {len(items):,} prompts have the codes of their target: {format_clip_names(copies)}"
     share = len(copies) / len(items)
     level: Level = "error" if share >= MIN_ERROR_SHARE else "warning" if share >= MIN_WARNING_SHARE else "note"
     return [finding("prompt-is-target", text, expected="another recording", level=level)]
 
 
-def _first_samples(stream: DeterministicSampler, num_items: int) -> Iterator[Sample]:
-    count = 0
-    for step in range(1, int(stream.steps_per_epoch) + 2):
-        for item in stream.step(step):
-            yield item
-            count += 1
-        if count >= num_items:
-            return
-
-
-def _is_prompt_copy(sets: Sequence[ClipDataset], item: Sample) -> bool:
-    where, prompt = item.prompt
-    if prompt >= len(sets[where]):  # a place that lends a voice and has no codes
-        return False
-    own, others = sets[item.set], sets[where]
-    same_length = own.num_codes[item.clip] == others.num_codes[prompt]
-    return bool(same_length) and np.array_equal(own.codes(item.clip), others.codes(prompt))
-
-
-def _clip_name(sets: Sequence[ClipDataset], where: int, clip: int) -> str:
-    return sets[where].infos[clip].id
-
-
-FAULT_ERROR_SHARE = 0.2
-"""From this share of clips on, what is a warning for a few becomes an error: training would learn it."""
+# Recordings end in silence, but rarely in a whole second of the same code.
 MAX_TRAILING_RUN_SECONDS = 1.0
-"""Recordings end in silence, but rarely in a whole second of one and the same code."""
 DURATION_SLACK_SECONDS, DURATION_SLACK_SHARE = 0.25, 0.05
 _UNKNOWN_ERROR_SHARE = 0.01
-
-
-@dataclass(slots=True)
-class _FaultTally:
-    """One kind of fault: the clips that have it, and what the first one looked like."""
-
-    clips: list[int] = field(default_factory=list)
-    values: int = 0
-    first: str = ""
-
-    def add(self, clip: int, values: int, shown: str) -> None:
-        self.clips.append(clip)
-        self.values += values
-        self.first = self.first or shown
 
 
 _FAULT_TEXTS = {
@@ -213,29 +182,47 @@ def check_clip_dataset(
     unknown_id: int | None = None,
     max_voices: int | None = None,
 ) -> list[Finding]:
-    """Every fault with a count and the first clips that have it.
+    """Every kind of fault with a count and the first clips that have it.
 
-    Voices are large; with `max_voices` only so many are read, spread over the set.
+    Voices are large: with `max_voices` only that many are read, spread over the set.
     """
-    seen: dict[str, _FaultTally] = {code: _FaultTally() for code in _FAULT_TEXTS}
+    seen: dict[str, list[tuple[int, int, str]]] = {code: [] for code in _FAULT_TEXTS}  # clip, bad values, example
     step = 1 if max_voices is None else max(1, -(-len(clips) // max(1, max_voices)))
     with progress.progress_task(f"checking {clips.name}", len(clips)) as advance:
         for clip in range(len(clips)):
-            text, codes = clips.text_ids(clip), clips.codes(clip)
+            text, codes, seconds = clips.text_ids(clip), clips.codes(clip), clips.infos[clip].seconds
             faults = [*_text_faults(text, frame), *_code_faults(codes, frame, code_hz)]
-            faults += _duration_faults(clips.infos[clip].seconds, len(codes), code_hz)
+            spoken = len(codes) / code_hz
+            if abs(spoken - seconds) > max(DURATION_SLACK_SECONDS, DURATION_SLACK_SHARE * seconds):
+                shown = f"{len(codes):,} codes are {spoken:.2f} s, the clip has {seconds:.2f} s"
+                faults.append(("clips-seconds", 0, shown))
             if unknown_id is not None and (unknown := int(np.count_nonzero(text == unknown_id))):
                 faults.append(("clips-text-unknown", unknown, f"{unknown} of {len(text)} tokens"))
             if clip % step == 0:
                 faults += _voice_faults(clips.voice(clip), frame)
             for code, values, shown in faults:
-                seen[code].add(clip, values, shown)
+                seen[code].append((clip, values, shown))
             advance(1)
-    return [_fault_finding(code, found, clips) for code, found in seen.items() if found.clips]
+    findings = []
+    for code, found in seen.items():
+        if not found:
+            continue
+        # A clip can have a fault twice, in its text and in its codes: it is counted and named once.
+        names = [clips.infos[clip].id for clip in dict.fromkeys(clip for clip, _, _ in found)]
+        values = sum(count for _, count, _ in found)
+        first = next((shown for _, _, shown in found if shown), "")
+        what = _FAULT_TEXTS[code].format(values=values)
+        told = f"{len(names):,} of {len(clips):,} clips: {what}; {format_clip_names(names)} (the first: {first})"
+        is_serious = code in _SHARE_DEPENDENT_FAULTS and len(names) >= MIN_ERROR_SHARE * len(clips)
+        if code == "clips-text-unknown":
+            is_serious = values >= _UNKNOWN_ERROR_SHARE * int(clips.num_text.sum())
+        level: Level | None = "error" if is_serious else None
+        findings.append(finding(code, told, where=clips.name, level=level))
+    return findings
 
 
 def count_trailing_run(codes: AnyArray) -> int:
-    """How many times the last code stands at the end."""
+    """How often the last code is repeated at the end."""
     if not len(codes):
         return 0
     different = np.flatnonzero(codes != codes[-1])
@@ -275,54 +262,32 @@ def _code_faults(codes: Int32Array, frame: SequenceSpec, code_hz: float) -> Iter
         yield "clips-trailing-run", run, f"code {int(codes[-1])} for {run:,} of {len(codes):,}"
 
 
-def _duration_faults(seconds: float, num_codes: int, code_hz: float) -> Iterator[_ClipFault]:
-    spoken = num_codes / code_hz
-    if abs(spoken - seconds) > max(DURATION_SLACK_SECONDS, DURATION_SLACK_SHARE * seconds):
-        yield "clips-seconds", 0, f"{num_codes:,} codes are {spoken:.2f} s, the clip has {seconds:.2f} s"
-
-
 def _voice_faults(voice: dict[str, AnyArray], frame: SequenceSpec) -> Iterator[_ClipFault]:
     for name, array in voice.items():
-        wrong = _count_invalid_numbers(array, frame)
-        if wrong:
+        is_float = np.issubdtype(array.dtype, np.floating)
+        invalid = ~np.isfinite(array) if is_float else (array < 0) | (array >= frame.num_codes)
+        if wrong := int(np.count_nonzero(invalid)):
             yield "clips-voice-broken", wrong, f"{wrong:,} of {array.size:,} numbers of {name}"
         elif not array.size:
             yield "clips-voice-broken", 0, f"{name} is empty"
-        elif np.issubdtype(array.dtype, np.floating) and not array.any():
+        elif is_float and not array.any():
             yield "clips-voice-broken", array.size, f"{name} is all zeros"
 
 
-def _count_invalid_numbers(array: AnyArray, frame: SequenceSpec) -> int:
-    if np.issubdtype(array.dtype, np.floating):
-        return int(np.count_nonzero(~np.isfinite(array)))
-    return int(np.count_nonzero((array < 0) | (array >= frame.num_codes)))
-
-
-def _fault_finding(code: str, seen: _FaultTally, clips: ClipDataset) -> Finding:
-    """A clip may have a fault twice, in its text and in its codes; it is counted and named once."""
-    names = [clips.infos[clip].id for clip in dict.fromkeys(seen.clips)]
-    what = _FAULT_TEXTS[code].format(values=seen.values)
-    text = f"{len(names):,} of {len(clips):,} clips: {what}; {format_clip_names(names)} (the first: {seen.first})"
-    many = code in _SHARE_DEPENDENT_FAULTS and len(names) >= FAULT_ERROR_SHARE * len(clips)
-    if code == "clips-text-unknown":
-        many = seen.values >= _UNKNOWN_ERROR_SHARE * int(clips.num_text.sum())
-    level: Level | None = "error" if many else None
-    return finding(code, text, where=clips.name, level=level)
-
-
 PaddingEvidence = Literal["stated", "seconds", "run"]
+# Other programs store codes padded to the longest clip of a batch.
+# Codes beyond a clip's length that a rounded duration explains, and that are kept of a run at its end.
 MAX_CODE_SLACK = 5
-"""Codes over a clip's length that a rounded duration explains, and that are kept of a run."""
 MIN_PADDING_RUN = 10
+# Clips of one batch are this close to each other in the order of their names.
 MAX_PADDED_BATCH = 32
-"""Batch mates stand that close to one another, in the order of their names."""
+# In padded data nearly every clip has a neighbour of the same stored length; by chance about one in twenty has.
 MIN_PADDED_SHARE = 0.5
-"""In padded data nearly every clip has a neighbour of its own stored length; by chance about one in twenty has."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredCodes:
-    """One clip's codes as they are stored. `run` is how often `last`, the last code, stands at the end."""
+    """The stored codes of one clip; `run` is how often `last`, the last code, is repeated at the end."""
 
     name: str
     length: int
@@ -332,36 +297,32 @@ class StoredCodes:
     seconds: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class TrimmedLength:
-    """How many codes are the clip's own, and what showed it; no reason where nothing is cut."""
+class TrimmedLength(NamedTuple):
+    """Codes that are the clip's own, and the evidence for cutting the rest; None if nothing is cut."""
 
     length: int
     reason: PaddingEvidence | None = None
 
 
 def compute_trimmed_lengths(clips: Sequence[StoredCodes], code_hz: float) -> list[TrimmedLength]:
-    """For each clip its own length: as stated, by its duration, or, where that is unknown, by its end."""
-    padded = _detect_padded_ends(clips)
-    return [_trim_clip(clip, code_hz, at_end) for clip, at_end in zip(clips, padded, strict=True)]
-
-
-def _trim_clip(clip: StoredCodes, code_hz: float, padded_end: bool) -> TrimmedLength:
-    length: int = clip.length
-    reason: PaddingEvidence | None = None
-    if clip.stated is not None and 0 < clip.stated < length:
-        length, reason = clip.stated, "stated"
-    if clip.seconds is not None:
-        spoken = max(1, round(clip.seconds * code_hz))
-        return TrimmedLength(spoken, "seconds") if length > spoken + MAX_CODE_SLACK else TrimmedLength(length, reason)
-    own = clip.length - clip.run + MAX_CODE_SLACK
-    if padded_end and own < length:
-        return TrimmedLength(own, "run")
-    return TrimmedLength(length, reason)
+    """The own length of each clip: as stated, by its duration, or, if that is unknown, by its end."""
+    result: list[TrimmedLength] = []
+    for clip, padded_end in zip(clips, _detect_padded_ends(clips), strict=True):
+        trimmed = TrimmedLength(clip.length)
+        if clip.stated is not None and 0 < clip.stated < clip.length:
+            trimmed = TrimmedLength(clip.stated, "stated")
+        if clip.seconds is not None:
+            spoken = max(1, round(clip.seconds * code_hz))
+            if trimmed.length > spoken + MAX_CODE_SLACK:
+                trimmed = TrimmedLength(spoken, "seconds")
+        elif padded_end and (own := clip.length - clip.run + MAX_CODE_SLACK) < trimmed.length:
+            trimmed = TrimmedLength(own, "run")
+        result.append(trimmed)
+    return result
 
 
 def _detect_padded_ends(clips: Sequence[StoredCodes]) -> list[bool]:
-    """Whether a clip was stored with batch mates, at one length, and ends as others of the set do."""
+    """Whether each clip was stored with others of its batch, at one length, and ends as other clips do."""
     order = sorted(range(len(clips)), key=lambda at: clips[at].name)
     places: dict[int, list[int]] = defaultdict(list)
     for place, at in enumerate(order):

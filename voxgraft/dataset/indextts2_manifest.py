@@ -1,7 +1,7 @@
-"""The community's IndexTTS-2 manifests of pairs, adopted as they are: features are kept, texts are spelled anew.
+"""Pair manifests of the community's IndexTTS-2 trainers, opened as a set: features are used, texts are encoded again.
 
-Padded codes are cut, what the model has no positions for is left out; each with a count and the clips' names. Old text
-ids are never used: where they are right they equal the new ones, and where they are not it is said.
+Padded codes are trimmed, and clips that the model has no positions for are left out, each with a count and names.
+Stored text ids are never used: if they are right they equal the new ones, and if they are not it is reported.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 from voxgraft.core import progress
 from voxgraft.core.errors import FileError, Finding, GraftError, VoxgraftError, finding
 from voxgraft.core.files import compute_sha256, is_file, parse_json, read_lines, require_file
-from voxgraft.dataset.checks import StoredCodes, TrimmedLength, compute_trimmed_lengths, count_trailing_run
+from voxgraft.dataset.checks import EncodeText, StoredCodes, TrimmedLength, compute_trimmed_lengths, count_trailing_run
 from voxgraft.dataset.shards import (
     AnyArray,
     ClipDataset,
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from voxgraft.models.sequence import SequenceSpec
 
 
+# These keys tell a line of a pair from a line of a single utterance.
 PAIR_KEYS = ("prompt_condition_path", "target_codes_path")
-"""By these the trainers know a line of pairs from a line of single utterances."""
 SINGLE_UTTERANCE_KEY = "codes_path"
 LANGUAGE_KEYS = ("target_language", "language", "prompt_language")
 SINGLE_UTTERANCE_MANIFESTS = ("train_manifest.jsonl", "val_manifest.jsonl")
@@ -50,7 +50,7 @@ _LANGUAGE_CODE = re.compile("[A-Za-z]{2,3}(-[A-Za-z0-9]+)*")
 
 @dataclass(frozen=True, slots=True)
 class PromptTargetPair:
-    """One line: the text and codes of a target, the voice of a prompt. Paths lead to where the files are."""
+    """One line: text and codes of a target, voice of a prompt. Paths are resolved."""
 
     line: int
     id: str
@@ -71,7 +71,7 @@ class PromptTargetPair:
 
 
 def split_manifest_language(spec: str) -> tuple[Path, str | None]:
-    """A manifest with its language behind `::`, `@` or `=`, as the trainers' command lines have it."""
+    """A manifest with its language after `::`, `@` or `=`, as on the trainers' command lines."""
     if not os.path.exists(spec):
         for mark in ("::", "@", "="):
             path, _, language = spec.rpartition(mark)
@@ -101,7 +101,7 @@ def read_pair_manifest(manifest: Path) -> list[PromptTargetPair]:
 def read_sibling_durations(manifest: Path) -> dict[str, float]:
     """Seconds by utterance, from the manifests of single utterances that the same program wrote into the folder.
 
-    A help where they are there and whole; pairs themselves do not state how long their targets are.
+    Used if they exist and are valid: pairs themselves do not state the duration of their targets.
     """
     seconds: dict[str, float] = {}
     for path in (manifest.parent / name for name in SINGLE_UTTERANCE_MANIFESTS):
@@ -114,19 +114,19 @@ def read_sibling_durations(manifest: Path) -> dict[str, float]:
                 if found is not None and isinstance(entry.get("id"), str):
                     seconds[entry["id"]] = found
         except VoxgraftError:
-            continue  # not needed, and nobody asked for this file
+            continue  # optional, and the user did not name this file
     return seconds
 
 
 class _FileLocator:
-    """Finds the files that lines name: as stated, or in the usual folder beside a manifest that was moved."""
+    """Finds the files of a line: as stated, or in the usual folder beside a manifest that was moved."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._found: dict[tuple[str, str], Path] = {}
 
     def find(self, stated: str, usual: str) -> Path:
-        """The first place where it is; the stated one if it is nowhere."""
+        """The first place where the file exists; else the stated one."""
         key = (stated, usual)
         if key not in self._found:
             plain = stated.replace("\\", "/")  # written on Windows
@@ -349,7 +349,7 @@ _EVIDENCE_TEXTS = {"stated": "by their stated length", "seconds": "by their dura
 
 
 class PairImportReport:
-    """Fills while a manifest is taken over."""
+    """Collects what is changed and left out while a manifest is opened."""
 
     def __init__(self, manifest: Path, num_pairs: int) -> None:
         self._manifest, self._num_pairs = manifest, num_pairs
@@ -366,18 +366,19 @@ class PairImportReport:
         return [pair for pair in pairs if pair.line not in out]
 
     def note_padding(self, files: PairFiles, kept: Mapping[Path, TrimmedLength]) -> None:
-        """Clips whose codes were cut, and by what it was seen."""
-        cut = {path: one for path, one in kept.items() if one.reason is not None}
+        """Clips whose codes were trimmed, and the evidence."""
+        cut = {path: (length, reason) for path, (length, reason) in kept.items() if reason is not None}
         if not cut:
             return
         stored = sum(clip.length for clip in files.codes.values())
-        padding = sum(files.codes[path].length - one.length for path, one in cut.items())
-        counts = Counter(str(one.reason) for one in cut.values())
+        padding = sum(files.codes[path].length - length for path, (length, _) in cut.items())
+        counts = Counter(str(reason) for _, reason in cut.values())
         ways = ", ".join(
             f"{counts[reason]:,} {_EVIDENCE_TEXTS[reason]}" for reason in _EVIDENCE_TEXTS if counts[reason]
         )
         names = [
-            f"{files.codes[path].name} ({files.codes[path].length:,} to {one.length:,})" for path, one in cut.items()
+            f"{files.codes[path].name} ({files.codes[path].length:,} to {length:,})"
+            for path, (length, _) in cut.items()
         ]
         head = f"{len(cut):,} of {len(files.codes):,} targets are padded, and {padding:,} of {stored:,} codes were cut"
         self._note("pairs-padded", f"{head} ({padding / stored:.0%}; {ways}): {format_clip_names(names)}")
@@ -403,7 +404,7 @@ class PairImportReport:
             self._note("pairs-old-ids", f"{text}: {format_clip_names(unreadable)}")
 
     def note_emotions(self, pairs: Sequence[PromptTargetPair]) -> None:
-        """Pairs for which the prompt's emotion must stand in."""
+        """Pairs without an emotion of the target: that of the prompt is used."""
         names = [pair.id for pair in pairs if pair.target_emotion is None]
         if names:
             text = f"{len(names):,} of {len(pairs):,} pairs name no emotion of the target; the prompt's is used"
@@ -416,7 +417,7 @@ class PairImportReport:
         )
 
     def findings(self) -> list[Finding]:
-        """All that happened; nothing where the manifest was taken as it is."""
+        """Everything that was changed or left out; empty if the manifest was used as it is."""
         left = [
             self._finding(
                 reason,
@@ -437,7 +438,6 @@ class PairImportReport:
 
 INDEXTTS2_FAMILY = "indextts2"
 INDEXTTS2_CODE_HZ = 50.0
-EncodeText = Callable[[str], Sequence[int]]
 
 
 def open_pair_dataset(
@@ -449,7 +449,7 @@ def open_pair_dataset(
     role: DatasetRole = "train",
     name: str | None = None,
 ) -> PairDataset:
-    """A manifest of pairs as a set. `spell` gives the ids of a text with the run's own tokenizer.
+    """A manifest of pairs as a set. `spell` encodes a text with the run's own tokenizer.
 
     `language` is needed where the lines state none. Every file is looked at; codes and old ids are read once.
     """
@@ -474,19 +474,7 @@ def open_pair_dataset(
         raise GraftError("set-empty", f"no pair of {manifest.name} can be used: {report.reasons()}", where=manifest)
     made_from = DatasetProvenance("", "", {"made_by": "community"}, {"manifest_sha256": compute_sha256(manifest)})
     header = DatasetHeader(INDEXTTS2_FAMILY, language, role, INDEXTTS2_CODE_HZ, made_from)
-    return PairDataset(_PairDatasetParts(name or manifest.stem, header, pairs, spelled, kept, files), report.findings())
-
-
-@dataclass(frozen=True, slots=True)
-class _PairDatasetParts:
-    """All that a set of pairs is made of."""
-
-    name: str
-    header: DatasetHeader
-    pairs: Sequence[PromptTargetPair]
-    encoded_texts: dict[str, Int32Array]
-    kept: dict[Path, TrimmedLength]
-    files: PairFiles
+    return PairDataset(name or manifest.stem, header, pairs, spelled, kept, files, report.findings())
 
 
 class PairDataset(ClipDataset):
@@ -495,27 +483,39 @@ class PairDataset(ClipDataset):
     Places from `len(set)` on are the prompts. A clip's own voice is its prompt's, with the emotion of the target.
     """
 
-    def __init__(self, parts: _PairDatasetParts, findings: Sequence[Finding]) -> None:
-        self.name, self.header, self.findings = parts.name, parts.header, list(findings)
-        self._pairs, self._encoded_texts, self._kept, self._files = (
-            parts.pairs,
-            parts.encoded_texts,
-            parts.kept,
-            parts.files,
-        )
-        self.num_text = np.array([len(parts.encoded_texts[pair.text]) for pair in parts.pairs], dtype=np.int64)
-        self.num_codes = np.array([parts.kept[pair.codes].length for pair in parts.pairs], dtype=np.int64)
+    def __init__(
+        self,
+        name: str,
+        header: DatasetHeader,
+        pairs: Sequence[PromptTargetPair],
+        encoded_texts: Mapping[str, Int32Array],
+        kept: Mapping[Path, TrimmedLength],
+        files: PairFiles,
+        findings: Sequence[Finding],
+    ) -> None:
+        self.name, self.header, self.findings = name, header, list(findings)
+        self._pairs, self._encoded_texts, self._kept, self._files = pairs, encoded_texts, kept, files
+        self.num_text = np.array([len(encoded_texts[pair.text]) for pair in pairs], dtype=np.int64)
+        self.num_codes = np.array([kept[pair.codes].length for pair in pairs], dtype=np.int64)
         places: dict[tuple[Path, Path | None], int] = {}
         prompts: list[PromptTargetPair] = []
-        for pair in parts.pairs:
+        for pair in pairs:
             key = (pair.condition, pair.prompt_emotion)
             if key not in places:
-                places[key] = len(parts.pairs) + len(prompts)
+                places[key] = len(pairs) + len(prompts)
                 prompts.append(pair)
         self._prompts = prompts
-        self._prompt_indices = [places[pair.condition, pair.prompt_emotion] for pair in parts.pairs]
-        self.infos = [*map(self._info, range(len(parts.pairs))), *map(_prompt_info, prompts)]
-        self.fingerprint = self._fingerprint()
+        self._prompt_indices = [places[pair.condition, pair.prompt_emotion] for pair in pairs]
+        infos = []
+        for pair, num_codes in zip(pairs, self.num_codes.tolist(), strict=True):
+            seconds = files.seconds.get(pair.target) or num_codes / INDEXTTS2_CODE_HZ
+            infos.append(ClipInfo(pair.id, pair.speaker, pair.target, seconds, pair.text))
+        infos += [ClipInfo(one.prompt, one.speaker, one.prompt, one.prompt_seconds or 0.0, "") for one in prompts]
+        self.infos = infos
+        digest = hashlib.sha256(str(header.made_from.settings["manifest_sha256"]).encode())
+        for pair in pairs:
+            digest.update(f"{pair.id}\0{files.digests[pair.codes]}\0{kept[pair.codes].length}\n".encode())
+        self.fingerprint = digest.hexdigest()
 
     def text_ids(self, clip: int) -> Int32Array:
         return self._encoded_texts[self._pairs[clip].text]
@@ -541,21 +541,6 @@ class PairDataset(ClipDataset):
 
     def prompt_of(self, clip: int) -> int:
         return self._prompt_indices[clip]
-
-    def _info(self, clip: int) -> ClipInfo:
-        pair = self._pairs[clip]
-        seconds = self._files.seconds.get(pair.target) or int(self.num_codes[clip]) / INDEXTTS2_CODE_HZ
-        return ClipInfo(pair.id, pair.speaker, pair.target, seconds, pair.text)
-
-    def _fingerprint(self) -> str:
-        digest = hashlib.sha256(str(self.header.made_from.settings["manifest_sha256"]).encode())
-        for pair in self._pairs:
-            digest.update(f"{pair.id}\0{self._files.digests[pair.codes]}\0{self._kept[pair.codes].length}\n".encode())
-        return digest.hexdigest()
-
-
-def _prompt_info(pair: PromptTargetPair) -> ClipInfo:
-    return ClipInfo(pair.prompt, pair.speaker, pair.prompt, pair.prompt_seconds or 0.0, "")
 
 
 def _require_one_language(pairs: Iterable[PromptTargetPair], language: str | None, manifest: Path) -> str:

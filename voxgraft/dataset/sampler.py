@@ -12,7 +12,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +24,8 @@ from voxgraft.dataset.shards import ClipDataset, format_clip_names
 SingleClipPolicy = Literal["leave-out", "own"]
 
 
-@dataclass(frozen=True, slots=True)
-class _SpeakerClips:
-    """The clips of one speaker, by id, so that their order in the files does not matter."""
+class _SpeakerClips(NamedTuple):
+    """The clips of one speaker, sorted by id, so that their order in the files does not matter."""
 
     clips: tuple[int, ...]
     long: tuple[int, ...]
@@ -36,35 +35,33 @@ class _SpeakerClips:
 
 
 class PromptSelector:
-    """The prompts of one set."""
+    """Chooses the prompt of each clip: another clip of the same speaker, drawn by seed, step and clip id."""
 
     def __init__(self, clips: ClipDataset, min_seconds: float, order: Sequence[int]) -> None:
-        """`order` has the places of all clips, sorted by id."""
+        """`order` holds the indices of all clips, sorted by id."""
         self._clips = clips
         self._own = len(clips) > 0 and clips.prompt_of(0) is not None
         by_name: dict[str, list[int]] = defaultdict(list)
         for clip in order:
             by_name[clips.infos[clip].speaker].append(clip)
-        speakers = {name: self._speaker(places, min_seconds) for name, places in by_name.items()}
+        speakers = {}
+        for name, places in by_name.items():
+            long = tuple(clip for clip in places if clips.infos[clip].seconds >= min_seconds)
+            longest = sorted(places, key=lambda clip: -clips.infos[clip].seconds)[:2]
+            speakers[name] = _SpeakerClips(tuple(places), long, tuple(longest))
         self._speakers = [speakers[info.speaker] for info in clips.infos[: len(clips)]]
         self._place_among_long = {clip: at for one in speakers.values() for at, clip in enumerate(one.long)}
 
-    def _speaker(self, places: list[int], min_seconds: float) -> _SpeakerClips:
-        infos = self._clips.infos
-        long = tuple(clip for clip in places if infos[clip].seconds >= min_seconds)
-        longest = tuple(sorted(places, key=lambda clip: -infos[clip].seconds)[:2])
-        return _SpeakerClips(tuple(places), long, longest)
-
     def is_single_clip(self, clip: int) -> bool:
-        """Whether there is no other clip to take the voice from."""
+        """Whether the speaker has no other clip to take the voice from."""
         return not self._own and len(self._speakers[clip].clips) == 1
 
     def has_only_short_prompts(self, clip: int) -> bool:
-        """Whether every other clip of the speaker is too short, so that the longest of them must do."""
+        """Whether every other clip of the speaker is too short, so that the longest of them is used."""
         return not self._own and not self.is_single_clip(clip) and not self._num_long_others(clip)
 
     def prompt(self, clip: int, seed: int, step: int) -> int:
-        """The place of the voice; the clip's own place only for one that has no other."""
+        """Index of the clip whose voice is used; the clip itself only if the speaker has no other."""
         given = self._clips.prompt_of(clip)
         if given is not None:
             return given
@@ -72,15 +69,15 @@ class PromptSelector:
         if others := self._num_long_others(clip):
             at = rng.hash_int("prompt", seed, step, self._clips.infos[clip].id) % others
             own = self._place_among_long.get(clip, others)
-            return speaker.long[at + (at >= own)]
+            return speaker.long[at + (at >= own)]  # skip the clip itself
         return next((one for one in speaker.longest if one != clip), clip)
 
     def _num_long_others(self, clip: int) -> int:
         return len(self._speakers[clip].long) - (clip in self._place_among_long)
 
 
+# If such a share of the clips is the only one of its speaker, the names are hardly those of people.
 MIN_CLIPS_FOR_WARNING, MOSTLY_SINGLE_SHARE = 3, 0.8
-"""Where such a share of the clips is the only one of its speaker, the names are hardly those of people."""
 
 
 @dataclass(frozen=True, slots=True)

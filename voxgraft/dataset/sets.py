@@ -1,6 +1,7 @@
-"""Sets of clips as voxgraft keeps them: a folder of shards, and `set.json`, which says what they are made from.
+"""Prepared sets on disk: a folder of shards, and `set.json`, which states what they were made from.
 
-A set is whole or absent. One that was made from other things than the run has is refused with the difference.
+A set is complete or absent. A set that was made from other things than the run has is refused with the difference.
+`ShardVerifier` compares hashes in the background while training starts.
 """
 
 from __future__ import annotations
@@ -8,9 +9,9 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -61,7 +62,7 @@ def require_shard_hash(path: Path, stated: str, found: str) -> None:
 
 
 class ShardVerifier:
-    """Hashes shards on a thread of its own, held-out sets first, each file once."""
+    """Hashes shards in a background thread, held-out sets first, each file once."""
 
     def __init__(self, held_out: Iterable[ClipDataset], learnt: Iterable[ClipDataset]) -> None:
         first, second = _collect_shard_files(held_out), _collect_shard_files(learnt)
@@ -75,16 +76,16 @@ class ShardVerifier:
         self._thread.start()
 
     def stop(self) -> None:
-        """Nobody needs the answer any more."""
+        """Stop hashing: the result is no longer needed."""
         self._stopped.set()
 
     def look(self) -> None:
-        """Raise what was found so far; waits for nothing."""
+        """Raise the error found so far, if any; does not wait."""
         if self._error is not None:
             raise self._error
 
     def wait(self, *, held_out_only: bool = False) -> None:
-        """Until all files are compared, or those of the held-out sets; raise what was found."""
+        """Wait until all files, or those of the held-out sets, are compared; raise the error found."""
         self._done[0 if held_out_only else 1].wait()
         self.look()
 
@@ -98,20 +99,20 @@ class ShardVerifier:
                     require_shard_hash(path, stated, found)
                 done.set()
         except Exception as error:
-            self._error = error  # raised by who looks or waits
+            self._error = error  # raised in the thread that calls look() or wait()
         finally:
             for done in self._done:
                 done.set()
 
     def _hash_file(self, path: Path) -> str | None:
-        """None once nobody waits for it."""
+        """The SHA-256 of a file; None after stop()."""
         digest = hashlib.sha256()
         try:
             with path.open("rb", buffering=0) as stream:
                 while chunk := stream.read(HASH_CHUNK_BYTES):
                     if self._stopped.is_set():
                         return None
-                    digest.update(chunk)  # lets other threads run
+                    digest.update(chunk)  # releases the GIL for large chunks
         except OSError as error:
             raise FileError("file-unreadable", f"{path.name}: {format_error_reason(error)}", where=path) from None
         return digest.hexdigest()
@@ -122,16 +123,16 @@ def _collect_shard_files(sets: Iterable[ClipDataset]) -> Mapping[Path, str]:
 
 
 CLIPS_PER_SHARD = 2000
+# Totals of seconds may differ this much: sums of rounded numbers depend on their order.
 MAX_SECONDS_ERROR = 0.01
-"""Seconds: sums of rounded numbers depend on who adds them."""
+# Shards that are memory-mapped at once; each keeps a file open.
 MAX_MAPPED_SHARDS = 128
-"""Shards that are mapped at once; each keeps a file open."""
 
 
 def write_clip_dataset(
     folder: Path, header: DatasetHeader, clips: Iterable[PreparedClip], shard_clips: int = CLIPS_PER_SHARD
 ) -> None:
-    """Write a set, whole or not at all, holding one shard in memory. An earlier set is kept as `NAME.previous`."""
+    """Write a set atomically, with one shard in memory at a time. An earlier set is kept as `NAME.previous`."""
     if shard_clips < 1:
         raise ConfigError("config-value", f"shards of {shard_clips} clips", expected="at least 1")
     source = iter(clips)
@@ -139,23 +140,31 @@ def write_clip_dataset(
     if first is None:
         raise GraftError("set-empty", f"no clip to write for {folder.name}", where=folder)
     forms = _voice_specs_of_clip(first)
-    totals = _DatasetTotals()
+    infos: dict[str, ClipInfo] = {}
+    num_text = num_codes = 0
     with atomic_write_folder(folder) as temporary:
         entries: list[ShardEntry] = []
-        clip_stream = _validate_clips(first, source, forms, totals)
-        while batch := list(islice(clip_stream, shard_clips)):
+        remaining = chain([first], source)
+        while batch := [ShardClip.of(clip, forms) for clip in islice(remaining, shard_clips)]:
+            for clip in batch:
+                if clip.info.id in infos:
+                    raise GraftError("set-duplicate-ids", f"two clips have the id {clip.info.id!r}", expected="one")
+                infos[clip.info.id] = clip.info
+                num_text += len(clip.text_ids)
+                num_codes += len(clip.codes)
             entries.append(_write_shard_files(temporary, len(entries), batch, forms))
-        write_dataset_index(temporary, DatasetIndex(header, totals.counts(), forms, tuple(entries)))
+        counts = _count_totals(list(infos.values()), num_text, num_codes)
+        write_dataset_index(temporary, DatasetIndex(header, counts, forms, tuple(entries)))
 
 
 def open_clip_dataset(
     folder: Path, *, expected: Mapping[str, Any] | None = None, verify: Literal["sizes", "hashes"] = "hashes"
 ) -> ClipDataset:
-    """A set that is there. Its values stay on the disk until they are asked for.
+    """Open an existing set. Its values stay on disk until they are used.
 
     `expected` is what the run has, as far as it matters, in the form of set.json: {"family": ..., "made_from": {...}}.
     Every byte is read once and compared with what set.json states. With `verify="sizes"` the arrays are left to the
-    caller, who compares `ClipSet.shard_files` (`verification`).
+    caller, who compares `ClipDataset.shard_files` (`ShardVerifier`).
     """
     if verify not in ("sizes", "hashes"):
         raise ConfigError("config-value", f"verify is {verify!r}", expected="sizes or hashes")
@@ -168,12 +177,26 @@ def open_clip_dataset(
         _require_file_size(folder, entry.lines)
         if verify == "hashes":
             _require_file_hash(folder, entry.arrays)
-        _require_file_hash(folder, entry.lines)  # read as a whole in any case, and the data order rests on it
+        _require_file_hash(folder, entry.lines)  # small, read anyway, and the order of the samples depends on it
         shards.append(Shard(folder / entry.arrays.file, entry.clips, file.voice))
         infos += _read_clip_infos(folder / entry.lines.file, entry.clips)
-    _require_unique_ids(folder, infos)
+    seen: set[str] = set()
+    twice = [info.id for info in infos if info.id in seen or seen.add(info.id)]  # type: ignore[func-returns-value]
+    if twice:
+        raise GraftError("set-duplicate-ids", f"{len(twice):,} ids stand twice, {twice[0]!r} first", where=folder)
     clips = ShardedDataset(folder, file, shards, infos)
-    _require_counts(clips)
+    actual = _count_totals(infos, int(clips.num_text.sum()), int(clips.num_codes.sum()))
+    stated: Mapping[str, Any] = file.counts
+    wrong = [
+        name
+        for name, value in actual.items()
+        if name in stated
+        and not (isinstance(stated[name], int | float) and abs(stated[name] - value) <= MAX_SECONDS_ERROR)
+    ]
+    if wrong:
+        found = f"{DATASET_INDEX_NAME} states " + ", ".join(f"{name} {stated[name]!r:.40}" for name in wrong)
+        expected_text = ", ".join(f"{name} {actual[name]:,}" for name in wrong) + ", as the shards have"
+        raise FileError("set-damaged", found, expected=expected_text, where=folder / DATASET_INDEX_NAME)
     clips.verified = verify == "hashes"
     return clips
 
@@ -215,40 +238,20 @@ class ShardedDataset(ClipDataset):
         return self._shards[at], self._mapped(at), clip - int(self._first[at])
 
 
-class _DatasetTotals:
-    """What is counted while clips go by; also sees to it that no id comes twice."""
-
-    def __init__(self) -> None:
-        self._ids: set[str] = set()
-        self._speakers: set[str] = set()
-        self._recordings: set[str] = set()
-        self._text = self._codes = 0
-        self._seconds = 0.0
-
-    def add(self, clip: ShardClip) -> None:
-        info = clip.info
-        if info.id in self._ids:
-            raise GraftError("set-duplicate-ids", f"two clips have the id {info.id!r}", expected="one")
-        self._ids.add(info.id)
-        self._speakers.add(info.speaker)
-        self._recordings.add(info.recording)
-        self._text += len(clip.text_ids)
-        self._codes += len(clip.codes)
-        self._seconds += info.seconds
-
-    def counts(self) -> dict[str, float]:
-        return {
-            "clips": len(self._ids),
-            "speakers": len(self._speakers),
-            "recordings": len(self._recordings),
-            "seconds": round(self._seconds, 3),
-            "text_ids": self._text,
-            "codes": self._codes,
-        }
+def _count_totals(infos: Sequence[ClipInfo], num_text: int, num_codes: int) -> dict[str, float]:
+    """The totals in set.json; a reader computes them again and compares."""
+    return {
+        "clips": len(infos),
+        "speakers": len({info.speaker for info in infos}),
+        "recordings": len({info.recording for info in infos}),
+        "seconds": round(sum(info.seconds for info in infos), 3),
+        "text_ids": num_text,
+        "codes": num_codes,
+    }
 
 
 def _voice_specs_of_clip(clip: PreparedClip) -> dict[str, VoiceArraySpec]:
-    """The first clip says which voice arrays there are; every other must have the same."""
+    """The voice arrays of the first clip; every other clip must have the same."""
     forms: dict[str, VoiceArraySpec] = {}
     for name, array in clip.voice.items():
         form = VoiceArraySpec.of(np.asarray(array))
@@ -258,17 +261,6 @@ def _voice_specs_of_clip(clip: PreparedClip) -> dict[str, VoiceArraySpec]:
             raise FileError("clip-form", found, expected=expected)
         forms[name] = form
     return forms
-
-
-def _validate_clips(
-    first: PreparedClip, others: Iterator[PreparedClip], forms: Mapping[str, VoiceArraySpec], totals: _DatasetTotals
-) -> Iterator[ShardClip]:
-    clip: PreparedClip | None = first
-    while clip is not None:
-        checked = ShardClip.of(clip, forms)
-        totals.add(checked)
-        yield checked
-        clip = next(others, None)
 
 
 def _write_shard_files(
@@ -296,33 +288,6 @@ def _require_file_hash(folder: Path, entry: ShardFile) -> None:
     require_shard_hash(folder / entry.file, entry.sha256, compute_sha256(folder / entry.file))
 
 
-def _require_counts(clips: ShardedDataset) -> None:
-    """The totals that people are shown are those of the clips."""
-    stated = dict(clips.counts)
-    actual = {
-        "clips": len(clips),
-        "speakers": len({info.speaker for info in clips.infos}),
-        "recordings": len({info.recording for info in clips.infos}),
-        "seconds": round(sum(info.seconds for info in clips.infos), 3),
-        "text_ids": int(clips.num_text.sum()),
-        "codes": int(clips.num_codes.sum()),
-    }
-    wrong = [name for name in actual if name in stated and not _is_near(stated[name], actual[name])]
-    if wrong:
-        found = ", ".join(f"{name} {stated[name]!r:.40}" for name in wrong)
-        expected = ", ".join(f"{name} {actual[name]:,}" for name in wrong) + ", as the shards have"
-        raise FileError(
-            "set-damaged",
-            f"{DATASET_INDEX_NAME} states {found}",
-            expected=expected,
-            where=clips.folder / DATASET_INDEX_NAME,
-        )
-
-
-def _is_near(stated: Any, actual: float) -> bool:
-    return isinstance(stated, int | float) and abs(stated - actual) <= MAX_SECONDS_ERROR
-
-
 def _read_clip_infos(path: Path, num_clips: int) -> list[ClipInfo]:
     infos = [
         _parse_clip_info(parse_json(line, f"{path}, line {number}"), f"{path}, line {number}")
@@ -342,10 +307,3 @@ def _parse_clip_info(entry: Any, where: str) -> ClipInfo:
     if not all(isinstance(entry[name], str) for name in texts) or not numeric:
         raise FileError("set-damaged", "a value of the line has the wrong kind", expected="texts, seconds", where=where)
     return ClipInfo(entry["id"], entry["speaker"], entry["recording"], float(seconds), entry["text"])
-
-
-def _require_unique_ids(folder: Path, infos: Sequence[ClipInfo]) -> None:
-    seen: set[str] = set()
-    twice = [info.id for info in infos if info.id in seen or seen.add(info.id)]  # type: ignore[func-returns-value]
-    if twice:
-        raise GraftError("set-duplicate-ids", f"{len(twice):,} ids stand twice, {twice[0]!r} first", where=folder)

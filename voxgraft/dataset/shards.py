@@ -1,6 +1,8 @@
-"""What a clip and a set of clips are, whoever wrote them down. Reads no files and needs no torch.
+"""What a clip and a set of clips are, and the files that voxgraft keeps them in: shards and `set.json`.
 
-`sets` has the sets that voxgraft writes itself, `community` those of other trainers.
+A shard is one safetensors file for some clips. Ragged arrays (text ids, codes) are stored end to end, with the end of
+each clip in `NAME_ends`; the other voice arrays have one row per clip. `dataset/sets` writes and opens whole sets,
+`dataset/indextts2_manifest` opens those of other trainers. Needs no torch.
 """
 
 from __future__ import annotations
@@ -31,12 +33,12 @@ MAX_LISTED_CLIPS = 5
 
 @dataclass(frozen=True, slots=True)
 class ClipInfo:
-    """What people know of a clip."""
+    """Description of a clip, for people."""
 
     id: str
     speaker: str
     recording: str
-    """The recording that it was cut from; validation is held out by recording."""
+    """The recording that it was cut from; validation holds out whole recordings."""
     seconds: float
     text: str
 
@@ -54,14 +56,14 @@ class PreparedClip:
 
 @dataclass(frozen=True, slots=True)
 class DatasetProvenance:
-    """What a set depends on; when one of these changes, it must be made again."""
+    """What a set depends on; if one of these changes, it must be prepared again."""
 
     tokenizer_sha256: str
     base_sha256: str
     front_end: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     text: str = ""
-    """Text rules by which the texts were normalised; empty where they were read as they are."""
+    """Rules that normalized the texts; empty if they were taken as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +183,7 @@ class VoiceArraySpec:
 
 @dataclass(frozen=True, slots=True)
 class ShardClip:
-    """A clip whose arrays have been looked at: nothing but what a shard can hold."""
+    """A clip with checked arrays: only what a shard can hold."""
 
     info: ClipInfo
     text_ids: Int32Array
@@ -238,7 +240,7 @@ class ShardFile:
 
 
 def write_shard(path: Path, clips: Sequence[ShardClip], forms: Mapping[str, VoiceArraySpec]) -> ShardFile:
-    """The arrays of some clips as one file, on the disk for good when this returns."""
+    """Write the arrays of some clips to one file, synced to disk."""
     tensors = _ragged_tensors(TEXT_KEY, [clip.text_ids for clip in clips]) | _ragged_tensors(
         CODES_KEY, [clip.codes for clip in clips]
     )
@@ -266,7 +268,7 @@ def _concatenated_tensor(dtype: str, shape: tuple[int, ...], arrays: Sequence[An
 
 
 class Shard:
-    """A shard that is there: its structure read and checked, its values not yet looked at."""
+    """An existing shard: its structure is read and checked, its values are not."""
 
     def __init__(self, path: Path, num_clips: int, forms: Mapping[str, VoiceArraySpec]) -> None:
         self.path, self.num_clips, self.forms = path, num_clips, forms
@@ -304,7 +306,7 @@ class Shard:
         self._require(name + ENDS_SUFFIX, _OFFSET_DTYPE, (self.num_clips,))
         ends: NDArray[np.int64] = file.read(name + ENDS_SUFFIX).astype(np.int64)
         starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
-        # Compared, not subtracted: the difference of two lies may not fit into 64 bits.
+        # Compared, not subtracted: the difference of two forged numbers may not fit into 64 bits.
         wrong = np.flatnonzero(ends < starts)
         if len(wrong):
             at = int(wrong[0])
@@ -331,7 +333,7 @@ class Shard:
         return np.diff(self._ends[CODES_KEY])
 
     def open_memory_map(self) -> NDArray[np.uint8]:
-        """The file's bytes, read by the system when they are looked at."""
+        """The file's bytes, memory-mapped."""
         try:
             file = np.asarray(np.memmap(self.path, np.uint8, "r"))
         except (OSError, ValueError) as error:
@@ -375,12 +377,11 @@ def _shard_error(path: Path, found: str, expected: str) -> FileError:
 DATASET_INDEX_NAME = "set.json"
 DATASET_FORMAT = "voxgraft-set-1"
 MAX_SHOWN_DIFFERENCES = 8
-"""Most lines of a difference that are shown."""
+# If one of these differs, the set was never meant for the run; otherwise it was, and is out of date.
 IDENTITY_KEYS = ("family", "language", "role", "code_hz", "made_from.base_sha256")
-"""Where these differ, the set was never meant for the run; elsewhere it was, once."""
 _SHA256 = re.compile("[0-9a-f]{64}")
+# Checksum of everything else in set.json; sets of earlier versions have none.
 CHECKSUM_KEY = "checksum"
-"""Of everything else in the file; sets of earlier versions have none."""
 _INDEX_KEYS = {"format", "family", "language", "role", "code_hz", "counts", "voice", "made_from", "shards"}
 
 
@@ -418,7 +419,7 @@ class DatasetIndex:
 
 
 def write_dataset_index(folder: Path, file: DatasetIndex) -> None:
-    """Written last: a folder without it is no set."""
+    """Write set.json. It is written last: a folder without it is no set."""
     voice = {name: {"dtype": form.dtype, "shape": form.shape and list(form.shape)} for name, form in file.voice.items()}
     rest = {"counts": dict(file.counts), "voice": voice, "shards": [entry.to_json() for entry in file.shards]}
     document = {"format": DATASET_FORMAT, **asdict(file.header), **rest}
@@ -460,7 +461,9 @@ def require_matching_header(folder: Path, header: DatasetHeader, expected: Mappi
     """Raise with both columns unless the set is what the run expects; only what `expected` names is compared."""
     found, wanted = _flatten(asdict(header)), _flatten(expected)
     # Whole groups are compared as groups: a setting that only one side has is a difference too.
-    groups = {key for key in ("made_from.front_end", "made_from.settings") if _has_nested_key(expected, key)}
+    made_from = expected.get("made_from")
+    named = made_from if isinstance(made_from, Mapping) else {}
+    groups = {f"made_from.{key}" for key in ("front_end", "settings") if key in named}
     keys = dict.fromkeys(wanted) | dict.fromkeys(key for key in found if any(key.startswith(g + ".") for g in groups))
     rows = [
         (key, found.get(key, "-"), wanted.get(key, "-")) for key in keys if found.get(key, "-") != wanted.get(key, "-")
@@ -477,11 +480,6 @@ def require_matching_header(folder: Path, header: DatasetHeader, expected: Mappi
     code = "set-foreign" if any(key in IDENTITY_KEYS for key, _, _ in rows) else "set-stale"
     found_text = f"{folder.name} differs from this run:\n    " + "\n    ".join([head, *lines])
     raise GraftError(code, found_text, where=folder)
-
-
-def _has_nested_key(expected: Mapping[str, Any], key: str) -> bool:
-    outer, inner = key.split(".")
-    return isinstance(expected.get(outer), Mapping) and inner in expected[outer]
 
 
 def _flatten(values: Mapping[str, Any], before: str = "") -> dict[str, str]:
@@ -548,7 +546,7 @@ def _parse_shards(value: Any, path: Path) -> tuple[ShardEntry, ...]:
 
 
 def _parse_file_entry(entry: Any, name: str) -> ShardFile | None:
-    """The names are ours alone, so that a set never leads out of its folder."""
+    """One file of a shard; None if invalid. Names are fixed, so that a set never refers to files outside its folder."""
     if not isinstance(entry, dict) or entry.get("file") != name or type(entry.get("bytes")) is not int:
         return None
     if not isinstance(entry.get("sha256"), str) or not _SHA256.fullmatch(entry["sha256"]):

@@ -1,7 +1,7 @@
-"""Tokenizers in the `tokenizers` JSON format with a BPE model, as Chatterbox has them.
+"""Tokenizer file formats: `tokenizers` JSON with BPE (Chatterbox), SentencePiece (IndexTTS-2), and flat maps to judge.
 
-The file is checked in full before the library sees it. What voxgraft cannot reason about (normalisers, byte
-fallback, other pre-tokenizers) is refused, since promise 1 rests on knowing how a text is cut.
+A file is checked in full before the library sees it. What voxgraft cannot reason about (normalizers, byte fallback,
+other pre-tokenizers) is refused, because promise 1 depends on knowing how a text is split.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Promise 1, checked: old text reads the same with the grown tokenizer, and new text reads well.
+"""Checks promise 1: base text is encoded as before by the extended tokenizer, and the new language is encoded in full.
 
-Also judges merges that others made. Takes fronts as functions; knows nothing of families or files.
+Also judges tokenizers that others extended. Takes front ends as functions; knows nothing about families or files.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def prove_tokenizer(
     front: TaggedTextPreprocessor,
     new: NewLanguageText,
 ) -> TokenizerProof:
-    """Spell the corpus with both tokenizers, id for id, and the new language's text before and after."""
+    """Encode the corpus with both tokenizers, id by id, and the new language's text before and after."""
     overall, by_language, first = _compare_tokenizers(base, grown, corpus, front, new.tag)
     before = after = None
     unknown: Counter[str] = Counter()
@@ -156,10 +156,23 @@ def prove_tokenizer(
         before, _ = measure_coverage(base, new)
         after, unknown = measure_coverage(grown, new)
     unreachable = find_unreachable_pieces(base, grown, new)
-    dead = _find_dead_pieces(base, grown, new) if unreachable else ()
+    dead: tuple[str, ...] = ()
+    if unreachable:
+        # An error only for pieces that the upstream program itself destroys. Others exist for text that our rules
+        # write differently, such as digits in a tokenizer that somebody else extended.
+        lost = find_unreachable_pieces(base, grown, replace(new, prepare=new.front))
+        dead = tuple(piece for piece in lost if not occurs_only_at_word_start(grown, new.front, piece))
+    changes = []
+    if first is not None:
+        found = f"{overall.changed:,} of {overall.total:,} base sentences are spelled otherwise"
+        pairs = enumerate(zip(first.base, first.grown, strict=False))
+        start = next((at for at, (old, now) in pairs if old != now), 0)
+        was, became = (" ".join(pieces[max(0, start - 2) : start + 6]) for pieces in (first.base, first.grown))
+        found += f"; the first: {first.text!r}: ... {was} ... became ... {became} ..."
+        changes.append(finding("proof-changed", found, expected="0 changed"))
     findings = [
         *check_tokenizer_structure(base, grown, new.tag),
-        *_change_findings(overall, first),
+        *changes,
         *_unknown_findings(grown, after, unknown, new),
         *_unreachable_findings(dead, "error"),
         *_unreachable_findings(tuple(piece for piece in unreachable if piece not in dead), "warning"),
@@ -215,7 +228,7 @@ def _classify_sentence(old: list[int], new: list[int], unknown_id: int, holds_ta
 
 
 def measure_coverage(tokenizer: Tokenizer, new: NewLanguageText) -> tuple[TokenizerCoverage, Counter[str]]:
-    """How a tokenizer spells the new language, and the characters that it cannot spell."""
+    """How a tokenizer encodes the new language, and the characters that it cannot encode."""
     tokens = unknown = characters = touched = 0
     missing: Counter[str] = Counter()
     with progress.progress_task(f"spelling the new language with {tokenizer.path.name}", len(new.sentences)) as advance:
@@ -233,7 +246,7 @@ def measure_coverage(tokenizer: Tokenizer, new: NewLanguageText) -> tuple[Tokeni
 
 
 def find_unreachable_pieces(base: Tokenizer, grown: Tokenizer, new: NewLanguageText) -> tuple[str, ...]:
-    """Added pieces that no text can ever become: the front destroys them, or the tokenizer spells them otherwise."""
+    """Added pieces that cannot occur: the front end destroys them, or the tokenizer encodes their text otherwise."""
     dead: list[str] = []
     for token in range(base.size, grown.size):
         piece = grown.pieces[token]
@@ -242,22 +255,15 @@ def find_unreachable_pieces(base: Tokenizer, grown: Tokenizer, new: NewLanguageT
         text = piece.replace(WORD_START, " ").strip()
         reached = survives_preprocessing(grown, new.prepare, text) and grown.encode_exact(piece) == [token]
         if reached and WORD_START not in piece and occurs_only_at_word_start(grown, new.prepare, piece):
-            # The front writes a space before it wherever it stands, so that its spelling with one is all that occurs.
+            # The front end always writes a space before it, so only its encoding with a space occurs.
             reached = token in grown.encode(new.prepare(f"{text} q {text}."))
         if not reached:
             dead.append(piece)
     return tuple(dead)
 
 
-def _find_dead_pieces(base: Tokenizer, grown: Tokenizer, new: NewLanguageText) -> tuple[str, ...]:
-    """Pieces that the stock program itself destroys. Others are there for text that our rules write otherwise, such as
-    digits in a tokenizer that somebody else made."""
-    found = find_unreachable_pieces(base, grown, replace(new, prepare=new.front))
-    return tuple(piece for piece in found if not occurs_only_at_word_start(grown, new.front, piece))
-
-
 def check_word_boundaries(new: NewLanguageText) -> list[Finding]:
-    """Spaces between words that the front loses, since it sets every character of some scripts apart."""
+    """Spaces between words that the front end loses because it separates every character of some scripts."""
 
     @cache
     def runs_together(letter: str) -> bool:
@@ -279,7 +285,7 @@ def check_word_boundaries(new: NewLanguageText) -> list[Finding]:
 
 
 def check_tokenizer_structure(base: Tokenizer, grown: Tokenizer, tag: str | None) -> list[Finding]:
-    """Whether the grown tokenizer is the base's with pieces appended, and the tag is one token."""
+    """Whether the extended tokenizer is the base's with pieces appended, and the tag is one token."""
     findings: list[Finding] = []
     where = grown.path
     if isinstance(grown, FlatMapTokenizer):
@@ -295,7 +301,11 @@ def check_tokenizer_structure(base: Tokenizer, grown: Tokenizer, tag: str | None
             f"{len(moved):,} of {base.size:,} base pieces moved; id {at} was {base.shown(at)!r}, is {grown.shown(at)!r}"
         )
         findings.append(finding("tokenizer-not-grown", found, where=where))
-    elif _scores_changed(base, grown):
+    elif (
+        isinstance(base, SentencePieceTokenizer)
+        and isinstance(grown, SentencePieceTokenizer)
+        and base.scores != grown.scores[: base.size]
+    ):
         findings.append(finding("tokenizer-not-grown", "scores of base pieces were changed", where=where))
     if grown.gaps:
         found = f"{len(grown.gaps):,} ids have no piece, the first is {grown.gaps[0]}"
@@ -304,21 +314,6 @@ def check_tokenizer_structure(base: Tokenizer, grown: Tokenizer, tag: str | None
         found = f"{tag} is spelled as {' '.join(map(grown.shown, grown.encode(tag)))}"
         findings.append(finding("tag-splits", found, expected="one token", where=where))
     return findings
-
-
-def _scores_changed(base: Tokenizer, grown: Tokenizer) -> bool:
-    if not isinstance(base, SentencePieceTokenizer) or not isinstance(grown, SentencePieceTokenizer):
-        return False
-    return base.scores != grown.scores[: base.size]
-
-
-def _change_findings(counts: ProofCounts, first: TokenizationChange | None) -> list[Finding]:
-    if first is None:
-        return []
-    found = f"{counts.changed:,} of {counts.total:,} base sentences are spelled otherwise; the first: {first.text!r}"
-    start = next((at for at, (old, new) in enumerate(zip(first.base, first.grown, strict=False)) if old != new), 0)
-    old, new = (" ".join(pieces[max(0, start - 2) : start + 6]) for pieces in (first.base, first.grown))
-    return [finding("proof-changed", f"{found}: ... {old} ... became ... {new} ...", expected="0 changed")]
 
 
 def find_unknown_letters(grown: Tokenizer, unknown: Mapping[str, int], new: NewLanguageText) -> list[str]:
@@ -333,7 +328,7 @@ def find_unknown_letters(grown: Tokenizer, unknown: Mapping[str, int], new: NewL
         for character, count in unknown.items()
         if is_script_letter(character, scripts) and (character in known or count >= stray)
     )
-    # A letter that the front would have written otherwise came out of a sign, as the o out of №.
+    # A letter that the front end would have written otherwise comes from a sign, such as the o of №.
     return [character for character in own if survives_preprocessing(grown, new.prepare, character)]
 
 

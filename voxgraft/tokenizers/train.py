@@ -1,6 +1,7 @@
-"""Learning what a language adds to a base tokenizer: its characters, then its pieces.
+"""Learns what a language adds to a base tokenizer: its characters, then merges (BPE over the texts).
 
-Works on text that the family's own front has prepared, so that no piece is dead on arrival.
+Works on text that the family's own front end has prepared, so that every learnt piece can occur. Every merge contains a
+new character: this is what keeps the encoding of base text unchanged (promise 1).
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ from voxgraft.tokenizers import parse_tokenizer
 from voxgraft.tokenizers.base import WORD_START, NewPiece, Tokenizer, TokenizerAdditions
 from voxgraft.tokenizers.formats import SentencePieceTokenizer, SentencePieceUnigramTokenizer
 
+# Between two units, so that no pair reaches across.
 _UNIT_BOUNDARY = -1
-"""Stands between two units, so that no pair reaches across."""
+# In place of the right half of a merged pair.
 _MERGED_AWAY = -2
-"""Stands where the right half of a joined pair was."""
+# A pair of piece numbers is stored as one integer: left * _PAIR_BASE + right.
 _PAIR_BASE = 1 << 32
-"""A pair of piece numbers is kept as one number: left * this + right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class MergeRules:
     max_characters: int
 
     def allow(self, text: str) -> bool:
-        """A piece must hold a new character and be part of one word in one script."""
+        """A piece must contain a new character and be part of one word in one script."""
         if len(text) > self.max_characters or self.new_characters.isdisjoint(text):
             return False
         word = text.removeprefix(WORD_START)
@@ -64,7 +65,7 @@ class MergeRules:
 
 
 def learn_merges(units: Mapping[tuple[str, ...], int], rules: MergeRules) -> list[NewPiece]:
-    """The most frequent allowed merges, in the order in which they are to be applied. Ties go by code point."""
+    """The most frequent allowed merges, in order of application. Ties are decided by code point."""
     learnt: dict[str, NewPiece] = {}
     if not rules.num_pieces or not rules.new_characters:
         return []
@@ -73,7 +74,7 @@ def learn_merges(units: Mapping[tuple[str, ...], int], rules: MergeRules) -> lis
         while len(learnt) < rules.num_pieces and (best := learner.best()) is not None:
             pair, piece = best
             learner.apply(pair, piece.text)
-            # Where one text was first spelled in two ways (unigram), both ways lead to one piece.
+            # In unigram models one text may have been encoded in two ways: both lead to one piece.
             if piece.text not in learnt:
                 learnt[piece.text] = piece
                 advance(1)
@@ -81,10 +82,11 @@ def learn_merges(units: Mapping[tuple[str, ...], int], rules: MergeRules) -> lis
 
 
 class _MergeLearner:
-    """All units in one row of piece numbers, and for every pair that may merge its count and its places.
+    """All units as one linked list of piece numbers, and for every allowed pair its count and its positions.
 
-    Joining a pair touches its places and their neighbours only, so that long units (scripts without spaces) cost no
-    more than short ones. Places are never removed, only looked at again: a place counts while the pair stands there.
+    A merge touches only the positions of its pair and their neighbours, so that long units (scripts without spaces)
+    cost no more than short ones. Positions are never removed, only checked again: a stale one no longer holds the pair.
+    The heap likewise keeps stale counts; `best` skips entries whose count has changed.
     """
 
     def __init__(self, units: Mapping[tuple[str, ...], int], rules: MergeRules) -> None:
@@ -118,7 +120,7 @@ class _MergeLearner:
         return None
 
     def apply(self, pair: int, text: str) -> None:
-        """Join every such pair, leftmost first, as the tokenizers do."""
+        """Merge every such pair, leftmost first, as the tokenizers do."""
         joined = self._number(text)
         left, right = divmod(pair, _PAIR_BASE)
         tokens, changed = self._tokens, {pair}
@@ -138,7 +140,7 @@ class _MergeLearner:
                 heapq.heappush(self._heap, (-count, self._text(touched), touched))
 
     def _add(self, at: int, other: int) -> int:
-        """Count the pair at two neighbouring places; gives the pair, or _END where none may merge."""
+        """Count the pair at two neighbouring positions; returns it, or _UNIT_BOUNDARY if it must not merge."""
         pair = self._pair(at, other)
         if pair != _UNIT_BOUNDARY:
             self._counts[pair] += self._weights[at]
@@ -177,10 +179,10 @@ class _MergeLearner:
 
 TextPreprocessor = Callable[[str], str]
 """A family's front for one language, without its tag: clean, then prepare."""
+# A base with fewer letters of a script does not have the script, only strays.
 _MIN_SCRIPT_LETTERS = 10
-"""A base with fewer letters of a script than this does not have the script, only strays."""
+# Unigram: some pieces lose against others once all have scores, so learn a few more than requested.
 _CANDIDATE_FACTOR = 1.25
-"""Unigram: some learnt pieces lose against others once all have scores, so learn a few more than asked."""
 _MIN_SCORING_ROUNDS, _MAX_SCORING_ROUNDS = 2, 12
 
 
@@ -207,7 +209,7 @@ class LearnedAdditions:
 def plan_characters(
     base: Tokenizer, prepare: TextPreprocessor, language: str, prepared: Iterable[str]
 ) -> CharacterPlan:
-    """The characters that the language needs and no base piece has; what stays unknown is not known here yet."""
+    """The characters that the language needs and no base piece has. What stays unknown is filled in later."""
     seen: Counter[str] = Counter()
     for text in prepared:
         seen.update(base.normalise(text))
@@ -220,26 +222,19 @@ def plan_characters(
     wanted |= {character for character in seen if is_script_letter(character, scripts)}
     wanted |= {character for character in seen if _is_own_sign(character, entry, scripts)}
     new = _missing_characters(base, prepare, wanted)
-    if not _is_worth_growing(new, _missing_characters(base, prepare, entry.letters), entry, lacking, seen):
+    # If the base has every letter of the language, a few strays in the texts are no reason to add rows.
+    is_covered = entry.letters and not lacking and not _missing_characters(base, prepare, entry.letters)
+    num_new = sum(seen[character] for character in new)
+    if is_covered and num_new < MAX_STRAY_SHARE * count_letters_by_script(seen).total():
         new = set()
-    if new:  # punctuation alone is no reason to grow a table
-        new |= _missing_characters(
-            base, prepare, {mark for mark in entry.punctuation if is_punctuation(mark) and mark in seen}
-        )
+    if new:  # punctuation alone is no reason to add rows
+        marks = {mark for mark in entry.punctuation if is_punctuation(mark) and mark in seen}
+        new |= _missing_characters(base, prepare, marks)
     return CharacterPlan(tuple(sorted(new)), tuple(script for script in lacking if script_characters(script)), {})
 
 
-def _is_worth_growing(
-    new: set[str], own: set[str], entry: Exemplar, lacking: Sequence[str], seen: Counter[str]
-) -> bool:
-    """Where the base has every letter of the language, a few strays in the texts are no reason to grow a table."""
-    if own or lacking or not entry.letters:
-        return True
-    return sum(seen[character] for character in new) >= MAX_STRAY_SHARE * count_letters_by_script(seen).total()
-
-
 def _is_own_sign(character: str, entry: Exemplar, scripts: Iterable[str]) -> bool:
-    """Digits of the language's own, and the invisible signs that its spelling needs."""
+    """The language's own digits, and invisible characters that its spelling needs."""
     if character in ZERO_WIDTH:
         return character in entry.letters + entry.auxiliary or not entry.letters
     own = script_of(character) in scripts or character in entry.numbers
@@ -247,18 +242,18 @@ def _is_own_sign(character: str, entry: Exemplar, scripts: Iterable[str]) -> boo
 
 
 def _missing_characters(base: Tokenizer, prepare: TextPreprocessor, wanted: Iterable[str]) -> set[str]:
-    """What the front makes of the wanted characters, as far as no base piece has it."""
+    """What the front end makes of the wanted characters, without what base pieces have."""
     made = {character for text in wanted for character in find_surviving_text(base, prepare, text)}
-    # Twice: some signs become letters in the wrong case (№ becomes No) after the front has set the case of letters.
+    # Twice: some signs become letters in the wrong case (№ becomes No) after the front end has set the case.
     made |= {character for text in made for character in find_surviving_text(base, prepare, text)}
     new = {character for character in made - base.characters if _may_become_piece(character)}
     return {character for character in new if survives_preprocessing(base, prepare, character)}
 
 
 def find_surviving_text(base: Tokenizer, prepare: TextPreprocessor, text: str) -> str:
-    """What the front and the tokenizer's normaliser leave of a text, seen between two letters."""
-    # A text of one character is treated differently by some stock programs. The letter q composes with no mark, has one
-    # capital, and makes numbers in `text` part of a word, which no normaliser reads out.
+    """What the front end and the tokenizer's normalizer leave of a text between two letters."""
+    # Some upstream programs treat a text of one character differently. The letter q composes with no mark, has one
+    # capital, and makes numbers in `text` part of a word, which no normalizer expands.
     prepared = base.normalise(prepare(f"q{text}q"))
     lower = prepared.replace("Q", "q")
     first, last = lower.find("q"), lower.rfind("q")
@@ -266,12 +261,12 @@ def find_surviving_text(base: Tokenizer, prepare: TextPreprocessor, text: str) -
 
 
 def survives_preprocessing(base: Tokenizer, prepare: TextPreprocessor, text: str) -> bool:
-    """Whether the front and the normaliser leave a text as it is; spaces around it do not count."""
+    """Whether front end and normalizer leave a text unchanged, apart from spaces around it."""
     return find_surviving_text(base, prepare, text).strip() == text
 
 
 def occurs_only_at_word_start(base: Tokenizer, prepare: TextPreprocessor, text: str) -> bool:
-    """Whether the front sets a text apart from the letters before it, as stock programs do with Chinese characters."""
+    """Whether the front end separates a text from the letters before it, as with Chinese characters."""
     left = find_surviving_text(base, prepare, text)
     return left.strip() == text and left[:1] in (" ", WORD_START)
 
@@ -283,7 +278,7 @@ def learn_additions(
     header: TokenizerAdditions,
     settings: VocabularySettings,
 ) -> LearnedAdditions:
-    """Characters, then merges. `header` names family, language and tag; its pieces are not looked at."""
+    """Characters, then merges. `header` gives family, language and tag; its pieces are ignored."""
     prepared = [prepare(sentence) for sentence in sentences]
     plan = plan_characters(base, prepare, header.language, prepared)
     spelled = replace(header, pieces=tuple(NewPiece(character) for character in plan.new))
@@ -307,25 +302,25 @@ def learn_additions(
     if unigram:
         pieces = _score_unigram_pieces(base, replace(header, pieces=tuple(pieces)), prepared, settings.pieces)
     if isinstance(base, SentencePieceTokenizer):
-        pieces = _drop_dead_characters(base, prepare, pieces)
+        # Characters that occur only at the start of a word: the piece with the space before them is the one used.
+        starts = {piece.text[1:] for piece in pieces if len(piece.text) == 2 and piece.text[0] == WORD_START}
+        dead = {start for start in starts if occurs_only_at_word_start(base, prepare, start)}
+        pieces = [piece for piece in pieces if piece.text not in dead]
     additions = replace(header, pieces=tuple(pieces))
     return LearnedAdditions(additions, plan, _build_extended_tokenizer(base, additions))
-
-
-def _drop_dead_characters(base: Tokenizer, prepare: TextPreprocessor, pieces: Sequence[NewPiece]) -> list[NewPiece]:
-    """Without characters that stand at the start of a word only, where a piece with the space before them is better."""
-    at_starts = {piece.text[1:] for piece in pieces if len(piece.text) == 2 and piece.text[0] == WORD_START}
-    dead = {text for text in at_starts if occurs_only_at_word_start(base, prepare, text)}
-    return [piece for piece in pieces if piece.text not in dead]
 
 
 def _score_unigram_pieces(
     base: Tokenizer, additions: TokenizerAdditions, prepared: Sequence[str], num_pieces: int
 ) -> list[NewPiece]:
-    """Unigram scores from how often each piece is really used; pieces that no text uses are dropped."""
+    """Unigram scores from the real use of each piece, in rounds (hard EM); unused pieces are dropped."""
     assert isinstance(base, SentencePieceUnigramTokenizer)
     pieces = list(additions.pieces)
-    words = _count_words(base, prepared)
+    # Words are encoded alike wherever they occur, unless a base piece reaches across a space.
+    words = Counter(prepared)
+    if not base.crosses_spaces:
+        words = Counter(word for text in prepared for word in base.normalise(text).split())
+    lowest = base.lowest_score
     for at_round in range(_MAX_SCORING_ROUNDS):
         counts = _count_piece_usage(_build_extended_tokenizer(base, replace(additions, pieces=tuple(pieces))), words)
         total = max(1, counts.total())
@@ -337,23 +332,15 @@ def _score_unigram_pieces(
         pieces = [
             replace(piece, count=counts[piece.text]) for piece in pieces if piece.parts is None or piece.text in kept
         ]
-        # To stop here and not after new scores: with these the spelling is known, and it uses every piece. In the last
-        # round as well, since to drop a piece that no best spelling has moves none of them.
+        # Stop here, not after new scores: with these scores the encoding is known, and it uses every piece. This also
+        # holds in the last round: dropping a piece that no best encoding uses changes none of them.
         if (at_round > _MIN_SCORING_ROUNDS and kept_all) or at_round == _MAX_SCORING_ROUNDS - 1:
             break
-        pieces = [replace(piece, score=_log_probability(piece.count, total, base.lowest_score)) for piece in pieces]
+        pieces = [
+            replace(piece, score=max(math.log(piece.count / total), lowest) if piece.count else lowest)
+            for piece in pieces
+        ]
     return pieces
-
-
-def _log_probability(count: int, total: int, lowest: float) -> float:
-    return max(math.log(count / total), lowest) if count else lowest
-
-
-def _count_words(base: SentencePieceUnigramTokenizer, prepared: Sequence[str]) -> Counter[str]:
-    """Parts of the texts that are spelled alike wherever they stand: words, if no base piece reaches across a space."""
-    if base.crosses_spaces:
-        return Counter(prepared)
-    return Counter(word for text in prepared for word in base.normalise(text).split())
 
 
 def _count_piece_usage(tokenizer: Tokenizer, words: Counter[str]) -> Counter[str]:
@@ -371,7 +358,7 @@ def _build_extended_tokenizer(base: Tokenizer, additions: TokenizerAdditions) ->
 
 
 def _may_become_piece(character: str) -> bool:
-    """Never a general symbol, a space or a control; a script's own signs are fine."""
+    """Never a general symbol, space or control character; a script's own signs are fine."""
     if is_letter(character) or is_punctuation(character) or character in ZERO_WIDTH:
         return True
     return script_of(character) not in (*SHARED_SCRIPTS, "Other") and not character.isspace()
