@@ -1,1 +1,1 @@
-"""From recordings with texts to one manifest: find sources, read, cut, judge and split. Knows no model but its limits."""
+"""From recordings with texts to one manifest: find sources, read, cut, judge and split. Knows only limits of models."""
