@@ -41,7 +41,7 @@ PATIENCE_SECONDS = 20
 
 
 def companion(*arguments: str, **changed: float) -> CompanionProcess:
-    return CompanionProcess("fake", [sys.executable, str(WORKER), *arguments], **changed)  # type: ignore[arg-type]
+    return CompanionProcess("fake", [sys.executable, str(WORKER), *arguments], **changed)
 
 
 def is_running(pid: int) -> bool:
