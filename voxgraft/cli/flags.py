@@ -27,7 +27,6 @@ from cyclopts import (
 from voxgraft import __version__
 from voxgraft.cli.commands import COMMAND_GROUPS, CliCommand
 from voxgraft.config.base import SettingField, SettingOrigin, Settings, deep_merge, parse_settings, read_settings_values
-from voxgraft.config.renames import RENAMED_SETTINGS
 from voxgraft.config.run import RunSettings
 from voxgraft.core.errors import ConfigError, FileError, find_nearest_name
 from voxgraft.core.files import path_exists
@@ -123,6 +122,8 @@ def translate_usage_error(error: CycloptsError, verbs: Sequence[CliCommand]) -> 
                 known += [name for leaf in verb.leaves() for name in verb.flag_names(leaf)]
             hint = find_nearest_name(flag.replace("_", "-"), known)
             cure = f"did you mean `{hint}`?" if hint else help_hint
+            from voxgraft.config.renames import RENAMED_SETTINGS
+
             new = RENAMED_SETTINGS.get(flag.lstrip("-").replace("-", "_"), "").replace("_", "-")
             if f"--{new}" in known:
                 cure = f"it was renamed: use `--{new}`."

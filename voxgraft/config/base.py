@@ -17,7 +17,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from voxgraft.config.renames import RENAMED_SETTINGS
 from voxgraft.core.errors import CATALOGUE, ConfigError, find_nearest_name
 from voxgraft.core.languages import suggest_language_code
 
@@ -245,6 +244,8 @@ def _suggest_fix(kind: type[Settings], fault: ErrorDetails, origin: SettingOrigi
     key, value, sort = _dotted_key(fault), fault["input"], fault["type"]
     if sort == "extra_forbidden":
         valid = _list_valid_keys(kind, fault["loc"][:-1])
+        from voxgraft.config.renames import RENAMED_SETTINGS
+
         if new := RENAMED_SETTINGS.get(key):
             return f"it was renamed: write `{new}`."
         hint = find_nearest_name(str(fault["loc"][-1]), valid)

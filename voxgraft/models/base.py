@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from voxgraft.audio.features import Waveform
 from voxgraft.audio.files import resample
 from voxgraft.core.errors import ConfigError, Finding, find_nearest_name
 from voxgraft.models.sequence import SequenceSpec

@@ -322,8 +322,6 @@ def activate(x_at, out_at, total, N: tl.constexpr, ACTIVATION: tl.constexpr, BLO
     tl.store(out_at + place, x.to(out_at.dtype.element_ty), mask=inside)
 
 
-# mypy: ignore-errors
-# ruff: noqa: N803
 # (Triton's language looks like Python and is not; see `nn/decode_kernels.py`.)
 
 
