@@ -18,7 +18,6 @@ from torch import Tensor
 
 from voxgraft.config.base import parse_settings, read_settings_values
 from voxgraft.config.commands import EvaluatedVariant, SpeakSettings
-from voxgraft.config.renames import rename_saved_mode
 from voxgraft.config.run import RunSettings
 from voxgraft.core.errors import CheckpointError, ConfigError, GraftError
 from voxgraft.core.files import compute_sha256, is_folder, require_file, require_folder
@@ -244,6 +243,7 @@ def open_run_model(
 
 def detect_trained_output(run: RunFolder, journal: list[dict[str, object]]) -> EvaluatedVariant:
     """What the last training of a run has left, by its mode. An older output is never taken in its place."""
+    from voxgraft.config.renames import rename_saved_mode
     from voxgraft.graft.merged import (
         BASELINE_FOLDER_NAME,
         MERGED_FOLDER_NAME,
