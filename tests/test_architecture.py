@@ -98,11 +98,12 @@ def test_modules_stay_few_and_of_a_readable_size() -> None:
 def test_only_the_registry_names_a_family() -> None:
     """Code outside of a family's folder imports no module of it; the registry loads families by name."""
     families = tuple(f"voxgraft.models.{name}" for name in family_names())
-    wrong = []
-    for name, (_, _, tree) in _modules().items():
-        for target in imported_modules(tree, _modules()):
-            if target.startswith(families) and not name.startswith("voxgraft.models."):
-                wrong.append(f"{name} -> {target}")
+    wrong = [
+        f"{name} -> {target}"
+        for name, (_, _, tree) in _modules().items()
+        for target in imported_modules(tree, _modules())
+        if target.startswith(families) and not name.startswith("voxgraft.models.")
+    ]
     assert wrong == []
 
 

@@ -185,7 +185,8 @@ def _check_intelligible(found: Evaluation, now: ScoreRow) -> ChecklistItem:
     known = {who: score for who, score in controls.items() if score.low is not None}
     better = bool(known) and all((own.high or 0.0) < (score.low or 0.0) for score in known.values())
     against = ", ".join(f"{_CONTROL_TITLES[who]} {format_score(name, score)}" for who, score in known.items())
-    told = f"{measure_title(name)} {format_score(name, own)}{_format_interval(name, own)}; {against or 'no control was measured'}"
+    score = f"{format_score(name, own)}{_format_interval(name, own)}"
+    told = f"{measure_title(name)} {score}; {against or 'no control was measured'}"
     return ChecklistItem("speaks", question, "yes" if better else "no" if known else "unknown", told)
 
 
@@ -201,7 +202,8 @@ def _check_near_reference(found: Evaluation, now: ScoreRow) -> ChecklistItem:
         if own.value is None or mark is None:
             continue
         goal = mark.score(name)
-        told = f"{measure_title(name)} {format_score(name, own)}; {mark.title.removeprefix('mark: ')} {format_score(name, goal)}"
+        reference = f"{mark.title.removeprefix('mark: ')} {format_score(name, goal)}"
+        told = f"{measure_title(name)} {format_score(name, own)}; {reference}"
         if (goal.value or 0.0) > MAX_RECOGNIZER_ERROR:
             return ChecklistItem(
                 "near-mark", question, "unknown", f"{told}: the listener does not understand them itself"
@@ -242,7 +244,8 @@ def _check_stops(now: ScoreRow) -> ChecklistItem:
     if runaway.value is None:
         return ChecklistItem("stops", question, "unknown", runaway.why)
     failures = max(runaway.value, cut.value or 0.0)
-    told = f"{format_score('runaway', runaway)} ran on, {format_score('cut', cut)} were cut off, of {runaway.count} sentences"
+    listed = f"{format_score('runaway', runaway)} ran on, {format_score('cut', cut)} were cut off"
+    told = f"{listed}, of {runaway.count} sentences"
     return ChecklistItem("stops", question, "yes" if failures <= MAX_FAILURE_RATE else "no", told)
 
 

@@ -102,7 +102,8 @@ def clean(settings: CleanSettings) -> CleanResult:
     with run.lock("clean"):
         folders = tuple(_decide_folders(run, settings.keep))
         doomed = [folder for folder in folders if folder.remove]
-        question = f"remove {_format_folder_count(len(doomed))}, {_format_folder_size(sum(folder.num_bytes for folder in doomed))}?"
+        size = _format_folder_size(sum(folder.num_bytes for folder in doomed))
+        question = f"remove {_format_folder_count(len(doomed))}, {size}?"
         asks = bool(doomed) and not settings.yes
         answer = confirm_with_user(_folder_table(folders), question) if asks else True
         if not answer:

@@ -144,8 +144,10 @@ def _abbreviation_pattern(entries: tuple[Abbreviation, ...]) -> tuple[regex.Patt
     shorts = "|".join(
         _dot_or_slash_pattern(entry.short) for entry in sorted(entries, key=lambda entry: -len(entry.short))
     )
-    ending = rf"(?={regex_alternation(ABBREVIATION_SUFFIXES)})(?:{regex_alternation(ABBREVIATION_SUFFIXES)})(?!{ETHIOPIC_LETTER})"
-    pattern = rf"{_ABBREVIATION_START}(?P<short>{shorts})(?:(?P<dot>\.)(?!{ETHIOPIC_LETTER}[./])|(?!{ETHIOPIC_LETTER})|(?={ending}))"
+    suffixes = regex_alternation(ABBREVIATION_SUFFIXES)
+    ending = rf"(?={suffixes})(?:{suffixes})(?!{ETHIOPIC_LETTER})"
+    stop = rf"(?P<dot>\.)(?!{ETHIOPIC_LETTER}[./])|(?!{ETHIOPIC_LETTER})|(?={ending})"
+    pattern = rf"{_ABBREVIATION_START}(?P<short>{shorts})(?:{stop})"
     return regex.compile(pattern, regex.V1), {entry.short: entry.full for entry in entries}
 
 

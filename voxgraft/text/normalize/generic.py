@@ -163,7 +163,8 @@ def num2words_cardinal(code: str, number: int) -> str:
     try:
         package = import_module(NUM2WORDS_PACKAGE)
     except ModuleNotFoundError:
-        message = f"numbers of this language are read with {NUM2WORDS_PACKAGE}, which is not installed: pip install {NUM2WORDS_PACKAGE}"
+        name = NUM2WORDS_PACKAGE
+        message = f"numbers of this language are read with {name}, which is not installed: pip install {name}"
         raise ModuleNotFoundError(message, name=NUM2WORDS_PACKAGE) from None
     return " ".join(str(package.num2words(number, lang=code)).split())
 

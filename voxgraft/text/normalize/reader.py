@@ -214,14 +214,16 @@ def build_shape_patterns(words: NumberVerbalizer) -> dict[str, regex.Pattern[str
         "time": rf"(?P<hour>\d{{1,2}}):(?P<minute>\d\d)(?::(?P<second>\d\d))?(?!:?\d){hour_word}{_NOT_BEFORE_LATIN}",
         "phone": rf"(?:\+\d|0\d)\d*(?:[- ]\d{{2,}})*{_NOT_BEFORE_LATIN}",
         "dotted": rf"\d+(?:\.\d+){{2,}}{_NOT_BEFORE_LATIN}",
-        "interval": rf"(?P<first>{_INTERVAL_SIDE}) ?- ?(?P<last>{_INTERVAL_SIDE})(?! ?[-.:/]? ?\d)(?P<percent> ?%)?{_NOT_BEFORE_LATIN}",
+        "interval": rf"(?P<first>{_INTERVAL_SIDE}) ?- ?(?P<last>{_INTERVAL_SIDE})(?! ?[-.:/]? ?\d)"
+        rf"(?P<percent> ?%)?{_NOT_BEFORE_LATIN}",
         "mixed": rf"(?P<whole>\d+)(?: {_SLASH_FRACTION}| ?{_FRACTION_SIGN})",
         "fraction": rf"{_SLASH_FRACTION}|{_FRACTION_SIGN}",
         "zeros": rf"0\d+(?![.,]\d){_NOT_BEFORE_LATIN}",
         "ordinal": rf"(?P<whole>{NUMBER_PATTERN})(?P<ordinal>{words.ordinal_suffix})",
         "money": rf"{amount} ?(?P<currency>{regex_alternation(words.currencies)}){_WORD_ENDS}",
         "percent": rf"(?P<minus>-)?{_DECIMAL_NUMBER} ?(?P<percent>[%‰])",
-        "unit": rf"(?P<minus>-)?{_DECIMAL_NUMBER} ?(?P<unit>{regex_alternation(words.units)}){_WORD_ENDS}(?P<dot>\.(?! ?$))?",
+        "unit": rf"(?P<minus>-)?{_DECIMAL_NUMBER} ?(?P<unit>{regex_alternation(words.units)}){_WORD_ENDS}"
+        r"(?P<dot>\.(?! ?$))?",
         "number": rf"(?P<minus>-)?{_DECIMAL_NUMBER}",
         "whole": rf"(?P<minus>-)?(?P<whole>{NUMBER_PATTERN})(?P<point>(?!)){{0}}",
     }

@@ -119,7 +119,8 @@ class TextRules:
                 str(error), f"pip install {NUM2WORDS_PACKAGE}=={stated.get(NUM2WORDS_PACKAGE, '')}".rstrip("=")
             ) from None
         if stated and installed["sha256"] != stated.get("sha256"):
-            found = f"{NUM2WORDS_PACKAGE} {installed[NUM2WORDS_PACKAGE]} reads numbers otherwise than {stated.get(NUM2WORDS_PACKAGE)}, used in training"
+            now, trained = installed[NUM2WORDS_PACKAGE], stated.get(NUM2WORDS_PACKAGE)
+            found = f"{NUM2WORDS_PACKAGE} {now} reads numbers otherwise than {trained}, used in training"
             raise TextRulesError(found, f"pip install {NUM2WORDS_PACKAGE}=={stated.get(NUM2WORDS_PACKAGE)}")
 
     @cached_property
