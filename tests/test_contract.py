@@ -22,6 +22,7 @@ SHORT = (
     *("--train.steps=2", "--train.warmup-steps=1", "--train.rank=4", "--train.sample-every=1000"),
     *("--train.valid-every=2", "--train.save-every=1", "--train.log-every=1", "--tokenizer.pieces=20"),
     *("--data.min-prompt-seconds=0.5", "--train.sample-texts=am:ሰ", "--train.tensorboard=false"),
+    *("--train.batch-tokens=256", "--max-sentences=2"),
 )
 """A training of seconds."""
 

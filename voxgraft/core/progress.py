@@ -1,7 +1,7 @@
 """How a long job tells how far it is and what has happened, without knowing who listens.
 
-The library calls `progress_task` and `tell`; the command line installs a listener (`use_progress_listener`). Without one
-nothing is printed.
+The library calls `progress_task` and `tell`; the command line installs a listener by `use_progress_listener`. Without
+one nothing is printed.
 """
 
 from __future__ import annotations
