@@ -325,14 +325,14 @@ def _result_image(context: PageContext, found: dict[str, Any], words: str) -> st
 
 def build_speak_tab(context: PageContext) -> None:
     """Lay the tab Speak out."""
-    form = _build_speak_form(context)
+    speak_form = _build_speak_form(context)
     # The same texts from the base alone, in its own job, and all sounds side by side.
     view, button = build_job_controls(context, BASE_JOB, "Hear the base", is_json=True)
 
     def speak_base(project: str, *values: Any) -> str:
-        return start_job(context, project, view, lambda: build_base_argv(context, form, project, values))
+        return start_job(context, project, view, lambda: build_base_argv(context, speak_form, project, values))
 
-    context.wire([button.click], speak_base, [context.project, *form.components], [view.shown])
+    context.wire([button.click], speak_base, [context.project, *speak_form.components], [view.shown])
     shown = gr.HTML(elem_id="speak-heard", elem_classes=["vg-live"])
     context.on_change(lambda project: [_spoken_html(context, project)], [shown])
     with gr.Accordion("No sound with Chatterbox? Its waveform end is a program of its own", open=False):
