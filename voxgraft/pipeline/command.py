@@ -18,7 +18,7 @@ from voxgraft.config.run import find_overrides, update_run_yaml
 from voxgraft.core import progress
 from voxgraft.core.errors import ConfigError, GraftError, VoxgraftError
 from voxgraft.core.files import is_folder, require_disk_space
-from voxgraft.core.results import CommandResult, Line, Table, format_duration, style_line
+from voxgraft.core.results import EXIT_INTERRUPTED, CommandResult, Line, Table, format_duration, style_line
 from voxgraft.data.selection import resolve_manifest_path
 from voxgraft.evaluation.scores import require_recognizer
 from voxgraft.evaluation.sentences import load_sentence_sets, require_sentences
@@ -44,7 +44,6 @@ from voxgraft.pipeline.stages import (
     StageDecision,
     require_steps_left,
 )
-from voxgraft.pipeline.train import EXIT_INTERRUPTED
 from voxgraft.tokenizers import open_tokenizer
 
 EXPORT_CHECKPOINT_COPIES = 3

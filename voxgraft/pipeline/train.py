@@ -19,7 +19,14 @@ from voxgraft.config.run import find_overrides
 from voxgraft.core import progress
 from voxgraft.core.errors import CheckpointError, ConfigError, raise_first_error
 from voxgraft.core.journal import SPEED_WINDOW_STEPS, History, RunJournal
-from voxgraft.core.results import Line, format_bytes, format_count, format_duration, format_learning_rate
+from voxgraft.core.results import (
+    EXIT_INTERRUPTED,
+    Line,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_learning_rate,
+)
 from voxgraft.core.run import RUN_FILE, RunFolder
 from voxgraft.dataset.held_out import is_self_replay
 from voxgraft.dataset.sampler import list_samples
@@ -252,8 +259,6 @@ def _join_pairs(texts: Mapping[Any, str], between: str = " ") -> str:
 
 
 ENDING_DESCRIPTIONS = {"done": "done", "told": "stopped as told", "no-better": "stopped: no longer getting better"}
-EXIT_INTERRUPTED = 130
-"""What was saved is whole, but it is not what was asked for: who waits for the end of training must not go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +277,7 @@ class TrainResult:
 
     @property
     def exit_code(self) -> int:
+        # What was saved is whole, but training is not done: a script that waits for its end must not continue.
         return EXIT_INTERRUPTED if self.was_interrupted else 0
 
     @property

@@ -24,7 +24,7 @@ from voxgraft.config.commands import CleanSettings
 from voxgraft.core.errors import FileError, Finding, finding
 from voxgraft.core.files import is_file, require_folder
 from voxgraft.core.progress import confirm_with_user
-from voxgraft.core.results import Line, Table
+from voxgraft.core.results import Line, Table, pluralize
 from voxgraft.core.run import RUN_FILE, RunFolder
 
 __all__ = ["CleanResult", "FolderDecision", "clean"]
@@ -81,7 +81,7 @@ class CleanResult:
         doomed = [folder for folder in self.folders if folder.remove]
         if not doomed:
             return [*_folder_table(self.folders), "nothing to remove", *self._finding_lines()]
-        amount = f"{_format_folder_count(len(doomed))}, {_format_folder_size(self.freed_bytes)}"
+        amount = f"{pluralize(len(doomed), 'folder')}, {_format_folder_size(self.freed_bytes)}"
         if self.done:  # who was asked has seen the table
             table = [] if self.asked else _folder_table(self.folders, done=True)
             return [f"removed {amount}", *table, *self._finding_lines()]
@@ -103,7 +103,7 @@ def clean(settings: CleanSettings) -> CleanResult:
         folders = tuple(_decide_folders(run, settings.keep))
         doomed = [folder for folder in folders if folder.remove]
         size = _format_folder_size(sum(folder.num_bytes for folder in doomed))
-        question = f"remove {_format_folder_count(len(doomed))}, {size}?"
+        question = f"remove {pluralize(len(doomed), 'folder')}, {size}?"
         asks = bool(doomed) and not settings.yes
         answer = confirm_with_user(_folder_table(folders), question) if asks else True
         if not answer:
@@ -182,10 +182,6 @@ def _folder_table(folders: tuple[FolderDecision, ...], *, done: bool = False) ->
         (each.path.name, _format_folder_size(each.num_bytes), words[each.remove], each.why) for each in folders
     )
     return [Table(("in steps/", "size", "", "why"), rows)] if rows else []
-
-
-def _format_folder_count(count: int) -> str:
-    return f"{count:,} folder{'s' if count != 1 else ''}"
 
 
 def _format_folder_size(num_bytes: int) -> str:
