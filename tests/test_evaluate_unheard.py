@@ -82,10 +82,10 @@ def test_a_recording_that_cannot_be_heard_is_refused_before_anything_is_spoken(
     folder, jobs = tmp_path / "recordings", Jobs()
     folder.mkdir()
     (folder / "a.txt").write_text("ሰላ", encoding="utf-8")
-    (folder / "a.wav").write_bytes(encode_audio(np.zeros(44_101, np.float32), 44_101))
+    (folder / "a.wav").write_bytes(encode_audio(np.zeros(500, np.float32), 500))
     with progress.use_progress_listener(jobs):
         error = error_of(lambda: evaluated(tiny.path, tmp_path, recognizer="built-in", recordings=folder))
     assert error.code == "audio-shape"
-    assert "44,101" in error.finding.found
+    assert "500" in error.finding.found
     assert any(name.startswith("listening") for name in jobs.names)
     assert not any("speaks" in name for name in jobs.names)
