@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.made_film import RATE_HZ, Film, make_film
 from benchmarks.made_talk import Pairing, make_talk, pairing
-from voxgraft.audio.vad import RollingAudioBuffer
+from voxgraft.audio.metrics import RollingAudioBuffer
 from voxgraft.data.segment import AudioSegment, CutOptions, cut_segments
 from voxgraft.data.subtitles import clean_cues, dedupe_rolling_captions, parse_subtitles
 from voxgraft.text.normalize import build_normalizer

@@ -28,15 +28,15 @@ import numpy as np
 import torch
 
 from benchmarks.transformers_loop import TransformersLoop, prompt_vectors, stock_body
+from voxgraft.models.base import build_sequence
 from voxgraft.models.chatterbox.model import T3, T3Condition
 from voxgraft.models.chatterbox.shapes import T3Size
 from voxgraft.models.generate import DecodeSession, GenerationPrompt, SpeechGenerator
 from voxgraft.models.indextts2.model import UnifiedVoice, UnifiedVoiceCondition
 from voxgraft.models.indextts2.shapes import ConditioningEncoderSize, UnifiedVoiceSize
-from voxgraft.models.sequence import build_sequence
 from voxgraft.models.speech_model import SpeechModel, pack_batch
 from voxgraft.nn.backbones import LlamaBackbone
-from voxgraft.nn.sampling import SamplingParams
+from voxgraft.nn.decode import SamplingParams
 
 NUM_TEXT = 70
 PEERS = ("transformers, float32", "transformers, bfloat16", "transformers, bfloat16, no cuDNN attention")

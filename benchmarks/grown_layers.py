@@ -17,8 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from voxgraft.nn.freeze import compute_base_fingerprint, freeze_base
-from voxgraft.nn.rows import GrownEmbedding, GrownHead, grow_layers
+from voxgraft.nn.rows import GrownEmbedding, GrownHead, compute_base_fingerprint, freeze_base, grow_layers
 
 # family: pieces, new rows, spare rows, width
 SIZES = {"T3": (2454, 1500, 0, 1024), "IndexTTS-2": (12_000, 2000, 1, 1280)}

@@ -21,7 +21,7 @@ import torch
 
 from benchmarks.train_step import Bench
 from voxgraft.core.errors import ConfigError
-from voxgraft.training.memory import fit_microbatch_tokens
+from voxgraft.training.step import fit_microbatch_tokens
 
 CAPS = (8, 12, 16, 24, 48)
 MODES: dict[str, dict[str, Any]] = {"gated": {"mode": "gated"}, "full": {"mode": "merged", "full_body": True}}

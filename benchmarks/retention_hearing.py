@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from benchmarks.retention_material import Sentence
 from benchmarks.retention_training import Bench, as_without_compiling, held_out
 from voxgraft.asr import Transcript
-from voxgraft.asr.builtin import BuiltInRecognizer
+from voxgraft.asr.recognizers import BuiltInRecognizer
 from voxgraft.audio.features import exact_float32
 from voxgraft.core import rng
 from voxgraft.evaluation.scores import EditCount, compute_error_rate, count_edits

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from benchmarks.retention_material import STARTS
-from voxgraft.training.options import TrainModeOrBaseline, TrainPart
+from voxgraft.config.train_options import TrainModeOrBaseline, TrainPart
 
 __all__ = ["JOBS", "METHODS", "SHARES", "Job", "Method", "Run"]
 

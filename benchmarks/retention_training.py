@@ -19,14 +19,15 @@ from torch import Tensor
 
 from benchmarks.retention_material import VOICES, Clips, Material
 from benchmarks.retention_methods import METHODS, ROW_RATE, Method, Run
+from voxgraft.checkpoints.tensors import read_tensors
+from voxgraft.config.train_options import TrainOptions
 from voxgraft.dataset.sampler import DataSamplerOptions, DeterministicSampler, Sample, list_samples
 from voxgraft.models import get_family
 from voxgraft.models.base import BaseFiles, Family
-from voxgraft.models.load import load_model, read_tensors
+from voxgraft.models.load import load_model
 from voxgraft.models.speech_model import SpeechModel
 from voxgraft.nn import backbones
 from voxgraft.synthesis.voices import ReferenceVoice
-from voxgraft.training.options import TrainOptions
 from voxgraft.training.prefetch import BatchBuilder
 from voxgraft.training.replay import ReplayGenerator, ReplayUtterance
 from voxgraft.training.step import TrainStep

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from voxgraft.dataset.shards import AnyArray, ClipDataset, ClipInfo, DatasetHeader, DatasetProvenance, Int32Array
-from voxgraft.models.sequence import SequenceSpec
+from voxgraft.models.base import SequenceSpec
 
 MEDIAN_SECONDS, SPREAD, SHORTEST, LONGEST = 6.0, 0.5, 2.0, 15.0
 TEXT_IDS_PER_SECOND = 11.0

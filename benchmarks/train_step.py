@@ -28,6 +28,7 @@ from torch import nn
 
 from benchmarks.peers import Peer, padded_batches
 from benchmarks.speech_stream import MadeUpSet
+from voxgraft.config.train_options import TrainOptions
 from voxgraft.dataset.sampler import DataSamplerOptions, DeterministicSampler
 from voxgraft.models import get_family
 from voxgraft.models.chatterbox.model import T3
@@ -35,7 +36,6 @@ from voxgraft.models.chatterbox.shapes import T3Size
 from voxgraft.models.indextts2.model import UnifiedVoice
 from voxgraft.models.indextts2.shapes import ConditioningEncoderSize, UnifiedVoiceSize
 from voxgraft.models.speech_model import SpeechModel
-from voxgraft.training.options import TrainOptions
 from voxgraft.training.prefetch import BatchBuilder
 from voxgraft.training.step import TrainStep
 from voxgraft.training.trainable import build_optimizer, make_trainable

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from voxgraft.models.sequence import code_position
+from voxgraft.models.base import code_position
 from voxgraft.models.speech_model import PackedBatch, SpeechModel, compute_hidden_states
 from voxgraft.nn.backbones import Backbone, Gpt2Backbone, LlamaBackbone
-from voxgraft.nn.sampling import SamplingParams, apply_guidance, apply_repetition_penalty, filter_logits
+from voxgraft.nn.decode import SamplingParams, apply_guidance, apply_repetition_penalty, filter_logits
 
 
 def stock_body(body: Backbone) -> Any:

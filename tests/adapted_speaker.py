@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from voxgraft.nn.adapter import Gate, LoraLayer, adapter_state, add_adapter, load_adapter_state
-from voxgraft.nn.freeze import freeze_base
 from voxgraft.nn.layers import AnyLinear, TransposedLinear
+from voxgraft.nn.rows import freeze_base
 
 WIDTH, CODES, RANK, ALPHA = 16, 11, 4, 8.0
 LAYERS = [f"blocks.{at}.{name}" for at in (0, 1) for name in ("q_proj", "c_attn", "mlp.0", "mlp.2")]

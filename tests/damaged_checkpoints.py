@@ -18,7 +18,7 @@ from sentencepiece import sentencepiece_model_pb2 as proto
 from tests.check_files import State, extended_sentencepiece, saved, state_of
 from tools.random_bases import RandomBaseSize, make_random_base
 from voxgraft.config.commands import ExtendSettings
-from voxgraft.graft.tokenizer_commands import extend
+from voxgraft.graft.command import extend
 from voxgraft.models.base import BaseFiles
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.tokenizers.base import NewPiece, TokenizerAdditions

@@ -12,8 +12,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from voxgraft.cli.app import CommandLine, parse_command_line, resolve_settings
 from voxgraft.cli.commands import COMMANDS
-from voxgraft.cli.flags import CommandLine, parse_command_line, resolve_settings
 from voxgraft.config.commands import EvaluateSettings
 from voxgraft.evaluation.command import EvaluateResult, evaluate
 from voxgraft.models.base import Clip, Vocoder

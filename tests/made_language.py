@@ -18,6 +18,7 @@ import numpy as np
 from tools.random_bases import make_random_base
 from voxgraft.config.commands import GraftSettings
 from voxgraft.config.run import TokenizerSettings
+from voxgraft.config.train_options import TrainOptions
 from voxgraft.core.rng import hash_int
 from voxgraft.dataset.sampler import DataSamplerOptions, DeterministicSampler
 from voxgraft.dataset.sets import open_clip_dataset, write_clip_dataset
@@ -38,7 +39,6 @@ from voxgraft.models.load import load_model, save_model
 from voxgraft.text.encoder import TextEncoder, text_rules_identity
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.tokenizers.base import load_proof_corpus
-from voxgraft.training.options import TrainOptions
 from voxgraft.training.prefetch import BatchBuilder
 from voxgraft.training.step import TrainStep
 from voxgraft.training.trainable import build_optimizer, make_trainable

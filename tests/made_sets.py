@@ -21,7 +21,7 @@ from voxgraft.dataset.shards import (
     PreparedClip,
     compute_index_checksum,
 )
-from voxgraft.models.sequence import SequenceSpec
+from voxgraft.models.base import SequenceSpec
 
 CODE_HZ = {"chatterbox": 25.0, "indextts2": 50.0, "tiny": 25.0}
 MAX_PROMPT = 150

@@ -10,7 +10,7 @@ from voxgraft.config.commands import NewSettings
 from voxgraft.config.run import RunSettings
 from voxgraft.migrate.configs import CHATTERBOX_KEYS, INDEXTTS2_KEYS, INDEXTTS2_SECTIONS, SCRIPTS, LegacyKeyRule
 from voxgraft.migrate.settings import KeyTranslation
-from voxgraft.pipeline.new import NewResult, create_run
+from voxgraft.pipeline.command import NewResult, create_run
 
 CONFIG = """\
 model:

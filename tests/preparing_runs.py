@@ -12,15 +12,15 @@ import numpy as np
 import soundfile
 
 from tests.made_once import MadeOnce
+from voxgraft.cli.app import CommandLine, parse_command_line, resolve_settings
 from voxgraft.cli.commands import COMMANDS
-from voxgraft.cli.flags import CommandLine, parse_command_line, resolve_settings
 from voxgraft.config.commands import NewSettings
 from voxgraft.core.run import RunFolder
 from voxgraft.data.manifest import ManifestClip, read_manifest, write_manifest
 from voxgraft.demo.data import load_bundled_clips
 from voxgraft.graft.command import graft
 from voxgraft.models import get_family
-from voxgraft.pipeline.new import create_run
+from voxgraft.pipeline.command import create_run
 from voxgraft.preprocess.command import PrepareResult, prepare
 
 RATE = 24_000

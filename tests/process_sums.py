@@ -26,9 +26,9 @@ import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
 
 from tests.trainers import OPTIONS, Place, loop_of
+from voxgraft.config.train_options import TrainOptions, TrainPrecision
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.training.distributed import DistributedContext
-from voxgraft.training.options import TrainOptions, TrainPrecision
 
 # Four or five packs a step: two or three backward passes in each of two processes.
 LONG = replace(OPTIONS, steps=4, warmup_steps=1, batch_tokens=900, microbatch_tokens=240)

@@ -9,16 +9,15 @@ from typing import cast
 
 import numpy as np
 
+from voxgraft.cli.app import CommandLine, parse_command_line, resolve_settings
 from voxgraft.cli.commands import COMMANDS
-from voxgraft.cli.flags import CommandLine, parse_command_line, resolve_settings
 from voxgraft.config.commands import GraftSettings, NewSettings, SpeakSettings
 from voxgraft.graft.command import graft
 from voxgraft.graft.folder import GRAFT_CARD_NAME, format_graft_card, hash_adapter_files, read_graft_card
 from voxgraft.models import get_family
 from voxgraft.models.load import load_model
-from voxgraft.nn.adapter import adapter_state, add_adapter, load_adapter_state
-from voxgraft.nn.peft import write_peft_folder
-from voxgraft.pipeline.new import create_run
+from voxgraft.nn.adapter import adapter_state, add_adapter, load_adapter_state, write_peft_folder
+from voxgraft.pipeline.command import create_run
 from voxgraft.synthesis.command import SpeakResult, speak
 
 PIECES = 30

@@ -34,7 +34,7 @@ NEEDED = (
     "voxgraft.models.tiny.model",
     "voxgraft.models.tiny.model",
     "voxgraft.nn.adapter",
-    "voxgraft.nn.peft",
+    "voxgraft.nn.adapter",
     "voxgraft.training.trainer",
     "voxgraft.training.resume",
     "benchmarks.decode",

@@ -33,9 +33,8 @@ from voxgraft.core.errors import CheckpointError, ConfigError, FileError, Voxgra
 from voxgraft.graft.folder import load_base_tokenizer
 from voxgraft.models import detect_family, get_family, resolve_base_family
 from voxgraft.models.base import BaseFiles
-from voxgraft.models.chatterbox.family import RELEASES
+from voxgraft.models.chatterbox.family import RELEASES, ChatterboxEnglishFrontend
 from voxgraft.models.chatterbox.shapes import T3Size, t3_shapes, voice_encoder_shapes
-from voxgraft.models.chatterbox.text import ChatterboxEnglishFrontend
 from voxgraft.models.indextts2.shapes import UnifiedVoiceSize, semantic_codec_shapes, unified_voice_shapes
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4665\nsize 2143989752\n"

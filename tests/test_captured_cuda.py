@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from tests.trainers import NUM_NEW, OPTIONS, Place
+from voxgraft.config.train_options import TrainOptions
 from voxgraft.dataset.sampler import DataSamplerOptions, DeterministicSampler
 from voxgraft.dataset.sets import open_clip_dataset
 from voxgraft.models import get_family
 from voxgraft.models.load import load_model
 from voxgraft.models.speech_model import compute_hidden_states, compute_losses
-from voxgraft.training.options import TrainOptions
 from voxgraft.training.prefetch import BatchBuilder
 from voxgraft.training.step import NonFiniteError, TrainStep
 from voxgraft.training.trainable import (

@@ -22,8 +22,7 @@ from voxgraft.cli import run_cli
 from voxgraft.config.commands import ExtendSettings, GraftSettings
 from voxgraft.core.errors import CATALOGUE, ConfigError
 from voxgraft.core.files import compute_sha256
-from voxgraft.graft.command import graft
-from voxgraft.graft.tokenizer_commands import extend
+from voxgraft.graft.command import extend, graft
 from voxgraft.inspect.check import CHECK_TOPICS
 from voxgraft.models.base import BaseFiles
 

@@ -20,8 +20,8 @@ from tests.made_pairs import make_pairs
 from tests.made_sets import write_document
 from tests.runs import flip_bit
 from tests.whole_runs import PIECES, WholeRun, error_of
+from voxgraft.cli.app import CommandLine, parse_command_line, resolve_settings
 from voxgraft.cli.commands import COMMANDS
-from voxgraft.cli.flags import CommandLine, parse_command_line, resolve_settings
 from voxgraft.config.commands import CheckSettings
 from voxgraft.core.errors import Finding, raise_first_error
 from voxgraft.inspect.check import check, training_data_findings

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.check_files import SENTENCES, checked, codes, extended_sentencepiece, found, grown_state, saved, state_of
 from tools.random_bases import RandomBaseSize, make_random_base
 from voxgraft.core.errors import FileError, VoxgraftError
-from voxgraft.inspect.prepared import MAX_IDS_BYTES, read_npy_ids
+from voxgraft.inspect.check import MAX_IDS_BYTES, read_npy_ids
 from voxgraft.models import get_family
 from voxgraft.models.base import BaseFiles
 from voxgraft.text.encoder import TextEncoder

@@ -12,7 +12,7 @@ import torch
 from tests.check_files import checked, codes, extended_sentencepiece, found, saved, state_of
 from tools.random_bases import RandomBaseSize, make_random_base
 from voxgraft.config.commands import ExtendSettings
-from voxgraft.graft.tokenizer_commands import extend
+from voxgraft.graft.command import extend
 from voxgraft.models.base import BaseFiles
 
 FAMILIES = ("chatterbox", "indextts2")

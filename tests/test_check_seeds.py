@@ -28,7 +28,7 @@ from tests.check_files import (
 from tests.shared import shared
 from tools.random_bases import RandomBaseSize, make_random_base
 from voxgraft.config.commands import ExtendSettings
-from voxgraft.graft.tokenizer_commands import extend
+from voxgraft.graft.command import extend
 from voxgraft.models.base import BaseFiles
 
 TABLES = ("text_embedding.weight", "text_head.weight", "text_head.bias")

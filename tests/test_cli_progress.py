@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 
-from voxgraft.cli import CliCommand, run_cli
-from voxgraft.cli import console as bars
+from voxgraft.cli import CliCommand, console, run_cli
 from voxgraft.config.base import Settings
 from voxgraft.core import progress
 
@@ -90,7 +89,7 @@ def test_progress_is_silent_when_it_is_not_wanted(flag: str, monkeypatch: pytest
 def test_a_job_shows_only_when_patience_is_over() -> None:
     stream = io.StringIO()
     with (
-        bars.ProgressReporter(bars.LineDisplay(stream), patience_seconds=3600) as board,
+        console.ProgressReporter(console.LineDisplay(stream), patience_seconds=3600) as board,
         board.task("quick", 10) as advance,
     ):
         advance(5)
@@ -101,7 +100,7 @@ def test_a_job_shows_only_when_patience_is_over() -> None:
 def test_lines_come_once_in_a_while_and_not_at_every_look() -> None:
     stream = io.StringIO()
     with (
-        bars.ProgressReporter(bars.LineDisplay(stream), patience_seconds=0) as board,
+        console.ProgressReporter(console.LineDisplay(stream), patience_seconds=0) as board,
         board.task("long", None) as advance,
     ):
         for _ in range(50):
@@ -114,7 +113,7 @@ def test_a_terminal_gets_a_bar_for_every_job_and_is_left_clean() -> None:
     reader, writer = pty.openpty()
     with (
         os.fdopen(writer, "w") as stream,
-        bars.ProgressReporter(bars.BarDisplay(stream), patience_seconds=0) as board,
+        console.ProgressReporter(console.BarDisplay(stream), patience_seconds=0) as board,
         board.task("reading [am].txt", 8) as outer,
         board.task("counting", None),
     ):
@@ -133,12 +132,12 @@ def test_a_terminal_gets_a_bar_for_every_job_and_is_left_clean() -> None:
 
 
 def test_time_left_is_told_only_after_a_measurement() -> None:
-    job = bars.ProgressTask("planning new rows", 1000, started=progress.active_seconds() - 4)
+    job = console.ProgressTask("planning new rows", 1000, started=progress.active_seconds() - 4)
     job.advance(1)
-    assert bars.format_progress(job) == "0%", "the start of a job says nothing about its pace"
+    assert console.format_progress(job) == "0%", "the start of a job says nothing about its pace"
     job.first, job.done = (progress.active_seconds() - 2.5, 1), 501
     assert 2 <= (job.seconds_left() or 0) <= 3
-    large = bars.ProgressTask("importing sources", 4, started=progress.active_seconds() - 60)
+    large = console.ProgressTask("importing sources", 4, started=progress.active_seconds() - 60)
     large.advance(1)
     assert 170 <= (large.seconds_left() or 0) <= 190, "the first of few parts is a measurement"
 
@@ -173,4 +172,4 @@ def test_the_time_for_which_a_process_was_suspended_is_not_counted_as_its_pace()
     ("total", "done", "text"), [(None, 0, "working"), (None, 3400, "3,400 so far"), (0, 0, "working"), (10, 0, "0%")]
 )
 def test_a_job_of_unknown_size_or_pace_says_what_is_known(total: int | None, done: int, text: str) -> None:
-    assert bars.format_progress(bars.ProgressTask("job", total, done)) == text
+    assert console.format_progress(console.ProgressTask("job", total, done)) == text

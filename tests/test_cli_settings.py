@@ -14,8 +14,8 @@ import yaml
 from voxgraft.cli import run_cli
 from voxgraft.cli.commands import COMMANDS
 from voxgraft.config.base import format_commented_yaml, read_settings_values
-from voxgraft.config.renames import RENAMED_SETTINGS
 from voxgraft.config.run import MAX_SEED, RunSettings, TrainSettings
+from voxgraft.config.train_options import RENAMED_SETTINGS
 
 EXTEND = ["extend", "base.pt", "--tokenizer", "grown.json", "--output", "grown.pt"]
 

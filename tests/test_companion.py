@@ -33,7 +33,7 @@ from voxgraft.models import get_family
 from voxgraft.models.base import Clip
 from voxgraft.models.chatterbox.model import read_built_in_voice
 from voxgraft.models.chatterbox.upstream import S3GenVocoder
-from voxgraft.synthesis.models import ModelContext, open_base_model
+from voxgraft.synthesis.engine import ModelContext, open_base_model
 from voxgraft.synthesis.voices import ReferenceVoice
 
 WORKER = Path(__file__).parent / "fake_worker.py"

@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from tests.whole_runs import error_of
+from voxgraft.cli.app import CommandLine, parse_command_line, resolve_settings
 from voxgraft.cli.commands import COMMANDS
-from voxgraft.cli.flags import CommandLine, parse_command_line, resolve_settings
 from voxgraft.config.commands import CompareSettings
 from voxgraft.core.results import Table, plain_text
 from voxgraft.evaluation.compare import CompareResult, compare

@@ -26,7 +26,7 @@ from voxgraft.dataset.checks import check_clip_dataset
 from voxgraft.dataset.sets import open_clip_dataset, write_clip_dataset
 from voxgraft.dataset.shards import AnyArray, ClipDataset, ClipInfo, DatasetHeader, DatasetProvenance, PreparedClip
 from voxgraft.models import get_family
-from voxgraft.models.sequence import SequenceSpec
+from voxgraft.models.base import SequenceSpec
 
 FAMILIES = ("chatterbox", "indextts2")
 SHARD = "shard-00000.safetensors"

@@ -343,7 +343,7 @@ def test_validation_meets_every_clip_once_with_the_same_voice_every_time() -> No
 
 
 def test_a_set_on_disk_is_streamed_with_the_lengths_that_its_layout_has(tmp_path: Path) -> None:
-    from voxgraft.models.sequence import build_sequence
+    from voxgraft.models.base import build_sequence
 
     frame = get_family("chatterbox").frame(2454)
     clips = make_set(tmp_path / "new", "chatterbox", frame, clips=30, speakers=4)

@@ -12,7 +12,7 @@ from benchmarks.made_film import RATE_HZ, amharic_sentences, speak
 from benchmarks.made_talk import make_talk, pairing
 from tests.films import film
 from voxgraft.audio.files import AudioSamples
-from voxgraft.audio.vad import (
+from voxgraft.audio.metrics import (
     RollingAudioBuffer,
     SileroVad,
     compute_frame_levels,

@@ -23,8 +23,7 @@ from voxgraft.core.errors import VoxgraftError
 from voxgraft.core.files import compute_sha256
 from voxgraft.core.journal import RunJournal
 from voxgraft.export.command import export
-from voxgraft.graft.folder import load_graft
-from voxgraft.graft.merged import MERGED_FORMAT
+from voxgraft.graft.folder import MERGED_FORMAT, load_graft
 from voxgraft.inspect.diagnose import (
     DIAGNOSIS_JSON_NAME,
     DIAGNOSIS_PICTURE_NAME,

@@ -25,8 +25,8 @@ from tests.docs_pages import GENERATED, PAGES, ROOT, Block, anchors, blocks, com
 from tests.docs_scenes import HOOKS, SHORT, Scene, scene_of
 from tests.made_once import MadeOnce
 from voxgraft.cli import run_cli
+from voxgraft.cli.app import CommandLine, nest_dotted_keys, parse_command_line
 from voxgraft.cli.commands import COMMANDS
-from voxgraft.cli.flags import CommandLine, nest_dotted_keys, parse_command_line
 from voxgraft.config.base import parse_settings
 from voxgraft.config.run import RunSettings, rewrite_run_yaml
 

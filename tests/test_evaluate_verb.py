@@ -26,7 +26,7 @@ from voxgraft.evaluation.synthesis import synthesize_sentences
 from voxgraft.evaluation.verdicts import SCORES_FORMAT, build_checklist, read_scores, summarize_retention
 from voxgraft.graft.folder import load_graft
 from voxgraft.models import get_family
-from voxgraft.synthesis.models import (
+from voxgraft.synthesis.engine import (
     ModelContext,
     SpeakingModel,
     detect_trained_output,
@@ -173,7 +173,7 @@ def test_a_graft_that_breaks_its_promise_ends_with_exit_code_1_and_a_cross(
     seeds: WholeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A body that was trained, put behind the name of a gated graft."""
-    monkeypatch.setattr("voxgraft.synthesis.models.open_merged_model", pretending)
+    monkeypatch.setattr("voxgraft.synthesis.engine.open_merged_model", pretending)
     result = evaluated(seeds.copied(tmp_path / "run").path, tmp_path, name="pretending")
     assert result.document["retention"]["word"] == "not equal"
     assert result.exit_code == 1

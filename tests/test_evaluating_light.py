@@ -31,7 +31,7 @@ from voxgraft.evaluation.synthesis import SpokenSentence
 from voxgraft.models import get_family
 from voxgraft.models.base import Clip
 from voxgraft.pipeline.train import _build_loop
-from voxgraft.synthesis.models import SpeakingModel
+from voxgraft.synthesis.engine import SpeakingModel
 from voxgraft.synthesis.voices import ReferenceVoice
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.tokenizers import open_tokenizer

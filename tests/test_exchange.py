@@ -12,8 +12,7 @@ from tests.runs import child, names_in, program
 from voxgraft.cli.app import run_cli as run_command
 from voxgraft.core.files import atomic_write_folder
 from voxgraft.core.run import RunFolder
-from voxgraft.graft.folder import load_graft
-from voxgraft.graft.merged import read_merged_card
+from voxgraft.graft.folder import load_graft, read_merged_card
 
 NO_EXCHANGE = "folder.exchange:1:enosys"
 """A disk that cannot exchange two names: the name is free for a moment."""

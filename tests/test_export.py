@@ -22,8 +22,8 @@ from tests.made_once import MadeOnce
 from tests.speaking_models import prompts
 from tests.whole_runs import WholeRun, error_of
 from voxgraft.checkpoints import open_checkpoint
+from voxgraft.cli.app import CommandLine, parse_command_line, resolve_settings
 from voxgraft.cli.commands import COMMANDS
-from voxgraft.cli.flags import CommandLine, parse_command_line, resolve_settings
 from voxgraft.config.commands import ExportSettings
 from voxgraft.core import progress
 from voxgraft.export.command import ExportResult, export
@@ -31,12 +31,10 @@ from voxgraft.export.sources import open_export_source
 from voxgraft.export.weights import require_tensor_names
 from voxgraft.graft.folder import load_graft
 from voxgraft.models import get_family
-from voxgraft.models.base import ExportInfo
+from voxgraft.models.base import ExportInfo, build_sequence
 from voxgraft.models.load import load_model
-from voxgraft.models.sequence import build_sequence
 from voxgraft.models.speech_model import compute_hidden_states, pack_batch
-from voxgraft.nn.adapter import compute_merged_weight
-from voxgraft.nn.peft import load_peft_adapter, read_peft_folder
+from voxgraft.nn.adapter import compute_merged_weight, load_peft_adapter, read_peft_folder
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.tokenizers import open_tokenizer
 

@@ -23,16 +23,16 @@ from tests.whole_runs import error_of
 from tools.random_bases import make_random_base
 from voxgraft.config.commands import GraftSettings, NewSettings
 from voxgraft.config.run import TokenizerSettings
-from voxgraft.export.drop_in import build_drop_in_tokenizer
 from voxgraft.export.sources import open_export_source
+from voxgraft.export.weights import build_drop_in_tokenizer
 from voxgraft.graft.command import graft
 from voxgraft.graft.folder import load_graft
 from voxgraft.models import get_family
-from voxgraft.models.chatterbox.text import ChatterboxTextFrontend
+from voxgraft.models.base import build_sequence
+from voxgraft.models.chatterbox.family import ChatterboxTextFrontend
 from voxgraft.models.load import load_model
-from voxgraft.models.sequence import build_sequence
 from voxgraft.models.speech_model import SpeechModel, compute_hidden_states, pack_batch
-from voxgraft.pipeline.new import create_run
+from voxgraft.pipeline.command import create_run
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.tokenizers import open_tokenizer
 

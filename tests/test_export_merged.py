@@ -11,7 +11,7 @@ from tests.speaking_grafts import spoken
 from tests.test_export import bits, exported
 from tests.whole_runs import error_of
 from voxgraft.evaluation.verdicts import SCORES_FORMAT
-from voxgraft.graft.merged import read_merged_card
+from voxgraft.graft.folder import read_merged_card
 from voxgraft.pipeline.train import train
 
 

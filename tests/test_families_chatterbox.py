@@ -17,9 +17,10 @@ from tokenizers import Tokenizer
 from tests.shared import shared
 from voxgraft.core.errors import FileError
 from voxgraft.models import get_family
-from voxgraft.models.chatterbox.family import RELEASES, Chatterbox
-from voxgraft.models.chatterbox.text import (
+from voxgraft.models.chatterbox.family import (
     CANGJIE_NAME,
+    RELEASES,
+    Chatterbox,
     ChatterboxEnglishFrontend,
     ChatterboxTextFrontend,
     read_cangjie,
@@ -125,7 +126,7 @@ def test_a_tag_is_put_in_front_and_no_space_is_left(text: str) -> None:
 def test_japanese_stays_as_written_where_its_reader_is_not_installed() -> None:
     program = (
         "import sys; sys.modules['pykakasi'] = None\n"
-        "from voxgraft.models.chatterbox.text import ChatterboxTextFrontend\n"
+        "from voxgraft.models.chatterbox.family import ChatterboxTextFrontend\n"
         "print(ascii(ChatterboxTextFrontend().prepare('私は', 'ja')))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -29,10 +29,14 @@ from voxgraft.nn.decode import (
     FusedDecodeStep,
     PackedBackbone,
     PackedLayer,
+    SamplingParams,
+    apply_guidance,
+    apply_repetition_penalty,
+    filter_logits,
     is_supported_width,
+    sample_codes,
     supports_fused_decode,
 )
-from voxgraft.nn.sampling import SamplingParams, apply_guidance, apply_repetition_penalty, filter_logits, sample_codes
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="NOT TESTED: no CUDA device")
 KINDS = ["llama", "gpt2"]

@@ -24,7 +24,7 @@ from voxgraft.models.generate import (
 )
 from voxgraft.models.speech_model import SpeechModel
 from voxgraft.nn.adapter import adapter_state, add_adapter, load_adapter_state
-from voxgraft.nn.sampling import SamplingParams
+from voxgraft.nn.decode import SamplingParams
 
 WARM = SamplingParams(temperature=1.0, repetition_penalty=1.2, max_codes=3 * CODES_PER_CHECK + 1)
 

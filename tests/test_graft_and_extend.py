@@ -25,9 +25,8 @@ from voxgraft.config.commands import ExtendSettings, GraftSettings
 from voxgraft.config.run import RowSettings, TokenizerSettings
 from voxgraft.core.errors import CheckpointError, ConfigError, GraftError, TokenizerError, VoxgraftError
 from voxgraft.core.files import compute_sha256
-from voxgraft.graft.command import graft
+from voxgraft.graft.command import extend, graft
 from voxgraft.graft.folder import load_graft
-from voxgraft.graft.tokenizer_commands import extend
 from voxgraft.models import get_family
 from voxgraft.models.base import BaseFiles
 from voxgraft.tokenizers import open_tokenizer

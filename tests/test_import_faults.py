@@ -18,7 +18,7 @@ from voxgraft.core.errors import VoxgraftError
 from voxgraft.data.folder import DatasetFolder, read_import_journal
 from voxgraft.data.import_command import data_import
 from voxgraft.data.manifest import ManifestClip, SourceProblem, read_manifest
-from voxgraft.data.quality import compute_dataset_metrics
+from voxgraft.data.report import compute_dataset_metrics
 
 RATE = 16_000
 

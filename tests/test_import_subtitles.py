@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxgraft.audio import vad
-from voxgraft.audio.vad import FrameLevels, RollingAudioBuffer
+from voxgraft.audio import metrics
+from voxgraft.audio.metrics import FrameLevels, RollingAudioBuffer
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.data.segment import CutOptions, cut_segments
 from voxgraft.data.subtitles import (
@@ -335,13 +335,13 @@ def _counted_cuts(monkeypatch: pytest.MonkeyPatch, times: Iterable[tuple[float, 
         judged += 1
         return real(levels)
 
-    real = vad.compute_speech_thresholds
-    monkeypatch.setattr(vad, "compute_speech_thresholds", counted)
+    real = metrics.compute_speech_thresholds
+    monkeypatch.setattr(metrics, "compute_speech_thresholds", counted)
     sound = np.random.default_rng(0).normal(0, 0.1, 160_000).astype(np.float32)
     sound *= np.repeat(np.tile(np.array([1, 0.001], np.float32), 10), 8_000)
     cues = [Cue(start, end, "a b") for start, end in times]
     number = sum(len(cut.cues) for cut in cut_segments(RollingAudioBuffer(iter([sound]), 16_000), cues, CutOptions()))
-    monkeypatch.setattr(vad, "compute_speech_thresholds", real)
+    monkeypatch.setattr(metrics, "compute_speech_thresholds", real)
     return number, judged
 
 

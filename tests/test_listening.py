@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from voxgraft.asr import Transcript, open_recognizer
-from voxgraft.asr.builtin import BuiltInRecognizer, CTCNetwork, CTCNetworkConfig, CTCSymbols, decode_ctc_greedy
+from voxgraft.asr.recognizers import BuiltInRecognizer, CTCNetwork, CTCNetworkConfig, CTCSymbols, decode_ctc_greedy
 from voxgraft.core.errors import AudioError, CheckpointError, ConfigError, FileError
 from voxgraft.evaluation.scores import open_transcriber
 

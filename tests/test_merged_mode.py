@@ -21,18 +21,18 @@ from tests.merged_runs import copied, make_run, train_settings
 from tests.trainers import EVERY, OPTIONS, Place, StopAt, loop_of, resumed
 from voxgraft.checkpoints import open_checkpoint
 from voxgraft.checkpoints.steps import load_step
+from voxgraft.config.train_options import TrainOptions
 from voxgraft.core.errors import GraftError
 from voxgraft.core.journal import RunJournal
 from voxgraft.core.run import RunFolder
 from voxgraft.dataset.sampler import Sample
 from voxgraft.dataset.sets import open_clip_dataset, write_clip_dataset
-from voxgraft.graft.folder import load_graft
-from voxgraft.graft.merged import read_merged_card
+from voxgraft.graft.folder import load_graft, read_merged_card
 from voxgraft.models import family_names, get_family
 from voxgraft.models.load import load_model
 from voxgraft.models.speech_model import SpeechModel, compute_hidden_states
 from voxgraft.pipeline.train import train
-from voxgraft.training.options import RetentionBound, TrainOptions
+from voxgraft.training.options import RetentionBound
 from voxgraft.training.prefetch import BatchBuilder
 from voxgraft.training.trainable import TrainableModel, make_trainable
 from voxgraft.training.trainer import Trainer

@@ -16,11 +16,11 @@ from tests.made_once import MadeOnce
 from tests.test_training_loop import everything, journal
 from tests.test_training_processes import train as train_together
 from tests.trainers import OPTIONS, Place, StopAt, loop_of, resumed
+from voxgraft.config.train_options import TrainOptions
 from voxgraft.dataset.sampler import Sample
 from voxgraft.models import family_names, get_family
 from voxgraft.models.load import load_model
 from voxgraft.models.speech_model import compute_hidden_states
-from voxgraft.training.options import TrainOptions
 from voxgraft.training.prefetch import kl_sum
 from voxgraft.training.step import TrainStep
 

@@ -41,15 +41,15 @@ from voxgraft.nn.adapter import (
     load_adapter_state,
     merge_adapter,
 )
-from voxgraft.nn.freeze import (
+from voxgraft.nn.layers import AnyLinear, TransposedLinear
+from voxgraft.nn.rows import (
     build_trainable_report,
     compute_base_fingerprint,
     freeze_base,
+    grow_layers,
     hash_base_tensors,
     require_same_base,
 )
-from voxgraft.nn.layers import AnyLinear, TransposedLinear
-from voxgraft.nn.rows import grow_layers
 
 
 @pytest.fixture
@@ -335,7 +335,7 @@ def test_gradients_of_a_compiled_model_are_those_of_the_plain_one(adapted: Speak
 def test_the_modules_import_nothing_but_torch_numpy_and_the_standard_library() -> None:
     script = (
         "import sys, torch, numpy, safetensors; before = set(sys.modules)\n"
-        "import voxgraft.nn.adapter, voxgraft.nn.peft, voxgraft.nn.layers\n"
+        "import voxgraft.nn.adapter, voxgraft.nn.adapter, voxgraft.nn.layers\n"
         "roots = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
         "print(sorted(roots - sys.stdlib_module_names - {'voxgraft', 'torch', 'numpy'}))"
     )

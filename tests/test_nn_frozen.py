@@ -14,17 +14,17 @@ from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from voxgraft.core.errors import CheckpointError, GraftError
-from voxgraft.nn.freeze import (
+from voxgraft.nn.rows import (
     build_trainable_report,
     collect_new_rows,
     compute_base_fingerprint,
     freeze_base,
+    grow_layers,
     hash_base_tensors,
     load_new_rows,
     require_matching_moments,
     require_same_base,
 )
-from voxgraft.nn.rows import grow_layers
 
 PIECES, NEW, SPARE, WIDTH, CODES = 20, 6, 1, 16, 11
 POINTS = ["text_emb", "text_head"]

@@ -300,7 +300,7 @@ def test_zero_new_rows_give_the_base_itself_and_nothing_to_train() -> None:
 def test_the_module_imports_nothing_but_torch_and_the_standard_library() -> None:
     script = (
         "import sys, torch, numpy, safetensors; before = set(sys.modules)\n"
-        "import voxgraft.nn.rows, voxgraft.nn.freeze\n"
+        "import voxgraft.nn.rows, voxgraft.nn.rows\n"
         "roots = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
         "print(sorted(roots - sys.stdlib_module_names - {'voxgraft', 'torch'}))"
     )

@@ -19,24 +19,22 @@ from torch import Tensor, nn
 from tests.adapted_speaker import ALPHA, LAYERS, RANK, Speaker, a_base, codes, taught, with_adapter
 from voxgraft.core.errors import GraftError, VoxgraftError
 from voxgraft.nn.adapter import (
+    ADAPTER_CONFIG_NAME,
+    ADAPTER_TENSORS_NAME,
     adapter_state,
     add_adapter,
     compute_merged_weight,
     find_lora_layers,
+    from_peft,
     get_gate,
     load_adapter_state,
-    merge_adapter,
-)
-from voxgraft.nn.layers import TransposedLinear
-from voxgraft.nn.peft import (
-    ADAPTER_CONFIG_NAME,
-    ADAPTER_TENSORS_NAME,
-    from_peft,
     load_peft_adapter,
+    merge_adapter,
     read_peft_folder,
     to_peft,
     write_peft_folder,
 )
+from voxgraft.nn.layers import TransposedLinear
 
 BODIES = ["tfmr", "gpt"]
 SUFFIXES = {

@@ -12,7 +12,7 @@ from voxgraft.config.commands import NewSettings
 from voxgraft.config.run import RunSettings
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.migrate.configs import SCRIPTS, LegacyScript
-from voxgraft.pipeline.new import create_run
+from voxgraft.pipeline.command import create_run
 
 
 def test_a_shell_script_is_read_with_its_variables_and_continuations(tmp_path: Path) -> None:

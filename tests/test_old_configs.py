@@ -20,7 +20,7 @@ from voxgraft.config.commands import NewSettings
 from voxgraft.config.run import RunSettings
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.migrate.configs import CHATTERBOX_KEYS, MAX_KEYS, SCRIPTS, read_legacy_config
-from voxgraft.pipeline.new import create_run
+from voxgraft.pipeline.command import create_run
 
 # ---- the tables -----------------------------------------------------------------------------------------------------
 

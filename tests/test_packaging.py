@@ -11,8 +11,8 @@ import tomllib
 from itertools import pairwise
 from pathlib import Path
 
+from voxgraft.cli.app import CommandLine, parse_command_line
 from voxgraft.cli.commands import COMMANDS
-from voxgraft.cli.flags import CommandLine, parse_command_line
 from voxgraft.config.commands import UiSettings
 
 ROOT = Path(__file__).parent.parent

@@ -27,6 +27,7 @@ from tests.made_language import (
 from tests.made_once import MadeOnce
 from voxgraft.config.commands import TrainCommandSettings
 from voxgraft.config.run import DataSettings, TokenizerSettings, TrainSettings
+from voxgraft.config.train_options import TrainIntervals, TrainOptions
 from voxgraft.core.errors import Finding, VoxgraftError
 from voxgraft.core.journal import RunJournal
 from voxgraft.core.run import RunFolder
@@ -38,14 +39,12 @@ from voxgraft.graft.folder import load_graft
 from voxgraft.models import family_names, get_family
 from voxgraft.models.load import load_model
 from voxgraft.pipeline.train import train
-from voxgraft.training.learning_status import LearningThresholds
-from voxgraft.training.monitors import LearningMonitor
-from voxgraft.training.options import TrainOptions
+from voxgraft.training.monitors import LearningMonitor, LearningThresholds
 from voxgraft.training.prefetch import BatchBuilder
 from voxgraft.training.setup import TrainingSetup, build_training_setup
 from voxgraft.training.step import TrainStep
 from voxgraft.training.trainable import build_optimizer, make_trainable
-from voxgraft.training.trainer import Trainer, TrainIntervals
+from voxgraft.training.trainer import Trainer
 from voxgraft.training.validation import Validator
 
 CLIPS = 80

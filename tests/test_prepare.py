@@ -17,8 +17,8 @@ from tests.preparing_runs import RATE, Preparing, made_clips, prepared, preparin
 from voxgraft.audio.files import read_audio
 from voxgraft.cli import run_cli
 from voxgraft.core.errors import VoxgraftError
+from voxgraft.data.manifest import assign_voices
 from voxgraft.data.report import estimate_training
-from voxgraft.data.selection import assign_voices
 from voxgraft.dataset.sets import open_clip_dataset
 from voxgraft.graft.folder import load_graft
 from voxgraft.models import get_family

@@ -60,7 +60,7 @@ def workers_of(process: int) -> list[int]:
             parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
         except (OSError, IndexError):
             continue
-        if b"voxgraft.preprocess.worker" in words and int(parent) == process:
+        if b"voxgraft.preprocess.encode" in words and int(parent) == process:
             found.append(int(folder.name))
     return found
 

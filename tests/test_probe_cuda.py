@@ -15,7 +15,7 @@ from voxgraft.dataset.sets import open_clip_dataset
 from voxgraft.models import get_family
 from voxgraft.models.base import Clip
 from voxgraft.models.generate import GenerationPrompt, SpeechGenerator
-from voxgraft.training.memory import fit_microbatch_tokens
+from voxgraft.training.step import fit_microbatch_tokens
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -17,8 +17,8 @@ from tests.ending_worker import work
 from tests.made_once import MadeOnce
 from tests.runs import Program, printing
 from tests.whole_runs import WholeRun
+from voxgraft.cli.app import CommandLine, parse_command_line
 from voxgraft.cli.commands import COMMANDS
-from voxgraft.cli.flags import CommandLine, parse_command_line
 
 ROOT = Path(__file__).resolve().parent.parent
 LONGEST_SECONDS = 90

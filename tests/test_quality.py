@@ -19,16 +19,24 @@ from voxgraft.audio.metrics import (
     AudioFingerprint,
     compute_audio_fingerprint,
     compute_clip_metrics,
+    compute_frame_levels,
     compute_script_share,
+    compute_speech_thresholds,
+    detect_speech_frames,
     find_duplicate_audio,
+    find_pauses,
 )
-from voxgraft.audio.vad import compute_frame_levels, compute_speech_thresholds, detect_speech_frames, find_pauses
 from voxgraft.config.data import DataImportSettings, DataReportSettings, QualitySettings
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.data.import_command import data_import
 from voxgraft.data.manifest import DatasetSummary, ManifestClip, read_manifest, write_manifest
-from voxgraft.data.quality import apply_quality_checks
-from voxgraft.data.report import DataReportResult, data_report, describe_measured_results, estimate_training
+from voxgraft.data.report import (
+    DataReportResult,
+    apply_quality_checks,
+    data_report,
+    describe_measured_results,
+    estimate_training,
+)
 from voxgraft.data.segment import TOO_LONG, TOO_SHORT
 
 VOICES = ("m1", "m3", "f2", "f4")

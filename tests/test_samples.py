@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from tests.made_once import MadeOnce
 from tests.trainers import EVERY, OPTIONS, Place, StopAt, loop_of, resumed
 from voxgraft.audio.files import read_audio
+from voxgraft.config.train_options import TrainOptions
 from voxgraft.core.errors import CompanionError, VoxgraftError
 from voxgraft.core.journal import strip_clock_fields
 from voxgraft.models import family_names, get_family
 from voxgraft.models.base import Clip, Vocoder
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.tokenizers import open_tokenizer
-from voxgraft.training.options import TrainOptions
 from voxgraft.training.samples import SampleCallback, SampleSentence, build_sample_sentences
 from voxgraft.training.trainer import Trainer
 

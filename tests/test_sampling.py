@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from voxgraft.core.errors import ConfigError
-from voxgraft.nn.sampling import SamplingParams, apply_guidance, apply_repetition_penalty, filter_logits, sample_codes
+from voxgraft.nn.decode import SamplingParams, apply_guidance, apply_repetition_penalty, filter_logits, sample_codes
 
 NUM_CODES = 12
 logits = arrays(np.float32, NUM_CODES, elements=st.floats(-20, 20, width=16))

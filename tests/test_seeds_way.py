@@ -21,7 +21,7 @@ from voxgraft.core.errors import GraftError
 from voxgraft.core.journal import RunJournal
 from voxgraft.dataset.sampler import Sample
 from voxgraft.dataset.sets import open_clip_dataset
-from voxgraft.graft.merged import MASKED_BASELINE_LABEL, read_merged_card
+from voxgraft.graft.folder import MASKED_BASELINE_LABEL, read_merged_card
 from voxgraft.models import family_names, get_family
 from voxgraft.models.load import load_model
 from voxgraft.models.speech_model import SpeechModel, compute_hidden_states

@@ -17,6 +17,7 @@ from tests.made_once import MadeOnce
 from tests.made_sets import ListedSet
 from tests.merged_runs import copied, train_settings
 from voxgraft.config.run import DataSettings
+from voxgraft.config.train_options import TrainModeOrBaseline
 from voxgraft.core.errors import Finding, GraftError, TextError
 from voxgraft.core.journal import RunJournal
 from voxgraft.core.run import RunFolder
@@ -29,7 +30,6 @@ from voxgraft.models import get_family
 from voxgraft.models.load import load_model
 from voxgraft.pipeline.train import train
 from voxgraft.synthesis.voices import choose_voices
-from voxgraft.training.options import TrainModeOrBaseline
 from voxgraft.training.replay import (
     DEFAULT_UTTERANCES,
     ReplayGenerator,

@@ -31,7 +31,7 @@ from voxgraft.models.chatterbox.family import RELEASES
 from voxgraft.models.chatterbox.shapes import T3Size, t3_shapes
 from voxgraft.models.indextts2.shapes import UnifiedVoiceSize, unified_voice_shapes
 from voxgraft.models.load import load_model
-from voxgraft.nn.freeze import compute_base_fingerprint, hash_base_tensors
+from voxgraft.nn.rows import compute_base_fingerprint, hash_base_tensors
 
 State = dict[str, Tensor]
 

@@ -23,7 +23,7 @@ from voxgraft.evaluation.scores import compute_error_rates
 from voxgraft.evaluation.sentences import EvalSentence, load_built_in_sentences
 from voxgraft.models import get_family
 from voxgraft.synthesis.command import CODES_FORMAT, SpokenUtterance, synthesize
-from voxgraft.synthesis.models import SynthesisModels, open_synthesis_models
+from voxgraft.synthesis.engine import SynthesisModels, open_synthesis_models
 from voxgraft.synthesis.segments import UtteranceRequest
 from voxgraft.synthesis.voices import VoiceLoader
 

@@ -20,7 +20,7 @@ from voxgraft.models import get_family
 from voxgraft.models.indextts2.encoder import VECTORS_PER_EMOTION
 from voxgraft.models.indextts2.model import UnifiedVoiceCondition
 from voxgraft.synthesis.command import synthesize
-from voxgraft.synthesis.models import SynthesisModels, open_synthesis_models
+from voxgraft.synthesis.engine import SynthesisModels, open_synthesis_models
 from voxgraft.synthesis.segments import UtteranceRequest
 from voxgraft.synthesis.voices import VoiceLoader
 from voxgraft.tokenizers import open_tokenizer

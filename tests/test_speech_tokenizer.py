@@ -17,12 +17,7 @@ from tests.clips import DEVICES, UNUSABLE, golden_wave, noise, recordings, refus
 from tests.golden import difference, expected, golden_state, names
 from voxgraft.audio.features import pad_rows
 from voxgraft.core.errors import CheckpointError, VoxgraftError
-from voxgraft.models.chatterbox.encoder import (
-    SpeechTokenizer,
-    SpeechTokenizerSize,
-    count_codes,
-    quantize_codes,
-)
+from voxgraft.models.chatterbox.encoder import SpeechTokenizer, SpeechTokenizerSize, count_codes, quantize_codes
 from voxgraft.models.chatterbox.shapes import NUM_SPEECH_CODES, SPEECH_TOKENIZER_PREFIX
 
 SMALL = SpeechTokenizerSize(width=128, layers=2)

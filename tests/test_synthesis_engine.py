@@ -11,14 +11,16 @@ import torch
 
 from voxgraft.models import get_family
 from voxgraft.synthesis.engine import (
+    ModelContext,
+    SpeakingModel,
     SynthesisEngine,
     SynthesisRequest,
     SynthesisResult,
     draw_seed,
     limit_codes,
     max_sentence_seconds,
+    open_base_model,
 )
-from voxgraft.synthesis.models import ModelContext, SpeakingModel, open_base_model
 
 TEXTS = ("no", "bring me the blue cup", "go", "take the red box", "yes")
 

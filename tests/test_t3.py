@@ -12,12 +12,12 @@ import torch
 
 from tests.golden import difference, expected, formula, golden_state, names
 from tests.shared import shared
+from voxgraft.models.base import build_sequence
 from voxgraft.models.chatterbox.model import T3, T3Condition
 from voxgraft.models.chatterbox.shapes import T3Size
 from voxgraft.models.generate import DecodeSession, GenerationPrompt
-from voxgraft.models.sequence import build_sequence
 from voxgraft.models.speech_model import compute_hidden_states, compute_losses, pack_batch
-from voxgraft.nn.sampling import SamplingParams
+from voxgraft.nn.decode import SamplingParams
 
 TOLERANCE = 5e-5
 REDUCED = T3Size(layers=2, mlp=512)

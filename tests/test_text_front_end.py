@@ -28,14 +28,14 @@ from voxgraft.config.run import VocabularySettings
 from voxgraft.core.languages import _exemplar_table as cldr
 from voxgraft.core.languages import find_exemplar
 from voxgraft.dataset.shards import compute_index_checksum
-from voxgraft.export.drop_in import build_text_package
+from voxgraft.export.weights import build_text_package
+from voxgraft.graft.command import tokenizer_show
 from voxgraft.graft.folder import load_base_tokenizer, load_graft
-from voxgraft.graft.tokenizer_commands import tokenizer_show
 from voxgraft.inspect.subject import open_check_subject
 from voxgraft.inspect.text import digit_findings, text_findings, text_rule_findings
 from voxgraft.models import get_family
 from voxgraft.models.base import ExportInfo
-from voxgraft.synthesis.models import resolve_language
+from voxgraft.synthesis.engine import resolve_language
 from voxgraft.synthesis.segments import split_into_chunks
 from voxgraft.text.encoder import TextEncoder, learn_language_pieces
 from voxgraft.text.normalize import TextRules, TextRulesError, build_text_rules

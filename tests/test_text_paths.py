@@ -24,31 +24,30 @@ from tests.preparing_runs import RATE, resolved, voice_like
 from tests.test_text_front_end import LANGUAGES, any_text, texts_of
 from tests.ui_runs import form_of, tab_of
 from voxgraft.checkpoints import open_checkpoint
+from voxgraft.checkpoints.tensors import read_tensor_shapes
 from voxgraft.cli import run_cli
 from voxgraft.config.commands import GoSettings, NewSettings, SpeakSettings, TokenizerShowSettings
 from voxgraft.config.run import RowSettings, RunSettings, VocabularySettings, rewrite_run_yaml
 from voxgraft.core.languages import find_exemplar
 from voxgraft.core.run import RunFolder
-from voxgraft.data.manifest import ManifestClip, SplitName, write_manifest
-from voxgraft.data.selection import select_clips
+from voxgraft.data.manifest import ManifestClip, SplitName, select_clips, write_manifest
 from voxgraft.dataset.run_data import DataRequirements
 from voxgraft.dataset.sets import open_clip_dataset
 from voxgraft.dataset.shards import ClipDataset
-from voxgraft.evaluation.held_out import _RetokenizedClipSet
+from voxgraft.evaluation.judge import _RetokenizedClipSet
 from voxgraft.evaluation.sentences import load_manifest_sentences
 from voxgraft.evaluation.synthesis import _build_request
+from voxgraft.graft.command import tokenizer_show
 from voxgraft.graft.folder import load_graft
 from voxgraft.graft.rows import build_new_rows
-from voxgraft.graft.tokenizer_commands import tokenizer_show
 from voxgraft.models import family_names, get_family
 from voxgraft.models.base import BaseFiles, Clip
-from voxgraft.models.load import load_model, read_tensor_shapes
-from voxgraft.pipeline.command import run_pipeline
-from voxgraft.pipeline.new import create_run
+from voxgraft.models.load import load_model
+from voxgraft.pipeline.command import create_run, run_pipeline
 from voxgraft.preprocess.assemble import EncodedClips, FrontEndFiles, PreparedDatasetWriter
 from voxgraft.preprocess.encode import BatchStore
 from voxgraft.synthesis.command import _plan_utterance
-from voxgraft.synthesis.models import SharedModelContext, SpeakingModel, SynthesisModels, open_grafted_model
+from voxgraft.synthesis.engine import SharedModelContext, SpeakingModel, SynthesisModels, open_grafted_model
 from voxgraft.synthesis.segments import has_speakable_text, read_utterances
 from voxgraft.synthesis.voices import ReferenceVoice, VoiceLoader
 from voxgraft.text.encoder import TextEncoder, learn_language_pieces

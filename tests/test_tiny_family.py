@@ -30,14 +30,13 @@ from voxgraft.core.run import RunFolder
 from voxgraft.graft.rows import detect_checkpoint_family
 from voxgraft.inspect.show import show_base
 from voxgraft.models import detect_family, get_family
-from voxgraft.models.base import BaseFiles
+from voxgraft.models.base import BaseFiles, build_sequence
 from voxgraft.models.generate import GenerationPrompt, generate_codes
 from voxgraft.models.load import load_model
-from voxgraft.models.sequence import build_sequence
 from voxgraft.models.speech_model import compute_losses, pack_batch
 from voxgraft.models.tiny.family import TinyTextFrontend
 from voxgraft.models.tiny.model import TinyClipEncoder, TinyCondition, TinyT3, load_codec
-from voxgraft.pipeline.new import create_run
+from voxgraft.pipeline.command import create_run
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.tokenizers.base import load_proof_corpus
 

@@ -16,8 +16,7 @@ from voxgraft.config.commands import TokenizerMergeSettings, TokenizerProveSetti
 from voxgraft.config.run import VocabularySettings
 from voxgraft.core.languages import is_letter, script_characters
 from voxgraft.core.results import plain_text
-from voxgraft.graft.command import format_additions
-from voxgraft.graft.tokenizer_commands import tokenizer_merge, tokenizer_prove, tokenizer_train
+from voxgraft.graft.command import format_additions, tokenizer_merge, tokenizer_prove, tokenizer_train
 from voxgraft.models import get_family
 from voxgraft.tokenizers import open_tokenizer, prove
 from voxgraft.tokenizers.base import load_proof_corpus

@@ -15,7 +15,7 @@ from tests.tokenizer_bases import KINDS, base, demo_texts, grown
 from voxgraft.config.commands import TokenizerProveSettings
 from voxgraft.core.errors import TokenizerError
 from voxgraft.core.results import plain_text
-from voxgraft.graft.tokenizer_commands import TokenizerProveResult, tokenizer_prove
+from voxgraft.graft.command import TokenizerProveResult, tokenizer_prove
 from voxgraft.tokenizers.base import TokenizerAdditions, load_proof_corpus
 
 SENTENCEPIECE = KINDS[1:]

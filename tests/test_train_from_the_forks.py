@@ -17,7 +17,7 @@ from tests.old_files import settings_of
 from tests.shared import shared
 from tests.whole_runs import TEXTS, WholeRun, graft_anew
 from voxgraft.config.commands import NewSettings
-from voxgraft.pipeline.new import create_run
+from voxgraft.pipeline.command import create_run
 
 WIDTH = 64
 """Of the tiny bases."""

@@ -23,17 +23,17 @@ from tests.unified_voice import (
     random_model,
 )
 from voxgraft.core.errors import GraftError
+from voxgraft.models.base import SequencePart, TokenSequence, build_sequence, code_position
 from voxgraft.models.generate import GenerationPrompt, generate_codes
 from voxgraft.models.indextts2.family import unified_voice_sequence_spec
 from voxgraft.models.indextts2.model import UnifiedVoice
 from voxgraft.models.indextts2.shapes import UnifiedVoiceSize
-from voxgraft.models.sequence import SequencePart, TokenSequence, build_sequence, code_position
 from voxgraft.models.speech_model import PackedBatch, compute_hidden_states, compute_losses, pack_batch
 from voxgraft.nn import IGNORE_INDEX
 from voxgraft.nn.attention import DecodeContext, KVCache, PrefillContext
+from voxgraft.nn.decode import SamplingParams, apply_repetition_penalty
 from voxgraft.nn.layers import TransposedLinear
 from voxgraft.nn.rows import grow_layers
-from voxgraft.nn.sampling import SamplingParams, apply_repetition_penalty
 
 UTTERANCES = ["a", "b"]
 

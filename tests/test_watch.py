@@ -16,19 +16,20 @@ from torch import Tensor
 from tests.made_once import MadeOnce
 from tests.made_sets import made_clips
 from tests.trainers import EVERY, NUM_NEW, OPTIONS, Place, StopAt, loop_of, resumed
+from voxgraft.config.train_options import TrainOptions
 from voxgraft.core.errors import finding
 from voxgraft.core.journal import History, strip_clock_fields
 from voxgraft.dataset.sets import open_clip_dataset, write_clip_dataset
 from voxgraft.models import family_names, get_family
 from voxgraft.models.load import load_model
-from voxgraft.training.learning_status import (
+from voxgraft.training.monitors import (
+    DeadRowMonitor,
+    LearningMonitor,
     LearningThresholds,
     ValidationPoint,
     assess_learning,
     list_validation_points,
 )
-from voxgraft.training.monitors import DeadRowMonitor, LearningMonitor
-from voxgraft.training.options import TrainOptions
 from voxgraft.training.step import NonFiniteError
 from voxgraft.training.trainer import Trainer
 from voxgraft.training.validation import ValidationMetrics

@@ -12,17 +12,17 @@ import torch
 from tests.made_sets import make_set
 from tools.random_bases import make_random_base
 from voxgraft.checkpoints.steps import load_step
+from voxgraft.config.train_options import TrainIntervals, TrainOptions
 from voxgraft.core.run import RunFolder
 from voxgraft.dataset.sampler import DataSamplerOptions, DeterministicSampler, list_samples
 from voxgraft.models import get_family
 from voxgraft.models.load import load_model
 from voxgraft.training.callbacks import Callback
 from voxgraft.training.distributed import DistributedContext
-from voxgraft.training.options import TrainOptions
 from voxgraft.training.prefetch import BatchBuilder
 from voxgraft.training.step import TrainStep
 from voxgraft.training.trainable import build_optimizer, make_trainable, restore_optimizer_state
-from voxgraft.training.trainer import BestStepState, Trainer, TrainIntervals
+from voxgraft.training.trainer import BestStepState, Trainer
 from voxgraft.training.validation import Validator
 
 NUM_NEW = 9

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from voxgraft.config.commands import NewSettings
-from voxgraft.pipeline.new import create_run
+from voxgraft.pipeline.command import create_run
 from voxgraft.ui.files import Roots
 
 PROJECT = "am"

@@ -20,8 +20,8 @@ import numpy as np
 from tests.made_language import World
 from tools.random_bases import make_random_base
 from voxgraft.checkpoints.steps import TrainState, list_complete_steps, list_step_folders, load_step
+from voxgraft.cli.app import CommandLine, parse_command_line, resolve_settings
 from voxgraft.cli.commands import COMMANDS
-from voxgraft.cli.flags import CommandLine, parse_command_line, resolve_settings
 from voxgraft.config.commands import GraftSettings, NewSettings, TrainCommandSettings
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.core.journal import RunJournal
@@ -31,7 +31,7 @@ from voxgraft.graft.command import graft
 from voxgraft.graft.folder import load_graft
 from voxgraft.models import get_family
 from voxgraft.models.base import BaseFiles
-from voxgraft.pipeline.new import create_run
+from voxgraft.pipeline.command import create_run
 from voxgraft.pipeline.train import TrainResult, train
 from voxgraft.text.encoder import TextEncoder, text_rules_identity
 from voxgraft.tokenizers import open_tokenizer

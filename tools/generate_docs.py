@@ -12,8 +12,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from voxgraft.cli.app import build_cli_app
 from voxgraft.cli.commands import COMMANDS
-from voxgraft.cli.flags import build_cli_app
 from voxgraft.core.errors import CATALOGUE
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"

@@ -11,13 +11,12 @@ import numpy as np
 import torch
 
 from voxgraft.models import get_family
-from voxgraft.models.base import BaseFiles, Family
+from voxgraft.models.base import BaseFiles, Family, TokenSequence, build_sequence
 from voxgraft.models.generate import GenerationPrompt
 from voxgraft.models.load import grow_model, load_model
-from voxgraft.models.sequence import TokenSequence, build_sequence
 from voxgraft.models.speech_model import PackedBatch, SpeechModel, pack_batch
 from voxgraft.nn.adapter import Gate, adapter_state, add_adapter, load_adapter_state
-from voxgraft.nn.freeze import collect_new_rows, load_new_rows
+from voxgraft.nn.rows import collect_new_rows, load_new_rows
 
 NUM_NEW = 7
 RANK = 4

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from tests.contract.cases import LENGTHS, TOLERANCE, Case, batch, layout, prompts, text_ids
+from voxgraft.models.base import build_sequence, code_position
 from voxgraft.models.generate import DecodeSession, GenerationPrompt, generate_codes
-from voxgraft.models.sequence import build_sequence, code_position
 from voxgraft.models.speech_model import SpeechModel, compute_hidden_states, compute_losses, pack_batch
 from voxgraft.nn.attention import AttentionBackend, Packing, choose_attention_backend, supports_varlen
-from voxgraft.nn.sampling import SamplingParams
+from voxgraft.nn.decode import SamplingParams
 
 
 def alone(case: Case, model: SpeechModel) -> list[torch.Tensor]:

@@ -14,8 +14,8 @@ from voxgraft.models.load import load_model
 from voxgraft.models.speech_model import SpeechModel, compute_hidden_states, compute_losses
 from voxgraft.nn.adapter import add_adapter, get_gate
 from voxgraft.nn.attention import AttentionBackend
-from voxgraft.nn.freeze import freeze_base, hash_base_tensors, require_same_base
-from voxgraft.nn.sampling import SamplingParams
+from voxgraft.nn.decode import SamplingParams
+from voxgraft.nn.rows import freeze_base, hash_base_tensors, require_same_base
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="NOT TESTED: no CUDA device")
 NO_FURTHER = 1.05

@@ -12,11 +12,10 @@ import torch
 
 from tests.contract.cases import TOLERANCE, Case
 from tests.shared import shared
-from voxgraft.models.base import Clip, ClipEncoder
+from voxgraft.models.base import Clip, ClipEncoder, build_sequence
 from voxgraft.models.generate import GenerationPrompt, generate_codes
-from voxgraft.models.sequence import build_sequence
 from voxgraft.models.speech_model import SpeechModel, compute_losses, pack_batch
-from voxgraft.nn.sampling import SamplingParams
+from voxgraft.nn.decode import SamplingParams
 
 RATE = 16_000
 SECONDS = (1.0, 7.3, 2.51, 3.0, 6.4)

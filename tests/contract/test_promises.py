@@ -12,9 +12,8 @@ from voxgraft.models.generate import generate_codes
 from voxgraft.models.load import grow_model, load_model, save_model
 from voxgraft.models.speech_model import compute_hidden_states, compute_losses
 from voxgraft.nn.adapter import add_adapter
-from voxgraft.nn.freeze import compute_base_fingerprint, freeze_base, hash_base_tensors, require_same_base
-from voxgraft.nn.rows import GrownHead
-from voxgraft.nn.sampling import SamplingParams
+from voxgraft.nn.decode import SamplingParams
+from voxgraft.nn.rows import GrownHead, compute_base_fingerprint, freeze_base, hash_base_tensors, require_same_base
 
 SAMPLED = SamplingParams(temperature=0.9, min_p=0.02, repetition_penalty=1.3, max_codes=12)
 

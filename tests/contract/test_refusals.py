@@ -15,11 +15,11 @@ from voxgraft.checkpoints.write import TensorBytes, write_safetensors, write_tor
 from voxgraft.config.commands import ShowSettings
 from voxgraft.core.errors import CheckpointError, ConfigError, GraftError
 from voxgraft.inspect.show import show_base
+from voxgraft.models.base import build_sequence
 from voxgraft.models.generate import GenerationPrompt, generate_codes
 from voxgraft.models.load import load_model
-from voxgraft.models.sequence import build_sequence
 from voxgraft.models.speech_model import compute_hidden_states, compute_losses, pack_batch
-from voxgraft.nn.sampling import SamplingParams
+from voxgraft.nn.decode import SamplingParams
 
 
 def rewritten(case: Case, folder: Path, change: dict[str, np.ndarray | None]) -> Path:

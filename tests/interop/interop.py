@@ -30,12 +30,11 @@ from voxgraft.companions.environments import CompanionEnvironment, find_environm
 from voxgraft.config.commands import ExportSettings
 from voxgraft.export.command import export
 from voxgraft.models import get_family
-from voxgraft.models.base import BaseFiles
+from voxgraft.models.base import BaseFiles, SequencePart, TokenSequence, build_sequence
 from voxgraft.models.chatterbox.model import read_built_in_voice
 from voxgraft.models.chatterbox.shapes import T3Size, t3_shapes
 from voxgraft.models.chatterbox.upstream import S3GenVocoder
 from voxgraft.models.load import load_model
-from voxgraft.models.sequence import SequencePart, TokenSequence, build_sequence
 from voxgraft.models.speech_model import SpeechModel, compute_hidden_states, pack_batch
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.text.normalize import TextRules

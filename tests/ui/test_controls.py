@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.ui_pages import PROJECT, make_project, page_of
+from voxgraft.cli.app import CommandLine, parse_command_line, resolve_settings
 from voxgraft.cli.commands import COMMANDS
-from voxgraft.cli.flags import CommandLine, parse_command_line, resolve_settings
 from voxgraft.config.base import parse_settings, read_settings_values
 from voxgraft.config.run import RunSettings, set_run_yaml_values
 from voxgraft.core.errors import VoxgraftError

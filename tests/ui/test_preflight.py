@@ -12,7 +12,7 @@ import pytest
 from tests.ui_runs import PROJECT, done, tab_of, words_of
 
 pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
-from voxgraft.ui.tabs import inspect as preflight
+from voxgraft.ui.tabs import inspect
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def context(home: Path) -> Iterator[Any]:
 def test_what_needs_files_of_other_trainers_is_one_line_that_says_so(context: Any, home: Path) -> None:
     job = done(home, "check", words_of(context, "check"))
     result = job.result() or {}
-    shown = preflight._coverage_html(context, PROJECT)
+    shown = inspect._coverage_html(context, PROJECT)
     assert f"looked at: {len(result['checked'])} things" in shown
     lines = re.findall(r"<summary>([^<]+)</summary>", shown)
     assert len(lines) == 2

@@ -12,7 +12,7 @@ import pytest
 from tests.ui_runs import PROJECT, tab_of
 
 pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
-from voxgraft.ui.tabs import model as tokenizer
+from voxgraft.ui.tabs import model
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def context(made_home: Path) -> Iterator[Any]:
 
 
 def test_a_line_of_a_base_language_has_its_own_tag_and_the_same_ids_old_and_new(context: Any) -> None:
-    new, old = tokenizer._tokenize_html(context, PROJECT, tokenizer.EXAMPLE_TEXT).split("Hello world.")
+    new, old = model._tokenize_html(context, PROJECT, model.EXAMPLE_TEXT).split("Hello world.")
     assert "[am]" in new
     assert "[am]" not in old
     first, second = re.findall(r"<tr><td>(?:old|new)</td>(.*?)</tr>", old)
@@ -30,7 +30,7 @@ def test_a_line_of_a_base_language_has_its_own_tag_and_the_same_ids_old_and_new(
 
 
 def test_the_command_of_each_language_is_shown(context: Any) -> None:
-    lines = tokenizer._preview_tokenize(context, PROJECT, "ሰላም\nfr: bonjour\nam: ቤት\nen: one: two").splitlines()
+    lines = model._preview_tokenize(context, PROJECT, "ሰላም\nfr: bonjour\nam: ቤት\nen: one: two").splitlines()
     assert [line.partition("--language ")[2].split()[0] for line in lines] == ["am", "fr", "en"]
     assert "ሰላም ቤት" in lines[0].replace("'", "")
     assert "'one: two'" in lines[2]
@@ -38,10 +38,10 @@ def test_the_command_of_each_language_is_shown(context: Any) -> None:
 
 @pytest.mark.parametrize("typed", ["xx: not a language of the base", "12:30", "en:"])
 def test_a_colon_alone_makes_no_other_language(context: Any, typed: str) -> None:
-    found = tokenizer._lines_by_language(context.project_folder(PROJECT), typed)
+    found = model._lines_by_language(context.project_folder(PROJECT), typed)
     assert found == {"am": [typed]}
 
 
 def test_nothing_typed_is_told_and_breaks_nothing(context: Any) -> None:
-    assert "vg-bad" in tokenizer._tokenize_html(context, PROJECT, "")
-    assert tokenizer._preview_tokenize(context, PROJECT, "")
+    assert "vg-bad" in model._tokenize_html(context, PROJECT, "")
+    assert model._preview_tokenize(context, PROJECT, "")

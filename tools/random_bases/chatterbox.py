@@ -15,7 +15,16 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from tools.random_bases import RandomBaseSize, RandomBaseSpec, bpe_tokenizer_json
 from voxgraft.core.errors import ConfigError
 from voxgraft.core.files import write_json
-from voxgraft.models.chatterbox.family import RELEASES, S3GEN_FILES, VOICE_ENCODER_FILES, Chatterbox
+from voxgraft.models.chatterbox.family import (
+    CANGJIE_NAME,
+    KANJI,
+    RELEASES,
+    S3GEN_FILES,
+    SPACE_TOKEN,
+    VOICE_ENCODER_FILES,
+    Chatterbox,
+    ChatterboxTextFrontend,
+)
 from voxgraft.models.chatterbox.shapes import (
     SPEECH_TOKENIZER_PREFIX,
     T3Size,
@@ -23,7 +32,6 @@ from voxgraft.models.chatterbox.shapes import (
     t3_shapes,
     voice_encoder_shapes,
 )
-from voxgraft.models.chatterbox.text import CANGJIE_NAME, KANJI, SPACE_TOKEN, ChatterboxTextFrontend
 from voxgraft.tokenizers.base import load_proof_corpus
 
 RANDOM_SIZES = {

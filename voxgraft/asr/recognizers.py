@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
-from voxgraft.audio.features import WaveformLimits, validate_waveform
+from voxgraft.audio.features import (
+    HOP,
+    LogMel,
+    WaveformLimits,
+    batch_by_length,
+    exact_float32,
+    validate_waveform,
+    validate_waveforms,
+)
 from voxgraft.audio.files import encode_audio
-from voxgraft.core.errors import AudioError, ConfigError, VoxgraftError
+from voxgraft.core.errors import AudioError, CheckpointError, ConfigError, VoxgraftError
 from voxgraft.core.files import is_file, is_folder
+from voxgraft.nn.layers import no_init_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +66,6 @@ def open_recognizer(setting: str) -> Recognizer:
     """`built-in`, `built-in:FOLDER`, `whisper:FOLDER`, `whisper:SIZE` or `command:PROGRAM ARGUMENTS {wav}`."""
     kind, _, rest = setting.partition(":")
     if kind == "built-in":
-        from voxgraft.asr.builtin import BuiltInRecognizer
-
         return BuiltInRecognizer.open(Path(rest) if rest else None)
     if kind == "whisper" and rest:
         return WhisperRecognizer(rest)
@@ -201,3 +211,266 @@ def _import_whisper() -> Any:
 
 def _expected_whisper_model() -> str:
     return f"a folder as faster-whisper takes it, with {WHISPER_MODEL_NAME}, or a size: {', '.join(WHISPER_SIZES)}"
+
+
+CTC_BLANK = 0
+"""Number of the CTC blank in both heads."""
+SAMPLES_PER_STEP = 2 * HOP
+ROPE_BASE = 10_000.0
+
+
+@dataclass(frozen=True, slots=True)
+class CTCNetworkConfig:
+    """Sizes."""
+
+    num_letters: int
+    num_phones: int
+    """Both without the blank."""
+    num_languages: int
+    num_mels: int = 80
+    width: int = 256
+    heads: int = 4
+    layers: int = 5
+    reach: int = 15
+    """Steps under a layer's convolution."""
+
+
+class CTCNetwork(nn.Module):
+    """Waves to scores of letters and phones at every step."""
+
+    def __init__(self, config: CTCNetworkConfig, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.config = config
+        width = config.width
+        self.mel = LogMel(config.num_mels)
+        self.enter = nn.Conv1d(config.num_mels, width, 5, padding=2)
+        self.halving = nn.Conv1d(width, width, 4, stride=2, padding=1)
+        self.language = nn.Embedding(config.num_languages, width)
+        self.layers = nn.ModuleList(CTCLayer(config, dropout) for _ in range(config.layers))
+        self.norm = nn.LayerNorm(width)
+        self.letters = nn.Linear(width, config.num_letters + 1)
+        self.phones = nn.Linear(width, config.num_phones + 1)
+
+    def forward(self, waves: Tensor, lengths: Tensor, languages: Tensor) -> tuple[Tensor, Tensor]:
+        """[B, S], [B], [B] -> letters [B, T, .] and phones [B, T, .]; S is a multiple of 320."""
+        return self.scores(self.mel(waves), lengths, languages)
+
+    def scores(self, frames: Tensor, lengths: Tensor, languages: Tensor) -> tuple[Tensor, Tensor]:
+        """The same from mel frames [B, F, M]; `lengths` stay in samples."""
+        steps = num_ctc_steps(lengths)
+        own = torch.arange(frames.shape[1], device=frames.device) < 2 * steps[:, None]  # [B, F]
+        frames = (frames * own[..., None]).transpose(1, 2)  # [B, M, F]
+        frames = nn.functional.gelu(self.enter(frames)) * own[:, None]  # [B, C, F]
+        mask = own[:, ::2, None]  # [B, T, 1]
+        hidden = nn.functional.gelu(self.halving(frames)).transpose(1, 2) + self.language(languages)[:, None]
+        hidden = hidden * mask  # [B, T, C]
+        turns = build_rope_table(hidden.shape[1], self.config.width // self.config.heads, hidden.device)
+        for layer in self.layers:
+            hidden = layer(hidden, mask, turns)
+        hidden = self.norm(hidden)
+        return self.letters(hidden), self.phones(hidden)
+
+
+class CTCLayer(nn.Module):
+    """Attention, a convolution over time, two layers over channels; each beside a straight way."""
+
+    def __init__(self, config: CTCNetworkConfig, dropout: float) -> None:
+        super().__init__()
+        width = config.width
+        self.heads = config.heads
+        self.attention_norm = nn.LayerNorm(width)
+        self.attention_in = nn.Linear(width, 3 * width)
+        self.attention_out = nn.Linear(width, width)
+        self.time_norm = nn.LayerNorm(width)
+        self.time_in = nn.Linear(width, 2 * width)
+        self.time = nn.Conv1d(width, width, config.reach, padding=config.reach // 2, groups=width)
+        self.time_middle = nn.LayerNorm(width)
+        self.time_out = nn.Linear(width, width)
+        self.channel_norm = nn.LayerNorm(width)
+        self.widen = nn.Linear(width, 2 * width)
+        self.narrow = nn.Linear(2 * width, width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, hidden: Tensor, mask: Tensor, turns: Tensor) -> Tensor:
+        """[B, T, C] -> [B, T, C]"""
+        hidden = hidden + self.dropout(self._attend(self.attention_norm(hidden), mask, turns))
+        hidden = hidden + self.dropout(self._convolve_time(self.time_norm(hidden), mask))
+        widened = nn.functional.gelu(self.widen(self.channel_norm(hidden)))
+        out: Tensor = hidden + self.dropout(self.narrow(widened))
+        return out
+
+    def _attend(self, hidden: Tensor, mask: Tensor, turns: Tensor) -> Tensor:
+        query, key, value = self.attention_in(hidden).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        seen = mask[:, None].transpose(-1, -2)  # [B, 1, 1, T]
+        mixed = nn.functional.scaled_dot_product_attention(
+            apply_rope(query, turns), apply_rope(key, turns), value, attn_mask=seen
+        )
+        out: Tensor = self.attention_out(mixed.transpose(1, 2).flatten(2))
+        return out
+
+    def _convolve_time(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        gated = nn.functional.glu(self.time_in(hidden)) * mask
+        mixed = self.time(gated.transpose(1, 2)).transpose(1, 2)
+        out: Tensor = self.time_out(nn.functional.silu(self.time_middle(mixed)))
+        return out
+
+
+def num_ctc_steps(lengths: Tensor) -> Tensor:
+    """Steps that a wave of so many samples has: one for every 20 ms that has begun."""
+    return -(-lengths // SAMPLES_PER_STEP)
+
+
+def build_rope_table(count: int, width: int, device: torch.device) -> Tensor:
+    """Cosines and sines by which each position is turned, [2, T, width / 2]"""
+    rates = ROPE_BASE ** (-torch.arange(0, width, 2, device=device) / width)
+    angles = torch.arange(count, device=device)[:, None] * rates
+    return torch.stack([angles.cos(), angles.sin()])
+
+
+def apply_rope(vectors: Tensor, turns: Tensor) -> Tensor:
+    """Vectors [B, H, T, W] turned by their positions, so that attention sees distances."""
+    first, second = vectors.chunk(2, -1)
+    cosine, sine = turns.to(vectors.dtype)
+    return torch.cat([first * cosine - second * sine, first * sine + second * cosine], -1)
+
+
+BUILT_IN_RATE_HZ = 16_000
+BUILT_IN_RECOGNIZER_FOLDER = Path(__file__).resolve().parent.parent / "assets" / "listener"
+BUILT_IN_WEIGHTS_NAME, BUILT_IN_CONFIG_NAME = "listener.safetensors", "listener.json"
+BUILT_IN_FORMAT = "voxgraft-listener-1"
+BUILT_IN_LIMITS = WaveformLimits(BUILT_IN_RATE_HZ, min_samples=SAMPLES_PER_STEP)
+BUILT_IN_BATCH_SAMPLES = 40 * BUILT_IN_RATE_HZ
+
+
+@dataclass(frozen=True, slots=True)
+class CTCSymbols:
+    """What the two heads can write; symbol k has the number k + 1, since 0 is the blank."""
+
+    letters: tuple[str, ...]
+    phones: tuple[str, ...]
+    by_language: Mapping[str, tuple[frozenset[str], frozenset[str]]]
+    """The letters and the phones of each language; the order is the languages' numbering."""
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        return tuple(self.by_language)
+
+    def allowed(self, language: str) -> tuple[Tensor, Tensor]:
+        """Which letters and which phones, blank first, the language has."""
+        letters, phones = self.by_language[language]
+        return (
+            torch.tensor([True, *(letter in letters for letter in self.letters)]),
+            torch.tensor([True, *(phone in phones for phone in self.phones)]),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        languages = {
+            language: {"letters": sorted(letters), "phones": sorted(phones)}
+            for language, (letters, phones) in self.by_language.items()
+        }
+        return {"letters": list(self.letters), "phones": list(self.phones), "languages": languages}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        by_language = {
+            language: (frozenset(own["letters"]), frozenset(own["phones"]))
+            for language, own in values["languages"].items()
+        }
+        return cls(tuple(values["letters"]), tuple(values["phones"]), by_language)
+
+
+class BuiltInRecognizer:
+    """The network with its symbols."""
+
+    sample_rate: int | None = BUILT_IN_RATE_HZ
+
+    def __init__(self, network: CTCNetwork, symbols: CTCSymbols, name: str = "built-in") -> None:
+        self.network, self.symbols = network.eval(), symbols
+        self.name = name
+        self.languages = frozenset(symbols.languages)
+
+    @classmethod
+    def open(cls, folder: Path | None = None) -> Self:
+        """From a folder with listener.safetensors and listener.json; the one that ships unless another is named."""
+        from voxgraft.checkpoints.tensors import read_tensors
+        from voxgraft.models.load import find_part_file
+
+        place = BUILT_IN_RECOGNIZER_FOLDER if folder is None else folder
+        symbols, config = _read_config(find_part_file(place, (BUILT_IN_CONFIG_NAME,)))
+        with no_init_weights():
+            network = CTCNetwork(config)
+        shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+        network.load_state_dict(read_tensors(find_part_file(place, (BUILT_IN_WEIGHTS_NAME,)), shapes))
+        return cls(network.requires_grad_(False), symbols)
+
+    def save(self, folder: Path) -> None:
+        """Write the weights in half precision, and beside them symbols and sizes."""
+        from safetensors.torch import save_file
+
+        folder.mkdir(parents=True, exist_ok=True)
+        state = {name: tensor.detach().to("cpu", torch.float16) for name, tensor in self.network.state_dict().items()}
+        save_file({name: tensor.contiguous() for name, tensor in state.items()}, folder / BUILT_IN_WEIGHTS_NAME)
+        notes = {"format": BUILT_IN_FORMAT, "network": asdict(self.network.config), **self.symbols.to_json()}
+        (folder / BUILT_IN_CONFIG_NAME).write_text(json.dumps(notes, ensure_ascii=False, indent=1), encoding="utf-8")
+
+    def hear(self, waves: Sequence[NDArray[np.float32]], rate: int, language: str) -> list[Transcript]:
+        """Letters and phones of every wave; those of about one length go through together."""
+        if language not in self.languages:
+            expected = ", ".join(sorted(self.languages))
+            raise ConfigError("listener-language", f"language {language!r}", expected=expected, where=self.name)
+        if rate != BUILT_IN_RATE_HZ:
+            raise AudioError("listener-rate", f"{rate:,} Hz", expected=f"{BUILT_IN_RATE_HZ:,} Hz", where=self.name)
+        checked = validate_waveforms(waves, BUILT_IN_LIMITS)
+        heard: dict[int, Transcript] = {}
+        for places in batch_by_length([len(wave) for wave in checked], BUILT_IN_BATCH_SAMPLES):
+            found = self._transcribe_batch([checked[place] for place in places], language)
+            heard.update(zip(places, found, strict=True))
+        return [heard[place] for place in range(len(checked))]
+
+    @torch.no_grad()
+    def _transcribe_batch(self, waves: list[Tensor], language: str) -> list[Transcript]:
+        device = next(self.network.parameters()).device
+        lengths = torch.tensor([len(wave) for wave in waves], device=device)
+        batch = torch.nn.utils.rnn.pad_sequence(waves, batch_first=True).to(device)
+        batch = torch.nn.functional.pad(batch, (0, -batch.shape[1] % SAMPLES_PER_STEP))
+        languages = torch.full_like(lengths, self.symbols.languages.index(language))
+        with exact_float32():
+            letters, phones = self.network(batch, lengths, languages)
+        allowed_letters, allowed_phones = self.symbols.allowed(language)
+        steps = num_ctc_steps(lengths).tolist()
+        spelled = decode_ctc_greedy(letters, allowed_letters, steps)
+        spoken = decode_ctc_greedy(phones, allowed_phones, steps)
+        return [
+            Transcript(
+                " ".join("".join(self.symbols.letters[k - 1] for k in own).split()),
+                tuple(self.symbols.phones[k - 1] for k in said),
+            )
+            for own, said in zip(spelled, spoken, strict=True)
+        ]
+
+
+def decode_ctc_greedy(scores: Tensor, allowed: Tensor, steps: Sequence[int]) -> list[list[int]]:
+    """The likeliest symbol of every step, repeats and blanks removed. [B, T, symbols] -> one list for each clip"""
+    best = scores.float().cpu().masked_fill(~allowed, -torch.inf).argmax(-1)  # [B, T]
+    rows = [torch.unique_consecutive(row[:count]).tolist() for row, count in zip(best, steps, strict=True)]
+    return [[symbol for symbol in row if symbol != CTC_BLANK] for row in rows]
+
+
+def _read_config(path: Path) -> tuple[CTCSymbols, CTCNetworkConfig]:
+    from voxgraft.core.files import read_json
+
+    notes = read_json(path)
+    try:
+        if not isinstance(notes, dict) or notes.get("format") != BUILT_IN_FORMAT:
+            raise ValueError(f"not {BUILT_IN_FORMAT}")
+        symbols, config = CTCSymbols.from_json(notes), CTCNetworkConfig(**notes["network"])
+    except (AttributeError, KeyError, TypeError, ValueError) as fault:
+        expected = f"the notes of a listener ({BUILT_IN_FORMAT}: network, letters, phones, languages)"
+        raise CheckpointError("codec-notes", f"{fault}", expected=expected, where=path) from fault
+    found = (len(symbols.letters), len(symbols.phones), len(symbols.languages))
+    stated = (config.num_letters, config.num_phones, config.num_languages)
+    if found != stated:
+        expected = f"{stated} of them"
+        told = f"{found} letters, phones and languages"
+        raise CheckpointError("codec-notes", told, expected=expected, where=path)
+    return symbols, config

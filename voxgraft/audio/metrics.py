@@ -1,29 +1,313 @@
-"""Metrics of one clip without a recognizer (pace, silence, noise, clipping, bandwidth, script), and audio fingerprints.
+"""Voice activity detection: an energy detector over frames of 10 ms that adapts to the noise around it.
 
-Fingerprints find clips with the same audio (Haitsma and Kalker: signs of energy differences in time and frequency).
-Judges nothing: thresholds are in `data/quality`.
+It finds pauses, not voices: loud music counts as speech. `SileroVad` can be added to tell voices from music.
+`RollingAudioBuffer` gives random access to the newest part of a long recording. Knows nothing about texts.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import math
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import soxr
 from numpy.typing import NDArray
 
 from voxgraft.audio.files import AudioSamples
-from voxgraft.audio.vad import (
-    LEVEL_FRAMES_PER_SECOND,
-    compute_frame_levels,
-    compute_speech_thresholds,
-    detect_speech_frames,
-    find_runs,
-)
+from voxgraft.core.errors import ConfigError
 from voxgraft.core.languages import count_letters_by_script, count_scripts, find_exemplar, is_letter
+
+VAD_SAMPLE_RATE = 16_000
+# Samples of one model call, and the samples before them that it needs again.
+VAD_WINDOW_SAMPLES, VAD_CONTEXT_SAMPLES = 512, 64
+VAD_MODEL_FILE = "data/silero_vad.onnx"
+
+
+class SileroVad:
+    """Runs over one recording from its beginning; gives the probability of a voice for every 10 ms so far."""
+
+    def __init__(self, rate: int) -> None:
+        self._session = _load_onnx_session()
+        self._resampler = soxr.ResampleStream(rate, VAD_SAMPLE_RATE, 1, dtype="float32", quality="LQ")
+        self._state = np.zeros((2, 1, 128), np.float32)
+        self._before = np.zeros(VAD_CONTEXT_SAMPLES, np.float32)
+        self._rest = np.zeros(0, np.float32)
+        self._windows: list[float] = []
+
+    def hear(self, samples: AudioSamples) -> None:
+        """Process the next part of the recording."""
+        heard = np.concatenate([self._rest, self._resampler.resample_chunk(samples)])
+        whole = len(heard) // VAD_WINDOW_SAMPLES * VAD_WINDOW_SAMPLES
+        for at in range(0, whole, VAD_WINDOW_SAMPLES):
+            window = heard[at : at + VAD_WINDOW_SAMPLES]
+            given = {
+                "input": np.concatenate([self._before, window])[None],
+                "state": self._state,
+                "sr": _SAMPLE_RATE_INPUT,
+            }
+            chance, self._state = self._session.run(None, given)
+            self._windows.append(float(chance[0, 0]))
+            self._before = window[-VAD_CONTEXT_SAMPLES:]
+        self._rest = heard[whole:]
+
+    def voice_probabilities(self, first: int, last: int) -> NDArray[np.float32]:
+        """For frames of 10 ms; frames that are not processed yet count as a voice."""
+        seconds = (np.arange(first, last) + 0.5) / LEVEL_FRAMES_PER_SECOND
+        places = (seconds * VAD_SAMPLE_RATE / VAD_WINDOW_SAMPLES).astype(np.int64)
+        known = np.array([*self._windows[places[0] : places[-1] + 1]] if len(places) else [], np.float32)
+        made = np.ones(len(places), np.float32)
+        inside = places - (places[0] if len(places) else 0) < len(known)
+        made[inside] = known[(places - places[0])[inside]] if len(places) else known
+        return made
+
+
+_SAMPLE_RATE_INPUT = np.array(VAD_SAMPLE_RATE, np.int64)
+
+
+def _load_onnx_session() -> Any:
+    spec = importlib.util.find_spec("silero_vad")
+    try:
+        import onnxruntime
+    except ImportError:
+        onnxruntime = None
+    if spec is None or spec.origin is None or onnxruntime is None:
+        found = "--activity silero needs silero-vad and onnxruntime"
+        raise ConfigError("extra-missing", found, cure="pip install 'voxgraft[vad]'")
+    options = onnxruntime.SessionOptions()
+    options.inter_op_num_threads = options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    path = Path(spec.origin).parent / VAD_MODEL_FILE
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+LEVEL_FRAMES_PER_SECOND = 100
+MIN_LEVEL_DB = -100.0
+MIN_VOICE_PROBABILITY = 0.3
+VOICE_MARGIN_FRAMES = 10
+"""The model hears a voice a little late and lets go a little early."""
+FrameLevels = NDArray[np.float32]
+"""Loudness of frames of 10 ms, in dB below full scale."""
+
+
+class RollingAudioBuffer:
+    """A stream of mono blocks with random access to its newest part."""
+
+    def __init__(self, blocks: Iterator[AudioSamples], rate: int, voice: SileroVad | None = None) -> None:
+        self._blocks = blocks
+        self._voice = voice
+        self.rate = rate
+        self._kept: deque[tuple[int, AudioSamples]] = deque()
+        self._end = 0
+        self._levels = np.zeros(1 << 14, np.float32)
+        self._num_levels = 0
+        self._rest = np.zeros(0, np.float32)
+        self.judged: dict[tuple[int, int], NDArray[np.bool_]] = {}
+        """Cache of `get_speech_frames`, by first frame and number of frames."""
+        self.is_exhausted = False
+        self.pinned_from = float("inf")
+        """Audio from this time on is kept."""
+
+    @property
+    def seconds(self) -> float:
+        """Seconds that were read so far."""
+        return self._end / self.rate
+
+    @property
+    def num_kept(self) -> int:
+        """Samples in memory."""
+        return sum(len(block) for _, block in self._kept)
+
+    def read_until(self, seconds: float, keep_from: float) -> None:
+        """Read up to a time, or to the end; audio before `keep_from` may be dropped."""
+        while self.seconds < seconds and not self.is_exhausted:
+            block = next(self._blocks, None)
+            if block is None:
+                self.is_exhausted = True
+                break
+            self._kept.append((self._end, block))
+            self._end += len(block)
+            self._measure(block)
+            if self._voice is not None:
+                self._voice.hear(block)
+            oldest = min(keep_from, self.pinned_from) * self.rate
+            while self._kept and self._kept[0][0] + len(self._kept[0][1]) < oldest:
+                self._kept.popleft()
+
+    def samples(self, start: float, end: float) -> AudioSamples:
+        """Audio between two times that are kept; shorter at the end of the recording."""
+        first, last = round(start * self.rate), round(end * self.rate)
+        parts = [
+            block[max(0, first - at) : max(0, last - at)]
+            for at, block in self._kept
+            if at < last and at + len(block) > first
+        ]
+        return np.concatenate(parts) if parts else np.zeros(0, np.float32)
+
+    def levels(self, start: float, end: float) -> tuple[FrameLevels, float]:
+        """Levels of the frames between two times, and where the first of them begins."""
+        first = max(0, int(start * LEVEL_FRAMES_PER_SECOND))
+        last = min(self._num_levels, int(np.ceil(end * LEVEL_FRAMES_PER_SECOND)))
+        return self._levels[first : max(first, last)], first / LEVEL_FRAMES_PER_SECOND
+
+    def voice_frames(self, start: float, count: int) -> NDArray[np.bool_] | None:
+        """Whether a voice is near each of `count` frames; None without a voice model."""
+        if self._voice is None or not count:
+            return None
+        first, reach = round(start * LEVEL_FRAMES_PER_SECOND), VOICE_MARGIN_FRAMES
+        chances = self._voice.voice_probabilities(max(0, first - reach), first + count + reach)
+        likely = np.pad(chances > MIN_VOICE_PROBABILITY, (reach - min(reach, first), 0))
+        near = np.lib.stride_tricks.sliding_window_view(likely, 2 * reach + 1)
+        return np.asarray(near.any(axis=1))
+
+    def _measure(self, block: AudioSamples) -> None:
+        heard = np.concatenate([self._rest, block])
+        made = compute_frame_levels(heard, self.rate)
+        self._rest = heard[len(made) * (self.rate // LEVEL_FRAMES_PER_SECOND) :]
+        if self._num_levels + len(made) > len(self._levels):
+            room = np.zeros(max(2 * len(self._levels), self._num_levels + len(made)), np.float32)
+            room[: self._num_levels] = self._levels[: self._num_levels]
+            self._levels = room
+        self._levels[self._num_levels : self._num_levels + len(made)] = made
+        self._num_levels += len(made)
+
+
+def compute_frame_levels(samples: AudioSamples, rate: int) -> FrameLevels:
+    """Level in dB of every whole frame, of differences between samples: low hum counts for little."""
+    size = max(1, rate // LEVEL_FRAMES_PER_SECOND)
+    count = len(samples) // size
+    if not count:
+        return np.zeros(0, np.float32)
+    whole = samples[: count * size]
+    # Differences grow as the rate falls: scale them to 16 kHz, so that levels are comparable between rates.
+    steps = np.diff(whole, prepend=whole[:1]) * np.float32(rate / 16_000)
+    power = np.square(steps).reshape(count, size).mean(axis=1)
+    made: FrameLevels = np.maximum(10.0 * np.log10(power + 1e-12), MIN_LEVEL_DB).astype(np.float32)
+    return made
+
+
+# Zeros that a program inserted: they say nothing about the noise in the rest.
+DIGITAL_SILENCE_DB = -95.0
+# Nobody speaks more quietly than this, whatever the surroundings.
+MIN_SPEECH_DB = -62.0
+# If loud and soft differ by less, speech and pauses cannot be told apart.
+MIN_DYNAMIC_RANGE_DB = 6.0
+# Stop consonants inside words are shorter.
+MIN_PAUSE_SECONDS = 0.09
+MIN_SPEECH_RUN_SECONDS = 0.03
+MAX_SOFT_EDGE_SECONDS = 0.3
+SPEECH_CACHE_SIZE = 256
+# A sound this short with this much silence on both sides is a click, not a word.
+MAX_CLICK_SECONDS, CLICK_ISOLATION_SECONDS = 0.08, 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A span without speech, in seconds."""
+
+    start: float
+    end: float
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
+
+    @property
+    def middle(self) -> float:
+        return (self.start + self.end) / 2
+
+
+def compute_speech_thresholds(levels: FrameLevels) -> tuple[float, float]:
+    """Levels in dB: speech begins above the first and ends below the second. By how loud and soft the audio is."""
+    heard = levels[levels > DIGITAL_SILENCE_DB]
+    if len(heard) < 2:
+        return MIN_SPEECH_DB, MIN_SPEECH_DB
+    soft, loud = (float(value) for value in np.percentile(heard, (2, 97)))
+    if loud - soft < MIN_DYNAMIC_RANGE_DB:
+        flat = MIN_SPEECH_DB if loud > MIN_SPEECH_DB + 10 else loud + 1.0
+        return flat, flat
+    high = max(MIN_SPEECH_DB, soft + min(14.0, max(4.0, 0.28 * (loud - soft))))
+    return high, min(high, max(MIN_SPEECH_DB - 6.0, soft + 4.0))
+
+
+def detect_speech_frames(levels: FrameLevels, thresholds: tuple[float, float]) -> NDArray[np.bool_]:
+    """Whether each frame is speech: soft ends are kept, short stops are bridged, clicks are removed."""
+    active = _drop_short_runs(levels > thresholds[0], wanted=True, seconds=MIN_SPEECH_RUN_SECONDS)
+    active = _extend_soft_edges(_remove_clicks(active), levels > thresholds[1])
+    return _drop_short_runs(active, wanted=False, seconds=MIN_PAUSE_SECONDS)
+
+
+def get_speech_frames(tape: RollingAudioBuffer, start: float, end: float) -> tuple[NDArray[np.bool_], float]:
+    """Whether each frame of a span is speech, judged by the span itself, and where the first frame begins."""
+    levels, begins = tape.levels(start, end)
+    # Levels never change once measured, so the position is a complete key. Crowded cues ask for the same frames.
+    place = round(begins * LEVEL_FRAMES_PER_SECOND), len(levels)
+    if (known := tape.judged.get(place)) is not None:
+        return known, begins
+    active = detect_speech_frames(levels, compute_speech_thresholds(levels))
+    voiced = tape.voice_frames(begins, len(levels))
+    if len(tape.judged) >= SPEECH_CACHE_SIZE:
+        tape.judged.clear()
+    active = tape.judged[place] = active if voiced is None else active & voiced
+    return active, begins
+
+
+def find_pauses(active: NDArray[np.bool_], start: float) -> list[Pause]:
+    """The spans without speech; `start` is where the first frame begins."""
+    return [
+        Pause(start + first / LEVEL_FRAMES_PER_SECOND, start + last / LEVEL_FRAMES_PER_SECOND)
+        for first, last in find_runs(~active)
+    ]
+
+
+def find_runs(flags: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """First index and index after the last of every run of True."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(np.int8)))
+    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
+
+
+def _extend_soft_edges(active: NDArray[np.bool_], audible: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Words begin and end softly: audible frames next to speech belong to it."""
+    made = active.copy()
+    most = round(MAX_SOFT_EDGE_SECONDS * LEVEL_FRAMES_PER_SECOND)
+    for first, last in find_runs(active):
+        before, after = audible[max(0, first - most) : first][::-1], audible[last : last + most]
+        made[first - _leading_run_length(before) : first] = True
+        made[last : last + _leading_run_length(after)] = True
+    return made
+
+
+def _leading_run_length(flags: NDArray[np.bool_]) -> int:
+    """How many are true in a row from the beginning."""
+    return int(np.argmin(flags)) if not flags.all() else len(flags)
+
+
+def _drop_short_runs(flags: NDArray[np.bool_], *, wanted: bool, seconds: float) -> NDArray[np.bool_]:
+    made = flags.copy()
+    for first, last in find_runs(flags if wanted else ~flags):
+        inside = first > 0 and last < len(flags)
+        if last - first < seconds * LEVEL_FRAMES_PER_SECOND and inside:
+            made[first:last] = not wanted
+    return made
+
+
+def _remove_clicks(active: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    made = active.copy()
+    found = find_runs(active)
+    for place, (first, last) in enumerate(found):
+        before = first - found[place - 1][1] if place else len(active)
+        after = found[place + 1][0] - last if place + 1 < len(found) else len(active)
+        if (
+            last - first < MAX_CLICK_SECONDS * LEVEL_FRAMES_PER_SECOND
+            and min(before, after) >= CLICK_ISOLATION_SECONDS * LEVEL_FRAMES_PER_SECOND
+        ):
+            made[first:last] = False
+    return made
+
 
 FFT_SIZE = 1024
 # Beyond the bandwidth of a recording its spectrum lies more than this below its peak.

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from voxgraft.config.renames import rename_saved_values
+from voxgraft.config.train_options import rename_saved_values
 from voxgraft.core import progress
 from voxgraft.core.errors import CheckpointError, FileError, Finding, VoxgraftError, finding
 from voxgraft.core.files import compute_sha256, failpoint, fsync_folder, read_json

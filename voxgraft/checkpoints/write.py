@@ -33,12 +33,7 @@ from voxgraft.checkpoints.base import (
     row_major_strides,
 )
 from voxgraft.checkpoints.load import open_checkpoint
-from voxgraft.checkpoints.pickles import (
-    STORAGE_DTYPES,
-    UNTYPED_STORAGE,
-    PickleDict,
-    TorchTensor,
-)
+from voxgraft.checkpoints.pickles import STORAGE_DTYPES, UNTYPED_STORAGE, PickleDict, TorchTensor
 from voxgraft.checkpoints.torch_file import (
     CENTRAL_HEADER,
     CENTRAL_SIGNATURE,

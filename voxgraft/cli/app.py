@@ -1,16 +1,36 @@
-"""From argv to an exit code: parse the line, resolve the settings, run the command, print its result."""
+"""Settings classes as flags: builds the cyclopts app from the table of commands, and parses command lines with it.
+
+cyclopts only splits the line and prints help. Values stay texts; `config` alone validates them.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import platform
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import (
+    App,
+    CoercionError,
+    CycloptsError,
+    Group,
+    MissingArgumentError,
+    Parameter,
+    RepeatArgumentError,
+    UnknownCommandError,
+    UnknownOptionError,
+    UnusedCliTokensError,
+)
 
 from voxgraft import __version__
-from voxgraft.cli.commands import COMMANDS, CliCommand
+from voxgraft.cli.commands import COMMAND_GROUPS, COMMANDS, CliCommand
 from voxgraft.cli.console import (
     SHOW_AFTER_SECONDS,
     BarDisplay,
@@ -19,11 +39,246 @@ from voxgraft.cli.console import (
     ResultPrinter,
     enable_terminal_prompts,
 )
-from voxgraft.cli.flags import CommandLine, parse_command_line, resolve_settings
+from voxgraft.config.base import SettingField, SettingOrigin, Settings, deep_merge, parse_settings, read_settings_values
+from voxgraft.config.run import RunSettings
 from voxgraft.core import progress
-from voxgraft.core.errors import Finding, VoxgraftError, finding, load_catalogue
-from voxgraft.core.files import convert_system_error
+from voxgraft.core.errors import (
+    ConfigError,
+    FileError,
+    Finding,
+    VoxgraftError,
+    find_nearest_name,
+    finding,
+    load_catalogue,
+)
+from voxgraft.core.files import convert_system_error, path_exists
 from voxgraft.core.results import EXIT_BAD_INPUT, EXIT_BUG, EXIT_INTERRUPTED, EXIT_OK
+from voxgraft.core.run import RUN_FILE
+
+COMMAND_LINE_ORIGIN = "command line"
+COMMON_FLAGS = ("--config", "--dry-run", "--json", "--quiet", "--help")
+
+
+APP_SUMMARY = (
+    "Teach a pretrained text-to-speech language model a new language, and prove that it still speaks the old ones."
+)
+EXIT_CODES_HELP = (
+    "Exit codes: 0 fine, 1 the verdict is no, 2 bad input or usage, 70 a bug in voxgraft, 130 interrupted."
+)
+
+COMMON_PARAMETERS: dict[str, tuple[Any, str]] = {
+    "config": (str | None, "A YAML file with the same keys as the settings above. Flags win over it."),
+    "dry_run": (bool | None, "Print the settings that would be used, and stop."),
+    "json": (bool | None, "Print the result as JSON, and nothing else, on standard output."),
+    "quiet": (bool | None, "Print neither progress nor report: errors and the exit code only."),
+}
+_COMMON_GROUP = Group("Common to all verbs", sort_key=1_000)  # the last panel of a help page
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLine:
+    """What was typed: the command, its settings by dotted key as texts, and the common options."""
+
+    verb: CliCommand
+    values: dict[str, Any]
+    config: Path | None
+    json: bool
+    dry_run: bool
+    quiet: bool
+
+
+def parse_command_line(words: Sequence[str], verbs: Sequence[CliCommand]) -> CommandLine | Callable[[], None]:
+    """What was typed, or the function that prints the help or version that was asked for."""
+    first = words[0] if words else ""
+    if not any(verb.name == first for verb in verbs):
+        # What newcomers try: `help VERB`, `-V` and `version`.
+        if first in ("-V", "version"):
+            words = ["--version", *words[1:]]
+        elif first == "help":
+            words = [*words[1:], "--help"]
+    # Where the line names a command, the flags of all others need not be built.
+    named = [verb for verb in verbs if list(words[: len(verb.name.split())]) == verb.name.split()]
+    app, by_command = build_cli_app(named or verbs)
+    joined: list[str] = []
+    for word in words:
+        # `--file -` as `--file=-`: a single dash is a value (standard input), but cyclopts takes it for a flag.
+        if word == "-" and joined and joined[-1].startswith("--") and joined[-1].strip("-") and "=" not in joined[-1]:
+            joined[-1] += "=-"
+        else:
+            joined.append(word)
+    try:
+        command, bound, _ = app.parse_args(joined, print_error=False, exit_on_error=False, verbose=False)
+    except CycloptsError as error:
+        raise translate_usage_error(error, verbs) from None
+    if command not in by_command:
+        return lambda: command(*bound.args, **bound.kwargs)
+    given, verb = dict(bound.arguments), by_command[command]
+    return CommandLine(
+        verb=verb,
+        config=Path(given.pop("config")) if "config" in given else None,
+        json=given.pop("json", False),
+        dry_run=not verb.has_own_dry_run and given.pop("dry_run", False),
+        quiet=given.pop("quiet", False),
+        values={name.replace("__", "."): value for name, value in given.items()},
+    )
+
+
+def translate_usage_error(error: CycloptsError, verbs: Sequence[CliCommand]) -> ConfigError:
+    """A parser error as one of ours."""
+    words = " ".join(error.command_chain or ())
+    verb = next((verb for verb in verbs if verb.name == words), None)
+    help_hint = f"see `voxgraft {verb.name} --help`." if verb else "see `voxgraft --help`."
+    found = str(error)
+    match error:
+        case UnknownCommandError():
+            start, word = f"{words} " if words else "", (error.unused_tokens or [""])[0]
+            names = [verb.name.removeprefix(start).split(" ")[0] for verb in verbs if verb.name.startswith(start)]
+            names = list(dict.fromkeys(names))
+            hint = find_nearest_name(word, names)
+            cure = f"did you mean `voxgraft {start}{hint}`?" if hint else f"verbs: {', '.join(names)}."
+            found = f"there is no verb `{start}{word}`"
+            return ConfigError("usage-unknown-verb", found, where=COMMAND_LINE_ORIGIN, cure=cure)
+        case UnknownOptionError():
+            flag = (error.token.keyword or error.token.value).partition("=")[0]
+            known = list(COMMON_FLAGS)
+            if verb is not None:
+                known += [name for leaf in verb.leaves() for name in verb.flag_names(leaf)]
+            hint = find_nearest_name(flag.replace("_", "-"), known)
+            cure = f"did you mean `{hint}`?" if hint else help_hint
+            from voxgraft.config.train_options import RENAMED_SETTINGS
+
+            new = RENAMED_SETTINGS.get(flag.lstrip("-").replace("-", "_"), "").replace("_", "-")
+            if f"--{new}" in known:
+                cure = f"it was renamed: use `--{new}`."
+            found = f"there is no flag `{flag}`"
+            return ConfigError("usage-unknown-flag", found, where=COMMAND_LINE_ORIGIN, cure=cure)
+        case CoercionError() if error.token is not None:
+            found = f"`{error.token.keyword}` is {error.token.value!r}"
+            return ConfigError("config-value", found, expected="yes or no", where=COMMAND_LINE_ORIGIN)
+        case MissingArgumentError():
+            name = error.keyword or (error.argument.name if error.argument else "a flag")
+            found = f"`{name}` has no value"
+        case RepeatArgumentError():
+            found = f"`{error.token.keyword}` is given twice"
+        case UnusedCliTokensError():
+            found = f"{' '.join(map(repr, error.unused_tokens or ()))} is more than the verb takes"
+    expected = verb.usage.removeprefix("Usage: ") if verb else ""
+    return ConfigError("usage", found, expected=expected, where=COMMAND_LINE_ORIGIN, cure=help_hint)
+
+
+def build_cli_app(verbs: Sequence[CliCommand]) -> tuple[App, dict[Callable[..., Any], CliCommand]]:
+    """The cyclopts app, and the command of each of its functions."""
+    app = App("voxgraft", help=APP_SUMMARY, version=__version__, help_format="plaintext", help_epilogue=EXIT_CODES_HELP)
+    by_command: dict[Callable[..., Any], CliCommand] = {}
+    groups: dict[str, App] = {}
+    for order, verb in enumerate(verbs):
+        group, _, name = verb.name.rpartition(" ")
+        if group and group not in groups:
+            groups[group] = App(group, help=COMMAND_GROUPS.get(group, ""), sort_key=order)
+            app.command(groups[group])
+        command = App(name, help=verb.help, usage=verb.usage, sort_key=order, help_epilogue="")
+        by_command[command.default(_build_signature_function(verb))] = verb
+        groups.get(group, app).command(command)
+    return app, by_command
+
+
+def _build_signature_function(verb: CliCommand) -> Callable[..., None]:
+    """A function that only carries the signature: the command itself runs later, with its resolved settings."""
+
+    def command(*_: Any, **__: Any) -> None:
+        """Is never called."""
+
+    groups: dict[str, Group] = {}
+    for leaf in verb.leaves():
+        title = leaf.section.capitalize() or "Settings"
+        about = inspect.getdoc(leaf.owner) or ""
+        groups.setdefault(leaf.section, Group(title, help=about, sort_key=len(groups)))
+    parameters = [_build_parameter(verb, leaf, groups[leaf.section]) for leaf in verb.leaves()]
+    own = {parameter.name for parameter in parameters}
+    for name, (typed, text) in COMMON_PARAMETERS.items():
+        if name not in own:
+            metavar = "PATH" if name == "config" else None
+            common = Parameter(help=text, metavar=metavar, group=_COMMON_GROUP, negative=(), show_default=False)
+            kind = inspect.Parameter.KEYWORD_ONLY
+            parameters.append(inspect.Parameter(name, kind, default=None, annotation=Annotated[typed, common]))
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return command
+
+
+def _build_parameter(verb: CliCommand, leaf: SettingField, group: Group) -> inspect.Parameter:
+    by_place = leaf.key in verb.positional
+    is_switch = leaf.field.annotation is bool
+    # Longest name first: cyclopts tries them in order and takes --tokenizer as the start of --tokenizer.file.
+    names = sorted(verb.flag_names(leaf), key=len, reverse=True)
+    naming: dict[str, Any] = {} if by_place else {"name": names, "group": group}
+    if not by_place and not is_switch:
+        word = "NUMBER" if leaf.is_number else "PATH" if leaf.is_path else "CHOICE" if leaf.choices else "TEXT"
+        naming["metavar"] = f"{word}..." if leaf.is_list else word
+    choices = f" [choices: {', '.join(leaf.choices)}]" if leaf.choices else ""
+    about = Parameter(
+        help=f"{leaf.field.description}{choices}{' [required]' if leaf.field.is_required() else ''}",
+        show_default=_format_default(verb, leaf),
+        consume_multiple=leaf.is_list,
+        negative_iterable=(),
+        **naming,
+    )
+    # Texts, as typed: if cyclopts converted values it would also reject some, with messages of its own.
+    typed: Any = bool | None if is_switch else list[str] | None if leaf.is_list else str | None
+    kind = inspect.Parameter.POSITIONAL_ONLY if by_place else inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(leaf.key.replace(".", "__"), kind, default=None, annotation=Annotated[typed, about])
+
+
+def _format_default(verb: CliCommand, leaf: SettingField) -> Callable[[Any], str] | bool:
+    if leaf.default is None or leaf.default == ():
+        return False
+    text = str(leaf.default)
+    if isinstance(leaf.default, bool):
+        flag = verb.flag_names(leaf)[0]
+        section, dot, name = flag.removeprefix("--").rpartition(".")
+        text = flag if leaf.default else f"--{section}{dot}no-{name}"
+    return lambda _: text
+
+
+def resolve_settings(line: CommandLine) -> Settings:
+    """The settings of a command: flags before --config before run.yaml. Errors name where a value came from."""
+    verb = line.verb
+    flags = nest_dotted_keys(line.values)
+    config = read_settings_values(verb.settings, line.config) if line.config else {}
+    values = deep_merge(config, flags)
+    origins = {key: SettingOrigin(str(line.config), key) for key in _dotted_keys(config)}
+    for leaf in verb.leaves():
+        if leaf.key in line.values or leaf.key not in origins:
+            origins[leaf.key] = SettingOrigin(COMMAND_LINE_ORIGIN, verb.flag_names(leaf)[0])
+    if issubclass(verb.settings, RunSettings) and isinstance(run := values.get("run"), str) and run:
+        path = Path(run) / RUN_FILE
+        if not path_exists(path):
+            cure = f"make a run with `voxgraft new {Path(run)}`, or check the path."
+            raise FileError("file-missing", f"{Path(run)} has no {RUN_FILE}", where=path, cure=cure)
+        run_values = read_settings_values(RunSettings, path)
+        parse_settings(RunSettings, run_values, path)  # by itself first, so that every command refuses the same files
+        values = deep_merge(run_values, values)
+    return parse_settings(verb.settings, values, line.config or COMMAND_LINE_ORIGIN, origins)
+
+
+def nest_dotted_keys(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted keys to nested mappings."""
+    result: dict[str, Any] = {}
+    for key, value in values.items():
+        *sections, name = key.split(".")
+        place = result
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[name] = value
+    return result
+
+
+def _dotted_keys(values: Mapping[Any, Any], prefix: str = "") -> Iterator[str]:
+    """Nested mappings to dotted keys."""
+    for key, value in values.items():
+        yield f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from _dotted_keys(value, f"{prefix}{key}.")
+
 
 DUMB_TERMINALS = ("dumb", "unknown")
 

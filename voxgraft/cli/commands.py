@@ -82,7 +82,7 @@ COMMANDS = (
     CliCommand(
         "new",
         commands.NewSettings,
-        "voxgraft.pipeline.new:create_run",
+        "voxgraft.pipeline.command:create_run",
         "Make a run: a folder with a commented run.yaml.",
         positional=("run",),
         flags={"old": ("--from",)},
@@ -223,7 +223,7 @@ COMMANDS = (
     CliCommand(
         "extend",
         commands.ExtendSettings,
-        "voxgraft.graft.tokenizer_commands:extend",
+        "voxgraft.graft.command:extend",
         "Write a checkpoint again with rows for every piece of a grown tokenizer.",
         positional=("checkpoint",),
     ),
@@ -293,25 +293,25 @@ COMMANDS = (
     CliCommand(
         "tokenizer train",
         commands.TokenizerTrainSettings,
-        "voxgraft.graft.tokenizer_commands:tokenizer_train",
+        "voxgraft.graft.command:tokenizer_train",
         "Learn the pieces and characters that a base lacks for a language.",
     ),
     CliCommand(
         "tokenizer merge",
         commands.TokenizerMergeSettings,
-        "voxgraft.graft.tokenizer_commands:tokenizer_merge",
+        "voxgraft.graft.command:tokenizer_merge",
         "Add what was learnt to the base's tokenizer; every old id stays.",
     ),
     CliCommand(
         "tokenizer prove",
         commands.TokenizerProveSettings,
-        "voxgraft.graft.tokenizer_commands:tokenizer_prove",
+        "voxgraft.graft.command:tokenizer_prove",
         "Compare two tokenizers, id for id, on thousands of sentences.",
     ),
     CliCommand(
         "tokenizer show",
         commands.TokenizerShowSettings,
-        "voxgraft.graft.tokenizer_commands:tokenizer_show",
+        "voxgraft.graft.command:tokenizer_show",
         "Spell sentences piece by piece, old against new, unknowns marked.",
         positional=("text",),
     ),

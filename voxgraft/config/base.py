@@ -244,7 +244,7 @@ def _suggest_fix(kind: type[Settings], fault: ErrorDetails, origin: SettingOrigi
     key, value, sort = _dotted_key(fault), fault["input"], fault["type"]
     if sort == "extra_forbidden":
         valid = _list_valid_keys(kind, fault["loc"][:-1])
-        from voxgraft.config.renames import RENAMED_SETTINGS
+        from voxgraft.config.train_options import RENAMED_SETTINGS
 
         if new := RENAMED_SETTINGS.get(key):
             return f"it was renamed: write `{new}`."

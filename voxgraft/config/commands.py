@@ -11,14 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from voxgraft.config.base import Settings
-from voxgraft.config.run import (
-    LANGUAGE_PATTERN,
-    MAX_SEED,
-    FamilyName,
-    RowSettings,
-    RunSettings,
-    VocabularySettings,
-)
+from voxgraft.config.run import LANGUAGE_PATTERN, MAX_SEED, FamilyName, RowSettings, RunSettings, VocabularySettings
 from voxgraft.config.train_options import BaselineMode, TrainPrecision
 
 EvaluatedVariant = Literal["graft", "merged", "masked-finetune"]

@@ -36,12 +36,7 @@ from voxgraft.data.folder import (
 from voxgraft.data.importer import ImportOptions, ImportTask, SourceImportResult, import_source, rewrite_damaged_clips
 from voxgraft.data.manifest import REFUSAL_CODES, SourceProblem
 from voxgraft.data.segment import CutOptions
-from voxgraft.data.sources import (
-    ImportSource,
-    compute_audio_stamps,
-    compute_source_fingerprint,
-    find_sources,
-)
+from voxgraft.data.sources import ImportSource, compute_audio_stamps, compute_source_fingerprint, find_sources
 from voxgraft.models import get_family
 
 # Clips with the same text count as one clip within this difference: two people need different times for a sentence.

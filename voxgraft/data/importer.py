@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from voxgraft.audio.files import AudioSamples, MediaReader, write_clip_audio
-from voxgraft.audio.vad import RollingAudioBuffer, SileroVad
+from voxgraft.audio.metrics import RollingAudioBuffer, SileroVad
 from voxgraft.core.errors import AudioError, FileError, VoxgraftError, WriteError
 from voxgraft.core.results import format_names
 from voxgraft.data.folder import AudioStamp, DatasetFolder, delete_file, read_import_journal

@@ -17,7 +17,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from voxgraft.audio.files import AudioSamples
-from voxgraft.audio.vad import LEVEL_FRAMES_PER_SECOND, Pause, RollingAudioBuffer, find_pauses, get_speech_frames
+from voxgraft.audio.metrics import LEVEL_FRAMES_PER_SECOND, Pause, RollingAudioBuffer, find_pauses, get_speech_frames
 from voxgraft.core.languages import ABUGIDA_SCRIPTS, SYLLABIC_SCRIPTS, script_of
 from voxgraft.data.subtitles import Cue
 from voxgraft.text.normalize import build_normalizer

@@ -21,7 +21,7 @@ from voxgraft.core.errors import ConfigError, Finding, finding
 from voxgraft.core.results import Line, Table, pluralize
 from voxgraft.data.folder import open_dataset_folder
 from voxgraft.data.manifest import SPLITS, ManifestClip, SplitName, format_duration, write_manifest
-from voxgraft.data.quality import compute_dataset_metrics
+from voxgraft.data.report import compute_dataset_metrics
 
 # Longest stretch of a recording. In short recordings a stretch is as long as what one split needs.
 MAX_STRETCH_SECONDS = 120.0

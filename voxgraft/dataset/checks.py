@@ -22,7 +22,7 @@ from voxgraft.dataset.sampler import DeterministicSampler, Sample
 from voxgraft.dataset.shards import AnyArray, ClipDataset, Int32Array, format_clip_names
 
 if TYPE_CHECKING:
-    from voxgraft.models.sequence import SequenceSpec
+    from voxgraft.models.base import SequenceSpec
 
 
 # Two clips of one recording with the same text are the same clip, cut or encoded again, within this difference.

@@ -37,7 +37,7 @@ from voxgraft.dataset.shards import (
 )
 
 if TYPE_CHECKING:
-    from voxgraft.models.sequence import SequenceSpec
+    from voxgraft.models.base import SequenceSpec
 
 
 # These keys tell a line of a pair from a line of a single utterance.

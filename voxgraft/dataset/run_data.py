@@ -27,8 +27,7 @@ from voxgraft.dataset.sampler import DataSamplerOptions, DeterministicSampler, r
 from voxgraft.dataset.sets import open_clip_dataset
 from voxgraft.dataset.shards import ClipDataset, DatasetRole, read_dataset_index
 from voxgraft.graft.folder import Graft
-from voxgraft.models.base import BaseFiles, Family, Shape
-from voxgraft.models.sequence import SequenceSpec
+from voxgraft.models.base import BaseFiles, Family, SequenceSpec, Shape
 from voxgraft.text.encoder import TextEncoder, text_rules_identity
 from voxgraft.tokenizers.base import Tokenizer
 

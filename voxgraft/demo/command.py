@@ -30,9 +30,8 @@ from voxgraft.evaluation.command import EVALUATION_REPORT_NAME, EvaluateResult
 from voxgraft.evaluation.judge import WHO_AFTER, WHO_BEFORE, WHO_SHUFFLED, Evaluation
 from voxgraft.evaluation.scores import Score
 from voxgraft.evaluation.verdicts import measure_title, summarize_retention
-from voxgraft.graft.folder import ADAPTER_NAME
-from voxgraft.graft.merged import BASELINE_FOLDER_NAME, MERGED_FOLDER_NAME
-from voxgraft.nn.peft import read_peft_folder
+from voxgraft.graft.folder import ADAPTER_NAME, BASELINE_FOLDER_NAME, MERGED_FOLDER_NAME
+from voxgraft.nn.adapter import read_peft_folder
 from voxgraft.tokenizers import open_tokenizer
 
 DEMO_ERROR_MEASURE = "phone_error"

@@ -39,7 +39,7 @@ from voxgraft.inspect.check import CheckResult, check
 from voxgraft.models import get_family
 from voxgraft.models.base import BaseFiles, Family
 from voxgraft.models.load import load_model
-from voxgraft.pipeline.new import create_run
+from voxgraft.pipeline.command import create_run
 from voxgraft.pipeline.train import TrainResult, train
 from voxgraft.training.prefetch import BatchBuilder
 from voxgraft.training.setup import build_training_setup

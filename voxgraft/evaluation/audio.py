@@ -27,7 +27,7 @@ from voxgraft.evaluation.scores import (
 from voxgraft.evaluation.sentences import EvalSentence, SentenceSet
 from voxgraft.evaluation.synthesis import SpokenSentence
 from voxgraft.models.base import REFERENCE_AUDIO, Clip, ClipEncoder, Vocoder
-from voxgraft.synthesis.models import ModelContext, SpeakingModel
+from voxgraft.synthesis.engine import ModelContext, SpeakingModel
 from voxgraft.synthesis.voices import ReferenceVoice
 
 Wave = NDArray[np.float32]

@@ -18,7 +18,7 @@ from voxgraft.core import progress
 from voxgraft.core.journal import as_finite_float
 from voxgraft.dataset.held_out import HeldOutData
 from voxgraft.evaluation.audio import SpeechRenderer, open_speech_renderer
-from voxgraft.evaluation.held_out import measure_recorded_pace
+from voxgraft.evaluation.judge import measure_recorded_pace
 from voxgraft.evaluation.scores import (
     CUT_OFF_RATIO,
     SpeakingPace,
@@ -30,7 +30,7 @@ from voxgraft.evaluation.scores import (
 )
 from voxgraft.evaluation.sentences import EvalSentence, load_built_in_sentences, normalize_letters
 from voxgraft.evaluation.synthesis import MAX_EVAL_VOICES, SpokenSentence, synthesize_sentences
-from voxgraft.synthesis.models import ModelContext, SpeakingModel
+from voxgraft.synthesis.engine import ModelContext, SpeakingModel
 from voxgraft.synthesis.voices import ReferenceVoice, choose_voices
 from voxgraft.training.callbacks import Callback
 from voxgraft.training.samples import collect_texts

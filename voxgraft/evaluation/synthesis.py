@@ -12,8 +12,14 @@ from voxgraft.core.files import is_file
 from voxgraft.dataset.shards import ClipDataset
 from voxgraft.evaluation.sentences import EvalSentence
 from voxgraft.models.base import BaseFiles, encode_recording, unknown_voice_error
-from voxgraft.synthesis.engine import SynthesisEngine, SynthesisRequest, draw_seed, limit_codes, max_sentence_seconds
-from voxgraft.synthesis.models import SpeakingModel
+from voxgraft.synthesis.engine import (
+    SpeakingModel,
+    SynthesisEngine,
+    SynthesisRequest,
+    draw_seed,
+    limit_codes,
+    max_sentence_seconds,
+)
 from voxgraft.synthesis.voices import ReferenceVoice, choose_voices
 
 MAX_EVAL_VOICES = 4

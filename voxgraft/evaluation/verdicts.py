@@ -16,8 +16,8 @@ from voxgraft.core.files import read_json, require_file
 from voxgraft.evaluation.audio import WHO_CODEC, WHO_RECORDINGS
 from voxgraft.evaluation.judge import WHO_AFTER, WHO_BEFORE, WHO_SHUFFLED, EvaluatedUtterance, Evaluation
 from voxgraft.evaluation.scores import ERROR_MEASURES, SCORE_MEASURES, Score, ScoreRow
-from voxgraft.synthesis.models import SpeakingModel
-from voxgraft.training.learning_status import LearningThresholds
+from voxgraft.synthesis.engine import SpeakingModel
+from voxgraft.training.monitors import LearningThresholds
 
 ChecklistAnswer = Literal["yes", "no", "unknown"]
 REFERENCE_TOLERANCE = 0.03

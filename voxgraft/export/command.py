@@ -32,7 +32,6 @@ from voxgraft.core.files import (
     write_text,
 )
 from voxgraft.core.results import Line, Table
-from voxgraft.export.drop_in import DropInTokenizer, build_drop_in_tokenizer, build_text_package
 from voxgraft.export.sources import (
     EXPORT_CARD_NAME,
     EXPORT_FORMAT,
@@ -48,7 +47,10 @@ from voxgraft.export.sources import (
     resolve_terms,
 )
 from voxgraft.export.weights import (
+    DropInTokenizer,
     ExportedCheckpoint,
+    build_drop_in_tokenizer,
+    build_text_package,
     write_drop_in_checkpoint,
     write_grown_checkpoint,
     write_merged_checkpoint,
@@ -63,7 +65,7 @@ from voxgraft.graft.folder import (
     load_graft,
 )
 from voxgraft.models.base import GROWN, MERGED, Family, StockFolder
-from voxgraft.nn.peft import ADAPTER_CONFIG_NAME, ADAPTER_TENSORS_NAME
+from voxgraft.nn.adapter import ADAPTER_CONFIG_NAME, ADAPTER_TENSORS_NAME
 
 EMPTY_SHA256 = hashlib.sha256().hexdigest()
 
@@ -347,7 +349,7 @@ def _path_in_part(part: str, name: str) -> str:
 
 def _require_loadable(source: ExportSource, place: Path, names: int) -> None:
     """Our own strict loader must take what a stock program will be given."""
-    from voxgraft.models.load import read_tensor_shapes
+    from voxgraft.checkpoints.tensors import read_tensor_shapes
 
     files = source.family.files(place)
     source.family.infer_size(files, read_tensor_shapes(files.checkpoint))

@@ -93,7 +93,7 @@ def inspect_shared_folder(folder: Path) -> SharedFolder:
         programs = tuple(path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*.py")))
         return SharedFolder("export", language, family, terms, size, programs=programs)
     if is_file(folder / ADAPTER_CARD):
-        from voxgraft.nn.peft import read_peft_folder  # needs torch, which takes seconds
+        from voxgraft.nn.adapter import read_peft_folder  # needs torch, which takes seconds
 
         read_peft_folder(folder)
         others = _unlisted_files(files, ADAPTER_FILES)

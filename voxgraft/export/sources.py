@@ -26,16 +26,15 @@ from voxgraft.core.files import (
 from voxgraft.core.journal import RunJournal
 from voxgraft.core.languages import find_exemplar
 from voxgraft.core.run import RunFolder
-from voxgraft.data.selection import resolve_text_files
+from voxgraft.data.manifest import resolve_text_files
 from voxgraft.evaluation.judge import WHO_AFTER, WHO_BEFORE
 from voxgraft.evaluation.verdicts import SCORES_NAME, read_scores
-from voxgraft.graft.folder import ADAPTER_NAME, GRAFT_CARD_NAME, Graft, load_graft
-from voxgraft.graft.merged import MERGED_FOLDER_NAME, read_merged_card
+from voxgraft.graft.folder import ADAPTER_NAME, GRAFT_CARD_NAME, MERGED_FOLDER_NAME, Graft, load_graft, read_merged_card
 from voxgraft.inspect.check import run_checks
 from voxgraft.inspect.subject import open_check_subject
 from voxgraft.models import resolve_base_family, resolve_base_folder
 from voxgraft.models.base import BaseFiles, ExportInfo, Family
-from voxgraft.synthesis.models import detect_trained_output
+from voxgraft.synthesis.engine import detect_trained_output
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.tokenizers.base import Tokenizer
 

@@ -29,8 +29,8 @@ from voxgraft.checkpoints.steps import (
 )
 from voxgraft.config.base import parse_settings, read_settings_values
 from voxgraft.config.commands import CheckSettings, DiagnoseSettings
-from voxgraft.config.renames import rename_saved_mode
 from voxgraft.config.run import RunSettings, TokenizerSettings
+from voxgraft.config.train_options import rename_saved_mode
 from voxgraft.core.errors import CATALOGUE, CheckpointError, ConfigError, FileError, Finding, VoxgraftError, finding
 from voxgraft.core.files import (
     atomic_write,
@@ -48,8 +48,13 @@ from voxgraft.evaluation.audio import SpeechRenderer, open_speech_renderer
 from voxgraft.evaluation.scores import Transcriber, compute_error_rates, open_transcriber
 from voxgraft.evaluation.sentences import SentenceSet, load_built_in_sentences, load_sentence_sets
 from voxgraft.evaluation.synthesis import choose_eval_voices, synthesize_sentences
-from voxgraft.graft.folder import GRAFT_CARD_NAME, find_text_rules
-from voxgraft.graft.merged import find_merged_card, is_of_last_training, keeps_old_languages
+from voxgraft.graft.folder import (
+    GRAFT_CARD_NAME,
+    find_merged_card,
+    find_text_rules,
+    is_of_last_training,
+    keeps_old_languages,
+)
 from voxgraft.inspect.body import (
     BodyComparison,
     LayerChange,
@@ -78,8 +83,8 @@ from voxgraft.inspect.rows import (
     row_comparison_findings,
     row_move_findings,
 )
-from voxgraft.inspect.sizes import has_second_spare_row, size_table
 from voxgraft.inspect.subject import CheckSubject, find_text_tables, is_stand_in, open_check_subject, to_check_settings
+from voxgraft.inspect.text import has_second_spare_row, size_table
 from voxgraft.inspect.verdict import (
     FAR_DISTANCE,
     MAJORITY_SHARE,
@@ -92,7 +97,7 @@ from voxgraft.inspect.verdict import (
 )
 from voxgraft.models import resolve_base_family, resolve_base_folder
 from voxgraft.models.base import BaseFiles, Family
-from voxgraft.synthesis.models import ModelContext, SpeakingModel, open_base_model
+from voxgraft.synthesis.engine import ModelContext, SpeakingModel, open_base_model
 from voxgraft.synthesis.voices import ReferenceVoice
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.text.normalize import NO_RULES, TextRules

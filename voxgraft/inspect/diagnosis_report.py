@@ -14,7 +14,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
 from voxgraft import __version__
-from voxgraft.core.pages import data_url, render_page
+from voxgraft.core.results import data_url, render_page
 from voxgraft.inspect.body import LayerChange
 from voxgraft.inspect.diagnose import Diagnosis
 from voxgraft.inspect.rows import ROW_KINDS, RowTable

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from voxgraft.core.errors import ConfigError, GraftError
-from voxgraft.models.sequence import SequenceSpec, build_sequence, code_position
+from voxgraft.models.base import SequenceSpec, build_sequence, code_position
 from voxgraft.models.speech_model import SpeechModel, compute_hidden_states, pack_batch
 from voxgraft.nn.attention import DecodeContext, KVCache, PrefillContext
+from voxgraft.nn.decode import SamplingParams, apply_guidance, apply_repetition_penalty, filter_logits, sample_codes
 from voxgraft.nn.layers import round_up
-from voxgraft.nn.sampling import SamplingParams, apply_guidance, apply_repetition_penalty, filter_logits, sample_codes
 
 if TYPE_CHECKING:
     from voxgraft.nn.decode import PackedBackbone

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from voxgraft.core.errors import GraftError
-from voxgraft.models.sequence import SequencePart, SequenceSpec, TokenSequence
+from voxgraft.models.base import SequencePart, SequenceSpec, TokenSequence
 from voxgraft.nn import IGNORE_INDEX
 from voxgraft.nn.attention import AttentionBackend, AttentionContext, Packing, choose_attention_backend
 from voxgraft.nn.backbones import Backbone

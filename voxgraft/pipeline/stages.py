@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from voxgraft.checkpoints.steps import StepFolder, find_step_damage, list_step_folders, read_step_values
+from voxgraft.checkpoints.tensors import read_tensor_shapes
 from voxgraft.config.base import AnySettings, deep_merge, parse_settings, read_settings_values
 from voxgraft.config.commands import (
     CheckSettings,
@@ -42,7 +43,7 @@ from voxgraft.data.import_command import (
     data_import,
     preview_import,
 )
-from voxgraft.data.selection import ROLE_BY_SPLIT, SelectedClip, resolve_manifest_path, select_clips
+from voxgraft.data.manifest import ROLE_BY_SPLIT, SelectedClip, resolve_manifest_path, select_clips
 from voxgraft.data.sources import find_sources
 from voxgraft.data.split import DataSplitResult, data_split, split_remaining_clips
 from voxgraft.dataset.run_context import open_run_context, provenance_findings
@@ -63,16 +64,23 @@ from voxgraft.export.command import ExportResult, choose_export_kind, export
 from voxgraft.export.sources import EXPORT_CARD_NAME as EXPORT_CARD
 from voxgraft.export.sources import read_terms
 from voxgraft.graft.command import GraftResult, graft
-from voxgraft.graft.folder import GRAFT_CARD_NAME, MERGED_CARD_NAME, ROWS_NAME, GraftCard, load_graft, read_graft_card
+from voxgraft.graft.folder import (
+    GRAFT_CARD_NAME,
+    MERGED_CARD_NAME,
+    MERGED_FOLDER_NAME,
+    ROWS_NAME,
+    GraftCard,
+    load_graft,
+    read_graft_card,
+    read_merged_card,
+)
 from voxgraft.graft.folder import GRAFT_CARD_NAME as GRAFT_CARD
-from voxgraft.graft.merged import MERGED_FOLDER_NAME, read_merged_card
 from voxgraft.inspect.check import CheckResult, check
 from voxgraft.models import resolve_base_family, resolve_base_folder
-from voxgraft.models.load import read_tensor_shapes
 from voxgraft.pipeline.train import TrainResult, train
 from voxgraft.preprocess.assemble import CACHE_INDEX_NAME, CacheIndex, ClipRecord, compute_file_stamp, read_cache_index
 from voxgraft.preprocess.command import PrepareResult, prepare
-from voxgraft.synthesis.models import detect_trained_output
+from voxgraft.synthesis.engine import detect_trained_output
 from voxgraft.text.encoder import text_rules_identity
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.training.resume import FIXED_IDENTITY_LABELS

@@ -16,6 +16,7 @@ from voxgraft import __version__
 from voxgraft.checkpoints.steps import list_step_folders
 from voxgraft.config.commands import TrainCommandSettings
 from voxgraft.config.run import find_overrides
+from voxgraft.config.train_options import TrainOptions
 from voxgraft.core import progress
 from voxgraft.core.errors import CheckpointError, ConfigError, raise_first_error
 from voxgraft.core.journal import SPEED_WINDOW_STEPS, History, RunJournal
@@ -32,24 +33,22 @@ from voxgraft.dataset.held_out import is_self_replay
 from voxgraft.dataset.sampler import list_samples
 from voxgraft.dataset.sets import ShardVerifier
 from voxgraft.evaluation.in_training import InTrainingEvaluation, build_in_training_evaluation, spoken_steps
-from voxgraft.graft.merged import MASKED_BASELINE_LABEL
+from voxgraft.graft.folder import MASKED_BASELINE_LABEL
 from voxgraft.inspect.check import run_checks
 from voxgraft.inspect.subject import open_check_subject, to_check_settings
 from voxgraft.models.base import BaseFiles, Family
 from voxgraft.models.load import HALF_PRECISION_DTYPES, choose_device, load_model
 from voxgraft.models.speech_model import SpeechModel
-from voxgraft.nn.freeze import TrainableReport, build_trainable_report
+from voxgraft.nn.rows import TrainableReport, build_trainable_report
 from voxgraft.training.callbacks import LogCallback
 from voxgraft.training.distributed import DistributedContext, join_distributed
-from voxgraft.training.memory import estimate_memory, fit_microbatch_tokens, read_memory_usage
 from voxgraft.training.monitors import DeadRowMonitor, LearningMonitor
-from voxgraft.training.options import TrainOptions
 from voxgraft.training.outputs import MergedCheckpoint, is_graft_current, write_merged_folder, write_trained_graft
 from voxgraft.training.prefetch import BatchBuilder
 from voxgraft.training.resume import ResumeChange, resume_training
 from voxgraft.training.samples import SampleCallback, SampleSentence, build_sample_sentences, collect_texts
 from voxgraft.training.setup import TrainingSetup, build_training_setup
-from voxgraft.training.step import TrainStep
+from voxgraft.training.step import TrainStep, estimate_memory, fit_microbatch_tokens, read_memory_usage
 from voxgraft.training.tensorboard import TensorBoardWriter
 from voxgraft.training.trainable import TrainableModel, build_optimizer, make_trainable
 from voxgraft.training.trainer import Trainer, TrainOutcome

@@ -18,7 +18,7 @@ from voxgraft.core import progress
 from voxgraft.core.errors import FileError, Finding, GraftError, VoxgraftError, finding
 from voxgraft.core.files import atomic_write, compute_sha256, is_file, parse_json, path_exists, read_lines
 from voxgraft.core.run import RunFolder
-from voxgraft.data.selection import SelectedClip
+from voxgraft.data.manifest import SelectedClip
 from voxgraft.dataset.run_data import DataRequirements
 from voxgraft.dataset.sets import open_clip_dataset, write_clip_dataset
 from voxgraft.dataset.shards import (
@@ -32,8 +32,7 @@ from voxgraft.dataset.shards import (
     PreparedClip,
     read_dataset_index,
 )
-from voxgraft.models.base import BaseFiles, Family
-from voxgraft.models.sequence import SequenceSpec
+from voxgraft.models.base import BaseFiles, Family, SequenceSpec
 from voxgraft.preprocess.encode import BatchStore, EncodedClip
 from voxgraft.text.encoder import text_rules_identity
 

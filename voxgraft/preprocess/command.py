@@ -22,7 +22,7 @@ from voxgraft.core import progress
 from voxgraft.core.errors import ConfigError, Finding, GraftError, VoxgraftError, finding, raise_first_error
 from voxgraft.core.results import Line, Table
 from voxgraft.core.run import RunFolder
-from voxgraft.data.selection import (
+from voxgraft.data.manifest import (
     ROLE_BY_SPLIT,
     SelectedClip,
     SelectedClips,

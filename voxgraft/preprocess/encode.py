@@ -6,6 +6,8 @@ The same batch gives the same bytes wherever it is encoded: every worker compute
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
@@ -275,3 +277,18 @@ def _find_encode_fault(encoder: ClipEncoder, wave: Waveform) -> Finding | None:
     except VoxgraftError as error:
         return error.finding
     return None
+
+
+def main() -> None:
+    """Encode batches until there are no more."""
+    # Whatever a library prints must not come between the outcomes.
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as outcomes:
+        os.dup2(2, 1)
+        stage = EncodeWorker(EncodeWorkerConfig.from_json(sys.stdin.readline()))
+        for line in sys.stdin:
+            outcomes.write(stage.run(EncodeJob.from_json(line)).to_json() + "\n")
+            outcomes.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -99,7 +99,7 @@ class _WorkerProcess:
         root = str(Path(voxgraft.__file__).parent.parent)
         paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "voxgraft.preprocess.worker"],
+            [sys.executable, "-m", "voxgraft.preprocess.encode"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

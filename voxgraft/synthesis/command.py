@@ -24,9 +24,17 @@ from voxgraft.core.languages import count_letters_by_script, count_scripts, find
 from voxgraft.core.results import Line, style_line
 from voxgraft.models.base import Family, Vocoder
 from voxgraft.models.generate import StopCause
-from voxgraft.nn.sampling import SamplingParams
-from voxgraft.synthesis.engine import SynthesisEngine, SynthesisRequest, SynthesisResult, draw_seed, limit_codes
-from voxgraft.synthesis.models import SpeakingModel, SynthesisModels, open_synthesis_models
+from voxgraft.nn.decode import SamplingParams
+from voxgraft.synthesis.engine import (
+    SpeakingModel,
+    SynthesisEngine,
+    SynthesisModels,
+    SynthesisRequest,
+    SynthesisResult,
+    draw_seed,
+    limit_codes,
+    open_synthesis_models,
+)
 from voxgraft.synthesis.segments import (
     TextChunk,
     UtteranceRequest,

@@ -1,23 +1,445 @@
-"""The synthesis engine: requests to speech codes, in batches. `speak`, `evaluate`, replay and samples all use it.
+"""Models that speak: a base, the base with a graft, a merged checkpoint, a saved step, or several grafts on one base.
 
-It knows no text, no settings and no sentences: callers decide limits, seeds, voices and what goes wrong with a text.
-What an utterance is drawn with depends on its own seed. Which requests share a batch depends on the requests alone and
-never on the model, so that two models can be compared code for code. Two languages never share a batch, because the
-gate of an adapter is set for a whole batch.
+Opens models and says how each of them reads a text; generates nothing. Reads what training saved without the trainer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import copy
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import Tensor
+
+from voxgraft.checkpoints.tensors import iter_tensors
+from voxgraft.config.base import parse_settings, read_settings_values
+from voxgraft.config.commands import EvaluatedVariant, SpeakSettings
+from voxgraft.config.run import RunSettings
 from voxgraft.core import progress
+from voxgraft.core.errors import CheckpointError, ConfigError, GraftError
+from voxgraft.core.files import compute_sha256, is_folder, require_file, require_folder
 from voxgraft.core.rng import hash_int
+from voxgraft.core.run import RunFolder
+from voxgraft.models import get_family, resolve_base_family, resolve_base_folder
+from voxgraft.models.base import BaseFiles, Family
 from voxgraft.models.generate import GenerationPrompt, SpeechGenerator, StopCause, StoppingCriteria
+from voxgraft.models.load import choose_device, choose_dtype, grow_model, list_base_parameters, load_model
 from voxgraft.models.speech_model import SpeechModel
-from voxgraft.nn.sampling import SamplingParams
+from voxgraft.nn.adapter import Gate, add_adapter, load_adapter_state
+from voxgraft.nn.decode import SamplingParams
+from voxgraft.nn.rows import GrownLayer, to_plain_layer
+from voxgraft.text.encoder import TextEncoder
+from voxgraft.tokenizers import open_tokenizer
+
+if TYPE_CHECKING:
+    from voxgraft.dataset.held_out import HeldOutData
+    from voxgraft.graft.folder import Graft
+    from voxgraft.text.normalize import TextRules
+
+
+# A base alone speaks without anything of grafts, runs or data sets, so these are imported where they are needed.
+
+BUILT_IN_FAMILY = "tiny"
+STEP_OPTIONS = ("mode", "rank", "alpha")
+"""Training options without which the model of a saved step cannot be built."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelContext:
+    """A base, and the device and number format in which its models compute."""
+
+    family: Family
+    files: BaseFiles
+    device: str
+    dtype: torch.dtype
+
+    def model(self, files: BaseFiles | None = None) -> SpeechModel:
+        return load_model(self.family, files or self.files, device=self.device, dtype=self.dtype)
+
+    def spelling(self) -> TextEncoder:
+        return TextEncoder.of(self.family, open_tokenizer(self.files.tokenizer), None, None)
+
+    def languages(self) -> tuple[str, ...]:
+        """Languages that the base speaks, by its release."""
+        rows = open_tokenizer(self.files.tokenizer).size + self.family.spare_rows
+        return tuple(self.family.describe(self.files, rows).languages)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedModelContext(ModelContext):
+    """A context whose base is loaded once: its models share the tensors, each with layers of its own around them."""
+
+    opened: SpeechModel | None = None
+
+    def model(self, files: BaseFiles | None = None) -> SpeechModel:
+        if files is not None or self.opened is None:
+            return ModelContext.model(self, files)
+        return _copy_sharing_tensors(self.opened)
+
+
+def open_model_context(base: Path, family: str | None, device: str | None, precision: str | None) -> ModelContext:
+    """The base in a folder, or the built-in base by its family's name; where and in what format it computes."""
+    folder = require_folder(resolve_base_folder(base))
+    found = resolve_base_family(folder, family or (str(base) if folder != base else None))
+    place = choose_device(device)
+    return ModelContext(found, found.files(folder), place, choose_dtype(precision, place))
+
+
+@dataclass(frozen=True)
+class SpeakingModel:
+    """One way to speak: a model, how it reads, and whether its adapter acts only for the new language."""
+
+    name: str
+    family: Family
+    model: SpeechModel
+    spelling: TextEncoder
+    gate: Gate | None = None
+    mode: str = "base"
+    """base, gated, rows-only, merged, masked-finetune or checkpoint."""
+    step: int | None = None
+    label: str = ""
+    """A warning to show wherever the model is shown; usually empty."""
+    checkpoint: Path | None = None
+    """The file that holds all its values; None where more than one file went into them."""
+
+    @property
+    def keeps_base(self) -> bool:
+        """Whether the old languages are promised to be the base's, bit for bit."""
+        return self.mode in ("base", "gated", "rows-only")
+
+    def is_open(self, language: str) -> bool:
+        """Whether the adapter acts when that language is spoken."""
+        return self.mode != "gated" or self.spelling.is_new_language(language)
+
+    def set_gate_for(self, language: str) -> AbstractContextManager[None]:
+        """The gate as that language needs it, inside this block."""
+        if self.gate is None:
+            return nullcontext()
+        return self.gate.opened() if self.is_open(language) else self.gate.closed()
+
+    def ids(self, text: str, language: str) -> list[int]:
+        """The text as this model reads it. What the stock program removes from a text is removed here too."""
+        barred = self.model.frame.forbidden_text_ids
+        return [one for one in self.spelling.encode(text, language) if one not in barred]
+
+    def why_unspeakable(self, ids: Sequence[int]) -> str:
+        """Why a text with these ids cannot be spoken; empty where it can."""
+        if not ids:
+            return "the tokenizer has no piece for any of its letters"
+        if len(ids) > self.model.frame.max_text:
+            return f"it has {len(ids):,} text tokens, and the model takes {self.model.frame.max_text:,}"
+        return ""
+
+
+def open_base_model(place: ModelContext) -> SpeakingModel:
+    """The base alone, as it was published."""
+    return SpeakingModel("base", place.family, place.model(), place.spelling(), checkpoint=place.files.checkpoint)
+
+
+def open_grafted_model(place: ModelContext, graft: Graft) -> SpeakingModel:
+    """The base with a graft: its rows, and its adapter behind a gate if it has one."""
+    from voxgraft.graft.folder import ADAPTER_NAME
+    from voxgraft.nn.adapter import load_peft_adapter, read_peft_folder
+    from voxgraft.nn.rows import load_new_rows
+
+    _require_same_base(place, graft.card.base, graft.folder)
+    model = place.model()
+    grow_model(model, graft.card.num_rows)
+    load_new_rows(model, {name: torch.from_numpy(values) for name, values in graft.rows.items()})
+    folder = graft.folder / ADAPTER_NAME
+    gate = load_peft_adapter(model, read_peft_folder(folder)) if is_folder(folder) else None
+    trained = graft.card.method.get("trained")
+    step = trained.get("step") if isinstance(trained, dict) else None
+    label = "" if step is not None else "not trained yet"
+    model.requires_grad_(False).eval()
+    spelling = _build_text_encoder(place, graft.tokenizer.path, graft.card.language, graft.card.rules)
+    mode = "gated" if gate else "rows-only"
+    return SpeakingModel("graft", place.family, model, spelling, gate, mode, step, label)
+
+
+def open_merged_model(place: ModelContext, folder: Path) -> SpeakingModel:
+    """What merged training, or one the masked-finetune baseline, has left: one ordinary checkpoint."""
+    from voxgraft.graft.folder import parse_text_rules, read_merged_card
+
+    card = read_merged_card(folder)
+    _require_same_base(place, card["base"], folder)
+    mode = "merged" if card.get("keeps_base_rows") else "masked-finetune"
+    rules = parse_text_rules(card.get("text"), folder)
+    spelling = _build_text_encoder(place, folder / card["tokenizer"], str(card["language"]), rules)
+    label = str(card.get("label") or "")
+    path = folder / card["checkpoint"]
+    model = _load_extended_checkpoint(place, path, int(card["num_rows"]))
+    return SpeakingModel(mode, place.family, model, spelling, None, mode, int(card["step"]), label, path)
+
+
+def open_step_model(place: ModelContext, run: RunFolder, step: int | None) -> SpeakingModel:
+    """The model of a saved step of a run: of that one, or of the newest."""
+    from voxgraft.checkpoints.steps import load_step
+    from voxgraft.graft.folder import MASKED_BASELINE_LABEL, load_graft
+
+    graft = load_graft(run.graft)
+    _require_same_base(place, graft.card.base, run.graft)
+    state = load_step(run, step).state
+    options = state.values.get("identity", {}).get("options")
+    if not isinstance(options, dict) or not options.keys() >= set(STEP_OPTIONS):
+        raise CheckpointError("step-damaged", "the step does not say how it was trained", where=run.steps)
+    rows = {name: values.float() for name, values in state.tensors.get("rows", {}).items()}
+    if not rows:  # the rows of a graft that was trained as part of the body
+        rows = {name: torch.from_numpy(values) for name, values in graft.rows.items()}
+    model = place.model()
+    gate = _load_trained_parts(model, rows, state.tensors, options)
+    model.requires_grad_(False).eval()
+    spelling = _build_text_encoder(place, graft.tokenizer.path, graft.card.language, graft.card.rules)
+    mode = str(options["mode"])
+    label = MASKED_BASELINE_LABEL if mode == "masked-finetune" else ""
+    return SpeakingModel(f"step {state.step:,}", place.family, model, spelling, gate, mode, state.step, label)
+
+
+def open_checkpoint_model(place: ModelContext, folder: Path, language: str | None) -> SpeakingModel:
+    """Another checkpoint of the base's family, with the tokenizer beside it."""
+    from voxgraft.graft.folder import find_text_rules
+    from voxgraft.text.normalize import NO_RULES, TextRules
+
+    files = place.family.files(folder)
+    grown = open_tokenizer(files.tokenizer).size > open_tokenizer(place.files.tokenizer).size
+    if grown and language is None:
+        found = f"{files.tokenizer.name} has more pieces than the base's, and which language has them is not said"
+        raise GraftError("evaluate-language", found, expected="--language", where=folder)
+    spelling = TextEncoder.of(place.family, open_tokenizer(files.tokenizer), None, None)
+    if grown:
+        # How others normalised their texts is not known, so texts are read as they are.
+        spelling = _build_text_encoder(
+            place, files.tokenizer, str(language), find_text_rules(files.tokenizer) or TextRules(NO_RULES)
+        )
+    name, model = folder.resolve().name, place.model(files)
+    return SpeakingModel(name, place.family, model, spelling, None, "checkpoint", checkpoint=files.checkpoint)
+
+
+def open_run_model(
+    place: ModelContext, run: RunFolder, graft: Graft, which: EvaluatedVariant | None, step: int | None
+) -> SpeakingModel:
+    """What a run speaks with: a saved step, one of its outputs, or what its last training left."""
+    from voxgraft.core.journal import RunJournal
+    from voxgraft.graft.folder import BASELINE_FOLDER_NAME, MERGED_FOLDER_NAME
+
+    if step is not None:
+        if which is not None:
+            found = "--step and --variant are both given"
+            raise ConfigError("config-value", found, expected="one of the two", where=run.path)
+        return open_step_model(place, run, step)
+    which = which or detect_trained_output(run, RunJournal(run.journal).read())
+    if which == "graft":
+        return open_grafted_model(place, graft)
+    return open_merged_model(place, run.path / (MERGED_FOLDER_NAME if which == "merged" else BASELINE_FOLDER_NAME))
+
+
+def detect_trained_output(run: RunFolder, journal: list[dict[str, object]]) -> EvaluatedVariant:
+    """What the last training of a run has left, by its mode. An older output is never taken in its place."""
+    from voxgraft.config.train_options import rename_saved_mode
+    from voxgraft.graft.folder import BASELINE_FOLDER_NAME, MERGED_FOLDER_NAME, find_merged_card, is_of_last_training
+
+    mode = rename_saved_mode(next((entry.get("mode") for entry in reversed(journal) if entry["kind"] == "start"), None))
+    which: EvaluatedVariant = (
+        "merged" if mode == "merged" else "masked-finetune" if mode == "masked-finetune" else "graft"
+    )
+    name = {"merged": MERGED_FOLDER_NAME, "masked-finetune": BASELINE_FOLDER_NAME}.get(which)
+    if name is not None and not is_folder(run.path / name):
+        found = f"the last training was {which}, and there is no {name}/ in the run"
+        raise GraftError("merged-missing", found, expected=f"{name}/, or --variant graft", where=run.path)
+    card = find_merged_card(run.path / name / "checkpoint") if name is not None else None
+    if card is not None and not is_of_last_training(card, journal):
+        found = f"{name}/ is of an earlier training (its step {card.get('step')}); the last one has left none yet"
+        raise GraftError("merged-stale", found, where=run.path / str(name))
+    return which
+
+
+def _load_trained_parts(
+    model: SpeechModel,
+    rows: Mapping[str, Tensor],
+    groups: Mapping[str, Mapping[str, Tensor]],
+    options: Mapping[str, Any],
+) -> Gate | None:
+    """Put the tensors of a saved step into a base, in the layers that they were trained in; the gate of an adapter."""
+    from voxgraft.nn.rows import freeze_base, load_new_rows
+
+    grow_model(model, len(next(iter(rows.values()))))
+    load_new_rows(model, rows)
+    mode, full_body = options["mode"], bool(options.get("full_body"))
+    has_body = mode == "masked-finetune" or (mode == "merged" and full_body)
+    has_adapter = mode == "gated" or (mode == "merged" and not full_body)
+    needed = {"body": has_body, "adapter": has_adapter, "rows": mode != "masked-finetune"}
+    if missing := sorted(part for part, is_needed in needed.items() if is_needed and not groups.get(part)):
+        expected = ", ".join(part for part, is_needed in needed.items() if is_needed)
+        raise CheckpointError("step-parts", f"the step has no {', '.join(missing)}", expected=expected)
+    gate = None
+    if has_adapter:
+        gate = add_adapter(model, model.adapter_layers(), options["rank"], options["alpha"], options.get("seed", 0))
+        load_adapter_state(model, groups["adapter"])
+    if mode == "masked-finetune":  # the rows were part of ordinary tables, which the body holds whole
+        for name in (model.text_embedding_name, model.text_head_name):
+            grown = model.get_submodule(name)
+            assert isinstance(grown, GrownLayer)
+            model.set_submodule(name, to_plain_layer(grown))
+    if has_body:
+        body = list_base_parameters(model, freeze_base(model))
+        found, wanted = ({name: tuple(value.shape) for name, value in part.items()} for part in (groups["body"], body))
+        if found != wanted:
+            wrong = sorted(name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name))
+            raise CheckpointError("step-parts", f"the body differs in {', '.join(wrong[:5])}", expected="the same body")
+        with torch.no_grad():
+            for name, value in body.items():
+                value.copy_(groups["body"][name])
+    return gate
+
+
+def _load_extended_checkpoint(place: ModelContext, path: Path, num_rows: int) -> SpeechModel:
+    """A checkpoint with more rows than the base's own config, where there is one, states."""
+    model = place.model()
+    grow_model(model, num_rows)
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    state = {name: tensor.to(place.device) for name, tensor in iter_tensors(path, shapes, dtype=place.dtype)}
+    model.load_state_dict(state)
+    return model.requires_grad_(False).eval()
+
+
+def _build_text_encoder(place: ModelContext, tokenizer: Path, language: str, rules: TextRules) -> TextEncoder:
+    """Base languages by the base's own tokenizer, the new one by the grown."""
+    base = open_tokenizer(place.files.tokenizer)
+    return TextEncoder.of(place.family, base, open_tokenizer(tokenizer), language, rules)
+
+
+def _require_same_base(place: ModelContext, stated: dict[str, Any], where: Path) -> None:
+    """Raise unless the base is the one that something was made on: on another its rows mean nothing."""
+    for name, path in (("checkpoint", place.files.checkpoint), ("tokenizer", place.files.tokenizer)):
+        wanted, actual = str(stated.get(f"{name}_sha256")), compute_sha256(path)
+        if actual != wanted:
+            found = f"{path.name} has sha256 {actual[:12]}"
+            raise GraftError("base-other", found, expected=f"{wanted[:12]}, on which {where.name} was made", where=path)
+
+
+def _copy_sharing_tensors(model: SpeechModel) -> SpeechModel:
+    """New layers around the very same tensors: growing or adapting the copy leaves the original as it is."""
+    tensors = chain(model.parameters(), model.buffers())
+    return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
+
+
+@dataclass(frozen=True)
+class SynthesisModels:
+    """The models of one `speak`, by the languages that they speak."""
+
+    place: ModelContext
+    base_languages: tuple[str, ...]
+    grafts: tuple[SpeakingModel, ...]
+    """Of new languages; one of them may speak the old ones too, if there is no base beside it."""
+    base: SpeakingModel | None
+    held_out: Callable[[], HeldOutData] | None = None
+    """Recordings of a run, whose voices can be borrowed."""
+
+    @property
+    def new_languages(self) -> list[str]:
+        return [str(one.spelling.language) for one in self.grafts]
+
+    @property
+    def all(self) -> list[SpeakingModel]:
+        return [*self.grafts, *([self.base] if self.base else [])]
+
+    def language(self, asked: str | None) -> str:
+        """The language that was asked for, or the only one that can be meant."""
+        return resolve_language(asked, self.new_languages, self.base_languages)
+
+    def system(self, language: str) -> SpeakingModel:
+        """The model for a language: its graft, else the base, whose gate is closed."""
+        own = next((one for one in self.grafts if one.spelling.language == language), None)
+        return own or self.base or self.grafts[0]
+
+
+def open_synthesis_models(settings: SpeakSettings, languages: Collection[str | None] = ()) -> SynthesisModels:
+    """What the settings name; an error where that is more than one thing, or does not fit together.
+
+    If one of `languages` is not spoken here, it is refused before any weights are read.
+    """
+    if settings.run is not None:
+        if settings.graft:
+            raise ConfigError("config-value", "--run and --graft are both given", expected="one of the two")
+        return _open_run_models(RunFolder(require_folder(settings.run)), settings, languages)
+    if settings.variant is not None or settings.step is not None:
+        found = "--variant or --step is given without a run"
+        raise ConfigError("config-value", found, expected="--run for these")
+    grafts = _load_grafts(settings.graft)
+    kind = grafts[0].card.family if grafts else None
+    base, family = settings.base, settings.family or kind
+    if base is None:
+        base, family = _find_built_in_base(kind), family or BUILT_IN_FAMILY
+    place = open_model_context(base, family, settings.device, settings.precision)
+    spoken = place.languages()
+    for one in languages:
+        resolve_language(one, [graft.card.language for graft in grafts], spoken)
+    shared = SharedModelContext(place.family, place.files, place.device, place.dtype, place.model())
+    systems = tuple(open_grafted_model(shared, graft) for graft in grafts)
+    return SynthesisModels(shared, spoken, systems, open_base_model(shared))
+
+
+def _open_run_models(run: RunFolder, settings: SpeakSettings, languages: Collection[str | None]) -> SynthesisModels:
+    from voxgraft.dataset.held_out import open_held_out_data
+    from voxgraft.graft.folder import load_graft
+
+    own = parse_settings(RunSettings, read_settings_values(RunSettings, require_file(run.settings)), run.settings)
+    base = settings.base or own.base
+    if base is None:
+        raise ConfigError("config-missing", "`base` is not given", where=run.settings)
+    place = open_model_context(base, settings.family or own.family, settings.device, settings.precision)
+    graft, spoken = load_graft(run.graft), place.languages()
+    for one in languages:
+        resolve_language(one, [graft.card.language], spoken)
+    system = open_run_model(place, run, graft, settings.variant, settings.step)
+    return SynthesisModels(
+        place, spoken, (system,), None, lambda: open_held_out_data(run, own, place.family, place.files, graft)
+    )
+
+
+def resolve_language(asked: str | None, new: Sequence[str], old: Sequence[str]) -> str:
+    """The language that was asked for, in the spelling of its owner, or the only one that can be meant."""
+    spoken = list(dict.fromkeys([*new, *old]))
+    if asked is None:
+        if len(new) == 1 or len(spoken) == 1:
+            return spoken[0]
+        raise ConfigError("speak-language", "no language is given", expected=f"one of {', '.join(spoken)}")
+    # Codes such as ff-Adlm are often typed in lower case.
+    found = next((one for one in spoken if one.lower() == asked.lower()), None)
+    if found is None:
+        raise ConfigError("speak-language", f"language {asked!r}", expected=f"one of {', '.join(spoken)}")
+    return found
+
+
+def _find_built_in_base(kind: str | None) -> Path:
+    """The base that comes with voxgraft, for grafts of its family and where nothing else is named."""
+    shipped = get_family(kind or BUILT_IN_FAMILY).shipped_folder()
+    if shipped is None:
+        cure = "name the base that the graft was made on: --base FOLDER."
+        raise ConfigError("config-missing", f"`base` is not given, and {kind} does not come with voxgraft", cure=cure)
+    return shipped
+
+
+def _load_grafts(folders: Sequence[Path]) -> list[Graft]:
+    """Grafts of different languages on one base."""
+    if not folders:
+        return []
+    from voxgraft.graft.folder import load_graft
+
+    grafts = [load_graft(folder) for folder in folders]
+    languages = [graft.card.language for graft in grafts]
+    if twice := sorted({language for language in languages if languages.count(language) > 1}):
+        raise GraftError("speak-grafts", f"{languages.count(twice[0])} grafts of {twice[0]}", expected="one a language")
+    kinds = sorted({graft.card.family for graft in grafts})
+    if len(kinds) > 1:
+        raise GraftError("speak-grafts", f"grafts on {' and on '.join(kinds)}", expected="grafts on one base")
+    return grafts
+
 
 BATCH_SIZE = 32
 MAX_PAUSE_SECONDS, MAX_SECONDS_PER_CHARACTER = 2.0, 0.4

@@ -16,7 +16,7 @@ from voxgraft.core.errors import ConfigError, FileError
 from voxgraft.core.files import is_file
 from voxgraft.core.rng import hash_int
 from voxgraft.models.base import Clip, ClipEncoder, SpeakingStyle, encode_recording, unknown_voice_error
-from voxgraft.synthesis.models import SynthesisModels
+from voxgraft.synthesis.engine import SynthesisModels
 
 if TYPE_CHECKING:
     from voxgraft.dataset.shards import ClipDataset

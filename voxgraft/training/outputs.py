@@ -15,20 +15,20 @@ import torch
 from torch import Tensor
 
 from voxgraft.checkpoints.steps import TrainState, load_step
+from voxgraft.checkpoints.tensors import read_tensors
 from voxgraft.checkpoints.write import write_rows_file
+from voxgraft.config.train_options import TrainOptions
 from voxgraft.core.errors import finding
-from voxgraft.core.files import (
-    atomic_write,
-    atomic_write_folder,
-    compute_sha256,
-    write_json,
-    write_text,
-)
+from voxgraft.core.files import atomic_write, atomic_write_folder, compute_sha256, write_json, write_text
 from voxgraft.core.languages import find_exemplar
 from voxgraft.graft.folder import (
     ADAPTER_NAME,
+    BASELINE_FOLDER_NAME,
     GRAFT_CARD_NAME,
+    MASKED_BASELINE_LABEL,
     MERGED_CARD_NAME,
+    MERGED_FOLDER_NAME,
+    MERGED_FORMAT,
     README_NAME,
     ROWS_NAME,
     collect_versions,
@@ -36,13 +36,10 @@ from voxgraft.graft.folder import (
     format_graft_readme,
     hash_adapter_files,
 )
-from voxgraft.graft.merged import BASELINE_FOLDER_NAME, MASKED_BASELINE_LABEL, MERGED_FOLDER_NAME, MERGED_FORMAT
-from voxgraft.models.load import grow_model, load_model, read_tensors, save_model
+from voxgraft.models.load import grow_model, load_model, save_model
 from voxgraft.models.speech_model import SpeechModel
-from voxgraft.nn.adapter import add_adapter, load_adapter_state, merge_adapter
-from voxgraft.nn.freeze import load_new_rows
-from voxgraft.nn.peft import write_peft_folder
-from voxgraft.training.options import TrainOptions
+from voxgraft.nn.adapter import add_adapter, load_adapter_state, merge_adapter, write_peft_folder
+from voxgraft.nn.rows import load_new_rows
 from voxgraft.training.setup import TrainingSetup
 from voxgraft.training.trainer import Trainer, TrainOutcome
 from voxgraft.training.validation import (

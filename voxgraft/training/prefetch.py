@@ -20,8 +20,7 @@ from torch import Tensor
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.dataset.sampler import Sample, assign_to_ranks, pack_microbatches
 from voxgraft.dataset.shards import ClipDataset
-from voxgraft.models.base import Clip, EmotionSource, Family
-from voxgraft.models.sequence import TokenSequence, build_sequence
+from voxgraft.models.base import Clip, EmotionSource, Family, TokenSequence, build_sequence
 from voxgraft.models.speech_model import PackedBatch, SpeechModel, compute_hidden_states, pack_batch
 from voxgraft.nn import IGNORE_INDEX
 from voxgraft.nn.adapter import Gate

@@ -19,31 +19,25 @@ import numpy as np
 import torch
 
 from voxgraft.config.run import DataSettings
+from voxgraft.config.train_options import TrainModeOrBaseline
 from voxgraft.core import progress, rng
 from voxgraft.core.errors import Finding, GraftError, TextError, VoxgraftError, finding
 from voxgraft.core.files import path_exists
 from voxgraft.core.run import RunFolder
 from voxgraft.dataset.checks import count_trailing_run
-from voxgraft.dataset.held_out import (
-    HELD_OUT_RECORDING,
-    SELF_REPLAY_NAME,
-    SELF_REPLAY_ORIGIN,
-    TRAIN_RECORDING,
-)
+from voxgraft.dataset.held_out import HELD_OUT_RECORDING, SELF_REPLAY_NAME, SELF_REPLAY_ORIGIN, TRAIN_RECORDING
 from voxgraft.dataset.sets import open_clip_dataset, write_clip_dataset
 from voxgraft.dataset.shards import ClipDataset, ClipInfo, DatasetHeader, DatasetProvenance, PreparedClip
 from voxgraft.graft.folder import Graft
 from voxgraft.models import get_family
-from voxgraft.models.base import BaseFiles, Family
+from voxgraft.models.base import BaseFiles, Family, SequenceSpec
 from voxgraft.models.load import load_model
-from voxgraft.models.sequence import SequenceSpec
 from voxgraft.models.speech_model import SpeechModel
 from voxgraft.synthesis.engine import SynthesisEngine, SynthesisRequest, SynthesisResult, draw_seed
 from voxgraft.synthesis.voices import ReferenceVoice, choose_voices
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.tokenizers.base import load_proof_corpus, read_user_corpus
 from voxgraft.training.distributed import is_main_process
-from voxgraft.training.options import TrainModeOrBaseline
 
 HELD_OUT_ONE_IN = 8
 """One utterance in so many is held out."""

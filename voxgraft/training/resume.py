@@ -15,7 +15,7 @@ from torch import Tensor
 from voxgraft.checkpoints.steps import TrainState, list_step_folders, load_step
 from voxgraft.config.train_options import RESUME_RULES, options_with_rule
 from voxgraft.core.errors import CheckpointError, GraftError
-from voxgraft.nn.freeze import load_new_rows
+from voxgraft.nn.rows import load_new_rows
 from voxgraft.training.checkpoint import move_later_steps_aside
 from voxgraft.training.options import learning_rate_factor
 from voxgraft.training.trainable import restore_optimizer_state

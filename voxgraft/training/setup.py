@@ -11,8 +11,16 @@ from typing import Any
 
 import torch
 
+from voxgraft.checkpoints.tensors import read_tensor_shapes
 from voxgraft.config.run import RunSettings, TrainSettings
-from voxgraft.config.train_options import RESUME_RULES, TrainIntervals
+from voxgraft.config.train_options import (
+    RESUME_RULES,
+    BaselineMode,
+    TrainIntervals,
+    TrainModeOrBaseline,
+    TrainOptions,
+    TrainPrecision,
+)
 from voxgraft.core.errors import Finding, raise_first_error
 from voxgraft.core.run import RunFolder
 from voxgraft.dataset.held_out import is_self_replay, split_self_replay
@@ -32,10 +40,10 @@ from voxgraft.dataset.sampler import DeterministicSampler, require_clip_fits
 from voxgraft.dataset.shards import ClipDataset
 from voxgraft.graft.folder import Graft, load_graft
 from voxgraft.models.base import BaseFiles, Family
-from voxgraft.models.load import HALF_PRECISION_DTYPES, choose_device, read_tensor_shapes
+from voxgraft.models.load import HALF_PRECISION_DTYPES, choose_device
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.tokenizers import open_tokenizer
-from voxgraft.training.options import BaselineMode, RetentionBound, TrainModeOrBaseline, TrainOptions, TrainPrecision
+from voxgraft.training.options import RetentionBound
 from voxgraft.training.replay import SelfReplayBuilder, resolve_self_replay_count
 
 __all__ = ["TrainingSetup", "build_training_setup", "resolve_family_defaults"]

@@ -14,13 +14,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from voxgraft.config.train_options import TRAIN_PARTS, TrainOptions, TrainPart
 from voxgraft.core.errors import CheckpointError
 from voxgraft.models.load import grow_model, list_base_parameters
 from voxgraft.models.speech_model import SpeechModel
 from voxgraft.nn.adapter import Gate, adapter_state, add_adapter, load_adapter_state
-from voxgraft.nn.freeze import collect_new_rows, freeze_base, load_new_rows, require_matching_moments
-from voxgraft.nn.rows import GrownLayer, to_plain_layer
-from voxgraft.training.options import TRAIN_PARTS, TrainOptions, TrainPart, learning_rate_factor
+from voxgraft.nn.rows import (
+    GrownLayer,
+    collect_new_rows,
+    freeze_base,
+    load_new_rows,
+    require_matching_moments,
+    to_plain_layer,
+)
+from voxgraft.training.options import learning_rate_factor
 
 ADAMW_EPS = 1e-8
 # What torch adds to a norm before it divides by it.

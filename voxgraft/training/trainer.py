@@ -15,18 +15,18 @@ from types import FrameType
 from typing import Any, Literal
 
 from voxgraft.checkpoints.steps import TrainState
+from voxgraft.config.train_options import TrainIntervals
 from voxgraft.core import progress
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.core.journal import RunJournal
 from voxgraft.core.run import RunFolder
 from voxgraft.dataset.sampler import DeterministicSampler
 from voxgraft.dataset.sets import ShardVerifier
-from voxgraft.nn.freeze import hash_base_tensors, require_same_base
+from voxgraft.nn.rows import hash_base_tensors, require_same_base
 from voxgraft.training.callbacks import Callback
 from voxgraft.training.checkpoint import save_step
-from voxgraft.training.memory import count_output_classes, read_memory_usage
-from voxgraft.training.options import RetentionBound, TrainIntervals, retention_bound_finding
-from voxgraft.training.step import TrainStep
+from voxgraft.training.options import RetentionBound, retention_bound_finding
+from voxgraft.training.step import TrainStep, count_output_classes, read_memory_usage
 from voxgraft.training.trainable import copy_optimizer_state
 from voxgraft.training.validation import Validator
 

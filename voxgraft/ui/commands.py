@@ -16,15 +16,14 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, get_args
 
+from voxgraft.cli.app import CommandLine, parse_command_line, resolve_settings
 from voxgraft.cli.commands import COMMANDS, CliCommand
-from voxgraft.cli.flags import CommandLine, parse_command_line, resolve_settings
 from voxgraft.config.base import SettingField, iter_setting_fields, parse_settings, read_settings_values
 from voxgraft.config.run import RunSettings
 from voxgraft.core.errors import ConfigError, FileError, VoxgraftError
 from voxgraft.core.files import make_path_relative, text_lines
 from voxgraft.core.run import RUN_FILE, RunFolder
-from voxgraft.data.manifest import MANIFEST_NAME
-from voxgraft.data.selection import resolve_manifest_path
+from voxgraft.data.manifest import MANIFEST_NAME, resolve_manifest_path
 from voxgraft.models import resolve_base_folder
 from voxgraft.ui.files import UPLOADS_FOLDER, Roots, file_stamp
 

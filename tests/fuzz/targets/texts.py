@@ -12,9 +12,9 @@ from tests.fuzz import byte_mutations, text_mutations
 from tests.fuzz.target import Mutant, Random, Target
 from tests.fuzz.targets.tokenizers import json_mutant, write_documents
 from voxgraft.core.languages import count_scripts, describe_character
-from voxgraft.inspect.prepared import read_npy_ids
+from voxgraft.inspect.check import read_npy_ids
 from voxgraft.models import get_family
-from voxgraft.models.chatterbox.text import ChatterboxTextFrontend, read_cangjie
+from voxgraft.models.chatterbox.family import ChatterboxTextFrontend, read_cangjie
 from voxgraft.tokenizers.base import read_texts, read_user_corpus
 
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from tests.fuzz import byte_mutations, json_mutations
 from tests.fuzz.target import Mutant, Random, Target
-from voxgraft.graft.tokenizer_commands import extend_tokenizer
+from voxgraft.graft.command import extend_tokenizer
 from voxgraft.models import get_family
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.tokenizers.base import NewPiece, Tokenizer, TokenizerAdditions

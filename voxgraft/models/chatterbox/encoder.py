@@ -106,8 +106,9 @@ class SpeechTokenizer(nn.Module):
     @classmethod
     def load(cls, place: Path) -> SpeechTokenizer:
         """From an `s3gen` file, or from the base folder that holds it; of that file only the tokenizer is read."""
+        from voxgraft.checkpoints.tensors import read_tensor_shapes, read_tensors
         from voxgraft.models.chatterbox.family import S3GEN_FILES
-        from voxgraft.models.load import find_part_file, read_tensor_shapes, read_tensors
+        from voxgraft.models.load import find_part_file
 
         path = find_part_file(place, S3GEN_FILES)
         stored = read_tensor_shapes(path, SPEECH_TOKENIZER_PREFIX)
@@ -287,8 +288,9 @@ class VoiceEncoder(nn.Module):
     @classmethod
     def load(cls, place: Path) -> VoiceEncoder:
         """From a file, or from the base folder that holds it."""
+        from voxgraft.checkpoints.tensors import read_tensors
         from voxgraft.models.chatterbox.family import VOICE_ENCODER_FILES
-        from voxgraft.models.load import find_part_file, read_tensors
+        from voxgraft.models.load import find_part_file
 
         with no_init_weights():
             encoder = cls()

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from voxgraft.checkpoints.base import ByteSource
 from voxgraft.checkpoints.torch_file import read_torch_state_dict
 from voxgraft.core.errors import CheckpointError, GraftError
-from voxgraft.models.base import Clip
+from voxgraft.models.base import Clip, SequenceSpec
 from voxgraft.models.chatterbox.shapes import (
     MAX_PROMPT_CODES,
     NUM_SPEECH_CODES,
@@ -29,7 +29,6 @@ from voxgraft.models.chatterbox.shapes import (
     T3Size,
     t3_sequence_spec,
 )
-from voxgraft.models.sequence import SequenceSpec
 from voxgraft.models.speech_model import SpeechModel
 from voxgraft.nn.backbones import Backbone, LlamaBackbone, LlamaSize
 from voxgraft.nn.layers import LearnedPositions

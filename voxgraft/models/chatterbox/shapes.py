@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from voxgraft.core.errors import CheckpointError
-from voxgraft.models.base import Shape
+from voxgraft.models.base import SequenceSpec, Shape
 from voxgraft.models.detect import linear_shapes, norm_shapes, prefix_shapes, require_exact_tensors
-from voxgraft.models.sequence import SequenceSpec
 
 # Of T3's backbone, and of the speech tokenizer.
 T3_HEAD_WIDTH = 64

@@ -13,6 +13,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from voxgraft.checkpoints.tensors import read_tensor_shapes
 from voxgraft.companions.environments import CompanionProcess, find_environment
 from voxgraft.core.errors import CompanionError, GraftError
 from voxgraft.core.files import is_file
@@ -30,6 +31,7 @@ from voxgraft.models.base import (
     find_side_files,
 )
 from voxgraft.models.chatterbox.family import (
+    CANGJIE_NAME,
     CANGJIE_PURPOSE,
     CONDITIONS_NAME,
     CONDITIONS_PURPOSE,
@@ -40,8 +42,6 @@ from voxgraft.models.chatterbox.family import (
     S3GEN_PURPOSE,
     VOICE_ENCODER_PURPOSE,
 )
-from voxgraft.models.chatterbox.text import CANGJIE_NAME
-from voxgraft.models.load import read_tensor_shapes
 
 # Whose names the multilingual program loads unless told otherwise, whatever the release.
 MULTILINGUAL_RELEASE = RELEASES[0]

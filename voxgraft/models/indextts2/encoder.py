@@ -104,8 +104,9 @@ class SemanticCodec(nn.Module):
     @classmethod
     def load(cls, place: Path) -> SemanticCodec:
         """From a file, or from the published folder that holds it."""
+        from voxgraft.checkpoints.tensors import read_tensor_shapes, read_tensors
         from voxgraft.models.detect import require_exact_tensors
-        from voxgraft.models.load import find_part_file, read_tensor_shapes, read_tensors
+        from voxgraft.models.load import find_part_file
 
         path = find_part_file(place, (CODEC_NAME, Path(CODEC_NAME).name))
         stored = {
@@ -342,7 +343,8 @@ def import_transformers() -> Any:
 
 
 def _load_w2v_bert(folder: Path) -> tuple[nn.Module, int]:
-    from voxgraft.models.load import find_part_file, read_tensors
+    from voxgraft.checkpoints.tensors import read_tensors
+    from voxgraft.models.load import find_part_file
 
     library = import_transformers()
     sizes = _read_w2v_bert_sizes(folder / "config.json")
@@ -383,7 +385,8 @@ def _read_w2v_bert_sizes(path: Path) -> dict[str, Any]:
 
 
 def _read_statistics(place: Path, width: int) -> tuple[Tensor, Tensor]:
-    from voxgraft.models.load import find_part_file, read_tensors
+    from voxgraft.checkpoints.tensors import read_tensors
+    from voxgraft.models.load import find_part_file
 
     path = find_part_file(place, (STATISTICS_NAME,))
     found = read_tensors(path, {"mean": (width,), "var": (width,)})

@@ -16,6 +16,7 @@ from voxgraft.models.base import (
     Family,
     GraftPoint,
     LearningRateRange,
+    SequenceSpec,
     Shape,
     SideFile,
     SideFilePurpose,
@@ -40,13 +41,12 @@ from voxgraft.models.indextts2.shapes import (
     read_base_config,
     unified_voice_part_name,
 )
-from voxgraft.models.sequence import SequenceSpec
 from voxgraft.text import TextFrontend
 
 if TYPE_CHECKING:
     from voxgraft.models.base import Clip, ClipEncoder, StockProgram
     from voxgraft.models.speech_model import SpeechModel
-    from voxgraft.nn.sampling import SamplingParams
+    from voxgraft.nn.decode import SamplingParams
 
 
 MIN_VERSION, FIRST_UNSUPPORTED_VERSION = 2.0, 2.5
@@ -188,8 +188,8 @@ class IndexTTS2(Family):
         return unified_voice_sequence_spec(num_text_ids, size)
 
     def build_empty_model(self, files: BaseFiles) -> SpeechModel:
+        from voxgraft.checkpoints.tensors import read_tensor_shapes
         from voxgraft.models.indextts2.model import UnifiedVoice
-        from voxgraft.models.load import read_tensor_shapes
 
         return UnifiedVoice(self.infer_size(files, read_tensor_shapes(files.checkpoint)))
 
@@ -221,7 +221,7 @@ class IndexTTS2(Family):
         return mix_emotions(files, shares)
 
     def stock_sampling(self) -> SamplingParams:
-        from voxgraft.nn.sampling import SamplingParams
+        from voxgraft.nn.decode import SamplingParams
 
         return SamplingParams(temperature=0.8, top_k=30, top_p=0.8, repetition_penalty=10.0, max_codes=1500)
 

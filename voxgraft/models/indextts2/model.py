@@ -22,7 +22,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from voxgraft.audio.features import exact_float32
 from voxgraft.core.errors import ConfigError, GraftError
-from voxgraft.models.base import EmotionSource
+from voxgraft.models.base import EmotionSource, SequenceSpec
 from voxgraft.models.indextts2.family import unified_voice_sequence_spec
 from voxgraft.models.indextts2.shapes import (
     DEPTHWISE_KERNEL,
@@ -35,7 +35,6 @@ from voxgraft.models.indextts2.shapes import (
     ConditioningEncoderSize,
     UnifiedVoiceSize,
 )
-from voxgraft.models.sequence import SequenceSpec
 from voxgraft.models.speech_model import SpeechModel
 from voxgraft.nn.backbones import GPT2_LINEAR_LAYERS, Backbone, Gpt2Backbone, Gpt2Size
 from voxgraft.nn.layers import LearnedPositions

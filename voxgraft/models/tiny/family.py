@@ -19,6 +19,7 @@ from voxgraft.models.base import (
     Family,
     GraftPoint,
     LearningRateRange,
+    SequenceSpec,
     Shape,
     SideFile,
     StockFolder,
@@ -28,13 +29,12 @@ from voxgraft.models.base import (
 )
 from voxgraft.models.chatterbox.shapes import T3Size, has_one_query, is_t3, t3_part_name
 from voxgraft.models.detect import find_matching_tokenizer, refuse_lookalike_files, scan_checkpoint
-from voxgraft.models.sequence import SequenceSpec
 from voxgraft.text import TextFrontend
 
 if TYPE_CHECKING:
     from voxgraft.models.base import Clip, ClipEncoder, StockProgram, Vocoder
     from voxgraft.models.speech_model import SpeechModel
-    from voxgraft.nn.sampling import SamplingParams
+    from voxgraft.nn.decode import SamplingParams
 
 
 START_ID, STOP_ID = 3, 0
@@ -227,7 +227,7 @@ class Tiny(Family):
         return tiny_sequence_spec(num_text_ids, size)
 
     def build_empty_model(self, files: BaseFiles) -> SpeechModel:
-        from voxgraft.models.load import read_tensor_shapes
+        from voxgraft.checkpoints.tensors import read_tensor_shapes
         from voxgraft.models.tiny.model import TinyT3
 
         return TinyT3(self.infer_size(files, read_tensor_shapes(files.checkpoint)))
@@ -243,7 +243,7 @@ class Tiny(Family):
         return build_tiny_condition(prompt)
 
     def stock_sampling(self) -> SamplingParams:
-        from voxgraft.nn.sampling import SamplingParams
+        from voxgraft.nn.decode import SamplingParams
 
         return SamplingParams(temperature=0.6, top_p=0.9, max_codes=round(MAX_SECONDS * self.code_hz))
 

@@ -31,9 +31,8 @@ from voxgraft.audio.features import (
     validate_waveforms,
 )
 from voxgraft.core.errors import AudioError, CheckpointError, GraftError
-from voxgraft.models.base import Clip, ClipEncoder, Vocoder
+from voxgraft.models.base import Clip, ClipEncoder, SequenceSpec, Vocoder
 from voxgraft.models.chatterbox.model import T3, T3ConditionBatch
-from voxgraft.models.sequence import SequenceSpec
 from voxgraft.models.tiny.family import (
     CODEC_NAME,
     find_speaker_index,
@@ -120,7 +119,7 @@ class TinyCodec(nn.Module):
     @classmethod
     def open(cls, path: Path) -> Self:
         """A codec from its file, which says its own sizes; float32, ready to use."""
-        from voxgraft.models.load import read_tensors
+        from voxgraft.checkpoints.tensors import read_tensors
 
         with no_init_weights():
             codec = cls(_read_codec_config(path))

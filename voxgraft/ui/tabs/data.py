@@ -15,14 +15,7 @@ from voxgraft.core.files import format_error_reason, require_file
 from voxgraft.core.results import format_duration
 from voxgraft.data.manifest import ManifestClip, read_manifest
 from voxgraft.ui.commands import recording_sources, run_command_in_process, run_dataset_folder, run_language
-from voxgraft.ui.files import (
-    DATASET_PATHS,
-    FOLDER_PATHS,
-    TEXT_PATHS,
-    PathFilter,
-    check_uploaded_lists,
-    move_uploads,
-)
+from voxgraft.ui.files import DATASET_PATHS, FOLDER_PATHS, TEXT_PATHS, PathFilter, check_uploaded_lists, move_uploads
 from voxgraft.ui.forms import CommandForm, FormControl, PageContext, disable_until_project_open
 from voxgraft.ui.html import error_html, facts_html, file_link, note_html, table_html
 

@@ -33,15 +33,7 @@ from voxgraft.ui.forms import (
     slug,
     start_job,
 )
-from voxgraft.ui.html import (
-    details_html,
-    file_link,
-    finding_html,
-    image_html,
-    job_html,
-    note_html,
-    table_html,
-)
+from voxgraft.ui.html import details_html, file_link, finding_html, image_html, job_html, note_html, table_html
 from voxgraft.ui.jobs import ProjectJobs, UiJob
 
 # Findings that one command cures, run as its form would on a project that was just opened; by code.

@@ -23,7 +23,7 @@ from voxgraft.core.files import read_json
 from voxgraft.core.journal import SPEECH_LOSS, History, RunJournal, as_finite_float
 from voxgraft.core.results import format_bytes, format_duration
 from voxgraft.core.run import RunFolder
-from voxgraft.evaluation.charts import ChartSeries, draw_chart
+from voxgraft.evaluation.report import ChartSeries, draw_chart
 from voxgraft.ui.commands import load_run_settings
 from voxgraft.ui.files import TEXT_PATHS, PathFilter, file_stamp
 from voxgraft.ui.forms import CommandForm, PageContext, recognizer_choices
