@@ -214,6 +214,12 @@ COMMANDS = (
         positional=("checkpoint",),
     ),
     CliCommand(
+        "doctor",
+        commands.DoctorSettings,
+        "voxgraft.inspect.doctor:doctor",
+        "Report device, memory, versions, optional parts and free disk, and what this machine can train and speak.",
+    ),
+    CliCommand(
         "clean",
         commands.CleanSettings,
         "voxgraft.training.clean:clean",

@@ -188,6 +188,13 @@ class ShowSettings(Settings):
     """Read all values for the fingerprint, which takes a few seconds for gigabytes."""
 
 
+class DoctorSettings(Settings):
+    """What `doctor` looks at."""
+
+    folder: Path = Path(".")
+    """Folder whose free disk space is reported."""
+
+
 class CleanSettings(Settings):
     """The run in which room is made."""
 
