@@ -1,7 +1,7 @@
 # voxgraft in a container, for NVIDIA cards and for processors:   docker build -t voxgraft .
 # Smaller, for processors alone, from an index that has such a torch:
 #   docker build -t voxgraft:cpu --build-arg PIP_FLAGS="--extra-index-url ADDRESS" .
-# How it is run, and what to mount: docs/rented-gpus.md
+# How it is run, and what to mount: docs/hardware.md
 
 FROM python:3.12-slim
 

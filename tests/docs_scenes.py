@@ -150,14 +150,14 @@ def _nothing(scene: Scene) -> None:
 
 SCENES: dict[str, Callable[[Scene], None]] = {
     "README.md": _readme,
-    "coming-from-the-forks.md": _forks,
     "data.md": _data,
-    "diagnosing.md": _diagnosing,
-    "evaluating.md": _judged,
-    "exporting.md": _exporting,
+    "diagnosis.md": _diagnosing,
+    "evaluation.md": _judged,
+    "export.md": _exporting,
+    "hardware.md": _several,
+    "migration.md": _forks,
+    "synthesis.md": _speaking,
     "tutorial.md": _tutorial,
-    "several-machines.md": _several,
-    "speaking.md": _speaking,
 }
 
 

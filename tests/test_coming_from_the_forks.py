@@ -15,7 +15,7 @@ from voxgraft.dataset import indextts2_manifest
 from voxgraft.dataset.indextts2_manifest import read_pair_manifest
 from voxgraft.migrate.configs import SCRIPTS
 
-PAGE = Path(__file__).parent.parent / "docs" / "coming-from-the-forks.md"
+PAGE = Path(__file__).parent.parent / "docs" / "migration.md"
 
 
 def test_the_whole_way_from_an_old_config_to_a_run_in_a_process_of_its_own(tmp_path: Path) -> None:

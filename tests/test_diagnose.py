@@ -57,7 +57,7 @@ def test_a_sound_checkpoint_raises_no_alarm(
 
 
 def test_every_case_stands_in_the_manual_with_its_verdict() -> None:
-    page = (Path(__file__).parent.parent / "docs" / "diagnosing.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parent.parent / "docs" / "diagnosis.md").read_text(encoding="utf-8")
     rows = {line.split("|")[1].strip(): line for line in page.splitlines() if line.startswith("| ")}
     for case in DAMAGED:
         assert f"| {case.word} |" in rows[case.name]

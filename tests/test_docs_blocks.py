@@ -54,6 +54,7 @@ FOREIGN = {
     "make": "whose targets are looked up in the Makefile",
     "torchrun": "whose command of ours is read by the parser; tests/test_training_processes.py trains so",
     "pip": "whose extra is looked up in pyproject.toml",
+    "pytest": "whose files are looked up",
     "tensorboard": "reads what tests/test_tensorboard.py reads",
     "docker": "cannot be run where the tests run; tests/test_packaging.py reads the Dockerfile",
     "ssh": "needs another machine",
@@ -85,9 +86,8 @@ EXITS = {
 }
 """Commands whose verdict on the stand-ins is no: letters without a piece, too few ids for a drop-in, old sizes."""
 WALKED = {
-    "demo.md": "tests/test_demo.py tells the story and makes the mistakes",
-    "preparing.md": "tests/test_prepare_from_recordings.py walks it and looks at all that comes of it",
-    "rented-gpus.md": "what it runs is what the tutorial runs, on a machine of others",
+    "hardware.md": "what it runs is what the tutorial runs, on other machines",
+    "CONTRIBUTING.md": "runs the tests themselves",
 }
 """Pages whose commands are only read by the parser here, and why."""
 WRITTEN = [name for name in PAGES if name not in GENERATED]
@@ -169,7 +169,7 @@ def foreign(command: str) -> str:
         assert done.returncode == 0, f"{command}\n{done.stderr}"
         return done.stdout
     looked_at: dict[str, Callable[[list[str]], None]] = {"make": look_at_make, "torchrun": look_at_torchrun}
-    looked_at |= {"pip": look_at_pip}
+    looked_at |= {"pip": look_at_pip, "pytest": look_at_pytest}
     if name in looked_at:
         looked_at[name](words)
     return ""
@@ -188,6 +188,10 @@ def look_at_torchrun(words: list[str]) -> None:
     options = get_args_parser().parse_args(words[1:])
     assert (options.module, options.training_script) == (True, "voxgraft")
     parsed(options.training_script_args)
+
+
+def look_at_pytest(words: list[str]) -> None:
+    assert (ROOT / words[1]).exists(), words
 
 
 def look_at_pip(words: list[str]) -> None:

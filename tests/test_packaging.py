@@ -79,7 +79,7 @@ def test_the_container_starts_our_program_as_nobody_special() -> None:
 
 
 def test_the_docker_commands_of_the_page_fit_the_dockerfile() -> None:
-    page = (ROOT / "docs" / "rented-gpus.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "hardware.md").read_text(encoding="utf-8")
     lines = [shlex.split(line, comments=True) for line in re.findall(r"^docker .+$", page, re.MULTILINE)]
     arguments = {rest.partition("=")[0] for rest in of("ARG")}
     built = {words[words.index("-t") + 1] for words in lines if words[1] == "build"}

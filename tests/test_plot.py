@@ -252,7 +252,7 @@ def test_changed_steps_are_the_steps_of_the_run() -> None:
 
 
 def test_the_manual_names_every_kind_and_key_that_a_journal_has(entries: list[dict[str, Any]]) -> None:
-    page = (Path(__file__).parent.parent / "docs" / "run-folder.md").read_text()
+    page = (Path(__file__).parent.parent / "docs" / "training.md").read_text()
     section = page[page.index("## journal.jsonl") : page.index("## steps/")]
     named = {key for entry in entries for key in (entry["kind"], *entry)}
     assert {"start", "text_classes", "valid", "text_use", "memory_process_bytes", "end"} <= named

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from torch.distributed.run import get_args_parser
 
 from tests.ending_worker import work
 from tests.made_once import MadeOnce
 from tests.runs import Program, printing
 from tests.whole_runs import WholeRun
-from voxgraft.cli.app import CommandLine, parse_command_line
-from voxgraft.cli.commands import COMMANDS
 
 ROOT = Path(__file__).resolve().parent.parent
 LONGEST_SECONDS = 90
@@ -131,17 +127,3 @@ def test_torchrun_trains_a_run_with_two_processes_and_one_goes_on(run: WholeRun)
     assert run.logged() == [1, 2, 3, 4]
     alone = run.train(train_steps=5)
     assert (alone.start, alone.outcome.step) == (4, 5)
-
-
-def commands() -> list[str]:
-    page = (ROOT / "docs" / "several-machines.md").read_text(encoding="utf-8")
-    return [line.strip() for line in page.splitlines() if line.startswith("    torchrun ")]
-
-
-@pytest.mark.parametrize("command", commands())
-def test_every_command_of_the_page_is_one_that_torchrun_and_voxgraft_take(command: str) -> None:
-    options = get_args_parser().parse_args(shlex.split(command, comments=True)[1:])
-    assert (options.module, options.training_script) == (True, "voxgraft")
-    line = parse_command_line(options.training_script_args, COMMANDS)
-    assert isinstance(line, CommandLine)
-    assert line.verb.name == "train"

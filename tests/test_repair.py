@@ -154,14 +154,14 @@ def test_a_head_that_was_left_behind_is_rebuilt(
     with_tokenizer: bool, name: str, grounds: dict[str, Ground], tmp_path: Path
 ) -> None:
     ground = grounds[name]
-    tuned, now = with_its_heads_made("head not grown", ground, tmp_path, with_tokenizer=with_tokenizer)
+    tuned, now = with_its_heads_made("head not extended", ground, tmp_path, with_tokenizer=with_tokenizer)
     embedding, known = ground.tables[0], ground.pieces + NEW_PIECES
     assert torch.equal(now[embedding][:known], tuned[embedding][:known])
 
 
 def test_tensors_that_are_missing_come_from_the_base(grounds: dict[str, Ground], tmp_path: Path) -> None:
     ground = grounds[INDEX]
-    case = next(one for one in DAMAGED if one.name == "body not whole")
+    case = next(one for one in DAMAGED if one.name == "tensors missing")
     path, _ = damaged(case, ground, tmp_path)
     repaired(ground, path, tmp_path / "new.safetensors", tokenizer=ground.tokenizer)
     base, now = state_of(ground.base), load_file(tmp_path / "new.safetensors")
@@ -329,14 +329,14 @@ def test_a_head_that_is_not_there_is_made_from_the_base_s(
     with_tokenizer: bool, name: str, grounds: dict[str, Ground], tmp_path: Path
 ) -> None:
     ground = grounds[name]
-    tuned, now = with_its_heads_made("head not there", ground, tmp_path, with_tokenizer=with_tokenizer)
+    tuned, now = with_its_heads_made("head missing", ground, tmp_path, with_tokenizer=with_tokenizer)
     assert bits(now[ground.tables[0]]) == bits(tuned[ground.tables[0]])
 
 
 @BOTH
 def test_names_behind_a_wrapper_s_are_written_without_it(name: str, grounds: dict[str, Ground], tmp_path: Path) -> None:
     ground = grounds[name]
-    case = next(one for one in DAMAGED if one.name == "names behind a wrapper's" and one.family == name)
+    case = next(one for one in DAMAGED if one.name == "names prefixed by a wrapper" and one.family == name)
     path, _ = damaged(case, ground, tmp_path)
     result = repaired(ground, path, tmp_path / f"new{path.suffix}", tokenizer=ground.tokenizer)
     assert result.after.verdict.sentence == "nothing is wrong with it"

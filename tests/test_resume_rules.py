@@ -105,7 +105,7 @@ def test_defaults_that_are_not_left_open_are_those_of_the_options() -> None:
 
 
 def test_the_page_on_run_folders_names_all_settings_that_are_fixed() -> None:
-    page = (Path(__file__).resolve().parent.parent / "docs" / "run-folder.md").read_text(encoding="utf-8")
+    page = (Path(__file__).resolve().parent.parent / "docs" / "training.md").read_text(encoding="utf-8")
     row = next(line for line in page.splitlines() if line.startswith("| `mode`"))
     assert row.split("|")[1].replace("`", "").replace(" ", "").split(",") == list(options_with_rule("fixed"))
 

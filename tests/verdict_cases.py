@@ -775,7 +775,7 @@ CASES: list[Case] = [
     *_for_both("base renamed, bf16", renamed_base(BF16), RESUME, "body-rounded", "the base, rounded"),
     *_for_both("embedding not grown", only_grown(1, 2), REPAIR, "embedding-not-grown", "the embedding did not"),
     Case("bias not grown", INDEX, only_grown(0, 1), REPAIR, "bias-not-grown", "its bias did not"),
-    *_for_both("head not grown", only_grown(0), REPAIR, "head-not-grown", "the head did not"),
+    *_for_both("head not extended", only_grown(0), REPAIR, "head-not-grown", "the head did not"),
     *_for_both("overflow in the body", overflow("body"), REPAIR, "body-overflow", "too large for fp16"),
     *_for_both("overflow in a new row", overflow("new row"), REPAIR, "tensor-not-finite", "not finite"),
     *_for_both("rows 42 times too long", changed(_long_rows), RESUME, "new-rows-scale", "times as long"),

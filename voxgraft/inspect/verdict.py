@@ -18,7 +18,7 @@ from voxgraft.core.errors import CATALOGUE, Finding
 VerdictWord = Literal["RESUME", "REPAIR", "START FRESH"]
 RepairKind = Literal["rows", "spare", "head", "missing", "grow", "body", "resave"]
 # Distances of a body that was trained. In seven trainings of the tiny base without replay no old language had lost
-# anything below the first (docs/diagnosing.md); in one of them English was half gone at twice that. From the second on,
+# anything below the first (docs/diagnosis.md); in one of them English was half gone at twice that. From the second on,
 # the way back to the first leaves less than a tenth of what was learnt.
 MOVED_DISTANCE, FAR_DISTANCE = 0.015, 0.3
 

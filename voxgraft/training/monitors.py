@@ -1,7 +1,7 @@
 """Whether a run learns, in one word with its reason: too early, learning, stuck, good enough.
 
 A pure function of what the journal holds and of the options, so that a run that was stopped and gone on with says the
-same. docs/watching.md has the definitions for people.
+same. docs/training.md has the definitions for people.
 """
 
 from __future__ import annotations

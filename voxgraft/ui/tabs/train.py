@@ -60,7 +60,7 @@ REPLAY_KEYS = ("data.self_replay", "data.replay_share", "data.min_prompt_seconds
 NOT_TRAINED_YET = "not trained yet: what training tells will be here"
 SUMMARY_BYTES = 16 << 10
 MAX_SHOWN_FINDINGS = 8
-# Text use from which the model is said to read; see docs/watching.md.
+# Text use from which the model is said to read; see docs/training.md.
 MIN_TEXT_USE = 0.1
 # Step lines that are needed for a pace; the first ones are slower than the rest.
 MIN_TIMED_LINES = 5
