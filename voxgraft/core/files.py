@@ -15,9 +15,12 @@ import re
 import shutil
 import signal
 import tempfile
+import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from types import TracebackType
+from typing import IO, Any, Self
 
 from voxgraft.core import progress
 from voxgraft.core.errors import FileError, TextError, VoxgraftError, WriteError
@@ -438,6 +441,90 @@ def _remove_empty_folders(folders: list[Path]) -> None:
     for folder in folders:
         with contextlib.suppress(OSError):
             folder.rmdir()
+
+
+LOCK_UNSUPPORTED_ERRNOS = (errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL)
+"""How file systems without locks answer; EBADF is what NFS says to the lock of a folder."""
+LOCK_POLL_SECONDS = 0.1
+_open_locks: weakref.WeakSet[FileLock] = weakref.WeakSet()
+
+
+class FileLock:
+    """The program's only lock between processes: flock on a file or a folder, held until the block ends.
+
+    The operating system releases it with the last process that has the open file, however that process ends: there is
+    no stale lock to clean up, and what a killed process has left in the file means nothing.
+
+    Three races to keep in mind where it is used:
+    - Never remove the file of a lock: one process would hold the removed file, and the next one a new file of the same
+      name. If the locked thing itself can be renamed or replaced, compare it again after `acquire` (`is_at`).
+    - A process that makes a locked thing visible (a rename) must lock it before, or others take it for abandoned.
+    - A test of the lock holds it for a moment, so that an `acquire` without a timeout may fail in that moment. Tests
+      take it shared, and so do not hinder each other.
+    """
+
+    def __init__(self, path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> None:
+        # Python opens without inheritance: a child process has the lock only if it is passed on (`pass_fds`).
+        self.descriptor = os.open(path, flags, 0o666)
+        _open_locks.add(self)
+
+    def acquire(self, *, shared: bool = False, timeout: float | None = 0.0) -> None:
+        """Take the lock; BlockingIOError if others still hold it after `timeout` seconds (None: no limit).
+
+        Any other OSError says why this file system cannot lock (LOCK_UNSUPPORTED_ERRNOS).
+        """
+        try:
+            import fcntl
+        except ImportError:  # Windows has no flock: the user must not start two commands on one folder
+            return
+        kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            try:
+                fcntl.flock(self.descriptor, kind if deadline is None else kind | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if deadline is None or time.monotonic() >= deadline:
+                    raise
+            time.sleep(LOCK_POLL_SECONDS)
+
+    def is_at(self, path: Path) -> bool:
+        """Whether the path still leads to what is locked: between `open` and `acquire` others may have replaced it."""
+        return os.path.samestat(os.fstat(self.descriptor), os.stat(path))
+
+    def close(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+        self.descriptor = -1  # the number may soon belong to another file
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock; not where the file is missing or cannot be locked."""
+    try:
+        with FileLock(path, os.O_RDONLY) as lock:
+            lock.acquire(shared=True)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _close_locks_after_fork() -> None:
+    # A fork shares the lock: a worker that outlives its killed parent would hold it on.
+    for lock in list(_open_locks):
+        with contextlib.suppress(OSError):
+            lock.close()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_close_locks_after_fork)
 
 
 def write_text(path: Path, text: str, *, overwrite: bool = False) -> None:

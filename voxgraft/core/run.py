@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import multiprocessing
 import os
@@ -26,7 +25,13 @@ from pathlib import Path
 from typing import Any
 
 from voxgraft.core.errors import FileError
-from voxgraft.core.files import build_write_error, recover_folders, require_folder
+from voxgraft.core.files import (
+    LOCK_UNSUPPORTED_ERRNOS,
+    FileLock,
+    build_write_error,
+    recover_folders,
+    require_folder,
+)
 
 RUN_FILE = "run.yaml"
 """What a run is asked for, in its folder."""
@@ -34,9 +39,6 @@ RUN_FILE = "run.yaml"
 MAX_HOLDER_BYTES = 4096
 HOLDER_TRIES, HOLDER_WAIT_SECONDS = 5, 0.02
 """A process signs a moment after it has got the lock."""
-LOCK_UNSUPPORTED_ERRORS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
-_held_locks: set[int] = set()
-"""Descriptors of the locks that this process holds."""
 
 
 def step_folder_name(step: int) -> str:
@@ -109,25 +111,19 @@ class RunFolder:
 
         The file stays when the lock is gone: removing it would let two processes hold two files of one name.
         """
-        descriptor = _open_lock_file(require_folder(self.path), self.lock_file)
-        _held_locks.add(descriptor)
-        try:
-            _acquire_lock(descriptor, self)
+        with _open_lock_file(require_folder(self.path), self.lock_file) as lock:
+            _acquire_lock(lock, self)
             _write_lock_holder(
-                descriptor, {"verb": verb, "host": socket.gethostname(), "pid": os.getpid(), "since": _timestamp()}
+                lock, {"verb": verb, "host": socket.gethostname(), "pid": os.getpid(), "since": _timestamp()}
             )
             yield
-            _write_lock_holder(descriptor, None)
-        finally:
-            if descriptor in _held_locks:  # else this is a fork, which has closed it already
-                _held_locks.remove(descriptor)
-                os.close(descriptor)
+            _write_lock_holder(lock, None)
 
 
-def _open_lock_file(run: Path, path: Path) -> int:
+def _open_lock_file(run: Path, path: Path) -> FileLock:
     try:
-        # A link is refused: what it leads to would be written over.
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+        # A link is refused: what it leads to would be written over. O_NONBLOCK: a pipe would wait for its other end.
+        lock = FileLock(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise FileError("not-a-file", f"{path.name} is a link", where=path, cure="remove it.") from None
@@ -135,34 +131,34 @@ def _open_lock_file(run: Path, path: Path) -> int:
             found = f"the run cannot be written to: {error.strerror}"
             raise FileError("file-unwritable", found, where=run) from None
         raise build_write_error(error, path) from None
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
+    if not stat.S_ISREG(os.fstat(lock.descriptor).st_mode):
+        lock.close()
         raise FileError("not-a-file", f"{path.name} is not a regular file", where=path, cure="remove it.")
-    return descriptor
+    return lock
 
 
-def _acquire_lock(descriptor: int, run: RunFolder) -> None:
+def _acquire_lock(lock: FileLock, run: RunFolder) -> None:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock.acquire()
     except BlockingIOError:
-        raise _build_lock_error(_read_lock_holder(descriptor), run) from None
+        raise _build_lock_error(_read_lock_holder(lock), run) from None
     except OSError as error:
-        code = "run-lock-unsupported" if error.errno in LOCK_UNSUPPORTED_ERRORS else "file-unwritable"
+        code = "run-lock-unsupported" if error.errno in LOCK_UNSUPPORTED_ERRNOS else "file-unwritable"
         raise FileError(code, f"{run.lock_file.name} cannot be locked: {error.strerror}", where=run.path) from None
 
 
-def _write_lock_holder(descriptor: int, holder: dict[str, Any] | None) -> None:
+def _write_lock_holder(lock: FileLock, holder: dict[str, Any] | None) -> None:
     """Say in the file who holds the lock. That is a courtesy: a full disk does not stop who has the lock."""
     with contextlib.suppress(OSError):
-        os.ftruncate(descriptor, 0)
+        os.ftruncate(lock.descriptor, 0)
         if holder is not None:
-            os.pwrite(descriptor, json.dumps(holder).encode() + b"\n", 0)
+            os.pwrite(lock.descriptor, json.dumps(holder).encode() + b"\n", 0)
 
 
-def _read_lock_holder(descriptor: int) -> dict[str, Any]:
+def _read_lock_holder(lock: FileLock) -> dict[str, Any]:
     for _ in range(HOLDER_TRIES):
         with contextlib.suppress(OSError, ValueError, RecursionError):
-            found = json.loads(os.pread(descriptor, MAX_HOLDER_BYTES, 0))
+            found = json.loads(os.pread(lock.descriptor, MAX_HOLDER_BYTES, 0))
             if isinstance(found, dict):
                 return found
         time.sleep(HOLDER_WAIT_SECONDS)
@@ -180,17 +176,6 @@ def _build_lock_error(holder: dict[str, Any], run: RunFolder) -> FileError:
 
 def _timestamp() -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S %z")
-
-
-def _release_locks_after_fork() -> None:
-    """A forked worker would hold the lock on after its parent was killed."""
-    for descriptor in _held_locks:
-        with contextlib.suppress(OSError):
-            os.close(descriptor)
-    _held_locks.clear()
-
-
-os.register_at_fork(after_in_child=_release_locks_after_fork)
 
 
 @contextmanager
