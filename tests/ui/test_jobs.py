@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from voxgraft.core.errors import ConfigError, FileError
-from voxgraft.core.files import write_json
+from voxgraft.core.files import FileLock, write_json
 from voxgraft.core.run import process_start_time
 from voxgraft.ui import jobs as running
 from voxgraft.ui.jobs import PASSWORD_VARIABLE, ProjectJobs, UiJob
@@ -172,9 +172,9 @@ def test_a_job_is_seen_only_once_it_is_locked(project: Path, tmp_path: Path, mon
     seen: list[list[bool]] = []
     lock, launch = running._lock_exclusive, running._launch_runner
 
-    def locked(descriptor: int, folder: Path) -> None:
+    def locked(opened: FileLock, folder: Path) -> None:
         seen.append([job.alive for job in ProjectJobs(project).all()])
-        lock(descriptor, folder)
+        lock(opened, folder)
 
     def launched(job: UiJob, descriptor: int) -> None:
         seen.append([found.alive for found in ProjectJobs(project).all()])

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import re
 import secrets
@@ -28,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from voxgraft.config.train_options import rename_saved_values
 from voxgraft.core import progress
 from voxgraft.core.errors import CheckpointError, FileError, Finding, VoxgraftError, finding
-from voxgraft.core.files import compute_sha256, failpoint, fsync_folder, read_json
+from voxgraft.core.files import LOCK_UNSUPPORTED_ERRNOS, FileLock, compute_sha256, failpoint, fsync_folder, read_json
 from voxgraft.core.run import RunFolder, step_folder_name
 
 if TYPE_CHECKING:
@@ -39,8 +38,6 @@ STATE_FORMAT = 2
 STEP_MANIFEST_NAME, STEP_STATE_NAME = "manifest.json", "state.json"
 SYNC_UNSUPPORTED_ERRNOS = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
 """What file systems say that cannot sync a folder (some network and user-space ones); saving goes on there."""
-LOCK_UNSUPPORTED_ERRNOS = (errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL)
-"""What file systems say that cannot lock a folder."""
 _STEP_PATTERN = re.compile(r"step-([0-9]{6,18})(\.old)?")
 _LEFTOVER_PATTERN = re.compile(r"\.step-[0-9]{6,18}\.[0-9a-f]{8}\.part")
 _FILE_NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9_.-]{0,99}")
@@ -245,14 +242,11 @@ def remove_leftover_folders(run: RunFolder) -> list[Finding]:
 @contextlib.contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
     """Hold a lock on a folder; an OSError if somebody has it, or took the folder away."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not os.path.samestat(os.fstat(descriptor), os.stat(folder)):
+    with FileLock(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW) as lock:
+        lock.acquire()
+        if not lock.is_at(folder):
             raise FileNotFoundError(errno.ENOENT, "another folder stands there now", str(folder))
         yield
-    finally:
-        os.close(descriptor)
 
 
 def sync_folder_if_possible(path: Path) -> None:

@@ -162,7 +162,7 @@ class TrainProgress:
         """Speed, rates and memory of the last line, in words."""
         if not self.history.steps:
             return {}
-        last = self.history.steps[self.history.last_logged]
+        last = self.history.steps[max(self.history.steps)]
         speed, epoch, kl = (as_finite_float(last.get(key)) for key in ("positions_per_second", "epoch", "kl"))
         rates = [f"{part} {format_learning_rate(rate)}" for part, rate in (last.get("rates") or {}).items()]
         process = as_finite_float(last.get("memory_process_bytes"))

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 Level = Literal["error", "warning", "note"]
+# A damaged file can hold a name of a megabyte.
 MAX_FINDING_CHARACTERS = 800
-"""Longest text of a finding: a damaged file can hold a name of a megabyte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,40 +68,26 @@ class Finding:
 
     def lines(self) -> list[str]:
         """The finding as people read it: what, where, cure."""
-        head = f"{self.level} {self.code}: {self.found}"
-        if self.expected:
-            head += f" (expected: {self.expected})"
-        lines = [head]
-        if self.where:
-            lines.append(f"  in: {self.where}")
-        if self.cure:
-            lines.append(f"  cure: {self.cure}")
-        return lines
+        expected = f" (expected: {self.expected})" if self.expected else ""
+        lines = [f"{self.level} {self.code}: {self.found}{expected}"]
+        return lines + [f"  {name}: {text}" for name, text in (("in", self.where), ("cure", self.cure)) if text]
 
     def to_json(self) -> dict[str, str]:
         return asdict(self)
 
 
 def finding(
-    code: str,
-    found: str,
-    *,
-    expected: str = "",
-    where: str | Path = "",
-    cure: str = "",
-    level: Level | None = None,
+    code: str, found: str, *, expected: str = "", where: str | Path = "", cure: str = "", level: Level | None = None
 ) -> Finding:
     """Make a finding; a code that the catalogue does not have is our bug and raises KeyError."""
     entry = CATALOGUE[code]
-    found, expected, cure = _truncate_middle(found), _truncate_middle(expected), _truncate_middle(cure or entry.cure)
-    return Finding(code, found, expected, _truncate_middle(str(where)), cure, level or entry.level)
-
-
-def _truncate_middle(text: str) -> str:
-    if len(text) <= MAX_FINDING_CHARACTERS:
-        return text
-    half = MAX_FINDING_CHARACTERS // 2 - 20
-    return f"{text[:half]} ... {len(text):,} characters ... {text[-half:]}"
+    texts = [found, expected, str(where), cure or entry.cure]
+    half = MAX_FINDING_CHARACTERS // 2 - 20  # the middle goes: names differ at their ends
+    for number, text in enumerate(texts):
+        if len(text) > MAX_FINDING_CHARACTERS:
+            texts[number] = f"{text[:half]} ... {len(text):,} characters ... {text[-half:]}"
+    found, expected, place, cure = texts
+    return Finding(code, found, expected, place, cure, level or entry.level)
 
 
 class VoxgraftError(Exception):
@@ -122,11 +108,7 @@ class VoxgraftError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Worker processes send errors to their parent. The default would call the class with the message alone.
-        return _rebuild_error, (type(self), self.finding)
-
-
-def _rebuild_error(kind: type[VoxgraftError], item: Finding) -> VoxgraftError:
-    return kind.of(item)
+        return type(self).of, (self.finding,)
 
 
 class FileError(VoxgraftError):

@@ -1,6 +1,6 @@
-"""Reading and writing files safely: bounded, strict, and whole or absent.
+"""Reading and writing files safely: bounded, strict, whole or absent; and the lock between processes.
 
-Knows nothing of models or tokenizers. Every reader here raises one of our errors for anything that is not right.
+Knows nothing of models or tokenizers. Every reader raises one of our errors for anything that is not right.
 """
 
 from __future__ import annotations
@@ -15,22 +15,28 @@ import re
 import shutil
 import signal
 import tempfile
+import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from types import TracebackType
+from typing import IO, Any, Self
 
 from voxgraft.core import progress
 from voxgraft.core.errors import FileError, TextError, VoxgraftError, WriteError
 
 FAILPOINT_VARIABLE = "VOXGRAFT_FAULT"
 FAILPOINT_SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
+# How often each fault's point was passed since the variable got its present value.
 _hit_counts: dict[str, int] = {}
-"""How often the point of each fault was crossed since the variable has had this value."""
 _active_spec = ""
 
 
 def failpoint(name: str) -> None:
-    """A point at which a fault can be asked for."""
+    """A point at which tests can ask for a fault: VOXGRAFT_FAULT holds POINT:COUNT:ACTION, separated by commas.
+
+    The action, at the COUNT-th passage, is kill, stop, or the name of a system error (enospc, eio).
+    """
     global _active_spec
     wanted = os.environ.get(FAILPOINT_VARIABLE, "")
     if wanted != _active_spec:
@@ -40,36 +46,36 @@ def failpoint(name: str) -> None:
         point, count, action = fault.split(":")
         if point in (name, "*"):
             _hit_counts[fault] = _hit_counts.get(fault, 0) + 1
-            if _hit_counts[fault] == int(count):
-                _trigger_fault(action, name)
+            if _hit_counts[fault] != int(count):
+                continue
+            if action in FAILPOINT_SIGNALS:
+                os.kill(os.getpid(), FAILPOINT_SIGNALS[action])
+            else:
+                number = int(getattr(errno, action.upper()))
+                raise OSError(number, f"{os.strerror(number)} (asked for at {name})")
 
 
-def _trigger_fault(action: str, name: str) -> None:
-    if action in FAILPOINT_SIGNALS:
-        os.kill(os.getpid(), FAILPOINT_SIGNALS[action])
-    else:
-        number = int(getattr(errno, action.upper()))
-        raise OSError(number, f"{os.strerror(number)} (asked for at {name})")
-
-
+# Parsed values take up to thirty times the memory of their text.
 MAX_JSON_BYTES = 16 << 20
-"""Values take up to thirty times the room of their text."""
 MAX_TEXT_BYTES = 2 << 30
 MAX_LINE_BYTES = 1 << 20
 MAX_NESTING_DEPTH = 64
+# Longer numbers cannot be printed (Python limits str(int)), and no file of ours holds any.
 MAX_NUMBER_DIGITS = 100
-"""Longest number: longer ones cannot be printed, and no file of ours holds any."""
 CHUNK_BYTES = 1 << 20
+# Ends the hidden name of a folder that is complete and about to replace another.
 FINISHED_SUFFIX = ".new"
-"""Ends the hidden name of a folder that is whole and about to take the place of another."""
+# AT_FDCWD and RENAME_EXCHANGE of Linux's renameat2, which Python does not offer.
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
-"""AT_FDCWD and the flag of Linux's renameat2."""
+# Sandboxes refuse unknown system calls (EPERM); layered file systems may not exchange (EXDEV). If a folder cannot be
+# renamed at all, the plain renames that follow report it.
 _EXCHANGE_UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EXDEV)
-"""Sandboxes refuse system calls that they do not know (EPERM); layered file systems may not exchange (EXDEV). Where a
-folder may not be renamed at all, the plain renames report it."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_RUST_OS_ERROR = re.compile(r"\(os error (\d{1,4})\)")
 _ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_RUST_OS_ERROR = re.compile(r"\(os error (\d{1,4})\)")
+
+# Not the methods of Path: those raise for a name that is too long, and these answer False.
+path_exists, is_file, is_folder = os.path.exists, os.path.isfile, os.path.isdir
 
 
 def require_file(path: Path) -> Path:
@@ -85,21 +91,6 @@ def require_file(path: Path) -> Path:
     if status.st_size == 0:
         raise FileError("file-empty", f"{path.name} is empty", where=path)
     return path
-
-
-def path_exists(path: Path) -> bool:
-    """Whether something stands at a path. No name is too odd to ask: `Path.exists` raises for one that is too long."""
-    return os.path.exists(path)
-
-
-def is_file(path: Path) -> bool:
-    """Whether a file stands at a path."""
-    return os.path.isfile(path)
-
-
-def is_folder(path: Path) -> bool:
-    """Whether a folder stands at a path."""
-    return os.path.isdir(path)
 
 
 def require_folder(path: Path) -> Path:
@@ -223,9 +214,14 @@ def parse_json(text: str, where: Path | str) -> Any:
         raise FileError("json-broken", found, where=where) from None
     except RecursionError:
         raise FileError("json-too-deep", "nested too deep to read", where=where) from None
-    # As many levels as opening brackets at most: short lines of journals and manifests need no second look.
-    if text.count("{") + text.count("[") > MAX_NESTING_DEPTH and _is_deeper_than(value, MAX_NESTING_DEPTH):
-        raise FileError("json-too-deep", f"nested more than {MAX_NESTING_DEPTH} levels deep", where=where)
+    # At most as many levels as opening brackets: short lines of journals and manifests need no second look.
+    if text.count("{") + text.count("[") > MAX_NESTING_DEPTH:
+        layer = [value]
+        for _ in range(MAX_NESTING_DEPTH + 1):
+            containers = [node for node in layer if isinstance(node, dict | list)]
+            layer = [item for node in containers for item in (node.values() if isinstance(node, dict) else node)]
+        if layer:
+            raise FileError("json-too-deep", f"nested more than {MAX_NESTING_DEPTH} levels deep", where=where)
     if _ESCAPED_SURROGATE.search(text) and not is_encodable_text(json.dumps(value, ensure_ascii=False)):
         raise FileError("json-broken", "a text holds half of a character (a lone surrogate)", where=where)
     return value
@@ -234,18 +230,6 @@ def parse_json(text: str, where: Path | str) -> Any:
 def is_encodable_text(value: object) -> bool:
     """Whether the value is a text that can be written as UTF-8 (files can hold halves of characters)."""
     return isinstance(value, str) and not _SURROGATE.search(value)
-
-
-def _is_deeper_than(value: Any, levels: int) -> bool:
-    layer = [value]
-    for _ in range(levels + 1):
-        layer = [
-            item
-            for node in layer
-            if isinstance(node, dict | list)
-            for item in (node.values() if isinstance(node, dict) else node)
-        ]
-    return bool(layer)
 
 
 def free_disk_bytes(path: Path) -> int | None:
@@ -291,67 +275,74 @@ def require_output_path(path: Path, *, overwrite: bool = False) -> None:
 
 
 @contextlib.contextmanager
-def atomic_write(path: Path, *, overwrite: bool = False) -> Iterator[IO[bytes]]:
-    """A binary stream whose bytes become `path` when the block ends well, synced and in one rename; else nothing."""
-    require_output_path(path, overwrite=overwrite)
-    temporary: Path | None = None
-    made = _missing_parents(path)
+def _made_parents(path: Path) -> Iterator[None]:
+    """Make the folders above `path`; remove the new ones again if the block fails. OSErrors become our WriteError."""
+    made = [folder for folder in path.parents if not path_exists(folder)]  # the lowest first
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "wb", dir=path.parent, prefix=f".{path.name}.", suffix=".part", delete=False
-        ) as stream:
-            temporary = Path(stream.name)
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-        temporary, made = None, []
-        fsync_folder(path.parent)
+        yield
+        made = []
+        fsync_folder(path.parent)  # without it a power cut can undo the rename
     except OSError as error:
         raise build_write_error(error, path) from None
     finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
-        _remove_empty_folders(made)
+        for folder in made:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+
+@contextlib.contextmanager
+def atomic_write(path: Path, *, overwrite: bool = False) -> Iterator[IO[bytes]]:
+    """A binary stream whose bytes become `path` when the block ends well, synced and in one rename; else nothing."""
+    require_output_path(path, overwrite=overwrite)
+    with _made_parents(path):
+        temporary: Path | None = None
+        try:
+            # In the same folder: a rename is atomic only inside one file system.
+            with tempfile.NamedTemporaryFile(
+                "wb", dir=path.parent, prefix=f".{path.name}.", suffix=".part", delete=False
+            ) as stream:
+                temporary = Path(stream.name)
+                yield stream
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.chmod(temporary, 0o666 & ~_umask())  # tempfile makes files that only their owner can read
+            os.replace(temporary, path)
+            temporary = None
+        finally:
+            if temporary is not None:
+                temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def atomic_write_folder(path: Path) -> Iterator[Path]:
     """A new folder that becomes `path` when the block ends well. What was there before is kept as `NAME.previous`."""
     _require_valid_name(path)
-    temporary: Path | None = None
-    made = _missing_parents(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part"))
-        yield temporary
-        os.chmod(temporary, 0o777 & ~_umask())
-        recover_folder(path)
-        finished, temporary = temporary, None
-        _swap_into_place(finished, path)
-        made = []
-        fsync_folder(path.parent)
-    except OSError as error:
-        raise build_write_error(error, path) from None
-    finally:
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)
-        _remove_empty_folders(made)
+    with _made_parents(path):
+        temporary: Path | None = None
+        try:
+            temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part"))
+            yield temporary
+            os.chmod(temporary, 0o777 & ~_umask())
+            recover_folder(path)
+            finished, temporary = temporary, None
+            _swap_into_place(finished, path)
+        finally:
+            if temporary is not None:
+                shutil.rmtree(temporary, ignore_errors=True)
 
 
 def recover_folder(path: Path) -> bool:
-    """Take the finished folder whose process ended before it could give it this name; whether there was one.
+    """Rename a finished folder whose process ended before it could do that itself; whether there was one.
 
-    Where the path has something, nothing was lost, and nothing is done.
+    If the path exists, nothing was lost and nothing is done.
     """
-    finished = _finished_path(path)
+    finished = path.with_name(f".{path.name}{FINISHED_SUFFIX}")
     if path_exists(path) or not is_folder(finished):
         return False
     try:
         os.rename(finished, path)
-    except OSError:  # somebody else did it, or may: who cannot write here reads what there is
+    except OSError:  # another process did it, or this one may not write here: read what there is
         return path_exists(path)
     return True
 
@@ -364,28 +355,29 @@ def recover_folders(folder: Path) -> None:
             recover_folder(folder / name[1 : -len(FINISHED_SUFFIX)])
 
 
-def _finished_path(path: Path) -> Path:
-    return path.with_name(f".{path.name}{FINISHED_SUFFIX}")
-
-
 def _swap_into_place(new: Path, path: Path) -> None:
     """Give a finished folder its name; what had it before becomes NAME.previous.
 
     In one instant where the system can exchange two names. Elsewhere the name is free between two renames: the finished
-    folder first gets a name by which `recover_folder` knows it, should the process end there.
+    folder first gets a name by which `recover_folder` finds it, in case the process ends there.
     """
-    previous, finished = path.with_name(path.name + ".previous"), _finished_path(path)
-    shutil.rmtree(finished, ignore_errors=True)  # of a process that ended before it had moved anything
-    if not path_exists(path):
-        _rename_or_remove(new, path)
-        return
-    if _exchange_names(new, path):
+    previous = path.with_name(path.name + ".previous")
+    finished = path.with_name(f".{path.name}{FINISHED_SUFFIX}")
+    shutil.rmtree(finished, ignore_errors=True)  # left by a process that ended before it had moved anything
+    in_the_way = path_exists(path)
+    if in_the_way and _exchange_names(new, path):
         failpoint("folder.exchanged")
         with contextlib.suppress(OSError):  # the new folder is in its place, whatever becomes of the old one
             shutil.rmtree(previous, ignore_errors=True)
             os.replace(new, previous)
         return
-    _rename_or_remove(new, finished)
+    try:
+        os.replace(new, finished if in_the_way else path)
+    except OSError:
+        shutil.rmtree(new, ignore_errors=True)
+        raise
+    if not in_the_way:
+        return
     failpoint("folder.finished")
     try:
         shutil.rmtree(previous, ignore_errors=True)
@@ -394,7 +386,7 @@ def _swap_into_place(new: Path, path: Path) -> None:
         os.rename(finished, path)
     except OSError:
         if path_exists(path) and not path_exists(finished):
-            return  # somebody else has found it finished, and taken it
+            return  # another process has found it finished and has renamed it
         if not path_exists(path):
             with contextlib.suppress(OSError):
                 os.rename(previous, path)
@@ -403,23 +395,14 @@ def _swap_into_place(new: Path, path: Path) -> None:
         raise
 
 
-def _rename_or_remove(new: Path, path: Path) -> None:
-    try:
-        os.replace(new, path)
-    except OSError:
-        shutil.rmtree(new, ignore_errors=True)
-        raise
-
-
 def _exchange_names(one: Path, other: Path) -> bool:
-    """Exchange two names in one instant; whether system and disk can do that."""
+    """Exchange two names in one instant; False if the system or the file system cannot."""
     try:
         failpoint("folder.exchange")
         rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
         if rename is None:
             return False
-        names = os.fsencode(one), os.fsencode(other)
-        if rename(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) != 0:
+        if rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) != 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     except OSError as error:
         if error.errno not in _EXCHANGE_UNSUPPORTED:
@@ -429,15 +412,88 @@ def _exchange_names(one: Path, other: Path) -> bool:
     return True
 
 
-def _missing_parents(path: Path) -> list[Path]:
-    """The folders above a path that are not there yet, the lowest first."""
-    return [folder for folder in path.parents if not path_exists(folder)]
+# How file systems without locks answer; EBADF is what NFS says to the lock of a folder.
+LOCK_UNSUPPORTED_ERRNOS = (errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL)
+LOCK_POLL_SECONDS = 0.1
+_open_locks: weakref.WeakSet[FileLock] = weakref.WeakSet()
 
 
-def _remove_empty_folders(folders: list[Path]) -> None:
-    for folder in folders:
+class FileLock:
+    """The program's only lock between processes: flock on a file or a folder, held until the block ends.
+
+    The operating system releases it with the last process that has the open file, however that process ends: there is
+    no stale lock to clean up, and what a killed process has left in the file means nothing.
+
+    Three races to keep in mind where it is used:
+    - Never remove the file of a lock: one process would hold the removed file, and the next one a new file of the same
+      name. If the locked thing itself can be renamed or replaced, compare it again after `acquire` (`is_at`).
+    - A process that makes a locked thing visible (a rename) must lock it before, or others take it for abandoned.
+    - A test of the lock holds it for a moment, so that an `acquire` without a timeout may fail in that moment. Tests
+      take it shared, and so do not hinder each other.
+    """
+
+    def __init__(self, path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> None:
+        # Python opens without inheritance: a child process has the lock only if it is passed on (`pass_fds`).
+        self.descriptor = os.open(path, flags, 0o666)
+        _open_locks.add(self)
+
+    def acquire(self, *, shared: bool = False, timeout: float | None = 0.0) -> None:
+        """Take the lock; BlockingIOError if others still hold it after `timeout` seconds (None: no limit).
+
+        Any other OSError says why this file system cannot lock (LOCK_UNSUPPORTED_ERRNOS).
+        """
+        try:
+            import fcntl
+        except ImportError:  # Windows has no flock: the user must not start two commands on one folder
+            return
+        kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            try:
+                fcntl.flock(self.descriptor, kind if deadline is None else kind | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if deadline is None or time.monotonic() >= deadline:
+                    raise
+            time.sleep(LOCK_POLL_SECONDS)
+
+    def is_at(self, path: Path) -> bool:
+        """Whether the path still leads to what is locked: between `open` and `acquire` others may have replaced it."""
+        return os.path.samestat(os.fstat(self.descriptor), os.stat(path))
+
+    def close(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+        self.descriptor = -1  # the number may soon belong to another file
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock; not where the file is missing or cannot be locked."""
+    try:
+        with FileLock(path, os.O_RDONLY) as lock:
+            lock.acquire(shared=True)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _close_locks_after_fork() -> None:
+    # A fork shares the lock: a worker that outlives its killed parent would hold it on.
+    for lock in list(_open_locks):
         with contextlib.suppress(OSError):
-            folder.rmdir()
+            lock.close()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_close_locks_after_fork)
 
 
 def write_text(path: Path, text: str, *, overwrite: bool = False) -> None:
@@ -471,33 +527,23 @@ def _require_valid_name(path: Path) -> None:
 
 
 def _umask() -> int:
+    # There is no call that only reads it.
     mask = os.umask(0)
     os.umask(mask)
     return mask
 
 
+# Errors of the system whose cause is the same whatever was done. Not every system has all of the names.
+_DISK_FAULTS = "EIO ENXIO ENODEV ESTALE EREMOTEIO ENOMEDIUM ENOTCONN ESHUTDOWN EHOSTDOWN EUCLEAN".split()
 _CODES_BY_ERRNO = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "disk-full"),
     errno.EFBIG: "file-size-limit",
     **dict.fromkeys((errno.ENAMETOOLONG, errno.ELOOP, errno.EILSEQ), "file-name"),
     **dict.fromkeys((errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOLCK, errno.EMLINK), "system-limit"),
     errno.ENOMEM: "memory-full",
+    **{getattr(errno, name): "disk-fault" for name in _DISK_FAULTS if hasattr(errno, name)},
 }
-"""Codes that name the cause by themselves, by what the system said."""
-for _name in (
-    "EIO",
-    "ENXIO",
-    "ENODEV",
-    "ESTALE",
-    "EREMOTEIO",
-    "ENOMEDIUM",
-    "ENOTCONN",
-    "ESHUTDOWN",
-    "EHOSTDOWN",
-    "EUCLEAN",
-):
-    if hasattr(errno, _name):  # not every system has all of them
-        _CODES_BY_ERRNO[getattr(errno, _name)] = "disk-fault"
+# What these mean depends on what was done, so only `convert_system_error` uses them.
 _FALLBACK_CODES_BY_ERRNO = {
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "no-permission"),
     **dict.fromkeys((errno.ENOTDIR, errno.EISDIR), "not-a-file"),

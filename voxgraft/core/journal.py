@@ -1,7 +1,8 @@
-"""The journal: the one record of a run, a JSON object per line, added to and never rewritten but to cut its end.
+"""The journal, the one record of a run, and the history that is read from it.
 
-A line counts when its line break is there, so a process killed in the middle of one leaves nothing that is read.
-Who writes holds the run's lock; readers need none.
+One JSON object per line; lines are appended, and removed only from the end. A line counts once its line break is
+written, so a process killed in the middle of a line leaves nothing that is read. Writers hold the run's lock; readers
+need none.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import math
 import os
 import stat
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -24,11 +25,18 @@ from voxgraft.core.errors import FileError
 from voxgraft.core.files import MAX_TEXT_BYTES, atomic_write, build_write_error, fsync_folder, is_file, path_exists
 
 JournalEntry = dict[str, Any]
-TAIL_BYTES = 1 << 16
+_TAIL_BYTES = 1 << 16
+
+
+def _reject_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON value")  # NaN and Infinity, which Python's parser would take
+
+
+_JSON_DECODER = json.JSONDecoder(parse_constant=_reject_constant)
 
 
 class RunJournal:
-    """A run's journal. Nothing is opened or made before the first write."""
+    """A run's journal. Nothing is opened or created before the first write."""
 
     def __init__(self, path: Path) -> None:
         self.path = Path(os.path.realpath(path))  # a cut replaces the file, never a link to it
@@ -50,7 +58,7 @@ class RunJournal:
             except OSError:
                 with contextlib.suppress(OSError):
                     os.ftruncate(descriptor, end)
-                self.close()  # opening it again cuts what could not be cut here
+                self.close()  # if that failed too, the next `_opened` truncates the partial line
                 raise
         except OSError as error:
             raise build_write_error(error, self.path) from None
@@ -65,8 +73,14 @@ class RunJournal:
 
     def read(self) -> list[JournalEntry]:
         """Every whole line; none where there is no journal yet. A broken line is an error with its number."""
-        with _pause_gc():
+        # Very many small objects are made and none is dropped: garbage collection would take most of the time.
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
             return [self._entry(number, line) for number, line in enumerate(self._lines(), 1)]
+        finally:
+            if was_enabled:
+                gc.enable()
 
     def truncate_after(self, step: int) -> int:
         """Remove the lines of later steps, in one rename; how many they were.
@@ -74,14 +88,22 @@ class RunJournal:
         A broken line is an error only if a line that stays comes after it: a power cut may spoil the end.
         """
         lines = self._lines()
-        steps = [self._step_or_none(number, line) for number, line in enumerate(lines, 1)]
+        steps: list[int | None] = []
+        for number, line in enumerate(lines, 1):
+            try:
+                steps.append(int(self._entry(number, line)["step"]))
+            except FileError:
+                steps.append(None)
         kept = [index for index, found in enumerate(steps) if found is not None and found <= step]
         for index in range(kept[-1] if kept else 0):
             if steps[index] is None:
-                self._entry(index + 1, lines[index])
+                self._entry(index + 1, lines[index])  # raises
         if len(kept) < len(lines):
             self.close()
-            self._remove_leftovers()
+            # Left by a process that was killed in the middle of this. The run's lock lets one at a time truncate.
+            for leftover in self.path.parent.glob(f".{self.path.name}.????????.part"):
+                with contextlib.suppress(OSError):
+                    leftover.unlink()
             with atomic_write(self.path, overwrite=True) as stream:
                 stream.writelines(lines[index] + b"\n" for index in kept)
         return len(lines) - len(kept)
@@ -124,33 +146,35 @@ class RunJournal:
         found = f"line {number} is broken: {reason}"
         raise FileError("journal-broken", found, expected="one JSON object per line", where=self.path)
 
-    def _step_or_none(self, number: int, line: bytes) -> int | None:
-        try:
-            return int(self._entry(number, line)["step"])
-        except FileError:
-            return None
-
     def _opened(self) -> int:
-        """The file to add to: the one that stands at the path now, which a cut may have replaced."""
-        if self._descriptor is not None and not _is_same_file(self._descriptor, self.path):
-            self.close()
+        """Descriptor of the file that is at the path now: `truncate_after` may have replaced it."""
+        if self._descriptor is not None:
+            try:
+                replaced = not os.path.samestat(os.fstat(self._descriptor), os.stat(self.path))
+            except FileNotFoundError:
+                replaced = True
+            if replaced:
+                self.close()
         if self._descriptor is None:
             is_new = not path_exists(self.path)
+            # O_NONBLOCK: opening a pipe would otherwise wait for its reader. It is refused below.
             descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o666)
             self._descriptor = descriptor
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 self.close()
                 raise FileError("not-a-file", f"{self.path.name} is not a regular file", where=self.path)
-            _truncate_partial_line(descriptor)
+            # Truncate what a killed process left of a line: search the last line break backwards, block by block.
+            size, whole = os.fstat(descriptor).st_size, 0
+            for start in reversed(range(0, size, _TAIL_BYTES)):
+                block = os.pread(descriptor, _TAIL_BYTES, start)
+                if b"\n" in block:
+                    whole = start + block.rindex(b"\n") + 1
+                    break
+            if whole < size:
+                os.ftruncate(descriptor, whole)
             if is_new:
                 fsync_folder(self.path.parent)
         return self._descriptor
-
-    def _remove_leftovers(self) -> None:
-        """What a process killed in the middle of a cut has left; only one at a time cuts."""
-        for leftover in self.path.parent.glob(f".{self.path.name}.????????.part"):
-            with contextlib.suppress(OSError):
-                leftover.unlink()
 
 
 def strip_clock_fields(entry: Mapping[str, Any]) -> JournalEntry:
@@ -172,54 +196,10 @@ def _replace_non_finite(value: Any) -> Any:
     return value
 
 
-@contextlib.contextmanager
-def _pause_gc() -> Iterator[None]:
-    """While very many small objects are made and none is dropped, looking for garbage takes most of the time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
-def _reject_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON value")
-
-
-_JSON_DECODER = json.JSONDecoder(parse_constant=_reject_constant)
-
-
-def _is_same_file(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    except FileNotFoundError:
-        return False
-
-
-def _truncate_partial_line(descriptor: int) -> None:
-    size = os.fstat(descriptor).st_size
-    for start, block in _read_blocks_backwards(descriptor, size):
-        if b"\n" in block:
-            whole = start + block.rindex(b"\n") + 1
-            break
-    else:
-        whole = 0
-    if whole < size:
-        os.ftruncate(descriptor, whole)
-
-
-def _read_blocks_backwards(descriptor: int, size: int) -> Iterator[tuple[int, bytes]]:
-    for start in reversed(range(0, size, TAIL_BYTES)):
-        yield start, os.pread(descriptor, TAIL_BYTES, start)
-
-
-CurvePoints = list[tuple[int, float]]
-"""Steps and values, by step."""
+CurvePoints = list[tuple[int, float]]  # steps and values, by step
 TEXT_LOSS, SPEECH_LOSS = "text_loss", "speech_loss"
+# Logged steps over which the median of the speed is taken.
 SPEED_WINDOW_STEPS = 20
-"""Steps over which a speed is taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,11 +242,20 @@ class History:
     def add(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         """One more line. Kinds that tell nothing of curves are passed over."""
         if kind == "start":
-            self._start(values)
+            self.language = str(values.get("language") or self.language)
+            self.num_steps = int(as_finite_float(values.get("steps")) or 0)
+            for loss, classes in ((TEXT_LOSS, "text_classes"), (SPEECH_LOSS, "speech_classes")):
+                count = as_finite_float(values.get(classes))
+                if count is not None and count >= 1:
+                    self.chance[loss] = math.log(count)  # cross-entropy of a uniform guess
         elif kind == "step":
             self.steps[step] = {key: value for key, value in values.items() if key != "clips"}
         elif kind == "valid":
-            self._valid(step, values)
+            name = str(values.get("set", ""))
+            self.language = self.language or name
+            self.valid.setdefault(name, {})[step] = values
+            if name == self.language and isinstance(values.get("best_step"), int):
+                self.best_step = values["best_step"]
         elif kind == "samples":
             self.samples[step] = values
         elif kind == "finding":
@@ -285,12 +274,7 @@ class History:
     @property
     def last_step(self) -> int:
         """The last step of which something is known."""
-        return max([self.last_logged, *(step for known in self.valid.values() for step in known)])
-
-    @property
-    def last_logged(self) -> int:
-        """The last step that has a line of its own."""
-        return max(self.steps, default=0)
+        return max([0, *self.steps, *(step for known in self.valid.values() for step in known)])
 
     @property
     def state(self) -> HistoryEvent | None:
@@ -299,7 +283,7 @@ class History:
 
     @property
     def state_changed(self) -> bool:
-        """Whether the last line that had a state word had another one than the line before it."""
+        """Whether the last state word differs from the one before it."""
         return len({event.values["state"] for event in self.states[-2:]}) == 2
 
     @property
@@ -308,7 +292,7 @@ class History:
         return [name for name in self.valid if name != self.language]
 
     def train(self, *keys: str) -> CurvePoints:
-        """A value of the step lines, such as `text_loss` or `rates`, `rows`."""
+        """A value of the step lines, such as `text_loss`, or `rates` and `rows` for a nested one."""
         return _collect_points(self.steps, keys)
 
     def held_out(self, *keys: str, of: str | None = None) -> CurvePoints:
@@ -317,8 +301,7 @@ class History:
 
     def parts(self, key: str) -> list[str]:
         """What a value of the step lines is given for: the parts that have `rates`."""
-        named = {name: None for values in self.steps.values() for name in values.get(key) or {}}
-        return list(named)
+        return list({name: None for values in self.steps.values() for name in values.get(key) or {}})
 
     def initial_loss(self, key: str) -> float | None:
         """A held-out loss of the new language before the first step."""
@@ -340,21 +323,6 @@ class History:
             if length and speed:
                 known.append(length / speed)
         return median(known) if known else None
-
-    def _start(self, values: Mapping[str, Any]) -> None:
-        self.language = str(values.get("language") or self.language)
-        self.num_steps = int(as_finite_float(values.get("steps")) or 0)
-        for loss, classes in ((TEXT_LOSS, "text_classes"), (SPEECH_LOSS, "speech_classes")):
-            count = as_finite_float(values.get(classes))
-            if count is not None and count >= 1:
-                self.chance[loss] = math.log(count)
-
-    def _valid(self, step: int, values: Mapping[str, Any]) -> None:
-        name = str(values.get("set", ""))
-        self.language = self.language or name
-        self.valid.setdefault(name, {})[step] = values
-        if name == self.language and isinstance(values.get("best_step"), int):
-            self.best_step = values["best_step"]
 
 
 def as_finite_float(value: Any) -> float | None:

@@ -18,31 +18,21 @@ import regex
 
 from voxgraft.core.files import parse_json
 
+# Share of letters that a mistyped name must have in common: Amharik is Amharic, but an unknown language is none.
 _MIN_SIMILARITY = 0.8
-"""Of their letters: Amharik is Amharic, but no unknown language is the one that sounds most like it."""
-
-
-@cache
-def _load_codes_by_name() -> dict[str, tuple[str, str]]:
-    """Code and proper name, by the name in small letters. Of several codes with one name the shortest."""
-    text = resources.files("voxgraft").joinpath("assets/exemplars.json").read_text(encoding="utf-8")
-    table = parse_json(text, "exemplars.json")
-    named = [(code, str(entry["name"])) for code, entry in table.items() if not code.startswith("_")]
-    named.sort(key=lambda pair: (-len(pair[0]), pair[0]))
-    return {name.lower(): (code, name) for code, name in named}
-
-
-def find_language_code(word: str) -> tuple[str, str] | None:
-    """Code and name of the language that a word names, or nearly names."""
-    known, wanted = _load_codes_by_name(), word.strip().lower()
-    near = difflib.get_close_matches(wanted, known, n=1, cutoff=_MIN_SIMILARITY)
-    return known.get(wanted) or (known[near[0]] if near else None)
 
 
 def suggest_language_code(word: str, flag: str) -> str:
-    """A question for whoever typed a name in place of a code; nothing where the word names no language."""
-    found = find_language_code(word)
-    return f"{found[0]} is the code for {found[1]}: did you mean {flag} {found[0]}?" if found else ""
+    """A question for users who typed a language's name in place of its code; empty if the word names no language."""
+    # Of several codes with one name the shortest wins: it comes last.
+    codes = sorted(_exemplar_table(), key=lambda code: (-len(code), code))
+    known = {str(_exemplar_table()[code]["name"]).lower(): code for code in codes}
+    wanted = word.strip().lower()
+    near = difflib.get_close_matches(wanted, known, n=1, cutoff=_MIN_SIMILARITY)
+    code = known.get(wanted) or (known[near[0]] if near else None)
+    if code is None:
+        return ""
+    return f"{code} is the code for {_exemplar_table()[code]['name']}: did you mean {flag} {code}?"
 
 
 # Two letters, then the three letters of the same language (ISO 639-1 and 639-2, both forms).
@@ -101,10 +91,11 @@ ABUGIDA_SCRIPTS = frozenset(
     "Bengali Devanagari Gujarati Gurmukhi Kannada Khmer Malayalam Myanmar Oriya Sinhala Tamil Telugu".split()
 )
 """Scripts in which a letter is a consonant with its vowel, and other vowels are marks: letters count like syllables."""
+# End of CJK extension H; behind it Unicode 15 has only tags and private use.
 _LAST_CODE_POINT = 0x323AF
 _SCRIPT_CODE_LENGTH = 4
+# Of a script with more characters than this (Han has a hundred thousand) nobody needs all.
 _MAX_WHOLE_SCRIPT = 20_000
-"""Of a script with more characters than this (Han has a hundred thousand) nobody needs all."""
 MIN_SCRIPT_SHARE = 0.1
 """A script with this share of a text's letters gets pieces, whatever CLDR says of the language."""
 MAX_STRAY_SHARE = 0.001
@@ -112,8 +103,8 @@ MAX_STRAY_SHARE = 0.001
 MIN_CERTAIN_SCRIPT_SHARE = 0.3
 """A script with this share is the language's own beyond doubt: that its letters have no piece is an error."""
 _GENERAL_PUNCTUATION = regex.compile(r"[\p{Ps}\p{Pe}\p{Pi}\p{Pf}\p{Pd}\p{Terminal_Punctuation}\p{Quotation_Mark}…¡¿・]")
+# Marks on symbols (a keycap, the emoji form of a heart), not on letters.
 _NON_LETTER_MARK = regex.compile(r"[\p{Me}\uFE00-\uFE0F\U000E0100-\U000E01EF]")
-"""Marks that dress symbols (a keycap, the emoji form of a heart), not letters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +164,7 @@ def script_characters(script: str) -> tuple[str, ...]:
 def find_language_scripts(letters: str, seen: Mapping[str, int], share: float) -> tuple[str, ...]:
     """The scripts that a language is written in: those of CLDR's letters, and those with this share of its texts."""
     found = count_letters_by_script(seen)
-    total = found.total()
-    frequent = [script for script, count in found.most_common() if count >= share * total]
+    frequent = [script for script, count in found.most_common() if count >= share * found.total()]
     return tuple(dict.fromkeys([*count_scripts(letters), *frequent]))
 
 
@@ -206,11 +196,7 @@ def is_punctuation(character: str) -> bool:
 
 def count_scripts(characters: Iterable[str]) -> dict[str, int]:
     """How many letters of each real script there are, most frequent first."""
-    counts: dict[str, int] = {}
-    for character in characters:
-        if is_letter(character) and (script := script_of(character)) not in SHARED_SCRIPTS:
-            counts[script] = counts.get(script, 0) + 1
-    return dict(sorted(counts.items(), key=lambda item: -item[1]))
+    return dict(count_letters_by_script(Counter(characters)).most_common())
 
 
 @cache

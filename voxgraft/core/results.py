@@ -67,7 +67,12 @@ class Table:
     def numeric(self, column: int) -> bool:
         """Whether every cell of the column is a number, a percentage or empty."""
         cells = [plain_text(row[column]).strip() for row in self.rows]
-        return any(cells) and all(_is_numeric_text(cell) for cell in cells if cell)
+        try:
+            for cell in filter(None, cells):
+                float(cell.removesuffix("%").strip().replace(",", ""))
+        except ValueError:
+            return False
+        return any(cells)
 
     def lines(self) -> list[str]:
         """The table as aligned plain text; wide and combining characters count as the cells that they fill."""
@@ -125,14 +130,6 @@ def plain_text(line: TableCell) -> str:
     return line.plain if isinstance(line, StyledLine) else line
 
 
-def _is_numeric_text(text: str) -> bool:
-    try:
-        float(text.removesuffix("%").strip().replace(",", ""))
-    except ValueError:
-        return False
-    return True
-
-
 def pluralize(count: int, noun: str) -> str:
     """A count with its noun, which is given in the singular: 1 clip, 1,203 clips."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
@@ -155,10 +152,13 @@ def format_duration(seconds: float) -> str:
 
 
 def format_bytes(num_bytes: float) -> str:
-    """Three figures: 812 MB, 2.14 GB."""
-    return (
-        f"{num_bytes / 1e9:,.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:,.{0 if num_bytes >= 1e8 else 1}f} MB"
-    )
+    """About three figures, in powers of ten: 40.2 kB, 8.1 MB, 812 MB, 2.14 GB."""
+    if num_bytes >= 1e9:
+        return f"{num_bytes / 1e9:,.2f} GB"
+    if num_bytes >= 1e8:
+        return f"{num_bytes / 1e6:,.0f} MB"
+    # Zero is "0.0 MB", since most sizes shown beside it have megabytes.
+    return f"{num_bytes / 1e6:,.1f} MB" if num_bytes >= 1e5 or not num_bytes else f"{num_bytes / 1e3:,.1f} kB"
 
 
 def format_count(count: int) -> str:
@@ -222,10 +222,7 @@ def _environment() -> jinja2.Environment:
     import jinja2
     from markupsafe import Markup
 
-    def read_asset(name: str) -> Markup:
-        text = resources.files("voxgraft").joinpath(f"assets/templates/{name}").read_text(encoding="utf-8")
-        return Markup(text)  # noqa: S704 (a style sheet or a script of ours)
-
+    assets = resources.files("voxgraft").joinpath("assets/templates")
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("voxgraft", "assets/templates"),
         autoescape=True,
@@ -233,7 +230,8 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals["asset"] = read_asset
+    # Style sheets and scripts of ours go in as they are.
+    environment.globals["asset"] = lambda name: Markup(assets.joinpath(name).read_text(encoding="utf-8"))  # noqa: S704
     # A number and its percent sign stay on one line.
     environment.filters["units"] = lambda text: str(text).replace(" %", "\u00a0%")
     environment.filters["spec"] = format
@@ -256,19 +254,15 @@ def draw_inline_chart(
         stream = io.StringIO()
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(stream, format="svg", transparent=True, metadata=nothing)
-    svg = Markup(_clean_svg(stream.getvalue(), title))  # noqa: S704 (drawn here; it holds numbers alone)
-    return Markup(render_page("chart.html", title=title, svg=svg, legend=legend))  # noqa: S704 (escaped there)
-
-
-def _clean_svg(text: str, title: str) -> str:
-    """The <svg> element alone, as it can stand several times in a page that refers to nothing outside."""
+    # Keep the <svg> element alone, so that it can be in a page several times and refers to nothing outside.
     parts = ("<metadata>.*?</metadata>", "<style.*?</style>", "<clipPath.*?</clipPath>", "<!--.*?-->")
-    text = re.sub(f"(?s){'|'.join(parts)}", "", text)
-    # Names such as `axes_1` come again in every chart. Those of markers are hashes of what they hold.
+    text = re.sub(f"(?s){'|'.join(parts)}", "", stream.getvalue())
+    # Ids such as `axes_1` repeat in every chart. Those of markers are hashes of their content, and stay.
     text = re.sub(r' id="[\w.]+_\d+"| clip-path="[^"]*"', "", text).replace("xlink:href", "href")
     text = re.sub(r"font-family: [^;\"]*", "font-family: system-ui, sans-serif", text)
     text = re.sub(r"#0000[01]\d", lambda color: _CSS_COLORS[color[0]], text)
     found = re.search(r'(?s)<svg[^>]*?(viewBox="[^"]*")[^>]*>(.*)', text)
     assert found is not None
     head = f'<svg {found[1]} role="img" aria-label="{escape(title)}">'
-    return head + re.sub(r"\s*\n\s*", "\n", found[2]).strip()
+    svg = Markup(head + re.sub(r"\s*\n\s*", "\n", found[2]).strip())  # noqa: S704 (drawn here; it holds numbers alone)
+    return Markup(render_page("chart.html", title=title, svg=svg, legend=legend))  # noqa: S704 (escaped there)

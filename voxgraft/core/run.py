@@ -5,9 +5,7 @@ Knows nothing of what the files hold. The lock is the system's own: it is gone w
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import fcntl
 import json
 import multiprocessing
 import os
@@ -26,17 +24,19 @@ from pathlib import Path
 from typing import Any
 
 from voxgraft.core.errors import FileError
-from voxgraft.core.files import build_write_error, recover_folders, require_folder
+from voxgraft.core.files import (
+    LOCK_UNSUPPORTED_ERRNOS,
+    FileLock,
+    build_write_error,
+    recover_folders,
+    require_folder,
+)
 
 RUN_FILE = "run.yaml"
-"""What a run is asked for, in its folder."""
 
 MAX_HOLDER_BYTES = 4096
-HOLDER_TRIES, HOLDER_WAIT_SECONDS = 5, 0.02
-"""A process signs a moment after it has got the lock."""
-LOCK_UNSUPPORTED_ERRORS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
-_held_locks: set[int] = set()
-"""Descriptors of the locks that this process holds."""
+# A process signs the lock file a moment after it has got the lock.
+_HOLDER_TRIES, _HOLDER_WAIT_SECONDS = 5, 0.02
 
 
 def step_folder_name(step: int) -> str:
@@ -51,7 +51,7 @@ class RunFolder:
     path: Path
 
     def __post_init__(self) -> None:
-        """A folder that was finished when its process ended is taken by whoever opens the run next."""
+        # A folder that was finished when its process was killed gets its name now.
         recover_folders(self.path)
         recover_folders(self.data)
 
@@ -103,126 +103,108 @@ class RunFolder:
         """The folder of one saved step."""
         return self.steps / step_folder_name(step)
 
-    @contextlib.contextmanager
+    @contextmanager
     def lock(self, verb: str = "train") -> Iterator[None]:
         """Nobody else changes the run while the block lasts; an error that names the holder if somebody does.
 
         The file stays when the lock is gone: removing it would let two processes hold two files of one name.
         """
-        descriptor = _open_lock_file(require_folder(self.path), self.lock_file)
-        _held_locks.add(descriptor)
+        path = self.lock_file
+        require_folder(self.path)
         try:
-            _acquire_lock(descriptor, self)
-            _write_lock_holder(
-                descriptor, {"verb": verb, "host": socket.gethostname(), "pid": os.getpid(), "since": _timestamp()}
-            )
+            # A link is refused: its target would be overwritten. O_NONBLOCK: a pipe would wait for its other end.
+            lock = FileLock(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise FileError("not-a-file", f"{path.name} is a link", where=path, cure="remove it.") from None
+            if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+                found = f"the run cannot be written to: {error.strerror}"
+                raise FileError("file-unwritable", found, where=self.path) from None
+            raise build_write_error(error, path) from None
+        with lock:
+            if not stat.S_ISREG(os.fstat(lock.descriptor).st_mode):
+                raise FileError("not-a-file", f"{path.name} is not a regular file", where=path, cure="remove it.")
+            try:
+                lock.acquire()
+            except BlockingIOError:
+                raise self._locked_error(lock) from None
+            except OSError as error:
+                code = "run-lock-unsupported" if error.errno in LOCK_UNSUPPORTED_ERRNOS else "file-unwritable"
+                found = f"{path.name} cannot be locked: {error.strerror}"
+                raise FileError(code, found, where=self.path) from None
+            since = time.strftime("%Y-%m-%d %H:%M:%S %z")
+            holder = {"verb": verb, "host": socket.gethostname(), "pid": os.getpid(), "since": since}
+            # The signature is only information for others: a full disk must not stop who has the lock.
+            with suppress(OSError):
+                os.ftruncate(lock.descriptor, 0)
+                os.pwrite(lock.descriptor, json.dumps(holder).encode() + b"\n", 0)
             yield
-            _write_lock_holder(descriptor, None)
-        finally:
-            if descriptor in _held_locks:  # else this is a fork, which has closed it already
-                _held_locks.remove(descriptor)
-                os.close(descriptor)
+            with suppress(OSError):
+                os.ftruncate(lock.descriptor, 0)
 
-
-def _open_lock_file(run: Path, path: Path) -> int:
-    try:
-        # A link is refused: what it leads to would be written over.
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise FileError("not-a-file", f"{path.name} is a link", where=path, cure="remove it.") from None
-        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-            found = f"the run cannot be written to: {error.strerror}"
-            raise FileError("file-unwritable", found, where=run) from None
-        raise build_write_error(error, path) from None
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise FileError("not-a-file", f"{path.name} is not a regular file", where=path, cure="remove it.")
-    return descriptor
-
-
-def _acquire_lock(descriptor: int, run: RunFolder) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise _build_lock_error(_read_lock_holder(descriptor), run) from None
-    except OSError as error:
-        code = "run-lock-unsupported" if error.errno in LOCK_UNSUPPORTED_ERRORS else "file-unwritable"
-        raise FileError(code, f"{run.lock_file.name} cannot be locked: {error.strerror}", where=run.path) from None
-
-
-def _write_lock_holder(descriptor: int, holder: dict[str, Any] | None) -> None:
-    """Say in the file who holds the lock. That is a courtesy: a full disk does not stop who has the lock."""
-    with contextlib.suppress(OSError):
-        os.ftruncate(descriptor, 0)
-        if holder is not None:
-            os.pwrite(descriptor, json.dumps(holder).encode() + b"\n", 0)
-
-
-def _read_lock_holder(descriptor: int) -> dict[str, Any]:
-    for _ in range(HOLDER_TRIES):
-        with contextlib.suppress(OSError, ValueError, RecursionError):
-            found = json.loads(os.pread(descriptor, MAX_HOLDER_BYTES, 0))
-            if isinstance(found, dict):
-                return found
-        time.sleep(HOLDER_WAIT_SECONDS)
-    return {}
-
-
-def _build_lock_error(holder: dict[str, Any], run: RunFolder) -> FileError:
-    verb, host, pid = holder.get("verb", "?"), holder.get("host", "?"), holder.get("pid", "?")
-    found = f"`voxgraft {verb}` is at work on this run: process {pid} on {host}, since {holder.get('since', '?')}"
-    if not holder:
-        found = "another process is at work on this run; it did not leave its name"
-    cure = f"wait until it ends, or stop it: `kill {pid}` on {host}." if type(pid) is int else ""
-    return FileError("run-locked", found, where=run.path, cure=cure)
-
-
-def _timestamp() -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S %z")
-
-
-def _release_locks_after_fork() -> None:
-    """A forked worker would hold the lock on after its parent was killed."""
-    for descriptor in _held_locks:
-        with contextlib.suppress(OSError):
-            os.close(descriptor)
-    _held_locks.clear()
-
-
-os.register_at_fork(after_in_child=_release_locks_after_fork)
+    def _locked_error(self, lock: FileLock) -> FileError:
+        """The error that names the process at work, by the signature in the lock file."""
+        for _ in range(_HOLDER_TRIES):
+            with suppress(OSError, ValueError, RecursionError):
+                holder = json.loads(os.pread(lock.descriptor, MAX_HOLDER_BYTES, 0))
+                if isinstance(holder, dict) and holder:
+                    break
+            time.sleep(_HOLDER_WAIT_SECONDS)
+        else:
+            found = "another process is at work on this run; it did not leave its name"
+            return FileError("run-locked", found, where=self.path)
+        verb, host, pid = holder.get("verb", "?"), holder.get("host", "?"), holder.get("pid", "?")
+        found = f"`voxgraft {verb}` is at work on this run: process {pid} on {host}, since {holder.get('since', '?')}"
+        cure = f"wait until it ends, or stop it: `kill {pid}` on {host}." if type(pid) is int else ""
+        return FileError("run-locked", found, where=self.path, cure=cure)
 
 
 @contextmanager
 def worker_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """Processes that are started anew, not forked: the faces have threads, and a fork would copy their locks."""
+    """A pool of spawned processes. Not forked: the interfaces have threads, and a fork would copy their held locks."""
     context = _TrackingSpawnContext()
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_exit_with_parent)
     try:
         yield pool
     except (BrokenProcessPool, OSError, KeyboardInterrupt):
-        # A pool that breaks while it is still starting its processes forgets the last one, and waits for it for ever.
-        # After Ctrl-C nobody wants to wait for a film to be cut: what is written is whole, and the rest is made again.
+        # A pool that breaks while it is still starting its processes forgets the last one, and waits for it forever.
+        # After Ctrl-C nobody wants to wait for a film to be cut: what is written is whole, the rest is done again.
         for process in context.started:
             if process.pid is not None:
                 process.terminate()
         raise
     finally:
-        # Interrupted while the pool starts its own thread, it has nothing to wait for, and says so with this error.
+        # If the pool was interrupted while it started its own thread, there is none to join: RuntimeError.
         with suppress(RuntimeError):
             pool.shutdown(wait=True, cancel_futures=True)
 
 
 class _UninterruptibleProcess(SpawnProcess):
-    """A process that never sees Ctrl-C, which a terminal sends to a whole group: its parent sees it and ends it."""
+    """A process that never sees Ctrl-C, which a terminal sends to the whole group; its parent ends it."""
 
     def start(self) -> None:
-        with _defer_interrupt():
+        if not hasattr(signal, "pthread_sigmask"):  # Windows
             super().start()
+            return
+        # A process inherits the signal mask of the thread that starts it, so the mask is in force while its Python is
+        # still starting. It does not protect the parent, where another thread may take the signal; a parent that is
+        # interrupted in between leaves a child that waits for its orders. So the handler only notes it until then.
+        in_main = threading.current_thread() is threading.main_thread()  # no other thread is ever interrupted
+        seen: list[int] = []
+        handler = signal.signal(signal.SIGINT, lambda number, _frame: seen.append(number)) if in_main else None
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            super().start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            if in_main:
+                signal.signal(signal.SIGINT, handler)
+        if seen:
+            signal.raise_signal(signal.SIGINT)
 
 
 class _TrackingSpawnContext(SpawnContext):
-    """Starts such processes, and knows them from their first instant on."""
+    """Starts such processes, and knows them before they run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -234,33 +216,8 @@ class _TrackingSpawnContext(SpawnContext):
         return process
 
 
-@contextmanager
-def _defer_interrupt() -> Iterator[None]:
-    """Put Ctrl-C off until the block is over.
-
-    A process inherits the mask of the thread that starts it, so that it counts while its Python is still starting. The
-    mask does not stop the parent from being interrupted, since another of its threads can take the signal; a parent
-    that is interrupted in between leaves a child that waits for its orders, and complains.
-    """
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    in_main = threading.current_thread() is threading.main_thread()  # no other thread is ever interrupted
-    seen: list[int] = []
-    handler = signal.signal(signal.SIGINT, lambda number, _frame: seen.append(number)) if in_main else None
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        if in_main:
-            signal.signal(signal.SIGINT, handler)
-    if seen:
-        signal.raise_signal(signal.SIGINT)
-
-
 def _exit_with_parent() -> None:
-    """End at once when the parent is gone: else its work would go on beside that of its successor, or wait for ever."""
+    """End when the parent is gone: an orphan would work beside its parent's successor, or wait forever."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 
@@ -272,15 +229,16 @@ def _exit_with_parent() -> None:
 
 
 def machine_id() -> str:
-    """The host, its boot and the space of process numbers: a process is known by its number only inside all three."""
-    return " ".join(
-        [socket.gethostname(), _read_proc_text("/proc/sys/kernel/random/boot_id"), _read_proc_link("/proc/self/ns/pid")]
-    )
+    """Host, boot and PID namespace: a process number identifies a process only inside all three."""
+    parts = [socket.gethostname(), _read_proc_text("/proc/sys/kernel/random/boot_id"), ""]
+    with suppress(OSError):
+        parts[2] = str(Path("/proc/self/ns/pid").readlink())
+    return " ".join(parts)
 
 
 def process_start_time(pid: int) -> str:
-    """When the process of that number was started, in the system's own clock; nothing where there is none."""
-    # After the name, which stands in brackets and may hold anything, the twentieth word is the start.
+    """When the process of that number was started, in clock ticks since boot; empty if there is none."""
+    # The name, in brackets, may hold anything, so count behind the last one: the start is the twentieth field there.
     words = _read_proc_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return words[19] if len(words) > 19 else ""
 
@@ -289,11 +247,4 @@ def _read_proc_text(path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace").strip()
     except OSError:  # also where there is no /proc
-        return ""
-
-
-def _read_proc_link(path: str) -> str:
-    try:
-        return str(Path(path).readlink())
-    except OSError:
         return ""

@@ -16,8 +16,8 @@ import yaml
 from voxgraft.core.errors import ConfigError
 from voxgraft.core.files import MAX_NESTING_DEPTH, MAX_NUMBER_DIGITS, format_error_reason, is_encodable_text, read_text
 
+# A settings file has a few kilobytes, and YAML is slow to parse.
 MAX_YAML_BYTES = 1 << 17
-"""A settings file has a few kilobytes, and YAML takes long to read."""
 
 
 def read_yaml(path: Path) -> Any:
@@ -32,7 +32,7 @@ def parse_yaml(text: str, where: Path | str) -> Any:
 
 @lru_cache(maxsize=16)
 def _parse_yaml_cached(text: str, where: Path | str) -> Any:
-    """A run's settings are read by every stage, and YAML takes long to read."""
+    # Every stage of `go` reads the run's settings again, and YAML is slow to parse.
     try:
         return yaml.load(text, _make_strict_loader(where))  # noqa: S506 (a SafeLoader)
     except yaml.YAMLError as error:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from typing import IO, Any
 from voxgraft.audio.files import ClipChecksum, is_clip_intact
 from voxgraft.core.errors import FileError, Finding
 from voxgraft.core.files import (
+    FileLock,
     atomic_write,
     build_write_error,
     decode_utf8,
@@ -398,28 +398,16 @@ def open_dataset_folder(folder: Path) -> DatasetFolder:
 
 @contextlib.contextmanager
 def _file_lock(path: Path, *, shared: bool, seconds: float) -> Iterator[None]:
-    """An flock: the operating system releases it when the process ends, however it ends."""
     try:
-        import fcntl
-    except ImportError:  # Windows has no flock: the user must not start two imports at once
-        yield
-        return
-    try:
-        stream = path.open("ab")
+        lock = FileLock(path)
     except OSError as error:
         raise build_write_error(error, path) from None
-    with stream:
-        kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-        deadline = time.monotonic() + seconds
-        while True:
-            try:
-                fcntl.flock(stream, kind | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    found = f"another process works on {path.parent.name}"
-                    raise FileError("dataset-busy", found, where=path.parent) from None
-                time.sleep(0.1)
+    with lock:
+        try:
+            lock.acquire(shared=shared, timeout=seconds)
+        except BlockingIOError:
+            found = f"another process works on {path.parent.name}"
+            raise FileError("dataset-busy", found, where=path.parent) from None
         yield
 
 

@@ -27,7 +27,7 @@ from voxgraft.core.files import (
     require_disk_space,
     write_json,
 )
-from voxgraft.core.results import Line, Table, style_line
+from voxgraft.core.results import Line, Table, format_bytes, style_line
 from voxgraft.export.share import HubFile, download_hub_file, list_hub_files
 from voxgraft.models import get_family
 
@@ -282,7 +282,7 @@ class DownloadResult:
         rows = tuple(
             (
                 one.place,
-                _format_file_size(one.num_bytes),
+                format_bytes(one.num_bytes),
                 "there" if one.there or one.place in self.hashes else "missing",
                 one.file.repository,
                 one.file.what,
@@ -291,8 +291,8 @@ class DownloadResult:
         )
         lines: list[Line] = [style_line((self.base.title, "bold")), f"licence: {self.base.licence}"]
         lines.append(Table(("file in the folder", "size", "", "from", "what"), rows))
-        free = f"; {_format_file_size(self.free_bytes)} are free" if self.free_bytes is not None else ""
-        lines.append(f"{_format_file_size(sum(one.num_bytes for one in self.wanted))} in all{free}")
+        free = f"; {format_bytes(self.free_bytes)} are free" if self.free_bytes is not None else ""
+        lines.append(f"{format_bytes(sum(one.num_bytes for one in self.wanted))} in all{free}")
         if self.problem is not None and self.complete:
             lines += self.problem.lines()
             return [*lines, f"all there by their names, and held against no hash: {self.folder}"]
@@ -327,9 +327,3 @@ def download(settings: DownloadSettings) -> DownloadResult:
     card = {"format": DOWNLOAD_FORMAT, "title": base.title, "licence": base.licence, "files": hashes}
     write_json(folder / DOWNLOAD_CARD_NAME, card, overwrite=True)
     return DownloadResult(base, folder, tuple(wanted), hashes, free)
-
-
-def _format_file_size(num_bytes: int) -> str:
-    if num_bytes >= 1e8:
-        return f"{num_bytes / 1e9:,.2f} GB"
-    return f"{num_bytes / 1e6:,.1f} MB" if num_bytes >= 1e5 else f"{num_bytes / 1e3:,.1f} kB"

@@ -42,7 +42,7 @@ from voxgraft.core.files import (
     write_text,
 )
 from voxgraft.core.journal import History, HistoryEvent, RunJournal
-from voxgraft.core.results import LEVEL_STYLES, Line, Table, style_line
+from voxgraft.core.results import LEVEL_STYLES, Line, Table, format_bytes, style_line
 from voxgraft.core.run import RunFolder
 from voxgraft.evaluation.audio import SpeechRenderer, open_speech_renderer
 from voxgraft.evaluation.scores import Transcriber, compute_error_rates, open_transcriber
@@ -575,8 +575,7 @@ def _describe_checkpoint(checkpoint: Checkpoint | None, family: Family | None) -
     if checkpoint is None:
         return "a file that cannot be read as a checkpoint of a known family"
     kinds = sorted({info.dtype for info in checkpoint.tensors.values()})
-    size = checkpoint.source.size
-    shown = f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
+    shown = format_bytes(checkpoint.source.size)
     name = FAMILY_TITLES.get(family.name, family.name) if family else "a model"
     model = "a stand-in" if is_stand_in(checkpoint) else name
     table = next(iter(find_text_tables(checkpoint, family).values()), None) if family else None

@@ -26,7 +26,6 @@ from torch import Tensor
 from voxgraft import __version__
 from voxgraft.checkpoints.base import TORCH_DTYPES, ByteSink, BytesLike
 from voxgraft.checkpoints.steps import (
-    LOCK_UNSUPPORTED_ERRNOS,
     MAX_ATTEMPTS,
     STATE_FORMAT,
     STEP_MANIFEST_NAME,
@@ -46,7 +45,7 @@ from voxgraft.checkpoints.steps import (
 from voxgraft.checkpoints.write import TensorBytes, write_safetensors
 from voxgraft.core import progress
 from voxgraft.core.errors import CheckpointError, FileError, Finding, finding
-from voxgraft.core.files import build_write_error, failpoint, parse_json, require_folder
+from voxgraft.core.files import LOCK_UNSUPPORTED_ERRNOS, build_write_error, failpoint, parse_json, require_folder
 from voxgraft.core.run import RunFolder
 
 

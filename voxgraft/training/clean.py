@@ -24,7 +24,7 @@ from voxgraft.config.commands import CleanSettings
 from voxgraft.core.errors import FileError, Finding, finding
 from voxgraft.core.files import is_file, require_folder
 from voxgraft.core.progress import confirm_with_user
-from voxgraft.core.results import Line, Table, pluralize
+from voxgraft.core.results import Line, Table, format_bytes, pluralize
 from voxgraft.core.run import RUN_FILE, RunFolder
 
 __all__ = ["CleanResult", "FolderDecision", "clean"]
@@ -81,7 +81,7 @@ class CleanResult:
         doomed = [folder for folder in self.folders if folder.remove]
         if not doomed:
             return [*_folder_table(self.folders), "nothing to remove", *self._finding_lines()]
-        amount = f"{pluralize(len(doomed), 'folder')}, {_format_folder_size(self.freed_bytes)}"
+        amount = f"{pluralize(len(doomed), 'folder')}, {format_bytes(self.freed_bytes)}"
         if self.done:  # who was asked has seen the table
             table = [] if self.asked else _folder_table(self.folders, done=True)
             return [f"removed {amount}", *table, *self._finding_lines()]
@@ -102,7 +102,7 @@ def clean(settings: CleanSettings) -> CleanResult:
     with run.lock("clean"):
         folders = tuple(_decide_folders(run, settings.keep))
         doomed = [folder for folder in folders if folder.remove]
-        size = _format_folder_size(sum(folder.num_bytes for folder in doomed))
+        size = format_bytes(sum(folder.num_bytes for folder in doomed))
         question = f"remove {pluralize(len(doomed), 'folder')}, {size}?"
         asks = bool(doomed) and not settings.yes
         answer = confirm_with_user(_folder_table(folders), question) if asks else True
@@ -178,11 +178,5 @@ def _folder_bytes(path: Path) -> int:
 
 def _folder_table(folders: tuple[FolderDecision, ...], *, done: bool = False) -> list[Line]:
     words = ("kept", "removed") if done else ("keep", "remove")
-    rows = tuple(
-        (each.path.name, _format_folder_size(each.num_bytes), words[each.remove], each.why) for each in folders
-    )
+    rows = tuple((each.path.name, format_bytes(each.num_bytes), words[each.remove], each.why) for each in folders)
     return [Table(("in steps/", "size", "", "why"), rows)] if rows else []
-
-
-def _format_folder_size(num_bytes: int) -> str:
-    return f"{num_bytes / 1e9:,.2f} GB" if num_bytes >= 1e8 else f"{num_bytes / 1e6:,.2f} MB"

@@ -13,7 +13,6 @@ server, or none, sees the same. The folder of a job:
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
@@ -29,7 +28,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from voxgraft.core.errors import ConfigError, FileError
-from voxgraft.core.files import build_write_error, format_error_reason, read_json, write_json
+from voxgraft.core.files import FileLock, build_write_error, format_error_reason, is_locked, read_json, write_json
 from voxgraft.core.results import EXIT_INTERRUPTED
 from voxgraft.core.run import MAX_HOLDER_BYTES, RunFolder, machine_id, process_start_time
 
@@ -86,19 +85,7 @@ class UiJob:
     @property
     def alive(self) -> bool:
         """Whether one of its processes holds its lock."""
-        try:
-            descriptor = os.open(self.folder / "lock", os.O_RDONLY)
-        except OSError:
-            return False
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError:  # a file system without locks has no jobs: `start` has refused
-            return False
-        finally:
-            os.close(descriptor)
-        return False
+        return is_locked(self.folder / "lock")
 
     @property
     def state(self) -> JobState:
@@ -203,7 +190,7 @@ class ProjectJobs:
                 raise ConfigError("ui-job-running", found, where=before.folder)
             about = {"verb": verb, "argv": [*argv], "where": str(where), "started": time.time(), "server": os.getpid()}
             with self._made(verb, about) as (job, lock):
-                _launch_runner(job, lock)
+                _launch_runner(job, lock.descriptor)
             return job
 
     def stop(self, verb: str) -> UiJob | None:
@@ -218,17 +205,15 @@ class ProjectJobs:
         """One start at a time: of two clicks, or two servers, the second sees the job of the first."""
         try:
             self.folder.mkdir(exist_ok=True)
-            descriptor = os.open(self.folder / ".starting", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            lock = FileLock(self.folder / ".starting")
         except OSError as error:
             raise build_write_error(error, self.folder) from None
-        try:
-            _lock_exclusive(descriptor, self.folder)
+        with lock:
+            _lock_exclusive(lock, self.folder)
             yield
-        finally:
-            os.close(descriptor)
 
     @contextlib.contextmanager
-    def _made(self, verb: str, about: Mapping[str, Any]) -> Iterator[tuple[UiJob, int]]:
+    def _made(self, verb: str, about: Mapping[str, Any]) -> Iterator[tuple[UiJob, FileLock]]:
         """A new job and its lock. It becomes visible only once it is locked: one without a lock looks lost."""
         hidden = self.folder / ".new"
         try:
@@ -239,10 +224,10 @@ class ProjectJobs:
             hidden.mkdir()
             write_json(hidden / "job.json", about)
             (hidden / "log.txt").touch()
-            lock = os.open(hidden / "lock", os.O_RDWR | os.O_CREAT, 0o666)
+            lock = FileLock(hidden / "lock")
         except OSError as error:
             raise build_write_error(error, self.folder) from None
-        try:
+        with lock:
             _lock_exclusive(lock, hidden)
             try:
                 # Whatever has a number is counted, also what is no folder.
@@ -252,8 +237,6 @@ class ProjectJobs:
             except OSError as error:
                 raise build_write_error(error, self.folder) from None
             yield UiJob(folder), lock
-        finally:
-            os.close(lock)
 
 
 def _launch_runner(job: UiJob, lock: int) -> None:
@@ -281,9 +264,9 @@ def _launch_runner(job: UiJob, lock: int) -> None:
         threading.Thread(target=process.wait, daemon=True).start()
 
 
-def _lock_exclusive(descriptor: int, folder: Path) -> None:
+def _lock_exclusive(lock: FileLock, folder: Path) -> None:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        lock.acquire(timeout=None)
     except OSError as error:
         raise FileError("run-lock-unsupported", f"nothing can be locked here: {error.strerror}", where=folder) from None
 
@@ -345,27 +328,22 @@ _released_locks: set[tuple[Path, int, int]] = set()
 
 def _read_lock_holder(lock_file: Path) -> RunLockHolder | None:
     try:
-        descriptor = os.open(lock_file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return None
-    try:
-        found = json.loads(os.pread(descriptor, MAX_HOLDER_BYTES, 0))
-        status = os.fstat(descriptor)
-        signature = (lock_file, status.st_ino, status.st_mtime_ns)
-        if not isinstance(found, dict) or signature in _released_locks:
+        with FileLock(lock_file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK) as lock:
+            found = json.loads(os.pread(lock.descriptor, MAX_HOLDER_BYTES, 0))
+            status = os.fstat(lock.descriptor)
+            signature = (lock_file, status.st_ino, status.st_mtime_ns)
+            if not isinstance(found, dict) or signature in _released_locks:
+                return None
+            # A process at work has signed, and one that ends well removes its signature. What a killed one has left is
+            # tested once only: testing means holding the lock for a moment, in which a training that starts is refused.
+            try:
+                lock.acquire(shared=True)
+            except BlockingIOError:
+                return RunLockHolder(*(str(found.get(key, "?")) for key in ("verb", "pid", "host", "since")))
+            _released_locks.add(signature)
             return None
-        # A process at work has signed, and one that ends well removes its signature. What a killed one has left is
-        # tested once only: testing means holding the lock for a moment, in which a training that starts is refused.
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return RunLockHolder(*(str(found.get(key, "?")) for key in ("verb", "pid", "host", "since")))
-        _released_locks.add(signature)
-        return None
     except (OSError, ValueError):
         return None
-    finally:
-        os.close(descriptor)
 
 
 def run_job(folder: Path, lock: int) -> int:
