@@ -32,7 +32,7 @@ from voxgraft.models import get_family
 from voxgraft.models.base import Clip
 from voxgraft.pipeline.train import _build_loop
 from voxgraft.synthesis.engine import SpeakingModel
-from voxgraft.synthesis.voices import ReferenceVoice
+from voxgraft.synthesis.inputs import ReferenceVoice
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.training.distributed import DistributedContext
