@@ -36,9 +36,9 @@ from voxgraft.synthesis.inputs import ReferenceVoice
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.training.distributed import DistributedContext
-from voxgraft.training.options import RetentionBound
 from voxgraft.training.setup import build_training_setup
 from voxgraft.training.trainer import Trainer
+from voxgraft.training.validation import RetentionBound
 
 OPTIONS = replace(USUAL, steps=12)
 SENTENCES = [EvalSentence("am", "abcd"), EvalSentence("am", "efgh")]

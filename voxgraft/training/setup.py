@@ -43,8 +43,8 @@ from voxgraft.models.base import BaseFiles, Family
 from voxgraft.models.load import HALF_PRECISION_DTYPES, choose_device
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.tokenizers import open_tokenizer
-from voxgraft.training.options import RetentionBound
 from voxgraft.training.replay import SelfReplayBuilder, resolve_self_replay_count
+from voxgraft.training.validation import RetentionBound
 
 __all__ = ["TrainingSetup", "build_training_setup", "resolve_family_defaults"]
 
