@@ -395,8 +395,8 @@ class Trainer:
         try:
             yield
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            for caught, handler in before.items():
+                signal.signal(caught, handler)
 
 
 @dataclass(frozen=True, slots=True)
