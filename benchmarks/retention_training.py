@@ -27,7 +27,7 @@ from voxgraft.models.base import BaseFiles, Family
 from voxgraft.models.load import load_model
 from voxgraft.models.speech_model import SpeechModel
 from voxgraft.nn import backbones
-from voxgraft.synthesis.voices import ReferenceVoice
+from voxgraft.synthesis.inputs import ReferenceVoice
 from voxgraft.training.prefetch import BatchBuilder
 from voxgraft.training.replay import ReplayGenerator, ReplayUtterance
 from voxgraft.training.step import TrainStep

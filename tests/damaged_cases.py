@@ -321,9 +321,7 @@ DAMAGED = [
         Damage("masked, with decay", family, _masked, "REPAIR", ("base-rows-shrunk",), "weight decay")
         for family in (T3, INDEX)
     ),
-    Damage(
-        "masked after training", INDEX, _stale, "REPAIR", ("base-rows-changed", "moments-on-base-rows"), "changed"
-    ),
+    Damage("masked after training", INDEX, _stale, "REPAIR", ("base-rows-changed", "moments-on-base-rows"), "changed"),
     Damage("unfrozen", T3, _unfrozen, "REPAIR", ("base-rows-changed",), "text rows were changed"),
     Damage("unfrozen", INDEX, _unfrozen, "REPAIR", ("base-rows-changed", "moments-on-base-rows"), "changed"),
     *(
@@ -356,18 +354,23 @@ DAMAGED = [
             Damage("integers only", family, _all_whole_numbers, FRESH, ("body-form",), "the body is another"),
             Damage("speech head zero", family, _emptied, "REPAIR", ("body-lost",), "nothing left of the base's"),
             Damage("head missing", family, _no_head, "REPAIR", ("head-missing",), "the head for text is not"),
-            Damage("one new row not finite", family, _new_row_not_finite, "REPAIR", ("tensor-not-finite",), "not finite"),
+            Damage(
+                "one new row not finite", family, _new_row_not_finite, "REPAIR", ("tensor-not-finite",), "not finite"
+            ),
             Damage("new rows not finite", family, _new_rows_not_finite, FRESH, ("tensor-not-finite",), "rows are lost"),
             Damage("one new row zero", family, _new_rows_empty(1), "RESUME", ("new-rows-zero",), "still empty"),
-            Damage(
-                "new rows zero", family, _new_rows_empty(150), FRESH, ("new-rows-zero",), "nothing was learnt"
-            ),
+            Damage("new rows zero", family, _new_rows_empty(150), FRESH, ("new-rows-zero",), "nothing was learnt"),
             Damage("new rows equal", family, _equal_rows, "RESUME", ("new-rows-equal",), "copies of one another"),
             Damage("of another base", family, _other_base, FRESH, ("body-lost",), "the body is another"),
             Damage("adapter not merged", family, _not_merged, "REPAIR", ("checkpoint-low-rank",), "saved otherwise"),
             Damage("adapter alone", family, _adapter_alone, "REPAIR", ("checkpoint-low-rank",), "saved otherwise"),
             Damage(
-                "names prefixed by a trainer", family, _in_a_class, "RESUME", ("checkpoint-prefixed",), "a wrapper's name"
+                "names prefixed by a trainer",
+                family,
+                _in_a_class,
+                "RESUME",
+                ("checkpoint-prefixed",),
+                "a wrapper's name",
             ),
             Damage(
                 "names prefixed by a wrapper", family, _prefixed, "RESUME", ("checkpoint-prefixed",), "a wrapper's name"

@@ -10,7 +10,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 GENERATED = ("cli.md", "errors.md")
-PAGES = {path.name: path for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]}
+PAGES = {
+    path.name: path for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+}
 _FENCE = re.compile(r"^```(\S*)\s*$")
 _INLINE = re.compile(r"(?<!`)`((?:voxgraft|python -m|make) [^`]+)`(?!`)")
 

@@ -36,7 +36,7 @@ NEEDED = (
     "voxgraft.nn.adapter",
     "voxgraft.nn.adapter",
     "voxgraft.training.trainer",
-    "voxgraft.training.resume",
+    "voxgraft.training.trainer",
     "benchmarks.decode",
     "benchmarks.train_step",
     "recipes.tiny_base.train_base",

@@ -34,7 +34,7 @@ from voxgraft.models.base import Clip
 from voxgraft.models.chatterbox.model import read_built_in_voice
 from voxgraft.models.chatterbox.upstream import S3GenVocoder
 from voxgraft.synthesis.engine import ModelContext, open_base_model
-from voxgraft.synthesis.voices import ReferenceVoice
+from voxgraft.synthesis.inputs import ReferenceVoice
 
 WORKER = Path(__file__).parent / "fake_worker.py"
 PATIENCE_SECONDS = 20

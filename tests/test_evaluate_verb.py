@@ -35,7 +35,7 @@ from voxgraft.synthesis.engine import (
     open_grafted_model,
     open_merged_model,
 )
-from voxgraft.synthesis.voices import ReferenceVoice
+from voxgraft.synthesis.inputs import ReferenceVoice
 
 TOLD = ("", "", "", "ሰላ", "ቤት", "ውሃ")
 """What is heard before, and after."""

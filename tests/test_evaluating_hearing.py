@@ -44,7 +44,7 @@ from voxgraft.evaluation.scores import (
 from voxgraft.evaluation.sentences import EvalSentence
 from voxgraft.evaluation.synthesis import SpokenSentence
 from voxgraft.models.base import Clip, ClipEncoder
-from voxgraft.synthesis.voices import ReferenceVoice
+from voxgraft.synthesis.inputs import ReferenceVoice
 
 VOICE = ReferenceVoice("somebody", Clip(np.zeros(0, dtype=np.int64), {"speaker": np.array([0], dtype=np.int32)}))
 CODE_HZ = 25.0

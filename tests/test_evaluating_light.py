@@ -32,13 +32,13 @@ from voxgraft.models import get_family
 from voxgraft.models.base import Clip
 from voxgraft.pipeline.train import _build_loop
 from voxgraft.synthesis.engine import SpeakingModel
-from voxgraft.synthesis.voices import ReferenceVoice
+from voxgraft.synthesis.inputs import ReferenceVoice
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.training.distributed import DistributedContext
-from voxgraft.training.options import RetentionBound
 from voxgraft.training.setup import build_training_setup
 from voxgraft.training.trainer import Trainer
+from voxgraft.training.validation import RetentionBound
 
 OPTIONS = replace(USUAL, steps=12)
 SENTENCES = [EvalSentence("am", "abcd"), EvalSentence("am", "efgh")]

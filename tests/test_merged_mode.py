@@ -32,12 +32,12 @@ from voxgraft.models import family_names, get_family
 from voxgraft.models.load import load_model
 from voxgraft.models.speech_model import SpeechModel, compute_hidden_states
 from voxgraft.pipeline.train import train
-from voxgraft.training.options import RetentionBound
 from voxgraft.training.prefetch import BatchBuilder
 from voxgraft.training.trainable import TrainableModel, make_trainable
 from voxgraft.training.trainer import Trainer
 from voxgraft.training.validation import (
     InterpolationPoint,
+    RetentionBound,
     Validator,
     WeightInterpolator,
     choose_interpolation_point,

@@ -18,8 +18,8 @@ from voxgraft.config.train_options import RESUME_RULES, TrainIntervals, TrainOpt
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.models import get_family
 from voxgraft.pipeline.stages import TRAIN_STAGE, PipelineContext
-from voxgraft.training.resume import compare_identities, require_no_fixed_changes
 from voxgraft.training.setup import build_training_setup
+from voxgraft.training.trainer import compare_identities, require_no_fixed_changes
 
 INTERNAL = {"betas", "chunk"}
 """Options that are no settings."""

@@ -26,8 +26,8 @@ from voxgraft.models import family_names, get_family
 from voxgraft.models.load import load_model
 from voxgraft.models.speech_model import SpeechModel, compute_hidden_states
 from voxgraft.pipeline.train import train
-from voxgraft.training.options import learning_rate_factor
 from voxgraft.training.prefetch import BatchBuilder
+from voxgraft.training.trainable import learning_rate_factor
 from voxgraft.training.trainer import Trainer
 
 SEEDS = replace(OPTIONS, mode="masked-finetune", weight_decay=0.2, lr_rows=1e-3, lr_adapter=1e-3, lr_backbone=1e-3)

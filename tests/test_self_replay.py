@@ -29,7 +29,7 @@ from voxgraft.graft.folder import load_graft
 from voxgraft.models import get_family
 from voxgraft.models.load import load_model
 from voxgraft.pipeline.train import train
-from voxgraft.synthesis.voices import choose_voices
+from voxgraft.synthesis.inputs import choose_voices
 from voxgraft.training.replay import (
     DEFAULT_UTTERANCES,
     ReplayGenerator,

@@ -24,8 +24,7 @@ from voxgraft.evaluation.sentences import EvalSentence, load_built_in_sentences
 from voxgraft.models import get_family
 from voxgraft.synthesis.command import CODES_FORMAT, SpokenUtterance, synthesize
 from voxgraft.synthesis.engine import SynthesisModels, open_synthesis_models
-from voxgraft.synthesis.segments import UtteranceRequest
-from voxgraft.synthesis.voices import VoiceLoader
+from voxgraft.synthesis.inputs import UtteranceRequest, VoiceLoader
 
 TEXT = "bring me the blue cup"
 

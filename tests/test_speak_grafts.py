@@ -21,8 +21,7 @@ from voxgraft.models.indextts2.encoder import VECTORS_PER_EMOTION
 from voxgraft.models.indextts2.model import UnifiedVoiceCondition
 from voxgraft.synthesis.command import synthesize
 from voxgraft.synthesis.engine import SynthesisModels, open_synthesis_models
-from voxgraft.synthesis.segments import UtteranceRequest
-from voxgraft.synthesis.voices import VoiceLoader
+from voxgraft.synthesis.inputs import UtteranceRequest, VoiceLoader
 from voxgraft.tokenizers import open_tokenizer
 
 TEXTS = {"am": "ሰላም ለዓለም። ቤቱ ትልቅ ነው", "ti": "ሰላም ከመይ ኣለኻ", "en": "bring me the blue cup", "fr": "le pain est chaud"}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxgraft.synthesis.segments import (
+from voxgraft.synthesis.inputs import (
     estimate_speech_seconds,
     has_speakable_text,
     max_chunk_seconds,

@@ -16,7 +16,7 @@ from tests.made_once import MadeOnce
 from tests.trainers import Place, loop_of, resumed
 from voxgraft.core.journal import RunJournal
 from voxgraft.core.run import RunFolder
-from voxgraft.training.tensorboard import (
+from voxgraft.training.callbacks import (
     TENSORBOARD_FOLDER,
     TensorBoardWriter,
     encode_event,

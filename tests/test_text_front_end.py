@@ -36,7 +36,7 @@ from voxgraft.inspect.text import digit_findings, text_findings, text_rule_findi
 from voxgraft.models import get_family
 from voxgraft.models.base import ExportInfo
 from voxgraft.synthesis.engine import resolve_language
-from voxgraft.synthesis.segments import split_into_chunks
+from voxgraft.synthesis.inputs import split_into_chunks
 from voxgraft.text.encoder import TextEncoder, learn_language_pieces
 from voxgraft.text.normalize import TextRules, TextRulesError, build_text_rules
 from voxgraft.text.normalize.generic import NUM2WORDS_LANGUAGES, TYPOGRAPHIC_MARKS, num2words_cardinal

@@ -48,8 +48,7 @@ from voxgraft.preprocess.assemble import EncodedClips, FrontEndFiles, PreparedDa
 from voxgraft.preprocess.encode import BatchStore
 from voxgraft.synthesis.command import _plan_utterance
 from voxgraft.synthesis.engine import SharedModelContext, SpeakingModel, SynthesisModels, open_grafted_model
-from voxgraft.synthesis.segments import has_speakable_text, read_utterances
-from voxgraft.synthesis.voices import ReferenceVoice, VoiceLoader
+from voxgraft.synthesis.inputs import ReferenceVoice, VoiceLoader, has_speakable_text, read_utterances
 from voxgraft.text.encoder import TextEncoder, learn_language_pieces
 from voxgraft.text.normalize import build_text_rules
 from voxgraft.tokenizers import open_tokenizer

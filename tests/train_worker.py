@@ -16,8 +16,7 @@ from tests.trainers import EVERY, OPTIONS, Place, StopAt, loop_of
 from voxgraft.models.load import HALF_PRECISION_DTYPES
 from voxgraft.training.callbacks import Callback
 from voxgraft.training.distributed import join_distributed
-from voxgraft.training.resume import resume_training
-from voxgraft.training.trainer import BestStepState, Trainer
+from voxgraft.training.trainer import BestStepState, Trainer, resume_training
 
 OWN = ("stop_at", "every", "differ_at", "prefer_at", "lone_guard_at")
 

@@ -240,7 +240,7 @@ def free_disk_bytes(path: Path) -> int | None:
 
 
 def require_disk_space(
-    path: Path, num_bytes: int, what: str, *, where: Path | None = None, slack: int = 64 << 20
+    path: Path, num_bytes: int, what: str, *, where: Path | None = None, slack: int = 64 << 20, cure: str = ""
 ) -> None:
     """Refuse before hours of work what will not fit on the disk of `path`.
 
@@ -248,7 +248,8 @@ def require_disk_space(
     """
     free = free_disk_bytes(path)
     if free is not None and free < num_bytes + slack:
-        raise FileError("disk-too-small", f"{what} needs {num_bytes:,} bytes, {free:,} are free", where=where or path)
+        found = f"{what} needs {num_bytes:,} bytes, {free:,} are free"
+        raise FileError("disk-too-small", found, where=where or path, cure=cure)
 
 
 def compute_sha256(path: Path) -> str:

@@ -28,7 +28,7 @@ from voxgraft.evaluation.sentences import EvalSentence, SentenceSet
 from voxgraft.evaluation.synthesis import SpokenSentence
 from voxgraft.models.base import REFERENCE_AUDIO, Clip, ClipEncoder, Vocoder
 from voxgraft.synthesis.engine import ModelContext, SpeakingModel
-from voxgraft.synthesis.voices import ReferenceVoice
+from voxgraft.synthesis.inputs import ReferenceVoice
 
 Wave = NDArray[np.float32]
 VOCODER_BATCH_SIZE = 16

@@ -31,7 +31,7 @@ from voxgraft.evaluation.scores import (
 from voxgraft.evaluation.sentences import EvalSentence, load_built_in_sentences, normalize_letters
 from voxgraft.evaluation.synthesis import MAX_EVAL_VOICES, SpokenSentence, synthesize_sentences
 from voxgraft.synthesis.engine import ModelContext, SpeakingModel
-from voxgraft.synthesis.voices import ReferenceVoice, choose_voices
+from voxgraft.synthesis.inputs import ReferenceVoice, choose_voices
 from voxgraft.training.callbacks import Callback
 from voxgraft.training.samples import collect_texts
 from voxgraft.training.setup import TrainingSetup

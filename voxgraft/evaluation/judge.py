@@ -40,7 +40,7 @@ from voxgraft.evaluation.synthesis import SpokenSentence, synthesize_sentences
 from voxgraft.models.base import build_sequence
 from voxgraft.models.speech_model import PackedBatch, compute_hidden_states, pack_batch
 from voxgraft.synthesis.engine import SpeakingModel
-from voxgraft.synthesis.voices import ReferenceVoice
+from voxgraft.synthesis.inputs import ReferenceVoice
 from voxgraft.training.prefetch import BatchBuilder, kl_sum
 from voxgraft.training.trainable import TrainableModel
 from voxgraft.training.validation import Validator

@@ -20,7 +20,7 @@ from voxgraft.synthesis.engine import (
     limit_codes,
     max_sentence_seconds,
 )
-from voxgraft.synthesis.voices import ReferenceVoice, choose_voices
+from voxgraft.synthesis.inputs import ReferenceVoice, choose_voices
 
 MAX_EVAL_VOICES = 4
 

@@ -98,7 +98,7 @@ from voxgraft.inspect.verdict import (
 from voxgraft.models import resolve_base_family, resolve_base_folder
 from voxgraft.models.base import BaseFiles, Family
 from voxgraft.synthesis.engine import ModelContext, SpeakingModel, open_base_model
-from voxgraft.synthesis.voices import ReferenceVoice
+from voxgraft.synthesis.inputs import ReferenceVoice
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.text.normalize import NO_RULES, TextRules
 from voxgraft.tokenizers import open_tokenizer

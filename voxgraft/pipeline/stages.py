@@ -83,8 +83,8 @@ from voxgraft.preprocess.command import PrepareResult, prepare
 from voxgraft.synthesis.engine import detect_trained_output
 from voxgraft.text.encoder import text_rules_identity
 from voxgraft.tokenizers import open_tokenizer
-from voxgraft.training.resume import FIXED_IDENTITY_LABELS
 from voxgraft.training.setup import resolve_family_defaults
+from voxgraft.training.trainer import FIXED_IDENTITY_LABELS
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,18 +40,16 @@ from voxgraft.models.base import BaseFiles, Family
 from voxgraft.models.load import HALF_PRECISION_DTYPES, choose_device, load_model
 from voxgraft.models.speech_model import SpeechModel
 from voxgraft.nn.rows import TrainableReport, build_trainable_report
-from voxgraft.training.callbacks import LogCallback
+from voxgraft.training.callbacks import LogCallback, TensorBoardWriter
 from voxgraft.training.distributed import DistributedContext, join_distributed
 from voxgraft.training.monitors import DeadRowMonitor, LearningMonitor
 from voxgraft.training.outputs import MergedCheckpoint, is_graft_current, write_merged_folder, write_trained_graft
 from voxgraft.training.prefetch import BatchBuilder
-from voxgraft.training.resume import ResumeChange, resume_training
 from voxgraft.training.samples import SampleCallback, SampleSentence, build_sample_sentences, collect_texts
 from voxgraft.training.setup import TrainingSetup, build_training_setup
 from voxgraft.training.step import TrainStep, estimate_memory, fit_microbatch_tokens, read_memory_usage
-from voxgraft.training.tensorboard import TensorBoardWriter
 from voxgraft.training.trainable import TrainableModel, build_optimizer, make_trainable
-from voxgraft.training.trainer import Trainer, TrainOutcome
+from voxgraft.training.trainer import ResumeChange, Trainer, TrainOutcome, resume_training
 from voxgraft.training.validation import AsrErrorFunction, Validator
 
 HASH_PREFIX_LENGTH = 12

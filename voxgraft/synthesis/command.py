@@ -35,15 +35,16 @@ from voxgraft.synthesis.engine import (
     limit_codes,
     open_synthesis_models,
 )
-from voxgraft.synthesis.segments import (
+from voxgraft.synthesis.inputs import (
+    ReferenceVoice,
     TextChunk,
     UtteranceRequest,
+    VoiceLoader,
     max_chunk_seconds,
     max_speech_seconds,
     read_utterances,
     split_into_chunks,
 )
-from voxgraft.synthesis.voices import ReferenceVoice, VoiceLoader
 
 MIN_OWN_SCRIPT_SHARE = 0.3
 """Words in another script inside a text are fine; with a smaller share of its own, the text is of another language."""

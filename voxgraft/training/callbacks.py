@@ -1,16 +1,26 @@
 """The one way to take part in training from outside: a callback with a hook for each occasion."""
 
-# ruff: noqa: ARG002 (hooks of the base class do nothing)
-
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+import math
+import os
+import re
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # what only writes files, such as TensorBoard's events, needs no torch
+from voxgraft.core.errors import VoxgraftError, finding
+from voxgraft.core.files import atomic_write
+from voxgraft.core.journal import SPEECH_LOSS, as_finite_float
+from voxgraft.core.run import RunFolder
+
+if TYPE_CHECKING:
     from voxgraft.training.validation import ValidationMetrics
 
-__all__ = ["Callback", "LogCallback"]
+
+# ruff: noqa: ARG002 (hooks of the base class do nothing)
 
 
 class Callback:
@@ -48,3 +58,261 @@ class LogCallback(Callback):
 
     def on_log(self, kind: str, step: int, values: dict[str, Any]) -> None:
         self._report(kind, step, values)
+
+
+EVENT_FILE_VERSION = b"brain.Event:2"
+CRC32C_POLYNOMIAL = 0x82F63B78  # CRC-32C, reflected
+CRC_MASK_DELTA = 0xA282EAD8
+DT_STRING = 7
+"""The type of a tensor of texts."""
+SESSION_START = 1
+"""The state of a session that has begun."""
+WIRE_VARINT, WIRE_FIXED64, WIRE_BYTES, WIRE_FIXED32 = 0, 1, 2, 5
+
+
+def encode_first_event(wall_time: float) -> bytes:
+    """What every file begins with: its version, and that all of other files from step 0 on is void."""
+    began = _encode_bytes_field(7, _encode_varint_field(1, SESSION_START))
+    return _encode_record(
+        _encode_double_field(1, wall_time) + _encode_bytes_field(3, EVENT_FILE_VERSION)
+    ) + _encode_record(_encode_double_field(1, wall_time) + began)
+
+
+def encode_event(wall_time: float, step: int, numbers: Mapping[str, float], texts: Mapping[str, str]) -> bytes:
+    """One record of all that belongs to a step. Numbers that are too large for 32 bits become infinite."""
+    values = [
+        _encode_bytes_field(1, _encode_bytes_field(1, tag.encode()) + _encode_float_field(2, number))
+        for tag, number in numbers.items()
+    ]
+    values += [_encode_bytes_field(1, _encode_text_summary(tag, text)) for tag, text in texts.items()]
+    return _encode_record(
+        _encode_double_field(1, wall_time) + _encode_varint_field(2, step) + _encode_bytes_field(5, b"".join(values))
+    )
+
+
+def _encode_text_summary(tag: str, text: str) -> bytes:
+    """A tensor of one text, with the name of the plugin that shows it."""
+    plugin = _encode_bytes_field(1, _encode_bytes_field(1, b"text"))
+    shape = _encode_bytes_field(2, _encode_varint_field(1, 1))
+    tensor = (
+        _encode_varint_field(1, DT_STRING)
+        + _encode_bytes_field(2, shape)
+        + _encode_bytes_field(8, text.encode("utf-8", "replace"))
+    )
+    return _encode_bytes_field(1, tag.encode()) + _encode_bytes_field(9, plugin) + _encode_bytes_field(8, tensor)
+
+
+def _encode_record(data: bytes) -> bytes:
+    length = struct.pack("<Q", len(data))
+    return length + struct.pack("<I", _masked_crc32c(length)) + data + struct.pack("<I", _masked_crc32c(data))
+
+
+def _encode_varint_field(field: int, value: int) -> bytes:
+    return _encode_varint(field << 3 | WIRE_VARINT) + _encode_varint(value)
+
+
+def _encode_double_field(field: int, value: float) -> bytes:
+    return _encode_varint(field << 3 | WIRE_FIXED64) + struct.pack("<d", value)
+
+
+def _encode_float_field(field: int, value: float) -> bytes:
+    try:
+        packed = struct.pack("<f", value)
+    except OverflowError:
+        packed = struct.pack("<f", math.copysign(math.inf, value))
+    return _encode_varint(field << 3 | WIRE_FIXED32) + packed
+
+
+def _encode_bytes_field(field: int, value: bytes) -> bytes:
+    return _encode_varint(field << 3 | WIRE_BYTES) + _encode_varint(len(value)) + value
+
+
+def _encode_varint(value: int) -> bytes:
+    """A whole number, seven bits to a byte, the lowest first."""
+    parts = bytearray()
+    while value > 0x7F:
+        parts.append(value & 0x7F | 0x80)
+        value >>= 7
+    parts.append(value)
+    return bytes(parts)
+
+
+def _masked_crc32c(data: bytes) -> int:
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = crc >> 8 ^ _CRC_TABLE[(crc ^ byte) & 0xFF]
+    crc ^= 0xFFFFFFFF
+    return ((crc >> 15 | crc << 17) + CRC_MASK_DELTA) & 0xFFFFFFFF
+
+
+def _crc_table_entry(index: int) -> int:
+    for _ in range(8):
+        index = index >> 1 ^ (CRC32C_POLYNOMIAL if index & 1 else 0)
+    return index
+
+
+_CRC_TABLE = [_crc_table_entry(index) for index in range(256)]
+
+
+TENSORBOARD_FOLDER = "tensorboard"
+_EVENT_FILE_PATTERN = re.compile(r"events\.out\.tfevents\.([0-9]{10})\.voxgraft")
+LOSS_TAGS = {"text_loss": "loss/text", "speech_loss": "loss/speech"}
+NON_SCALAR_KEYS = ("step", "wall_time", "num_clips", "best_step")
+
+
+class TensorBoardWriter(Callback):
+    """Follows a run's journal. `report` writes a finding into it if that fails; then nothing more is tried."""
+
+    def __init__(self, run: RunFolder, report: Callable[..., None]) -> None:
+        self._journal, self._folder, self._report = run.journal, run.path / TENSORBOARD_FOLDER, report
+        self._events = EventEncoder()
+        self._file: Path | None = None
+        self._read = 0
+        self._failed = False
+
+    def on_log(self, _kind: str, step: int, _values: dict[str, Any]) -> None:
+        if self._failed:
+            return
+        try:
+            self.follow()
+        except (OSError, VoxgraftError) as error:
+            self._failed = True
+            found = (
+                error.finding.found if isinstance(error, VoxgraftError) else f"{TENSORBOARD_FOLDER}: {error.strerror}"
+            )
+            self._report("finding", step, **finding("tensorboard", found, where=self._folder).to_json())
+
+    def follow(self) -> None:
+        """Add what the journal has beyond what was read of it."""
+        new = b"".join(self._events.add(entry) for entry in self._new_lines())
+        if self._file is None:
+            self._file = self._begun(new)
+        elif new:
+            _append_bytes(self._file, new)
+
+    def _begun(self, data: bytes) -> Path:
+        """The file that the journal's events are in: the last one if it fits, else a new one."""
+        old = {
+            int(match[1]): path
+            for path in _list_files(self._folder)
+            if (match := _EVENT_FILE_PATTERN.fullmatch(path.name))
+        }
+        paths = [old[number] for number in sorted(old)]
+        before, last = paths[:-1], paths[-1:]
+        alone = bool(last) and not any(path.stat().st_size for path in before)
+        if alone and data.startswith(known := last[0].read_bytes()):
+            _append_bytes(last[0], data[len(known) :])
+            return last[0]
+        new = self._folder / f"events.out.tfevents.{max(old, default=0) + 1:010d}.voxgraft"
+        with atomic_write(new) as stream:
+            stream.write(data)
+        # A TensorBoard that is running goes on from the file that it reads to one of a later name, which makes void
+        # what came before; it would not, were the file gone.
+        for path in last:
+            os.truncate(path, 0)
+        for path in before:
+            path.unlink()
+        return new
+
+    def _new_lines(self) -> Iterator[Mapping[str, Any]]:
+        with self._journal.open("rb") as stream:
+            stream.seek(self._read)
+            for line in stream:
+                if not line.endswith(b"\n"):
+                    return
+                self._read += len(line)
+                if (entry := _parse_journal_line(line)) is not None:
+                    yield entry
+
+
+def encode_journal(entries: Iterable[Mapping[str, Any]]) -> bytes:
+    """A whole event file from the lines of a journal."""
+    events = EventEncoder()
+    return b"".join(map(events.add, entries))
+
+
+class EventEncoder:
+    """Lines of a journal as events. Retention needs to know what came before."""
+
+    def __init__(self) -> None:
+        self._begun = False
+        self._language: str | None = None
+        self._first: dict[str, float] = {}
+
+    def add(self, entry: Mapping[str, Any]) -> bytes:
+        """The records of one more line."""
+        numbers = {"step": _step_scalars, "valid": self._validation_scalars}.get(entry["kind"], _no_scalars)(entry)
+        texts = _text_summaries(entry)
+        wall_time = as_finite_float(entry.get("wall_time")) or 0.0
+        begin = b"" if self._begun else encode_first_event(wall_time)
+        self._begun = True
+        return begin + (encode_event(wall_time, entry["step"], numbers, texts) if numbers or texts else b"")
+
+    def _validation_scalars(self, entry: Mapping[str, Any]) -> dict[str, float]:
+        name = str(entry.get("set", ""))
+        self._language = name if self._language is None else self._language
+        found = {f"held_out_{name}/{key}": value for key, value in _finite_scalars(entry).items()}
+        loss = as_finite_float(entry.get(SPEECH_LOSS))
+        if entry["step"] == 0 and loss:
+            self._first[name] = loss
+        if name != self._language and loss and name in self._first:
+            found[f"retention/{name}"] = loss / self._first[name] - 1
+        return found
+
+
+def _parse_journal_line(line: bytes) -> Mapping[str, Any] | None:
+    """A line of the journal; one that is broken is the business of who reads the journal itself."""
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    fits = isinstance(entry, dict) and isinstance(entry.get("kind"), str) and type(entry.get("step")) is int
+    return entry if fits and entry["step"] >= 0 else None
+
+
+def _step_scalars(entry: Mapping[str, Any]) -> dict[str, float]:
+    found = {}
+    for key, value in _finite_scalars(entry).items():
+        group = "memory" if key.startswith("memory_") else "train"
+        found[LOSS_TAGS.get(key, f"{group}/{key.removeprefix('memory_')}")] = value
+    for key, parts in entry.items():
+        if isinstance(parts, Mapping):
+            found |= {f"{key}/{part}": value for part, value in _finite_scalars(parts).items()}
+    return found
+
+
+def _no_scalars(_entry: Mapping[str, Any]) -> dict[str, float]:
+    return {}
+
+
+def _finite_scalars(values: Mapping[str, Any]) -> dict[str, float]:
+    known = {key: as_finite_float(value) for key, value in values.items() if key not in NON_SCALAR_KEYS}
+    return {key: value for key, value in known.items() if value is not None}
+
+
+def _text_summaries(entry: Mapping[str, Any]) -> dict[str, str]:
+    """What is said in words: findings, the state word, samples, changed settings, the end."""
+    kind = entry["kind"]
+    texts = {}
+    if isinstance(entry.get("state"), str):
+        texts["state"] = f"{entry['state']}: {entry.get('why') or ''}"
+    if kind == "finding":
+        texts["findings"] = f"{entry.get('level')} {entry.get('code')}: {entry.get('found')} {entry.get('cure')}"
+    elif kind == "samples":
+        spoken = [item for item in entry.get("spoken") or () if isinstance(item, Mapping)]
+        said = [f"{item.get('name')}: {item.get('text')} ({item.get('seconds')} s)" for item in spoken]
+        texts["samples"] = "  \n".join([str(entry.get("folder", "")), *said])
+    elif kind in ("start", "changed", "stop-asked", "end", "interpolation"):
+        words = [f"{key} {value}" for key, value in entry.items() if key not in ("kind", "step", "wall_time")]
+        texts["run"] = f"{kind}: {', '.join(words)}"
+    return texts
+
+
+def _append_bytes(path: Path, data: bytes) -> None:
+    with path.open("ab", buffering=0) as stream:
+        while data:
+            data = data[stream.write(data) :]
+
+
+def _list_files(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if path.is_file()] if folder.is_dir() else []

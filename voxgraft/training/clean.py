@@ -1,6 +1,6 @@
-"""The verb `clean`: makes room in a run. Shows every folder among the saved steps, asks, removes what is not needed.
+"""The command `clean`: lists every folder among the saved steps, asks, and removes those that are not needed.
 
-Never touches the base, the first step, the best one, the last whole ones, or what is not ours.
+Never touches the base, the first step, the best one, the last complete ones, or files that voxgraft did not write.
 """
 
 from __future__ import annotations
@@ -42,9 +42,6 @@ class FolderDecision:
     remove: bool
     why: str
 
-    def to_json(self) -> dict[str, Any]:
-        return {"folder": self.path.name, "bytes": self.num_bytes, "remove": self.remove, "why": self.why}
-
 
 @dataclass(frozen=True, slots=True)
 class CleanResult:
@@ -73,29 +70,30 @@ class CleanResult:
             "run": str(self.run),
             "removed": self.done,
             "bytes": self.freed_bytes,
-            "folders": [folder.to_json() for folder in self.folders],
+            "folders": [
+                {"folder": one.path.name, "bytes": one.num_bytes, "remove": one.remove, "why": one.why}
+                for one in self.folders
+            ],
             "findings": [item.to_json() for item in self.findings],
         }
 
     def lines(self) -> list[Line]:
         doomed = [folder for folder in self.folders if folder.remove]
+        problems = [line for item in self.findings for line in item.lines()]
         if not doomed:
-            return [*_folder_table(self.folders), "nothing to remove", *self._finding_lines()]
+            return [*_folder_table(self.folders), "nothing to remove", *problems]
         amount = f"{pluralize(len(doomed), 'folder')}, {format_bytes(self.freed_bytes)}"
-        if self.done:  # who was asked has seen the table
+        if self.done:  # a user who was asked has seen the table
             table = [] if self.asked else _folder_table(self.folders, done=True)
-            return [f"removed {amount}", *table, *self._finding_lines()]
+            return [f"removed {amount}", *table, *problems]
         if self.asked:
             return ["nothing was removed"]
         nobody = "nobody is there to be asked, so nothing was removed"
         return [*_folder_table(self.folders), f"{nobody}: {amount} would be. Run it again with --yes."]
 
-    def _finding_lines(self) -> list[Line]:
-        return [line for item in self.findings for line in item.lines()]
-
 
 def clean(settings: CleanSettings) -> CleanResult:
-    """Remove saved steps beyond the last `keep`, and remains; refused while a trainer is at work."""
+    """Remove saved steps beyond the last `keep`, and leftovers; refused while training runs."""
     run = RunFolder(require_folder(settings.run))
     if not is_file(run.settings):
         raise FileError("file-missing", f"{run.path} has no {RUN_FILE}, so it is no run", where=run.settings)
@@ -108,16 +106,27 @@ def clean(settings: CleanSettings) -> CleanResult:
         answer = confirm_with_user(_folder_table(folders), question) if asks else True
         if not answer:
             return CleanResult(run.path, folders, done=False, asked=answer is not None)
-        findings = [item for folder in doomed for item in _remove_decided_folder(folder)]
+        findings = []
+        for folder in doomed:
+            try:
+                remove_step_folder(folder.path, 0)
+            except OSError as error:
+                found = f"{folder.path.name} cannot be removed: {error.strerror}"
+                findings.append(finding("step-left", found, where=folder.path))
     left = {item.where for item in findings}
     folders = tuple(replace(folder, remove=folder.remove and str(folder.path) not in left) for folder in folders)
     return CleanResult(run.path, folders, done=True, asked=asks, findings=tuple(findings))
 
 
 def _decide_folders(run: RunFolder, keep: int) -> Iterator[FolderDecision]:
-    """Every folder in `steps/`. Without a whole step nothing goes: then every remainder may be worth something."""
+    """Every folder in `steps/`. Without a complete step nothing goes: then any remainder may be worth something."""
     steps = list_step_folders(run)
-    last = _find_last_valid_steps(steps, keep)
+    # The newest complete folders of `keep` steps, oldest first. Every hash is checked, since the rest is removed.
+    newest: dict[int, StepFolder] = {}
+    for step in reversed(steps):
+        if len(newest) < keep and step.step not in newest and find_step_damage(step) is None:
+            newest[step.step] = step
+    last = list(reversed(newest.values()))
     known: dict[str, str] = {}
     kept: set[int] = set()
     if last:
@@ -137,16 +146,13 @@ def _decide_folders(run: RunFolder, keep: int) -> Iterator[FolderDecision]:
             remove, why = bool(last), "set aside when the run went back behind it"
         elif _DAMAGED_STEP_NAME.fullmatch(name):
             remove, why = bool(last), "damaged, and saved again since"
-        yield FolderDecision(path, _folder_bytes(path), remove, why)
-
-
-def _find_last_valid_steps(steps: list[StepFolder], keep: int) -> list[StepFolder]:
-    """The newest whole folders of `keep` steps, oldest first: every hash is checked, since the rest is to go."""
-    found: dict[int, StepFolder] = {}
-    for folder in reversed(steps):
-        if len(found) < keep and folder.step not in found and find_step_damage(folder) is None:
-            found[folder.step] = folder
-    return list(reversed(found.values()))
+        if path.is_symlink() or not path.is_dir():
+            num_bytes = path.lstat().st_size
+        else:
+            num_bytes = sum(
+                os.lstat(os.path.join(folder, one)).st_size for folder, _, names in os.walk(path) for one in names
+            )
+        yield FolderDecision(path, num_bytes, remove, why)
 
 
 def _decide_step_folder(folder: StepFolder, last: list[StepFolder], kept: set[int]) -> tuple[bool, str]:
@@ -161,19 +167,6 @@ def _decide_step_folder(folder: StepFolder, last: list[StepFolder], kept: set[in
     if is_spare:
         return True, "saved again since"
     return True, f"not whole: {damage}" if damage else "older"
-
-
-def _remove_decided_folder(fate: FolderDecision) -> Iterator[Finding]:
-    try:
-        remove_step_folder(fate.path, 0)
-    except OSError as error:
-        yield finding("step-left", f"{fate.path.name} cannot be removed: {error.strerror}", where=fate.path)
-
-
-def _folder_bytes(path: Path) -> int:
-    if path.is_symlink() or not path.is_dir():
-        return path.lstat().st_size
-    return sum(os.lstat(os.path.join(folder, name)).st_size for folder, _, names in os.walk(path) for name in names)
 
 
 def _folder_table(folders: tuple[FolderDecision, ...], *, done: bool = False) -> list[Line]:

@@ -25,8 +25,7 @@ from voxgraft.dataset.sampler import DeterministicSampler
 from voxgraft.dataset.shards import ClipDataset
 from voxgraft.nn.rows import GrownLayer, RowLayout
 from voxgraft.training.callbacks import Callback
-from voxgraft.training.options import learning_rate_factor
-from voxgraft.training.trainable import TrainableModel
+from voxgraft.training.trainable import TrainableModel, learning_rate_factor
 from voxgraft.training.trainer import Trainer
 from voxgraft.training.validation import ValidationMetrics
 

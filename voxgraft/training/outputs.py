@@ -1,23 +1,22 @@
-"""What merged training leaves: one ordinary checkpoint for stock software, and a card that says what it cost.
+"""What training leaves: the trained graft, or one ordinary checkpoint of merged training with a card of its costs.
 
-The same for the masked-finetune baseline, in a folder of its own, under its own label. Whole or not at all.
+The masked-finetune baseline leaves a checkpoint too, in a folder of its own, under its own label. Every folder is
+written completely or not at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from voxgraft.checkpoints.steps import TrainState, load_step
 from voxgraft.checkpoints.tensors import read_tensors
 from voxgraft.checkpoints.write import write_rows_file
-from voxgraft.config.train_options import TrainOptions
 from voxgraft.core.errors import finding
 from voxgraft.core.files import atomic_write, atomic_write_folder, compute_sha256, write_json, write_text
 from voxgraft.core.languages import find_exemplar
@@ -67,111 +66,85 @@ class MergedCheckpoint:
 def write_merged_folder(
     course: TrainingSetup, loop: Trainer, outcome: TrainOutcome, hear: AsrErrorFunction | None = None
 ) -> MergedCheckpoint:
-    """Measure points between base and the best step, and write the chosen one. All processes come here; one writes.
+    """Measure points between the base and the best step, and write the chosen one. All processes call it; one writes.
 
-    What is heard decides where something listens.
+    With `hear`, the error of a recognizer decides between the points.
     """
     step = outcome.best_state.best_step or outcome.step
+    first = outcome.best_state.first
     state = load_step(course.run, step).state
-    loop.stepper.trained.restore({name: group for name, group in state.tensors.items() if name != "optimizer"})
-    points = _measure_points(course, loop, outcome.best_state.first, hear)
+    trained = loop.stepper.trained
+    trained.restore({name: group for name, group in state.tensors.items() if name != "optimizer"})
+    is_baseline = course.options.mode == "masked-finetune"
+    if is_baseline:  # written as it is; merged training is also tried in part
+        losses = {name: validation.run().speech_loss for name, validation in loop.validations.items()}
+        points = [InterpolationPoint(1.0, losses, {})]
+    else:
+        # A body that was trained itself is interpolated between the base's own values and the trained ones.
+        shapes = {name: tuple(value.shape) for name, value in trained.parameters.get("body", {}).items()}
+        base_body = read_tensors(course.files.checkpoint, shapes) if shapes else {}
+
+        def exceeded(losses: Mapping[str, float]) -> dict[str, float]:
+            return course.bound.exceeded(first, losses) if course.bound else {}
+
+        points = measure_interpolation_points(
+            WeightInterpolator(trained, base_body), loop.validations, course.interpolate, exceeded, hear
+        )
     chosen = choose_interpolation_point(points)
-    _log_points(loop, outcome.step, points, chosen)
-    folder = course.run.path / (
-        BASELINE_FOLDER_NAME if course.options.mode == "masked-finetune" else MERGED_FOLDER_NAME
-    )
-    merged = MergedCheckpoint(folder, step, chosen, tuple(points), outcome.best_state.first)
-    if loop.first:
-        _write_merged_files(course, state, merged)
-    return merged
-
-
-def _measure_points(
-    course: TrainingSetup, loop: Trainer, first: Mapping[str, float], hear: AsrErrorFunction | None
-) -> list[InterpolationPoint]:
-    """The masked-finetune baseline is written as it is; merged training is also tried in part."""
-    if course.options.mode == "masked-finetune":
-        return [
-            InterpolationPoint(
-                1.0, {name: validation.run().speech_loss for name, validation in loop.validations.items()}, {}
-            )
-        ]
-    between = WeightInterpolator(loop.stepper.trained, _load_base_body(course, loop))
-
-    def passed(losses: Mapping[str, float]) -> dict[str, float]:
-        return course.bound.exceeded(first, losses) if course.bound else {}
-
-    return measure_interpolation_points(between, loop.validations, course.interpolate, passed, hear)
-
-
-def _load_base_body(course: TrainingSetup, loop: Trainer) -> dict[str, Tensor]:
-    """The base's own values of a body that was trained itself."""
-    body = loop.stepper.trained.parameters.get("body", {})
-    shapes = {name: tuple(value.shape) for name, value in body.items()}
-    return read_tensors(course.files.checkpoint, shapes) if shapes else {}
-
-
-def _log_points(loop: Trainer, step: int, points: Sequence[InterpolationPoint], chosen: InterpolationPoint) -> None:
     for point in points:
-        loop.write("interpolation", step, **point.to_json(), chosen=point is chosen)
+        loop.write("interpolation", outcome.step, **point.to_json(), chosen=point is chosen)
     if chosen.exceeded:
         rises = ", ".join(f"{name} by {100 * rise:.1f} %" for name, rise in chosen.exceeded.items())
         item = finding("point-past-bound", f"a share of {chosen.share:g} has raised the loss of {rises}")
-        loop.write("finding", step, **item.to_json())
-
-
-def _write_merged_files(course: TrainingSetup, state: TrainState, merged: MergedCheckpoint) -> None:
-    tokenizer = course.graft.card.tokenizer
-    model = _build_merged_model(course, state, merged.point.share)
-    with atomic_write_folder(merged.folder) as new:
-        checkpoint = course.files.checkpoint.name
-        save_model(model, new / checkpoint)
-        with atomic_write(new / tokenizer) as stream:
-            stream.write(course.graft.tokenizer.data)
-        card = _build_merged_card(
-            course,
-            merged,
-            {"checkpoint": compute_sha256(new / checkpoint), "tokenizer": compute_sha256(new / tokenizer)},
-        )
-        write_json(new / MERGED_CARD_NAME, card)
-        write_text(new / README_NAME, "\n".join(_format_merged_readme(course, merged)) + "\n")
+        loop.write("finding", outcome.step, **item.to_json())
+    folder = course.run.path / (BASELINE_FOLDER_NAME if is_baseline else MERGED_FOLDER_NAME)
+    merged = MergedCheckpoint(folder, step, chosen, tuple(points), first)
+    if loop.first:
+        model = _build_merged_model(course, state, chosen.share)
+        tokenizer, checkpoint = course.graft.card.tokenizer, course.files.checkpoint.name
+        with atomic_write_folder(folder) as new:
+            save_model(model, new / checkpoint)
+            with atomic_write(new / tokenizer) as stream:
+                stream.write(course.graft.tokenizer.data)
+            card = _build_merged_card(course, merged)
+            card["checkpoint_sha256"] = compute_sha256(new / checkpoint)
+            card["tokenizer_sha256"] = compute_sha256(new / tokenizer)
+            write_json(new / MERGED_CARD_NAME, card)
+            write_text(new / README_NAME, _format_merged_readme(course, merged))
+    return merged
 
 
 @torch.no_grad()
 def _build_merged_model(course: TrainingSetup, state: TrainState, share: float) -> SpeechModel:
-    """The base as it is stored, with its rows grown and a share of the training in its body."""
+    """The base as it is stored, with its tables extended and a share of the training in its body."""
     model = load_model(course.family, course.files, dtype=None)
     grow_model(model, course.graft.card.num_rows)
     rows, body, options = state.tensors.get("rows"), state.tensors.get("body"), course.options
     if rows:
         load_new_rows(model, rows)
     if "adapter" in state.tensors:
+        # LoRA's output is proportional to alpha, so a share of the training is a share of alpha.
         add_adapter(model, model.adapter_layers(), options.rank, options.alpha * share, options.seed)
         load_adapter_state(model, state.tensors["adapter"])
         merge_adapter(model)
     if body:
-        model.load_state_dict(_interpolate_body(model.state_dict(), body, share, options))
+        # Training in half precision started from rounded values; only what it added to those is taken.
+        half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(options.precision, torch.float32)
+        model.load_state_dict(
+            {
+                name: interpolate_tensor(value, value.to(half), body[name], share) if name in body else value
+                for name, value in model.state_dict().items()
+            }
+        )
     return model
 
 
-def _interpolate_body(
-    stored: Mapping[str, Tensor], body: Mapping[str, Tensor], share: float, options: TrainOptions
-) -> dict[str, Tensor]:
-    """Training in half precision started from rounded values, and only what it added to those is taken."""
-    half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(options.precision, torch.float32)
-    return {
-        name: interpolate_tensor(value, value.to(half), body[name], share) if name in body else value
-        for name, value in stored.items()
-    }
-
-
-def _build_merged_card(course: TrainingSetup, merged: MergedCheckpoint, hashes: Mapping[str, str]) -> dict[str, Any]:
-    card, options = course.graft.card, course.options
-    compared = options.mode == "masked-finetune"
+def _build_merged_card(course: TrainingSetup, merged: MergedCheckpoint) -> dict[str, Any]:
+    card, is_baseline = course.graft.card, course.options.mode == "masked-finetune"
     return {
         "format": MERGED_FORMAT,
-        "label": MASKED_BASELINE_LABEL if compared else "",
-        "keeps_base_rows": not compared,
+        "label": MASKED_BASELINE_LABEL if is_baseline else "",
+        "keeps_base_rows": not is_baseline,
         "family": card.family,
         "language": card.language,
         "tag": card.tag,
@@ -179,9 +152,9 @@ def _build_merged_card(course: TrainingSetup, merged: MergedCheckpoint, hashes: 
         "num_rows": card.num_rows,
         "base": card.base,
         "checkpoint": course.files.checkpoint.name,
-        "checkpoint_sha256": hashes["checkpoint"],
+        "checkpoint_sha256": "",  # both hashes are filled in once the files are written
         "tokenizer": card.tokenizer,
-        "tokenizer_sha256": hashes["tokenizer"],
+        "tokenizer_sha256": "",
         "step": merged.step,
         "share": merged.point.share,
         "speech_losses_before": merged.first,
@@ -192,11 +165,11 @@ def _build_merged_card(course: TrainingSetup, merged: MergedCheckpoint, hashes: 
     }
 
 
-def _format_merged_readme(course: TrainingSetup, merged: MergedCheckpoint) -> list[str]:
+def _format_merged_readme(course: TrainingSetup, merged: MergedCheckpoint) -> str:
     card = course.graft.card
-    compared = course.options.mode == "masked-finetune"
-    lines = [f"# {card.language} in {card.family}, {'for comparison' if compared else 'merged'}", ""]
-    if compared:
+    is_baseline = course.options.mode == "masked-finetune"
+    lines = [f"# {card.language} in {card.family}, {'for comparison' if is_baseline else 'merged'}", ""]
+    if is_baseline:
         lines += [
             f"**Trained {MASKED_BASELINE_LABEL}.** Its rows and its body are not the base's; use it for nothing else.",
             "",
@@ -208,29 +181,26 @@ def _format_merged_readme(course: TrainingSetup, merged: MergedCheckpoint) -> li
     ]
     if merged.point.losses:
         lines += ["| language | speech loss before | now |", "| --- | --- | --- |"]
-        lines += [
-            f"| {name} | {merged.first[name]:.4f} | {loss:.4f} |"
-            if name in merged.first
-            else f"| {name} | | {loss:.4f} |"
-            for name, loss in merged.point.losses.items()
-        ]
+        for name, loss in merged.point.losses.items():
+            before = f"{merged.first[name]:.4f} " if name in merged.first else ""
+            lines.append(f"| {name} | {before}| {loss:.4f} |")
         lines.append("")
-    return [*lines, "## Licence of the base", "", card.licence]
+    return "\n".join([*lines, "## Licence of the base", "", card.licence]) + "\n"
 
 
 def is_graft_current(course: TrainingSetup, outcome: TrainOutcome) -> bool:
     """Whether the graft that was opened is already what this training leaves."""
-    state = load_step(course.run, _best_or_last_step(outcome)).state
-    made = {"step": state.step, **state.values["identity"]["options"]}
+    state = load_step(course.run, outcome.best_state.best_step or outcome.step).state
     rows = {name: values.float().cpu().numpy() for name, values in state.tensors["rows"].items()}
-    same = all(np.array_equal(values, course.graft.rows[name]) for name, values in rows.items())
-    whole = (course.graft.card.adapter is not None) == ("adapter" in state.tensors)
-    return same and whole and course.graft.card.method.get("trained") == made
+    same_rows = all(np.array_equal(values, course.graft.rows[name]) for name, values in rows.items())
+    same_parts = (course.graft.card.adapter is not None) == ("adapter" in state.tensors)
+    trained = {"step": state.step, **state.values["identity"]["options"]}
+    return same_rows and same_parts and course.graft.card.method.get("trained") == trained
 
 
 def write_trained_graft(course: TrainingSetup, loop: Trainer, outcome: TrainOutcome) -> Path:
-    """Make the graft anew from the best step, or from the last where none is better. The one before it is kept."""
-    state = load_step(course.run, _best_or_last_step(outcome)).state
+    """Replace the graft by that of the best step, or of the last where none is better. The old one is kept beside."""
+    state = load_step(course.run, outcome.best_state.best_step or outcome.step).state
     trained = loop.stepper.trained
     trained.restore({name: group for name, group in state.tensors.items() if name != "optimizer"})
     card, folder = course.graft.card, course.run.graft
@@ -255,7 +225,3 @@ def write_trained_graft(course: TrainingSetup, loop: Trainer, outcome: TrainOutc
         entry = find_exemplar(card.language)
         write_text(new / README_NAME, format_graft_readme(card, entry.name if entry else card.language, []))
     return folder
-
-
-def _best_or_last_step(outcome: TrainOutcome) -> int:
-    return outcome.best_state.best_step or outcome.step

@@ -1,11 +1,10 @@
 """Everything that a training run is made of, opened and fitted together: base, graft, data, options.
 
-Decides what the settings left open; trains nothing. `train.py` is the verb.
+Decides what the settings leave open; trains nothing. The command is in `pipeline/train.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -26,7 +25,6 @@ from voxgraft.core.run import RunFolder
 from voxgraft.dataset.held_out import is_self_replay, split_self_replay
 from voxgraft.dataset.run_data import (
     DataRequirements,
-    RunData,
     build_sampler,
     compute_set_weights,
     load_run_data,
@@ -43,12 +41,14 @@ from voxgraft.models.base import BaseFiles, Family
 from voxgraft.models.load import HALF_PRECISION_DTYPES, choose_device
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.tokenizers import open_tokenizer
-from voxgraft.training.options import RetentionBound
 from voxgraft.training.replay import SelfReplayBuilder, resolve_self_replay_count
+from voxgraft.training.validation import RetentionBound
 
 __all__ = ["TrainingSetup", "build_training_setup", "resolve_family_defaults"]
 
 DEFAULTS = TrainOptions()
+# Positions of a microbatch on a device whose memory is not measured.
+MAX_DEFAULT_MICROBATCH_TOKENS = 8_192
 
 
 @dataclass(frozen=True)
@@ -104,37 +104,86 @@ class TrainingSetup:
             "num_rows": self.graft.card.num_rows,
             "sets": {clips.name: clips.fingerprint for clips in self.train},
             "held_out": {clips.name: clips.fingerprint for clips in self.valid[self.graft.card.language]},
-            "options": _tuples_to_lists(asdict(self.options)),
+            # JSON has no tuples; a saved identity is compared with this one.
+            "options": {
+                name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self.options).items()
+            },
         }
 
 
 def build_training_setup(
     run: RunFolder, settings: RunSettings, family: Family, files: BaseFiles, *, baseline: BaselineMode | None = None
 ) -> TrainingSetup:
-    """Open a run's parts and decide what its settings left open. What cannot be opened is refused.
+    """Open a run's parts and decide what its settings leave open. Raises where a part cannot be opened.
 
-    Replay that the base makes itself is made here if it is not there yet, so the run must be locked.
+    Self-made replay is generated here if it does not exist yet, so the run must be locked.
     """
-    mode: TrainModeOrBaseline = baseline or settings.train.mode
+    train_settings = settings.train
+    mode: TrainModeOrBaseline = baseline or train_settings.mode
     graft = load_graft(run.graft)
     base = (family, files, open_tokenizer(files.tokenizer))
     wanted = DataRequirements.of(run, settings, graft, base, read_tensor_shapes(files.checkpoint))
-    data = load_run_data(wanted, merged=mode == "merged", verify=False)  # `ShardVerifier` reads them beside training
+    data = load_run_data(wanted, merged=mode == "merged", verify=False)  # `ShardVerifier` hashes it beside training
     if not data.all_sets_opened:
         raise_first_error(data.findings)
-    device = choose_device(settings.train.device)
-    learnt, held_out = _prepare_self_replay(wanted, data, mode, files, device)
+
+    device = choose_device(train_settings.device)
+    on_cuda = device.startswith("cuda")
+    precision: TrainPrecision = train_settings.precision or "float32"
+    if on_cuda and train_settings.precision is None:
+        # bfloat16 needs compute capability 8 (Ampere).
+        precision = "bf16" if torch.cuda.get_device_capability(device)[0] >= 8 else "fp16"
+
+    # Replay that the base spoke itself: sets to learn from, and held-out ones. Not made for a run that is refused.
+    learnt: tuple[ClipDataset, ...] = ()
+    held_out: tuple[ClipDataset, ...] = ()
+    count = resolve_self_replay_count(settings.data, mode)
+    if count and data.can_train:
+        require_batches_fit(wanted, data, replay_pending=mode == "merged")
+        dtype = HALF_PRECISION_DTYPES.get(precision, torch.float32)
+        replay = SelfReplayBuilder(
+            run, settings.data, files, graft, wanted.spelling, wanted.base_frame, train_settings.seed
+        )
+        made, item = replay.load_or_generate(count, data.train, device, dtype)
+        data.findings.append(item)
+        to_learn, by_recording = split_self_replay(made)
+        learnt = (to_learn,) if to_learn is not None and mode == "merged" else ()
+        held_out = tuple(by_recording.values())
+
     train = (*data.train, *data.replay, *learnt)
     weights = compute_set_weights(data.train, train[len(data.train) :], settings.data.replay_share)
-    text_dropout = resolve_family_defaults(settings.train, family)["text_dropout"]
-    stream = build_sampler(settings, wanted.frame, train, weights, text_dropout)
-    if settings.train.microbatch_tokens is not None:
-        require_clip_fits(stream.longest[0], settings.train.microbatch_tokens, f"clip {stream.longest[1]!r}")
+    family_defaults = resolve_family_defaults(train_settings, family)
+    stream = build_sampler(settings, wanted.frame, train, weights, family_defaults["text_dropout"])
+    if train_settings.microbatch_tokens is not None:
+        require_clip_fits(stream.longest[0], train_settings.microbatch_tokens, f"clip {stream.longest[1]!r}")
     data.findings += sampling_findings(wanted, data, stream, learnt)
-    options = replace(_build_train_options(settings.train, family, stream, device), mode=mode)
-    data.findings += warmup_findings(settings.train, options.steps)
-    by_language = {graft.card.language: data.valid, **_group_by_language((*data.measured, *held_out))}
-    bound = _build_retention_bound(wanted, data, mode, frozenset(by_language), replayed=len(train) > len(data.train))
+
+    decided: dict[str, Any] = {
+        **family_defaults,
+        "steps": resolve_num_steps(train_settings, stream),
+        "microbatch_tokens": train_settings.microbatch_tokens
+        or max(stream.longest[0], min(train_settings.batch_tokens, MAX_DEFAULT_MICROBATCH_TOKENS)),
+        "precision": precision,
+        "compile": on_cuda if train_settings.compile is None else train_settings.compile,
+        "betas": DEFAULTS.betas,
+        # Logits of at most so many positions exist at once; on a CPU one piece is faster.
+        "chunk": 2_048 if on_cuda else None,
+    }
+    given = {name: getattr(train_settings, name) for name in RESUME_RULES if name not in decided}
+    options = replace(TrainOptions(**given, **decided), mode=mode)
+    data.findings += warmup_findings(train_settings, options.steps)
+
+    valid: dict[str, tuple[ClipDataset, ...]] = {}
+    for clips in (*data.measured, *held_out):
+        valid[clips.header.language] = (*valid.get(clips.header.language, ()), clips)
+    valid = {graft.card.language: data.valid, **valid}
+    bound = None
+    if mode == "merged":
+        base_languages = frozenset(valid) - {wanted.language}
+        replayed = len(train) > len(data.train)
+        data.findings += retention_findings(replayed=replayed, measured=bool(base_languages))
+        share = train_settings.retention_bound
+        bound = RetentionBound(share, base_languages) if share is not None and base_languages else None
     return TrainingSetup(
         run,
         settings,
@@ -144,90 +193,25 @@ def build_training_setup(
         wanted.spelling,
         train,
         weights,
-        by_language,
+        valid,
         stream,
         options,
-        TrainIntervals(**{one.name: getattr(settings.train, one.name) for one in fields(TrainIntervals)}),
+        TrainIntervals(**{one.name: getattr(train_settings, one.name) for one in fields(TrainIntervals)}),
         device,
         tuple(data.findings),
         bound,
-        settings.train.interpolate,
+        train_settings.interpolate,
     )
-
-
-def _group_by_language(sets: Sequence[ClipDataset]) -> dict[str, tuple[ClipDataset, ...]]:
-    found: dict[str, tuple[ClipDataset, ...]] = {}
-    for clips in sets:
-        language = clips.header.language
-        found[language] = (*found.get(language, ()), clips)
-    return found
-
-
-def _prepare_self_replay(
-    wanted: DataRequirements, data: RunData, mode: TrainModeOrBaseline, files: BaseFiles, device: str
-) -> tuple[tuple[ClipDataset, ...], tuple[ClipDataset, ...]]:
-    """What the base said itself: sets to learn from, and held-out ones. Not made for a run that will be refused."""
-    settings = wanted.settings
-    count = resolve_self_replay_count(settings.data, mode)
-    if not count or not data.can_train:
-        return (), ()
-    require_batches_fit(wanted, data, replay_pending=mode == "merged")
-    dtype = HALF_PRECISION_DTYPES.get(settings.train.precision or _default_precision(device), torch.float32)
-    graft, spelling, frame = wanted.graft, wanted.spelling, wanted.base_frame
-    replay = SelfReplayBuilder(wanted.run, settings.data, files, graft, spelling, frame, settings.train.seed)
-    made, item = replay.load_or_generate(count, data.train, device, dtype)
-    data.findings.append(item)
-    learnt, held_out = split_self_replay(made)
-    return (learnt,) if learnt is not None and mode == "merged" else (), tuple(held_out.values())
-
-
-def _build_retention_bound(
-    wanted: DataRequirements, data: RunData, mode: TrainModeOrBaseline, measured: frozenset[str], *, replayed: bool
-) -> RetentionBound | None:
-    """What base languages may lose in merged mode; says so where nothing protects or measures them."""
-    share, languages = wanted.settings.train.retention_bound, measured - {wanted.language}
-    if mode != "merged":
-        return None
-    data.findings += retention_findings(replayed=replayed, measured=bool(languages))
-    return RetentionBound(share, languages) if share is not None and languages else None
 
 
 def resolve_family_defaults(train: TrainSettings, family: Family) -> dict[str, Any]:
     """Options that the settings leave open and that only the family, or another setting, decides."""
     text_weight, speech_weight = family.loss_weights
-    text_dropout = DEFAULTS.text_dropout if family.stock_sampling().guidance > 0 else 0.0
     usual = {
         "alpha": float(train.rank),
         "text_weight": text_weight,
         "speech_weight": speech_weight,
-        "text_dropout": text_dropout,
+        # Classifier-free guidance compares with and without text, so only families that use it train without text.
+        "text_dropout": DEFAULTS.text_dropout if family.stock_sampling().guidance > 0 else 0.0,
     }
     return {name: value if (given := getattr(train, name)) is None else given for name, value in usual.items()}
-
-
-def _build_train_options(
-    train: TrainSettings, family: Family, stream: DeterministicSampler, device: str
-) -> TrainOptions:
-    """Every option: as the settings have it, or decided by family, data and device where they leave it open."""
-    on_cuda = device.startswith("cuda")
-    decided: dict[str, Any] = {
-        **resolve_family_defaults(train, family),
-        "steps": resolve_num_steps(train, stream),
-        "microbatch_tokens": train.microbatch_tokens or max(stream.longest[0], min(train.batch_tokens, 8_192)),
-        "precision": train.precision or _default_precision(device),
-        "compile": on_cuda if train.compile is None else train.compile,
-        "betas": DEFAULTS.betas,
-        "chunk": 2_048 if on_cuda else None,
-    }
-    given = {name: getattr(train, name) for name in RESUME_RULES if name not in decided}
-    return TrainOptions(**given, **decided)
-
-
-def _default_precision(device: str) -> TrainPrecision:
-    if not device.startswith("cuda"):
-        return "float32"
-    return "bf16" if torch.cuda.get_device_capability(device)[0] >= 8 else "fp16"
-
-
-def _tuples_to_lists(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}

@@ -6,6 +6,7 @@ nothing of data or runs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,7 +28,6 @@ from voxgraft.nn.rows import (
     require_matching_moments,
     to_plain_layer,
 )
-from voxgraft.training.options import learning_rate_factor
 
 ADAMW_EPS = 1e-8
 # What torch adds to a norm before it divides by it.
@@ -132,6 +132,18 @@ def build_optimizer(trained: TrainableModel, options: TrainOptions) -> torch.opt
         return FlatAdamW(groups, options.betas, copies)
     fused, foreach = (True, None) if on_device else (None, False)
     return torch.optim.AdamW(groups, lr=0.0, betas=options.betas, fused=fused, foreach=foreach)
+
+
+def learning_rate_factor(step: int, options: TrainOptions) -> float:
+    """The share of its peak rate that each part has at a step (counted from 1): linear warm-up, then the schedule."""
+    if step <= options.warmup_steps:
+        return step / options.warmup_steps
+    if options.schedule == "constant":
+        return 1.0
+    span = max(1, options.steps - options.warmup_steps)
+    done = min(1.0, (step - options.warmup_steps) / span)
+    left = 1 - done if options.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2
+    return options.min_lr_ratio + (1 - options.min_lr_ratio) * left
 
 
 def set_learning_rates(optimizer: torch.optim.Optimizer, step: int, options: TrainOptions) -> dict[str, float]:

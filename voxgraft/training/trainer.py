@@ -1,6 +1,6 @@
-"""Steps one after another: log, validate, sample, save when due, and stop when told, done, or no longer better.
+"""The training loop and how it resumes: steps, logging, validation, samples, saving, early stop.
 
-All that it keeps between steps is in `BestStepState`, which every saved step holds; the rest is a function of the step.
+All state between steps is in `BestStepState`, which every saved step holds; the rest is a function of the step number.
 """
 
 from __future__ import annotations
@@ -8,50 +8,69 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from types import FrameType
 from typing import Any, Literal
 
-from voxgraft.checkpoints.steps import TrainState
-from voxgraft.config.train_options import TrainIntervals
+import torch
+from torch import Tensor
+
+from voxgraft.checkpoints.steps import TrainState, list_step_folders, load_step
+from voxgraft.config.train_options import RESUME_RULES, TrainIntervals, options_with_rule
 from voxgraft.core import progress
-from voxgraft.core.errors import VoxgraftError
+from voxgraft.core.errors import CheckpointError, GraftError, VoxgraftError, finding
 from voxgraft.core.journal import RunJournal
 from voxgraft.core.run import RunFolder
 from voxgraft.dataset.sampler import DeterministicSampler
 from voxgraft.dataset.sets import ShardVerifier
-from voxgraft.nn.rows import hash_base_tensors, require_same_base
+from voxgraft.nn.rows import hash_base_tensors, load_new_rows, require_same_base
 from voxgraft.training.callbacks import Callback
-from voxgraft.training.checkpoint import save_step
-from voxgraft.training.options import RetentionBound, retention_bound_finding
+from voxgraft.training.checkpoint import move_later_steps_aside, save_step
 from voxgraft.training.step import TrainStep, count_output_classes, read_memory_usage
-from voxgraft.training.trainable import copy_optimizer_state
-from voxgraft.training.validation import Validator
+from voxgraft.training.trainable import copy_optimizer_state, learning_rate_factor, restore_optimizer_state
+from voxgraft.training.validation import RetentionBound, Validator
 
-__all__ = ["BestStepState", "TrainIntervals", "TrainOutcome", "Trainer"]
+__all__ = [
+    "FIXED_IDENTITY_LABELS",
+    "BestStepState",
+    "ResumeChange",
+    "TrainIntervals",
+    "TrainOutcome",
+    "Trainer",
+    "compare_identities",
+    "require_no_fixed_changes",
+    "resume_training",
+]
 
 StopReason = Literal["done", "told", "no-better"]
+# Steps between two comparisons of the trained bits of several processes; also at the first step and at every save.
 SYNC_CHECK_INTERVAL = 10
-"""Steps after which several processes compare the bits of what they train; also at the first step and at every save."""
+# What a saved step belongs to beside its options, with the words for it. None of it may change.
+FIXED_IDENTITY_LABELS = {
+    "family": "family",
+    "language": "language",
+    "base_sha256": "base",
+    "tokenizer_sha256": "tokenizer",
+    "num_rows": "number of rows",
+}
+# What changes when a tokenizer gets more pieces.
+TOKENIZER_GROWTH_KEYS = ("tokenizer_sha256", "num_rows")
+# What the losses of the new language's held-out recordings depend on.
+VALIDATION_IDENTITY_KEYS = ("tokenizer_sha256", "held_out")
+SCHEDULE_OPTIONS = options_with_rule("schedule")
 
 
 @dataclass(frozen=True, slots=True)
 class BestStepState:
-    """How the run stands: what early stop and the choice of the best step need."""
+    """What early stopping and the choice of the best step need."""
 
     best_step: int = 0
     best_loss: float | None = None
     rounds_without_better: int = 0
     first: dict[str, float] = field(default_factory=dict)
-    """Speech losses of step 0, which the bound on base languages is measured from."""
-
-    def after(self, step: int, loss: float, min_delta: float, *, within: bool = True) -> BestStepState:
-        """With one more validation. A step that is not within the bound is never better."""
-        if within and (self.best_loss is None or loss < self.best_loss - min_delta):
-            return replace(self, best_step=step, best_loss=loss, rounds_without_better=0)
-        return replace(self, rounds_without_better=self.rounds_without_better + 1)
+    """Speech losses of step 0; the bound on base languages is relative to them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +81,9 @@ class TrainOutcome:
     reason: StopReason
     best_state: BestStepState
     why: str = ""
-    """Why a callback, or the bound on base languages, has stopped it."""
+    """Why a callback, or the bound on base languages, stopped it."""
     choice: str = ""
-    """Why the last step was preferred to one with a lower loss; empty where the loss has chosen."""
+    """Why the last step was preferred to one with a lower loss; empty where the loss decided."""
 
 
 class Trainer:
@@ -78,48 +97,67 @@ class Trainer:
         validations: dict[str, Validator],
         every: TrainIntervals,
     ) -> None:
-        """The first of the validations is the new language's, and decides what is best."""
+        """The first of the validations is the new language's; it decides which step is the best."""
         self.run_folder, self.stepper, self.stream = run, stepper, stream
         self.validations, self.every = validations, every
         self.identity: dict[str, Any] = {}
+        # The graft's own pieces in the order of their ids: shows whether a tokenizer only grew.
         self.pieces: list[str] = []
-        """The graft's own pieces in the order of their ids: shows whether a tokenizer only grew."""
+        # Whether the rows that the model was given come from an earlier training of the run.
         self.is_trained_graft = False
-        """Whether the rows that the model was given come from an earlier training of the run."""
+        # The microbatch size that was found to fit, where none was given; a resumed run takes the same again.
         self.microbatch_tokens: int | None = None
-        """The size of packs that was found to fit, where none was given; a resumed run takes the same again."""
+        # Whether step 0 is saved, with everything that is measured from it.
         self.has_started = False
-        """Whether step 0 is saved, with everything that is measured from it."""
         self.best_state = BestStepState()
         self.callbacks: list[Callback] = []
+        # Compares the data with its hashes beside the first steps.
         self.verification: ShardVerifier | None = None
-        """Compares the data with its hashes beside the first steps."""
+        # What base languages may lose; past it no step is the best, and training stops.
         self.bound: RetentionBound | None = None
-        """What base languages may lose; past it no step is the best, and training stops."""
         self._stop_reason_text = ""
         self.journal = RunJournal(run.journal)
-        # The masked-finetune baseline changes rows of the base.
+        # Only the masked-finetune baseline changes rows of the base.
         self._protects_base = stepper.options.mode != "masked-finetune"
         self._digests = hash_base_tensors(stepper.trained.model) if self._protects_base else {}
-        self._told = threading.Event()
+        self._interrupted = threading.Event()
         self._current_step = 0
 
     @property
     def first(self) -> bool:
-        """Whether this process writes."""
+        """Whether this is the process that writes."""
         return self.stepper.group.is_main_process
 
     def train(self, start: int) -> TrainOutcome:
         """Train the steps after `start` to the last."""
         last = self.stepper.options.steps
-        with self._listening():
+        with self._catch_signals():
             if not self.has_started:
-                self._begin()
+                # Step 0 is what everything later is measured against.
+                options = self.stepper.options
+                text_classes, speech_classes = count_output_classes(self.stepper.trained.model)
+                self.write(
+                    "start",
+                    0,
+                    family=self.stepper.batch_builder.family.name,
+                    language=next(iter(self.validations), ""),
+                    mode=options.mode,
+                    steps=options.steps,
+                    text_classes=text_classes,
+                    speech_classes=speech_classes,
+                )
+                self._validate(0)
+                self._sample(0)
+                self.save(0)
             elif over := self.stop_reason_at(start):
                 return self._end(start, over)
             for number in range(start + 1, last + 1):
                 self._step(number)
-                reason = self._find_stop_reason(number)
+                reason = self.stop_reason_at(number)
+                if reason != "done":
+                    # A signal may reach any process; a callback's reason comes from the first one.
+                    told = self.stepper.group.any(self._interrupted.is_set(), self.stepper.trained.model.device)
+                    reason = "told" if told or self._stop_reason_text else reason
                 if reason or number % self.every.save_every == 0 or number == self.best_state.best_step:
                     self.save(number)
                 if reason:
@@ -127,44 +165,50 @@ class Trainer:
         return self._end(max(start, last), "done")
 
     def stop_reason_at(self, step: int) -> StopReason | None:
-        """Why no step is to follow this one, if so."""
+        """Why no step follows this one, if so."""
         if step >= self.stepper.options.steps:
             return "done"
         tired = 0 < self.every.patience <= self.best_state.rounds_without_better
         return "no-better" if tired and step >= self.every.min_steps else None
 
+    def is_due(self, number: int, every: int) -> bool:
+        """At every so many steps, and at the last one; every 0 steps is never."""
+        return every > 0 and (number % every == 0 or number == self.stepper.options.steps)
+
     def save(self, number: int) -> None:
-        """Save everything that the next step depends on, after comparing the base's bits with what they were."""
-        trained = self.stepper.trained
+        """Save everything that the next step depends on, after comparing the base's bits with those at the start."""
+        trained, group = self.stepper.trained, self.stepper.group
         self._report_progress("doing", number, what="saving")
-        self._require_valid_data(number)
+        if self.verification is not None:
+            # Nothing is saved that was learnt from damaged data, or measured on it. Step 0 has learnt from none.
+            with self._findings_logged(number):
+                self.verification.wait(held_out_only=number == 0)
         if self._protects_base:
             require_same_base(trained.model, self._digests)
         self._require_same_bits(number)
-        self.stepper.group.wait()
+        group.wait()
         if self.first:
             self.journal.sync()
             tensors = {**trained.tensors(), "optimizer": copy_optimizer_state(self.stepper.optimizer)}
-            state = TrainState(number, tensors, self.values())
-            saved = save_step(self.run_folder, state, keep_last=self.every.keep_last, keep=self._kept())
-            for item in saved.findings:
+            # "standing" is the name of the best state in the file format.
+            values = {
+                "identity": self.identity,
+                "pieces": self.pieces,
+                "standing": asdict(self.best_state),
+                "scaler": self.stepper.scaler.state_dict(),
+                "world_size": group.world_size,
+                "microbatch_tokens": self.microbatch_tokens,
+            }
+            # The first step and the best are never pruned.
+            keep = sorted({0, self.best_state.best_step})
+            state = TrainState(number, tensors, values)
+            for item in save_step(self.run_folder, state, keep_last=self.every.keep_last, keep=keep).findings:
                 self.write("finding", number, **item.to_json())
             self._report_progress("saved", number, best_step=self.best_state.best_step)
-        self.stepper.group.wait()
-
-    def values(self) -> dict[str, Any]:
-        """What a step holds beside tensors, as JSON gives it back."""
-        return {
-            "identity": self.identity,
-            "pieces": self.pieces,
-            "standing": asdict(self.best_state),
-            "scaler": self.stepper.scaler.state_dict(),
-            "world_size": self.stepper.group.world_size,
-            "microbatch_tokens": self.microbatch_tokens,
-        }
+        group.wait()
 
     def write(self, kind: str, step: int, **values: Any) -> None:
-        """One line of the journal, and to everybody who watches."""
+        """Write one line of the journal, and pass it to the callbacks."""
         if not self.first:
             return
         self.journal.write(kind, step, **values)
@@ -172,29 +216,18 @@ class Trainer:
             callback.on_log(kind, step, values)
 
     def _report_progress(self, kind: str, step: int, **values: Any) -> None:
-        """What is worth a look now, but no line of the journal."""
+        """Report what happens now to the display; it is not written to the journal."""
         if self.first:
             progress.report_event(kind, step, values)
 
-    def _begin(self) -> None:
-        """Step 0: what everything later is measured against."""
-        self.write("start", 0, **self._describe_start())
-        self._validate(0)
-        self._sample(0)
-        self.save(0)
-
-    def _describe_start(self) -> dict[str, Any]:
-        """What a reader of the journal needs to know before the first step."""
-        options, model = self.stepper.options, self.stepper.trained.model
-        text_classes, speech_classes = count_output_classes(model)
-        return {
-            "family": self.stepper.batch_builder.family.name,
-            "language": next(iter(self.validations), ""),
-            "mode": options.mode,
-            "steps": options.steps,
-            "text_classes": text_classes,
-            "speech_classes": speech_classes,
-        }
+    @contextmanager
+    def _findings_logged(self, number: int) -> Iterator[None]:
+        """An error that ends training is also a finding in the journal."""
+        try:
+            yield
+        except VoxgraftError as error:
+            self.write("finding", number, **error.finding.to_json())
+            raise
 
     def _step(self, number: int) -> None:
         self._current_step = number
@@ -203,13 +236,10 @@ class Trainer:
         items = self.stream.step(number)
         if number < self.stepper.options.steps:
             self.stepper.prefetcher.set_next_items(lambda: self.stream.step(number + 1))
-        try:
+        with self._findings_logged(number):
             report = self.stepper.step(number, items)
             if self.verification is not None:
                 self.verification.look()
-        except VoxgraftError as error:
-            self.write("finding", number, **error.finding.to_json())
-            raise
         if number % SYNC_CHECK_INTERVAL == 0 or number == 1:
             self._require_same_bits(number)
         seconds = time.perf_counter() - started
@@ -230,71 +260,62 @@ class Trainer:
             )
         if self.is_due(number, self.every.sample_every):
             self._sample(number)
-        if any(
-            self.is_due(number, every)
-            for every in (self.every.valid_every, self.every.save_every, self.every.listen_every)
-        ):
+        every = self.every
+        if any(self.is_due(number, one) for one in (every.valid_every, every.save_every, every.listen_every)):
             self._validate(number)
 
-    def _require_valid_data(self, number: int) -> None:
-        """Nothing is saved that was learnt from damaged data, or measured on it. Step 0 has learnt from none."""
-        if self.verification is None:
-            return
-        try:
-            self.verification.wait(held_out_only=number == 0)
-        except VoxgraftError as error:
-            self.write("finding", number, **error.finding.to_json())
-            raise
-
     def _require_same_bits(self, number: int) -> None:
-        """Processes that no longer train the same model must not leave a step that looks whole."""
-        group = self.stepper.group
-        if group.world_size == 1:
-            return
-        try:
-            group.require_same_bits(self.stepper.state_tensors(), number)
-        except VoxgraftError as error:
-            self.write("finding", number, **error.finding.to_json())
-            raise
-
-    def is_due(self, number: int, every: int) -> bool:
-        """At every so many steps, and at the last one; every 0 steps is never."""
-        return every > 0 and (number % every == 0 or number == self.stepper.options.steps)
+        """Processes that no longer train the same model must not leave a step that looks complete."""
+        if self.stepper.group.world_size > 1:
+            with self._findings_logged(number):
+                self.stepper.group.require_same_bits(self.stepper.state_tensors(), number)
 
     def _validate(self, number: int) -> None:
         self._report_progress("doing", number, what="validating")
         found = {name: validation.run() for name, validation in self.validations.items()}
-        passed = self._find_exceeded_languages(number, {name: validity.speech_loss for name, validity in found.items()})
-        for at, (name, validity) in enumerate(found.items()):
-            if at == 0 and number > 0:
-                loss, delta = validity.speech_loss, self.every.min_delta
-                self.best_state = self.best_state.after(number, loss, delta, within=not passed)
-            said: dict[str, Any] = {"best_step": self.best_state.best_step} if at == 0 else {}
-            for callback in self.callbacks if at == 0 else ():
-                said |= callback.on_validation(number, found)
-            self.write("valid", number, set=name, **asdict(validity), **said)
-        if self.bound and passed:
-            item = retention_bound_finding(self.bound, passed, number, self.best_state.best_step)
+        losses = {name: metrics.speech_loss for name, metrics in found.items()}
+        if number == 0:
+            self.best_state = replace(self.best_state, first=losses)
+        exceeded = self.bound.exceeded(self.best_state.first, losses) if self.bound else {}
+        for at, (name, metrics) in enumerate(found.items()):
+            extra: dict[str, Any] = {}
+            if at == 0:  # the new language
+                if number > 0:
+                    best = self.best_state.best_loss
+                    # A step past the bound on base languages is never better.
+                    better = best is None or metrics.speech_loss < best - self.every.min_delta
+                    if better and not exceeded:
+                        self.best_state = replace(
+                            self.best_state, best_step=number, best_loss=metrics.speech_loss, rounds_without_better=0
+                        )
+                    else:
+                        rounds = self.best_state.rounds_without_better + 1
+                        self.best_state = replace(self.best_state, rounds_without_better=rounds)
+                extra = {"best_step": self.best_state.best_step}
+                for callback in self.callbacks:
+                    extra |= callback.on_validation(number, found)
+            self.write("valid", number, set=name, **asdict(metrics), **extra)
+        stop_reasons: list[str] = []
+        if self.bound and exceeded:
+            best_step = self.best_state.best_step
+            rises = ", ".join(f"{name} by {100 * rise:.1f} %" for name, rise in exceeded.items())
+            kept = f"step {best_step:,} is the best within the bound" if best_step else "no step was within the bound"
+            risen = f"at step {number:,} the held-out speech loss of base languages had risen: {rises}; {kept}"
+            item = finding("retention-bound", risen, expected=f"at most {100 * self.bound.share:g} %")
             self.write("finding", number, **item.to_json())
-            self._request_stop(number, item.found)
+            self.write("stop-asked", number, why=item.found)
+            stop_reasons.append(item.found)
         for callback in self.callbacks:
             if reason := callback.stop_reason(number, found):
-                self._request_stop(number, reason)
-        # Losses may differ in their last bits between devices. Who decides otherwise than the others would save, stop
-        # or write a checkpoint alone, and wait for them there for ever.
+                self.write("stop-asked", number, why=reason)
+                stop_reasons.append(reason)
+        # The first reason ever given stays.
+        self._stop_reason_text = self._stop_reason_text or next(iter(stop_reasons), "")
+        # Losses may differ in their last bits between devices. A process that decides otherwise than the others would
+        # save, stop or write a checkpoint alone, and wait for them there for ever.
         self.best_state, self._stop_reason_text = self.stepper.group.broadcast_decision(
             (self.best_state, self._stop_reason_text)
         )
-
-    def _find_exceeded_languages(self, number: int, losses: dict[str, float]) -> dict[str, float]:
-        """Base languages that are past the bound, and by how much."""
-        if number == 0:
-            self.best_state = replace(self.best_state, first=losses)
-        return self.bound.exceeded(self.best_state.first, losses) if self.bound else {}
-
-    def _request_stop(self, number: int, why: str) -> None:
-        self.write("stop-asked", number, why=why)
-        self._stop_reason_text = self._stop_reason_text or why
 
     def _sample(self, number: int) -> None:
         if self.first:
@@ -304,43 +325,42 @@ class Trainer:
                     self.write("samples", number, **values)
         self.stepper.group.wait()
 
-    def _find_stop_reason(self, number: int) -> StopReason | None:
-        over = self.stop_reason_at(number)
-        if over == "done":
-            return over
-        # A signal may reach any process; what a callback said is the first one's.
-        told = self.stepper.group.any(self._told.is_set(), self.stepper.trained.model.device)
-        return "told" if told or self._stop_reason_text else over
-
     def _end(self, number: int, reason: StopReason) -> TrainOutcome:
         choice = ""
         if self.first:
-            ended = self._end_line(number, reason)
-            if ended is None:
-                ended = self._final_choice(number, reason)
+            ends = [line for line in self.journal.read() if line["kind"] == "end"]
+            if ends and (ends[-1]["step"], ends[-1].get("reason")) == (number, reason):
+                ended = ends[-1]  # decided before; it is not decided again
+            else:
+                ended = self._choose_final_step(number, reason)
                 self.write("end", number, reason=reason, **ended)
                 self.journal.sync()
             if ended.get("best_step") == number and self.best_state.best_step not in (0, number):
                 loss = self._valid_lines(number)[next(iter(self.validations))]["speech_loss"]
                 self.best_state = replace(self.best_state, best_step=number, best_loss=loss)
-                choice = _choice_in_words(ended)
+                found = ended.get("speech") or {}
+                choice = (
+                    f"step {ended.get('lowest_loss_step', 0):,} has the lowest loss, but "
+                    f"{found.get('failed_before', 0):.0%} of {found.get('utterances', 0):,} held-out texts fail there "
+                    f"when spoken (loops, no end, wrong length), and {found.get('failed', 0):.0%} at the last step"
+                )
         self.best_state = self.stepper.group.broadcast_decision(self.best_state)
         return TrainOutcome(number, reason, self.best_state, self._stop_reason_text, choice)
 
-    def _final_choice(self, number: int, reason: StopReason) -> dict[str, Any]:
-        """What the line of the end says of the best step.
+    def _choose_final_step(self, number: int, reason: StopReason) -> dict[str, Any]:
+        """What the journal's last line says of the best step.
 
-        The held-out loss also rises when a model becomes too sure of itself, while it reads its text better and speaks
+        The held-out loss also rises when a model becomes overconfident, while it reads its text better and speaks
         better. So where the last step uses the text at least as much as the best one, speech decides between the two.
-        The saved steps are not changed by it: a training that is continued compares losses as before.
+        The saved steps do not change: a resumed training compares losses as before.
         """
         best = self.best_state.best_step
         by_loss: dict[str, Any] = {"best_step": best}
         if reason == "told" or best in (0, number):
             return by_loss
         language, now = next(iter(self.validations)), self._valid_lines(number)
-        then = self._valid_lines(best).get(language, {})
-        before, after = then.get("text_use"), now.get(language, {}).get("text_use")
+        before = self._valid_lines(best).get(language, {}).get("text_use")
+        after = now.get(language, {}).get("text_use")
         losses = {name: line["speech_loss"] for name, line in now.items()}
         if before is None or after is None or after < before:
             return by_loss
@@ -356,42 +376,176 @@ class Trainer:
         """The journal's validations of one step, by set."""
         return {line["set"]: line for line in self.journal.read() if (line["kind"], line["step"]) == ("valid", step)}
 
-    def _end_line(self, step: int, reason: StopReason) -> dict[str, Any] | None:
-        """The end that the journal has of this step: what was decided then is not decided again."""
-        ends = [line for line in self.journal.read() if line["kind"] == "end"]
-        return ends[-1] if ends and (ends[-1]["step"], ends[-1].get("reason")) == (step, reason) else None
-
-    def _kept(self) -> Sequence[int]:
-        """Steps that are never pruned: the first, and the best."""
-        return sorted({0, self.best_state.best_step})
-
     @contextmanager
-    def _listening(self) -> Iterator[None]:
-        """The first interrupt finishes the step and saves; a second one is the user's own business."""
+    def _catch_signals(self) -> Iterator[None]:
+        """The first interrupt finishes the step and saves; a second one acts as it would without us."""
+        # Python sets signal handlers in the main thread only.
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         before: dict[int, Any] = {}
 
-        def hear(number: int, _frame: FrameType | None) -> None:
-            self._told.set()
+        def handle(number: int, _frame: FrameType | None) -> None:
+            self._interrupted.set()
             signal.signal(number, before[number])
             self._report_progress("stopping", self._current_step, signal=signal.Signals(number).name)
 
         for number in (signal.SIGINT, signal.SIGTERM):
-            before[number] = signal.signal(number, hear)
+            before[number] = signal.signal(number, handle)
         try:
             yield
         finally:
-            for heard, handler in before.items():
-                signal.signal(heard, handler)
+            for caught, handler in before.items():
+                signal.signal(caught, handler)
 
 
-def _choice_in_words(ended: dict[str, Any]) -> str:
-    found = ended.get("speech") or {}
-    shares = [f"{found.get(name, 0):.0%}" for name in ("failed_before", "failed")]
-    return (
-        f"step {ended.get('lowest_loss_step', 0):,} has the lowest loss, but {shares[0]} of "
-        f"{found.get('utterances', 0):,} held-out texts fail there when spoken (loops, no end, wrong length), "
-        f"and {shares[1]} at the last step"
-    )
+@dataclass(frozen=True, slots=True)
+class ResumeChange:
+    """One thing that differs from when the step was saved."""
+
+    key: str
+    was: Any
+    now: Any
+    fixed: bool
+
+    def __str__(self) -> str:
+        return f"{self.key}: was {_shorten_change(self.was)}, is {_shorten_change(self.now)}"
+
+
+def resume_training(loop: Trainer, *, fresh: bool = False, from_step: int | None = None) -> int:
+    """Load the newest complete step, or the named one, into a training that has not begun; returns its number.
+
+    Later steps are moved aside, never removed, and the journal is cut after the step. 0 where nothing is saved yet.
+    With `fresh` training begins again with the rows that the graft first had, even if they were trained since.
+    """
+    run, trained = loop.run_folder, loop.stepper.trained
+    if fresh:
+        rows = _load_initial_rows(loop) if loop.is_trained_graft and "rows" in trained.parameters else None
+        if rows is not None:
+            load_new_rows(trained.model, rows)
+        # Step 0 stays in its place until the new one replaces it: nothing else knows the first rows.
+        _truncate_after(loop, -1 if rows is None else 0, journal=-1)
+        return 0
+    if not list_step_folders(run):
+        if from_step is not None:
+            load_step(run, from_step)  # raises that there is none
+        _truncate_after(loop, -1)
+        return 0
+    loaded = load_step(run, from_step)
+    state = loaded.state
+    found = compare_identities(state.values["identity"], loop.identity)
+    grew = _is_tokenizer_extended(state, loop)
+    before, now = state.values.get("pieces", []), loop.pieces
+    changed_piece = ""
+    for at, (old, new) in enumerate(zip(before, now, strict=False)):
+        if old != new:
+            changed_piece = f"new piece {at + 1:,} of {len(now):,} is {new!r} now, and was {old!r} of {len(before):,}"
+            break
+    fixed = [change for change in found if not (grew and change.key in TOKENIZER_GROWTH_KEYS)]
+    require_no_fixed_changes(fixed, state.step, changed_piece)
+    groups = _extend_saved_rows(state, loop) if grew else state.tensors
+    _truncate_after(loop, state.step)
+    trained.restore({name: group for name, group in groups.items() if name != "optimizer"})
+    restore_optimizer_state(loop.stepper.optimizer, groups["optimizer"])
+    loop.stepper.scaler.load_state_dict(state.values["scaler"])
+    best_state = BestStepState(**state.values["standing"])
+    # No step is the best any more if its loss was one of other clips, or of other ids.
+    if any(change.key in VALIDATION_IDENTITY_KEYS and change.was is not None for change in found):
+        best_state = replace(best_state, best_step=0, best_loss=None, rounds_without_better=0)
+    loop.best_state = best_state
+    # A fresh start that was killed early has cut the journal and kept step 0; then step 0 must be made again.
+    lost = loop.first and state.step == 0 and not any(entry["kind"] == "start" for entry in loop.journal.read())
+    loop.has_started = not loop.stepper.group.any(lost, trained.model.device)
+    loop.microbatch_tokens = state.values.get("microbatch_tokens")
+    for item in loaded.findings:
+        loop.write("finding", state.step, **item.to_json())
+    changes = list(found)
+    if any(change.key in {f"train.{name}" for name in SCHEDULE_OPTIONS} for change in found):
+        # What other steps, warm-up or schedule do to the learning rates from here on.
+        options, saved = loop.stepper.options, state.values["identity"].get("options", {})
+        old_options = replace(options, **{name: saved[name] for name in SCHEDULE_OPTIONS if name in saved})
+        was, share = (round(learning_rate_factor(state.step + 1, one), 4) for one in (old_options, options))
+        if was != share:
+            changes.append(ResumeChange(f"share of the rates at step {state.step + 1:,}", was, share, False))
+    best_before = state.values["standing"]["best_step"]
+    if best_before != best_state.best_step:
+        changes.append(ResumeChange("best step so far", best_before, "none: other held-out ids", False))
+    for change in changes:
+        loop.write("changed", state.step, key=change.key, was=change.was, now=change.now)
+    return state.step
+
+
+def _truncate_after(loop: Trainer, step: int, *, journal: int | None = None) -> None:
+    if loop.first:
+        move_later_steps_aside(loop.run_folder, step)
+        loop.journal.truncate_after(step if journal is None else journal)
+    loop.stepper.group.wait()
+
+
+def _load_initial_rows(loop: Trainer) -> dict[str, Tensor] | None:
+    """The rows of step 0, with new ones after them where the tokenizer grew; None if they belong to another graft."""
+    run = loop.run_folder
+    if not list_step_folders(run):
+        return None
+    try:
+        state = load_step(run, 0).state
+    except CheckpointError as error:
+        cure = f"make the rows anew with `voxgraft graft {run.path}`, then begin again with --fresh."
+        found = f"the graft's rows are trained, and its first ones are in step 0: {error.finding.found}"
+        raise CheckpointError(error.code, found, where=error.finding.where, cure=cure) from None
+    if _is_tokenizer_extended(state, loop):
+        return _extend_saved_rows(state, loop)["rows"]
+    same = state.values["identity"].get("tokenizer_sha256") == loop.identity.get("tokenizer_sha256")
+    return dict(state.tensors["rows"]) if same and "rows" in state.tensors else None
+
+
+def _is_tokenizer_extended(state: TrainState, loop: Trainer) -> bool:
+    """Whether the run's tokenizer is that of the step with more pieces at the end, and nothing else."""
+    before, now = state.values.get("pieces", []), loop.pieces
+    return len(before) < len(now) and now[: len(before)] == before
+
+
+def _extend_saved_rows(state: TrainState, loop: Trainer) -> dict[str, dict[str, Tensor]]:
+    """Saved rows with the new ones after them, and their moments with zeros: old rows keep their state."""
+    rows = loop.stepper.trained.tensors()["rows"]
+    kept = {name: torch.cat([saved, rows[name][len(saved) :]]) for name, saved in state.tensors["rows"].items()}
+    shapes = {name: value.shape for name, value in loop.stepper.trained.named().items()}
+    moments = {}
+    for key, value in state.tensors["optimizer"].items():
+        # The moment "step" has no dimensions.
+        missing = shapes[key.rpartition("/")[0]][0] - len(value) if value.dim() else 0
+        moments[key] = torch.cat([value, value.new_zeros(missing, *value.shape[1:])]) if missing else value
+    return {**{name: dict(group) for name, group in state.tensors.items()}, "rows": kept, "optimizer": moments}
+
+
+def compare_identities(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[ResumeChange]:
+    """Every difference between two identities, options one by one."""
+    found = [
+        ResumeChange(key, saved.get(key), now.get(key), key in FIXED_IDENTITY_LABELS)
+        for key in dict.fromkeys((*saved, *now))
+        if key != "options" and saved.get(key) != now.get(key)
+    ]
+    old, new = saved.get("options", {}), now.get("options", {})
+    return found + [
+        ResumeChange(f"train.{key}", old.get(key), new.get(key), RESUME_RULES.get(key) == "fixed")
+        for key in dict.fromkeys((*old, *new))
+        if old.get(key) != new.get(key)
+    ]
+
+
+def require_no_fixed_changes(found: list[ResumeChange], step: int, remark: str = "") -> None:
+    """Raise, with a table of old and new values, if something has changed that a saved step depends on."""
+    fixed = [change for change in found if change.fixed]
+    if not fixed:
+        return
+    rows = [("", f"step {step:,}", "this run")]
+    rows += [(change.key, _shorten_change(change.was), _shorten_change(change.now)) for change in fixed]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    text = f"step {step:,} was made with other settings:\n    " + "\n    ".join([*lines, *filter(None, [remark])])
+    raise GraftError("resume-changed", text, expected="what the step was made with")
+
+
+def _shorten_change(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 24 else f"{text[:12]}..."

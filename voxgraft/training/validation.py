@@ -7,7 +7,7 @@ another speaker's prompt. When they stay near zero, the model is not reading, ho
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +36,7 @@ class ValidationMetrics:
 
 
 class Validator:
-    """The same items in the same packs every time."""
+    """Measures the same items in the same microbatches every time."""
 
     def __init__(
         self,
@@ -48,22 +48,19 @@ class Validator:
         is_open: bool = True,
     ) -> None:
         """`is_open` says whether the adapter acts for these items: not for a base language of a gated graft."""
-        self.is_open = is_open
-        self.trained, self.batch_builder, self.items, self.microbatch_tokens = (
-            trained,
-            examples,
-            tuple(items),
-            microbatch_tokens,
-        )
+        self.trained, self.batch_builder, self.items = trained, examples, tuple(items)
+        self.microbatch_tokens, self.is_open = microbatch_tokens, is_open
         # Spread over the whole set, which is sorted by recording.
         step = max(1, len(self.items) // MAX_SWAPPED_ITEMS)
         self._swap_items = self.items[::step][:MAX_SWAPPED_ITEMS]
 
     def run(self) -> ValidationMetrics:
-        """All losses anew, with the gate as in speaking."""
+        """Measure all losses, with the gate as in speaking."""
         text, speech = self._losses(self.items)
         right = self._losses(self._swap_items)[1]
-        texts, voices = self._find_swaps(self._text), self._find_swaps(self._speaker)
+        sets = self.batch_builder.sets
+        texts = self._find_swaps(lambda item: sets[item.set].text_ids(item.clip).tobytes())
+        voices = self._find_swaps(lambda item: sets[item.set].infos[item.clip].speaker)
         return ValidationMetrics(
             text,
             speech,
@@ -76,14 +73,21 @@ class Validator:
     def _losses(
         self, items: Sequence[Sample], texts: Sequence[Sample] = (), voices: Sequence[Sample] = ()
     ) -> tuple[float, float]:
+        """Mean text and speech loss; `texts` and `voices` replace the items' own."""
         sums, counts = [0.0, 0.0], [0, 0]
-        lengths = [self._length(item, text) for item, text in zip(items, texts or items, strict=True)]
+        sets, gate = self.batch_builder.sets, self.trained.gate
+        lengths = [
+            self.batch_builder.num_positions(item)
+            - int(sets[item.set].num_text[item.clip])
+            + int(sets[text.set].num_text[text.clip])
+            for item, text in zip(items, texts or items, strict=True)
+        ]
         for chosen in pack_microbatches(lengths, max(self.microbatch_tokens, *lengths)):
             mine, their_texts, their_voices = (
                 [group[index] for index in chosen] if group else () for group in (items, texts, voices)
             )
             batch = self.batch_builder.batch(mine, their_texts, their_voices)
-            with self._set_gate():
+            with nullcontext() if gate is None else gate.opened() if self.is_open else gate.closed():
                 found = compute_losses(self.trained.model, batch)
             for at, (total, count) in enumerate(
                 ((found.text_sum, found.text_count), (found.speech_sum, found.speech_count))
@@ -92,18 +96,8 @@ class Validator:
                 counts[at] += count
         return sums[0] / max(1, counts[0]), sums[1] / max(1, counts[1])
 
-    def _set_gate(self) -> AbstractContextManager[None]:
-        gate = self.trained.gate
-        return nullcontext() if gate is None else gate.opened() if self.is_open else gate.closed()
-
-    def _length(self, item: Sample, text: Sample) -> int:
-        sets = self.batch_builder.sets
-        own = self.batch_builder.num_positions(item)
-        return own - int(sets[item.set].num_text[item.clip]) + int(sets[text.set].num_text[text.clip])
-
-    def _find_swaps(self, key: object) -> Sequence[Sample] | None:
-        """For each item another one that differs in what matters; None where there is none."""
-        assert callable(key)
+    def _find_swaps(self, key: Callable[[Sample], object]) -> Sequence[Sample] | None:
+        """For each item another one with a different key; None where one item has no such other."""
         swapped = []
         count = len(self._swap_items)
         for at, item in enumerate(self._swap_items):
@@ -114,11 +108,26 @@ class Validator:
             swapped.append(other)
         return swapped
 
-    def _text(self, item: Sample) -> bytes:
-        return self.batch_builder.sets[item.set].text_ids(item.clip).tobytes()
 
-    def _speaker(self, item: Sample) -> str:
-        return self.batch_builder.sets[item.set].infos[item.clip].speaker
+@dataclass(frozen=True, slots=True)
+class RetentionBound:
+    """The share by which the loss of every base language may rise at most."""
+
+    share: float
+    languages: frozenset[str]
+
+    def exceeded(self, first: Mapping[str, float], now: Mapping[str, float]) -> dict[str, float]:
+        """Languages past the bound, and by which share of its first loss each has risen; the worst first.
+
+        A language without a first loss cannot be judged.
+        """
+        rises = {
+            name: now[name] / first[name] - 1
+            for name in sorted(self.languages & first.keys() & now.keys())
+            # Negated, so that a loss that is NaN is past every bound.
+            if not now[name] <= first[name] * (1 + self.share)
+        }
+        return dict(sorted(rises.items(), key=lambda item: -item[1]))
 
 
 AsrErrorFunction = Callable[[str], float | None]
@@ -153,34 +162,26 @@ class WeightInterpolator:
         """The model is at that point inside this block."""
         layers = list(find_lora_layers(self.trained.model).values())
         alphas = [layer.alpha for layer in layers]
-        tuned = {name: value.detach().clone() for name, value in self._body().items()}
+        body = self.trained.optimizer_parameters("body") if "body" in self.trained.parameters else {}
+        tuned = {name: value.detach().clone() for name, value in body.items()}
+
+        @torch.no_grad()
+        def load(values: Mapping[str, Tensor]) -> None:
+            for name, value in values.items():
+                body[name].copy_(value)
+            self.trained.masters.copy_to_model()
+
         try:
             for layer, alpha in zip(layers, alphas, strict=True):
                 layer.alpha = alpha * share
-            self._load_body_values(
-                {
-                    name: interpolate_tensor(self.base[name], self._start(name), value, share)
-                    for name, value in tuned.items()
-                }
-            )
+            # Training started from the base's values rounded to the dtype of the model's parameters.
+            starts = {name: self.base[name].to(self.trained.parameters["body"][name].dtype) for name in tuned}
+            load({name: interpolate_tensor(self.base[name], starts[name], tuned[name], share) for name in tuned})
             yield
         finally:
             for layer, alpha in zip(layers, alphas, strict=True):
                 layer.alpha = alpha
-            self._load_body_values(tuned)
-
-    def _body(self) -> dict[str, Any]:
-        return dict(self.trained.optimizer_parameters("body")) if "body" in self.trained.parameters else {}
-
-    def _start(self, name: str) -> Tensor:
-        return self.base[name].to(self.trained.parameters["body"][name].dtype)
-
-    @torch.no_grad()
-    def _load_body_values(self, values: Mapping[str, Tensor]) -> None:
-        body = self._body()
-        for name, value in values.items():
-            body[name].copy_(value)
-        self.trained.masters.copy_to_model()
+            load(tuned)
 
 
 def interpolate_tensor(base: Tensor, start: Tensor, tuned: Tensor, share: float) -> Tensor:
