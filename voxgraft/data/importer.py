@@ -21,9 +21,8 @@ from voxgraft.core.results import format_names
 from voxgraft.data.folder import AudioStamp, DatasetFolder, delete_file, read_import_journal
 from voxgraft.data.manifest import ManifestClip, SourceProblem
 from voxgraft.data.segment import NO_PAUSE, AudioSegment, CutOptions, cut_segments, length_reasons
-from voxgraft.data.sources import ImportSource
-from voxgraft.data.subtitles import Cue, clean_cues, dedupe_rolling_captions, read_subtitles
-from voxgraft.data.tables import (
+from voxgraft.data.sources import (
+    ImportSource,
     TranscriptRow,
     find_audio_file,
     infer_recordings,
@@ -31,6 +30,7 @@ from voxgraft.data.tables import (
     read_sidecar_rows,
     read_transcript_list,
 )
+from voxgraft.data.subtitles import Cue, clean_cues, dedupe_rolling_captions, read_subtitles
 from voxgraft.text.normalize import build_normalizer
 
 # A longer file is a whole recording: one text for all of it does not say what is said where.

@@ -46,13 +46,14 @@ from voxgraft.data.import_command import (
 from voxgraft.data.manifest import ROLE_BY_SPLIT, SelectedClip, resolve_manifest_path, select_clips
 from voxgraft.data.sources import find_sources
 from voxgraft.data.split import DataSplitResult, data_split, split_remaining_clips
-from voxgraft.dataset.run_context import open_run_context, provenance_findings
 from voxgraft.dataset.run_data import (
     DEFAULT_STEPS,
     DataRequirements,
     build_sampler,
     compute_set_weights,
     load_run_data,
+    open_run_context,
+    provenance_findings,
     resolve_num_steps,
 )
 from voxgraft.dataset.sets import open_clip_dataset

@@ -30,8 +30,7 @@ from voxgraft.data.manifest import (
     resolve_manifest_path,
     select_clips,
 )
-from voxgraft.dataset.run_context import open_run_context, provenance_findings
-from voxgraft.dataset.run_data import DataRequirements
+from voxgraft.dataset.run_data import DataRequirements, open_run_context, provenance_findings
 from voxgraft.dataset.shards import AnyArray, ClipDataset, format_clip_names
 from voxgraft.models.base import BaseFiles, Family
 from voxgraft.models.load import choose_device
@@ -50,8 +49,15 @@ from voxgraft.preprocess.assemble import (
     read_cache_index,
     write_cache_index,
 )
-from voxgraft.preprocess.encode import BatchStore, EncodeJob, EncodeResult, EncodeWorkerConfig
-from voxgraft.preprocess.workers import default_worker_count, encode_locally, encode_on_ray
+from voxgraft.preprocess.encode import (
+    BatchStore,
+    EncodeJob,
+    EncodeResult,
+    EncodeWorkerConfig,
+    default_worker_count,
+    encode_locally,
+    encode_on_ray,
+)
 
 __all__ = ["PrepareResult", "prepare"]
 
