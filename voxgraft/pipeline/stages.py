@@ -35,7 +35,7 @@ from voxgraft.core.run import RUN_FILE, RunFolder
 from voxgraft.data.folder import PROBLEMS_FILE, DatasetFolder
 from voxgraft.data.import_command import (
     DataImportResult,
-    ImportPreview,
+    ImportPlan,
     ReimportPolicy,
     build_import_options,
     build_reimport_policy,
@@ -212,7 +212,7 @@ def _decide_import(work: PipelineContext) -> StageDecision:
     return StageDecision(False, "; ".join(notes))
 
 
-def _decide_waiting_sources(waiting: ImportPreview) -> StageDecision | None:
+def _decide_waiting_sources(waiting: ImportPlan) -> StageDecision | None:
     """Why there is something to import, or to complain of; None where there is neither."""
     if waiting.new:
         names = format_names(waiting.new)
