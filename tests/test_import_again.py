@@ -210,7 +210,7 @@ def test_a_source_that_is_named_twice_comes_once(tmp_path: Path) -> None:
     _film(tmp_path / "copy", "same", "አንድ", "ሁለት")
     done, clips = _import(tmp_path / "set", path, tmp_path / "a", path, tmp_path / "copy")
     assert [clip.text for clip in clips] == ["አንድ", "ሁለት"]
-    assert done.done.known == ["film"]
+    assert done.plan.known == ["film"]
 
 
 def test_a_source_that_failed_is_imported_once_it_is_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,7 +296,7 @@ def test_a_removal_that_was_killed_is_whole_or_was_never_begun(tmp_path: Path) -
         gone = len(_clips(dataset)) < len(before)
         done, after = _import(dataset, path, other)
         assert sorted(clip.id for clip in after) == sorted(clip.id for clip in before)
-        assert done.done.new_clips == (2 if gone else 0)
+        assert done.new_clips == (2 if gone else 0)
         assert data_info(DataInfoSettings(dataset=dataset)).exit_code == 0
     assert event > 4
 

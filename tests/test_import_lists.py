@@ -16,7 +16,7 @@ from voxgraft.core.errors import VoxgraftError
 from voxgraft.data.import_command import DataImportResult, data_import
 from voxgraft.data.importer import read_row_audio
 from voxgraft.data.manifest import ManifestClip, SourceProblem, read_manifest
-from voxgraft.data.tables import TranscriptRow, infer_recordings, parse_transcript_jsonl, parse_transcript_table
+from voxgraft.data.sources import TranscriptRow, infer_recordings, parse_transcript_jsonl, parse_transcript_table
 
 RATE = 16_000
 

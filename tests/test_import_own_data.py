@@ -386,7 +386,7 @@ def test_a_line_that_was_removed_goes_with_reimport_and_all_others_keep_id_and_s
     assert _sided(dataset) == before
     done, clips = bring(dataset, mine, reimport=True)
     assert done.exit_code == 0
-    assert done.done.new_clips == 1
+    assert done.new_clips == 1
     gone = before.pop(sentence(3))
     after = _sided(dataset)
     assert after.pop(sentence(50)) == ("mine-metadata-00025", None)
@@ -449,7 +449,7 @@ def test_a_list_that_was_moved_and_then_changed_is_not_imported_twice(tmp_path: 
     bring(dataset, mine)
     (tmp_path / "old").rename(tmp_path / "new")
     path = tmp_path / "new" / "mine" / "metadata.csv"
-    assert bring(dataset, path.parent)[0].done.known == ["mine-metadata"]
+    assert bring(dataset, path.parent)[0].plan.known == ["mine-metadata"]
     path.write_text(path.read_text(encoding="utf-8").replace(WORDS[5], "город"), encoding="utf-8")
     done, clips = bring(dataset, path.parent)
     assert [problem.code for problem in done.problems] == ["source-changed"]

@@ -100,7 +100,7 @@ def test_importing_again_adds_nothing_and_other_films_add_to_it(films: Path, tmp
     _, first = _import(tmp_path / "set", films / "one")
     done, again = _import(tmp_path / "set", films / "one")
     assert again == first
-    assert done.done.known == ["film"]
+    assert done.plan.known == ["film"]
     _, both = _import(tmp_path / "set", films)
     assert both[: len(first)] == first
     assert len({clip.id for clip in both}) == len(both) == 2 * len(first)

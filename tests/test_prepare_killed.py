@@ -19,8 +19,7 @@ from tests.made_once import MadeOnce
 from tests.preparing_runs import CLIPS, Preparing, prepared, preparing
 from voxgraft.models import get_family
 from voxgraft.preprocess import assemble
-from voxgraft.preprocess.encode import EncodeJob, EncodeWorkerConfig
-from voxgraft.preprocess.workers import encode_locally
+from voxgraft.preprocess.encode import EncodeJob, EncodeWorkerConfig, encode_locally
 
 ALONE = "--batch-seconds=0.1"
 """Every clip is a batch of its own."""
@@ -101,8 +100,8 @@ def test_a_killed_worker_is_replaced_and_nobody_notices(
 
 
 def test_a_worker_ends_when_the_process_that_started_it_is_killed(tmp_path: Path) -> None:
-    script = "import time; from voxgraft.preprocess import encode, workers\n"
-    script += "workers._WorkerProcess(encode.EncodeWorkerConfig('tiny', '.', 'cpu', '.'))\ntime.sleep(600)"
+    script = "import time; from voxgraft.preprocess import encode\n"
+    script += "encode._WorkerProcess(encode.EncodeWorkerConfig('tiny', '.', 'cpu', '.'))\ntime.sleep(600)"
     process = subprocess.Popen([sys.executable, "-c", script])
     wait_until("no worker was started", lambda: workers_of(process.pid))
     workers = workers_of(process.pid)

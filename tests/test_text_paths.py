@@ -44,7 +44,7 @@ from voxgraft.models import family_names, get_family
 from voxgraft.models.base import BaseFiles, Clip
 from voxgraft.models.load import load_model
 from voxgraft.pipeline.command import create_run, run_pipeline
-from voxgraft.preprocess.assemble import EncodedClips, FrontEndFiles, PreparedDatasetWriter
+from voxgraft.preprocess.assemble import EncodedClips, FrontEndFiles, make_prepared_dataset
 from voxgraft.preprocess.encode import BatchStore
 from voxgraft.synthesis.command import _plan_utterance
 from voxgraft.synthesis.engine import SharedModelContext, SpeakingModel, SynthesisModels, open_grafted_model
@@ -154,10 +154,10 @@ def prepared(home: Home, one: Grafted, manifest: Path) -> ClipDataset:
     base = (kind, files, open_tokenizer(files.tokenizer))
     wanted = DataRequirements.of(one.run, RunSettings(), graft, base, home.shapes)
     front_end = FrontEndFiles({}, graft.card.base["checkpoint_sha256"])
-    chosen = [clip for clip in select_clips(manifest, one.language).clips if clip.role == "train"]
-    encoded = EncodedClips(BatchStore(one.run.data / "none"), {clip.clip.id: (home.lent, 0) for clip in chosen})
-    maker = PreparedDatasetWriter(wanted, front_end, encoded, kind.code_hz, {})
-    maker.make("train", "train", [(clip, clip.clip.id) for clip in chosen])
+    chosen = [clip for clip in select_clips(manifest, one.language)[0] if clip.split == "train"]
+    encoded = EncodedClips(BatchStore(one.run.data / "none"), {clip.id: (home.lent, 0) for clip in chosen})
+    clips = [(clip, clip.resolve_audio(manifest.parent), clip.id) for clip in chosen]
+    make_prepared_dataset(wanted, front_end, encoded, {}, "train", clips)
     return open_clip_dataset(one.run.data_set("train"))
 
 

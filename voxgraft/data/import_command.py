@@ -33,7 +33,7 @@ from voxgraft.data.folder import (
     store_scan_problems,
     write_problems_file,
 )
-from voxgraft.data.importer import ImportOptions, ImportTask, SourceImportResult, import_source, rewrite_damaged_clips
+from voxgraft.data.importer import ImportOptions, ImportTask, SourceImportResult, import_source
 from voxgraft.data.manifest import REFUSAL_CODES, SourceProblem
 from voxgraft.data.segment import CutOptions
 from voxgraft.data.sources import ImportSource, compute_audio_stamps, compute_source_fingerprint, find_sources
@@ -43,24 +43,34 @@ from voxgraft.models import get_family
 SAME_SECONDS = 0.1
 # From this share of the smaller source, and this number of clips, a source is taken for a copy of another.
 DOUBLED_SHARE, DOUBLED_CLIPS = 0.5, 3
+DEFAULT_MAX_CLIP_SECONDS = 15.0
+# Of a family's maximum number of codes: a clip's codes come after a prompt and a text.
+MAX_CODES_SHARE = 0.8
+ASSUMED_VOCABULARY_SIZE = 1_000
+MAX_SPEAKERS_SHOWN = 6
+DoubledSource = tuple[str, str, int, int]
+"""A new source, an older one that has the same clips, how many of them are the same, and the new one's clips."""
 
 
 @dataclass(slots=True)
-class ImportResult:
-    """What an import did."""
+class ImportPlan:
+    """What an import does, or would do, by the names of the sources."""
 
-    source_results: list[SourceImportResult] = field(default_factory=list)
+    tasks: list[ImportTask] = field(default_factory=list)
     known: list[str] = field(default_factory=list)
     """Recordings that were imported before and did not change."""
     problems: list[SourceProblem] = field(default_factory=list)
-    """Problems of sources that were not started; the others have their own."""
+    """Sources that are refused: they changed, without an option that says what to do, or cannot be read."""
     kept: list[SourceProblem] = field(default_factory=list)
     """Sources that changed and whose clips stay as they are, as requested."""
     refused: list[str] = field(default_factory=list)
-    """Sources that changed, without an option that says what to do."""
-    new_clips: int = 0
-    journals: list[ImportJournal] = field(default_factory=list)
-    """Journals of all these sources after the import."""
+    """Recordings of the sources that are refused."""
+    new: list[str] = field(default_factory=list)
+    """In a preview: sources that were never imported, or that were not finished."""
+    failed: list[str] = field(default_factory=list)
+    """In a preview: sources that could not be imported and have not changed since."""
+    again: list[str] = field(default_factory=list)
+    """In a preview: sources that would be imported again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,35 +115,6 @@ class ReimportPolicy:
     cure: str = "run the same command again with --reimport."
 
 
-def import_sources(
-    dataset: DatasetFolder,
-    sources: Sequence[ImportSource],
-    options: ImportOptions,
-    workers: int,
-    policy: ReimportPolicy,
-) -> ImportResult:
-    """Import sources and rewrite the manifest. Uses what an import that was killed has left.
-
-    The caller holds the dataset's lock.
-    """
-    done = ImportResult()
-    dataset.reconcile_published()
-    tasks = _plan_import_tasks(dataset, sources, options, policy, done, verify=True)
-    with progress.progress_task("importing sources", len(tasks)) as advance:
-        for result in _run_import_tasks(dataset, tasks, options, workers or os.cpu_count() or 1):
-            done.source_results.append(result)
-            advance(1)
-    done.source_results.sort(key=lambda result: result.recording)
-    done.new_clips = dataset.publish()
-    own = {*(task.recording for task in tasks), *done.known, *done.refused}
-    done.journals = [journal for journal in dataset.journals() if journal.recording in own]
-    return done
-
-
-DoubledSource = tuple[str, str, int, int]
-"""A new source, an older one that has the same clips, how many of them are the same, and the new one's clips."""
-
-
 def doubled_sources(dataset: DatasetFolder, results: Iterable[SourceImportResult]) -> list[DoubledSource]:
     """Pairs of sources that look like one, such as a folder that was renamed and imported once more.
 
@@ -168,35 +149,17 @@ def doubled_sources(dataset: DatasetFolder, results: Iterable[SourceImportResult
     return found
 
 
-@dataclass(slots=True)
-class ImportPreview:
-    """What an import would do, by the names of the sources."""
-
-    new: list[str] = field(default_factory=list)
-    """Sources that were never imported, or that were not finished."""
-    failed: list[str] = field(default_factory=list)
-    """Sources that could not be imported and have not changed since."""
-    again: list[str] = field(default_factory=list)
-    """Sources that would be imported again."""
-    problems: list[SourceProblem] = field(default_factory=list)
-    """What it would refuse: sources that changed or cannot be read."""
-    kept: list[SourceProblem] = field(default_factory=list)
-    """Sources that changed and would not be imported again."""
-
-
 def preview_import(
     dataset: DatasetFolder,
     sources: Sequence[ImportSource],
     options: ImportOptions,
     policy: ReimportPolicy,
-) -> ImportPreview:
+) -> ImportPlan:
     """What an import would do. Changes nothing. An error if another process works on the dataset."""
-    seen, found = ImportResult(), ImportPreview()
     with dataset.locked():
-        tasks = _plan_import_tasks(dataset, sources, options, policy, seen)
+        found = _plan_import(dataset, sources, options, policy)
         journals = {journal.recording: journal for journal in dataset.journals()}
-    found.problems, found.kept = seen.problems, seen.kept
-    for task in tasks:
+    for task in found.tasks:
         journal = journals.get(task.recording)
         if journal is None or not (journal.is_published or journal.problems):
             found.new.append(task.source.name)
@@ -208,19 +171,19 @@ def preview_import(
     return found
 
 
-def _plan_import_tasks(
+def _plan_import(
     dataset: DatasetFolder,
     sources: Sequence[ImportSource],
     options: ImportOptions,
     again: ReimportPolicy,
-    done: ImportResult,
     *,
     verify: bool = False,
-) -> list[ImportTask]:
+) -> ImportPlan:
     """The sources to import, each under its own name.
 
     `verify` reads every clip file and adds the sources whose clips are damaged or missing.
     """
+    done = ImportPlan()
     journals = [journal for journal in dataset.journals() if journal.source]
     marks = {str(journal.source.get("fingerprint")): journal for journal in journals}
     clips = list(dataset.clips())
@@ -261,8 +224,8 @@ def _plan_import_tasks(
             assert problem is not None
             (done.kept if again.keep else done.problems).append(problem)
             (done.known if again.keep else done.refused).append(journal.recording)
-    done.known = list(dict.fromkeys(done.known))
-    return list(tasks.values())
+    done.known, done.tasks = list(dict.fromkeys(done.known)), list(tasks.values())
+    return done
 
 
 def _find_source_change(
@@ -312,7 +275,7 @@ def _find_moved_journal(source: ImportSource, journals: Iterable[ImportJournal])
 def _run_import_tasks(
     dataset: DatasetFolder, tasks: Sequence[ImportTask], options: ImportOptions, workers: int
 ) -> Iterator[SourceImportResult]:
-    work = partial(_run_import_task, dataset, options)
+    work = partial(import_source, dataset, options=options)
     if min(workers, len(tasks)) <= 1:
         yield from map(work, tasks)
         return
@@ -325,23 +288,16 @@ def _run_import_tasks(
         raise FileError("source-failed", found, where=dataset.folder, cure="run the same command again.") from None
 
 
-def _run_import_task(dataset: DatasetFolder, options: ImportOptions, task: ImportTask) -> SourceImportResult:
-    return rewrite_damaged_clips(dataset, task) if task.damaged else import_source(dataset, task, options)
-
-
-DEFAULT_MAX_CLIP_SECONDS = 15.0
-# Of a family's maximum number of codes: a clip's codes come after a prompt and a text.
-MAX_CODES_SHARE = 0.8
-ASSUMED_VOCABULARY_SIZE = 1_000
-MAX_SPEAKERS_SHOWN = 6
-
-
 @dataclass(frozen=True, slots=True)
 class DataImportResult:
     """What was imported, and every line that was not."""
 
     dataset: Path
-    done: ImportResult
+    plan: ImportPlan
+    source_results: tuple[SourceImportResult, ...]
+    journals: tuple[ImportJournal, ...]
+    """Journals of all these sources after the import."""
+    new_clips: int
     problems: tuple[SourceProblem, ...]
     used: int = 0
     """Clips of the whole dataset that can be used."""
@@ -358,7 +314,7 @@ class DataImportResult:
         """What is wrong with the import as a whole."""
         found = [problem.finding() for problem in self.problems if problem.code in REFUSAL_CODES]
         if not self.used:
-            counts = Counter(reason for one in self.done.journals for clip in one.clips for reason in clip.rejected)
+            counts = Counter(reason for one in self.journals for clip in one.clips for reason in clip.rejected)
             why = ", ".join(f"{count:,} clips are {reason}" for reason, count in counts.most_common())
             told = "there is no clip that can be used" + (f": {why}" if why else "")
             found.append(finding("import-empty", told, where=self.dataset))
@@ -380,7 +336,7 @@ class DataImportResult:
             )
             found.append(finding("source-doubled", format_names(copied), where=self.dataset, cure=cure))
         # Digits stay in the text where no rule says how the language reads them.
-        used = [clip for one in self.done.journals for clip in one.clips if clip.is_used]
+        used = [clip for one in self.journals for clip in one.clips if clip.is_used]
         if left := [clip.text for clip in used if any(map(str.isdecimal, clip.text))]:
             shown = next(word for word in left[0].split() if any(map(str.isdecimal, word)))
             kept = f"{len(left):,} of {pluralize(len(used), 'text')} keep digits, the first {shown!r:.40}"
@@ -396,23 +352,23 @@ class DataImportResult:
                 "rejected": one.rejected,
                 "failed": one.failed,
             }
-            for one in self.done.source_results
+            for one in self.source_results
         ]
         return {
             "dataset": str(self.dataset),
-            "new_clips": self.done.new_clips,
+            "new_clips": self.new_clips,
             "recordings": recordings,
-            "known": self.done.known,
+            "known": self.plan.known,
             "used_clips": self.used,
             "left_out": round(self.left_out.share, 4),
             "doubled": [{"new": new, "old": old, "same": same} for new, old, same, _ in self.doubled],
-            "speakers": {one.recording: list(one.speakers) for one in self.done.source_results},
+            "speakers": {one.recording: list(one.speakers) for one in self.source_results},
             "problems": [problem.to_json() for problem in self.problems],
         }
 
     def lines(self) -> list[Line]:
         lines: list[Line] = []
-        if self.done.source_results:
+        if self.source_results:
             rows = tuple(
                 (
                     one.recording,
@@ -421,47 +377,41 @@ class DataImportResult:
                     f"{one.rejected:,}",
                     "failed" if one.failed else "",
                 )
-                for one in self.done.source_results
+                for one in self.source_results
             )
             lines.append(Table(("source", "clips", "minutes", "rejected", ""), rows))
-        if self.done.known:
-            lines.append(f"there already, unchanged: {', '.join(self.done.known[:MAX_SHOWN_PROBLEMS])}")
-        lines.append(f"{pluralize(self.done.new_clips, 'new clip')} in {self.dataset / 'manifest.jsonl'}")
-        lines += _format_speaker_lines(self.done.source_results)
-        if self.done.source_results or self.problems:
+        if self.plan.known:
+            lines.append(f"there already, unchanged: {', '.join(self.plan.known[:MAX_SHOWN_PROBLEMS])}")
+        lines.append(f"{pluralize(self.new_clips, 'new clip')} in {self.dataset / 'manifest.jsonl'}")
+        # The speakers, why they are taken for that, and how to change it.
+        by: dict[str, list[SourceImportResult]] = defaultdict(list)
+        for one in self.source_results:
+            if one.speakers:
+                by[one.speaker_origin].append(one)
+        for why, own in by.items():
+            names = list(dict.fromkeys(name for one in own for name in one.speakers))
+            clips = pluralize(sum(one.clips for one in own), "clip")
+            shown = format_names(names, MAX_SPEAKERS_SHOWN)
+            lines.append(f"{pluralize(len(names), 'speaker')} for {clips} ({why}): {shown}")
+        if by:
+            lines.append(
+                "to change that: --speaker NAME if it is one person, or --speaker-from folder, recording or file; "
+                "for clips that are there already with --reimport (in run.yaml: data.speaker, data.speaker_from)"
+            )
+        if self.source_results or self.problems:
             # Whole paths: every list may be called metadata.csv.
-            folders = {journal.recording: journal.source_folder for journal in self.done.journals}
+            folders = {journal.recording: journal.source_folder for journal in self.journals}
             located = {
                 problem: replace(problem, file=str(folders.get(one.recording, Path()) / problem.file))
-                for one in self.done.source_results
+                for one in self.source_results
                 for problem in one.problems
             }
             problems = [located.get(problem, problem) for problem in self.problems]
             lines += format_problems(problems, self.dataset / PROBLEMS_FILE)
-        own = [item for item in self.findings() if item.code not in REFUSAL_CODES]
-        if self.left_out.share and not any(item.level == "error" for item in own):
+        found = [item for item in self.findings() if item.code not in REFUSAL_CODES]
+        if self.left_out.share and not any(item.level == "error" for item in found):
             lines.append(f"{self.left_out}; within what --max-left-out allows ({self.max_left_out:.0%})")
-        return [*lines, *(line for item in own for line in item.lines())]
-
-
-def _format_speaker_lines(results: Sequence[SourceImportResult]) -> list[Line]:
-    """The speakers, why they are taken for that, and how to change it."""
-    by: dict[str, list[SourceImportResult]] = {}
-    for one in results:
-        if one.speakers:
-            by.setdefault(one.speaker_origin, []).append(one)
-    lines: list[Line] = []
-    for why, own in by.items():
-        names = list(dict.fromkeys(name for one in own for name in one.speakers))
-        shown = format_names(names, MAX_SPEAKERS_SHOWN)
-        clips = pluralize(sum(one.clips for one in own), "clip")
-        lines.append(f"{pluralize(len(names), 'speaker')} for {clips} ({why}): {shown}")
-    if lines:
-        lines.append(
-            "to change that: --speaker NAME if it is one person, or --speaker-from folder, recording or file; "
-            "for clips that are there already with --reimport (in run.yaml: data.speaker, data.speaker_from)"
-        )
-    return lines
+        return [*lines, *(line for item in found for line in item.lines())]
 
 
 def data_import(settings: DataImportSettings, again: ReimportPolicy | None = None) -> DataImportResult:
@@ -472,16 +422,34 @@ def data_import(settings: DataImportSettings, again: ReimportPolicy | None = Non
         raise ConfigError("config-value", told, expected="one subtitle file")
     dataset = DatasetFolder(settings.dataset)
     found = find_sources(settings.sources, settings.language, settings.media, settings.encoding)
+    options, results = build_import_options(settings), list[SourceImportResult]()
     with dataset.locked():
-        done = import_sources(dataset, found.sources, build_import_options(settings), settings.workers, again)
-        problems = store_scan_problems(dataset, settings.sources, (*found.problems, *done.problems))
+        dataset.reconcile_published()
+        plan = _plan_import(dataset, found.sources, options, again, verify=True)
+        with progress.progress_task("importing sources", len(plan.tasks)) as advance:
+            for result in _run_import_tasks(dataset, plan.tasks, options, settings.workers or os.cpu_count() or 1):
+                results.append(result)
+                advance(1)
+        results.sort(key=lambda result: result.recording)
+        new_clips = dataset.publish()
+        own = {*(task.recording for task in plan.tasks), *plan.known, *plan.refused}
+        journals = tuple(journal for journal in dataset.journals() if journal.recording in own)
+        problems = store_scan_problems(dataset, settings.sources, (*found.problems, *plan.problems))
         write_problems_file(dataset)
         used = sum(clip.is_used for clip in dataset.clips())
-        doubled = tuple(doubled_sources(dataset, done.source_results))
-    brought = (problem for one in done.source_results for problem in one.problems)
-    left_out = compute_import_loss(done.journals, found.problems)
-    allowed = settings.max_left_out
-    return DataImportResult(settings.dataset, done, (*problems, *brought), used, left_out, allowed, doubled)
+        doubled = tuple(doubled_sources(dataset, results))
+    return DataImportResult(
+        settings.dataset,
+        plan,
+        tuple(results),
+        journals,
+        new_clips,
+        (*problems, *(problem for one in results for problem in one.problems)),
+        used,
+        compute_import_loss(journals, found.problems),
+        settings.max_left_out,
+        doubled,
+    )
 
 
 def build_reimport_policy(settings: DataImportSettings) -> ReimportPolicy:

@@ -21,9 +21,8 @@ from voxgraft.core.results import format_names
 from voxgraft.data.folder import AudioStamp, DatasetFolder, delete_file, read_import_journal
 from voxgraft.data.manifest import ManifestClip, SourceProblem
 from voxgraft.data.segment import NO_PAUSE, AudioSegment, CutOptions, cut_segments, length_reasons
-from voxgraft.data.sources import ImportSource
-from voxgraft.data.subtitles import Cue, clean_cues, dedupe_rolling_captions, read_subtitles
-from voxgraft.data.tables import (
+from voxgraft.data.sources import (
+    ImportSource,
     TranscriptRow,
     find_audio_file,
     infer_recordings,
@@ -31,76 +30,11 @@ from voxgraft.data.tables import (
     read_sidecar_rows,
     read_transcript_list,
 )
+from voxgraft.data.subtitles import Cue, clean_cues, dedupe_rolling_captions, read_subtitles
 from voxgraft.text.normalize import build_normalizer
 
 # A longer file is a whole recording: one text for all of it does not say what is said where.
 MAX_ROW_SECONDS = 300.0
-
-
-def read_row_audio(
-    rows: Iterable[TranscriptRow], folder: Path, rate: int, problems: list[SourceProblem], name: str
-) -> Iterator[tuple[TranscriptRow, AudioSamples, MediaReader]]:
-    """Each row with its audio; a problem for each row without. Parts of files come last, by file and in their order.
-
-    `name` is the list that the rows come from, empty for a folder.
-    """
-    parts: dict[str, list[TranscriptRow]] = {}
-    for row in rows:
-        if row.data is None and find_audio_file(folder, row.audio) is None:
-            problems.append(SourceProblem("media-missing", f"{row.audio} is not there", *_row_location(name, row)))
-        elif row.is_part:
-            own = "" if row.data is None else f"\0{row.line}"  # audio inside a list may always have the same name
-            parts.setdefault(row.audio + own, []).append(row)
-        else:
-            try:
-                media = _open_row_media(row, folder, rate)
-                blocks: list[AudioSamples] = []
-                for block in media.blocks():
-                    blocks.append(block)
-                    if sum(map(len, blocks)) > MAX_ROW_SECONDS * media.rate:
-                        found = f"{media.path.name} is longer than {MAX_ROW_SECONDS:.0f} s, with one text for all of it"
-                        raise AudioError("audio-too-long", found, where=media.path)
-                yield row, np.concatenate(blocks), media
-            except VoxgraftError as error:
-                problems.append(SourceProblem.of(error, *_row_location(name, row)))
-    for group in parts.values():
-        yield from _read_row_parts(sorted(group, key=lambda row: row.start), folder, rate, problems, name)
-
-
-def _open_row_media(row: TranscriptRow, folder: Path, rate: int) -> MediaReader:
-    path = Path(row.audio) if row.data is not None else find_audio_file(folder, row.audio)
-    assert path is not None
-    return MediaReader(path, rate, row.data)
-
-
-def _row_location(name: str, row: TranscriptRow) -> tuple[str, int]:
-    """The place of a problem: the row's line in the list, or its audio file where there is no list."""
-    return (name, row.line) if name else (row.audio, 0)
-
-
-def _read_row_parts(
-    rows: list[TranscriptRow], folder: Path, rate: int, problems: list[SourceProblem], name: str
-) -> Iterator[tuple[TranscriptRow, AudioSamples, MediaReader]]:
-    try:
-        media = _open_row_media(rows[0], folder, rate)
-    except VoxgraftError as error:
-        problems += [SourceProblem.of(error, *_row_location(name, row)) for row in rows]
-        return
-    tape = RollingAudioBuffer(media.blocks(), rate)  # the file is decoded once for all its parts
-    for place, row in enumerate(rows):
-        assert row.end is not None
-        if row.end - row.start > MAX_ROW_SECONDS:
-            found = f"a part of {row.end - row.start:,.0f} s, expected at most {MAX_ROW_SECONDS:.0f}"
-            problems.append(SourceProblem("table-line", found, *_row_location(name, row)))
-            continue
-        try:
-            tape.read_until(row.end, keep_from=row.start - 1.0)
-        except VoxgraftError as error:
-            problems += [SourceProblem.of(error, *_row_location(name, other)) for other in rows[place:]]
-            return
-        yield row, tape.samples(row.start, row.end), media
-
-
 MIN_CLIP_SECONDS = 0.05
 # If a recording ends this long before the end that a list states for a part of it, words are missing.
 MAX_MISSING_SECONDS = 0.25
@@ -130,9 +64,6 @@ class ImportOptions:
     """Voice activity detection: `energy`, or `silero` in addition."""
     cut: CutOptions = field(default_factory=CutOptions)
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
     def differences(
         self, before: Mapping[str, Any], names: Collection[str] | None = None
     ) -> dict[str, tuple[Any, Any]]:
@@ -140,8 +71,8 @@ class ImportOptions:
 
         Restricted to `names` if given. What a journal of an older version lacks was the default.
         """
-        then = _options_by_flag({**ImportOptions(self.language).to_json(), **before})
-        now = _options_by_flag(self.to_json())
+        then = _options_by_flag({**asdict(ImportOptions(self.language)), **before})
+        now = _options_by_flag(asdict(self))
         chosen = [name for name in now if names is None or name in names]
         return {name: (then[name], now[name]) for name in chosen if then[name] != now[name]}
 
@@ -185,12 +116,14 @@ class ImportTask:
 
 def import_source(dataset: DatasetFolder, task: ImportTask, options: ImportOptions) -> SourceImportResult:
     """Import one source, or what is missing of it. A failure is returned as a problem, not raised."""
+    if task.damaged:
+        return _rewrite_damaged_clips(dataset, task)
     source, recording = task.source, task.recording
     with dataset.worker_lock():
         journal = read_import_journal(dataset.journal_path(recording))
         normalizer = build_normalizer(options.language, fold_homophones=options.fold_homophones)
         rules = {"cutting": CUT_VERSION, "text": normalizer.version}
-        state = {**source.to_json(), "fingerprint": task.mark, "options": options.to_json(), "rules": rules}
+        state = {**source.to_json(), "fingerprint": task.mark, "options": asdict(options), "rules": rules}
         if journal.source != state or journal.find_changed_audio(task.sounds):
             # Published clips stay on disk until the manifest holds their replacements: a kill must not lose them.
             again = journal.is_reimport or journal.is_published
@@ -226,7 +159,7 @@ def import_source(dataset: DatasetFolder, task: ImportTask, options: ImportOptio
         )
 
 
-def rewrite_damaged_clips(dataset: DatasetFolder, task: ImportTask) -> SourceImportResult:
+def _rewrite_damaged_clips(dataset: DatasetFolder, task: ImportTask) -> SourceImportResult:
     """Write the files of single clips of a published source again, cut exactly as before."""
     source, recording = task.source, task.recording
     file = str(source.text.absolute())
@@ -432,3 +365,67 @@ def _read_source_rows(
             problems.append(SourceProblem(code, found, source.text.name, row.line))
             continue
         yield row
+
+
+def read_row_audio(
+    rows: Iterable[TranscriptRow], folder: Path, rate: int, problems: list[SourceProblem], name: str
+) -> Iterator[tuple[TranscriptRow, AudioSamples, MediaReader]]:
+    """Each row with its audio; a problem for each row without. Parts of files come last, by file and in their order.
+
+    `name` is the list that the rows come from, empty for a folder.
+    """
+    parts: dict[str, list[TranscriptRow]] = {}
+    for row in rows:
+        if row.data is None and find_audio_file(folder, row.audio) is None:
+            problems.append(SourceProblem("media-missing", f"{row.audio} is not there", *_row_location(name, row)))
+        elif row.is_part:
+            own = "" if row.data is None else f"\0{row.line}"  # audio inside a list may always have the same name
+            parts.setdefault(row.audio + own, []).append(row)
+        else:
+            try:
+                media = _open_row_media(row, folder, rate)
+                blocks: list[AudioSamples] = []
+                for block in media.blocks():
+                    blocks.append(block)
+                    if sum(map(len, blocks)) > MAX_ROW_SECONDS * media.rate:
+                        found = f"{media.path.name} is longer than {MAX_ROW_SECONDS:.0f} s, with one text for all of it"
+                        raise AudioError("audio-too-long", found, where=media.path)
+                yield row, np.concatenate(blocks), media
+            except VoxgraftError as error:
+                problems.append(SourceProblem.of(error, *_row_location(name, row)))
+    for group in parts.values():
+        yield from _read_row_parts(sorted(group, key=lambda row: row.start), folder, rate, problems, name)
+
+
+def _open_row_media(row: TranscriptRow, folder: Path, rate: int) -> MediaReader:
+    path = Path(row.audio) if row.data is not None else find_audio_file(folder, row.audio)
+    assert path is not None
+    return MediaReader(path, rate, row.data)
+
+
+def _row_location(name: str, row: TranscriptRow) -> tuple[str, int]:
+    """The place of a problem: the row's line in the list, or its audio file where there is no list."""
+    return (name, row.line) if name else (row.audio, 0)
+
+
+def _read_row_parts(
+    rows: list[TranscriptRow], folder: Path, rate: int, problems: list[SourceProblem], name: str
+) -> Iterator[tuple[TranscriptRow, AudioSamples, MediaReader]]:
+    try:
+        media = _open_row_media(rows[0], folder, rate)
+    except VoxgraftError as error:
+        problems += [SourceProblem.of(error, *_row_location(name, row)) for row in rows]
+        return
+    tape = RollingAudioBuffer(media.blocks(), rate)  # the file is decoded once for all its parts
+    for place, row in enumerate(rows):
+        assert row.end is not None
+        if row.end - row.start > MAX_ROW_SECONDS:
+            found = f"a part of {row.end - row.start:,.0f} s, expected at most {MAX_ROW_SECONDS:.0f}"
+            problems.append(SourceProblem("table-line", found, *_row_location(name, row)))
+            continue
+        try:
+            tape.read_until(row.end, keep_from=row.start - 1.0)
+        except VoxgraftError as error:
+            problems += [SourceProblem.of(error, *_row_location(name, other)) for other in rows[place:]]
+            return
+        yield row, tape.samples(row.start, row.end), media

@@ -303,24 +303,6 @@ ROLE_BY_SPLIT: dict[SplitName, SelectedRole] = {"train": "train", "validation": 
 """The set that a split becomes, under the name that `train` looks for. Nothing is learnt from tests."""
 
 
-@dataclass(frozen=True, slots=True)
-class SelectedClip:
-    """A clip that goes into a set."""
-
-    clip: ManifestClip
-    role: SelectedRole
-    path: Path
-    """Its sound file."""
-
-
-@dataclass(frozen=True, slots=True)
-class SelectedClips:
-    """The clips that are wanted, in the manifest's order, and how many are not, by reason."""
-
-    clips: tuple[SelectedClip, ...]
-    aside: Mapping[str, int]
-
-
 def resolve_manifest_path(given: Path | None, run_data: Path) -> Path:
     """The manifest that was named, or that lies in the folder that was named, or in the run.
 
@@ -339,54 +321,46 @@ def resolve_text_files(settings: RunSettings, run: Path | None) -> tuple[Path, .
     return (manifest,) if is_file(manifest) else ()
 
 
-def select_clips(path: Path, language: str) -> SelectedClips:
-    """The clips of the new language that are not rejected and have been split into training and validation."""
-    clips: list[SelectedClip] = []
+def select_clips(path: Path, language: str) -> tuple[list[ManifestClip], dict[str, int]]:
+    """Clips of a language for training and validation that are not rejected, and the number of others by reason."""
+    clips: list[ManifestClip] = []
     aside: Counter[str] = Counter()
     for clip in read_manifest(path):
-        reason = _skip_reason(clip, language)
-        if reason:
-            aside[reason] += 1
+        if clip.language != language:
+            aside[f"in {clip.language}"] += 1
+        elif not clip.is_used:
+            aside["rejected"] += 1
+        elif clip.split is None:
+            aside["not split"] += 1
+        elif clip.split not in ROLE_BY_SPLIT:
+            aside[f"kept for {clip.split}"] += 1
         else:
-            assert clip.split is not None
-            clips.append(SelectedClip(clip, ROLE_BY_SPLIT[clip.split], clip.resolve_audio(path.parent)))
+            clips.append(clip)
     told = ", ".join(f"{count:,} {reason}" for reason, count in aside.items())
-    for split, role in ROLE_BY_SPLIT.items():
-        if not any(wanted.role == role for wanted in clips):
+    for split in ROLE_BY_SPLIT:
+        if not any(clip.split == split for clip in clips):
             found = f"no clip of {path.name} is for {split}" + (f" ({told})" if told else "")
             raise GraftError("manifest-no-split", found, expected=f"clips in {language} with split {split}", where=path)
-    return SelectedClips(tuple(clips), dict(aside))
-
-
-def _skip_reason(clip: ManifestClip, language: str) -> str:
-    if clip.language != language:
-        return f"in {clip.language}"
-    if not clip.is_used:
-        return "rejected"
-    if clip.split is None:
-        return "not split"
-    return "" if clip.split in ROLE_BY_SPLIT else f"kept for {clip.split}"
+    return clips, dict(aside)
 
 
 def assign_voices(speakers: Iterable[str], voices: Iterable[str], given: Iterable[str]) -> dict[str, str]:
-    """For bases that speak with voices of their own: which of them stands for which speaker of the manifest.
+    """For bases with voices of their own: the voice of each speaker of the manifest.
 
-    Who was named has what was named, who is called like a voice has that one, and the others take turns.
+    An assignment `SPEAKER=VOICE` comes first, then a voice of the speaker's name; the others take turns.
     """
     names, known = list(voices), list(dict.fromkeys(speakers))
-    chosen = dict(_parse_voice_assignment(words, known, names) for words in given)
+    chosen: dict[str, str] = {}
+    for words in given:
+        speaker, _, voice = words.rpartition("=")
+        for value, options, what in ((speaker, known, "speaker of the manifest"), (voice, names, "voice of the base")):
+            if value not in options:
+                hint = find_nearest_name(value, options)
+                found = f"--voices {words}: {value!r} is no {what}"
+                cure = f"did you mean `{hint}`?" if hint else "name them as SPEAKER=VOICE."
+                raise ConfigError("config-value", found, expected=f"one of {', '.join(options[:20])}", cure=cure)
+        chosen[speaker] = voice
     chosen |= {speaker: speaker for speaker in known if speaker in names and speaker not in chosen}
     others = [speaker for speaker in known if speaker not in chosen]
     free = [name for name in names if name not in chosen.values()] or names
     return chosen | {speaker: free[turn % len(free)] for turn, speaker in enumerate(others)}
-
-
-def _parse_voice_assignment(words: str, speakers: list[str], voices: list[str]) -> tuple[str, str]:
-    speaker, _, voice = words.rpartition("=")
-    for value, known, what in ((speaker, speakers, "speaker of the manifest"), (voice, voices, "voice of the base")):
-        if value not in known:
-            hint = find_nearest_name(value, known)
-            found = f"--voices {words}: {value!r} is no {what}"
-            cure = f"did you mean `{hint}`?" if hint else "name them as SPEAKER=VOICE."
-            raise ConfigError("config-value", found, expected=f"one of {', '.join(known[:20])}", cure=cure)
-    return speaker, voice

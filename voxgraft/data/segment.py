@@ -32,12 +32,34 @@ GOOD_PAUSE_SECONDS = 0.45
 STOP_CONSONANT_SECONDS, STOP_CONSONANT_COST = (0.09, 0.18), 0.5
 # Cost of a second between a pause and the cue's own time.
 OFFSET_COST_PER_SECOND = 2.2
-
-
 # Cost of a second of speech between two cues that their times do not explain.
 LOST_SPEECH_COST_PER_SECOND = 6.0
 # A cue that outlasts the recording by more, with speech up to the very end, was recorded only in part.
 MIN_TRUNCATION_SECONDS = 0.1
+SENTENCE_END = re.compile(r"(?:[.!?…።፧፨؟।。！？]|፡፡|::)[\"'”’»)\]]*(?=\s|$)")
+ENDS_WITH_SENTENCE = re.compile(SENTENCE_END.pattern + r"\s*$")
+_SENTENCE = re.compile(r".+?(?:(?:[.!?…።፧፨؟।。！？]|፡፡|::)+[\"'”’»)\]]*(?=\s|$)|$)", re.DOTALL)
+# How far a pause may be from where the letters put the end of a sentence: a share of its cue's speech, and at least.
+ALIGNMENT_SLACK_SHARE, ALIGNMENT_SLACK_SECONDS = 0.12, 0.6
+# Letters per second of two parts may differ by this factor; beyond it a pause inside a sentence was taken for its end.
+MAX_PACE_RATIO = 1.2
+MIN_SPLIT_PAUSE_SECONDS = 0.15
+SPLIT_EDGE_MARGIN_SECONDS = 0.3
+# Weight of an alphabetic letter beside letters that are syllables: Latin names occur in every language.
+ALPHABETIC_LETTER_WEIGHT = 0.4
+# Reasons to reject a clip.
+NO_SPEECH, NO_PAUSE, OVERLAPPING = "no-speech", "cut-in-speech", "overlapping"
+# By the limits of the import. A report does not know these limits and therefore keeps the reasons.
+TOO_LONG, TOO_SHORT = "over-longest", "under-shortest"
+MIN_CLIP_SPEECH_SECONDS = 0.1
+# If fewer cues contain a mark that ends a sentence, a missing mark says nothing.
+MIN_PUNCTUATED_SHARE = 0.2
+MIN_CUE_OVERLAP = 0.5
+# Up to this multiple of the longest clip is joined to complete a sentence, and split again afterwards.
+MAX_JOIN_FACTOR = 3
+# Where a cue ends inside a sentence, only a pause this near to its time belongs to it.
+MAX_PAUSE_OFFSET_SECONDS = 0.25
+MAX_JOIN_GAP_SECONDS = 6.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,24 +78,141 @@ class CutOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class AlignedCue:
-    """A cue with the edges of its clip."""
+class AudioSegment:
+    """A part of the recording with the cues that are spoken in it: first one aligned cue, at last a clip."""
 
-    cue: Cue
+    samples: AudioSamples
+    """Empty until the clip is cut."""
     start: float
     end: float
+    text: str
+    cues: tuple[Cue, ...]
+    reasons: tuple[str, ...] = ()
+    """Why the clip is rejected."""
     has_pause_after: bool = True
     """Whether a pause was found between this cue and the next."""
     has_pause_before: bool = True
     speech: float = 0.0
     """Seconds of speech between its edges."""
 
+    @property
+    def original_text(self) -> str:
+        return "\n".join(cue.original_text or cue.text for cue in self.cues)
 
-_Boundary = tuple[float, float, bool]
-"""Where one cue ends, where the next begins, and whether a pause was found there."""
+
+_NO_SAMPLES: AudioSamples = np.zeros(0, np.float32)
 
 
-def align_cues(tape: RollingAudioBuffer, cues: list[Cue], options: CutOptions) -> Iterator[AlignedCue]:
+def cut_segments(tape: RollingAudioBuffer, cues: list[Cue], options: CutOptions) -> Iterator[AudioSegment]:
+    """The clips of all cues, in order. Cues after the end of the recording give clips without samples."""
+    if not cues:
+        return
+    punctuated = sum(bool(SENTENCE_END.search(cue.text)) for cue in cues) >= MIN_PUNCTUATED_SHARE * len(cues)
+    # Voices that speak at the same time cannot be separated: cues that overlap a neighbour are marked.
+    both = {place for place, (one, two) in enumerate(pairwise(cues)) if _cues_overlap(one, two)}
+    both |= {place + 1 for place in both}
+    cues = [replace(cue, marks=(*cue.marks, OVERLAPPING)) if at in both else cue for at, cue in enumerate(cues)]
+    group: list[AudioSegment] = []
+    for after, placed in zip((*cues[1:], None), align_cues(tape, cues, options), strict=True):
+        if group and not _should_join(group, placed, options, punctuated=punctuated):
+            if punctuated and _is_ambiguous_boundary(group[-1], placed):
+                group[-1] = replace(group[-1], has_pause_after=False)
+                placed = replace(placed, has_pause_before=False)
+            yield from _segments_from_group(tape, group, options)
+            group = []
+        group.append(placed)
+        tape.pinned_from = group[0].start - 1.0
+        if after is None or after.start - placed.end > MAX_JOIN_GAP_SECONDS:  # do not keep audio while an hour passes
+            yield from _segments_from_group(tape, group, options)
+            group = []
+            tape.pinned_from = float("inf")
+
+
+def _should_join(group: list[AudioSegment], after: AudioSegment, options: CutOptions, *, punctuated: bool) -> bool:
+    """Whether the next cue belongs to the same clip."""
+    first, last = group[0], group[-1]
+    one, two = last.cues[0], after.cues[0]
+    if one.speaker != two.speaker or one.marks != two.marks or _cues_overlap(one, two):
+        return False
+    unfinished = punctuated and not ENDS_WITH_SENTENCE.search(one.text)
+    longest = options.longest * (MAX_JOIN_FACTOR if unfinished and options.refine else 1)
+    if after.end - first.start > longest or after.start - last.end > options.join_gap:
+        return False
+    short = min(last.end - first.start, after.end - after.start) < options.shortest
+    return unfinished or short or not last.has_pause_after
+
+
+def _is_ambiguous_boundary(one: AudioSegment, two: AudioSegment) -> bool:
+    """Whether the pause between two cues may belong to a sentence end inside one of them."""
+    before, after = one.cues[0], two.cues[0]
+    if ENDS_WITH_SENTENCE.search(before.text) or before.speaker != after.speaker:
+        return False
+    return (
+        before.end < one.end - MAX_PAUSE_OFFSET_SECONDS
+        or before.end > two.start + MAX_PAUSE_OFFSET_SECONDS
+        or not (one.end - MAX_PAUSE_OFFSET_SECONDS <= after.start <= two.start + MAX_PAUSE_OFFSET_SECONDS)
+    )
+
+
+def _cues_overlap(one: Cue, two: Cue) -> bool:
+    """Whether two cues overlap for most of the shorter one: two voices at once."""
+    shared = min(one.end, two.end) - max(one.start, two.start)
+    return shared > MIN_CUE_OVERLAP * min(one.end - one.start, two.end - two.start)
+
+
+def _segments_from_group(
+    tape: RollingAudioBuffer, group: list[AudioSegment], options: CutOptions
+) -> Iterator[AudioSegment]:
+    """A group of joined cues as one clip, or as several if it is too long."""
+    start, end = group[0].start, group[-1].end
+    if end - start > options.longest and options.refine:
+        cues = tuple(one.cues[0] for one in group)
+        pauses = find_pauses(*get_speech_frames(tape, start, end))
+        if parts := split_long_segment(cues, start, end, pauses, options):
+            for text, first, last in parts:
+                # Between parts there is a pause; the edges of the whole may lie in speech.
+                begins_well = first > start or group[0].has_pause_before
+                ends_well = last < end or group[-1].has_pause_after
+                yield _cut(tape, first, last, text, cues, [] if begins_well and ends_well else [NO_PAUSE], options)
+            return
+        # It cannot be split by sentences: fill clips cue by cue.
+        run: list[AudioSegment] = []
+        for placed in group:
+            if run and placed.end - run[0].start > options.longest and not _is_ambiguous_boundary(run[-1], placed):
+                yield _cut_joined(tape, run, options)
+                run = []
+            run.append(placed)
+        group = run
+    yield _cut_joined(tape, group, options)
+
+
+def _cut_joined(tape: RollingAudioBuffer, group: list[AudioSegment], options: CutOptions) -> AudioSegment:
+    cues = tuple(one.cues[0] for one in group)
+    reasons = [NO_SPEECH] if sum(one.speech for one in group) < MIN_CLIP_SPEECH_SECONDS else []
+    if not (group[0].has_pause_before and group[-1].has_pause_after):
+        reasons.append(NO_PAUSE)
+    return _cut(tape, group[0].start, group[-1].end, " ".join(cue.text for cue in cues), cues, reasons, options)
+
+
+def _cut(
+    tape: RollingAudioBuffer,
+    start: float,
+    end: float,
+    text: str,
+    cues: tuple[Cue, ...],
+    found: list[str],
+    options: CutOptions,
+) -> AudioSegment:
+    reasons = (*(mark for cue in cues for mark in cue.marks), *found, *length_reasons(end - start, options))
+    return AudioSegment(tape.samples(start, end), start, end, text, cues, tuple(dict.fromkeys(reasons)))
+
+
+def length_reasons(seconds: float, options: CutOptions) -> list[str]:
+    """Why a clip of this length is rejected."""
+    return [TOO_LONG] if seconds > options.longest else [TOO_SHORT] if seconds < options.shortest else []
+
+
+def align_cues(tape: RollingAudioBuffer, cues: list[Cue], options: CutOptions) -> Iterator[AudioSegment]:
     """Cues with their edges, in order, as far as the recording goes."""
     start = end = 0.0
     has_pause = True
@@ -87,7 +226,7 @@ def align_cues(tape: RollingAudioBuffer, cues: list[Cue], options: CutOptions) -
         if tape.is_exhausted and cue.start - MAX_CUE_OFFSET_SECONDS > tape.seconds:
             # Subtitles of another, longer recording can be many: skip the search where there is no audio.
             start, end, has_pause = cue.start, tape.seconds, True
-            yield AlignedCue(cue, start, end)
+            yield AudioSegment(_NO_SAMPLES, start, end, cue.text, (cue,))
             continue
         if not _share_boundary(before, cue):
             _, first, has_pause = _find_boundary(tape, None, cue, options)
@@ -103,7 +242,16 @@ def align_cues(tape: RollingAudioBuffer, cues: list[Cue], options: CutOptions) -
         active, begins = get_speech_frames(tape, start - LEVEL_CONTEXT_SECONDS, end + LEVEL_CONTEXT_SECONDS / 2)
         frames = slice(*(max(0, round((at - begins) * LEVEL_FRAMES_PER_SECOND)) for at in (start, end)))
         speech = float(np.count_nonzero(active[frames])) / LEVEL_FRAMES_PER_SECOND
-        yield AlignedCue(cue, start, end, has_pause_after and not is_truncated, has_pause, speech)
+        yield AudioSegment(
+            _NO_SAMPLES,
+            start,
+            end,
+            cue.text,
+            (cue,),
+            has_pause_after=has_pause_after and not is_truncated,
+            has_pause_before=has_pause,
+            speech=speech,
+        )
         start, has_pause = next_start, has_pause_after
 
 
@@ -112,8 +260,13 @@ def _share_boundary(one: Cue | None, two: Cue | None) -> bool:
     return one is not None and two is not None and two.start - one.end <= 2 * MAX_CUE_OFFSET_SECONDS
 
 
-def _find_boundary(tape: RollingAudioBuffer, one: Cue | None, two: Cue | None, options: CutOptions) -> _Boundary:
-    """Between two cues; None is the beginning or end of the recording, or a neighbour far away."""
+def _find_boundary(
+    tape: RollingAudioBuffer, one: Cue | None, two: Cue | None, options: CutOptions
+) -> tuple[float, float, bool]:
+    """Where one cue ends, where the next begins, and whether a pause was found there.
+
+    None is the beginning or end of the recording, or a neighbour far away.
+    """
     assert one or two
     if not options.refine:
         end = one.end + options.tail if one else 0.0
@@ -188,90 +341,65 @@ def _score_pause(pause: Pause, one: Cue | None, two: Cue | None) -> float:
     return length - STOP_CONSONANT_COST * stop - OFFSET_COST_PER_SECOND * offset
 
 
-SENTENCE_END = re.compile(r"(?:[.!?…።፧፨؟।。！？]|፡፡|::)[\"'”’»)\]]*(?=\s|$)")
-ENDS_WITH_SENTENCE = re.compile(SENTENCE_END.pattern + r"\s*$")
-_SENTENCE = re.compile(r".+?(?:(?:[.!?…።፧፨؟।。！？]|፡፡|::)+[\"'”’»)\]]*(?=\s|$)|$)", re.DOTALL)
-# How far a pause may be from where the letters put the end of a sentence: a share of its cue's speech, and at least.
-ALIGNMENT_SLACK_SHARE, ALIGNMENT_SLACK_SECONDS = 0.12, 0.6
-# Letters per second of two parts may differ by this factor; beyond it a pause inside a sentence was taken for its end.
-MAX_PACE_RATIO = 1.2
-MIN_SPLIT_PAUSE_SECONDS = 0.15
-SPLIT_EDGE_MARGIN_SECONDS = 0.3
-# Weight of an alphabetic letter beside letters that are syllables: Latin names occur in every language.
-ALPHABETIC_LETTER_WEIGHT = 0.4
-
-
-@dataclass(frozen=True, slots=True)
-class SpeechSpan:
-    """Audio between two times, with a clock that stops during its pauses."""
-
-    start: float
-    end: float
-    pauses: tuple[Pause, ...]
-
-    def speech_until(self, place: float) -> float:
-        """Seconds of speech before a time."""
-        inside = [pause for pause in self.pauses if pause.start < place and pause.end > self.start]
-        return place - self.start - sum(min(place, pause.end) - max(self.start, pause.start) for pause in inside)
-
-
-@dataclass(frozen=True, slots=True)
-class _SplitPoint:
-    """A place between two parts: the number of sentences, letters and seconds of speech before it."""
-
-    pieces: int
-    letters: float
-    speech: float
-    end: float
-    """End of the part before; `start` is the start of the part after."""
-    start: float
-
-
-def split_long_segment(cues: Sequence[Cue], sound: SpeechSpan, options: CutOptions) -> list[tuple[str, float, float]]:
+def split_long_segment(
+    cues: Sequence[Cue], start: float, end: float, pauses: Sequence[Pause], options: CutOptions
+) -> list[tuple[str, float, float]]:
     """The parts of a clip as (text, start, end), none longer than allowed; empty if text and pauses leave a doubt."""
+
+    def speech_until(place: float) -> float:
+        """Seconds of speech before a time: a clock that stops during pauses."""
+        inside = [pause for pause in pauses if pause.start < place and pause.end > start]
+        return place - start - sum(min(place, pause.end) - max(start, pause.start) for pause in inside)
+
     # Splitting at commas too would give more parts, and more wrong ones: people breathe anywhere in a long sentence.
     text = " ".join(cue.text for cue in cues)
     pieces = [piece.strip() for piece in _SENTENCE.findall(text) if piece.strip()]
-    bounds = _choose_split_points(_find_split_points(pieces, cues, sound, options), options.longest)
-    if not bounds or not _paces_agree(bounds):
-        return []
-    return [(" ".join(pieces[one.pieces : two.pieces]), one.start, two.end) for one, two in pairwise(bounds)]
-
-
-def _find_split_points(
-    pieces: Sequence[str], cues: Sequence[Cue], sound: SpeechSpan, options: CutOptions
-) -> list[_SplitPoint]:
-    """The beginning, every end of a sentence that exactly one pause fits, and the end."""
     # Letters and seconds of speech at the edges of the cues: in between, speech is taken to be even.
     cue_letters = [0.0, *accumulate(_weigh_letters(cue.text, options.language) for cue in cues)]
-    inner = [sound.speech_until((one.end + two.start) / 2) for one, two in pairwise(cues)]
-    cue_speech = [0.0, *inner, sound.speech_until(sound.end)]
+    inner = [speech_until((one.end + two.start) / 2) for one, two in pairwise(cues)]
+    cue_speech = [0.0, *inner, speech_until(end)]
     letters = [0.0, *accumulate(_weigh_letters(piece, options.language) for piece in pieces)]
-    pauses = [
+    long_pauses = [
         pause
-        for pause in sound.pauses
-        if pause.start > sound.start + SPLIT_EDGE_MARGIN_SECONDS
-        and pause.end < sound.end - SPLIT_EDGE_MARGIN_SECONDS
+        for pause in pauses
+        if pause.start > start + SPLIT_EDGE_MARGIN_SECONDS
+        and pause.end < end - SPLIT_EDGE_MARGIN_SECONDS
         and pause.seconds >= MIN_SPLIT_PAUSE_SECONDS
     ]
-    found = [_SplitPoint(0, 0.0, 0.0, sound.start, sound.start)]
-    last = _SplitPoint(len(pieces), letters[-1], cue_speech[-1], sound.end, sound.end)
+    # The beginning, every end of a sentence that exactly one pause fits, and the end.
+    points: list[_SplitPoint] = [(0, 0.0, 0.0, start, start)]
+    final: _SplitPoint = (len(pieces), letters[-1], cue_speech[-1], end, end)
     for count, before in enumerate(letters[1:-1], 1):
         at = min(max(1, bisect_left(cue_letters, before)), len(cue_letters) - 1)
         share = (before - cue_letters[at - 1]) / max(1.0, cue_letters[at] - cue_letters[at - 1])
         spoken = cue_speech[at] - cue_speech[at - 1]
         expected = cue_speech[at - 1] + share * spoken
         slack = max(ALIGNMENT_SLACK_SECONDS, ALIGNMENT_SLACK_SHARE * spoken)
-        fitting = []
-        for pause in pauses:
-            speech = sound.speech_until(pause.start)
-            end, start = min(pause.middle, pause.start + options.tail), max(pause.middle, pause.end - options.lead)
-            bound = _SplitPoint(count, before, speech, end, start)
-            if abs(speech - expected) <= slack and _paces_agree([found[0], bound, last]):
-                fitting.append(bound)
+        fitting: list[_SplitPoint] = []
+        for pause in long_pauses:
+            speech = speech_until(pause.start)
+            last, first = min(pause.middle, pause.start + options.tail), max(pause.middle, pause.end - options.lead)
+            point = (count, before, speech, last, first)
+            if abs(speech - expected) <= slack and _paces_agree([points[0], point, final]):
+                fitting.append(point)
         if len(fitting) == 1:
-            found.append(fitting[0])
-    return [*found, last]
+            points.append(fitting[0])
+    points.append(final)
+    # As few parts as possible, each as long as possible. `point[3] - kept[-1][4]` is the length of a part.
+    kept = [points[0]]
+    for previous, point in pairwise(points):
+        if point[3] - kept[-1][4] > options.longest:
+            kept.append(previous)
+        if point[3] - kept[-1][4] > options.longest or kept[-1] is final:
+            return []
+    kept.append(final)
+    if not _paces_agree(kept):
+        return []
+    return [(" ".join(pieces[one[0] : two[0]]), one[4], two[3]) for one, two in pairwise(kept)]
+
+
+_SplitPoint = tuple[int, float, float, float, float]
+"""Sentences, letters and seconds of speech before a place; end of the part before it, and start of the part after."""
 
 
 def _weigh_letters(text: str, language: str) -> float:
@@ -284,158 +412,8 @@ def _weigh_letters(text: str, language: str) -> float:
 
 def _paces_agree(bounds: Sequence[_SplitPoint]) -> bool:
     """Whether all parts have about the same number of letters per second."""
-    parts = [(two.letters - one.letters, two.speech - one.speech) for one, two in pairwise(bounds)]
+    parts = [(two[1] - one[1], two[2] - one[2]) for one, two in pairwise(bounds)]
     if any(letters <= 0 or seconds <= 0 for letters, seconds in parts):
         return False
     paces = [letters / seconds for letters, seconds in parts]
     return max(paces) <= MAX_PACE_RATIO * min(paces)
-
-
-def _choose_split_points(bounds: Sequence[_SplitPoint], longest: float) -> list[_SplitPoint]:
-    """As few parts as possible, each as long as possible; empty if one of them is too long."""
-    kept = [bounds[0]]
-    for before, bound in pairwise(bounds):
-        if bound.end - kept[-1].start > longest:
-            kept.append(before)
-        if bound.end - kept[-1].start > longest or kept[-1] is bounds[-1]:
-            return []
-    return [*kept, bounds[-1]]
-
-
-NO_SPEECH, NO_PAUSE, OVERLAPPING = "no-speech", "cut-in-speech", "overlapping"
-# By the limits of the import. A report does not know these limits and therefore keeps the reasons.
-TOO_LONG, TOO_SHORT = "over-longest", "under-shortest"
-MIN_CLIP_SPEECH_SECONDS = 0.1
-# If fewer cues contain a mark that ends a sentence, a missing mark says nothing.
-MIN_PUNCTUATED_SHARE = 0.2
-MIN_CUE_OVERLAP = 0.5
-# Up to this multiple of the longest clip is joined to complete a sentence, and split again afterwards.
-MAX_JOIN_FACTOR = 3
-# Where a cue ends inside a sentence, only a pause this near to its time belongs to it.
-MAX_PAUSE_OFFSET_SECONDS = 0.25
-MAX_JOIN_GAP_SECONDS = 6.0
-
-
-@dataclass(frozen=True, slots=True)
-class AudioSegment:
-    """The audio of one clip, with the cues that are spoken in it."""
-
-    samples: AudioSamples
-    start: float
-    end: float
-    text: str
-    cues: tuple[Cue, ...]
-    reasons: tuple[str, ...] = ()
-
-    @property
-    def original_text(self) -> str:
-        return "\n".join(cue.original_text or cue.text for cue in self.cues)
-
-
-def cut_segments(tape: RollingAudioBuffer, cues: list[Cue], options: CutOptions) -> Iterator[AudioSegment]:
-    """The clips of all cues, in order. Cues after the end of the recording give clips without samples."""
-    if not cues:
-        return
-    punctuated = sum(bool(SENTENCE_END.search(cue.text)) for cue in cues) >= MIN_PUNCTUATED_SHARE * len(cues)
-    # Voices that speak at the same time cannot be separated: cues that overlap a neighbour are marked.
-    both = {place for place, (one, two) in enumerate(pairwise(cues)) if _cues_overlap(one, two)}
-    both |= {place + 1 for place in both}
-    cues = [replace(cue, marks=(*cue.marks, OVERLAPPING)) if at in both else cue for at, cue in enumerate(cues)]
-    group: list[AlignedCue] = []
-    for after, placed in zip((*cues[1:], None), align_cues(tape, cues, options), strict=True):
-        if group and not _should_join(group, placed, options, punctuated=punctuated):
-            if punctuated and _is_ambiguous_boundary(group[-1], placed):
-                group[-1] = replace(group[-1], has_pause_after=False)
-                placed = replace(placed, has_pause_before=False)
-            yield from _segments_from_group(tape, group, options)
-            group = []
-        group.append(placed)
-        tape.pinned_from = group[0].start - 1.0
-        if after is None or after.start - placed.end > MAX_JOIN_GAP_SECONDS:  # do not keep audio while an hour passes
-            yield from _segments_from_group(tape, group, options)
-            group = []
-            tape.pinned_from = float("inf")
-
-
-def _should_join(group: list[AlignedCue], after: AlignedCue, options: CutOptions, *, punctuated: bool) -> bool:
-    """Whether the next cue belongs to the same clip."""
-    first, last = group[0], group[-1]
-    if last.cue.speaker != after.cue.speaker or last.cue.marks != after.cue.marks or _cues_overlap(last.cue, after.cue):
-        return False
-    unfinished = punctuated and not ENDS_WITH_SENTENCE.search(last.cue.text)
-    longest = options.longest * (MAX_JOIN_FACTOR if unfinished and options.refine else 1)
-    if after.end - first.start > longest or after.start - last.end > options.join_gap:
-        return False
-    short = min(last.end - first.start, after.end - after.start) < options.shortest
-    return unfinished or short or not last.has_pause_after
-
-
-def _is_ambiguous_boundary(one: AlignedCue, two: AlignedCue) -> bool:
-    """Whether the pause between two cues may belong to a sentence end inside one of them."""
-    if ENDS_WITH_SENTENCE.search(one.cue.text) or one.cue.speaker != two.cue.speaker:
-        return False
-    return (
-        one.cue.end < one.end - MAX_PAUSE_OFFSET_SECONDS
-        or one.cue.end > two.start + MAX_PAUSE_OFFSET_SECONDS
-        or not (one.end - MAX_PAUSE_OFFSET_SECONDS <= two.cue.start <= two.start + MAX_PAUSE_OFFSET_SECONDS)
-    )
-
-
-def _cues_overlap(one: Cue, two: Cue) -> bool:
-    """Whether two cues overlap for most of the shorter one: two voices at once."""
-    shared = min(one.end, two.end) - max(one.start, two.start)
-    return shared > MIN_CUE_OVERLAP * min(one.end - one.start, two.end - two.start)
-
-
-def _segments_from_group(
-    tape: RollingAudioBuffer, group: list[AlignedCue], options: CutOptions
-) -> Iterator[AudioSegment]:
-    if group[-1].end - group[0].start <= options.longest or not options.refine:
-        yield _build_segment(tape, group, options)
-        return
-    if parts := _split_long_group(tape, group, options):
-        yield from parts
-        return
-    run: list[AlignedCue] = []
-    for placed in group:
-        if run and placed.end - run[0].start > options.longest and not _is_ambiguous_boundary(run[-1], placed):
-            yield _build_segment(tape, run, options)
-            run = []
-        run.append(placed)
-    yield _build_segment(tape, run, options)
-
-
-def _build_segment(tape: RollingAudioBuffer, group: list[AlignedCue], options: CutOptions) -> AudioSegment:
-    start, end = group[0].start, group[-1].end
-    cues = tuple(placed.cue for placed in group)
-    reasons = [mark for cue in cues for mark in cue.marks]
-    if sum(placed.speech for placed in group) < MIN_CLIP_SPEECH_SECONDS:
-        reasons.append(NO_SPEECH)
-    if not (group[0].has_pause_before and group[-1].has_pause_after):
-        reasons.append(NO_PAUSE)
-    reasons += length_reasons(end - start, options)
-    text = " ".join(cue.text for cue in cues)
-    return AudioSegment(tape.samples(start, end), start, end, text, cues, tuple(dict.fromkeys(reasons)))
-
-
-def length_reasons(seconds: float, options: CutOptions) -> list[str]:
-    """Why a clip of this length is rejected."""
-    return [TOO_LONG] if seconds > options.longest else [TOO_SHORT] if seconds < options.shortest else []
-
-
-def _split_long_group(tape: RollingAudioBuffer, group: list[AlignedCue], options: CutOptions) -> list[AudioSegment]:
-    """A clip that is too long as several; empty if it cannot be split."""
-    start, end = group[0].start, group[-1].end
-    cues = tuple(placed.cue for placed in group)
-    pauses = find_pauses(*get_speech_frames(tape, start, end))
-    segments = []
-    for text, first, last in split_long_segment(cues, SpeechSpan(start, end, tuple(pauses)), options):
-        reasons = [mark for cue in cues for mark in cue.marks]
-        # Between parts there is a pause; the edges of the whole may lie in speech.
-        begins_well = first > start or group[0].has_pause_before
-        if not (begins_well and (last < end or group[-1].has_pause_after)):
-            reasons.append(NO_PAUSE)
-        reasons += length_reasons(last - first, options)
-        samples = tape.samples(first, last)
-        segments.append(AudioSegment(samples, first, last, text, cues, tuple(dict.fromkeys(reasons))))
-    return segments

@@ -1,20 +1,27 @@
-"""The sets of a run, opened and looked at: those that are learnt from, and those that are held out.
+"""What a run has, opened once: its base, graft and tokenizers (`RunContext`), and its sets of clips.
 
-All that is wrong with them is said at once, as findings. Needs no torch: `check` says here what `train` would refuse.
+`load_run_data` opens the sets that are learnt from and held out and checks them; all faults are reported at once, as
+findings, so that `check` shows what `train` would refuse. `open_held_out_data` opens only held-out sets, for
+evaluation. Needs no torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from voxgraft.checkpoints.base import Checkpoint
+from voxgraft.checkpoints.load import open_checkpoint
 from voxgraft.config.run import RunSettings, TrainSettings
 from voxgraft.config.train_options import TrainOptions
 from voxgraft.core.errors import ConfigError, FileError, Finding, GraftError, VoxgraftError, finding
-from voxgraft.core.files import is_folder, path_exists
-from voxgraft.core.run import RunFolder
+from voxgraft.core.files import compute_sha256, is_folder, path_exists, read_json, require_file
+from voxgraft.core.run import RUN_FILE, RunFolder
 from voxgraft.dataset.checks import (
     check_clip_dataset,
     check_held_out_overlap,
@@ -22,38 +29,42 @@ from voxgraft.dataset.checks import (
     check_text_tokenization,
     check_unused_rows,
 )
-from voxgraft.dataset.indextts2_manifest import open_pair_dataset, split_manifest_language
+from voxgraft.dataset.indextts2_manifest import PairDataset, open_pair_dataset, split_manifest_language
 from voxgraft.dataset.sampler import DataSamplerOptions, DeterministicSampler, require_clip_fits
 from voxgraft.dataset.sets import open_clip_dataset
-from voxgraft.dataset.shards import ClipDataset, DatasetRole, read_dataset_index
-from voxgraft.graft.folder import Graft
+from voxgraft.dataset.shards import ClipDataset, DatasetRole, DatasetSubset, read_dataset_index
+from voxgraft.graft.folder import (
+    RUN_CARD_NAME,
+    Graft,
+    collect_graft_settings,
+    find_text_rules,
+    load_graft,
+    read_graft_card,
+)
+from voxgraft.models import resolve_base_family
 from voxgraft.models.base import BaseFiles, Family, SequenceSpec, Shape
 from voxgraft.text.encoder import TextEncoder, text_rules_identity
+from voxgraft.text.normalize import NO_RULES, TextRules
+from voxgraft.tokenizers import open_tokenizer
 from voxgraft.tokenizers.base import Tokenizer
 
-__all__ = [
-    "DataRequirements",
-    "RunData",
-    "build_sampler",
-    "compute_set_weights",
-    "has_no_data",
-    "load_run_data",
-    "require_batches_fit",
-    "resolve_num_steps",
-    "retention_findings",
-    "sampling_findings",
-    "warmup_findings",
-]
-
 DEFAULT_STEPS = TrainOptions().steps
+# Voices are large arrays. This many, spread over a set, are enough to find a broken front end.
 MAX_VOICES_CHECKED = 2_000
+# What a set may have been made for, by what it is given as. A training set of another run may be replayed here.
 ACCEPTED_ROLES: dict[DatasetRole, tuple[DatasetRole, ...]] = {
     "train": ("train",),
     "valid": ("valid",),
     "replay": ("replay", "train"),
 }
-"""What a set may have been made for, by what it is given as. Who trains on English elsewhere may replay it here."""
 ROLE_SETTING_KEYS: dict[DatasetRole, str] = {"train": "data.train", "valid": "data.valid", "replay": "data.replay"}
+SELF_REPLAY_NAME = "self-replay"
+# `made_from.front_end.codes` of a set that the base has spoken itself.
+SELF_REPLAY_ORIGIN = "self-made"
+# The recording of an utterance of such a set. Validation holds out whole recordings, here it holds out sentences.
+HELD_OUT_RECORDING, TRAIN_RECORDING = "held out", "learnt from"
+NO_RUN_REASON = "no run was given, so there are no held-out recordings"
+PartT = TypeVar("PartT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,25 +138,95 @@ def has_no_data(wanted: DataRequirements) -> bool:
 
 
 def load_run_data(wanted: DataRequirements, *, merged: bool, verify: bool = True) -> RunData:
-    """Open and look at every set that the settings name. What is wrong with one does not hide what is with others.
+    """Open and check every set that the settings name. A fault in one does not hide those of the others.
 
-    Without `verify` the hashes of the shards are left to who asked, to be compared beside other work.
+    Without `verify` the hashes of the shards are left to the caller, to be compared while training starts.
     """
-    data, run = wanted.settings.data, wanted.run
-    opener = _ClipSetOpener(wanted, verify)
-    found = RunData(
-        train=opener.open(data.train or (run.data_set("train"),), "train"),
-        replay=opener.open(data.replay, "replay", of_base=True) if merged else (),
-        valid=opener.open(data.valid or (run.data_set("valid"),), "valid"),
-        measured=opener.open(data.replay_valid, "valid", of_base=True),
-        findings=opener.findings,
-    )
-    found.all_sets_opened = not opener.failed
-    overlaps = _held_out_findings(found)
+    data, run, found = wanted.settings.data, wanted.run, RunData()
+
+    def open_sets(places: Sequence[Path], role: DatasetRole, *, of_base: bool = False) -> tuple[ClipDataset, ...]:
+        sets: list[ClipDataset] = []
+        for place in places:
+            try:
+                sets.append(_open_checked_set(wanted, place, role, found.findings, of_base=of_base, verify=verify))
+            except VoxgraftError as error:
+                found.findings.append(error.finding)
+                found.all_sets_opened = False
+        return tuple(sets)
+
+    found.train = open_sets(data.train or (run.data_set("train"),), "train")
+    found.replay = open_sets(data.replay, "replay", of_base=True) if merged else ()
+    found.valid = open_sets(data.valid or (run.data_set("valid"),), "valid")
+    found.measured = open_sets(data.replay_valid, "valid", of_base=True)
+    # Pair manifests do not state what they are for; but what is learnt from is not held out.
+    learnt = {clips.fingerprint: clips.name for clips in (*found.train, *found.replay)}
+    overlaps: list[Finding] = []
+    for clips in (*found.valid, *found.measured):
+        if clips.fingerprint in learnt:
+            text = f"{clips.name} is held out, and has the very clips of {learnt[clips.fingerprint]}"
+            overlaps.append(finding("set-not-held-out", text))
+        else:
+            overlaps += check_held_out_overlap((*found.train, *found.replay), clips)
     if data.allow_overlap:
         overlaps = [replace(item, level="warning") if item.level == "error" else item for item in overlaps]
     found.findings += overlaps
     return found
+
+
+def _open_checked_set(
+    wanted: DataRequirements, place: Path, role: DatasetRole, findings: list[Finding], *, of_base: bool, verify: bool
+) -> ClipDataset:
+    """One set of the new language, or of a base language (`of_base`); adds to `findings`."""
+    manifest, _ = split_manifest_language(str(place))
+    if is_folder(place):
+        header = read_dataset_index(place).header
+        language = header.language
+    else:
+        family = wanted.graft.card.family
+        expected = f"a set for {role}: a folder that `prepare` made, or for indextts2 a manifest of pairs (*.jsonl)"
+        if not path_exists(manifest):
+            raise FileError("set-missing", f"{place.name} is not there", expected=expected, where=place)
+        if manifest.suffix != ".jsonl" or family != "indextts2":
+            raise FileError("set-missing", f"{place.name}, for a run of {family}", expected=expected, where=place)
+        name = f"{manifest.parent.name}/{manifest.stem}"
+        pairs = _open_pairs(wanted, place, role, name, of_base=of_base)
+        findings += pairs.findings
+        language = pairs.header.language
+    if of_base and language == wanted.language:
+        found = f"{place.name} is in {language}, the new language"
+        raise GraftError("replay-language", found, expected="a base language", where=place)
+    clips: ClipDataset
+    if is_folder(place):
+        if header.role not in ACCEPTED_ROLES[role]:
+            found = f"{place.name} was made for {header.role}, and is given for {role}"
+            cure = f"name it with {ROLE_SETTING_KEYS[header.role]}, or give a set that was made for {role}."
+            expected = " or ".join(ACCEPTED_ROLES[role])
+            findings.append(finding("set-role", found, expected=expected, where=place, cure=cure))
+        required = wanted.header(of_base=of_base)
+        clips = open_clip_dataset(place, expected=required, verify="hashes" if verify else "sizes")
+    else:
+        clips = pairs
+    unknown = wanted.graft.tokenizer.unknown_id if role != "replay" else None
+    frame = wanted.frame if language == wanted.language else wanted.base_frame
+    findings += check_clip_dataset(
+        clips, frame, clips.header.code_hz, unknown_id=unknown, max_voices=MAX_VOICES_CHECKED
+    )
+    findings += check_text_tokenization(clips, lambda text: wanted.spelling.encode(text, language))
+    return clips
+
+
+def _open_pairs(wanted: DataRequirements, place: Path, role: DatasetRole, name: str, *, of_base: bool) -> PairDataset:
+    """A pair manifest of an IndexTTS-2 trainer, with texts encoded by the run's tokenizer."""
+    manifest, stated = split_manifest_language(str(place))
+    own = None if of_base else wanted.language
+    return open_pair_dataset(
+        manifest,
+        lambda text: wanted.spelling.encode(text, own),
+        wanted.frame,
+        language=stated or own,
+        role=role,
+        name=name,
+    )
 
 
 def compute_set_weights(
@@ -153,8 +234,11 @@ def compute_set_weights(
 ) -> tuple[float, ...]:
     """Sets of the same kind share by their length; replay as a whole has its share of every step."""
     share = replay_share if replay else 0.0
-    own, old = _weights_by_length(train), _weights_by_length(replay)
-    return tuple([(1 - share) * part for part in own] + [share * part for part in old])
+    weights: list[float] = []
+    for sets, part in ((train, 1 - share), (replay, share)):
+        lengths = [float(clips.num_codes.sum() + clips.num_text.sum()) for clips in sets]
+        weights += [part * (length / sum(lengths)) for length in lengths]
+    return tuple(weights)
 
 
 def build_sampler(
@@ -232,99 +316,238 @@ def warmup_findings(train: TrainSettings, steps: int) -> list[Finding]:
     return [finding("warmup-too-long", found, expected=f"at most {steps:,}")]
 
 
+@dataclass
+class HeldOutData:
+    """Sets by language; and by language, or of all (""), why there are none."""
+
+    sets: dict[str, tuple[ClipDataset, ...]] = field(default_factory=dict)
+    why: dict[str, str] = field(default_factory=dict)
+    min_prompt_seconds: float = 3.0
+    seed: int = 0
+
+    def reason(self, language: str) -> str:
+        return self.why.get(language) or self.why.get("") or f"the run has no held-out recordings in {language}"
+
+    @property
+    def all_sets(self) -> list[ClipDataset]:
+        return [clips for sets in self.sets.values() for clips in sets]
+
+
+def open_held_out_data(
+    run: RunFolder, settings: RunSettings, family: Family, files: BaseFiles, graft: Graft
+) -> HeldOutData:
+    """What a run holds out: of the new language, of base languages, and of what the base has spoken itself.
+
+    A set that cannot be opened is a reason, not an error: speech can be judged without it.
+    """
+    with open_checkpoint(files.checkpoint) as checkpoint:
+        shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
+    wanted = DataRequirements.of(run, settings, graft, (family, files, open_tokenizer(files.tokenizer)), shapes)
+    held_out = HeldOutData(min_prompt_seconds=settings.data.min_prompt_seconds, seed=settings.train.seed)
+    places = [(path, False) for path in settings.data.valid or (run.data_set("valid"),)]
+    for path, of_base in [*places, *((path, True) for path in settings.data.replay_valid)]:
+        manifest, _ = split_manifest_language(str(path))
+        clips: ClipDataset
+        try:
+            if is_folder(path) or manifest.suffix != ".jsonl":
+                clips = open_clip_dataset(path, expected=wanted.header(of_base=of_base))
+            else:
+                clips = _open_pairs(wanted, path, "valid", manifest.stem, of_base=of_base)
+        except VoxgraftError as error:
+            language = "" if of_base else wanted.language
+            held_out.why[language] = f"held-out recordings cannot be used: {error.finding.found}"
+            continue
+        name = clips.header.language
+        held_out.sets[name] = (*held_out.sets.get(name, ()), clips)
+    made = run.data_set(SELF_REPLAY_NAME)
+    if path_exists(made):
+        try:
+            _, parts = split_self_replay(open_clip_dataset(made, expected=wanted.header(of_base=True)))
+        except VoxgraftError as error:
+            held_out.why[""] = f"what the base said itself cannot be used: {error.finding.found}"
+        else:
+            for language, part in parts.items():
+                held_out.sets.setdefault(language, (part,))
+    return held_out
+
+
+def is_self_replay(clips: ClipDataset) -> bool:
+    """Whether a set holds what the base said itself."""
+    return clips.header.made_from.front_end.get("codes") == SELF_REPLAY_ORIGIN
+
+
+def split_self_replay(clips: ClipDataset) -> tuple[ClipDataset | None, dict[str, ClipDataset]]:
+    """A self-made set as what is learnt from, and what is held out by language; either may be nothing."""
+    learnt: list[int] = []
+    held_out: dict[str, list[int]] = {}
+    for place, info in enumerate(clips.infos):
+        if info.recording == HELD_OUT_RECORDING:
+            held_out.setdefault(info.id.rpartition("-")[0], []).append(place)
+        else:
+            learnt.append(place)
+    own = DatasetSubset(clips, learnt, clips.name, "replay", clips.header.language) if learnt else None
+    return own, {
+        language: DatasetSubset(clips, places, f"{clips.name}-{language}", "valid", language)
+        for language, places in held_out.items()
+    }
+
+
 @dataclass(slots=True)
-class _ClipSetOpener:
-    """Opens sets, and collects what is wrong with them."""
+class RunContext:
+    """The parts of a run; None where a part was not given or could not be opened."""
 
-    wanted: DataRequirements
-    verify: bool
+    settings: RunSettings
+    run: Path | None
+    family: Family | None = None
+    base: BaseFiles | None = None
+    base_tokenizer: Tokenizer | None = None
+    base_checkpoint: Checkpoint | None = None
+    graft: Graft | None = None
+    grown: Tokenizer | None = None
     findings: list[Finding] = field(default_factory=list)
-    failed: bool = False
+    """What went wrong while the parts were opened."""
 
-    def open(self, places: Sequence[Path], role: DatasetRole, *, of_base: bool = False) -> tuple[ClipDataset, ...]:
-        """Sets of the new language, or those that must be of base languages."""
-        found: list[ClipDataset] = []
-        for place in places:
-            try:
-                found.append(self._open_one(place, role, of_base))
-            except VoxgraftError as error:
-                self.findings.append(error.finding)
-                self.failed = True
-        return tuple(found)
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """The grown tokenizer, or the base's where there is no other."""
+        return self.grown or self.base_tokenizer
 
-    def _open_one(self, place: Path, role: DatasetRole, of_base: bool) -> ClipDataset:
-        wanted = self.wanted
-        if is_folder(place):
-            header = read_dataset_index(place).header
-            self._refuse_new_language(place, header.language, of_base)
-            self._check_role(place, header.role, role)
-            expected = wanted.header(of_base=of_base)
-            clips = open_clip_dataset(place, expected=expected, verify="hashes" if self.verify else "sizes")
-        else:
-            clips = self._open_pair_manifest(place, role, of_base)
-            self._refuse_new_language(place, clips.header.language, of_base)
-        unknown = wanted.graft.tokenizer.unknown_id if role != "replay" else None
-        frame = wanted.frame if clips.header.language == wanted.language else wanted.base_frame
-        self.findings += check_clip_dataset(
-            clips, frame, clips.header.code_hz, unknown_id=unknown, max_voices=MAX_VOICES_CHECKED
-        )
-        self.findings += check_text_tokenization(
-            clips, lambda text: wanted.spelling.encode(text, clips.header.language)
-        )
-        return clips
+    @property
+    def base_pieces(self) -> int | None:
+        """The base's number of pieces."""
+        return self.base_tokenizer.size if self.base_tokenizer else None
 
-    def _check_role(self, place: Path, made_for: DatasetRole, role: DatasetRole) -> None:
-        if made_for not in ACCEPTED_ROLES[role]:
-            found = f"{place.name} was made for {made_for}, and is given for {role}"
-            cure = f"name it with {ROLE_SETTING_KEYS[made_for]}, or give a set that was made for {role}."
-            self.findings.append(
-                finding("set-role", found, expected=" or ".join(ACCEPTED_ROLES[role]), where=place, cure=cure)
-            )
+    @property
+    def spelling(self) -> TextEncoder | None:
+        """How the new language is spelled; without the base's own tokenizer the grown one takes its place."""
+        if self.family is None or self.tokenizer is None:
+            return None
+        base = self.base_tokenizer or self.tokenizer
+        return TextEncoder.of(self.family, base, self.tokenizer, self.settings.language, self.rules)
 
-    def _refuse_new_language(self, place: Path, language: str, of_base: bool) -> None:
-        if of_base and language == self.wanted.language:
-            found = f"{place.name} is in {language}, the new language"
-            raise GraftError("replay-language", found, expected="a base language", where=place)
+    @property
+    def rules(self) -> TextRules:
+        """Text rules of the graft. How others normalised their texts is not known: those are read as they are."""
+        if self.graft is not None and (self.grown is None or self.grown.sha256 == self.graft.tokenizer.sha256):
+            return self.graft.card.rules
+        beside = find_text_rules(self.grown.path) if self.grown is not None else None
+        return beside or TextRules(NO_RULES, self.settings.language or "")
 
-    def _open_pair_manifest(self, place: Path, role: DatasetRole, of_base: bool) -> ClipDataset:
-        wanted = self.wanted
-        manifest, language = split_manifest_language(str(place))
-        self._require_pair_manifest(place, manifest, role)
-        own = None if of_base else wanted.language
-        clips = open_pair_dataset(
-            manifest,
-            lambda text: wanted.spelling.encode(text, own),
-            wanted.frame,
-            language=language or own,
-            role=role,
-            name=f"{manifest.parent.name}/{manifest.stem}",
-        )
-        self.findings += clips.findings
-        return clips
+    @property
+    def data_requirements(self) -> DataRequirements | None:
+        """What the run's sets of clips must fit; None unless base and graft are there."""
+        run, graft, family, base = self.run, self.graft, self.family, self.base
+        tokenizer, checkpoint = self.base_tokenizer, self.base_checkpoint
+        if run is None or graft is None or family is None or base is None or tokenizer is None or checkpoint is None:
+            return None
+        shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
+        return DataRequirements.of(RunFolder(run), self.settings, graft, (family, base, tokenizer), shapes)
 
-    def _require_pair_manifest(self, place: Path, manifest: Path, role: DatasetRole) -> None:
-        family = self.wanted.graft.card.family
-        expected = f"a set for {role}: a folder that `prepare` made, or for indextts2 a manifest of pairs (*.jsonl)"
-        if not path_exists(manifest):
-            raise FileError("set-missing", f"{place.name} is not there", expected=expected, where=place)
-        if manifest.suffix != ".jsonl" or family != "indextts2":
-            found = f"{place.name}, for a run of {family}"
-            raise FileError("set-missing", found, expected=expected, where=place)
+    def require_base(self) -> tuple[Family, BaseFiles]:
+        """The base; an error where none is named."""
+        if self.family is None or self.base is None:
+            where = self.run / RUN_FILE if self.run is not None else ""
+            raise ConfigError("config-missing", "`base` is not given", where=where)
+        return self.family, self.base
+
+    def require_data(self) -> DataRequirements:
+        """What the run's sets must fit; an error where the base or the graft is missing."""
+        self.require_base()
+        if self.graft is None and self.run is not None:
+            load_graft(RunFolder(self.run).graft)  # raises what is wrong with it
+        wanted = self.data_requirements
+        assert wanted is not None  # what could not be opened is among the findings, which the caller has looked at
+        return wanted
+
+    def try_or_report(self, make: Callable[[], PartT]) -> PartT | None:
+        """What `make` gives; None, and a finding, if it meets one of our errors."""
+        try:
+            return make()
+        except VoxgraftError as error:
+            self.findings.append(error.finding)
+            return None
 
 
-def _held_out_findings(data: RunData) -> list[Finding]:
-    """Manifests do not say what they are for; but what is learnt from is not held out."""
-    learnt = {clips.fingerprint: clips.name for clips in (*data.train, *data.replay)}
-    found = []
-    for clips in (*data.valid, *data.measured):
-        if clips.fingerprint in learnt:
-            text = f"{clips.name} is held out, and has the very clips of {learnt[clips.fingerprint]}"
-            found.append(finding("set-not-held-out", text))
-        else:
-            found += check_held_out_overlap((*data.train, *data.replay), clips)
-    return found
+@contextlib.contextmanager
+def open_run_context(settings: RunSettings, run: Path) -> Iterator[RunContext]:
+    """Base, graft and tokenizers of a run, open until the block ends."""
+    context = RunContext(settings, run)
+    with contextlib.ExitStack() as stack:
+        open_run_parts(context, stack)
+        yield context
 
 
-def _weights_by_length(sets: Sequence[ClipDataset]) -> list[float]:
-    lengths = [float(clips.num_codes.sum() + clips.num_text.sum()) for clips in sets]
-    return [length / sum(lengths) for length in lengths]
+def open_run_parts(context: RunContext, stack: contextlib.ExitStack) -> None:
+    """Open what the settings name; the stack closes the base's checkpoint."""
+    settings, attempt = context.settings, context.try_or_report
+    if (folder := settings.base) is not None:
+        family = context.family = attempt(lambda: resolve_base_family(folder, settings.family))
+        if family is not None:
+            files = context.base = attempt(lambda: family.files(folder))
+            if files is not None:
+                context.base_tokenizer = attempt(lambda: open_tokenizer(files.tokenizer))
+                context.base_checkpoint = attempt(lambda: stack.enter_context(open_checkpoint(files.checkpoint)))
+    if (named := settings.tokenizer.file) is not None:
+        context.grown = attempt(lambda: open_tokenizer(named))
+    if (run := context.run) is None:
+        return
+    place = RunFolder(run).graft
+    if not os.path.isdir(place):
+        context.findings.append(finding("graft-missing", f"{run} has no {place.name} folder", where=run))
+        return
+    context.graft = attempt(lambda: load_graft(place))
+    if named is None and context.graft is not None:
+        context.grown = context.graft.tokenizer
+    elif named is None and (card := attempt(lambda: read_graft_card(place))) is not None:
+        # A graft whose parts do not fit together still has a tokenizer.
+        context.grown = attempt(lambda: open_tokenizer(place / card.tokenizer))
+
+
+def provenance_findings(context: RunContext) -> list[Finding]:
+    """Hashes and settings that the run and its graft state, against what is there now."""
+    run, base, graft, grown = context.run, context.base, context.graft, context.grown
+    if run is None or base is None:
+        return []
+    card: dict[str, Any] = {}
+    if os.path.exists(run / RUN_CARD_NAME) or graft:
+        path = run / RUN_CARD_NAME
+        card = read_json(require_file(path))
+        if not isinstance(card, dict):
+            raise GraftError("graft-broken", f"{path.name} holds no keys", where=path)
+    hashes: dict[str, dict[str, str]] = {}
+    for key in ("base", "texts"):
+        hashes[key] = card.get(key, {})
+        if not isinstance(hashes[key], dict) or not all(isinstance(one, str) for one in hashes[key].values()):
+            raise GraftError("graft-broken", f"`{key}` in {RUN_CARD_NAME} is no list of files with their SHA-256")
+    stated = {(base.folder / name, "base-other"): digest for name, digest in hashes["base"].items()}
+    if graft is not None:
+        for part in ("checkpoint", "tokenizer"):
+            name, digest = (graft.card.base.get(key) for key in (part, f"{part}_sha256"))
+            if isinstance(name, str) and isinstance(digest, str):
+                stated.setdefault((base.folder / name, "base-other"), digest)
+    stated |= {(run / name, "texts-changed"): digest for name, digest in hashes["texts"].items()}
+    findings = []
+    for (path, code), digest in stated.items():
+        if not os.path.isfile(path):
+            findings.append(finding(code, f"{path.name}, from which the run was made, is not there", where=path))
+        elif (actual := compute_sha256(path)) != digest:
+            expected = f"{digest[:12]}, as when the graft was made"
+            findings.append(finding(code, f"{path.name} has sha256 {actual[:12]}", expected=expected, where=path))
+    then, now = card.get("settings"), collect_graft_settings(context.settings)
+    if graft is not None and isinstance(then, dict):
+        changed = []
+        for key in now:
+            if then.get(key) != now[key]:
+                was, become = (json.dumps(one, ensure_ascii=False, default=str) for one in (then.get(key), now[key]))
+                was, become = (text if len(text) <= 80 else text[:77] + "..." for text in (was, become))
+                changed.append(f"{key} was {was}, is {become}")
+        texts = {os.path.realpath(graft.folder.parent / path) for path in hashes["texts"]}
+        if context.settings.texts and texts != {os.path.realpath(path) for path in context.settings.texts}:
+            changed.append("texts are other files")
+        if changed:
+            found = f"settings have changed since the graft was made: {'; '.join(changed)}"
+            findings.append(finding("run-changed", found, where=graft.folder.parent))
+    if graft is not None and grown is not None and graft.tokenizer.sha256 != grown.sha256:
+        found = f"{grown.path} has sha256 {grown.sha256[:12]}, the graft's tokenizer {graft.tokenizer.sha256[:12]}"
+        findings.append(finding("graft-other-tokenizer", found, where=graft.folder))
+    return findings

@@ -7,7 +7,6 @@ A set is complete or absent. A set that was made from other things than the run 
 from __future__ import annotations
 
 import hashlib
-import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -31,7 +30,6 @@ from voxgraft.core.files import (
 from voxgraft.dataset.shards import (
     CODES_KEY,
     DATASET_INDEX_NAME,
-    ENDS_SUFFIX,
     TEXT_KEY,
     AnyArray,
     ClipDataset,
@@ -41,92 +39,22 @@ from voxgraft.dataset.shards import (
     Int32Array,
     PreparedClip,
     Shard,
-    ShardClip,
-    ShardEntry,
     ShardFile,
-    VoiceArraySpec,
+    check_clip,
+    get_voice_specs,
     read_dataset_index,
     require_matching_header,
     write_dataset_index,
     write_shard,
 )
 
-HASH_CHUNK_BYTES = 4 << 20
-
-
-def require_shard_hash(path: Path, stated: str, found: str) -> None:
-    """Raise, naming the shard, unless it has the hash that its set states."""
-    if found != stated:
-        text = f"the bytes of {path.name} have the hash {found[:16]}..."
-        raise FileError("set-damaged", text, expected=f"{stated[:16]}..., as the set states", where=path)
-
-
-class ShardVerifier:
-    """Hashes shards in a background thread, held-out sets first, each file once."""
-
-    def __init__(self, held_out: Iterable[ClipDataset], learnt: Iterable[ClipDataset]) -> None:
-        first, second = _collect_shard_files(held_out), _collect_shard_files(learnt)
-        self._parts = (first, {path: stated for path, stated in second.items() if path not in first})
-        self._done = (threading.Event(), threading.Event())
-        self._error: Exception | None = None
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._verify, name="verification", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop hashing: the result is no longer needed."""
-        self._stopped.set()
-
-    def look(self) -> None:
-        """Raise the error found so far, if any; does not wait."""
-        if self._error is not None:
-            raise self._error
-
-    def wait(self, *, held_out_only: bool = False) -> None:
-        """Wait until all files, or those of the held-out sets, are compared; raise the error found."""
-        self._done[0 if held_out_only else 1].wait()
-        self.look()
-
-    def _verify(self) -> None:
-        try:
-            for files, done in zip(self._parts, self._done, strict=True):
-                for path, stated in files.items():
-                    found = self._hash_file(path)
-                    if found is None:
-                        return
-                    require_shard_hash(path, stated, found)
-                done.set()
-        except Exception as error:
-            self._error = error  # raised in the thread that calls look() or wait()
-        finally:
-            for done in self._done:
-                done.set()
-
-    def _hash_file(self, path: Path) -> str | None:
-        """The SHA-256 of a file; None after stop()."""
-        digest = hashlib.sha256()
-        try:
-            with path.open("rb", buffering=0) as stream:
-                while chunk := stream.read(HASH_CHUNK_BYTES):
-                    if self._stopped.is_set():
-                        return None
-                    digest.update(chunk)  # releases the GIL for large chunks
-        except OSError as error:
-            raise FileError("file-unreadable", f"{path.name}: {format_error_reason(error)}", where=path) from None
-        return digest.hexdigest()
-
-
-def _collect_shard_files(sets: Iterable[ClipDataset]) -> Mapping[Path, str]:
-    return {path: stated for clips in sets for path, stated in clips.shard_files().items()}
-
-
 CLIPS_PER_SHARD = 2000
 # Totals of seconds may differ this much: sums of rounded numbers depend on their order.
 MAX_SECONDS_ERROR = 0.01
 # Shards that are memory-mapped at once; each keeps a file open.
 MAX_MAPPED_SHARDS = 128
+# Large enough that hashing releases the GIL for most of the time.
+HASH_CHUNK_BYTES = 4 << 20
 
 
 def write_clip_dataset(
@@ -139,22 +67,22 @@ def write_clip_dataset(
     first = next(source, None)
     if first is None:
         raise GraftError("set-empty", f"no clip to write for {folder.name}", where=folder)
-    forms = _voice_specs_of_clip(first)
+    forms = get_voice_specs(first)
     infos: dict[str, ClipInfo] = {}
     num_text = num_codes = 0
     with atomic_write_folder(folder) as temporary:
-        entries: list[ShardEntry] = []
+        shards: list[tuple[ShardFile, ShardFile, int]] = []
         remaining = chain([first], source)
-        while batch := [ShardClip.of(clip, forms) for clip in islice(remaining, shard_clips)]:
+        while batch := [check_clip(clip, forms) for clip in islice(remaining, shard_clips)]:
             for clip in batch:
                 if clip.info.id in infos:
                     raise GraftError("set-duplicate-ids", f"two clips have the id {clip.info.id!r}", expected="one")
                 infos[clip.info.id] = clip.info
                 num_text += len(clip.text_ids)
                 num_codes += len(clip.codes)
-            entries.append(_write_shard_files(temporary, len(entries), batch, forms))
+            shards.append(write_shard(temporary, len(shards), batch, forms))
         counts = _count_totals(list(infos.values()), num_text, num_codes)
-        write_dataset_index(temporary, DatasetIndex(header, counts, forms, tuple(entries)))
+        write_dataset_index(temporary, DatasetIndex(header, counts, forms, tuple(shards)))
 
 
 def open_clip_dataset(
@@ -172,14 +100,19 @@ def open_clip_dataset(
     require_matching_header(folder, file.header, expected or {})
     shards: list[Shard] = []
     infos: list[ClipInfo] = []
-    for entry in file.shards:
-        _require_file_size(folder, entry.arrays)
-        _require_file_size(folder, entry.lines)
-        if verify == "hashes":
-            _require_file_hash(folder, entry.arrays)
-        _require_file_hash(folder, entry.lines)  # small, read anyway, and the order of the samples depends on it
-        shards.append(Shard(folder / entry.arrays.file, entry.clips, file.voice))
-        infos += _read_clip_infos(folder / entry.lines.file, entry.clips)
+    for arrays, lines, num_clips in file.shards:
+        for entry in (arrays, lines):
+            path = folder / entry.file
+            size = require_file(path).stat().st_size if path_exists(path) else None
+            if size != entry.bytes:
+                found = f"{entry.file} is not there" if size is None else f"{entry.file} has {size:,} bytes"
+                stated_size = f"{entry.bytes:,}, as {DATASET_INDEX_NAME} states"
+                raise FileError("set-damaged", found, expected=stated_size, where=path)
+        # Lines are always hashed: they are small, are read anyway, and the order of the samples depends on them.
+        for entry in (arrays, lines) if verify == "hashes" else (lines,):
+            _require_shard_hash(folder / entry.file, entry.sha256, compute_sha256(folder / entry.file))
+        shards.append(Shard(folder / arrays.file, num_clips, file.voice))
+        infos += _read_clip_infos(folder / lines.file, num_clips)
     seen: set[str] = set()
     twice = [info.id for info in infos if info.id in seen or seen.add(info.id)]  # type: ignore[func-returns-value]
     if twice:
@@ -211,7 +144,7 @@ class ShardedDataset(ClipDataset):
         self.num_codes = np.concatenate([shard.num_codes for shard in shards])
         self.fingerprint = file.fingerprint
         self.verified = False
-        self._hashes = {folder / entry.arrays.file: entry.arrays.sha256 for entry in file.shards}
+        self._hashes = {folder / arrays.file: arrays.sha256 for arrays, _, _ in file.shards}
         self._shards = shards
         self._first: NDArray[np.int64] = np.cumsum([0, *(shard.num_clips for shard in shards)])
         self._mapped = lru_cache(MAX_MAPPED_SHARDS)(lambda at: shards[at].open_memory_map())
@@ -250,60 +183,83 @@ def _count_totals(infos: Sequence[ClipInfo], num_text: int, num_codes: int) -> d
     }
 
 
-def _voice_specs_of_clip(clip: PreparedClip) -> dict[str, VoiceArraySpec]:
-    """The voice arrays of the first clip; every other clip must have the same."""
-    forms: dict[str, VoiceArraySpec] = {}
-    for name, array in clip.voice.items():
-        form = VoiceArraySpec.of(np.asarray(array))
-        if form is None or not name.isidentifier() or name.endswith(ENDS_SUFFIX):
-            found = f"clip {clip.info.id!r}: the voice array {name!r} is {np.asarray(array).dtype} {np.shape(array)}"
-            expected = "float32 or float16 of any shape, or whole numbers in a row; a plain name"
-            raise FileError("clip-form", found, expected=expected)
-        forms[name] = form
-    return forms
-
-
-def _write_shard_files(
-    folder: Path, number: int, clips: Sequence[ShardClip], forms: Mapping[str, VoiceArraySpec]
-) -> ShardEntry:
-    arrays_name, lines_name = ShardEntry.names(number)
-    arrays = write_shard(folder / arrays_name, clips, forms)
-    lines = b"".join(clip.line() for clip in clips)
-    with (folder / lines_name).open("xb") as stream:
-        stream.write(lines)
-        stream.flush()
-        os.fsync(stream.fileno())
-    return ShardEntry(arrays, ShardFile(lines_name, len(lines), hashlib.sha256(lines).hexdigest()), len(clips))
-
-
-def _require_file_size(folder: Path, entry: ShardFile) -> None:
-    path = folder / entry.file
-    size = require_file(path).stat().st_size if path_exists(path) else None
-    if size != entry.bytes:
-        found = f"{entry.file} is not there" if size is None else f"{entry.file} has {size:,} bytes"
-        raise FileError("set-damaged", found, expected=f"{entry.bytes:,}, as {DATASET_INDEX_NAME} states", where=path)
-
-
-def _require_file_hash(folder: Path, entry: ShardFile) -> None:
-    require_shard_hash(folder / entry.file, entry.sha256, compute_sha256(folder / entry.file))
-
-
 def _read_clip_infos(path: Path, num_clips: int) -> list[ClipInfo]:
-    infos = [
-        _parse_clip_info(parse_json(line, f"{path}, line {number}"), f"{path}, line {number}")
-        for number, line in read_lines(path)
-    ]
+    infos = []
+    for number, line in read_lines(path):
+        where = f"{path}, line {number}"
+        entry = parse_json(line, where)
+        if not isinstance(entry, dict) or set(entry) != set(ClipInfo.__slots__):
+            expected = ", ".join(ClipInfo.__slots__)
+            raise FileError("set-damaged", "the line is not a clip's", expected=expected, where=where)
+        seconds = entry["seconds"]
+        numeric = isinstance(seconds, int | float) and not isinstance(seconds, bool) and seconds > 0
+        if not numeric or not all(isinstance(entry[name], str) for name in ("id", "speaker", "recording", "text")):
+            found = "a value of the line has the wrong kind"
+            raise FileError("set-damaged", found, expected="texts, seconds", where=where)
+        infos.append(ClipInfo(**{**entry, "seconds": float(seconds)}))
     if len(infos) != num_clips:
         raise FileError("set-damaged", f"{len(infos):,} lines in {path.name}", expected=f"{num_clips:,}", where=path)
     return infos
 
 
-def _parse_clip_info(entry: Any, where: str) -> ClipInfo:
-    texts = ("id", "speaker", "recording", "text")
-    if not isinstance(entry, dict) or set(entry) != set(ClipInfo.__slots__):
-        raise FileError("set-damaged", "the line is not a clip's", expected=", ".join(ClipInfo.__slots__), where=where)
-    seconds = entry["seconds"]
-    numeric = isinstance(seconds, int | float) and not isinstance(seconds, bool) and seconds > 0
-    if not all(isinstance(entry[name], str) for name in texts) or not numeric:
-        raise FileError("set-damaged", "a value of the line has the wrong kind", expected="texts, seconds", where=where)
-    return ClipInfo(entry["id"], entry["speaker"], entry["recording"], float(seconds), entry["text"])
+def _require_shard_hash(path: Path, stated: str, found: str) -> None:
+    if found != stated:
+        text = f"the bytes of {path.name} have the hash {found[:16]}..."
+        raise FileError("set-damaged", text, expected=f"{stated[:16]}..., as the set states", where=path)
+
+
+class ShardVerifier:
+    """Hashes shards in a background thread, held-out sets first, each file once.
+
+    Training starts meanwhile: hashing hundreds of gigabytes takes minutes.
+    """
+
+    def __init__(self, held_out: Iterable[ClipDataset], learnt: Iterable[ClipDataset]) -> None:
+        first, second = (
+            {path: stated for clips in sets for path, stated in clips.shard_files().items()}
+            for sets in (held_out, learnt)
+        )
+        self._parts = (first, {path: stated for path, stated in second.items() if path not in first})
+        self._done = (threading.Event(), threading.Event())
+        self._error: Exception | None = None
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._verify, name="verification", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop hashing: the result is no longer needed."""
+        self._stopped.set()
+
+    def look(self) -> None:
+        """Raise the error found so far, if any; does not wait."""
+        if self._error is not None:
+            raise self._error
+
+    def wait(self, *, held_out_only: bool = False) -> None:
+        """Wait until all files, or those of the held-out sets, are compared; raise the error found."""
+        self._done[0 if held_out_only else 1].wait()
+        self.look()
+
+    def _verify(self) -> None:
+        try:
+            for files, done in zip(self._parts, self._done, strict=True):
+                for path, stated in files.items():
+                    digest = hashlib.sha256()
+                    try:
+                        with path.open("rb", buffering=0) as stream:
+                            while chunk := stream.read(HASH_CHUNK_BYTES):
+                                if self._stopped.is_set():
+                                    return
+                                digest.update(chunk)
+                    except OSError as error:
+                        found = f"{path.name}: {format_error_reason(error)}"
+                        raise FileError("file-unreadable", found, where=path) from None
+                    _require_shard_hash(path, stated, digest.hexdigest())
+                done.set()
+        except Exception as error:
+            self._error = error  # raised in the thread that calls look() or wait()
+        finally:
+            for done in self._done:
+                done.set()

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,13 +45,13 @@ class ClipInfo:
 
 @dataclass(frozen=True, slots=True)
 class PreparedClip:
-    """A clip as `write_clip_dataset` takes it. Text ids are the language's own, without start and stop."""
+    """A clip of a set: what `write_clip_dataset` writes. Text ids are the language's own, without start and stop."""
 
     info: ClipInfo
     text_ids: Sequence[int] | AnyArray
     codes: Sequence[int] | AnyArray
     voice: Mapping[str, AnyArray]
-    """The family's arrays. Whole numbers in a row may be as many as they like; all others keep one shape in a set."""
+    """The family's arrays. Ids in a row may have any length; all other arrays have one shape in the whole set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,80 +158,41 @@ class DatasetSubset(ClipDataset):
         return self._prompts[clip]
 
 
+# Names of the arrays of a shard. `text` and `codes` of all clips are stored end to end; `text_ends` and `codes_ends`
+# (I64) hold the place behind each clip. `voice.NAME` likewise if it is ragged, else with one row per clip.
 VOICE_PREFIX, ENDS_SUFFIX = "voice.", "_ends"
 TEXT_KEY, CODES_KEY = "text", "codes"
 FLOAT_DTYPES = ("F32", "F16")
 _ID_DTYPE, _OFFSET_DTYPE = "I32", "I64"
 _INT32_LIMITS = np.iinfo(np.int32)
 
+DATASET_INDEX_NAME = "set.json"
+DATASET_FORMAT = "voxgraft-set-1"
+MAX_SHOWN_DIFFERENCES = 8
+# If one of these differs, the set was never meant for the run; otherwise it was, and is out of date.
+IDENTITY_KEYS = ("family", "language", "role", "code_hz", "made_from.base_sha256")
+_SHA256 = re.compile("[0-9a-f]{64}")
+# Checksum of everything else in set.json; sets of earlier versions have none.
+CHECKSUM_KEY = "checksum"
+_INDEX_KEYS = {"format", "family", "language", "role", "code_hz", "counts", "voice", "made_from", "shards"}
 
-@dataclass(frozen=True, slots=True)
-class VoiceArraySpec:
-    """What one of the family's arrays is in every clip: its type, and its shape; None for as many ids as it likes."""
+
+class VoiceArraySpec(NamedTuple):
+    """Type and shape of one of the family's arrays in every clip; the shape is None for ids of any number."""
 
     dtype: str
     shape: tuple[int, ...] | None
 
     @classmethod
     def of(cls, array: AnyArray) -> VoiceArraySpec | None:
-        """The form of an array; None for one that no set can keep."""
+        """The form of an array; None for one that no set can hold."""
         if array.ndim == 1 and np.issubdtype(array.dtype, np.integer):
             return cls(_ID_DTYPE, None)
         dtype = next((name for name in FLOAT_DTYPES if RAW_DTYPES[name] == array.dtype), None)
         return cls(dtype, array.shape) if dtype is not None and array.size else None
 
 
-@dataclass(frozen=True, slots=True)
-class ShardClip:
-    """A clip with checked arrays: only what a shard can hold."""
-
-    info: ClipInfo
-    text_ids: Int32Array
-    codes: Int32Array
-    voice: Mapping[str, AnyArray]
-
-    @classmethod
-    def of(cls, clip: PreparedClip, forms: Mapping[str, VoiceArraySpec]) -> ShardClip:
-        """An error that names the clip where an array has not the form that the set's first clip gave it."""
-        found = {name: VoiceArraySpec.of(np.asarray(array)) for name, array in clip.voice.items()}
-        if found != forms:
-            shown = {name: f"{np.asarray(array).dtype} {np.shape(array)}" for name, array in clip.voice.items()}
-            raise _clip_error(clip.info, f"the voice arrays {shown}", f"{dict(forms)}, as in the first clip")
-        voice = {
-            name: np.asarray(array) if forms[name].shape is not None else to_int32_ids(array, clip.info, name)
-            for name, array in clip.voice.items()
-        }
-        text, codes = to_int32_ids(clip.text_ids, clip.info, TEXT_KEY), to_int32_ids(clip.codes, clip.info, CODES_KEY)
-        return cls(clip.info, text, codes, voice)
-
-    def line(self) -> bytes:
-        """The clip's line, as JSON."""
-        info = self.info
-        texts = (info.id, info.speaker, info.recording, info.text)
-        if not all(map(is_encodable_text, texts)) or not (info.id and info.speaker):
-            raise _clip_error(info, f"id {info.id!r}, speaker {info.speaker!r}", "texts that UTF-8 can hold, not empty")
-        if not (isinstance(info.seconds, int | float) and 0 < info.seconds < float("inf")):
-            raise _clip_error(info, f"{info.seconds!r} seconds", "a number above 0")
-        values = (info.id, info.speaker, info.recording, float(info.seconds), info.text)
-        entry = dict(zip(ClipInfo.__slots__, values, strict=True))
-        line = json.dumps(entry, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
-        if len(line) > MAX_LINE_BYTES:
-            raise _clip_error(info, f"a line of {len(line):,} bytes", f"at most {MAX_LINE_BYTES:,}")
-        return line
-
-
-def to_int32_ids(ids: Sequence[int] | AnyArray, info: ClipInfo, what: str) -> Int32Array:
-    """Whole numbers in a row as the shard keeps them."""
-    array = np.asarray(ids)
-    if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
-        raise _clip_error(info, f"{what} as {array.dtype} of shape {list(array.shape)}", "whole numbers in a row")
-    if array.size and not (_INT32_LIMITS.min <= int(array.min()) and int(array.max()) <= _INT32_LIMITS.max):
-        raise _clip_error(info, f"{what} from {int(array.min())} to {int(array.max())}", "numbers of 32 bits")
-    return array.astype(np.int32)
-
-
-@dataclass(frozen=True, slots=True)
-class ShardFile:
+class ShardFile(NamedTuple):
     """A file of a set, as set.json states it."""
 
     file: str
@@ -239,32 +200,93 @@ class ShardFile:
     sha256: str
 
 
-def write_shard(path: Path, clips: Sequence[ShardClip], forms: Mapping[str, VoiceArraySpec]) -> ShardFile:
-    """Write the arrays of some clips to one file, synced to disk."""
-    tensors = _ragged_tensors(TEXT_KEY, [clip.text_ids for clip in clips]) | _ragged_tensors(
-        CODES_KEY, [clip.codes for clip in clips]
-    )
+def get_voice_specs(clip: PreparedClip) -> dict[str, VoiceArraySpec]:
+    """The voice arrays of the first clip of a set; every other clip must have the same."""
+    forms: dict[str, VoiceArraySpec] = {}
+    for name, array in clip.voice.items():
+        form = VoiceArraySpec.of(np.asarray(array))
+        if form is None or not name.isidentifier() or name.endswith(ENDS_SUFFIX):
+            found = f"the voice array {name!r} is {np.asarray(array).dtype} {np.shape(array)}"
+            expected = "float32 or float16 of any shape, or whole numbers in a row; a plain name"
+            raise _clip_error(clip.info, found, expected)
+        forms[name] = form
+    return forms
+
+
+def check_clip(clip: PreparedClip, forms: Mapping[str, VoiceArraySpec]) -> PreparedClip:
+    """The clip with arrays as a shard holds them; an error that names the clip if an array does not fit the set."""
+    found = {name: VoiceArraySpec.of(np.asarray(array)) for name, array in clip.voice.items()}
+    if found != forms:
+        shown = {name: f"{np.asarray(array).dtype} {np.shape(array)}" for name, array in clip.voice.items()}
+        raise _clip_error(clip.info, f"the voice arrays {shown}", f"{dict(forms)}, as in the first clip")
+    ragged = {TEXT_KEY: clip.text_ids, CODES_KEY: clip.codes}
+    ragged |= {name: array for name, array in clip.voice.items() if forms[name].shape is None}
+    ids: dict[str, Int32Array] = {}
+    for what, values in ragged.items():
+        array = np.asarray(values)
+        if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
+            shape = f"{what} as {array.dtype} of shape {list(array.shape)}"
+            raise _clip_error(clip.info, shape, "whole numbers in a row")
+        if array.size and not (_INT32_LIMITS.min <= int(array.min()) and int(array.max()) <= _INT32_LIMITS.max):
+            limits = f"{what} from {int(array.min())} to {int(array.max())}"
+            raise _clip_error(clip.info, limits, "numbers of 32 bits")
+        ids[what] = array.astype(np.int32)
+    voice = {name: ids[name] if name in ids else np.asarray(array) for name, array in clip.voice.items()}
+    return PreparedClip(clip.info, ids[TEXT_KEY], ids[CODES_KEY], voice)
+
+
+def write_shard(
+    folder: Path, number: int, clips: Sequence[PreparedClip], forms: Mapping[str, VoiceArraySpec]
+) -> tuple[ShardFile, ShardFile, int]:
+    """Write the two files of a shard, synced to disk: arrays, and one JSON line per clip. `clips` are checked."""
+    arrays_name, lines_name = get_shard_names(number)
+    ragged: dict[str, list[Any]] = {
+        TEXT_KEY: [clip.text_ids for clip in clips],
+        CODES_KEY: [clip.codes for clip in clips],
+    }
+    tensors: dict[str, TensorBytes] = {}
     for name, form in forms.items():
         arrays = [clip.voice[name] for clip in clips]
         if form.shape is None:
-            tensors |= _ragged_tensors(VOICE_PREFIX + name, arrays)
+            ragged[VOICE_PREFIX + name] = arrays
         else:
-            tensors[VOICE_PREFIX + name] = _concatenated_tensor(form.dtype, (len(clips), *form.shape), arrays)
-    with path.open("xb") as stream:
+            tensors[VOICE_PREFIX + name] = _tensor_bytes(form.dtype, (len(clips), *form.shape), arrays)
+    for name, parts in ragged.items():
+        ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
+        tensors[name] = _tensor_bytes(_ID_DTYPE, (int(ends[-1]),), parts)
+        tensors[name + ENDS_SUFFIX] = _tensor_bytes(_OFFSET_DTYPE, ends.shape, [ends])
+    with (folder / arrays_name).open("xb") as stream:
         sink = ByteSink(stream, hashed=True)
         write_safetensors(sink, tensors)
         stream.flush()
         os.fsync(stream.fileno())
-    return ShardFile(path.name, sink.position, str(sink.sha256))
+    lines = []
+    for info in (clip.info for clip in clips):
+        texts = (info.id, info.speaker, info.recording, info.text)
+        if not all(map(is_encodable_text, texts)) or not (info.id and info.speaker):
+            raise _clip_error(info, f"id {info.id!r}, speaker {info.speaker!r}", "texts that UTF-8 can hold, not empty")
+        if not (isinstance(info.seconds, int | float) and 0 < info.seconds < float("inf")):
+            raise _clip_error(info, f"{info.seconds!r} seconds", "a number above 0")
+        entry = {**asdict(info), "seconds": float(info.seconds)}
+        line = json.dumps(entry, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+        if len(line) > MAX_LINE_BYTES:
+            raise _clip_error(info, f"a line of {len(line):,} bytes", f"at most {MAX_LINE_BYTES:,}")
+        lines.append(line)
+    joined = b"".join(lines)
+    with (folder / lines_name).open("xb") as stream:
+        stream.write(joined)
+        stream.flush()
+        os.fsync(stream.fileno())
+    written = ShardFile(arrays_name, sink.position, str(sink.sha256))
+    return written, ShardFile(lines_name, len(joined), hashlib.sha256(joined).hexdigest()), len(clips)
 
 
-def _ragged_tensors(name: str, arrays: Sequence[AnyArray]) -> dict[str, TensorBytes]:
-    ends = np.cumsum([len(array) for array in arrays], dtype=np.int64)
-    return {name: _concatenated_tensor(_ID_DTYPE, (int(ends[-1]),), arrays), name + ENDS_SUFFIX: TensorBytes.of(ends)}
-
-
-def _concatenated_tensor(dtype: str, shape: tuple[int, ...], arrays: Sequence[AnyArray]) -> TensorBytes:
+def _tensor_bytes(dtype: str, shape: tuple[int, ...], arrays: Sequence[Any]) -> TensorBytes:
     return TensorBytes(dtype, shape, lambda: (np.ascontiguousarray(array).tobytes() for array in arrays))
+
+
+def _clip_error(info: ClipInfo, found: str, expected: str) -> FileError:
+    return FileError("clip-form", f"clip {info.id!r}: {found}", expected=expected)
 
 
 class Shard:
@@ -275,62 +297,51 @@ class Shard:
         try:
             source = ByteSource(path)
             try:
-                self._read(read_safetensors(source))
+                self._read_structure(read_safetensors(source))
             finally:
                 source.close()
         except CheckpointError as error:
-            raise _shard_error(path, error.finding.found, error.finding.expected) from None
+            raise self._error(error.finding.found, error.finding.expected) from None
+        self.num_text, self.num_codes = np.diff(self._ends[TEXT_KEY]), np.diff(self._ends[CODES_KEY])
 
-    def _read(self, file: Checkpoint) -> None:
+    def _read_structure(self, file: Checkpoint) -> None:
         self.size = file.source.size
         self._infos: Mapping[str, TensorInfo] = file.tensors
-        ragged = [
-            TEXT_KEY,
-            CODES_KEY,
-            *(VOICE_PREFIX + name for name, form in self.forms.items() if form.shape is None),
-        ]
-        fixed = {VOICE_PREFIX + name: form for name, form in self.forms.items() if form.shape is not None}
-        expected = {*ragged, *(name + ENDS_SUFFIX for name in ragged), *fixed}
-        if set(file.tensors) != expected:
-            names = ", ".join(sorted(set(file.tensors) ^ expected)[:6])
-            raise _shard_error(
-                self.path, f"arrays that are missing or not the set's: {names:.200}", "the set's own arrays"
-            )
-        for name, form in fixed.items():
-            self._require(name, form.dtype, (self.num_clips, *(form.shape or ())))
-        self._ends = {name: self._read_ends(file, name) for name in ragged}
+        ragged = [TEXT_KEY, CODES_KEY]
+        ragged += [VOICE_PREFIX + name for name, form in self.forms.items() if form.shape is None]
+        expected = {
+            VOICE_PREFIX + name: (form.dtype, (self.num_clips, *form.shape))
+            for name, form in self.forms.items()
+            if form.shape is not None
+        }
+        names = {*expected, *ragged, *(name + ENDS_SUFFIX for name in ragged)}
+        if set(file.tensors) != names:
+            others = ", ".join(sorted(set(file.tensors) ^ names)[:6])
+            raise self._error(f"arrays that are missing or not the set's: {others:.200}", "the set's own arrays")
+        for name in ragged:
+            expected[name] = (_ID_DTYPE, (file.tensors[name].num_values,))
+            expected[name + ENDS_SUFFIX] = (_OFFSET_DTYPE, (self.num_clips,))
+        for name, (dtype, shape) in expected.items():
+            info = file.tensors[name]
+            if info.dtype != dtype or info.shape != shape:
+                raise self._error(f"{name} is {info.dtype} {list(info.shape)}", f"{dtype} {list(shape)}")
+        self._ends: dict[str, NDArray[np.int64]] = {}
+        for name in ragged:
+            ends: NDArray[np.int64] = file.read(name + ENDS_SUFFIX).astype(np.int64)
+            starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
+            # Compared, not subtracted: the difference of two forged numbers may not fit into 64 bits.
+            wrong = np.flatnonzero(ends < starts)
+            if len(wrong):
+                at = int(wrong[0])
+                found = f"{name}{ENDS_SUFFIX}: clip {at} starts at {int(starts[at]):,} and ends at {int(ends[at]):,}"
+                raise self._error(found, "ends that never go back")
+            num_values = file.tensors[name].num_values
+            if int(ends[-1]) != num_values:
+                raise self._error(f"{name}{ENDS_SUFFIX} ends at {int(ends[-1]):,}", f"{num_values:,}, as {name} has")
+            self._ends[name] = np.concatenate([starts[:1], ends])
 
-    def _read_ends(self, file: Checkpoint, name: str) -> NDArray[np.int64]:
-        num_values = file.tensors[name].num_values
-        self._require(name, _ID_DTYPE, (num_values,))
-        self._require(name + ENDS_SUFFIX, _OFFSET_DTYPE, (self.num_clips,))
-        ends: NDArray[np.int64] = file.read(name + ENDS_SUFFIX).astype(np.int64)
-        starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
-        # Compared, not subtracted: the difference of two forged numbers may not fit into 64 bits.
-        wrong = np.flatnonzero(ends < starts)
-        if len(wrong):
-            at = int(wrong[0])
-            found = f"{name}{ENDS_SUFFIX}: clip {at} starts at {int(starts[at]):,} and ends at {int(ends[at]):,}"
-            raise _shard_error(self.path, found, "ends that never go back")
-        if int(ends[-1]) != num_values:
-            raise _shard_error(
-                self.path, f"{name}{ENDS_SUFFIX} ends at {int(ends[-1]):,}", f"{num_values:,}, as {name} has"
-            )
-        return np.concatenate([starts[:1], ends])
-
-    def _require(self, name: str, dtype: str, shape: tuple[int, ...]) -> None:
-        info = self._infos[name]
-        if info.dtype != dtype or info.shape != shape:
-            found = f"{name} is {info.dtype} {list(info.shape)}"
-            raise _shard_error(self.path, found, f"{dtype} {list(shape)}")
-
-    @property
-    def num_text(self) -> NDArray[np.int64]:
-        return np.diff(self._ends[TEXT_KEY])
-
-    @property
-    def num_codes(self) -> NDArray[np.int64]:
-        return np.diff(self._ends[CODES_KEY])
+    def _error(self, found: str, expected: str) -> FileError:
+        return FileError("set-damaged", f"{self.path.name}: {found}", expected=expected, where=self.path)
 
     def open_memory_map(self) -> NDArray[np.uint8]:
         """The file's bytes, memory-mapped."""
@@ -339,9 +350,7 @@ class Shard:
         except (OSError, ValueError) as error:
             raise FileError("file-unreadable", f"{self.path.name}: {error}", where=self.path) from None
         if len(file) != self.size:
-            raise _shard_error(
-                self.path, f"the file changed to {len(file):,} bytes", f"{self.size:,}, as when it was opened"
-            )
+            raise self._error(f"the file changed to {len(file):,} bytes", f"{self.size:,}, as when it was opened")
         return file
 
     def ids(self, file: NDArray[np.uint8], name: str, clip: int) -> Int32Array:
@@ -366,68 +375,46 @@ class Shard:
         return file[info.start + begin * dtype.itemsize : info.start + end * dtype.itemsize].view(dtype)
 
 
-def _clip_error(info: ClipInfo, found: str, expected: str) -> FileError:
-    return FileError("clip-form", f"clip {info.id!r}: {found}", expected=expected)
-
-
-def _shard_error(path: Path, found: str, expected: str) -> FileError:
-    return FileError("set-damaged", f"{path.name}: {found}", expected=expected, where=path)
-
-
-DATASET_INDEX_NAME = "set.json"
-DATASET_FORMAT = "voxgraft-set-1"
-MAX_SHOWN_DIFFERENCES = 8
-# If one of these differs, the set was never meant for the run; otherwise it was, and is out of date.
-IDENTITY_KEYS = ("family", "language", "role", "code_hz", "made_from.base_sha256")
-_SHA256 = re.compile("[0-9a-f]{64}")
-# Checksum of everything else in set.json; sets of earlier versions have none.
-CHECKSUM_KEY = "checksum"
-_INDEX_KEYS = {"format", "family", "language", "role", "code_hz", "counts", "voice", "made_from", "shards"}
-
-
-@dataclass(frozen=True, slots=True)
-class ShardEntry:
-    """One shard: its two files, and how many clips they hold."""
-
-    arrays: ShardFile
-    lines: ShardFile
-    clips: int
-
-    @staticmethod
-    def names(number: int) -> tuple[str, str]:
-        """File names of a shard, arrays and lines."""
-        return f"shard-{number:05d}.safetensors", f"shard-{number:05d}.jsonl"
-
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self.arrays), "clips": self.clips, "lines": asdict(self.lines)}
+def get_shard_names(number: int) -> tuple[str, str]:
+    """File names of a shard, arrays and lines. They are fixed: a set never refers to files outside its folder."""
+    return f"shard-{number:05d}.safetensors", f"shard-{number:05d}.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetIndex:
-    """All that set.json holds."""
+    """The content of set.json."""
 
     header: DatasetHeader
     counts: Mapping[str, float]
     voice: Mapping[str, VoiceArraySpec]
-    shards: tuple[ShardEntry, ...]
+    shards: tuple[tuple[ShardFile, ShardFile, int], ...]
+    """File of arrays, file of lines, and number of clips of each shard."""
 
     @property
     def fingerprint(self) -> str:
         """One hash for all bytes of the clips."""
-        hashes = "".join(entry.arrays.sha256 + entry.lines.sha256 for entry in self.shards)
+        hashes = "".join(arrays.sha256 + lines.sha256 for arrays, lines, _ in self.shards)
         return hashlib.sha256(hashes.encode()).hexdigest()
 
 
 def write_dataset_index(folder: Path, file: DatasetIndex) -> None:
     """Write set.json. It is written last: a folder without it is no set."""
-    voice = {name: {"dtype": form.dtype, "shape": form.shape and list(form.shape)} for name, form in file.voice.items()}
-    rest = {"counts": dict(file.counts), "voice": voice, "shards": [entry.to_json() for entry in file.shards]}
-    document = {"format": DATASET_FORMAT, **asdict(file.header), **rest}
+    document = {
+        "format": DATASET_FORMAT,
+        **asdict(file.header),
+        "counts": dict(file.counts),
+        "voice": {
+            name: {"dtype": form.dtype, "shape": form.shape and list(form.shape)} for name, form in file.voice.items()
+        },
+        "shards": [
+            {**arrays._asdict(), "clips": clips, "lines": lines._asdict()} for arrays, lines, clips in file.shards
+        ],
+    }
     write_json(folder / DATASET_INDEX_NAME, {**document, CHECKSUM_KEY: compute_index_checksum(document)})
 
 
 def read_dataset_index(folder: Path) -> DatasetIndex:
-    """What set.json says; an error for anything that `write_dataset_index` would not have written."""
+    """The content of set.json; an error for anything that `write_dataset_index` would not have written."""
     path = require_folder(folder) / DATASET_INDEX_NAME
     if not is_file(path):
         raise FileError("set-incomplete", f"{folder.name} has no {DATASET_INDEX_NAME}", where=folder)
@@ -441,18 +428,61 @@ def read_dataset_index(folder: Path) -> DatasetIndex:
     if stated is not None and stated != compute_index_checksum(document):
         found = f"{DATASET_INDEX_NAME} changed since it was written: its {CHECKSUM_KEY} is another"
         raise FileError("set-damaged", found, expected=f"{stated!s:.16}...", where=path)
-    shards = _parse_shards(document["shards"], path)
-    counts = document["counts"]
-    total = sum(entry.clips for entry in shards)
+    if not isinstance(document["shards"], list):
+        raise _index_error(path, f"shards {document['shards']!r:.80}", "a list")
+    shards = []
+    for number, entry in enumerate(document["shards"]):
+        names = get_shard_names(number)
+        plain = isinstance(entry, dict) and type(entry.get("clips")) is int and entry["clips"] > 0
+        files = []
+        for name, one in zip(names, (entry, entry.get("lines")) if plain else (), strict=False):
+            named = isinstance(one, dict) and one.get("file") == name and type(one.get("bytes")) is int
+            if named and isinstance(one.get("sha256"), str) and _SHA256.fullmatch(one["sha256"]):
+                files.append(ShardFile(name, one["bytes"], one["sha256"]))
+        if len(files) != 2:
+            expected = f"{names[0]} and {names[1]}, sizes and hashes"
+            raise _index_error(path, f"shard {number}: {entry!r:.120}", expected)
+        shards.append((files[0], files[1], entry["clips"]))
+    counts, total = document["counts"], sum(clips for _, _, clips in shards)
     if not isinstance(counts, dict) or counts.get("clips") != total:
         raise _index_error(path, f"counts {counts!r:.120}", f"{total:,} clips, as the shards have")
     if not shards:
         raise GraftError("set-empty", f"{folder.name} holds no clip", where=path)
-    return DatasetIndex(_parse_header(document, path), counts, _parse_voice_specs(document["voice"], path), shards)
+    header = _parse_header(document, path)
+    if not isinstance(document["voice"], dict):
+        raise _index_error(path, f"voice {document['voice']!r:.80}", "arrays by name")
+    forms: dict[str, VoiceArraySpec] = {}
+    for name, entry in document["voice"].items():
+        dtype, shape = (entry.get("dtype"), entry.get("shape", 0)) if isinstance(entry, dict) else (None, 0)
+        sizes = isinstance(shape, list) and all(type(size) is int and 0 < size < 1 << 20 for size in shape)
+        if not ((sizes and dtype in FLOAT_DTYPES) or (shape is None and dtype == "I32")):
+            raise _index_error(path, f"the voice array {name!r:.40} as {entry!r:.80}", "dtype and shape")
+        forms[name] = VoiceArraySpec(str(dtype), tuple(shape) if isinstance(shape, list) else None)
+    return DatasetIndex(header, counts, forms, tuple(shards))
+
+
+def _parse_header(document: dict[str, Any], path: Path) -> DatasetHeader:
+    family, language, role, code_hz = (document[key] for key in ("family", "language", "role", "code_hz"))
+    made = document["made_from"]
+    plain = isinstance(family, str) and isinstance(language, str) and role in get_args(DatasetRole)
+    if not plain or not isinstance(code_hz, int | float) or not 0 < code_hz < 1e6:
+        found = f"family {family!r:.40}, language {language!r:.40}, role {role!r:.40}, code_hz {code_hz!r:.40}"
+        raise _index_error(path, found, f"names, one of {', '.join(get_args(DatasetRole))}, and codes per second")
+    names = set(DatasetProvenance.__slots__)
+    if not isinstance(made, dict) or set(made) | {"text"} != names:  # older sets do not state text rules
+        raise _index_error(path, f"made_from {made!r:.120}", ", ".join(sorted(names)))
+    hashes = all(isinstance(made[name], str) for name in ("tokenizer_sha256", "base_sha256", "text") if name in made)
+    if not hashes or not all(isinstance(made[name], dict) for name in ("front_end", "settings")):
+        raise _index_error(path, f"made_from {made!r:.120}", "two hashes, and what was set")
+    return DatasetHeader(family, language, role, float(code_hz), DatasetProvenance(**made))
+
+
+def _index_error(path: Path, found: str, expected: str) -> FileError:
+    return FileError("set-format", found, expected=expected, where=path)
 
 
 def compute_index_checksum(document: Mapping[str, Any]) -> str:
-    """Of the values, however they are laid out in the file."""
+    """SHA-256 of the values of set.json, independent of their layout in the file."""
     text = json.dumps(document, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -471,15 +501,17 @@ def require_matching_header(folder: Path, header: DatasetHeader, expected: Mappi
     if not rows:
         return
     width = max(len(key) for key, _, _ in rows[:MAX_SHOWN_DIFFERENCES])
-    lines = [
-        f"{key:<{width}}  {_shorten_value(one):<20}  {_shorten_value(other)}"
-        for key, one, other in rows[:MAX_SHOWN_DIFFERENCES]
-    ]
+    lines = [f"{'':<{width}}  {'the set':<20}  this run"]
+    for key, *values in rows[:MAX_SHOWN_DIFFERENCES]:
+        texts = (value.strip('"') for value in values)
+        one, other = (
+            f"{text[:16]}..." if _SHA256.fullmatch(text) else text if len(text) <= 40 else f"{text[:37]}..."
+            for text in texts
+        )
+        lines.append(f"{key:<{width}}  {one:<20}  {other}")
     lines += [f"and {len(rows) - MAX_SHOWN_DIFFERENCES} more"] if len(rows) > MAX_SHOWN_DIFFERENCES else []
-    head = f"{'':<{width}}  {'the set':<20}  this run"
     code = "set-foreign" if any(key in IDENTITY_KEYS for key, _, _ in rows) else "set-stale"
-    found_text = f"{folder.name} differs from this run:\n    " + "\n    ".join([head, *lines])
-    raise GraftError(code, found_text, where=folder)
+    raise GraftError(code, f"{folder.name} differs from this run:\n    " + "\n    ".join(lines), where=folder)
 
 
 def _flatten(values: Mapping[str, Any], before: str = "") -> dict[str, str]:
@@ -489,70 +521,7 @@ def _flatten(values: Mapping[str, Any], before: str = "") -> dict[str, str]:
         if isinstance(value, Mapping):
             flat |= _flatten(value, f"{before}{key}.")
         else:
+            # 50 and 50.0 are the same setting.
             number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
             flat[before + key] = json.dumps(number, ensure_ascii=False, default=str)
     return flat
-
-
-def _shorten_value(text: str) -> str:
-    text = text.strip('"')
-    return f"{text[:16]}..." if _SHA256.fullmatch(text) else text if len(text) <= 40 else f"{text[:37]}..."
-
-
-def _parse_header(document: dict[str, Any], path: Path) -> DatasetHeader:
-    family, language, role, code_hz = (document[key] for key in ("family", "language", "role", "code_hz"))
-    made = document["made_from"]
-    plain = isinstance(family, str) and isinstance(language, str) and role in get_args(DatasetRole)
-    if not plain or not isinstance(code_hz, int | float) or not 0 < code_hz < 1e6:
-        found = f"family {family!r:.40}, language {language!r:.40}, role {role!r:.40}, code_hz {code_hz!r:.40}"
-        raise _index_error(path, found, f"names, one of {', '.join(get_args(DatasetRole))}, and codes per second")
-    names = set(DatasetProvenance.__slots__)
-    if not isinstance(made, dict) or set(made) | {"text"} != names:  # sets from before do not state text rules
-        raise _index_error(path, f"made_from {made!r:.120}", ", ".join(sorted(names)))
-    hashes = all(isinstance(made[name], str) for name in ("tokenizer_sha256", "base_sha256", "text") if name in made)
-    if not hashes or not all(isinstance(made[name], dict) for name in ("front_end", "settings")):
-        raise _index_error(path, f"made_from {made!r:.120}", "two hashes, and what was set")
-    return DatasetHeader(family, language, role, float(code_hz), DatasetProvenance(**made))
-
-
-def _parse_voice_specs(value: Any, path: Path) -> dict[str, VoiceArraySpec]:
-    forms: dict[str, VoiceArraySpec] = {}
-    if not isinstance(value, dict):
-        raise _index_error(path, f"voice {value!r:.80}", "arrays by name")
-    for name, entry in value.items():
-        dtype, shape = (entry.get("dtype"), entry.get("shape", 0)) if isinstance(entry, dict) else (None, 0)
-        sizes = isinstance(shape, list) and all(type(size) is int and 0 < size < 1 << 20 for size in shape)
-        if not ((sizes and dtype in FLOAT_DTYPES) or (shape is None and dtype == "I32")):
-            raise _index_error(path, f"the voice array {name!r:.40} as {entry!r:.80}", "dtype and shape")
-        forms[name] = VoiceArraySpec(str(dtype), tuple(shape) if isinstance(shape, list) else None)
-    return forms
-
-
-def _parse_shards(value: Any, path: Path) -> tuple[ShardEntry, ...]:
-    if not isinstance(value, list):
-        raise _index_error(path, f"shards {value!r:.80}", "a list")
-    entries = []
-    for number, entry in enumerate(value):
-        arrays_name, lines_name = ShardEntry.names(number)
-        plain = isinstance(entry, dict) and type(entry.get("clips")) is int and entry["clips"] > 0
-        arrays = _parse_file_entry(entry, arrays_name) if plain else None
-        lines = _parse_file_entry(entry.get("lines"), lines_name) if plain else None
-        if arrays is None or lines is None:
-            raise _index_error(
-                path, f"shard {number}: {entry!r:.120}", f"{arrays_name} and {lines_name}, sizes and hashes"
-            )
-        entries.append(ShardEntry(arrays, lines, entry["clips"]))
-    return tuple(entries)
-
-
-def _parse_file_entry(entry: Any, name: str) -> ShardFile | None:
-    """One file of a shard; None if invalid. Names are fixed, so that a set never refers to files outside its folder."""
-    if not isinstance(entry, dict) or entry.get("file") != name or type(entry.get("bytes")) is not int:
-        return None
-    if not isinstance(entry.get("sha256"), str) or not _SHA256.fullmatch(entry["sha256"]):
-        return None
-    return ShardFile(name, entry["bytes"], entry["sha256"])
-
-
-def _index_error(path: Path, found: str, expected: str) -> FileError:
-    return FileError("set-format", found, expected=expected, where=path)

@@ -32,7 +32,7 @@ from voxgraft.core.journal import History, RunJournal
 from voxgraft.core.results import Line, StyledLine, Table, style_line
 from voxgraft.core.run import RunFolder
 from voxgraft.data.manifest import resolve_manifest_path
-from voxgraft.dataset.held_out import NO_RUN_REASON, HeldOutData, open_held_out_data
+from voxgraft.dataset.run_data import NO_RUN_REASON, HeldOutData, open_held_out_data
 from voxgraft.evaluation.audio import (
     ORIGINAL_RECORDINGS_TITLE,
     SpeechRenderer,

@@ -18,7 +18,7 @@ from voxgraft.audio.files import encode_audio, resample
 from voxgraft.checkpoints import Checkpoint, open_checkpoint
 from voxgraft.checkpoints.tensors import read_stored_tensor
 from voxgraft.core import rng
-from voxgraft.dataset.held_out import HeldOutData
+from voxgraft.dataset.run_data import HeldOutData
 from voxgraft.dataset.sampler import DataSamplerOptions, list_samples
 from voxgraft.dataset.shards import AnyArray, ClipDataset, Int32Array
 from voxgraft.evaluation.audio import ReferenceRecording, SpeechRenderer, VoiceComparer

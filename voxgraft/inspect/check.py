@@ -22,7 +22,6 @@ from voxgraft.core.run import RunFolder
 from voxgraft.data.manifest import resolve_manifest_path, resolve_text_files
 from voxgraft.dataset.checks import StoredCodes, compute_trimmed_lengths, count_trailing_run
 from voxgraft.dataset.indextts2_manifest import read_npy, read_sibling_durations
-from voxgraft.dataset.run_context import provenance_findings
 from voxgraft.dataset.run_data import (
     DataRequirements,
     RunData,
@@ -30,6 +29,7 @@ from voxgraft.dataset.run_data import (
     compute_set_weights,
     has_no_data,
     load_run_data,
+    provenance_findings,
     require_batches_fit,
     resolve_num_steps,
     retention_findings,

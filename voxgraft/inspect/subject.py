@@ -29,7 +29,7 @@ from voxgraft.config.run import RunSettings
 from voxgraft.core.errors import ConfigError, Finding, finding
 from voxgraft.core.files import require_folder
 from voxgraft.data.manifest import resolve_text_files
-from voxgraft.dataset.run_context import RunContext, open_run_parts
+from voxgraft.dataset.run_data import RunContext, open_run_parts
 from voxgraft.graft.folder import Graft, load_base_tokenizer
 from voxgraft.graft.rows import detect_checkpoint_family
 from voxgraft.migrate.configs import LegacyConfig, LegacyKey, read_legacy_config

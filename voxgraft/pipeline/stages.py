@@ -35,7 +35,7 @@ from voxgraft.core.run import RUN_FILE, RunFolder
 from voxgraft.data.folder import PROBLEMS_FILE, DatasetFolder
 from voxgraft.data.import_command import (
     DataImportResult,
-    ImportPreview,
+    ImportPlan,
     ReimportPolicy,
     build_import_options,
     build_reimport_policy,
@@ -43,16 +43,17 @@ from voxgraft.data.import_command import (
     data_import,
     preview_import,
 )
-from voxgraft.data.manifest import ROLE_BY_SPLIT, SelectedClip, resolve_manifest_path, select_clips
+from voxgraft.data.manifest import ROLE_BY_SPLIT, ManifestClip, resolve_manifest_path, select_clips
 from voxgraft.data.sources import find_sources
 from voxgraft.data.split import DataSplitResult, data_split, split_remaining_clips
-from voxgraft.dataset.run_context import open_run_context, provenance_findings
 from voxgraft.dataset.run_data import (
     DEFAULT_STEPS,
     DataRequirements,
     build_sampler,
     compute_set_weights,
     load_run_data,
+    open_run_context,
+    provenance_findings,
     resolve_num_steps,
 )
 from voxgraft.dataset.sets import open_clip_dataset
@@ -211,7 +212,7 @@ def _decide_import(work: PipelineContext) -> StageDecision:
     return StageDecision(False, "; ".join(notes))
 
 
-def _decide_waiting_sources(waiting: ImportPreview) -> StageDecision | None:
+def _decide_waiting_sources(waiting: ImportPlan) -> StageDecision | None:
     """Why there is something to import, or to complain of; None where there is neither."""
     if waiting.new:
         names = format_names(waiting.new)
@@ -305,8 +306,8 @@ def _decide_prepare(work: PipelineContext) -> StageDecision:
 def _why_sets_stale(work: PipelineContext, manifest: Path) -> str:
     """Why the sets are not those that the manifest, the sounds and the tokenizer would make; empty if they are."""
     card, ledger = work.card, read_cache_index(work.run.data / CACHE_INDEX_NAME)
-    chosen = select_clips(manifest, work.language).clips
-    for role in ROLE_BY_SPLIT.values():
+    chosen, _ = select_clips(manifest, work.language)
+    for split, role in ROLE_BY_SPLIT.items():
         place = work.run.data_set(role)
         try:
             made = open_clip_dataset(place)
@@ -320,22 +321,22 @@ def _why_sets_stale(work: PipelineContext, manifest: Path) -> str:
             return f"{role} was made for another base"
         if ledger.sets.get(role) != made.fingerprint:
             return f"{role} was changed after `prepare` wrote it"
-        if why := _why_clips_differ(made, [one for one in chosen if one.role == role], ledger):
+        if why := _why_clips_differ(made, manifest.parent, [clip for clip in chosen if clip.split == split], ledger):
             return f"{role}: {why}"
     return ""
 
 
-def _why_clips_differ(made: ClipDataset, wanted: Sequence[SelectedClip], ledger: CacheIndex) -> str:
+def _why_clips_differ(made: ClipDataset, folder: Path, wanted: Sequence[ManifestClip], ledger: CacheIndex) -> str:
     infos = {info.id: (info.text, info.speaker, info.recording) for info in made.infos}
-    for one in wanted:
-        clip, record = one.clip, ledger.clips.get(one.clip.id)
+    for clip in wanted:
+        record = ledger.clips.get(clip.id)
         if record is None or record.audio != clip.audio:
             return f"{clip.id} came later"
-        if not _has_same_audio(one.path, record):
+        if not _has_same_audio(clip.resolve_audio(folder), record):
             return f"the sound of {clip.id} was changed"
         if record.left_out is None and infos.get(clip.id) != (clip.text, clip.speaker, clip.recording):
             return f"{clip.id} got another text, speaker or recording"
-    gone = infos.keys() - {one.clip.id for one in wanted}
+    gone = infos.keys() - {clip.id for clip in wanted}
     return f"{format_names(sorted(gone))} was taken out" if gone else ""
 
 

@@ -29,7 +29,7 @@ from voxgraft.core.results import (
     format_learning_rate,
 )
 from voxgraft.core.run import RUN_FILE, RunFolder
-from voxgraft.dataset.held_out import is_self_replay
+from voxgraft.dataset.run_data import is_self_replay
 from voxgraft.dataset.sampler import list_samples
 from voxgraft.dataset.sets import ShardVerifier
 from voxgraft.evaluation.in_training import InTrainingEvaluation, build_in_training_evaluation, spoken_steps

@@ -1,7 +1,7 @@
-"""The verb `prepare`: from a manifest of clips to the sets that `train` reads, in the run's own `data/`.
+"""The command `prepare`: from a manifest of clips to the sets that `train` reads, in the run's `data/`.
 
-Sound is encoded once, batch by batch, and kept at once: a `prepare` that was killed goes on where it was. With another
-tokenizer only the texts are spelled anew.
+Audio is encoded once, batch by batch, and each batch is kept on disk: a `prepare` that was killed resumes. With another
+tokenizer only the texts are encoded again.
 """
 
 from __future__ import annotations
@@ -11,56 +11,46 @@ import json
 import shlex
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from voxgraft.audio.features import batch_by_length
-from voxgraft.config.commands import EngineName, PrepareSettings
+from voxgraft.config.commands import PrepareSettings
 from voxgraft.core import progress
 from voxgraft.core.errors import ConfigError, Finding, GraftError, VoxgraftError, finding, raise_first_error
 from voxgraft.core.results import Line, Table
 from voxgraft.core.run import RunFolder
-from voxgraft.data.manifest import (
-    ROLE_BY_SPLIT,
-    SelectedClip,
-    SelectedClips,
-    assign_voices,
-    resolve_manifest_path,
-    select_clips,
-)
-from voxgraft.dataset.run_context import open_run_context, provenance_findings
-from voxgraft.dataset.run_data import DataRequirements
-from voxgraft.dataset.shards import AnyArray, ClipDataset, format_clip_names
-from voxgraft.models.base import BaseFiles, Family
+from voxgraft.data.manifest import ROLE_BY_SPLIT, ManifestClip, assign_voices, resolve_manifest_path, select_clips
+from voxgraft.dataset.run_data import open_run_context, provenance_findings
+from voxgraft.dataset.shards import ClipDataset, format_clip_names
 from voxgraft.models.load import choose_device
 from voxgraft.preprocess.assemble import (
     CACHE_INDEX_NAME,
-    CacheIndex,
     ClipRecord,
-    EncodedClips,
     FileStamp,
-    FrontEndFiles,
     PreparedDataset,
-    PreparedDatasetWriter,
     compute_file_stamp,
     find_encoded_clips,
     fingerprint_front_end,
+    make_prepared_dataset,
     read_cache_index,
     write_cache_index,
 )
-from voxgraft.preprocess.encode import BatchStore, EncodeJob, EncodeResult, EncodeWorkerConfig
-from voxgraft.preprocess.workers import default_worker_count, encode_locally, encode_on_ray
+from voxgraft.preprocess.encode import (
+    BatchStore,
+    EncodeJob,
+    EncodeWorkerConfig,
+    default_worker_count,
+    encode_locally,
+    encode_on_ray,
+)
 
 __all__ = ["PrepareResult", "prepare"]
 
+# In data/ of the run: batches that are in no set yet.
 BATCHES_FOLDER_NAME = "preparing"
-"""In data/ of the run: batches that are in no set yet."""
-ENGINES: dict[EngineName, Callable[[EncodeWorkerConfig, Sequence[EncodeJob], int], Iterator[EncodeResult]]] = {
-    "local": encode_locally,
-    "ray": encode_on_ray,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +61,12 @@ class PrepareResult:
     manifest: Path
     sets: tuple[PreparedDataset, ...]
     aside: Mapping[str, int]
-    """Clips of the manifest that were not asked for, by reason."""
+    """Number of clips of the manifest that were not selected, by reason."""
     num_encoded: int
-    """Clips whose sound was encoded by this call; all others were there."""
+    """Clips that this call encoded; all others were encoded before."""
     voices: Mapping[str, str]
-    """Where the base has voices of its own: which stands for which speaker."""
-
-    @property
-    def exit_code(self) -> int:
-        return 0
+    """For bases with voices of their own: the voice of each speaker."""
+    exit_code: int = 0
 
     @property
     def left_out(self) -> dict[str, Finding]:
@@ -139,85 +126,83 @@ def prepare(settings: PrepareSettings) -> PrepareResult:
     run = RunFolder(settings.run)
     manifest = resolve_manifest_path(settings.manifest or settings.data.dataset, run.data)
     with run.lock("prepare"):
-        work = _PrepareJob.open(settings, run, select_clips(manifest, _require_language(settings, run)))
+        if settings.language is None:
+            raise ConfigError("config-missing", "`language` is not given", where=run.settings)
+        clips, aside = select_clips(manifest, settings.language)
+        work = _PrepareJob(settings, run, clips, manifest.parent)
         num_encoded = work.encode(settings)
         made = work.make_sets()
         work.finish(made)
         voices = {speaker: name for speaker, (name, _) in work.voices.items()}
-        return PrepareResult(settings.run, manifest, made, work.chosen.aside, num_encoded, voices)
+        return PrepareResult(settings.run, manifest, made, aside, num_encoded, voices)
 
 
-def _require_language(settings: PrepareSettings, run: RunFolder) -> str:
-    if settings.language is None:
-        raise ConfigError("config-missing", "`language` is not given", where=run.settings)
-    return settings.language
-
-
-@dataclass(slots=True)
 class _PrepareJob:
-    """One `prepare` on its way."""
+    """One call of `prepare`: everything that is known before the first batch is encoded."""
 
-    wanted: DataRequirements
-    family: Family
-    files: BaseFiles
-    chosen: SelectedClips
-    ledger: CacheIndex
-    front_end: FrontEndFiles
-    marks: Mapping[str, FileStamp]
-    """Of sound files, by the id of the clip."""
-    batches: BatchStore
-    voices: Mapping[str, tuple[str, Mapping[str, AnyArray]]]
-    unreadable_clips: Mapping[str, Finding]
-    """Clips whose sound file cannot even be hashed, by id."""
-    gone: dict[str, Finding] = field(default_factory=dict)
-    """Clips that no worker could bring to an end this time, by key."""
-
-    @classmethod
-    def open(cls, settings: PrepareSettings, run: RunFolder, chosen: SelectedClips) -> _PrepareJob:
-        """Everything that is needed before the first batch, and nothing that takes long but hashes."""
+    def __init__(
+        self, settings: PrepareSettings, run: RunFolder, clips: Sequence[ManifestClip], clips_folder: Path
+    ) -> None:
         with open_run_context(settings, settings.run) as context:
             # The base may be another than the one that the graft was made for.
             raise_first_error([*context.findings, *provenance_findings(context)])
-            family, files = context.require_base()
-            wanted = context.require_data()
-        ledger = read_cache_index(run.data / CACHE_INDEX_NAME)
-        own = fingerprint_front_end(family, files, wanted.graft.card.base["checkpoint_sha256"], ledger.files)
-        named = {name: clip.voice for name, clip in family.voices(files).items()}
-        speakers = [one.clip.speaker for one in chosen.clips]
-        chosen_voices = assign_voices(speakers, named, settings.voices) if named else {}
-        voices = {speaker: (name, named[name]) for speaker, name in chosen_voices.items()}
-        unread: dict[str, Finding] = {}
-        marks, batches = _hash_sound_files(chosen.clips, ledger, unread), BatchStore(run.data / BATCHES_FOLDER_NAME)
-        return cls(wanted, family, files, chosen, ledger, own, marks, batches, voices, unread)
-
-    @property
-    def data(self) -> Path:
-        return self.wanted.run.data
-
-    def key(self, one: SelectedClip) -> str | None:
-        mark = self.marks.get(one.clip.id)
-        return self.front_end.key(mark[2]) if mark else None
-
-    def encoded(self) -> EncodedClips:
-        """What is there. Asked for anew when a set was written, since it took the place of another."""
-        return find_encoded_clips(self.wanted.run, self.batches, self.ledger, self.front_end)
+            self.family, self.files = context.require_base()
+            self.wanted = context.require_data()
+        self.clips = clips
+        self.paths = {clip.id: clip.resolve_audio(clips_folder) for clip in clips}
+        self.ledger = read_cache_index(run.data / CACHE_INDEX_NAME)
+        base_sha256 = self.wanted.graft.card.base["checkpoint_sha256"]
+        self.front_end = fingerprint_front_end(self.family, self.files, base_sha256, self.ledger.files)
+        self.batches = BatchStore(run.data / BATCHES_FOLDER_NAME)
+        # Bases with voices of their own: the voice of each speaker, as its name and arrays.
+        named = {name: clip.voice for name, clip in self.family.voices(self.files).items()}
+        chosen = assign_voices([clip.speaker for clip in clips], named, settings.voices) if named else {}
+        self.voices = {speaker: (name, named[name]) for speaker, name in chosen.items()}
+        self.marks: dict[str, FileStamp] = {}
+        self.unreadable: dict[str, Finding] = {}  # clips whose audio file cannot even be hashed, by id
+        self.gone: dict[str, Finding] = {}  # clips that no worker could finish this time, by key
+        with progress.progress_task("looking at sound files", len(clips)) as advance:
+            for clip in clips:
+                record = self.ledger.clips.get(clip.id)
+                known = record.file if record is not None and record.audio == clip.audio else None
+                try:
+                    # A file that is gone keeps the stamp of the ledger: its codes may still be there.
+                    mark = compute_file_stamp(self.paths[clip.id], known) or known
+                except VoxgraftError as error:
+                    self.unreadable[clip.id], mark = error.finding, None
+                if mark is not None:
+                    self.marks[clip.id] = mark
+                advance(1)
+        self.keys = {name: self.front_end.key(mark[2]) for name, mark in self.marks.items()}
 
     def encode(self, settings: PrepareSettings) -> int:
-        """Bring everything that is missing through the front end; how many clips have codes now that had none."""
-        jobs = {job.name: job for job in self._jobs(settings.batch_seconds)}
+        """Encode everything that is missing; returns how many clips have codes now that had none."""
+        encoded = find_encoded_clips(self.wanted.run, self.batches, self.ledger, self.front_end)
+        by_key = {self.keys[clip.id]: clip for clip in self.clips if clip.id in self.keys}
+        keys, clips = list(by_key), list(by_key.values())
+        lengths = [max(1, round(clip.seconds * 1000)) for clip in clips]
+        jobs: dict[str, EncodeJob] = {}
+        # Batches are planned over the whole manifest, so that those of a killed `prepare` are planned the same way.
+        for places in batch_by_length(lengths, round(settings.batch_seconds * 1000)):
+            missing = [place for place in places if not encoded.has(keys[place])]
+            if missing:
+                pairs = tuple((keys[place], str(self.paths[clips[place].id].resolve())) for place in missing)
+                name = hashlib.sha256(json.dumps([key for key, _ in pairs]).encode()).hexdigest()[:32]
+                jobs[name] = EncodeJob(name, pairs, sum(lengths[place] for place in missing) / 1000)
         if not jobs:
             return 0
         self.batches.folder.mkdir(parents=True, exist_ok=True)
         device = choose_device(settings.device)
-        # Absolute, since workers of a cluster stand in another folder.
+        # Absolute paths: workers of a cluster have another working directory.
         base, batches = (str(place.resolve()) for place in (self.files.folder, self.batches.folder))
         stage = EncodeWorkerConfig(self.family.name, base, device, batches)
-        workers = settings.workers or default_worker_count(device, self._front_end_bytes())
-        seconds = 0.0
-        with progress.progress_task(
-            "encoding, in seconds of sound", round(sum(job.seconds for job in jobs.values()))
-        ) as advance:
-            for outcome in ENGINES[settings.engine](stage, list(jobs.values()), workers):
+        # Some front ends use the base itself, so its size counts too.
+        side_bytes = sum(size for size, _, _ in self.front_end.files.values())
+        workers = settings.workers or default_worker_count(device, self.files.checkpoint.stat().st_size + side_bytes)
+        engine = encode_locally if settings.engine == "local" else encode_on_ray
+        seconds, total = 0.0, sum(job.seconds for job in jobs.values())
+        with progress.progress_task("encoding, in seconds of sound", round(total)) as advance:
+            for outcome in engine(stage, list(jobs.values()), workers):
                 if outcome.refused is not None:
                     raise GraftError.of(outcome.refused)
                 self.batches.add(outcome.name)
@@ -226,82 +211,40 @@ class _PrepareJob:
                 advance(round(seconds) - round(before))
         return sum(key in self.batches.places for job in jobs.values() for key, _ in job.clips)
 
-    def _front_end_bytes(self) -> int:
-        """The base itself is part of some front ends."""
-        return self.files.checkpoint.stat().st_size + sum(size for size, _, _ in self.front_end.files.values())
-
-    def _jobs(self, batch_seconds: float) -> list[EncodeJob]:
-        """Batches of what is missing. Who goes with whom is decided over the whole manifest, done or not."""
-        encoded = self.encoded()
-        by_key = {key: one for one in self.chosen.clips if (key := self.key(one)) is not None}
-        keys, clips = list(by_key), list(by_key.values())
-        lengths = [max(1, round(one.clip.seconds * 1000)) for one in clips]
-        jobs = []
-        for places in batch_by_length(lengths, round(batch_seconds * 1000)):
-            missing = [place for place in places if not encoded.has(keys[place])]
-            if missing:
-                pairs = tuple((keys[place], str(clips[place].path.resolve())) for place in missing)
-                name = hashlib.sha256(json.dumps([key for key, _ in pairs]).encode()).hexdigest()[:32]
-                jobs.append(EncodeJob(name, pairs, sum(lengths[place] for place in missing) / 1000))
-        return jobs
-
     def make_sets(self) -> tuple[PreparedDataset, ...]:
-        """One after the other, each whole or as it was."""
+        """Make one set after the other, each complete or as it was."""
         made: list[PreparedDataset] = []
-        encoded = self.encoded()
-        for role in ROLE_BY_SPLIT.values():
-            encoded = self.encoded() if made and made[-1].is_new else encoded
-            maker = PreparedDatasetWriter(self.wanted, self.front_end, encoded, self.family.code_hz, self.voices)
-            clips = [(one, self.key(one)) for one in self.chosen.clips if one.role == role]
-            made.append(self._explain_left_out(maker.make(role, role, clips)))
+        for split, role in ROLE_BY_SPLIT.items():
+            if not made or made[-1].is_new:  # a set that was written took the place of another
+                encoded = find_encoded_clips(self.wanted.run, self.batches, self.ledger, self.front_end)
+            clips = [(clip, self.paths[clip.id], self.keys.get(clip.id)) for clip in self.clips if clip.split == split]
+            done = make_prepared_dataset(self.wanted, self.front_end, encoded, self.voices, role, clips)
+            # The true reason for clips without a hash, and for those that no worker could finish.
+            told = {
+                name: self.unreadable.get(name) or self.gone.get(self.keys.get(name, ""), item)
+                for name, item in done.left_out.items()
+            }
+            made.append(replace(done, left_out=told))
         return tuple(made)
 
-    def _explain_left_out(self, made: PreparedDataset) -> PreparedDataset:
-        """The same with the true reason for clips that have no hash or that no worker has brought to an end."""
-        keys = {one.clip.id: self.key(one) for one in self.chosen.clips}
-        told = {
-            name: self.unreadable_clips.get(name) or self.gone.get(keys[name] or "", item)
-            for name, item in made.left_out.items()
-        }
-        return replace(made, left_out=told)
-
     def finish(self, made: Sequence[PreparedDataset]) -> None:
-        """Write down what became of each clip; batches are not needed any more."""
+        """Record what became of each clip, and delete the batches: every clip is in a set now, or left out."""
         sets = {info.id: one.name for one in made for info in one.clips.infos}
         left_out = {name: item for one in made for name, item in one.left_out.items()}
         records = [
             ClipRecord(
-                one.clip.id,
-                one.clip.audio,
-                self.key(one),
-                self.marks.get(one.clip.id),
-                sets.get(one.clip.id),
-                left_out.get(one.clip.id),
+                clip.id,
+                clip.audio,
+                self.keys.get(clip.id),
+                self.marks.get(clip.id),
+                sets.get(clip.id),
+                left_out.get(clip.id),
             )
-            for one in self.chosen.clips
+            for clip in self.clips
         ]
         fingerprints = {one.name: one.clips.fingerprint for one in made}
-        write_cache_index(self.data / CACHE_INDEX_NAME, fingerprints, self.front_end.files, records)
+        write_cache_index(self.wanted.run.data / CACHE_INDEX_NAME, fingerprints, self.front_end.files, records)
         shutil.rmtree(self.batches.folder, ignore_errors=True)
-
-
-def _hash_sound_files(
-    clips: Sequence[SelectedClip], ledger: CacheIndex, unread: dict[str, Finding]
-) -> dict[str, FileStamp]:
-    """Hashes of all sound files. One that is gone is known by what the ledger says of it; faults go into `unread`."""
-    marks: dict[str, FileStamp] = {}
-    with progress.progress_task("looking at sound files", len(clips)) as advance:
-        for one in clips:
-            record = ledger.clips.get(one.clip.id)
-            known = record.file if record is not None and record.audio == one.clip.audio else None
-            try:
-                mark = compute_file_stamp(one.path, known) or known
-            except VoxgraftError as error:
-                unread[one.clip.id], mark = error.finding, None
-            if mark is not None:
-                marks[one.clip.id] = mark
-            advance(1)
-    return marks
 
 
 def _count_clips(clips: ClipDataset) -> dict[str, float]:

@@ -37,7 +37,7 @@ from voxgraft.text.encoder import TextEncoder
 from voxgraft.tokenizers import open_tokenizer
 
 if TYPE_CHECKING:
-    from voxgraft.dataset.held_out import HeldOutData
+    from voxgraft.dataset.run_data import HeldOutData
     from voxgraft.graft.folder import Graft
     from voxgraft.text.normalize import TextRules
 
@@ -385,7 +385,7 @@ def open_synthesis_models(settings: SpeakSettings, languages: Collection[str | N
 
 
 def _open_run_models(run: RunFolder, settings: SpeakSettings, languages: Collection[str | None]) -> SynthesisModels:
-    from voxgraft.dataset.held_out import open_held_out_data
+    from voxgraft.dataset.run_data import open_held_out_data
     from voxgraft.graft.folder import load_graft
 
     own = parse_settings(RunSettings, read_settings_values(RunSettings, require_file(run.settings)), run.settings)

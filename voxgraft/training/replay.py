@@ -25,7 +25,7 @@ from voxgraft.core.errors import Finding, GraftError, TextError, VoxgraftError, 
 from voxgraft.core.files import path_exists
 from voxgraft.core.run import RunFolder
 from voxgraft.dataset.checks import count_trailing_run
-from voxgraft.dataset.held_out import HELD_OUT_RECORDING, SELF_REPLAY_NAME, SELF_REPLAY_ORIGIN, TRAIN_RECORDING
+from voxgraft.dataset.run_data import HELD_OUT_RECORDING, SELF_REPLAY_NAME, SELF_REPLAY_ORIGIN, TRAIN_RECORDING
 from voxgraft.dataset.sets import open_clip_dataset, write_clip_dataset
 from voxgraft.dataset.shards import ClipDataset, ClipInfo, DatasetHeader, DatasetProvenance, PreparedClip
 from voxgraft.graft.folder import Graft

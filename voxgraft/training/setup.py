@@ -22,16 +22,17 @@ from voxgraft.config.train_options import (
 )
 from voxgraft.core.errors import Finding, raise_first_error
 from voxgraft.core.run import RunFolder
-from voxgraft.dataset.held_out import is_self_replay, split_self_replay
 from voxgraft.dataset.run_data import (
     DataRequirements,
     build_sampler,
     compute_set_weights,
+    is_self_replay,
     load_run_data,
     require_batches_fit,
     resolve_num_steps,
     retention_findings,
     sampling_findings,
+    split_self_replay,
     warmup_findings,
 )
 from voxgraft.dataset.sampler import DeterministicSampler, require_clip_fits

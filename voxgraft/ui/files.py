@@ -21,16 +21,16 @@ from pathlib import Path
 from voxgraft.core.errors import FileError, VoxgraftError
 from voxgraft.core.files import format_error_reason, free_disk_bytes, parse_json, read_lines, text_lines
 from voxgraft.core.run import RUN_FILE
-from voxgraft.data.sources import TABLE_SUFFIXES
-from voxgraft.data.subtitles import read_encoded_text
-from voxgraft.data.tables import (
+from voxgraft.data.sources import (
     COLUMN_ALIASES,
     COLUMNAR_SUFFIXES,
+    TABLE_SUFFIXES,
     TranscriptRow,
     find_audio_file,
     read_arrow_audio_names,
     read_transcript_list,
 )
+from voxgraft.data.subtitles import read_encoded_text
 
 # Longer lists help nobody; a path can still be typed.
 MAX_CHOICES = 400

@@ -14,8 +14,8 @@ from tests.fuzz import byte_mutations, text_mutations
 from tests.fuzz.target import Mutant, Random, Target
 from voxgraft.audio.files import MediaReader
 from voxgraft.data.manifest import ManifestClip, SourceProblem, read_manifest, write_manifest
+from voxgraft.data.sources import infer_recordings, read_transcript_list
 from voxgraft.data.subtitles import clean_cues, dedupe_rolling_captions, parse_subtitles, read_encoded_text
-from voxgraft.data.tables import infer_recordings, read_transcript_list
 
 LINE_ENDS = re.compile(r"\r\n|\n|\r")
 RATE = 16_000
