@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from voxgraft.checkpoints.base import Shape
 from voxgraft.config.run import RunSettings, TrainSettings
 from voxgraft.config.train_options import TrainOptions
 from voxgraft.core.errors import ConfigError, FileError, Finding, GraftError, VoxgraftError, finding
@@ -27,7 +28,7 @@ from voxgraft.dataset.sampler import DataSamplerOptions, DeterministicSampler, r
 from voxgraft.dataset.sets import open_clip_dataset
 from voxgraft.dataset.shards import ClipDataset, DatasetRole, read_dataset_index
 from voxgraft.graft.folder import Graft
-from voxgraft.models.base import BaseFiles, Family, SequenceSpec, Shape
+from voxgraft.models.base import BaseFiles, Family, SequenceSpec
 from voxgraft.text.encoder import TextEncoder, text_rules_identity
 from voxgraft.tokenizers.base import Tokenizer
 
