@@ -143,6 +143,7 @@ def _read_error(path: Path, error: OSError) -> FileError:
     return FileError("file-unreadable", f"{path.name}: {error.strerror or error}", where=path)
 
 
+Shape = tuple[int, ...]
 CheckpointFormat = Literal["safetensors", "torch-zip", "torch-legacy"]
 Scalar = None | bool | int | float | str
 # Limits of what a header may state. NumPy 1 allows 32 dimensions.

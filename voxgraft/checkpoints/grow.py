@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -68,10 +69,6 @@ class TensorGrowth:
         """The shape after growth."""
         return (self.info.shape[0] + len(self.table.new_rows), *self.info.shape[1:])
 
-    def tensor_bytes(self, checkpoint: Checkpoint) -> TensorBytes:
-        """The grown tensor, ready to be written."""
-        return TensorBytes(self.info.dtype, self.shape, lambda: self.chunks(checkpoint))
-
     def chunks(self, checkpoint: Checkpoint) -> Iterator[bytes | memoryview]:
         """The bytes of the grown tensor: base rows, new rows, spare rows."""
         # A spare row stays last, as in the base: no text uses it.
@@ -83,6 +80,12 @@ class TensorGrowth:
         """The bytes of the new rows alone, in the tensor's own type."""
         for start in range(0, len(self.table.new_rows), BLOCK_ROWS):
             yield from_float32(self.table.new_rows[start : start + BLOCK_ROWS], self.info.dtype).tobytes()
+
+    def overlaps(self, other: TensorInfo) -> bool:
+        """Whether another tensor is a view of some of the same bytes."""
+        own = self.info
+        same = own.storage == other.storage and min(own.span_bytes, other.span_bytes) > 0
+        return same and own.start < other.start + other.span_bytes and other.start < own.start + own.span_bytes
 
 
 def fit_growth_plan(checkpoint: Checkpoint, plan: GrowthPlan) -> dict[str, TensorGrowth]:
@@ -96,7 +99,7 @@ def fit_growth_plan(checkpoint: Checkpoint, plan: GrowthPlan) -> dict[str, Tenso
         same_rows = one.table.base_rows == two.table.base_rows and np.array_equal(
             one.table.new_rows, two.table.new_rows
         )
-        if _overlaps(one.info, two.info) and not (one.info.same_bytes(two.info) and same_rows):
+        if one.overlaps(two.info) and not (one.info.same_bytes(two.info) and same_rows):
             found = f"{one.info.name} and {two.info.name} are one table and would get different rows"
             raise _growth_error("growth-tied", found, checkpoint)
     grown = dict(planned)
@@ -104,7 +107,7 @@ def fit_growth_plan(checkpoint: Checkpoint, plan: GrowthPlan) -> dict[str, Tenso
         for growth in planned.values() if name not in planned else ():
             if info.same_bytes(growth.info):  # a second name for the same values grows along
                 grown[name] = TensorGrowth(info, growth.table)
-            elif _overlaps(info, growth.info):
+            elif growth.overlaps(info):
                 found = f"{name} {list(info.shape)} is a view of a part of {growth.info.name}"
                 raise _growth_error("growth-view", found, checkpoint)
     return grown
@@ -135,11 +138,6 @@ def _fit_table(checkpoint: Checkpoint, name: str, table: TableGrowth) -> TensorG
                 "growth-not-finite", f"new row {row} of {name} is not finite as {info.dtype}", checkpoint
             )
     return TensorGrowth(info, table)
-
-
-def _overlaps(one: TensorInfo, other: TensorInfo) -> bool:
-    same = one.storage == other.storage and min(one.span_bytes, other.span_bytes) > 0
-    return same and one.start < other.start + other.span_bytes and other.start < one.start + one.span_bytes
 
 
 def _growth_error(code: str, found: str, checkpoint: Checkpoint, expected: str = "") -> CheckpointError:
@@ -177,18 +175,35 @@ class GrowthReport:
 def grow_checkpoint(
     checkpoint: Checkpoint, plan: GrowthPlan, output: Path, *, overwrite: bool = False, hashed: bool = False
 ) -> GrowthReport:
-    """Write `checkpoint` with the plan's new rows to `output`. See `verify.verify_growth` for the proof."""
+    """Write `checkpoint` with the plan's new rows to `output`. `verify_growth` proves the result."""
     growths = fit_growth_plan(checkpoint, plan)
-    size = sum(_bytes_to_write(checkpoint, growths).values())
+    # Bytes to write by storage, or by tensor where there are no storages: aliases are written once.
+    sizes: dict[str, int] = {}
+    tensors: dict[str, TensorBytes] = {}
+    for name, info in checkpoint.tensors.items():
+        if name in growths:
+            chunks = partial(growths[name].chunks, checkpoint)
+            tensors[name] = TensorBytes(info.dtype, growths[name].shape, chunks)
+            sizes[f"grown {info.storage} {info.start}"] = tensors[name].num_bytes
+        else:
+            tensors[name] = TensorBytes(info.dtype, info.shape, partial(checkpoint.iter_bytes, info))
+            if isinstance(checkpoint, TorchCheckpoint):
+                sizes[f"storage {info.storage}"] = checkpoint.get_record(info.storage).size
+            else:
+                sizes[f"tensor {name}"] = info.num_bytes
+    size = sum(sizes.values())
     check_output_path(checkpoint, output, size)
-    write = _write_grown_torch if isinstance(checkpoint, TorchCheckpoint) else _write_grown_safetensors
     with (
         _hash_in_background(checkpoint.path, hashed) as input_hash,
         atomic_write(output, overwrite=overwrite) as stream,
         progress.progress_task(f"writing {output.name}", size) as advance,
     ):
         sink = ByteSink(stream, hashed=hashed, advance=advance)
-        write(sink, checkpoint, growths)
+        if isinstance(checkpoint, TorchCheckpoint):
+            _write_grown_torch(sink, checkpoint, growths, tensors)
+        else:
+            order = sorted(tensors, key=lambda name: checkpoint.tensors[name].start)
+            write_safetensors(sink, tensors, checkpoint.metadata, order)
         input_sha256 = input_hash.result() if input_hash else None
         checkpoint.source.check_unchanged()
     return GrowthReport(
@@ -210,34 +225,26 @@ def check_output_path(checkpoint: Checkpoint, output: Path, size: int) -> None:
     require_disk_space(output.absolute().parent, size, output.name, where=output)
 
 
-def _bytes_to_write(checkpoint: Checkpoint, growths: Mapping[str, TensorGrowth]) -> dict[str, int]:
-    """Bytes to write by storage, or by tensor where there are no storages."""
-    sizes: dict[str, int] = {}
-    for name, info in checkpoint.tensors.items():
-        if name in growths:
-            sizes[f"grown {info.storage} {info.start}"] = growths[name].tensor_bytes(checkpoint).num_bytes
-        elif isinstance(checkpoint, TorchCheckpoint):
-            sizes[f"storage {info.storage}"] = checkpoint.get_record(info.storage).size
-        else:
-            sizes[f"tensor {name}"] = info.num_bytes
-    return sizes
-
-
-def _write_grown_safetensors(sink: ByteSink, checkpoint: Checkpoint, growths: Mapping[str, TensorGrowth]) -> None:
-    tensors: dict[str, TensorBytes] = {}
-    for name, info in checkpoint.tensors.items():
-        growth = growths.get(name)
-        copied = TensorBytes(info.dtype, info.shape, lambda info=info: checkpoint.iter_bytes(info))  # type: ignore[misc]
-        tensors[name] = growth.tensor_bytes(checkpoint) if growth else copied
-    order = sorted(tensors, key=lambda name: checkpoint.tensors[name].start)
-    write_safetensors(sink, tensors, checkpoint.metadata, order)
-
-
-def _write_grown_torch(sink: ByteSink, checkpoint: Checkpoint, growths: Mapping[str, TensorGrowth]) -> None:
-    assert isinstance(checkpoint, TorchCheckpoint)
+def _write_grown_torch(
+    sink: ByteSink,
+    checkpoint: TorchCheckpoint,
+    growths: Mapping[str, TensorGrowth],
+    grown: Mapping[str, TensorBytes],
+) -> None:
+    """The same dictionaries in the same order, with the new tensors, and without what does not fit them any more."""
     storages: dict[str, StorageBytes] = {}
+    # New key of each storage. A grown tensor gets one of its own, shared by its aliases, which start at the same byte.
     keys: dict[tuple[str, int | None], str] = {}
     tensors: dict[str, TorchTensor] = {}
+
+    def verified_chunks(growth: TensorGrowth) -> Iterable[bytes | memoryview]:
+        # The new bytes get a checksum of their own, so the old ones are verified before they are used.
+        record, crc = checkpoint.get_record(growth.info.storage), 0
+        for chunk in checkpoint.source.chunks(record.start, record.size):
+            crc = zlib.crc32(chunk, crc)
+        checkpoint.verify_checksum(growth.info.storage, crc)
+        return growth.chunks(checkpoint)
+
     for name, tensor in checkpoint.torch_tensors.items():
         growth = growths.get(name)
         place = (tensor.storage, checkpoint.tensors[name].start if growth else None)
@@ -252,49 +259,21 @@ def _write_grown_torch(sink: ByteSink, checkpoint: Checkpoint, growths: Mapping[
                 shape=shape,
                 strides=row_major_strides(shape),
             )
-            storages.setdefault(key, _grown_storage(checkpoint, growth))
+            storages.setdefault(key, StorageBytes(grown[name].num_bytes, partial(verified_chunks, growth)))
         else:
             tensors[name] = replace(tensor, storage=key)
-            storages.setdefault(key, _copied_storage(checkpoint, tensor.storage))
-    write_torch_tree(sink, _build_grown_tree(checkpoint, tensors), storages, checkpoint.archive.folder)
-
-
-def _copied_storage(checkpoint: TorchCheckpoint, key: str) -> StorageBytes:
-    record = checkpoint.get_record(key)
-    return StorageBytes(
-        record.size,
-        lambda: checkpoint.source.chunks(record.start, record.size),
-        lambda crc: checkpoint.verify_checksum(key, crc),
-    )
-
-
-def _grown_storage(checkpoint: TorchCheckpoint, growth: TensorGrowth) -> StorageBytes:
-    def chunks() -> Iterable[bytes | memoryview]:
-        # The new bytes have a checksum of their own, so the old ones are checked before they are used.
-        record, crc = checkpoint.get_record(growth.info.storage), 0
-        for chunk in checkpoint.source.chunks(record.start, record.size):
-            crc = zlib.crc32(chunk, crc)
-        checkpoint.verify_checksum(growth.info.storage, crc)
-        return growth.chunks(checkpoint)
-
-    return StorageBytes(growth.tensor_bytes(checkpoint).num_bytes, chunks)
-
-
-def _build_grown_tree(checkpoint: TorchCheckpoint, tensors: Mapping[str, TorchTensor]) -> PickleDict:
-    """The same dictionaries in the same order, with the new tensors, and without what does not fit them any more."""
+            record = checkpoint.get_record(tensor.storage)
+            chunks = partial(checkpoint.source.chunks, record.start, record.size)
+            check = partial(checkpoint.verify_checksum, tensor.storage)
+            storages.setdefault(key, StorageBytes(record.size, chunks, check))
     old = checkpoint.state_dict
-    state = _copy_dictionary(old, tensors)
-    notes = old.state
+    tree = _copy_dictionary(old, tensors)
     # `_metadata` (module versions) is kept where it is plain; other attributes of the dictionary are not.
-    if (
-        isinstance(notes, PickleDict)
-        and set(notes.entries) == {"_metadata"}
-        and is_plain_tree(notes.entries["_metadata"])
-    ):
-        state.state = notes
-    if checkpoint.wrapper is None:
-        return state
-    return _copy_dictionary(checkpoint.archive.tree, {checkpoint.wrapper: state})
+    if isinstance(old.state, PickleDict) and set(old.state.entries) == {"_metadata"}:
+        tree.state = old.state if is_plain_tree(old.state.entries["_metadata"]) else None
+    if checkpoint.wrapper is not None:
+        tree = _copy_dictionary(checkpoint.archive.tree, {checkpoint.wrapper: tree})
+    write_torch_tree(sink, tree, storages, checkpoint.archive.folder)
 
 
 def _copy_dictionary(old: PickleDict, replaced: Mapping[str, Any]) -> PickleDict:
@@ -354,14 +333,33 @@ class GrowthProof:
 def verify_growth(old: Checkpoint, new: Checkpoint, plan: GrowthPlan) -> GrowthProof:
     """Prove that `new` is `old` with exactly the plan's rows; an error that names the first difference."""
     growths = fit_growth_plan(old, plan)
-    _check_file_properties(old, new)
+    # Format, wrapper, notes, names in their order, the plain values beside them, and which names share values.
+    pairs: Mapping[str, tuple[object, object]] = {
+        "format": (old.format, new.format),
+        "wrapper": (old.wrapper, new.wrapper),
+        "metadata": (old.metadata, new.metadata),
+        "names": (list(old.tensors), list(new.tensors)),
+        "values beside the tensors": (
+            [(extra.name, repr(extra.value)) for extra in old.extras if extra.kept],
+            [(extra.name, repr(extra.value)) for extra in new.extras],
+        ),
+    }
+    for what, (was, is_now) in pairs.items():
+        if was != is_now:
+            found = f"the {what} are not the same: {is_now!s:.80}"
+            raise _growth_error("growth-differs", found, new, expected=f"{was!s:.80}")
+    groups = _alias_groups(new)
+    for name, group in _alias_groups(old).items():
+        if groups[name] != group:
+            found = f"{name} shares its values with {groups[name]}"
+            raise _growth_error("growth-differs", found, new, expected=group)
     compared: dict[tuple[object, ...], int] = {}
     for name, info in old.tensors.items():
         growth, now = growths.get(name), new.tensors[name]
         shape = growth.shape if growth else info.shape
         if (now.dtype, now.shape) != (info.dtype, shape):
             found = f"{name} is {now.dtype} {list(now.shape)}"
-            raise _difference_error(new, found, expected=f"{info.dtype} {list(shape)}")
+            raise _growth_error("growth-differs", found, new, expected=f"{info.dtype} {list(shape)}")
         place = (info.storage, info.start, info.shape, info.strides, info.dtype)
         if place in compared:  # an alias
             continue
@@ -384,27 +382,6 @@ def verify_growth(old: Checkpoint, new: Checkpoint, plan: GrowthPlan) -> GrowthP
     )
 
 
-def _check_file_properties(old: Checkpoint, new: Checkpoint) -> None:
-    """Format, wrapper, notes, names in their order, the plain values beside them, and which names share values."""
-    pairs: Mapping[str, tuple[object, object]] = {
-        "format": (old.format, new.format),
-        "wrapper": (old.wrapper, new.wrapper),
-        "metadata": (old.metadata, new.metadata),
-        "names": (list(old.tensors), list(new.tensors)),
-        "values beside the tensors": (
-            [(extra.name, repr(extra.value)) for extra in old.extras if extra.kept],
-            [(extra.name, repr(extra.value)) for extra in new.extras],
-        ),
-    }
-    for what, (was, now) in pairs.items():
-        if was != now:
-            raise _difference_error(new, f"the {what} are not the same: {now!s:.80}", expected=f"{was!s:.80}")
-    groups = _alias_groups(new)
-    for name, group in _alias_groups(old).items():
-        if groups[name] != group:
-            raise _difference_error(new, f"{name} shares its values with {groups[name]}", expected=group)
-
-
 def _alias_groups(checkpoint: Checkpoint) -> dict[str, str]:
     """For each name the first name at the same position."""
     first: dict[tuple[object, ...], str] = {}
@@ -423,13 +400,11 @@ def _compare_streams(
     left, right = ((np.frombuffer(chunk, np.uint8) for chunk in stream) for stream in (was, now))
     for one, two in pair_chunks(left, right):
         if len(one) != len(two):
-            raise _difference_error(new, f"{name} has {count:,} bytes in one of the files and more in the other")
+            found = f"{name} has {count:,} bytes in one of the files and more in the other"
+            raise _growth_error("growth-differs", found, new)
         different = one != two
         if different.any():
-            raise _difference_error(new, f"{name} differs at byte {count + int(different.argmax()):,}")
+            found = f"{name} differs at byte {count + int(different.argmax()):,}"
+            raise _growth_error("growth-differs", found, new)
         count += len(one)
     return count
-
-
-def _difference_error(new: Checkpoint, found: str, expected: str = "") -> CheckpointError:
-    return CheckpointError("growth-differs", found, expected=expected, where=new.path)

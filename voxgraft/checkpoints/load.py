@@ -10,8 +10,8 @@ import bisect
 import copy
 import re
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -33,10 +33,10 @@ from voxgraft.checkpoints.torch_file import (
     TorchArchive,
     TorchCheckpoint,
     ZipRecord,
-    list_legacy_globals,
-    read_data_pickle,
+    read_legacy_pickles,
     read_legacy_torch,
     read_torch_archive,
+    read_torch_records,
 )
 from voxgraft.core.errors import CheckpointError
 from voxgraft.core.files import is_file, is_folder, read_json
@@ -117,36 +117,32 @@ def open_shards(path: Path) -> Checkpoint:
             if lacking := next((name for name in wanted if name not in part), None):
                 raise _shards_error(f"{lacking} is not in {file.name}, where the index has it", path)
             there |= part
-        return _join_shards(_JoinedSource(path, sources), parts)
+        joined = _JoinedSource(path, sources)
+        archives = [one for one in parts if isinstance(one, TorchCheckpoint)]
+        if not archives:
+            moved = [
+                replace(info, start=info.start + at)
+                for at, one in zip(joined.starts, parts, strict=False)
+                for info in one.tensors.values()
+            ]
+            return Checkpoint(joined, "safetensors", {info.name: info for info in moved})
+        if len(archives) < len(parts):
+            raise _shards_error("torch archives and safetensors files among its files", path)
+        # Torch archives keep their checksums: their records only start at a later position of the joined bytes.
+        tensors: dict[str, TorchTensor] = {}
+        records: dict[str, ZipRecord] = {}
+        for number, archive in enumerate(archives):
+            for name, tensor in archive.torch_tensors.items():
+                key = f"{number}/{tensor.storage}"
+                tensors[name] = replace(tensor, storage=key)
+                record = archive.get_record(tensor.storage)
+                records[f"data/{key}"] = replace(record, start=record.start + joined.starts[number])
+        has_checksums = all(archive.archive.has_checksums for archive in archives)
+        return TorchCheckpoint(joined, TorchArchive(records, "", PickleDict(), has_checksums), tensors, None)
     except BaseException:
         for source in sources:
             source.close()
         raise
-
-
-def _join_shards(source: _JoinedSource, parts: Sequence[Checkpoint]) -> Checkpoint:
-    """All parts as one. Torch archives keep their checksums: their records only begin further on."""
-    starts = source.starts
-    archives = [part for part in parts if isinstance(part, TorchCheckpoint)]
-    if not archives:
-        moved = [
-            replace(info, start=info.start + at)
-            for at, part in zip(starts, parts, strict=False)
-            for info in part.tensors.values()
-        ]
-        return Checkpoint(source, "safetensors", {info.name: info for info in moved})
-    if len(archives) < len(parts):
-        raise _shards_error("torch archives and safetensors files among its files", source.path)
-    tensors: dict[str, TorchTensor] = {}
-    records: dict[str, ZipRecord] = {}
-    for number, part in enumerate(archives):
-        for name, tensor in part.torch_tensors.items():
-            key = f"{number}/{tensor.storage}"
-            tensors[name] = replace(tensor, storage=key)
-            record = part.get_record(tensor.storage)
-            records[f"data/{key}"] = replace(record, start=record.start + starts[number])
-    has_checksums = all(part.archive.has_checksums for part in archives)
-    return TorchCheckpoint(source, TorchArchive(records, "", PickleDict(), has_checksums), tensors, None)
 
 
 def _resolve_shard_files(path: Path) -> tuple[list[Path], dict[str, list[str]]]:
@@ -195,11 +191,35 @@ OTHER_FORMATS = {
 }
 
 
-def open_checkpoint(path: Path) -> Checkpoint:
-    """The checkpoint in a safetensors or torch file, checked through its whole structure; its values are not read."""
+def open_checkpoint(path: Path, *, legacy: bool = False) -> Checkpoint:
+    """The checkpoint in a safetensors or torch file, checked through its whole structure; its values are not read.
+
+    `legacy` also opens torch files from before the archives (torch 1.6), as which no base is published.
+    """
     source = ByteSource(path)
     try:
-        return _choose_reader(source)(source)
+        head = source.read(0, min(source.size, HEAD_BYTES))
+        start = head.lstrip().lower()
+        if legacy and _is_legacy(head):
+            return read_legacy_torch(source)
+        if head.startswith(b"PK\x03\x04"):
+            return read_torch_archive(source)
+        if head.startswith(b"version https://git-lfs"):
+            code, found = "checkpoint-lfs", f"a git-lfs pointer of {source.size} bytes"
+        elif start.startswith(WEB_PAGE_STARTS):
+            code, found = "checkpoint-page", f"a web page: {start[:40]!r}"
+        elif head[TAR_MAGIC_OFFSET : TAR_MAGIC_OFFSET + 5] == b"ustar":
+            code, found = "checkpoint-tar", "a tar archive"
+        elif _is_legacy(head):
+            code, found = "checkpoint-legacy", "a torch file from before torch 1.6"
+        elif _is_safetensors(head):
+            return read_safetensors(source)
+        elif _is_pickle(head):
+            code, found = "checkpoint-pickle", "a bare pickle"
+        else:
+            kind = next((kind for magic, kind in OTHER_FORMATS.items() if head.startswith(magic)), "")
+            code, found = "checkpoint-unknown", kind or f"a file that starts with {head[:12]!r}"
+        raise CheckpointError(code, f"{path.name} is {found}", where=path)
     except BaseException:
         source.close()
         raise
@@ -209,14 +229,8 @@ def open_any_checkpoint(path: Path) -> Checkpoint:
     """As `open_checkpoint`, and also what trainers leave behind and no base is published as: a torch file from before
     the archives, and a model in several files (its folder, its index, or one of them).
     """
-    if (shards := find_shards(path)) is not None:
-        return open_shards(shards)
-    source = ByteSource(path)
-    try:
-        return read_legacy_torch(source) if _is_legacy(source) else _choose_reader(source)(source)
-    except BaseException:
-        source.close()
-        raise
+    shards = find_shards(path)
+    return open_shards(shards) if shards is not None else open_checkpoint(path, legacy=True)
 
 
 def find_dangerous_globals(path: Path) -> list[str]:
@@ -230,10 +244,11 @@ def find_dangerous_globals(path: Path) -> list[str]:
         source = ByteSource(file)
         try:
             head = source.read(0, min(source.size, HEAD_BYTES))
-            if _is_legacy(source):
-                found = [name for name in list_legacy_globals(source) if name not in SAFE_GLOBALS]
+            if _is_legacy(head):
+                names_there = read_legacy_pickles(source, partial=True)[2]
+                found = [name for name in names_there if name not in SAFE_GLOBALS]
             elif head.startswith(b"PK"):
-                found = find_unsafe_globals(read_data_pickle(source))
+                found = find_unsafe_globals(read_torch_records(source)[2])
             elif _is_safetensors(head):
                 found = []
             else:
@@ -244,30 +259,7 @@ def find_dangerous_globals(path: Path) -> list[str]:
     return list(names)
 
 
-def _choose_reader(source: ByteSource) -> Callable[[ByteSource], Checkpoint]:
-    head = source.read(0, min(source.size, HEAD_BYTES))
-    if head.startswith(b"PK\x03\x04"):
-        return read_torch_archive
-    start = head.lstrip().lower()
-    if head.startswith(b"version https://git-lfs"):
-        raise _format_error("checkpoint-lfs", f"a git-lfs pointer of {source.size} bytes", source)
-    if start.startswith(WEB_PAGE_STARTS):
-        raise _format_error("checkpoint-page", f"a web page: {start[:40]!r}", source)
-    if head[TAR_MAGIC_OFFSET : TAR_MAGIC_OFFSET + 5] == b"ustar":
-        raise _format_error("checkpoint-tar", "a tar archive", source)
-    if _is_legacy(source):
-        raise _format_error("checkpoint-legacy", "a torch file from before torch 1.6", source)
-    if _is_safetensors(head):
-        return read_safetensors
-    if _is_pickle(head):
-        raise _format_error("checkpoint-pickle", "a bare pickle", source)
-    kind = next((kind for magic, kind in OTHER_FORMATS.items() if head.startswith(magic)), "")
-    found = kind or f"a file that starts with {head[:12]!r}"
-    raise _format_error("checkpoint-unknown", found, source)
-
-
-def _is_legacy(source: ByteSource) -> bool:
-    head = source.read(0, min(source.size, HEAD_BYTES))
+def _is_legacy(head: bytes) -> bool:
     return LEGACY_MAGIC in head[:32] and _is_pickle(head)
 
 
@@ -281,10 +273,6 @@ def _is_pickle(head: bytes) -> bool:
     return len(head) > 1 and head[0] == 0x80 and head[1] <= 5
 
 
-def _format_error(code: str, found: str, source: ByteSource) -> CheckpointError:
-    return CheckpointError(code, f"{source.path.name} is {found}", where=source.path)
-
-
 # What data parallel training, torch.compile, PEFT and trainers with a class of their own around the model put before
 # every name, alone or before each other. No family has one of them before all of its own names.
 WRAPPER_PREFIXES = ("module.", "_orig_mod.", "base_model.model.", "model.", "t3.", "gpt.")
@@ -294,16 +282,29 @@ _OTHER_MODEL_PREFIXES = ("s3gen.", "ve.", "conds.", "s2mel.", "semantic_codec.",
 
 def find_model_prefix(checkpoint: Checkpoint) -> str:
     """What stands before the model's own names, by what stands before its text table; empty where nothing does."""
-    shared = _shared_prefix(checkpoint.tensors)
+    # Wrappers' names that all tensors begin with, one after another.
+    names, shared = list(checkpoint.tensors), ""
+    while names and (found := next((one for one in WRAPPER_PREFIXES if names[0].startswith(shared + one)), "")):
+        if not all(name.startswith(shared + found) for name in names):
+            break
+        shared += found
     places = [
         name.removesuffix(table)
-        for name in checkpoint.tensors
+        for name in names
         for table in TEXT_TABLE_NAMES
         if name == table or name.endswith(f".{table}")
     ]
     if not places or shared in places:
         return shared
-    return min(places, key=lambda prefix: ("ema" in prefix, not _is_wrapper_prefix(prefix), len(prefix)))
+
+    def rank(prefix: str) -> tuple[bool, bool, int]:
+        # The trained model before an average of it, then what consists of wrappers' names only, then the shortest.
+        rest = prefix
+        while rest and (found := next((one for one in WRAPPER_PREFIXES if rest.startswith(one)), "")):
+            rest = rest.removeprefix(found)
+        return "ema" in prefix, bool(rest), len(prefix)
+
+    return min(places, key=rank)
 
 
 def strip_model_prefix(checkpoint: Checkpoint) -> Checkpoint:
@@ -317,17 +318,9 @@ def strip_model_prefix(checkpoint: Checkpoint) -> Checkpoint:
     sizes: dict[str, list[int]] = {}
     for name in sorted(others):
         sizes.setdefault(name.partition(".")[0], []).append(checkpoint.tensors[name].num_bytes)
-    found.extras = (
-        *checkpoint.extras,
-        *(
-            CheckpointExtra(
-                f"{part}.*"[:80],
-                f"{len(own_sizes):,} tensors of another model, {sum(own_sizes) / 1e6:,.1f} MB",
-                kept=False,
-            )
-            for part, own_sizes in sizes.items()
-        ),
-    )
+    for part, part_sizes in sizes.items():
+        what = f"{len(part_sizes):,} tensors of another model, {sum(part_sizes) / 1e6:,.1f} MB"
+        found.extras = (*found.extras, CheckpointExtra(f"{part}.*"[:80], what, kept=False))
     return found
 
 
@@ -339,22 +332,6 @@ def list_other_model_tensors(checkpoint: Checkpoint) -> list[str]:
         for name in checkpoint.tensors
         if not name.startswith(prefix) or name.removeprefix(prefix).startswith(_OTHER_MODEL_PREFIXES)
     ]
-
-
-def _shared_prefix(tensors: Iterable[str]) -> str:
-    """The wrappers' names that all tensors begin with; empty where one of them does not."""
-    names, prefix = list(tensors), ""
-    while names and (found := next((one for one in WRAPPER_PREFIXES if names[0].startswith(prefix + one)), "")):
-        if not all(name.startswith(prefix + found) for name in names):
-            break
-        prefix += found
-    return prefix
-
-
-def _is_wrapper_prefix(prefix: str) -> bool:
-    while prefix and (found := next((one for one in WRAPPER_PREFIXES if prefix.startswith(one)), "")):
-        prefix = prefix.removeprefix(found)
-    return not prefix
 
 
 def iter_values(checkpoint: Checkpoint, info: TensorInfo) -> Iterator[NDArray[np.generic]]:
@@ -374,51 +351,37 @@ _MAX_TABLE_ROWS = 1 << 20
 _MIN_TRANSPOSE_COSINE = 0.9
 
 
-@dataclass(frozen=True, slots=True)
-class Forms:
-    """Names of the tensors that have an unusual form."""
+def forms_of(
+    checkpoint: Checkpoint, base: Checkpoint | None, tables: Sequence[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names of the tensors that are float64, and of the text tables (`tables`) that are transposed.
 
-    doubles: tuple[str, ...] = ()
-    transposed: tuple[str, ...] = ()
-
-
-def forms_of(checkpoint: Checkpoint, base: Checkpoint | None, tables: Sequence[str]) -> Forms:
-    """Look for both. `tables` names the text tables; without the base only float64 is recognised."""
+    Without the base only float64 is recognised.
+    """
     own = base.tensors if base is not None else {}
-    doubles = [
+    doubles = tuple(
         name
         for name, info in checkpoint.tensors.items()
         if info.dtype == "F64" and (name not in own or own[name].dtype != "F64")
-    ]
+    )
     if base is None:
-        return Forms(tuple(doubles))
-    read = in_forms(checkpoint, Forms(tuple(doubles)))
-    return Forms(tuple(doubles), tuple(name for name in tables if _is_transposed(read, base, name)))
+        return doubles, ()
+    read = in_forms(checkpoint, doubles)
+    return doubles, tuple(name for name in tables if _is_transposed(read, base, name))
 
 
-def in_forms(checkpoint: Checkpoint, forms: Forms) -> Checkpoint:
+def in_forms(checkpoint: Checkpoint, doubles: Sequence[str], transposed: Sequence[str] = ()) -> Checkpoint:
     """The same open file with float64 as float32, and with rows first in the tables that are transposed."""
-    if not forms.doubles and not forms.transposed:
+    if not doubles and not transposed:
         return checkpoint
     found = copy.copy(checkpoint)  # of the same kind: an archive keeps its optimizer state
     tensors = dict(checkpoint.tensors)
-    for name in forms.doubles:
+    for name in doubles:
         tensors[name] = replace(tensors[name], dtype="F32", stored="F64")
-    for name in forms.transposed:
+    for name in transposed:
         tensors[name] = replace(tensors[name], shape=tensors[name].shape[::-1], strides=tensors[name].strides[::-1])
     found.tensors = tensors
     return found
-
-
-def num_rounded(checkpoint: Checkpoint, names: Collection[str]) -> int:
-    """How many values of float64 tensors float32 cannot hold exactly. Also verifies the checksums of an archive."""
-    rounded = 0
-    for name in names:
-        for raw in iter_values(checkpoint, checkpoint.tensors[name]):
-            with np.errstate(over="ignore"):
-                short = raw.astype(np.float32).astype(np.float64)
-            rounded += int(((short != raw) & ~np.isnan(short)).sum())
-    return rounded
 
 
 def _is_transposed(checkpoint: Checkpoint, base: Checkpoint, name: str) -> bool:
@@ -431,7 +394,7 @@ def _is_transposed(checkpoint: Checkpoint, base: Checkpoint, name: str) -> bool:
     if new.shape[0] != width or new.shape[1] == width or new.shape[1] > _MAX_TABLE_ROWS:
         return False
     count = min(_TRANSPOSE_SAMPLE_ROWS, old.shape[0], new.shape[1])
-    turned = in_forms(checkpoint, Forms(transposed=(name,)))
+    turned = in_forms(checkpoint, (), (name,))
     left, right = (
         np.nan_to_num(one.read_rows(name, 0, count).astype(np.float64), posinf=0.0, neginf=0.0)
         for one in (base, turned)

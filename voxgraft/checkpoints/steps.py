@@ -113,9 +113,31 @@ def find_step_damage(folder: StepFolder, *, quick: bool = False) -> str | None:
     """What is wrong with a step; None if it is whole: manifest there, every size and (unless `quick`) hash right."""
     try:
         manifest = read_step_manifest(folder.path)
+        files = manifest["files"]
         if manifest["step"] != folder.step:
             return f"the folder is named {folder.path.name}, but holds step {manifest['step']}"
-        return _find_wrong_size(folder.path, manifest) or (None if quick else _find_wrong_hash(folder.path, manifest))
+        for name, entry in files.items():
+            try:
+                status = os.stat(folder.path / name)
+            except FileNotFoundError:
+                return f"{name} is not there"
+            except OSError as error:
+                return f"{name}: {error.strerror}"
+            if not stat.S_ISREG(status.st_mode):
+                return f"{name} is not a file"
+            if status.st_size != entry["bytes"]:
+                return f"{name} has {status.st_size:,} bytes instead of {entry['bytes']:,}"
+        if quick:
+            return None
+        wrong = []
+        total = sum(entry["bytes"] for entry in files.values())
+        threads = ThreadPoolExecutor(min(len(files), _NUM_HASH_THREADS))  # hashing releases the GIL
+        with progress.progress_task(f"checking step {manifest['step']}", total) as advance, threads as pool:
+            digests = pool.map(lambda name: compute_sha256(folder.path / name), files)
+            for name, digest in zip(files, digests, strict=True):
+                advance(files[name]["bytes"])
+                wrong += [name] if digest != files[name]["sha256"] else []
+        return f"{', '.join(wrong)} changed since it was written: its SHA-256 is another" if wrong else None
     except VoxgraftError as error:
         return error.finding.found
 
@@ -131,7 +153,13 @@ def read_step_manifest(folder: Path) -> dict[str, Any]:
     manifest = read_json(path)
     step, files = (manifest.get("step"), manifest.get("files")) if isinstance(manifest, dict) else (None, None)
     sound = type(step) is int and isinstance(files, dict) and STEP_STATE_NAME in files
-    if not sound or not all(_is_file_entry(name, entry) for name, entry in manifest["files"].items()):
+    for name, entry in files.items() if sound and isinstance(files, dict) else ():
+        # Names come from a file that anyone may have written: none may lead out of the folder.
+        named = _FILE_NAME_PATTERN.fullmatch(name) is not None and name != STEP_MANIFEST_NAME
+        size, sha256 = (entry.get("bytes"), entry.get("sha256")) if isinstance(entry, dict) else (None, None)
+        hashed = isinstance(sha256, str) and _SHA256_PATTERN.fullmatch(sha256) is not None
+        sound = sound and named and type(size) is int and hashed
+    if not sound:
         expected = f"`step`, and `files` with {STEP_STATE_NAME} among them"
         raise CheckpointError("step-damaged", f"{STEP_MANIFEST_NAME} is not one of ours", expected=expected, where=path)
     return dict(manifest)
@@ -177,14 +205,42 @@ def load_step(run: RunFolder, step: int | None = None) -> StepLoadResult:
         folders = [folder for folder in reversed(list_step_folders(run)) if step in (None, folder.step)]
         findings: list[Finding] = []
         for folder in folders:
-            found = _try_read_step(folder)
-            if found is None:
-                break
-            if isinstance(found, TrainState):
-                return StepLoadResult(found, folder.path, tuple(findings))
-            findings.append(found)
+            before, damage = folder_identity(folder.path), find_step_damage(folder)
+            state: TrainState | None = None
+            if damage is None:
+                from voxgraft.checkpoints.tensors import read_tensor_shapes, read_tensors  # torch, only to read tensors
+
+                try:
+                    saved = read_step_state(folder)
+                    names = [name for name in read_step_manifest(folder.path)["files"] if name.endswith(TENSORS_SUFFIX)]
+                    paths = {name.removesuffix(TENSORS_SUFFIX): folder.path / name for name in names}
+                    groups = {
+                        name: read_tensors(path, read_tensor_shapes(path), dtype=None) for name, path in paths.items()
+                    }
+                    if sorted(groups) != saved.get("groups"):
+                        found = f"the groups are {', '.join(groups)}"
+                        expected = str(saved.get("groups"))
+                        raise CheckpointError("step-damaged", found, expected=expected, where=folder.path)
+                    state = TrainState(folder.step, groups, saved["values"])
+                    state = migrate_state(state, saved["format"], where=folder.path)
+                except VoxgraftError as error:
+                    if error.code in ("step-newer", "step-older"):
+                        raise
+                    damage = error.finding.found
+            if before is None or folder_identity(folder.path) != before:
+                break  # another folder took its place meanwhile, so that two may have been mixed: look again
+            if state is not None:
+                return StepLoadResult(state, folder.path, tuple(findings))
+            findings.append(damaged_step_finding(folder, str(damage)))
         else:
-            raise _missing_step_error(run, step, findings)
+            if findings:
+                more = "".join(f" {item.found}." for item in findings[1:4])
+                cure = f"bring the files back, or go on from another step.{' Also:' if more else ''}{more}"
+                raise CheckpointError("step-damaged", findings[0].found, where=findings[0].where, cure=cure)
+            found = "the run has no saved step" if step is None else f"the run has no step {step}"
+            there = ", ".join(str(folder.step) for folder in list_step_folders(run)) or "none"
+            expected = f"one of those that are there: {there}"
+            raise CheckpointError("step-missing", found, expected=expected, where=run.steps)
     raise FileError("file-unreadable", "the steps keep changing while they are read", where=run.steps)
 
 
@@ -245,6 +301,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
     with FileLock(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW) as lock:
         lock.acquire()
         if not lock.is_at(folder):
+            # Between open and flock the folder was renamed or removed: the lock is on something else.
             raise FileNotFoundError(errno.ENOENT, "another folder stands there now", str(folder))
         yield
 
@@ -265,77 +322,3 @@ def _list_names(folder: Path) -> list[str]:
         return []
     except OSError as error:
         raise FileError("file-unreadable", f"folder {folder.name}: {error.strerror}", where=folder) from None
-
-
-def _is_file_entry(name: str, entry: object) -> bool:
-    if not isinstance(entry, dict) or not _FILE_NAME_PATTERN.fullmatch(name) or name == STEP_MANIFEST_NAME:
-        return False
-    size, sha256 = entry.get("bytes"), entry.get("sha256")
-    return type(size) is int and isinstance(sha256, str) and _SHA256_PATTERN.fullmatch(sha256) is not None
-
-
-def _find_wrong_size(folder: Path, manifest: dict[str, Any]) -> str | None:
-    for name, entry in manifest["files"].items():
-        try:
-            status = os.stat(folder / name)
-        except FileNotFoundError:
-            return f"{name} is not there"
-        except OSError as error:
-            return f"{name}: {error.strerror}"
-        if not stat.S_ISREG(status.st_mode):
-            return f"{name} is not a file"
-        if status.st_size != entry["bytes"]:
-            return f"{name} has {status.st_size:,} bytes instead of {entry['bytes']:,}"
-    return None
-
-
-def _find_wrong_hash(folder: Path, manifest: dict[str, Any]) -> str | None:
-    files, wrong = manifest["files"], []
-    total = sum(entry["bytes"] for entry in files.values())
-    threads = ThreadPoolExecutor(min(len(files), _NUM_HASH_THREADS))  # hashing lets other threads run
-    with progress.progress_task(f"checking step {manifest['step']}", total) as advance, threads as pool:
-        digests = pool.map(lambda name: compute_sha256(folder / name), files)
-        for name, digest in zip(files, digests, strict=True):
-            advance(files[name]["bytes"])
-            wrong += [name] if digest != files[name]["sha256"] else []
-    return f"{', '.join(wrong)} changed since it was written: its SHA-256 is another" if wrong else None
-
-
-def _try_read_step(folder: StepFolder) -> TrainState | Finding | None:
-    """The state, or what is wrong with it. None if another folder stands there now, so that two may have been mixed."""
-    before = folder_identity(folder.path)
-    damage = find_step_damage(folder)
-    state: TrainState | None = None
-    if damage is None:
-        try:
-            state = _read_step(folder)
-        except VoxgraftError as error:
-            if error.code in ("step-newer", "step-older"):
-                raise
-            damage = error.finding.found
-    if before is None or folder_identity(folder.path) != before:
-        return None
-    return state or damaged_step_finding(folder, str(damage))
-
-
-def _missing_step_error(run: RunFolder, step: int | None, findings: list[Finding]) -> CheckpointError:
-    if findings:
-        more = "".join(f" {item.found}." for item in findings[1:4])
-        cure = f"bring the files back, or go on from another step.{' Also:' if more else ''}{more}"
-        return CheckpointError("step-damaged", findings[0].found, where=findings[0].where, cure=cure)
-    found = "the run has no saved step" if step is None else f"the run has no step {step}"
-    there = ", ".join(str(folder.step) for folder in list_step_folders(run)) or "none"
-    return CheckpointError("step-missing", found, expected=f"one of those that are there: {there}", where=run.steps)
-
-
-def _read_step(folder: StepFolder) -> TrainState:
-    from voxgraft.checkpoints.tensors import read_tensor_shapes, read_tensors  # torch, only to read tensors
-
-    state = read_step_state(folder)
-    names = [name for name in read_step_manifest(folder.path)["files"] if name.endswith(TENSORS_SUFFIX)]
-    paths = {name.removesuffix(TENSORS_SUFFIX): folder.path / name for name in names}
-    groups = {name: read_tensors(path, read_tensor_shapes(path), dtype=None) for name, path in paths.items()}
-    if sorted(groups) != state.get("groups"):
-        found = f"the groups are {', '.join(groups)}"
-        raise CheckpointError("step-damaged", found, expected=str(state.get("groups")), where=folder.path)
-    return migrate_state(TrainState(folder.step, groups, state["values"]), state["format"], where=folder.path)

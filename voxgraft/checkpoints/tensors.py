@@ -9,12 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from voxgraft.checkpoints.base import Checkpoint, TensorInfo
+from voxgraft.checkpoints.base import Checkpoint, Shape
 from voxgraft.checkpoints.load import open_checkpoint
 from voxgraft.core import progress
 from voxgraft.core.errors import CheckpointError
 
-Shape = tuple[int, ...]
 FLOAT_FORMATS = ("F64", "F32", "F16", "BF16")
 """Formats whose values may be rounded or widened to another floating-point type."""
 BIT_VIEWS = {"BF16": torch.bfloat16, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2}
@@ -43,12 +42,27 @@ def iter_tensors(
     Every name and shape is checked before the first one is given. Each tensor is the caller's own copy.
     """
     with open_checkpoint(path) as checkpoint:
-        _require_matching_tensors(checkpoint, shapes, prefix, floats_only=dtype is not None)
+        misfits = []
+        for name, shape in shapes.items():
+            info = checkpoint.tensors.get(prefix + name)
+            if info is None:
+                misfits.append(f"{prefix}{name} {list(shape)} is missing")
+            elif info.shape != tuple(shape):
+                misfits.append(f"{prefix}{name} is {list(info.shape)}, not {list(shape)}")
+            elif dtype is not None and info.dtype not in FLOAT_FORMATS:
+                misfits.append(f"{prefix}{name} holds {info.dtype}, not floating-point numbers")
+        if misfits:
+            more = f"; and {len(misfits) - MAX_LISTED_MISMATCHES} more" if len(misfits) > MAX_LISTED_MISMATCHES else ""
+            listed = "; ".join(misfits[:MAX_LISTED_MISMATCHES]) + more
+            found = f"{len(misfits)} of {len(shapes)} tensors do not fit: {listed}"
+            expected = "every tensor of the model, in its own shape"
+            raise CheckpointError("tensors-mismatch", found, expected=expected, where=checkpoint.path)
         infos = {name: checkpoint.tensors[prefix + name] for name in shapes}
         total = sum(info.num_bytes for info in infos.values())
         with progress.progress_task(f"reading {path.name}", total) as advance:
             for name, info in sorted(infos.items(), key=lambda item: item[1].start):
-                tensor = _read_tensor(checkpoint, info, dtype)
+                tensor = read_stored_tensor(checkpoint, info.name)
+                tensor = tensor if dtype is None else tensor.to(dtype)
                 yield name, tensor
                 del tensor  # else it would stay in memory while the next one is read
                 advance(info.num_bytes)
@@ -64,40 +78,8 @@ def read_tensor_shapes(path: Path, prefix: str = "") -> dict[str, Shape]:
 
 def read_stored_tensor(checkpoint: Checkpoint, name: str) -> Tensor:
     """One tensor of an opened checkpoint, in the type in which it is stored."""
-    return _read_tensor(checkpoint, checkpoint.tensors[name], None)
-
-
-def _require_matching_tensors(
-    checkpoint: Checkpoint, shapes: Mapping[str, Shape], prefix: str, *, floats_only: bool
-) -> None:
-    misfits = list(_iter_mismatches(checkpoint, shapes, prefix, floats_only=floats_only))
-    if misfits:
-        more = f"; and {len(misfits) - MAX_LISTED_MISMATCHES} more" if len(misfits) > MAX_LISTED_MISMATCHES else ""
-        found = (
-            f"{len(misfits)} of {len(shapes)} tensors do not fit: {'; '.join(misfits[:MAX_LISTED_MISMATCHES])}{more}"
-        )
-        expected = "every tensor of the model, in its own shape"
-        raise CheckpointError("tensors-mismatch", found, expected=expected, where=checkpoint.path)
-
-
-def _iter_mismatches(
-    checkpoint: Checkpoint, shapes: Mapping[str, Shape], prefix: str, *, floats_only: bool
-) -> Iterator[str]:
-    for name, shape in shapes.items():
-        info = checkpoint.tensors.get(prefix + name)
-        if info is None:
-            yield f"{prefix}{name} {list(shape)} is missing"
-        elif info.shape != tuple(shape):
-            yield f"{prefix}{name} is {list(info.shape)}, not {list(shape)}"
-        elif floats_only and info.dtype not in FLOAT_FORMATS:
-            yield f"{prefix}{name} holds {info.dtype}, not floating-point numbers"
-
-
-def _read_tensor(checkpoint: Checkpoint, info: TensorInfo, dtype: torch.dtype | None) -> Tensor:
-    raw = checkpoint.read(info.name, raw=True)
-    if info.dtype in BIT_VIEWS:
-        signed = np.dtype(f"i{raw.dtype.itemsize}")
-        tensor = torch.from_numpy(raw.view(signed)).view(BIT_VIEWS[info.dtype])
-    else:
-        tensor = torch.from_numpy(raw)
-    return tensor if dtype is None else tensor.to(dtype)
+    dtype, raw = checkpoint.tensors[name].dtype, checkpoint.read(name, raw=True)
+    if dtype not in BIT_VIEWS:
+        return torch.from_numpy(raw)
+    # torch takes no unsigned integers of 16 bits from NumPy in every version: the bits go through a signed type.
+    return torch.from_numpy(raw.view(np.dtype(f"i{raw.dtype.itemsize}"))).view(BIT_VIEWS[dtype])

@@ -131,10 +131,23 @@ def _parse_directory_entry(source: ByteSource, data: bytes, at: int, limit: int)
     end = name_end + extra_size + comment_size
     if signature != CENTRAL_SIGNATURE or end > len(data):
         raise _archive_error(source, "an entry of the directory is broken")
+    # Names are compared as bytes with the local header; the decoded form is only for people and for lookups.
     name_bytes = data[at + CENTRAL_HEADER.size : name_end]
     if MAX_UINT32 in (size, packed, header):
-        extra = data[name_end : name_end + extra_size]
-        size, packed, header = _read_zip64_sizes(source, extra, (size, packed, header))
+        # Values that do not fit in 32 bits are in the zip64 extra field, in this order.
+        extra, field = data[name_end : name_end + extra_size], 0
+        while True:
+            if field + 4 > len(extra):
+                raise _archive_error(source, "a record of over 4 GiB without its 64-bit size")
+            kind, length = struct.unpack_from("<2H", extra, field)
+            if kind == ZIP64_EXTRA:
+                break
+            field += 4 + length
+        body = extra[field + 4 : field + 4 + length]
+        wide = iter(struct.unpack_from(f"<{len(body) // 8}Q", body))
+        size, packed, header = (
+            next(wide, MAX_UINT32) if value == MAX_UINT32 else value for value in (size, packed, header)
+        )
     name = name_bytes.decode("utf-8", "backslashreplace")
     if method != 0:
         raise CheckpointError("torch-compressed", f"the record {name!r} is compressed", where=source.path)
@@ -153,22 +166,8 @@ def _parse_directory_entry(source: ByteSource, data: bytes, at: int, limit: int)
     return ZipRecord(name, start, size, crc, header), end
 
 
-def _read_zip64_sizes(source: ByteSource, extra: bytes, values: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Values that do not fit in 32 bits are in an extra field, in this order."""
-    at = 0
-    while at + 4 <= len(extra):
-        kind, size = struct.unpack_from("<2H", extra, at)
-        if kind == ZIP64_EXTRA:
-            body = extra[at + 4 : at + 4 + size]
-            wide = iter(struct.unpack_from(f"<{len(body) // 8}Q", body))
-            first, second, third = (next(wide, MAX_UINT32) if value == MAX_UINT32 else value for value in values)
-            return first, second, third
-        at += 4 + size
-    raise _archive_error(source, "a record of over 4 GiB without its 64-bit size")
-
-
-def _archive_error(source: ByteSource, found: str) -> CheckpointError:
-    return CheckpointError("torch-archive", found, where=source.path)
+def _archive_error(source: ByteSource, found: str, expected: str = "") -> CheckpointError:
+    return CheckpointError("torch-archive", found, expected=expected, where=source.path)
 
 
 # Keys under which trainers put the state dict, in the order in which they are tried.
@@ -282,18 +281,13 @@ def read_torch_tensor(source: ByteSource) -> NDArray[np.generic]:
     return TorchCheckpoint(source, archive, tensors, None).read(next(iter(tensors)))
 
 
-def read_data_pickle(source: ByteSource) -> bytes:
-    """The bytes of the pickle in the archive."""
-    return _read_records(source)[2]
-
-
-def _read_records(source: ByteSource) -> tuple[dict[str, ZipRecord], str, bytes]:
+def read_torch_records(source: ByteSource) -> tuple[dict[str, ZipRecord], str, bytes]:
     """All records, the one folder that they are in (with its slash), and the bytes of the pickle."""
     records = read_zip_records(source)
     folders = [name.removesuffix("data.pkl") for name in records if name.endswith("/data.pkl") and name.count("/") == 1]
     if len(folders) != 1:
         found = f"a zip archive with {', '.join(list(records)[:3]) or 'nothing'}"
-        raise CheckpointError("torch-archive", found, expected="a data.pkl as torch.save writes it", where=source.path)
+        raise _archive_error(source, found, "a data.pkl as torch.save writes it")
     if folders[0] + "constants.pkl" in records:
         raise _contents_error(source, "it is a TorchScript program")
     record = records[folders[0] + "data.pkl"]
@@ -305,7 +299,7 @@ def _read_records(source: ByteSource) -> tuple[dict[str, ZipRecord], str, bytes]
 
 def _read_archive(source: ByteSource, alone: str | None = None) -> TorchArchive:
     """What is in the file; a tensor that is there `alone` gets that name."""
-    records, folder, data = _read_records(source)
+    records, folder, data = read_torch_records(source)
     pickle = records[folder + "data.pkl"]
     has_checksums = pickle.crc != 0
     if has_checksums and zlib.crc32(data) != pickle.crc:
@@ -429,30 +423,60 @@ _MAX_TREE_NODES = 3_000_000
 
 
 def read_legacy_torch(source: ByteSource) -> TorchCheckpoint:
-    """The checkpoint in such a file; an error for anything that is not right."""
+    """The checkpoint in a torch file from before the archives; an error for anything that is not right."""
     # Five pickles (magic number, protocol, system, the object, keys of the storages), then every storage: the number of
     # its values, and the values.
-    values, end, _ = _read_pickles(source)
+    values, start, _ = read_legacy_pickles(source)
     magic, protocol, system, tree, keys = values
     if magic != int.from_bytes(LEGACY_MAGIC, "little") or protocol != LEGACY_PROTOCOL:
-        raise _legacy_error(source, f"it states protocol {protocol!r:.40}", f"{LEGACY_PROTOCOL}")
+        raise _archive_error(source, f"it states protocol {protocol!r:.40}", f"{LEGACY_PROTOCOL}")
     if isinstance(system, PickleDict) and system.entries.get("little_endian") is False:
-        raise _legacy_error(source, "its numbers are not little-endian")
+        raise _archive_error(source, "its numbers are not little-endian")
     if not isinstance(tree, PickleDict):
         raise _contents_error(source, f"it holds {NodeDescriber().describe(tree)} and no dictionary of tensors")
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys) or len(set(keys)) != len(keys):
-        raise _legacy_error(source, "its list of storages is no list of names")
-    records = _locate_storages(source, keys, _find_storages(tree), end)
+        raise _archive_error(source, "its list of storages is no list of names")
+    # Type and number of values of every storage that the tree names, by its key.
+    waiting: list[Any] = [tree]
+    seen: set[int] = set()
+    kinds: dict[str, tuple[str, int]] = {}
+    while waiting and len(seen) < _MAX_TREE_NODES:
+        node = waiting.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, PickleObject) and node.maker == PERSISTENT_ID:
+            identity = node.args
+            if isinstance(identity, tuple) and len(identity) in (5, 6) and identity[0] == "storage":
+                _, kind, key, _, count = identity[:5]
+                if isinstance(key, str) and type(count) is int and count >= 0:
+                    kinds[key] = str(kind), count
+        else:
+            waiting += child_nodes(node)
+    records: dict[str, ZipRecord] = {}
+    for key in keys:
+        kind, count = kinds.get(key, ("", 0))
+        if kind not in STORAGE_DTYPES:
+            raise _archive_error(source, f"the storage {key[:40]!r} is of {kind or 'no'} kind")
+        if start + COUNT_BYTES > source.size:
+            raise CheckpointError("checkpoint-truncated", f"the file ends before storage {key[:40]}", where=source.path)
+        stated = int.from_bytes(source.read(start, COUNT_BYTES), "little", signed=True)
+        if stated != count:
+            raise _archive_error(source, f"the storage {key[:40]!r} has {stated:,} values", f"{count:,}")
+        size, start = count * item_bytes(STORAGE_DTYPES[kind]), start + COUNT_BYTES
+        if start + size > source.size:
+            found = f"the file has {source.size:,} bytes, its storages need {start + size:,} or more"
+            raise CheckpointError("checkpoint-truncated", found, where=source.path)
+        records[f"data/{key}"] = ZipRecord(f"data/{key}", start, size, 0, start)
+        start += size
     return _find_model(source, TorchArchive(records, "", tree, has_checksums=False), "torch-legacy")
 
 
-def list_legacy_globals(source: ByteSource) -> list[str]:
-    """Every name that loading the file would import, also where the pickles break off."""
-    return _read_pickles(source, partial=True)[2]
+def read_legacy_pickles(source: ByteSource, *, partial: bool = False) -> tuple[list[Any], int, list[str]]:
+    """What the pickles of a legacy file describe, where its storages start, and the names that they would import.
 
-
-def _read_pickles(source: ByteSource, *, partial: bool = False) -> tuple[list[Any], int, list[str]]:
-    """What the pickles describe, where the storages start, and the names that they would import."""
+    `partial` gives the names also where the pickles break off.
+    """
     error = PickleParseError("it has no end")
     names: dict[str, None] = {}
     for size in dict.fromkeys(min(size, source.size) for size in _READ_SIZES):
@@ -472,51 +496,3 @@ def _read_pickles(source: ByteSource, *, partial: bool = False) -> tuple[list[An
         return [], 0, list(names)
     code = "checkpoint-truncated" if source.size < _READ_SIZES[0] and "end" in str(error) else "torch-pickle"
     raise CheckpointError(code, f"the pickle cannot be read: {error}", where=source.path) from None
-
-
-def _find_storages(tree: PickleDict) -> dict[str, tuple[str, int]]:
-    """Type and number of values of every storage that the tree names, by its key."""
-    waiting: list[Any] = [tree]
-    seen: set[int] = set()
-    kinds: dict[str, tuple[str, int]] = {}
-    while waiting and len(seen) < _MAX_TREE_NODES:
-        node = waiting.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        if isinstance(node, PickleObject) and node.maker == PERSISTENT_ID:
-            identity = node.args
-            if isinstance(identity, tuple) and len(identity) in (5, 6) and identity[0] == "storage":
-                _, kind, key, _, count = identity[:5]
-                if isinstance(key, str) and type(count) is int and count >= 0:
-                    kinds[key] = str(kind), count
-        else:
-            waiting += child_nodes(node)
-    return kinds
-
-
-def _locate_storages(
-    source: ByteSource, keys: list[str], kinds: dict[str, tuple[str, int]], start: int
-) -> dict[str, ZipRecord]:
-    """Where the values of each storage lie: one after another, each behind its count."""
-    records: dict[str, ZipRecord] = {}
-    for key in keys:
-        kind, count = kinds.get(key, ("", 0))
-        if kind not in STORAGE_DTYPES:
-            raise _legacy_error(source, f"the storage {key[:40]!r} is of {kind or 'no'} kind")
-        if start + COUNT_BYTES > source.size:
-            raise CheckpointError("checkpoint-truncated", f"the file ends before storage {key[:40]}", where=source.path)
-        stated = int.from_bytes(source.read(start, COUNT_BYTES), "little", signed=True)
-        if stated != count:
-            raise _legacy_error(source, f"the storage {key[:40]!r} has {stated:,} values", f"{count:,}")
-        size, start = count * item_bytes(STORAGE_DTYPES[kind]), start + COUNT_BYTES
-        if start + size > source.size:
-            found = f"the file has {source.size:,} bytes, its storages need {start + size:,} or more"
-            raise CheckpointError("checkpoint-truncated", found, where=source.path)
-        records[f"data/{key}"] = ZipRecord(f"data/{key}", start, size, 0, start)
-        start += size
-    return records
-
-
-def _legacy_error(source: ByteSource, found: str, expected: str = "") -> CheckpointError:
-    return CheckpointError("torch-archive", found, expected=expected, where=source.path)

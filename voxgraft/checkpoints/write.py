@@ -53,13 +53,6 @@ from voxgraft.core.errors import CheckpointError
 from voxgraft.core.files import atomic_write
 
 
-def dump_pickle(tree: Any) -> bytes:
-    """The pickle of a tree of `PickleDict`, list, tuple, scalars and `TorchTensor`."""
-    writer = _PickleWriter()
-    writer.value(tree)
-    return b"\x80\x02" + b"".join(writer.parts) + b"."
-
-
 class _PickleWriter:
     """Collects the operations of a pickle of protocol 2. Texts and names that come again are recalled from the memo."""
 
@@ -68,10 +61,22 @@ class _PickleWriter:
         self._memo: dict[tuple[str, str], int] = {}
 
     def value(self, value: Any) -> None:
+        """Write a `PickleDict`, list, tuple, scalar or `TorchTensor`. The opcodes are those of `pickletools`."""
         if isinstance(value, TorchTensor):
             self._tensor(value)
         elif isinstance(value, PickleDict):
-            self._dictionary(value)
+            if value.ordered:
+                self._empty_ordered()
+            else:
+                self.parts.append(b"}")
+            self.parts.append(b"(")
+            for key, item in value.entries.items():
+                self.value(key)
+                self.value(item)
+            self.parts.append(b"u")
+            if value.state is not None:
+                self.value(value.state)
+                self.parts.append(b"b")
         elif isinstance(value, tuple | list):
             self.parts.append(b"(" if isinstance(value, tuple) else b"](")
             for item in value:
@@ -82,7 +87,17 @@ class _PickleWriter:
         elif isinstance(value, bool):
             self.parts.append(b"\x88" if value else b"\x89")
         elif isinstance(value, int):
-            self.parts.append(_encode_int(value))
+            # The shortest of 1, 2 and 4 bytes, else a long with its length in front.
+            if 0 <= value < 1 << 8:
+                data = b"K" + struct.pack("<B", value)
+            elif 0 <= value < 1 << 16:
+                data = b"M" + struct.pack("<H", value)
+            elif -(1 << 31) <= value < 1 << 31:
+                data = b"J" + struct.pack("<i", value)
+            else:
+                long = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
+                data = b"\x8a" + bytes([len(long)]) + long
+            self.parts.append(data)
         elif isinstance(value, float):
             self.parts.append(b"G" + struct.pack(">d", value))
         else:
@@ -101,20 +116,6 @@ class _PickleWriter:
             return
         index = self._memo[kind, text] = len(self._memo)
         self.parts += [operation, b"q" + bytes([index]) if index < 256 else b"r" + struct.pack("<I", index)]
-
-    def _dictionary(self, node: PickleDict) -> None:
-        if node.ordered:
-            self._empty_ordered()
-        else:
-            self.parts.append(b"}")
-        self.parts.append(b"(")
-        for key, value in node.entries.items():
-            self.value(key)
-            self.value(value)
-        self.parts.append(b"u")
-        if node.state is not None:
-            self.value(node.state)
-            self.parts.append(b"b")
 
     def _empty_ordered(self) -> None:
         self._name("collections.OrderedDict")
@@ -144,17 +145,6 @@ class _PickleWriter:
             self.value(tensor.requires_grad)
             self._empty_ordered()
             self.parts.append(b"tR")
-
-
-def _encode_int(value: int) -> bytes:
-    if 0 <= value < 1 << 8:
-        return b"K" + struct.pack("<B", value)
-    if 0 <= value < 1 << 16:
-        return b"M" + struct.pack("<H", value)
-    if -(1 << 31) <= value < 1 << 31:
-        return b"J" + struct.pack("<i", value)
-    data = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
-    return b"\x8a" + bytes([len(data)]) + data
 
 
 # torch starts every record at a multiple of this, so that a mapped file gives aligned values.
@@ -198,31 +188,28 @@ def write_safetensors(
     order: Sequence[str] = (),
 ) -> None:
     """A safetensors file. The header keeps the order of `tensors`; the values come in `order` (the same if empty)."""
-    placed = _align_order(tensors, list(order) or list(tensors))
-    offsets: dict[str, tuple[int, int]] = {}
+    placed = list(order) or list(tensors)
+    position = 0
+    for name in placed:
+        # A value that would start off its own size cannot be mapped: then the widest types go first.
+        if position % item_bytes(tensors[name].dtype):
+            placed = sorted(placed, key=lambda name: -item_bytes(tensors[name].dtype))
+            break
+        position += tensors[name].num_bytes
+    offsets: dict[str, list[int]] = {}
     end = 0
     for name in placed:
-        offsets[name] = (end, end + tensors[name].num_bytes)
+        offsets[name] = [end, end + tensors[name].num_bytes]
         end = offsets[name][1]
     header: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
     for name, tensor in tensors.items():
-        header[name] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": list(offsets[name])}
+        header[name] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": offsets[name]}
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % PREFIX_BYTES)  # values start at a multiple of eight, so that a file can be mapped
     sink = as_sink(stream)
     sink.write(len(text).to_bytes(PREFIX_BYTES, "little") + text)
     for name in placed:
         _require_byte_count(tensors[name].num_bytes, sink.write_all(tensors[name].chunks()), name)
-
-
-def _align_order(tensors: Mapping[str, TensorBytes], order: list[str]) -> list[str]:
-    """The given order, unless a value would then start off its own size: then the widest types go first."""
-    position = 0
-    for name in order:
-        if position % item_bytes(tensors[name].dtype):
-            return sorted(order, key=lambda name: -item_bytes(tensors[name].dtype))
-        position += tensors[name].num_bytes
-    return order
 
 
 def write_torch(
@@ -256,15 +243,18 @@ class StorageBytes:
 def write_torch_tree(
     sink: ByteSink, tree: PickleDict, storages: Mapping[str, StorageBytes], folder: str = "archive/"
 ) -> None:
-    """A torch archive of any tree that `dump_pickle` takes; `storages` by the keys that its tensors name."""
+    """A torch archive of any tree that `_PickleWriter` takes; `storages` by the keys that its tensors name."""
+    writer = _PickleWriter()
+    writer.value(tree)
+    pickle = b"\x80\x02" + b"".join(writer.parts) + b"."  # protocol 2, as torch.save writes it
     with ThreadPoolExecutor(1) as pool:
         archive = _ZipWriter(sink, pool)
         # The records of torch.save, in its order. `version` 3 is the file format of torch 1.6 and later.
-        archive.add(folder + "data.pkl", dump_pickle(tree))
-        archive.add(folder + "byteorder", b"little")
+        archive.add(folder + "data.pkl", StorageBytes(len(pickle), lambda: [pickle]))
+        archive.add(folder + "byteorder", StorageBytes(6, lambda: [b"little"]))
         for key, storage in storages.items():
-            archive.add_storage(f"{folder}data/{key}", storage)
-        archive.add(folder + "version", b"3\n")
+            archive.add(f"{folder}data/{key}", storage)
+        archive.add(folder + "version", StorageBytes(2, lambda: [b"3\n"]))
         archive.finish()
 
 
@@ -276,16 +266,20 @@ class _ZipWriter:
         self._pool = pool
         self._directory: list[bytes] = []
 
-    def add(self, name: str, data: bytes) -> None:
-        self.add_storage(name, StorageBytes(len(data), lambda: [data]))
-
-    def add_storage(self, name: str, storage: StorageBytes) -> None:
-        sink, size, header_at = self._sink, storage.num_bytes, self._sink.position
+    def add(self, name: str, storage: StorageBytes) -> None:
+        sink, size, header_at, name_bytes = self._sink, storage.num_bytes, self._sink.position, name.encode()
         large = size >= MAX_UINT32
-        sink.write(_local_header(name.encode(), header_at, large=large))
+        # The local header is padded so that the data after it starts at a multiple of ALIGNMENT. Sizes are 0 here, or
+        # in the zip64 field: they follow the data, with the checksum.
+        wide = struct.pack("<2H2Q", ZIP64_EXTRA, 16, 0, 0) if large else b""
+        stated = MAX_UINT32 if large else 0
+        padding = -(header_at + LOCAL_HEADER.size + len(name_bytes) + len(wide) + 4) % ALIGNMENT
+        extra = wide + b"FB" + struct.pack("<H", padding) + b"Z" * padding  # as torch marks its own padding
+        fields = (45 if large else 20, ZIP_FLAGS, 0, 0, ZIP_DATE, 0, stated, stated, len(name_bytes), len(extra))
+        sink.write(LOCAL_HEADER.pack(LOCAL_SIGNATURE, *fields) + name_bytes + extra)
         crc = count = 0
         for chunk in storage.chunks():
-            # Checksum and write of one chunk side by side: both let other threads run, and each takes a while.
+            # Checksum and write of one chunk side by side: both release the GIL, and each takes a while.
             sum_up = self._pool.submit(zlib.crc32, chunk, crc)
             sink.write(chunk)
             crc = sum_up.result()
@@ -293,7 +287,13 @@ class _ZipWriter:
         _require_byte_count(size, count, name)
         storage.check(crc)
         sink.write(b"PK\x07\x08" + struct.pack("<IQQ" if large else "<III", crc, size, size))
-        self._directory.append(_central_entry(name.encode(), header_at, size, crc))
+        # The entry of the directory; what does not fit in 32 bits is in its zip64 field.
+        wide = b"".join(struct.pack("<Q", value) for value in (size, size, header_at) if value >= MAX_UINT32)
+        extra = struct.pack("<2H", ZIP64_EXTRA, len(wide)) + wide if wide else b""
+        small, at = min(size, MAX_UINT32), min(header_at, MAX_UINT32)
+        versions, sizes = (45, 45 if wide else 20), (crc, small, small, len(name_bytes), len(extra))
+        entry = CENTRAL_HEADER.pack(CENTRAL_SIGNATURE, *versions, ZIP_FLAGS, 0, 0, ZIP_DATE, *sizes, 0, 0, 0, 0, at)
+        self._directory.append(entry + name_bytes + extra)
 
     def finish(self) -> None:
         """The directory, its 64-bit end, and the classic end, whose fields are full where they are too small."""
@@ -304,28 +304,6 @@ class _ZipWriter:
         locator = LOCATOR64_RECORD.pack(LOCATOR64_SIGNATURE, 0, sink.position, 1)
         count, size, start = min(count, MAX_UINT16), min(size, MAX_UINT32), min(start, MAX_UINT32)
         sink.write(end64 + locator + END_RECORD.pack(END_SIGNATURE, 0, 0, count, count, size, start, 0))
-
-
-def _local_header(name: bytes, at: int, *, large: bool) -> bytes:
-    """The header of a record, padded so that the data after it starts at a multiple of ALIGNMENT."""
-    wide = struct.pack("<2H2Q", ZIP64_EXTRA, 16, 0, 0) if large else b""
-    size = MAX_UINT32 if large else 0
-    padding = -(at + LOCAL_HEADER.size + len(name) + len(wide) + 4) % ALIGNMENT
-    extra = wide + b"FB" + struct.pack("<H", padding) + b"Z" * padding  # as torch marks its own padding
-    fields = (45 if large else 20, ZIP_FLAGS, 0, 0, ZIP_DATE, 0, size, size, len(name), len(extra))
-    return LOCAL_HEADER.pack(LOCAL_SIGNATURE, *fields) + name + extra
-
-
-def _central_entry(name: bytes, header_at: int, size: int, crc: int) -> bytes:
-    wide = b"".join(struct.pack("<Q", value) for value in (size, size, header_at) if value >= MAX_UINT32)
-    extra = struct.pack("<2H", ZIP64_EXTRA, len(wide)) + wide if wide else b""
-    small, at = min(size, MAX_UINT32), min(header_at, MAX_UINT32)
-    versions, sizes = (45, 45 if wide else 20), (crc, small, small, len(name), len(extra))
-    return (
-        CENTRAL_HEADER.pack(CENTRAL_SIGNATURE, *versions, ZIP_FLAGS, 0, 0, ZIP_DATE, *sizes, 0, 0, 0, 0, at)
-        + name
-        + extra
-    )
 
 
 def _require_byte_count(expected: int, found: int, name: str) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from voxgraft.checkpoints.base import Checkpoint
+from voxgraft.checkpoints.base import Checkpoint, Shape
 from voxgraft.checkpoints.load import open_checkpoint
 from voxgraft.config.run import RunSettings, TrainSettings
 from voxgraft.config.train_options import TrainOptions
@@ -42,7 +42,7 @@ from voxgraft.graft.folder import (
     read_graft_card,
 )
 from voxgraft.models import resolve_base_family
-from voxgraft.models.base import BaseFiles, Family, SequenceSpec, Shape
+from voxgraft.models.base import BaseFiles, Family, SequenceSpec
 from voxgraft.text.encoder import TextEncoder, text_rules_identity
 from voxgraft.text.normalize import NO_RULES, TextRules
 from voxgraft.tokenizers import open_tokenizer

@@ -326,7 +326,7 @@ def _open_repair_inputs(
     with ExitStack() as stack:
         base = stack.enter_context(open_checkpoint(files.checkpoint))
         tuned = strip_model_prefix(stack.enter_context(open_any_checkpoint(settings.checkpoint)))
-        tuned = in_forms(tuned, forms_of(tuned, base, table_names(family)))
+        tuned = in_forms(tuned, *forms_of(tuned, base, table_names(family)))
         # Without a tokenizer: as many pieces as the largest table has rows for.
         rows = [info.shape[0] - family.spare_rows for info in find_text_tables(tuned, family).values()]
         pieces = grown.size if grown else max([own.size, *rows])

@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from voxgraft.checkpoints.base import FLOAT_DTYPES, Checkpoint, TensorInfo
 from voxgraft.checkpoints.load import (
-    Forms,
     find_model_prefix,
     forms_of,
     in_forms,
+    iter_values,
     list_other_model_tensors,
-    num_rounded,
     open_any_checkpoint,
     strip_model_prefix,
 )
@@ -251,23 +252,29 @@ def _strip_wrapper(subject: CheckSubject, checkpoint: Checkpoint | None) -> Chec
         words += [f"{others:,} tensors of other models are beside it"] if others else []
         subject.findings.append(finding("checkpoint-prefixed", ", and ".join(words), where=where))
     plain = strip_model_prefix(checkpoint)
-    forms = (
-        subject.try_or_report(lambda: forms_of(plain, subject.base_checkpoint, table_names(subject.family))) or Forms()
-    )
-    if forms.doubles:
-        subject.try_or_report(lambda: subject.findings.append(_double_finding(plain, forms)))
-    for name in forms.transposed:
+    doubles, transposed = subject.try_or_report(
+        lambda: forms_of(plain, subject.base_checkpoint, table_names(subject.family))
+    ) or ((), ())
+    if doubles:
+        subject.try_or_report(lambda: subject.findings.append(_double_finding(plain, doubles)))
+    for name in transposed:
         shape = plain.tensors[name].shape
         expected = f"{list(shape[::-1])}, one row for each piece"
         found = f"{name} is transposed: {list(shape)}"
         subject.findings.append(finding("table-transposed", found, expected=expected, where=where))
-    return in_forms(plain, forms)
+    return in_forms(plain, doubles, transposed)
 
 
-def _double_finding(checkpoint: Checkpoint, forms: Forms) -> Finding:
-    rounded = num_rounded(checkpoint, forms.doubles)
+def _double_finding(checkpoint: Checkpoint, names: tuple[str, ...]) -> Finding:
+    """How many values of float64 tensors float32 cannot hold exactly. Reading them also verifies their checksums."""
+    rounded = 0
+    for name in names:
+        for raw in iter_values(checkpoint, checkpoint.tensors[name]):
+            with np.errstate(over="ignore"):
+                short = raw.astype(np.float32).astype(np.float64)
+            rounded += int(((short != raw) & ~np.isnan(short)).sum())
     loss = f"{rounded:,} values are rounded in float32" if rounded else "float32 holds every value exactly"
-    found = f"{len(forms.doubles):,} of {len(checkpoint.tensors):,} tensors are float64; {loss}"
+    found = f"{len(names):,} of {len(checkpoint.tensors):,} tensors are float64; {loss}"
     return finding("checkpoint-float64", found, expected="float32, float16 or bfloat16", where=checkpoint.path)
 
 

@@ -71,31 +71,25 @@ class LegacyScript:
     def name(self) -> str:
         return self.path.rpartition("/")[2].removesuffix(".py")
 
-    def rule(self, flag: str) -> LegacyKeyRule | None:
-        """The rule of a flag, or None where the script has no such flag."""
-        if not flag:  # a word without a flag, which only chooses what the script does
-            return self.rest if self.words else None
-        return self.rules.get(flag) or (self.rest if flag in self.flags else None)
-
 
 # ---- the tables of legacy.toml -----------------------------------------------------------------------------------
 
 
-def _parse_rule(entry: Mapping[str, str], texts: Mapping[str, str]) -> LegacyKeyRule:
-    fate: KeyFate = "mapped" if "key" in entry else "later" if entry["fate"] == "later" else "gone"
-    reads = cast("ValueKind", entry.get("reads", "nothing"))
-    return LegacyKeyRule(fate, entry.get("why", "").format_map(texts), entry.get("key", ""), reads)
-
-
-def _parse_flags(words: str) -> tuple[str, ...]:
-    return tuple(f"--{word}" for word in words.split())
-
-
 def _load_tables() -> tuple[tuple[dict[str, LegacyKeyRule], ...], tuple[LegacyScript, ...]]:
+    """The rules for keys by table, and all scripts, as `legacy.toml` lists them."""
     tables = tomllib.loads(Path(__file__).with_name("legacy.toml").read_text(encoding="utf-8"))
     texts = tables["texts"]
+
+    def rule(entry: Mapping[str, str]) -> LegacyKeyRule:
+        fate: KeyFate = "mapped" if "key" in entry else "later" if entry["fate"] == "later" else "gone"
+        reads = cast("ValueKind", entry.get("reads", "nothing"))
+        return LegacyKeyRule(fate, entry.get("why", "").format_map(texts), entry.get("key", ""), reads)
+
+    def flags(entry: Mapping[str, str]) -> tuple[str, ...]:
+        return tuple(f"--{word}" for word in entry["flags"].split())
+
     keys = tuple(
-        {key: _parse_rule(entry, texts) for entry in tables[name] for key in entry["keys"]}
+        {key: rule(entry) for entry in tables[name] for key in entry["keys"]}
         for name in ("chatterbox_key", "indextts2_key", "indextts2_section")
     )
     scripts = tuple(
@@ -103,9 +97,9 @@ def _load_tables() -> tuple[tuple[dict[str, LegacyKeyRule], ...], tuple[LegacySc
             path,
             entry["family"],
             entry["now"].format_map(texts),
-            _parse_flags(entry["flags"]),
-            _parse_rule(entry, texts),
-            {flag: _parse_rule(rule, texts) for rule in entry.get("rules", ()) for flag in _parse_flags(rule["flags"])},
+            flags(entry),
+            rule(entry),
+            {flag: rule(one) for one in entry.get("rules", ()) for flag in flags(one)},
             entry.get("words", False),
         )
         for entry in tables["script"]
@@ -147,34 +141,66 @@ _NEGATIVE = re.compile(r"-\.?\d")
 _YAML_FENCE = re.compile(r"\s*(```|~~~)\s*ya?ml\b", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class LegacyCommand:
-    """One command of a known script: its flags in order, each with the words that follow it."""
-
-    script: LegacyScript
-    line: int
-    flags: tuple[tuple[str, tuple[str, ...]], ...]
+# A command of a known script: the script, its line, and its flags in order, each with the words that follow it.
+LegacyCommand = tuple[LegacyScript, int, list[tuple[str, list[str]]]]
 
 
-@dataclass(slots=True)
-class LegacyCommands:
-    """All that a text holds: commands of known scripts, and those of others, which were not read."""
+def find_legacy_commands(text: str, where: Path) -> tuple[list[LegacyCommand], list[str]]:
+    """The commands of known scripts in a text, in order, and those of others, which were not read.
 
-    known: list[LegacyCommand] = field(default_factory=list)
-    not_read: list[str] = field(default_factory=list)
-
-
-def find_legacy_commands(text: str, where: Path) -> LegacyCommands:
-    """The commands of known scripts in a text, in order; an error if one of them has an open quote."""
-    found = LegacyCommands()
+    An error if one of them has an open quote.
+    """
+    known: list[LegacyCommand] = []
+    not_read: list[str] = []
     variables: dict[str, str] = {}
     for number, line in _logical_lines(text):
-        _assign(line, variables)
-        for part in line.split("`"):
+        # What a line sets variables to; what only a shell could work out keeps its $.
+        if powershell := _POWERSHELL_ASSIGNS.match(line):
+            assignments = [f"{powershell[1]}={word}" for word in (_words(powershell[2]) or [])[:1]]
+        else:
+            assignments = (_words(line) or []) if _ASSIGNS.match(line) else []
+        for word in assignments:
+            if assigned := _WORD_ASSIGNED.fullmatch(word):
+                variables[assigned[1]] = _expanded(assigned[2], variables)
+        for part in line.split("`"):  # in Markdown, inline code stands between backticks
             part = _PROMPT.sub("", part)
-            if ".py" in part or " -m " in part:
-                _read_part(part, number, variables, found, where)
-    return found
+            plain = [word for word in part.split() if word not in _SHELL_WORDS and not _WORD_ASSIGNED.match(word)]
+            if not plain or not (".py" in part or " -m " in part):
+                continue
+            # Prose may name a script too: a command starts with a launcher, or with the script and a flag.
+            by_itself = len(plain) > 1 and plain[1].startswith("-") and find_legacy_script(plain[0]) is not None
+            if not (by_itself or _LAUNCHES.fullmatch(plain[0]) or _LAUNCHES_AFTER.search(part)):
+                continue
+            words = _words(part)
+            if words is None:
+                message = f"line {number}: a quote is not closed: {part.strip()[:80]}"
+                raise ConfigError("old-command", message, expected="a command that a shell can read", where=where)
+            # Single commands lie between ; && || | and &, without the shell's own words in front.
+            simple: list[str] = []
+            for word in [*words, ";"]:
+                if word.strip(";|&"):
+                    if simple or not (word in _SHELL_WORDS or _WORD_ASSIGNED.match(word)):
+                        simple.append(word)
+                    continue
+                at, path = _find_script_word(simple)
+                if script := find_legacy_script(path) if path else None:
+                    known.append((script, number, _flags(simple[at + 1 :], variables)))
+                elif path:
+                    not_read.append(f"line {number}: {path}")
+                simple = []
+    return known, not_read
+
+
+def _find_script_word(words: list[str]) -> tuple[int, str]:
+    """Where a single command names its script, and the script's path; an empty path where it names none."""
+    launched = bool(words) and _LAUNCHES.fullmatch(words[0]) is not None
+    for at, word in enumerate(words):
+        path = word if word.endswith(".py") else ""
+        if at and words[at - 1] == "-m":
+            path = word.replace(".", "/") + ".py"
+        if path and (launched or at == 0):
+            return at, path
+    return 0, ""
 
 
 def iter_yaml_blocks(text: str) -> Iterator[tuple[int, str]]:
@@ -194,43 +220,25 @@ def iter_yaml_blocks(text: str) -> Iterator[tuple[int, str]]:
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
     """Lines with the number of their first, comments cut off, continuations (of sh, cmd, PowerShell) joined."""
     start, parts = 0, list[str]()
-    for number, physical in enumerate(text.split("\n"), start=1):
-        line = _without_comment(physical).rstrip()
+    for number, line in enumerate(text.split("\n"), start=1):
+        quote = ""
+        for at, character in enumerate(line) if "#" in line else ():
+            if quote:
+                quote = "" if character == quote else quote
+            elif character in "'\"":
+                quote = character
+            elif character == "#" and (at == 0 or line[at - 1].isspace()):  # a # outside quotes that starts a word
+                line = line[:at]
+                break
+        line = line.rstrip()
         whole = _CONTINUED.sub("", line)
-        goes_on = whole != line
         start = start if parts else number
         parts.append(whole)
-        if not goes_on:
+        if whole == line:
             yield start, " ".join(parts)
             parts = []
     if parts:
         yield start, " ".join(parts)
-
-
-def _without_comment(line: str) -> str:
-    """A line up to a # that stands outside quotes and starts a word."""
-    if "#" not in line:
-        return line
-    quote = ""
-    for at, character in enumerate(line):
-        if quote:
-            quote = "" if character == quote else quote
-        elif character in "'\"":
-            quote = character
-        elif character == "#" and (at == 0 or line[at - 1].isspace()):
-            return line[:at]
-    return line
-
-
-def _assign(line: str, variables: dict[str, str]) -> None:
-    """Note what a line sets variables to; what only a shell could work out keeps its $."""
-    if powershell := _POWERSHELL_ASSIGNS.match(line):
-        words = [f"{powershell[1]}={word}" for word in (_words(powershell[2]) or [])[:1]]
-    else:
-        words = (_words(line) or []) if _ASSIGNS.match(line) else []
-    for word in words:
-        if assigned := _WORD_ASSIGNED.fullmatch(word):
-            variables[assigned[1]] = _expanded(assigned[2], variables)
 
 
 def _words(text: str) -> list[str] | None:
@@ -254,56 +262,7 @@ def _expanded(word: str, variables: dict[str, str]) -> str:
     return _VARIABLE.sub(value, word[:MAX_EXPANDED])[:MAX_EXPANDED]
 
 
-def _read_part(part: str, number: int, variables: dict[str, str], found: LegacyCommands, where: Path) -> None:
-    """Read one line, or one piece of inline code, which may hold several commands."""
-    if not _is_command(part):
-        return
-    words = _words(part)
-    if words is None:
-        message = f"line {number}: a quote is not closed: {part.strip()[:80]}"
-        raise ConfigError("old-command", message, expected="a command that a shell can read", where=where)
-    for simple in _simple_commands(words):
-        _read_simple(simple, number, variables, found)
-
-
-def _simple_commands(words: list[str]) -> Iterator[list[str]]:
-    """Words between ; && || | and &, without the shell's own words in front."""
-    simple: list[str] = []
-    for word in [*words, ";"]:
-        if not word.strip(";|&"):
-            yield simple
-            simple = []
-        elif simple or not (word in _SHELL_WORDS or _WORD_ASSIGNED.match(word)):
-            simple.append(word)
-
-
-def _is_command(part: str) -> bool:
-    """Whether a text is a command line, and not prose that names a script."""
-    words = [word for word in part.split() if word not in _SHELL_WORDS and not _WORD_ASSIGNED.match(word)]
-    if not words:
-        return False
-    by_itself = find_legacy_script(words[0]) is not None and len(words) > 1 and words[1].startswith("-")
-    return by_itself or bool(_LAUNCHES.fullmatch(words[0]) or _LAUNCHES_AFTER.search(part))
-
-
-def _read_simple(words: list[str], number: int, variables: dict[str, str], found: LegacyCommands) -> None:
-    if not words:
-        return
-    launched = _LAUNCHES.fullmatch(words[0]) is not None
-    for at, word in enumerate(words):
-        path = word if word.endswith(".py") else ""
-        if at and words[at - 1] == "-m":
-            path = word.replace(".", "/") + ".py"
-        if not path or not (launched or at == 0):
-            continue
-        if script := find_legacy_script(path):
-            found.known.append(LegacyCommand(script, number, _flags(words[at + 1 :], variables)))
-        else:
-            found.not_read.append(f"line {number}: {path}")
-        return
-
-
-def _flags(words: list[str], variables: dict[str, str]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def _flags(words: list[str], variables: dict[str, str]) -> list[tuple[str, list[str]]]:
     """Flags with the words that follow each; words before the first flag stand under an empty name."""
     flags: list[tuple[str, list[str]]] = []
     for word in words:
@@ -318,7 +277,7 @@ def _flags(words: list[str], variables: dict[str, str]) -> tuple[tuple[str, tupl
         if not flags:
             flags.append(("", []))
         flags[-1][1].append(_expanded(word, variables))
-    return tuple((name, tuple(values)) for name, values in flags)
+    return flags
 
 
 MAX_KEYS = 1000
@@ -403,17 +362,30 @@ def _read_config(values: Any, path: Path) -> LegacyConfig:
     if family is None:
         found = f"{path.name} has the keys {format_legacy_value(sorted(sections))}"
         raise ConfigError("old-unknown", found, expected=KNOWN, where=path)
-    _refuse_flat_sections(values, family, path)
-    found_keys = list(_flattened(values))
-    _refuse_too_many(len(found_keys), path)
-    keys = tuple(_config_key(name, value, family) for name, value in found_keys)
+    is_chatterbox = family == "chatterbox"
+    # A known section must hold keys: a list there would otherwise pass for one unknown key.
+    for name in CHATTERBOX_SECTIONS if is_chatterbox else ("dataset", "gpt"):
+        if (section := values.get(name)) is not None and not isinstance(section, Mapping):
+            sort = "list" if isinstance(section, list) else "single value"
+            raise ConfigError("config-shape", f"`{name}` holds a {sort}", expected="keys with values", where=path)
+    flat = list(_flattened(values))
+    _refuse_too_many(len(flat), path)
+    table, by_section = (CHATTERBOX_KEYS, {}) if is_chatterbox else (INDEXTTS2_KEYS, INDEXTTS2_SECTIONS)
+    # Unknown keys are compared by their last part first: people put keys into wrong sections.
+    by_last_part = {key.rpartition(".")[2]: key for key in table}
+    keys = []
+    for name, value in flat:
+        rule = table.get(name) or by_section.get(name.partition(".")[0])
+        if rule is None and value in (None, {}) and name in CHATTERBOX_SECTIONS:
+            rule = EMPTY
+        hint = ""
+        if rule is None and len(name) <= MAX_NAMED:
+            hint = by_last_part.get(name.rpartition(".")[2]) or find_nearest_name(name, list(table)) or ""
+        keys.append(LegacyKey(name, value, rule, hint=hint))
     if not any(key.rule for key in keys):
         raise ConfigError("old-unknown", f"{path.name} has no key that is known", expected=KNOWN, where=path)
-    title = {
-        "chatterbox": "a training config of the Amharic Chatterbox project",
-        "indextts2": "IndexTTS-2's own config",
-    }
-    return LegacyConfig(path, title[family], family, keys)
+    title = "a training config of the Amharic Chatterbox project" if is_chatterbox else "IndexTTS-2's own config"
+    return LegacyConfig(path, title, family, tuple(keys))
 
 
 def _family_of_sections(values: Mapping[Any, Any]) -> str | None:
@@ -427,16 +399,6 @@ def _family_of_sections(values: Mapping[Any, Any]) -> str | None:
     return family if counts[family] else None
 
 
-def _refuse_flat_sections(values: Mapping[Any, Any], family: str, path: Path) -> None:
-    """A known section must hold keys: a list there would otherwise pass for one unknown key."""
-    sections = CHATTERBOX_SECTIONS if family == "chatterbox" else ("dataset", "gpt")
-    for name in sections:
-        value = values.get(name)
-        if value is not None and not isinstance(value, Mapping):
-            sort = "list" if isinstance(value, list) else "single value"
-            raise ConfigError("config-shape", f"`{name}` holds a {sort}", expected="keys with values", where=path)
-
-
 def _flattened(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in values.items():
         name = prefix + format_legacy_value(key)
@@ -446,35 +408,33 @@ def _flattened(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[st
             yield name, value
 
 
-def _config_key(name: str, value: Any, family: str) -> LegacyKey:
-    table = CHATTERBOX_KEYS if family == "chatterbox" else INDEXTTS2_KEYS
-    sections = {} if family == "chatterbox" else INDEXTTS2_SECTIONS
-    rule = table.get(name) or sections.get(name.partition(".")[0])
-    if rule is None and value in (None, {}) and name in CHATTERBOX_SECTIONS:
-        rule = EMPTY
-    return LegacyKey(name, value, rule, hint="" if rule else _nearest(name, list(table)))
-
-
-def _nearest(name: str, known: list[str]) -> str:
-    """The known key that an unknown one most resembles, by its last part first: people put keys into wrong sections."""
-    if len(name) > MAX_NAMED:
-        return ""
-    last = {key.rpartition(".")[2]: key for key in known}
-    return last.get(name.rpartition(".")[2]) or find_nearest_name(name, known) or ""
-
-
 # ---- command lines -----------------------------------------------------------------------------------------------
 
 
 def _read_document(text: str, path: Path) -> LegacyConfig | None:
     """The flags of all commands and the keys of all YAML blocks in a text; None where it has neither."""
-    commands = find_legacy_commands(text, path)
-    _refuse_too_many(sum(len(command.flags) for command in commands.known), path)
-    keys = [_flag_key(command, *flag) for command in commands.known for flag in command.flags]
-    families = {command.script.family for command in commands.known if command.flags}
-    scripts = dict.fromkeys(command.script.name for command in commands.known if command.flags)
+    commands, not_read = find_legacy_commands(text, path)
+    _refuse_too_many(sum(len(flags) for _, _, flags in commands), path)
+    keys: list[LegacyKey] = []
+    for script, line, flags in commands:
+        for flag, words in flags:
+            # Python's own parser takes the beginning of a flag for the flag, where only one begins so.
+            fitting = [known for known in script.flags if flag.startswith("--") and known.startswith(flag)]
+            name = fitting[0] if len(fitting) == 1 and flag not in script.flags else flag
+            rule = script.rules.get(name) or (script.rest if name in script.flags else None)
+            if not name:  # a word without a flag, which only chooses what the script does
+                rule = script.rest if script.words else None
+            hint = ""
+            if rule is None and len(name) <= MAX_NAMED:  # the flag that was meant: of this script, or of another
+                by_name = {known[2:].replace("-", "_"): known for known in script.flags}
+                near = find_nearest_name(name.strip("-"), list(by_name))
+                hint = f"{script.name} {by_name[near]}" if near else ""
+                hint = hint or next((f"{other.name} {name}" for other in SCRIPTS if name in other.flags), "")
+            shown = f"{script.name} {format_legacy_value(name)}".rstrip()
+            keys.append(LegacyKey(shown, words[0] if len(words) == 1 else words or None, rule, line, hint))
+    families = {script.family for script, _, flags in commands if flags}
+    scripts = dict.fromkeys(script.name for script, _, flags in commands if flags)
     parts = [f"commands of {', '.join(scripts)}"] if scripts else []
-    not_read = commands.not_read
     for line, block in iter_yaml_blocks(text):
         try:
             config = _read_config(parse_yaml(block, path), path)
@@ -487,48 +447,19 @@ def _read_document(text: str, path: Path) -> LegacyConfig | None:
         parts.append(f"a block of YAML at line {line}")
     if not keys:
         return None
+    # What a document says twice counts once, where it is said last.
+    keys.sort(key=lambda key: key.line or 0)
+    said = [(key.name, key.value) for key in keys]
+    once = tuple(key for at, key in enumerate(keys) if said[at] not in said[at + 1 :])
+    findings: tuple[Finding, ...] = ()
+    if not_read:
+        more = f" and {len(not_read) - 6} more" if len(not_read) > 6 else ""
+        findings = (finding("old-not-read", "; ".join(not_read[:6]) + more, where=path),)
     family = families.pop() if len(families) == 1 else None
-    return LegacyConfig(path, f"a text with {' and '.join(parts)}", family, _each_once(keys), _left(not_read, path))
-
-
-def _each_once(keys: list[LegacyKey]) -> tuple[LegacyKey, ...]:
-    """What a document says twice counts once, where it is said last."""
-    ordered = sorted(keys, key=lambda key: key.line or 0)
-    said = [(key.name, key.value) for key in ordered]
-    return tuple(key for at, key in enumerate(ordered) if said[at] not in said[at + 1 :])
+    return LegacyConfig(path, f"a text with {' and '.join(parts)}", family, once, findings)
 
 
 def _refuse_too_many(number: int, path: Path) -> None:
     if number > MAX_KEYS:
         found = f"{path.name} has over {MAX_KEYS:,} keys"
         raise ConfigError("old-unknown", found, expected=f"at most {MAX_KEYS:,}", where=path)
-
-
-def _flag_key(command: LegacyCommand, flag: str, words: tuple[str, ...]) -> LegacyKey:
-    script = command.script
-    flag = _full_name(script, flag)
-    value: Any = words[0] if len(words) == 1 else (list(words) or None)
-    rule = script.rule(flag)
-    hint = "" if rule or len(flag) > MAX_NAMED else _nearest_flag(script, flag)
-    return LegacyKey(f"{script.name} {format_legacy_value(flag)}".rstrip(), value, rule, command.line, hint)
-
-
-def _full_name(script: LegacyScript, flag: str) -> str:
-    """Python's own parser takes the beginning of a flag for the flag, where only one begins so."""
-    fitting = [known for known in script.flags if flag.startswith("--") and known.startswith(flag)]
-    return fitting[0] if len(fitting) == 1 and flag not in script.flags else flag
-
-
-def _nearest_flag(script: LegacyScript, flag: str) -> str:
-    """The flag that was meant: of this script, or of another that has just this one."""
-    by_name = {known[2:].replace("-", "_"): known for known in script.flags}
-    if hint := find_nearest_name(flag.strip("-"), list(by_name)):
-        return f"{script.name} {by_name[hint]}"
-    return next((f"{other.name} {flag}" for other in SCRIPTS if flag in other.flags), "")
-
-
-def _left(not_read: list[str], path: Path) -> tuple[Finding, ...]:
-    if not not_read:
-        return ()
-    more = f" and {len(not_read) - 6} more" if len(not_read) > 6 else ""
-    return (finding("old-not-read", "; ".join(not_read[:6]) + more, where=path),)

@@ -9,7 +9,7 @@ import math
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -17,10 +17,15 @@ from typing import Any
 from voxgraft.config.base import parse_settings
 from voxgraft.config.run import RunSettings
 from voxgraft.core.errors import CATALOGUE, CheckpointError, ConfigError, FileError, Finding, Level, finding
-from voxgraft.migrate.configs import KeyFate, LegacyConfig, LegacyKey, LegacyKeyRule, ValueKind, format_legacy_value
+from voxgraft.migrate.configs import KeyFate, LegacyConfig, LegacyKey, LegacyKeyRule, format_legacy_value
 from voxgraft.models import family_names, get_family, resolve_base_family
 from voxgraft.models.base import Family
 from voxgraft.tokenizers import open_tokenizer
+
+PUBLISHED_PIECES = {"chatterbox": 2454, "indextts2": 12_000}
+"""Pieces of the published tokenizers, for old configs that come without a base."""
+# A language code inside another value: FILE::am of a manifest, am=FILE of a dataset.
+_LANGUAGE_PATTERNS = {"manifest": re.compile(r"(?:::|@|=)([a-z]{2,3})$"), "dataset": re.compile(r"^([a-z]{2,3})=")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +42,8 @@ class KeyTranslation:
 
     def to_json(self) -> dict[str, Any]:
         new = [str(item) for item in self.new] if isinstance(self.new, tuple) else self.new
-        return {
-            "old": self.old,
-            "value": self.value,
-            "fate": self.fate,
-            "why": self.why,
-            "key": self.key,
-            "new": str(new) if isinstance(new, Path) else new,
-            "line": self.line,
-        }
+        values = {name: getattr(self, name) for name in self.__slots__}
+        return {**values, "new": str(new) if isinstance(new, Path) else new}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +54,25 @@ class UserOverrides:
     family: str | None = None
     language: str | None = None
     texts: tuple[Path, ...] = ()
+
+
+@dataclass(slots=True)
+class ConfigTranslation:
+    """The rows in the order of the old file, the values for run.yaml by dotted key, and what there is to say."""
+
+    rows: list[KeyTranslation] = field(default_factory=list)
+    values: dict[str, Any] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+
+
+def translate_legacy_config(old: LegacyConfig, given: UserOverrides) -> ConfigTranslation:
+    """What becomes of every key of an old config."""
+    translator = _LegacyTranslator(old, given)
+    rows = resolve_key_conflicts([row for key in old.keys for row in translator.translate(key)], given)
+    if unknown := [row.old for row in rows if row.fate == "unknown"]:
+        names = ", ".join(unknown[:6]) + (" ..." if len(unknown) > 6 else "")
+        translator.report("old-keys-unknown", f"{len(unknown)} not known: {names}")
+    return ConfigTranslation(rows, {row.key: row.new for row in rows if row.fate == "mapped"}, translator.findings)
 
 
 def resolve_key_conflicts(rows: Sequence[KeyTranslation], given: UserOverrides) -> list[KeyTranslation]:
@@ -90,253 +107,161 @@ def resolve_key_conflicts(rows: Sequence[KeyTranslation], given: UserOverrides) 
     return result
 
 
-PUBLISHED_PIECES = {"chatterbox": 2454, "indextts2": 12_000}
-"""Pieces of the published tokenizers, for old configs that come without a base."""
-_MANIFEST_LANGUAGE = re.compile(r"(?:::|@|=)([a-z]{2,3})$")
-_DATASET_LANGUAGE = re.compile(r"^([a-z]{2,3})=")
-
-
-@dataclass(slots=True)
-class ConfigTranslation:
-    """The rows in the order of the old file, the values for run.yaml by dotted key, and what there is to say."""
-
-    rows: list[KeyTranslation] = field(default_factory=list)
-    values: dict[str, Any] = field(default_factory=dict)
-    findings: list[Finding] = field(default_factory=list)
-
-
-def translate_legacy_config(old: LegacyConfig, given: UserOverrides) -> ConfigTranslation:
-    """What becomes of every key of an old config."""
-    return _LegacyTranslator(old, given).result()
-
-
 class _LegacyTranslator:
-    """One pass over the old keys for the base, which other keys are judged against, and one for everything."""
+    """Finds the base first, since other keys are judged against it; `translate` then handles one key at a time."""
 
     def __init__(self, old: LegacyConfig, given: UserOverrides) -> None:
-        self._old = old
-        self._given = given
-        self._findings = list(old.findings)
-        self._base = given.base or self._old_base()
-        self._family = self._settled_family()
-        self._readers: dict[ValueKind, Callable[[LegacyKey, LegacyKeyRule], KeyTranslation]] = {
-            "nothing": self._plain,
-            "number": self._number,
-            "count": self._number,
-            "steps": self._steps,
-            "patience": self._patience,
-            "pieces": self._number,
-            "total-pieces": self._total_pieces,
-            "base-pieces": self._base_pieces,
-            "freeze": self._freeze,
-            "base-file": self._base_file,
-            "tokenizer": self._tokenizer,
-            "texts": self._texts,
-            "language": self._language,
-            "manifest": self._manifests,
-            "dataset": self._plain,
-        }
-
-    def result(self) -> ConfigTranslation:
-        rows = [row for key in self._old.keys for row in self._rows_of(key)]
-        rows = resolve_key_conflicts(rows, self._given)
-        values = {row.key: row.new for row in rows if row.fate == "mapped"}
-        unknown = [row for row in rows if row.fate == "unknown"]
-        if unknown:
-            names = ", ".join(row.old for row in unknown[:6]) + (" ..." if len(unknown) > 6 else "")
-            self._find("old-keys-unknown", f"{len(unknown)} not known: {names}")
-        return ConfigTranslation(rows, values, self._findings)
-
-    def _find(self, code: str, found: str, expected: str = "", cure: str = "") -> None:
-        # What would be an error in a run is a warning here: it is the old one's fault, and this one goes without it.
-        level: Level | None = "warning" if CATALOGUE[code].level == "error" else None
-        where = self._old.path
-        item = finding(code, found, expected=expected, where=where, cure=cure, level=level)
-        if item not in self._findings:
-            self._findings.append(item)
-
-    # ---- what everything else is judged against -----------------------------------------------------------------
-
-    def _old_base(self) -> Path | None:
-        """The last folder named in the old file that is a base."""
-        for key in reversed(self._old.keys):
-            folder = self._folder_of(key) if key.rule and key.rule.reads == "base-file" else None
-            published = PurePosixPath(str(key.value)).name in _published_names()
+        self.old, self.given, self.findings = old, given, list(old.findings)
+        families = [get_family(name) for name in family_names()]
+        # Names of the files by which a base folder is known.
+        self.published = {name for kind in families for name in (*kind.checkpoint_names, *kind.tokenizer_names)}
+        self.published.add("config.yaml")
+        self.base = given.base
+        for key in reversed(old.keys) if given.base is None else ():  # the last named folder that is a base
+            folder = self._folder_of(key.value) if key.rule and key.rule.reads == "base-file" else None
+            published = PurePosixPath(str(key.value)).name in self.published
             if folder is not None and published and not self._why_no_base(folder):
-                return folder
-        return None
+                self.base = folder
+                break
+        name = given.family or old.family
+        self.family: Family | None = get_family(name) if name and self.base is None else None
+        self.num_base_pieces = PUBLISHED_PIECES.get(self.family.name) if self.family else None
+        if self.base is not None:
+            self.family = resolve_base_family(self.base, given.family)
+            if old.family not in (None, self.family.name):
+                found = f"the old settings are for {old.family}, the base is of the family {self.family.name}"
+                self.report("old-other-family", found, expected=str(old.family))
 
-    def _settled_family(self) -> Family | None:
-        name = self._given.family
-        if self._base is not None:
-            found = resolve_base_family(self._base, name)
-            if self._old.family not in (None, found.name):
-                message = f"the old settings are for {self._old.family}, the base is of the family {found.name}"
-                self._find("old-other-family", message, expected=str(self._old.family))
-            return found
-        name = name or self._old.family
-        return get_family(name) if name else None
+    def report(self, code: str, found: str, expected: str = "", cure: str = "") -> None:
+        # An error of a run is a warning here: it is a fault of the old config, and nothing of it is taken over.
+        level: Level | None = "warning" if CATALOGUE[code].level == "error" else None
+        item = finding(code, found, expected=expected, where=self.old.path, cure=cure, level=level)
+        if item not in self.findings:
+            self.findings.append(item)
 
-    def _num_base_pieces(self) -> int | None:
-        if self._base is not None and self._family is not None:
-            return open_tokenizer(self._family.files(self._base).tokenizer).size
-        return PUBLISHED_PIECES.get(self._family.name) if self._family else None
-
-    # ---- rows -----------------------------------------------------------------------------------------------------
-
-    def _rows_of(self, key: LegacyKey) -> Iterator[KeyTranslation]:
-        rule = key.rule
+    def translate(self, key: LegacyKey) -> list[KeyTranslation]:
+        """The row of one key, and one more for each language code inside its value."""
+        rule, value = key.rule, format_legacy_value(key.value)
         if rule is None:
             why = f"did you mean {key.hint}?" if key.hint else "no key of that name is known"
-            yield KeyTranslation(key.name, format_legacy_value(key.value), "unknown", why, line=key.line)
-            return
+            return [KeyTranslation(key.name, value, "unknown", why, line=key.line)]
+        new: Any = None
+        fate: KeyFate
         if rule.fate == "mapped" and key.value in (None, "", []):
-            yield self._row(key, rule, "gone", "empty there, so the default is kept")
-        elif rule.key and _needs_a_shell(key.value):
-            yield self._row(key, rule, "suggested", "only a shell knows what this value becomes", key.value)
+            fate, why = "gone", "empty there, so the default is kept"
+        elif rule.key and isinstance(key.value, str) and "$" in key.value:
+            fate, why, new = "suggested", "only a shell knows what this value becomes", key.value
+        elif rule.reads in ("base-file", "tokenizer", "texts", "manifest"):
+            fate, why, new = self._translate_path(key, rule)
         else:
-            yield self._readers[rule.reads](key, rule)
-        yield from self._language_inside(key, rule)
-
-    def _row(self, key: LegacyKey, rule: LegacyKeyRule, fate: KeyFate, why: str, new: Any = None) -> KeyTranslation:
+            fate, why, new = self._translate_value(key, rule)
         taken = rule.key if fate in ("mapped", "suggested") else ""
-        return KeyTranslation(key.name, format_legacy_value(key.value), fate, why, taken, new, key.line)
+        rows = [KeyTranslation(key.name, value, fate, why, taken, new, key.line)]
+        pattern = _LANGUAGE_PATTERNS.get(rule.reads)
+        for one in key.value if isinstance(key.value, list) else [key.value]:
+            if pattern and isinstance(one, str) and (match := pattern.search(one)):
+                why, shown = "the language in it", format_legacy_value(one)
+                rows.append(KeyTranslation(key.name, shown, "mapped", why, "language", match[1], key.line))
+        return rows
 
-    def _plain(self, key: LegacyKey, rule: LegacyKeyRule) -> KeyTranslation:
-        return self._row(key, rule, rule.fate, rule.why)
-
-    def _number(self, key: LegacyKey, rule: LegacyKeyRule) -> KeyTranslation:
-        """A number for the new key, if it is one that the setting takes."""
-        number = _as_number(key.value)
-        if number is None:
-            return self._row(key, rule, "suggested", "not a number", format_legacy_value(key.value))
-        try:
-            settings = parse_settings(RunSettings, _nested(rule.key, number), self._old.path)
-        except ConfigError as error:
-            return self._row(key, rule, "suggested", f"out of bounds: {error.finding.expected}", number)
-        section, _, name = rule.key.partition(".")
-        value = getattr(getattr(settings, section), name)
-        if rule.key == "train.lr_backbone":
-            self._judge_rate(key, value)
-        return self._row(key, rule, "mapped", rule.why, value)
-
-    def _judge_rate(self, key: LegacyKey, rate: float) -> None:
-        sane = self._family.rates.get("body") if self._family else None
-        if sane and not sane.low <= rate <= sane.high:
-            side = "below" if rate < sane.low else "above"
-            expected = f"{sane.low:g} to {sane.high:g}"
-            self._find("rate-out-of-range", f"{key.name} is {rate:g}, {side} the range", expected)
-
-    def _steps(self, key: LegacyKey, rule: LegacyKeyRule) -> KeyTranslation:
-        if _as_number(key.value) == 0:
-            return self._row(
-                key, rule, "gone", f"0 had a meaning of its own there; the default is kept. See {rule.key}"
-            )
-        return self._number(key, rule)
-
-    def _patience(self, key: LegacyKey, rule: LegacyKeyRule) -> KeyTranslation:
-        if any(other.name.endswith(".early_stopping") and other.value is False for other in self._old.keys):
-            return self._row(key, rule, "gone", "early stopping was off, so it never counted")
-        return self._number(key, rule)
-
-    def _total_pieces(self, key: LegacyKey, rule: LegacyKeyRule) -> KeyTranslation:
-        total, base = _as_number(key.value), self._num_base_pieces()
-        if total is None or total != int(total) or base is None or total < base:
-            return self._row(
-                key, rule, "suggested", "not a size that a grown tokenizer can have", format_legacy_value(key.value)
-            )
-        why = (
-            f"{int(total):,} counted the base's {base:,} pieces too. A small number is better: a piece that occurs "
-            "seldom learns nothing, and single characters do not count here"
-        )
-        return self._row(key, rule, "suggested", why, int(total) - base)
-
-    def _base_pieces(self, key: LegacyKey, rule: LegacyKeyRule) -> KeyTranslation:
-        base = self._num_base_pieces()
-        if base is None or _as_number(key.value) == base:
-            return self._plain(key, rule)
-        code = "freeze-boundary" if "freeze" in key.name else "old-base-size"
-        self._find(code, f"{key.name} is {format_legacy_value(key.value)}, the base has {base:,} pieces", f"{base:,}")
-        return self._row(key, rule, rule.fate, f"{rule.why}. It is not the base's number, {base:,}")
-
-    def _freeze(self, key: LegacyKey, rule: LegacyKeyRule) -> KeyTranslation:
-        if key.value is not False:
-            return self._plain(key, rule)
-        self._find("freeze-off", f"{key.name} is false")
-        return self._row(key, rule, "gone", f"{rule.why}. It was off: a checkpoint trained so has moved its base rows")
-
-    def _base_file(self, key: LegacyKey, rule: LegacyKeyRule) -> KeyTranslation:
-        folder = self._folder_of(key)
-        if folder is None:
-            return self._row(key, rule, "suggested", "not a path", format_legacy_value(key.value))
-        name = PurePosixPath(str(key.value)).name
-        if name not in _published_names():
-            why = f"{name} is not a file that a base is published with; give the base's own folder with --base"
-            return self._row(key, rule, "gone", why)
-        if why := self._why_no_base(folder):
-            return self._row(key, rule, "suggested", why, folder)
-        return self._row(key, rule, "mapped", rule.why, folder)
-
-    def _tokenizer(self, key: LegacyKey, rule: LegacyKeyRule) -> KeyTranslation:
-        path = self._path(key.value)
-        if path is None:
-            return self._row(key, rule, "suggested", "not a path", format_legacy_value(key.value))
-        base = shlex.quote(str(self._base)) if self._base else "BASE"
-        language = f" --language {self._given.language}" if self._given.language else ""
-        command = f"voxgraft tokenizer prove --base {base} --grown {shlex.quote(str(path))}{language}"
-        missing = "" if os.path.exists(path) else ". The file is not there"
-        self._find("old-tokenizer", f"{path.name} is named there", cure=f"leave it out and learn anew, or: {command}")
-        return self._row(key, rule, "suggested", f"{rule.why}: {command}{missing}", path)
-
-    def _texts(self, key: LegacyKey, rule: LegacyKeyRule) -> KeyTranslation:
-        values = key.value if isinstance(key.value, list) else [key.value]
-        paths = tuple(path for value in values if (path := self._path(value)))
-        if len(paths) != len(values):
-            return self._row(key, rule, "suggested", "not a path", format_legacy_value(key.value))
-        if missing := [path.name for path in paths if not os.path.isfile(path)]:
-            return self._row(key, rule, "suggested", f"not there: {', '.join(missing)}", paths)
-        return self._row(key, rule, "mapped", rule.why, paths)
-
-    def _manifests(self, key: LegacyKey, rule: LegacyKeyRule) -> KeyTranslation:
-        """Manifests of pairs, without the language that stands behind their names: it is the run's."""
-        values = key.value if isinstance(key.value, list) else [key.value]
-        paths = tuple(path for value in values if (path := self._path(_without_language(value))))
-        if len(paths) != len(values):
-            return self._row(key, rule, "suggested", "not a path", format_legacy_value(key.value))
-        if missing := [path.name for path in paths if not os.path.isfile(path)]:
-            return self._row(key, rule, "suggested", f"not there: {', '.join(missing)}", paths)
-        languages = {match[1] for value in values if (match := _MANIFEST_LANGUAGE.search(str(value)))}
-        if others := sorted(languages - {self._language_of_run()}):
-            why = f"in {', '.join(others)}: sets of base languages are learnt as data.replay, in merged mode"
-            return self._row(key, rule, "suggested", why, paths)
-        return self._row(key, rule, "mapped", rule.why, paths)
-
-    def _language_of_run(self) -> str | None:
-        """The language given by hand, or the first that a manifest names."""
-        manifests = [key for key in self._old.keys if key.rule and key.rule.reads == "manifest"]
-        named = [match[1] for key in manifests if (match := _MANIFEST_LANGUAGE.search(format_legacy_value(key.value)))]
-        return self._given.language or next(iter(named), None)
-
-    def _language(self, key: LegacyKey, rule: LegacyKeyRule) -> KeyTranslation:
-        try:
-            settings = parse_settings(RunSettings, {"language": key.value}, self._old.path)
-        except ConfigError as error:
-            return self._row(
-                key, rule, "suggested", f"not a language code: {error.finding.expected}", format_legacy_value(key.value)
-            )
-        return self._row(key, rule, "mapped", rule.why, settings.language)
-
-    def _language_inside(self, key: LegacyKey, rule: LegacyKeyRule) -> Iterator[KeyTranslation]:
-        """A language code that is a part of another value: FILE::am, am=FILE."""
-        patterns: dict[ValueKind, re.Pattern[str]] = {"manifest": _MANIFEST_LANGUAGE, "dataset": _DATASET_LANGUAGE}
-        pattern = patterns.get(rule.reads)
-        for value in key.value if isinstance(key.value, list) else [key.value]:
-            if pattern and isinstance(value, str) and (match := pattern.search(value)):
-                yield KeyTranslation(
-                    key.name, format_legacy_value(value), "mapped", "the language in it", "language", match[1], key.line
+    def _translate_value(self, key: LegacyKey, rule: LegacyKeyRule) -> tuple[KeyFate, str, Any]:
+        """Fate, reason and new value of a number, a switch or a language."""
+        shown, number = format_legacy_value(key.value), _as_number(key.value)
+        if rule.reads in ("total-pieces", "base-pieces") and self.base is not None and self.family is not None:
+            self.num_base_pieces = open_tokenizer(self.family.files(self.base).tokenizer).size
+        base = self.num_base_pieces
+        match rule.reads:
+            case "nothing" | "dataset":
+                return rule.fate, rule.why, None
+            case "steps" if number == 0:
+                return "gone", f"0 had a meaning of its own there; the default is kept. See {rule.key}", None
+            case "patience" if any(
+                one.name.endswith(".early_stopping") and one.value is False for one in self.old.keys
+            ):
+                return "gone", "early stopping was off, so it never counted", None
+            case "total-pieces":
+                if number is None or number != int(number) or base is None or number < base:
+                    return "suggested", "not a size that a grown tokenizer can have", shown
+                why = (
+                    f"{int(number):,} counted the base's {base:,} pieces too. A small number is better: a piece that "
+                    "occurs seldom learns nothing, and single characters do not count here"
                 )
+                return "suggested", why, int(number) - base
+            case "base-pieces":
+                if base is None or number == base:
+                    return rule.fate, rule.why, None
+                code = "freeze-boundary" if "freeze" in key.name else "old-base-size"
+                self.report(code, f"{key.name} is {shown}, the base has {base:,} pieces", f"{base:,}")
+                return rule.fate, f"{rule.why}. It is not the base's number, {base:,}", None
+            case "freeze":
+                if key.value is not False:
+                    return rule.fate, rule.why, None
+                self.report("freeze-off", f"{key.name} is false")
+                return "gone", f"{rule.why}. It was off: a checkpoint trained so has moved its base rows", None
+            case "language":
+                try:
+                    settings = parse_settings(RunSettings, {"language": key.value}, self.old.path)
+                except ConfigError as error:
+                    return "suggested", f"not a language code: {error.finding.expected}", shown
+                return "mapped", rule.why, settings.language
+        # What is left is a number for the new key; whether it is one that the setting takes, the setting says itself.
+        if number is None:
+            return "suggested", "not a number", shown
+        section, _, name = rule.key.partition(".")
+        try:
+            settings = parse_settings(RunSettings, {section: {name: number}}, self.old.path)
+        except ConfigError as error:
+            return "suggested", f"out of bounds: {error.finding.expected}", number
+        value = getattr(getattr(settings, section), name)
+        sane = self.family.rates.get("body") if self.family and rule.key == "train.lr_backbone" else None
+        if sane and not sane.low <= value <= sane.high:
+            side = "below" if value < sane.low else "above"
+            expected = f"{sane.low:g} to {sane.high:g}"
+            self.report("rate-out-of-range", f"{key.name} is {value:g}, {side} the range", expected)
+        return "mapped", rule.why, value
 
-    # ---- values ---------------------------------------------------------------------------------------------------
+    def _translate_path(self, key: LegacyKey, rule: LegacyKeyRule) -> tuple[KeyFate, str, Any]:
+        """Fate, reason and new value of a file or of several."""
+        no_path: tuple[KeyFate, str, Any] = "suggested", "not a path", format_legacy_value(key.value)
+        if rule.reads == "base-file":
+            folder, name = self._folder_of(key.value), PurePosixPath(str(key.value)).name
+            if folder is None:
+                return no_path
+            if name not in self.published:
+                why = f"{name} is not a file that a base is published with; give the base's own folder with --base"
+                return "gone", why, None
+            why_not = self._why_no_base(folder)
+            return ("suggested", why_not, folder) if why_not else ("mapped", rule.why, folder)
+        if rule.reads == "tokenizer":
+            path = self._path(key.value)
+            if path is None:
+                return no_path
+            base = shlex.quote(str(self.base)) if self.base else "BASE"
+            language = f" --language {self.given.language}" if self.given.language else ""
+            command = f"voxgraft tokenizer prove --base {base} --grown {shlex.quote(str(path))}{language}"
+            cure = f"leave it out and learn anew, or: {command}"
+            self.report("old-tokenizer", f"{path.name} is named there", cure=cure)
+            missing = "" if os.path.exists(path) else ". The file is not there"
+            return "suggested", f"{rule.why}: {command}{missing}", path
+        values = key.value if isinstance(key.value, list) else [key.value]
+        manifest = _LANGUAGE_PATTERNS["manifest"]
+        plain = values
+        if rule.reads == "manifest":
+            plain = [manifest.sub("", value) if isinstance(value, str) else value for value in values]
+        paths = tuple(path for value in plain if (path := self._path(value)))
+        if len(paths) != len(values):
+            return no_path
+        if lacking := [path.name for path in paths if not os.path.isfile(path)]:
+            return "suggested", f"not there: {', '.join(lacking)}", paths
+        if rule.reads == "manifest":
+            # The language of the run: the one given by hand, else the first that a manifest names.
+            manifests = [one for one in self.old.keys if one.rule and one.rule.reads == "manifest"]
+            named = [match[1] for one in manifests if (match := manifest.search(format_legacy_value(one.value)))]
+            own = self.given.language or next(iter(named), None)
+            if others := sorted({match[1] for value in values if (match := manifest.search(str(value)))} - {own}):
+                why = f"in {', '.join(others)}: sets of base languages are learnt as data.replay, in merged mode"
+                return "suggested", why, paths
+        return "mapped", rule.why, paths
 
     def _path(self, value: Any) -> Path | None:
         """A path in the old file: from that file's folder, or from one above where only there something is.
@@ -347,47 +272,33 @@ class _LegacyTranslator:
             return None
         if value.startswith("~/"):
             return Path.home() / value[2:]
-        own = self._old.path.parent / value
-        places = [own, *(self._old.path.parent / above / value for above in ("..", "../.."))]
-        return next((_tidy(place) for place in places if os.path.exists(place)), own)
+        own = self.old.path.parent / value
+        places = [own, *(self.old.path.parent / above / value for above in ("..", "../.."))]
+        found = next((place for place in places if os.path.exists(place)), None)
+        if found is None:
+            return own
+        # Without `..` where that is the same place; with symbolic links it need not be.
+        plain = Path(os.path.normpath(found))
+        return plain if os.path.exists(plain) and os.path.samefile(plain, found) else found
 
-    def _folder_of(self, key: LegacyKey) -> Path | None:
-        path = None if _needs_a_shell(key.value) else self._path(key.value)
+    def _folder_of(self, value: Any) -> Path | None:
+        path = None if isinstance(value, str) and "$" in value else self._path(value)
         return path.parent if path else None
 
     def _why_no_base(self, folder: Path) -> str:
-        """Why a folder is not a base; nothing where it is one."""
+        """Why a folder is not a base; empty where it is one."""
         if not os.path.isdir(folder):
             return "its folder is not there"
         try:
-            resolve_base_family(folder, self._given.family).files(folder)
+            resolve_base_family(folder, self.given.family).files(folder)
         except (FileError, ConfigError, CheckpointError) as error:
             return f"its folder is no base: {error.finding.found}"
         return ""
 
 
-def _published_names() -> set[str]:
-    """Names of the files by which a base folder is known."""
-    families = [get_family(name) for name in family_names()]
-    return {name for kind in families for name in (*kind.checkpoint_names, *kind.tokenizer_names)} | {"config.yaml"}
-
-
-def _tidy(path: Path) -> Path:
-    """The path without `..` where that is the same place; with symbolic links it need not be."""
-    plain = Path(os.path.normpath(path))
-    return plain if os.path.exists(plain) and os.path.samefile(plain, path) else path
-
-
-def _without_language(value: Any) -> Any:
-    return _MANIFEST_LANGUAGE.sub("", value) if isinstance(value, str) else value
-
-
-def _needs_a_shell(value: Any) -> bool:
-    return isinstance(value, str) and "$" in value
-
-
 def _as_number(value: Any) -> int | float | None:
     """A finite number, also where YAML reads a text (1e-5 without a point); None for everything else."""
+    # The length bounds the time that float() takes for a hostile number of millions of digits.
     if isinstance(value, bool) or not isinstance(value, int | float | str) or len(format_legacy_value(value)) > 40:
         return None
     try:
@@ -397,8 +308,3 @@ def _as_number(value: Any) -> int | float | None:
     if not math.isfinite(number):
         return None
     return int(number) if number == int(number) and abs(number) < 2**53 else number
-
-
-def _nested(key: str, value: Any) -> dict[str, Any]:
-    section, _, name = key.partition(".")
-    return {section: {name: value}}

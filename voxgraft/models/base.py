@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxgraft.audio.files import resample
+from voxgraft.checkpoints.base import Shape
 from voxgraft.core.errors import ConfigError, Finding, GraftError, find_nearest_name
 from voxgraft.nn import IGNORE_INDEX
 from voxgraft.text import TextFrontend
@@ -141,7 +142,6 @@ def _validate_ids(ids: Sequence[int] | AnyIdArray, num_ids: int, limit: int, wha
 
 
 SideFilePurpose = Literal["preparing", "speaking"]
-Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from voxgraft.checkpoints.base import Shape
 from voxgraft.checkpoints.load import open_checkpoint
 from voxgraft.core.errors import CheckpointError, FileError, Finding, VoxgraftError, finding
 from voxgraft.core.files import is_file, path_exists, read_json, require_folder
-from voxgraft.models.base import Family, Shape
+from voxgraft.models.base import Family
 
 CHECKPOINT_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
 # A folder with more checkpoints than this is an archive of runs, and no base.

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from voxgraft.checkpoints.base import ByteSink
-from voxgraft.checkpoints.tensors import Shape, iter_tensors, read_stored_tensor, read_tensor_shapes, read_tensors
+from voxgraft.checkpoints.base import ByteSink, Shape
+from voxgraft.checkpoints.tensors import iter_tensors, read_stored_tensor, read_tensor_shapes, read_tensors
 from voxgraft.core import progress
 from voxgraft.core.errors import CheckpointError, ConfigError, FileError
 from voxgraft.core.files import atomic_write, is_file, is_folder, require_file

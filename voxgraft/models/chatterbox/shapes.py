@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from voxgraft.checkpoints.base import Shape
 from voxgraft.core.errors import CheckpointError
-from voxgraft.models.base import SequenceSpec, Shape
+from voxgraft.models.base import SequenceSpec
 from voxgraft.models.detect import linear_shapes, norm_shapes, prefix_shapes, require_exact_tensors
 
 # Of T3's backbone, and of the speech tokenizer.

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from voxgraft.checkpoints.base import Shape
 from voxgraft.core.errors import ConfigError
-from voxgraft.models.base import Shape
 from voxgraft.models.detect import linear_shapes, norm_shapes, prefix_shapes, require_exact_tensors
 
 # Our names of the sizes to the config's.
