@@ -28,7 +28,7 @@ from voxgraft.checkpoints import open_checkpoint
 from voxgraft.cli.app import run_cli
 from voxgraft.companions.environments import COMPANIONS_VARIABLE, CompanionProcess, find_environment
 from voxgraft.dataset.sets import open_clip_dataset
-from voxgraft.evaluation.audio import open_voice_comparer
+from voxgraft.evaluation.judge import open_voice_comparer
 from voxgraft.models import get_family
 from voxgraft.models.base import Clip
 from voxgraft.models.chatterbox.model import read_built_in_voice

@@ -14,7 +14,7 @@ from voxgraft.cli.commands import COMMANDS
 from voxgraft.config.commands import CompareSettings
 from voxgraft.core.results import Table, plain_text
 from voxgraft.evaluation.compare import CompareResult, compare
-from voxgraft.evaluation.verdicts import SCORES_FORMAT
+from voxgraft.evaluation.report import SCORES_FORMAT
 
 PNG = b"\x89PNG\r\n"
 

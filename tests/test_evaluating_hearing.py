@@ -22,13 +22,7 @@ from voxgraft.audio.features import Waveform
 from voxgraft.audio.files import encode_audio, read_audio, resample
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.demo.data import find_bundled_recordings
-from voxgraft.evaluation.audio import (
-    ReferenceRecording,
-    SpeechRenderer,
-    VoiceComparer,
-    read_reference_recordings,
-    score_recordings,
-)
+from voxgraft.evaluation.judge import VoiceComparer, score_recordings
 from voxgraft.evaluation.scores import (
     EMPTY_TRANSCRIPT,
     SpeakingPace,
@@ -42,7 +36,7 @@ from voxgraft.evaluation.scores import (
     open_transcriber,
 )
 from voxgraft.evaluation.sentences import EvalSentence
-from voxgraft.evaluation.synthesis import SpokenSentence
+from voxgraft.evaluation.synthesis import ReferenceRecording, SpeechRenderer, SpokenSentence, read_reference_recordings
 from voxgraft.models.base import Clip, ClipEncoder
 from voxgraft.synthesis.inputs import ReferenceVoice
 
@@ -144,7 +138,7 @@ def test_a_listener_is_never_given_a_language_that_it_says_it_does_not_know(tmp_
     recording = ReferenceRecording(EvalSentence("am", "ሰላም"), tones([1, 2]), RATE)
     assert score_recordings([recording], ear, 0) is None
     assert not (tmp_path / "asked").exists()
-    assert score_recordings([replace(recording, sentence=EvalSentence("fr", "oui"))], ear, 0) is not None
+    assert score_recordings([recording._replace(sentence=EvalSentence("fr", "oui"))], ear, 0) is not None
     assert (tmp_path / "asked").exists()
 
 
@@ -280,6 +274,16 @@ def test_recordings_with_texts_give_the_error_that_the_listener_makes_itself(tmp
         read_reference_recordings(folder, "en")
     assert caught.value.code == "recordings-missing"
     assert "c.wav" in caught.value.finding.found
+
+
+def test_recordings_may_have_every_format_that_a_voice_may_have(tmp_path: Path) -> None:
+    tone = tones(codes_of("good day"))
+    for name, form in (("a.wav", "WAV"), ("b.flac", "FLAC"), ("c.OGG", "OGG"), ("d.mp3", "MP3")):
+        (tmp_path / name).write_bytes(encode_audio(tone, RATE, form))
+        (tmp_path / name).with_suffix(".txt").write_text(f"said in {name}", encoding="utf-8")
+    found = read_reference_recordings(tmp_path, "en")
+    assert [one.sentence.text for one in found] == [f"said in {name}" for name in ("a.wav", "b.flac", "c.OGG", "d.mp3")]
+    assert all(one.rate == RATE and abs(len(one.wave) - len(tone)) < RATE // 10 for one in found)
 
 
 @pytest.mark.parametrize(("width", "channels"), [(1, 1), (2, 1), (2, 2), (3, 1), (4, 1)])

@@ -16,7 +16,6 @@ from tests.trainers import OPTIONS as USUAL
 from tests.whole_runs import WholeRun, make_run
 from voxgraft.core.journal import History
 from voxgraft.dataset.sets import open_clip_dataset
-from voxgraft.evaluation.audio import SpeechRenderer
 from voxgraft.evaluation.in_training import (
     EvaluationRound,
     InTrainingEvaluation,
@@ -27,7 +26,7 @@ from voxgraft.evaluation.in_training import (
 )
 from voxgraft.evaluation.scores import SpeakingPace, Transcriber, open_transcriber
 from voxgraft.evaluation.sentences import EvalSentence, load_built_in_sentences
-from voxgraft.evaluation.synthesis import SpokenSentence
+from voxgraft.evaluation.synthesis import SpeechRenderer, SpokenSentence
 from voxgraft.models import get_family
 from voxgraft.models.base import Clip
 from voxgraft.pipeline.train import _build_loop
@@ -129,8 +128,8 @@ def test_a_step_past_the_bound_on_old_languages_is_never_the_best(place: Place, 
     loop.best_state = type(loop.best_state)(first={"am": found.speech_loss, "en": 1.0})
     loop.bound = RetentionBound(0.05, frozenset({"en"}))
     worse = type(found)(found.text_loss, 2.0, None, None, 3)
-    assert not light._is_within({"am": found, "en": worse})
-    assert light._is_within({"am": found, "en": type(found)(0.0, 1.0, None, None, 3)})
+    assert light.on_validation(4, {"am": found, "en": worse})["heard"]["within"] is False
+    assert light.on_validation(8, {"am": found, "en": type(found)(0.0, 1.0, None, None, 3)})["heard"]["within"] is True
     assert not light._update_best_step(4, [EvaluationRound(4, 0.0, within=False)], {"am": found})
     assert light._update_best_step(
         8, [EvaluationRound(4, 0.0, within=False), EvaluationRound(8, 0.5, within=True)], {"am": found}

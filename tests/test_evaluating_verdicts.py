@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 
 from voxgraft.evaluation.judge import BaseValueChange, Evaluation, LanguageRetention
-from voxgraft.evaluation.report import list_figures
-from voxgraft.evaluation.scores import Score, ScoreRow, unmeasured_score
-from voxgraft.evaluation.verdicts import (
+from voxgraft.evaluation.report import (
     build_checklist,
     choose_main_error,
     compute_retention_changes,
     format_score,
     is_unreached_goal,
+    list_figures,
     summarize_retention,
 )
+from voxgraft.evaluation.scores import Score, ScoreRow, unmeasured_score
 
 
 class Graft:

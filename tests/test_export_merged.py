@@ -10,7 +10,7 @@ from tests.merged_runs import copied, train_settings
 from tests.speaking_grafts import spoken
 from tests.test_export import bits, exported
 from tests.whole_runs import error_of
-from voxgraft.evaluation.verdicts import SCORES_FORMAT
+from voxgraft.evaluation.report import SCORES_FORMAT
 from voxgraft.graft.folder import read_merged_card
 from voxgraft.pipeline.train import train
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tests.ui_runs import PROJECT, done, form_of, tab_of, words_of
+from voxgraft.evaluation.report import ChecklistItem, format_score, is_unreached_goal
 from voxgraft.evaluation.scores import SCORE_MEASURES, Score
-from voxgraft.evaluation.verdicts import ChecklistItem, format_score, is_unreached_goal
 
 pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
 from voxgraft.ui.tabs import evaluate

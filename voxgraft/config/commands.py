@@ -241,9 +241,9 @@ class EvaluateSettings(Settings):
     recognizer: str | None = None
     """Recognizer: built-in, whisper:FOLDER, whisper:small, command:PROGRAM {wav} or none. Empty: one that knows it."""
     recordings: Path | None = None
-    """People's recordings of the new language, NAME.wav with NAME.txt: the recognizer's error on them is the mark."""
+    """Recordings of the new language, audio files NAME.* with NAME.txt: the recognizer's error on them is the mark."""
     voices: tuple[str, ...] = ()
-    """Names of the base's voices, or WAV files. Empty: of held-out clips of the run, else the base's own."""
+    """Names of the base's voices, or audio files. Empty: of held-out clips of the run, else the base's own."""
     name: str = Field("default", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$")
     """Name of the evaluation: its files are in eval/NAME of the run."""
     output: Path | None = None
@@ -295,13 +295,13 @@ class SpeakSettings(Settings):
     language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
     """Language of the texts. It chooses tokenizer and adapter; empty means that of the run or of the one graft."""
     voice: str | None = None
-    """One of the base's voices by name, or a WAV file that is imitated. Empty: the base's first, or one of the run."""
+    """One of the base's voices by name, or an audio file to imitate. Empty: the base's first, or one of the run."""
     exaggeration: float | None = Field(None, ge=0, le=5)
     """Chatterbox: how strong the emotion is; 0.5 is its usual strength."""
     guidance: float | None = None
     """Chatterbox: how far to go from the reading without text to the one with it; 0 is none."""
     emotion: Path | None = None
-    """IndexTTS-2: a WAV file whose emotion is taken on, .npy with its vector, or eight shares: 0,0.6,0,0,0,0,0,0."""
+    """IndexTTS-2: an audio file whose emotion is taken on, .npy with its vector, or eight shares: 0,0.6,0,0,0,0,0,0."""
     emotion_weight: float | None = Field(None, ge=0, le=1)
     """IndexTTS-2: from the voice's own emotion (0) to that of --emotion (1)."""
     temperature: float | None = None

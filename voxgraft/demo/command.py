@@ -25,11 +25,10 @@ from voxgraft.core.results import Line, Table, TableCell, format_duration, style
 from voxgraft.dataset.shards import PreparedClip
 from voxgraft.demo.data import DEMO_LANGUAGE, load_bundled_clips, load_silence_code
 from voxgraft.demo.session import DemoRunner, RunYamlChanges, build_demo_settings, build_step_settings
-from voxgraft.evaluation.audio import WHO_CODEC, WHO_RECORDINGS
 from voxgraft.evaluation.command import EVALUATION_REPORT_NAME, EvaluateResult
-from voxgraft.evaluation.judge import WHO_AFTER, WHO_BEFORE, WHO_SHUFFLED, Evaluation
+from voxgraft.evaluation.judge import WHO_AFTER, WHO_BEFORE, WHO_CODEC, WHO_RECORDINGS, WHO_SHUFFLED, Evaluation
+from voxgraft.evaluation.report import measure_title, summarize_retention
 from voxgraft.evaluation.scores import Score
-from voxgraft.evaluation.verdicts import measure_title, summarize_retention
 from voxgraft.graft.folder import ADAPTER_NAME, BASELINE_FOLDER_NAME, MERGED_FOLDER_NAME
 from voxgraft.nn.adapter import read_peft_folder
 from voxgraft.tokenizers import open_tokenizer

@@ -1,13 +1,10 @@
-"""From what a user names to what is judged: the base and where it computes, the system on it, its run if it has one.
-
-Reads run.yaml, cards and journals; speaks nothing.
-"""
+"""The command `evaluate`: open a run, graft or checkpoint, compare it with its base, write scores.json and a report."""
 
 from __future__ import annotations
 
 import platform
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -29,41 +26,43 @@ from voxgraft.core.files import (
     write_text,
 )
 from voxgraft.core.journal import History, RunJournal
-from voxgraft.core.results import Line, StyledLine, Table, style_line
+from voxgraft.core.results import Line, Table, style_line
 from voxgraft.core.run import RunFolder
 from voxgraft.data.manifest import resolve_manifest_path
 from voxgraft.dataset.run_data import NO_RUN_REASON, HeldOutData, open_held_out_data
-from voxgraft.evaluation.audio import (
+from voxgraft.evaluation.judge import (
     ORIGINAL_RECORDINGS_TITLE,
-    SpeechRenderer,
-    open_speech_renderer,
+    WHO_AFTER,
+    Evaluation,
+    Evaluator,
     open_voice_comparer,
-    read_reference_recordings,
-    read_sentence_recordings,
     score_codec_clips,
     score_recordings,
 )
-from voxgraft.evaluation.judge import WHO_AFTER, Evaluation, Evaluator
-from voxgraft.evaluation.report import render_report
-from voxgraft.evaluation.scores import Transcriber, format_recognizer_hint, open_transcriber, select_shown_measures
-from voxgraft.evaluation.sentences import (
-    SentenceSet,
-    TrainingTexts,
-    build_text_sentences,
-    find_training_overlap,
-    load_manifest_sentences,
-    load_sentence_sets,
-    load_training_texts,
-)
-from voxgraft.evaluation.synthesis import choose_eval_voices
-from voxgraft.evaluation.verdicts import (
+from voxgraft.evaluation.report import (
     SCORES_NAME,
     ChecklistItem,
     build_checklist,
     build_scores_json,
     format_score,
     is_unreached_goal,
+    render_report,
     summarize_retention,
+)
+from voxgraft.evaluation.scores import format_recognizer_hint, open_transcriber, select_shown_measures
+from voxgraft.evaluation.sentences import (
+    SentenceSet,
+    build_text_sentences,
+    find_training_overlap,
+    load_manifest_sentences,
+    load_sentence_sets,
+    load_training_texts,
+)
+from voxgraft.evaluation.synthesis import (
+    choose_eval_voices,
+    open_speech_renderer,
+    read_reference_recordings,
+    read_sentence_recordings,
 )
 from voxgraft.graft.folder import GRAFT_CARD_NAME as GRAFT_CARD
 from voxgraft.graft.folder import MERGED_CARD_NAME, load_graft
@@ -79,10 +78,14 @@ from voxgraft.synthesis.engine import (
 )
 from voxgraft.training.samples import collect_texts
 
+EVALUATION_REPORT_NAME = "report.html"
+ANSWER_MARKS = {"yes": ("✓", "green"), "no": ("✗", "bold red"), "unknown": ("–", "dim")}
+GOAL_MARK = ("○", "yellow")
+
 
 @dataclass(frozen=True)
 class EvaluationSubject:
-    """What is judged, ready to be opened."""
+    """What is evaluated, ready to be opened."""
 
     kind: str
     """run, graft, merged or checkpoint."""
@@ -92,21 +95,12 @@ class EvaluationSubject:
     held_out: HeldOutData
     history: History | None = None
     run: RunFolder | None = None
-    trained_on: TrainingTexts | None = None
     settings: RunSettings | None = None
     """Of its run."""
 
-    def own_sentences(self, language: str) -> SentenceSet | None:
-        """Held-out texts of the run's own data, with their recordings where the manifest names them."""
-        if self.run is None or self.settings is None:
-            return None
-        manifest = resolve_manifest_path(self.settings.data.dataset, self.run.data)
-        found = load_manifest_sentences(manifest, language) if is_file(manifest) else None
-        return found or build_text_sentences(collect_texts(self.held_out.sets.get(language, ())), language)
-
 
 def resolve_subject(settings: EvaluateSettings) -> EvaluationSubject:
-    """What the path names; an error that says what could stand there for anything else."""
+    """What the path names: a run, a graft, a merged model or a checkpoint."""
     path = require_folder(settings.model)
     run = RunFolder(path)
     if is_file(run.settings):
@@ -130,7 +124,6 @@ def _subject_from_run(run: RunFolder, settings: EvaluateSettings) -> EvaluationS
     place = _open_context(settings.base or own.base, settings, run.settings, own.family)
     journal = RunJournal(run.journal).read()
     graft = load_graft(run.graft)
-
     return EvaluationSubject(
         "run",
         run.path,
@@ -139,7 +132,6 @@ def _subject_from_run(run: RunFolder, settings: EvaluateSettings) -> EvaluationS
         open_held_out_data(run, own, place.family, place.files, graft),
         History.of(journal) if journal else None,
         run,
-        load_training_texts(run, own, graft.card.language),
         own,
     )
 
@@ -151,23 +143,6 @@ def _open_context(
         cure = "name the base that it is compared with: --base FOLDER."
         raise ConfigError("config-missing", "`base` is not given", where=where, cure=cure)
     return open_model_context(base, settings.family or family, settings.device, settings.precision)
-
-
-def resolve_output_folder(subject: EvaluationSubject, settings: EvaluateSettings) -> Path:
-    """Where the files go: a place of the run's own, or one that was named and is free."""
-    if settings.output is not None:
-        if is_folder(settings.output) or is_file(settings.output):
-            raise FileError("file-exists", f"{settings.output.name} is there already", where=settings.output)
-        return settings.output
-    if subject.run is None:
-        found = f"{subject.path.name} is a {subject.kind}, and the folder for its report is not named"
-        raise ConfigError("config-missing", found, expected="--output FOLDER")
-    return subject.run.eval / settings.name
-
-
-EVALUATION_REPORT_NAME = "report.html"
-ANSWER_MARKS = {"yes": ("✓", "green"), "no": ("✗", "bold red"), "unknown": ("–", "dim")}
-GOAL_MARK = ("○", "yellow")
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,68 +172,97 @@ class EvaluateResult:
             for row in found.rows
         )
         columns = ("language", "who", *(measure.title for measure in shown))
-        lines: list[Line] = [Table(columns, rows), *_format_recognizer_lines(self.document)]
-        lines.append(_format_retention_line(found))
-        signs = {
-            point.name: GOAL_MARK if is_unreached_goal(point) else ANSWER_MARKS[point.answer] for point in self.points
-        }
-        lines += [style_line(signs[point.name], f" {point.question} {point.found}") for point in self.points]
+        lines: list[Line] = [Table(columns, rows)]
+        listener = self.document["listener"]
+        if listener["name"] is not None:
+            lines.append(f"recogniser: {listener['name']}; {SCORES_NAME} has 95 % intervals over the sentences")
+        if listener["why"]:
+            why = (f"no recogniser for {self.document['language'] or 'these languages'}: ", "bold")
+            lines += [style_line(why, str(listener["why"])), str(listener["how"])]
+        word = summarize_retention(found)
+        style = {"equal": "bold green", "not equal": "bold red"}.get(word, "bold")
+        names = ", ".join(kept.language for kept in found.kept) or "no language"
+        row = found.row(found.kept[0].language, WHO_AFTER) if found.kept else None
+        with_what = f" with and without {row.title}" if row else ""
+        lines.append(style_line(f"base speech logits{with_what} ({names}): ", (word, style)))
+        for point in self.points:
+            mark = GOAL_MARK if is_unreached_goal(point) else ANSWER_MARKS[point.answer]
+            lines.append(style_line(mark, f" {point.question} {point.found}"))
         return [*lines, f"scores: {self.folder / SCORES_NAME}", f"report: {self.folder / EVALUATION_REPORT_NAME}"]
 
 
 def evaluate(settings: EvaluateSettings) -> EvaluateResult:
-    """Judge a run, a graft or a checkpoint against its base."""
+    """Compare a run, a graft or a checkpoint with its base."""
     subject = resolve_subject(settings)
-    folder = resolve_output_folder(subject, settings)
-    named = _resolve_recognizer(settings, subject)
+    if settings.output is not None and (is_folder(settings.output) or is_file(settings.output)):
+        raise FileError("file-exists", f"{settings.output.name} is there already", where=settings.output)
+    if settings.output is None and subject.run is None:
+        found = f"{subject.path.name} is a {subject.kind}, and the folder for its report is not named"
+        raise ConfigError("config-missing", found, expected="--output FOLDER")
+    folder = settings.output or RunFolder(subject.path).eval / settings.name
+    named = settings.recognizer or (subject.settings.evaluate.recognizer if subject.settings else None)
     base, after = open_base_model(subject.place), subject.open()
     new_language = after.spelling.language
     ear = open_transcriber(named, new_language)
     sets = _load_sentence_sets(settings, subject, after)
     originals = {language: read_sentence_recordings(one.sentences) for language, one in sets.items()}
+    if settings.recordings and new_language is None:
+        found = f"recordings are given, and {after.name} has no new language"
+        raise ConfigError("evaluate-language", found, expected="--language")
     if settings.recordings:
-        mark = score_recordings(
-            read_reference_recordings(settings.recordings, _require_new_language(after)), ear, settings.seed
-        )
+        recordings = read_reference_recordings(settings.recordings, new_language or "")
+        mark = score_recordings(recordings, ear, settings.seed)
     else:
         mark = score_recordings(originals.get(new_language or "", ()), ear, settings.seed, ORIGINAL_RECORDINGS_TITLE)
-    sound = open_speech_renderer(subject.place)
     held_out = subject.held_out
     clips = held_out.sets.get(new_language or "") or held_out.all_sets
     voices = choose_eval_voices(
         base, subject.place.files, settings.voices, clips, held_out.min_prompt_seconds, settings.seed
     )
-    sound = sound.restrict_to_voices([voice.clip for voice in voices])
-    voice_ear = open_voice_comparer(base, subject.place, voices)
-    judge = Evaluator(
-        base, after, sets, voices, sound, ear, voice_ear, held_out, settings.seed, settings.players, originals
-    )
-    found = judge.run()
-    for language in found.languages:
-        own = held_out.sets.get(language, ())
-        found.add(score_codec_clips(own, language, sound, ear, sets, settings.seed))
-    found.add(mark)
-    points = build_checklist(found, after)
-    about = _describe_evaluation(settings, subject, after, sets, (sound, ear), [voice.name for voice in voices])
-    document = build_scores_json(about, found, points)
+    sound = open_speech_renderer(subject.place).restrict_to_voices([voice.clip for voice in voices])
+    evaluation = Evaluator(
+        base,
+        after,
+        sets,
+        voices,
+        sound,
+        ear,
+        open_voice_comparer(base, subject.place, voices),
+        held_out,
+        settings.seed,
+        settings.players,
+        originals,
+    ).run()
+    for language in evaluation.languages:
+        clips = held_out.sets.get(language, ())
+        evaluation.add(score_codec_clips(clips, language, sound, ear, sets, settings.seed))
+    evaluation.add(mark)
+    points = build_checklist(evaluation, after)
+    listener = ear.listener
+    about = {
+        "name": settings.name,
+        **_describe_subject(settings, subject, after),
+        "listener": {
+            "name": None if listener is None or sound.vocoder is None else listener.name,
+            "languages": None if listener is None or listener.languages is None else sorted(listener.languages),
+            "why": sound.why or (ear.why_unsupported(new_language) if new_language else ear.why),
+            "how": format_recognizer_hint(shlex.quote(str(settings.model))),
+            "named": named,
+        },
+        "sentences": _describe_sentences(sets, subject, new_language),
+        "voices": [voice.name for voice in voices],
+        "sampling": asdict(subject.place.family.stock_sampling()),
+        "seed": settings.seed,
+        "device": subject.place.device,
+        "dtype": str(subject.place.dtype).removeprefix("torch."),
+        "versions": {"voxgraft": __version__, "torch": torch.__version__, "python": platform.python_version()},
+    }
+    document = build_scores_json(about, evaluation, points)
     with atomic_write_folder(folder) as new:
         write_json(new / SCORES_NAME, document)
-        write_text(new / EVALUATION_REPORT_NAME, render_report(document, found, points, subject.history))
-    broken = after.keeps_base and summarize_retention(found) == "not equal"
-    return EvaluateResult(folder, document, found, tuple(points), broken)
-
-
-def _resolve_recognizer(settings: EvaluateSettings, subject: EvaluationSubject) -> str | None:
-    """The flag's, else that of run.yaml."""
-    own = None if subject.settings is None else subject.settings.evaluate.recognizer
-    return settings.recognizer or own
-
-
-def _require_new_language(after: SpeakingModel) -> str:
-    if after.spelling.language is None:
-        found = f"recordings are given, and {after.name} has no new language"
-        raise ConfigError("evaluate-language", found, expected="--language")
-    return after.spelling.language
+        write_text(new / EVALUATION_REPORT_NAME, render_report(document, evaluation, points, subject.history))
+    broken = after.keeps_base and summarize_retention(evaluation) == "not equal"
+    return EvaluateResult(folder, document, evaluation, tuple(points), broken)
 
 
 def _load_sentence_sets(
@@ -277,8 +281,13 @@ def _load_sentence_sets(
         if name != new and (not settings.languages or name in settings.languages or name in named)
     ]
     sets = load_sentence_sets([*([new] if new else []), *old], settings.sentences, settings.max_sentences)
-    if new is not None and new not in sets and (own := subject.own_sentences(new)) is not None:
-        sets = {new: own.spread(settings.max_sentences), **sets}
+    if new is not None and new not in sets and subject.run is not None and subject.settings is not None:
+        # Held-out texts of the run's own data, with their recordings where the manifest names them.
+        manifest = resolve_manifest_path(subject.settings.data.dataset, subject.run.data)
+        own = load_manifest_sentences(manifest, new) if is_file(manifest) else None
+        own = own or build_text_sentences(collect_texts(subject.held_out.sets.get(new, ())), new)
+        if own is not None:
+            sets = {new: own.spread(settings.max_sentences), **sets}
     if new is not None and new not in sets:
         found = f"there are no sentences in {new}: no built-in ones, and no held-out texts of a data set"
         raise ConfigError("sentences-missing", found, expected=f"--sentences {new}.txt", where=subject.path)
@@ -287,88 +296,43 @@ def _load_sentence_sets(
     return sets
 
 
-def _describe_evaluation(
-    settings: EvaluateSettings,
-    subject: EvaluationSubject,
-    after: SpeakingModel,
-    sets: Mapping[str, SentenceSet],
-    heard_by: tuple[SpeechRenderer, Transcriber],
-    voices: Sequence[str],
-) -> dict[str, Any]:
-    sound, ear = heard_by
-    place, listener = subject.place, ear.listener
+def _describe_subject(settings: EvaluateSettings, subject: EvaluationSubject, after: SpeakingModel) -> dict[str, Any]:
+    card = (subject.path if subject.run is None else subject.run.graft) / GRAFT_CARD
+    is_graft = after.checkpoint is None and settings.step is None and is_file(card)
     return {
-        "name": settings.name,
         "subject": {
             "kind": subject.kind,
             "path": str(subject.path.resolve()),
             "title": subject.path.resolve().name,
-            "family": place.family.name,
+            "family": subject.place.family.name,
             "system": after.name,
             "mode": after.mode,
             "step": after.step,
             "label": after.label,
             "keeps_base": after.keeps_base,
             "checkpoint_sha256": None if after.checkpoint is None else compute_sha256(after.checkpoint),
-            "graft_sha256": _compute_graft_sha256(settings, subject, after),
+            # The card has the hashes of all parts of the graft. None where something else was evaluated.
+            "graft_sha256": compute_sha256(card) if is_graft else None,
         },
-        "base": str(place.files.folder.resolve()),
-        "base_sha256": compute_sha256(place.files.checkpoint),
-        "listener": {
-            "name": None if listener is None or sound.vocoder is None else listener.name,
-            "languages": None if listener is None or listener.languages is None else sorted(listener.languages),
-            "why": sound.why or (ear.why_unsupported(new) if (new := after.spelling.language) else ear.why),
-            "how": format_recognizer_hint(shlex.quote(str(settings.model))),
-            "named": _resolve_recognizer(settings, subject),
-        },
-        "sentences": {language: _describe_sentences(found, subject) for language, found in sets.items()},
-        "voices": list(voices),
-        "sampling": asdict(place.family.stock_sampling()),
-        "seed": settings.seed,
-        "device": place.device,
-        "dtype": str(place.dtype).removeprefix("torch."),
-        "versions": {"voxgraft": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        "base": str(subject.place.files.folder.resolve()),
+        "base_sha256": compute_sha256(subject.place.files.checkpoint),
     }
 
 
-def _compute_graft_sha256(settings: EvaluateSettings, subject: EvaluationSubject, after: SpeakingModel) -> str | None:
-    """Of the graft's card, which has the hashes of all its parts; None where something else was judged."""
-    card = (subject.path if subject.run is None else subject.run.graft) / GRAFT_CARD
-    is_graft = after.checkpoint is None and settings.step is None and is_file(card)
-    return compute_sha256(card) if is_graft else None
-
-
-def _describe_sentences(found: SentenceSet, subject: EvaluationSubject) -> dict[str, Any]:
-    """Where sentences come from, and whether training has had them, as far as that is known."""
-    about: dict[str, Any] = {
-        "source": found.source,
-        "sha256": found.sha256,
-        "count": len(found.sentences),
-        "rare": sum(bool(one.rare) for one in found.sentences),
-    }
-    texts = subject.trained_on
-    if texts is None or texts.language != found.language:
-        return {**about, "training": "what the base was trained on is not known here"}
-    if texts.texts is None:
-        return {**about, "training": texts.why}
-    return {**about, **find_training_overlap(found, texts.texts).to_json()}
-
-
-def _format_recognizer_lines(document: Mapping[str, Any]) -> list[Line]:
-    listener = document["listener"]
-    told: list[Line] = []
-    if listener["name"] is not None:
-        told = [f"recogniser: {listener['name']}; {SCORES_NAME} has 95 % intervals over the sentences"]
-    if listener["why"]:
-        why = (f"no recogniser for {document['language'] or 'these languages'}: ", "bold")
-        told += [style_line(why, str(listener["why"])), str(listener["how"])]
-    return told
-
-
-def _format_retention_line(found: Evaluation) -> StyledLine:
-    word = summarize_retention(found)
-    style = {"equal": "bold green", "not equal": "bold red"}.get(word, "bold")
-    names = ", ".join(kept.language for kept in found.kept) or "no language"
-    row = found.row(found.kept[0].language, WHO_AFTER) if found.kept else None
-    with_what = f" with and without {row.title}" if row else ""
-    return style_line(f"base speech logits{with_what} ({names}): ", (word, style))
+def _describe_sentences(
+    sets: Mapping[str, SentenceSet], subject: EvaluationSubject, new_language: str | None
+) -> dict[str, Any]:
+    """Where sentences come from, and whether they were in the training texts, as far as that is known."""
+    described = {}
+    for language, found in sets.items():
+        texts: tuple[str, ...] | str = "what the base was trained on is not known here"
+        if subject.run is not None and subject.settings is not None and language == new_language:
+            texts = load_training_texts(subject.run, subject.settings)
+        described[language] = {
+            "source": found.source,
+            "sha256": found.sha256,
+            "count": len(found.sentences),
+            "rare": sum(bool(one.rare) for one in found.sentences),
+            **({"training": texts} if isinstance(texts, str) else find_training_overlap(found, texts)),
+        }
+    return described

@@ -1,13 +1,13 @@
-"""The verb `compare`: several evaluated runs in one picture, what they learnt across and what it cost up."""
+"""The command `compare`: several evaluated runs in one picture, what they learnt (x) against what it cost (y)."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -21,8 +21,7 @@ from voxgraft.core.files import atomic_write, is_file, is_folder, require_folder
 from voxgraft.core.results import Line, Table, style_line
 from voxgraft.core.run import RunFolder
 from voxgraft.evaluation.judge import WHO_AFTER
-from voxgraft.evaluation.scores import SCORE_MEASURES, Score
-from voxgraft.evaluation.verdicts import (
+from voxgraft.evaluation.report import (
     SCORES_NAME,
     RetentionChanges,
     StoredScores,
@@ -30,6 +29,7 @@ from voxgraft.evaluation.verdicts import (
     measure_title,
     read_scores,
 )
+from voxgraft.evaluation.scores import SCORE_MEASURES, Score
 from voxgraft.training.plots import (
     COLORS,
     DOTS_PER_INCH,
@@ -41,22 +41,25 @@ from voxgraft.training.plots import (
     make_text_renderable,
 )
 
+COMPARISON_FORMATS: tuple[ImageFormat, ...] = ("png", "svg")
+PREFERRED_METRICS: tuple[ComparisonMetric, ...] = ("phone_error", "cer", "speech_loss")
 MODE_MARKERS = {"gated": "o", "merged": "D", "masked-finetune": "X", "rows-only": "s", "checkpoint": "^"}
 FIGURE_INCHES = (8.6, 5.6)
 FIGURE_MARGINS = {"left": 0.085, "right": 0.985, "bottom": 0.115, "top": 0.93}
 MIN_X = 0.5
-"""Per cent: what is smaller is drawn here."""
+"""Per cent: a log scale has no zero, so smaller errors are drawn here."""
 X_TICKS = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500)
 Y_TICKS = (-100, -10, -1, 0, 1, 2, 5, 10, 20, 50, 100, 200)
 Y_LINEAR_LIMIT = 1.0
-"""Points up to which the upward scale is even: beneath it differences are chance."""
+"""Points up to which the y scale is linear: smaller differences are chance."""
 LABEL_CHARACTER_PIXELS, LABEL_LINE_PIXELS, MARKER_PIXELS = 8.6, 17.0, 8.0
-"""About how much room a label and a dot take, at our number of dots per inch."""
+"""Approximate size of a label and a dot at DOTS_PER_INCH."""
 LABEL_RADII = (14, 24, 36, 50, 66, 84, 104, 126, 150)
+Box = tuple[float, float, float, float]
+"""Left, bottom, right and top, in pixels."""
 
 
-@dataclass(frozen=True, slots=True)
-class ComparisonPoint:
+class ComparisonPoint(NamedTuple):
     """One run: its error in the new language, the worst change of an old one, and the way it was trained."""
 
     name: str
@@ -65,27 +68,20 @@ class ComparisonPoint:
     mode: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Box:
-    left: float
-    bottom: float
-    right: float
-    top: float
-
-    def overlaps(self, other: _Box) -> bool:
-        across = self.left < other.right and other.left < self.right
-        return across and self.bottom < other.top and other.bottom < self.top
-
-
 def draw_comparison(
     dots: Sequence[ComparisonPoint], measure: str, differing: Sequence[str] = ()
 ) -> Mapping[ImageFormat, bytes]:
-    """The picture, in both formats: the same dots give the same bytes.
+    """The picture in both formats: the same dots give the same bytes.
 
-    Under it stands in words who lacks a number, and what is not the same in all runs.
+    Notes below it name runs without a number, and conditions that differ between runs.
     """
     about = next(one for one in SCORE_MEASURES if one.name == measure)
     percent = about.form == "percent"
+    factor, unit = (100.0, "%") if percent else (1.0, "nats")
+
+    def across(value: float) -> float:
+        return max(factor * value, MIN_X) if percent else value
+
     shown = [dot for dot in dots if dot.error.value is not None and dot.worst is not None]
     left_out = [dot.name for dot in dots if dot not in shown]
     with matplotlib.rc_context():
@@ -95,76 +91,79 @@ def draw_comparison(
         FigureCanvasAgg(figure)
         axes = figure.subplots()
         figure.subplots_adjust(**FIGURE_MARGINS)
-        places = [_draw_point(axes, dot, percent) for dot in shown]
-        _format_axes(axes, about.title, percent, [y for _, y in places])
-        _draw_legend(axes, shown)
+        places = []
+        for dot in shown:
+            assert dot.error.value is not None
+            assert dot.worst is not None
+            x, y, colour = across(dot.error.value), factor * dot.worst[1], _mode_color(dot.mode)
+            if dot.error.low is not None and dot.error.high is not None:
+                interval = [across(dot.error.low), across(dot.error.high)]
+                axes.plot(interval, [y, y], color=colour, linewidth=1.2, alpha=0.45)
+            axes.plot([x], [y], MODE_MARKERS.get(dot.mode, "o"), color=colour, markersize=8, zorder=3, clip_on=False)
+            places.append((x, y))
+        axes.set_title("Best is low and left: the new language is spoken, and nothing is lost")
+        axes.set_xlabel(f"{about.title} in the new language, {unit}")
+        axes.set_ylabel(f"worst change of an old language, {'points' if percent else 'nats'}")
+        axes.axhline(0, color=MUTED_COLOR, linewidth=1, zorder=1)
+        if percent:
+            left, right = axes.get_xlim()
+            low, high = min((y for _, y in places), default=0.0), max((y for _, y in places), default=0.0)
+            axes.set_xscale("log")
+            axes.set_yscale("symlog", linthresh=Y_LINEAR_LIMIT, linscale=0.6)
+            axes.set_xlim(MIN_X if left < 1 else max(MIN_X, 0.7 * left), max(right, 10))
+            axes.set_ylim(min(1.5 * low, -0.8 * Y_LINEAR_LIMIT), max(1.5 * high, 5 * Y_LINEAR_LIMIT))
+            axes.xaxis.set_major_locator(FixedLocator(X_TICKS))
+            axes.yaxis.set_major_locator(FixedLocator(Y_TICKS))
+            axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:+g}" if value else "0"))
+        for mode in dict.fromkeys(dot.mode for dot in shown):
+            axes.plot([], [], MODE_MARKERS.get(mode, "o"), color=_mode_color(mode), label=mode)
+        if shown:
+            axes.legend(loc="upper right")
         _place_labels(axes, [make_text_renderable(dot.name) for dot in shown], places)  # as long as they are drawn
         notes = [f"not measured: {', '.join(left_out)}"] if left_out else []
         notes += [f"not the same in all runs: {', '.join(differing)}"] if differing else []
         if notes:
             figure.text(0.01, 0.012, "; ".join(notes), fontsize=8, color=MUTED_COLOR)
-        return {"png": _encode_figure(figure, "png"), "svg": _encode_figure(figure, "svg")}
-
-
-def _draw_point(axes: Axes, dot: ComparisonPoint, percent: bool) -> tuple[float, float]:
-    assert dot.error.value is not None
-    assert dot.worst is not None
-    factor = 100.0 if percent else 1.0
-    y, colour = factor * dot.worst[1], _mode_color(dot.mode)
-
-    def across(value: float) -> float:
-        return max(factor * value, MIN_X) if percent else value
-
-    x = across(dot.error.value)
-    if dot.error.low is not None and dot.error.high is not None:
-        axes.plot([across(dot.error.low), across(dot.error.high)], [y, y], color=colour, linewidth=1.2, alpha=0.45)
-    axes.plot([x], [y], MODE_MARKERS.get(dot.mode, "o"), color=colour, markersize=8, zorder=3, clip_on=False)
-    return x, y
+        pictures: dict[ImageFormat, bytes] = {}
+        for form in COMPARISON_FORMATS:
+            make_figure_renderable(figure)
+            stream = io.BytesIO()
+            # Without dates and versions, so that the same dots give the same bytes.
+            nameless = {"Software": None} if form == "png" else {"Date": None, "Creator": None}
+            figure.savefig(stream, format=form, dpi=DOTS_PER_INCH, metadata=nameless)
+            pictures[form] = stream.getvalue()
+        return pictures
 
 
 def _mode_color(mode: str) -> str:
     return COLORS[list(MODE_MARKERS).index(mode)] if mode in MODE_MARKERS else TEXT_COLOR
 
 
-def _format_axes(axes: Axes, title: str, percent: bool, changes: Sequence[float]) -> None:
-    axes.set_title("Best is low and left: the new language is spoken, and nothing is lost")
-    axes.set_xlabel(f"{title} in the new language{', %' if percent else ', nats'}")
-    axes.set_ylabel(f"worst change of an old language{', points' if percent else ', nats'}")
-    axes.axhline(0, color=MUTED_COLOR, linewidth=1, zorder=1)
-    if percent:
-        left, right = axes.get_xlim()
-        low, high = min(changes, default=0.0), max(changes, default=0.0)
-        axes.set_xscale("log")
-        axes.set_yscale("symlog", linthresh=Y_LINEAR_LIMIT, linscale=0.6)
-        axes.set_xlim(MIN_X if left < 1 else max(MIN_X, 0.7 * left), max(right, 10))
-        axes.set_ylim(min(1.5 * low, -0.8 * Y_LINEAR_LIMIT), max(1.5 * high, 5 * Y_LINEAR_LIMIT))
-        axes.xaxis.set_major_locator(FixedLocator(X_TICKS))
-        axes.yaxis.set_major_locator(FixedLocator(Y_TICKS))
-        axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:+g}" if value else "0"))
-
-
-def _draw_legend(axes: Axes, dots: Sequence[ComparisonPoint]) -> None:
-    for mode in dict.fromkeys(dot.mode for dot in dots):
-        axes.plot([], [], MODE_MARKERS.get(mode, "o"), color=_mode_color(mode), label=mode)
-    if dots:
-        axes.legend(loc="upper right")
-
-
 def _place_labels(axes: Axes, names: Sequence[str], places: Sequence[tuple[float, float]]) -> None:
     """Names beside their dots, each at the nearest place where it covers neither a dot nor another name."""
     pixels = [tuple(map(float, axes.transData.transform(place))) for place in places]
     frame = axes.get_window_extent()
-    inside = _Box(frame.x0, frame.y0, frame.x1, frame.y1)
-    taken = [_Box(x - MARKER_PIXELS, y - MARKER_PIXELS, x + MARKER_PIXELS, y + MARKER_PIXELS) for x, y in pixels]
+    taken: list[Box] = [(x - MARKER_PIXELS, y - MARKER_PIXELS, x + MARKER_PIXELS, y + MARKER_PIXELS) for x, y in pixels]
+
+    def is_free(box: Box) -> bool:
+        left, bottom, right, top = box
+        inside = left > frame.x0 and right < frame.x1 and bottom > frame.y0 and top < frame.y1
+        return inside and not any(
+            left < other[2] and other[0] < right and bottom < other[3] and other[1] < top for other in taken
+        )
+
     to_points = 72 / DOTS_PER_INCH
     for name, place, (x, y) in zip(names, places, pixels, strict=True):
-        chosen = next(
-            (found for found in _label_candidates(name, x, y) if _is_label_free(found[2], taken, inside)),
-            next(_label_candidates(name, x, y)),
-        )
-        away, up, box = chosen
+        width, candidates = LABEL_CHARACTER_PIXELS * len(name), []
+        for radius, (side, rise) in product(LABEL_RADII, ((1, 1), (1, -1), (-1, 1), (-1, -1), (1, 0), (-1, 0))):
+            away, up = side * (radius if rise == 0 else max(8.0, 0.5 * radius)), rise * radius
+            left = x + away if side > 0 else x + away - width
+            box = (left, y + up - LABEL_LINE_PIXELS / 2, left + width, y + up + LABEL_LINE_PIXELS / 2)
+            candidates.append((away, up, box))
+        # The nearest comes first, and is taken too where all are covered.
+        away, up, box = next((found for found in candidates if is_free(found[2])), candidates[0])
         taken.append(box)
         arrow = (
             {"arrowstyle": "-", "color": MUTED_COLOR, "linewidth": 0.7, "shrinkB": 3}
@@ -182,37 +181,6 @@ def _place_labels(axes: Axes, names: Sequence[str], places: Sequence[tuple[float
             va="center",
             arrowprops=arrow,
         )
-
-
-def _label_candidates(name: str, x: float, y: float) -> Iterator[tuple[float, float, _Box]]:
-    """Places for a name, the nearest first: how far to the right, how far up, and the room that it takes there."""
-    width = LABEL_CHARACTER_PIXELS * len(name)
-    for radius, (side, up) in product(LABEL_RADII, ((1, 1), (1, -1), (-1, 1), (-1, -1), (1, 0), (-1, 0))):
-        away = side * (radius if up == 0 else max(8.0, 0.5 * radius))
-        height = up * radius
-        left = x + away if side > 0 else x + away - width
-        yield (
-            away,
-            height,
-            _Box(left, y + height - LABEL_LINE_PIXELS / 2, left + width, y + height + LABEL_LINE_PIXELS / 2),
-        )
-
-
-def _is_label_free(box: _Box, taken: Sequence[_Box], inside: _Box) -> bool:
-    fits = box.left > inside.left and box.right < inside.right and box.bottom > inside.bottom and box.top < inside.top
-    return fits and not any(box.overlaps(other) for other in taken)
-
-
-def _encode_figure(figure: Figure, form: ImageFormat) -> bytes:
-    make_figure_renderable(figure)
-    stream = io.BytesIO()
-    nameless = {"Software": None} if form == "png" else {"Date": None, "Creator": None}
-    figure.savefig(stream, format=form, dpi=DOTS_PER_INCH, metadata=nameless)
-    return stream.getvalue()
-
-
-COMPARISON_FORMATS: tuple[ImageFormat, ...] = ("png", "svg")
-PREFERRED_METRICS: tuple[ComparisonMetric, ...] = ("phone_error", "cer", "speech_loss")
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,8 +244,31 @@ class CompareResult:
             "change",
             "logits",
         )
-        rows = tuple(_comparison_row(run, self.measure) for run in self.runs)
-        lines: list[Line] = [Table(columns, rows), *(f"picture: {path}" for path in self.files)]
+        rows = []
+        for run in self.runs:
+            step, low, high = run.scores.about.get("step"), run.error.low, run.error.high
+            ends = (format_score(self.measure, Score(value)) for value in (low, high))
+            language, change = run.worst or ("–", None)
+            if run.changes.missing:
+                language += f" (not measured: {', '.join(run.changes.missing)})"
+            if change is None:
+                points = "–"
+            else:
+                points = f"{change:+.3f}" if self.measure == "speech_loss" else f"{100 * change:+.1f} points"
+            mode = str(run.scores.about.get("mode") or "–")
+            rows.append(
+                (
+                    run.name,
+                    mode,
+                    f"{step:,}" if isinstance(step, int) else "–",
+                    format_score(self.measure, run.error),
+                    "–" if low is None else " to ".join(ends),
+                    language,
+                    points,
+                    run.word,
+                )
+            )
+        lines: list[Line] = [Table(columns, tuple(rows)), *(f"picture: {path}" for path in self.files)]
         for what in self.differing_conditions:
             by_run = "; ".join(f"{run.name}: {run.scores.how[what]}" for run in self.runs)
             lines.append(style_line((f"not the same {what} in all runs: ", "bold red"), by_run))
@@ -291,8 +282,22 @@ def compare(settings: CompareSettings) -> CompareResult:
     for path in files:
         require_output_path(path, overwrite=settings.overwrite)
     found = {name: read_scores(path) for name, path in _find_score_files(settings).items()}
-    measure = settings.measure or _choose_common_metric(found.values())
-    runs = tuple(_build_comparison_entry(name, one, measure) for name, one in found.items())
+    # The first measure that every evaluation has of its new language; of none, the one that most have.
+    counts = {
+        name: sum(one.score(one.language or "", WHO_AFTER, name).value is not None for one in found.values())
+        for name in PREFERRED_METRICS
+    }
+    common = max(PREFERRED_METRICS, key=lambda name: (counts[name], -PREFERRED_METRICS.index(name)))
+    measure = settings.measure or common
+
+    def build_entry(name: str, scores: StoredScores) -> ComparisonEntry:
+        error = scores.score(scores.language or "", WHO_AFTER, measure)
+        changes = RetentionChanges.of(scores.equal, lambda language, who: scores.score(language, who, measure).value)
+        answers = list(scores.equal.values())
+        word = "not measured" if not answers or None in answers else "equal" if all(answers) else "not equal"
+        return ComparisonEntry(name, scores, error, changes, word)
+
+    runs = tuple(build_entry(name, one) for name, one in found.items())
     if not any(run.error.value is not None for run in runs):
         tried = ", ".join(f"{run.name}: {run.error.why}" for run in runs[:4])
         raise ConfigError("compare-nothing", f"nobody has {measure_title(measure)} of a new language ({tried})")
@@ -313,7 +318,15 @@ def _find_score_files(settings: CompareSettings) -> dict[str, Path]:
         elif is_file(require_folder(path) / SCORES_NAME):
             places.append((path.resolve().name, path, path / SCORES_NAME))
         else:
-            places.append((path.resolve().name, path, _find_run_scores(path, settings.name)))
+            evaluations = RunFolder(path).eval
+            scores = evaluations / settings.name / SCORES_NAME
+            if not is_file(scores):
+                there = [one.name for one in sorted(evaluations.iterdir())] if is_folder(evaluations) else []
+                expected = f"one of its evaluations: {', '.join(there)}" if there else "an evaluation"
+                cure = f"evaluate it first: voxgraft evaluate {path}"
+                found = f"{path} has no evaluation {settings.name!r}"
+                raise ConfigError("compare-nothing", found, expected=expected, where=path, cure=cure)
+            places.append((path.resolve().name, path, scores))
     given = [scores.resolve() for _, _, scores in places]
     if twice := next(
         (str(path) for path, scores in zip(settings.runs, given, strict=True) if given.count(scores) > 1), ""
@@ -323,56 +336,5 @@ def _find_score_files(settings: CompareSettings) -> dict[str, Path]:
     return {name if names.count(name) == 1 else str(given): scores for name, given, scores in places}
 
 
-def _find_run_scores(path: Path, name: str) -> Path:
-    scores = RunFolder(path).eval / name / SCORES_NAME
-    if not is_file(scores):
-        there = [one.name for one in sorted(RunFolder(path).eval.iterdir())] if is_folder(RunFolder(path).eval) else []
-        expected = f"one of its evaluations: {', '.join(there)}" if there else "an evaluation"
-        cure = f"evaluate it first: voxgraft evaluate {path}"
-        raise ConfigError(
-            "compare-nothing", f"{path} has no evaluation {name!r}", expected=expected, where=path, cure=cure
-        )
-    return scores
-
-
-def _choose_common_metric(found: Collection[StoredScores]) -> ComparisonMetric:
-    """The first measure that every evaluation has of its new language; of none, the one that most have."""
-    counts = {
-        name: sum(one.score(one.language or "", WHO_AFTER, name).value is not None for one in found)
-        for name in PREFERRED_METRICS
-    }
-    return max(PREFERRED_METRICS, key=lambda name: (counts[name], -PREFERRED_METRICS.index(name)))
-
-
-def _build_comparison_entry(name: str, scores: StoredScores, measure: str) -> ComparisonEntry:
-    error = scores.score(scores.language or "", WHO_AFTER, measure)
-    changes = RetentionChanges.of(scores.equal, lambda language, who: scores.score(language, who, measure).value)
-    answers = list(scores.equal.values())
-    word = "not measured" if not answers or None in answers else "equal" if all(answers) else "not equal"
-    return ComparisonEntry(name, scores, error, changes, word)
-
-
 def _find_differing_conditions(found: Sequence[StoredScores]) -> list[str]:
     return [what for what in found[0].how if len({one.how[what] for one in found}) > 1]
-
-
-def _comparison_row(run: ComparisonEntry, measure: str) -> tuple[str, ...]:
-    step = run.scores.about.get("step")
-    low, high = run.error.low, run.error.high
-    interval = (
-        f"{format_score(measure, Score(low))} to {format_score(measure, Score(high))}" if low is not None else "–"
-    )
-    language, change = run.worst or ("–", None)
-    if run.changes.missing:
-        language += f" (not measured: {', '.join(run.changes.missing)})"
-    points = "–" if change is None else f"{100 * change:+.1f} points" if measure != "speech_loss" else f"{change:+.3f}"
-    return (
-        run.name,
-        str(run.scores.about.get("mode") or "–"),
-        f"{step:,}" if isinstance(step, int) else "–",
-        format_score(measure, run.error),
-        interval,
-        language,
-        points,
-        run.word,
-    )

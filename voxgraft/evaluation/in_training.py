@@ -1,7 +1,7 @@
-"""A light evaluation inside training: a few sentences spoken and listened to every N steps decide the best step.
+"""A light evaluation inside training: a few sentences spoken and transcribed every N steps decide the best step.
 
-A judge of the training loop (`Loop.judges`). What it finds stands in the journal, and with it alone the best step is
-found again by a run that is gone on with. Where nothing can be heard the loss goes on deciding, and the reason is told.
+A callback of the trainer. Its results are in the journal, from which alone a resumed run finds the best step again.
+Where nothing can be heard the loss decides, and the journal has the reason.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -17,7 +17,6 @@ from voxgraft.checkpoints.steps import load_step
 from voxgraft.core import progress
 from voxgraft.core.journal import as_finite_float
 from voxgraft.dataset.run_data import HeldOutData
-from voxgraft.evaluation.audio import SpeechRenderer, open_speech_renderer
 from voxgraft.evaluation.judge import measure_recorded_pace
 from voxgraft.evaluation.scores import (
     CUT_OFF_RATIO,
@@ -29,7 +28,13 @@ from voxgraft.evaluation.scores import (
     open_transcriber,
 )
 from voxgraft.evaluation.sentences import EvalSentence, load_built_in_sentences, normalize_letters
-from voxgraft.evaluation.synthesis import MAX_EVAL_VOICES, SpokenSentence, synthesize_sentences
+from voxgraft.evaluation.synthesis import (
+    MAX_EVAL_VOICES,
+    SpeechRenderer,
+    SpokenSentence,
+    open_speech_renderer,
+    synthesize_sentences,
+)
 from voxgraft.synthesis.engine import ModelContext, SpeakingModel
 from voxgraft.synthesis.inputs import ReferenceVoice, choose_voices
 from voxgraft.training.callbacks import Callback
@@ -37,15 +42,6 @@ from voxgraft.training.samples import collect_texts
 from voxgraft.training.setup import TrainingSetup
 from voxgraft.training.trainer import Trainer
 from voxgraft.training.validation import ValidationMetrics
-
-__all__ = [
-    "EvaluationRound",
-    "InTrainingEvaluation",
-    "SpokenSteps",
-    "build_in_training_evaluation",
-    "clearly_fewer",
-    "spoken_steps",
-]
 
 DECIDING_MEASURES = ("phone_error", "cer")
 """The first of these that was measured decides."""
@@ -59,9 +55,8 @@ CLEAR = 2.0
 """Standard errors from which a difference is more than chance."""
 
 
-@dataclass(frozen=True, slots=True)
-class EvaluationRound:
-    """What one round has found: the error that decides, and whether old languages were within their bound."""
+class EvaluationRound(NamedTuple):
+    """One round: the error that decides, and whether base languages were within their bound."""
 
     step: int
     error: float
@@ -70,7 +65,7 @@ class EvaluationRound:
 
 @dataclass
 class InTrainingEvaluation(Callback):
-    """Speaks and listens every so many steps, and takes the step that is understood best for the best one."""
+    """Synthesises and transcribes every `listen_every` steps; the step with the lowest error is the best one."""
 
     loop: Trainer
     system: SpeakingModel
@@ -84,26 +79,32 @@ class InTrainingEvaluation(Callback):
         self._rounds: list[EvaluationRound] | None = None
 
     def on_validation(self, step: int, found: dict[str, ValidationMetrics]) -> dict[str, Any]:
-        """What was heard, and the best step by it. Called by every process at every validation."""
-        told = self._told(step, found) if self.loop.is_due(step, self.loop.every.listen_every) else {}
-        rounds = [one for one in self._known() if one.step < step]
-        if now := _parse_round(step, told):
+        """What was heard, and the best step by it. Every process calls this at every validation."""
+        noted: dict[str, Any] = {}
+        heard: dict[str, Any] = {}
+        if self.loop.is_due(step, self.loop.every.listen_every):
+            bound, losses = self.loop.bound, {name: one.speech_loss for name, one in found.items()}
+            within = bound is None or not bound.exceeded(self.loop.best_state.first, losses)
+            noted["heard"] = heard = self._share_from_main(self._heard(f"step {step:,}"), within=within)
+        if self._rounds is None:
+            # Read late: a resumed run cuts its journal first. From then on kept up here.
+            lines = [line for line in self.loop.journal.read() if line["kind"] == "valid" and line.get("heard")]
+            self._rounds = [one for line in lines if (one := _parse_round(line["step"], line["heard"]))]
+        rounds = [one for one in self._rounds if one.step < step]
+        if now := _parse_round(step, heard):
             rounds.append(now)
             self._rounds = rounds
-        if not self._update_best_step(step, rounds, found):
-            return {"heard": told} if told else {}
-        best = {"best_step": self.loop.best_state.best_step}
-        return {"heard": told, **best} if told else best
+        if self._update_best_step(step, rounds, found):
+            noted["best_step"] = self.loop.best_state.best_step
+        return noted
 
     def error(self, label: str) -> float | None:
-        """What decides, with the weights as they are now: the same for every process, None where nothing is heard."""
+        """The error that decides, with the current weights: the same in every process, None where nothing is heard."""
         return _find_deciding_error(self._share_from_main(self._heard(label), within=True))
 
-    def _told(self, step: int, found: dict[str, ValidationMetrics]) -> dict[str, Any]:
-        return self._share_from_main(self._heard(f"step {step:,}"), within=self._is_within(found))
-
     def _share_from_main(self, heard: dict[str, Any], *, within: bool) -> dict[str, Any]:
-        """What the first process heard, for all of them: they must take the same step for the best."""
+        """What the first process heard, sent to all of them: they must choose the same best step."""
+        # A sum in which all others are 0 is a broadcast; NaN is a measure that is missing.
         group, device = self.loop.stepper.group, self.loop.stepper.trained.model.device
         own = [heard.get(name, math.nan) for name in JOURNAL_MEASURES] + [float(within)]
         said = torch.tensor(own if group.is_main_process else [0.0] * len(own), dtype=torch.float64, device=device)
@@ -112,7 +113,7 @@ class InTrainingEvaluation(Callback):
         return {**heard, **measured, "within": bool(are_within)}
 
     def _heard(self, label: str) -> dict[str, Any]:
-        """What the first process hears; the others are told."""
+        """What the first process hears; nothing in the others."""
         if not self.loop.first:
             return {}
         language = self.system.spelling.language or ""
@@ -130,41 +131,29 @@ class InTrainingEvaluation(Callback):
     def _update_best_step(
         self, step: int, rounds: Sequence[EvaluationRound], found: dict[str, ValidationMetrics]
     ) -> bool:
-        """Set the best step by what was heard; whether anything has been heard yet that can decide."""
+        """Set the best step by what was heard; False if nothing that can decide has been heard yet."""
         usable = [one for one in rounds if one.within and one.step > 0]
         if not usable:
             return False
         best = min(usable, key=lambda one: (one.error, one.step))
-        standing = self.loop.best_state
-        loss = self._loss_at(best.step, step, found)
+        language = next(iter(found))  # the new one comes first
+        loss: float | None = found[language].speech_loss
+        if best.step != step:
+            lines = [line for line in self.loop.journal.read() if line["kind"] == "valid" and line["step"] == best.step]
+            losses = (as_finite_float(line.get("speech_loss")) for line in lines if line.get("set") == language)
+            loss = next(losses, None)
         since = sum(one.step > best.step for one in rounds)
-        self.loop.best_state = replace(standing, best_step=best.step, best_loss=loss, rounds_without_better=since)
+        self.loop.best_state = replace(
+            self.loop.best_state, best_step=best.step, best_loss=loss, rounds_without_better=since
+        )
         return True
-
-    def _loss_at(self, best: int, step: int, found: dict[str, ValidationMetrics]) -> float | None:
-        if best == step:
-            return next(iter(found.values())).speech_loss
-        language = next(iter(found))
-        lines = [line for line in self.loop.journal.read() if line["kind"] == "valid" and line["step"] == best]
-        return next((as_finite_float(line.get("speech_loss")) for line in lines if line.get("set") == language), None)
-
-    def _is_within(self, found: dict[str, ValidationMetrics]) -> bool:
-        bound, losses = self.loop.bound, {name: one.speech_loss for name, one in found.items()}
-        return bound is None or not bound.exceeded(self.loop.best_state.first, losses)
-
-    def _known(self) -> list[EvaluationRound]:
-        """All rounds so far. The journal is read late, when a run that is gone on with has cut it, and then kept up."""
-        if self._rounds is None:
-            lines = [line for line in self.loop.journal.read() if line["kind"] == "valid" and line.get("heard")]
-            self._rounds = [one for line in lines if (one := _parse_round(line["step"], line["heard"]))]
-        return self._rounds
 
 
 @dataclass(frozen=True)
 class SpokenSteps(Callback):
-    """Speaks held-out texts with two saved steps and counts what fails. Listens to nothing.
+    """Synthesises held-out texts with two saved steps and counts failures. No recogniser is used.
 
-    Both say the same texts with the same voices and the same draws. The weights are the last step's afterwards.
+    Both say the same texts with the same voices and the same seeds. Afterwards the weights are the last step's.
     """
 
     loop: Trainer
@@ -179,7 +168,7 @@ class SpokenSteps(Callback):
         try:
             before = self._failures(best)
         finally:
-            after = self._failures(last)
+            after = self._failures(last)  # also restores the weights of the last step
         better = clearly_fewer(before, after)
         shares = {"failed_before": sum(before) / max(1, len(before)), "failed": sum(after) / max(1, len(after))}
         return {"utterances": len(after), **{name: round(share, 4) for name, share in shares.items()}, "better": better}
@@ -202,7 +191,7 @@ class SpokenSteps(Callback):
 
 
 def clearly_fewer(before: Sequence[bool], after: Sequence[bool]) -> bool:
-    """Whether fewer of the same utterances fail afterwards, by more than chance makes of so few."""
+    """Whether fewer of the same utterances fail afterwards, by more than chance explains (a paired test)."""
     gains = [float(old) - float(new) for old, new in zip(before, after, strict=True)]
     if len(gains) < 2:
         return False

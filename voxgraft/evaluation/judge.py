@@ -1,16 +1,20 @@
-"""What models make of held-out recordings: losses, whether text and voice are used, and the pace of speech."""
+"""Measure a model against its base: what both say of the same sentences, and what the base has kept.
+
+Retention is proven bit for bit on speech logits. Held-out recordings give losses and the usual pace of speech; the
+recogniser's error on recordings and on codec output is the mark that speech can reach.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from voxgraft.asr import Transcript
@@ -18,11 +22,12 @@ from voxgraft.audio.files import encode_audio, resample
 from voxgraft.checkpoints import Checkpoint, open_checkpoint
 from voxgraft.checkpoints.tensors import read_stored_tensor
 from voxgraft.core import rng
+from voxgraft.core.errors import VoxgraftError
 from voxgraft.dataset.run_data import HeldOutData
 from voxgraft.dataset.sampler import DataSamplerOptions, list_samples
 from voxgraft.dataset.shards import AnyArray, ClipDataset, Int32Array
-from voxgraft.evaluation.audio import ReferenceRecording, SpeechRenderer, VoiceComparer
 from voxgraft.evaluation.scores import (
+    ERROR_MEASURES,
     Score,
     ScoreRow,
     SpeakingPace,
@@ -30,16 +35,23 @@ from voxgraft.evaluation.scores import (
     compute_error_rates,
     compute_sentence_errors,
     compute_stop_scores,
+    compute_voice_similarity,
     measure_spoken_pace,
     score_without_interval,
-    unmeasured_error_rates,
     unmeasured_score,
 )
 from voxgraft.evaluation.sentences import EvalSentence, SentenceSet, normalize_letters
-from voxgraft.evaluation.synthesis import SpokenSentence, synthesize_sentences
-from voxgraft.models.base import build_sequence
-from voxgraft.models.speech_model import PackedBatch, compute_hidden_states, pack_batch
-from voxgraft.synthesis.engine import SpeakingModel
+from voxgraft.evaluation.synthesis import (
+    MAX_RECORDINGS,
+    ReferenceRecording,
+    SpeechRenderer,
+    SpokenSentence,
+    Wave,
+    synthesize_sentences,
+)
+from voxgraft.models.base import REFERENCE_AUDIO, Clip, ClipEncoder, build_sequence
+from voxgraft.models.speech_model import compute_hidden_states, pack_batch
+from voxgraft.synthesis.engine import ModelContext, SpeakingModel
 from voxgraft.synthesis.inputs import ReferenceVoice
 from voxgraft.training.prefetch import BatchBuilder, kl_sum
 from voxgraft.training.trainable import TrainableModel
@@ -47,225 +59,12 @@ from voxgraft.training.validation import Validator
 
 LOSS_MEASURES = ("speech_loss", "text_loss", "text_use", "voice_use")
 VALIDATION_MICROBATCH_TOKENS = 4_096
-
-
-def compute_held_out_losses(system: SpeakingModel, held_out: HeldOutData, language: str) -> dict[str, Score]:
-    """Losses of a system on the held-out recordings of a language, with what it makes of the text and the voice."""
-    sets = held_out.sets.get(language)
-    if not sets:
-        return dict.fromkeys(LOSS_MEASURES, unmeasured_score(held_out.reason(language)))
-    spelled = tuple(_RetokenizedClipSet(clips, system, language) for clips in sets)
-    usable = tuple(clips for clips in spelled if len(clips))
-    if not usable:
-        why = f"{system.name} has no piece for any letter of the held-out texts"
-        return dict.fromkeys(LOSS_MEASURES, unmeasured_score(why))
-    order = DataSamplerOptions(
-        min_prompt_seconds=held_out.min_prompt_seconds, num_conditioning=system.model.frame.num_conditioning
-    )
-    items = list_samples(usable, held_out.seed, order)
-    examples = BatchBuilder(system.family, system.model, usable)
-    found = Validator(
-        TrainableModel(system.model, {}, system.gate),
-        examples,
-        items,
-        VALIDATION_MICROBATCH_TOKENS,
-        is_open=system.is_open(language),
-    ).run()
-    swapped = {
-        "text_use": unmeasured_score("there are not two texts to swap"),
-        "voice_use": unmeasured_score("there are not two speakers to swap"),
-    }
-    return {
-        name: swapped[name]
-        if (value := getattr(found, name)) is None
-        else score_without_interval(value, found.num_clips)
-        for name in LOSS_MEASURES
-    }
-
-
-def measure_recorded_pace(held_out: HeldOutData, language: str) -> float | None:
-    """Seconds that a letter of the language takes in the held-out recordings, in the middle; None without any."""
-    paces = []
-    for clips in held_out.sets.get(language, ()):
-        for place in range(len(clips)):
-            count = len(normalize_letters(clips.infos[place].text, language))
-            if count:
-                paces.append(float(clips.num_codes[place]) / clips.header.code_hz / count)
-    return median(paces) if paces else None
-
-
-class _RetokenizedClipSet(ClipDataset):
-    """The clips of a set as a system reads their texts: the base alone has no rows for a grown tokenizer's ids.
-
-    Clips whose text it cannot read at all are left out. Voices that a set brings along stay behind its clips.
-    """
-
-    def __init__(self, whole: ClipDataset, system: SpeakingModel, language: str) -> None:
-        self._whole, self.name, self.header = whole, whole.name, whole.header
-        spelled = {at: system.ids(whole.infos[at].text, language) for at in range(len(whole))}
-        most = system.model.frame.max_text
-        clips = [at for at, ids in spelled.items() if 0 < len(ids) <= most]
-        self._ids = [np.asarray(spelled[at], dtype=np.int32) for at in clips]
-        lending = range(len(whole), len(whole.infos))
-        self._places = [*clips, *lending]
-        self._moved: Mapping[int, int] = {place: at for at, place in enumerate(self._places)}
-        self.infos = [whole.infos[place] for place in self._places]
-        self.num_text = np.array([len(ids) for ids in self._ids], dtype=np.int64)
-        self.num_codes = whole.num_codes[clips]
-        self.fingerprint = whole.fingerprint
-
-    def text_ids(self, clip: int) -> Int32Array:
-        return self._ids[clip]
-
-    def codes(self, clip: int) -> Int32Array:
-        return self._whole.codes(self._places[clip])
-
-    def voice(self, clip: int) -> dict[str, AnyArray]:
-        return self._whole.voice(self._places[clip])
-
-    def prompt_of(self, clip: int) -> int | None:
-        given = self._whole.prompt_of(self._places[clip])
-        return None if given is None else self._moved.get(given)
-
-
 PROOF_BATCH_SIZE = 16
-"""Utterances in one pack."""
-
-
-@dataclass(frozen=True, slots=True)
-class LanguageRetention:
-    """What one base language has kept: logits over all positions of what the base said, and the codes themselves."""
-
-    language: str
-    equal: bool | None
-    """None where it could not be measured; `why` tells."""
-    largest_difference: float | None
-    positions: int
-    same_codes: int
-    spoken: int
-    kl: Score
-    why: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        values = {name: getattr(self, name) for name in self.__slots__ if name not in ("kl", "language")}
-        return {**values, "kl": self.kl.to_json()}
-
-
-@dataclass(frozen=True, slots=True)
-class BaseValueChange:
-    """How many values of the base's tensors are others than they were."""
-
-    changed: int
-    total: int
-    tensors: tuple[str, ...]
-    """The tensors that have changed."""
-    compared: str
-    """What was held against what, in words."""
-
-    def to_json(self) -> dict[str, Any]:
-        return {"changed": self.changed, "total": self.total, "tensors": list(self.tensors), "compared": self.compared}
-
-
-def compare_base_values(base: SpeakingModel, after: SpeakingModel) -> BaseValueChange:
-    """Compare every tensor of the base with the same one now, bit for bit; new rows do not count.
-
-    Two checkpoints are compared as they are stored: in memory both may be rounded, and small changes lost. What has no
-    checkpoint of its own is the base's, opened from the same file, and is compared where it computes.
-    """
-    spare, names = base.model.spare_rows, list(base.model.state_dict())
-    if base.checkpoint is None or after.checkpoint is None:
-        old, now = base.model.state_dict(), after.model.state_dict()
-        dtype = str(next(base.model.parameters()).dtype).removeprefix("torch.")
-        compared = f"the base as it computes alone and as it computes with {after.name}, in memory, in {dtype}"
-        return _count_changes(names, old.__getitem__, now.get, spare, compared)
-    with open_checkpoint(base.checkpoint) as one, open_checkpoint(after.checkpoint) as two:
-        compared = f"{one.path.name} of the base and {two.path.name} of {after.name}, both as they are stored"
-        return _count_changes(
-            names, partial(_read_stored_tensor, one), partial(_read_stored_tensor, two), spare, compared
-        )
-
-
-def _count_changes(
-    names: Sequence[str],
-    old: Callable[[str], Tensor | None],
-    new: Callable[[str], Tensor | None],
-    spare_rows: int,
-    compared: str,
-) -> BaseValueChange:
-    changed, total, tensors = 0, 0, []
-    for name in names:
-        was, now = old(name), new(name)
-        assert was is not None
-        total += was.numel()
-        count = was.numel() if now is None else _count_different_values(was, now, spare_rows)
-        changed += count
-        tensors += [name] if count else []
-    return BaseValueChange(changed, total, tuple(tensors), compared)
-
-
-def _read_stored_tensor(checkpoint: Checkpoint, name: str) -> Tensor | None:
-    return read_stored_tensor(checkpoint, name) if name in checkpoint.tensors else None
-
-
-@torch.no_grad()
-def measure_retention(
-    base: SpeakingModel, after: SpeakingModel, before: Sequence[SpokenSentence], now: Sequence[SpokenSentence]
-) -> LanguageRetention:
-    """Whether a base language is spoken as before. `before` and `now` are what both said of the same sentences."""
-    language = before[0].sentence.language if before else ""
-    usable = [one for one in before if one.codes]
-    same = sum(old.codes == new.codes for old, new in zip(before, now, strict=True) if old.codes is not None)
-    if not usable:
-        why = "the base could not say a sentence"
-        return LanguageRetention(language, None, None, 0, same, 0, unmeasured_score(why), why)
-    equal, largest, positions, kl = True, 0.0, 0, 0.0
-    for first in range(0, len(usable), PROOF_BATCH_SIZE):
-        some = usable[first : first + PROOF_BATCH_SIZE]
-        old_hidden, old = _compute_speech_logits(base, _build_proof_batch(base, some), language)
-        new_hidden, new = _compute_speech_logits(after, _build_proof_batch(after, some), language)
-        equal = equal and torch.equal(old, new)
-        largest = max(largest, float((old.float() - new.float()).abs().max()))
-        positions += len(old)
-        kl += float(kl_sum(after.model.speech_logits, new_hidden, base.model.speech_logits, old_hidden, chunk=None))
-    return LanguageRetention(
-        language, equal, largest, positions, same, len(usable), score_without_interval(kl / positions, positions)
-    )
-
-
-def _build_proof_batch(system: SpeakingModel, said: Sequence[SpokenSentence]) -> PackedBatch:
-    """What the base said, to be said again: text as this system reads it, voice and codes as they were."""
-    frame, language = system.model.frame, said[0].sentence.language
-    layouts = [build_sequence(frame, system.ids(one.sentence.text, language), one.codes) for one in said]
-    return pack_batch(system.model, layouts, [system.family.condition(one.voice.clip) for one in said])
-
-
-def _compute_speech_logits(system: SpeakingModel, batch: PackedBatch, language: str) -> tuple[Tensor, Tensor]:
-    with system.set_gate_for(language):
-        hidden = compute_hidden_states(system.model, batch)[batch.speech.scored]
-        return hidden, system.model.speech_logits(hidden)
-
-
-def _count_different_values(old: Tensor, new: Tensor, spare_rows: int) -> int:
-    """Values that differ in any bit. Where rows were added, the base's own stand first, and spare ones last."""
-    if old.shape == new.shape:
-        return sum(_count_different_bits(old, new))
-    if old.shape[1:] != new.shape[1:] or len(new) < len(old):
-        return old.numel()
-    own = len(old) - spare_rows
-    parts = [(old[:own], new[:own]), (old[own:], new[len(new) - spare_rows :] if spare_rows else new[:0])]
-    return sum(count for one, two in parts for count in _count_different_bits(one, two))
-
-
-def _count_different_bits(old: Tensor, new: Tensor) -> Iterator[int]:
-    """In the wider of the two types, if they are kept in two: what one of them cannot hold has changed."""
-    if old.numel():
-        wide = torch.promote_types(old.dtype, new.dtype)
-        whole = {8: torch.int64, 4: torch.int32, 2: torch.int16}[wide.itemsize]
-        yield int((old.to(wide).contiguous().view(whole) != new.to(wide).contiguous().view(whole)).sum())
-
-
-Wave = NDArray[np.float32]
+MIN_SIMILARITY_SECONDS = 0.5
+"""A shorter sound is too short for a voice encoder."""
 WHO_BEFORE, WHO_AFTER, WHO_SHUFFLED, WHO_ORIGINAL = "before", "after", "shuffled", "original"
+WHO_RECORDINGS, WHO_CODEC = "recordings", "codec"
+GIVEN_RECORDINGS_TITLE, ORIGINAL_RECORDINGS_TITLE = "recordings that were given", "original recordings of the sentences"
 CONTROL_TITLE = "control: held against other sentences"
 IS_BASE_REASON = "this is the base"
 NEW_LANGUAGE_KL_REASON = "the base is not changed by the new language: it is compared in its own languages"
@@ -284,7 +83,7 @@ class EvaluatedUtterance:
     heard: Transcript | None
     errors: Mapping[str, float | None]
     wav: bytes | None = None
-    """Only of a few, which are played in the report."""
+    """Only of the few that the report plays."""
     why: str = ""
     ids: tuple[int, ...] = ()
     """Text tokens that the model was given; none for a recording."""
@@ -307,7 +106,7 @@ class Evaluation:
         return next((row for row in self.rows if (row.language, row.who) == (language, who)), None)
 
     def add(self, row: ScoreRow | None) -> None:
-        """One more row, behind those of its language; none is none."""
+        """Insert a row behind those of its language; None is ignored."""
         if row is not None:
             order = [*self.languages, row.language]
             self.rows = sorted([*self.rows, row], key=lambda one: order.index(one.language))
@@ -318,9 +117,8 @@ class Evaluation:
         return list(dict.fromkeys(row.language for row in self.rows))
 
 
-@dataclass(frozen=True)
-class _SystemSpeech:
-    """What one system said of one language, as far as it got."""
+class _SystemSpeech(NamedTuple):
+    """What one system said in one language; no waves without a vocoder, nothing heard without a recogniser."""
 
     said: Sequence[SpokenSentence]
     waves: Sequence[Wave] | None
@@ -329,7 +127,7 @@ class _SystemSpeech:
 
 @dataclass
 class Evaluator:
-    """Who is judged, and with what."""
+    """Compares a model with its base, language by language."""
 
     base: SpeakingModel
     after: SpeakingModel
@@ -348,35 +146,67 @@ class Evaluator:
         """All languages, the new one first."""
         language = self.after.spelling.language
         found = Evaluation(language, change=compare_base_values(self.base, self.after))
-        order = sorted(self.sentences, key=lambda name: (name != language, list(self.sentences).index(name)))
-        for name in order:
-            self._language(found, name)
+        for name in sorted(self.sentences, key=lambda name: name != language):  # sorting keeps the order of the others
+            self._evaluate_language(found, name)
         return found
 
-    def _language(self, found: Evaluation, language: str) -> None:
+    def _evaluate_language(self, found: Evaluation, language: str) -> None:
         is_new = language == found.language
         sentences = self.sentences[language].sentences
-        before = self._spoken(self.base, sentences, f"the base, {language}")
-        after = self._spoken(self.after, sentences, f"{self.after.name}, {language}", like=before)
-        pace = self._find_usual_pace(language, before.said, is_new)
-        found.paces[language] = _describe_pace(pace, is_new)
-        kept = None if is_new else measure_retention(self.base, self.after, before.said, after.said)
-        found.kept += [kept] if kept else []
-        found.rows.append(ScoreRow(language, WHO_BEFORE, "base", self._compute_scores(self.base, before, pace, None)))
+        before = self._speak(self.base, sentences, f"the base, {language}")
+        after = self._speak(self.after, sentences, f"{self.after.name}, {language}", like=before)
+        # The usual length of speech is known from recordings; else, in its own languages, from the base.
+        recorded = measure_recorded_pace(self.held_out, language)
+        if recorded is not None:
+            pace: SpeakingPace | None = SpeakingPace(recorded, "the held-out recordings")
+        else:
+            pace = None if is_new else measure_spoken_pace(before.said)
+        if pace is None:
+            found.paces[language] = "there is nothing to know the usual length from"
+        elif is_new:
+            found.paces[language] = f"lengths are held against {pace.of}"
+        else:
+            found.paces[language] = (
+                "lengths are held against what the base says of the same sentence; "
+                f"cut-off speech is known by {pace.of}"
+            )
+        scores = self._compute_scores(self.base, before, pace, None)
+        found.rows.append(ScoreRow(language, WHO_BEFORE, "base", scores))
         scores = self._compute_scores(self.after, after, pace, None if is_new else before.said)
-        scores["kl"] = kept.kl if kept else unmeasured_score(NEW_LANGUAGE_KL_REASON)
+        if is_new:
+            scores["kl"] = unmeasured_score(NEW_LANGUAGE_KL_REASON)
+        else:
+            found.kept.append(kept := measure_retention(self.base, self.after, before.said, after.said))
+            scores["kl"] = kept.kl
         found.rows.append(ScoreRow(language, WHO_AFTER, self.after.name, scores))
         if is_new and after.heard is not None:
-            found.rows.append(
-                ScoreRow(language, WHO_SHUFFLED, CONTROL_TITLE, self._compute_control_scores(sentences, after.heard))
-            )
-        found.utterances += [*self._build_utterances(before, WHO_BEFORE), *self._build_utterances(after, WHO_AFTER)]
-        found.utterances += self._build_originals(language, [one.sentence for one in after.said])
+            control = dict.fromkeys(ERROR_MEASURES, unmeasured_score("there is no other sentence to hold it against"))
+            if len(sentences) > 1:
+                # Each sentence is replaced by its successor on a random circle, so that none stays in its place.
+                order = rng.hash_permutation(len(sentences), "shuffled", self.seed).tolist()
+                moved = dict(zip(order, [*order[1:], order[0]], strict=True))
+                others = [sentences[moved[at]] for at in range(len(sentences))]
+                control = compute_error_rates(others, after.heard, self.seed)
+            found.rows.append(ScoreRow(language, WHO_SHUFFLED, CONTROL_TITLE, control))
+        count = len(sentences)
+        played = (
+            {at * count // self.players for at in range(self.players)} if count > self.players else set(range(count))
+        )
+        for spoken, who in ((before, WHO_BEFORE), (after, WHO_AFTER)):
+            found.utterances += self._build_utterances(spoken, who, played)
+        recordings = {one.sentence: one for one in self.originals.get(language, ())}
+        for at in sorted(played):
+            if (one := recordings.get(sentences[at])) is not None and self.sound.vocoder is not None:
+                # No higher rate than the speech beside it: otherwise the rate gives the recording away.
+                rate, seconds = min(one.rate, self.sound.rate), len(one.wave) / one.rate
+                wav = encode_audio(resample(one.wave, one.rate, rate), rate)
+                original = EvaluatedUtterance(sentences[at], WHO_ORIGINAL, "", seconds, True, None, None, {}, wav)
+                found.utterances.append(original)
 
-    def _spoken(
+    def _speak(
         self, system: SpeakingModel, sentences: Sequence[EvalSentence], who: str, like: _SystemSpeech | None = None
     ) -> _SystemSpeech:
-        """Said, sounded and heard. The same codes in the same voice are the same sound, and are not heard twice."""
+        """Synthesise, render and transcribe. The same codes in the same voice are the same sound: taken from `like`."""
         said = synthesize_sentences(system, sentences, self.voices, self.seed, who)
         if self.sound.vocoder is None:
             return _SystemSpeech(said, None, None)
@@ -395,63 +225,26 @@ class Evaluator:
         before: Sequence[SpokenSentence] | None,
     ) -> dict[str, Score]:
         language = spoken.said[0].sentence.language
-        scores = self._errors(spoken, language)
-        scores |= compute_stop_scores(spoken.said, pace, before, self.seed)
-        if spoken.waves is None:
-            scores["likeness"] = unmeasured_score(self.sound.why)
+        if spoken.heard is None:
+            why = self.sound.why or self.ear.why_unsupported(language)
+            scores = dict.fromkeys(ERROR_MEASURES, unmeasured_score(why))
         else:
-            scores["likeness"] = self.voice_comparer.score_similarity(
-                spoken.said, spoken.waves, self.sound.rate, self.seed
-            )
+            scores = compute_error_rates([one.sentence for one in spoken.said], spoken.heard, self.seed)
+        scores |= compute_stop_scores(spoken.said, pace, before, self.seed)
+        scores["likeness"] = (
+            unmeasured_score(self.sound.why)
+            if spoken.waves is None
+            else self.voice_comparer.score_similarity(spoken.said, spoken.waves, self.sound.rate, self.seed)
+        )
         scores |= compute_held_out_losses(system, self.held_out, language)
         scores["kl"] = unmeasured_score(IS_BASE_REASON)
         return scores
 
-    def _errors(self, spoken: _SystemSpeech, language: str) -> dict[str, Score]:
-        if spoken.heard is None:
-            return unmeasured_error_rates(self.sound.why or self.ear.why_unsupported(language))
-        return compute_error_rates([one.sentence for one in spoken.said], spoken.heard, self.seed)
-
-    def _compute_control_scores(
-        self, sentences: Sequence[EvalSentence], heard: Sequence[Transcript]
-    ) -> dict[str, Score]:
-        if len(sentences) < 2:
-            return unmeasured_error_rates("there is no other sentence to hold it against")
-        return compute_error_rates(_shuffle_sentences(sentences, self.seed), heard, self.seed)
-
-    def _find_usual_pace(self, language: str, before: Sequence[SpokenSentence], is_new: bool) -> SpeakingPace | None:
-        recorded = measure_recorded_pace(self.held_out, language)
-        if recorded is not None:
-            return SpeakingPace(recorded, "the held-out recordings")
-        return None if is_new else measure_spoken_pace(before)
-
-    def _choose_played(self, count: int) -> set[int]:
-        """Places of the sentences that the report plays."""
-        some = count > self.players
-        return {at * count // self.players for at in range(self.players)} if some else set(range(count))
-
-    def _build_originals(self, language: str, sentences: Sequence[EvalSentence]) -> list[EvaluatedUtterance]:
-        """Recordings of the sentences that are played, at no higher rate than the speech beside them."""
-        recorded = {one.sentence: one for one in self.originals.get(language, ())}
-        made = []
-        for at in sorted(self._choose_played(len(sentences))):
-            if (one := recorded.get(sentences[at])) is None or self.sound.vocoder is None:
-                continue
-            rate = min(one.rate, self.sound.rate)
-            wav = encode_audio(resample(one.wave, one.rate, rate), rate)
-            seconds = len(one.wave) / one.rate
-            made.append(EvaluatedUtterance(sentences[at], WHO_ORIGINAL, "", seconds, True, None, None, {}, wav))
-        return made
-
-    def _build_utterances(self, spoken: _SystemSpeech, who: str) -> list[EvaluatedUtterance]:
-        played = self._choose_played(len(spoken.said))
+    def _build_utterances(self, spoken: _SystemSpeech, who: str, played: set[int]) -> list[EvaluatedUtterance]:
         made = []
         for at, one in enumerate(spoken.said):
             heard = spoken.heard[at] if spoken.heard is not None else None
-            errors = compute_sentence_errors(one.sentence, heard) if heard is not None else {}
             wave = spoken.waves[at] if spoken.waves is not None and at in played else None
-            wav = encode_audio(wave, self.sound.rate) if wave is not None and len(wave) else None
-            num_codes = None if one.codes is None else len(one.codes)
             made.append(
                 EvaluatedUtterance(
                     one.sentence,
@@ -459,27 +252,290 @@ class Evaluator:
                     one.voice.name,
                     one.seconds,
                     one.stopped,
-                    num_codes,
-                    heard,
-                    errors,
-                    wav,
-                    one.why,
-                    one.ids,
+                    num_codes=None if one.codes is None else len(one.codes),
+                    heard=heard,
+                    errors=compute_sentence_errors(one.sentence, heard) if heard is not None else {},
+                    wav=encode_audio(wave, self.sound.rate) if wave is not None and len(wave) else None,
+                    why=one.why,
+                    ids=one.ids,
                 )
             )
         return made
 
 
-def _shuffle_sentences(sentences: Sequence[EvalSentence], seed: int) -> list[EvalSentence]:
-    """Every sentence's place taken by another one: all are moved along a circle in an order by chance."""
-    order = rng.hash_permutation(len(sentences), "shuffled", seed).tolist()
-    moved = dict(zip(order, [*order[1:], order[0]], strict=True))
-    return [sentences[moved[at]] for at in range(len(sentences))]
+def compute_held_out_losses(system: SpeakingModel, held_out: HeldOutData, language: str) -> dict[str, Score]:
+    """Losses of a system on the held-out recordings of a language, with what it makes of the text and the voice."""
+    sets = held_out.sets.get(language)
+    if not sets:
+        return dict.fromkeys(LOSS_MEASURES, unmeasured_score(held_out.reason(language)))
+    usable = tuple(filter(len, (_RetokenizedClipSet(clips, system, language) for clips in sets)))
+    if not usable:
+        why = f"{system.name} has no piece for any letter of the held-out texts"
+        return dict.fromkeys(LOSS_MEASURES, unmeasured_score(why))
+    order = DataSamplerOptions(
+        min_prompt_seconds=held_out.min_prompt_seconds, num_conditioning=system.model.frame.num_conditioning
+    )
+    found = Validator(
+        TrainableModel(system.model, {}, system.gate),
+        BatchBuilder(system.family, system.model, usable),
+        list_samples(usable, held_out.seed, order),
+        VALIDATION_MICROBATCH_TOKENS,
+        is_open=system.is_open(language),
+    ).run()
+    swapped = {
+        "text_use": unmeasured_score("there are not two texts to swap"),
+        "voice_use": unmeasured_score("there are not two speakers to swap"),
+    }
+    return {
+        name: swapped[name]
+        if (value := getattr(found, name)) is None
+        else score_without_interval(value, found.num_clips)
+        for name in LOSS_MEASURES
+    }
 
 
-def _describe_pace(pace: SpeakingPace | None, is_new: bool) -> str:
-    if pace is None:
-        return "there is nothing to know the usual length from"
-    if is_new:
-        return f"lengths are held against {pace.of}"
-    return f"lengths are held against what the base says of the same sentence; cut-off speech is known by {pace.of}"
+def measure_recorded_pace(held_out: HeldOutData, language: str) -> float | None:
+    """Median seconds per letter in the held-out recordings of a language; None without any."""
+    paces = []
+    for clips in held_out.sets.get(language, ()):
+        for place in range(len(clips)):
+            count = len(normalize_letters(clips.infos[place].text, language))
+            if count:
+                paces.append(float(clips.num_codes[place]) / clips.header.code_hz / count)
+    return median(paces) if paces else None
+
+
+class _RetokenizedClipSet(ClipDataset):
+    """The clips of a set as a system reads their texts: the base alone has no rows for a grown tokenizer's ids.
+
+    Clips whose text it cannot read at all are left out.
+    """
+
+    def __init__(self, whole: ClipDataset, system: SpeakingModel, language: str) -> None:
+        self._whole, self.name, self.header = whole, whole.name, whole.header
+        spelled = {at: system.ids(whole.infos[at].text, language) for at in range(len(whole))}
+        most = system.model.frame.max_text
+        clips = [at for at, ids in spelled.items() if 0 < len(ids) <= most]
+        self._ids = [np.asarray(spelled[at], dtype=np.int32) for at in clips]
+        # A set may bring voices that are no clips: their infos come after those of the clips, and stay there.
+        self._places = [*clips, *range(len(whole), len(whole.infos))]
+        self._moved: Mapping[int, int] = {place: at for at, place in enumerate(self._places)}
+        self.infos = [whole.infos[place] for place in self._places]
+        self.num_text = np.array([len(ids) for ids in self._ids], dtype=np.int64)
+        self.num_codes = whole.num_codes[clips]
+        self.fingerprint = whole.fingerprint
+
+    def text_ids(self, clip: int) -> Int32Array:
+        return self._ids[clip]
+
+    def codes(self, clip: int) -> Int32Array:
+        return self._whole.codes(self._places[clip])
+
+    def voice(self, clip: int) -> dict[str, AnyArray]:
+        return self._whole.voice(self._places[clip])
+
+    def prompt_of(self, clip: int) -> int | None:
+        given = self._whole.prompt_of(self._places[clip])
+        return None if given is None else self._moved.get(given)
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageRetention:
+    """What one base language has kept: logits over all positions of what the base said, and the codes themselves."""
+
+    language: str
+    equal: bool | None
+    """None where it could not be measured; `why` is the reason."""
+    largest_difference: float | None
+    positions: int
+    same_codes: int
+    spoken: int
+    kl: Score
+    why: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        values = {name: getattr(self, name) for name in self.__slots__ if name not in ("kl", "language")}
+        return {**values, "kl": self.kl.to_json()}
+
+
+class BaseValueChange(NamedTuple):
+    """How many values of the base's tensors differ from what they were."""
+
+    changed: int
+    total: int
+    tensors: tuple[str, ...]
+    """The tensors that have changed."""
+    compared: str
+    """What was compared with what, in words."""
+
+
+def compare_base_values(base: SpeakingModel, after: SpeakingModel) -> BaseValueChange:
+    """Compare every tensor of the base with the same one now, bit for bit; new rows do not count.
+
+    Two checkpoints are compared as they are stored: in memory both may be rounded, and small changes lost. What has no
+    checkpoint of its own is the base's, opened from the same file, and is compared where it computes.
+    """
+    with contextlib.ExitStack() as stack:
+        old: Callable[[str], Tensor | None]
+        new: Callable[[str], Tensor | None]
+        if base.checkpoint is None or after.checkpoint is None:
+            old, new = base.model.state_dict().get, after.model.state_dict().get
+            dtype = str(next(base.model.parameters()).dtype).removeprefix("torch.")
+            compared = f"the base as it computes alone and as it computes with {after.name}, in memory, in {dtype}"
+        else:
+            one, two = (stack.enter_context(open_checkpoint(path)) for path in (base.checkpoint, after.checkpoint))
+            old, new = partial(_read_stored_tensor, one), partial(_read_stored_tensor, two)
+            compared = f"{one.path.name} of the base and {two.path.name} of {after.name}, both as they are stored"
+        changed, total, tensors = 0, 0, []
+        for name in base.model.state_dict():
+            was, now = old(name), new(name)
+            assert was is not None
+            total += was.numel()
+            count = was.numel() if now is None else _count_different_values(was, now, base.model.spare_rows)
+            changed += count
+            tensors += [name] if count else []
+        return BaseValueChange(changed, total, tuple(tensors), compared)
+
+
+def _read_stored_tensor(checkpoint: Checkpoint, name: str) -> Tensor | None:
+    return read_stored_tensor(checkpoint, name) if name in checkpoint.tensors else None
+
+
+def _count_different_values(old: Tensor, new: Tensor, spare_rows: int) -> int:
+    """Values that differ in any bit."""
+    parts = [(old, new)]
+    if old.shape != new.shape:
+        if old.shape[1:] != new.shape[1:] or len(new) < len(old):
+            return old.numel()
+        # Rows were added: the base's own rows come first, then the new ones, then the base's spare rows.
+        own = len(old) - spare_rows
+        parts = [(old[:own], new[:own]), (old[own:], new[len(new) - spare_rows :] if spare_rows else new[:0])]
+    count = 0
+    for one, two in parts:
+        if one.numel():
+            # Compared as integers, so that -0.0 and NaN count too, in the wider of the two types: a value that the
+            # narrower one cannot hold has changed.
+            wide = torch.promote_types(one.dtype, two.dtype)
+            whole = {8: torch.int64, 4: torch.int32, 2: torch.int16}[wide.itemsize]
+            count += int((one.to(wide).contiguous().view(whole) != two.to(wide).contiguous().view(whole)).sum())
+    return count
+
+
+@torch.no_grad()
+def measure_retention(
+    base: SpeakingModel, after: SpeakingModel, before: Sequence[SpokenSentence], now: Sequence[SpokenSentence]
+) -> LanguageRetention:
+    """Whether a base language is spoken as before. `before` and `now` are what both said of the same sentences."""
+    language = before[0].sentence.language if before else ""
+    usable = [one for one in before if one.codes]
+    same = sum(old.codes == new.codes for old, new in zip(before, now, strict=True) if old.codes is not None)
+    if not usable:
+        why = "the base could not say a sentence"
+        return LanguageRetention(language, None, None, 0, same, 0, unmeasured_score(why), why)
+    equal, largest, positions, kl = True, 0.0, 0, 0.0
+    for first in range(0, len(usable), PROOF_BATCH_SIZE):
+        some = usable[first : first + PROOF_BATCH_SIZE]
+        old_hidden, old = _compute_speech_logits(base, some, language)
+        new_hidden, new = _compute_speech_logits(after, some, language)
+        equal = equal and torch.equal(old, new)
+        largest = max(largest, float((old.float() - new.float()).abs().max()))
+        positions += len(old)
+        kl += float(kl_sum(after.model.speech_logits, new_hidden, base.model.speech_logits, old_hidden, chunk=None))
+    return LanguageRetention(
+        language, equal, largest, positions, same, len(usable), score_without_interval(kl / positions, positions)
+    )
+
+
+def _compute_speech_logits(
+    system: SpeakingModel, said: Sequence[SpokenSentence], language: str
+) -> tuple[Tensor, Tensor]:
+    """Hidden states and logits of what the base said: text as this system reads it, voice and codes as they were."""
+    frame = system.model.frame
+    layouts = [build_sequence(frame, system.ids(one.sentence.text, language), one.codes) for one in said]
+    batch = pack_batch(system.model, layouts, [system.family.condition(one.voice.clip) for one in said])
+    with system.set_gate_for(language):
+        hidden = compute_hidden_states(system.model, batch)[batch.speech.scored]  # (positions, width)
+        return hidden, system.model.speech_logits(hidden)
+
+
+@dataclass(frozen=True)
+class VoiceComparer:
+    """The family's own voice encoder; or none that can be used, and why."""
+
+    encoder: ClipEncoder | None
+    why: str = ""
+
+    def score_similarity(self, said: Sequence[SpokenSentence], waves: Sequence[Wave], rate: int, seed: int) -> Score:
+        """How like the voices that were asked for the spoken ones are."""
+        if self.encoder is None:
+            return unmeasured_score(self.why)
+        long = [at for at, wave in enumerate(waves) if len(wave) >= MIN_SIMILARITY_SECONDS * rate]
+        if not long:
+            return unmeasured_score("no utterance is long enough to have a voice")
+        try:
+            clips = self.encoder.encode([resample(waves[at], rate, self.encoder.sample_rate) for at in long])
+        except VoxgraftError as error:
+            return unmeasured_score(f"the voice encoder refused the speech: {error.finding.found}")
+        wanted = [np.asarray(said[at].voice.clip.voice["speaker"]) for at in long]
+        return compute_voice_similarity([np.asarray(clip.voice["speaker"]) for clip in clips], wanted, seed)
+
+
+def open_voice_comparer(base: SpeakingModel, place: ModelContext, voices: Sequence[ReferenceVoice]) -> VoiceComparer:
+    """The base's voice encoder, where a voice is a vector that it hears and the sound has the voices asked for."""
+    vector = voices[0].clip.voice.get("speaker")
+    if not isinstance(vector, np.ndarray) or vector.ndim != 1 or vector.dtype.kind != "f":
+        return VoiceComparer(None, f"voices of {place.family.name} are not told by ear")
+    try:
+        encoder = place.family.encoder(place.files, base.model)
+    except VoxgraftError as error:
+        return VoiceComparer(None, f"the base's voice encoder cannot be opened: {error.finding.found}")
+    own = place.family.voices(place.files)
+    sounding = all(voice.name in own or REFERENCE_AUDIO in voice.clip.voice for voice in voices)
+    if encoder.reference_rate is not None and not sounding:
+        why = "held-out clips lend their voice without its sound, and the base's own is heard (--voices FILE.wav)"
+        return VoiceComparer(None, why)
+    return VoiceComparer(encoder)
+
+
+def score_recordings(
+    recordings: Sequence[ReferenceRecording], ear: Transcriber, seed: int, title: str = GIVEN_RECORDINGS_TITLE
+) -> ScoreRow | None:
+    """The recogniser's error on recordings themselves; None where it does not know their language."""
+    language = recordings[0].sentence.language if recordings else ""
+    if not recordings or ear.why_unsupported(language):
+        return None
+    heard: list[tuple[ReferenceRecording, Transcript]] = []
+    # A recogniser takes a batch of one sample rate.
+    for rate in sorted({one.rate for one in recordings}):
+        some = [one for one in recordings if one.rate == rate]
+        heard += zip(some, ear.hear([one.wave for one in some], rate, language, "recordings"), strict=True)
+    errors = compute_error_rates([one.sentence for one, _ in heard], [found for _, found in heard], seed)
+    return ScoreRow(language, WHO_RECORDINGS, f"mark: {title}", errors)
+
+
+def score_codec_clips(
+    sets: Sequence[ClipDataset],
+    language: str,
+    sound: SpeechRenderer,
+    ear: Transcriber,
+    known: Mapping[str, SentenceSet],
+    seed: int,
+) -> ScoreRow | None:
+    """The recogniser's error on held-out clips after the codec's round trip; None where that makes no sound."""
+    if sound.vocoder is None or ear.why_unsupported(language):
+        return None
+    chosen = [(clips, place) for clips in sets for place in range(len(clips))]
+    if not chosen:
+        return None
+    if len(chosen) > MAX_RECORDINGS:
+        chosen = [chosen[at * len(chosen) // MAX_RECORDINGS] for at in range(MAX_RECORDINGS)]
+    phones = {one.text: one.phones for found in known.values() for one in found.sentences}
+    texts = [clips.infos[place].text.strip() for clips, place in chosen]
+    sentences = [EvalSentence(language, text, phones=phones.get(text)) for text in texts]
+    voices = [Clip(clips.codes(place), clips.voice(place)) for clips, place in chosen]
+    if (vocoder := sound.restrict_to_voices(voices).vocoder) is None:
+        return None
+    waves = vocoder.sound([clips.codes(place).tolist() for clips, place in chosen], voices)
+    heard = ear.hear(waves, sound.rate, language, "held-out clips")
+    errors = compute_error_rates(sentences, heard, seed)
+    return ScoreRow(language, WHO_CODEC, "mark: held-out clips through the codec", errors)

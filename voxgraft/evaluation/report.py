@@ -1,112 +1,59 @@
-"""Curves of a run as charts inside a page. Draws what a `History` holds."""
+"""Results of an evaluation: the checklist that the scores tick, scores.json, and the HTML report.
+
+Every point of the checklist is answered by measurements alone. A point that was not measured is neither ticked nor
+crossed, and says why.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from voxgraft.core.errors import FileError
+from voxgraft.core.files import read_json, require_file
 from voxgraft.core.journal import SPEECH_LOSS, History
 from voxgraft.core.languages import find_exemplar
 from voxgraft.core.results import LEVEL_COLOR, SERIES_COLORS, data_url, draw_inline_chart, render_page
-from voxgraft.evaluation.audio import WHO_CODEC, WHO_RECORDINGS
-from voxgraft.evaluation.judge import WHO_AFTER, WHO_BEFORE, WHO_ORIGINAL, WHO_SHUFFLED, EvaluatedUtterance, Evaluation
-from voxgraft.evaluation.scores import SCORE_MEASURES, Score, ScoreRow, select_shown_measures
-from voxgraft.evaluation.verdicts import (
-    ChecklistItem,
-    choose_main_error,
-    format_score,
-    is_unreached_goal,
-    measure_title,
-    summarize_retention,
+from voxgraft.evaluation.judge import (
+    WHO_AFTER,
+    WHO_BEFORE,
+    WHO_CODEC,
+    WHO_ORIGINAL,
+    WHO_RECORDINGS,
+    WHO_SHUFFLED,
+    EvaluatedUtterance,
+    Evaluation,
 )
+from voxgraft.evaluation.scores import ERROR_MEASURES, SCORE_MEASURES, Score, ScoreRow, select_shown_measures
+from voxgraft.synthesis.engine import SpeakingModel
+from voxgraft.training.monitors import LearningThresholds
 
 if TYPE_CHECKING:
     from markupsafe import Markup
     from matplotlib.axes import Axes
 
-
+SCORES_FORMAT = "voxgraft-scores-1"
+SCORES_NAME = "scores.json"
+MAX_SCORES_BYTES = 64 << 20
+ChecklistAnswer = Literal["yes", "no", "unknown"]
+REFERENCE_TOLERANCE = 0.03
+"""Within three points of the recogniser's own error on recordings, the mark counts as reached."""
+MAX_RECOGNIZER_ERROR = 0.5
+"""A recogniser that gets half of the recordings wrong says nothing about speech."""
+MAX_FAILURE_RATE = 0.02
+PACE_RANGE = (0.8, 1.25)
+MAX_ERROR_RISE = 0.01
+"""Of an old language's error where it is not proven equal: another seed changes about a point."""
+_MEASURES_BY_NAME = {measure.name: measure for measure in SCORE_MEASURES}
 MAX_CHART_POINTS = 240
 MAX_MARKED_POINTS = 30
 """A curve of more points is a line alone."""
-
-
-@dataclass(frozen=True, slots=True)
-class ChartSeries:
-    """One curve."""
-
-    label: str
-    points: Sequence[tuple[int, float]]
-    color: int = 0
-    faint: bool = False
-
-
-def draw_history_charts(history: History) -> list[Markup]:
-    """The curves that a reader of a report asks for, each as a card; none that has no points."""
-    speech = [
-        ChartSeries("training", history.train(SPEECH_LOSS), 1, faint=True),
-        ChartSeries("held out", history.held_out(SPEECH_LOSS), 0),
-    ]
-    uses = [
-        ChartSeries(use.partition("_")[0], history.held_out(use), number)
-        for number, use in enumerate(("text_use", "voice_use"))
-    ]
-    old = [
-        ChartSeries(name, [(step, 100 * share) for step, share in history.retention(name)], number)
-        for number, name in enumerate(history.base_languages)
-    ]
-    heard = [
-        ChartSeries(title, [(step, 100 * value) for step, value in history.held_out("heard", name)], number)
-        for number, (name, title) in enumerate((("phone_error", "phone error"), ("cer", "letter error")))
-    ]
-    level = history.initial_loss(SPEECH_LOSS)
-    return [
-        *draw_chart("Speech loss, nats a code", speech, [] if level is None else [level]),
-        *draw_chart("Use of text and voice: loss when swapped, less loss", uses, [0.0]),
-        *draw_chart("Error heard while training, %", heard, [0.0]),
-        *draw_chart("Old languages: rise of the speech loss, %", old, [0.0]),
-    ]
-
-
-def draw_chart(title: str, series: Sequence[ChartSeries], levels: Sequence[float] = ()) -> list[Markup]:
-    """One picture with its legend, or nothing where there is nothing to draw. `levels` are drawn as dashed lines."""
-    drawn = tuple(replace(one, points=tuple(_thin_points(one.points))) for one in series if one.points)
-    return [_draw_lines(title, drawn, tuple(levels))] if drawn else []
-
-
-@lru_cache(maxsize=64)  # a page that follows a run asks for the same picture every few seconds
-def _draw_lines(title: str, series: tuple[ChartSeries, ...], levels: tuple[float, ...]) -> Markup:
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
-
-    def draw(axes: Axes) -> None:
-        axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))  # there is no half a step
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
-        axes.yaxis.set_major_locator(MaxNLocator(4))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.margins(x=0.01, y=0.06)
-        for level in levels:
-            axes.axhline(level, color=LEVEL_COLOR, linestyle=(0, (3, 4)), linewidth=1)
-        for one in sorted(series, key=lambda one: not one.faint):
-            steps, values = zip(*one.points, strict=True)
-            dots = "o" if len(steps) == 1 or (len(steps) <= MAX_MARKED_POINTS and not one.faint) else ""
-            color = SERIES_COLORS[one.color % len(SERIES_COLORS)]
-            axes.plot(steps, values, color=color, alpha=0.45 if one.faint else 1, marker=dots, markersize=4.5)
-
-    return draw_inline_chart(title, draw, [(one.color % len(SERIES_COLORS), one.label) for one in series])
-
-
-def _thin_points(points: Sequence[tuple[int, float]]) -> Sequence[tuple[int, float]]:
-    """At most so many as can be seen, each the mean of its neighbours."""
-    if len(points) <= MAX_CHART_POINTS:
-        return points
-    size = -(-len(points) // MAX_CHART_POINTS)
-    groups = [points[first : first + size] for first in range(0, len(points), size)]
-    return [(group[-1][0], sum(value for _, value in group) / len(group)) for group in groups]
-
-
 ANSWER_SIGNS = {"yes": ("✓", "good", "yes"), "no": ("✗", "bad", "no"), "unknown": ("–", "soft", "not measured")}
 NOT_YET_SIGN = ("○", "soft", "not yet")
 RETENTION_STYLES = {"equal": "good", "not equal": "bad"}
@@ -121,12 +68,348 @@ Figure = tuple[str, str, str, str]
 """One large number of the page: what it is, the number, a note, and a style."""
 
 
+class ChecklistItem(NamedTuple):
+    """One line of the checklist."""
+
+    name: str
+    question: str
+    answer: ChecklistAnswer
+    found: str
+
+
+def format_score(name: str, score: Score) -> str:
+    """A score as people read it; a dash where there is none."""
+    if score.value is None:
+        return "–"
+    form = _MEASURES_BY_NAME[name].form if name in _MEASURES_BY_NAME else "percent"
+    text = f"{100 * score.value:.1f} %" if form == "percent" else f"{score.value:.{2 if form != 'nats' else 3}f}"
+    # No sign before what is rounded to zero.
+    return text.removeprefix("-") if not any(digit in text for digit in "123456789") else text
+
+
+def measure_title(name: str) -> str:
+    """A measure as people call it."""
+    return _MEASURES_BY_NAME[name].title if name in _MEASURES_BY_NAME else name
+
+
+def choose_main_error(found: Evaluation) -> str | None:
+    """The error that is looked at first: of phones if the new language has it, else of letters; None without any."""
+    row = found.row(found.language or next(iter(found.languages), ""), WHO_AFTER)
+    return next((name for name in ERROR_MEASURES[:2] if row is not None and row.score(name).value is not None), None)
+
+
+def summarize_retention(found: Evaluation) -> str:
+    """Equal, not equal, or not measured: base speech logits with and without what was added."""
+    answers = [kept.equal for kept in found.kept]
+    if not answers or None in answers:
+        return "not measured"
+    return "equal" if all(answers) else "not equal"
+
+
+class RetentionChanges(NamedTuple):
+    """By how much base languages' scores rose. One that is proven equal has not changed at all."""
+
+    rises: dict[str, float]
+    missing: tuple[str, ...]
+    """Languages that are not proven equal and have no score."""
+
+    @classmethod
+    def of(cls, equal: Mapping[str, bool | None], score: Callable[[str, str], float | None]) -> RetentionChanges:
+        """`equal` by language; `score` of a language, before or after."""
+        rises: dict[str, float] = {}
+        for language, same in equal.items():
+            old, new = score(language, WHO_BEFORE), score(language, WHO_AFTER)
+            if same:
+                rises[language] = 0.0
+            elif old is not None and new is not None:
+                rises[language] = new - old
+        return cls(rises, tuple(name for name in equal if name not in rises))
+
+    @property
+    def worst(self) -> tuple[str, float] | None:
+        """The language that has lost most of those that were measured, and how much."""
+        return max(self.rises.items(), key=lambda item: item[1]) if self.rises else None
+
+
+def compute_retention_changes(found: Evaluation, name: str) -> RetentionChanges:
+    """What base languages have lost by one score."""
+
+    def score(language: str, who: str) -> float | None:
+        row = found.row(language, who)
+        return row.score(name).value if row else None
+
+    return RetentionChanges.of({kept.language: kept.equal for kept in found.kept}, score)
+
+
+def is_unreached_goal(point: ChecklistItem) -> bool:
+    """Whether a no is only a goal that is not reached yet: nothing is broken."""
+    return point.name == "near-mark" and point.answer == "no"
+
+
+def build_checklist(found: Evaluation, after: SpeakingModel) -> list[ChecklistItem]:
+    """Every point, in the order in which a reader asks."""
+    assert found.change is not None
+    change = found.change
+    told = f"{change.changed:,} of {change.total:,} values of the base are others than before"
+    if change.changed and not after.keeps_base:
+        told += f": this is {after.mode}, not a graft"
+    elif after.gate is not None and not after.keeps_base:
+        told += "; but its adapter acts on every language"
+    kept = ChecklistItem("base-values", "Is the base itself unchanged?", "no" if change.changed else "yes", told)
+    points = [kept, _check_old_languages(found, after)]
+    now = found.row(found.language, WHO_AFTER) if found.language is not None else None
+    if now is not None:
+        points += [_check_intelligible(found, now), _check_near_reference(found, now), *_check_delivery(found, now)]
+    return points
+
+
+def _check_old_languages(found: Evaluation, after: SpeakingModel) -> ChecklistItem:
+    question = "Do the old languages sound as before?"
+    word = summarize_retention(found)
+    if word == "equal":
+        names = ", ".join(kept.language for kept in found.kept)
+        positions = sum(kept.positions for kept in found.kept)
+        told = f"speech logits are equal at all {positions:,} positions: {names}"
+        return ChecklistItem("old-languages", question, "yes", told)
+    if word == "not measured":
+        return ChecklistItem("old-languages", question, "unknown", "no base language was spoken")
+    name = choose_main_error(found) or "speech_loss"
+    changes = compute_retention_changes(found, name)
+    if after.keeps_base:
+        largest = max(kept.largest_difference or 0.0 for kept in found.kept)
+        return ChecklistItem("old-languages", question, "no", f"speech logits differ by up to {largest:.3g}")
+    if changes.worst is None:
+        told = "logits differ, and by how much speech suffers was not heard"
+        return ChecklistItem("old-languages", question, "unknown", told)
+    language, rise = changes.worst
+    change = f"{100 * rise:+.1f} points" if _MEASURES_BY_NAME[name].form == "percent" else f"{rise:+.3f} nats"
+    told = f"{measure_title(name)} of {language} has changed by {change}"
+    if changes.missing:
+        told += f"; not measured: {', '.join(changes.missing)}"
+    answer: ChecklistAnswer = "no" if rise > MAX_ERROR_RISE else "unknown" if changes.missing else "yes"
+    return ChecklistItem("old-languages", question, answer, told)
+
+
+def _check_intelligible(found: Evaluation, now: ScoreRow) -> ChecklistItem:
+    """Better than the base without a graft, and than the same speech compared with other texts, beyond chance."""
+    question, name = "Is the new language understood?", choose_main_error(found)
+    if name is None:
+        return ChecklistItem("speaks", question, "unknown", f"nothing was listened to: {now.score('cer').why}")
+    own = now.score(name)
+    titles = {WHO_BEFORE: "the base without the graft", WHO_SHUFFLED: "held against other sentences"}
+    controls = [row for row in found.rows if row.language == now.language and row.who in titles]
+    known = {row.who: row.score(name) for row in controls if row.score(name).low is not None}
+    # Beyond chance: the two intervals do not overlap.
+    better = bool(known) and all((own.high or 0.0) < (score.low or 0.0) for score in known.values())
+    against = ", ".join(f"{titles[who]} {format_score(name, score)}" for who, score in known.items())
+    interval = ""
+    if own.low is not None and own.high is not None:
+        low, high = (format_score(name, Score(value)).removesuffix(" %") for value in (own.low, own.high))
+        interval = f" ({low} to {high})"
+    told = f"{measure_title(name)} {format_score(name, own)}{interval}; {against or 'no control was measured'}"
+    return ChecklistItem("speaks", question, "yes" if better else "no" if known else "unknown", told)
+
+
+def _check_near_reference(found: Evaluation, now: ScoreRow) -> ChecklistItem:
+    question = "Is it as clear as recordings are to the same listener?"
+    for name in ERROR_MEASURES[:2]:
+        own = now.score(name)
+        marks = [found.row(now.language, who) for who in (WHO_RECORDINGS, WHO_CODEC)]
+        mark = next((row for row in marks if row is not None and row.score(name).value is not None), None)
+        if own.value is None or mark is None:
+            continue
+        goal = mark.score(name)
+        reference = f"{mark.title.removeprefix('mark: ')} {format_score(name, goal)}"
+        told = f"{measure_title(name)} {format_score(name, own)}; {reference}"
+        if (goal.value or 0.0) > MAX_RECOGNIZER_ERROR:
+            told += ": the listener does not understand them itself"
+            return ChecklistItem("near-mark", question, "unknown", told)
+        if own.value <= (goal.value or 0.0) + REFERENCE_TOLERANCE:
+            return ChecklistItem("near-mark", question, "yes", told)
+        told = f"not yet: {told}; {100 * REFERENCE_TOLERANCE:.0f} points more count as clear"
+        return ChecklistItem("near-mark", question, "no", told)
+    return ChecklistItem("near-mark", question, "unknown", "no recordings were listened to (--recordings FOLDER)")
+
+
+def _check_delivery(found: Evaluation, now: ScoreRow) -> list[ChecklistItem]:
+    """Whether speech follows its text, ends, does not repeat itself, and keeps the pace."""
+    points = []
+
+    def add(name: str, question: str, score: Score, good: bool, told: str) -> None:
+        answer: ChecklistAnswer = "unknown" if score.value is None else "yes" if good else "no"
+        points.append(ChecklistItem(name, question, answer, told))
+
+    use, fit = now.score("text_use"), now.score("length_fit")
+    told = (
+        f"another sentence's text makes held-out speech {use.value:.3f} nats a code less likely"
+        if use.value is not None
+        else use.why
+    )
+    if fit.value is not None:
+        told += f"; its length follows that of the text with a correlation of {fit.value:.2f}"
+    add("reads", "Does it read the text?", use, (use.value or 0.0) >= LearningThresholds().good_text_use, told)
+
+    runaway, cut = now.score("runaway"), now.score("cut")
+    ends = f"{format_score('runaway', runaway)} ran on, {format_score('cut', cut)} were cut off"
+    told = runaway.why if runaway.value is None else f"{ends}, of {runaway.count} sentences"
+    failures = max(runaway.value or 0.0, cut.value or 0.0)
+    add("stops", "Does it come to an end?", runaway, failures <= MAX_FAILURE_RATE, told)
+
+    share, distinct = now.score("repeats"), now.score("distinct")
+    told = share.why
+    if share.value is not None:
+        told = f"{format_score('repeats', share)} of {share.count} sentences repeat the same sounds for "
+        told += "two seconds or more"
+        if distinct.value is not None and distinct.value < 1:
+            same = format_score("distinct", Score(1 - distinct.value))
+            told += f"; {same} are code for code the speech of another sentence"
+    add("repeats", "Is it free of loops?", share, (share.value or 0.0) <= MAX_FAILURE_RATE, told)
+
+    ratio, (low, high) = now.score("duration"), PACE_RANGE
+    told = ratio.why
+    if ratio.value is not None:
+        told = f"{ratio.value:.2f} times the usual length, of which {low} to {high} counts as kept"
+        told += f"; {found.paces[now.language]}" if found.paces.get(now.language) else ""
+    add("pace", "Does it keep the pace?", ratio, low <= (ratio.value or 0.0) <= high, told)
+    return points
+
+
+@dataclass(frozen=True, slots=True)
+class StoredScores:
+    """What a comparison needs from a scores.json."""
+
+    path: Path
+    about: dict[str, Any]
+    language: str | None
+    scores: dict[tuple[str, str], dict[str, Score]]
+    """By language and who."""
+    equal: dict[str, bool | None]
+    """By base language."""
+    how: dict[str, str]
+    """What must be the same for two evaluations to be measured alike: language, sentences, listener, base."""
+
+    def score(self, language: str, who: str, name: str) -> Score:
+        return self.scores.get((language, who), {}).get(name, Score(None, why="not in the file"))
+
+
+def build_scores_json(about: dict[str, Any], found: Evaluation, points: list[ChecklistItem]) -> dict[str, Any]:
+    """The whole of scores.json."""
+    assert found.change is not None
+    by_reason: dict[str, list[str]] = {}
+    for row in found.rows:
+        for name, score in row.scores.items():
+            if score.value is None:
+                by_reason.setdefault(score.why, []).append(f"{row.language} {row.who} {name}")
+    return {
+        "format": SCORES_FORMAT,
+        **about,
+        "language": found.language,
+        "rows": [
+            {
+                "language": row.language,
+                "who": row.who,
+                "title": row.title,
+                "scores": {name: score.to_json() for name, score in row.scores.items()},
+            }
+            for row in found.rows
+        ],
+        "retention": {
+            "word": summarize_retention(found),
+            "base_values": {**found.change._asdict(), "tensors": list(found.change.tensors)},
+            "languages": {kept.language: kept.to_json() for kept in found.kept},
+        },
+        "lengths": found.paces,
+        "checklist": [point._asdict() for point in points],
+        "not_measured": [{"why": why, "what": what} for why, what in by_reason.items()],
+        "utterances": [
+            {
+                "language": one.sentence.language,
+                "who": one.who,
+                "text": one.sentence.text,
+                "text_ids": list(one.ids),
+                "rare": list(one.sentence.rare),
+                "voice": one.voice,
+                "codes": one.num_codes,
+                "seconds": round(one.seconds, 3) if math.isfinite(one.seconds) else None,
+                "stopped": one.stopped,
+                "heard": None if one.heard is None else one.heard.text,
+                "heard_phones": None if one.heard is None or one.heard.phones is None else " ".join(one.heard.phones),
+                **{name: None if value is None else round(value, 4) for name, value in one.errors.items()},
+                **({"why": one.why} if one.why else {}),
+            }
+            for one in found.utterances
+        ],
+    }
+
+
+def read_scores(path: Path) -> StoredScores:
+    """A scores.json of this format, checked: reports are edited by hand and written by other versions."""
+    value = read_json(require_file(path), MAX_SCORES_BYTES)
+    if not isinstance(value, dict) or value.get("format") != SCORES_FORMAT:
+        stated = value.get("format") if isinstance(value, dict) else None
+        raise FileError(
+            "scores-format", f"{path.name} has the format {stated!r}", expected=repr(SCORES_FORMAT), where=path
+        )
+    rows, retention = value.get("rows"), value.get("retention")
+    if not isinstance(rows, list) or not isinstance(retention, dict):
+        raise FileError("scores-format", f"{path.name} has no rows, or says nothing of retention", where=path)
+    scores: dict[tuple[str, str], dict[str, Score]] = {}
+    for number, row in enumerate(rows, 1):
+        values = row.get("scores") if isinstance(row, dict) else None
+        if not isinstance(values, dict):
+            raise FileError("scores-format", f"row {number} of {path.name} has no scores by name", where=path)
+        for name, score in values.items():
+            if not isinstance(score, dict) or not isinstance(score.get("count", 0), int):
+                found = f"row {number} of {path.name} has for {name!r:.60} {score!r:.80}"
+                raise FileError("scores-format", found, expected="a value with a count, or none and why", where=path)
+        by_name = {str(name): Score.from_json(score) for name, score in values.items()}
+        scores[str(row.get("language")), str(row.get("who"))] = by_name
+    kept = retention.get("languages")
+    equal = {
+        str(name): one.get("equal") if isinstance(one, dict) else None
+        for name, one in (kept if isinstance(kept, dict) else {}).items()
+    }
+    language = value.get("language")
+    about = value.get("subject")
+    if not isinstance(about, dict) or not isinstance(about.get("mode"), str | None):
+        raise FileError("scores-format", f"{path.name} does not say in words what was judged (subject)", where=path)
+    listener, sentences, base = value.get("listener"), value.get("sentences"), Path(str(value.get("base") or ""))
+    sets, digest = sentences if isinstance(sentences, dict) else {}, value.get("base_sha256")
+    told = (
+        f"{language} {one.get('count')} of {str(one.get('sha256'))[:8]}"
+        for language, one in sorted(sets.items())
+        if isinstance(one, dict)
+    )
+    how = {
+        "language": str(value.get("language")),
+        "sentences": ", ".join(told) or "?",
+        "listener": str(listener.get("name") or "nobody") if isinstance(listener, dict) else "?",
+        "base": f"{base.name} {digest[:8]}" if isinstance(digest, str) else str(base),
+    }
+    return StoredScores(path, about, language if isinstance(language, str) else None, scores, equal, how)
+
+
 def render_report(
     document: Mapping[str, Any], found: Evaluation, points: Sequence[ChecklistItem], history: History | None
 ) -> str:
     """The whole page. `document` is what scores.json holds."""
     main = choose_main_error(found)
-    played = [(language, cards) for language in found.languages if (cards := _list_sentence_cards(found, language))]
+    # The error at which a bar is full: 100 % where errors are large, so that they can be compared across reports.
+    errors = [row.score(main) for row in found.rows] if main else []
+    highest = max((score.high or score.value or 0.0 for score in errors), default=0.0)
+    scale = max(1.0, min(highest, 1.6)) if highest > 0.5 else max(highest * 1.15, 0.05)
+    # Words that training may have heard, and words that it cannot have heard, apart.
+    word_kinds = []
+    for row in found.rows:
+        kinds = [row.scores.get(f"{name}_{kind}") for name in ("phone_error", "cer") for kind in ("common", "rare")]
+        if row.who in (WHO_BEFORE, WHO_AFTER) and any(score is not None and score.value is not None for score in kinds):
+            word_kinds.append((row, [score or Score(None) for score in kinds]))
+    missing = []
+    for entry in document["not_measured"]:
+        what = entry["what"]
+        more = f" and {len(what) - 6} more" if len(what) > 6 else ""
+        missing.append((", ".join(what[:6]) + more, entry["why"]))
+    spoken = json.dumps(document["utterances"], sort_keys=True, ensure_ascii=False)
     return render_page(
         "evaluation.html",
         document=document,
@@ -135,20 +418,21 @@ def render_report(
         figures=list_figures(document, found),
         main_error=main,
         about_main_error=next((one.about[0].lower() + one.about[1:] for one in SCORE_MEASURES if one.name == main), ""),
-        scale=_choose_bar_scale(found, main),
+        scale=scale if main else 1.0,
         measures=select_shown_measures(found.rows),
-        word_kinds=_list_word_kinds(found),
-        played=played,
+        word_kinds=word_kinds,
+        played=[(name, cards) for name in found.languages if (cards := _list_sentence_cards(found, name))],
         has_heard=any(one.heard for one in found.utterances),
         has_original=any(one.who == WHO_ORIGINAL for one in found.utterances),
         listener_cure=str(document["listener"].get("how", "")).split("`"),
         charts=draw_history_charts(history) if history is not None else [],
         retention=summarize_retention(found),
         retention_style=RETENTION_STYLES.get(summarize_retention(found), "soft"),
-        digest=_hash_utterances(document),
+        # A browser keeps the answers of a listening test by this name of what was heard.
+        digest=hashlib.sha256(spoken.encode()).hexdigest()[:16],
         method=_describe_method(document, found),
         meanings=[(one.title, one.about) for one in SCORE_MEASURES],
-        missing=[(_shorten_list(entry["what"]), entry["why"]) for entry in document["not_measured"]],
+        missing=missing,
         answer_sign=lambda point: NOT_YET_SIGN if is_unreached_goal(point) else ANSWER_SIGNS[point.answer],
         language_name=language_name,
         row_name=_row_name,
@@ -176,9 +460,6 @@ def _format_interval(name: str, score: Score) -> str:
     return f"{low} to {high}"
 
 
-# ---- the large numbers ----------------------------------------------------------------------------------------------
-
-
 def list_figures(document: Mapping[str, Any], found: Evaluation) -> list[Figure]:
     """The few numbers that matter most."""
     assert found.change is not None
@@ -188,7 +469,16 @@ def list_figures(document: Mapping[str, Any], found: Evaluation) -> list[Figure]
     now = found.row(found.language, WHO_AFTER) if found.language else None
     figures = [] if now is None else [_new_language_figure(document, found, now)]
     figures.append((f"{names}: speech logits", word, changed, RETENTION_STYLES.get(word, "soft")))
-    figures += _reference_figures(found)
+    # The mark of the headline's own error; else of letters, beside what the graft has of that.
+    main = choose_main_error(found)
+    marks = [row for row in found.rows if row.who in (WHO_RECORDINGS, WHO_CODEC) and row.language == found.language]
+    for name in dict.fromkeys(filter(None, (main, "cer"))):
+        if mark := next((row for row in marks if row.score(name).value is not None), None):
+            note = f"of {_row_name(mark)}"
+            if name != main and main is not None and now is not None:
+                note += f"; now {format_score(name, now.score(name))} (no mark for {measure_title(main)})"
+            figures.append((f"the mark, {measure_title(name)}", format_score(name, mark.score(name)), note, ""))
+            break
     if now is not None and now.score("runaway").value is not None:
         runaway, cut = now.score("runaway"), now.score("cut")
         failures = f"{100 * max(runaway.value or 0.0, cut.value or 0.0):.0f} %"
@@ -213,45 +503,6 @@ def _new_language_figure(document: Mapping[str, Any], found: Evaluation, now: Sc
         if (score := now.score(name)).value is not None:
             return f"{what}, {measure_title(name)}", format_score(name, score), f"{note}. {why}", ""
     return f"{what}, recognised", "–", why, ""
-
-
-def _reference_figures(found: Evaluation) -> list[Figure]:
-    """The mark of the headline's own error; else of letters, beside what the graft has of that."""
-    main = choose_main_error(found)
-    marks = [row for row in found.rows if row.who in (WHO_RECORDINGS, WHO_CODEC) and row.language == found.language]
-    for name in dict.fromkeys(filter(None, (main, "cer"))):
-        row = next((row for row in marks if row.score(name).value is not None), None)
-        if row is None:
-            continue
-        note = f"of {_row_name(row)}"
-        if name != main and main is not None and (now := found.row(row.language, WHO_AFTER)) is not None:
-            note += f"; now {format_score(name, now.score(name))} (no mark for {measure_title(main)})"
-        return [(f"the mark, {measure_title(name)}", format_score(name, row.score(name)), note, "")]
-    return []
-
-
-# ---- scores ---------------------------------------------------------------------------------------------------------
-
-
-def _choose_bar_scale(found: Evaluation, main: str | None) -> float:
-    """The error at which a bar is full: 100 % where errors are large, so that they can be compared across reports."""
-    if main is None:
-        return 1.0
-    highest = max((row.score(main).high or row.score(main).value or 0.0 for row in found.rows), default=0.0)
-    return max(1.0, min(highest, 1.6)) if highest > 0.5 else max(highest * 1.15, 0.05)
-
-
-def _list_word_kinds(found: Evaluation) -> list[tuple[ScoreRow, list[Score]]]:
-    """Words that training may have heard, and words that it cannot have heard, apart."""
-    rows = []
-    for row in found.rows:
-        kinds = [row.scores.get(f"{name}_{kind}") for name in ("phone_error", "cer") for kind in ("common", "rare")]
-        if row.who in (WHO_BEFORE, WHO_AFTER) and any(score is not None and score.value is not None for score in kinds):
-            rows.append((row, [score or Score(None) for score in kinds]))
-    return rows
-
-
-# ---- players --------------------------------------------------------------------------------------------------------
 
 
 def _list_sentence_cards(found: Evaluation, language: str) -> list[dict[str, Any]]:
@@ -300,22 +551,21 @@ def _describe_player(one: EvaluatedUtterance, number: int, title: str) -> dict[s
     }
 
 
-def _hash_utterances(document: Mapping[str, Any]) -> str:
-    """A name for what was heard, so that a browser keeps the answers of one report apart from those of another."""
-    text = json.dumps(document["utterances"], sort_keys=True, ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-# ---- how it was measured --------------------------------------------------------------------------------------------
-
-
 def _describe_method(document: Mapping[str, Any], found: Evaluation) -> list[tuple[str, str]]:
     """Who listened, to which sentences, in which voices."""
     listener = document["listener"]
     sampling = ", ".join(f"{name} {value}" for name, value in document["sampling"].items())
+    sets = []
+    for name, one in document["sentences"].items():
+        words = f"{language_name(name)}: {one['count']} sentences, {one['rare']} with rare words ({one['source']}); "
+        if "training" in one:
+            sets.append(words + str(one["training"]))
+        else:
+            seen, heard = len(one["seen_in_training"]), len(one["rare_words_in_training"])
+            sets.append(f"{words}{seen} of the sentences and {heard} of the rare words stand in the training texts")
     return [
         ("recogniser", listener["name"] or f"nobody: {listener['why']}"),
-        ("sentences", "; ".join(_format_sentence_set(name, one) for name, one in document["sentences"].items())),
+        ("sentences", "; ".join(sets)),
         ("voices", ", ".join(document["voices"])),
         ("drawn with", f"{sampling}; seed {document['seed']}"),
         ("lengths", "; ".join(f"{language_name(name)}: {words}" for name, words in found.paces.items())),
@@ -324,13 +574,71 @@ def _describe_method(document: Mapping[str, Any], found: Evaluation) -> list[tup
     ]
 
 
-def _format_sentence_set(language: str, one: Mapping[str, Any]) -> str:
-    words = f"{language_name(language)}: {one['count']} sentences, {one['rare']} with rare words ({one['source']}); "
-    if "training" in one:
-        return words + str(one["training"])
-    seen, heard = len(one["seen_in_training"]), one["rare_words_in_training"]
-    return f"{words}{seen} of the sentences and {len(heard)} of the rare words stand in the training texts"
+class ChartSeries(NamedTuple):
+    """One curve of a chart. Hashable, since charts are cached."""
+
+    label: str
+    points: Sequence[tuple[int, float]]
+    color: int = 0
+    faint: bool = False
 
 
-def _shorten_list(what: Sequence[str]) -> str:
-    return ", ".join(what[:6]) + (f" and {len(what) - 6} more" if len(what) > 6 else "")
+def draw_history_charts(history: History) -> list[Markup]:
+    """The curves that a reader of a report asks for, each as a card; none that has no points."""
+    speech = [
+        ChartSeries("training", history.train(SPEECH_LOSS), 1, faint=True),
+        ChartSeries("held out", history.held_out(SPEECH_LOSS), 0),
+    ]
+    uses = [
+        ChartSeries(use.partition("_")[0], history.held_out(use), number)
+        for number, use in enumerate(("text_use", "voice_use"))
+    ]
+    old = [
+        ChartSeries(name, [(step, 100 * share) for step, share in history.retention(name)], number)
+        for number, name in enumerate(history.base_languages)
+    ]
+    heard = [
+        ChartSeries(title, [(step, 100 * value) for step, value in history.held_out("heard", name)], number)
+        for number, (name, title) in enumerate((("phone_error", "phone error"), ("cer", "letter error")))
+    ]
+    level = history.initial_loss(SPEECH_LOSS)
+    return [
+        *draw_chart("Speech loss, nats a code", speech, [] if level is None else [level]),
+        *draw_chart("Use of text and voice: loss when swapped, less loss", uses, [0.0]),
+        *draw_chart("Error heard while training, %", heard, [0.0]),
+        *draw_chart("Old languages: rise of the speech loss, %", old, [0.0]),
+    ]
+
+
+def draw_chart(title: str, series: Sequence[ChartSeries], levels: Sequence[float] = ()) -> list[Markup]:
+    """One picture with its legend, or nothing where there is nothing to draw. `levels` are drawn as dashed lines."""
+    drawn = []
+    for one in series:
+        if one.points:
+            # At most as many points as can be seen, each the mean of its neighbours.
+            size = -(-len(one.points) // MAX_CHART_POINTS)
+            groups = [one.points[first : first + size] for first in range(0, len(one.points), size)]
+            thinned = tuple((group[-1][0], sum(value for _, value in group) / len(group)) for group in groups)
+            drawn.append(one._replace(points=thinned))
+    return [_draw_lines(title, tuple(drawn), tuple(levels))] if drawn else []
+
+
+@lru_cache(maxsize=64)  # a page that follows a run asks for the same picture every few seconds
+def _draw_lines(title: str, series: tuple[ChartSeries, ...], levels: tuple[float, ...]) -> Markup:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    def draw(axes: Axes) -> None:
+        axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))  # there is no half a step
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
+        axes.yaxis.set_major_locator(MaxNLocator(4))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.margins(x=0.01, y=0.06)
+        for level in levels:
+            axes.axhline(level, color=LEVEL_COLOR, linestyle=(0, (3, 4)), linewidth=1)
+        for one in sorted(series, key=lambda one: not one.faint):
+            steps, values = zip(*one.points, strict=True)
+            dots = "o" if len(steps) == 1 or (len(steps) <= MAX_MARKED_POINTS and not one.faint) else ""
+            color = SERIES_COLORS[one.color % len(SERIES_COLORS)]
+            axes.plot(steps, values, color=color, alpha=0.45 if one.faint else 1, marker=dots, markersize=4.5)
+
+    return draw_inline_chart(title, draw, [(one.color % len(SERIES_COLORS), one.label) for one in series])

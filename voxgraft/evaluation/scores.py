@@ -1,6 +1,7 @@
-"""From what was meant and what was heard to a score with its interval. Pure functions; the same numbers every time.
+"""Scores with confidence intervals: error rates of what a recogniser heard, stop failures, length, repetition.
 
-A score that was not measured has no value and says why: nothing here ever stands in for a number.
+Deterministic: the same input gives the same numbers. A score that was not measured has no value and a reason; no
+default ever replaces a number.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,16 +28,31 @@ from voxgraft.evaluation.sentences import (
     EvalSentence,
     normalize_letters,
     normalize_phones,
-    split_normalized_words,
 )
 from voxgraft.evaluation.synthesis import SpokenSentence
 from voxgraft.models.generate import MAX_LOOP_PERIOD_SECONDS, MIN_LOOP_ROUNDS, MIN_LOOP_SECONDS
 from voxgraft.text.normalize import build_normalizer
 
 BOOTSTRAP_DRAWS = 1000
-LOW_PERCENTILE, HIGH_PERCENTILE = 2.5, 97.5
-"""Percentiles of the draws: an interval that holds 95 of 100."""
 FloatArray = NDArray[np.float64]
+_load_normalizer = lru_cache(maxsize=64)(build_normalizer)
+Wave = NDArray[np.float32]
+ASR_BATCH_SIZE = 16
+ERROR_MEASURES = ("phone_error", "cer", "wer")
+EMPTY_TRANSCRIPT = Transcript("", ())
+MIN_ASR_SECONDS = 0.25
+"""Shorter waves are padded with silence: some recognisers fail on them."""
+BUILT_IN_RECOGNIZER, NO_RECOGNIZER = "built-in", "none"
+MAX_LANGUAGES_NAMED = 12
+_REGION_SUFFIX = re.compile("-(?:[A-Za-z]{2}|[0-9]{3})$")
+RECOGNIZER_CURE = (
+    "choose another recogniser: whisper:small, whisper:FOLDER or 'command:PROGRAM {wav}'; none goes without."
+)
+MIN_FIT_SENTENCES = 5
+"""A correlation over fewer sentences says nothing."""
+CUT_OFF_RATIO = 0.4
+"""Speech of less than this share of its usual length has lost words."""
+BASE_SPEECH = "the base's own speech"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +80,7 @@ class Score:
         return cls(float(value["value"]), low, high, int(count) if _is_finite_number(count) else 0)
 
 
-@dataclass(frozen=True, slots=True)
-class EditCount:
+class EditCount(NamedTuple):
     """Of one sentence: how many edits lead from what was meant to what was heard, and how long the former is."""
 
     edits: int
@@ -73,17 +88,18 @@ class EditCount:
 
 
 def unmeasured_score(why: str) -> Score:
-    """A score that is not there."""
+    """No number, and the reason."""
     return Score(None, why=why)
 
 
 def score_without_interval(value: float, count: int) -> Score:
-    """A number that has no interval; one that is not finite is no number."""
+    """A number without interval; one that is not finite counts as not measured."""
     return Score(value, count=count) if math.isfinite(value) else unmeasured_score("the number is not finite")
 
 
 def edit_distance(meant: Sequence[Hashable], heard: Sequence[Hashable]) -> int:
     """Fewest insertions, deletions and replacements that turn one into the other (Levenshtein)."""
+    # One row of the table at a time; `before` is the diagonal cell, which the row has already overwritten.
     row = list(range(len(heard) + 1))
     for at, one in enumerate(meant, 1):
         before, row[0] = row[0], at
@@ -93,12 +109,12 @@ def edit_distance(meant: Sequence[Hashable], heard: Sequence[Hashable]) -> int:
 
 
 def count_edits(meant: Sequence[Hashable], heard: Sequence[Hashable]) -> EditCount:
-    """The edits of one sentence."""
+    """Edit distance and length of one sentence."""
     return EditCount(edit_distance(meant, heard), len(meant))
 
 
 def compute_error_rate(tallies: Sequence[EditCount], seed: int) -> Score:
-    """All edits over all that was meant, with the interval that drawing the sentences again gives."""
+    """All edits over the total length, with a bootstrap interval over the sentences."""
     if not tallies or not sum(one.length for one in tallies):
         return unmeasured_score("there is nothing to compare")
     wrong = np.array([one.edits for one in tallies], dtype=np.float64)
@@ -136,32 +152,16 @@ def _summarize_values(values: Sequence[float], summary: Callable[[FloatArray], A
 def _add_bootstrap_interval(
     value: float, of_draws: Callable[[NDArray[np.int64]], FloatArray], count: int, seed: int
 ) -> Score:
-    """Whole sets of the same size, drawn from the set with repetition: how else it might have come out."""
+    """Bootstrap: sets of the same size, drawn with repetition. Philox gives the same draws on every platform."""
     key = rng.hash_int("bootstrap", seed, count)
     raw = np.random.Philox(key=key).random_raw(BOOTSTRAP_DRAWS * count).reshape(BOOTSTRAP_DRAWS, count)
     drawn = of_draws((raw % np.uint64(count)).astype(np.int64))
-    low, high = np.percentile(drawn, [LOW_PERCENTILE, HIGH_PERCENTILE])
+    low, high = np.percentile(drawn, [2.5, 97.5])  # holds 95 of 100 draws
     return Score(value, float(low), float(high), count)
 
 
 def _is_finite_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-Wave = NDArray[np.float32]
-ASR_BATCH_SIZE = 16
-"""Waves that a listener is given in one call."""
-ERROR_MEASURES = ("phone_error", "cer", "wer")
-EMPTY_TRANSCRIPT = Transcript("", ())
-MIN_ASR_SECONDS = 0.25
-BUILT_IN_RECOGNIZER, NO_RECOGNIZER = "built-in", "none"
-
-
-MAX_LANGUAGES_NAMED = 12
-_REGION_SUFFIX = re.compile("-(?:[A-Za-z]{2}|[0-9]{3})$")
-RECOGNIZER_CURE = (
-    "choose another recogniser: whisper:small, whisper:FOLDER or 'command:PROGRAM {wav}'; none goes without."
-)
 
 
 @dataclass(frozen=True)
@@ -176,12 +176,15 @@ class Transcriber:
         if self.listener is None:
             return self.why
         if self.listener.languages is not None and self._find_language_code(language) not in self.listener.languages:
-            return self.why or _format_unknown_language(self.listener, language)
+            known = sorted(self.listener.languages)
+            more = f" and {len(known) - MAX_LANGUAGES_NAMED} more" if len(known) > MAX_LANGUAGES_NAMED else ""
+            names = ", ".join(known[:MAX_LANGUAGES_NAMED]) + more
+            return self.why or f"the recogniser {self.listener.name} does not know {language}, only {names}"
         return ""
 
     def _find_language_code(self, language: str) -> str:
-        """The code by which the recogniser knows a language: pt for pt-BR, but not sr for sr-Latn, which it would write
-        in other letters."""
+        """The code by which the recogniser knows a language: pt for pt-BR."""
+        # Only regions are dropped, not scripts: for sr-Latn a recogniser of sr would write other letters.
         known, plain = self.listener.languages if self.listener else None, _REGION_SUFFIX.sub("", language)
         return plain if known is not None and language not in known and plain in known else language
 
@@ -194,19 +197,13 @@ class Transcriber:
         with progress.progress_task(f"listening to {who}", len(sounding)) as advance:
             for first in range(0, len(sounding), ASR_BATCH_SIZE):
                 some = sounding[first : first + ASR_BATCH_SIZE]
-                filled = [_pad_wave(resample(waves[at], rate, wanted), wanted) for at in some]
+                filled = [resample(waves[at], rate, wanted) for at in some]
+                least = round(MIN_ASR_SECONDS * wanted)
+                filled = [np.pad(wave, (0, least - len(wave))) if len(wave) < least else wave for wave in filled]
                 for at, found in zip(some, self.listener.hear(filled, wanted, code), strict=True):
                     heard[at] = found
                 advance(len(some))
         return heard
-
-
-def _format_unknown_language(listener: Recognizer, language: str) -> str:
-    known = sorted(listener.languages or ())
-    more = f" and {len(known) - MAX_LANGUAGES_NAMED} more" if len(known) > MAX_LANGUAGES_NAMED else ""
-    return (
-        f"the recogniser {listener.name} does not know {language}, only {', '.join(known[:MAX_LANGUAGES_NAMED])}{more}"
-    )
 
 
 def open_transcriber(setting: str | None, language: str | None = None) -> Transcriber:
@@ -224,10 +221,15 @@ def open_transcriber(setting: str | None, language: str | None = None) -> Transc
         ear = Transcriber(None, f"the built-in recogniser cannot be opened: {error.finding.found}")
     if language is None or not (deaf := ear.why_unsupported(language)):
         return ear
-    other = _find_installed_whisper()
-    if isinstance(other, str):
-        return replace(ear, why=f"{deaf}; {other}")
-    return replace(ear, why=f"{deaf}; {unknown}") if (unknown := other.why_unsupported(language)) else other
+    if not recognizers.is_whisper_installed():
+        return replace(ear, why=f"{deaf}; faster-whisper is not installed")
+    if (model := recognizers.find_downloaded_whisper()) is None:
+        return replace(ear, why=f"{deaf}; faster-whisper is installed and has no model on this machine")
+    try:
+        whisper = Transcriber(recognizers.WhisperRecognizer(model))
+    except VoxgraftError as error:
+        return replace(ear, why=f"{deaf}; {error.finding.found}")
+    return replace(ear, why=f"{deaf}; {unknown}") if (unknown := whisper.why_unsupported(language)) else whisper
 
 
 def require_recognizer(setting: str | None, language: str) -> None:
@@ -239,19 +241,6 @@ def require_recognizer(setting: str | None, language: str) -> None:
         raise ConfigError("listener-language", why, cure=RECOGNIZER_CURE)
 
 
-def _find_installed_whisper() -> Transcriber | str:
-    """Whisper, where it is installed with a model; else why not."""
-    if not recognizers.is_whisper_installed():
-        return "faster-whisper is not installed"
-    model = recognizers.find_downloaded_whisper()
-    if model is None:
-        return "faster-whisper is installed and has no model on this machine"
-    try:
-        return Transcriber(recognizers.WhisperRecognizer(model))
-    except VoxgraftError as error:
-        return error.finding.found
-
-
 def format_recognizer_hint(subject: str) -> str:
     """What to do where no recogniser knows the language; `subject` is what is evaluated, as typed."""
     return (
@@ -261,34 +250,29 @@ def format_recognizer_hint(subject: str) -> str:
     )
 
 
-def _pad_wave(wave: Wave, rate: int) -> Wave:
-    missing = round(MIN_ASR_SECONDS * rate) - len(wave)
-    return np.pad(wave, (0, missing)) if missing > 0 else wave
-
-
 def compute_error_rates(meant: Sequence[EvalSentence], heard: Sequence[Transcript], seed: int) -> dict[str, Score]:
     """Phone, letter and word error over sentences of one language, and the first two of common and rare ones apart."""
     pairs = list(zip(meant, heard, strict=True))
     language = meant[0].language if meant else ""
     found = {
         "phone_error": _compute_phone_error_rate(pairs, seed),
-        "cer": compute_error_rate([_count_letter_edits(*pair) for pair in pairs], seed),
+        "cer": compute_error_rate([_count_text_edits(*pair) for pair in pairs], seed),
         "wer": unmeasured_score(f"{language} is written without spaces between words")
         if language in LANGUAGES_WITHOUT_SPACES
-        else compute_error_rate([_count_word_edits(*pair) for pair in pairs], seed),
+        else compute_error_rate([_count_text_edits(*pair, words=True) for pair in pairs], seed),
     }
     rare = [pair for pair in pairs if pair[0].rare]
     common = [pair for pair in pairs if not pair[0].rare]
     if rare and common:
         for name, part in (("common", common), ("rare", rare)):
             found[f"phone_error_{name}"] = _compute_phone_error_rate(part, seed)
-            found[f"cer_{name}"] = compute_error_rate([_count_letter_edits(*pair) for pair in part], seed)
+            found[f"cer_{name}"] = compute_error_rate([_count_text_edits(*pair) for pair in part], seed)
     return found
 
 
 def compute_sentence_errors(meant: EvalSentence, heard: Transcript) -> dict[str, float | None]:
-    """The same of one sentence, for whoever looks at it."""
-    by_name = {"cer": _count_letter_edits(meant, heard), "phone_error": _count_phone_edits(meant, heard)}
+    """Letter and phone error of one sentence; None where there is nothing to compare."""
+    by_name = {"cer": _count_text_edits(meant, heard), "phone_error": _count_phone_edits(meant, heard)}
     return {name: one.edits / one.length if one is not None and one.length else None for name, one in by_name.items()}
 
 
@@ -300,28 +284,12 @@ def _compute_phone_error_rate(pairs: Sequence[tuple[EvalSentence, Transcript]], 
     return compute_error_rate([one for pair in pairs if (one := _count_phone_edits(*pair)) is not None], seed)
 
 
-def _count_letter_edits(meant: EvalSentence, heard: Transcript) -> EditCount:
-    language = meant.language
-    return count_edits(
-        normalize_letters(_normalize_text(meant.text, language), language),
-        normalize_letters(_normalize_text(heard.text, language), language),
-    )
-
-
-def _count_word_edits(meant: EvalSentence, heard: Transcript) -> EditCount:
-    language = meant.language
-    return count_edits(
-        split_normalized_words(_normalize_text(meant.text, language), language),
-        split_normalized_words(_normalize_text(heard.text, language), language),
-    )
-
-
-_load_normalizer = lru_cache(maxsize=64)(build_normalizer)
-
-
-def _normalize_text(text: str, language: str) -> str:
-    """Numbers in words, and one form of each apostrophe: recognisers write 2026 where people say words."""
-    return _load_normalizer(language).normalise(text).text
+def _count_text_edits(meant: EvalSentence, heard: Transcript, *, words: bool = False) -> EditCount:
+    # The text normaliser first (numbers in words, one form of each apostrophe): recognisers write 2026 where people
+    # say words.
+    normalizer = _load_normalizer(meant.language)
+    one, two = (normalize_letters(normalizer.normalise(text).text, meant.language) for text in (meant.text, heard.text))
+    return count_edits(one.split(), two.split()) if words else count_edits(one, two)
 
 
 def _count_phone_edits(meant: EvalSentence, heard: Transcript) -> EditCount | None:
@@ -330,18 +298,8 @@ def _count_phone_edits(meant: EvalSentence, heard: Transcript) -> EditCount | No
     return count_edits(normalize_phones(meant.phones), normalize_phones(heard.phones))
 
 
-MIN_FIT_SENTENCES = 5
-"""Sentences that a correlation takes."""
-CUT_OFF_RATIO = 0.4
-"""Speech of less than this share of its usual length has lost words."""
-
-
-BASE_SPEECH = "the base's own speech"
-
-
-@dataclass(frozen=True, slots=True)
-class ScoreMeasure:
-    """What a score is called, how it is written, and which way is better."""
+class ScoreMeasure(NamedTuple):
+    """What a score is called, how it is written, and what it means."""
 
     name: str
     title: str
@@ -398,7 +356,7 @@ class ScoreRow:
 
 
 def select_shown_measures(rows: Sequence[ScoreRow]) -> list[ScoreMeasure]:
-    """Measures that any row has: a column of dashes says nothing, nor does one that everything could be said."""
+    """Measures that any row has, without those that say nothing: all sentences said, and all distinct."""
     found = [one for one in SCORE_MEASURES if any(row.score(one.name).value is not None for row in rows)]
     dull = {"unsaid": 0.0, "distinct": 1.0}
     return [
@@ -420,11 +378,11 @@ class SpeakingPace:
 
 
 def measure_spoken_pace(said: Sequence[SpokenSentence]) -> SpeakingPace | None:
-    """The middle pace of what the base said and ended."""
+    """The median pace of speech that the base ended itself."""
     paces = [
-        one.seconds / len(normalize_letters(one.sentence.text, one.sentence.language))
+        one.seconds / len(letters)
         for one in said
-        if one.codes and one.stopped and normalize_letters(one.sentence.text, one.sentence.language)
+        if one.codes and one.stopped and (letters := normalize_letters(one.sentence.text, one.sentence.language))
     ]
     return SpeakingPace(median(paces), BASE_SPEECH) if paces else None
 
@@ -432,7 +390,7 @@ def measure_spoken_pace(said: Sequence[SpokenSentence]) -> SpeakingPace | None:
 def compute_stop_scores(
     said: Sequence[SpokenSentence], pace: SpeakingPace | None, before: Sequence[SpokenSentence] | None, seed: int
 ) -> dict[str, Score]:
-    """Stop failures and length. `before` is the same from the base, which lengths are held against if it is there."""
+    """Stop failures, length and repetition. Lengths are compared with `before`, the base's speech, if given."""
     spoken = [one for one in said if one.codes is not None]
     unsaid = {"unsaid": compute_mean_score([float(one.codes is None) for one in said], seed)}
     if not spoken:
@@ -440,19 +398,48 @@ def compute_stop_scores(
         names = ("runaway", "cut", "duration", "repeats", "length_fit", "distinct")
         return unsaid | dict.fromkeys(names, unmeasured_score(f"nothing could be said: {why}"))
     counts = Counter(one.codes for one in spoken)
+    usual = [pace.seconds(one.sentence.text, one.sentence.language) for one in spoken] if pace else []
+    lasting = [one.seconds for one in spoken]
+    cut = (
+        compute_mean_score([float(got < CUT_OFF_RATIO * due) for got, due in zip(lasting, usual, strict=True)], seed)
+        if pace
+        else unmeasured_score("there is nothing to know the usual length from")
+    )
+
+    ratios: list[float] = []
+    duration = unmeasured_score("there is no utterance to hold the length against")
+    if before is not None:
+        # Only where the base came to an end: a runaway has no length to compare with.
+        pairs = zip(said, before, strict=True)
+        ratios = [one.seconds / old.seconds for one, old in pairs if one.codes and old.codes and old.stopped]
+    elif pace is None:
+        duration = unmeasured_score("there is nothing to hold the length against")
+    elif pace.of == BASE_SPEECH:
+        duration = unmeasured_score("it is what lengths are held against")
+    else:
+        ratios = [one.seconds / due for one, due in zip(spoken, usual, strict=True) if one.codes]
+
+    # Speech that ignores its text has a length of its own, whatever the text is.
+    letters = [float(len(normalize_letters(one.sentence.text, one.sentence.language))) for one in spoken]
+    if len(spoken) < MIN_FIT_SENTENCES or np.std(letters) == 0:
+        fit = unmeasured_score(f"that takes {MIN_FIT_SENTENCES} sentences of different lengths")
+    else:
+        correlation = float(np.corrcoef(letters, lasting)[0, 1]) if np.std(lasting) else 0.0
+        fit = score_without_interval(correlation, len(spoken))
     return {
         **unsaid,
         "runaway": compute_mean_score([float(one.is_runaway) for one in spoken], seed),
-        "cut": _score_cut_off(spoken, pace, seed),
-        "duration": _score_duration(said, pace, before, seed),
+        "cut": cut,
+        "duration": compute_median_score(ratios, seed) if ratios else duration,
         "repeats": compute_mean_score([float(has_code_loop(one.codes or (), one.code_hz)) for one in spoken], seed),
-        "length_fit": _score_length_fit(spoken),
+        "length_fit": fit,
         "distinct": compute_mean_score([float(counts[one.codes] == 1) for one in spoken], seed),
     }
 
 
 def has_code_loop(codes: Sequence[int], code_hz: float) -> bool:
-    """Whether codes go round in a loop somewhere, not only at their end."""
+    """Whether the codes repeat a period somewhere, not only at their end."""
+    # A run of n positions equal to those one period earlier is n + period codes of repetition.
     least, array = round(MIN_LOOP_SECONDS * code_hz), np.asarray(codes)
     for period in range(1, round(MAX_LOOP_PERIOD_SECONDS * code_hz) + 1):
         needed = max(least, MIN_LOOP_ROUNDS * period) - period
@@ -465,17 +452,6 @@ def has_code_loop(codes: Sequence[int], code_hz: float) -> bool:
     return False
 
 
-def _score_length_fit(spoken: Sequence[SpokenSentence]) -> Score:
-    """Speech that ignores its text has a length of its own, whatever stands in the text."""
-    lengths = [float(len(normalize_letters(one.sentence.text, one.sentence.language))) for one in spoken]
-    seconds = [one.seconds for one in spoken]
-    if len(spoken) < MIN_FIT_SENTENCES or np.std(lengths) == 0:
-        return unmeasured_score(f"that takes {MIN_FIT_SENTENCES} sentences of different lengths")
-    if np.std(seconds) == 0:
-        return score_without_interval(0.0, len(spoken))
-    return score_without_interval(float(np.corrcoef(lengths, seconds)[0, 1]), len(spoken))
-
-
 def compute_voice_similarity(found: Sequence[AnyArray], wanted: Sequence[AnyArray], seed: int) -> Score:
     """The mean cosine between voices that were heard and voices that were asked for."""
     cosines = [
@@ -483,39 +459,3 @@ def compute_voice_similarity(found: Sequence[AnyArray], wanted: Sequence[AnyArra
         for one, two in zip(found, wanted, strict=True)
     ]
     return compute_mean_score(cosines, seed)
-
-
-def unmeasured_error_rates(why: str) -> dict[str, Score]:
-    """The errors of speech that nobody listened to."""
-    return dict.fromkeys(ERROR_MEASURES, unmeasured_score(why))
-
-
-def _score_cut_off(spoken: Sequence[SpokenSentence], pace: SpeakingPace | None, seed: int) -> Score:
-    if pace is None:
-        return unmeasured_score("there is nothing to know the usual length from")
-    usual = [pace.seconds(one.sentence.text, one.sentence.language) for one in spoken]
-    return compute_mean_score(
-        [float(one.seconds < CUT_OFF_RATIO * due) for one, due in zip(spoken, usual, strict=True)], seed
-    )
-
-
-def _score_duration(
-    said: Sequence[SpokenSentence], pace: SpeakingPace | None, before: Sequence[SpokenSentence] | None, seed: int
-) -> Score:
-    if before is not None:
-        ratios = [
-            one.seconds / old.seconds
-            for one, old in zip(said, before, strict=True)
-            if one.codes and old.codes and old.stopped
-        ]
-    elif pace is not None and pace.of == BASE_SPEECH:
-        return unmeasured_score("it is what lengths are held against")
-    elif pace is not None:
-        ratios = [one.seconds / pace.seconds(one.sentence.text, one.sentence.language) for one in said if one.codes]
-    else:
-        return unmeasured_score("there is nothing to hold the length against")
-    return (
-        compute_median_score(ratios, seed)
-        if ratios
-        else unmeasured_score("there is no utterance to hold the length against")
-    )

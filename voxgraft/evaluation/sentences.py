@@ -1,6 +1,6 @@
-"""Sentences that are spoken to be judged: built-in sets, and a user's own by file. No torch here.
+"""Sentences to evaluate with: built-in sets, files of a user, held-out texts of a run. Must not import torch.
 
-A set is held out: no training has seen its sentences, and none has heard the words that its column `rare` names.
+A set is held out: training never saw its sentences, nor the words in its column `rare`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from voxgraft.config.run import LANGUAGE_PATTERN, RunSettings
 from voxgraft.core.errors import TextError, VoxgraftError
 from voxgraft.core.files import is_file, is_folder, read_lines, read_text, text_lines
 from voxgraft.core.run import RunFolder
-from voxgraft.data.manifest import ManifestClip, read_manifest
+from voxgraft.data.manifest import read_manifest
 from voxgraft.dataset.sets import open_clip_dataset
 
 SENTENCES_FOLDER = "assets/sentences"
@@ -54,7 +53,7 @@ class SentenceSet:
     sentences: tuple[EvalSentence, ...]
 
     def spread(self, most: int) -> SentenceSet:
-        """At most so many of the sentences, evenly over the whole set, so that every kind keeps its share."""
+        """At most `most` sentences, spread evenly over the set, so that every kind keeps its share."""
         count = len(self.sentences)
         if count <= most:
             return self
@@ -87,7 +86,22 @@ def read_sentence_file(path: Path) -> SentenceSet:
         raise TextError("sentences-name", f"{path.name} names no language", expected=expected, where=path)
     if path.suffix == SENTENCES_SUFFIX:
         lines = [(number, line) for number, line in enumerate(text_lines(read_text(path)), 1) if line.strip()]
-        sentences = _parse_sentence_table(lines, language, path)
+        header = lines[0][1].split("\t") if lines else []
+        unknown = [name for name in header if name not in SENTENCE_COLUMNS]
+        if "text" not in header or unknown or len(set(header)) != len(header):
+            found = f"the first line is {' | '.join(header)!r:.80}"
+            expected = "names of columns: text, and if you like rare and phones, with tabs between"
+            raise TextError("sentences-columns", found, expected=expected, where=path)
+        sentences = []
+        for number, line in lines[1:]:
+            cells = line.split("\t")
+            if len(cells) > len(header):
+                found = f"line {number} has {len(cells)} columns"
+                raise TextError("sentences-columns", found, expected=f"{len(header)}", where=path)
+            # Editors drop trailing tabs, so a short line has empty cells at its end.
+            values = dict(zip(header, [*cells, *[""] * (len(header) - len(cells))], strict=True))
+            rare, phones = (tuple(values.get(column, "").split()) for column in ("rare", "phones"))
+            sentences.append(EvalSentence(language, values["text"].strip(), rare, phones or None))
     else:
         lines = list(read_lines(path))
         sentences = [EvalSentence(language, text) for _, text in lines]
@@ -103,9 +117,10 @@ def load_manifest_sentences(manifest: Path, language: str) -> SentenceSet | None
     sides: dict[str, dict[str, EvalSentence]] = {"test": {}, "validation": {}}
     for clip in read_manifest(manifest):
         if clip.language == language and clip.is_used and clip.split in sides:
-            sentence = _sentence_from_clip(clip, manifest.parent)
-            if any(character.isalpha() for character in sentence.text):
-                sides[clip.split].setdefault(sentence.text, sentence)
+            text, audio = unicodedata.normalize("NFC", clip.text.strip()), clip.resolve_audio(manifest.parent)
+            if any(character.isalpha() for character in text):
+                recording = audio if is_file(audio) else None
+                sides[clip.split].setdefault(text, EvalSentence(language, text, recording=recording))
     test, validation = sides["test"], sides["validation"]
     if len(test) >= MIN_TEST_SENTENCES:
         return _build_sentence_set(language, TEST_TEXTS_SOURCE, test.values())
@@ -119,7 +134,7 @@ def _build_sentence_set(language: str, source: str, sentences: Iterable[EvalSent
 
 
 def build_text_sentences(texts: Iterable[str], language: str) -> SentenceSet | None:
-    """The same of texts alone: those of a prepared validation set whose manifest is not here."""
+    """The same from texts alone: those of a prepared validation set whose manifest was not found."""
     composed = dict.fromkeys(unicodedata.normalize("NFC", text.strip()) for text in texts)
     found = (EvalSentence(language, text) for text in composed if any(sign.isalpha() for sign in text))
     return _build_sentence_set(language, VALIDATION_TEXTS_SOURCE, found)
@@ -147,12 +162,6 @@ def require_sentences(manifest: Path, valid_sets: Sequence[Path], language: str,
     raise TextError("sentences-missing", f"{found}, and there are no built-in sentences", expected=expected)
 
 
-def _sentence_from_clip(clip: ManifestClip, folder: Path) -> EvalSentence:
-    audio = clip.resolve_audio(folder)
-    text = unicodedata.normalize("NFC", clip.text.strip())
-    return EvalSentence(clip.language, text, recording=audio if is_file(audio) else None)
-
-
 def load_sentence_sets(languages: Sequence[str], files: Sequence[Path], most: int) -> dict[str, SentenceSet]:
     """The sets of these languages: a user's own before ours; a language that has neither is left out."""
     own: dict[str, SentenceSet] = {}
@@ -168,26 +177,8 @@ def load_sentence_sets(languages: Sequence[str], files: Sequence[Path], most: in
     return {language: found.spread(most) for language, found in chosen.items() if found is not None}
 
 
-def _parse_sentence_table(lines: Sequence[tuple[int, str]], language: str, path: Path) -> list[EvalSentence]:
-    header = lines[0][1].split("\t") if lines else []
-    unknown = [name for name in header if name not in SENTENCE_COLUMNS]
-    if "text" not in header or unknown or len(set(header)) != len(header):
-        found = f"the first line is {' | '.join(header)!r:.80}"
-        expected = "names of columns: text, and if you like rare and phones, with tabs between"
-        raise TextError("sentences-columns", found, expected=expected, where=path)
-    sentences = []
-    for number, line in lines[1:]:
-        cells = line.split("\t")
-        if len(cells) > len(header):
-            found = f"line {number} has {len(cells)} columns"
-            raise TextError("sentences-columns", found, expected=f"{len(header)}", where=path)
-        values = dict(zip(header, [*cells, *[""] * (len(header) - len(cells))], strict=True))
-        phones = tuple(values.get("phones", "").split()) or None
-        sentences.append(EvalSentence(language, values["text"].strip(), tuple(values.get("rare", "").split()), phones))
-    return sentences
-
-
 def _hash_sentences(sentences: Iterable[EvalSentence]) -> str:
+    # The layout of these lines is part of scores.json: reports of two runs are compared by this hash.
     lines = (f"{one.text}\t{' '.join(one.rare)}\t{' '.join(one.phones or ())}\n" for one in sentences)
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
@@ -196,12 +187,19 @@ LANGUAGES_WITHOUT_SPACES = frozenset({"zh", "ja", "th", "lo", "km", "my", "bo", 
 """Languages that are written without spaces between words."""
 IGNORED_PHONE_MARKS = str.maketrans("", "", "ˈˌːˑ.‿͡")
 """Stress, length, syllables and ties: how a phone is said or written, not which one it is."""
-_LETTERS_PER_ROW = 7
-"""Letters of a row that every row has."""
-_HOMOPHONE_ROWS = {"am": (("ሐ", "ሀ"), ("ኀ", "ሀ"), ("ኸ", "ሀ"), ("ሠ", "ሰ"), ("ዐ", "አ"), ("ፀ", "ጸ"))}
-"""By language: rows of letters that are one sound today, each with the row that stands for it. Tigrinya keeps them."""
-_HOMOPHONE_LETTERS = {"am": {"ሃ": "ሀ", "ኣ": "አ"}}
-"""Of these two rows the first and the fourth letter sound alike."""
+# Rows of seven Ethiopic letters (one per vowel) that are one sound in Amharic today, each with what replaces it.
+# Tigrinya still distinguishes them. Of the rows of ሀ and አ the first and the fourth letter also sound alike.
+_AMHARIC_ROWS = {"ሐ": "ሀ", "ኀ": "ሀ", "ኸ": "ሀ", "ሠ": "ሰ", "ዐ": "አ", "ፀ": "ጸ"}
+_AMHARIC_FOURTH = {"ሃ": "ሀ", "ኣ": "አ"}
+_HOMOPHONES: dict[str, dict[int, str]] = {
+    "am": {
+        ord(row) + at: _AMHARIC_FOURTH.get(chr(ord(same) + at), chr(ord(same) + at))
+        for row, same in _AMHARIC_ROWS.items()
+        for at in range(7)
+    }
+    | {ord(letter): same for letter, same in _AMHARIC_FOURTH.items()}
+}
+"""By language: letters that no listener can tell from others, as a table for `str.translate`."""
 
 
 def normalize_letters(text: str, language: str) -> str:
@@ -211,7 +209,7 @@ def normalize_letters(text: str, language: str) -> str:
     """
     lower = unicodedata.normalize("NFC", text.casefold())
     kept = "".join(character if unicodedata.category(character)[0] in "LMN" else " " for character in lower)
-    return " ".join(kept.split()).translate(_build_homophone_table(language))
+    return " ".join(kept.split()).translate(_HOMOPHONES.get(language, {}))
 
 
 def split_normalized_words(text: str, language: str) -> list[str]:
@@ -225,57 +223,30 @@ def normalize_phones(phones: Sequence[str]) -> list[str]:
     return [phone for phone in bare if phone.strip()]
 
 
-def _build_homophone_table(language: str) -> dict[int, str]:
-    table: dict[int, str] = {}
-    for row, same in _HOMOPHONE_ROWS.get(language, ()):
-        table |= {ord(row) + at: chr(ord(same) + at) for at in range(_LETTERS_PER_ROW)}
-    one_letter = _HOMOPHONE_LETTERS.get(language, {})
-    table = {code: one_letter.get(letter, letter) for code, letter in table.items()}
-    return table | {ord(letter): same for letter, same in one_letter.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingTexts:
-    """What a run was trained on, in words; None where that is not known, and why."""
-
-    language: str
-    texts: tuple[str, ...] | None
-    why: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingOverlap:
-    """Sentences, and words that were meant to be unheard, which training has had."""
-
-    seen: tuple[str, ...]
-    heard: tuple[str, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        return {"seen_in_training": list(self.seen), "rare_words_in_training": list(self.heard)}
-
-
-def load_training_texts(run: RunFolder, settings: RunSettings, language: str) -> TrainingTexts:
-    """Texts of the training sets of a run, as far as they are sets of ours."""
+def load_training_texts(run: RunFolder, settings: RunSettings) -> tuple[str, ...] | str:
+    """Texts of the training sets of a run; a reason in words where they are not known."""
     texts: list[str] = []
     for place in settings.data.train or (run.data_set("train"),):
         if not is_folder(place):
-            return TrainingTexts(language, None, f"{place.name} is no set that voxgraft has made")
+            return f"{place.name} is no set that voxgraft has made"
         try:
             texts += [info.text for info in open_clip_dataset(place, verify="sizes").infos]
         except VoxgraftError as error:
-            return TrainingTexts(language, None, f"the training set cannot be opened: {error.finding.found}")
-    return TrainingTexts(language, tuple(texts))
+            return f"the training set cannot be opened: {error.finding.found}"
+    return tuple(texts)
 
 
-def find_training_overlap(found: SentenceSet, texts: Iterable[str]) -> TrainingOverlap:
-    """What of a set stands in these texts, letters compared as scores compare them."""
+def find_training_overlap(found: SentenceSet, texts: Iterable[str]) -> dict[str, list[str]]:
+    """Sentences and rare words of a set that these texts contain, letters compared as scores compare them."""
     seen: set[str] = set()
     heard: set[str] = set()
     for text in texts:
         seen.add(normalize_letters(text, found.language))
         heard.update(split_normalized_words(text, found.language))
     rare = dict.fromkeys(word for one in found.sentences for word in one.rare)
-    return TrainingOverlap(
-        tuple(one.text for one in found.sentences if normalize_letters(one.text, found.language) in seen),
-        tuple(word for word in rare if normalize_letters(word, found.language) in heard),
-    )
+    return {
+        "seen_in_training": [
+            one.text for one in found.sentences if normalize_letters(one.text, found.language) in seen
+        ],
+        "rare_words_in_training": [word for word in rare if normalize_letters(word, found.language) in heard],
+    }

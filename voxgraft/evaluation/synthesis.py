@@ -1,18 +1,25 @@
-"""Sentences of an evaluation as a model speaks them, and the voices that it speaks with."""
+"""What an evaluation listens to: sentences spoken by a model, their sound, and recordings to compare them with."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
-from voxgraft.audio.files import read_audio
-from voxgraft.core.errors import FileError
-from voxgraft.core.files import is_file
+import numpy as np
+from numpy.typing import NDArray
+
+from voxgraft.audio.files import MAX_CLIP_SECONDS, MEDIA_SUFFIXES, read_audio
+from voxgraft.core import progress
+from voxgraft.core.errors import FileError, VoxgraftError
+from voxgraft.core.files import is_file, read_text, require_folder
 from voxgraft.dataset.shards import ClipDataset
 from voxgraft.evaluation.sentences import EvalSentence
-from voxgraft.models.base import BaseFiles, encode_recording, unknown_voice_error
+from voxgraft.models.base import BaseFiles, Clip, Vocoder, encode_recording, unknown_voice_error
 from voxgraft.synthesis.engine import (
+    ModelContext,
     SpeakingModel,
     SynthesisEngine,
     SynthesisRequest,
@@ -22,50 +29,23 @@ from voxgraft.synthesis.engine import (
 )
 from voxgraft.synthesis.inputs import ReferenceVoice, choose_voices
 
+Wave = NDArray[np.float32]
 MAX_EVAL_VOICES = 4
-
-
-def choose_eval_voices(
-    base: SpeakingModel,
-    files: BaseFiles,
-    names: Sequence[str],
-    held_out: Sequence[ClipDataset],
-    min_seconds: float,
-    seed: int,
-) -> list[ReferenceVoice]:
-    """Some voices to take turns with; an error that says how to name one where there is none."""
-    if names:
-        return [_load_requested_voice(base, files, name) for name in names]
-    if held_out:
-        # One clip of every speaker comes first, so the first voices are of as many speakers as there are.
-        return choose_voices(held_out, min_seconds, MAX_EVAL_VOICES * 4, seed)[:MAX_EVAL_VOICES]
-    own = base.family.voices(files)
-    if own:
-        return [ReferenceVoice(name, clip) for name, clip in list(own.items())[:MAX_EVAL_VOICES]]
-    found_nothing = f"nothing to take a voice from: no held-out clips, and {base.family.name} has no voices of its own"
-    raise FileError("evaluate-voice", found_nothing, expected="--voices FILE.wav", where=files.folder)
-
-
-def _load_requested_voice(base: SpeakingModel, files: BaseFiles, name: str) -> ReferenceVoice:
-    own = base.family.voices(files)
-    if name in own:
-        return ReferenceVoice(name, own[name])
-    path = Path(name)
-    if not is_file(path):
-        raise unknown_voice_error(name, own, files.folder) if own else FileError("file-missing", f"{name} is not there")
-    wave, rate = read_audio(path, code="wav-form")
-    return ReferenceVoice(path.name, encode_recording(base.family.encoder(files, base.model), wave, rate))
+VOCODER_BATCH_SIZE = 16
+RECORDING_RATE_HZ = 24_000
+"""Rate at which recordings of a data set are read: more than any recogniser takes, and enough for listening."""
+MAX_RECORDINGS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class SpokenSentence:
-    """One sentence as one system said it. Without codes it could not be said at all, and `why` tells."""
+    """One sentence as one system said it. Without codes it could not be said at all, and `why` is the reason."""
 
     sentence: EvalSentence
     voice: ReferenceVoice
     codes: tuple[int, ...] | None
     stopped: bool
-    """Came to its end by itself, before its limit."""
+    """The model ended the speech itself, before the limit."""
     seconds: float
     why: str = ""
     code_hz: float = 25.0
@@ -77,39 +57,143 @@ class SpokenSentence:
         return self.codes is not None and not self.stopped
 
 
+def choose_eval_voices(
+    base: SpeakingModel,
+    files: BaseFiles,
+    names: Sequence[str],
+    held_out: Sequence[ClipDataset],
+    min_seconds: float,
+    seed: int,
+) -> list[ReferenceVoice]:
+    """Voices to rotate through: those named, else of held-out clips, else the base's own; an error without any."""
+    if not names and held_out:
+        # One clip of every speaker comes first, so the first voices are of as many speakers as there are.
+        return choose_voices(held_out, min_seconds, MAX_EVAL_VOICES * 4, seed)[:MAX_EVAL_VOICES]
+    own = base.family.voices(files)
+    if not names and own:
+        return [ReferenceVoice(name, clip) for name, clip in list(own.items())[:MAX_EVAL_VOICES]]
+    if not names:
+        found = f"nothing to take a voice from: no held-out clips, and {base.family.name} has no voices of its own"
+        raise FileError("evaluate-voice", found, expected="--voices FILE.wav", where=files.folder)
+    voices = []
+    for name in names:
+        if name in own:
+            voices.append(ReferenceVoice(name, own[name]))
+            continue
+        path = Path(name)
+        if not is_file(path):
+            missing = FileError("file-missing", f"{name} is not there")
+            raise unknown_voice_error(name, own, files.folder) if own else missing
+        wave, rate = read_audio(path, code="wav-form")
+        clip = encode_recording(base.family.encoder(files, base.model), wave, rate)
+        voices.append(ReferenceVoice(path.name, clip))
+    return voices
+
+
 def synthesize_sentences(
     system: SpeakingModel, sentences: Sequence[EvalSentence], voices: Sequence[ReferenceVoice], seed: int, who: str
 ) -> list[SpokenSentence]:
-    """Every sentence, in its order; the voices take turns. Loops are kept: they are among what is measured."""
-    code_hz = system.family.code_hz
+    """Every sentence, in its order, with rotating voices. Loops are not cut: they are among what is measured."""
+    family, stock = system.family, system.family.stock_sampling()
     said: list[SpokenSentence] = []
     requests: dict[int, SynthesisRequest] = {}
     for at, sentence in enumerate(sentences):
-        voice = voices[at % len(voices)]
-        request = _build_request(system, at, sentence, voice, seed)
-        why = system.why_unspeakable(request.text_ids)
-        said.append(SpokenSentence(sentence, voice, None, False, 0.0, why, ids=tuple(request.text_ids)))
-        if not why:
-            requests[at] = request
+        voice, ids = voices[at % len(voices)], tuple(system.ids(sentence.text, sentence.language))
+        why = system.why_unspeakable(ids)
+        said.append(SpokenSentence(sentence, voice, None, False, 0.0, why, ids=ids))
+        if why:
+            continue
+        most = min(stock.max_codes, system.model.frame.max_codes)
+        requests[at] = SynthesisRequest(
+            ids,
+            family.condition(voice.clip),
+            # The seed belongs to the sentence, so that a sentence sounds the same in a larger or smaller set.
+            draw_seed("evaluate", seed, sentence.language, sentence.text),
+            limit_codes(max_sentence_seconds(sentence.text), family.code_hz, most),
+            sentence.language,
+            sort_key=(len(sentence.text), at),
+        )
     # A new engine for every call: inside training its memory must be given back.
-    engine = SynthesisEngine(system.model, system.family.stock_sampling(), set_gate=system.set_gate_for)
+    engine = SynthesisEngine(system.model, stock, set_gate=system.set_gate_for)
     results = engine.run(list(requests.values()), f"{who} speaks")
     for at, result in zip(requests, results, strict=True):
-        seconds = len(result.codes) / code_hz
-        said[at] = replace(said[at], codes=result.codes, stopped=result.ended, seconds=seconds, code_hz=code_hz)
+        seconds = len(result.codes) / family.code_hz
+        said[at] = replace(said[at], codes=result.codes, stopped=result.ended, seconds=seconds, code_hz=family.code_hz)
     return said
 
 
-def _build_request(
-    system: SpeakingModel, at: int, sentence: EvalSentence, voice: ReferenceVoice, seed: int
-) -> SynthesisRequest:
-    family, stock = system.family, system.family.stock_sampling()
-    seconds, most = max_sentence_seconds(sentence.text), min(stock.max_codes, system.model.frame.max_codes)
-    return SynthesisRequest(
-        tuple(system.ids(sentence.text, sentence.language)),
-        family.condition(voice.clip),
-        draw_seed("evaluate", seed, sentence.language, sentence.text),
-        limit_codes(seconds, family.code_hz, most),
-        sentence.language,
-        sort_key=(len(sentence.text), at),
-    )
+@dataclass(frozen=True)
+class SpeechRenderer:
+    """A vocoder; or none, and why."""
+
+    vocoder: Vocoder | None
+    why: str = ""
+
+    @property
+    def rate(self) -> int:
+        assert self.vocoder is not None
+        return self.vocoder.sample_rate
+
+    def restrict_to_voices(self, voices: Sequence[Clip]) -> SpeechRenderer:
+        """The same, or none if the vocoder cannot render one of the voices."""
+        reasons = (self.vocoder.why_not(voice) for voice in voices) if self.vocoder else ()
+        why = next(filter(None, reasons), "")
+        return SpeechRenderer(None, why) if why else self
+
+    def waves(self, said: Sequence[SpokenSentence], who: str) -> list[Wave]:
+        """Every utterance as sound; an empty wave for what could not be said."""
+        assert self.vocoder is not None
+        found: list[Wave] = []
+        with progress.progress_task(f"making sound of {who}", len(said)) as advance:
+            for first in range(0, len(said), VOCODER_BATCH_SIZE):
+                some = said[first : first + VOCODER_BATCH_SIZE]
+                found += self.vocoder.sound([one.codes or () for one in some], [one.voice.clip for one in some])
+                advance(len(some))
+        return found
+
+
+def open_speech_renderer(place: ModelContext) -> SpeechRenderer:
+    """The vocoder of a base. A family without one is no error: codes can be evaluated too."""
+    vocoder = place.family.vocoder(place.files, place.device)
+    missing = f"the waveform end of {place.family.name} is not here, so its codes make no sound"
+    return SpeechRenderer(vocoder, "" if vocoder else missing)
+
+
+class ReferenceRecording(NamedTuple):
+    """One recording and what is said in it."""
+
+    sentence: EvalSentence
+    wave: Wave
+    rate: int
+
+
+def read_reference_recordings(folder: Path, language: str) -> list[ReferenceRecording]:
+    """Audio or video files NAME.* with NAME.txt beside them, and NAME.phones where the phones are known."""
+    files = sorted(require_folder(folder).iterdir())
+    paths = [path for path in files if path.suffix.lower() in MEDIA_SUFFIXES and is_file(path)]
+    if not paths:
+        found = f"no audio file (*.wav, *.flac, *.mp3 ...) in {folder.name}"
+        raise FileError("recordings-missing", found, where=folder)
+    if alone := [path.name for path in paths if not is_file(path.with_suffix(".txt"))]:
+        found = f"{len(alone)} of {len(paths)} recordings have no text beside them, such as {alone[0]}"
+        raise FileError("recordings-missing", found, expected=f"NAME.txt beside {alone[0]}", where=folder)
+    if len(paths) > MAX_RECORDINGS:
+        paths = [paths[at * len(paths) // MAX_RECORDINGS] for at in range(MAX_RECORDINGS)]
+    recordings = []
+    for path in paths:
+        phones = path.with_suffix(".phones")
+        known = tuple(read_text(phones).split()) if is_file(phones) else None
+        sentence = EvalSentence(language, read_text(path.with_suffix(".txt")).strip(), phones=known)
+        recordings.append(ReferenceRecording(sentence, *read_audio(path, code="wav-form")))
+    return recordings
+
+
+def read_sentence_recordings(sentences: Sequence[EvalSentence]) -> list[ReferenceRecording]:
+    """The recordings that sentences name. Unreadable ones are left out: speech is evaluated without them too."""
+    found = []
+    for sentence in sentences:
+        if sentence.recording is not None:
+            with contextlib.suppress(VoxgraftError):
+                wave, rate = read_audio(sentence.recording, RECORDING_RATE_HZ, max_seconds=MAX_CLIP_SECONDS)
+                found.append(ReferenceRecording(sentence, wave, rate))
+    return found

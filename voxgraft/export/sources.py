@@ -28,7 +28,7 @@ from voxgraft.core.languages import find_exemplar
 from voxgraft.core.run import RunFolder
 from voxgraft.data.manifest import resolve_text_files
 from voxgraft.evaluation.judge import WHO_AFTER, WHO_BEFORE
-from voxgraft.evaluation.verdicts import SCORES_NAME, read_scores
+from voxgraft.evaluation.report import SCORES_NAME, read_scores
 from voxgraft.graft.folder import ADAPTER_NAME, GRAFT_CARD_NAME, MERGED_FOLDER_NAME, Graft, load_graft, read_merged_card
 from voxgraft.inspect.check import run_checks
 from voxgraft.inspect.subject import open_check_subject

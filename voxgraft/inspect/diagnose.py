@@ -44,10 +44,9 @@ from voxgraft.core.files import (
 from voxgraft.core.journal import History, HistoryEvent, RunJournal
 from voxgraft.core.results import LEVEL_STYLES, Line, Table, format_bytes, style_line
 from voxgraft.core.run import RunFolder
-from voxgraft.evaluation.audio import SpeechRenderer, open_speech_renderer
 from voxgraft.evaluation.scores import Transcriber, compute_error_rates, open_transcriber
 from voxgraft.evaluation.sentences import SentenceSet, load_built_in_sentences, load_sentence_sets
-from voxgraft.evaluation.synthesis import choose_eval_voices, synthesize_sentences
+from voxgraft.evaluation.synthesis import SpeechRenderer, choose_eval_voices, open_speech_renderer, synthesize_sentences
 from voxgraft.graft.folder import (
     GRAFT_CARD_NAME,
     find_merged_card,

@@ -59,8 +59,8 @@ from voxgraft.dataset.run_data import (
 from voxgraft.dataset.sets import open_clip_dataset
 from voxgraft.dataset.shards import ClipDataset, read_dataset_index
 from voxgraft.evaluation.command import EvaluateResult, evaluate
+from voxgraft.evaluation.report import SCORES_NAME
 from voxgraft.evaluation.sentences import load_sentence_sets
-from voxgraft.evaluation.verdicts import SCORES_NAME
 from voxgraft.export.command import ExportResult, choose_export_kind, export
 from voxgraft.export.sources import EXPORT_CARD_NAME as EXPORT_CARD
 from voxgraft.export.sources import read_terms
