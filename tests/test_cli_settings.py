@@ -245,6 +245,54 @@ def test_every_old_name_is_refused_with_a_new_name_that_exists(
     assert f"`--{new.replace('_', '-')}`" in error["cure"]
 
 
+OLD_RUN_YAML = """# my run
+language: am
+
+train:
+  # the rate that worked last time
+  row_rate: 0.002  # do not change
+  steps: 40
+  "clip": 0.5
+data: {lone_clips: own, speaker: Abebe}
+evaluate:
+    recogniser: built-in
+"""
+
+
+def test_update_renames_old_keys_and_keeps_comments_values_and_layout(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = make_run(tmp_path / "am", OLD_RUN_YAML)
+    error = refused(capsys, "graft", made)
+    assert error["code"] == "config-unknown-key"
+    assert f"voxgraft update {made}" in error["cure"]
+    assert run_cli(["update", str(made), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["renamed"] == {
+        "train.row_rate": "train.lr_rows",
+        "train.clip": "train.max_grad_norm",
+        "data.lone_clips": "data.single_clip_speakers",
+        "evaluate.recogniser": "evaluate.recognizer",
+    }
+    new_names = {"row_rate": "lr_rows", '"clip"': "max_grad_norm", "lone_clips": "single_clip_speakers"}
+    expected = OLD_RUN_YAML.replace("recogniser", "recognizer")
+    for old, new in new_names.items():
+        expected = expected.replace(old, new)
+    assert (made / "run.yaml").read_text(encoding="utf-8") == expected
+    assert resolved(capsys, "graft", made)["train"]["lr_rows"] == 0.002
+    assert run_cli(["update", str(made), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["renamed"] == {}
+
+
+def test_update_leaves_a_file_alone_that_has_an_old_and_the_new_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "train: {clip: 0.5, max_grad_norm: 1.0}\n"
+    made = make_run(tmp_path / "am", text)
+    assert run_cli(["update", str(made), "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "yaml-duplicate-key"
+    assert (made / "run.yaml").read_text(encoding="utf-8") == text
+
+
 def test_a_fault_is_put_down_to_the_layer_that_it_came_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = make_run(tmp_path / "am", "rows: {noise: 0.5}\n")
     config = tmp_path / "other.yaml"

@@ -27,8 +27,7 @@ from voxgraft.cli.commands import COMMANDS
 from voxgraft.config.commands import ExportSettings
 from voxgraft.core import progress
 from voxgraft.export.command import ExportResult, export
-from voxgraft.export.sources import open_export_source
-from voxgraft.export.weights import require_tensor_names
+from voxgraft.export.weights import open_export_source, require_tensor_names
 from voxgraft.graft.folder import load_graft
 from voxgraft.models import get_family
 from voxgraft.models.base import ExportInfo, build_sequence

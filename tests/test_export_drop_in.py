@@ -23,8 +23,7 @@ from tests.whole_runs import error_of
 from tools.random_bases import make_random_base
 from voxgraft.config.commands import GraftSettings, NewSettings
 from voxgraft.config.run import TokenizerSettings
-from voxgraft.export.sources import open_export_source
-from voxgraft.export.weights import build_drop_in_tokenizer
+from voxgraft.export.weights import build_drop_in_tokenizer, open_export_source
 from voxgraft.graft.command import graft
 from voxgraft.graft.folder import load_graft
 from voxgraft.models import get_family

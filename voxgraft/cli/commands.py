@@ -88,6 +88,13 @@ COMMANDS = (
         flags={"old": ("--from",)},
     ),
     CliCommand(
+        "update",
+        commands.UpdateSettings,
+        "voxgraft.pipeline.command:update_run",
+        "Rename the settings in a run.yaml that an older version wrote. Comments and values stay.",
+        positional=("run",),
+    ),
+    CliCommand(
         "go",
         GoSettings,
         "voxgraft.pipeline.command:run_pipeline",

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
@@ -19,6 +21,7 @@ from pydantic_core import ErrorDetails
 
 from voxgraft.core.errors import CATALOGUE, ConfigError, find_nearest_name
 from voxgraft.core.languages import suggest_language_code
+from voxgraft.core.run import RUN_FILE
 
 LANGUAGE_CODE_HINT = "the code of a language, such as am or pt-BR"
 
@@ -151,23 +154,27 @@ def deep_merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, 
     return result
 
 
-def format_commented_yaml(settings: Settings, title: str) -> str:
-    """The settings as YAML in which every key carries its help as a comment."""
+def format_commented_yaml(
+    settings: Settings, title: str, notes: Mapping[str, Sequence[str]] = MappingProxyType({})
+) -> str:
+    """The settings as YAML in which every key has its help as a comment, and its `notes`, by dotted key, below that."""
     lines = [f"# {line}" for line in title.splitlines()]
-    return "\n".join([*lines, *_format_yaml_lines(settings, 0)]) + "\n"
 
+    def add(section: Settings, prefix: str) -> None:
+        pad = "  " * prefix.count(".")
+        for name, field in type(section).model_fields.items():
+            value = getattr(section, name)
+            lines.append("")
+            comments = [*([field.description] if field.description else ()), *notes.get(prefix + name, ())]
+            lines.extend(f"{pad}# {comment}" for comment in comments)
+            if isinstance(value, Settings):
+                lines.append(f"{pad}{name}:")
+                add(value, f"{prefix}{name}.")
+            else:
+                lines.append(f"{pad}{name}:{format_yaml_value(value)}")
 
-def _format_yaml_lines(settings: Settings, indent: int) -> list[str]:
-    pad = " " * indent
-    lines: list[str] = []
-    for name, field in type(settings).model_fields.items():
-        value = getattr(settings, name)
-        lines += ["", f"{pad}# {field.description}"] if field.description else [""]
-        if isinstance(value, Settings):
-            lines += [f"{pad}{name}:", *(line for line in _format_yaml_lines(value, indent + 2))]
-        else:
-            lines.append(f"{pad}{name}:{format_yaml_value(value)}")
-    return lines
+    add(settings, "")
+    return "\n".join(lines) + "\n"
 
 
 def format_yaml_value(value: Any) -> str:
@@ -247,7 +254,9 @@ def _suggest_fix(kind: type[Settings], fault: ErrorDetails, origin: SettingOrigi
         from voxgraft.config.train_options import RENAMED_SETTINGS
 
         if new := RENAMED_SETTINGS.get(key):
-            return f"it was renamed: write `{new}`."
+            where = Path(origin.where)
+            command = f", or run `voxgraft update {shlex.quote(str(where.parent))}`" if where.name == RUN_FILE else ""
+            return f"it was renamed: write `{new}`{command}."
         hint = find_nearest_name(str(fault["loc"][-1]), valid)
         return f"did you mean `{hint}`?" if hint else f"valid keys here: {', '.join(valid)}."
     if sort == "string_type" and isinstance(value, bool):  # Norwegian is `no`, and YAML reads that as false

@@ -40,6 +40,13 @@ class NewSettings(Settings):
     """A config or command line of another trainer to take settings from; what becomes of each is printed."""
 
 
+class UpdateSettings(Settings):
+    """A run whose run.yaml an older version wrote."""
+
+    run: Path
+    """Folder of the run, with its run.yaml."""
+
+
 class GraftSettings(RunSettings):
     """A run, and everything that its run.yaml can say."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from functools import reduce
 from pathlib import Path
@@ -21,7 +20,14 @@ from voxgraft.config.base import (
     parse_settings,
     read_settings_values,
 )
-from voxgraft.config.train_options import EmotionSource, LRSchedule, TrainIntervals, TrainOptions, TrainPrecision
+from voxgraft.config.train_options import (
+    RENAMED_SETTINGS,
+    EmotionSource,
+    LRSchedule,
+    TrainIntervals,
+    TrainOptions,
+    TrainPrecision,
+)
 from voxgraft.core.errors import ConfigError
 from voxgraft.core.files import is_file, make_path_relative, read_text, write_text
 from voxgraft.core.run import RUN_FILE, RunFolder
@@ -282,7 +288,7 @@ def rewrite_run_yaml(path: Path, changes: Mapping[str, Mapping[str, Any]]) -> No
     from voxgraft.core.yaml_files import parse_yaml
 
     values = deep_merge(parse_yaml(read_text(path), path), changes)
-    settings = parse_settings(RunSettings, _drop_missing_values(values), path)
+    settings = parse_settings(RunSettings, drop_missing_values(values), path)
     write_text(path, format_commented_yaml(settings, TITLE), overwrite=True)
 
 
@@ -299,59 +305,59 @@ def update_run_yaml(run: RunFolder, settings: RunSettings) -> dict[str, tuple[An
 
 
 def set_run_yaml_values(run_folder: Path, yaml_values: Mapping[str, str]) -> None:
-    """Put new values, each as the YAML text that stands for it, at the lines of their keys. All of them, or none.
-
-    Comments stay, and so does the order of the keys.
-    """
-    from voxgraft.core.yaml_files import parse_yaml
+    """Replace values, each given as its YAML text, or add their keys. All of them, or none; comments and order stay."""
+    from voxgraft.core.yaml_files import find_yaml_keys, parse_yaml
 
     path = run_folder / RUN_FILE
     text = read_text(path)
-    before = parse_yaml(text, path) or {}
-    after, expected = text, before
+    parse_yaml(text, path)
+    # Lists over several lines and sections in braces are how somebody chose to write them: the file is left as it is.
+    refusal = ConfigError("ui-keep", f"{', '.join(yaml_values)} cannot be put at one line", where=path)
     for key, value in yaml_values.items():
-        after = _replace_yaml_line(after, key, value)
         section, _, name = key.rpartition(".")
-        parsed = parse_yaml(f"value: {value}\n", path)["value"]
-        expected = deep_merge(expected, {section: {name: parsed}} if section else {name: parsed})
+        nodes = find_yaml_keys(text)  # again for each value: offsets have moved
+        item = f"{name}: {value}".rstrip()
+        if section in nodes and getattr(nodes[section][1], "flow_style", False):
+            raise refusal
+        if key in nodes:
+            start, end = nodes[key][0].start_mark, nodes[key][1].end_mark
+            if start.line != end.line:
+                raise refusal
+            text = text[: start.index] + item + text[end.index :]
+        elif section in nodes:
+            # First below the section's own line, indented as its other keys are.
+            head, tail = text[: nodes[section][0].end_mark.index], text[nodes[section][0].end_mark.index :]
+            rest, _, tail = tail.partition("\n")
+            inside = (node.start_mark.column for key, (node, _) in nodes.items() if key.startswith(f"{section}."))
+            text = f"{head}{rest}\n{' ' * next(inside, 2)}{item}\n{tail}"
+        else:
+            text = f"{text}\n{section}:\n  {item}\n" if section else f"{item}\n{text}"
     try:
-        found = parse_yaml(after, path)
+        values = parse_yaml(text, path)
     except ConfigError:
-        found = None
-    # A file that somebody wrote in another form (lists over several lines, sections in braces) is left as it is.
-    if found != expected:
-        raise ConfigError("ui-keep", f"{', '.join(yaml_values)} cannot be put at one line", where=path)
-    parse_settings(RunSettings, _drop_missing_values(found), path)
-    write_text(path, after, overwrite=True)
+        raise refusal from None
+    parse_settings(RunSettings, drop_missing_values(values), path)
+    write_text(path, text, overwrite=True)
 
 
-def _replace_yaml_line(text: str, key: str, value: str) -> str:
-    *sections, name = key.split(".")
-    lines = text.splitlines()
-    start, indent = 0, ""
-    for section in sections:
-        at = _find_yaml_line(lines, start, indent, section)
-        if at is None:
-            return text + f"\n{section}:\n  {name}: {value}\n"
-        start, indent = at + 1, indent + "  "
-    at = _find_yaml_line(lines, start, indent, name)
-    new = f"{indent}{name}: {value}".rstrip()
-    if at is None:
-        lines[start:start] = [new]
-    else:
-        lines[at] = new
-    return "\n".join(lines) + "\n"
+def rename_run_yaml_keys(path: Path) -> dict[str, str]:
+    """Give the settings of an older run.yaml their new names, in place; new names by old ones. Comments stay."""
+    from voxgraft.core.yaml_files import find_yaml_keys, parse_yaml
 
-
-def _find_yaml_line(lines: list[str], start: int, indent: str, name: str) -> int | None:
-    pattern = re.compile(rf"^{indent}{re.escape(name)}:")
-    for number in range(start, len(lines)):
-        line = lines[number]
-        if pattern.match(line):
-            return number
-        if line.strip() and not line.lstrip().startswith("#") and not line.startswith(indent):
-            return None
-    return None
+    text = read_text(path)
+    parse_yaml(text, path)
+    valid = {leaf.key for leaf in iter_setting_fields(RunSettings)}
+    nodes = find_yaml_keys(text)
+    renamed = {old: new for old, new in RENAMED_SETTINGS.items() if old in nodes and new in valid}
+    # From the end of the file, so that offsets before it stay right.
+    for old in sorted(renamed, key=lambda old: nodes[old][0].start_mark.index, reverse=True):
+        node = nodes[old][0]
+        text = text[: node.start_mark.index] + renamed[old].rpartition(".")[2] + text[node.end_mark.index :]
+    if renamed:
+        # A file that has an old and the new name of one setting fails here, since YAML keys must not repeat.
+        parse_settings(RunSettings, drop_missing_values(parse_yaml(text, path)), path)
+        write_text(path, text, overwrite=True)
+    return renamed
 
 
 def _make_value_relative(folder: Path, value: Any) -> Any:
@@ -367,9 +373,9 @@ def load_command_settings(kind: type[AnySettings], run: RunFolder, **flags: Any)
     return parse_settings(kind, deep_merge(values, flags), run.settings)
 
 
-def _drop_missing_values(values: Mapping[str, Any]) -> dict[str, Any]:
+def drop_missing_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """A key without a value is not given."""
     given = {
-        name: _drop_missing_values(value) if isinstance(value, Mapping) else value for name, value in values.items()
+        name: drop_missing_values(value) if isinstance(value, Mapping) else value for name, value in values.items()
     }
     return {name: value for name, value in given.items() if value is not None}

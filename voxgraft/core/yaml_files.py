@@ -30,6 +30,24 @@ def parse_yaml(text: str, where: Path | str) -> Any:
     return deepcopy(_parse_yaml_cached(text, where))
 
 
+def find_yaml_keys(text: str) -> dict[str, tuple[yaml.ScalarNode, yaml.Node]]:
+    """Keys of the first two levels, dotted, with their nodes: `start_mark.index` and `end_mark.index` are offsets.
+
+    Edits at these offsets keep comments, order and layout, which loading and dumping the values would lose.
+    """
+    found: dict[str, tuple[yaml.ScalarNode, yaml.Node]] = {}
+
+    def visit(node: yaml.Node, prefix: str) -> None:
+        for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
+            if isinstance(key, yaml.ScalarNode):
+                found[prefix + key.value] = (key, value)
+                if not prefix:
+                    visit(value, f"{key.value}.")
+
+    visit(yaml.compose(text, yaml.SafeLoader), "")
+    return found
+
+
 @lru_cache(maxsize=16)
 def _parse_yaml_cached(text: str, where: Path | str) -> Any:
     # Every stage of `go` reads the run's settings again, and YAML is slow to parse.

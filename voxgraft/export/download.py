@@ -1,4 +1,4 @@
-"""The verb `download`: published bases, which files each has and from where, and fetching them into one folder.
+"""The command `download`: published bases, which files each has and from where, and fetching them into one folder.
 
 Every file is verified by the hub's own hash before it gets its name; an interrupted download is continued.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from voxgraft.core.files import (
     write_json,
 )
 from voxgraft.core.results import Line, Table, format_bytes, style_line
-from voxgraft.export.share import HubFile, download_hub_file, list_hub_files
+from voxgraft.export.share import download_hub_file, list_hub_files
 from voxgraft.models import get_family
 
 
@@ -127,16 +127,18 @@ PUBLISHED_BASES = {
 }
 
 
-# In the base folder while files are fetched; what is in it is gone on with.
+# In the base folder while files are fetched; an interrupted download resumes from what is in it.
 PARTIAL_FOLDER_NAME = ".download"
 DOWNLOAD_SLACK_BYTES = 256 << 20
-# A hub keeps no file of that size in git itself.
+# A hub keeps larger files outside git, and states their SHA-256.
 MAX_GIT_FILE_BYTES = 256 << 20
+DOWNLOAD_CARD_NAME = "download.json"
+DOWNLOAD_FORMAT = "voxgraft-download-1"
 
 
 @dataclass(frozen=True, slots=True)
 class DownloadItem:
-    """One file to have: where it is, where it goes, and how it is known."""
+    """One file to have: where it is, where it goes, and how it is verified."""
 
     file: PublishedFile
     name: str
@@ -146,93 +148,6 @@ class DownloadItem:
     git_id: str | None = None
     """Of a small file, for which the hub keeps no SHA-256."""
     there: bool = False
-
-
-def plan_download_offline(base: PublishedBase, folder: Path, *, optional: bool) -> list[DownloadItem]:
-    """The built-in list, without a network: sizes are about right."""
-    items = []
-    for file in base.files:
-        if file.needed or optional:
-            path = folder / file.place
-            there = is_file(path) or (is_folder(path) and any(path.iterdir()))
-            items.append(DownloadItem(file, file.name, file.place, file.about_bytes, there=there))
-    return items
-
-
-def list_published_files(base: PublishedBase, folder: Path, *, optional: bool) -> list[DownloadItem]:
-    """The same as the hub has it, with sizes and hashes; folders file by file."""
-    chosen = [file for file in base.files if file.needed or optional]
-    listings = {
-        one: {entry.name: entry for entry in list_hub_files(one)} for one in dict.fromkeys(f.repository for f in chosen)
-    }
-    return [wanted for file in chosen for wanted in _items_from_listing(file, listings[file.repository], folder)]
-
-
-def download_missing_files(wanted: Iterable[DownloadItem], folder: Path) -> dict[str, str]:
-    """Fetch what is not there; SHA-256 by place, of all of them."""
-    wanted = list(wanted)
-    missing = [one for one in wanted if not one.there]
-    total = sum(one.num_bytes for one in missing)
-    require_disk_space(folder, total, "the download", slack=DOWNLOAD_SLACK_BYTES)
-    hashes: dict[str, str] = {}
-    with progress.progress_task("fetching", sum(one.num_bytes for one in missing)) as advance:
-        for one in wanted:
-            if one.there:
-                hashes[one.place] = _verify_hash(one, folder / one.place)
-                continue
-            hashes[one.place] = _download_item(one, folder)
-            advance(one.num_bytes)
-    shutil.rmtree(folder / PARTIAL_FOLDER_NAME, ignore_errors=True)
-    return hashes
-
-
-def _items_from_listing(file: PublishedFile, listing: Mapping[str, HubFile], folder: Path) -> list[DownloadItem]:
-    names = [name for name in listing if name.startswith(file.name)] if file.is_folder else [file.name]
-    if not names or any(name not in listing for name in names):
-        found = f"{file.repository} has no {file.name}"
-        raise FileError("download-missing", found, expected=file.what)
-    found_files = []
-    for name in names:
-        entry = listing[name]
-        place = file.place + name.removeprefix(file.name) if file.is_folder else file.place
-        there = is_file(folder / place) and (folder / place).stat().st_size == entry.num_bytes
-        found_files.append(DownloadItem(file, name, place, entry.num_bytes, entry.sha256, entry.git_id, there))
-    return found_files
-
-
-def _download_item(one: DownloadItem, folder: Path) -> str:
-    """Into its place once it is known to be the right one; a wrong one is removed, so that the next call fetches it."""
-    target = folder / one.place
-    parts = folder / PARTIAL_FOLDER_NAME / one.file.repository.replace("/", "--")
-    fetched = download_hub_file(one.file.repository, one.name, parts)
-    try:
-        digest = _verify_hash(one, fetched)
-    except FileError:
-        fetched.unlink(missing_ok=True)
-        raise
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(fetched, target)
-    except OSError as error:
-        raise build_write_error(error, target) from None
-    return digest
-
-
-def _verify_hash(one: DownloadItem, path: Path) -> str:
-    actual = compute_sha256(path)
-    stated, found = one.sha256, actual
-    if stated is None and one.git_id is not None:
-        data = read_bytes(path, MAX_GIT_FILE_BYTES)  # git's name for a file of these bytes
-        stated, found = one.git_id, hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
-    if stated is not None and found != stated:
-        kind = "sha256" if one.sha256 else "git id"
-        expected = f"{stated[:12]}, as {one.file.repository} has it"
-        raise FileError("download-hash", f"{one.place} has {kind} {found[:12]}", expected=expected, where=path)
-    return actual
-
-
-DOWNLOAD_CARD_NAME = "download.json"
-DOWNLOAD_FORMAT = "voxgraft-download-1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,18 +227,84 @@ def download(settings: DownloadSettings) -> DownloadResult:
     base = PUBLISHED_BASES[settings.name]
     folder = settings.folder or Path("models") / settings.name
     free = free_disk_bytes(folder)
+    files = [file for file in base.files if file.needed or settings.optional]
+    # The built-in list, for use without a network: its sizes are about right.
+    planned = []
+    for file in files:
+        path = folder / file.place
+        there = is_file(path) or (is_folder(path) and any(path.iterdir()))
+        planned.append(DownloadItem(file, file.name, file.place, file.about_bytes, there=there))
     if settings.list_only:
-        wanted = plan_download_offline(base, folder, optional=settings.optional)
-        return DownloadResult(base, folder, tuple(wanted), {}, free, listed=True)
+        return DownloadResult(base, folder, tuple(planned), {}, free, listed=True)
     try:
-        wanted = list_published_files(base, folder, optional=settings.optional)
+        wanted = _list_published_files(files, folder)
     except FileError as error:
         if error.code not in ("hub-missing", "hub-unreachable"):
             raise
-        plan = plan_download_offline(base, folder, optional=settings.optional)
-        return DownloadResult(base, folder, tuple(plan), {}, free, error.finding)
-    hashes = download_missing_files(wanted, folder)
-    get_family(base.family).files(folder)
+        return DownloadResult(base, folder, tuple(planned), {}, free, error.finding)
+    hashes = _download_missing_files(wanted, folder)
+    get_family(base.family).files(folder)  # raises if the folder is not a whole base now
     card = {"format": DOWNLOAD_FORMAT, "title": base.title, "licence": base.licence, "files": hashes}
     write_json(folder / DOWNLOAD_CARD_NAME, card, overwrite=True)
     return DownloadResult(base, folder, tuple(wanted), hashes, free)
+
+
+def _list_published_files(files: Sequence[PublishedFile], folder: Path) -> list[DownloadItem]:
+    """The files as the hub has them, with sizes and hashes; folders file by file."""
+    repositories = dict.fromkeys(file.repository for file in files)
+    listings = {one: {entry.name: entry for entry in list_hub_files(one)} for one in repositories}
+    items = []
+    for file in files:
+        listing = listings[file.repository]
+        names = [name for name in listing if name.startswith(file.name)] if file.is_folder else [file.name]
+        if not names or any(name not in listing for name in names):
+            raise FileError("download-missing", f"{file.repository} has no {file.name}", expected=file.what)
+        for name in names:
+            entry = listing[name]
+            place = file.place + name.removeprefix(file.name) if file.is_folder else file.place
+            there = is_file(folder / place) and (folder / place).stat().st_size == entry.num_bytes
+            items.append(DownloadItem(file, name, place, entry.num_bytes, entry.sha256, entry.git_id, there))
+    return items
+
+
+def _download_missing_files(wanted: Sequence[DownloadItem], folder: Path) -> dict[str, str]:
+    """Fetch what is missing; SHA-256 of all files by place."""
+    total = sum(one.num_bytes for one in wanted if not one.there)
+    require_disk_space(folder, total, "the download", slack=DOWNLOAD_SLACK_BYTES)
+    hashes: dict[str, str] = {}
+    with progress.progress_task("fetching", total) as advance:
+        for one in wanted:
+            target = folder / one.place
+            if one.there:
+                hashes[one.place] = _verify_hash(one, target)
+                continue
+            parts = folder / PARTIAL_FOLDER_NAME / one.file.repository.replace("/", "--")
+            fetched = download_hub_file(one.file.repository, one.name, parts)
+            # A file gets its name only after it was verified; a wrong one is removed, so that the next call fetches it.
+            try:
+                hashes[one.place] = _verify_hash(one, fetched)
+            except FileError:
+                fetched.unlink(missing_ok=True)
+                raise
+            try:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                os.replace(fetched, target)
+            except OSError as error:
+                raise build_write_error(error, target) from None
+            advance(one.num_bytes)
+    shutil.rmtree(folder / PARTIAL_FOLDER_NAME, ignore_errors=True)
+    return hashes
+
+
+def _verify_hash(one: DownloadItem, path: Path) -> str:
+    actual = compute_sha256(path)
+    stated, found = one.sha256, actual
+    if stated is None and one.git_id is not None:
+        # Git names a file by the SHA-1 of "blob SIZE\\0" and its bytes.
+        data = read_bytes(path, MAX_GIT_FILE_BYTES)
+        stated, found = one.git_id, hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+    if stated is not None and found != stated:
+        kind = "sha256" if one.sha256 else "git id"
+        expected = f"{stated[:12]}, as {one.file.repository} has it"
+        raise FileError("download-hash", f"{one.place} has {kind} {found[:12]}", expected=expected, where=path)
+    return actual

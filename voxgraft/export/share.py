@@ -1,4 +1,4 @@
-"""The verbs `push` and `pull`: grafts and exports as zip files or hub repositories, and what may be in them.
+"""The commands `push` and `pull`: terms of use, and grafts and exports as zip files or hub repositories.
 
 What comes from outside is untrusted: names, links, sizes and hashes are checked before anything is kept.
 """
@@ -6,6 +6,7 @@ What comes from outside is untrusted: names, links, sizes and hashes are checked
 from __future__ import annotations
 
 import glob
+import hashlib
 import re
 import shutil
 import stat
@@ -13,9 +14,9 @@ import struct
 import unicodedata
 import zipfile
 import zlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -31,6 +32,7 @@ from voxgraft.core.files import (
     build_write_error,
     compute_sha256,
     format_error_reason,
+    is_encodable_text,
     is_file,
     read_json,
     require_file,
@@ -39,17 +41,83 @@ from voxgraft.core.files import (
 )
 from voxgraft.core.results import Line, format_names
 from voxgraft.core.run import RUN_FILE
-from voxgraft.export.command import EMPTY_SHA256
-from voxgraft.export.sources import EXPORT_CARD_NAME, EXPORT_FORMAT, TERMS_NAME, UNHASHED_FILES, ShareTerms, read_terms
 from voxgraft.graft.folder import ADAPTER_NAME, GRAFT_CARD_NAME, README_NAME, ROWS_NAME, load_graft
 from voxgraft.models import family_names
 
+EXPORT_FORMAT = "voxgraft-export-1"
+EXPORT_CARD_NAME, EXPORT_README_NAME, LOADER_NAME = "export.json", "README.md", "load.py"
+# Not hashed in the card: the card itself, the page, which people and hubs edit, and what a hub adds by itself.
+UNHASHED_FILES = (EXPORT_CARD_NAME, EXPORT_README_NAME, ".gitattributes")
+TERMS_NAME = "terms.json"
+TERMS_FORMAT = "voxgraft-terms-1"
+NOT_STATED = "not stated"
+# Words that such terms often have, after their flags.
+TERM_EXAMPLES = {"--data-licence": " 'CC BY 4.0'", "--consent": " 'all speakers have agreed in writing'"}
+MAX_TERM_CHARACTERS = 2000
+EMPTY_SHA256 = hashlib.sha256().hexdigest()
+"""`compute_sha256` refuses empty files."""
 ADAPTER_CARD = "adapter_config.json"
 # What `voxgraft export --to peft` writes.
 ADAPTER_FILES = (ADAPTER_CARD, "adapter_model.safetensors", ROWS_NAME, "tokenizer.json", "bpe.model")
 TOKENIZER_ENDINGS = (".json", ".model")
 # Text for people, and what a hub adds by itself.
 DOCUMENT_NAMES = (README_NAME, TERMS_NAME, "LICENSE", "LICENSE.md", "LICENSE.txt", "NOTICE", ".gitattributes")
+
+
+@dataclass(frozen=True, slots=True)
+class ShareTerms:
+    """What was said; None where nothing was."""
+
+    base: str
+    """What the base's licence asks of whoever shares what was made of it."""
+    accepted: bool
+    """Whether whoever exports has said that they pass it on."""
+    data_licence: str | None
+    consent: str | None
+
+    @property
+    def missing_flags(self) -> list[str]:
+        """Flags that would state what is missing."""
+        flags = {"--data-licence": self.data_licence, "--consent": self.consent, "--accept-terms": self.accepted}
+        return [flag for flag, value in flags.items() if not value]
+
+    def findings(self, export: str = "voxgraft export ...") -> list[Finding]:
+        """What is not stated; `export` is the command that made it, to be given once more with the rest."""
+        if not self.missing_flags:
+            return []
+        missing = " ".join(f"{flag}{TERM_EXAMPLES.get(flag, '')}" for flag in self.missing_flags)
+        cure = f"with your own words in quotes, once more: {export} --overwrite {missing}"
+        return [finding("terms-not-stated", "the export does not say under which terms it may be shared", cure=cure)]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"format": TERMS_FORMAT, **asdict(self)}
+
+    def lines(self) -> list[str]:
+        """For a README."""
+        accepted = "accepted and passed on" if self.accepted else "**not stated that they are passed on**"
+        return [
+            "## Terms",
+            "",
+            f"- Of the base, {accepted}: {self.base}",
+            f"- Licence of the recordings and texts: {self.data_licence or f'**{NOT_STATED}**'}",
+            f"- Consent of the speakers: {self.consent or f'**{NOT_STATED}**'}",
+            *([] if not self.missing_flags else ["", "What is not stated must be found out before this is shared."]),
+        ]
+
+
+def read_terms(folder: Path) -> ShareTerms | None:
+    """The terms in a folder; None where there are none."""
+    path = folder / TERMS_NAME
+    if not is_file(path):
+        return None
+    value = read_json(require_file(path))
+    texts = {key: value.get(key) for key in ("base", "data_licence", "consent")} if isinstance(value, dict) else {}
+    sound = all(
+        text is None or (is_encodable_text(text) and len(text) <= MAX_TERM_CHARACTERS) for text in texts.values()
+    )
+    if not texts or value.get("format") != TERMS_FORMAT or not sound:
+        raise GraftError("terms-broken", f"{TERMS_NAME} is not in the format {TERMS_FORMAT!r}", where=path)
+    return ShareTerms(texts["base"] or "", value.get("accepted") is True, texts["data_licence"], texts["consent"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +139,7 @@ class SharedFolder:
 
 
 def inspect_shared_folder(folder: Path) -> SharedFolder:
-    """The folder's contents, checked; an error if it is nothing that is shared, or not whole."""
+    """The folder's contents, checked; an error if it is neither graft, export nor adapter, or not whole."""
     require_folder(folder)
     files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
     size = sum(path.stat().st_size for path in files.values())
@@ -89,7 +157,7 @@ def inspect_shared_folder(folder: Path) -> SharedFolder:
         size -= sum(files[name].stat().st_size for name in others)
         return SharedFolder("graft", card.language, card.family, terms, size, base, others=others)
     if is_file(folder / EXPORT_CARD_NAME):
-        language, family = _verify_export(folder)
+        language, family = _verify_export(folder, files)
         programs = tuple(path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*.py")))
         return SharedFolder("export", language, family, terms, size, programs=programs)
     if is_file(folder / ADAPTER_CARD):
@@ -104,11 +172,11 @@ def inspect_shared_folder(folder: Path) -> SharedFolder:
 
 
 def _unlisted_files(files: Iterable[str], named: Collection[str]) -> tuple[str, ...]:
-    """Files beside those that are named and pages for people."""
+    """Files that are neither named nor pages for people."""
     return tuple(sorted(name for name in files if name not in named and name not in DOCUMENT_NAMES))
 
 
-def _verify_export(folder: Path) -> tuple[str, str]:
+def _verify_export(folder: Path, there: Mapping[str, Path]) -> tuple[str, str]:
     """Language and family of an export whose files are exactly those that its card names, byte for byte."""
     card = read_json(folder / EXPORT_CARD_NAME)
     if not isinstance(card, dict) or card.get("format") != EXPORT_FORMAT:
@@ -119,7 +187,6 @@ def _verify_export(folder: Path) -> tuple[str, str]:
         raise GraftError("share-broken", found, where=folder)
     if not isinstance(files, dict) or not files or not all(isinstance(digest, str) for digest in files.values()):
         raise GraftError("share-broken", f"{EXPORT_CARD_NAME} has no hashes of the files", where=folder)
-    there = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
     for name in sorted({*files, *there}.difference(UNHASHED_FILES)):
         digest, path = files.get(name), there.get(name)
         if path is None:
@@ -131,30 +198,28 @@ def _verify_export(folder: Path) -> tuple[str, str]:
         if actual != digest:
             expected = f"{digest[:12]}, as {EXPORT_CARD_NAME} says"
             raise GraftError("share-broken", f"{name!r:.80} has sha256 {actual[:12]}", expected=expected, where=folder)
+    checkpoints = set()
     parts = card.get("checkpoints")
-    names = (
-        {part: one.get("file") if isinstance(one, dict) else None for part, one in parts.items()}
-        if isinstance(parts, dict)
-        else {}
-    )
-    checkpoints = {str(name) if card.get("drop_in") else f"{part}/{name}" for part, name in names.items()}
+    for part, one in parts.items() if isinstance(parts, dict) else ():
+        name = one.get("file") if isinstance(one, dict) else None
+        checkpoints.add(str(name) if card.get("drop_in") else f"{part}/{name}")
     if not checkpoints or not checkpoints <= files.keys():
         raise GraftError("share-broken", f"{EXPORT_CARD_NAME} names no checkpoint with a hash", where=folder)
     return language, str(family)
 
 
-# The first that a zip file can name: what is packed tells nothing of when.
+# The earliest date that a zip file can hold: equal folders give equal zip files.
 ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
-# Files of numbers, which do not get smaller.
+# Files of numbers, which do not compress.
 UNCOMPRESSED_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".npy", ".zip")
 MAX_UNPACKED_BYTES = 64 << 30
 MAX_ZIP_FILES = 20_000
 # A text of a thousand equal letters shrinks to a hundredth; a bomb to a thousandth.
 MAX_COMPRESSION_RATIO = 200
 UNIX_SYSTEM, ENCRYPTED_FLAG = 3, 1
-# What `pack` writes: no other way of packing is read.
+# What `pack_zip` writes; other methods are refused.
 COMPRESSION_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-# What the standard library says to a damaged file. Errors of our own disk have become ours before.
+# What zipfile raises for a damaged file. Errors of our own disk have become FileErrors before they get here.
 ZIP_DAMAGE_ERRORS = (
     zipfile.BadZipFile,
     zlib.error,
@@ -201,7 +266,17 @@ def unpack_zip(path: Path, folder: Path) -> None:
             members = list(_check_zip_members(archive, path))
             with progress.progress_task(f"unpacking {path.name}", sum(info.file_size for info in members)) as advance:
                 for info in members:
-                    _extract_zip_member(archive, info, new / info.filename, path)
+                    target, left = new / info.filename, info.file_size
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    # The sizes in the directory were checked; the data itself must not be longer than they say.
+                    with archive.open(info) as source, target.open("wb") as stream:
+                        while chunk := source.read(CHUNK_BYTES):
+                            left -= len(chunk)
+                            if left < 0:
+                                raise _zip_error(path, f"{info.filename!r:.80} is longer than it says")
+                            stream.write(chunk)
+                    if left:
+                        raise _zip_error(path, f"{info.filename!r:.80} is shorter than it says")
                     advance(info.file_size)
     except ZIP_DAMAGE_ERRORS as error:
         raise _zip_error(path, format_error_reason(error)) from None
@@ -236,23 +311,11 @@ def normalize_file_name(name: str) -> str:
     return unicodedata.normalize("NFC", name).casefold()
 
 
-def _extract_zip_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path, path: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    left = info.file_size
-    with archive.open(info) as source, target.open("wb") as stream:
-        while chunk := source.read(CHUNK_BYTES):
-            left -= len(chunk)
-            if left < 0:
-                raise _zip_error(path, f"{info.filename!r:.80} is longer than it says")
-            stream.write(chunk)
-    if left:
-        raise _zip_error(path, f"{info.filename!r:.80} is shorter than it says")
-
-
 def _zip_error(path: Path, found: str) -> FileError:
     return FileError("zip-broken", f"{path.name}: {found}", where=path)
 
 
+# OWNER/NAME, or hub:OWNER/NAME.
 _REPOSITORY = re.compile(r"(?:hub:)?([A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})")
 
 
@@ -265,11 +328,6 @@ class HubFile:
     sha256: str | None
     """Of large files; small ones have a git id only."""
     git_id: str | None
-
-
-def is_hub_repository(text: str) -> bool:
-    """Whether a text can be the name of a repository: OWNER/NAME, or hub:OWNER/NAME."""
-    return _REPOSITORY.fullmatch(text) is not None
 
 
 def parse_hub_repository(text: str) -> str:
@@ -336,7 +394,7 @@ def _hub_client(doing: str, what: str) -> Iterator[Any]:
         errors = import_module("huggingface_hub.errors")
     except ModuleNotFoundError:
         raise FileError("hub-missing", f"cannot {doing} {what}: huggingface_hub is not installed") from None
-    # Which library it speaks through changes with its version; its own error tells.
+    # Its HTTP library changes with its version; the bases of its own error are those of that library.
     network: tuple[type[BaseException], ...] = (OSError, *errors.HfHubHTTPError.__bases__)
     refusals = (errors.RepositoryNotFoundError, errors.RevisionNotFoundError, errors.GatedRepoError)
     try:
@@ -379,14 +437,10 @@ class ShareResult:
 
     def lines(self) -> list[Line]:
         found = self.contents
-        about = " ".join(
-            filter(
-                None, [found.kind, found.language and f"of {found.language}", found.family and f"for {found.family}"]
-            )
-        )
-        lines: list[Line] = [
-            f"{about}, {found.num_bytes / 1e6:,.1f} MB: {'sent to' if self.sent else 'in'} {self.place}"
-        ]
+        about = found.kind + (f" of {found.language}" if found.language else "")
+        about += f" for {found.family}" if found.family else ""
+        where = f"{'sent to' if self.sent else 'in'} {self.place}"
+        lines: list[Line] = [f"{about}, {found.num_bytes / 1e6:,.1f} MB: {where}"]
         if not self.sent and found.kind == "graft":
             lines.append(f"speak with it: voxgraft speak TEXT --graft {self.place} --base BASE ({found.base})")
         if not self.sent and found.terms:
@@ -397,7 +451,7 @@ class ShareResult:
 def push(settings: PushSettings) -> ShareResult:
     """Send a folder. To a hub only with stated terms; a zip file stays where it is, and is only warned about."""
     to = settings.to
-    if not to.endswith(ZIP_SUFFIX) and not is_hub_repository(to):
+    if not to.endswith(ZIP_SUFFIX) and not _REPOSITORY.fullmatch(to):
         raise ConfigError(
             "hub-name", f"{to!r:.80} is neither a zip file nor a repository", expected="NAME.zip or OWNER/NAME"
         )
@@ -419,7 +473,7 @@ def pull(settings: PullSettings) -> ShareResult:
     """Fetch a folder and look at it; what is not whole is not kept."""
     source = settings.source
     is_zip = source.endswith(ZIP_SUFFIX)
-    if not is_zip and not is_hub_repository(source):
+    if not is_zip and not _REPOSITORY.fullmatch(source):
         raise ConfigError(
             "hub-name", f"{source!r:.80} is neither a zip file nor a repository", expected="NAME.zip or OWNER/NAME"
         )

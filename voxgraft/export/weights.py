@@ -1,6 +1,7 @@
-"""The checkpoints of an export: the base with more rows, and the one that has the new language in its body.
+"""What is exported, and its checkpoints, drop-in tokenizer and text package.
 
-Each is written atomically, read again, and compared with the base: names, shapes and bits.
+Nothing is exported that does not pass `check`, and nothing that was made on another base. Each checkpoint is written
+atomically, read again, and compared with the base: names, shapes and bits.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ import json
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -19,29 +21,163 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from voxgraft.checkpoints import Checkpoint, TensorInfo, open_checkpoint
+from voxgraft.checkpoints import Checkpoint, open_checkpoint
 from voxgraft.checkpoints.base import ByteSink, from_float32
 from voxgraft.checkpoints.grow import GrowthPlan, TableGrowth, grow_checkpoint
 from voxgraft.checkpoints.write import TensorBytes, write_safetensors, write_torch
+from voxgraft.config.base import parse_settings, read_settings_values
+from voxgraft.config.commands import CheckSettings, ExportSettings
+from voxgraft.config.run import RunSettings
 from voxgraft.core import progress
-from voxgraft.core.errors import CheckpointError, GraftError
-from voxgraft.core.files import CHUNK_BYTES, atomic_write, compute_sha256
+from voxgraft.core.errors import (
+    CheckpointError,
+    ConfigError,
+    GraftError,
+    raise_first_error,
+)
+from voxgraft.core.files import (
+    CHUNK_BYTES,
+    atomic_write,
+    compute_sha256,
+    is_file,
+    is_folder,
+    require_folder,
+)
+from voxgraft.core.journal import RunJournal
 from voxgraft.core.languages import find_exemplar, find_language_scripts, is_letter, script_of
-from voxgraft.export.sources import ExportSource
-from voxgraft.graft.folder import TEXT_FOLDER, TEXT_RULES_NAME
+from voxgraft.core.run import RunFolder
+from voxgraft.data.manifest import resolve_text_files
+from voxgraft.graft.folder import (
+    ADAPTER_NAME,
+    GRAFT_CARD_NAME,
+    MERGED_FOLDER_NAME,
+    TEXT_FOLDER,
+    TEXT_RULES_NAME,
+    Graft,
+    load_graft,
+    read_merged_card,
+)
+from voxgraft.inspect.check import run_checks
+from voxgraft.inspect.subject import open_check_subject
+from voxgraft.models import resolve_base_family, resolve_base_folder
+from voxgraft.models.base import BaseFiles, ExportInfo, Family
 from voxgraft.models.load import grow_model, load_model, save_model
 from voxgraft.models.speech_model import SpeechModel
 from voxgraft.nn.adapter import load_peft_adapter, merge_adapter, read_peft_folder
 from voxgraft.nn.rows import load_new_rows
-from voxgraft.text import TextFrontend
+from voxgraft.synthesis.engine import detect_trained_output
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.text.normalize import TextRules
-from voxgraft.tokenizers import parse_tokenizer
+from voxgraft.tokenizers import open_tokenizer, parse_tokenizer
 from voxgraft.tokenizers.base import Tokenizer, read_texts
 from voxgraft.tokenizers.formats import BpeJsonTokenizer
 
 BASE_DTYPE = "base"
 ROUNDED_DTYPE = "BF16"
+
+
+@dataclass(frozen=True)
+class ExportSource:
+    """One graft, its base, and the run that it comes from if there is one."""
+
+    family: Family
+    files: BaseFiles
+    base_tokenizer: Tokenizer
+    graft: Graft
+    run: RunFolder | None = None
+    texts: tuple[Path, ...] = ()
+    """Texts of the new language that the run names."""
+    merged: dict[str, Any] | None = None
+    """The card of what merged training has left, if that was the last one."""
+
+    @property
+    def language(self) -> str:
+        return self.graft.card.language
+
+    @property
+    def language_name(self) -> str:
+        entry = find_exemplar(self.language)
+        return entry.name if entry else self.language
+
+    @property
+    def adapter(self) -> Path | None:
+        folder = self.graft.folder / ADAPTER_NAME
+        return folder if is_folder(folder) else None
+
+    @property
+    def merged_checkpoint(self) -> Path | None:
+        if self.merged is None or self.run is None:
+            return None
+        return self.run.path / MERGED_FOLDER_NAME / str(self.merged["checkpoint"])
+
+    @property
+    def facts(self) -> ExportInfo:
+        card = self.graft.card
+        return ExportInfo(self.language, self.language_name, card.tag, self.graft.tokenizer.size, card.base_pieces)
+
+    @property
+    def trained_step(self) -> int | None:
+        """None where nothing was trained yet."""
+        if self.merged is not None:
+            return int(self.merged["step"])
+        trained = self.graft.card.method.get("trained")
+        return int(trained["step"]) if isinstance(trained, dict) else None
+
+
+def open_export_source(settings: ExportSettings) -> ExportSource:
+    """What the path names, checked; an error that says what could stand there for anything else."""
+    path = require_folder(settings.model)
+    run = RunFolder(path)
+    if is_file(run.settings):
+        values = read_settings_values(RunSettings, run.settings)
+        if settings.base is not None:
+            values["base"] = resolve_base_folder(settings.base)
+        own = parse_settings(RunSettings, values, run.settings)
+        _require_passing_check(parse_settings(CheckSettings, {**values, "run": run.path}, run.settings))
+        which = detect_trained_output(run, RunJournal(run.journal).read())
+        if which == "masked-finetune":
+            found = "the last training was the masked-finetune baseline, whose rows and body are not the base's"
+            raise GraftError("export-seeds", found, where=run.path)
+        merged = read_merged_card(run.path / MERGED_FOLDER_NAME) if which == "merged" else None
+        source = _build_source(own.base, settings.family or own.family, run.graft)
+        return replace(source, run=run, texts=resolve_text_files(own, run.path), merged=merged)
+    if is_file(path / GRAFT_CARD_NAME):
+        graft = load_graft(path)
+        source = _build_source(settings.base or Path(graft.card.family), settings.family or graft.card.family, path)
+        given = {"base": source.files.folder, "tokenizer": {"file": graft.tokenizer.path}}
+        given |= {"family": source.family.name, "language": graft.card.language}
+        _require_passing_check(parse_settings(CheckSettings, given, path))
+        return source
+    found = f"{path.name} holds neither run.yaml nor {GRAFT_CARD_NAME}"
+    raise GraftError("export-subject", found, expected="the folder of a run or of a graft", where=path)
+
+
+def _build_source(base: Path | None, name: str | None, place: Path) -> ExportSource:
+    """The graft in a folder with the base that it was made on; an error for any other base."""
+    if base is None:
+        raise ConfigError("config-missing", "`base` is not given", expected="--base FOLDER", where=place)
+    folder = resolve_base_folder(base)
+    if not is_folder(folder):
+        cure = "name the base that it was made on: --base FOLDER."
+        raise ConfigError("config-missing", f"the base {folder} is not there", where=place, cure=cure)
+    family = resolve_base_family(folder, name)
+    files = family.files(folder)
+    graft = load_graft(place)
+    card = graft.card
+    if card.family != family.name:
+        raise GraftError("base-other", f"a base of {family.name}", expected=card.family, where=folder)
+    for part, path in (("checkpoint", files.checkpoint), ("tokenizer", files.tokenizer)):
+        actual, wanted = compute_sha256(path), str(card.base.get(f"{part}_sha256"))
+        if actual != wanted:
+            expected = f"{wanted[:12]}, on which the graft was made"
+            raise GraftError("base-other", f"{path.name} has sha256 {actual[:12]}", expected=expected, where=path)
+    return ExportSource(family, files, open_tokenizer(files.tokenizer), graft)
+
+
+def _require_passing_check(settings: CheckSettings) -> None:
+    """Refuse what `check` says no to. Training data is no part of an export."""
+    with open_check_subject(settings) as subject:
+        raise_first_error(run_checks(subject, with_data=False).findings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,11 +295,20 @@ def _to_tensor_bytes(tensor: Tensor) -> TensorBytes:
 
 
 def _round_checkpoint(path: Path, dtype: str) -> None:
-    """Write a file again with its float32 numbers in half the room."""
+    """Write a file again with its float32 tensors as bfloat16, unless the base's own format is wanted."""
     if dtype == BASE_DTYPE:
         return
+
+    def rounded(name: str) -> Iterator[bytes]:
+        yield from_float32(np.asarray(checkpoint.read(name), dtype=np.float32), ROUNDED_DTYPE).tobytes()
+
     with open_checkpoint(path) as checkpoint:
-        tensors = {name: _round_tensor(checkpoint, info) for name, info in checkpoint.tensors.items()}
+        tensors = {
+            name: TensorBytes(ROUNDED_DTYPE, info.shape, partial(rounded, name))
+            if info.dtype == "F32"
+            else TensorBytes(info.dtype, info.shape, partial(checkpoint.iter_bytes, info))
+            for name, info in checkpoint.tensors.items()
+        }
         total = sum(tensor.num_bytes for tensor in tensors.values())
         with (
             atomic_write(path, overwrite=True) as stream,
@@ -174,16 +319,6 @@ def _round_checkpoint(path: Path, dtype: str) -> None:
                 write_safetensors(sink, tensors, checkpoint.metadata)
             else:
                 write_torch(sink, tensors, wrapper=checkpoint.wrapper)
-
-
-def _round_tensor(checkpoint: Checkpoint, info: TensorInfo) -> TensorBytes:
-    if info.dtype != "F32":
-        return TensorBytes(info.dtype, info.shape, lambda: checkpoint.iter_bytes(info))
-
-    def chunks() -> Iterable[bytes]:
-        yield from_float32(np.asarray(checkpoint.read(info.name), dtype=np.float32), ROUNDED_DTYPE).tobytes()
-
-    return TensorBytes(ROUNDED_DTYPE, info.shape, chunks)
 
 
 def _verify_written_checkpoint(
@@ -213,9 +348,16 @@ def _verify_written_checkpoint(
             if (now.shape, now.dtype) != (shape, wanted):
                 found = f"{name} is {now.dtype} {list(now.shape)}"
                 raise _export_mismatch_error(path, found, f"{wanted} {list(shape)}")
-            before, after = (_tensor_bits(one, name, now.dtype) for one in (base, written))
+            # Bits, not values: signs of zero count. The base is rounded first where the export is.
+            before, after = base.read(name, raw=True), written.read(name, raw=True)
+            if was.dtype != now.dtype:
+                before = from_float32(np.asarray(base.read(name), dtype=np.float32), now.dtype)
+            before, after = (
+                one.view(np.dtype(f"u{one.dtype.itemsize}")) if one.dtype.kind == "f" else one
+                for one in (before, after)
+            )
             if name in tables:
-                # Base rows, and the spare ones behind them, are the base's; those of reused ids the new language's.
+                # Base rows, and the spare ones after them, are the base's; rows of reused ids the new language's.
                 kept_rows = np.ones(pieces, dtype=bool)
                 kept_rows[list(reused or ())] = False
                 old_spare = was.shape[0] - pieces
@@ -233,21 +375,18 @@ def _verify_written_checkpoint(
             advance(1)
         exact = all(written.tensors[name].dtype == base.tensors[name].dtype for name in names)
         kinds = sorted({written.tensors[name].dtype for name in names})
-    new_rows = len(reused) if reused is not None else source.graft.card.num_rows
-    kept = pieces - len(reused or ())
-    size_bytes = path.stat().st_size
     return ExportedCheckpoint(
-        path.name,
-        compute_sha256(path),
-        size_bytes,
-        len(names),
-        len(expected),
-        same,
-        changed,
-        kept,
-        new_rows,
-        ", ".join(kinds),
-        exact,
+        file=path.name,
+        sha256=compute_sha256(path),
+        num_bytes=path.stat().st_size,
+        names=len(names),
+        expected=len(expected),
+        same=same,
+        changed=changed,
+        base_rows=pieces - len(reused or ()),
+        new_rows=len(reused) if reused is not None else source.graft.card.num_rows,
+        dtype=", ".join(kinds),
+        exact=exact,
     )
 
 
@@ -262,14 +401,6 @@ def require_tensor_names(written: Checkpoint, source: ExportSource) -> frozenset
         found += f"{len(more)} too many ({', '.join(more[:3])})"
         raise _export_mismatch_error(written.path, found, f"the {len(names)} names of {source.family.name}")
     return names
-
-
-def _tensor_bits(checkpoint: Checkpoint, name: str, dtype: str) -> np.ndarray[Any, Any]:
-    """A tensor's bits, after rounding where the other file is rounded. Signs of zero count."""
-    raw = checkpoint.read(name, raw=True)
-    if checkpoint.tensors[name].dtype != dtype:
-        raw = from_float32(np.asarray(checkpoint.read(name), dtype=np.float32), dtype)
-    return raw.view(np.dtype(f"u{raw.dtype.itemsize}")) if raw.dtype.kind == "f" else raw
 
 
 def _export_mismatch_error(path: Path, found: str, expected: str = "") -> CheckpointError:
@@ -292,7 +423,7 @@ OWN_SCRIPT_SHARE = 0.02
 
 @dataclass(frozen=True, slots=True)
 class DropInTokenizer:
-    """The tokenizer file, and at which old id each new one stands."""
+    """The tokenizer file, and the reused old id of each new one."""
 
     data: bytes
     places: dict[int, int]
@@ -310,8 +441,20 @@ def build_drop_in_tokenizer(source: ExportSource) -> DropInTokenizer:
     if not isinstance(base, BpeJsonTokenizer):
         raise GraftError("drop-in-family", f"a tokenizer of the kind {base.kind}", expected="one of Chatterbox's")
     spelling = TextEncoder.of(source.family, base, grown, source.language, source.graft.card.rules)
-    sentences = _collect_sentences(source)
-    used = _find_used_ids(spelling, sentences)
+    # The run's own texts; without a run, every new piece and every letter by itself.
+    entry = find_exemplar(source.language)
+    sentences = list(entry.letters) if entry else []
+    if source.texts:
+        sentences += read_texts(source.texts).sentences
+    else:
+        new_ids = range(source.graft.card.base_pieces, grown.size)
+        sentences += [piece for one in new_ids if one not in grown.control_ids and (piece := grown.pieces[one])]
+    # All ids that any text uses: a single sentence that needs one would be lost.
+    used: set[int] = set()
+    with progress.progress_task("ids that the language uses", len(sentences)) as advance:
+        for text in sentences:
+            used.update(spelling.encode(text, spelling.language))
+            advance(1)
     free = [one for one in _find_reusable_ids(base, source, sentences) if one not in used]
     new = range(base.size, grown.size)
     if len(free) < len(new):
@@ -322,34 +465,25 @@ def build_drop_in_tokenizer(source: ExportSource) -> DropInTokenizer:
     tokenizer = parse_tokenizer(data, Path(base.path.name))
     if tokenizer.size != base.size:
         raise GraftError("drop-in-moved", f"{tokenizer.size:,} ids", expected=f"{base.size:,}")
-    proven = _prove_encoding(spelling, tokenizer, places, sentences)
+    # Every sentence as the stock program is given it, with the tag typed in front, against voxgraft's own encoding.
+    proven = 0
+    for text in sentences:
+        if _TYPED_TAG.search(text.lower()):
+            continue  # voxgraft breaks up a tag inside a text; the stock program does not
+        expected = [places.get(one, one) for one in spelling.encode(text, spelling.language)]
+        text = spelling.rules.apply(text)
+        text = text[0].upper() + text[1:] if text[:1].islower() else text  # as `prepared` of the export does
+        text = text.strip()
+        found_ids = tokenizer.encode(spelling.front.prepare(spelling.front.clean((spelling.tag or "") + text), None))
+        if found_ids != expected:
+            found = f"{text[:60]!r} is spelled {found_ids[:12]}"
+            raise GraftError("drop-in-moved", found, expected=f"{expected[:12]}")
+        proven += 1
     return DropInTokenizer(data, places, tuple(base.shown(one) for one in places.values()), len(free), proven)
 
 
-def _collect_sentences(source: ExportSource) -> list[str]:
-    """The run's own texts; without a run, every piece and letter by itself."""
-    entry = find_exemplar(source.language)
-    letters = list(entry.letters) if entry else []
-    if source.texts:
-        return [*letters, *read_texts(source.texts).sentences]
-    tokenizer = source.graft.tokenizer
-    whole = tokenizer.control_ids
-    pieces = [tokenizer.pieces[one] for one in range(source.graft.card.base_pieces, tokenizer.size) if one not in whole]
-    return [*letters, *(piece for piece in pieces if piece)]
-
-
-def _find_used_ids(spelling: TextEncoder, sentences: Sequence[str]) -> set[int]:
-    """Ids in any text of the run: one that is taken although a single sentence needs it would be lost."""
-    used: set[int] = set()
-    with progress.progress_task("ids that the language uses", len(sentences)) as advance:
-        for text in sentences:
-            used.update(spelling.encode(text, spelling.language))
-            advance(1)
-    return used
-
-
 def _find_reusable_ids(base: BpeJsonTokenizer, source: ExportSource, sentences: Iterable[str]) -> Iterator[int]:
-    """Ids that carry nothing the language needs, those first that nobody misses."""
+    """Ids that carry nothing the language needs, the least missed first (by the ranks of `_REUSABLE_TOKENS`)."""
     seen = Counter(character for text in sentences for character in text)
     entry = find_exemplar(source.language)
     own = {*find_language_scripts(entry.letters if entry else "", seen, OWN_SCRIPT_SHARE), *KEPT_SCRIPTS}
@@ -362,20 +496,13 @@ def _find_reusable_ids(base: BpeJsonTokenizer, source: ExportSource, sentences: 
         if at in base.control_ids:
             kind = next((rank for rank, pattern in _REUSABLE_TOKENS.items() if pattern.fullmatch(piece)), None)
         else:
-            kind = _piece_rank(piece, own, front)
+            # Pieces that no text becomes, since the front end writes them otherwise; then letters of other scripts.
+            foreign = all(is_letter(letter) and script_of(letter) not in own for letter in piece)
+            kind = 1 if front.prepare(piece, None) != piece else 3 if piece and foreign else None
         if kind is not None:
             by_kind.setdefault(kind, []).append(at)
     for kind in sorted(by_kind):
         yield from by_kind[kind]
-
-
-def _piece_rank(piece: str, own: set[str], front: TextFrontend) -> int | None:
-    """Pieces that no text can become, since the front writes them otherwise; then letters of other scripts."""
-    if front.prepare(piece, None) != piece:
-        return 1
-    letters = [character for character in piece if is_letter(character)]
-    foreign = bool(letters) and all(script_of(character) not in own for character in letters)
-    return 3 if foreign and len(letters) == len(piece) else None
 
 
 def _build_tokenizer_json(base: BpeJsonTokenizer, grown: Tokenizer, places: dict[int, int]) -> bytes:
@@ -395,27 +522,6 @@ def _build_tokenizer_json(base: BpeJsonTokenizer, grown: Tokenizer, places: dict
     ]
     document["added_tokens"] = sorted(added, key=lambda token: int(token["id"]))
     return (json.dumps(document, ensure_ascii=False, indent=2) + "\n").encode("utf-8")
-
-
-def _prove_encoding(
-    spelling: TextEncoder, tokenizer: Tokenizer, places: dict[int, int], sentences: Sequence[str]
-) -> int:
-    """Every sentence as the stock program is given it, with the tag typed in front, against voxgraft's own spelling."""
-    language, tag = spelling.language, spelling.tag or ""
-    proven = 0
-    for text in sentences:
-        if _TYPED_TAG.search(text.lower()):
-            continue  # voxgraft breaks up a tag that stands inside a text; the stock program does not
-        expected = [places.get(one, one) for one in spelling.encode(text, language)]
-        text = spelling.rules.apply(text)
-        text = text[0].upper() + text[1:] if text[:1].islower() else text  # as `prepared` of the export does
-        text = text.strip()
-        found = tokenizer.encode(spelling.front.prepare(spelling.front.clean(tag + text), None))
-        if found != expected:
-            told = f"{text[:60]!r} is spelled {found[:12]}"
-            raise GraftError("drop-in-moved", told, expected=f"{expected[:12]}")
-        proven += 1
-    return proven
 
 
 TEXT_PACKAGE = "voxgraft.text.normalize"

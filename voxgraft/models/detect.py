@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,20 +59,14 @@ def refuse_lookalike_files(family: Family, checkpoint: Path, tokenizer: Path) ->
     seen = scan_checkpoint(checkpoint)
     if seen.refusal is not None and seen.refusal.code == "checkpoint-lfs":
         raise CheckpointError.of(seen.refusal)
-    refuse_lfs_pointer(tokenizer)
+    # A clone without git-lfs leaves a small text file in the place of each large one.
+    with suppress(OSError):  # whoever opens the file reports whatever else is wrong with it
+        with tokenizer.open("rb") as stream:
+            start = stream.read(len(LFS_POINTER_PREFIX))
+        if start == LFS_POINTER_PREFIX:
+            raise CheckpointError("checkpoint-lfs", f"{tokenizer.name} is a git-lfs pointer", where=tokenizer)
     if item := family.check_lookalike(seen.path, seen.shapes):
         raise CheckpointError.of(item)
-
-
-def refuse_lfs_pointer(path: Path) -> None:
-    """Raise if a file is a git-lfs pointer. Whatever else is wrong with it is told by who opens it."""
-    try:
-        with path.open("rb") as stream:
-            start = stream.read(len(LFS_POINTER_PREFIX))
-    except OSError:
-        return
-    if start == LFS_POINTER_PREFIX:
-        raise CheckpointError("checkpoint-lfs", f"{path.name} is a git-lfs pointer", where=path)
 
 
 def find_files_by_content(family: Family, folder: Path, missing: FileError) -> tuple[Path, Path]:
@@ -163,29 +158,17 @@ def refuse_unsupported_folder(folder: Path, failures: Mapping[Family, FileError]
     for seen in around:
         if seen.refusal is not None and seen.refusal.code == "checkpoint-lfs":
             raise FileError.of(seen.refusal)
-    _refuse_adapter(folder, around)
-    for seen in around:
-        if item := check_tensor_prefix(seen, tuple(family.graft_points[0].tensor for family in failures)):
-            raise FileError.of(item)
-    _refuse_speech_parts(folder, around)
-    _refuse_other_library_model(folder)
-    _refuse_tokenizer_only(folder, list(failures), around)
-
-
-def _refuse_adapter(folder: Path, around: list[CheckpointScan]) -> None:
     marked = [
         seen.path.name for seen in around if any(mark in name for name in seen.shapes for mark in LORA_NAME_PARTS)
     ]
     named = [name for name in ("adapter_config.json",) if is_file(folder / name)]
     if marked or named:
         base = _short_text(_read_json_settings(folder / "adapter_config.json").get("base_model_name_or_path"))
-        found = (
-            f"{', '.join([*marked, *named])}: a LoRA adapter{f' for {base}' if base else ''}, and no model beside it"
-        )
-        raise FileError("base-adapter", found, where=folder)
-
-
-def _refuse_speech_parts(folder: Path, around: list[CheckpointScan]) -> None:
+        about = f"a LoRA adapter{f' for {base}' if base else ''}, and no model beside it"
+        raise FileError("base-adapter", f"{', '.join([*marked, *named])}: {about}", where=folder)
+    for seen in around:
+        if item := check_tensor_prefix(seen, tuple(family.graft_points[0].tensor for family in failures)):
+            raise FileError.of(item)
     parts = {
         seen.path.name: what
         for seen in around
@@ -197,29 +180,22 @@ def _refuse_speech_parts(folder: Path, around: list[CheckpointScan]) -> None:
         listed = ", ".join(f"{name} ({what})" for name, what in sorted(parts.items()))
         found = f"the folder has only parts that hear or voice speech: {listed}"
         raise FileError("base-speech-parts", found, where=folder)
-
-
-def _refuse_other_library_model(folder: Path) -> None:
-    found = ""
+    # Models of the large libraries name themselves.
     if pipeline := _short_text(_read_json_settings(folder / "model_index.json").get("_class_name")):
         found = f"model_index.json says that this is a diffusers pipeline, {pipeline}"
-    else:
-        config = _read_json_settings(folder / "config.json")
-        architectures = config.get("architectures")
-        kind = _short_text(architectures[0]) if isinstance(architectures, list) and architectures else ""
-        if kind := kind or _short_text(config.get("model_type")):
-            found = f"config.json says that this is a transformers model, {kind}"
-    if found:
         raise FileError("base-other-model", found, where=folder)
-
-
-def _refuse_tokenizer_only(folder: Path, families: list[Family], around: list[CheckpointScan]) -> None:
-    known = dict.fromkeys(name for family in families for name in family.tokenizer_names)
+    config = _read_json_settings(folder / "config.json")
+    architectures = config.get("architectures")
+    kind = _short_text(architectures[0]) if isinstance(architectures, list) and architectures else ""
+    if kind := kind or _short_text(config.get("model_type")):
+        found = f"config.json says that this is a transformers model, {kind}"
+        raise FileError("base-other-model", found, where=folder)
+    known = dict.fromkeys(name for family in failures for name in family.tokenizer_names)
     names = [name for name in known if is_file(folder / name)]
     names += [path.name for path in list_files_with_suffix(folder, (".model",)) if path.name not in names]
     if names and not around:
         found = f"the folder has a tokenizer ({', '.join(names)}) and no checkpoint"
-        expected = " or ".join(family.checkpoint_names[0] for family in families)
+        expected = " or ".join(family.checkpoint_names[0] for family in failures)
         raise FileError("base-tokenizer-only", found, expected=expected, where=folder)
 
 

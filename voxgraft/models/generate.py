@@ -8,8 +8,7 @@ Shapes: N streams, R rows (N, or 2 N with guidance: those with text first), V sp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -110,33 +109,29 @@ class SpeechGenerator:
             self._graphs.clear()
             self._body = None
         self._places = places
+        from voxgraft.nn.decode import PackedBackbone
+
         try:
-            return self._get_or_capture(kind, longest_prompt, max_codes)
+            if self._body is None:
+                self._body = PackedBackbone(model.body, dtype)
+            self._body.refresh(model.body)
+            found = self._graphs.pop(kind, None)
+            needed = longest_prompt + round_up(max_codes, CODES_PER_CHECK)
+            if found is None or found.length < needed or found.max_codes < max_codes:
+                room = min(round_up(max_codes, CACHE_LENGTH_STEP), model.frame.max_codes)
+                length = round_up(longest_prompt, CACHE_LENGTH_STEP) + round_up(room, CODES_PER_CHECK)
+                found = None  # releases its cache before the larger one is allocated
+                while len(self._graphs) >= MAX_DECODE_GRAPHS:
+                    del self._graphs[next(iter(self._graphs))]  # dicts keep their order: the least recently used
+                rows = kind.num_streams * (2 if kind.guided else 1)
+                state = DecodeState.of(model, kind.num_streams, rows, length, room)
+                found = DecodeGraph(model, self._body, kind, state)
+            self._graphs[kind] = found
+            return found
         except torch.OutOfMemoryError:  # beside a training there may be no room for a second copy of the body
             self._body = None
             self._graphs.clear()
             return None
-
-    def _get_or_capture(self, kind: DecodeGraphKey, longest_prompt: int, max_codes: int) -> DecodeGraph:
-        model = self.model
-        if self._body is None:
-            from voxgraft.nn.decode import PackedBackbone
-
-            self._body = PackedBackbone(model.body, get_decode_dtype(model))
-        self._body.refresh(model.body)
-        found = self._graphs.pop(kind, None)
-        needed = longest_prompt + round_up(max_codes, CODES_PER_CHECK)
-        if found is None or found.length < needed or found.max_codes < max_codes:
-            room = min(round_up(max_codes, CACHE_LENGTH_STEP), model.frame.max_codes)
-            length = round_up(longest_prompt, CACHE_LENGTH_STEP) + round_up(room, CODES_PER_CHECK)
-            found = None  # releases its cache before the larger one is allocated
-            while len(self._graphs) >= MAX_DECODE_GRAPHS:
-                del self._graphs[next(iter(self._graphs))]
-            rows = kind.num_streams * (2 if kind.guided else 1)
-            state = DecodeState.of(model, kind.num_streams, rows, length, room)
-            found = DecodeGraph(model, self._body, kind, state)
-        self._graphs[kind] = found
-        return found
 
 
 class DecodeSession:
@@ -211,11 +206,16 @@ class DecodeSession:
         """Generate to the end. A stream that `watch` stops counts as stopped; the caller knows which those are."""
         limit = self.sampling.max_codes
         for first in range(0, limit, CODES_PER_CHECK):
-            if self.graph is None:
-                self._eager_steps(limit - first)
-            else:
+            if self.graph is not None:
                 self._draw_noise(self.graph.noise)
                 self.graph.advance()
+            else:
+                noise = self.logits.new_empty(self.num_streams, CODES_PER_CHECK, self.logits.shape[1])
+                self._draw_noise(noise)
+                for at in range(min(CODES_PER_CHECK, limit - first)):
+                    self.sample_next_codes(noise[:, at] if self.sampling.temperature > 0 else None)
+                    if first + at + 1 < limit:  # nothing comes after the very last code
+                        self.feed_codes()
             if watch is not None:
                 self.state.stopped.logical_or_(watch(self.codes[:, : min(first + CODES_PER_CHECK, limit)]))
             if bool(self.state.stopped.all()):
@@ -255,15 +255,6 @@ class DecodeSession:
         hidden = self.model.body(vectors.repeat(len(state.logits) // self.num_streams, 1), step)
         step.finish()
         state.logits.copy_(self.model.speech_logits(hidden))
-
-    def _eager_steps(self, num_left: int) -> None:
-        """Up to `CODES_PER_CHECK` codes, one by one; the very last is not fed, since nothing comes after it."""
-        noise = self.logits.new_empty(self.num_streams, CODES_PER_CHECK, self.logits.shape[1])
-        self._draw_noise(noise)
-        for at in range(min(CODES_PER_CHECK, num_left)):
-            self.sample_next_codes(noise[:, at] if self.sampling.temperature > 0 else None)
-            if at + 1 < num_left:
-                self.feed_codes()
 
     def _draw_noise(self, noise: Tensor) -> None:
         """Exponential draws for the next codes, each stream's from its own seed. [N, count, V]"""
@@ -404,7 +395,22 @@ class DecodeGraph:
         from voxgraft.nn.decode import FusedDecodeStep
 
         self._step = FusedDecodeStep(body, state.cache)
-        self._graph = self._capture(model)
+        # A first step outside the graph compiles kernels and initialises libraries, which a capture must not do.
+        state.begin(model.frame)
+        self._once(model)
+        torch.cuda.synchronize()
+        self._graph = torch.cuda.CUDAGraph()
+        # Autocast frees its rounded weights when its block ends, and the graph would still read them: no cache here.
+        cached = torch.is_autocast_cache_enabled()
+        torch.clear_autocast_cache()
+        torch.set_autocast_cache_enabled(False)
+        try:
+            # thread_local: CUDA calls of other threads, such as copies of the next batch, do not end the capture.
+            with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+                for _ in range(CODES_PER_CHECK):
+                    self._once(model)
+        finally:
+            torch.set_autocast_cache_enabled(cached)
 
     def set(self, sampling: SamplingParams) -> None:
         """The numbers by which codes are drawn from now on."""
@@ -422,23 +428,8 @@ class DecodeGraph:
         """`CODES_PER_CHECK` more codes of every stream, with the noise that is in `noise`."""
         self._graph.replay()
 
-    def _capture(self, model: SpeechModel) -> torch.cuda.CUDAGraph:
-        self.state.begin(model.frame)
-        self._once(model)  # compiles kernels and initialises libraries, which a capture must not do
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with _disable_autocast_cache(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            for _ in range(CODES_PER_CHECK):
-                self._once(model)
-        return graph
-
     def _once(self, model: SpeechModel) -> None:
-        """Draw, embed, body, head."""
-        self._sample(model)
-        hidden = self._step(model.embed_speech(self._ids, self._positions))  # [R, W]
-        self.state.logits.copy_(model.speech_logits(hidden))
-
-    def _sample(self, model: SpeechModel) -> None:
+        """One step: sample a code of every stream from the logits, feed it, and get the next logits."""
         from voxgraft.nn.decode_kernels import sample_code_kernel
 
         state, kind, frame = self.state, self.kind, model.frame
@@ -451,15 +442,5 @@ class DecodeGraph:
             kind.guided, kind.stochastic, kind.top_k, kind.top_p, CODES_PER_CHECK,
             1 << (num_speech_rows - 1).bit_length(), num_warps=16,
         )  # fmt: skip
-
-
-@contextmanager
-def _disable_autocast_cache() -> Iterator[None]:
-    """Autocast frees its rounded weights when it ends, and a graph would still read them."""
-    before = torch.is_autocast_cache_enabled()
-    torch.clear_autocast_cache()
-    torch.set_autocast_cache_enabled(False)
-    try:
-        yield
-    finally:
-        torch.set_autocast_cache_enabled(before)
+        hidden = self._step(model.embed_speech(self._ids, self._positions))  # [R, W]
+        self.state.logits.copy_(model.speech_logits(hidden))

@@ -6,13 +6,13 @@ The file's tensors are the model's, name by name and bit by bit. Knows no concre
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from voxgraft.checkpoints.base import ByteSink, Shape
+from voxgraft.checkpoints.base import ByteSink
 from voxgraft.checkpoints.tensors import iter_tensors, read_stored_tensor, read_tensor_shapes, read_tensors
 from voxgraft.core import progress
 from voxgraft.core.errors import CheckpointError, ConfigError, FileError
@@ -21,9 +21,6 @@ from voxgraft.models.base import BaseFiles, Family
 from voxgraft.models.speech_model import SpeechModel
 from voxgraft.nn.layers import init_empty_weights
 from voxgraft.nn.rows import GrownLayer, grow_layers
-
-if TYPE_CHECKING:
-    from voxgraft.checkpoints.write import TensorBytes
 
 __all__ = [
     "HALF_PRECISION_DTYPES",
@@ -69,7 +66,12 @@ def load_model(
     with init_empty_weights():
         model = family.build_empty_model(files)
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    state = {name: tensor.to(device) for name, tensor in _iter_float_tensors(files.checkpoint, shapes, dtype)}
+    state = {}
+    for name, tensor in iter_tensors(files.checkpoint, shapes, dtype=dtype):
+        if tensor.dtype not in DTYPE_FORMATS:  # with dtype=None a file may also hold integers, which no layer takes
+            found = f"{name} holds {str(tensor.dtype).removeprefix('torch.')}"
+            raise CheckpointError("tensors-mismatch", found, expected="floating-point numbers", where=files.checkpoint)
+        state[name] = tensor.to(device)
     model.load_state_dict(state, strict=True, assign=True)
     return model.to(device).requires_grad_(False).eval()
 
@@ -94,10 +96,16 @@ def save_model(model: SpeechModel, path: Path) -> None:
 
     A name that ends in `.safetensors` gives that format, every other one a torch archive.
     """
-    from voxgraft.checkpoints.write import write_safetensors, write_torch
+    from voxgraft.checkpoints.write import TensorBytes, write_safetensors, write_torch
 
     state = model.state_dict()
-    tensors = {name: _to_tensor_bytes(name, tensor, path) for name, tensor in state.items()}
+    tensors = {}
+    for name, tensor in state.items():
+        if tensor.is_meta or tensor.dtype not in DTYPE_FORMATS:
+            found = f"{name} is {'not loaded' if tensor.is_meta else str(tensor.dtype)}"
+            raise CheckpointError("base-not-loaded", found, expected="floating-point numbers", where=path)
+        # NumPy has no bfloat16: bytes of any format are taken through a view of uint8. One tensor at a time is copied.
+        tensors[name] = TensorBytes(DTYPE_FORMATS[tensor.dtype], tuple(tensor.shape), partial(_tensor_bytes, tensor))
     total = sum(tensor.num_bytes for tensor in tensors.values())
     with atomic_write(path) as stream, progress.progress_task(f"writing {path.name}", total) as advance:
         sink = ByteSink(stream, advance=advance)
@@ -107,29 +115,8 @@ def save_model(model: SpeechModel, path: Path) -> None:
             write_torch(sink, tensors)
 
 
-def _iter_float_tensors(
-    path: Path, shapes: Mapping[str, Shape], dtype: torch.dtype | None
-) -> Iterator[tuple[str, Tensor]]:
-    """Kept as they are stored, tensors may also be whole numbers, which no layer computes with."""
-    for name, tensor in iter_tensors(path, shapes, dtype=dtype):
-        if tensor.dtype not in DTYPE_FORMATS:
-            found = f"{name} holds {str(tensor.dtype).removeprefix('torch.')}"
-            raise CheckpointError("tensors-mismatch", found, expected="floating-point numbers", where=path)
-        yield name, tensor
-
-
-def _to_tensor_bytes(name: str, tensor: Tensor, path: Path) -> TensorBytes:
-    if tensor.is_meta or tensor.dtype not in DTYPE_FORMATS:
-        found = f"{name} is {'not loaded' if tensor.is_meta else str(tensor.dtype)}"
-        raise CheckpointError("base-not-loaded", found, expected="floating-point numbers", where=path)
-
-    from voxgraft.checkpoints.write import TensorBytes
-
-    def chunks() -> Iterator[memoryview]:
-        flat = tensor.detach().cpu().contiguous().reshape(-1)
-        yield flat.view(torch.uint8).numpy().data
-
-    return TensorBytes(DTYPE_FORMATS[tensor.dtype], tuple(tensor.shape), chunks)
+def _tensor_bytes(tensor: Tensor) -> Iterator[memoryview]:
+    yield tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 HALF_PRECISION_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}

@@ -116,13 +116,17 @@ class PackedBatch:
     silent: Tensor | None = None  # [N of text] whose text embedding is zero; None where none is
 
     def to(self, device: torch.device | str) -> PackedBatch:
-        moved = replace(self, packing=self.packing.to(device))  # which may build a mask there
+        # `Packing.to` may build an attention mask on the device; the other tensors are simply copied.
+        moved = replace(self, packing=self.packing.to(device))
         return map_tensors(moved, lambda tensor: tensor.to(device))
 
 
 @dataclass(frozen=True)
 class LossSums:
-    """Sums of cross-entropy and the positions they are over; whoever adds up several packs divides once, at the end."""
+    """Sums of cross-entropy and the number of positions they are over.
+
+    Sums, not means: microbatches have different lengths, so whoever adds up several divides once, at the end.
+    """
 
     text_sum: Tensor
     text_count: int
@@ -168,10 +172,19 @@ def pack_batch(
     after_conditioning = starts + frame.num_conditioning
     after_text = after_conditioning + [len(layout.text.ids) for layout in layouts]
     texts, speeches = [layout.text for layout in layouts], [layout.speech for layout in layouts]
+    # A sequence may come from a file that was made with another graft. On a GPU a wrong id would end the process.
+    last_code = max(frame.num_codes - 1, frame.speech_start, frame.speech_stop)
     for layout in layouts:
-        _require_within_spec(layout, frame)
+        _require_part("text id", layout.text, frame.num_text_ids - 1, frame.max_text + 2)
+        _require_part("speech code", layout.speech, last_code, frame.max_codes + 2)
+        if layout.num_conditioning != frame.num_conditioning:
+            found = f"a layout with {layout.num_conditioning} conditioning slots"
+            raise GraftError("packing", found, expected=f"{frame.num_conditioning}")
     conditioning_places = (starts[:, None] + np.arange(frame.num_conditioning)).reshape(-1)
-    text_places, speech_places = _pack_indices(texts, after_conditioning), _pack_indices(speeches, after_text)
+    text_places, speech_places = (
+        np.concatenate([start + np.arange(len(part.ids)) for part, start in zip(parts, begins, strict=True)])
+        for parts, begins in ((texts, after_conditioning), (speeches, after_text))
+    )
     # Vectors are computed by part; `order` brings them into the order of the sequences.
     order = np.argsort(np.concatenate([conditioning_places, text_places, speech_places]))
     return PackedBatch(
@@ -212,10 +225,6 @@ def compute_losses(model: SpeechModel, batch: PackedBatch, *, chunk: int | None 
     )
 
 
-def _pack_indices(parts: Sequence[SequencePart], starts: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.concatenate([start + np.arange(len(part.ids)) for part, start in zip(parts, starts, strict=True)])
-
-
 def _pack_part(parts: Sequence[SequencePart], places: NDArray[np.int64], heard: NDArray[np.bool_]) -> PackedTokens:
     targets = np.concatenate([part.targets for part in parts])
     scored = (targets != IGNORE_INDEX) & np.repeat(heard, [len(part.ids) for part in parts])
@@ -227,19 +236,10 @@ def _pack_part(parts: Sequence[SequencePart], places: NDArray[np.int64], heard: 
     )
 
 
-def _require_within_spec(layout: TokenSequence, frame: SequenceSpec) -> None:
-    """A sequence may come from a file that was made with another graft. On a GPU a wrong id would end the process."""
-    last_code = max(frame.num_codes - 1, frame.speech_start, frame.speech_stop)
-    for what, part, highest, longest in (
-        ("text id", layout.text, frame.num_text_ids - 1, frame.max_text + 2),
-        ("speech code", layout.speech, last_code, frame.max_codes + 2),
-    ):
-        low, high = int(part.ids.min()), int(part.ids.max())
-        if low < 0 or high > highest:
-            raise GraftError("ids-outside", f"{what} {low if low < 0 else high}", expected=f"0 to {highest:,}")
-        if int(part.positions.max()) >= longest:
-            found = f"a {what} at position {int(part.positions.max()):,}"
-            raise GraftError("ids-length", found, expected=f"positions up to {longest - 1:,}")
-    if layout.num_conditioning != frame.num_conditioning:
-        found = f"a layout with {layout.num_conditioning} conditioning slots"
-        raise GraftError("packing", found, expected=f"{frame.num_conditioning}")
+def _require_part(what: str, part: SequencePart, highest: int, longest: int) -> None:
+    low, high = int(part.ids.min()), int(part.ids.max())
+    if low < 0 or high > highest:
+        raise GraftError("ids-outside", f"{what} {low if low < 0 else high}", expected=f"0 to {highest:,}")
+    if int(part.positions.max()) >= longest:
+        found = f"a {what} at position {int(part.positions.max()):,}"
+        raise GraftError("ids-length", found, expected=f"positions up to {longest - 1:,}")

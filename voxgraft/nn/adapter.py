@@ -1,7 +1,7 @@
 """The gated adapter: LoRA weights beside a backbone's linear layers, active only while the new language is spoken.
 
-With the gate closed no operation of the adapter runs, so the model is the base, bit for bit. Knows no optimizer, no
-file and no family; `nn/peft.py` converts an adapter to PEFT's format. Needs torch and numpy only.
+With the gate closed no operation of the adapter runs, so the model is the base, bit for bit. The second half reads and
+writes adapters in PEFT's format. Knows no optimizer and no family.
 
 Shapes: I inputs and O outputs of a layer, R rank of the adapter.
 """
@@ -120,7 +120,8 @@ class LoraLayer(GraftModule):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., I] -> [..., O]"""
-        if self.out_features > self.in_features and self.can_fuse(x):  # where a sum costs more than a copy of x
+        # Fused where the sum of two results [.., O] would cost more memory traffic than a copy of x [.., I].
+        if self.out_features > self.in_features and self.can_fuse(x):
             weight = self.base_weight.T if self.transposed else self.base_weight  # [O, I]
             return fused_lora_linear(x, [weight], self._parameters["bias"], self.scaled_down_weight, self.up)
         result: Tensor = super().forward(x)
@@ -242,6 +243,7 @@ def fused_lora_linears(
 class _FusedLoraFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor | None, down: Tensor, up: Tensor, *weights: Tensor) -> Tensor:
+        # [x, x downᵀ] [W, up]ᵀ = x Wᵀ + (x downᵀ) upᵀ: the sum of the two products is done inside one matrix product.
         narrow = x @ down.T  # [T, R]
         ctx.save_for_backward(x, down, up, narrow, *weights)
         both = torch.cat([x, narrow], -1) @ torch.cat([torch.cat(weights), up], -1).T
@@ -251,6 +253,7 @@ class _FusedLoraFunction(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, down, up, narrow, *weights = ctx.saved_tensors
         [gradient] = gradients
+        # The weights ask for no gradient (`can_fuse`), so theirs is never computed.
         to_narrow = gradient @ up  # [T, R]
         to_x = to_narrow @ down
         # One by one: concatenated they would be a copy of the layers, kept from the forward to the backward pass.
@@ -293,6 +296,7 @@ def add_adapter(model: nn.Module, layers: Iterable[str], rank: int, alpha: float
 def find_adaptable_layers(model: nn.Module, names: list[str]) -> dict[str, AnyLinear]:
     """The plain layers of these names. A subclass may compute something else, so it is refused."""
     modules = dict(model.named_modules())
+    # A weight that two modules hold is tied: an adapter beside one of them would leave the other as it was.
     num_holders: dict[int, int] = {}
     for module in modules.values():
         for parameter in module.parameters(recurse=False):
@@ -301,10 +305,11 @@ def find_adaptable_layers(model: nn.Module, names: list[str]) -> dict[str, AnyLi
     for name in names:
         module = modules.get(name) if name else None
         if not (isinstance(module, AnyLinear) and type(module) in _LORA_CLASSES):
-            raise _layer_error(
-                f"`{name}` is {_describe_module(model, name)}",
-                "a plain nn.Linear or TransposedLinear, by its first name",
-            )
+            named = dict(model.named_modules(remove_duplicate=False)).get(name) if name else None
+            first = next((path for path, other in modules.items() if other is named), None)
+            what = f"a {type(named).__name__}" if first == name else f"another name of `{first}`"
+            found = f"`{name}` is {'not in the model' if named is None else what}"
+            raise _layer_error(found, "a plain nn.Linear or TransposedLinear, by its first name")
         if any(num_holders[id(parameter)] > 1 for parameter in module.parameters()):
             raise _layer_error(f"the weights of `{name}` are tied to those of another layer", "weights of its own")
         if not module.weight.is_floating_point():
@@ -328,12 +333,20 @@ def get_gate(model: nn.Module) -> Gate:
 
 def adapter_state(model: nn.Module) -> dict[str, Tensor]:
     """A copy of the adapter alone: `LAYER.down` [R, I] and `LAYER.up` [O, R], every bit of the masters."""
-    return {name: parameter.detach().clone() for name, parameter in _adapter_parameters(model).items()}
+    return {
+        f"{layer}.{name}": parameter.detach().clone()
+        for layer, module in find_lora_layers(model).items()
+        for name, parameter in module.graft_parameters().items()
+    }
 
 
 def load_adapter_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Put an adapter's values in; nothing is changed unless names and shapes all fit."""
-    parameters = _adapter_parameters(model)
+    parameters = {
+        f"{layer}.{name}": value
+        for layer, module in find_lora_layers(model).items()
+        for name, value in module.graft_parameters().items()
+    }
     require_adapter_shapes(state, {name: tuple(parameter.shape) for name, parameter in parameters.items()})
     with torch.no_grad():
         for name, parameter in parameters.items():
@@ -345,8 +358,10 @@ def require_adapter_shapes(state: Mapping[str, Tensor], expected: Mapping[str, t
     lacking = [name for name in expected if name not in state]
     strange = [name for name in state if name not in expected]
     if lacking or strange:
-        parts = [f"the adapter lacks {_format_names(lacking)}"] if lacking else []
-        parts += [f"the model has no place for {_format_names(strange)}"] if strange else []
+        parts = []
+        for what, names in (("the adapter lacks", lacking), ("the model has no place for", strange)):
+            more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+            parts += [f"{what} {', '.join(names[:4])}{more}"] if names else []
         raise GraftError("adapter-mismatch", "; ".join(parts), expected=f"{len(expected)} tensors, as the model has")
     for name, shape in expected.items():
         if tuple(state[name].shape) != shape or not state[name].is_floating_point():
@@ -391,26 +406,8 @@ def _require_adapter(model: nn.Module) -> dict[str, LoraLayer]:
     return layers
 
 
-def _adapter_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    layers = find_lora_layers(model).items()
-    return {f"{layer}.{name}": value for layer, it in layers for name, value in it.graft_parameters().items()}
-
-
-def _describe_module(model: nn.Module, name: str) -> str:
-    module = dict(model.named_modules(remove_duplicate=False)).get(name) if name else None
-    if module is None:
-        return "not in the model"
-    first = next(path for path, other in model.named_modules() if other is module)
-    return f"a {type(module).__name__}" if first == name else f"another name of `{first}`"
-
-
 def _layer_error(found: str, expected: str) -> GraftError:
     return GraftError("adapter-layer", found, expected=expected)
-
-
-def _format_names(names: list[str]) -> str:
-    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-    return ", ".join(names[:4]) + more
 
 
 _PEFT_PREFIX = "base_model.model."
@@ -448,9 +445,7 @@ class PeftAdapter:
 
 def to_peft(model: nn.Module, base_name: str = "") -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The model's adapter as PEFT's config and tensors: lora_A [R, I] and lora_B [O, R], transposed layers included."""
-    layers = find_lora_layers(model)
-    if not layers:
-        raise GraftError("adapter-missing", f"no layer of this {type(model).__name__} has an adapter")
+    layers = _require_adapter(model)
     one = next(iter(layers.values()))
     config: dict[str, Any] = {
         "peft_type": "LORA",
@@ -485,15 +480,43 @@ def from_peft(config: object, tensors: Mapping[str, Tensor], where: str | Path =
     """The adapter in PEFT's form; refused unless it is a plain one with the same rank and alpha in every layer."""
     if not isinstance(config, dict):
         raise GraftError("adapter-broken", f"the config is a {type(config).__name__}", expected="keys", where=where)
-    _require_plain_lora(config, where)
+    # Every key that we do not know must be switched off: a variant that came after us is refused, not misread.
+    faults = [key for key, plain in _ALLOWED_PEFT_VALUES.items() if key in config and config[key] not in plain]
+    faults += [
+        key
+        for key, value in config.items()
+        if key not in _IGNORED_PEFT_KEYS and key not in _ALLOWED_PEFT_VALUES and value not in _DISABLED_VALUES
+    ]
+    if "peft_type" not in config or faults:
+        found = ", ".join(f"{key} is {config[key]!r}" for key in faults) or "peft_type is not given"
+        raise GraftError("adapter-variant", found, expected="a plain LORA with nothing else switched on", where=where)
     rank, alpha = config.get("r"), config.get("lora_alpha")
     if type(rank) is not int or rank < 1:
         raise GraftError("adapter-broken", f"r is {rank!r}", expected="a rank of 1 or more", where=where)
     if not isinstance(alpha, int | float) or isinstance(alpha, bool) or not 0 < alpha < math.inf:
         raise GraftError("adapter-broken", f"lora_alpha is {alpha!r}", expected="a number above 0", where=where)
-    state = _parse_peft_tensors(tensors, where)
+    state: dict[str, Tensor] = {}  # by our own names
+    for name, tensor in tensors.items():
+        match = _PEFT_TENSOR.fullmatch(name)
+        if match is None:
+            expected = f"only {_PEFT_PREFIX}LAYER.lora_A.weight and lora_B.weight"
+            raise GraftError("adapter-variant", f"there is a tensor {name}", expected=expected, where=where)
+        state[f"{match['layer']}.{_PEFT_SIDES[match['side']]}"] = tensor
+    layers = sorted({name.rpartition(".")[0] for name in state})
+    halves = [name for layer in layers for name in (f"{layer}.down", f"{layer}.up") if name not in state]
+    if halves or not layers:
+        found = f"half of an adapter: {len(halves)} lacking, {halves[0]} first" if halves else "no tensors"
+        raise GraftError("adapter-broken", found, expected="lora_A and lora_B for each layer", where=where)
     for name, tensor in state.items():
-        _require_valid_factor(name, tensor, rank, where)
+        if tensor.dim() != 2 or not tensor.is_floating_point():
+            found = f"{name} is {tensor.dtype} {list(tensor.shape)}"
+            raise GraftError("adapter-broken", found, expected="a floating-point matrix", where=where)
+        found_rank = tensor.shape[0] if name.endswith(".down") else tensor.shape[1]
+        if found_rank != rank:
+            found = f"{name} has rank {found_rank}"
+            raise GraftError("adapter-mismatch", found, expected=f"{rank}, as r says", where=where)
+        if not bool(tensor.isfinite().all()):
+            raise GraftError("adapter-broken", f"{name} holds NaN or infinity", expected="finite numbers", where=where)
     return PeftAdapter(rank, float(alpha), state)
 
 
@@ -517,51 +540,6 @@ def load_peft_adapter(model: nn.Module, adapter: PeftAdapter) -> Gate:
             raise GraftError("adapter-mismatch", found, expected=f"rank {one.rank} and alpha {one.alpha:g}")
     load_adapter_state(model, adapter.state)
     return gate
-
-
-def _require_plain_lora(config: Mapping[str, object], where: str | Path) -> None:
-    """Every key that we do not know must say "nothing": a variant that came after us is refused, not misread."""
-    faults = [key for key, plain in _ALLOWED_PEFT_VALUES.items() if key in config and config[key] not in plain]
-    faults += [
-        key
-        for key, value in config.items()
-        if key not in _IGNORED_PEFT_KEYS and key not in _ALLOWED_PEFT_VALUES and value not in _DISABLED_VALUES
-    ]
-    if "peft_type" not in config or faults:
-        found = ", ".join(f"{key} is {config[key]!r}" for key in faults) or "peft_type is not given"
-        raise GraftError("adapter-variant", found, expected="a plain LORA with nothing else switched on", where=where)
-
-
-def _parse_peft_tensors(tensors: Mapping[str, Tensor], where: str | Path) -> dict[str, Tensor]:
-    """The tensors by our own names, in whole pairs."""
-    state: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
-        match = _PEFT_TENSOR.fullmatch(name)
-        if match is None:
-            expected = f"only {_PEFT_PREFIX}LAYER.lora_A.weight and lora_B.weight"
-            raise GraftError("adapter-variant", f"there is a tensor {name}", expected=expected, where=where)
-        state[f"{match['layer']}.{_PEFT_SIDES[match['side']]}"] = tensor
-    layers = {name.rpartition(".")[0] for name in state}
-    halves = [
-        f"{layer}.{side}" for layer in sorted(layers) for side in _PEFT_SIDES.values() if f"{layer}.{side}" not in state
-    ]
-    if halves or not layers:
-        found = f"half of an adapter: {len(halves)} lacking, {halves[0]} first" if halves else "no tensors"
-        raise GraftError("adapter-broken", found, expected="lora_A and lora_B for each layer", where=where)
-    return state
-
-
-def _require_valid_factor(name: str, tensor: Tensor, rank: int, where: str | Path) -> None:
-    if tensor.dim() != 2 or not tensor.is_floating_point():
-        found = f"{name} is {tensor.dtype} {list(tensor.shape)}"
-        raise GraftError("adapter-broken", found, expected="a floating-point matrix", where=where)
-    found_rank = tensor.shape[0] if name.endswith(".down") else tensor.shape[1]
-    if found_rank != rank:
-        raise GraftError(
-            "adapter-mismatch", f"{name} has rank {found_rank}", expected=f"{rank}, as r says", where=where
-        )
-    if not bool(tensor.isfinite().all()):
-        raise GraftError("adapter-broken", f"{name} holds NaN or infinity", expected="finite numbers", where=where)
 
 
 ADAPTER_CONFIG_NAME, ADAPTER_TENSORS_NAME = "adapter_config.json", "adapter_model.safetensors"

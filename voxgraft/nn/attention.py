@@ -131,11 +131,12 @@ class Packing:
             assert self.tiles is not None
             return tiled_attention(q, k, v, self.tiles)
         if self.backend == "flex":
-            return _flex_attention(q, k, v, self.block_mask)
-        return self._attend_padded_groups(q, k, v)
-
-    def _attend_padded_groups(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Causal attention needs no mask for padding at the end: no real position sees it."""
+            # Outside a compiled block flex attention would materialise all scores; inside one it is compiled with it.
+            kernel = _compile_flex() if q.is_cuda and not torch.compiler.is_compiling() else _import_flex()
+            mixed: Tensor = kernel(*(x.transpose(0, 1)[None] for x in (q, k, v)), block_mask=self.block_mask)
+            return mixed[0].transpose(0, 1)
+        # sdpa, in groups of similar length. Causal attention needs no mask for padding at the end: no real position
+        # sees it, and what padded positions compute is dropped by `places`.
         assert self.places is not None
         flat = []
         for group in self.groups:
@@ -265,19 +266,15 @@ def _build_block_mask(packing: Packing) -> Any:
     return create_block_mask(visible, None, None, total, total, device=str(rows.device))
 
 
+def _import_flex() -> Any:
+    from torch.nn.attention.flex_attention import flex_attention  # brings torch's compiler along
+
+    return flex_attention
+
+
 @cache
 def _compile_flex() -> Any:
-    from torch.nn.attention.flex_attention import flex_attention
-
-    return torch.compile(flex_attention)
-
-
-def _flex_attention(q: Tensor, k: Tensor, v: Tensor, block_mask: Any) -> Tensor:
-    from torch.nn.attention.flex_attention import flex_attention
-
-    kernel = _compile_flex() if q.is_cuda and not torch.compiler.is_compiling() else flex_attention
-    out: Tensor = kernel(*(x.transpose(0, 1)[None] for x in (q, k, v)), block_mask=block_mask)
-    return out[0].transpose(0, 1)
+    return torch.compile(_import_flex())
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
-"""From logits to the next code, in the order of the stock programs, without ever waiting for the device.
+"""One step of decoding: from logits to the next code, and a backbone's fused step on CUDA.
 
-Order: guidance, repetition penalty, temperature, top-k, min-p, top-p, draw. Needs torch only.
+Sampling follows the order of the stock programs, and nothing here waits for the device: guidance, repetition penalty,
+temperature, top-k, min-p, top-p, draw. The fused step runs Triton kernels over packed weights. Needs torch only.
 
-Shapes: N streams, V speech rows.
+Shapes: N streams, V speech rows, R rows of the cache, W width.
 """
 
 from __future__ import annotations
@@ -178,35 +179,33 @@ class PackedBackbone:
         self.num_heads, self.head_width = body.num_heads, body.head_width
         self.width = body.num_heads * body.head_width
         self._version = _weights_version(body)
-        self.blocks = [_pack_block(modules, dtype) for modules in _iter_block_modules(body)]
-        self.final_norm = _pack_layer([_get_final_norm(body)], dtype)
+        *blocks, [[final_norm]] = _iter_block_modules(body)
+        self.blocks = [_pack_block(modules, dtype) for modules in blocks]
+        self.final_norm = _pack_layer([final_norm], dtype)
 
     def refresh(self, body: Backbone) -> None:
         """Copy the body's weights again if one of them, or whether the adapter acts, has changed."""
         state = _weights_version(body)
         if state == self._version:
             return
-        for block, modules in zip(self.blocks, _iter_block_modules(body), strict=True):
+        *blocks, [[final_norm]] = _iter_block_modules(body)
+        for block, modules in zip(self.blocks, blocks, strict=True):
+            # One block at a time, so that no second copy of the whole backbone exists.
             fresh = _pack_block(modules, self.dtype)
             for field in fields(PackedBlock):
                 _copy_layer(getattr(block, field.name), getattr(fresh, field.name))
-        _copy_layer(self.final_norm, _pack_layer([_get_final_norm(body)], self.dtype))
+        _copy_layer(self.final_norm, _pack_layer([final_norm], self.dtype))
         self._version = state
 
 
 def _iter_block_modules(body: Backbone) -> Iterator[list[list[nn.Module]]]:
-    """The modules of each block, in the order of `PackedBlock`."""
+    """The modules of each block, in the order of `PackedBlock`; last the final norm by itself."""
     assert isinstance(body, LlamaBackbone | Gpt2Backbone)
-    blocks, names = (
-        (body.layers, LLAMA_BLOCK_MODULES) if isinstance(body, LlamaBackbone) else (body.h, GPT2_BLOCK_MODULES)
-    )
-    for block in blocks:
+    is_llama = isinstance(body, LlamaBackbone)
+    for block in body.blocks:
+        names = LLAMA_BLOCK_MODULES if is_llama else GPT2_BLOCK_MODULES
         yield [[block.get_submodule(name) for name in group] for group in names]
-
-
-def _get_final_norm(body: Backbone) -> nn.Module:
-    assert isinstance(body, LlamaBackbone | Gpt2Backbone)
-    return body.norm if isinstance(body, LlamaBackbone) else body.ln_f
+    yield [[body.norm if isinstance(body, LlamaBackbone) else body.ln_f]]
 
 
 def _pack_block(modules: list[list[nn.Module]], dtype: torch.dtype) -> PackedBlock:
@@ -216,9 +215,16 @@ def _pack_block(modules: list[list[nn.Module]], dtype: torch.dtype) -> PackedBlo
 
 @torch.no_grad()
 def _pack_layer(modules: Sequence[nn.Module], dtype: torch.dtype) -> PackedLayer:
+    weights = []
+    for module in modules:
+        # With the adapter folded in where its gate is open: the kernels know one weight only.
+        acts = isinstance(module, LoraLayer) and module.gate.on
+        weight = compute_merged_weight(module) if isinstance(module, LoraLayer) and acts else module.weight
+        assert isinstance(weight, Tensor)
+        weights.append(weight.T if isinstance(module, TransposedLinear) else weight)  # [O, I]; a norm's [W]
     biases = [bias for module in modules if isinstance(bias := getattr(module, "bias", None), Tensor)]
     return PackedLayer(
-        weight=torch.cat([_effective_weight(module) for module in modules]).to(dtype).contiguous(),
+        weight=torch.cat(weights).to(dtype).contiguous(),
         bias=torch.cat(biases).to(dtype) if biases else None,
     )
 
@@ -232,13 +238,6 @@ def _fold_norm(norm: PackedLayer, layer: PackedLayer) -> PackedLayer:
     if layer.bias is not None:
         shifted += layer.bias.float()
     return PackedLayer(layer.weight, layer.bias, torch.stack([weight @ norm.weight.float(), shifted]))
-
-
-def _effective_weight(module: nn.Module) -> Tensor:
-    """[O, I], whichever way the layer keeps it, with its adapter where that acts; a norm's [W]."""
-    weight = compute_merged_weight(module) if isinstance(module, LoraLayer) and module.gate.on else module.weight
-    assert isinstance(weight, Tensor)
-    return weight.T if isinstance(module, TransposedLinear) else weight
 
 
 def _copy_layer(part: PackedLayer, fresh: PackedLayer) -> None:
@@ -270,7 +269,7 @@ PROGRAMS_PER_SM = 12
 
 
 def supports_fused_decode(body: Backbone, device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether this body can be stepped by `FusedDecodeStep` here; if not, `Step` does it anywhere."""
+    """Whether `FusedDecodeStep` can step this body here; if not, `DecodeSession` does it anywhere."""
     kind = get_backbone_kind(body)
     if device.type != "cuda" or torch.version.hip is not None or find_spec("triton") is None or kind is None:
         return False
@@ -295,9 +294,10 @@ class FusedDecodeStep:
         self.num_rows, self._few = memory.num_rows, memory.num_rows <= MAX_GEMV_ROWS
         weight, rows, width = body.final_norm.weight, memory.num_rows, body.width
         device = torch.cuda.get_device_properties(weight.device)
-        self._early = device.major >= 9
+        self._early = device.major >= 9  # programmatic dependent launch exists from Hopper on
         self._programs = PROGRAMS_PER_SM * device.multi_processor_count
-        self._x = weight.new_zeros(2, rows, width)  # the residual, and what its rounding lost
+        # The residual, and what its rounding lost: in half precision dozens of small sums would drift (Kahan).
+        self._x = weight.new_zeros(2, rows, width)
         self._splits = NUM_CACHE_SPLITS if self._few else 1
         self._mixed = weight.new_empty(self._splits, rows, width)
         self._lse = weight.new_empty(self._splits, rows, body.num_heads, dtype=torch.float32)
@@ -319,13 +319,18 @@ class FusedDecodeStep:
         """
         self._x[0].view(-1, *vectors.shape).copy_(vectors)
         self._x[1].zero_()
-        if self._few:
-            self._few_rows()
-        else:
-            self._many_rows()
-        return self._normed
-
-    def _few_rows(self) -> None:
+        if not self._few:
+            # Many rows: matrix products on tensor cores, which cuBLAS does best, and our kernels between them.
+            y = self._nothing
+            for layer, block in enumerate(self.body.blocks):
+                self._add_norm(y, block.first_norm)
+                self._attend(layer, F.linear(self._normed, block.qkv.weight, block.qkv.bias))
+                self._add_norm(F.linear(self._mixed[0], block.out.weight, block.out.bias), block.second_norm)
+                self._activate(F.linear(self._normed, block.up.weight, block.up.bias))
+                y = F.linear(self._hidden, block.down.weight, block.down.bias)
+            self._add_norm(y, self.body.final_norm)
+            return self._normed
+        # Few rows: every product only reads its weights once, so norms, sums and activations ride along with them.
         qkv = self._normed.new_empty(self.num_rows, 3 * self.body.width, dtype=torch.float32)
         for layer, block in enumerate(self.body.blocks):
             self._normed_linear(block.first_norm, block.qkv, qkv, "none")
@@ -334,16 +339,7 @@ class FusedDecodeStep:
             self._normed_linear(block.second_norm, block.up, self._hidden, self.body.kind.activation)
             self._added_linear(self._hidden, block.down)
         self._add_norm(self._nothing, self.body.final_norm)
-
-    def _many_rows(self) -> None:
-        y = self._nothing
-        for layer, block in enumerate(self.body.blocks):
-            self._add_norm(y, block.first_norm)
-            self._attend(layer, F.linear(self._normed, block.qkv.weight, block.qkv.bias))
-            self._add_norm(F.linear(self._mixed[0], block.out.weight, block.out.bias), block.second_norm)
-            self._activate(F.linear(self._normed, block.up.weight, block.up.bias))
-            y = F.linear(self._hidden, block.down.weight, block.down.bias)
-        self._add_norm(y, self.body.final_norm)
+        return self._normed
 
     def _normed_linear(self, norm: PackedLayer, layer: PackedLayer, out: Tensor, activation: str) -> None:
         """All programs run beside each other; each makes four lines at once or, where room is short, two at a turn."""

@@ -30,6 +30,8 @@ GELU_CUBE = tl.constexpr(0.044715)
 @triton.jit
 def _wait_for_previous(EARLY: tl.constexpr):
     if EARLY:
+        # In this order: the next kernel must not start before the one before this one has finished, since it may read
+        # what that one wrote.
         gdc_wait()
         gdc_launch_dependents()
 
@@ -37,7 +39,7 @@ def _wait_for_previous(EARLY: tl.constexpr):
 @triton.jit
 def _load_weights(at, n, k, N, K: tl.constexpr, BLOCK_K: tl.constexpr):
     """Lines n of a matrix, cut along K into tiles; all loads are under way before the first is needed."""
-    tiles = ()
+    tiles = ()  # a tuple stays in registers; unrolled, so that no load waits for another
     for first in tl.static_range(0, K, BLOCK_K):
         tiles = tiles + (tl.load(at + n[:, None] * K + (first + k)[None, :], mask=(n < N)[:, None], other=0.0),)
     return tiles
@@ -45,7 +47,7 @@ def _load_weights(at, n, k, N, K: tl.constexpr, BLOCK_K: tl.constexpr):
 
 @triton.jit
 def _load_vector(at, k, K: tl.constexpr, BLOCK_K: tl.constexpr):
-    """K numbers, cut as `_weights` cuts a matrix."""
+    """K numbers, cut as `_load_weights` cuts a matrix."""
     parts = ()
     for first in tl.static_range(0, K, BLOCK_K):
         parts = parts + (tl.load(at + (first + k)[None, :]),)
@@ -74,6 +76,7 @@ def _add_to_residual(x_at, place, lost, value, inside):
     value += tl.load(x_at + place, mask=inside, other=0.0).to(tl.float32)
     value += tl.load(x_at + lost + place, mask=inside, other=0.0).to(tl.float32)
     kept = value.to(kind)
+    # The sum in float32 as two half-precision numbers: dozens of layers add to it, and half precision alone drifts.
     tl.store(x_at + place, kept, mask=inside)
     tl.store(x_at + lost + place, (value - kept.to(tl.float32)).to(kind), mask=inside)
     return value
@@ -131,6 +134,7 @@ def normed_linear(
     for begin in range(first, N, stride):
         n = begin + lines
         if not ONCE:
+            # Lines beyond N are masked in the load, so the last turn may read ahead of the matrix's end.
             next_weights = _load_weights(weight_at, n + stride, k, N, K, BLOCK_K)
             if ACTIVATION == "gated":
                 next_values = _load_weights(weight_at + N * K, n + stride, k, N, K, BLOCK_K)
@@ -249,10 +253,12 @@ def attend(
     row, head = place // H, place % H
     d, s = tl.arange(0, D), tl.arange(0, BLOCK_S)
     position = tl.load(filled_at + row).to(tl.int32) - 1
+    # Old positions are shared among P programs; a program of its own for every part keeps the whole device busy.
     first = split * tl.cdiv(position, P)
     end = tl.minimum(first + tl.cdiv(position, P), position)
     start = place.to(tl.int64) * length * D
     spots = start + s[:, None] * D + d[None, :]
+    # The cache before the new position was written by earlier steps, so it may be read before the wait.
     k = tl.load(keys_at + spots + first * D, mask=(first + s < end)[:, None], other=0.0)
     v = tl.load(values_at + spots + first * D, mask=(first + s < end)[:, None], other=0.0)
     cos, sin = 1.0, 0.0
@@ -277,7 +283,7 @@ def attend(
         k = next_k
         v = next_v
     highest, total, mixed = state
-    total = tl.maximum(total, 1e-30)
+    total = tl.maximum(total, 1e-30)  # a part without positions would divide 0 by 0
     head_at = (split * num_rows + row) * H + head
     tl.store(out_at + head_at * D + d, (mixed / total).to(out_at.dtype.element_ty))
     if P > 1:
@@ -299,6 +305,7 @@ def add_norm(
     y = tl.load(y_at + row * K + k, mask=inside, other=0.0).to(tl.float32)
     x = _add_to_residual(x_at, row * K + k, num_rows * K, y, inside)
     if NORM == "layer":
+        # Padding (BLOCK_K is a power of two) must stay 0 after the mean is subtracted, or it would enter the variance.
         x = tl.where(inside, x - tl.sum(x, 0) / K, 0.0)
     out = x * tl.rsqrt(tl.sum(x * x, 0) / K + eps) * scale
     if NORM == "layer":
@@ -320,9 +327,6 @@ def activate(x_at, out_at, total, N: tl.constexpr, ACTIVATION: tl.constexpr, BLO
         x = tl.load(x_at + place, mask=inside, other=0.0).to(tl.float32)
         x *= tl.sigmoid(GELU_SLOPE * (x + GELU_CUBE * x * x * x))
     tl.store(out_at + place, x.to(out_at.dtype.element_ty), mask=inside)
-
-
-# (Triton's language looks like Python and is not; see `nn/decode_kernels.py`.)
 
 
 @triton.jit
@@ -351,7 +355,7 @@ def sample_code_kernel(
 ):  # fmt: skip
     """Sample one stream's next code from its logits, store it, and prepare the input of the next step.
 
-    The same order as `filter_logits` and `sample_codes` in nn/sampling.py. `settings` holds guidance, penalty,
+    The same order as `filter_logits` and `sample_codes` in nn/decode.py. `settings` holds guidance, penalty,
     temperature, min-p, top-k and top-p. A stream that has `max_codes` stays in place: a graph always runs to its end.
     """
     n = tl.program_id(0)
@@ -374,6 +378,7 @@ def sample_code_kernel(
             x = tl.where(
                 keys >= _find_threshold(keys, tl.where(inside, 1.0, 0.0), tl.load(settings_at + 4)), x, -float("inf")
             )
+        # Not divided by their sum: min-p compares with the highest share, which is 1 here, and the draw is an argmax.
         shares = tl.exp(x - tl.max(x, 0))
         shares = tl.where(shares < tl.load(settings_at + 3), 0.0, shares)
         if TOP_P:
@@ -384,6 +389,7 @@ def sample_code_kernel(
         x = tl.where(inside, shares / noise, -1.0)
     stopped = tl.load(stopped_at + n) != 0
     code = tl.where(stopped, STOP, tl.argmax(x, 0))
+    # A graph runs CODES_PER_CHECK steps even if fewer codes are left: later ones are not stored.
     tl.store(codes_at + n * max_codes + tl.minimum(spoken, max_codes - 1), code.to(tl.int64), mask=spoken < max_codes)
     tl.store(heard_at + n * V + code, 1)
     tl.store(stopped_at + n, (stopped | (code == STOP)).to(tl.int8))

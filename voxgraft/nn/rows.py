@@ -1,7 +1,7 @@
 """Text embedding and text head whose base rows are a buffer and whose new rows are a parameter of their own.
 
 No optimizer can hold a base row, so gradient, momentum, weight decay and EMA cannot reach one. State dicts have the
-upstream layout. `nn/freeze.py` freezes, counts and hashes what must not change. Needs torch only.
+upstream layout. The second half freezes, counts and hashes what must not change. Needs torch only.
 
 Shapes: P base pieces, N new rows, S spare rows, W width, V = P + N + S rows of the grown table.
 """
@@ -340,18 +340,35 @@ def grow_layers(model: nn.Module, points: Iterable[str], num_new: int, spare_row
 
     All or nothing: every point is looked at before the first is replaced. Grow before the optimizer is built.
     """
-    old = {name: _require_growable(model, name) for name in points}
+    modules = dict(model.named_modules(remove_duplicate=False))
+    old: dict[str, nn.Embedding | nn.Linear] = {}
+    for name in points:
+        module = modules.get(name) if name else None
+        if type(module) not in (nn.Embedding, nn.Linear):  # a subclass may compute something else
+            found = f"`{name}` is {'not in the model' if module is None else f'a {type(module).__name__}'}"
+            raise GraftError("graft-point", found, expected="a plain nn.Embedding or nn.Linear")
+        assert isinstance(module, nn.Embedding | nn.Linear)
+        if isinstance(module, nn.Embedding) and module.max_norm is not None:
+            found = f"`{name}` has max_norm {module.max_norm}, which rewrites base rows as they are read"
+            raise GraftError("graft-point", found, expected="no max_norm")
+        # With tied weights a new row of the embedding would also be one of the head, and both would be trained as one.
+        own = {id(parameter) for parameter in module.parameters()}
+        for other_name, other in model.named_modules():
+            if other is not module and own & {id(parameter) for parameter in other.parameters(recurse=False)}:
+                found = f"the rows of `{name}` are tied to those of `{other_name}`"
+                raise GraftError("graft-point", found, expected="an embedding and a head of their own")
+        old[name] = module
     num_rows = {name: module.weight.shape[0] for name, module in old.items()}
     if len(set(num_rows.values())) > 1:
         found = ", ".join(f"{name} has {count:,} rows" for name, count in num_rows.items())
         raise GraftError("graft-point", found, expected="as many rows in the text embedding as in the text head")
     grown: dict[str, GrownLayer] = {}
-    for name, module in old.items():
-        if isinstance(module, nn.Embedding):
-            grown[name] = GrownEmbedding.from_base(module.weight, num_new, spare_rows)
+    for name, plain in old.items():
+        if isinstance(plain, nn.Embedding):
+            grown[name] = GrownEmbedding.from_base(plain.weight, num_new, spare_rows)
         else:
-            grown[name] = GrownHead.from_base(module.weight, num_new, spare_rows, bias=module.bias)
-        grown[name].train(module.training)
+            grown[name] = GrownHead.from_base(plain.weight, num_new, spare_rows, bias=plain.bias)
+        grown[name].train(plain.training)
     replace_modules(model, {id(module): grown[name] for name, module in old.items()})
     return grown
 
@@ -361,25 +378,6 @@ def replace_modules(model: nn.Module, replacement: Mapping[int, nn.Module]) -> N
     for path, module in list(model.named_modules(remove_duplicate=False)):
         if id(module) in replacement:
             model.set_submodule(path, replacement[id(module)])
-
-
-def _require_growable(model: nn.Module, name: str) -> nn.Embedding | nn.Linear:
-    """The plain layer of that name. A subclass may compute something else, so it is refused."""
-    module = dict(model.named_modules(remove_duplicate=False)).get(name) if name else None
-    if type(module) not in (nn.Embedding, nn.Linear):
-        found = f"`{name}` is {'not in the model' if module is None else f'a {type(module).__name__}'}"
-        raise GraftError("graft-point", found, expected="a plain nn.Embedding or nn.Linear")
-    assert isinstance(module, nn.Embedding | nn.Linear)
-    if isinstance(module, nn.Embedding) and module.max_norm is not None:
-        found = f"`{name}` has max_norm {module.max_norm}, which rewrites base rows as they are read"
-        raise GraftError("graft-point", found, expected="no max_norm")
-    # With tied weights a new row of the embedding would also be one of the head, and both would be trained as one.
-    own = {id(parameter) for parameter in module.parameters()}
-    for other_name, other in model.named_modules():
-        if other is not module and own & {id(parameter) for parameter in other.parameters(recurse=False)}:
-            found = f"the rows of `{name}` are tied to those of `{other_name}`"
-            raise GraftError("graft-point", found, expected="an embedding and a head of their own")
-    return module
 
 
 def _count_rows(weight: Tensor, bias: Tensor | None = None) -> int:
@@ -546,18 +544,18 @@ class TrainableReport:
         """The report as people read it."""
         total = self.trained + self.fixed
         share = 100 * self.trained / total if total else 0.0
+        tables = []
+        for name, rows in self.tables.items():
+            line = f"{name}: ids 0 to {rows.base_pieces - 1:,} are the base's and fixed, "
+            line += f"{rows.base_pieces:,} to {rows.num_ids - 1:,} are new" if rows.num_new else "no new ones"
+            line += f", {rows.spare_rows} spare after them, fixed, read by no id" if rows.spare_rows else ""
+            tables.append(line)
         return [
-            *(self._table_line(name, rows) for name, rows in self.tables.items()),
+            *tables,
             *(part.line() for part in self.parts),
             f"in all: {self.trained:,} trained of {total:,} ({share:.1f} %), {self.fixed:,} fixed",
             f"base bits fixed: {self.fixed_base_bytes:,} bytes",
         ]
-
-    @staticmethod
-    def _table_line(name: str, rows: RowLayout) -> str:
-        line = f"{name}: ids 0 to {rows.base_pieces - 1:,} are the base's and fixed, "
-        line += f"{rows.base_pieces:,} to {rows.num_ids - 1:,} are new" if rows.num_new else "no new ones"
-        return line + (f", {rows.spare_rows} spare after them, fixed, read by no id" if rows.spare_rows else "")
 
 
 def build_trainable_report(model: nn.Module) -> TrainableReport:

@@ -34,6 +34,7 @@ def _load_tile(tiles_at, AXIS: tl.constexpr):
 @triton.jit
 def _head_pointer(at, start, row_stride, head_stride, AXIS: tl.constexpr):
     """Where the numbers of this program's head begin in the first row of a sequence."""
+    # int64: a pack of 100,000 positions times 1,280 numbers leaves the range of int32.
     return at + start.to(tl.int64) * row_stride + tl.program_id(1 - AXIS).to(tl.int64) * head_stride
 
 
@@ -75,7 +76,7 @@ def attend_tile(
 ):  # fmt: skip
     """A tile of queries over the keys up to each, BLOCK at a time; `PEEL` masks only the blocks that need it."""
     first, start, end = _load_tile(tiles_at, AXIS)
-    if first >= end:
+    if first >= end:  # an unused entry: CUDA graphs replay a fixed number of programs
         return
     length, before = end - start, first - start
     rows, block = before + tl.arange(0, TILE), tl.arange(0, BLOCK)
@@ -94,6 +95,7 @@ def attend_tile(
         v = _load_rows(v_at, at + block, v_row, length, D, False)
         state = _update_softmax(q, k, v, rows, at + block, state, scale, True)
     highest, total, mixed = state
+    # Rows past the end of the sequence are never stored, so what was computed for them does not matter.
     _store_rows(_head_pointer(out_at, start, H * D, D, AXIS), rows, H * D, length, mixed / total[:, None], D)
     line = log_total_at + tl.program_id(1 - AXIS).to(tl.int64) * T + start
     tl.store(line + rows, highest * scale + tl.log2(total), mask=rows < length)
@@ -102,6 +104,7 @@ def attend_tile(
 @triton.jit
 def _add_query_gradient(q, k, v, d_out, log_total, inner, rows, keys, dq, scale, MASKED: tl.constexpr):
     scores = tl.dot(q, tl.trans(k))
+    # The forward pass kept only `log_total`: the softmax's weights are computed again from it, not stored.
     weights = tl.exp2(scores * scale - log_total[:, None])
     if MASKED:
         weights = tl.where(rows[:, None] >= keys[None, :], weights, 0.0)
@@ -147,6 +150,7 @@ def query_tile_gradients(
         k = _load_rows(k_at, at + block, k_row, length, D, False)
         v = _load_rows(v_at, at + block, v_row, length, D, False)
         dq = _add_query_gradient(q, k, v, d_out, log_total, inner, rows, at + block, dq, scale, True)
+    # scale * ln 2 = 1 / sqrt(D): the scores were scaled for powers of two, their gradient is for powers of e.
     _store_rows(_head_pointer(dq_at, start, H * D, D, AXIS), rows, H * D, length, dq * (scale * LN_2), D)
 
 
@@ -161,6 +165,7 @@ def _load_pair(at, rows, length):
 def _add_key_gradients(q, k, v, d_out, log_total, inner, rows, keys, sums, scale, MASKED: tl.constexpr):
     """What one block of queries adds to the gradients of keys and values; rows that are zeros add nothing."""
     dk, dv = sums
+    # Transposed against the query kernel, so that both sums below are plain products over the block.
     scores = tl.dot(k, tl.trans(q))  # [TILE, BLOCK]
     weights = tl.exp2(scores * scale - log_total[None, :])
     if MASKED:
@@ -228,7 +233,7 @@ def adamw_step_kernel(
     block = tl.program_id(0)
     step = tl.load(steps + tl.load(owners + block))
     shortened = tl.load(factor)
-    if (step > 0) & (shortened == shortened):
+    if (step > 0) & (shortened == shortened):  # NaN is not equal to itself
         at = block.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
         gradient = tl.load(gradients + at) * shortened
         mean = tl.load(means + at)

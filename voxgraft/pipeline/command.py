@@ -1,4 +1,4 @@
-"""The verb `new`: makes a run folder with a commented run.yaml, from settings given by hand or from an old config.
+"""The commands `new`, `update` and `go`: make a run folder, rename old settings in it, run its stages.
 
 Paths that were given relative are written relative to the run folder, so that a project can be moved as a whole;
 absolute ones stay absolute, so that a run can be moved away from a base that stays.
@@ -8,17 +8,24 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from voxgraft.config.base import deep_merge, format_commented_yaml, parse_settings
-from voxgraft.config.commands import GoSettings, NewSettings, PublishedBaseName
-from voxgraft.config.run import BUILT_IN_BASES, TITLE, RunSettings, find_overrides, update_run_yaml
+from voxgraft.config.commands import GoSettings, NewSettings, PublishedBaseName, UpdateSettings
+from voxgraft.config.run import (
+    BUILT_IN_BASES,
+    TITLE,
+    RunSettings,
+    drop_missing_values,
+    find_overrides,
+    rename_run_yaml_keys,
+    update_run_yaml,
+)
 from voxgraft.core import progress
 from voxgraft.core.errors import ConfigError, FileError, Finding, GraftError, VoxgraftError, finding
 from voxgraft.core.files import (
@@ -32,7 +39,15 @@ from voxgraft.core.files import (
     write_text,
 )
 from voxgraft.core.languages import base_language, find_exemplar
-from voxgraft.core.results import EXIT_INTERRUPTED, CommandResult, Line, Table, format_duration, style_line
+from voxgraft.core.results import (
+    EXIT_INTERRUPTED,
+    CommandResult,
+    Line,
+    SimpleResult,
+    Table,
+    format_duration,
+    style_line,
+)
 from voxgraft.core.run import RUN_FILE, RunFolder
 from voxgraft.core.yaml_files import parse_yaml
 from voxgraft.data.manifest import MANIFEST_NAME, resolve_manifest_path
@@ -66,12 +81,12 @@ FATE_TITLES: dict[KeyFate, str] = {
     "later": "Kept out, since another command does this, or none yet",
     "unknown": "Not known",
 }
-_KEY_LINE = re.compile(r"^( *)([a-z_]+):")
+REQUIRED_SETTINGS = ("base", "language", "texts")
 
 
 @dataclass(frozen=True, slots=True)
 class NewResult:
-    """The run that was made, what became of an old config's keys, and what there is to say about both."""
+    """The run that was made, what became of an old config's keys, and findings about both."""
 
     run: Path
     settings: RunSettings
@@ -104,28 +119,60 @@ class NewResult:
         lines: list[Line] = []
         if self.old is not None:
             lines.append(f"{self.old.path.name} was read as {self.old.kind}: {len(self.rows)} keys")
-            lines += [table for fate in FATE_TITLES for table in _build_fate_tables(self.rows, fate)]
-            lines += _format_check_hint(self.old)
+            lines += self._key_tables()
+            if self.old.path.suffix.lower() in (".yaml", ".yml"):
+                checked = f"voxgraft check --base BASE --base-config {shlex.quote(str(self.old.path))}"
+                lines.append(f"to judge its sizes and freezing: {checked}")
         for item in self.findings:
             lines += item.lines()
         entry = find_exemplar(self.settings.language) if self.settings.language else None
         about = ", ".join(part for part in (entry.name if entry else self.settings.language, self.family) if part)
         lines.append(f"made {self.run / RUN_FILE}" + (f" ({about})" if about else ""))
-        missing = _missing_settings(self.settings)
+        missing = [name for name in REQUIRED_SETTINGS if not getattr(self.settings, name)]
         fill_in = f"fill in {', '.join(missing)} there" if missing else "look through it"
         return [*lines, f"next: {fill_in}, then: {self.next_command}"]
+
+    def _key_tables(self) -> list[Line]:
+        """One table for each fate that a key of the old config had."""
+        tables: list[Line] = []
+        for fate, title in FATE_TITLES.items():
+            has_successor = fate in ("mapped", "suggested")
+            cells: list[tuple[str, ...]] = []
+            above = ""
+            for row in self.rows:
+                if row.fate != fate:
+                    continue
+                why = "(as above)" if row.why and row.why == above else row.why
+                above = row.why
+                new = [str(item) for item in row.new] if isinstance(row.new, tuple) else row.new
+                new_cells = (f"{row.key}: {format_legacy_value(new)}",) if has_successor else ()
+                cells.append((f"{row.old}: {row.value}" if row.value else row.old, *new_cells, why))
+            if cells:
+                tables.append(Table(("old", "new", "remark") if has_successor else ("old", "why"), tuple(cells), title))
+        return tables
 
 
 def create_run(settings: NewSettings) -> NewResult:
     """Make the run folder; nothing is written unless everything that was given is sound."""
-    _require_new_run_folder(settings.run)
+    run = settings.run
+    if "\0" in str(run) or (run.name == ".." and not path_exists(run)):
+        raise ConfigError("run-path", f"the run folder is {str(run)!r}", expected="the name of a new folder")
+    if os.path.lexists(run):
+        cure = "choose another name, or move what is there away."
+        raise FileError("file-exists", f"{run} is there already", where=run, cure=cure)
     kind: Family | None = None
     if settings.base is not None:
-        settings = settings.model_copy(update={"base": resolve_base_folder(settings.base)})
-        assert settings.base is not None
-        _require_base_folder(settings.base)
-        kind = resolve_base_family(settings.base, settings.family)
-        kind.files(settings.base)
+        base = resolve_base_folder(settings.base)
+        settings = settings.model_copy(update={"base": base})
+        if str(base) in get_args(PublishedBaseName) and not path_exists(base):
+            place = Path("models") / base  # where `voxgraft download` puts it
+            cure = f"download it first: `voxgraft download {base}`, then name its folder: --base {place}"
+            if is_folder(place):
+                cure = f"it is in {place}: --base {place}"
+            found = f"{base} is the name of a published base, and no folder"
+            raise FileError("file-missing", found, where=base, cure=cure)
+        kind = resolve_base_family(require_folder(base), settings.family)
+        kind.files(base)
     for path in settings.texts:
         require_file(path)
     for path in settings.sources:
@@ -138,31 +185,25 @@ def create_run(settings: NewSettings) -> NewResult:
         translation = translate_legacy_config(old, given)
     usual = {f"train.{name}": value for name, value in kind.run_defaults.items()} if kind else {}
     run_settings = _build_run_settings(settings, {**usual, **translation.values}, old)
-    kind = _resolve_run_family(settings.base or translation.values.get("base"), run_settings.family)
-    text = _format_run_yaml(run_settings, settings.run, translation.rows)
-    findings = (*translation.findings, *_language_findings(run_settings, kind), *_incomplete_findings(run_settings))
-    with atomic_write_folder(settings.run) as folder:
+    named_base = settings.base or translation.values.get("base")
+    if named_base is not None:
+        kind = resolve_base_family(named_base, run_settings.family)
+    else:
+        kind = get_family(run_settings.family) if run_settings.family else None
+    text = _format_run_yaml(run_settings, run, translation.rows)
+    findings = list(translation.findings)
+    if (language := run_settings.language) is not None:
+        if find_exemplar(language) is None:
+            findings.append(finding("language-unlisted", f"CLDR has no entry for `{language}`"))
+        if kind is not None and base_language(language) in kind.languages:
+            spoken = " ".join(kind.languages)
+            findings.append(finding("language-spoken", f"a {kind.name} base speaks `{language}`: {spoken}"))
+    if missing := [name for name in REQUIRED_SETTINGS if not getattr(run_settings, name)]:
+        findings.append(finding("run-incomplete", f"not given yet: {', '.join(missing)}"))
+    with atomic_write_folder(run) as folder:
         write_text(folder / RUN_FILE, text)
-    return NewResult(settings.run, run_settings, kind.name if kind else None, findings, old, tuple(translation.rows))
-
-
-def _require_new_run_folder(run: Path) -> None:
-    if "\0" in str(run) or (run.name == ".." and not path_exists(run)):
-        raise ConfigError("run-path", f"the run folder is {str(run)!r}", expected="the name of a new folder")
-    if os.path.lexists(run):
-        cure = "choose another name, or move what is there away."
-        raise FileError("file-exists", f"{run} is there already", where=run, cure=cure)
-
-
-def _require_base_folder(base: Path) -> None:
-    """The folder must be there; the name of a published base is not its folder yet."""
-    if str(base) in get_args(PublishedBaseName) and not path_exists(base):
-        place = Path("models") / base
-        cure = f"download it first: `voxgraft download {base}`, then name its folder: --base {place}"
-        if is_folder(place):
-            cure = f"it is in {place}: --base {place}"
-        raise FileError("file-missing", f"{base} is the name of a published base, and no folder", where=base, cure=cure)
-    require_folder(base)
+    family = kind.name if kind else None
+    return NewResult(run, run_settings, family, tuple(findings), old, tuple(translation.rows))
 
 
 def _build_run_settings(settings: NewSettings, old_values: Mapping[str, Any], old: LegacyConfig | None) -> RunSettings:
@@ -175,41 +216,57 @@ def _build_run_settings(settings: NewSettings, old_values: Mapping[str, Any], ol
         values = deep_merge(values, {section: {name: value}} if section else {key: value})
     by_hand = {name: getattr(settings, name) for name in ("base", "language", "family", "texts")}
     values |= {name: value for name, value in by_hand.items() if value}
-    if settings.sources:
-        values = deep_merge(values, {"data": {"sources": settings.sources}})
-    if settings.speaker:
-        values = deep_merge(values, {"data": {"speaker": settings.speaker}})
-    words = {folder: Path(word) for word, folder in BUILT_IN_BASES.items()}
-    built_in = words.get(Path(values["base"]).resolve()) if "base" in values else None
-    values = _make_paths_relative(values, settings.run)
-    if built_in is not None:
-        values["base"] = built_in
-    if settings.sources and "texts" not in values:
+    data = {name: value for name in ("sources", "speaker") if (value := getattr(settings, name))}
+    values = deep_merge(values, {"data": data}) if data else values
+
+    def relative(paths: Sequence[Path]) -> tuple[Path, ...]:
+        return tuple(make_path_relative(settings.run, path) for path in paths)
+
+    if "base" in values:
+        # A built-in base is written as its word: its folder is another one on every machine.
+        words = {folder: Path(word) for word, folder in BUILT_IN_BASES.items()}
+        word = words.get(Path(values["base"]).resolve())
+        values["base"] = word or make_path_relative(settings.run, values["base"])
+    if "texts" in values:
+        values["texts"] = relative(values["texts"])
+    elif settings.sources:
         values["texts"] = (RunFolder(Path()).data / MANIFEST_NAME,)
+    if "data" in values:
+        values["data"] = {
+            name: relative(value) if isinstance(value, tuple | list) else value
+            for name, value in values["data"].items()
+        }
     return parse_settings(RunSettings, values, settings.run / RUN_FILE)
 
 
-def _make_paths_relative(values: Mapping[str, Any], run: Path) -> dict[str, Any]:
-    result = dict(values)
-    if "base" in result:
-        result["base"] = make_path_relative(run, result["base"])
-    if "texts" in result:
-        result["texts"] = tuple(make_path_relative(run, path) for path in result["texts"])
-    if "data" in result:
-        result["data"] = {
-            name: tuple(make_path_relative(run, path) for path in value) if isinstance(value, tuple | list) else value
-            for name, value in result["data"].items()
-        }
-    return result
+def _format_run_yaml(settings: RunSettings, run: Path, rows: Sequence[KeyTranslation]) -> str:
+    """The text of run.yaml, checked by reading it back: a path that YAML cannot hold is refused.
 
+    Its comments also say where a value of an old config came from, and list values that the user has to decide on,
+    ready to be uncommented.
+    """
 
-def _format_run_yaml(settings: RunSettings, run: Path, rows: list[KeyTranslation]) -> str:
-    """The text of run.yaml, checked by reading it back: a path that YAML cannot hold is refused."""
-    lines = format_commented_yaml(settings, TITLE).splitlines()
-    text = "\n".join(_insert_notes(lines, _build_notes(rows, run))) + "\n"
+    def proposal(value: Any) -> str:
+        if isinstance(value, tuple):
+            return "[" + ", ".join(map(proposal, value)) + "]"
+        return json.dumps(str(make_path_relative(run, value)) if isinstance(value, Path) else value, ensure_ascii=False)
+
+    notes: dict[str, dict[str, None]] = {}  # by key; a dict keeps the order and drops repeated notes
+    for row in rows:
+        if row.fate == "mapped":
+            texts = [f"from {row.old}: {row.value}"]
+        elif row.fate == "suggested":
+            texts = [f"{row.old}: {row.why}", f"{row.key.rpartition('.')[2]}: {proposal(row.new)}"]
+        else:
+            continue
+        for text in texts:
+            # Nothing in an old file may end the comment, as a line break would.
+            escaped = "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text)
+            notes.setdefault(row.key, {})[escaped] = None
+    text = format_commented_yaml(settings, TITLE, {key: list(texts) for key, texts in notes.items()})
     where = run / RUN_FILE
     try:
-        same = parse_settings(RunSettings, _drop_empty_values(parse_yaml(text, where)), where) == settings
+        same = parse_settings(RunSettings, drop_missing_values(parse_yaml(text, where)), where) == settings
     except ConfigError as error:
         raise ConfigError("run-path", f"a path cannot be written down: {error.finding.found}", where=where) from None
     if not same:
@@ -217,159 +274,15 @@ def _format_run_yaml(settings: RunSettings, run: Path, rows: list[KeyTranslation
     return text
 
 
-def _drop_empty_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values as `read_settings_values` takes them: a key without a value is not given."""
-    return {
-        key: _drop_empty_values(value) if isinstance(value, Mapping) else value
-        for key, value in values.items()
-        if value is not None
-    }
-
-
-def _build_notes(rows: list[KeyTranslation], run: Path) -> dict[str, list[str]]:
-    """Comments by dotted key: where a value came from, and values that wait for a decision, ready to be uncommented."""
-    notes: dict[str, list[str]] = {}
-    for row in rows:
-        if row.fate == "mapped":
-            notes.setdefault(row.key, []).append(f"from {row.old}: {row.value}")
-        elif row.fate == "suggested":
-            name = row.key.rpartition(".")[2]
-            proposal = [f"{row.old}: {row.why}", f"{name}: {_format_proposed_value(row.new, run)}"]
-            notes.setdefault(row.key, []).extend(proposal)
-    return notes
-
-
-def _format_proposed_value(value: Any, run: Path) -> str:
-    if isinstance(value, tuple):
-        return "[" + ", ".join(_format_proposed_value(item, run) for item in value) + "]"
-    return json.dumps(str(make_path_relative(run, value)) if isinstance(value, Path) else value, ensure_ascii=False)
-
-
-def _insert_notes(lines: list[str], notes: Mapping[str, list[str]]) -> list[str]:
-    """The lines of a run.yaml with comments put in above their keys."""
-    result: list[str] = []
-    section = ""
-    for line in lines:
-        if key := _KEY_LINE.match(line):
-            name = f"{section}.{key[2]}" if key[1] else key[2]
-            section = section if key[1] else key[2]
-            result += [f"{key[1]}# {_escape_comment(note)}" for note in dict.fromkeys(notes.get(name, ()))]
-        result.append(line)
-    return result
-
-
-def _escape_comment(text: str) -> str:
-    """Text that can stand in a YAML comment: nothing in an old file may end the comment."""
-    return "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text)
-
-
-def _format_table_value(value: Any) -> str:
-    return format_legacy_value([str(item) for item in value] if isinstance(value, tuple) else value)
-
-
-def _build_fate_tables(rows: tuple[KeyTranslation, ...], fate: KeyFate) -> list[Table]:
-    """The rows of one fate, if there are any; a reason that is the row above's is not said again."""
-    chosen = [row for row in rows if row.fate == fate]
-    if not chosen:
-        return []
-    has_successor = fate in ("mapped", "suggested")
-    cells: list[tuple[str, ...]] = []
-    above = ""
-    for row in chosen:
-        why = "(as above)" if row.why and row.why == above else row.why
-        above = row.why
-        new_cells = (f"{row.key}: {_format_table_value(row.new)}",) if has_successor else ()
-        cells.append((f"{row.old}: {row.value}" if row.value else row.old, *new_cells, why))
-    columns = ("old", "new", "remark") if has_successor else ("old", "why")
-    return [Table(columns, tuple(cells), FATE_TITLES[fate])]
-
-
-def _resolve_run_family(base: Path | None, name: str | None) -> Family | None:
-    if base is not None:
-        return resolve_base_family(base, name)
-    return get_family(name) if name else None
-
-
-def _format_check_hint(old: LegacyConfig) -> list[Line]:
-    """The command that compares an old config's numbers with each other and with the files."""
-    if old.path.suffix.lower() not in (".yaml", ".yml"):
-        return []
-    return [f"to judge its sizes and freezing: voxgraft check --base BASE --base-config {shlex.quote(str(old.path))}"]
-
-
-def _language_findings(settings: RunSettings, kind: Family | None) -> list[Finding]:
-    language = settings.language
-    if language is None:
-        return []
-    findings = []
-    if find_exemplar(language) is None:
-        findings.append(finding("language-unlisted", f"CLDR has no entry for `{language}`"))
-    if kind is not None and base_language(language) in kind.languages:
-        spoken = " ".join(kind.languages)
-        findings.append(finding("language-spoken", f"a {kind.name} base speaks `{language}`: {spoken}"))
-    return findings
-
-
-def _missing_settings(settings: RunSettings) -> list[str]:
-    return [name for name in ("base", "language", "texts") if not getattr(settings, name)]
-
-
-def _incomplete_findings(settings: RunSettings) -> list[Finding]:
-    missing = _missing_settings(settings)
-    return [finding("run-incomplete", f"not given yet: {', '.join(missing)}")] if missing else []
-
-
-EXPORT_CHECKPOINT_COPIES = 3
-"""Checkpoints of the base's size that an export for the stock program needs room for: two, and one being saved."""
-
-
-def require_later_stages(work: PipelineContext, stages: Collection[str], *, after_data: bool = False) -> None:
-    """Raise the error that `evaluate` or `export` would end with. `again`: only what the data can have changed."""
-    settings = work.settings
-    if settings.base is None or settings.language is None:
-        return  # the stages that need them first say so
-    folder = resolve_base_folder(settings.base)
-    family = resolve_base_family(folder, settings.family)
-    if "evaluate" in stages:
-        if not after_data:
-            require_recognizer(settings.evaluate.recognizer, settings.language)
-            _require_sentence_files(work, family, folder)
-        manifest = resolve_manifest_path(settings.data.dataset, work.run.data)
-        valid = settings.data.valid or (work.run.data_set("valid"),)
-        require_sentences(manifest, valid, settings.language, work.told.sentences)
-    if "export" in stages:
-        _require_export_possible(work, family, folder)
-
-
-def _require_sentence_files(work: PipelineContext, family: Family, folder: Path) -> None:
-    """Files with sentences must be sets of a language that is spoken."""
-    if work.told.sentences:
-        files = family.files(folder)
-        base = family.describe(files, open_tokenizer(files.tokenizer).size + family.spare_rows).languages
-        load_sentence_sets(
-            [work.language, *(name for name in base if name != work.language)],
-            work.told.sentences,
-            work.told.max_sentences,
-        )
-
-
-def _require_export_possible(work: PipelineContext, family: Family, folder: Path) -> None:
-    """The kind must be one of this base and of this training, and its folder free or an export of ours."""
-    train = work.settings.train
-    merged = train.mode == "merged"
-    kind = work.told.to or choose_export_kind(family.name, merged=merged)
-    require_export_kind(family, kind)
-    if kind == "peft" and train.mode == "rows-only":
-        found = "--to peft, and train.mode is rows-only: there will be no adapter"
-        raise ConfigError("export-kind", found, expected=f"graft, {family.name}", where=work.run.settings)
-    if kind in SHAREABLE_KINDS and merged and train.full_body:
-        found = f"--to {kind}, and train.full_body changes the body itself: what it leaves is no graft"
-        raise GraftError("export-kind", found, expected=f"--to {family.name}", where=work.run.settings)
-    output = work.run.export / kind
-    require_export_folder(output, overwrite=is_folder(output))
-    if kind not in SHAREABLE_KINDS:
-        size = EXPORT_CHECKPOINT_COPIES * family.files(folder).checkpoint.stat().st_size
-        require_disk_space(output, size, "the export")
+def update_run(settings: UpdateSettings) -> SimpleResult:
+    """Rename the settings of an older run.yaml; values and comments stay."""
+    run = RunFolder(settings.run)
+    require_file(run.settings)
+    with run.lock("update"):
+        renamed = rename_run_yaml_keys(run.settings)
+    lines: list[Line] = [f"{old} -> {new}" for old, new in renamed.items()]
+    lines.append(f"{run.settings}: {len(renamed)} renamed" if renamed else f"{run.settings} has no old names")
+    return SimpleResult({"run": str(run.path), "renamed": renamed}, tuple(lines))
 
 
 PIPELINE_STAGES = (
@@ -387,7 +300,9 @@ STAGES_WITHOUT_OUTPUT = ("check", "evaluate")
 """Stages by which no later one decides."""
 STAGES_AFTER_TRAINING = ("evaluate", "export")
 NEXT_COMMAND_PREFIX = "next: voxgraft "
-"""How a verb says what its user does next. Inside `go` nobody does it: it is what `go` does next itself."""
+"""How a command names the next one for its user. Left out inside `go`, which runs that one itself."""
+EXPORT_CHECKPOINT_COPIES = 3
+"""Checkpoints of the base's size that an export for the stock program needs room for: two, and one being saved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,85 +341,109 @@ class GoResult:
         )
         lines: list[Line] = [Table(("stage", "", "took", "why"), rows)]
         again, last = f"voxgraft go {shlex.quote(str(self.run))}", self.stages[-1].name
+        names = [stage.name for stage in PIPELINE_STAGES]
+        follows = "".join(names[names.index(last) + 1 :][:1]) if last in names else ""
         if self.exit_code == EXIT_INTERRUPTED:
             lines.append(f"`{last}` was interrupted; `{again}` goes on there.")
         elif self.exit_code:
             lines.append(f"`{last}` has said no, above. When that is mended, `{again}` goes on there.")
-        elif (follows := _find_next_stage(last)) and "done" in (one.word for one in self.stages):
+        elif follows and "done" in (one.word for one in self.stages):
             lines.append(f"next: `{again}` goes on with `{follows}`.")
         return lines
 
 
 def run_pipeline(settings: GoSettings) -> GoResult:
     """Run every stage that is not finished, or only say which those are."""
-    stages = PIPELINE_STAGES[: _last_stage_index(settings) + 1]
+    names = [stage.name for stage in PIPELINE_STAGES]
+    stages = PIPELINE_STAGES[: names.index(settings.until) + 1] if settings.until else PIPELINE_STAGES
     work = PipelineContext(settings)
     changes = find_overrides(work.run, work.settings)
-    require_later_stages(work, _find_pending_stages(work, stages))
+    _require_later_stages(work, stages)
     planned = _plan_stages(settings, stages) if settings.dry_run or changes else None
     require_steps_left(work, changes)
     if settings.dry_run and planned is not None:
         return replace(planned, changes=changes)
-    if changes:  # what is refused with these values must not be written down
+    if changes:  # only now: values that a check above refuses must not be in the file
         with work.run.lock("go"):
             update_run_yaml(work.run, work.settings)
-        progress.report_lines([_format_changed_setting(key, value) for key, value in changes.items()])
-    return replace(_run_stages(settings, stages), changes=changes)
-
-
-def _find_pending_stages(work: PipelineContext, stages: tuple[PipelineStage, ...]) -> list[str]:
-    """Stages after training that are not finished, by what is there now."""
-    decisions = {
-        stage.name: _decide_stage(stage, work, known=False) for stage in stages if stage.name in STAGES_AFTER_TRAINING
-    }
-    return [name for name, decision in decisions.items() if decision is None or decision.runs]
-
-
-def _format_changed_setting(key: str, value: str) -> Line:
-    return style_line("run.yaml: ", (key, "bold"), f" is {value or 'empty'} now")
-
-
-def _last_stage_index(settings: GoSettings) -> int:
-    names = [stage.name for stage in PIPELINE_STAGES]
-    return names.index(settings.until) if settings.until else len(names) - 1
-
-
-def _find_next_stage(name: str) -> str:
-    """The stage after this one; empty after the last."""
-    names = [stage.name for stage in PIPELINE_STAGES]
-    return next(iter(names[names.index(name) + 1 :]), "") if name in names else ""
-
-
-def _run_stages(settings: GoSettings, stages: tuple[PipelineStage, ...]) -> GoResult:
+        progress.report_lines(
+            [style_line("run.yaml: ", (key, "bold"), f" is {value or 'empty'} now") for key, value in changes.items()]
+        )
     outcomes: list[StageResult] = []
     for stage in stages:
-        work = PipelineContext(settings)  # anew each time: the stage before has changed what lies there
+        work = PipelineContext(settings)  # read again each time: the stage before has changed the run
         decision = stage.decide(work)
-        progress.report_lines([_format_stage_headline(stage, decision)])
+        word = "runs" if decision.runs else "skipped"
+        progress.report_lines([style_line((stage.name, "bold"), f": {word}: {decision.why}")])
         if not decision.runs:
             outcomes.append(StageResult(stage.name, "skipped", decision.why))
             continue
         if stage is TRAIN_STAGE:  # the data is there now, which a check at the start may not have had
-            require_later_stages(work, _find_pending_stages(work, stages), after_data=True)
+            _require_later_stages(work, stages, after_data=True)
         began = time.monotonic()
         try:
             result: CommandResult = stage.work(work)
         except KeyboardInterrupt:  # `train` ends by itself then; whatever the others have finished is kept
             outcomes.append(StageResult(stage.name, "ended here", decision.why, time.monotonic() - began))
-            return GoResult(settings.run, tuple(outcomes), EXIT_INTERRUPTED)
-        word: StageStatus = "ended here" if result.exit_code else "done"
+            return GoResult(settings.run, tuple(outcomes), EXIT_INTERRUPTED, changes)
         seconds = time.monotonic() - began
         progress.report_lines([line for line in result.lines() if not str(line).startswith(NEXT_COMMAND_PREFIX)])
-        outcomes.append(StageResult(stage.name, word, decision.why_done, seconds, result.to_json()))
+        status: StageStatus = "ended here" if result.exit_code else "done"
+        outcomes.append(StageResult(stage.name, status, decision.was or decision.why, seconds, result.to_json()))
         if result.exit_code:
-            return GoResult(settings.run, tuple(outcomes), result.exit_code)
-    return GoResult(settings.run, tuple(outcomes))
+            return GoResult(settings.run, tuple(outcomes), result.exit_code, changes)
+    return GoResult(settings.run, tuple(outcomes), changes=changes)
 
 
-def _plan_stages(settings: GoSettings, stages: tuple[PipelineStage, ...]) -> GoResult:
-    """By what lies there now. What a stage that has yet to run will leave is not guessed at."""
+def _require_later_stages(work: PipelineContext, stages: Sequence[PipelineStage], *, after_data: bool = False) -> None:
+    """Raise the error that `evaluate` or `export` would end with, before hours of training.
+
+    `after_data`: check only what the data can have changed since the start.
+    """
+    settings, told = work.settings, work.told
+    pending: list[str] = []
+    for stage in stages:
+        if stage.name in STAGES_AFTER_TRAINING:
+            decision = _decide_stage(stage, work, known=False)
+            pending += [stage.name] if decision is None or decision.runs else []
+    if settings.base is None or settings.language is None:
+        return  # the stages that need them first say so
+    folder = resolve_base_folder(settings.base)
+    family = resolve_base_family(folder, settings.family)
+    if "evaluate" in pending:
+        if not after_data:
+            require_recognizer(settings.evaluate.recognizer, settings.language)
+        if not after_data and told.sentences:  # files with sentences must be of a language that is spoken
+            files = family.files(folder)
+            base = family.describe(files, open_tokenizer(files.tokenizer).size + family.spare_rows).languages
+            languages = [work.language, *(name for name in base if name != work.language)]
+            load_sentence_sets(languages, told.sentences, told.max_sentences)
+        manifest = resolve_manifest_path(settings.data.dataset, work.run.data)
+        valid = settings.data.valid or (work.run.data_set("valid"),)
+        require_sentences(manifest, valid, settings.language, told.sentences)
+    if "export" not in pending:
+        return
+    # The kind must be one of this base and of this training, and its folder free or an export of ours.
+    train, merged = settings.train, settings.train.mode == "merged"
+    kind = told.to or choose_export_kind(family.name, merged=merged)
+    require_export_kind(family, kind)
+    if kind == "peft" and train.mode == "rows-only":
+        found = "--to peft, and train.mode is rows-only: there will be no adapter"
+        raise ConfigError("export-kind", found, expected=f"graft, {family.name}", where=work.run.settings)
+    if kind in SHAREABLE_KINDS and merged and train.full_body:
+        found = f"--to {kind}, and train.full_body changes the body itself: what it leaves is no graft"
+        raise GraftError("export-kind", found, expected=f"--to {family.name}", where=work.run.settings)
+    output = work.run.export / kind
+    require_export_folder(output, overwrite=is_folder(output))
+    if kind not in SHAREABLE_KINDS:
+        size = EXPORT_CHECKPOINT_COPIES * family.files(folder).checkpoint.stat().st_size
+        require_disk_space(output, size, "the export")
+
+
+def _plan_stages(settings: GoSettings, stages: Sequence[PipelineStage]) -> GoResult:
+    """What would run, by what is there now. What a stage that has yet to run will leave is not guessed at."""
     outcomes: list[StageResult] = []
-    first = ""
+    first = ""  # the first stage that would run and leave something that later ones decide by
     for stage in stages:
         decision = _decide_stage(stage, PipelineContext(settings), known=not first)
         word: StageStatus = "skipped"
@@ -525,8 +464,3 @@ def _decide_stage(stage: PipelineStage, work: PipelineContext, *, known: bool) -
         if known:
             raise
         return None
-
-
-def _format_stage_headline(stage: PipelineStage, decision: StageDecision) -> Line:
-    word = "runs" if decision.runs else "skipped"
-    return style_line((stage.name, "bold"), f": {word}: {decision.why}")

@@ -1,12 +1,14 @@
-"""What a stage of a run is: whether it has to run, why, and how it is run. Knows no verb."""
+"""The stages of `go`: whether each has to run, why, and how it is run.
+
+A stage decides only by files in the run: hashes, fingerprints and the journal. Nothing remembers what `go` did before.
+"""
 
 from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +31,11 @@ from voxgraft.config.run import RunSettings, TrainSettings, load_command_setting
 from voxgraft.config.train_options import RESUME_RULES, options_with_rule
 from voxgraft.core.errors import ConfigError, FileError, GraftError, VoxgraftError, raise_first_error
 from voxgraft.core.files import compute_sha256, is_file, is_folder, path_exists, read_json
-from voxgraft.core.journal import History, HistoryEvent, RunJournal
+from voxgraft.core.journal import History, RunJournal
 from voxgraft.core.results import CommandResult, format_names, pluralize
 from voxgraft.core.run import RUN_FILE, RunFolder
 from voxgraft.data.folder import PROBLEMS_FILE, DatasetFolder
 from voxgraft.data.import_command import (
-    DataImportResult,
-    ImportPlan,
     ReimportPolicy,
     build_import_options,
     build_reimport_policy,
@@ -43,7 +43,7 @@ from voxgraft.data.import_command import (
     data_import,
     preview_import,
 )
-from voxgraft.data.manifest import ROLE_BY_SPLIT, ManifestClip, resolve_manifest_path, select_clips
+from voxgraft.data.manifest import ROLE_BY_SPLIT, resolve_manifest_path, select_clips
 from voxgraft.data.sources import find_sources
 from voxgraft.data.split import DataSplitResult, data_split, split_remaining_clips
 from voxgraft.dataset.run_data import (
@@ -57,14 +57,13 @@ from voxgraft.dataset.run_data import (
     resolve_num_steps,
 )
 from voxgraft.dataset.sets import open_clip_dataset
-from voxgraft.dataset.shards import ClipDataset, read_dataset_index
-from voxgraft.evaluation.command import EvaluateResult, evaluate
+from voxgraft.dataset.shards import read_dataset_index
+from voxgraft.evaluation.command import evaluate
 from voxgraft.evaluation.report import SCORES_NAME
 from voxgraft.evaluation.sentences import load_sentence_sets
 from voxgraft.export.command import ExportResult, choose_export_kind, export
-from voxgraft.export.sources import EXPORT_CARD_NAME as EXPORT_CARD
-from voxgraft.export.sources import read_terms
-from voxgraft.graft.command import GraftResult, graft
+from voxgraft.export.share import EXPORT_CARD_NAME, read_terms
+from voxgraft.graft.command import graft
 from voxgraft.graft.folder import (
     GRAFT_CARD_NAME,
     MERGED_CARD_NAME,
@@ -75,12 +74,11 @@ from voxgraft.graft.folder import (
     read_graft_card,
     read_merged_card,
 )
-from voxgraft.graft.folder import GRAFT_CARD_NAME as GRAFT_CARD
-from voxgraft.inspect.check import CheckResult, check
+from voxgraft.inspect.check import check
 from voxgraft.models import resolve_base_family, resolve_base_folder
-from voxgraft.pipeline.train import TrainResult, train
-from voxgraft.preprocess.assemble import CACHE_INDEX_NAME, CacheIndex, ClipRecord, compute_file_stamp, read_cache_index
-from voxgraft.preprocess.command import PrepareResult, prepare
+from voxgraft.pipeline.train import train
+from voxgraft.preprocess.assemble import CACHE_INDEX_NAME, compute_file_stamp, read_cache_index
+from voxgraft.preprocess.command import prepare
 from voxgraft.synthesis.engine import detect_trained_output
 from voxgraft.text.encoder import text_rules_identity
 from voxgraft.tokenizers import open_tokenizer
@@ -90,16 +88,12 @@ from voxgraft.training.trainer import FIXED_IDENTITY_LABELS
 
 @dataclass(frozen=True, slots=True)
 class StageDecision:
-    """Whether a stage runs, and the reason that its user is told."""
+    """Whether a stage runs, and the reason that is shown to the user."""
 
     runs: bool
     why: str
     was: str = ""
     """The same reason once the stage is done; empty where `why` is true then as well."""
-
-    @property
-    def why_done(self) -> str:
-        return self.was or self.why
 
 
 class PipelineContext:
@@ -110,13 +104,9 @@ class PipelineContext:
         if not is_file(self.run.settings):
             cure = f"make a run with `voxgraft new {self.run.path}`, or check the path."
             raise FileError("file-missing", f"{self.run.path} has no {RUN_FILE}", where=self.run.settings, cure=cure)
-        self.settings  # noqa: B018 (what cannot be read is said before anything runs)
-
-    @cached_property
-    def settings(self) -> RunSettings:
-        """What run.yaml says, and what `go` was given of the same keys over it."""
-        values = deep_merge(read_settings_values(RunSettings, self.run.settings), self.told.given)
-        return parse_settings(RunSettings, values, self.run.settings)
+        # Read at once, so that an unreadable run.yaml is reported before anything runs. Flags win over the file.
+        values = deep_merge(read_settings_values(RunSettings, self.run.settings), settings.given)
+        self.settings = parse_settings(RunSettings, values, self.run.settings)
 
     def verb_settings(self, kind: type[AnySettings], **flags: Any) -> AnySettings:
         """A verb's settings as its command line would have them, with what `go` was given."""
@@ -141,20 +131,13 @@ class PipelineContext:
         )
         return next(whole, None)
 
-    @property
-    def is_trained(self) -> bool:
-        """Whether some training would be lost with another graft."""
-        card, step = self.card, self.last_step
-        return (card is not None and "trained" in card.method) or (step is not None and step.step > 0)
-
     def changed(self, what: str) -> StageDecision:
-        """A trained run asks for something else now: what is done about it is for its user to say."""
+        """A trained run asks for something else now: --when-changed says what is done about it."""
         if self.told.when_changed == "stop":
             found = f"the run was trained, and {what}"
             raise GraftError("trained-otherwise", found, where=self.run.path)
-        fresh = self.told.when_changed == "fresh"
         flag = f"(--when-changed {self.told.when_changed})"
-        if not fresh:
+        if self.told.when_changed == "keep":
             return StageDecision(False, f"{what}; kept as it is {flag}")
         return StageDecision(True, f"{what}; begins again {flag}", f"{what}; began again {flag}")
 
@@ -175,45 +158,26 @@ def resolve_dataset(work: PipelineContext) -> DatasetFolder:
 
 
 def _decide_import(work: PipelineContext) -> StageDecision:
-    """Sources are needed for what is still to be imported: those that are gone are no obstacle to using their clips."""
+    """Sources are needed for what is still to be imported: clips of sources that are gone can still be used."""
     places, dataset = work.settings.data.sources, resolve_dataset(work)
     if not places:
         return StageDecision(False, "run.yaml names no data.sources")
     gone = [place for place in places if not path_exists(place)]
     used = sum(clip.is_used for clip in dataset.clips())
-    settings = _build_import_settings(work)
+    missing = f"note: sources are missing ({format_names([str(place) for place in gone or places])})"
+    there = f"{pluralize(used, 'clip')} in {dataset.folder}"
+    settings, policy = _import_settings(work)
     try:
-        there = places if not used else [place for place in places if place not in gone]
-        found = find_sources(there, work.language, encoding=settings.encoding)
+        kept = places if not used else [place for place in places if place not in gone]
+        found = find_sources(kept, work.language, encoding=settings.encoding)
     except VoxgraftError:
         if not used:
             raise
-        return StageDecision(False, f"{_format_missing_sources(gone or places)}; {_format_used_clips(used, dataset)}")
+        return StageDecision(False, f"{missing}; {there}")
     if not dataset.has_manifest:
         told = f"{pluralize(len(found.sources), 'source')} with texts, and"
         return StageDecision(True, f"{told} no clips yet", f"{told} there were no clips yet")
-    waiting = preview_import(
-        dataset, found.sources, build_import_options(settings), _build_reimport_policy(settings, work)
-    )
-    if decision := _decide_waiting_sources(waiting):
-        return decision
-    if not used:
-        return StageDecision(True, "there is no clip that can be used yet", "there was no clip that could be used")
-    left_out = compute_import_loss(dataset.journals(), found.problems)
-    if left_out.share > settings.max_left_out:
-        return StageDecision(True, str(left_out))
-    notes = [_format_used_clips(used, dataset)]
-    if gone:
-        notes.insert(0, _format_missing_sources(gone))
-    if waiting.kept:
-        notes.append(f"kept as it is (--when-changed keep): {waiting.kept[0].found}")
-    if waiting.failed:
-        notes.append(f"could not be imported (see {dataset.folder / PROBLEMS_FILE}): {format_names(waiting.failed)}")
-    return StageDecision(False, "; ".join(notes))
-
-
-def _decide_waiting_sources(waiting: ImportPlan) -> StageDecision | None:
-    """Why there is something to import, or to complain of; None where there is neither."""
+    waiting = preview_import(dataset, found.sources, build_import_options(settings), policy)
     if waiting.new:
         names = format_names(waiting.new)
         return StageDecision(True, f"not imported yet: {names}", f"was not imported yet: {names}")
@@ -221,27 +185,21 @@ def _decide_waiting_sources(waiting: ImportPlan) -> StageDecision | None:
         return StageDecision(True, f"imported again (--reimport): {format_names(waiting.again)}")
     if waiting.problems:
         return StageDecision(True, waiting.problems[0].found)
-    return None
+    if not used:
+        return StageDecision(True, "there is no clip that can be used yet", "there was no clip that could be used")
+    left_out = compute_import_loss(dataset.journals(), found.problems)
+    if left_out.share > settings.max_left_out:
+        return StageDecision(True, str(left_out))
+    notes = [missing, there] if gone else [there]
+    if waiting.kept:
+        notes.append(f"kept as it is (--when-changed keep): {waiting.kept[0].found}")
+    if waiting.failed:
+        notes.append(f"could not be imported (see {dataset.folder / PROBLEMS_FILE}): {format_names(waiting.failed)}")
+    return StageDecision(False, "; ".join(notes))
 
 
-def _format_missing_sources(places: Sequence[Path]) -> str:
-    return f"note: sources are missing ({format_names([str(place) for place in places])})"
-
-
-def _format_used_clips(used: int, dataset: DatasetFolder) -> str:
-    return f"{pluralize(used, 'clip')} in {dataset.folder}"
-
-
-def _build_reimport_policy(settings: DataImportSettings, work: PipelineContext) -> ReimportPolicy:
-    again = f"`voxgraft go {shlex.quote(str(work.run.path))}"
-    cure = (
-        f"{again} --reimport` imports it again; clips that stay the same keep their ids and sides. "
-        f"{again} --when-changed keep` uses the clips as they are."
-    )
-    return replace(build_reimport_policy(settings), keep=work.told.when_changed == "keep", cure=cure)
-
-
-def _build_import_settings(work: PipelineContext) -> DataImportSettings:
+def _import_settings(work: PipelineContext) -> tuple[DataImportSettings, ReimportPolicy]:
+    """Settings of `data import` for this run, and what it does about sources that have changed since."""
     data, base = work.settings.data, work.settings.base
     if base is None:
         raise ConfigError("config-missing", "`base` is not given", where=work.run.settings)
@@ -258,12 +216,13 @@ def _build_import_settings(work: PipelineContext) -> DataImportSettings:
     values |= {name: value for name, value in said.items() if value not in (None, "auto")}
     if work.settings.tokenizer.fold_homophones:
         values["fold_homophones"] = True
-    return DataImportSettings.model_validate(values)
-
-
-def _run_import(work: PipelineContext) -> DataImportResult:
-    settings = _build_import_settings(work)
-    return data_import(settings, _build_reimport_policy(settings, work))
+    settings = DataImportSettings.model_validate(values)
+    again = f"`voxgraft go {shlex.quote(str(work.run.path))}"
+    cure = (
+        f"{again} --reimport` imports it again; clips that stay the same keep their ids and sides. "
+        f"{again} --when-changed keep` uses the clips as they are."
+    )
+    return settings, replace(build_reimport_policy(settings), keep=work.told.when_changed == "keep", cure=cure)
 
 
 def _decide_split(work: PipelineContext) -> StageDecision:
@@ -281,7 +240,7 @@ def _decide_split(work: PipelineContext) -> StageDecision:
 
 
 def _run_split(work: PipelineContext) -> DataSplitResult:
-    """What has a side keeps it: a clip that was learnt from must never become one that judges."""
+    # A clip keeps its side: one that was trained on must never become one that judges.
     dataset = resolve_dataset(work)
     own = [clip for clip in dataset.clips() if clip.is_used and clip.language == work.language]
     if any(clip.split is not None for clip in own):
@@ -308,55 +267,37 @@ def _why_sets_stale(work: PipelineContext, manifest: Path) -> str:
     card, ledger = work.card, read_cache_index(work.run.data / CACHE_INDEX_NAME)
     chosen, _ = select_clips(manifest, work.language)
     for split, role in ROLE_BY_SPLIT.items():
-        place = work.run.data_set(role)
         try:
-            made = open_clip_dataset(place)
+            made = open_clip_dataset(work.run.data_set(role))
         except VoxgraftError as error:
             return error.finding.found
-        if card is not None and made.header.made_from.tokenizer_sha256 != card.tokenizer_sha256:
+        source = made.header.made_from
+        if card is not None and source.tokenizer_sha256 != card.tokenizer_sha256:
             return f"{role} was spelled by another tokenizer"
-        if card is not None and made.header.made_from.text != text_rules_identity(card.rules):
+        if card is not None and source.text != text_rules_identity(card.rules):
             return f"{role} was normalised by other text rules"
-        if card is not None and made.header.made_from.base_sha256 != card.base["checkpoint_sha256"]:
+        if card is not None and source.base_sha256 != card.base["checkpoint_sha256"]:
             return f"{role} was made for another base"
         if ledger.sets.get(role) != made.fingerprint:
             return f"{role} was changed after `prepare` wrote it"
-        if why := _why_clips_differ(made, manifest.parent, [clip for clip in chosen if clip.split == split], ledger):
-            return f"{role}: {why}"
+        infos = {info.id: (info.text, info.speaker, info.recording) for info in made.infos}
+        wanted = [clip for clip in chosen if clip.split == split]
+        for clip in wanted:
+            record, path = ledger.clips.get(clip.id), clip.resolve_audio(manifest.parent)
+            if record is None or record.audio != clip.audio:
+                return f"{role}: {clip.id} came later"
+            # By content, since a copied file has another time. A sound that is gone is known by its codes.
+            if is_file(path):
+                stamp = record.file
+                same_size = stamp is not None and path.stat().st_size == stamp[0]
+                now = compute_file_stamp(path, stamp) if same_size else None
+                if stamp is None or now is None or now[2] != stamp[2]:
+                    return f"{role}: the sound of {clip.id} was changed"
+            if record.left_out is None and infos.get(clip.id) != (clip.text, clip.speaker, clip.recording):
+                return f"{role}: {clip.id} got another text, speaker or recording"
+        if gone := infos.keys() - {clip.id for clip in wanted}:
+            return f"{role}: {format_names(sorted(gone))} was taken out"
     return ""
-
-
-def _why_clips_differ(made: ClipDataset, folder: Path, wanted: Sequence[ManifestClip], ledger: CacheIndex) -> str:
-    infos = {info.id: (info.text, info.speaker, info.recording) for info in made.infos}
-    for clip in wanted:
-        record = ledger.clips.get(clip.id)
-        if record is None or record.audio != clip.audio:
-            return f"{clip.id} came later"
-        if not _has_same_audio(clip.resolve_audio(folder), record):
-            return f"the sound of {clip.id} was changed"
-        if record.left_out is None and infos.get(clip.id) != (clip.text, clip.speaker, clip.recording):
-            return f"{clip.id} got another text, speaker or recording"
-    gone = infos.keys() - {clip.id for clip in wanted}
-    return f"{format_names(sorted(gone))} was taken out" if gone else ""
-
-
-def _has_same_audio(path: Path, record: ClipRecord) -> bool:
-    """By content: a copy has another time. A sound that is gone is known by its codes."""
-    if not is_file(path):
-        return True
-    if record.file is None:
-        return False
-    mark = compute_file_stamp(path, record.file) if path.stat().st_size == record.file[0] else None
-    return mark is not None and mark[2] == record.file[2]
-
-
-def _run_prepare(work: PipelineContext) -> PrepareResult:
-    return prepare(load_command_settings(PrepareSettings, work.run))
-
-
-IMPORT_STAGE = PipelineStage("import", _decide_import, _run_import)
-SPLIT_STAGE = PipelineStage("split", _decide_split, _run_split)
-PREPARE_STAGE = PipelineStage("prepare", _decide_prepare, _run_prepare)
 
 
 COMPARED_OPTIONS = tuple(
@@ -376,22 +317,16 @@ def _decide_graft(work: PipelineContext) -> StageDecision:
         changed = [item.found for item in provenance_findings(context)]
     if not changed:
         return StageDecision(False, f"{card.num_rows:,} rows, made of these texts, these settings and this base")
-    return work.changed(changed[0]) if work.is_trained else StageDecision(True, changed[0])
-
-
-def _run_graft(work: PipelineContext) -> GraftResult:
-    return graft(work.verb_settings(GraftSettings))
+    # Some training would be lost with another graft.
+    step = work.last_step
+    is_trained = "trained" in card.method or (step is not None and step.step > 0)
+    return work.changed(changed[0]) if is_trained else StageDecision(True, changed[0])
 
 
 def _decide_check(work: PipelineContext) -> StageDecision:
-    coming = _decide_train(work)
-    if coming.runs:
+    if _decide_train(work).runs:
         return StageDecision(True, "training comes next", "training came next")
     return StageDecision(False, "nothing is to be trained")
-
-
-def _run_check(work: PipelineContext) -> CheckResult:
-    return check(work.verb_settings(CheckSettings))
 
 
 def _decide_train(work: PipelineContext) -> StageDecision:
@@ -406,13 +341,12 @@ def _decide_train(work: PipelineContext) -> StageDecision:
         return work.changed("; ".join(changed))
     if not over:
         return StageDecision(True, f"goes on from step {saved.step:,}", f"went on from step {saved.step:,}")
-    if _has_trained_output(work, card):
+    has_output = "trained" in card.method
+    if work.settings.train.mode == "merged":
+        has_output = is_file(work.run.path / MERGED_FOLDER_NAME / MERGED_CARD_NAME)
+    if has_output:
         return StageDecision(False, over)
     return StageDecision(True, f"{over}, and it has left nothing yet", f"{over}, and it had left nothing yet")
-
-
-def _run_train(work: PipelineContext) -> TrainResult:
-    return train(work.verb_settings(TrainCommandSettings, fresh=_should_restart(work)))
 
 
 def require_steps_left(work: PipelineContext, changes: Collection[str]) -> None:
@@ -444,15 +378,34 @@ def _should_restart(work: PipelineContext) -> bool:
 
 
 def _list_changes(work: PipelineContext, identity: dict[str, Any], *, is_over: bool) -> list[str]:
-    """What a training that is over was not done with, or what one that is not over cannot go on with."""
-    options = _list_changed_options(work, identity)
-    if is_over:
-        return [*_list_changed_sets(work, identity), *options.values()]
-    return [words for name, words in options.items() if RESUME_RULES[name] == "fixed"]
+    """What a finished training was not done with, or what an unfinished one cannot resume with."""
+    train, base, data = work.settings.train, work.settings.base, work.settings.data
+    now = {name: getattr(train, name) for name in COMPARED_OPTIONS}
+    if base is not None:
+        now |= resolve_family_defaults(train, resolve_base_family(resolve_base_folder(base), work.settings.family))
+    before = identity.get("options", {})
+    options = {
+        name: f"train.{name} is {value}, and was {before.get(name)}"
+        for name, value in now.items()
+        if value is not None and value != before.get(name)
+    }
+    if not is_over:
+        return [words for name, words in options.items() if RESUME_RULES[name] == "fixed"]
+    sets: list[str] = []
+    for role, key, named in (("train", "sets", data.train), ("valid", "held_out", data.valid)):
+        known = set(identity.get(key, {}).values())
+        for place in named or (work.run.data_set(role),):
+            try:
+                # Manifests of the forks are files, and have no fingerprint to compare.
+                same = not is_folder(place) or read_dataset_index(place).fingerprint in known
+            except VoxgraftError as error:
+                return [error.finding.found, *options.values()]
+            sets += [] if same else [f"{place.name} has other clips now"]
+    return [*sets, *options.values()]
 
 
 def _why_identity_differs(identity: dict[str, Any], card: GraftCard) -> str:
-    """What no training goes on over."""
+    """What no training can be resumed over: another base, tokenizer or language."""
     base_sha256 = card.base["checkpoint_sha256"]
     now = {name: base_sha256 if name == "base_sha256" else getattr(card, name) for name in FIXED_IDENTITY_LABELS}
     return " and ".join(
@@ -473,7 +426,11 @@ def _why_training_finished(work: PipelineContext, standing: dict[str, Any]) -> s
     rounds = standing.get("rounds_without_better", 0)
     if reason == "no-better" and 0 < settings.patience <= rounds and ended.step >= settings.min_steps:
         return f"it ended at step {ended.step:,}, no longer getting better"
-    return _why_training_stopped(journal, ended) if reason == "told" else ""
+    if reason == "told":  # a guard asked for the end: only a person decides to train on against it
+        asked = (line for line in journal if line["kind"] == "stop-asked" and line["step"] == ended.step)
+        if why := next((str(line.get("why")) for line in asked), ""):
+            return f"it was stopped at step {ended.step:,}: {why}; `voxgraft train` goes on all the same"
+    return ""
 
 
 def _resolve_num_steps(work: PipelineContext) -> float:
@@ -498,52 +455,6 @@ def _resolve_num_steps(work: PipelineContext) -> float:
     return resolve_num_steps(train, stream)
 
 
-def _why_training_stopped(journal: list[dict[str, Any]], ended: HistoryEvent) -> str:
-    """A guard has asked for the end: to go on against it is for a person to decide."""
-    asked = (line for line in journal if line["kind"] == "stop-asked" and line["step"] == ended.step)
-    why = next((str(line.get("why")) for line in asked), "")
-    return f"it was stopped at step {ended.step:,}: {why}; `voxgraft train` goes on all the same" if why else ""
-
-
-def _has_trained_output(work: PipelineContext, card: GraftCard) -> bool:
-    if work.settings.train.mode == "merged":
-        return is_file(work.run.path / MERGED_FOLDER_NAME / MERGED_CARD_NAME)
-    return "trained" in card.method
-
-
-def _list_changed_sets(work: PipelineContext, identity: dict[str, Any]) -> list[str]:
-    """Sets of ours whose clips are others now. The forks' manifests say nothing of themselves."""
-    data, found = work.settings.data, []
-    for role, key, named in (("train", "sets", data.train), ("valid", "held_out", data.valid)):
-        known = set(identity.get(key, {}).values())
-        for place in named or (work.run.data_set(role),):
-            try:
-                same = not is_folder(place) or read_dataset_index(place).fingerprint in known
-            except VoxgraftError as error:
-                return [error.finding.found]
-            found += [] if same else [f"{place.name} has other clips now"]
-    return found
-
-
-def _list_changed_options(work: PipelineContext, identity: dict[str, Any]) -> dict[str, str]:
-    """Settings of training that are not those of the saved step, by name, in words."""
-    train, base = work.settings.train, work.settings.base
-    now = {name: getattr(train, name) for name in COMPARED_OPTIONS}
-    if base is not None:
-        now |= resolve_family_defaults(train, resolve_base_family(resolve_base_folder(base), work.settings.family))
-    before = identity.get("options", {})
-    return {
-        name: f"train.{name} is {value}, and was {before.get(name)}"
-        for name, value in now.items()
-        if value is not None and value != before.get(name)
-    }
-
-
-GRAFT_STAGE = PipelineStage("graft", _decide_graft, _run_graft)
-CHECK_STAGE = PipelineStage("check", _decide_check, _run_check)
-TRAIN_STAGE = PipelineStage("train", _decide_train, _run_train)
-
-
 EVALUATION_NAME = "default"
 MAX_CARD_BYTES = 64 << 20
 
@@ -552,7 +463,7 @@ def _hash_trained_output(work: PipelineContext) -> dict[str, str]:
     """What the last training has left, by the names under which scores and exports keep its hash."""
     if detect_trained_output(work.run, RunJournal(work.run.journal).read()) == "merged":
         return {"checkpoint_sha256": str(read_merged_card(work.run.path / MERGED_FOLDER_NAME)["checkpoint_sha256"])}
-    return {"graft_sha256": compute_sha256(work.run.graft / GRAFT_CARD)}
+    return {"graft_sha256": compute_sha256(work.run.graft / GRAFT_CARD_NAME)}
 
 
 def _decide_evaluate(work: PipelineContext) -> StageDecision:
@@ -561,24 +472,19 @@ def _decide_evaluate(work: PipelineContext) -> StageDecision:
         return StageDecision(True, "not evaluated yet", "it was not evaluated yet")
     scores = _read_json_object(path, MAX_CARD_BYTES)
     subject, spoken = scores.get("subject"), scores.get("sentences")
-    if not (isinstance(subject, dict) and _contains_hashes(subject, _hash_trained_output(work))):
+    if not (isinstance(subject, dict) and subject.items() >= _hash_trained_output(work).items()):
         return StageDecision(True, "its scores are of another model", "its scores were of another model")
     if other := _why_sentences_differ(work.told, spoken if isinstance(spoken, dict) else {}):
         return StageDecision(True, f"its scores are {other}", f"its scores were {other}")
-    if other := _why_recognizer_differs(work, scores.get("listener")):
-        return StageDecision(True, other)
+    wanted, listener = work.settings.evaluate.recognizer, scores.get("listener")
+    known = listener.get("named") if isinstance(listener, dict) else None
+    if wanted not in (None, known):
+        return StageDecision(True, f"its recogniser was {known or 'not named'}, and is {wanted} now")
     return StageDecision(False, "its scores are of this very model")
 
 
-def _why_recognizer_differs(work: PipelineContext, listener: Any) -> str:
-    """Where one is named now, and is not the one that the scores were made with."""
-    wanted = work.settings.evaluate.recognizer
-    known = listener.get("named") if isinstance(listener, dict) else None
-    return f"its recogniser was {known or 'not named'}, and is {wanted} now" if wanted not in (None, known) else ""
-
-
 def _why_sentences_differ(told: GoSettings, spoken: dict[str, Any]) -> str:
-    """What the scores were made with, where something else was told now; who tells nothing asks for nothing else."""
+    """What the scores were made with, where flags ask for something else now; without flags nothing else is asked."""
     if told.model_fields_set.isdisjoint(("sentences", "max_sentences")):
         return ""
     languages = list(dict.fromkeys([*spoken, *(path.stem for path in told.sentences)]))
@@ -590,15 +496,6 @@ def _why_sentences_differ(told: GoSettings, spoken: dict[str, Any]) -> str:
         if known.get("count") != len(wanted.sentences):
             return f"of {known.get('count')} sentences of {language}, not of {len(wanted.sentences)}"
     return ""
-
-
-def _run_evaluate(work: PipelineContext) -> EvaluateResult:
-    told = work.told
-    return evaluate(
-        EvaluateSettings(
-            model=work.run.path, sentences=told.sentences, max_sentences=told.max_sentences, name=EVALUATION_NAME
-        )
-    )
 
 
 def _choose_export_kind(work: PipelineContext) -> ExportKind:
@@ -614,40 +511,31 @@ def _decide_export(work: PipelineContext) -> StageDecision:
     folder = work.run.export / kind
     if not path_exists(folder):
         return StageDecision(True, f"no export for {kind} yet", f"there was no export for {kind} yet")
-    if not _is_export_current(work, kind, folder):
+    if kind == "graft":
+        wanted = {GRAFT_CARD_NAME: compute_sha256(work.run.graft / GRAFT_CARD_NAME)}
+        current = _has_files(folder, wanted)
+    elif kind == "peft":
+        card = work.card
+        current = _has_files(folder, {} if card is None else {ROWS_NAME: card.rows_sha256, **(card.adapter or {})})
+    else:
+        card_path = folder / EXPORT_CARD_NAME
+        made_of = _read_json_object(card_path, MAX_CARD_BYTES).get("made_of") if is_file(card_path) else None
+        current = isinstance(made_of, dict) and made_of.items() >= _hash_trained_output(work).items()
+    if not current:
         return StageDecision(True, f"{folder.name} was made of another model")
-    if other := _why_terms_differ(work, folder):
-        return StageDecision(True, f"it did not say this {other}")
+    # What flags say now, and the export does not.
+    terms, told = read_terms(folder), work.told
+    if told.data_licence is not None and (terms is None or terms.data_licence != told.data_licence):
+        return StageDecision(True, "it did not say this licence of the data")
+    if told.consent is not None and (terms is None or terms.consent != told.consent):
+        return StageDecision(True, "it did not say this consent of the speakers")
+    if told.accept_terms and (terms is None or not terms.accepted):
+        return StageDecision(True, "it did not say this yes to the terms of the base")
     return StageDecision(False, f"{folder} is of this very model")
 
 
-def _is_export_current(work: PipelineContext, kind: ExportKind, folder: Path) -> bool:
-    if kind == "graft":
-        return is_file(folder / GRAFT_CARD) and compute_sha256(folder / GRAFT_CARD) == compute_sha256(
-            work.run.graft / GRAFT_CARD
-        )
-    if kind == "peft":
-        card = work.card
-        wanted = {} if card is None else {ROWS_NAME: card.rows_sha256, **(card.adapter or {})}
-        return all(
-            is_file(folder / name) and compute_sha256(folder / name) == digest for name, digest in wanted.items()
-        )
-    made_of = (
-        _read_json_object(folder / EXPORT_CARD, MAX_CARD_BYTES).get("made_of")
-        if is_file(folder / EXPORT_CARD)
-        else None
-    )
-    return isinstance(made_of, dict) and _contains_hashes(made_of, _hash_trained_output(work))
-
-
-def _why_terms_differ(work: PipelineContext, folder: Path) -> str:
-    """What was told now, and is not what the export says."""
-    terms, told = read_terms(folder), work.told
-    if told.data_licence is not None and (terms is None or terms.data_licence != told.data_licence):
-        return "licence of the data"
-    if told.consent is not None and (terms is None or terms.consent != told.consent):
-        return "consent of the speakers"
-    return "yes to the terms of the base" if told.accept_terms and (terms is None or not terms.accepted) else ""
+def _has_files(folder: Path, hashes: Mapping[str, str]) -> bool:
+    return all(is_file(folder / name) and compute_sha256(folder / name) == hashes[name] for name in hashes)
 
 
 def _run_export(work: PipelineContext) -> ExportResult:
@@ -664,9 +552,26 @@ def _read_json_object(path: Path, most: int) -> dict[str, Any]:
     return value
 
 
-def _contains_hashes(keys: dict[str, Any], wanted: dict[str, str]) -> bool:
-    return all(keys.get(name) == digest for name, digest in wanted.items())
-
-
-EVALUATE_STAGE = PipelineStage("evaluate", _decide_evaluate, _run_evaluate)
+IMPORT_STAGE = PipelineStage("import", _decide_import, lambda work: data_import(*_import_settings(work)))
+SPLIT_STAGE = PipelineStage("split", _decide_split, _run_split)
+GRAFT_STAGE = PipelineStage("graft", _decide_graft, lambda work: graft(work.verb_settings(GraftSettings)))
+PREPARE_STAGE = PipelineStage(
+    "prepare", _decide_prepare, lambda work: prepare(load_command_settings(PrepareSettings, work.run))
+)
+CHECK_STAGE = PipelineStage("check", _decide_check, lambda work: check(work.verb_settings(CheckSettings)))
+TRAIN_STAGE = PipelineStage(
+    "train", _decide_train, lambda work: train(work.verb_settings(TrainCommandSettings, fresh=_should_restart(work)))
+)
+EVALUATE_STAGE = PipelineStage(
+    "evaluate",
+    _decide_evaluate,
+    lambda work: evaluate(
+        EvaluateSettings(
+            model=work.run.path,
+            sentences=work.told.sentences,
+            max_sentences=work.told.max_sentences,
+            name=EVALUATION_NAME,
+        )
+    ),
+)
 EXPORT_STAGE = PipelineStage("export", _decide_export, _run_export)

@@ -1,11 +1,14 @@
-"""The verb `train`: look at all that could go wrong, then train a run's graft, from the start or from where it was."""
+"""The command `train`: run every check, then train a run's graft from the start or from its newest saved step.
+
+This module puts the trainer together, prints its summary and writes what it leaves; the loop is `training.trainer`.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -16,7 +19,6 @@ from voxgraft import __version__
 from voxgraft.checkpoints.steps import list_step_folders
 from voxgraft.config.commands import TrainCommandSettings
 from voxgraft.config.run import find_overrides
-from voxgraft.config.train_options import TrainOptions
 from voxgraft.core import progress
 from voxgraft.core.errors import CheckpointError, ConfigError, raise_first_error
 from voxgraft.core.journal import SPEED_WINDOW_STEPS, History, RunJournal
@@ -36,10 +38,8 @@ from voxgraft.evaluation.in_training import InTrainingEvaluation, build_in_train
 from voxgraft.graft.folder import MASKED_BASELINE_LABEL
 from voxgraft.inspect.check import run_checks
 from voxgraft.inspect.subject import open_check_subject, to_check_settings
-from voxgraft.models.base import BaseFiles, Family
 from voxgraft.models.load import HALF_PRECISION_DTYPES, choose_device, load_model
-from voxgraft.models.speech_model import SpeechModel
-from voxgraft.nn.rows import TrainableReport, build_trainable_report
+from voxgraft.nn.rows import build_trainable_report
 from voxgraft.training.callbacks import LogCallback, TensorBoardWriter
 from voxgraft.training.distributed import DistributedContext, join_distributed
 from voxgraft.training.monitors import DeadRowMonitor, LearningMonitor
@@ -48,9 +48,9 @@ from voxgraft.training.prefetch import BatchBuilder
 from voxgraft.training.samples import SampleCallback, SampleSentence, build_sample_sentences, collect_texts
 from voxgraft.training.setup import TrainingSetup, build_training_setup
 from voxgraft.training.step import TrainStep, estimate_memory, fit_microbatch_tokens, read_memory_usage
-from voxgraft.training.trainable import TrainableModel, build_optimizer, make_trainable
+from voxgraft.training.trainable import build_optimizer, make_trainable
 from voxgraft.training.trainer import ResumeChange, Trainer, TrainOutcome, resume_training
-from voxgraft.training.validation import AsrErrorFunction, Validator
+from voxgraft.training.validation import Validator
 
 HASH_PREFIX_LENGTH = 12
 BASE_PARTS = ("base rows", "body")
@@ -69,161 +69,155 @@ MODE_DESCRIPTIONS = {
 def format_training_summary(
     course: TrainingSetup, loop: Trainer, start: int, changed: Sequence[ResumeChange] = ()
 ) -> list[str]:
-    """About a dozen lines; `changed` is what is not as it was when the step was saved that training goes on from."""
-    report = build_trainable_report(loop.stepper.trained.model)
+    """About a dozen lines; `changed` lists values that differ from those of the saved step it resumes from."""
+    changes: list[str] = []
+    for change in changed:
+        was, now = change.was, change.now
+        if isinstance(was, Mapping) and isinstance(now, Mapping):  # several values at once, such as the rates
+            keys = [key for key in dict.fromkeys((*was, *now)) if was.get(key) != now.get(key)]
+            changes += [
+                str(ResumeChange(f"{change.key}.{key}", was.get(key), now.get(key), change.fixed)) for key in keys
+            ]
+        else:
+            changes.append(str(change))
     lines = {
-        **_describe_model(course, report),
-        "trained": _describe_trainable(report, course.options),
-        "fixed": _describe_frozen(report),
-        "device": _describe_device(loop),
-        "data": _describe_data(course, loop),
-        "replay": _describe_replay(course, loop),
-        "a step": _describe_batch(course, loop, start),
-        "rates": _describe_learning_rates(loop),
-        "steps": _describe_steps(course, loop),
-        "memory": _describe_memory(loop),
-        "time": _describe_duration(loop, start),
-        "start": _describe_start(course, loop, start),
+        **_describe_model(course, loop),
+        **_describe_data(course, loop, start),
+        **_describe_schedule(course, loop, start),
         "this time": _join_pairs(find_overrides(course.run, course.settings), ": "),
-        "changed": "; ".join(str(part) for change in changed for part in _split_change(change)),
+        "changed": "; ".join(changes),
+        "reading": METRICS_LEGEND,
     }
-    return [f"{name + ':':<11}{text}" for name, text in {**lines, "reading": METRICS_LEGEND}.items() if text]
+    return [f"{name + ':':<11}{text}" for name, text in lines.items() if text]
 
 
-def _describe_model(course: TrainingSetup, report: TrainableReport) -> dict[str, str]:
-    card, mode = course.graft.card, MODE_DESCRIPTIONS[course.options.mode]
-    if course.options.full_body:
-        mode = "merged (the body itself is trained)"
-    base_hash, own_hash = (
-        card.base["checkpoint_sha256"][:HASH_PREFIX_LENGTH],
-        card.tokenizer_sha256[:HASH_PREFIX_LENGTH],
-    )
-    tables = {name: str(rows) for name, rows in report.tables.items()}
+def _describe_model(course: TrainingSetup, loop: Trainer) -> dict[str, str]:
+    """Base, tokenizer, rows, what is trained, what cannot change, and the device."""
+    card, options, report = course.graft.card, course.options, build_trainable_report(loop.stepper.trained.model)
+    mode = "merged (the body itself is trained)" if options.full_body else MODE_DESCRIPTIONS[options.mode]
     numbers = sum(part.trained + part.fixed for part in report.parts if part.part in BASE_PARTS)
-    same = len(set(tables.values())) == 1
-    rows = f"{', '.join(tables)}: {next(iter(tables.values()))}" if same else _join_pairs(tables)
-    return {
-        "run": f"{course.run.path}: {card.language} onto {course.family.name}, {mode}",
-        "base": f"{card.base['checkpoint']}, sha256 {base_hash}, {format_count(numbers)} numbers",
-        "tokenizer": f"{card.tokenizer}, sha256 {own_hash}, {course.graft.tokenizer.size:,} pieces",
-        "text rows": rows,
-    }
+    tables = {name: str(rows) for name, rows in report.tables.items()}
+    rows = _join_pairs(tables)
+    if len(set(tables.values())) == 1:
+        rows = f"{', '.join(tables)}: {next(iter(tables.values()))}"
 
-
-def _describe_trainable(report: TrainableReport, options: TrainOptions) -> str:
     total = report.trained + report.fixed
     parts = {part.part: format_count(part.trained) for part in report.parts if part.trained}
     if "adapter" in parts:
         parts["adapter"] += f" (rank {options.rank})"
     share = f"{format_count(report.trained)} of {format_count(total)} ({report.trained / total:.1%})"
-    return f"{_join_pairs(parts)}; in all {share}"
 
-
-def _describe_frozen(report: TrainableReport) -> str:
-    """Which bits of the base cannot change, from what asks for a gradient and what does not."""
+    # By what asks for a gradient, not by the mode: the line stays true whatever a mode does.
     moving = [part.part for part in report.parts if part.trained and part.part in BASE_PARTS]
     size = format_bytes(report.fixed_base_bytes)
-    if not moving:
-        return f"every bit of the base, {size}; compared at every save"
-    return f"{size} of the base, compared at every save; NOT fixed: {', '.join(moving)}"
+    fixed = f"every bit of the base, {size}; compared at every save"
+    if moving:
+        fixed = f"{size} of the base, compared at every save; NOT fixed: {', '.join(moving)}"
 
-
-def _describe_device(loop: Trainer) -> str:
-    device, options = loop.stepper.trained.model.device, loop.stepper.options
+    device, used = loop.stepper.trained.model.device, loop.stepper.options
     name = f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""
     count = loop.stepper.group.world_size
-    words = [f"{device}{name}", options.precision, f"{count} process{'es' if count > 1 else ''}"]
-    chosen = {
-        "compiled": options.compile,
-        "deterministic": options.deterministic,
-        "gradient checkpointing": options.gradient_checkpointing,
+    words = [f"{device}{name}", used.precision, f"{count} process{'es' if count > 1 else ''}"]
+    words += ["compiled"] if used.compile else []
+    words += ["deterministic"] if used.deterministic else []
+    words += ["gradient checkpointing"] if used.gradient_checkpointing else []
+
+    base_hash, own_hash = card.base["checkpoint_sha256"], card.tokenizer_sha256
+    return {
+        "run": f"{course.run.path}: {card.language} onto {course.family.name}, {mode}",
+        "base": f"{card.base['checkpoint']}, sha256 {base_hash[:HASH_PREFIX_LENGTH]}, {format_count(numbers)} numbers",
+        "tokenizer": (
+            f"{card.tokenizer}, sha256 {own_hash[:HASH_PREFIX_LENGTH]}, {course.graft.tokenizer.size:,} pieces"
+        ),
+        "text rows": rows,
+        "trained": f"{_join_pairs(parts)}; in all {share}",
+        "fixed": fixed,
+        "device": ", ".join(words),
     }
-    return ", ".join([*words, *(word for word, is_on in chosen.items() if is_on)])
 
 
-def _describe_data(course: TrainingSetup, loop: Trainer) -> str:
-    held_out = {name: f"{len(validation.items):,} clips" for name, validation in loop.validations.items()}
-    reports = course.stream.report()
-    learnt = [f"{report.used:,} of {report.clips:,} clips in {report.name}" for report in reports]
-    seconds = sum(info.seconds for clips in course.train for info in clips.infos[: len(clips)])
-    return f"{', '.join(learnt)}, {format_duration(seconds)}; held out: {_join_pairs(held_out) or 'nothing'}"
-
-
-def _describe_replay(course: TrainingSetup, loop: Trainer) -> str:
-    """What holds a merged model to its base: sets of base languages, nearness to the base, and the bound."""
-    if not course.replay:
-        return ""
-    kinds = {
-        at: "spoken by the base itself" if is_self_replay(course.train[at]) else "recorded" for at in course.replay
-    }
-    sets = [f"{course.train[at].name} ({kinds[at]})" for at in sorted(course.replay)]
-    share = sum(course.weights[at] for at in course.replay) / sum(course.weights)
-    words = [f"{share:.0%} of every step from {', '.join(sets)}", f"KL to the base weighs {course.options.kl_weight:g}"]
-    if loop.stepper.base is not None and loop.stepper.base.gate is None:
-        words.append("the base is in memory a second time")
-    if course.bound is not None:
-        languages = ", ".join(sorted(course.bound.languages))
-        words.append(f"stops when the loss of {languages} has risen by {course.bound.share:.1%}")
-    return "; ".join(words)
-
-
-def _describe_batch(course: TrainingSetup, loop: Trainer, start: int) -> str:
+def _describe_data(course: TrainingSetup, loop: Trainer, start: int) -> dict[str, str]:
+    """What is learnt from, replay, and the size of a step."""
     options = course.options
+    held_out = {name: f"{len(validation.items):,} clips" for name, validation in loop.validations.items()}
+    learnt = [f"{report.used:,} of {report.clips:,} clips in {report.name}" for report in course.stream.report()]
+    seconds = sum(info.seconds for clips in course.train for info in clips.infos[: len(clips)])
+
+    replay = ""
+    if course.replay:  # what holds a merged model to its base: old languages, nearness to the base, and the bound
+        sets = []
+        for at in sorted(course.replay):
+            source = "spoken by the base itself" if is_self_replay(course.train[at]) else "recorded"
+            sets.append(f"{course.train[at].name} ({source})")
+        share = sum(course.weights[at] for at in course.replay) / sum(course.weights)
+        words = [f"{share:.0%} of every step from {', '.join(sets)}", f"KL to the base weighs {options.kl_weight:g}"]
+        if loop.stepper.base is not None and loop.stepper.base.gate is None:
+            words.append("the base is in memory a second time")
+        if course.bound is not None:
+            languages = ", ".join(sorted(course.bound.languages))
+            words.append(f"stops when the loss of {languages} has risen by {course.bound.share:.1%}")
+        replay = "; ".join(words)
+
     clips = len(course.stream.step(start + 1))
     packs = f"in packs of at most {loop.stepper.options.microbatch_tokens:,}"
-    return f"{options.batch_tokens:,} positions, about {clips:,} clip{'s' if clips != 1 else ''}, {packs}"
+    return {
+        "data": f"{', '.join(learnt)}, {format_duration(seconds)}; held out: {_join_pairs(held_out) or 'nothing'}",
+        "replay": replay,
+        "a step": f"{options.batch_tokens:,} positions, about {clips:,} clip{'s' if clips != 1 else ''}, {packs}",
+    }
 
 
-def _describe_learning_rates(loop: Trainer) -> str:
-    options = loop.stepper.options
-    rates = {part: format_learning_rate(options.rates[part]) for part in loop.stepper.trained.parameters}
-    warmup, steps = options.warmup_steps, options.steps
-    if warmup > steps:
-        share = f"only {steps / warmup:.1%} of these at the last of {_format_step_count(steps)}"
-        return f"{_join_pairs(rates)}; warm-up {_format_step_count(warmup)}, longer than the run: {share}"
-    before = f"warm-up {_format_step_count(warmup)}, then" if warmup else "no warm-up,"
-    return f"{_join_pairs(rates)}; {before} {options.schedule}"
+def _describe_schedule(course: TrainingSetup, loop: Trainer, start: int) -> dict[str, str]:
+    """Rates, steps, memory, time, and where training starts."""
+    options, every, stream = loop.stepper.options, loop.every, course.stream
+    warmup = options.warmup_steps
+    rates = _join_pairs({part: format_learning_rate(options.rates[part]) for part in loop.stepper.trained.parameters})
+    if warmup > options.steps:
+        share = f"only {options.steps / warmup:.1%} of these at the last of {_format_step_count(options.steps)}"
+        rates += f"; warm-up {_format_step_count(warmup)}, longer than the run: {share}"
+    else:
+        rates += f"; warm-up {_format_step_count(warmup)}, then" if warmup else "; no warm-up,"
+        rates += f" {options.schedule}"
 
-
-def _describe_steps(course: TrainingSetup, loop: Trainer) -> str:
-    every, steps, stream = loop.every, course.options.steps, course.stream
-    each = stream.steps_per_epoch
-    passes = f"{stream.epoch_at(steps):,.1f} passes over the data"
+    steps, each = course.options.steps, stream.steps_per_epoch
     # A step that is longer than all data together has some of it more than once.
     length = f"of {each:,.{0 if each >= 10 else 1}f} steps" if each >= 1 else f"{1 / each:,.1f} in every step"
-    return (
-        f"{steps:,} in all, {passes}, {length}; validated every {every.valid_every:,}, saved every {every.save_every:,}"
-    )
 
-
-def _describe_memory(loop: Trainer) -> str:
-    """On a processor the program itself counts too, which already holds the weights."""
     found, device = estimate_memory(loop.stepper), loop.stepper.trained.model.device
     held = {"weights": found.weights}
-    if device.type != "cuda":
+    if device.type != "cuda":  # on a CPU the program itself counts too, which already holds the weights
         held = {"program and weights": max(found.weights, read_memory_usage(device)["memory_process_bytes"])}
-    parts = {**held, "gradients and optimizer": found.optimizer, "activations": found.activations}
-    sizes = {name: format_bytes(size) for name, size in parts.items()}
-    return f"about {format_bytes(sum(parts.values()))} (estimate): {_join_pairs(sizes)}"
+    sizes = {**held, "gradients and optimizer": found.optimizer, "activations": found.activations}
 
-
-def _describe_duration(loop: Trainer, start: int) -> str:
-    """Told by the steps before, whose speed in positions holds for steps of another size too."""
-    left, positions = loop.stepper.options.steps - start, loop.stepper.options.batch_tokens
-    seconds = History.of(loop.journal.read()).seconds_per_step(positions) if start else None
+    left = options.steps - start
+    # The speed of the steps before, in positions, also holds for steps of another size.
+    seconds = History.of(loop.journal.read()).seconds_per_step(options.batch_tokens) if start else None
     if left <= 0:
-        return "no step is left"
-    if seconds is None:
-        return f"known after {SPEED_WINDOW_STEPS} steps"
-    return f"about {format_duration(left * seconds)} for {_format_step_count(left)}, at the speed of those before"
+        duration = "no step is left"
+    elif seconds is None:
+        duration = f"known after {SPEED_WINDOW_STEPS} steps"
+    else:
+        duration = (
+            f"about {format_duration(left * seconds)} for {_format_step_count(left)}, at the speed of those before"
+        )
 
-
-def _describe_start(course: TrainingSetup, loop: Trainer, start: int) -> str:
-    if not start:
-        return f"step 0, from {_describe_initial_rows(course, loop)}"
     best = loop.best_state
     known = f"; best so far: step {best.best_step:,}, {best.best_loss:.4f}" if best.best_loss is not None else ""
-    return f"goes on from step {start:,}{known}"
+    return {
+        "rates": rates,
+        "steps": (
+            f"{steps:,} in all, {stream.epoch_at(steps):,.1f} passes over the data, {length}; "
+            f"validated every {every.valid_every:,}, saved every {every.save_every:,}"
+        ),
+        "memory": (
+            f"about {format_bytes(sum(sizes.values()))} (estimate): "
+            f"{_join_pairs({name: format_bytes(size) for name, size in sizes.items()})}"
+        ),
+        "time": duration,
+        "start": (
+            f"goes on from step {start:,}{known}" if start else f"step 0, from {_describe_initial_rows(course, loop)}"
+        ),
+    }
 
 
 def _describe_initial_rows(course: TrainingSetup, loop: Trainer) -> str:
@@ -240,15 +234,6 @@ def _describe_initial_rows(course: TrainingSetup, loop: Trainer) -> str:
 
 def _format_step_count(count: int) -> str:
     return f"{count:,} step{'s' if count != 1 else ''}"
-
-
-def _split_change(change: ResumeChange) -> list[ResumeChange]:
-    """A change of several values at once, such as the rates, as one of each."""
-    was, now = change.was, change.now
-    if not isinstance(was, Mapping) or not isinstance(now, Mapping):
-        return [change]
-    keys = [key for key in dict.fromkeys((*was, *now)) if was.get(key) != now.get(key)]
-    return [ResumeChange(f"{change.key}.{key}", was.get(key), now.get(key), change.fixed) for key in keys]
 
 
 def _join_pairs(texts: Mapping[Any, str], between: str = " ") -> str:
@@ -318,27 +303,37 @@ class TrainResult:
             lines.append("the same command goes on from here")
         if self.graft is not None:
             lines.append(f"graft: {self.graft}, with what was trained up to step {self.graft_step:,}")
-        lines += _format_merged_lines(self.merged) if self.merged else ()
+        if (merged := self.merged) is not None:
+            share = f"a share of {merged.point.share:g} of step {merged.step:,}"
+            lines.append(f"{merged.folder.name}: {merged.folder}, {share}")
+            lines += [
+                f"  {name}: speech loss {merged.first[name]:.4f} before, {loss:.4f} now"
+                for name, loss in merged.point.losses.items()
+                if name in merged.first
+            ]
         if self.only_now:
-            listed = ", ".join(f"{key}: {value}" for key, value in self.only_now.items())
-            lines.append(f"only this time, since {RUN_FILE} says otherwise: {listed}")
+            lines.append(f"only this time, since {RUN_FILE} says otherwise: {_join_pairs(self.only_now, ': ')}")
             lines.append(f"  to go on with these, give them again; to keep them, write them into {RUN_FILE}")
         return lines
 
 
 def train(settings: TrainCommandSettings) -> TrainResult:
-    """Train a run. A run with saved steps goes on from the newest whole one by itself."""
+    """Train a run. A run with saved steps resumes from the newest whole one by itself."""
     if settings.fresh and settings.from_step is not None:
         raise ConfigError("config-value", "--fresh and --from-step are both given", expected="one of the two")
     run = RunFolder(settings.run)
     with ExitStack() as stack:
-        # Before anything that one process might meet alone: only who has joined can tell the others.
+        # Before anything that one process might fail at alone: only a process that has joined can tell the others.
         group = stack.enter_context(join_distributed(choose_device(settings.train.device)))
-        family, files = _load_checked_base(settings)
+        with open_check_subject(to_check_settings(settings, settings.run)) as subject:
+            raise_first_error(run_checks(subject, with_data=False).findings)  # the data is checked by the setup
+            family, files = subject.require_base()
+        # One process holds the lock for all of them.
         stack.enter_context(run.lock() if group.is_main_process else nullcontext())
         course = build_training_setup(run, settings, family, files, baseline=settings.baseline)
         raise_first_error(course.findings)
-        _refuse_missing_steps(course, settings)
+        if not settings.fresh and settings.from_step is None:
+            _refuse_missing_steps(course)
         group.require_same(_rank_fingerprint(course))
         loop = _build_loop(course, group)
         watch = _build_monitor(course, loop, _load_sample_sentences(course, settings))
@@ -351,30 +346,68 @@ def train(settings: TrainCommandSettings) -> TrainResult:
         if settings.train.tensorboard:
             loop.callbacks.append(TensorBoardWriter(run, loop.write))
         changed: list[ResumeChange] = []
-        loop.callbacks.append(LogCallback(lambda kind, _step, values: changed.extend(_parse_change(kind, values))))
+
+        def note_change(kind: str, _step: int, values: Mapping[str, Any]) -> None:
+            if kind == "changed":
+                changed.append(ResumeChange(values["key"], values["was"], values["now"], False))
+
+        loop.callbacks.append(LogCallback(note_change))
         start = resume_training(loop, fresh=settings.fresh, from_step=settings.from_step)
         group.require_same({"step to go on from": str(start), "best step so far": str(loop.best_state)})
-        _fit_microbatches(course, loop, start)
+        over = loop.stop_reason_at(start) if loop.has_started else None
+        # On CUDA, microbatches are as large as memory allows, unless the run says how large.
+        if not over and settings.train.microbatch_tokens is None and course.device.startswith("cuda"):
+            before = loop.microbatch_tokens
+            found = loop.microbatch_tokens = fit_microbatch_tokens(loop.stepper, course.stream, before)
+            for validation in loop.validations.values():
+                validation.microbatch_tokens = min(validation.microbatch_tokens, found)
+            if before is not None and before != found:
+                loop.write("changed", start, key="packs that fit", was=before, now=found)
         if group.is_main_process:
-            _report_summary(course, loop, start, changed)
+            lines = format_training_summary(course, loop, start, changed)
+            length = {"steps": course.options.steps, "positions": course.options.batch_tokens}
+            progress.report_event("opening", start, {"lines": lines, **length, "entries": loop.journal.read()})
             for item in watch.tell(start, course.findings):
-                progress.report_event("finding", start, item.to_json())  # it stands in the journal already
-        further = _continue_hint(loop, start)
+                progress.report_event("finding", start, item.to_json())  # it is in the journal already
+        further = ""
+        if over:
+            further = f"a larger --train.patience than {loop.every.patience:,}"
+            if over == "done":
+                further = f"more --train.steps than {loop.stepper.options.steps:,}"
+        # Hashes of all shards are verified in the background, beside the first steps.
         loop.verification = verification = ShardVerifier(chain(*course.valid.values()), course.train)
         stack.callback(verification.stop)
         verification.start()
-        outcome = _run_loop(loop, start)
-        return replace(
-            _write_outputs(course, loop, outcome, start, None if evaluation is None else evaluation.error),
+        try:
+            outcome = loop.train(start)
+        except torch.OutOfMemoryError:
+            most = f"{loop.stepper.options.microbatch_tokens:,}"
+            reason = "the device has no memory left for a validation or for speaking"
+            expected = f"train.microbatch_tokens smaller than {most}, which leaves more of it"
+            raise ConfigError("memory-too-small", reason, expected=expected) from None
+        mode, merged = course.options.mode, None
+        # A merged checkpoint is large: a user who interrupts does not wait for one.
+        if (outcome.reason != "told" or outcome.why) and mode in ("merged", "masked-finetune"):
+            merged = write_merged_folder(course, loop, outcome, None if evaluation is None else evaluation.error)
+        # Rows that were trained with another body than the base's are no graft.
+        is_graft = "body" not in loop.stepper.trained.parameters
+        if is_graft and loop.first and not is_graft_current(course, outcome):
+            write_trained_graft(course, loop, outcome)
+        return TrainResult(
+            outcome,
+            start,
+            str(run.graft) if is_graft else None,
+            merged,
+            label=MASKED_BASELINE_LABEL if mode == "masked-finetune" else "",
             continue_hint=further,
             only_now=find_overrides(run, settings),
         )
 
 
-def _refuse_missing_steps(course: TrainingSetup, settings: TrainCommandSettings) -> None:
-    """A run that was trained, and has no step to go on from, is not begun again without a word from the user."""
+def _refuse_missing_steps(course: TrainingSetup) -> None:
+    """A run that was trained and has no step to resume from starts again only with --fresh."""
     run, trained = course.run, course.graft.card.method.get("trained")
-    if settings.fresh or settings.from_step is not None or list_step_folders(run):
+    if list_step_folders(run):
         return
     last = max((entry["step"] for entry in RunJournal(run.journal).read()), default=0)
     found, cure = f"no saved step is there, and the journal tells of step {last:,}", "or begin again with --fresh."
@@ -386,7 +419,7 @@ def _refuse_missing_steps(course: TrainingSetup, settings: TrainCommandSettings)
 
 
 def _rank_fingerprint(course: TrainingSetup) -> dict[str, str]:
-    """What several processes must see alike, on whatever machine they are."""
+    """What all processes must have in common, on whatever machine they run."""
     identity = course.identity
     options = {f"train.{key}": value for key, value in identity.pop("options").items()}
     steps = [folder.path.name for folder in list_step_folders(course.run)]
@@ -394,91 +427,19 @@ def _rank_fingerprint(course: TrainingSetup) -> dict[str, str]:
     return {key: json.dumps(value, ensure_ascii=False) for key, value in {**seen, **asdict(course.every)}.items()}
 
 
-def _fit_microbatches(course: TrainingSetup, loop: Trainer, start: int) -> None:
-    """On a CUDA device packs are as large as there is room for, unless the run says how large."""
-    over = loop.has_started and loop.stop_reason_at(start)
-    if over or course.settings.train.microbatch_tokens is not None or not course.device.startswith("cuda"):
-        return
-    before = loop.microbatch_tokens
-    found = loop.microbatch_tokens = fit_microbatch_tokens(loop.stepper, course.stream, before)
-    for validation in loop.validations.values():
-        validation.microbatch_tokens = min(validation.microbatch_tokens, found)
-    if before is not None and before != found:
-        loop.write("changed", start, key="packs that fit", was=before, now=found)
-
-
-def _run_loop(loop: Trainer, start: int) -> TrainOutcome:
-    try:
-        return loop.train(start)
-    except torch.OutOfMemoryError:
-        found = "the device has no memory left for a validation or for speaking"
-        expected = (
-            f"train.microbatch_tokens smaller than {loop.stepper.options.microbatch_tokens:,}, which leaves more of it"
-        )
-        raise ConfigError("memory-too-small", found, expected=expected) from None
-
-
-def _continue_hint(loop: Trainer, start: int) -> str:
-    """What would make a run go on that is over already."""
-    over = loop.stop_reason_at(start) if loop.has_started else None
-    if over == "done":
-        return f"more --train.steps than {loop.stepper.options.steps:,}"
-    return f"a larger --train.patience than {loop.every.patience:,}" if over else ""
-
-
-def _write_outputs(
-    course: TrainingSetup, loop: Trainer, outcome: TrainOutcome, start: int, hear: AsrErrorFunction | None
-) -> TrainResult:
-    """What training leaves in the run. A merged checkpoint is large: who interrupts does not wait for one."""
-    mode, label = course.options.mode, MASKED_BASELINE_LABEL if course.options.mode == "masked-finetune" else ""
-    over = outcome.reason != "told" or bool(outcome.why)
-    merged = (
-        write_merged_folder(course, loop, outcome, hear) if over and mode in ("merged", "masked-finetune") else None
-    )
-    # Rows that were trained with another body than the base's are no graft.
-    is_graft = "body" not in loop.stepper.trained.parameters
-    if is_graft and loop.first and not is_graft_current(course, outcome):
-        write_trained_graft(course, loop, outcome)
-    return TrainResult(outcome, start, str(course.run.graft) if is_graft else None, merged, label)
-
-
-def _format_merged_lines(merged: MergedCheckpoint) -> list[Line]:
-    lines: list[Line] = [
-        f"{merged.folder.name}: {merged.folder}, a share of {merged.point.share:g} of step {merged.step:,}"
-    ]
-    return lines + [
-        f"  {name}: speech loss {merged.first[name]:.4f} before, {loss:.4f} now"
-        for name, loss in merged.point.losses.items()
-        if name in merged.first
-    ]
-
-
-def _report_summary(course: TrainingSetup, loop: Trainer, start: int, changed: Sequence[ResumeChange]) -> None:
-    """Tell what is about to be trained, and what the journal knows so far."""
-    lines = format_training_summary(course, loop, start, changed)
-    length = {"steps": course.options.steps, "positions": course.options.batch_tokens}
-    progress.report_event("opening", start, {"lines": lines, **length, "entries": loop.journal.read()})
-
-
-def _parse_change(kind: str, values: Mapping[str, Any]) -> list[ResumeChange]:
-    return [ResumeChange(values["key"], values["was"], values["now"], False)] if kind == "changed" else []
-
-
-def _load_checked_base(settings: TrainCommandSettings) -> tuple[Family, BaseFiles]:
-    """What `check` finds, but for the data, must hold no error; gives the base that it looked at."""
-    with open_check_subject(to_check_settings(settings, settings.run)) as subject:
-        raise_first_error(run_checks(subject, with_data=False).findings)
-        return subject.require_base()
-
-
 def _build_loop(course: TrainingSetup, group: DistributedContext) -> Trainer:
-    """Everything fitted together, before the first step."""
-    trained = _build_trainable_model(course)
-    options = course.options
-    order = course.stream.options
-    near, unscored = course.near, course.unscored
-    examples = BatchBuilder(course.family, trained.model, course.train, options.emotion_from, near, unscored)
-    frozen = _load_frozen_base(course) if near and trained.gate is None else None
+    """Model, optimizer, data and validations put together, before the first step."""
+    options, order, near = course.options, course.stream.options, course.near
+    # The backbone is kept in half precision where there is one; what is trained of it has float32 master weights.
+    dtype = HALF_PRECISION_DTYPES.get(options.precision, torch.float32)
+    model = load_model(course.family, course.files, device=course.device, dtype=dtype)
+    rows = {name: torch.from_numpy(values) for name, values in course.graft.rows.items()}
+    trained = make_trainable(model, rows, options)
+    examples = BatchBuilder(course.family, trained.model, course.train, options.emotion_from, near, course.unscored)
+    # KL needs the base's own output. With a gate that is the same model with the gate closed; else a second copy.
+    frozen = None
+    if near and trained.gate is None:
+        frozen = load_model(course.family, course.files, device=course.device, dtype=dtype)
     stepper = TrainStep(trained, build_optimizer(trained, options), examples, options, group, frozen)
     validations = {}
     for language, sets in course.valid.items():
@@ -509,18 +470,3 @@ def _build_monitor(course: TrainingSetup, loop: Trainer, sentences: Sequence[Sam
     pieces, stepper = course.graft.tokenizer.pieces, loop.stepper
     rows = DeadRowMonitor(stepper.trained, stepper.optimizer, course.stream, course.train, lambda at: str(pieces[at]))
     return LearningMonitor(loop, rows)
-
-
-def _load_frozen_base(course: TrainingSetup) -> SpeechModel:
-    """The base, to stay near to where the body itself is trained."""
-    dtype = HALF_PRECISION_DTYPES.get(course.options.precision, torch.float32)
-    return load_model(course.family, course.files, device=course.device, dtype=dtype)
-
-
-def _build_trainable_model(course: TrainingSetup) -> TrainableModel:
-    """The body is kept in half precision where there is one; what is trained of it has float32 masters."""
-    options = course.options
-    dtype = HALF_PRECISION_DTYPES.get(options.precision, torch.float32)
-    model = load_model(course.family, course.files, device=course.device, dtype=dtype)
-    rows = {name: torch.from_numpy(values) for name, values in course.graft.rows.items()}
-    return make_trainable(model, rows, options)

@@ -19,8 +19,7 @@ from voxgraft.config.base import SettingField
 from voxgraft.config.run import set_run_yaml_values
 from voxgraft.core.errors import ConfigError, FileError, VoxgraftError
 from voxgraft.core.run import RUN_FILE
-from voxgraft.export.share import ADAPTER_CARD
-from voxgraft.export.sources import EXPORT_CARD_NAME
+from voxgraft.export.share import ADAPTER_CARD, EXPORT_CARD_NAME
 from voxgraft.graft.folder import GRAFT_CARD_NAME
 from voxgraft.ui.commands import EXECUTABLE_SETTINGS, CommandBuilder, effective_values, find_command, format_command
 from voxgraft.ui.files import FOLDER_PATHS, PathFilter, Roots, move_uploads

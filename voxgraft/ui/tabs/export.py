@@ -11,7 +11,7 @@ import gradio as gr
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.core.results import format_bytes
 from voxgraft.core.run import RunFolder
-from voxgraft.export.sources import read_terms
+from voxgraft.export.share import read_terms
 from voxgraft.graft.folder import GRAFT_CARD_NAME, read_graft_card
 from voxgraft.models import get_family
 from voxgraft.ui.commands import find_grown_tokenizer
