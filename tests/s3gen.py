@@ -66,3 +66,10 @@ def floats(name: str, shape: tuple[int, ...], scale: float) -> Tensor:
 def token_ids(name: str, count: int) -> list[int]:
     ids: list[int] = formula().golden_ints(f"input.s3gen.{name}", count, 0, 6561).tolist()
     return ids
+
+
+def signal_to_noise(found: Tensor, wanted: NDArray[Any]) -> float:
+    """In dB: what a waveform from our own pitch is compared by, since rounding grows in the sum of phases."""
+    assert tuple(found.shape) == wanted.shape
+    right = torch.from_numpy(wanted).double()
+    return float(10 * torch.log10(right.square().sum() / (right - found.double()).square().sum()))
