@@ -10,31 +10,24 @@ import subprocess
 import sys
 import threading
 import time
-import wave
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from tests.checkpoint_files import saved
-from tests.evaluating_parts import evaluated
 from tests.made_once import MadeOnce
-from tests.speaking_grafts import spoken
-from tests.whole_runs import WholeRun, error_of
-from voxgraft.audio.files import encode_audio
+from tests.whole_runs import error_of
 from voxgraft.checkpoints import open_checkpoint
 from voxgraft.cli.app import run_cli
 from voxgraft.companions.environments import COMPANIONS_VARIABLE, CompanionProcess, find_environment
-from voxgraft.dataset.sets import open_clip_dataset
-from voxgraft.evaluation.judge import open_voice_comparer
 from voxgraft.models import get_family
-from voxgraft.models.base import Clip
+from voxgraft.models.base import REFERENCE_AUDIO, Clip
 from voxgraft.models.chatterbox.model import read_built_in_voice
-from voxgraft.models.chatterbox.upstream import S3GenVocoder
-from voxgraft.synthesis.engine import ModelContext, open_base_model
-from voxgraft.synthesis.inputs import ReferenceVoice
+from voxgraft.models.chatterbox.upstream import CompanionVocoder
 
 WORKER = Path(__file__).parent / "fake_worker.py"
 PATIENCE_SECONDS = 20
@@ -195,65 +188,30 @@ def make_fake(places: Path) -> None:
     (places / "chatterbox" / "companion.json").write_text(json.dumps(card))
 
 
-def run_with_a_base_of_its_own(made_once: MadeOnce, folder: Path) -> tuple[WholeRun, Path]:
-    """A run, and its base in a folder whose files a test may add to."""
-    run = made_once.trained_run("chatterbox").copied(folder / "run")
-    base = folder / "base"
+def test_the_companion_sounds_like_the_voice_that_is_asked_for(
+    made_once: MadeOnce, places: Path, tmp_path: Path
+) -> None:
+    base = tmp_path / "base"
     base.mkdir()
-    for path in run.base.iterdir():
+    for path in made_once.trained_run("chatterbox").base.iterdir():
         (base / path.name).hardlink_to(path)
-    return run, base
-
-
-def test_speech_of_chatterbox_is_heard_through_its_companion_in_the_voice_that_is_asked_for(
-    made_once: MadeOnce, places: Path, tmp_path: Path
-) -> None:
-    run, base = run_with_a_base_of_its_own(made_once, tmp_path)
-    words = ("ሰላም", f"--run={run.path}", f"--base={base}", "--max-seconds=0.4", "--pause=0")
-    assert error_of(lambda: spoken(*words, f"--output={tmp_path / 'x.wav'}")).code == "no-waveform-end"
+    assert CompanionVocoder.find(base) is None  # no environment
     make_fake(places)
-    assert error_of(lambda: spoken(*words, f"--output={tmp_path / 'x.wav'}")).code == "no-waveform-end"  # half an S3Gen
+    assert CompanionVocoder.find(base) is None  # half an S3Gen
     _complete(base / "s3gen.pt")
-    recording = tmp_path / "me.wav"
-    tone = np.sin(2 * np.pi * 150 * np.arange(32_000) / 16_000) * 0.2
-    recording.write_bytes(encode_audio(tone.astype(np.float32), 16_000))
-    result = spoken(*words, f"--voice={recording}", f"--output={tmp_path / 'me.wav-out.wav'}")
-    assert _pitch(tmp_path / "me.wav-out.wav", len(result.said[0].pieces[0].codes)) == pytest.approx(440, rel=0.02)
-    no_voice = error_of(
-        lambda: spoken(*words, f"--output={tmp_path / 'y.wav'}")
-    )  # a held-out clip has no sound of its own
-    assert no_voice.code == "companion-voice"
+    vocoder = CompanionVocoder.find(base)
+    assert vocoder is not None
+    nobody = Clip(np.zeros(0, dtype=np.int64), {})
+    someone = Clip(np.zeros(0, dtype=np.int64), {REFERENCE_AUDIO: np.zeros(24_000, dtype=np.float32)})
+    codes = list(range(10))
+    assert _pitch(vocoder.sound([codes], [someone])[0], 10) == pytest.approx(440, rel=0.02)
+    assert error_of(lambda: vocoder.sound([codes], [nobody])).code == "companion-voice"
+    vocoder.companion.close()
     _write_conditions(base / "conds.pt")
-    result = spoken(*words, f"--output={tmp_path / 'built-in.wav'}")
-    assert result.said[0].voice.name == "built-in"
-    assert _pitch(tmp_path / "built-in.wav", len(result.said[0].pieces[0].codes)) == pytest.approx(220, rel=0.02)
-    again = spoken(*words, f"--voice={recording}", f"--codes={tmp_path / 'codes.json'}")  # recordings still lend theirs
-    assert again.said[0].voice.name == "me.wav"
-
-
-def test_speech_of_chatterbox_is_judged_at_its_own_rate_with_the_likeness_of_its_voice(
-    made_once: MadeOnce, places: Path, tmp_path: Path
-) -> None:
-    run, base = run_with_a_base_of_its_own(made_once, tmp_path)
-    make_fake(places)
-    _complete(base / "s3gen.pt")
-    recording = tmp_path / "me.wav"
-    tone = np.sin(2 * np.pi * 150 * np.arange(88_200) / 44_100) * 0.2
-    recording.write_bytes(encode_audio(tone.astype(np.float32), 44_100))
-    words = {"base": base, "recognizer": "built-in"}
-    given = evaluated(run.path, tmp_path, voices=recording, name="given", **words).evaluation
-    own = given.row("am", "after")
-    assert own is not None
-    assert own.score("cer").value is not None
-    likeness = own.score("likeness").value
-    assert likeness is not None
-    assert -1 <= likeness <= 1
-    place = ModelContext(get_family("chatterbox"), get_family("chatterbox").files(base), "cpu", torch.float32)
-    held_out = open_clip_dataset(run.folder.data_set("valid"))
-    clip = Clip(held_out.codes(0), held_out.voice(0))
-    nobody = open_voice_comparer(open_base_model(place), place, [ReferenceVoice("valid/1", clip)])
-    assert nobody.encoder is None
-    assert "without its sound" in nobody.why
+    vocoder = CompanionVocoder.find(base)
+    assert vocoder is not None
+    assert _pitch(vocoder.sound([codes], [nobody])[0], 10) == pytest.approx(220, rel=0.02)
+    vocoder.companion.close()
 
 
 def _complete(path: Path) -> None:
@@ -281,10 +239,7 @@ def _write_conditions(path: Path) -> None:
     torch.save({"t3": part, "gen": gen}, path)
 
 
-def _pitch(path: Path, num_codes: int) -> float:
-    with wave.open(str(path)) as file:
-        assert file.getframerate() == 24_000
-        samples = np.frombuffer(file.readframes(file.getnframes()), np.int16).astype(float)
+def _pitch(samples: NDArray[np.float32], num_codes: int) -> float:
     assert len(samples) == 960 * num_codes
     spectrum = np.abs(np.fft.rfft(samples * np.hanning(len(samples)), 1 << 18))
     return float(spectrum.argmax() * 24_000 / (1 << 18))
@@ -312,7 +267,7 @@ def test_an_environment_of_somebody_else_is_taken_only_if_it_answers(
     assert find_environment("chatterbox") is None
     assert run_cli(["companion", "indextts2"]) == 2
     assert "--checkout" in capsys.readouterr().err
-    assert S3GenVocoder.find(tmp_path) is None
+    assert CompanionVocoder.find(tmp_path) is None
 
 
 def test_an_installation_that_fails_says_what_pip_said_and_is_not_taken_for_one(

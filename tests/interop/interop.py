@@ -33,7 +33,7 @@ from voxgraft.models import get_family
 from voxgraft.models.base import BaseFiles, SequencePart, TokenSequence, build_sequence
 from voxgraft.models.chatterbox.model import read_built_in_voice
 from voxgraft.models.chatterbox.shapes import T3Size, t3_shapes
-from voxgraft.models.chatterbox.upstream import S3GenVocoder
+from voxgraft.models.chatterbox.upstream import CompanionVocoder
 from voxgraft.models.load import load_model
 from voxgraft.models.speech_model import SpeechModel, compute_hidden_states, pack_batch
 from voxgraft.text.encoder import TextEncoder
@@ -219,7 +219,7 @@ def our_logits(model: SpeechModel, ids: list[int], files: BaseFiles) -> NDArray[
 
 def companion_speaks(base: Path) -> list[str]:
     """Our own way to sound: codes through the worker, with the built-in voice and with a recording."""
-    vocoder = S3GenVocoder.find(base)
+    vocoder = CompanionVocoder.find(base)
     if vocoder is None:
         return ["the companion finds no S3Gen"]
     voice = read_built_in_voice(base / "conds.pt")

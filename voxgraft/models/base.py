@@ -408,13 +408,21 @@ class SpeakerEncoder(Protocol):
         """One unit vector per recording at 16 kHz. [clips, width]"""
 
 
+Latents = NDArray[np.floating[Any]]
+"""The language model's final states at the codes of one utterance. [codes, width]"""
+
+
 class Vocoder(ABC):
     """The waveform end of one base."""
 
     sample_rate: int
+    needs_latents: ClassVar[bool] = False
+    """Whether codes alone are not enough for it."""
 
     @abstractmethod
-    def sound(self, codes: Sequence[Sequence[int]], voices: Sequence[Clip]) -> list[NDArray[np.float32]]:
+    def sound(
+        self, codes: Sequence[Sequence[int]], voices: Sequence[Clip], latents: Sequence[Latents] | None = None
+    ) -> list[NDArray[np.float32]]:
         """A waveform for each utterance, in the voice that it was spoken with. No codes are no samples."""
 
     def why_not(self, voice: Clip) -> str:  # noqa: ARG002 (of those that need more than codes)

@@ -398,7 +398,7 @@ class Chatterbox(Family):
         return VoiceEncoder.load(place)
 
     def vocoder(self, files: BaseFiles, device: str = "cpu") -> Vocoder | None:
-        from voxgraft.models.chatterbox.upstream import S3GenVocoder
+        from voxgraft.models.chatterbox.s3gen import S3GenVocoder
 
         return S3GenVocoder.find(files.folder, device)
 

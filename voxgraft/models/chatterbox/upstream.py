@@ -25,6 +25,7 @@ from voxgraft.models.base import (
     BaseFiles,
     Clip,
     ExportInfo,
+    Latents,
     StockFolder,
     StockProgram,
     Vocoder,
@@ -233,8 +234,8 @@ S3GEN_SAMPLE_RATE = 24_000
 S3GEN_PARTS = ("flow.", "mel2wav.", "tokenizer.")
 
 
-class S3GenVocoder(Vocoder):
-    """S3Gen of a base folder."""
+class CompanionVocoder(Vocoder):
+    """S3Gen of a base folder, run by the published program: what voxgraft's own is compared with."""
 
     sample_rate = S3GEN_SAMPLE_RATE
 
@@ -242,7 +243,7 @@ class S3GenVocoder(Vocoder):
         self.companion, self.s3gen, self.conditions, self.device = companion, s3gen, conditions, device
 
     @classmethod
-    def find(cls, folder: Path, device: str = "cpu") -> S3GenVocoder | None:
+    def find(cls, folder: Path, device: str = "cpu") -> CompanionVocoder | None:
         """Where the companion was made and the base has a whole S3Gen; nothing is started yet."""
         environment = find_environment("chatterbox")
         s3gen = next((folder / name for name in S3GEN_FILES if is_file(folder / name)), None)
@@ -260,7 +261,12 @@ class S3GenVocoder(Vocoder):
             return ""
         return f"there is neither a recording of the voice nor {CONDITIONS_NAME} in the base folder"
 
-    def sound(self, codes: Sequence[Sequence[int]], voices: Sequence[Clip]) -> list[NDArray[np.float32]]:
+    def sound(
+        self,
+        codes: Sequence[Sequence[int]],
+        voices: Sequence[Clip],
+        latents: Sequence[Latents] | None = None,  # noqa: ARG002 (codes say everything)
+    ) -> list[NDArray[np.float32]]:
         if len(codes) != len(voices):
             raise GraftError("packing", f"{len(codes)} utterances and {len(voices)} voices", expected="as many of each")
         return [self._sound(own, voice) for own, voice in zip(codes, voices, strict=True)]

@@ -1,0 +1,399 @@
+"""S3Gen, Chatterbox's waveform end: speech codes and a reference recording to a 24 kHz waveform.
+
+Flow (codes to mel), HiFT (mel to samples) and CAMPPlus (the reference's voice) of one published file, and the vocoder
+that a base folder has. Every random number is an argument or comes from the generator that is passed in.
+
+Shapes: P codes and F mel frames of the reference, N codes of an utterance, T = 2 (P + N) frames of both, L samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from voxgraft.audio.features import (
+    Waveform,
+    WaveformLimits,
+    batch_by_length,
+    exact_float32,
+    hifigan_mel,
+    mel_filters,
+    resample_sinc,
+    validate_waveform,
+)
+from voxgraft.checkpoints.base import ByteSource
+from voxgraft.checkpoints.tensors import read_tensor_shapes, read_tensors
+from voxgraft.checkpoints.torch_file import read_torch_state_dict
+from voxgraft.core.errors import AudioError, CheckpointError, GraftError
+from voxgraft.core.files import is_file
+from voxgraft.models.base import REFERENCE_AUDIO, Clip, Latents, Shape, Vocoder
+from voxgraft.models.campplus import CAMPPLUS_LIMITS, COUNTER, CAMPPlus, CAMPPlusSize
+from voxgraft.models.chatterbox.encoder import FRAME, SpeechTokenizer, SpeechTokenizerSize
+from voxgraft.models.chatterbox.family import CONDITIONS_NAME, S3GEN_FILES
+from voxgraft.models.chatterbox.flow import FRAMES_PER_CODE, NUM_MELS, SPEAKER_WIDTH, CodeToMel, FlowSize
+from voxgraft.models.chatterbox.hift import (
+    HOP,
+    NUM_HARMONICS,
+    SAMPLE_RATE,
+    HiFT,
+    HiftSize,
+    fold_weight_norm,
+    published_shapes,
+)
+from voxgraft.models.chatterbox.shapes import (
+    NUM_SPEECH_CODES,
+    SPEECH_TOKENIZER_MELS,
+    SPEECH_TOKENIZER_PREFIX,
+    speech_tokenizer_shapes,
+)
+from voxgraft.models.detect import prefix_shapes, require_exact_tensors
+from voxgraft.nn.layers import init_empty_weights, no_init_weights
+
+MEL_FFT = 1920
+MEL_TOP_HZ = 8000.0
+TOKENIZER_RATE = 16_000
+REFERENCE_SECONDS = 10
+# The shortest clip that CAMPPlus takes, which is longer than what the mel and the tokenizer need.
+REFERENCE_LIMITS = WaveformLimits(
+    SAMPLE_RATE, min_samples=math.ceil(CAMPPLUS_LIMITS.min_samples * SAMPLE_RATE / TOKENIZER_RATE)
+)
+# The first frame of the vocoder has nothing before it: 20 ms of silence, then 20 ms of fading in.
+FADE_SAMPLES = HOP
+# Mel frames in one batch, padding and references included.
+BATCH_FRAMES = 12_000
+MAX_CACHED_REFERENCES = 16
+# What a whole S3Gen has; a file for preparing data may hold the last alone.
+S3GEN_PARTS = ("flow.", "mel2wav.", SPEECH_TOKENIZER_PREFIX)
+
+
+@dataclass(frozen=True, slots=True)
+class S3GenSize:
+    """The sizes of the parts; as published by default."""
+
+    flow: FlowSize = field(default_factory=FlowSize)
+    hift: HiftSize = field(default_factory=HiftSize)
+    speaker: CAMPPlusSize = field(default_factory=CAMPPlusSize)
+
+    @classmethod
+    def of(cls, shapes: Mapping[str, Shape]) -> S3GenSize:
+        """The size that the tensors of a file have; as published where they do not say."""
+
+        def side(name: str, axis: int, published: int) -> int:
+            shape = shapes.get(name, ())
+            return shape[axis] if axis < len(shape) and shape[axis] > 0 else published
+
+        def count(prefix: str, published: int) -> int:
+            numbers = {name[len(prefix) :].partition(".")[0] for name in shapes if name.startswith(prefix)}
+            known = [int(number) for number in numbers if number.isascii() and number.isdigit() and len(number) < 5]
+            # Up to the last one that is there, so that a missing one before it is noticed.
+            return max((number + 1 for number in known if number < len(shapes)), default=published)
+
+        standard, unet = FlowSize(), "flow.decoder.estimator."
+        inner = side(f"{unet}mid_blocks.0.1.0.attn1.to_q.weight", 0, standard.inner)
+        flow = FlowSize(
+            encoder_layers=count("flow.encoder.encoders.", standard.encoder_layers),
+            encoder_mlp=side("flow.encoder.encoders.0.feed_forward.w_1.weight", 0, standard.encoder_mlp),
+            width=side(f"{unet}final_proj.weight", 1, standard.width),
+            inner=inner if inner % standard.head_width == 0 else standard.inner,
+            transformers=count(f"{unet}down_blocks.0.1.", standard.transformers),
+            mid_blocks=count(f"{unet}mid_blocks.", standard.mid_blocks),
+            meanflow=f"{unet}time_embed_mixer.weight" in shapes,
+        )
+        width = side("mel2wav.conv_pre.bias", 0, HiftSize().width)
+        hift = HiftSize(
+            width if width % 8 == 0 else HiftSize().width, side("mel2wav.f0_predictor.condnet.0.bias", 0, 512)
+        )
+        prefix = "speaker_encoder."
+        speaker = {name.removeprefix(prefix): shape for name, shape in shapes.items() if name.startswith(prefix)}
+        return cls(flow, hift, CAMPPlusSize.of(speaker))
+
+
+@dataclass(frozen=True, slots=True)
+class S3GenReference:
+    """Whose voice it is, as S3Gen takes it."""
+
+    codes: Tensor  # [P]
+    mel: Tensor  # [F, 80]
+    speaker: Tensor  # [192]
+
+    def __post_init__(self) -> None:
+        shapes = [list(self.codes.shape), list(self.mel.shape), list(self.speaker.shape)]
+        if self.codes.dim() != 1 or self.mel.dim() != 2 or shapes[1][1] != NUM_MELS or shapes[2] != [SPEAKER_WIDTH]:
+            found = f"a reference of codes {shapes[0]}, mel {shapes[1]} and speaker {shapes[2]}"
+            raise GraftError("condition-form", found, expected=f"[P], [F, {NUM_MELS}] and [{SPEAKER_WIDTH}]")
+        # An odd number of frames has one that belongs to no code.
+        if len(self.mel) not in (FRAMES_PER_CODE * len(self.codes), FRAMES_PER_CODE * len(self.codes) + 1):
+            found = f"a reference of {len(self.codes)} codes and {len(self.mel)} mel frames"
+            raise GraftError("condition-form", found, expected="two frames for each code, and at most one more")
+
+    def num_frames(self, num_codes: int) -> int:
+        """Mel frames of an utterance of that many codes: one less than two each where the reference is odd."""
+        return FRAMES_PER_CODE * (len(self.codes) + num_codes) - len(self.mel)
+
+
+@dataclass(frozen=True, slots=True)
+class S3GenNoise:
+    """All that is random about one utterance."""
+
+    flow: Tensor  # [80, T], normal
+    phases: Tensor  # [9, 1], uniform in -pi to pi
+    source: Tensor  # [9, L], normal
+
+    @classmethod
+    def draw(
+        cls, generator: torch.Generator, num_codes: int, reference: S3GenReference, *, meanflow: bool = False
+    ) -> S3GenNoise:
+        """In upstream's order: a CPU generator with its seed gives its numbers."""
+        device = generator.device
+        new = FRAMES_PER_CODE * num_codes
+        # The mean flow draws the utterance's own frames first, then all of them.
+        own = torch.randn(NUM_MELS, new, generator=generator, device=device) if meanflow else None
+        frames = FRAMES_PER_CODE * len(reference.codes) + new
+        flow = torch.randn(NUM_MELS, frames, generator=generator, device=device)
+        if own is not None:
+            flow[:, frames - new :] = own
+        phases = torch.rand(NUM_HARMONICS, 1, generator=generator, device=device) * (2 * math.pi) - math.pi
+        samples = HOP * reference.num_frames(num_codes)
+        return cls(flow, phases, torch.randn(NUM_HARMONICS, samples, generator=generator, device=device))
+
+
+class S3Gen(nn.Module):
+    """Flow, vocoder and voice encoder. The speech tokenizer of the same file is a model of its own."""
+
+    fade: Tensor
+    filters: Tensor
+
+    def __init__(self, size: S3GenSize | None = None) -> None:
+        super().__init__()
+        self.size = size or S3GenSize()
+        self.flow = CodeToMel(self.size.flow)
+        self.mel2wav = HiFT(self.size.hift)
+        self.speaker_encoder = CAMPPlus(self.size.speaker)
+        rise = torch.linspace(math.pi, 0.0, FADE_SAMPLES).cos().add(1.0) / 2
+        self.register_buffer("fade", torch.cat([torch.zeros(FADE_SAMPLES), rise]), persistent=False)
+        filters = mel_filters(SAMPLE_RATE, MEL_FFT, NUM_MELS, MEL_TOP_HZ)
+        self.register_buffer("filters", filters, persistent=False)
+        self.requires_grad_(False).eval()
+
+    @classmethod
+    def load(cls, path: Path) -> S3Gen:
+        """From an `s3gen` file, whose tensors must be exactly those of a whole S3Gen."""
+        size = validate_s3gen_file(path)
+        with no_init_weights():
+            model = cls(size)
+        shapes = {name: shape for name, shape in published_shapes(model).items() if not name.endswith(COUNTER)}
+        counters = {name: tensor for name, tensor in model.state_dict().items() if name.endswith(COUNTER)}
+        model.load_state_dict(counters | fold_weight_norm(read_tensors(path, shapes)), assign=True)
+        return model.requires_grad_(False).eval()
+
+    @property
+    def device(self) -> torch.device:
+        return self.fade.device
+
+    @torch.no_grad()
+    def prepare_reference(self, wave: Waveform, tokenizer: SpeechTokenizer) -> S3GenReference:
+        """The voice of a 24 kHz recording, of which the first ten seconds count."""
+        samples = validate_waveform(wave[: REFERENCE_SECONDS * SAMPLE_RATE], REFERENCE_LIMITS, "the reference")
+        samples = samples.to(self.device)
+        mel = hifigan_mel(samples, self.filters, MEL_FFT, HOP)  # [F, 80]
+        resampled = resample_sinc(samples, SAMPLE_RATE, TOKENIZER_RATE)
+        codes = torch.from_numpy(tokenizer.encode([resampled])[0])[: len(mel) // FRAMES_PER_CODE]
+        return S3GenReference(codes, mel, self.speaker_encoder.embed([resampled])[0])
+
+    @torch.no_grad()
+    def generate(
+        self,
+        codes: Sequence[Sequence[int]],
+        references: Sequence[S3GenReference],
+        noise: Sequence[S3GenNoise],
+        steps: int | None = None,
+    ) -> list[Tensor]:
+        """One batch: the waveform of each utterance, as if it were alone. -> [L] each"""
+        with exact_float32():
+            mels = self.generate_mels(codes, references, noise, steps)
+            counts = [len(mel) for mel in mels]
+            mel = nn.utils.rnn.pad_sequence(mels, batch_first=True).transpose(1, 2)  # [B, 80, frames]
+            lengths = torch.tensor(counts, device=self.device) if len(set(counts)) > 1 else None
+            phases = torch.stack([own.phases for own in noise]).to(self.device)  # [B, 9, 1]
+            source = _pad_last([own.source for own in noise]).to(self.device)  # [B, 9, L]
+            waves, _ = self.mel2wav(mel, phases, source, lengths)
+        waves[:, : len(self.fade)] *= self.fade[: waves.shape[1]]
+        return [wave[: HOP * count] for wave, count in zip(waves, counts, strict=True)]
+
+    @torch.no_grad()
+    def generate_mels(
+        self,
+        codes: Sequence[Sequence[int]],
+        references: Sequence[S3GenReference],
+        noise: Sequence[S3GenNoise],
+        steps: int | None = None,
+    ) -> list[Tensor]:
+        """The mel of each utterance without its reference, as if it were alone. -> [frames, 80] each"""
+        rows = [
+            torch.cat([reference.codes.cpu(), _validate_codes(own)])
+            for own, reference in zip(codes, references, strict=True)
+        ]
+        ids = nn.utils.rnn.pad_sequence(rows, batch_first=True)  # [B, P + N]
+        counts = torch.tensor([len(row) for row in rows])
+        mask = None
+        if len(set(counts.tolist())) > 1:
+            mask = (torch.arange(ids.shape[1]) < counts[:, None]).to(self.device)
+        num_frames = FRAMES_PER_CODE * ids.shape[1]
+        prompt = torch.zeros(len(rows), num_frames, NUM_MELS, device=self.device)
+        for row, reference in zip(prompt, references, strict=True):
+            row[: len(reference.mel)] = reference.mel
+        speaker = torch.stack([reference.speaker for reference in references]).to(self.device)
+        start = _pad_last([own.flow for own in noise]).transpose(1, 2).to(self.device)  # [B, T, 80]
+        mel = self.flow(ids.to(self.device), speaker, prompt, start, mask, steps)  # [B, T, 80]
+        return [
+            own[len(reference.mel) : FRAMES_PER_CODE * len(row)]
+            for own, reference, row in zip(mel, references, rows, strict=True)
+        ]
+
+
+def _pad_last(rows: Sequence[Tensor]) -> Tensor:
+    """Rows [C, n] of different lengths, zeros behind each. -> [B, C, longest]"""
+    return nn.utils.rnn.pad_sequence([row.T for row in rows], batch_first=True).transpose(1, 2)
+
+
+def _validate_codes(codes: Sequence[int]) -> Tensor:
+    row = np.asarray(codes)
+    if row.ndim != 1 or not len(row) or row.dtype.kind not in "iu":
+        found = f"speech codes as {row.dtype} of shape {list(row.shape)}"
+        raise AudioError("codes-outside", found, expected="whole numbers in a row", where="S3Gen")
+    if row.min() < 0 or row.max() >= NUM_SPEECH_CODES:
+        found = f"code {int(row[(row < 0) | (row >= NUM_SPEECH_CODES)][0])}"
+        raise AudioError("codes-outside", found, expected=f"0 to {NUM_SPEECH_CODES - 1}", where="S3Gen")
+    return torch.from_numpy(row.astype(np.int64))
+
+
+def validate_s3gen_file(path: Path) -> S3GenSize:
+    """The size of a whole S3Gen; an error that names the tensors which are missing, of another shape, or unknown.
+
+    Tables that can be computed and counters of training steps may be absent, as they are in some published files.
+    """
+    stored = read_tensor_shapes(path)
+    size = S3GenSize.of(stored)
+    with init_empty_weights():
+        expected = published_shapes(S3Gen(size))
+    prefix = SPEECH_TOKENIZER_PREFIX
+    tokenizer = SpeechTokenizerSize.of(
+        {name.removeprefix(prefix): shape for name, shape in stored.items() if name.startswith(prefix)}
+    )
+    expected |= prefix_shapes(prefix.rstrip("."), speech_tokenizer_shapes(tokenizer.width, tokenizer.layers))
+    tables = {prefix + "_mel_filters": (SPEECH_TOKENIZER_MELS, FRAME // 2 + 1), prefix + "window": (FRAME,)}
+    optional = {name for name in expected if name.endswith(COUNTER)} | set(tables)
+    needed = {name: shape for name, shape in (expected | tables).items() if name in stored or name not in optional}
+    require_exact_tensors(stored, needed, "S3Gen", path)
+    return size
+
+
+def read_built_in_reference(path: Path) -> S3GenReference:
+    """The waveform end's half of `conds.pt`."""
+    names = ("prompt_token", "prompt_feat", "embedding")
+    with read_torch_state_dict(ByteSource(path), "gen") as part:
+        if lacking := [name for name in names if name not in part.tensors]:
+            raise CheckpointError("tensors-mismatch", f"{' and '.join(lacking)} not in {path.name}", where=path)
+        codes, mel, speaker = (np.asarray(part.read(name)) for name in names)
+    if mel.ndim != 3 or not len(mel):
+        raise CheckpointError(
+            "tensors-mismatch", f"prompt_feat is {list(mel.shape)}", expected="[1, F, 80]", where=path
+        )
+    # Ids may have been cast to the model's float type by whoever saved them.
+    codes = codes.reshape(-1)[: mel.shape[1] // FRAMES_PER_CODE].astype(np.int64)
+    return S3GenReference(
+        _validate_codes(codes.tolist()),
+        torch.from_numpy(mel[0].astype(np.float32)),
+        torch.from_numpy(speaker.reshape(-1).astype(np.float32)),
+    )
+
+
+@dataclass
+class S3GenVocoder(Vocoder):
+    """S3Gen of a base folder. Names and shapes are checked when it is found, weights are read when it first sounds."""
+
+    path: Path
+    conditions: Path | None = None
+    device: str = "cpu"
+    seed: int = 0
+    """Every utterance is drawn from a generator of its own with this seed, so that none depends on its neighbours."""
+    sample_rate = SAMPLE_RATE
+    _model: S3Gen | None = None
+    _tokenizer: SpeechTokenizer | None = None
+    _references: dict[bytes, S3GenReference] = field(default_factory=dict)
+
+    @classmethod
+    def find(cls, folder: Path, device: str = "cpu") -> S3GenVocoder | None:
+        """None where the folder has no S3Gen, or one for preparing data alone; an error where one is not whole."""
+        path = next((folder / name for name in S3GEN_FILES if is_file(folder / name)), None)
+        if path is None:
+            return None
+        names = list(read_tensor_shapes(path))
+        if not all(any(name.startswith(part) for name in names) for part in S3GEN_PARTS):
+            return None
+        validate_s3gen_file(path)
+        conditions = folder / CONDITIONS_NAME
+        return cls(path, conditions if is_file(conditions) else None, device)
+
+    def why_not(self, voice: Clip) -> str:
+        if REFERENCE_AUDIO in voice.voice or self.conditions is not None:
+            return ""
+        return f"there is neither a recording of the voice nor {CONDITIONS_NAME} in the base folder"
+
+    @property
+    def model(self) -> S3Gen:
+        if self._model is None:
+            self._model = S3Gen.load(self.path).to(self.device)
+        return self._model
+
+    def sound(
+        self,
+        codes: Sequence[Sequence[int]],
+        voices: Sequence[Clip],
+        latents: Sequence[Latents] | None = None,  # noqa: ARG002 (codes say everything)
+    ) -> list[NDArray[np.float32]]:
+        if len(codes) != len(voices):
+            raise GraftError("packing", f"{len(codes)} utterances and {len(voices)} voices", expected="as many of each")
+        waves = [np.zeros(0, dtype=np.float32)] * len(codes)
+        spoken = [place for place, own in enumerate(codes) if len(own)]
+        references = {place: self.reference(voices[place]) for place in spoken}
+        lengths = [FRAMES_PER_CODE * (len(references[place].codes) + len(codes[place])) for place in spoken]
+        for batch in batch_by_length(lengths, BATCH_FRAMES):
+            places = [spoken[number] for number in batch]
+            own = [references[place] for place in places]
+            noise = [self._draw(len(codes[place]), references[place]) for place in places]
+            for place, wave in zip(places, self.model.generate([codes[at] for at in places], own, noise), strict=True):
+                waves[place] = wave.cpu().numpy()
+        return waves
+
+    def reference(self, voice: Clip) -> S3GenReference:
+        """The recording's voice, or the built-in one; prepared once for each recording."""
+        if why := self.why_not(voice):
+            raise AudioError("vocoder-voice", why, where=self.path.parent)
+        recording = voice.voice.get(REFERENCE_AUDIO)
+        name = b"" if recording is None else blake2b(np.ascontiguousarray(recording).tobytes(), digest_size=16).digest()
+        if name not in self._references:
+            while len(self._references) >= MAX_CACHED_REFERENCES:
+                self._references.pop(next(iter(self._references)))
+            self._references[name] = self._prepare(recording)
+        return self._references[name]
+
+    def _prepare(self, recording: NDArray[np.floating] | None) -> S3GenReference:
+        if recording is None:
+            assert self.conditions is not None
+            return read_built_in_reference(self.conditions)
+        if self._tokenizer is None:
+            self._tokenizer = SpeechTokenizer.load(self.path).to(self.device)
+        return self.model.prepare_reference(np.asarray(recording, dtype=np.float32), self._tokenizer)
+
+    def _draw(self, num_codes: int, reference: S3GenReference) -> S3GenNoise:
+        generator = torch.Generator(self.device).manual_seed(self.seed)
+        return S3GenNoise.draw(generator, num_codes, reference, meanflow=self.model.size.flow.meanflow)
