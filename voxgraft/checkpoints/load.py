@@ -36,6 +36,7 @@ from voxgraft.checkpoints.torch_file import (
     list_legacy_globals,
     read_data_pickle,
     read_legacy_torch,
+    read_nested_torch,
     read_torch_archive,
 )
 from voxgraft.core.errors import CheckpointError
@@ -214,6 +215,17 @@ def open_any_checkpoint(path: Path) -> Checkpoint:
     source = ByteSource(path)
     try:
         return read_legacy_torch(source) if _is_legacy(source) else _choose_reader(source)(source)
+    except BaseException:
+        source.close()
+        raise
+
+
+def open_nested_checkpoint(path: Path, key: str) -> Checkpoint:
+    """As `open_checkpoint`, for a torch file whose tensors lie in several dictionaries under one key."""
+    source = ByteSource(path)
+    try:
+        reader = _choose_reader(source)
+        return read_nested_torch(source, key) if reader is read_torch_archive else reader(source)
     except BaseException:
         source.close()
         raise
