@@ -49,11 +49,14 @@ COMPUTED_TENSORS = (
 )
 
 
+PUBLISHED_DIT = DiTSize()
+
+
 @dataclass(frozen=True, slots=True)
 class S2MelSize:
     """Sizes of s2mel; as published by default."""
 
-    dit: DiTSize = DiTSize()
+    dit: DiTSize = PUBLISHED_DIT
     latents: tuple[int, ...] = (1280, 256, 128, FEATURE_WIDTH)
     """Widths of the latent projection, the GPT's first."""
 
@@ -152,7 +155,7 @@ def is_optional_tensor(name: str, size: S2MelSize) -> bool:
 
 
 def fold_weight_norm(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """`weight_g` and `weight_v` as the one weight that they stand for; the norm is over all dimensions but the first."""
+    """`weight_g` and `weight_v` as the one weight that they stand for; the norm is over all but the first dimension."""
     folded: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         stem, _, kind = name.rpartition(".")
