@@ -16,7 +16,7 @@ from voxgraft.cli.app import CommandLine, parse_command_line, resolve_settings
 from voxgraft.cli.commands import COMMANDS
 from voxgraft.config.commands import EvaluateSettings
 from voxgraft.evaluation.command import EvaluateResult, evaluate
-from voxgraft.models.base import Clip, Vocoder
+from voxgraft.models.base import Clip, Latents, Vocoder
 
 RATE, FRAME = 16_000, 640
 FIRST_BIN, STEP_BINS = 10, 4
@@ -42,7 +42,9 @@ class Tones(Vocoder):
 
     sample_rate = RATE
 
-    def sound(self, codes: Sequence[Sequence[int]], voices: Sequence[Clip]) -> list[NDArray[np.float32]]:
+    def sound(
+        self, codes: Sequence[Sequence[int]], voices: Sequence[Clip], latents: Sequence[Latents] | None = None
+    ) -> list[NDArray[np.float32]]:
         assert len(codes) == len(voices)
         return [tones(own) for own in codes]
 

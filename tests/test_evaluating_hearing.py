@@ -43,7 +43,7 @@ from voxgraft.evaluation.scores import (
 )
 from voxgraft.evaluation.sentences import EvalSentence
 from voxgraft.evaluation.synthesis import SpokenSentence
-from voxgraft.models.base import Clip, ClipEncoder
+from voxgraft.models.base import Clip, ClipEncoder, Latents
 from voxgraft.synthesis.voices import ReferenceVoice
 
 VOICE = ReferenceVoice("somebody", Clip(np.zeros(0, dtype=np.int64), {"speaker": np.array([0], dtype=np.int32)}))
@@ -159,7 +159,9 @@ class HigherTones(Tones):
 
     sample_rate = 24_000
 
-    def sound(self, codes: Sequence[Sequence[int]], voices: Sequence[Clip]) -> list[NDArray[np.float32]]:
+    def sound(
+        self, codes: Sequence[Sequence[int]], voices: Sequence[Clip], latents: Sequence[Latents] | None = None
+    ) -> list[NDArray[np.float32]]:
         return [resample(wave, RATE, self.sample_rate) for wave in super().sound(codes, voices)]
 
 

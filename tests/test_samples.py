@@ -20,7 +20,7 @@ from voxgraft.config.train_options import TrainOptions
 from voxgraft.core.errors import CompanionError, VoxgraftError
 from voxgraft.core.journal import strip_clock_fields
 from voxgraft.models import family_names, get_family
-from voxgraft.models.base import Clip, Vocoder
+from voxgraft.models.base import Clip, Latents, Vocoder
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.training.samples import SampleCallback, SampleSentence, build_sample_sentences
@@ -166,7 +166,9 @@ class Broken(Vocoder):
     def __init__(self) -> None:
         self.asked = 0
 
-    def sound(self, codes: Sequence[Sequence[int]], voices: Sequence[Clip]) -> list[NDArray[np.float32]]:
+    def sound(
+        self, codes: Sequence[Sequence[int]], voices: Sequence[Clip], latents: Sequence[Latents] | None = None
+    ) -> list[NDArray[np.float32]]:
         self.asked += 1
         raise CompanionError("companion-died", "it is gone")
 
@@ -174,7 +176,9 @@ class Broken(Vocoder):
 class Beeps(Vocoder):
     sample_rate = 16_000
 
-    def sound(self, codes: Sequence[Sequence[int]], voices: Sequence[Clip]) -> list[NDArray[np.float32]]:
+    def sound(
+        self, codes: Sequence[Sequence[int]], voices: Sequence[Clip], latents: Sequence[Latents] | None = None
+    ) -> list[NDArray[np.float32]]:
         assert len(voices) == len(codes)
         return [np.full(640 * len(some), 0.25, dtype=np.float32) for some in codes]
 

@@ -9,6 +9,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -55,10 +56,10 @@ SILENCE_POWER = 1e-10
 """Mean square of a frame, -100 dB: what is quieter than this counts as equally quiet."""
 
 
-def mel_filters(sample_rate: int, num_fft: int, num_mels: int) -> Tensor:
-    """Triangles from 0 Hz to half the sample rate, each of the same area. float32 [M, K]"""
+def mel_filters(sample_rate: int, num_fft: int, num_mels: int, top_hz: float | None = None) -> Tensor:
+    """Triangles from 0 Hz to `top_hz` or half the sample rate, each of the same area. float32 [M, K]"""
     top = sample_rate / 2
-    edges = _mel_to_hz(torch.linspace(0.0, _hz_to_mel(top), num_mels + 2, dtype=torch.float64))  # [M + 2]
+    edges = _mel_to_hz(torch.linspace(0.0, _hz_to_mel(top_hz or top), num_mels + 2, dtype=torch.float64))  # [M + 2]
     frequencies = torch.linspace(0.0, top, num_fft // 2 + 1, dtype=torch.float64)  # [K]
     widths = edges.diff()[:, None]  # [M + 1, 1]
     distances = frequencies - edges[:, None]  # [M + 2, K]
@@ -78,6 +79,48 @@ def power_spectrum(wave: Tensor, window: Tensor, hop: int) -> Tensor:
         wave, num_fft, hop, window=window, center=True, pad_mode="reflect", normalized=False, return_complex=True
     )
     return transformed.abs().square()
+
+
+def hifigan_mel(wave: Tensor, filters: Tensor, num_fft: int, hop: int) -> Tensor:
+    """Log mel magnitudes as HiFi-GAN has them: mirrored ends, frames not centred. [N], [M, K] -> [N // hop, M]"""
+    margin = (num_fft - hop) // 2
+    padded = torch.nn.functional.pad(wave[None], (margin, margin), mode="reflect")[0]
+    window = torch.hann_window(num_fft, device=wave.device)
+    spectrum = torch.stft(padded, num_fft, hop, window=window, center=False, return_complex=True)  # [K, F]
+    magnitude = (torch.view_as_real(spectrum).square().sum(-1) + 1e-9).sqrt()
+    with exact_float32():
+        return (filters.to(wave.device) @ magnitude).clamp_min(1e-5).log().T
+
+
+SINC_WIDTH, SINC_ROLLOFF = 6, 0.99
+
+
+def resample_sinc(wave: Tensor, from_hz: int, to_hz: int) -> Tensor:
+    """Resampling by a Hann-windowed sinc, as torchaudio does it unless told otherwise. [N] -> [ceil(N to / from)]
+
+    Reference features of the waveform ends were learnt from it; the ordinary `resample` gives slightly other samples.
+    """
+    if from_hz == to_hz:
+        return wave
+    kernel, width = _sinc_kernel(from_hz, to_hz)
+    stride = from_hz // math.gcd(from_hz, to_hz)
+    padded = torch.nn.functional.pad(wave[None, None], (width, width + stride))
+    phases = torch.nn.functional.conv1d(padded, kernel.to(wave)[:, None], stride=stride)  # [1, phases, steps]
+    return phases[0].T.flatten()[: -(-len(wave) * to_hz // from_hz)]
+
+
+@cache
+def _sinc_kernel(from_hz: int, to_hz: int) -> tuple[Tensor, int]:
+    """One row of taps for each phase of the output [phases, taps], and how many taps lie before the first sample."""
+    divisor = math.gcd(from_hz, to_hz)
+    source, target = from_hz // divisor, to_hz // divisor
+    cutoff = min(source, target) * SINC_ROLLOFF
+    width = math.ceil(SINC_WIDTH * source / cutoff)
+    taps = torch.arange(-width, width + source, dtype=torch.float64) / source
+    times = taps - torch.arange(target, dtype=torch.float64)[:, None] / target  # [phases, taps]
+    times = (times * cutoff).clamp(-SINC_WIDTH, SINC_WIDTH)
+    window = torch.cos(times * math.pi / SINC_WIDTH / 2).square()
+    return (torch.sinc(times) * window * cutoff / source).float(), width
 
 
 def find_sound_bounds(wave: Tensor, below_loudest_db: float) -> tuple[int, int]:

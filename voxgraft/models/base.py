@@ -390,10 +390,16 @@ class ClipEncoder(ABC):
     def encode(self, waves: Sequence[Waveform]) -> list[Clip]:
         """Every recording as if it were alone; those of similar length go through together."""
 
+    def encode_voice(self, samples: NDArray[np.float32], rate: int) -> Clip | None:  # noqa: ARG002 (of most families)
+        """A recording as a voice to speak with, in families that prepare it otherwise than a clip to learn from."""
+        return None
+
 
 def encode_recording(encoder: ClipEncoder, samples: NDArray[np.float32], rate: int) -> Clip:
     """One recording of any sample rate, with its sound where the family's waveform end wants that too."""
 
+    if (voice := encoder.encode_voice(samples, rate)) is not None:
+        return voice
     clip = encoder.encode([resample(samples, rate, encoder.sample_rate)])[0]
     if (wanted := encoder.reference_rate) is None:
         return clip
@@ -408,13 +414,21 @@ class SpeakerEncoder(Protocol):
         """One unit vector per recording at 16 kHz. [clips, width]"""
 
 
+Latents = NDArray[np.floating[Any]]
+"""The language model's final states at the codes of one utterance. [codes, width]"""
+
+
 class Vocoder(ABC):
     """The waveform end of one base."""
 
     sample_rate: int
+    needs_latents: ClassVar[bool] = False
+    """Whether codes alone are not enough for it."""
 
     @abstractmethod
-    def sound(self, codes: Sequence[Sequence[int]], voices: Sequence[Clip]) -> list[NDArray[np.float32]]:
+    def sound(
+        self, codes: Sequence[Sequence[int]], voices: Sequence[Clip], latents: Sequence[Latents] | None = None
+    ) -> list[NDArray[np.float32]]:
         """A waveform for each utterance, in the voice that it was spoken with. No codes are no samples."""
 
     def why_not(self, voice: Clip) -> str:  # noqa: ARG002 (of those that need more than codes)

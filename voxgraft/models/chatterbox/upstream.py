@@ -25,6 +25,7 @@ from voxgraft.models.base import (
     BaseFiles,
     Clip,
     ExportInfo,
+    Latents,
     StockFolder,
     StockProgram,
     Vocoder,
@@ -260,7 +261,12 @@ class S3GenVocoder(Vocoder):
             return ""
         return f"there is neither a recording of the voice nor {CONDITIONS_NAME} in the base folder"
 
-    def sound(self, codes: Sequence[Sequence[int]], voices: Sequence[Clip]) -> list[NDArray[np.float32]]:
+    def sound(
+        self,
+        codes: Sequence[Sequence[int]],
+        voices: Sequence[Clip],
+        latents: Sequence[Latents] | None = None,  # noqa: ARG002 (codes say everything)
+    ) -> list[NDArray[np.float32]]:
         if len(codes) != len(voices):
             raise GraftError("packing", f"{len(codes)} utterances and {len(voices)} voices", expected="as many of each")
         return [self._sound(own, voice) for own, voice in zip(codes, voices, strict=True)]

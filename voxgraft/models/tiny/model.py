@@ -31,7 +31,7 @@ from voxgraft.audio.features import (
     validate_waveforms,
 )
 from voxgraft.core.errors import AudioError, CheckpointError, GraftError
-from voxgraft.models.base import Clip, ClipEncoder, SequenceSpec, Vocoder
+from voxgraft.models.base import Clip, ClipEncoder, Latents, SequenceSpec, Vocoder
 from voxgraft.models.chatterbox.model import T3, T3ConditionBatch
 from voxgraft.models.tiny.family import (
     CODEC_NAME,
@@ -439,7 +439,12 @@ class TinyVocoder(Vocoder):
         return cls(*load_codec(folder, device))
 
     @torch.no_grad()
-    def sound(self, codes: Sequence[Sequence[int]], voices: Sequence[Clip]) -> list[NDArray[np.float32]]:
+    def sound(
+        self,
+        codes: Sequence[Sequence[int]],
+        voices: Sequence[Clip],
+        latents: Sequence[Latents] | None = None,  # noqa: ARG002 (codes say everything)
+    ) -> list[NDArray[np.float32]]:
         """One utterance after another: their neighbours' padding would colour their ends."""
         if len(codes) != len(voices):
             raise GraftError("packing", f"{len(codes)} utterances and {len(voices)} voices", expected="as many of each")
