@@ -48,6 +48,10 @@ class SpeechRenderer:
         assert self.vocoder is not None
         return self.vocoder.sample_rate
 
+    @property
+    def needs_latents(self) -> bool:
+        return self.vocoder is not None and self.vocoder.needs_latents
+
     def restrict_to_voices(self, voices: Sequence[Clip]) -> SpeechRenderer:
         """The same, or none if it cannot sound like one of the voices."""
         why = next((told for voice in voices if self.vocoder and (told := self.vocoder.why_not(voice))), "")
@@ -60,7 +64,9 @@ class SpeechRenderer:
         with progress.progress_task(f"making sound of {who}", len(said)) as advance:
             for first in range(0, len(said), VOCODER_BATCH_SIZE):
                 some = said[first : first + VOCODER_BATCH_SIZE]
-                found += self.vocoder.sound([one.codes or () for one in some], [one.voice.clip for one in some])
+                codes, voices = [one.codes or () for one in some], [one.voice.clip for one in some]
+                latents = [np.zeros((0, 0)) if one.latents is None else one.latents for one in some]
+                found += self.vocoder.sound(codes, voices, latents if self.needs_latents else None)
                 advance(len(some))
         return found
 
@@ -186,7 +192,8 @@ def score_codec_clips(
     seed: int,
 ) -> ScoreRow | None:
     """The listener's error on held-out clips as the codec gives them back; nothing where that makes no sound."""
-    if sound.vocoder is None or ear.why_unsupported(language):
+    # Codes of a recording have no latents: those are of a model that speaks.
+    if sound.vocoder is None or sound.needs_latents or ear.why_unsupported(language):
         return None
     places = [(clips, place) for clips in sets for place in range(len(clips))]
     chosen = (

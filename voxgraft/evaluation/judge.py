@@ -327,6 +327,13 @@ class _SystemSpeech:
     heard: Sequence[Transcript] | None
 
 
+def _is_same_speech(one: SpokenSentence, other: SpokenSentence) -> bool:
+    """Whether two utterances in one voice sound the same. Behind an adapter equal codes may have other latents."""
+    if one.codes != other.codes or (one.latents is None) != (other.latents is None):
+        return False
+    return one.latents is None or other.latents is None or np.array_equal(one.latents, other.latents)
+
+
 @dataclass
 class Evaluator:
     """Who is judged, and with what."""
@@ -377,10 +384,10 @@ class Evaluator:
         self, system: SpeakingModel, sentences: Sequence[EvalSentence], who: str, like: _SystemSpeech | None = None
     ) -> _SystemSpeech:
         """Said, sounded and heard. The same codes in the same voice are the same sound, and are not heard twice."""
-        said = synthesize_sentences(system, sentences, self.voices, self.seed, who)
+        said = synthesize_sentences(system, sentences, self.voices, self.seed, who, latents=self.sound.needs_latents)
         if self.sound.vocoder is None:
             return _SystemSpeech(said, None, None)
-        if like is not None and [one.codes for one in said] == [one.codes for one in like.said]:
+        if like is not None and all(map(_is_same_speech, said, like.said)):
             return _SystemSpeech(said, like.waves, like.heard)
         waves = self.sound.waves(said, who)
         language = sentences[0].language

@@ -11,7 +11,7 @@ from voxgraft.core.errors import FileError
 from voxgraft.core.files import is_file
 from voxgraft.dataset.shards import ClipDataset
 from voxgraft.evaluation.sentences import EvalSentence
-from voxgraft.models.base import BaseFiles, encode_recording, unknown_voice_error
+from voxgraft.models.base import BaseFiles, Latents, encode_recording, unknown_voice_error
 from voxgraft.synthesis.engine import (
     SpeakingModel,
     SynthesisEngine,
@@ -71,6 +71,8 @@ class SpokenSentence:
     code_hz: float = 25.0
     ids: tuple[int, ...] = ()
     """Text tokens that the model was given."""
+    latents: Latents | None = None
+    """For a waveform end that needs them. [codes, width]"""
 
     @property
     def is_runaway(self) -> bool:
@@ -78,7 +80,13 @@ class SpokenSentence:
 
 
 def synthesize_sentences(
-    system: SpeakingModel, sentences: Sequence[EvalSentence], voices: Sequence[ReferenceVoice], seed: int, who: str
+    system: SpeakingModel,
+    sentences: Sequence[EvalSentence],
+    voices: Sequence[ReferenceVoice],
+    seed: int,
+    who: str,
+    *,
+    latents: bool = False,
 ) -> list[SpokenSentence]:
     """Every sentence, in its order; the voices take turns. Loops are kept: they are among what is measured."""
     code_hz = system.family.code_hz
@@ -92,11 +100,19 @@ def synthesize_sentences(
         if not why:
             requests[at] = request
     # A new engine for every call: inside training its memory must be given back.
-    engine = SynthesisEngine(system.model, system.family.stock_sampling(), set_gate=system.set_gate_for)
+    stock = system.family.stock_sampling()
+    engine = SynthesisEngine(system.model, stock, set_gate=system.set_gate_for, latents=latents)
     results = engine.run(list(requests.values()), f"{who} speaks")
     for at, result in zip(requests, results, strict=True):
         seconds = len(result.codes) / code_hz
-        said[at] = replace(said[at], codes=result.codes, stopped=result.ended, seconds=seconds, code_hz=code_hz)
+        said[at] = replace(
+            said[at],
+            codes=result.codes,
+            stopped=result.ended,
+            seconds=seconds,
+            code_hz=code_hz,
+            latents=result.latents,
+        )
     return said
 
 

@@ -285,8 +285,8 @@ class Family(ABC):
             raise ConfigError("manner-unknown", f"{self.name} has no {' and no '.join(asked)}")
         return condition
 
-    def mix_emotions(self, files: BaseFiles, shares: Sequence[float]) -> tuple[Clip, float]:  # noqa: ARG002
-        """What shares of a family's named emotions make, and how much of the whole that is; most have none."""
+    def mix_emotions(self, files: BaseFiles, shares: Sequence[float], weight: float, voice: Clip) -> Clip:  # noqa: ARG002
+        """A voice's emotion with shares of the family's named ones, `weight` times as strong; most have none."""
         raise ConfigError("manner-unknown", f"{self.name} has no named emotions")
 
     @abstractmethod
