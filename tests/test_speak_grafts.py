@@ -17,7 +17,7 @@ from tests.speaking_grafts import codes_of, made_graft, settings_of, spoken
 from tests.whole_runs import WholeRun, error_of, make_run
 from voxgraft.audio.files import encode_audio
 from voxgraft.models import get_family
-from voxgraft.models.indextts2.encoder import VECTORS_PER_EMOTION
+from voxgraft.models.indextts2.emotion import VECTORS_PER_EMOTION
 from voxgraft.models.indextts2.model import UnifiedVoiceCondition
 from voxgraft.synthesis.command import synthesize
 from voxgraft.synthesis.engine import SynthesisModels, open_synthesis_models

@@ -35,6 +35,7 @@ from voxgraft.checkpoints.torch_file import (
     ZipRecord,
     read_legacy_pickles,
     read_legacy_torch,
+    read_nested_torch,
     read_torch_archive,
     read_torch_records,
 )
@@ -231,6 +232,17 @@ def open_any_checkpoint(path: Path) -> Checkpoint:
     """
     shards = find_shards(path)
     return open_shards(shards) if shards is not None else open_checkpoint(path, legacy=True)
+
+
+def open_nested_checkpoint(path: Path, key: str) -> Checkpoint:
+    """As `open_checkpoint`, for a torch file whose tensors lie in several dictionaries under one key."""
+    source = ByteSource(path)
+    try:
+        reader = _choose_reader(source)
+        return read_nested_torch(source, key) if reader is read_torch_archive else reader(source)
+    except BaseException:
+        source.close()
+        raise
 
 
 def find_dangerous_globals(path: Path) -> list[str]:

@@ -271,6 +271,28 @@ def read_torch_state_dict(source: ByteSource, key: str) -> TorchCheckpoint:
     return TorchCheckpoint(source, archive, _parse_state_dict(part, source), key)
 
 
+def read_nested_torch(source: ByteSource, key: str) -> TorchCheckpoint:
+    """All tensors under a key whose dictionaries hold dictionaries, named `table.tensor`; without the key, all of them.
+
+    IndexTTS-2's s2mel.pth is {"net": {"cfm": {...}, "length_regulator": {...}}}, with an optimizer beside it.
+    """
+    archive = _read_archive(source)
+    outer = archive.tree.entries.get(key, archive.tree)
+    if not isinstance(outer, PickleDict):
+        raise _contents_error(source, f"there is no dictionary of tensors under {key}")
+    flat: dict[Any, Any] = {}
+    for table, node in outer.entries.items():
+        inner = node.entries if isinstance(node, PickleDict) else {}
+        flat |= {f"{table}.{name}": value for name, value in inner.items() if is_tensor(value)}
+        if is_tensor(node):
+            flat[table] = node
+    if not flat:
+        keys = ", ".join(str(name)[:40] for name in list(outer.entries)[:6])
+        raise _contents_error(source, f"no tensors among its entries ({keys})")
+    archive = replace(archive, tree=PickleDict(entries=flat))
+    return TorchCheckpoint(source, archive, _parse_state_dict(archive.tree, source), None)
+
+
 def read_torch_tensor(source: ByteSource) -> NDArray[np.generic]:
     """The values of a file that holds one tensor by itself, or one under whatever name."""
     archive = _read_archive(source, alone="tensor")

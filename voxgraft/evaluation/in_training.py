@@ -120,7 +120,9 @@ class InTrainingEvaluation(Callback):
         nothing = "" if self.sentences else "no held-out text is there to be said"
         if why := self.sound.why or self.ear.why_unsupported(language) or nothing:
             return {"why": why}
-        said = synthesize_sentences(self.system, self.sentences, self.voices, self.seed, label)
+        said = synthesize_sentences(
+            self.system, self.sentences, self.voices, self.seed, label, latents=self.sound.needs_latents
+        )
         heard = self.ear.hear(self.sound.waves(said, label), self.sound.rate, language, label)
         scores = compute_error_rates(self.sentences, heard, self.seed) | compute_stop_scores(
             said, None, None, self.seed

@@ -125,6 +125,13 @@ class _SystemSpeech(NamedTuple):
     heard: Sequence[Transcript] | None
 
 
+def _is_same_speech(one: SpokenSentence, other: SpokenSentence) -> bool:
+    """Whether two utterances in one voice sound the same. Behind an adapter equal codes may have other latents."""
+    if one.codes != other.codes or (one.latents is None) != (other.latents is None):
+        return False
+    return one.latents is None or other.latents is None or np.array_equal(one.latents, other.latents)
+
+
 @dataclass
 class Evaluator:
     """Compares a model with its base, language by language."""
@@ -207,10 +214,10 @@ class Evaluator:
         self, system: SpeakingModel, sentences: Sequence[EvalSentence], who: str, like: _SystemSpeech | None = None
     ) -> _SystemSpeech:
         """Synthesise, render and transcribe. The same codes in the same voice are the same sound: taken from `like`."""
-        said = synthesize_sentences(system, sentences, self.voices, self.seed, who)
+        said = synthesize_sentences(system, sentences, self.voices, self.seed, who, latents=self.sound.needs_latents)
         if self.sound.vocoder is None:
             return _SystemSpeech(said, None, None)
-        if like is not None and [one.codes for one in said] == [one.codes for one in like.said]:
+        if like is not None and all(map(_is_same_speech, said, like.said)):
             return _SystemSpeech(said, like.waves, like.heard)
         waves = self.sound.waves(said, who)
         language = sentences[0].language
@@ -522,7 +529,8 @@ def score_codec_clips(
     seed: int,
 ) -> ScoreRow | None:
     """The recogniser's error on held-out clips after the codec's round trip; None where that makes no sound."""
-    if sound.vocoder is None or ear.why_unsupported(language):
+    # Codes of a recording have no latents: those are of a model that speaks.
+    if sound.vocoder is None or sound.needs_latents or ear.why_unsupported(language):
         return None
     chosen = [(clips, place) for clips in sets for place in range(len(clips))]
     if not chosen:

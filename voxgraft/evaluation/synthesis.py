@@ -17,7 +17,7 @@ from voxgraft.core.errors import FileError, VoxgraftError
 from voxgraft.core.files import is_file, read_text, require_folder
 from voxgraft.dataset.shards import ClipDataset
 from voxgraft.evaluation.sentences import EvalSentence
-from voxgraft.models.base import BaseFiles, Clip, Vocoder, encode_recording, unknown_voice_error
+from voxgraft.models.base import BaseFiles, Clip, Latents, Vocoder, encode_recording, unknown_voice_error
 from voxgraft.synthesis.engine import (
     ModelContext,
     SpeakingModel,
@@ -51,6 +51,8 @@ class SpokenSentence:
     code_hz: float = 25.0
     ids: tuple[int, ...] = ()
     """Text tokens that the model was given."""
+    latents: Latents | None = None
+    """For a waveform end that needs them. [codes, width]"""
 
     @property
     def is_runaway(self) -> bool:
@@ -91,7 +93,13 @@ def choose_eval_voices(
 
 
 def synthesize_sentences(
-    system: SpeakingModel, sentences: Sequence[EvalSentence], voices: Sequence[ReferenceVoice], seed: int, who: str
+    system: SpeakingModel,
+    sentences: Sequence[EvalSentence],
+    voices: Sequence[ReferenceVoice],
+    seed: int,
+    who: str,
+    *,
+    latents: bool = False,
 ) -> list[SpokenSentence]:
     """Every sentence, in its order, with rotating voices. Loops are not cut: they are among what is measured."""
     family, stock = system.family, system.family.stock_sampling()
@@ -114,11 +122,12 @@ def synthesize_sentences(
             sort_key=(len(sentence.text), at),
         )
     # A new engine for every call: inside training its memory must be given back.
-    engine = SynthesisEngine(system.model, stock, set_gate=system.set_gate_for)
+    engine = SynthesisEngine(system.model, stock, set_gate=system.set_gate_for, latents=latents)
     results = engine.run(list(requests.values()), f"{who} speaks")
     for at, result in zip(requests, results, strict=True):
         seconds = len(result.codes) / family.code_hz
-        said[at] = replace(said[at], codes=result.codes, stopped=result.ended, seconds=seconds, code_hz=family.code_hz)
+        said[at] = replace(said[at], codes=result.codes, stopped=result.ended, latents=result.latents)
+        said[at] = replace(said[at], seconds=seconds, code_hz=family.code_hz)
     return said
 
 
@@ -140,6 +149,10 @@ class SpeechRenderer:
         why = next(filter(None, reasons), "")
         return SpeechRenderer(None, why) if why else self
 
+    @property
+    def needs_latents(self) -> bool:
+        return self.vocoder is not None and self.vocoder.needs_latents
+
     def waves(self, said: Sequence[SpokenSentence], who: str) -> list[Wave]:
         """Every utterance as sound; an empty wave for what could not be said."""
         assert self.vocoder is not None
@@ -147,7 +160,9 @@ class SpeechRenderer:
         with progress.progress_task(f"making sound of {who}", len(said)) as advance:
             for first in range(0, len(said), VOCODER_BATCH_SIZE):
                 some = said[first : first + VOCODER_BATCH_SIZE]
-                found += self.vocoder.sound([one.codes or () for one in some], [one.voice.clip for one in some])
+                codes, voices = [one.codes or () for one in some], [one.voice.clip for one in some]
+                latents = [np.zeros((0, 0)) if one.latents is None else one.latents for one in some]
+                found += self.vocoder.sound(codes, voices, latents if self.needs_latents else None)
                 advance(len(some))
         return found
 

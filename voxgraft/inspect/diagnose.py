@@ -691,7 +691,9 @@ class ListeningTest:
         for language in languages:
             sentences = self.sets[language].sentences
             who = f"{system.name}, {language}"
-            said = synthesize_sentences(system, sentences, self.voices, self.seed, who)
+            said = synthesize_sentences(
+                system, sentences, self.voices, self.seed, who, latents=self.sound.needs_latents
+            )
             heard = self.ear.hear(self.sound.waves(said, who), self.sound.rate, language, who)
             value = compute_error_rates(sentences, heard, self.seed)["phone_error"].value
             if value is not None:

@@ -285,8 +285,8 @@ class Family(ABC):
             raise ConfigError("manner-unknown", f"{self.name} has no {' and no '.join(asked)}")
         return condition
 
-    def mix_emotions(self, files: BaseFiles, shares: Sequence[float]) -> tuple[Clip, float]:  # noqa: ARG002
-        """What shares of a family's named emotions make, and how much of the whole that is; most have none."""
+    def mix_emotions(self, files: BaseFiles, shares: Sequence[float], weight: float, voice: Clip) -> Clip:  # noqa: ARG002
+        """A voice's emotion with shares of the family's named ones, `weight` times as strong; most have none."""
         raise ConfigError("manner-unknown", f"{self.name} has no named emotions")
 
     @abstractmethod
@@ -390,10 +390,16 @@ class ClipEncoder(ABC):
     def encode(self, waves: Sequence[Waveform]) -> list[Clip]:
         """Every recording as if it were alone; those of similar length go through together."""
 
+    def encode_voice(self, samples: NDArray[np.float32], rate: int) -> Clip | None:  # noqa: ARG002 (of most families)
+        """A recording as a voice to speak with, in families that prepare it otherwise than a clip to learn from."""
+        return None
+
 
 def encode_recording(encoder: ClipEncoder, samples: NDArray[np.float32], rate: int) -> Clip:
     """One recording of any sample rate, with its sound where the family's waveform end wants that too."""
 
+    if (voice := encoder.encode_voice(samples, rate)) is not None:
+        return voice
     clip = encoder.encode([resample(samples, rate, encoder.sample_rate)])[0]
     if (wanted := encoder.reference_rate) is None:
         return clip

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from voxgraft.core.errors import GraftError
-from voxgraft.models.base import SequencePart, SequenceSpec, TokenSequence
+from voxgraft.models.base import SequencePart, SequenceSpec, TokenSequence, build_sequence
 from voxgraft.nn import IGNORE_INDEX
 from voxgraft.nn.attention import AttentionBackend, AttentionContext, Packing, choose_attention_backend
 from voxgraft.nn.backbones import Backbone
@@ -79,6 +79,10 @@ class SpeechModel(nn.Module, ABC):
     @abstractmethod
     def speech_logits(self, hidden: Tensor) -> Tensor:
         """The body's output -> a score for every speech row. [N, W] -> [N, rows]"""
+
+    def speech_latents(self, hidden: Tensor) -> Tensor:
+        """The body's output as a waveform end takes it, where that wants more than codes. [N, W] -> [N, W]"""
+        return hidden
 
     @property
     def num_text_ids(self) -> int:
@@ -223,6 +227,32 @@ def compute_losses(model: SpeechModel, batch: PackedBatch, *, chunk: int | None 
         cross_entropy_sum(model.speech_logits, hidden[speech.scored], speech.targets, chunk=chunk),
         len(speech.targets),
     )
+
+
+@torch.no_grad()
+def compute_speech_latents(
+    model: SpeechModel, texts: Sequence[Sequence[int]], conditions: Sequence[Any], codes: Sequence[Sequence[int]]
+) -> list[Tensor]:
+    """The final states that predict each code, from a pass over text and codes as in training. -> [codes, W] a row
+
+    States kept while decoding are not the same: the stock program decodes with a gap in the positions. The caller sets
+    the adapter's gate as it was when the codes were drawn.
+    """
+    spoken = [place for place, own in enumerate(codes) if len(own)]
+    width = model.body.num_heads * model.body.head_width
+    found = [torch.zeros(0, width, device=model.device)] * len(codes)
+    if not spoken:
+        return found
+    layouts = [build_sequence(model.frame, texts[place], codes[place]) for place in spoken]
+    batch = pack_batch(model, layouts, [conditions[place] for place in spoken])
+    hidden = compute_hidden_states(model, batch)  # [T, W]
+    end = 0
+    for place, layout in zip(spoken, layouts, strict=True):
+        end += layout.length
+        # The speech inputs are start, codes, stop: the first as many as there are codes predict them.
+        first = end - len(layout.speech.ids)
+        found[place] = model.speech_latents(hidden[first : first + len(codes[place])])
+    return found
 
 
 def _pack_part(parts: Sequence[SequencePart], places: NDArray[np.int64], heard: NDArray[np.bool_]) -> PackedTokens:

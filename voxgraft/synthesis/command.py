@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from voxgraft.audio.files import encode_audio
 from voxgraft.config.commands import SpeakSettings
 from voxgraft.core import progress
-from voxgraft.core.errors import ConfigError, Finding, TextError, finding
+from voxgraft.core.errors import ConfigError, Finding, GraftError, TextError, finding
 from voxgraft.core.files import atomic_write, is_folder, require_output_path, write_json
 from voxgraft.core.languages import count_letters_by_script, count_scripts, find_exemplar
 from voxgraft.core.results import Line, style_line
-from voxgraft.models.base import Family, Vocoder
+from voxgraft.models.base import Family, Latents, Vocoder
 from voxgraft.models.generate import StopCause
 from voxgraft.nn.decode import SamplingParams
 from voxgraft.synthesis.engine import (
@@ -77,6 +77,8 @@ class SpokenChunk:
     codes: tuple[int, ...]
     stop: StopCause
     seed: int
+    latents: Latents | None = None
+    """For a waveform end that needs them. [codes, width]"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +123,21 @@ class _UtterancePlan:
 
 
 def synthesize(
-    speakers: SynthesisModels, voices: VoiceLoader, utterances: Sequence[UtteranceRequest], settings: SpeakSettings
+    speakers: SynthesisModels,
+    voices: VoiceLoader,
+    utterances: Sequence[UtteranceRequest],
+    settings: SpeakSettings,
+    vocoder: Vocoder | None = None,
 ) -> list[SpokenUtterance]:
-    """Every utterance, in its order. All are planned, with voice and style, before the first is spoken."""
+    """Every utterance, in its order. All are planned, with voice and style, before the first is spoken.
+
+    `vocoder` is what will make sound of it, if anything will: it must know the voices, and may need latents.
+    """
     sampling = build_sampling(speakers, settings)
     planned = [_plan_utterance(speakers, voices, one, settings) for one in utterances]
+    for plan in planned:
+        if vocoder is not None and (why := vocoder.why_not(plan.voice.clip)):
+            raise GraftError("vocoder-voice", why, where=f"voice {plan.voice.name}")
     requests: dict[str, dict[tuple[int, int], SynthesisRequest]] = {}
     for at, plan in enumerate(planned):
         condition = voices.condition(plan.voice)
@@ -140,6 +152,7 @@ def synthesize(
             set_gate=system.set_gate_for,
             batch_size=settings.batch,
             loop_code_hz=system.family.code_hz,
+            latents=vocoder is not None and vocoder.needs_latents,
         )
         for system in speakers.all
     }
@@ -237,7 +250,7 @@ def _check_unknown_letters(system: SpeakingModel, one: UtteranceRequest, languag
 
 def _assemble_utterance(one: _UtterancePlan, results: Sequence[SynthesisResult]) -> SpokenUtterance:
     pieces = tuple(
-        SpokenChunk(plan.chunk, plan.ids, result.codes, result.stop, plan.seed)
+        SpokenChunk(plan.chunk, plan.ids, result.codes, result.stop, plan.seed, result.latents)
         for plan, result in zip(one.chunks, results, strict=True)
     )
     cut = [piece for piece in pieces if piece.stop != "ended"]
@@ -319,7 +332,7 @@ def render_utterance(vocoder: Vocoder, said: SpokenUtterance) -> Wave:
     rate = vocoder.sample_rate
     parts: list[Wave] = []
     for one in said.pieces:
-        (wave,) = vocoder.sound([one.codes], [said.voice.clip])
+        (wave,) = vocoder.sound([one.codes], [said.voice.clip], None if one.latents is None else [one.latents])
         parts += [_fade_out_if_cut(wave, one, rate), np.zeros(round(one.piece.pause_seconds * rate), dtype=np.float32)]
     return np.concatenate(parts)
 
@@ -471,7 +484,8 @@ def speak(settings: SpeakSettings) -> SpeakResult:
     family, files = speakers.place.family, speakers.place.files
     vocoder = family.vocoder(files, speakers.place.device)
     outputs = plan_outputs(utterances, settings, family, vocoder)
-    said = synthesize(speakers, VoiceLoader(speakers, settings), utterances, settings)
+    sounding = vocoder if outputs.sound else None
+    said = synthesize(speakers, VoiceLoader(speakers, settings), utterances, settings, sounding)
     sound: Sequence[Path] = ()
     if vocoder is not None and outputs.sound:
         sound = write_audio_files(said, vocoder, outputs, settings)

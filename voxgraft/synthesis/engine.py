@@ -26,10 +26,10 @@ from voxgraft.core.files import compute_sha256, is_folder, require_file, require
 from voxgraft.core.rng import hash_int
 from voxgraft.core.run import RunFolder
 from voxgraft.models import get_family, resolve_base_family, resolve_base_folder
-from voxgraft.models.base import BaseFiles, Family
+from voxgraft.models.base import BaseFiles, Family, Latents
 from voxgraft.models.generate import GenerationPrompt, SpeechGenerator, StopCause, StoppingCriteria
 from voxgraft.models.load import choose_device, choose_dtype, grow_model, list_base_parameters, load_model
-from voxgraft.models.speech_model import SpeechModel
+from voxgraft.models.speech_model import SpeechModel, compute_speech_latents
 from voxgraft.nn.adapter import Gate, add_adapter, load_adapter_state
 from voxgraft.nn.decode import SamplingParams
 from voxgraft.nn.rows import GrownLayer, to_plain_layer
@@ -467,6 +467,8 @@ class SynthesisResult:
 
     codes: tuple[int, ...]
     stop: StopCause
+    latents: Latents | None = None
+    """For a waveform end that needs them. [codes, width]"""
 
     @property
     def ended(self) -> bool:
@@ -488,9 +490,14 @@ class SynthesisEngine:
         set_gate: Callable[[str], AbstractContextManager[None]] = lambda _language: nullcontext(),
         batch_size: int = BATCH_SIZE,
         loop_code_hz: float | None = None,
+        latents: bool = False,
     ) -> None:
-        """`loop_code_hz` is the code rate of a model whose loops are cut off; without it loops are generated too."""
-        self._generator, self._sampling = SpeechGenerator(model), sampling
+        """`loop_code_hz` is the code rate of a model whose loops are cut off; without it loops are generated too.
+
+        `latents` are for a waveform end that needs them: only codes that it can read are drawn then.
+        """
+        self._generator, self._latents = SpeechGenerator(model), latents
+        self._sampling = replace(sampling, readable=True) if latents else sampling
         self._set_gate, self._batch_size, self._loop_code_hz = set_gate, batch_size, loop_code_hz
 
     def run(self, requests: Sequence[SynthesisRequest], label: str) -> list[SynthesisResult]:
@@ -512,7 +519,19 @@ class SynthesisEngine:
                 batch = [requests[at] for at in positions]
                 with self._set_gate(language):
                     results = self._generate(batch)
+                    if self._latents:
+                        results = self._add_latents(batch, results)
                 yield list(zip(positions, results, strict=True))
+
+    def _add_latents(
+        self, batch: Sequence[SynthesisRequest], results: Sequence[SynthesisResult]
+    ) -> list[SynthesisResult]:
+        """A second pass over text and codes, with the gate as it was in the first."""
+        texts, conditions = [one.text_ids for one in batch], [one.condition for one in batch]
+        found = compute_speech_latents(self._generator.model, texts, conditions, [one.codes for one in results])
+        return [
+            replace(one, latents=latents.float().cpu().numpy()) for one, latents in zip(results, found, strict=True)
+        ]
 
     def _generate(self, batch: Sequence[SynthesisRequest]) -> list[SynthesisResult]:
         prompts = [GenerationPrompt(one.text_ids, one.condition, one.seed) for one in batch]

@@ -321,7 +321,7 @@ class VoiceLoader:
     settings: SpeakSettings
     _found: dict[str | None, ReferenceVoice] = field(default_factory=dict)
     _encoder: ClipEncoder | None = None
-    _style: SpeakingStyle | None = None
+    _emotion: Clip | None = None
 
     def voice(self, asked: str | None) -> ReferenceVoice:
         """The voice of an utterance: its own, that of all, or whatever is there."""
@@ -333,7 +333,7 @@ class VoiceLoader:
     def condition(self, voice: ReferenceVoice) -> Any:
         """What the model is given."""
         family = self.speakers.place.family
-        return family.apply_style(family.condition(voice.clip), self._resolve_style())
+        return family.apply_style(family.condition(voice.clip), self._resolve_style(voice))
 
     def _load_voice(self, name: str) -> ReferenceVoice:
         place = self.speakers.place
@@ -362,22 +362,17 @@ class VoiceLoader:
         found = f"{speakers.place.family.name} has no voices of its own, and none is given"
         raise FileError("speak-voice", found, expected="--voice FILE.wav", where=speakers.place.files.folder)
 
-    def _resolve_style(self) -> SpeakingStyle:
-        if self._style is None:
-            settings = self.settings
-            emotion, weight = None, settings.emotion_weight
-            if settings.emotion is not None and _EMOTION_SHARES.fullmatch(str(settings.emotion)):
-                emotion, weight = self._mixed(str(settings.emotion), 1.0 if weight is None else weight)
-            elif settings.emotion is not None:
-                emotion = self._load_emotion(settings.emotion)
-            self._style = SpeakingStyle(settings.exaggeration, emotion, weight)
-        return self._style
-
-    def _mixed(self, shares: str, weight: float) -> tuple[Clip, float]:
-        """Of the family's named emotions; what they leave of the whole is the voice's own."""
-        place = self.speakers.place
-        emotion, whole = place.family.mix_emotions(place.files, [float(share) for share in shares.split(",")])
-        return emotion, whole * weight
+    def _resolve_style(self, voice: ReferenceVoice) -> SpeakingStyle:
+        """How that voice shall speak: named emotions depend on it, a recording's does not."""
+        settings, place = self.settings, self.speakers.place
+        if settings.emotion is not None and _EMOTION_SHARES.fullmatch(str(settings.emotion)):
+            shares = [float(share) for share in str(settings.emotion).split(",")]
+            weight = 1.0 if settings.emotion_weight is None else settings.emotion_weight
+            mixed = place.family.mix_emotions(place.files, shares, weight, voice.clip)
+            return SpeakingStyle(settings.exaggeration, mixed)
+        if settings.emotion is not None and self._emotion is None:
+            self._emotion = self._load_emotion(settings.emotion)
+        return SpeakingStyle(settings.exaggeration, self._emotion, settings.emotion_weight)
 
     def _load_emotion(self, path: Path) -> Clip:
         """Of a recording, or as a vector of the model's own width, as it is kept of prepared clips."""

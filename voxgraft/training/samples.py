@@ -75,7 +75,9 @@ class SampleCallback(Callback):
         if self._no_audio_reason:
             return
         try:
-            waves = vocoder.sound([said.codes for _, said in heard], [self._voice] * len(heard))
+            latents = [said.latents for _, said in heard if said.latents is not None]
+            codes, voices = [said.codes for _, said in heard], [self._voice] * len(heard)
+            waves = vocoder.sound(codes, voices, latents if vocoder.needs_latents else None)
         except VoxgraftError as error:
             self._no_audio_reason = error.finding.found
             return
@@ -93,7 +95,9 @@ class SampleCallback(Callback):
         most = min(stock.max_codes, model.frame.max_codes)
         limit = limit_codes(max_sentence_seconds(sentence.text), family.code_hz, most)
         request = SynthesisRequest(sentence.ids, self._condition, sentence.seed, limit, sentence.language, ())
-        engine = SynthesisEngine(model, stock, set_gate=lambda _language: self._set_gate(sentence))
+        # Without a recording of the voice there is no sound, and nothing to compute latents for.
+        latents = self._vocoder is not None and self._vocoder.needs_latents and not self._no_audio_reason
+        engine = SynthesisEngine(model, stock, set_gate=lambda _language: self._set_gate(sentence), latents=latents)
         [[(_, result)]] = engine.iterate([request])
         return result
 

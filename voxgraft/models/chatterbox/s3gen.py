@@ -29,12 +29,12 @@ from voxgraft.audio.features import (
     resample_sinc,
     validate_waveform,
 )
-from voxgraft.checkpoints.base import ByteSource
+from voxgraft.checkpoints.base import ByteSource, Shape
 from voxgraft.checkpoints.tensors import read_tensor_shapes, read_tensors
 from voxgraft.checkpoints.torch_file import read_torch_state_dict
 from voxgraft.core.errors import AudioError, CheckpointError, GraftError
 from voxgraft.core.files import is_file
-from voxgraft.models.base import REFERENCE_AUDIO, Clip, Latents, Shape, Vocoder
+from voxgraft.models.base import REFERENCE_AUDIO, Clip, Latents, Vocoder
 from voxgraft.models.campplus import CAMPPLUS_LIMITS, COUNTER, CAMPPlus, CAMPPlusSize
 from voxgraft.models.chatterbox.encoder import FRAME, SpeechTokenizer, SpeechTokenizerSize
 from voxgraft.models.chatterbox.family import CONDITIONS_NAME, S3GEN_FILES

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
-from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -28,14 +27,13 @@ from voxgraft.audio.features import (
     run_padded_batches,
     validate_waveforms,
 )
-from voxgraft.checkpoints.base import ByteSource
-from voxgraft.checkpoints.torch_file import read_torch_tensor
-from voxgraft.core.errors import AudioError, CheckpointError, ConfigError, FileError, GraftError, VoxgraftError
+from voxgraft.core.errors import AudioError, CheckpointError, ConfigError, GraftError, VoxgraftError
 from voxgraft.core.files import is_file
-from voxgraft.models.base import BaseFiles, Clip, ClipEncoder, EmotionSource
+from voxgraft.models.base import REFERENCE_AUDIO, BaseFiles, Clip, ClipEncoder, EmotionSource
+from voxgraft.models.indextts2.emotion import SPEAKER_EMOTION, STYLE
 from voxgraft.models.indextts2.family import (
+    CAMPPLUS_NAME,
     CODEC_NAME,
-    CONFIG_NAMED_FILES,
     STATISTICS_NAME,
     W2V_BERT_FILES,
     W2V_BERT_FOLDER,
@@ -52,10 +50,11 @@ from voxgraft.models.indextts2.shapes import (
     FEATURE_WIDTH,
     NUM_SEMANTIC_CODES,
     SEMANTIC_CODE_WIDTH,
-    get_config_file_name,
-    read_base_config,
 )
 from voxgraft.nn.layers import init_empty_weights
+
+if TYPE_CHECKING:
+    from voxgraft.models.campplus import CAMPPlus
 
 UNUSED_PREFIXES = ("decoder.",)
 NORM_EPS = 1e-6
@@ -405,8 +404,15 @@ CONDITIONING_BATCH_FRAMES = 3_000
 class UnifiedVoiceClipEncoder(ClipEncoder):
     """w2v-bert, the semantic codec, and the conditioning encoders of the base itself."""
 
-    def __init__(self, features: W2vBertFeatureExtractor, codec: SemanticCodec, model: UnifiedVoice) -> None:
-        self.features, self.codec, self.model = features, codec, model
+    def __init__(
+        self,
+        features: W2vBertFeatureExtractor,
+        codec: SemanticCodec,
+        model: UnifiedVoice,
+        speakers: CAMPPlus | None = None,
+    ) -> None:
+        """`speakers` hears the style that the waveform end and the emotion sliders go by; training needs none."""
+        self.features, self.codec, self.model, self.speakers = features, codec, model, speakers
 
     @classmethod
     def load(cls, files: BaseFiles, model: UnifiedVoice) -> UnifiedVoiceClipEncoder:
@@ -414,7 +420,12 @@ class UnifiedVoiceClipEncoder(ClipEncoder):
         folder = files.folder
         features = W2vBertFeatureExtractor.load(folder / W2V_BERT_FOLDER, folder / get_statistics_name(files))
         codec = SemanticCodec.load(folder / CODEC_NAME)
-        return cls(features.to(model.device), codec.to(model.device), model)
+        speakers = None
+        if is_file(folder / CAMPPLUS_NAME):
+            from voxgraft.models.campplus import CAMPPlus
+
+            speakers = CAMPPlus.load(folder / CAMPPLUS_NAME).to(model.device)
+        return cls(features.to(model.device), codec.to(model.device), model, speakers)
 
     def encode(self, waves: Sequence[Waveform]) -> list[Clip]:
         features = self.features.extract(waves)
@@ -428,6 +439,27 @@ class UnifiedVoiceClipEncoder(ClipEncoder):
                 clips[place] = Clip(codes[place], {"latents": voice, "emotion": emotion})
         return [clips[place] for place in range(len(features))]
 
+    def encode_voice(self, samples: NDArray[np.float32], rate: int) -> Clip:
+        """A recording as a voice to speak with: at most 15 s, and resampled as the original does it.
+
+        The voice's own emotion comes from the direct 16 kHz signal. Where another emotion is blended in, the original
+        starts from the emotion of the speaker's signal instead, which went through two resamplers; so both are kept.
+        """
+        from voxgraft.models.indextts2.vocoder import prepare_reference
+
+        waves = prepare_reference(samples, rate)
+        # An odd last filter bank frame is left out here (`count_feature_frames`); the original pads it to a pair.
+        speaker, emotion = self.features.extract([waves.speaker_16k, waves.emotion_16k])
+        voice: dict[str, NDArray[Any]] = {
+            "latents": self.model.speaker_latents(speaker).float().cpu().numpy(),
+            "emotion": self.model.emotion_vector(emotion).float().cpu().numpy(),
+            SPEAKER_EMOTION: self.model.emotion_vector(speaker).float().cpu().numpy(),
+            REFERENCE_AUDIO: waves.speaker,
+        }
+        if self.speakers is not None:
+            voice[STYLE] = self.speakers.embed([waves.speaker_16k])[0].float().cpu().numpy()
+        return Clip(self.codec.encode([speaker])[0], voice)
+
 
 def build_unified_voice_condition(
     prompt: Clip, target: Clip | None, emotion_from: EmotionSource
@@ -439,7 +471,8 @@ def build_unified_voice_condition(
 
 def blend_emotion(condition: UnifiedVoiceCondition, other: Clip, weight: float) -> UnifiedVoiceCondition:
     """Between the emotion that the condition has (0) and that of another clip (1)."""
-    own, wanted = np.asarray(condition.emotion), np.asarray(other.voice["emotion"])
+    own = np.asarray(condition.emotion if condition.speaker_emotion is None else condition.speaker_emotion)
+    wanted = np.asarray(other.voice["emotion"])
     if wanted.shape != own.shape:
         found = f"an emotion of shape {list(wanted.shape)}"
         raise GraftError("condition-form", found, expected=f"{list(own.shape)}, as the base has")
@@ -448,40 +481,6 @@ def blend_emotion(condition: UnifiedVoiceCondition, other: Clip, weight: float) 
 
 
 def _condition_from_clip(clip: Clip) -> UnifiedVoiceCondition:
-    return UnifiedVoiceCondition(np.asarray(clip.voice["latents"]), np.asarray(clip.voice["emotion"]))
-
-
-EMOTIONS = ("happy", "angry", "sad", "afraid", "disgusted", "melancholic", "surprised", "calm")
-# Vectors of each emotion, one after another in the file, unless the config says otherwise.
-VECTORS_PER_EMOTION: tuple[int, ...] = (3, 17, 2, 8, 4, 5, 10, 24)
-
-
-def mix_emotions(files: BaseFiles, shares: Sequence[float]) -> tuple[Clip, float]:
-    """The emotion that shares of the eight make, and how much of the whole it is; the rest stays the voice's own."""
-    if len(shares) != len(EMOTIONS) or not all(0 <= share <= 1 for share in shares) or not any(shares):
-        found, expected = ", ".join(f"{share:g}" for share in shares), f"a number from 0 to 1 for {', '.join(EMOTIONS)}"
-        raise ConfigError("manner-unknown", f"the emotions {found}", expected=expected)
-    vectors, counts = _read_emotion_vectors(files)
-    means = [vectors[first:last].mean(axis=0) for first, last in pairwise([0, *accumulate(counts)])]
-    total = sum(shares)
-    vector = sum((share / total * mean for share, mean in zip(shares, means, strict=True)), np.zeros(1, np.float32))
-    return Clip(np.zeros(0, dtype=np.int64), {"emotion": np.asarray(vector, np.float32)}), min(total, 1.0)
-
-
-def _read_emotion_vectors(files: BaseFiles) -> tuple[NDArray[np.float32], tuple[int, ...]]:
-    config = files.config
-    settings = read_base_config(config) if config is not None else {}
-    stated, counts = settings.get("emo_num"), VECTORS_PER_EMOTION
-    if isinstance(stated, list) and len(stated) == len(EMOTIONS) and all(type(n) is int and n > 0 for n in stated):
-        counts = tuple(stated)
-    name = get_config_file_name(settings, "emo_matrix", config) if config is not None else None
-    name = name or CONFIG_NAMED_FILES["emo_matrix"][0]
-    path = files.folder / name
-    if not is_file(path):
-        cure = "put it beside the base's checkpoint: `voxgraft download indextts2` fetches it. Or name a recording."
-        raise FileError("base-file-missing", f"{name}, the emotion vectors, is not in the base", where=path, cure=cure)
-    vectors = np.asarray(read_torch_tensor(ByteSource(path)), dtype=np.float32)
-    if vectors.ndim != 2 or len(vectors) != sum(counts) or not np.isfinite(vectors).all():
-        found, expected = f"{name} holds {list(vectors.shape)}", f"{sum(counts)} vectors of finite numbers"
-        raise CheckpointError("tensors-mismatch", found, expected=expected, where=path)
-    return vectors, counts
+    return UnifiedVoiceCondition(
+        np.asarray(clip.voice["latents"]), np.asarray(clip.voice["emotion"]), clip.voice.get(SPEAKER_EMOTION)
+    )

@@ -44,7 +44,7 @@ from voxgraft.models.indextts2.shapes import (
 from voxgraft.text import TextFrontend
 
 if TYPE_CHECKING:
-    from voxgraft.models.base import Clip, ClipEncoder, StockProgram
+    from voxgraft.models.base import Clip, ClipEncoder, StockProgram, Vocoder
     from voxgraft.models.speech_model import SpeechModel
     from voxgraft.nn.decode import SamplingParams
 
@@ -215,10 +215,15 @@ class IndexTTS2(Family):
             return condition
         return blend_emotion(condition, manner.emotion, 1.0 if manner.emotion_weight is None else manner.emotion_weight)
 
-    def mix_emotions(self, files: BaseFiles, shares: Sequence[float]) -> tuple[Clip, float]:
-        from voxgraft.models.indextts2.encoder import mix_emotions
+    def mix_emotions(self, files: BaseFiles, shares: Sequence[float], weight: float, voice: Clip) -> Clip:
+        from voxgraft.models.indextts2.emotion import mix_emotions
 
-        return mix_emotions(files, shares)
+        return mix_emotions(files, shares, weight, voice)
+
+    def vocoder(self, files: BaseFiles, device: str = "cpu") -> Vocoder | None:
+        from voxgraft.models.indextts2.vocoder import IndexTTS2Vocoder, has_waveform_end
+
+        return IndexTTS2Vocoder.load(files, device) if has_waveform_end(files) else None
 
     def stock_sampling(self) -> SamplingParams:
         from voxgraft.nn.decode import SamplingParams
@@ -297,6 +302,7 @@ W2V_BERT_FOLDER = "w2v-bert-2.0"
 W2V_BERT_FILES = ("model.safetensors", "pytorch_model.bin")
 STATISTICS_NAME = "wav2vec2bert_stats.pt"
 VOCODER_NAME = "bigvgan_v2_22khz_80band_256x"
+CAMPPLUS_NAME = "campplus_cn_common.bin"
 # What the program reads from the folder, by the key of its config: the published name, and what for.
 CONFIG_NAMED_FILES = {
     "s2mel_checkpoint": ("s2mel.pth", "from codes to a spectrogram"),
@@ -316,22 +322,34 @@ def describe_indextts2(files: BaseFiles) -> BaseDescription:
         published, what = CONFIG_NAMED_FILES[key]
         return SideFile((get_config_file_name(settings, key, config) or published,), purposes, what)
 
-    # The config names the vocoder with its owner; a download makes a folder without it.
-    vocoder = get_config_section(settings, "vocoder", config).get("name")
-    vocoder = vocoder.rpartition("/")[2] or VOCODER_NAME if isinstance(vocoder, str) else VOCODER_NAME
     w2v_bert = tuple(f"{W2V_BERT_FOLDER}/{name}" for name in W2V_BERT_FILES)
     beside = (
         named("w2v_stat", "preparing", "speaking"),
         SideFile(w2v_bert, BOTH_PURPOSES, "w2v-bert 2.0: from a recording to features (facebook/w2v-bert-2.0)"),
         SideFile((CODEC_NAME,), BOTH_PURPOSES, "semantic codec: from features to codes (amphion/MaskGCT)"),
         named("s2mel_checkpoint", "speaking"),
-        SideFile((vocoder,), ("speaking",), "BigVGAN: from the spectrogram to the waveform"),
-        SideFile(("campplus_cn_common.bin",), ("speaking",), "CAM++: the speaker's style"),
+        SideFile((get_vocoder_folder(files),), ("speaking",), "BigVGAN: from the spectrogram to the waveform"),
+        SideFile((CAMPPLUS_NAME,), ("speaking",), "CAM++: the speaker's style"),
         named("spk_matrix", "speaking"),
         named("emo_matrix", "speaking"),
         named("qwen_emo_path"),
     )
     return BaseDescription(RELEASE_TITLE, IndexTTS2.languages, beside)
+
+
+def get_vocoder_folder(files: BaseFiles) -> str:
+    """Where BigVGAN lies in the base folder. The config names it with its owner; a download makes a folder without."""
+    if files.config is None:
+        return VOCODER_NAME
+    named = get_config_section(read_base_config(files.config), "vocoder", files.config).get("name")
+    return named.rpartition("/")[2] or VOCODER_NAME if isinstance(named, str) else VOCODER_NAME
+
+
+def get_s2mel_name(files: BaseFiles) -> str:
+    """Where s2mel lies in the base folder."""
+    key = "s2mel_checkpoint"
+    named = get_config_file_name(read_base_config(files.config), key, files.config) if files.config else None
+    return named or CONFIG_NAMED_FILES[key][0]
 
 
 def get_statistics_name(files: BaseFiles) -> str:

@@ -272,6 +272,7 @@ class UnifiedVoiceCondition:
 
     latents: NDArray[np.float32]  # [L, W] of the voice
     emotion: NDArray[np.float32]  # [W]
+    speaker_emotion: NDArray[np.float32] | None = None  # [W] that another emotion is blended with, if not the first
 
 
 @dataclass(frozen=True, slots=True)
