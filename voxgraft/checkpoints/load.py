@@ -238,11 +238,13 @@ def open_nested_checkpoint(path: Path, key: str) -> Checkpoint:
     """As `open_checkpoint`, for a torch file whose tensors lie in several dictionaries under one key."""
     source = ByteSource(path)
     try:
-        reader = _choose_reader(source)
-        return read_nested_torch(source, key) if reader is read_torch_archive else reader(source)
+        if source.read(0, min(source.size, 4)) == b"PK\x03\x04":  # the zip archive of torch.save
+            return read_nested_torch(source, key)
     except BaseException:
         source.close()
         raise
+    source.close()
+    return open_checkpoint(path)
 
 
 def find_dangerous_globals(path: Path) -> list[str]:
