@@ -22,7 +22,7 @@ from voxgraft.models import get_family
 from voxgraft.text.encoder import TextEncoder, learn_language_pieces
 from voxgraft.text.normalize import build_normalizer, replay_changes
 from voxgraft.text.normalize.amharic import AmharicVerbalizer
-from voxgraft.text.normalize.base import NormalizedText
+from voxgraft.text.normalize.generic import NormalizedText
 from voxgraft.text.normalize.reader import parse_ethiopic_numeral
 from voxgraft.text.normalize.tigrinya import TigrinyaVerbalizer
 from voxgraft.tokenizers import open_tokenizer

@@ -1,4 +1,4 @@
-"""What a listener is. Needs NumPy only."""
+"""Speech recognizers: the built-in CTC network, faster-whisper, and any program that takes a WAV file."""
 
 from __future__ import annotations
 
@@ -100,31 +100,27 @@ class CommandRecognizer:
 
     def hear(self, waves: Sequence[NDArray[np.float32]], rate: int, language: str) -> list[Transcript]:
         """What the program prints for each wave, on one line."""
+        heard = []
         with tempfile.TemporaryDirectory(prefix="voxgraft-") as folder:
             path = Path(folder) / "speech.wav"
-            return [Transcript(self._heard(wave, rate, language, path), None) for wave in waves]
-
-    def _heard(self, wave: NDArray[np.float32], rate: int, language: str, path: Path) -> str:
-        write_mono_wav(path, wave, rate)
-        words = [
-            word.replace(WAV_PLACEHOLDER, str(path)).replace(LANGUAGE_PLACEHOLDER, language) for word in self._words
-        ]
-        try:
-            done = subprocess.run(words, capture_output=True, timeout=COMMAND_TIMEOUT_SECONDS, check=False)  # noqa: S603
-        except (OSError, subprocess.TimeoutExpired) as fault:
-            raise _recognizer_failed_error(self.name, str(fault)) from fault
-        if done.returncode != 0:
-            said = done.stderr.decode(errors="replace").strip()[-MAX_STDERR_SHOWN:]
-            raise _recognizer_failed_error(self.name, f"it ended with {done.returncode}: {said}")
-        try:
-            return " ".join(done.stdout.decode().split())
-        except UnicodeDecodeError as fault:
-            raise _recognizer_failed_error(self.name, f"what it printed is not UTF-8: {fault}") from fault
-
-
-def write_mono_wav(path: Path, wave: NDArray[np.float32], rate: int) -> None:
-    """One channel of 16-bit samples; what lies beyond -1 and 1 is cut."""
-    path.write_bytes(encode_audio(validate_waveform(wave, WaveformLimits(rate, min_samples=1)).numpy(), rate))
+            words = [
+                word.replace(WAV_PLACEHOLDER, str(path)).replace(LANGUAGE_PLACEHOLDER, language) for word in self._words
+            ]
+            for wave in waves:
+                samples = validate_waveform(wave, WaveformLimits(rate, min_samples=1)).numpy()
+                path.write_bytes(encode_audio(samples, rate))
+                try:
+                    done = subprocess.run(words, capture_output=True, timeout=COMMAND_TIMEOUT_SECONDS, check=False)  # noqa: S603
+                except (OSError, subprocess.TimeoutExpired) as fault:
+                    raise _recognizer_failed_error(self.name, str(fault)) from fault
+                if done.returncode != 0:
+                    said = done.stderr.decode(errors="replace").strip()[-MAX_STDERR_SHOWN:]
+                    raise _recognizer_failed_error(self.name, f"it ended with {done.returncode}: {said}")
+                try:
+                    heard.append(Transcript(" ".join(done.stdout.decode().split()), None))
+                except UnicodeDecodeError as fault:
+                    raise _recognizer_failed_error(self.name, f"what it printed is not UTF-8: {fault}") from fault
+        return heard
 
 
 def _recognizer_failed_error(name: str, found: str) -> VoxgraftError:
@@ -135,12 +131,10 @@ WHISPER_PACKAGE = "faster_whisper"
 WHISPER_RATE_HZ = 16_000
 WHISPER_MODEL_NAME = "model.bin"
 WHISPER_LIMITS = WaveformLimits(WHISPER_RATE_HZ, min_samples=WHISPER_RATE_HZ // 20)
+# In the order in which one is chosen: `small` reads most languages and still runs on a CPU.
 WHISPER_SIZES = ("small", "base", "medium", "large-v3-turbo", "large-v3", "tiny")
-"""In the order in which one is chosen: `small` reads most languages and still runs on a CPU."""
-
-
+# Languages that Whisper knows by another code.
 WHISPER_LANGUAGE_CODES = {"nb": "no", "jv": "jw", "fil": "tl"}
-"""Languages that Whisper knows by another code."""
 
 
 class WhisperRecognizer:
@@ -149,21 +143,26 @@ class WhisperRecognizer:
     sample_rate: int | None = WHISPER_RATE_HZ
 
     def __init__(self, model: str) -> None:
-        package = _import_whisper()
+        try:
+            package = importlib.import_module(WHISPER_PACKAGE)
+        except ImportError as fault:
+            cure = "pip install faster-whisper, or name another recogniser: 'command:PROGRAM {wav}'."
+            raise ConfigError("package-missing", "faster-whisper is not installed", cure=cure) from fault
+        sizes = ", ".join(WHISPER_SIZES)
+        expected = f"a folder as faster-whisper takes it, with {WHISPER_MODEL_NAME}, or a size: {sizes}"
         folder = Path(model)
         is_local = is_folder(folder)
         if not is_local and (folder.name != model or folder.suffix):
-            found = f"{model} is not a folder"
-            raise ConfigError("listener-model", found, expected=_expected_whisper_model(), where=folder)
+            raise ConfigError("listener-model", f"{model} is not a folder", expected=expected, where=folder)
         self.name = f"whisper:{folder.name}"
         if is_local and not is_file(folder / WHISPER_MODEL_NAME):
             found = f"{WHISPER_MODEL_NAME} is not in the folder"
-            raise ConfigError("listener-model", found, expected=_expected_whisper_model(), where=folder)
+            raise ConfigError("listener-model", found, expected=expected, where=folder)
         try:
             self._model: Any = package.WhisperModel(model, compute_type="int8")
         except Exception as fault:  # a size is downloaded, and the download fails in the hub's own ways
             found = f"faster-whisper cannot open {model}: {fault!s:.300}"
-            raise ConfigError("listener-model", found, expected=_expected_whisper_model(), where=model) from fault
+            raise ConfigError("listener-model", found, expected=expected, where=model) from fault
         known = getattr(self._model, "supported_languages", None)  # older versions do not say
         others = {code for code, own in WHISPER_LANGUAGE_CODES.items() if known is not None and own in known}
         self.languages: frozenset[str] | None = None if known is None else frozenset(known) | others
@@ -172,17 +171,18 @@ class WhisperRecognizer:
         """With the package's own fallbacks against loops, each wave for itself."""
         if rate != WHISPER_RATE_HZ:
             raise AudioError("listener-rate", f"{rate:,} Hz", expected=f"{WHISPER_RATE_HZ:,} Hz", where=self.name)
-        return [
-            Transcript(self._heard(validate_waveform(wave, WHISPER_LIMITS).numpy(), language), None) for wave in waves
-        ]
-
-    def _heard(self, wave: NDArray[np.float32], language: str) -> str:
-        try:
-            code = WHISPER_LANGUAGE_CODES.get(language, language)
-            pieces, _ = self._model.transcribe(wave, language=code, condition_on_previous_text=False)
-        except ValueError as fault:  # how the package says that it does not know a language
-            raise ConfigError("listener-language", f"language {language!r}: {fault!s:.300}", where=self.name) from fault
-        return " ".join(" ".join(piece.text for piece in pieces).split())
+        code = WHISPER_LANGUAGE_CODES.get(language, language)
+        heard = []
+        for wave in waves:
+            samples = validate_waveform(wave, WHISPER_LIMITS).numpy()
+            try:
+                # Without the text before: one loop would otherwise lead to the next.
+                pieces, _ = self._model.transcribe(samples, language=code, condition_on_previous_text=False)
+            except ValueError as fault:  # how the package says that it does not know a language
+                found = f"language {language!r}: {fault!s:.300}"
+                raise ConfigError("listener-language", found, where=self.name) from fault
+            heard.append(Transcript(" ".join(" ".join(piece.text for piece in pieces).split()), None))
+        return heard
 
 
 def is_whisper_installed() -> bool:
@@ -201,20 +201,8 @@ def find_downloaded_whisper() -> str | None:
     return None
 
 
-def _import_whisper() -> Any:
-    try:
-        return importlib.import_module(WHISPER_PACKAGE)
-    except ImportError as fault:
-        cure = "pip install faster-whisper, or name another recogniser: 'command:PROGRAM {wav}'."
-        raise ConfigError("package-missing", "faster-whisper is not installed", cure=cure) from fault
-
-
-def _expected_whisper_model() -> str:
-    return f"a folder as faster-whisper takes it, with {WHISPER_MODEL_NAME}, or a size: {', '.join(WHISPER_SIZES)}"
-
-
-CTC_BLANK = 0
-"""Number of the CTC blank in both heads."""
+CTC_BLANK = 0  # in both heads
+# The network halves the mel frames: a step is 20 ms.
 SAMPLES_PER_STEP = 2 * HOP
 ROPE_BASE = 10_000.0
 
@@ -264,7 +252,11 @@ class CTCNetwork(nn.Module):
         mask = own[:, ::2, None]  # [B, T, 1]
         hidden = nn.functional.gelu(self.halving(frames)).transpose(1, 2) + self.language(languages)[:, None]
         hidden = hidden * mask  # [B, T, C]
-        turns = build_rope_table(hidden.shape[1], self.config.width // self.config.heads, hidden.device)
+        # Cosines and sines by which rotary positions turn each pair of a head's channels. [2, T, W / 2]
+        width, device = self.config.width // self.config.heads, hidden.device
+        rates = ROPE_BASE ** (-torch.arange(0, width, 2, device=device) / width)
+        angles = torch.arange(hidden.shape[1], device=device)[:, None] * rates
+        turns = torch.stack([angles.cos(), angles.sin()])
         for layer in self.layers:
             hidden = layer(hidden, mask, turns)
         hidden = self.norm(hidden)
@@ -293,38 +285,24 @@ class CTCLayer(nn.Module):
 
     def forward(self, hidden: Tensor, mask: Tensor, turns: Tensor) -> Tensor:
         """[B, T, C] -> [B, T, C]"""
-        hidden = hidden + self.dropout(self._attend(self.attention_norm(hidden), mask, turns))
-        hidden = hidden + self.dropout(self._convolve_time(self.time_norm(hidden), mask))
-        widened = nn.functional.gelu(self.widen(self.channel_norm(hidden)))
-        out: Tensor = hidden + self.dropout(self.narrow(widened))
-        return out
-
-    def _attend(self, hidden: Tensor, mask: Tensor, turns: Tensor) -> Tensor:
-        query, key, value = self.attention_in(hidden).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        states = self.attention_in(self.attention_norm(hidden))
+        query, key, value = states.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)  # [B, H, T, W]
         seen = mask[:, None].transpose(-1, -2)  # [B, 1, 1, T]
         mixed = nn.functional.scaled_dot_product_attention(
             apply_rope(query, turns), apply_rope(key, turns), value, attn_mask=seen
         )
-        out: Tensor = self.attention_out(mixed.transpose(1, 2).flatten(2))
-        return out
-
-    def _convolve_time(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        gated = nn.functional.glu(self.time_in(hidden)) * mask
-        mixed = self.time(gated.transpose(1, 2)).transpose(1, 2)
-        out: Tensor = self.time_out(nn.functional.silu(self.time_middle(mixed)))
+        hidden = hidden + self.dropout(self.attention_out(mixed.transpose(1, 2).flatten(2)))
+        gated = nn.functional.glu(self.time_in(self.time_norm(hidden))) * mask  # padding must not leak into a clip
+        convolved = self.time(gated.transpose(1, 2)).transpose(1, 2)
+        hidden = hidden + self.dropout(self.time_out(nn.functional.silu(self.time_middle(convolved))))
+        widened = nn.functional.gelu(self.widen(self.channel_norm(hidden)))
+        out: Tensor = hidden + self.dropout(self.narrow(widened))
         return out
 
 
 def num_ctc_steps(lengths: Tensor) -> Tensor:
-    """Steps that a wave of so many samples has: one for every 20 ms that has begun."""
+    """Steps of a wave of so many samples: one for every 20 ms that has begun."""
     return -(-lengths // SAMPLES_PER_STEP)
-
-
-def build_rope_table(count: int, width: int, device: torch.device) -> Tensor:
-    """Cosines and sines by which each position is turned, [2, T, width / 2]"""
-    rates = ROPE_BASE ** (-torch.arange(0, width, 2, device=device) / width)
-    angles = torch.arange(count, device=device)[:, None] * rates
-    return torch.stack([angles.cos(), angles.sin()])
 
 
 def apply_rope(vectors: Tensor, turns: Tensor) -> Tensor:

@@ -1,7 +1,4 @@
-"""Float32 that is float32: autocast rounds to half precision, and CUDA's convolutions and LSTMs to ten bits (TF32).
-
-Codes change with either, so that what is prepared would depend on who prepares it.
-"""
+"""From samples to features on torch: exact float32, mel spectra, checked waveforms, and batches of similar length."""
 
 from __future__ import annotations
 
@@ -24,13 +21,12 @@ from voxgraft.core.errors import AudioError
 def exact_float32() -> Iterator[None]:
     """Neither TF32 nor autocast inside the block, whatever training has chosen; also a decorator.
 
-    The first setting is the process's: not for several threads.
+    Autocast rounds to half precision, and TF32 rounds the inputs of CUDA's products, convolutions and LSTMs to ten
+    bits. Codes change with either, and so would prepared data with the machine. TF32 is a setting of the process: not
+    for several threads.
     """
-    # torch makes two of these when it is imported, unseen by a type checker.
-    backends: list[Any] = [
-        torch.backends.cuda.matmul,
-        *(getattr(torch.backends.cudnn, kind) for kind in ("conv", "rnn")),
-    ]
+    cudnn: Any = torch.backends.cudnn  # `conv` and `rnn` are made at import, unseen by a type checker
+    backends: list[Any] = [torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn]
     before = [backend.fp32_precision for backend in backends]
     try:
         for backend in backends:
@@ -45,22 +41,27 @@ def exact_float32() -> Iterator[None]:
             backend.fp32_precision = precision
 
 
+# Slaney's mel scale is linear up to 1 kHz and logarithmic above (27 steps from 1 kHz to 6.4 kHz).
 MEL_BREAK_HZ = 1000.0
-"""Slaney's mel scale is linear up to here and logarithmic above."""
 HZ_PER_MEL = 200.0 / 3
 MEL_LOG_STEP = math.log(6.4) / 27.0
 
 TRIM_FRAME = 2048
 TRIM_HOP = 512
+# Mean square of a frame, -100 dB: what is quieter than this counts as equally quiet.
 SILENCE_POWER = 1e-10
-"""Mean square of a frame, -100 dB: what is quieter than this counts as equally quiet."""
 
 
 def mel_filters(sample_rate: int, num_fft: int, num_mels: int, top_hz: float | None = None) -> Tensor:
     """Triangles from 0 Hz to `top_hz` or half the sample rate, each of the same area. float32 [M, K]"""
-    top = sample_rate / 2
-    edges = _mel_to_hz(torch.linspace(0.0, _hz_to_mel(top_hz or top), num_mels + 2, dtype=torch.float64))  # [M + 2]
-    frequencies = torch.linspace(0.0, top, num_fft // 2 + 1, dtype=torch.float64)  # [K]
+    nyquist = sample_rate / 2
+    top = top_hz or nyquist
+    break_mel = MEL_BREAK_HZ / HZ_PER_MEL
+    top_mel = top / HZ_PER_MEL if top < MEL_BREAK_HZ else break_mel + math.log(top / MEL_BREAK_HZ) / MEL_LOG_STEP
+    mels = torch.linspace(0.0, top_mel, num_mels + 2, dtype=torch.float64)
+    logarithmic = MEL_BREAK_HZ * torch.exp(MEL_LOG_STEP * (mels - break_mel))
+    edges = torch.where(mels < break_mel, mels * HZ_PER_MEL, logarithmic)  # Hz, [M + 2]
+    frequencies = torch.linspace(0.0, nyquist, num_fft // 2 + 1, dtype=torch.float64)  # [K]
     widths = edges.diff()[:, None]  # [M + 1, 1]
     distances = frequencies - edges[:, None]  # [M + 2, K]
     rising = distances[:-2] / widths[:-1]
@@ -135,7 +136,7 @@ def find_sound_bounds(wave: Tensor, below_loudest_db: float) -> tuple[int, int]:
 
 
 def compute_peak_frame_power(wave: Tensor) -> float:
-    """Mean square of the loudest frame; QUIETEST_POWER for silence."""
+    """Mean square of the loudest frame; SILENCE_POWER for silence."""
     return float(_frame_powers(wave).max())
 
 
@@ -145,25 +146,14 @@ def _frame_powers(wave: Tensor) -> Tensor:
     return squares.unfold(0, TRIM_FRAME, TRIM_HOP).mean(-1).clamp_min(SILENCE_POWER)
 
 
-def _hz_to_mel(frequency: float) -> float:
-    if frequency < MEL_BREAK_HZ:
-        return frequency / HZ_PER_MEL
-    return MEL_BREAK_HZ / HZ_PER_MEL + math.log(frequency / MEL_BREAK_HZ) / MEL_LOG_STEP
-
-
-def _mel_to_hz(mels: Tensor) -> Tensor:
-    logarithmic = MEL_BREAK_HZ * torch.exp(MEL_LOG_STEP * (mels - MEL_BREAK_HZ / HZ_PER_MEL))
-    return torch.where(mels < MEL_BREAK_HZ / HZ_PER_MEL, mels * HZ_PER_MEL, logarithmic)
-
-
 SAMPLE_RATE = 16_000
 FRAME_HZ = 100
 HOP = SAMPLE_RATE // FRAME_HZ
 STFT_WINDOW = 4 * HOP
+# Added to the power of each band before the logarithm: what is quieter than this cannot be told from silence.
 POWER_FLOOR = 1e-5
-"""Added to the power of each band before the logarithm: what is quieter than this cannot be told from silence."""
+# About the mean and the deviation of speech, so that the output lies around zero.
 LOG_MEL_MEAN, LOG_MEL_STD = -4.0, 4.0
-"""About the mean and the deviation of speech, so that what comes out lies around zero."""
 
 
 class LogMel(nn.Module):
@@ -191,11 +181,10 @@ class LogMel(nn.Module):
 
 
 Waveform = Tensor | NDArray[np.floating]
+# Samples lie between -1 and 1, and resampling can overshoot a little. Beyond this they are 16-bit numbers.
 MAX_SAMPLE_VALUE = 16.0
-"""Samples lie between -1 and 1, and resampling can overshoot a little. Beyond this they are 16-bit numbers."""
-
+# A clip shorter than this share of the longest beside it costs more in padding than a batch of its own.
 MIN_LENGTH_RATIO = 0.8
-"""A clip shorter than this share of the longest beside it costs more in padding than a batch of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,13 +211,25 @@ def validate_waveforms(waves: Sequence[Waveform], limits: WaveformLimits) -> lis
 
 def validate_waveform(wave: Waveform, limits: WaveformLimits, where: str = "") -> Tensor:
     """One clip as float32 samples on the CPU, [N]; refused unless it is finite, one channel, and long enough."""
-    samples = _to_float_samples(wave, where)
+    expected = "one channel: a list of floating-point samples between -1 and 1"
+    if isinstance(wave, np.ndarray) and wave.dtype.kind == "f":
+        with np.errstate(over="ignore"):  # too large becomes infinite, and is refused as that
+            # A copy in native order: torch takes neither negative strides nor the other byte order.
+            wave = torch.from_numpy(wave.astype(np.float32))
+    if not isinstance(wave, Tensor):
+        kind = f"an array of {wave.dtype}" if isinstance(wave, np.ndarray) else f"a {type(wave).__name__}"
+        raise AudioError("audio-shape", kind, expected=expected, where=where)
+    if not wave.dtype.is_floating_point or wave.dim() != 1:
+        found = f"a tensor {list(wave.shape)} of {str(wave.dtype).removeprefix('torch.')}"
+        raise AudioError("audio-shape", found, expected=expected, where=where)
+    samples = wave.detach().to("cpu", torch.float32)
+    found = limits.told(len(samples)) if len(samples) else "no samples at all"
     if len(samples) < limits.min_samples:
         expected = f"at least {limits.told(limits.min_samples)}"
-        raise AudioError("audio-too-short", _format_length(samples, limits), expected=expected, where=where)
+        raise AudioError("audio-too-short", found, expected=expected, where=where)
     if limits.max_samples is not None and len(samples) > limits.max_samples:
         expected = f"at most {limits.told(limits.max_samples)}"
-        raise AudioError("audio-too-long", _format_length(samples, limits), expected=expected, where=where)
+        raise AudioError("audio-too-long", found, expected=expected, where=where)
     largest = float(samples.abs().max())  # NaN where any sample is NaN
     if not np.isfinite(largest):
         faults = int((~samples.isfinite()).sum())
@@ -259,7 +260,7 @@ def batch_by_length(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
 def pad_rows(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
     """Clips [T, C] of different lengths as one batch [B, T, C], zeros after each end, and where they are, [B, T].
 
-    There is no mask if nothing had to be padded, so that a clip alone takes the same way as ever.
+    There is no mask if nothing had to be padded: a clip alone is computed as it always was, to the bit.
     """
     lengths = torch.tensor([len(row) for row in rows], device=rows[0].device)
     batch = torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)
@@ -284,22 +285,3 @@ def run_padded_batches(
         for result, place in zip(results, places, strict=True):
             found[place] = result[: num_outputs(len(rows[place]))].clone()
     return [found[place] for place in range(len(rows))]
-
-
-def _to_float_samples(wave: Waveform, where: str) -> Tensor:
-    expected = "one channel: a list of floating-point samples between -1 and 1"
-    if isinstance(wave, np.ndarray) and wave.dtype.kind == "f":
-        with np.errstate(over="ignore"):  # too large becomes infinite, and is refused as that
-            # A copy in native order: torch takes neither negative strides nor the other byte order.
-            wave = torch.from_numpy(wave.astype(np.float32))
-    if not isinstance(wave, Tensor):
-        kind = f"an array of {wave.dtype}" if isinstance(wave, np.ndarray) else f"a {type(wave).__name__}"
-        raise AudioError("audio-shape", kind, expected=expected, where=where)
-    if not wave.dtype.is_floating_point or wave.dim() != 1:
-        found = f"a tensor {list(wave.shape)} of {str(wave.dtype).removeprefix('torch.')}"
-        raise AudioError("audio-shape", found, expected=expected, where=where)
-    return wave.detach().to("cpu", torch.float32)
-
-
-def _format_length(samples: Tensor, limits: WaveformLimits) -> str:
-    return limits.told(len(samples)) if len(samples) else "no samples at all"

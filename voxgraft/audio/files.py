@@ -24,13 +24,10 @@ from voxgraft.core.files import build_write_error, format_error_reason, require_
 AudioSamples = NDArray[np.float32]
 MAX_INT16 = 32_767
 MIN_SAMPLE_RATE, MAX_SAMPLE_RATE = 4_000, 768_000
+# A GiB of samples. A compressed file of a few megabytes can claim far more.
 MAX_DECODED_SAMPLES = 1 << 28
-"""A GiB of samples. A compressed file of a few megabytes can claim far more."""
+# A clip is a sentence; whole films are cut before they come here.
 MAX_CLIP_SECONDS = 600
-"""A clip is a sentence; whole films are cut before they come here."""
-
-
-# ---- whole files --------------------------------------------------------------------------------------------------
 
 
 def read_audio(
@@ -92,35 +89,19 @@ def _to_int16(samples: AudioSamples) -> NDArray[np.int16]:
     return np.round(np.clip(np.nan_to_num(samples), -1, 1) * MAX_INT16).astype(np.int16)
 
 
-# ---- media, block by block ----------------------------------------------------------------------------------------
-
-AUDIO_SUFFIXES = (
-    ".wav",
-    ".flac",
-    ".mp3",
-    ".m4a",
-    ".aac",
-    ".ogg",
-    ".oga",
-    ".opus",
-    ".wma",
-    ".aif",
-    ".aiff",
-    ".mka",
-    ".amr",
-)
+AUDIO_SUFFIXES = tuple(".wav .flac .mp3 .m4a .aac .ogg .oga .opus .wma .aif .aiff .mka .amr".split())
 VIDEO_SUFFIXES = (".mp4", ".mkv", ".avi", ".mov", ".webm", ".ts", ".mpg", ".mpeg", ".m4v", ".flv", ".wmv", ".3gp")
 MEDIA_SUFFIXES = (*AUDIO_SUFFIXES, *VIDEO_SUFFIXES)
 BLOCK_SECONDS = 2.0
+# Clocks of files waver by less; more is a gap or a jump.
 MIN_GAP_SECONDS = 0.06
-"""Clocks of files waver by less; more is a gap or a jump."""
 MAX_GAP_SECONDS = 3600.0
+# Broken packets after which decoding a file stops.
 MAX_DECODE_ERRORS = 10_000
-"""Broken packets after which a file is given up."""
 
 
 class MediaReader:
-    """One media file, open. `blocks` can be gone through once."""
+    """One media file. `blocks` can be read once."""
 
     def __init__(self, path: Path, rate: int, data: bytes | None = None) -> None:
         self.path = require_file(path) if data is None else path
@@ -137,107 +118,68 @@ class MediaReader:
             with contextlib.closing(av.open(self._source, metadata_errors="ignore")) as container:
                 yield from self._blocks(container)
         except (av.FFmpegError, OSError, ValueError, OverflowError) as error:
-            raise AudioError(
-                "media-unreadable", f"{self.path.name}: {format_error_reason(error)}", where=self.path
-            ) from None
+            found = f"{self.path.name}: {format_error_reason(error)}"
+            raise AudioError("media-unreadable", found, where=self.path) from None
 
     def _blocks(self, container: Any) -> Iterator[AudioSamples]:
         import av
+        import soxr
 
         if not container.streams.audio:
             raise AudioError("media-unreadable", f"{self.path.name} holds no sound", where=self.path)
-        stream = container.streams.audio[0]
-        clock = _StreamClock(float(container.start_time or 0) / av.time_base)
+        # The file's time 0 in seconds, the file's rate, and the samples given so far: together the expected time.
+        zero, rate, num_samples = float(container.start_time or 0) / av.time_base, 0, 0
         resampler: Any = None
         pending: list[AudioSamples] = []
-        for frame in self._frames(container, stream, clock):
-            if clock.rate == 0:
-                clock.rate = self._require_sample_rate(frame.sample_rate)
-                resampler = _StreamResampler(clock.rate, self.rate)
-            if frame.sample_rate != clock.rate:
-                found = f"the rate changes from {clock.rate:,} to {frame.sample_rate:,} Hz at {clock.seconds:.1f} s"
-                raise AudioError("media-rate", found, where=self.path)
-            pending += self._fill_gaps(clock, frame)
-            if sum(map(len, pending)) >= BLOCK_SECONDS * clock.rate:
-                yield resampler(np.concatenate(pending))
-                pending = []
-        if resampler is None:
-            raise AudioError("media-unreadable", f"{self.path.name} holds no sound", where=self.path)
-        yield resampler(np.concatenate([*pending, np.zeros(0, np.float32)]), last=True)
-
-    def _frames(self, container: Any, stream: Any, clock: _StreamClock) -> Iterator[Any]:
-        """Decoded frames; a packet that is broken is noted and stepped over."""
-        import av
-
-        packets = container.demux(stream)
+        packets = container.demux(container.streams.audio[0])
         while True:
+            seconds = num_samples / rate if rate else 0.0
             try:
                 packet = next(packets, None)
                 if packet is None:
-                    return
+                    break
                 frames = packet.decode()
-            except av.FFmpegError as error:
-                self.damaged.append(clock.seconds)
+            except av.FFmpegError as error:  # a broken packet is noted and skipped
+                self.damaged.append(seconds)
                 if len(self.damaged) > MAX_DECODE_ERRORS or isinstance(error, av.EOFError):
-                    return
+                    break
                 continue
-            yield from frames
-
-    def _fill_gaps(self, clock: _StreamClock, frame: Any) -> list[AudioSamples]:
-        """The frame's samples, with silence before them where the file has a gap."""
-        samples = _to_mono(frame)
-        at = None if frame.pts is None or frame.time_base is None else float(frame.pts * frame.time_base)
-        gap = clock.gap(at)
-        placed = [samples]
-        if gap > MAX_GAP_SECONDS:
-            found = f"a gap of {gap:,.0f} s at {clock.seconds:.1f} s"
-            raise AudioError("media-time", found, where=self.path)
-        if gap > MIN_GAP_SECONDS:
-            placed = [np.zeros(round(gap * clock.rate), np.float32), samples]
-        elif gap < -MIN_GAP_SECONDS:  # the clock went back: what follows is taken to go on from here
-            clock.zero += gap
-        clock.samples += sum(map(len, placed))
-        return placed
-
-    def _require_sample_rate(self, rate: int) -> int:
-        if not MIN_SAMPLE_RATE <= rate <= MAX_SAMPLE_RATE:
-            found = f"{self.path.name} has {rate:,} samples a second"
-            raise AudioError(
-                "media-rate", found, expected=f"{MIN_SAMPLE_RATE:,} to {MAX_SAMPLE_RATE:,}", where=self.path
-            )
-        return rate
-
-
-class _StreamClock:
-    """How much was given so far, against what the file says."""
-
-    def __init__(self, zero: float) -> None:
-        self.zero = zero
-        self.rate = 0
-        self.samples = 0
-
-    @property
-    def seconds(self) -> float:
-        return self.samples / self.rate if self.rate else 0.0
-
-    def gap(self, at: float | None) -> float:
-        """Seconds that are missing before a frame that says it stands at `at`."""
-        return 0.0 if at is None else at - self.zero - self.seconds
-
-
-class _StreamResampler:
-    def __init__(self, rate: int, wanted: int) -> None:
-        import soxr
-
-        self._stream = None if rate == wanted else soxr.ResampleStream(rate, wanted, 1, dtype="float32", quality="HQ")
-
-    def __call__(self, samples: AudioSamples, last: bool = False) -> AudioSamples:
-        made: AudioSamples = samples if self._stream is None else self._stream.resample_chunk(samples, last=last)
-        return made
+            for frame in frames:
+                if rate == 0:
+                    rate = frame.sample_rate
+                    if not MIN_SAMPLE_RATE <= rate <= MAX_SAMPLE_RATE:
+                        found = f"{self.path.name} has {rate:,} samples a second"
+                        expected = f"{MIN_SAMPLE_RATE:,} to {MAX_SAMPLE_RATE:,}"
+                        raise AudioError("media-rate", found, expected=expected, where=self.path)
+                    if rate != self.rate:
+                        resampler = soxr.ResampleStream(rate, self.rate, 1, dtype="float32", quality="HQ")
+                seconds = num_samples / rate
+                if frame.sample_rate != rate:
+                    found = f"the rate changes from {rate:,} to {frame.sample_rate:,} Hz at {seconds:.1f} s"
+                    raise AudioError("media-rate", found, where=self.path)
+                placed = [_to_mono(frame)]
+                timed = frame.pts is not None and frame.time_base is not None
+                gap = float(frame.pts * frame.time_base) - zero - seconds if timed else 0.0
+                if gap > MAX_GAP_SECONDS:
+                    raise AudioError("media-time", f"a gap of {gap:,.0f} s at {seconds:.1f} s", where=self.path)
+                if gap > MIN_GAP_SECONDS:  # keep the times of subtitles right
+                    placed = [np.zeros(round(gap * rate), np.float32), *placed]
+                elif gap < -MIN_GAP_SECONDS:  # the clock jumped back: what follows continues from here
+                    zero += gap
+                num_samples += sum(map(len, placed))
+                pending += placed
+                if sum(map(len, pending)) >= BLOCK_SECONDS * rate:
+                    block = np.concatenate(pending)
+                    yield block if resampler is None else resampler.resample_chunk(block)
+                    pending = []
+        if rate == 0:
+            raise AudioError("media-unreadable", f"{self.path.name} holds no sound", where=self.path)
+        block = np.concatenate([*pending, np.zeros(0, np.float32)])
+        yield block if resampler is None else resampler.resample_chunk(block, last=True)
 
 
 def _to_mono(frame: Any) -> AudioSamples:
-    values = frame.to_ndarray()
+    values = frame.to_ndarray()  # [channels, N] if planar, else [1, N * channels]
     if not frame.format.is_planar:
         values = values.reshape(-1, frame.layout.nb_channels).T
     if values.dtype == np.uint8:
@@ -247,10 +189,7 @@ def _to_mono(frame: Any) -> AudioSamples:
     else:
         scaled = np.nan_to_num(values.astype(np.float32), nan=0.0, posinf=0.0, neginf=0.0)
     mixed: AudioSamples = scaled[0] if len(scaled) == 1 else scaled.mean(axis=0, dtype=np.float32)
-    return np.clip(mixed, -4.0, 4.0)
-
-
-# ---- clips of a dataset -------------------------------------------------------------------------------------------
+    return np.clip(mixed, -4.0, 4.0)  # float formats may hold anything; speech may overshoot a little
 
 
 @dataclass(frozen=True, slots=True)

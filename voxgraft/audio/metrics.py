@@ -1,7 +1,8 @@
-"""Voice activity detection: an energy detector over frames of 10 ms that adapts to the noise around it.
+"""Voice activity, the quality of clips, and audio fingerprints, all with NumPy.
 
-It finds pauses, not voices: loud music counts as speech. `SileroVad` can be added to tell voices from music.
-`RollingAudioBuffer` gives random access to the newest part of a long recording. Knows nothing about texts.
+The activity detector measures energy over frames of 10 ms and adapts to the noise around it. It finds pauses, not
+voices: loud music counts as speech, and `SileroVad` can be added to tell the two apart. `RollingAudioBuffer` gives
+random access to the newest part of a long recording.
 """
 
 from __future__ import annotations
@@ -32,7 +33,20 @@ class SileroVad:
     """Runs over one recording from its beginning; gives the probability of a voice for every 10 ms so far."""
 
     def __init__(self, rate: int) -> None:
-        self._session = _load_onnx_session()
+        spec = importlib.util.find_spec("silero_vad")
+        try:
+            import onnxruntime
+        except ImportError:
+            onnxruntime = None
+        if spec is None or spec.origin is None or onnxruntime is None:
+            found = "--activity silero needs silero-vad and onnxruntime"
+            raise ConfigError("extra-missing", found, cure="pip install 'voxgraft[vad]'")
+        options = onnxruntime.SessionOptions()
+        # Every worker process has a core of its own.
+        options.inter_op_num_threads = options.intra_op_num_threads = 1
+        options.log_severity_level = 3
+        path = Path(spec.origin).parent / VAD_MODEL_FILE
+        self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         self._resampler = soxr.ResampleStream(rate, VAD_SAMPLE_RATE, 1, dtype="float32", quality="LQ")
         self._state = np.zeros((2, 1, 128), np.float32)
         self._before = np.zeros(VAD_CONTEXT_SAMPLES, np.float32)
@@ -45,11 +59,8 @@ class SileroVad:
         whole = len(heard) // VAD_WINDOW_SAMPLES * VAD_WINDOW_SAMPLES
         for at in range(0, whole, VAD_WINDOW_SAMPLES):
             window = heard[at : at + VAD_WINDOW_SAMPLES]
-            given = {
-                "input": np.concatenate([self._before, window])[None],
-                "state": self._state,
-                "sr": _SAMPLE_RATE_INPUT,
-            }
+            rate = np.array(VAD_SAMPLE_RATE, np.int64)
+            given = {"input": np.concatenate([self._before, window])[None], "state": self._state, "sr": rate}
             chance, self._state = self._session.run(None, given)
             self._windows.append(float(chance[0, 0]))
             self._before = window[-VAD_CONTEXT_SAMPLES:]
@@ -66,32 +77,13 @@ class SileroVad:
         return made
 
 
-_SAMPLE_RATE_INPUT = np.array(VAD_SAMPLE_RATE, np.int64)
-
-
-def _load_onnx_session() -> Any:
-    spec = importlib.util.find_spec("silero_vad")
-    try:
-        import onnxruntime
-    except ImportError:
-        onnxruntime = None
-    if spec is None or spec.origin is None or onnxruntime is None:
-        found = "--activity silero needs silero-vad and onnxruntime"
-        raise ConfigError("extra-missing", found, cure="pip install 'voxgraft[vad]'")
-    options = onnxruntime.SessionOptions()
-    options.inter_op_num_threads = options.intra_op_num_threads = 1
-    options.log_severity_level = 3
-    path = Path(spec.origin).parent / VAD_MODEL_FILE
-    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-
-
 LEVEL_FRAMES_PER_SECOND = 100
 MIN_LEVEL_DB = -100.0
 MIN_VOICE_PROBABILITY = 0.3
+# The model detects a voice a little late and its end a little early.
 VOICE_MARGIN_FRAMES = 10
-"""The model hears a voice a little late and lets go a little early."""
+# Loudness of frames of 10 ms, in dB below full scale.
 FrameLevels = NDArray[np.float32]
-"""Loudness of frames of 10 ms, in dB below full scale."""
 
 
 class RollingAudioBuffer:
@@ -131,7 +123,16 @@ class RollingAudioBuffer:
                 break
             self._kept.append((self._end, block))
             self._end += len(block)
-            self._measure(block)
+            heard = np.concatenate([self._rest, block])
+            made = compute_frame_levels(heard, self.rate)
+            self._rest = heard[len(made) * (self.rate // LEVEL_FRAMES_PER_SECOND) :]
+            num_levels = self._num_levels + len(made)
+            if num_levels > len(self._levels):  # grow by doubling, so that long recordings are not copied each time
+                room = np.zeros(max(2 * len(self._levels), num_levels), np.float32)
+                room[: self._num_levels] = self._levels[: self._num_levels]
+                self._levels = room
+            self._levels[self._num_levels : num_levels] = made
+            self._num_levels = num_levels
             if self._voice is not None:
                 self._voice.hear(block)
             oldest = min(keep_from, self.pinned_from) * self.rate
@@ -163,17 +164,6 @@ class RollingAudioBuffer:
         likely = np.pad(chances > MIN_VOICE_PROBABILITY, (reach - min(reach, first), 0))
         near = np.lib.stride_tricks.sliding_window_view(likely, 2 * reach + 1)
         return np.asarray(near.any(axis=1))
-
-    def _measure(self, block: AudioSamples) -> None:
-        heard = np.concatenate([self._rest, block])
-        made = compute_frame_levels(heard, self.rate)
-        self._rest = heard[len(made) * (self.rate // LEVEL_FRAMES_PER_SECOND) :]
-        if self._num_levels + len(made) > len(self._levels):
-            room = np.zeros(max(2 * len(self._levels), self._num_levels + len(made)), np.float32)
-            room[: self._num_levels] = self._levels[: self._num_levels]
-            self._levels = room
-        self._levels[self._num_levels : self._num_levels + len(made)] = made
-        self._num_levels += len(made)
 
 
 def compute_frame_levels(samples: AudioSamples, rate: int) -> FrameLevels:
@@ -237,7 +227,19 @@ def compute_speech_thresholds(levels: FrameLevels) -> tuple[float, float]:
 def detect_speech_frames(levels: FrameLevels, thresholds: tuple[float, float]) -> NDArray[np.bool_]:
     """Whether each frame is speech: soft ends are kept, short stops are bridged, clicks are removed."""
     active = _drop_short_runs(levels > thresholds[0], wanted=True, seconds=MIN_SPEECH_RUN_SECONDS)
-    active = _extend_soft_edges(_remove_clicks(active), levels > thresholds[1])
+    max_click, isolation = (s * LEVEL_FRAMES_PER_SECOND for s in (MAX_CLICK_SECONDS, CLICK_ISOLATION_SECONDS))
+    runs = find_runs(active)
+    for place, (first, last) in enumerate(runs):
+        before = first - runs[place - 1][1] if place else len(active)
+        after = runs[place + 1][0] - last if place + 1 < len(runs) else len(active)
+        if last - first < max_click and min(before, after) >= isolation:
+            active[first:last] = False
+    # Words begin and end softly: audible frames next to speech belong to it.
+    audible, reach = levels > thresholds[1], round(MAX_SOFT_EDGE_SECONDS * LEVEL_FRAMES_PER_SECOND)
+    for first, last in find_runs(active):
+        before_it, after_it = audible[max(0, first - reach) : first][::-1], audible[last : last + reach]
+        active[first - _leading_run_length(before_it) : first] = True
+        active[last : last + _leading_run_length(after_it)] = True
     return _drop_short_runs(active, wanted=False, seconds=MIN_PAUSE_SECONDS)
 
 
@@ -270,17 +272,6 @@ def find_runs(flags: NDArray[np.bool_]) -> list[tuple[int, int]]:
     return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 
 
-def _extend_soft_edges(active: NDArray[np.bool_], audible: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Words begin and end softly: audible frames next to speech belong to it."""
-    made = active.copy()
-    most = round(MAX_SOFT_EDGE_SECONDS * LEVEL_FRAMES_PER_SECOND)
-    for first, last in find_runs(active):
-        before, after = audible[max(0, first - most) : first][::-1], audible[last : last + most]
-        made[first - _leading_run_length(before) : first] = True
-        made[last : last + _leading_run_length(after)] = True
-    return made
-
-
 def _leading_run_length(flags: NDArray[np.bool_]) -> int:
     """How many are true in a row from the beginning."""
     return int(np.argmin(flags)) if not flags.all() else len(flags)
@@ -292,20 +283,6 @@ def _drop_short_runs(flags: NDArray[np.bool_], *, wanted: bool, seconds: float) 
         inside = first > 0 and last < len(flags)
         if last - first < seconds * LEVEL_FRAMES_PER_SECOND and inside:
             made[first:last] = not wanted
-    return made
-
-
-def _remove_clicks(active: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    made = active.copy()
-    found = find_runs(active)
-    for place, (first, last) in enumerate(found):
-        before = first - found[place - 1][1] if place else len(active)
-        after = found[place + 1][0] - last if place + 1 < len(found) else len(active)
-        if (
-            last - first < MAX_CLICK_SECONDS * LEVEL_FRAMES_PER_SECOND
-            and min(before, after) >= CLICK_ISOLATION_SECONDS * LEVEL_FRAMES_PER_SECOND
-        ):
-            made[first:last] = False
     return made
 
 

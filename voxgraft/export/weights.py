@@ -526,7 +526,7 @@ def _build_tokenizer_json(base: BpeJsonTokenizer, grown: Tokenizer, places: dict
 
 TEXT_PACKAGE = "voxgraft.text.normalize"
 # What `rules` needs, and it itself.
-TEXT_PACKAGE_MODULES = ("amharic", "base", "ethiopic", "generic", "reader", "rules", "tigrinya")
+TEXT_PACKAGE_MODULES = ("amharic", "ethiopic", "generic", "reader", "rules", "tigrinya")
 _INIT_TEMPLATE = '''"""How text was normalised in training, for use without voxgraft. Part of voxgraft, Apache-2.0.
 
     from voxgraft_text import prepared

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from voxgraft.core.errors import TokenizerError
 from voxgraft.core.files import decode_utf8, parse_json, read_bytes
 from voxgraft.tokenizers.base import Tokenizer
 
+# The published ones have under 1 MB.
 MAX_TOKENIZER_BYTES = 16 << 20
-"""The published ones have under 1 MB."""
 
 
 def open_tokenizer(path: Path) -> Tokenizer:
@@ -20,23 +19,17 @@ def open_tokenizer(path: Path) -> Tokenizer:
 
 def parse_tokenizer(data: bytes, path: Path) -> Tokenizer:
     """The tokenizer in the bytes of a file; `path` is what errors name."""
-    if data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"{":
-        return _parse_json_tokenizer(data, parse_json(decode_utf8(data, path), path), path)
-    from voxgraft.tokenizers.formats import parse_sentencepiece
+    # On use: sentencepiece and tokenizers are slow to import, and commands without a tokenizer need neither.
+    from voxgraft.tokenizers import formats
 
-    return parse_sentencepiece(data, path)
-
-
-def _parse_json_tokenizer(data: bytes, document: Any, path: Path) -> Tokenizer:
+    if data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] != b"{":
+        return formats.parse_sentencepiece(data, path)
+    document = parse_json(decode_utf8(data, path), path)
     if not isinstance(document, dict) or not document:
         raise TokenizerError("tokenizer-broken", f"{path.name} holds no tokenizer", where=path)
     if isinstance(document.get("model"), dict):
-        from voxgraft.tokenizers.formats import BpeJsonTokenizer
-
-        return BpeJsonTokenizer(data, document, path)
+        return formats.BpeJsonTokenizer(data, document, path)
     if all(type(value) is int for value in document.values()):
-        from voxgraft.tokenizers.formats import FlatMapTokenizer
-
-        return FlatMapTokenizer(data, document, path)
+        return formats.FlatMapTokenizer(data, document, path)
     found = f"{path.name} has the keys {', '.join(list(document)[:5])}"
     raise TokenizerError("tokenizer-broken", found, expected="a tokenizers-JSON file with a `model`", where=path)

@@ -5,6 +5,7 @@ A tokenizer here reads text that its family's front has prepared; it knows nothi
 
 from __future__ import annotations
 
+import hashlib
 import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
@@ -21,8 +22,8 @@ from voxgraft.core.files import parse_json, read_json, read_lines, write_json
 
 TokenizerKind = Literal["bpe-json", "sentencepiece-unigram", "sentencepiece-bpe", "flat-map"]
 ADDITIONS_FORMAT = "voxgraft-additions-1"
+# SentencePiece's mark for a space before a word.
 WORD_START = "▁"
-"""SentencePiece's mark for a space before a word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,36 +84,30 @@ class TokenizerAdditions:
         if not isinstance(value, dict) or value.get("format") != ADDITIONS_FORMAT:
             raise TokenizerError("additions-broken", f"{path.name} has no format {ADDITIONS_FORMAT!r}", where=path)
         try:
-            pieces = tuple(
-                NewPiece(
-                    _require_text(item["text"]),
-                    None if item["parts"] is None else _parse_merge_parts(item["parts"], item["text"]),
-                    int(item["count"]),
-                    None if item["score"] is None else float(item["score"]),
-                )
-                for item in value["pieces"]
-            )
+            pieces = []
+            for item in value["pieces"]:
+                text, parts = _require_text(item["text"]), None
+                if item["parts"] is not None:
+                    left, right = (_require_text(part) for part in item["parts"])
+                    # A merge that makes another text would be one of base pieces, and change base text.
+                    if left + right != text:
+                        raise ValueError(f"{left!r:.40} and {right!r:.40} do not make {text!r:.40}")
+                    parts = left, right
+                score = None if item["score"] is None else float(item["score"])
+                pieces.append(NewPiece(text, parts, int(item["count"]), score))
             tag = None if value["tag"] is None else _require_text(value["tag"])
             names = [_require_text(value[key]) for key in ("family", "language", "kind", "base_sha256")]
         except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
             raise TokenizerError(
                 "additions-broken", f"{path.name}: {type(error).__name__} {error}", where=path
             ) from None
-        return cls(names[0], names[1], names[2], names[3], tag, pieces)  # type: ignore[arg-type]
+        return cls(names[0], names[1], names[2], names[3], tag, tuple(pieces))  # type: ignore[arg-type]
 
 
 def _require_text(value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise TypeError(f"expected text, found {value!r:.40}")
     return value
-
-
-def _parse_merge_parts(value: Any, text: str) -> tuple[str, str]:
-    """The merge of a piece. One that spells another text would be a merge of base pieces, and move base text."""
-    left, right = (_require_text(part) for part in value)
-    if left + right != text:
-        raise ValueError(f"{left!r:.40} and {right!r:.40} do not make {text!r:.40}")
-    return left, right
 
 
 def raise_broken_tokenizer(path: Path, found: str, expected: str = "") -> NoReturn:
@@ -135,6 +130,12 @@ class Tokenizer(ABC):
     sha256: str
     pieces: tuple[str | None, ...]
     unknown_id: int
+    control_ids: frozenset[int]
+    """Ids of controls and tags, which are matched whole and never spelled from characters."""
+
+    def __init__(self, data: bytes, path: Path) -> None:
+        self.path, self.data = path, data
+        self.sha256 = hashlib.sha256(data).hexdigest()
 
     @property
     def size(self) -> int:
@@ -153,23 +154,17 @@ class Tokenizer(ABC):
 
     @cached_property
     def characters(self) -> frozenset[str]:
-        """Every character that stands in some piece that text can become (whole tags and controls left out)."""
-        whole = self.control_ids
-        texts = (piece for at, piece in enumerate(self.pieces) if piece is not None and at not in whole)
+        """Every character of the pieces that text can become, so without tags and controls."""
+        texts = (piece for at, piece in enumerate(self.pieces) if piece is not None and at not in self.control_ids)
         return frozenset("".join(texts))
-
-    @property
-    @abstractmethod
-    def control_ids(self) -> frozenset[int]:
-        """Ids of controls and tags, which are matched whole and never spelled from characters."""
 
     @abstractmethod
     def encode(self, prepared: str) -> list[int]:
         """Ids of text that the family's front has prepared."""
 
-    @abstractmethod
     def encode_exact(self, surface: str) -> list[int]:
         """Ids of a piece's own text, with nothing put before it."""
+        return self.encode(surface)
 
     @abstractmethod
     def units(self, prepared: str) -> list[tuple[str, ...]]:
@@ -198,10 +193,10 @@ class Tokenizer(ABC):
 
 
 _EXCESSIVE_MARKS = regex.compile(r"\p{M}{64}")
+# A line up to this length is composed quickly, whatever it holds.
 _MAX_UNCHECKED_LENGTH = 1000
-"""A line up to this length is composed quickly, whatever it holds."""
+# How the manifest of a dataset is told from a text.
 MANIFEST_SUFFIX, MANIFEST_PREFIX = ".jsonl", '{"voxgraft_manifest"'
-"""How the manifest of a dataset is told from a text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +264,7 @@ def read_user_corpus(paths: Iterable[Path], known: frozenset[str]) -> Iterator[t
 
 
 def _compose_nfc(line: str, number: int, path: Path) -> str:
-    """The line in NFC. Marks are sorted for that, which takes for ever when a megabyte of them stands on one letter."""
+    # Composing sorts marks, which takes forever if there are a megabyte of them on one letter.
     if len(line) > _MAX_UNCHECKED_LENGTH and (heap := _EXCESSIVE_MARKS.search(line)):
         found = f"line {number} has over 64 marks on one letter, from character {heap.start() + 1:,} on"
         raise TextError("text-marks", found, where=path)

@@ -6,21 +6,18 @@ other pre-tokenizers) is refused, because promise 1 depends on knowing how a tex
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
 from abc import abstractmethod
-from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeGuard
 
 import numpy as np
 import sentencepiece
 import tokenizers
 from google.protobuf.message import DecodeError
-from numpy.typing import NDArray
 from sentencepiece import sentencepiece_model_pb2 as schema
 
 from voxgraft.core.errors import TokenizerError
@@ -44,9 +41,7 @@ class BpeJsonTokenizer(Tokenizer):
 
     def __init__(self, data: bytes, document: dict[str, Any], path: Path) -> None:
         _validate_bpe_json(document, path)
-        self.path = path
-        self.data = data
-        self.sha256 = hashlib.sha256(data).hexdigest()
+        super().__init__(data, path)
         self._document = document
         added = {token["content"]: token["id"] for token in document["added_tokens"]}
         ids = {**document["model"]["vocab"], **added}
@@ -55,22 +50,18 @@ class BpeJsonTokenizer(Tokenizer):
             pieces[at] = piece
         self.pieces = tuple(pieces)
         self.unknown_id = document["model"]["vocab"][document["model"]["unk_token"]]
-        self._whole = frozenset(added.values())
+        self.control_ids = frozenset(added.values())
+        # The longest first: one added token may be the beginning of another.
+        contents = sorted(added, key=len, reverse=True)
+        self._control_pattern = re.compile("|".join(map(re.escape, contents)) or r"(?!)")
         try:
             self._engine = tokenizers.Tokenizer.from_str(json.dumps(document))
         except Exception as error:  # the library raises nothing narrower
             found = str(error).splitlines()[0][:200]
             raise TokenizerError("tokenizer-broken", f"{path.name}: {found}", where=path) from None
 
-    @property
-    def control_ids(self) -> frozenset[int]:
-        return self._whole
-
     def encode(self, prepared: str) -> list[int]:
         return list(self._engine.encode(prepared, add_special_tokens=False).ids)
-
-    def encode_exact(self, surface: str) -> list[int]:
-        return self.encode(surface)
 
     def unknown_text(self, prepared: str) -> str:
         encoding = self._engine.encode(prepared, add_special_tokens=False)
@@ -80,12 +71,7 @@ class BpeJsonTokenizer(Tokenizer):
         return "".join(prepared[start:stop] for token, (start, stop) in spans if token == self.unknown_id)
 
     def normalise(self, prepared: str) -> str:
-        return self._whole_pattern.sub(" ", prepared)
-
-    @cached_property
-    def _whole_pattern(self) -> re.Pattern[str]:
-        contents = sorted((token["content"] for token in self._document["added_tokens"]), key=len, reverse=True)
-        return re.compile("|".join(map(re.escape, contents)) or r"(?!)")
+        return self._control_pattern.sub(" ", prepared)
 
     def units(self, prepared: str) -> list[tuple[str, ...]]:
         encoding = self._engine.encode(prepared, add_special_tokens=False)
@@ -93,7 +79,7 @@ class BpeJsonTokenizer(Tokenizer):
         current: list[str] = []
         word: object = None
         for token, at in zip(encoding.ids, encoding.word_ids, strict=True):
-            whole = token in self._whole or token == self.unknown_id
+            whole = token in self.control_ids or token == self.unknown_id
             if (whole or at != word) and current:
                 units.append(tuple(current))
                 current = []
@@ -104,54 +90,28 @@ class BpeJsonTokenizer(Tokenizer):
             units.append(tuple(current))
         return units
 
-    @cached_property
-    def _merges_as_pairs(self) -> bool:
-        merges = self._document["model"]["merges"]
-        return bool(merges) and not isinstance(merges[0], str)
-
     def grown(self, additions: TokenizerAdditions) -> bytes:
         document = json.loads(json.dumps(self._document))
         vocab, merges = document["model"]["vocab"], document["model"]["merges"]
+        # Newer files write a merge as a pair, older ones as two pieces with a space between them.
+        as_pairs = bool(merges) and not isinstance(merges[0], str)
         at = self.size
         if additions.tag is not None:
             vocab[additions.tag] = at
-            document["added_tokens"].append(_added_token(additions.tag, at))
+            flags = dict.fromkeys(_ADDED_TOKEN_FLAGS, False)
+            document["added_tokens"].append({"id": at, "content": additions.tag, **flags})
             at += 1
         for piece in additions.pieces:
             vocab[piece.text] = at
             if piece.parts is not None:
-                merges.append(list(piece.parts) if self._merges_as_pairs else " ".join(piece.parts))
+                merges.append(list(piece.parts) if as_pairs else " ".join(piece.parts))
             at += 1
         return (json.dumps(document, ensure_ascii=False, indent=2) + "\n").encode("utf-8")
 
 
-def _added_token(tag: str, at: int) -> dict[str, Any]:
-    return {"id": at, "content": tag, **dict.fromkeys(_ADDED_TOKEN_FLAGS, False)}
-
-
-def _validate_bpe_json(document: dict[str, Any], path: Path) -> None:
-    """Refuse whatever is broken or beyond what we can prove things about."""
-    model = document["model"]
-    for key, accepted in _ACCEPTED.items():
-        value = document.get(key)
-        if value not in accepted:
-            raise_unsupported_tokenizer(path, f"{key} is {_shorten_json(value)}", f"{_shorten_json(accepted[0])}")
-    for key, accepted in _ACCEPTED_MODEL.items():
-        value = model.get(key)
-        if value not in accepted:
-            raise_unsupported_tokenizer(path, f"model.{key} is {_shorten_json(value)}", f"{_shorten_json(accepted[0])}")
-    vocab = _validate_vocab(model.get("vocab"), path)
-    unknown = model.get("unk_token")
-    if not isinstance(unknown, str) or unknown not in vocab:
-        raise_broken_tokenizer(path, f"unk_token {_shorten_json(unknown)} is not in the vocabulary")
-    _validate_added_tokens(document.get("added_tokens"), vocab, path)
-    _validate_merges(model.get("merges"), vocab, path)
-
-
-_WHITESPACE = {"type": "Whitespace"}
 _ACCEPTED: dict[str, tuple[Any, ...]] = {
     "normalizer": (None,),
-    "pre_tokenizer": (_WHITESPACE,),
+    "pre_tokenizer": ({"type": "Whitespace"},),
     "post_processor": (None,),
     "truncation": (None,),
     "padding": (None,),
@@ -166,60 +126,62 @@ _ACCEPTED_MODEL: dict[str, tuple[Any, ...]] = {
 }
 
 
-def _validate_vocab(vocab: Any, path: Path) -> dict[str, int]:
+def _validate_bpe_json(document: dict[str, Any], path: Path) -> None:
+    """Refuse whatever is broken or beyond what we can prove things about."""
+    model = document["model"]
+    for prefix, values, table in (("", document, _ACCEPTED), ("model.", model, _ACCEPTED_MODEL)):
+        for key, accepted in table.items():
+            if values.get(key) not in accepted:
+                found = f"{prefix}{key} is {_shorten_json(values.get(key))}"
+                raise_unsupported_tokenizer(path, found, _shorten_json(accepted[0]))
+    vocab, added, merges = model.get("vocab"), document.get("added_tokens"), model.get("merges")
     if not isinstance(vocab, dict) or not vocab:
         raise_broken_tokenizer(path, "model.vocab is not a map from piece to id")
+    holders: dict[int, str] = {}
     for piece, at in vocab.items():
-        if type(at) is not int or not 0 <= at < MAX_TOKEN_ID:
-            raise_broken_tokenizer(
-                path,
-                f"piece {piece!r:.40} has id {_shorten_json(at)}",
-                f"a whole number from 0 to {MAX_TOKEN_ID - 1:,}",
-            )
-    if len(set(vocab.values())) != len(vocab):
-        seen: dict[int, str] = {}
-        for piece, at in vocab.items():
-            if at in seen:
-                found = f"{seen[at]!r:.40} and {piece!r:.40} both have id {at}"
-                raise TokenizerError("tokenizer-duplicate-id", found, where=path)
-            seen[at] = piece
-    return dict(vocab)
-
-
-def _validate_added_tokens(added: Any, vocab: dict[str, int], path: Path) -> None:
+        if not _is_token_id(at):
+            found = f"piece {piece!r:.40} has id {_shorten_json(at)}"
+            raise_broken_tokenizer(path, found, f"a whole number from 0 to {MAX_TOKEN_ID - 1:,}")
+    for piece, at in vocab.items():
+        if at in holders:
+            found = f"{holders[at]!r:.40} and {piece!r:.40} both have id {at}"
+            raise TokenizerError("tokenizer-duplicate-id", found, where=path)
+        holders[at] = piece
+    unknown = model.get("unk_token")
+    if not isinstance(unknown, str) or unknown not in vocab:
+        raise_broken_tokenizer(path, f"unk_token {_shorten_json(unknown)} is not in the vocabulary")
     if not isinstance(added, list):
         raise_broken_tokenizer(path, "added_tokens is not a list")
-    holders = {at: piece for piece, at in vocab.items()}
     seen: set[str] = set()
     for token in added:
         if not isinstance(token, dict) or not isinstance(token.get("content"), str) or not token["content"]:
             raise_broken_tokenizer(path, f"added token {_shorten_json(token)} has no content")
         content, at = token["content"], token.get("id")
-        if type(at) is not int or not 0 <= at < MAX_TOKEN_ID:
+        if not _is_token_id(at):
             raise_broken_tokenizer(path, f"added token {content!r:.40} has id {_shorten_json(at)}")
         if any(type(token.get(flag)) is not bool for flag in _ADDED_TOKEN_FLAGS):
             raise_broken_tokenizer(path, f"added token {content!r:.40} lacks one of {', '.join(_ADDED_TOKEN_FLAGS)}")
+        # An added token may also be in the vocabulary, but then with the same id.
         if content in seen or vocab.get(content, at) != at or holders.get(at, content) != content:
             found = f"added token {content!r:.40} with id {at} clashes with another piece"
             raise TokenizerError("tokenizer-duplicate-id", found, where=path)
         seen.add(content)
         holders[at] = content
-
-
-def _validate_merges(merges: Any, vocab: dict[str, int], path: Path) -> None:
     if not isinstance(merges, list):
         raise_broken_tokenizer(path, "model.merges is not a list")
-    styles: set[type] = set()
     for number, merge in enumerate(merges):
         pair = merge.split(" ") if isinstance(merge, str) else merge
         if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(part, str) for part in pair):
             raise_broken_tokenizer(path, f"merge {number} is {_shorten_json(merge)}", "two pieces")
-        styles.add(type(merge))
         for piece in (*pair, "".join(pair)):
             if piece not in vocab:
                 raise_broken_tokenizer(path, f"merge {number} needs {piece!r:.40}, which is not in the vocabulary")
-    if len(styles) > 1:
+    if len({type(merge) for merge in merges}) > 1:
         raise_broken_tokenizer(path, "merges are written in two styles")
+
+
+def _is_token_id(value: Any) -> TypeGuard[int]:
+    return type(value) is int and 0 <= value < MAX_TOKEN_ID
 
 
 def _shorten_json(value: Any) -> str:
@@ -228,8 +190,8 @@ def _shorten_json(value: Any) -> str:
 
 
 _UNKNOWN_TOKENS = ("<UNK>", "<unk>")
+# The id that the forks' own lookup uses if neither name is in the map.
 _FALLBACK_UNKNOWN_ID = 1
-"""The id that the forks' own lookup falls back to when neither name is there."""
 
 
 class FlatMapTokenizer(Tokenizer):
@@ -238,11 +200,9 @@ class FlatMapTokenizer(Tokenizer):
     kind = "flat-map"
 
     def __init__(self, data: bytes, document: dict[str, Any], path: Path) -> None:
-        self.path = path
-        self.data = data
-        self.sha256 = hashlib.sha256(data).hexdigest()
+        super().__init__(data, path)
         for piece, at in document.items():
-            if type(at) is not int or not 0 <= at < MAX_TOKEN_ID:
+            if not _is_token_id(at):
                 found = f"{path.name}: {piece!r:.40} has id {at!r:.40}"
                 raise TokenizerError("tokenizer-broken", found, where=path)
         pieces: list[str | None] = [None] * (max(document.values()) + 1)
@@ -253,16 +213,11 @@ class FlatMapTokenizer(Tokenizer):
             pieces[at] = piece
         self.pieces = tuple(pieces)
         self.unknown_id = next((document[name] for name in _UNKNOWN_TOKENS if name in document), _FALLBACK_UNKNOWN_ID)
-
-    @property
-    def control_ids(self) -> frozenset[int]:
-        return frozenset(at for at, piece in enumerate(self.pieces) if piece and len(piece) > 2 and piece[0] in "[<")
+        controls = (at for at, piece in enumerate(pieces) if piece and len(piece) > 2 and piece[0] in "[<")
+        self.control_ids = frozenset(controls)
 
     def encode(self, prepared: str) -> list[int]:
         return [self.ids.get(character, self.unknown_id) for character in prepared]
-
-    def encode_exact(self, surface: str) -> list[int]:
-        return self.encode(surface)
 
     def unknown_text(self, prepared: str) -> str:
         return "".join(character for character in prepared if character not in self.ids)
@@ -278,7 +233,8 @@ class FlatMapTokenizer(Tokenizer):
         raise TokenizerError("tokenizer-flat-map", f"{self.path.name} cannot grow: it has no merges", where=self.path)
 
 
-_NORMAL, _UNKNOWN, _USER_DEFINED = 1, 2, 4
+# ModelProto.SentencePiece.Type and TrainerSpec.ModelType of sentencepiece_model.proto.
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)
 _UNIGRAM, _BPE = 1, 2
 _MAX_SENTENCEPIECE_PIECES = 1_000_000
 
@@ -289,21 +245,15 @@ class SentencePieceTokenizer(Tokenizer):
     _model: Any
 
     def __init__(self, data: bytes, model: Any, path: Path) -> None:
-        self.path = path
-        self.data = data
-        self.sha256 = hashlib.sha256(data).hexdigest()
+        super().__init__(data, path)
         self._model = model
         self._engine = _load_processor(data, path)
         self.pieces = tuple(piece.piece for piece in model.pieces)
         self.unknown_id = next(at for at, piece in enumerate(model.pieces) if piece.type == _UNKNOWN)
         spelled = (_NORMAL, _USER_DEFINED)
-        self._whole = frozenset(at for at, piece in enumerate(model.pieces) if piece.type not in spelled)
-        # User-defined pieces are matched as they stand and never merged with their neighbours.
+        self.control_ids = frozenset(at for at, piece in enumerate(model.pieces) if piece.type not in spelled)
+        # User-defined pieces are matched as they are and never merged with their neighbours.
         self._apart = frozenset(at for at, piece in enumerate(model.pieces) if piece.type != _NORMAL)
-
-    @property
-    def control_ids(self) -> frozenset[int]:
-        return self._whole
 
     @cached_property
     def scores(self) -> tuple[float, ...]:
@@ -368,14 +318,13 @@ class SentencePieceTokenizer(Tokenizer):
     def grown(self, additions: TokenizerAdditions) -> bytes:
         model = schema.ModelProto()
         model.CopyFrom(self._model)
-        score = self._new_scores()
         for number, piece in enumerate(additions.pieces):
-            model.pieces.add(piece=piece.text, score=score(number, piece.score), type=_NORMAL)
+            model.pieces.add(piece=piece.text, score=self._score(number, piece.score), type=_NORMAL)
         model.trainer_spec.vocab_size = len(model.pieces)
         return bytes(model.SerializeToString())
 
     @abstractmethod
-    def _new_scores(self) -> Callable[[int, float | None], float]:
+    def _score(self, number: int, given: float | None) -> float:
         """Score of the n-th added piece, from the one that the additions give it, if they do."""
 
 
@@ -384,11 +333,10 @@ class SentencePieceUnigramTokenizer(SentencePieceTokenizer):
 
     kind: ClassVar[TokenizerKind] = "sentencepiece-unigram"
 
-    def _new_scores(self) -> Callable[[int, float | None], float]:
+    def _score(self, number: int, given: float | None) -> float:  # noqa: ARG002 (the order counts in BPE only)
         # Never below the base's lowest nor above its highest: the costs of unknown characters and of user-defined
-        # pieces hang on these two, and would move for base text too.
-        low, high = self.lowest_score, self.highest_score
-        return lambda _number, given: low if given is None else min(max(given, low), high)
+        # pieces depend on these two, and would change for base text too.
+        return self.lowest_score if given is None else min(max(given, self.lowest_score), self.highest_score)
 
 
 class SentencePieceBpeTokenizer(SentencePieceTokenizer):
@@ -396,10 +344,9 @@ class SentencePieceBpeTokenizer(SentencePieceTokenizer):
 
     kind: ClassVar[TokenizerKind] = "sentencepiece-bpe"
 
-    def _new_scores(self) -> Callable[[int, float | None], float]:
+    def _score(self, number: int, given: float | None) -> float:  # noqa: ARG002 (scores of BPE are an order)
         # Below every base piece, in the order in which they were learnt: base merges always come first.
-        first = math.floor(self.lowest_score) - 1.0
-        return lambda number, _given: first - number
+        return math.floor(self.lowest_score) - 1.0 - number
 
 
 def parse_sentencepiece(data: bytes, path: Path) -> SentencePieceTokenizer:
@@ -431,22 +378,10 @@ def _validate_sentencepiece(model: Any, path: Path) -> None:
         raise_broken_tokenizer(path, f"it has {len(model.pieces)} pieces", f"3 to {_MAX_SENTENCEPIECE_PIECES:,}")
     if spec.model_type not in (_UNIGRAM, _BPE):
         raise_unsupported_tokenizer(path, f"model type {spec.model_type}", "unigram (1) or BPE (2)")
-    if spec.byte_fallback or any(piece.type == 6 for piece in model.pieces):
+    if spec.byte_fallback or any(piece.type == _BYTE for piece in model.pieces):
         raise_unsupported_tokenizer(path, "byte fallback: it already spells every character", "a model without it")
     if spec.treat_whitespace_as_suffix or not normaliser.escape_whitespaces:
         raise_unsupported_tokenizer(path, "spaces are marked after words or not at all", "spaces marked before words")
-    _validate_pieces(model, path)
-    for name, piece_type in (("bos", 3), ("eos", 3)):
-        at = getattr(spec, f"{name}_id")
-        if at >= len(model.pieces) or (at >= 0 and model.pieces[at].type not in (piece_type, 4)):
-            raise_broken_tokenizer(path, f"{name} has id {at}, which is no control piece")
-    for charsmap in (normaliser.precompiled_charsmap, model.denormalizer_spec.precompiled_charsmap):
-        _validate_charsmap(charsmap, path)
-    if model.HasField("self_test_data"):
-        model.ClearField("self_test_data")
-
-
-def _validate_pieces(model: Any, path: Path) -> None:
     seen: dict[str, int] = {}
     for at, piece in enumerate(model.pieces):
         text = piece.piece
@@ -458,34 +393,43 @@ def _validate_pieces(model: Any, path: Path) -> None:
             found = f"piece {text!r:.40} stands at {seen[text]} and at {at}"
             raise TokenizerError("tokenizer-duplicate-id", found, where=path)
         seen[text] = at
-        if piece.type not in (1, 2, 3, 4, 5):
+        if not _NORMAL <= piece.type <= _UNUSED:
             raise_broken_tokenizer(path, f"piece {at} has type {piece.type}")
         if not math.isfinite(piece.score) or abs(piece.score) > 1e9:
             raise_broken_tokenizer(path, f"piece {at} has score {piece.score}")
-    unknowns = [at for at, piece in enumerate(model.pieces) if piece.type == _UNKNOWN]
-    if len(unknowns) != 1:
-        raise_broken_tokenizer(path, f"it has {len(unknowns)} unknown pieces", "exactly one")
+    num_unknown = sum(piece.type == _UNKNOWN for piece in model.pieces)
+    if num_unknown != 1:
+        raise_broken_tokenizer(path, f"it has {num_unknown} unknown pieces", "exactly one")
+    for name in ("bos", "eos"):
+        at = getattr(spec, f"{name}_id")  # -1: the model has none
+        if at >= len(model.pieces) or (at >= 0 and model.pieces[at].type not in (_CONTROL, _USER_DEFINED)):
+            raise_broken_tokenizer(path, f"{name} has id {at}, which is no control piece")
+    for charsmap in (normaliser.precompiled_charsmap, model.denormalizer_spec.precompiled_charsmap):
+        if charsmap:
+            _validate_charsmap(charsmap, path)
+    # The library would run the tests that a file brings along.
+    if model.HasField("self_test_data"):
+        model.ClearField("self_test_data")
 
 
 def _validate_charsmap(charsmap: bytes, path: Path) -> None:
-    """The normaliser's double-array trie is walked by C++ without bounds checks: check every jump here."""
-    if not charsmap:
-        return
+    """The normalizer's table: four bytes with its size, a double-array trie (Darts) of that size, then its texts.
+
+    C++ walks the trie without bounds checks, so every jump is checked here.
+    """
     size = int.from_bytes(charsmap[:4], "little") if len(charsmap) > 4 else 0
     if size < 1024 or size % 1024 or 4 + size >= len(charsmap) or charsmap[-1] != 0:
         raise_broken_tokenizer(path, "the normaliser's table is damaged")
     units = np.frombuffer(charsmap, dtype="<u4", count=size // 4, offset=4).astype(np.int64)
-    inner = units >> 31 == 0
+    inner = units >> 31 == 0  # a unit with the highest bit is a value
+    # The offset has 22 bits from bit 10 on; bit 9 says that it counts in steps of 256.
     jumps = np.arange(len(units)) ^ (units >> 10 << ((units & 1 << 9) >> 6))
-    if (jumps[inner] | 0xFF >= len(units)).any():
+    if (jumps[inner] | 0xFF >= len(units)).any():  # any byte may be added to the target
         raise_broken_tokenizer(path, "the normaliser's table points outside itself")
-    # A unit with the ninth bit says that its jump leads to a value: the place of a text behind the table.
+    # A unit with bit 8 says that its jump leads to a value: the place of a text behind the table.
     places = units[jumps[inner & (units >> 8 & 1 == 1)]] & 0x7FFFFFFF
-    _validate_replacements(charsmap[4 + size :], places, path)
-
-
-def _validate_replacements(texts: bytes, places: NDArray[np.int64], path: Path) -> None:
-    """What the normaliser writes must be whole characters, or its results could not be read back."""
+    # These texts must begin at whole characters, or the normalizer's results could not be read back.
+    texts = charsmap[4 + size :]
     starts = np.frombuffer(texts, dtype=np.uint8) & 0xC0 != 0x80
     if (places >= len(texts)).any() or not starts[places].all():
         raise_broken_tokenizer(path, "the normaliser's table points outside its texts")

@@ -29,8 +29,8 @@ from voxgraft.tokenizers.base import WORD_START, Tokenizer
 from voxgraft.tokenizers.formats import FlatMapTokenizer, SentencePieceTokenizer
 from voxgraft.tokenizers.train import TextPreprocessor, occurs_only_at_word_start, survives_preprocessing
 
+# A family's front end: text and language code to tokenizer input, with the tag where the base has it.
 TaggedTextPreprocessor = Callable[[str, str | None], str]
-"""A family's front: text and language code to tokenizer input, tag included where the base has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,17 +167,30 @@ def prove_tokenizer(
         found = f"{overall.changed:,} of {overall.total:,} base sentences are spelled otherwise"
         pairs = enumerate(zip(first.base, first.grown, strict=False))
         start = next((at for at, (old, now) in pairs if old != now), 0)
-        was, became = (" ".join(pieces[max(0, start - 2) : start + 6]) for pieces in (first.base, first.grown))
+        was, became = (" ".join(one[max(0, start - 2) : start + 6]) for one in (first.base, first.grown))
         found += f"; the first: {first.text!r}: ... {was} ... became ... {became} ..."
         changes.append(finding("proof-changed", found, expected="0 changed"))
     findings = [
         *check_tokenizer_structure(base, grown, new.tag),
         *changes,
-        *_unknown_findings(grown, after, unknown, new),
-        *_unreachable_findings(dead, "error"),
-        *_unreachable_findings(tuple(piece for piece in unreachable if piece not in dead), "warning"),
-        *check_word_boundaries(new),
     ]
+    if after is not None and after.unknown:
+        # Letters of the language without a piece are an error; symbols and letters of other scripts are not.
+        letters = find_unknown_letters(grown, unknown, new)
+        others = [character for character in unknown if character not in letters]
+        for code, signs in (("proof-unknown-letters", letters), ("proof-unknown-symbols", others)):
+            if signs:
+                listed = "; ".join(f"{describe_character(sign)} ({unknown[sign]:,}×)" for sign in signs[:3])
+                more = f" and {len(signs) - 3:,} more" if len(signs) > 3 else ""
+                found = f"of {after.tokens:,} tokens of the new language {after.unknown:,} are unknown: {listed}{more}"
+                findings.append(finding(code, found, expected="0"))
+    unused = tuple(piece for piece in unreachable if piece not in dead)
+    levels: tuple[tuple[Level, tuple[str, ...]], ...] = (("error", dead), ("warning", unused))
+    for level, pieces in levels:
+        if pieces:
+            found = f"{len(pieces):,} added pieces can never occur in text: {' '.join(pieces[:5])}"
+            findings.append(finding("proof-unreachable", found, expected="0", level=level))
+    findings += check_word_boundaries(new)
     return TokenizerProof(
         base.size,
         grown.size,
@@ -208,7 +221,12 @@ def _compare_tokenizers(
             prepared = front(text, language)
             old, new = base.encode(prepared), grown.encode(prepared)
             counts = by_language.setdefault(language or "other", ProofCounts())
-            name = _classify_sentence(old, new, base.unknown_id, tag is not None and tag in prepared)
+            if base.unknown_id in old:
+                name = "base_unknown"
+            elif old == new:
+                name = "same"
+            else:
+                name = "holds_tag" if tag is not None and tag in prepared else "changed"
             for each in (overall, counts):
                 setattr(each, name, getattr(each, name) + 1)
                 each.base_unknown_moved += name == "base_unknown" and old != new
@@ -217,14 +235,6 @@ def _compare_tokenizers(
                 first = TokenizationChange(language, text, *shown)
             advance(1)
     return overall, by_language, first
-
-
-def _classify_sentence(old: list[int], new: list[int], unknown_id: int, holds_tag: bool) -> str:
-    if unknown_id in old:
-        return "base_unknown"
-    if old == new:
-        return "same"
-    return "holds_tag" if holds_tag else "changed"
 
 
 def measure_coverage(tokenizer: Tokenizer, new: NewLanguageText) -> tuple[TokenizerCoverage, Counter[str]]:
@@ -330,28 +340,3 @@ def find_unknown_letters(grown: Tokenizer, unknown: Mapping[str, int], new: NewL
     )
     # A letter that the front end would have written otherwise comes from a sign, such as the o of №.
     return [character for character in own if survives_preprocessing(grown, new.prepare, character)]
-
-
-def _unknown_findings(
-    grown: Tokenizer, after: TokenizerCoverage | None, unknown: Counter[str], new: NewLanguageText
-) -> list[Finding]:
-    """Letters of the language without a piece are an error; symbols and letters of other scripts are not."""
-    if after is None or not after.unknown:
-        return []
-    letters = find_unknown_letters(grown, unknown, new)
-    others = [character for character in unknown if character not in letters]
-    findings: list[Finding] = []
-    for code, signs in (("proof-unknown-letters", letters), ("proof-unknown-symbols", others)):
-        if signs:
-            listed = "; ".join(f"{describe_character(sign)} ({unknown[sign]:,}×)" for sign in signs[:3])
-            more = f" and {len(signs) - 3:,} more" if len(signs) > 3 else ""
-            found = f"of {after.tokens:,} tokens of the new language {after.unknown:,} are unknown: {listed}{more}"
-            findings.append(finding(code, found, expected="0"))
-    return findings
-
-
-def _unreachable_findings(unreachable: tuple[str, ...], level: Level) -> list[Finding]:
-    if not unreachable:
-        return []
-    found = f"{len(unreachable):,} added pieces can never occur in text: {' '.join(unreachable[:5])}"
-    return [finding("proof-unreachable", found, expected="0", level=level)]

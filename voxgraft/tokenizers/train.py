@@ -177,8 +177,8 @@ class _MergeLearner:
         return number
 
 
+# A family's front for one language, without its tag: clean, then prepare.
 TextPreprocessor = Callable[[str], str]
-"""A family's front for one language, without its tag: clean, then prepare."""
 # A base with fewer letters of a script does not have the script, only strays.
 _MIN_SCRIPT_LETTERS = 10
 # Unigram: some pieces lose against others once all have scores, so learn a few more than requested.
@@ -220,7 +220,15 @@ def plan_characters(
     wanted = {character for script in lacking for character in script_characters(script)}
     wanted |= {character for character in entry.letters if not character.isspace()}
     wanted |= {character for character in seen if is_script_letter(character, scripts)}
-    wanted |= {character for character in seen if _is_own_sign(character, entry, scripts)}
+    # The language's own digits, and invisible characters that its spelling needs.
+    for character in seen:
+        if character in ZERO_WIDTH:
+            own = character in entry.letters + entry.auxiliary or not entry.letters
+        else:
+            own = script_of(character) in scripts or character in entry.numbers
+            own = own and not character.isascii() and character.isdecimal()
+        if own:
+            wanted.add(character)
     new = _missing_characters(base, prepare, wanted)
     # If the base has every letter of the language, a few strays in the texts are no reason to add rows.
     is_covered = entry.letters and not lacking and not _missing_characters(base, prepare, entry.letters)
@@ -233,21 +241,20 @@ def plan_characters(
     return CharacterPlan(tuple(sorted(new)), tuple(script for script in lacking if script_characters(script)), {})
 
 
-def _is_own_sign(character: str, entry: Exemplar, scripts: Iterable[str]) -> bool:
-    """The language's own digits, and invisible characters that its spelling needs."""
-    if character in ZERO_WIDTH:
-        return character in entry.letters + entry.auxiliary or not entry.letters
-    own = script_of(character) in scripts or character in entry.numbers
-    return own and not character.isascii() and character.isdecimal()
-
-
 def _missing_characters(base: Tokenizer, prepare: TextPreprocessor, wanted: Iterable[str]) -> set[str]:
     """What the front end makes of the wanted characters, without what base pieces have."""
     made = {character for text in wanted for character in find_surviving_text(base, prepare, text)}
     # Twice: some signs become letters in the wrong case (№ becomes No) after the front end has set the case.
     made |= {character for text in made for character in find_surviving_text(base, prepare, text)}
-    new = {character for character in made - base.characters if _may_become_piece(character)}
-    return {character for character in new if survives_preprocessing(base, prepare, character)}
+    new = set()
+    for character in made - base.characters:
+        # Never a general symbol, space or control character; a script's own signs are fine.
+        usable = is_letter(character) or is_punctuation(character) or character in ZERO_WIDTH
+        if not usable:
+            usable = script_of(character) not in (*SHARED_SCRIPTS, "Other") and not character.isspace()
+        if usable and survives_preprocessing(base, prepare, character):
+            new.add(character)
+    return new
 
 
 def find_surviving_text(base: Tokenizer, prepare: TextPreprocessor, text: str) -> str:
@@ -322,7 +329,14 @@ def _score_unigram_pieces(
         words = Counter(word for text in prepared for word in base.normalise(text).split())
     lowest = base.lowest_score
     for at_round in range(_MAX_SCORING_ROUNDS):
-        counts = _count_piece_usage(_build_extended_tokenizer(base, replace(additions, pieces=tuple(pieces))), words)
+        tokenizer = _build_extended_tokenizer(base, replace(additions, pieces=tuple(pieces)))
+        uses: Counter[int] = Counter()
+        with progress.progress_task("weighing pieces", len(words)) as advance:
+            for word, number in words.items():
+                for token in tokenizer.encode(word):
+                    uses[token] += number
+                advance(1)
+        counts = Counter({tokenizer.shown(token): count for token, count in uses.items()})
         total = max(1, counts.total())
         used = [piece for piece in pieces if piece.parts is not None and counts[piece.text] > 0]
         if at_round:
@@ -343,22 +357,5 @@ def _score_unigram_pieces(
     return pieces
 
 
-def _count_piece_usage(tokenizer: Tokenizer, words: Counter[str]) -> Counter[str]:
-    counts: Counter[int] = Counter()
-    with progress.progress_task("weighing pieces", len(words)) as advance:
-        for word, number in words.items():
-            for token in tokenizer.encode(word):
-                counts[token] += number
-            advance(1)
-    return Counter({tokenizer.shown(token): count for token, count in counts.items()})
-
-
 def _build_extended_tokenizer(base: Tokenizer, additions: TokenizerAdditions) -> Tokenizer:
     return parse_tokenizer(base.grown(additions), Path(f"{base.path.name} + {additions.language}"))
-
-
-def _may_become_piece(character: str) -> bool:
-    """Never a general symbol, space or control character; a script's own signs are fine."""
-    if is_letter(character) or is_punctuation(character) or character in ZERO_WIDTH:
-        return True
-    return script_of(character) not in (*SHARED_SCRIPTS, "Other") and not character.isspace()

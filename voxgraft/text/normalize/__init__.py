@@ -6,14 +6,18 @@ from dataclasses import replace
 from functools import lru_cache
 
 from voxgraft.core.languages import base_language, find_exemplar
-from voxgraft.text.normalize.base import NormalizedText, Normalizer, TextChange, TextNote, replay_changes
 from voxgraft.text.normalize.ethiopic import AMHARIC_VERSION, TIGRINYA_VERSION
 from voxgraft.text.normalize.generic import (
     GENERIC_VERSION,
     NUM2WORDS_LANGUAGES,
     TYPOGRAPHIC_MARKS,
+    NormalizedText,
+    Normalizer,
+    TextChange,
+    TextNote,
     find_num2words_config,
     num2words_fingerprint,
+    replay_changes,
 )
 from voxgraft.text.normalize.rules import NO_RULES, TextRules, TextRulesError
 
@@ -31,10 +35,10 @@ __all__ = [
     "replay_changes",
 ]
 
+# Letters for which people type an apostrophe. A language that has both (Uzbek) is left as it is typed.
 APOSTROPHE_LETTERS = "ʼʻ"
-"""Letters for which people type an apostrophe. A language that has both (Uzbek) is left as it is typed."""
+# Languages that have a normalizer of their own.
 LANGUAGE_VERSIONS = {"am": AMHARIC_VERSION, "ti": TIGRINYA_VERSION}
-"""Languages that have a normaliser of their own."""
 
 
 def build_text_rules(language: str, *, normalize: bool = True, fold_homophones: bool = False) -> TextRules:

@@ -87,6 +87,9 @@ class AmharicVerbalizer(NumberVerbalizer):
     from_words: ClassVar = ("ከ", "በ", "የ", "ለ")
     point: ClassVar = "ነጥብ"
     operators: ClassVar[Mapping[str, str]] = {"+": "ሲደመር", "=": "እኩል ይሆናል", "×": "ሲባዛ", "÷": "ሲካፈል"}
+    minus: ClassVar = "አሉታዊ"
+    percents: ClassVar[Mapping[str, str]] = {"%": "በመቶ", "‰": "በሺህ"}
+    interval: ClassVar = ("ከ", "እስከ")
 
     def cardinal(self, number: int) -> str:
         parts = []
@@ -97,19 +100,16 @@ class AmharicVerbalizer(NumberVerbalizer):
         hundreds, rest = divmod(number, 100)
         if hundreds:
             parts.append(f"{ONES[hundreds]} {HUNDRED}")
-        if rest or not parts:
-            parts.append(_under_hundred(rest))
+        tens, ones = divmod(rest, 10)
+        if tens:
+            parts.append(TEN_AND if tens == 1 and ones else TENS[tens - 1])
+        if ones or not parts:
+            parts.append(ONES[ones])
         return " ".join(parts)
 
     def ordinal(self, number: int, suffix: str) -> str:  # noqa: ARG002 (the ending is the same for both genders)
         before, _, last = self.cardinal(number).rpartition(" ")
         return f"{before} {ORDINALS.get(last, last + ORDINAL_ENDING)}".strip()
-
-    def negative(self, words: str) -> str:
-        return f"አሉታዊ {words}"
-
-    def percent(self, words: str, sign: str) -> str:
-        return f"{words} {'በመቶ' if sign == '%' else 'በሺህ'}"
 
     def money(self, whole: int, cents: int, currency: str) -> str:
         small = f"{self.cardinal(cents)} {'ፔንስ' if currency == 'ፓውንድ' else 'ሳንቲም'}"
@@ -118,14 +118,12 @@ class AmharicVerbalizer(NumberVerbalizer):
         words = f"{self.cardinal(whole)} {currency}"
         return f"{words} ከ{small}" if cents else words
 
-    def fraction(self, above: int, below: int) -> str:
-        known = {(1, 2): "ግማሽ", (1, 4): "ሩብ"}
-        return known.get((above, below)) or f"{self.cardinal(above)} {self.ordinal(below, ORDINAL_ENDING)}"
-
-    def mixed_fraction(self, whole: int, above: int, below: int) -> str:
-        if (above, below) == (1, 2):
+    def fraction(self, whole: int | None, above: int, below: int) -> str:
+        if whole is not None and (above, below) == (1, 2):
             return f"{self.cardinal(whole)} ተኩል"
-        return f"{self.cardinal(whole)} ከ{self.fraction(above, below)}"
+        known = {(1, 2): "ግማሽ", (1, 4): "ሩብ"}
+        words = known.get((above, below)) or f"{self.cardinal(above)} {self.ordinal(below, ORDINAL_ENDING)}"
+        return f"{self.cardinal(whole)} ከ{words}" if whole is not None else words
 
     def clock(self, hour: int, minute: int, second: int) -> str:
         words = f"{self.cardinal(hour)} {self.hours[0]}"
@@ -133,9 +131,6 @@ class AmharicVerbalizer(NumberVerbalizer):
             return f"{words} ተኩል"
         words += f" ከ{self.cardinal(minute)} ደቂቃ" if minute else ""
         return words + (f" ከ{self.cardinal(second)} ሰከንድ" if second else "")
-
-    def interval(self, first: str, last: str, begun: bool) -> str:
-        return f"{'' if begun else 'ከ'}{first} እስከ {last}"
 
     def date(self, day: int, month: int, year: int, calendar: Calendar | None) -> str | None:
         if calendar is None:
@@ -157,12 +152,3 @@ class AmharicVerbalizer(NumberVerbalizer):
         if suffix and is_same_consonant(words[-1], suffix[0]):
             return words[:-1] + suffix
         return words + suffix
-
-
-def _under_hundred(number: int) -> str:
-    tens, ones = divmod(number, 10)
-    if not tens:
-        return ONES[ones]
-    if not ones:
-        return TENS[tens - 1]
-    return f"{TEN_AND if tens == 1 else TENS[tens - 1]} {ONES[ones]}"

@@ -1,21 +1,245 @@
-"""The rules that are safe for every language: Unicode form, spaces, invisible characters, plain quotes and dashes.
+"""The editor that every normalizer works with, and the rules that are safe for every language.
 
-No letter is exchanged. Numbers are read where num2words knows the language; other digits stay, and are noted.
+Every edit is recorded, so that nothing happens unseen. The safe rules are Unicode form, spaces, invisible characters,
+plain quotes and dashes; no letter is exchanged. Numbers are read where num2words knows the language; other digits stay,
+and are noted.
 """
 
 from __future__ import annotations
 
 import hashlib
 import unicodedata
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache, partial
 from importlib import import_module
 from importlib.metadata import version
+from typing import Any
 
 import regex
 
-from voxgraft.text.normalize.base import NormalizationStep, NormalizedText, TextEditor, TextNote, apply_until_stable
+# Ends the name of a rule that removes characters and writes nothing, or a space, for them.
+REMOVAL_SUFFIX = "-removed"
+# A text settles after two or three passes; the bound is for texts that nobody wrote.
+MAX_PASSES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class TextChange:
+    """One edit. `place` is where `before` was in the text at the time of the edit."""
+
+    rule: str
+    before: str
+    after: str
+    place: int
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class TextNote:
+    """Something that was seen and left alone. `place` is in the normalised text."""
+
+    rule: str
+    text: str
+    place: int
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class NormalizedText:
+    """A normalised text with everything that was done to it, in order, and everything that was left alone."""
+
+    text: str
+    changes: tuple[TextChange, ...] = ()
+    notes: tuple[TextNote, ...] = ()
+
+    @property
+    def removed(self) -> Counter[str]:
+        """Characters for which nothing is said."""
+        return Counter(
+            character for change in self.changes if change.rule.endswith(REMOVAL_SUFFIX) for character in change.before
+        )
+
+
+def replay_changes(original: str, changes: Iterable[TextChange]) -> str:
+    """The text that the changes make of an original. ValueError where a change does not fit."""
+    text = original
+    for change in changes:
+        end = change.place + len(change.before)
+        if text[change.place : end] != change.before:
+            raise ValueError(f"{change} does not fit {text[change.place : end]!r}")
+        text = text[: change.place] + change.after + text[end:]
+    return text
+
+
+# What is written for a match; None leaves it alone.
+RewriteMatch = Callable[["regex.Match[str]"], str | None]
+# At a place of a text: the rule, where the thing read ends, and what is written for it. No rule: skip it.
+SweepRule = Callable[[str, int], tuple[str, int, str]]
+
+
+@dataclass(slots=True)
+class TextEditor:
+    """A text in work: every edit goes through here and is recorded."""
+
+    text: str
+    changes: list[TextChange] = field(default_factory=list)
+
+    def rewrite(self, rule: str, pattern: regex.Pattern[str], written: str | RewriteMatch) -> None:
+        """Write something else for every match, left to right."""
+        found = (
+            (rule, match.start(), match.end(), written if isinstance(written, str) else written(match))
+            for match in pattern.finditer(self.text)
+        )
+        self._apply(found)
+
+    def sweep(self, pattern: regex.Pattern[str], read: SweepRule) -> None:
+        """Go from left to right to each place that the pattern finds and write what `read` says there."""
+
+        def edits() -> Iterator[tuple[str, int, int, str | None]]:
+            at = 0
+            while found := pattern.search(self.text, at):
+                start = found.start()
+                rule, end, after = read(self.text, start)
+                at = max(end, start + 1)
+                yield rule, start, end, after if rule else None
+
+        self._apply(edits())
+
+    def _apply(self, edits: Iterable[tuple[str, int, int, str | None]]) -> None:
+        """Make edits (rule, start, end, new text), in order of their places; None changes nothing."""
+        done: list[str] = []
+        length = behind = 0  # characters of the new text so far; end of the last edit in the old text
+        for rule, start, end, after in edits:
+            before = self.text[start:end]
+            if after is None or after == before:
+                continue
+            kept = self.text[behind:start]
+            self.changes.append(TextChange(rule, before, after, length + len(kept)))
+            done += (kept, after)
+            length += len(kept) + len(after)
+            behind = end
+        if done:
+            self.text = "".join(done) + self.text[behind:]
+
+
+NormalizationStep = Callable[[TextEditor], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Normalizer:
+    """One language's way from text as people write it to text as people say it."""
+
+    language: str
+    version: str
+    """Names the rules and the options. Texts of different versions may differ, so it goes into fingerprints."""
+    steps: tuple[NormalizationStep, ...] = ()
+    """Functions of a module or objects, not closures: worker processes get normalizers pickled."""
+    notes: Callable[[str], Iterable[TextNote]] | None = None
+
+    def normalise(self, text: str) -> NormalizedText:
+        """The text as it is learnt and spoken. Takes any text and never raises.
+
+        The steps are repeated until they change nothing, so that normalising the result again changes nothing.
+        """
+        draft = TextEditor(text)
+        for _ in range(MAX_PASSES):
+            before = draft.text
+            for step in self.steps:
+                step(draft)
+            if draft.text == before:
+                break
+        return NormalizedText(draft.text, tuple(draft.changes), tuple(self.notes(draft.text) if self.notes else ()))
+
+
+def regex_alternation(words: Iterable[str]) -> str:
+    """A pattern for any of the texts, the longest first."""
+    return "|".join(regex.escape(word) for word in sorted(words, key=lambda word: (-len(word), word)))
+
+
+GENERIC_VERSION = "generic-2"
+
+_WORD = regex.compile(r"[^ ]+")
+# No letter has so many; sorting a megabyte of them into canonical order would take forever.
+_EXCESS_COMBINING_MARKS = regex.compile(r"(?<=\p{M}{16})\p{M}+")
+_ODD_SPACE = regex.compile(r"[\p{Zs}\p{Zl}\p{Zp}\t\n\v\f\r\x85--[ ]]+", regex.V1)
+_INVISIBLE_CHARACTER = regex.compile(
+    r"[[\p{Cc}\p{Cf}\p{Co}\p{Cn}\p{Cs}\uFE00-\uFE0F\U000E0100-\U000E01EF]--[\t\n\v\f\r\x85]]", regex.V1
+)
+# In Persian, Hindi and others a joiner distinguishes words, so inside words it stays.
+_JOINER_IN_WORD = regex.compile(r"(?<=[\p{L}\p{M}])[\u200c\u200d](?=[\p{L}\p{M}])")
+_EXTRA_SPACES = regex.compile(r"^ +| +$| {2,}")
+_DIGIT_RUN = regex.compile(r"\p{N}+")
+
+TYPOGRAPHIC_MARKS = {
+    **dict.fromkeys("“”„‟«»〝〞＂", '"'),
+    **dict.fromkeys("‘’‚‛‹›′´`＇", "'"),
+    **dict.fromkeys("‐‑‒–—―−﹘﹣－", "-"),
+    "…": "...",
+    "‼": "!!",
+    "⁇": "??",
+    "⁈": "?!",
+    "⁉": "!?",
+}
+"""Quotes, dashes and dots that have a plain cousin, with it. Never a letter: U+02BC is one in many languages."""
+_TYPOGRAPHIC_MARK = regex.compile("[" + "".join(TYPOGRAPHIC_MARKS) + "]")
+REVERSED_MARKS = {"⹁": ",", "⸲": ",", "⸴": ",", "⹌": ",", "⁏": ";", "⸵": ";", "⸮": "?"}
+"""Punctuation of Adlam and other scripts from right to left, which is the common one turned round."""
+_APOSTROPHE_IN_WORD = regex.compile(r"(?<=\p{L}\p{M}*)'(?=\p{L})")
+_REVERSED_MARK = regex.compile("[" + "".join(REVERSED_MARKS) + "]")
+
+
+def build_generic_normalizer(
+    language: str, kept_marks: str, numbers: Num2WordsConfig | None, edition: str, apostrophe: str
+) -> Normalizer:
+    """For every language that has no normalizer of its own; the arguments are those of `TextRules`."""
+    kept = "".join(f"+{ord(mark):04X}" for mark in kept_marks)
+    kept += f"+'{ord(apostrophe):04X}" if apostrophe else ""
+    name = GENERIC_VERSION + kept + (f"+{NUM2WORDS_PACKAGE}-{edition}" if numbers else "")
+    # Numbers come after marks and invisible characters, which may be inside them.
+    read: tuple[NormalizationStep, ...] = (Num2WordsExpander(numbers),) if numbers else ()
+    plain_marks = partial(_replace_marks, kept=kept_marks, apostrophe=apostrophe)
+    return Normalizer(language, name, (clean_characters, plain_marks, *read, collapse_spaces), _note_remaining_digits)
+
+
+def _replace_marks(draft: TextEditor, *, kept: str, apostrophe: str) -> None:
+    marks = {mark: plain for mark, plain in TYPOGRAPHIC_MARKS.items() if mark not in kept}
+    draft.rewrite("plain-mark", _TYPOGRAPHIC_MARK, lambda match: marks.get(match.group()))
+    draft.rewrite("turned-mark", _REVERSED_MARK, lambda match: REVERSED_MARKS[match.group()])
+    if apostrophe:
+        draft.rewrite("apostrophe", _APOSTROPHE_IN_WORD, apostrophe)
+
+
+def clean_characters(draft: TextEditor, *, joiners: bool = True) -> None:
+    """One kind of space, no invisible characters, then composed letters: a removal may bring a mark to its letter."""
+    draft.rewrite("odd-space", _ODD_SPACE, " ")
+    draft.rewrite(
+        "invisible-removed",
+        _INVISIBLE_CHARACTER,
+        lambda match: match.group() if joiners and _JOINER_IN_WORD.match(match.string, match.start()) else "",
+    )
+    draft.rewrite("heap-of-marks-removed", _EXCESS_COMBINING_MARKS, "")
+    if not unicodedata.is_normalized("NFC", draft.text):
+        # A space never composes with anything, so words can be composed one by one.
+        draft.rewrite("unicode-form", _WORD, lambda match: unicodedata.normalize("NFC", match.group()))
+
+
+def collapse_spaces(draft: TextEditor) -> None:
+    """No space at the ends, one between words."""
+    draft.rewrite(
+        "spaces", _EXTRA_SPACES, lambda match: " " if match.start() > 0 and match.end() < len(match.string) else ""
+    )
+
+
+def _note_remaining_digits(text: str) -> Iterator[TextNote]:
+    for match in _DIGIT_RUN.finditer(text):
+        yield TextNote("digits-left", match.group(), match.start())
+
 
 NUM2WORDS_PACKAGE = "num2words"
 
@@ -95,33 +319,21 @@ REGION_ENTRIES: Mapping[str, str] = {
     **{f"es-{region}": "es-419" for region in "br bz cu do gt hn mx ni pa pe pr sv us".split()},
 }
 """Codes whose decimal separator is not that of their language (CLDR), with the entry that has theirs."""
-FINGERPRINT_NUMBERS = (
-    *range(31),
-    *range(40, 101, 10),
-    101,
-    110,
-    199,
-    200,
-    345,
-    999,
-    1000,
-    1001,
-    2026,
-    12_345,
-    100_000,
-    987_654,
-)
-"""Numbers whose words tell one edition of num2words from another."""
+# Numbers whose words tell one edition of num2words from another.
+_LARGE_FINGERPRINT_NUMBERS = "101 110 199 200 345 999 1000 1001 2026 12345 100000 987654".split()
+FINGERPRINT_NUMBERS = (*range(31), *range(40, 101, 10), *map(int, _LARGE_FINGERPRINT_NUMBERS))
 
+# Digits that touch no letter: MP3, 1-й and 2026:ssa need more than a cardinal, and stay. So do 1'500 and a number with
+# a full stop before a small letter, which ends no sentence: it is an ordinal (3. května) or part of an abbreviation.
 _NUMBER_RUN = regex.compile(
     r"(?<![\p{L}\p{M}\p{N}]|\p{N}['’])(?P<minus>(?<=^|[\s(\"'])-)?"
     r"(?P<run>\p{Nd}+(?:[.,٫٬:/-]\p{Nd}+)*)(?P<percent>\s?[%٪])?"
     r"(?![\p{L}\p{M}\p{N}%٪]|[-'’:]\p{L}|['’]\p{N}|\.\s\p{Ll})"
 )
-"""Digits that touch no letter: MP3, 1-й and 2026:ssa need more than a cardinal, and stay. So do 1'500 and a number with
-a full stop before a small letter, which ends no sentence: it is an ordinal (3. května) or part of an abbreviation."""
 _ORDINAL_CONTEXT = regex.compile(r"\.\s(\p{Lu}\p{L}*)")
 _WORD_BEFORE = regex.compile(r"(\p{L}+) $")
+# German: words that begin a sentence and never follow an ordinal, and words that may precede one. So "wurde 25. Danach"
+# ends a sentence with a number, and "am 25. Danach" and "am 25. Mai" have ordinals, which stay in digits.
 _STARTS = frozenset(
     "Aber Als Auch Da Dabei Daher Damals Danach Dann Darum Das Der Deshalb Die Dies Diese Dieser Dieses Doch Dort Du "
     "Er Es Hier Ich Ihr Inzwischen Jetzt Man Nachdem Noch Nun Obwohl Seitdem Sie Trotzdem Und Vorher Wann Warum Was "
@@ -131,8 +343,6 @@ _LEADS = frozenset(
     "ab am beim bis das dem den der des die ein eine einem einen einer eines im jede jedem jeden jeder seit vom zum "
     "zur".split()
 )
-"""German: words that begin a sentence and never follow an ordinal, and words that may stand before one. So "wurde 25.
-Danach" ends a sentence with a number, and "am 25. Danach" and "am 25. Mai" have ordinals, which stay in digits."""
 _SPACE_GROUPED_NUMBER = regex.compile(r"(?<![\p{N}.,:/-])[1-9]\d{0,2}(?: \d{3})+(?![\p{N}\p{L}])")
 _FOREIGN_DIGIT = regex.compile(r"[\p{Nd}--[0-9]]", regex.V1)
 _TIME = regex.compile(r"(\d{1,2}):(\d\d)(?::(\d\d))?")
@@ -140,8 +350,8 @@ _DATE = regex.compile(r"(\d{1,2})([./-])(\d{1,2})\2(\d{4})|(\d{4})-(\d\d)-(\d\d)
 _RANGE = regex.compile(r"(\d+)-(\d+)")
 _MAX_SPELLED_DIGITS = 20
 _MAX_ORDINAL_DIGITS = 2
+# Characters in which the word before a number is searched.
 _LONGEST_LEAD = 40
-"""Characters in which the word before a number is looked for."""
 
 
 def find_num2words_config(language: str) -> Num2WordsConfig | None:
@@ -192,11 +402,16 @@ class Num2WordsExpander:
 
     def _read(self, match: regex.Match[str]) -> str | None:
         words = self.words
+        if (match["minus"] and not words.minus) or (match["percent"] and not words.percent):
+            return None
         run = _to_ascii_digits(match["run"], words.decimal)
         said = self._said(run) if run is not None else None
-        if words.ordinal_before_capital and len(match["run"]) <= _MAX_ORDINAL_DIGITS:
-            said = None if _may_be_ordinal(match) else said
-        if said is None or (match["minus"] and not words.minus) or (match["percent"] and not words.percent):
+        following = _ORDINAL_CONTEXT.match(match.string, match.end())
+        if words.ordinal_before_capital and len(match["run"]) <= _MAX_ORDINAL_DIGITS and following:
+            before = _WORD_BEFORE.search(match.string[: match.start()][-_LONGEST_LEAD:])
+            if following[1] not in _STARTS or before is None or before[1].lower() in _LEADS:
+                return None
+        if said is None:
             return None
         parts = (words.minus if match["minus"] else "", said, words.percent if match["percent"] else "")
         return " ".join(filter(None, parts))
@@ -213,7 +428,10 @@ class Num2WordsExpander:
             digits = self._digits(point)
             return f"{whole} {self.words.point} {digits}" if self.words.point and digits else None
         if match := _DATE.fullmatch(run) or _TIME.fullmatch(run) or _RANGE.fullmatch(run):
-            return self._spell_parts([part for part in match.groups() if part and part.isdecimal()])
+            # Number by number: how dates and times are said differs too much from language to language.
+            parts = [part for part in match.groups() if part and part.isdecimal()]
+            said = [self._whole(part.lstrip("0") or "0") for part in parts]
+            return None if None in said else " ".join(filter(None, said))
         return None
 
     def _whole(self, digits: str) -> str | None:
@@ -226,22 +444,8 @@ class Num2WordsExpander:
     def _digits(self, digits: str) -> str | None:
         if len(digits) > _MAX_SPELLED_DIGITS:
             return None
-        return " ".join(
-            num2words_cardinal(self.words.code, int(digit)).replace("'", self.words.apostrophe) for digit in digits
-        )
-
-    def _spell_parts(self, parts: list[str]) -> str | None:
-        """Dates and times, number by number: how they are said differs too much from language to language."""
-        said = [self._whole(part.lstrip("0") or "0") for part in parts]
-        return None if None in said else " ".join(word for word in said if word is not None)
-
-
-def _may_be_ordinal(match: regex.Match[str]) -> bool:
-    following = _ORDINAL_CONTEXT.match(match.string, match.end())
-    if following is None:
-        return False
-    before = _WORD_BEFORE.search(match.string[: match.start()][-_LONGEST_LEAD:])
-    return following[1] not in _STARTS or before is None or before[1].lower() in _LEADS
+        words = (num2words_cardinal(self.words.code, int(digit)) for digit in digits)
+        return " ".join(words).replace("'", self.words.apostrophe)
 
 
 def _to_ascii_digits(run: str, decimal: str) -> str | None:
@@ -257,102 +461,3 @@ def _to_ascii_digits(run: str, decimal: str) -> str | None:
         else:
             return None
     return "".join(made)
-
-
-GENERIC_VERSION = "generic-2"
-
-_WORD = regex.compile(r"[^ ]+")
-_EXCESS_COMBINING_MARKS = regex.compile(r"(?<=\p{M}{16})\p{M}+")
-"""No letter has so many; sorting a megabyte of them would take for ever."""
-_ODD_SPACE = regex.compile(r"[\p{Zs}\p{Zl}\p{Zp}\t\n\v\f\r\x85--[ ]]+", regex.V1)
-_INVISIBLE_CHARACTER = regex.compile(
-    r"[[\p{Cc}\p{Cf}\p{Co}\p{Cn}\p{Cs}\uFE00-\uFE0F\U000E0100-\U000E01EF]--[\t\n\v\f\r\x85]]", regex.V1
-)
-_JOINER_IN_WORD = regex.compile(r"(?<=[\p{L}\p{M}])[\u200c\u200d](?=[\p{L}\p{M}])")
-"""In Persian, Hindi and others it tells words apart, so there it stays."""
-_EXTRA_SPACES = regex.compile(r"^ +| +$| {2,}")
-_DIGIT_RUN = regex.compile(r"\p{N}+")
-
-TYPOGRAPHIC_MARKS = {
-    **dict.fromkeys("“”„‟«»〝〞＂", '"'),
-    **dict.fromkeys("‘’‚‛‹›′´`＇", "'"),
-    **dict.fromkeys("‐‑‒–—―−﹘﹣－", "-"),
-    "…": "...",
-    "‼": "!!",
-    "⁇": "??",
-    "⁈": "?!",
-    "⁉": "!?",
-}
-"""Quotes, dashes and dots that have a plain cousin, with it. Never a letter: U+02BC is one in many languages."""
-_TYPOGRAPHIC_MARK = regex.compile("[" + "".join(TYPOGRAPHIC_MARKS) + "]")
-REVERSED_MARKS = {"⹁": ",", "⸲": ",", "⸴": ",", "⹌": ",", "⁏": ";", "⸵": ";", "⸮": "?"}
-"""Punctuation of Adlam and other scripts from right to left, which is the common one turned round."""
-_APOSTROPHE_IN_WORD = regex.compile(r"(?<=\p{L}\p{M}*)'(?=\p{L})")
-_REVERSED_MARK = regex.compile("[" + "".join(REVERSED_MARKS) + "]")
-
-
-@dataclass(frozen=True, slots=True)
-class GenericNormalizer:
-    """For every language that has no normaliser of its own."""
-
-    language: str
-    kept_marks: str = ""
-    """Quotes and dashes that are letters of the language."""
-    numbers: Num2WordsConfig | None = None
-    edition: str = ""
-    """Version of num2words, which the words of numbers come from."""
-    apostrophe: str = ""
-    """The letter that apostrophes inside words stand for."""
-
-    @property
-    def version(self) -> str:
-        kept = "".join(f"+{ord(mark):04X}" for mark in self.kept_marks)
-        kept += f"+'{ord(self.apostrophe):04X}" if self.apostrophe else ""
-        return GENERIC_VERSION + kept + (f"+{NUM2WORDS_PACKAGE}-{self.edition}" if self.numbers else "")
-
-    def normalise(self, text: str) -> NormalizedText:
-        # Numbers after marks and invisible characters, which may stand inside them.
-        read: tuple[NormalizationStep, ...] = (Num2WordsExpander(self.numbers),) if self.numbers else ()
-        return apply_until_stable(
-            text, (clean_characters, self._plain_marks, *read, collapse_spaces), note_remaining_digits
-        )
-
-    def _plain_marks(self, draft: TextEditor) -> None:
-        kept = self.kept_marks
-        draft.rewrite(
-            "plain-mark",
-            _TYPOGRAPHIC_MARK,
-            lambda found: None if found.group() in kept else TYPOGRAPHIC_MARKS[found.group()],
-        )
-        draft.translate("turned-mark", _REVERSED_MARK, REVERSED_MARKS)
-        if self.apostrophe:
-            draft.rewrite("apostrophe", _APOSTROPHE_IN_WORD, self.apostrophe)
-
-
-def clean_characters(draft: TextEditor, *, joiners: bool = True) -> None:
-    """One kind of space, no invisible characters, then composed letters: a removal may bring a mark to its letter."""
-    draft.rewrite("odd-space", _ODD_SPACE, " ")
-    draft.rewrite(
-        "invisible-removed",
-        _INVISIBLE_CHARACTER,
-        lambda match: match.group() if joiners and _JOINER_IN_WORD.match(match.string, match.start()) else "",
-    )
-    draft.rewrite("heap-of-marks-removed", _EXCESS_COMBINING_MARKS, "")
-    if not unicodedata.is_normalized("NFC", draft.text):
-        # A space never composes with anything, so words can be composed one by one.
-        draft.rewrite("unicode-form", _WORD, lambda match: unicodedata.normalize("NFC", match.group()))
-
-
-def collapse_spaces(draft: TextEditor) -> None:
-    """No space at the ends, one between words."""
-    draft.rewrite("spaces", _EXTRA_SPACES, lambda match: "" if _touches_text_edge(match) else " ")
-
-
-def note_remaining_digits(text: str) -> Iterator[TextNote]:
-    """Numbers that nobody read out."""
-    for match in _DIGIT_RUN.finditer(text):
-        yield TextNote("digits-left", match.group(), match.start())
-
-
-def _touches_text_edge(match: regex.Match[str]) -> bool:
-    return match.start() == 0 or match.end() == len(match.string)

@@ -1,6 +1,7 @@
-"""Reads numbers, dates, times, money and measures out, in the words of one language.
+"""Writes numbers, dates, times, money and measures of Ethiopic text in words, and its marks in plain ones.
 
-Finds them by `build_shape_patterns`; the words come from `Words`. Latin words are stepped over.
+`build_shape_patterns` finds them, `NumberExpander` reads them, and a `NumberVerbalizer` has the words of one language.
+Latin words are skipped.
 """
 
 from __future__ import annotations
@@ -14,18 +15,20 @@ from typing import ClassVar, Literal
 
 import regex
 
-from voxgraft.text.normalize.base import TextEditor, regex_alternation
+from voxgraft.text.normalize.generic import TextEditor, regex_alternation
 
+Calendar = Literal["ethiopian", "gregorian"]
+RegexMatch = regex.Match[str]
 ETHIOPIC_LETTER = r"[\p{Script=Ethiopic}&&\p{L}]"
 HUNDRED_SIGN, MYRIAD_SIGN = "፻", "፼"
+# Unicode gives each consonant eight code points in a row, one for each vowel.
 _VOWELS_PER_CONSONANT = 8
-"""Code points of one consonant, one for each vowel."""
 
 _DOUBLED_COLON_FULL_STOP = regex.compile(rf"(?:(?:፡ ?፡)+|(?<={ETHIOPIC_LETTER}):{{2,}})+", regex.V1)
 _MARK_BETWEEN_DIGITS = regex.compile(r"(?<=[\d፩-፼])[፡፥](?=[\d፩-፼])")
 _ETHIOPIC_MARK = regex.compile("[፡።፣፤፥፦፧፨]")
+# What a base language has for them, so that the rows of these marks bring their pauses along.
 ETHIOPIC_MARKS = {"፡": " ", "።": ".", "፣": ",", "፤": ";", "፥": ":", "፦": ":", "፧": "?", "፨": "."}
-"""Ethiopic marks with what a base language has for them, so that their rows bring their pauses along."""
 _SPACE_BEFORE_A_MARK = regex.compile(r" +(?=[.,;:?!)](?:\s|[.,;:?!)]|$))")
 _SPACE_AFTER_A_MARK = regex.compile(rf"(?<={ETHIOPIC_LETTER}[.,;:?!])(?={ETHIOPIC_LETTER}{{2}})", regex.V1)
 
@@ -33,15 +36,15 @@ _NUMERAL = regex.compile("[፩-፼]+")
 _UNDER_A_MYRIAD = "(?:[፲-፺]?[፩-፱]?፻)?[፲-፺]?[፩-፱]?"
 _WHOLE_NUMERAL = regex.compile(rf"{_UNDER_A_MYRIAD}(?:፼{_UNDER_A_MYRIAD})*")
 _NON_ASCII_DIGIT = regex.compile(r"[\p{Nd}--[0-9]]", regex.V1)
+# The Unicode of `regex` is newer than that of `unicodedata`, which may not know a digit that `regex` has found.
 _DIGIT_PATTERNS = {str(value): regex.compile(rf"\p{{Numeric_Value={value}}}") for value in range(10)}
-"""As `regex` knows them, whose Unicode is newer than that of `unicodedata`: what one finds the other may not know."""
 
 
 def replace_ethiopic_marks(draft: TextEditor) -> None:
     """Ethiopic punctuation as plain marks; the word separator becomes a space."""
     draft.rewrite("full-stop", _DOUBLED_COLON_FULL_STOP, ".")
     draft.rewrite("mark-between-digits", _MARK_BETWEEN_DIGITS, lambda match: ":" if match.group() == "፡" else " ")
-    draft.translate("ethiopic-mark", _ETHIOPIC_MARK, ETHIOPIC_MARKS)
+    draft.rewrite("ethiopic-mark", _ETHIOPIC_MARK, lambda match: ETHIOPIC_MARKS[match.group()])
 
 
 def fix_mark_spacing(draft: TextEditor) -> None:
@@ -52,12 +55,20 @@ def fix_mark_spacing(draft: TextEditor) -> None:
 
 def convert_to_ascii_digits(draft: TextEditor) -> None:
     """Ethiopic numerals and the digits of other scripts as 0 to 9."""
-    draft.rewrite("other-digits", _NON_ASCII_DIGIT, _ascii_digit)
-    draft.rewrite("ethiopic-numeral", _NUMERAL, _numeral_to_digits)
 
+    def numeral_to_digits(match: RegexMatch) -> str:
+        # The value, or sign by sign if the signs make no number; apart from digits beside it.
+        value, signs = parse_ethiopic_numeral(match.group()), match.group()
+        digits = str(value) if value is not None else " ".join(str(int(unicodedata.numeric(sign))) for sign in signs)
+        before, after = match.string[: match.start()][-1:], match.string[match.end() :][:1]
+        return f"{' ' * before.isdecimal()}{digits}{' ' * after.isdecimal()}"
 
-def _ascii_digit(match: regex.Match[str]) -> str:
-    return next(value for value, pattern in _DIGIT_PATTERNS.items() if pattern.match(match.group()))
+    draft.rewrite(
+        "other-digits",
+        _NON_ASCII_DIGIT,
+        lambda match: next(value for value, pattern in _DIGIT_PATTERNS.items() if pattern.match(match.group())),
+    )
+    draft.rewrite("ethiopic-numeral", _NUMERAL, numeral_to_digits)
 
 
 def parse_ethiopic_numeral(numeral: str) -> int | None:
@@ -85,25 +96,14 @@ def build_folding_table(rows: Mapping[str, str], letters: Mapping[str, str]) -> 
     table = {
         ord(row) + vowel: chr(ord(same) + vowel)
         for row, same in rows.items()
-        for vowel in range(_VOWELS_PER_CONSONANT - 1)
+        for vowel in range(_VOWELS_PER_CONSONANT - 1)  # the eighth code point of a row is a labial form
     }
     table = {code: letters.get(letter, letter) for code, letter in table.items()}
     return table | {ord(letter): same for letter, same in letters.items()}
 
 
-def _numeral_to_digits(match: regex.Match[str]) -> str:
-    """The value, or sign by sign; apart from digits that stand at its side."""
-    value = parse_ethiopic_numeral(match.group())
-    digits = (
-        str(value) if value is not None else " ".join(str(int(unicodedata.numeric(sign))) for sign in match.group())
-    )
-    before, after = match.string[: match.start()][-1:], match.string[match.end() :][:1]
-    return f"{' ' * before.isdecimal()}{digits}{' ' * after.isdecimal()}"
-
-
-Calendar = Literal["ethiopian", "gregorian"]
-LARGEST_CARDINAL = 10**15 - 1
-"""Longer numbers are identifiers, read digit by digit."""
+# Longer numbers are identifiers, read digit by digit.
+_MAX_CARDINAL_DIGITS = 15
 
 
 class NumberVerbalizer(ABC):
@@ -129,6 +129,11 @@ class NumberVerbalizer(ABC):
     """The decimal point, said."""
     operators: ClassVar[Mapping[str, str]]
     """Signs between two numbers, each with the words that are said."""
+    minus: ClassVar[str]
+    percents: ClassVar[Mapping[str, str]]
+    """Words behind the number, by sign."""
+    interval: ClassVar[tuple[str, str]]
+    """What is put before the first number ("from", with its space if it is a word), and the word before the last."""
 
     @abstractmethod
     def cardinal(self, number: int) -> str: ...
@@ -137,26 +142,14 @@ class NumberVerbalizer(ABC):
     def ordinal(self, number: int, suffix: str) -> str: ...
 
     @abstractmethod
-    def negative(self, words: str) -> str: ...
-
-    @abstractmethod
-    def percent(self, words: str, sign: str) -> str | None: ...
-
-    @abstractmethod
     def money(self, whole: int, cents: int, currency: str) -> str: ...
 
     @abstractmethod
-    def fraction(self, above: int, below: int) -> str | None: ...
-
-    @abstractmethod
-    def mixed_fraction(self, whole: int, above: int, below: int) -> str | None: ...
+    def fraction(self, whole: int | None, above: int, below: int) -> str | None:
+        """A fraction, alone or behind a whole number; None leaves it as it is written."""
 
     @abstractmethod
     def clock(self, hour: int, minute: int, second: int) -> str: ...
-
-    @abstractmethod
-    def interval(self, first: str, last: str, begun: bool) -> str:
-        """From one to the other; `begun` where the text before has one of `froms` already."""
 
     @abstractmethod
     def date(self, day: int, month: int, year: int, calendar: Calendar | None) -> str | None: ...
@@ -164,10 +157,6 @@ class NumberVerbalizer(ABC):
     @abstractmethod
     def calendar(self, before: str, after: str) -> Calendar | None:
         """The calendar that the words around a date name."""
-
-    def decimal(self, whole: int, digits: str) -> str:
-        """Digits behind the point are said one by one."""
-        return f"{self.cardinal(whole)} {self.point} {self.digits(digits)}"
 
     def digits(self, digits: str) -> str:
         """One by one."""
@@ -188,15 +177,15 @@ _NOT_BEFORE_LATIN = rf"(?![{_LATIN}\d])"
 _WORD_ENDS = rf"(?![\d{_LATIN}]|{ETHIOPIC_LETTER})"
 _SLASH_FRACTION = r"(?P<above>\d{1,2})/(?P<below>\d{1,2})(?![\d/])"
 
+# Latin letters, with what is inside words and addresses. Digits are no part of it: they are read out.
 LATIN_WORD = regex.compile(rf"[{_LATIN}][{_LATIN}\p{{M}}]*(?:['.-][{_LATIN}][{_LATIN}\p{{M}}]*)*", regex.V1)
-"""Latin letters, with what stands inside words and addresses. Digits are no part of it: they are read out."""
-SKIPPED_TEXT = regex.compile(r"\d+(?:[/.,:]\d+)*|.", regex.DOTALL)
-"""What is stepped over where nothing can be read."""
-ETHIOPIC_LETTERS = regex.compile(rf"{ETHIOPIC_LETTER}+", regex.V1)
-READABLE_START = regex.compile(
+# What is skipped where nothing can be read: one character, but a group of digits only as a whole.
+_SKIPPED_TEXT = regex.compile(r"\d+(?:[/.,:]\d+)*|.", regex.DOTALL)
+_ETHIOPIC_LETTERS = regex.compile(rf"{ETHIOPIC_LETTER}+", regex.V1)
+# Where something readable may begin. A minus is before a digit and not behind a word.
+_READABLE_START = regex.compile(
     rf"[\d{_LATIN}{''.join(FRACTION_SIGNS)}\p{{Sc}}]|\+(?=\d)|(?<![\p{{L}}\d)])-(?=\d)", regex.V1
 )
-"""Where something may begin. A minus stands before a digit and not behind a word."""
 
 
 def build_shape_patterns(words: NumberVerbalizer) -> dict[str, regex.Pattern[str]]:
@@ -230,26 +219,20 @@ def build_shape_patterns(words: NumberVerbalizer) -> dict[str, regex.Pattern[str
     return {name: regex.compile(pattern, regex.V1) for name, pattern in patterns.items()}
 
 
+# Characters on each side in which a date's calendar is searched.
 _CALENDAR_CONTEXT = 60
-"""Characters on each side in which a date's calendar is looked for."""
 _HOURS, _MINUTES, _DAYS, _MONTHS, _ETHIOPIAN_MONTHS = 24, 60, 31, 12, 13
 _PHONE_DIGITS = range(7, 16)
 _CENT_DIGITS = 2
 _DENOMINATORS = range(2, 11)
+# Behind these words 1/2 is the number of a paper or a paragraph, not a half.
 _NUMBERING_WORDS = ("ቁጥር", "ቍጥር", "አንቀጽ", "ቁጽሪ", "ዓንቀጽ")
-"""Behind these words 1/2 is the number of a paper or a paragraph, not a half."""
 _MAX_CLITIC_LETTERS = 4
-
-RegexMatch = regex.Match[str]
-SpokenForm = tuple[str, str] | None
-"""The rule and the words; None where the text has another shape."""
-KEEP_AS_WRITTEN = ("", "")
-"""Said of a shape whose words are not certain: it stays as it is."""
 
 
 @dataclass(frozen=True)
 class NumberExpander:
-    """The step that reads out what stands in digits."""
+    """The step that writes out what is in digits."""
 
     words: NumberVerbalizer
 
@@ -257,158 +240,118 @@ class NumberExpander:
         """One sweep from left to right, after the signs of sums, which need digits on both sides."""
         for sign, words in self.words.operators.items():
             draft.rewrite("operator", regex.compile(rf"(?<=\d ?){regex.escape(sign)}(?= ?\d)"), f" {words} ")
-        draft.sweep(READABLE_START, self.read)
-
-    def read(self, text: str, start: int) -> tuple[str, int, str]:
-        """What is said for the thing that begins here; no rule where nothing is."""
-        for name, pattern in self._shapes.items():
-            match = pattern.match(text, start)
-            said = getattr(self, "_" + name.replace("-", "_"))(match) if match else None
-            if match and said == KEEP_AS_WRITTEN:
-                return "", match.end(), ""
-            if match and said:
-                return self._among_letters(match, *said)
-        step = LATIN_WORD.match(text, start) or SKIPPED_TEXT.match(text, start)
-        return "", step.end() if step else start + 1, ""
+        draft.sweep(_READABLE_START, self.read)
 
     @cached_property
     def _shapes(self) -> dict[str, regex.Pattern[str]]:
         return build_shape_patterns(self.words)
 
-    def _among_letters(self, match: RegexMatch, rule: str, words: str) -> tuple[str, int, str]:
-        """The words at their place: prepositions and endings stay at them, other letters are set apart."""
-        text, start, end = match.string, match.start(), match.end()
-        before = _letters_before(text, start)
-        apart_before = " " if text[:start][-1:].isalnum() and before not in self.words.prefixes else ""
-        if behind := ETHIOPIC_LETTERS.match(text, end):
-            if regex.fullmatch(self.words.suffix, behind.group()):
-                return rule, behind.end(), apart_before + self.words.join(words, behind.group())
-            return rule, end, f"{apart_before}{words} "
-        return rule, end, f"{apart_before}{words}{' ' * text[end : end + 1].isalnum()}"
+    def read(self, text: str, start: int) -> tuple[str, int, str]:
+        """The rule, the end and the words of the thing that begins here; no rule where nothing is read."""
+        for shape, pattern in self._shapes.items():
+            match = pattern.match(text, start)
+            spoken = self._speak(shape, match) if match else None
+            if match is None or spoken is None:
+                continue
+            rule, words = spoken
+            end = match.end()
+            if not words:  # the shape is certain and its words are not: it stays as it is written
+                return "", end, ""
+            # Prepositions before the number and endings behind it stay attached; other letters are set apart.
+            clitic = _letters_before(text, start) in self.words.prefixes
+            apart_before = " " if text[:start][-1:].isalnum() and not clitic else ""
+            if behind := _ETHIOPIC_LETTERS.match(text, end):
+                if regex.fullmatch(self.words.suffix, behind.group()):
+                    return rule, behind.end(), apart_before + self.words.join(words, behind.group())
+                return rule, end, f"{apart_before}{words} "
+            return rule, end, f"{apart_before}{words}{' ' * text[end : end + 1].isalnum()}"
+        step = LATIN_WORD.match(text, start) or _SKIPPED_TEXT.match(text, start)
+        return "", step.end() if step else start + 1, ""
 
     def _amount(self, match: RegexMatch) -> str:
         """The number of a match, with its point and its sign."""
-        digits, point = match["whole"].replace(",", ""), match["point"]
-        if len(digits) > len(str(LARGEST_CARDINAL)):
-            words = self.words.digits(digits + (point or ""))
-        else:
-            words = self.words.decimal(int(digits), point) if point else self.words.cardinal(int(digits))
-        return self.words.negative(words) if "minus" in match.groupdict() and match["minus"] else words
+        say, digits, point = self.words, match["whole"].replace(",", ""), match["point"]
+        if len(digits) > _MAX_CARDINAL_DIGITS:
+            words = say.digits(digits + (point or ""))
+        else:  # digits behind the point are said one by one
+            words = say.cardinal(int(digits)) + (f" {say.point} {say.digits(point)}" if point else "")
+        return f"{say.minus} {words}" if "minus" in match.groupdict() and match["minus"] else words
 
-    def _number(self, match: RegexMatch) -> SpokenForm:
-        if match["minus"]:
-            return "negative", self._amount(match)
-        return ("decimal" if match["point"] else "cardinal"), self._amount(match)
+    def _speak(self, shape: str, match: RegexMatch) -> tuple[str, str | None] | None:
+        """The rule and the words of a match; no words: leave it as it is written; None: it has another shape."""
+        say, before = self.words, match.string[: match.start()]
+        named = match.groupdict()
+        digits = (named.get("whole") or "").replace(",", "")
+        match shape:
+            case "number" | "whole":
+                rule = "negative" if named["minus"] else "decimal" if named["point"] else "cardinal"
+                return rule if shape == "number" else "cardinal", self._amount(match)
+            case "zeros":
+                return "digit-by-digit", say.digits(match.group())
+            case "ordinal" if len(digits) <= _MAX_CARDINAL_DIGITS:
+                return "ordinal", say.ordinal(int(digits), named["ordinal"])
+            case "percent" if named["percent"] in say.percents:
+                return "percent", f"{self._amount(match)} {say.percents[named['percent']]}"
+            case "unit":
+                return "unit", f"{self._amount(match)} {say.units[named['unit']]}"
+            case "money" | "money-before":
+                currency, point, scale = say.currencies[named["currency"]], named["point"], named["scale"]
+                if scale or (point and len(point) != _CENT_DIGITS) or len(digits) > _MAX_CARDINAL_DIGITS:
+                    return "money", " ".join(filter(None, (self._amount(match), say.scales.get(scale or ""), currency)))
+                return "money", say.money(int(digits), int(point or 0), currency)
+            case "iso-date" | "date":
+                day, month, year = (int(named[name]) for name in ("day", "month", "year"))
+                months = _MONTHS if shape == "iso-date" else _ETHIOPIAN_MONTHS
+                if day not in range(1, _DAYS + 1) or month not in range(1, months + 1):
+                    return None
+                behind = match.string[match.end() :][:_CALENDAR_CONTEXT]
+                calendar = "gregorian" if shape == "iso-date" else say.calendar(before[-_CALENDAR_CONTEXT:], behind)
+                return "date", say.date(day, month, year, calendar)
+            case "time":
+                hour, minute, second = int(named["hour"]), int(named["minute"]), int(named["second"] or 0)
+                if hour > _HOURS or minute >= _MINUTES or second >= _MINUTES:
+                    return None
+                words = say.clock(hour, minute, second)
+                said_before = before.rstrip().endswith(say.hours)
+                return "time", words.removeprefix(f"{say.hours[0]} ") if said_before else words
+            case "phone":
+                number = "".join(filter(str.isdecimal, match.group()))
+                return ("phone", say.digits(number)) if len(number) in _PHONE_DIGITS else None
+            case "dotted":
+                parts = (
+                    say.cardinal(int(part)) if len(part) <= _MAX_CARDINAL_DIGITS else say.digits(part)
+                    for part in match.group().split(".")
+                )
+                return "dotted-number", f" {say.point} ".join(parts)
+            case "interval":
+                return self._speak_interval(match, before.rstrip())
+            case "mixed" | "fraction":
+                above, below = FRACTION_SIGNS.get(named["sign"]) or (int(named["above"]), int(named["below"]))
+                numbered = shape == "fraction" and before.rstrip().endswith(_NUMBERING_WORDS)
+                readable = 0 < above < below and below in _DENOMINATORS and not numbered
+                if not readable or len(digits) > _MAX_CARDINAL_DIGITS:
+                    return None
+                return "fraction", say.fraction(int(digits) if digits else None, above, below)
+        return None
 
-    def _whole(self, match: RegexMatch) -> SpokenForm:
-        return "cardinal", self._amount(match)
-
-    def _zeros(self, match: RegexMatch) -> SpokenForm:
-        return "digit-by-digit", self.words.digits(match.group())
-
-    def _ordinal(self, match: RegexMatch) -> SpokenForm:
-        digits = match["whole"].replace(",", "")
-        known = len(digits) <= len(str(LARGEST_CARDINAL))
-        return ("ordinal", self.words.ordinal(int(digits), match["ordinal"])) if known else None
-
-    def _percent(self, match: RegexMatch) -> SpokenForm:
-        words = self.words.percent(self._amount(match), match["percent"])
-        return ("percent", words) if words else None
-
-    def _unit(self, match: RegexMatch) -> SpokenForm:
-        return "unit", f"{self._amount(match)} {self.words.units[match['unit']]}"
-
-    def _money(self, match: RegexMatch) -> SpokenForm:
-        currency, point, scale = self.words.currencies[match["currency"]], match["point"], match["scale"]
-        digits = match["whole"].replace(",", "")
-        if scale or (point and len(point) != _CENT_DIGITS) or len(digits) > len(str(LARGEST_CARDINAL)):
-            return "money", " ".join(filter(None, (self._amount(match), self.words.scales.get(scale or ""), currency)))
-        return "money", self.words.money(int(digits), int(point or 0), currency)
-
-    _money_before = _money
-
-    def _iso_date(self, match: RegexMatch) -> SpokenForm:
-        day, month, year = (int(match[name]) for name in ("day", "month", "year"))
-        if day not in range(1, _DAYS + 1) or month not in range(1, _MONTHS + 1):
-            return None
-        return _spoken_or_kept("date", self.words.date(day, month, year, "gregorian"))
-
-    def _date(self, match: RegexMatch) -> SpokenForm:
-        day, month, year = (int(match[name]) for name in ("day", "month", "year"))
-        if day not in range(1, _DAYS + 1) or month not in range(1, _ETHIOPIAN_MONTHS + 1):
-            return None
-        before, behind = (
-            match.string[: match.start()][-_CALENDAR_CONTEXT:],
-            match.string[match.end() :][:_CALENDAR_CONTEXT],
-        )
-        return _spoken_or_kept("date", self.words.date(day, month, year, self.words.calendar(before, behind)))
-
-    def _time(self, match: RegexMatch) -> SpokenForm:
-        hour, minute, second = int(match["hour"]), int(match["minute"]), int(match["second"] or 0)
-        if hour > _HOURS or minute >= _MINUTES or second >= _MINUTES:
-            return None
-        said_before = match.string[: match.start()].rstrip().endswith(self.words.hours)
-        words = self.words.clock(hour, minute, second)
-        return "time", words.removeprefix(f"{self.words.hours[0]} ") if said_before else words
-
-    def _phone(self, match: RegexMatch) -> SpokenForm:
-        digits = "".join(filter(str.isdecimal, match.group()))
-        return ("phone", self.words.digits(digits)) if len(digits) in _PHONE_DIGITS else None
-
-    def _dotted(self, match: RegexMatch) -> SpokenForm:
-        parts = (
-            self.words.cardinal(int(part)) if len(part) <= len(str(LARGEST_CARDINAL)) else self.words.digits(part)
-            for part in match.group().split(".")
-        )
-        return "dotted-number", f" {self.words.point} ".join(parts)
-
-    def _interval(self, match: RegexMatch) -> SpokenForm:
-        whole = self._shapes["number"].fullmatch
-        first, last = whole(match["first"]), whole(match["last"])
-        if first is None or last is None:
+    def _speak_interval(self, match: RegexMatch, before: str) -> tuple[str, str] | None:
+        say = self.words
+        first, last = (self._shapes["number"].fullmatch(match[side]) for side in ("first", "last"))
+        if first is None or last is None or (match["percent"] and "%" not in say.percents):
             return None
         one, other = self._amount(first), self._amount(last)
         if match["percent"]:
-            other = self.words.percent(other, "%") or ""
-            if not other:
-                return None
-        low, high = (float(side.group().replace(",", "")) for side in (first, last))
-        if low >= high:
+            other = f"{other} {say.percents['%']}"
+        if float(first.group().replace(",", "")) >= float(last.group().replace(",", "")):
             return "two-numbers", f"{one} {other}"
-        text = match.string[: match.start()].rstrip()
-        return "interval", self.words.interval(one, other, _letters_before(text, len(text)) in self.words.from_words)
-
-    def _mixed(self, match: RegexMatch) -> SpokenForm:
-        above, below = _parse_fraction(match)
-        if not _is_readable_fraction(above, below) or len(match["whole"]) > len(str(LARGEST_CARDINAL)):
-            return None
-        return _spoken_or_kept("fraction", self.words.mixed_fraction(int(match["whole"]), above, below))
-
-    def _fraction(self, match: RegexMatch) -> SpokenForm:
-        above, below = _parse_fraction(match)
-        numbered = match.string[: match.start()].rstrip().endswith(_NUMBERING_WORDS)
-        if numbered or not _is_readable_fraction(above, below):
-            return None
-        return _spoken_or_kept("fraction", self.words.fraction(above, below))
-
-
-def _spoken_or_kept(rule: str, words: str | None) -> SpokenForm:
-    return (rule, words) if words else KEEP_AS_WRITTEN
+        start, until = say.interval
+        begun = _letters_before(before, len(before)) in say.from_words
+        return "interval", f"{'' if begun else start}{one} {until} {other}"
 
 
 def _letters_before(text: str, start: int) -> str:
-    """The letters that stand at a place; of a longer word only so many that no preposition is mistaken in it."""
+    """The letters before a place; of a longer word only so many that no preposition is mistaken in it."""
     at = start
-    while at > max(0, start - _MAX_CLITIC_LETTERS) and ETHIOPIC_LETTERS.match(text, at - 1):
+    while at > max(0, start - _MAX_CLITIC_LETTERS) and _ETHIOPIC_LETTERS.match(text, at - 1):
         at -= 1
     return text[at:start]
-
-
-def _parse_fraction(match: RegexMatch) -> tuple[int, int]:
-    if match["sign"]:
-        return FRACTION_SIGNS[match["sign"]]
-    return int(match["above"]), int(match["below"])
-
-
-def _is_readable_fraction(above: int, below: int) -> bool:
-    return 0 < above < below and below in _DENOMINATORS

@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
-from voxgraft.text.normalize.base import NormalizedText, Normalizer
 from voxgraft.text.normalize.ethiopic import (
     AMHARIC_VERSION,
     TIGRINYA_VERSION,
@@ -23,12 +22,13 @@ from voxgraft.text.normalize.generic import (
     GENERIC_VERSION,
     NUM2WORDS_LANGUAGES,
     NUM2WORDS_PACKAGE,
-    GenericNormalizer,
+    Normalizer,
+    build_generic_normalizer,
     num2words_fingerprint,
 )
 
+# Version of a graft that was made before text rules were stored: its texts were read as they are.
 NO_RULES = "none"
-"""Version of a graft that was made before text rules were stored: its texts were read as they are."""
 KNOWN_VERSIONS = (GENERIC_VERSION, AMHARIC_VERSION, TIGRINYA_VERSION, NO_RULES)
 
 
@@ -38,15 +38,6 @@ class TextRulesError(ValueError):
     def __init__(self, found: str, fix: str) -> None:
         super().__init__(f"{found} ({fix})")
         self.found, self.fix = found, fix
-
-
-@dataclass(frozen=True, slots=True)
-class _IdentityNormalizer:
-    language: str
-    version: str = NO_RULES
-
-    def normalise(self, text: str) -> NormalizedText:
-        return NormalizedText(text)
 
 
 @dataclass(frozen=True)
@@ -126,14 +117,14 @@ class TextRules:
     @cached_property
     def normalizer(self) -> Normalizer:
         if self.version == NO_RULES:
-            return _IdentityNormalizer(self.language)
+            return Normalizer(self.language, NO_RULES)
         if self.version == AMHARIC_VERSION:
             return build_amharic_normalizer(self.fold_homophones)
         if self.version == TIGRINYA_VERSION:
             return build_tigrinya_normalizer()
         words = NUM2WORDS_LANGUAGES[self.numbers] if self.numbers else None
         edition = self.edition.get(NUM2WORDS_PACKAGE, "")
-        return GenericNormalizer(self.language, self.kept_marks, words, edition, self.apostrophe)
+        return build_generic_normalizer(self.language, self.kept_marks, words, edition, self.apostrophe)
 
     def apply(self, text: str) -> str:
         """Text as the stock program's front is given it. A text of one letter gets a full stop, since some stock

@@ -58,6 +58,9 @@ class TigrinyaVerbalizer(NumberVerbalizer):
     from_words: ClassVar = ("ካብ", "ብ", "ን")
     point: ClassVar = "ነጥቢ"
     operators: ClassVar[Mapping[str, str]] = {}
+    minus: ClassVar = "ኣሉታ"
+    percents: ClassVar[Mapping[str, str]] = {"%": "ሚእታዊት"}
+    interval: ClassVar = ("ካብ ", "ክሳብ")
 
     def cardinal(self, number: int) -> str:
         return _join_with_and(_number_parts(number))
@@ -67,12 +70,6 @@ class TigrinyaVerbalizer(NumberVerbalizer):
             return f"መበል {self.cardinal(number)}"
         return (FEMININE_ORDINALS if suffix.endswith("ቲ") else MASCULINE_ORDINALS)[number - 1]
 
-    def negative(self, words: str) -> str:
-        return f"ኣሉታ {words}"
-
-    def percent(self, words: str, sign: str) -> str | None:
-        return f"{words} ሚእታዊት" if sign == "%" else None
-
     def money(self, whole: int, cents: int, currency: str) -> str:
         small = f"{self.cardinal(cents)} ሳንቲም"
         words = f"{self.cardinal(whole)} {currency}"
@@ -80,10 +77,7 @@ class TigrinyaVerbalizer(NumberVerbalizer):
             return words
         return f"{words}{AND_SUFFIX} {small}{AND_SUFFIX}" if whole else small
 
-    def fraction(self, above: int, below: int) -> None:  # noqa: ARG002 (no source for them)
-        return None
-
-    def mixed_fraction(self, whole: int, above: int, below: int) -> None:  # noqa: ARG002
+    def fraction(self, whole: int | None, above: int, below: int) -> None:  # noqa: ARG002 (no source for them)
         return None
 
     def clock(self, hour: int, minute: int, second: int) -> str:
@@ -92,9 +86,6 @@ class TigrinyaVerbalizer(NumberVerbalizer):
             return words
         words += AND_SUFFIX + (f" {self.cardinal(minute)} ደቒቕ{AND_SUFFIX}" if minute else "")
         return words + (f" {self.cardinal(second)} ካልኢት{AND_SUFFIX}" if second else "")
-
-    def interval(self, first: str, last: str, begun: bool) -> str:
-        return f"{'' if begun else 'ካብ '}{first} ክሳብ {last}"
 
     def date(self, day: int, month: int, year: int, calendar: Calendar | None) -> str | None:
         """Month names are the same in both calendars and begin at different days, so only a named one is read."""
@@ -116,21 +107,19 @@ def _number_parts(number: int, compound: bool = False) -> list[str]:
         if count:
             counted.append((count, word))
     hundreds, rest = divmod(number, 100)
-    small = _under_hundred(rest) if rest or not (counted or hundreds) else []
+    tens, ones = divmod(rest, 10)
+    if tens == 1 and ones:
+        small = [f"{TENS[0]} {ONES[ones]}"]  # eleven to nineteen are one part
+    else:
+        small = [*([TENS[tens - 1]] if tens else []), *([ONES[ones]] if ones else [])]
+    if not (counted or hundreds or small):
+        small = [ONES[0]]
+    # In a number of several parts the hundreds have another form.
     compound = compound or len(counted) + bool(hundreds) + len(small) > 1
     parts = [f"{_join_with_and(_number_parts(count, compound))} {word}" for count, word in counted]
     if hundreds:
         parts.append(f"{ONES[hundreds]} {HUNDRED_IN_COMPOUNDS if compound else HUNDRED}")
     return parts + small
-
-
-def _under_hundred(number: int) -> list[str]:
-    tens, ones = divmod(number, 10)
-    if not tens:
-        return [ONES[ones]]
-    if not ones:
-        return [TENS[tens - 1]]
-    return [f"{TENS[0]} {ONES[ones]}"] if tens == 1 else [TENS[tens - 1], ONES[ones]]
 
 
 def _join_with_and(parts: list[str]) -> str:
