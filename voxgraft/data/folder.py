@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from voxgraft.audio.files import ClipChecksum, is_clip_intact
 from voxgraft.core.errors import FileError, Finding
@@ -112,9 +112,10 @@ class ImportJournal:
         entries += [{"again": True}] if again else []
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            # Written beside and renamed: a kill leaves the old journal or the new one, never half of one.
             part = self.path.with_name(f".{self.path.name}.part")
-            with part.open("wb") as stream:
-                _append_entries(stream, *entries)
+            part.write_bytes(b"")
+            self._append(*entries, path=part)
             os.replace(part, self.path)
         except OSError as error:
             raise build_write_error(error, self.path) from None
@@ -151,24 +152,20 @@ class ImportJournal:
         self.is_published = True
         self._append({"published": True})
 
-    def _append(self, *entries: Mapping[str, Any]) -> None:
+    def _append(self, *entries: Mapping[str, Any], path: Path | None = None) -> None:
         try:
-            with self.path.open("r+b") as stream:
+            with (path or self.path).open("r+b") as stream:
                 # A kill can leave an unfinished last line. It must go before anything is written behind it.
                 end = stream.seek(0, os.SEEK_END)
                 if end and (stream.seek(end - 1), stream.read(1))[1] != b"\n":
                     stream.seek(0)
                     stream.truncate(stream.read().rfind(b"\n") + 1)
                     stream.seek(0, os.SEEK_END)
-                _append_entries(stream, *entries)
+                stream.write(b"".join(json.dumps(entry, ensure_ascii=False).encode() + b"\n" for entry in entries))
+                stream.flush()
+                os.fsync(stream.fileno())  # a clip that is recorded must survive a power failure
         except OSError as error:
             raise build_write_error(error, self.path) from None
-
-
-def _append_entries(stream: IO[bytes], *entries: Mapping[str, Any]) -> None:
-    stream.write(b"".join(json.dumps(entry, ensure_ascii=False).encode() + b"\n" for entry in entries))
-    stream.flush()
-    os.fsync(stream.fileno())
 
 
 def read_import_journal(path: Path) -> ImportJournal:
@@ -251,10 +248,6 @@ class DatasetFolder:
     def journals(self) -> list[ImportJournal]:
         """Every source, by name."""
         return [read_import_journal(path) for path in sorted((self.folder / IMPORTS_FOLDER).glob("*.jsonl"))]
-
-    def clip_path(self, recording: str, clip_id: str, ending: str) -> str:
-        """Path of a clip's audio, relative to the folder."""
-        return f"{CLIPS_FOLDER}/{recording}/{clip_id}.{ending}"
 
     def reserved_names(self, clips: Iterable[ManifestClip]) -> set[str]:
         """Names that a new source must not have: its clips would get ids or files of others."""
@@ -367,17 +360,15 @@ class DatasetFolder:
             raise build_write_error(error, self.folder) from None
         with _file_lock(self.folder / ".lock", shared=False, seconds=0.0):
             # Workers hold a shared lock while they write. Wait until those of a killed import are gone.
-            with _file_lock(self.folder / ".workers", shared=False, seconds=WORKER_EXIT_TIMEOUT_SECONDS):
+            with self.worker_lock(shared=False):
                 pass
             if is_file(self.folder / REMOVAL_FILE):
                 self._finish_removal()
             yield
 
-    @contextlib.contextmanager
-    def worker_lock(self) -> Iterator[None]:
+    def worker_lock(self, *, shared: bool = True) -> contextlib.AbstractContextManager[None]:
         """Held by every process that writes clips, so that one that outlives its parent is noticed."""
-        with _file_lock(self.folder / ".workers", shared=True, seconds=WORKER_EXIT_TIMEOUT_SECONDS):
-            yield
+        return _file_lock(self.folder / ".workers", shared=shared, seconds=WORKER_EXIT_TIMEOUT_SECONDS)
 
 
 def delete_file(path: Path) -> None:

@@ -34,7 +34,7 @@ from voxgraft.data.folder import (
     write_problems_file,
 )
 from voxgraft.data.importer import ImportOptions, ImportTask, SourceImportResult, import_source
-from voxgraft.data.manifest import REFUSAL_CODES, SourceProblem
+from voxgraft.data.manifest import LOST_CLIP_CODES, REFUSAL_CODES, SourceProblem
 from voxgraft.data.segment import CutOptions
 from voxgraft.data.sources import ImportSource, compute_audio_stamps, compute_source_fingerprint, find_sources
 from voxgraft.models import get_family
@@ -98,7 +98,7 @@ def compute_import_loss(journals: Sequence[ImportJournal], found: Iterable[Sourc
     """What was left out of sources, by their journals, and of files that belong to no source."""
     failed = sum(not journal.is_done for journal in journals)
     problems = [problem for journal in journals if journal.is_done for problem in journal.problems]
-    lines = sum(problem.loses_clip for problem in (*problems, *found))
+    lines = sum(problem.code in LOST_CLIP_CODES for problem in (*problems, *found))
     return ImportLoss(lines, lines + sum(len(journal.clips) for journal in journals), failed, len(journals))
 
 

@@ -18,7 +18,7 @@ from voxgraft.audio.files import AudioSamples, MediaReader, write_clip_audio
 from voxgraft.audio.metrics import RollingAudioBuffer, SileroVad
 from voxgraft.core.errors import AudioError, FileError, VoxgraftError, WriteError
 from voxgraft.core.results import format_names
-from voxgraft.data.folder import AudioStamp, DatasetFolder, delete_file, read_import_journal
+from voxgraft.data.folder import CLIPS_FOLDER, AudioStamp, DatasetFolder, delete_file, read_import_journal
 from voxgraft.data.manifest import ManifestClip, SourceProblem
 from voxgraft.data.segment import NO_PAUSE, AudioSegment, CutOptions, cut_segments, length_reasons
 from voxgraft.data.sources import (
@@ -136,7 +136,7 @@ def import_source(dataset: DatasetFolder, task: ImportTask, options: ImportOptio
             problems: list[SourceProblem] = []
             try:
                 ids = _ClipIdAllocator(recording, task.previous if journal.is_reimport else ())
-                for clip, cut in _iter_source_clips(dataset, source, ids, options, problems):
+                for clip, cut in _iter_source_clips(source, ids, options, problems):
                     if clip.id not in intact:
                         # The file first, then its journal entry: what is recorded is complete.
                         journal.add(clip, write_clip_audio(dataset.folder / clip.audio, cut.samples, options.rate))
@@ -171,7 +171,7 @@ def _rewrite_damaged_clips(dataset: DatasetFolder, task: ImportTask) -> SourceIm
             values = journal.source["options"]
             options = ImportOptions(**{**values, "cut": CutOptions(**values["cut"])})
             ids = _ClipIdAllocator(recording, journal.clips)
-            for clip, cut in _iter_source_clips(dataset, source, ids, options, []):
+            for clip, cut in _iter_source_clips(source, ids, options, []):
                 old = left.get(clip.id)
                 if old is not None and all(getattr(old, name) == getattr(clip, name) for name in _CUT_FIELDS):
                     journal.add(old, write_clip_audio(dataset.folder / old.audio, cut.samples, options.rate))
@@ -237,7 +237,6 @@ def _describe_speaker_origin(
 
 
 def _iter_source_clips(
-    dataset: DatasetFolder,
     source: ImportSource,
     ids: _ClipIdAllocator,
     options: ImportOptions,
@@ -259,7 +258,7 @@ def _iter_source_clips(
         clip_id = ids.next_id(cut.original_text, round(cut.start, 4), recording)
         clip = ManifestClip(
             id=clip_id,
-            audio=dataset.clip_path(ids.recording, clip_id, options.ending),
+            audio=f"{CLIPS_FOLDER}/{ids.recording}/{clip_id}.{options.ending}",
             seconds=round(seconds, 4),
             text=text,
             language=language,
@@ -378,7 +377,7 @@ def read_row_audio(
     for row in rows:
         if row.data is None and find_audio_file(folder, row.audio) is None:
             problems.append(SourceProblem("media-missing", f"{row.audio} is not there", *_row_location(name, row)))
-        elif row.is_part:
+        elif row.end is not None:
             own = "" if row.data is None else f"\0{row.line}"  # audio inside a list may always have the same name
             parts.setdefault(row.audio + own, []).append(row)
         else:

@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import soxr
@@ -46,14 +45,23 @@ from voxgraft.data.folder import (
 from voxgraft.data.manifest import DatasetSummary, ManifestClip, format_duration, write_manifest
 from voxgraft.data.sources import sanitize_name
 from voxgraft.models import load_speaker_encoder
-from voxgraft.models.base import SpeakerEncoder
-from voxgraft.text.normalize import NormalizedText, build_normalizer
+from voxgraft.text.normalize import build_normalizer
 
 MAX_CLIPS_SHOWN = 40
-
-
 # Key of a clip: the dataset that it was first imported into, and its id there, however many merges ago.
 MERGED_FROM_KEY = "merged_from"
+SpeakerEmbeddings = NDArray[np.float32]
+MAX_SPEAKERS = 8
+KMEANS_ITERATIONS = 30
+# Mean silhouette (-1 to 1) from which several voices are more likely than one. Clips of one speaker stay below.
+MIN_SILHOUETTE = 0.4
+# Cosine of two clusters' means above which they are one voice in two moods.
+MAX_CENTROID_COSINE = 0.88
+MIN_CLUSTER_CLIPS = 3
+MAX_SILHOUETTE_CLIPS = 600
+VOICE_ENCODER_HZ = 16_000
+MIN_VOICE_SECONDS = 1.0
+VOICE_BATCH_SIZE = 32
 
 
 def data_list(settings: DataListSettings) -> SimpleResult:
@@ -188,7 +196,7 @@ def data_merge(settings: DataMergeSettings) -> SimpleResult:
             "config-value", found, expected="other datasets than the one they go into", where=own[0].folder
         )
     with target.locked():
-        merging = DatasetMerger(target)
+        merging = _DatasetMerger(target)
         for source in sources:
             merging.add(source, used_only=settings.used_only)
         write_manifest(target.manifest, merging.clips)
@@ -197,7 +205,7 @@ def data_merge(settings: DataMergeSettings) -> SimpleResult:
     return SimpleResult({**done, "clips": len(merging.clips)}, (told,))
 
 
-class DatasetMerger:
+class _DatasetMerger:
     """A dataset that others are merged into: its clips so far, and the names that are taken."""
 
     def __init__(self, target: DatasetFolder) -> None:
@@ -227,7 +235,7 @@ class DatasetMerger:
             recordings[clip.recording].append(clip)
         prefixes: dict[str, str] = {}
         for name, clips in recordings.items():
-            prefixes[name] = prefix = self._prefix(source, clips, origins)
+            prefixes[name] = prefix = self._choose_prefix(source, clips, origins)
             self.names.add(prefix + name)
             self.ids |= {prefix + clip.id for clip in clips}
         for clip in coming:
@@ -239,52 +247,45 @@ class DatasetMerger:
             if self.clips and clip.sample_rate != self.clips[0].sample_rate:
                 found = f"{self.clips[0].sample_rate:,} Hz and {clip.sample_rate:,} Hz"
                 raise FileError("dataset-differs", found, where=source.folder)
-            made = self._rename_clip(clip, prefixes, _clip_origins(source, clip)[0])
+            prefix = prefixes[clip.recording]
+            # A speaker named after a recording is renamed with it; others are the same person in every dataset.
+            named_after = clip.speaker if clip.speaker in prefixes else clip.speaker.partition(":")[0]
+            if clip.speaker.startswith(f"{clip.recording}:"):
+                named_after = clip.recording
+            # Names in a manifest from elsewhere could lead out of the folder. File systems may ignore case.
+            stem = f"{CLIPS_FOLDER}/{sanitize_name(prefix + clip.recording)}/{sanitize_name(prefix + clip.id)}"
+            ending = Path(clip.audio).suffix
+            number, audio = 2, stem + ending
+            while audio.lower() in self.files:
+                audio, number = f"{stem}-{number}{ending}", number + 1
+            made = replace(
+                clip,
+                id=prefix + clip.id,
+                audio=audio,
+                recording=prefix + clip.recording,
+                speaker=prefixes.get(named_after, "") + clip.speaker,
+                other={**clip.other, MERGED_FROM_KEY: _clip_origins(source, clip)[0]},
+            )
             _link_or_copy(clip.resolve_audio(source.folder), made.resolve_audio(self.target.folder))
             self.clips.append(made)
             self._register(made)
             self.added += 1
             self.renamed += made.id != clip.id
 
-    def _prefix(self, source: DatasetFolder, clips: Sequence[ManifestClip], origins: Mapping[str, str]) -> str:
+    def _choose_prefix(self, source: DatasetFolder, clips: Sequence[ManifestClip], origins: Mapping[str, str]) -> str:
         """Prefix for all names of one recording; the same as before if part of it was merged already."""
         for clip in clips:
             before = next((origins[origin] for origin in _clip_origins(source, clip) if origin in origins), "")
             if before.endswith(clip.id):
                 return before.removesuffix(clip.id)
-        number, prefix = 1, ""
-        while self._is_taken(prefix, clips):
-            prefix = f"{source.name}." if number == 1 else f"{source.name}.{number}."
+        number, prefix = 0, ""
+        while True:
+            recording, ids = prefix + clips[0].recording, [prefix + clip.id for clip in clips]
+            is_taken = recording in self.names or recording in self.sources
+            if not is_taken and not any(name in self.ids or name.rpartition("-")[0] in self.sources for name in ids):
+                return prefix
             number += 1
-        return prefix
-
-    def _is_taken(self, prefix: str, clips: Sequence[ManifestClip]) -> bool:
-        recording = prefix + clips[0].recording
-        if recording in self.names or recording in self.sources:
-            return True
-        ids = [prefix + clip.id for clip in clips]
-        return any(name in self.ids or name.rpartition("-")[0] in self.sources for name in ids)
-
-    def _rename_clip(self, clip: ManifestClip, prefixes: Mapping[str, str], origin: str) -> ManifestClip:
-        prefix = prefixes[clip.recording]
-        # A speaker named after a recording is renamed with it; others are the same person in every dataset.
-        named_after = clip.speaker if clip.speaker in prefixes else clip.speaker.partition(":")[0]
-        if clip.speaker.startswith(f"{clip.recording}:"):
-            named_after = clip.recording
-        # Names in a manifest from elsewhere could lead out of the folder. File systems may ignore case.
-        stem = f"{CLIPS_FOLDER}/{sanitize_name(prefix + clip.recording)}/{sanitize_name(prefix + clip.id)}"
-        ending = Path(clip.audio).suffix
-        number, audio = 2, stem + ending
-        while audio.lower() in self.files:
-            audio, number = f"{stem}-{number}{ending}", number + 1
-        return replace(
-            clip,
-            id=prefix + clip.id,
-            audio=audio,
-            recording=prefix + clip.recording,
-            speaker=prefixes.get(named_after, "") + clip.speaker,
-            other={**clip.other, MERGED_FROM_KEY: origin},
-        )
+            prefix = f"{source.name}." if number == 1 else f"{source.name}.{number}."
 
 
 def _clip_origins(dataset: DatasetFolder, clip: ManifestClip) -> tuple[str, ...]:
@@ -309,17 +310,6 @@ def _link_or_copy(source: Path, target: Path) -> None:
         os.replace(part, target)
     except OSError as error:
         raise build_write_error(error, target) from None
-
-
-SpeakerEmbeddings = NDArray[np.float32]
-MAX_SPEAKERS = 8
-KMEANS_ITERATIONS = 30
-# Mean silhouette (-1 to 1) from which several voices are more likely than one. Clips of one speaker stay below.
-MIN_SILHOUETTE = 0.4
-# Cosine of two clusters' means above which they are one voice in two moods.
-MAX_CENTROID_COSINE = 0.88
-MIN_CLUSTER_CLIPS = 3
-MAX_SILHOUETTE_CLIPS = 600
 
 
 def cluster_speakers(vectors: SpeakerEmbeddings) -> list[int]:
@@ -377,11 +367,6 @@ def _mean_silhouette(unit: SpeakerEmbeddings, labels: NDArray[np.int64]) -> floa
     return float(np.mean(scores)) if scores and len(np.unique(own)) > 1 else -1.0
 
 
-VOICE_ENCODER_HZ = 16_000
-MIN_VOICE_SECONDS = 1.0
-VOICE_BATCH_SIZE = 32
-
-
 def data_speakers(settings: DataSpeakersSettings) -> SimpleResult:
     """List the speakers, rename them, and tell unnamed voices apart."""
     dataset = open_dataset_folder(settings.dataset)
@@ -415,7 +400,10 @@ def data_speakers(settings: DataSpeakersSettings) -> SimpleResult:
 def _split_by_voice(
     dataset: DatasetFolder, clips: list[ManifestClip], place: Path, parted: dict[str, int]
 ) -> list[ManifestClip]:
-    """Clips whose speaker is only their recording, with a voice number if there are clearly several voices."""
+    """Clips whose speaker is only their recording, with a voice number if there are clearly several voices.
+
+    Clips that are short, silent or missing keep the name of the recording.
+    """
     encoder = load_speaker_encoder(place)
     unnamed: dict[str, list[ManifestClip]] = defaultdict(list)
     for clip in clips:
@@ -424,100 +412,31 @@ def _split_by_voice(
     speakers: dict[str, str] = {}
     with progress.progress_task("listening to voices", sum(map(len, unnamed.values()))) as advance:
         for recording, own in unnamed.items():
-            heard = list(_embed_clips(dataset, own, encoder))
+            ids: list[str] = []
+            vectors: list[SpeakerEmbeddings] = []
+            for first in range(0, len(own), VOICE_BATCH_SIZE):
+                batch: list[AudioSamples] = []
+                for clip in own[first : first + VOICE_BATCH_SIZE]:
+                    if clip.seconds < MIN_VOICE_SECONDS:
+                        continue
+                    try:
+                        samples, rate = read_clip_audio(clip.resolve_audio(dataset.folder))
+                    except VoxgraftError:  # `data info` and `data report` report missing audio
+                        continue
+                    if float(np.abs(samples).max(initial=0.0)) > 1e-3:
+                        batch.append(soxr.resample(samples, rate, VOICE_ENCODER_HZ).astype(np.float32))
+                        ids.append(clip.id)
+                if batch:
+                    vectors.append(encoder.embed(batch).cpu().numpy())
             advance(len(own))
-            labels = cluster_speakers(np.array([vector for _, vector in heard])) if heard else []
+            labels = cluster_speakers(np.concatenate(vectors)) if vectors else []
             if len(set(labels)) > 1:
                 parted[recording] = len(set(labels))
-                speakers |= {
-                    name: f"{recording}:voice-{label + 1}" for (name, _), label in zip(heard, labels, strict=True)
-                }
+                speakers |= {name: f"{recording}:voice-{label + 1}" for name, label in zip(ids, labels, strict=True)}
     return [replace(clip, speaker=speakers.get(clip.id, clip.speaker)) for clip in clips]
 
 
-def _embed_clips(
-    dataset: DatasetFolder, clips: Sequence[ManifestClip], encoder: SpeakerEncoder
-) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    """The voice of each clip that is long enough and not silent; the others keep the recording's name."""
-    for first in range(0, len(clips), VOICE_BATCH_SIZE):
-        batch: list[tuple[str, AudioSamples]] = []
-        for clip in clips[first : first + VOICE_BATCH_SIZE]:
-            if clip.seconds < MIN_VOICE_SECONDS:
-                continue
-            try:
-                samples, rate = read_clip_audio(clip.resolve_audio(dataset.folder))
-            except VoxgraftError:  # `data info` and `data report` report missing audio
-                continue
-            if float(np.abs(samples).max(initial=0.0)) > 1e-3:
-                batch.append((clip.id, soxr.resample(samples, rate, VOICE_ENCODER_HZ).astype(np.float32)))
-        if batch:
-            vectors = encoder.embed([samples for _, samples in batch]).cpu().numpy()
-            yield from zip((name for name, _ in batch), vectors, strict=True)
-
-
-@dataclass(frozen=True, slots=True)
-class DataTextResult:
-    """Texts before and after normalization, in order."""
-
-    language: str
-    version: str
-    texts: tuple[tuple[str, NormalizedText], ...]
-    explain: bool = False
-    exit_code: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        texts = [
-            {
-                "text": text,
-                "normalised": done.text,
-                "changes": [change.to_json() for change in done.changes],
-                "notes": [note.to_json() for note in done.notes],
-            }
-            for text, done in self.texts
-        ]
-        rules, left, removed = self._counts()
-        return {
-            "language": self.language,
-            "version": self.version,
-            "texts": texts,
-            "rules": dict(rules),
-            "left": dict(left),
-            "removed": dict(removed),
-        }
-
-    def lines(self) -> list[Line]:
-        if not self.explain:
-            return [done.text for _, done in self.texts]
-        lines: list[Line] = []
-        for text, done in self.texts:
-            lines.append(text)
-            for change in done.changes:
-                shown = f"{change.before!r} -> {change.after!r}"
-                lines.append(style_line(f"  {change.place + 1:>5} ", (f"{change.rule}: ", "cyan"), shown))
-            for note in done.notes:
-                shown = f"{note.text!r} stays"
-                lines.append(style_line(f"  {note.place + 1:>5} ", (f"{note.rule}: ", "yellow"), shown))
-            lines.append(style_line("  = ", (done.text, "bold")))
-        rules, left, removed = self._counts()
-        counted, kept = (
-            ", ".join(f"{name} {count:,}" for name, count in counts.most_common()) or "none" for counts in (rules, left)
-        )
-        lines.append(f"rules {self.version}, {len(self.texts):,} texts; changes: {counted}")
-        if left:
-            lines.append(f"left as they are: {kept}")
-        if removed:
-            names = (f"{describe_character(character)} ({count:,})" for character, count in removed.most_common())
-            lines.append(f"removed: {', '.join(names)}")
-        return lines
-
-    def _counts(self) -> tuple[Counter[str], Counter[str], Counter[str]]:
-        """Applied rules, rules that left something alone, and removed characters."""
-        rules = Counter(change.rule for _, done in self.texts for change in done.changes)
-        left = Counter(note.rule for _, done in self.texts for note in done.notes)
-        return rules, left, sum((done.removed for _, done in self.texts), Counter[str]())
-
-
-def data_text(settings: DataTextSettings) -> DataTextResult:
+def data_text(settings: DataTextSettings) -> SimpleResult:
     """Normalize sentences of the command line and of files."""
     if not settings.text and not settings.texts:
         cure = "give sentences, or --texts with files that have a sentence on each line."
@@ -527,5 +446,47 @@ def data_text(settings: DataTextSettings) -> DataTextResult:
             raise TextError("text-not-utf8", f"the sentence {text!a:.80} is not UTF-8", where="command line")
     normalizer = build_normalizer(settings.language, fold_homophones=settings.fold_homophones)
     sentences = (*settings.text, *(line for path in settings.texts for _, line in read_lines(path)))
-    texts = tuple((text, normalizer.normalise(text)) for text in sentences)
-    return DataTextResult(settings.language, normalizer.version, texts, settings.explain)
+    texts = [(text, normalizer.normalise(text)) for text in sentences]
+    # Applied rules, rules that left something as it is, and removed characters.
+    rules = Counter(change.rule for _, done in texts for change in done.changes)
+    left = Counter(note.rule for _, done in texts for note in done.notes)
+    removed = sum((done.removed for _, done in texts), Counter[str]())
+    values = {
+        "language": settings.language,
+        "version": normalizer.version,
+        "texts": [
+            {
+                "text": text,
+                "normalised": done.text,
+                "changes": [change.to_json() for change in done.changes],
+                "notes": [note.to_json() for note in done.notes],
+            }
+            for text, done in texts
+        ],
+        "rules": dict(rules),
+        "left": dict(left),
+        "removed": dict(removed),
+    }
+    if not settings.explain:
+        return SimpleResult(values, tuple(done.text for _, done in texts))
+    lines: list[Line] = []
+    for text, done in texts:
+        lines.append(text)
+        for change in done.changes:
+            shown = f"{change.before!r} -> {change.after!r}"
+            lines.append(style_line(f"  {change.place + 1:>5} ", (f"{change.rule}: ", "cyan"), shown))
+        lines += [
+            style_line(f"  {note.place + 1:>5} ", (f"{note.rule}: ", "yellow"), f"{note.text!r} stays")
+            for note in done.notes
+        ]
+        lines.append(style_line("  = ", (done.text, "bold")))
+    counted, kept = (
+        ", ".join(f"{name} {count:,}" for name, count in counts.most_common()) or "none" for counts in (rules, left)
+    )
+    lines.append(f"rules {normalizer.version}, {len(texts):,} texts; changes: {counted}")
+    if left:
+        lines.append(f"left as they are: {kept}")
+    if removed:
+        names = (f"{describe_character(character)} ({count:,})" for character, count in removed.most_common())
+        lines.append(f"removed: {', '.join(names)}")
+    return SimpleResult(values, tuple(lines))

@@ -10,7 +10,7 @@ import contextlib
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -35,6 +35,42 @@ MANIFEST_NAME = "manifest.jsonl"
 MANIFEST_HEADER_KEY = "voxgraft_manifest"
 SplitName = Literal["train", "validation", "test"]
 SPLITS: tuple[SplitName, ...] = ("train", "validation", "test")
+# What a value of each kind must be, and the check.
+_KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "name": ("a text that is not empty", lambda value: is_encodable_text(value) and bool(value)),
+    "text": ("a text", is_encodable_text),
+    "seconds": (
+        "a number of seconds, 0 or more",
+        lambda value: type(value) in (int, float) and math.isfinite(value) and value >= 0,
+    ),
+    "rate": ("a whole number of samples a second", lambda value: type(value) is int and value > 0),
+    "split": ("train, validation, test or null", lambda value: value is None or value in SPLITS),
+    "reasons": ("a list of texts", lambda value: isinstance(value, list) and all(map(is_encodable_text, value))),
+    "flag": ("true or false", lambda value: isinstance(value, bool)),
+}
+_FIELD_KINDS = {
+    **dict.fromkeys(("id", "audio", "language", "speaker", "recording"), "name"),
+    **dict.fromkeys(("text", "text_as_found", "source"), "text"),
+    **dict.fromkeys(("seconds", "start", "end"), "seconds"),
+    "sample_rate": "rate",
+    "split": "split",
+    "rejected": "reasons",
+    "taken_back": "flag",
+}
+_REQUIRED_FIELDS = ("id", "audio", "seconds", "text", "language", "speaker", "recording", "sample_rate")
+# Codes of requests that were refused: these are errors of the whole import.
+REFUSAL_CODES = frozenset(("source-changed", "import-settings"))
+# Problems that cost a clip: a recording or line with a text gave none.
+LOST_CLIP_CODES = frozenset(
+    (
+        *("media-unreadable", "media-missing", "media-short", "media-rate", "media-time", "audio-too-long"),
+        *("text-missing", "transcript-empty", "text-encoding", "text-binary", "table-line", "table-double-id"),
+        *("file-empty", "file-unreadable", "file-missing", "file-too-large", "subtitle-time", "subtitle-too-long"),
+    )
+)
+# The prepared set that a split becomes, by the name that `train` looks for. Nothing is learnt from tests; replay is
+# made elsewhere.
+ROLE_BY_SPLIT: dict[SplitName, Literal["train", "valid"]] = {"train": "train", "validation": "valid"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,49 +162,14 @@ def parse_manifest_line(line: str, where: Path, number: int) -> ManifestClip:
     if missing := [name for name in _REQUIRED_FIELDS if name not in values]:
         raise FileError("manifest-line", f"line {number} has no {', '.join(missing)}", where=place)
     for key, value in values.items():
-        if key in known and not _is_valid_field(key, value):
-            found = f"line {number}: {key} is {json.dumps(value, ensure_ascii=False):.80}"
-            raise FileError("manifest-line", found, expected=_EXPECTED_BY_KIND[_FIELD_KINDS[key]], where=place)
+        if key in known:
+            expected, is_valid = _KINDS[_FIELD_KINDS[key]]
+            if not is_valid(value):
+                found = f"line {number}: {key} is {json.dumps(value, ensure_ascii=False):.80}"
+                raise FileError("manifest-line", found, expected=expected, where=place)
     own = {key: value for key, value in values.items() if key in known}
     own["rejected"] = tuple(own.get("rejected", ()))
     return ManifestClip(**own, other={key: value for key, value in values.items() if key not in known})
-
-
-_FIELD_KINDS = {
-    **dict.fromkeys(("id", "audio", "language", "speaker", "recording"), "name"),
-    **dict.fromkeys(("text", "text_as_found", "source"), "text"),
-    **dict.fromkeys(("seconds", "start", "end"), "seconds"),
-    "sample_rate": "rate",
-    "split": "split",
-    "rejected": "reasons",
-    "taken_back": "flag",
-}
-_REQUIRED_FIELDS = ("id", "audio", "seconds", "text", "language", "speaker", "recording", "sample_rate")
-_EXPECTED_BY_KIND = {
-    "name": "a text that is not empty",
-    "text": "a text",
-    "seconds": "a number of seconds, 0 or more",
-    "rate": "a whole number of samples a second",
-    "split": "train, validation, test or null",
-    "reasons": "a list of texts",
-    "flag": "true or false",
-}
-
-
-def _is_valid_field(key: str, value: object) -> bool:
-    kind = _FIELD_KINDS[key]
-    if kind in ("name", "text"):
-        return is_encodable_text(value) and (kind == "text" or bool(value))
-    if kind == "seconds":
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        return is_number and math.isfinite(value) and value >= 0  # type: ignore[arg-type, operator]
-    if kind == "rate":
-        return isinstance(value, int) and not isinstance(value, bool) and value > 0
-    if kind == "split":
-        return value is None or value in SPLITS
-    if kind == "reasons":
-        return isinstance(value, list) and all(map(is_encodable_text, value))
-    return isinstance(value, bool)
 
 
 @dataclass(slots=True)
@@ -229,18 +230,6 @@ def format_duration(seconds: float) -> str:
     return f"{seconds / 60:.1f} min" if seconds >= 60 else f"{seconds:.1f} s"
 
 
-# Codes of requests that were refused: these are errors of the whole import.
-REFUSAL_CODES = frozenset(("source-changed", "import-settings"))
-# Problems that cost a clip: a recording or line with a text gave none.
-LOST_CLIP_CODES = frozenset(
-    (
-        *("media-unreadable", "media-missing", "media-short", "media-rate", "media-time", "audio-too-long"),
-        *("text-missing", "transcript-empty", "text-encoding", "text-binary", "table-line", "table-double-id"),
-        *("file-empty", "file-unreadable", "file-missing", "file-too-large", "subtitle-time", "subtitle-too-long"),
-    )
-)
-
-
 @dataclass(frozen=True, slots=True)
 class SourceProblem:
     """Lines of a source that were not used as they are, and why."""
@@ -253,11 +242,6 @@ class SourceProblem:
     last_line: int = 0
     cure: str = ""
     """Empty: that of the catalogue."""
-
-    @property
-    def loses_clip(self) -> bool:
-        """Whether a recording or a line with a text gave no clip because of it."""
-        return self.code in LOST_CLIP_CODES
 
     @property
     def lines(self) -> range:
@@ -295,12 +279,6 @@ class SourceProblem:
             raise FileError("manifest-line", f"{values!r:.80} is no problem that was written down")
         code, found, file, line, last = (values[name] for name in kinds)
         return cls(code, found, file, line, last, cure=str(values.get("cure", "")))
-
-
-SelectedRole = Literal["train", "valid"]
-"""The two prepared sets that a manifest fills; replay is made elsewhere."""
-ROLE_BY_SPLIT: dict[SplitName, SelectedRole] = {"train": "train", "validation": "valid"}
-"""The set that a split becomes, under the name that `train` looks for. Nothing is learnt from tests."""
 
 
 def resolve_manifest_path(given: Path | None, run_data: Path) -> Path:

@@ -50,7 +50,6 @@ from voxgraft.data.manifest import DatasetSummary, ManifestClip, SourceProblem, 
 from voxgraft.models import family_names, get_family
 
 if TYPE_CHECKING:
-    from markupsafe import Markup
     from matplotlib.axes import Axes
 
 
@@ -62,6 +61,51 @@ QUALITY_REASONS = frozenset(
     )
 )
 MIN_CLIPS_FOR_OUTLIERS = 20
+METRICS_FILE = "measures.jsonl"
+# Metrics of another version are computed again.
+METRICS_VERSION = 2
+METRICS_BATCH_CLIPS = 32
+POSITIONS_PER_STEP = 16_384
+DEFAULT_STEPS = 10_000
+# Measured on one NVIDIA H200, gated, rank 32, 16k positions at once; docs/log.md has the run.
+POSITIONS_PER_SECOND = {"chatterbox": 147_857, "indextts2": 166_057}
+TEXT_IDS_PER_LETTER = 0.7
+NUM_CONDITIONING = 34
+# What is kept of a voice beside its codes, for each clip.
+VOICE_BYTES_PER_CLIP = {"chatterbox": (256 + 150) * 4, "indextts2": (32 + 1) * 1280 * 4, "tiny": 4}
+# Of a code and of a text id.
+BYTES_PER_ID = 4
+# What a set says of a clip beside its text.
+METADATA_BYTES_PER_CLIP = 120
+# Minutes of Amharic and phone error in %: tiny base, gated, rank 32, 800 steps; docs/log.md, 2026-11-15.
+MEASURED_PHONE_ERRORS = ((10, 38.4), (30, 12.0), (60, 4.8))
+_ASSUMED_NEW_PIECES = 1_000
+MAX_PLAYERS = 24
+MAX_PLAYER_BYTES = 600_000
+MAX_TABLE_ROWS = 40
+HISTOGRAM_BINS = 32
+ESTIMATE_HEADS = (
+    "family",
+    "positions",
+    "steps a pass",
+    "passes in 10,000 steps",
+    "H200 hours",
+    "disk for sets (while they are written)",
+    "too long",
+)
+METRIC_TITLES = {
+    "seconds": "Length, seconds",
+    "letters_per_second": "Letters a second",
+    "silence": "Share without speech",
+    "longest_pause": "Longest pause, seconds",
+    "snr_db": "Speech above noise, dB",
+    "level_db": "Level of the speech, dB",
+    "bandwidth_hz": "Bandwidth, Hz",
+    "script": "Share of letters in the language's script",
+}
+AUDIO_MIME_TYPES = {".flac": "audio/flac", ".wav": "audio/wav"}
+# The reason of clips that the user has rejected.
+MANUAL_REJECTION = "by-hand"
 
 
 def apply_quality_checks(
@@ -75,8 +119,21 @@ def apply_quality_checks(
     for clip in clips:
         own = measures.get(clip.id)
         reasons[clip.id] += _quality_reasons(own, clip.language, settings) if own else ["sound-missing"]
-    for name in _find_pace_outliers(clips, measures, settings):
-        reasons[name].append("pace-outlier")
+    # Clips far from their speaker's usual pace: often their text is not what is spoken.
+    by_speaker: dict[str, list[str]] = defaultdict(list)
+    for clip in clips:
+        if clip.id in measures and measures[clip.id].letters_per_second > 0:
+            by_speaker[clip.speaker].append(clip.id)
+    for names in by_speaker.values():
+        if len(names) < MIN_CLIPS_FOR_OUTLIERS:
+            continue
+        paces = np.log([measures[name].letters_per_second for name in names])
+        middle = np.median(paces)
+        # The median absolute deviation, scaled to a standard deviation. It is robust against the outliers themselves.
+        spread = max(1.4826 * float(np.median(np.abs(paces - middle))), 0.05)
+        for name, pace in zip(names, paces, strict=True):
+            if abs(pace - middle) > settings.outlier * spread:
+                reasons[name].append("pace-outlier")
     taken_back = {clip.id for clip in clips if clip.taken_back}
     for earlier, later in find_duplicate_audio(prints):
         if earlier in taken_back or not reasons[earlier]:  # else the later one is the only copy that is used
@@ -109,34 +166,6 @@ def _quality_reasons(own: ClipMetrics, language: str, settings: QualitySettings)
         "other-script": own.script < settings.script,
     }
     return [name for name, found in checks.items() if found]
-
-
-def _find_pace_outliers(
-    clips: Sequence[ManifestClip], measures: Mapping[str, ClipMetrics], settings: QualitySettings
-) -> list[str]:
-    """Clips far from their speaker's usual pace: often their text is not what is spoken."""
-    by_speaker: dict[str, list[str]] = defaultdict(list)
-    for clip in clips:
-        if clip.id in measures and measures[clip.id].letters_per_second > 0:
-            by_speaker[clip.speaker].append(clip.id)
-    found = []
-    for names in by_speaker.values():
-        if len(names) < MIN_CLIPS_FOR_OUTLIERS:
-            continue
-        paces = np.log([measures[name].letters_per_second for name in names])
-        middle = np.median(paces)
-        # The median absolute deviation, scaled to a standard deviation. It is robust against the outliers themselves.
-        spread = max(1.4826 * float(np.median(np.abs(paces - middle))), 0.05)
-        found += [
-            name for name, pace in zip(names, paces, strict=True) if abs(pace - middle) > settings.outlier * spread
-        ]
-    return found
-
-
-METRICS_FILE = "measures.jsonl"
-# Metrics of another version are computed again.
-METRICS_VERSION = 2
-METRICS_BATCH_CLIPS = 32
 
 
 @dataclass(slots=True)
@@ -234,23 +263,6 @@ def _measure_batch(dataset: DatasetFolder, clips: Sequence[ManifestClip]) -> lis
     return done
 
 
-POSITIONS_PER_STEP = 16_384
-DEFAULT_STEPS = 10_000
-POSITIONS_PER_SECOND = {"chatterbox": 147_857, "indextts2": 166_057}
-"""Measured on one NVIDIA H200, gated, rank 32, 16k positions at once; docs/log.md has the run."""
-TEXT_IDS_PER_LETTER = 0.7
-NUM_CONDITIONING = 34
-VOICE_BYTES_PER_CLIP = {"chatterbox": (256 + 150) * 4, "indextts2": (32 + 1) * 1280 * 4, "tiny": 4}
-"""What is kept of a voice beside its codes, for each clip."""
-BYTES_PER_ID = 4
-"""Of a code and of an id."""
-METADATA_BYTES_PER_CLIP = 120
-"""What a set says of a clip beside its text."""
-MEASURED_PHONE_ERRORS = ((10, 38.4), (30, 12.0), (60, 4.8))
-"""Minutes of Amharic and phone error in %: tiny base, gated, rank 32, 800 steps; docs/log.md, 2026-11-15."""
-_ASSUMED_NEW_PIECES = 1_000
-
-
 @dataclass(frozen=True, slots=True)
 class TrainingEstimate:
     """One family's training on these clips."""
@@ -269,88 +281,55 @@ class TrainingEstimate:
     too_long: int
     """Clips that the family cannot hear whole."""
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def estimate_training(clips: Sequence[ManifestClip]) -> list[TrainingEstimate]:
     """For every family, from the clips that are used."""
     used = [clip for clip in clips if clip.is_used]
-    return [_estimate_for_family(name, used) for name in family_names()]
-
-
-def _estimate_for_family(name: str, clips: Sequence[ManifestClip]) -> TrainingEstimate:
-    kind = get_family(name)
-    longest = kind.frame(_ASSUMED_NEW_PIECES).max_codes / kind.code_hz
-    codes = sum(clip.seconds for clip in clips) * kind.code_hz
-    letters = sum(len(clip.text) for clip in clips)
-    ids = letters * TEXT_IDS_PER_LETTER
-    positions = round(codes + ids + NUM_CONDITIONING * len(clips))
-    encoded = codes * BYTES_PER_ID + len(clips) * VOICE_BYTES_PER_CLIP.get(name, 0)
-    lines = sum(len(clip.text.encode()) + METADATA_BYTES_PER_CLIP for clip in clips)
-    steps = max(1, -(-positions // POSITIONS_PER_STEP))
-    speed = POSITIONS_PER_SECOND.get(name)
-    return TrainingEstimate(
-        family=name,
-        positions=positions,
-        steps_a_pass=steps,
-        passes=round(DEFAULT_STEPS / steps, 1),
-        gpu_hours=round(DEFAULT_STEPS * POSITIONS_PER_STEP / speed / 3600, 2) if speed else None,
-        disk_bytes=round(encoded + ids * BYTES_PER_ID + lines),
-        most_disk_bytes=round(2 * encoded + ids * BYTES_PER_ID + lines),
-        too_long=sum(clip.seconds > longest for clip in clips),
-    )
+    ids = sum(len(clip.text) for clip in used) * TEXT_IDS_PER_LETTER
+    lines = sum(len(clip.text.encode()) + METADATA_BYTES_PER_CLIP for clip in used)
+    found = []
+    for name in family_names():
+        kind = get_family(name)
+        longest = kind.frame(_ASSUMED_NEW_PIECES).max_codes / kind.code_hz
+        codes = sum(clip.seconds for clip in used) * kind.code_hz
+        positions = round(codes + ids + NUM_CONDITIONING * len(used))
+        encoded = codes * BYTES_PER_ID + len(used) * VOICE_BYTES_PER_CLIP.get(name, 0)
+        steps = max(1, -(-positions // POSITIONS_PER_STEP))
+        speed = POSITIONS_PER_SECOND.get(name)
+        found.append(
+            TrainingEstimate(
+                family=name,
+                positions=positions,
+                steps_a_pass=steps,
+                passes=round(DEFAULT_STEPS / steps, 1),
+                gpu_hours=round(DEFAULT_STEPS * POSITIONS_PER_STEP / speed / 3600, 2) if speed else None,
+                disk_bytes=round(encoded + ids * BYTES_PER_ID + lines),
+                most_disk_bytes=round(2 * encoded + ids * BYTES_PER_ID + lines),
+                too_long=sum(clip.seconds > longest for clip in used),
+            )
+        )
+    return found
 
 
 def describe_measured_results(summary: DatasetSummary) -> list[str]:
-    """What this much data has given, as far as anybody knows."""
+    """What this much data has given, as far as it was measured."""
     table = ", ".join(f"{minutes} min {error} %" for minutes, error in MEASURED_PHONE_ERRORS)
+    below = [pair for pair in MEASURED_PHONE_ERRORS if pair[0] <= summary.seconds / 60]
+    above = [pair for pair in MEASURED_PHONE_ERRORS if pair[0] > summary.seconds / 60]
+    if not below:
+        near = f"That is less than anything that was measured: {above[0][0]} minutes gave {above[0][1]} % phone error."
+    elif not above:
+        near = f"{below[-1][0]} minutes gave {below[-1][1]} % phone error; what more gives was not measured."
+    else:
+        (less, worse), (more, better) = below[-1], above[0]
+        near = f"{less} minutes gave {worse} % phone error, {more} minutes {better} %."
     return [
-        f"You have {format_duration(summary.seconds)} in {len(summary.speakers):,} voices. "
-        f"{_nearest_measurements(summary.seconds / 60)}",
+        f"You have {format_duration(summary.seconds)} in {len(summary.speakers):,} voices. {near}",
         f"Measured by minutes of speech: {table} phone error. That was the tiny base, Amharic in synthetic voices, a "
         "gated graft of rank 32, 800 steps of 2,560 positions on a GPU; other bases and human voices need more.",
         "Not measured: how much human speech Chatterbox or IndexTTS-2 need. What others report for theirs reaches "
         "from 8 hours (one user, a language near to a known one) over 26 (with an adapter) to 100 and 1,000 hours.",
     ]
-
-
-def _nearest_measurements(minutes: float) -> str:
-    """The measurements on both sides of so many minutes."""
-    below = [pair for pair in MEASURED_PHONE_ERRORS if pair[0] <= minutes]
-    above = [pair for pair in MEASURED_PHONE_ERRORS if pair[0] > minutes]
-    if not below:
-        return f"That is less than anything that was measured: {above[0][0]} minutes gave {above[0][1]} % phone error."
-    if not above:
-        return f"{below[-1][0]} minutes gave {below[-1][1]} % phone error; what more gives was not measured."
-    (less, worse), (more, better) = below[-1], above[0]
-    return f"{less} minutes gave {worse} % phone error, {more} minutes {better} %."
-
-
-MAX_PLAYERS = 24
-MAX_PLAYER_BYTES = 600_000
-MAX_TABLE_ROWS = 40
-HISTOGRAM_BINS = 32
-ESTIMATE_HEADS = (
-    "family",
-    "positions",
-    "steps a pass",
-    "passes in 10,000 steps",
-    "H200 hours",
-    "disk for sets (while they are written)",
-    "too long",
-)
-METRIC_TITLES = {
-    "seconds": "Length, seconds",
-    "letters_per_second": "Letters a second",
-    "silence": "Share without speech",
-    "longest_pause": "Longest pause, seconds",
-    "snr_db": "Speech above noise, dB",
-    "level_db": "Level of the speech, dB",
-    "bandwidth_hz": "Bandwidth, Hz",
-    "script": "Share of letters in the language's script",
-}
-AUDIO_MIME_TYPES = {".flac": "audio/flac", ".wav": "audio/wav"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,6 +349,25 @@ def render_data_report(page: DataReportPage) -> str:
     summary = DatasetSummary.of(page.clips)
     problems = sorted(page.problems.items(), key=lambda item: -item[1])[:4]
     total = max(1, len(page.clips))
+    used = [clip for clip in page.clips if clip.is_used]
+    used_ids = {clip.id for clip in used}
+    charts = []
+    for name, title in METRIC_TITLES.items():
+        values = [(getattr(own, name), key in used_ids) for key, own in page.measures.items()]
+        known = [(float(value), inside) for value, inside in values if value is not None]
+        if known:
+            charts.append(draw_inline_chart(title, partial(_draw_histogram, values=known), height=2.2))
+    # Players: rejected clips with most reasons first, but some of every reason; and used clips from everywhere.
+    rejected = sorted((clip for clip in page.clips if clip.rejected), key=lambda clip: -len(clip.rejected))
+    worst: dict[str, ManifestClip] = {}
+    for reason in dict.fromkeys(reason for clip in rejected for reason in clip.rejected):
+        for clip in [clip for clip in rejected if reason in clip.rejected][:3]:
+            worst.setdefault(clip.id, clip)
+    typical = used[:: max(1, len(used) // 8)][:8]
+    speakers, splits = (
+        [(name, format_duration(seconds)) for name, seconds in sorted(found.items(), key=lambda item: -item[1])]
+        for found in (summary.speakers, summary.splits)
+    )
     return render_page(
         "data_report.html",
         page=page,
@@ -387,12 +385,12 @@ def render_data_report(page: DataReportPage) -> str:
                 ", ".join(f"{name} {count:,}" for name, count in problems) or "none",
             ),
         ],
-        histograms=_draw_histograms(page),
+        histograms=charts,
         reasons=[(name, f"{count:,}", f"{count / total:.1%}") for name, count in summary.reasons.most_common()],
-        worst=[_describe_player(page, clip) for clip in _worst_clips(page)],
-        typical=[_describe_player(page, clip) for clip in _typical_clips(page)],
-        speakers=_list_durations(summary.speakers),
-        splits=_list_durations(summary.splits),
+        worst=[_describe_player(page, clip) for clip in list(worst.values())[:MAX_PLAYERS]],
+        typical=[_describe_player(page, clip) for clip in typical],
+        speakers=speakers[:MAX_TABLE_ROWS],
+        splits=splits[:MAX_TABLE_ROWS],
         measured_results=describe_measured_results(summary),
         estimate_heads=ESTIMATE_HEADS,
         estimates=[
@@ -410,18 +408,6 @@ def render_data_report(page: DataReportPage) -> str:
     )
 
 
-def _draw_histograms(page: DataReportPage) -> list[Markup]:
-    """One chart for each measure: how many clips have which value."""
-    used = {clip.id for clip in page.clips if clip.is_used}
-    charts = []
-    for name, title in METRIC_TITLES.items():
-        values = [(getattr(own, name), key in used) for key, own in page.measures.items()]
-        known = [(float(value), inside) for value, inside in values if value is not None]
-        if known:
-            charts.append(draw_inline_chart(title, partial(_draw_histogram, values=known), height=2.2))
-    return charts
-
-
 def _draw_histogram(axes: Axes, values: Sequence[tuple[float, bool]]) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
@@ -437,22 +423,6 @@ def _draw_histogram(axes: Axes, values: Sequence[tuple[float, bool]]) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
     axes.margins(x=0)
-
-
-def _worst_clips(page: DataReportPage) -> list[ManifestClip]:
-    """Rejected clips, those with most reasons first, but something of every reason."""
-    rejected = sorted((clip for clip in page.clips if clip.rejected), key=lambda clip: -len(clip.rejected))
-    chosen: dict[str, ManifestClip] = {}
-    for reason in dict.fromkeys(reason for clip in rejected for reason in clip.rejected):
-        for clip in [clip for clip in rejected if reason in clip.rejected][:3]:
-            chosen.setdefault(clip.id, clip)
-    return list(chosen.values())[:MAX_PLAYERS]
-
-
-def _typical_clips(page: DataReportPage) -> list[ManifestClip]:
-    """Used clips from everywhere in the dataset."""
-    used = [clip for clip in page.clips if clip.is_used]
-    return used[:: max(1, len(used) // 8)][:8]
 
 
 def _describe_player(page: DataReportPage, clip: ManifestClip) -> dict[str, Any]:
@@ -474,15 +444,6 @@ def _describe_player(page: DataReportPage, clip: ManifestClip) -> dict[str, Any]
         "why": why,
         "facts": " · ".join(map(str, facts)),
     }
-
-
-def _list_durations(found: Mapping[str, float]) -> list[tuple[str, str]]:
-    longest = sorted(found.items(), key=lambda item: -item[1])[:MAX_TABLE_ROWS]
-    return [(name, format_duration(seconds)) for name, seconds in longest]
-
-
-MANUAL_REJECTION = "by-hand"
-"""The reason of clips that somebody has rejected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -508,7 +469,7 @@ class DataReportResult:
             "measured": self.read,
             "missing_audio": list(self.missing),
             "rejected_clips": {name: list(reasons) for name, reasons in self.rejected},
-            "estimates": [one.to_json() for one in self.estimates],
+            "estimates": [asdict(one) for one in self.estimates],
         }
 
     def lines(self) -> list[Line]:
@@ -541,47 +502,36 @@ def data_report(settings: DataReportSettings) -> DataReportResult:
     dataset = open_dataset_folder(settings.dataset)
     with dataset.locked():
         clips = list(dataset.clips())
-        _require_known_clips((*settings.take_back, *settings.reject), clips)
+        known = {clip.id for clip in clips}
+        for name in (*settings.take_back, *settings.reject):
+            if name not in known:
+                hint = find_nearest_name(name, sorted(known))
+                cure = f"did you mean `{hint}`?" if hint else ""
+                raise ConfigError("clips-unknown", f"there is no clip {name!r}", cure=cure)
         heard = compute_dataset_metrics(dataset, clips, settings.workers)
-        decided = [_apply_manual_decision(clip, settings) for clip in clips]
+        decided = []
+        for clip in clips:  # a decision of the user overrides what was measured
+            if clip.id in settings.reject or clip.id in settings.take_back:
+                others = tuple(reason for reason in clip.rejected if reason != MANUAL_REJECTION)
+                is_rejected = clip.id in settings.reject
+                reasons = (*others, MANUAL_REJECTION) if is_rejected else others
+                clip = replace(clip, rejected=reasons, taken_back=not is_rejected)
+            decided.append(clip)
         judged = apply_quality_checks(decided, heard.measures, heard.fingerprints, settings.quality)
         if judged != clips:
             write_manifest(dataset.manifest, judged)
-        return _write_report(dataset, judged, heard, settings)
-
-
-def _apply_manual_decision(clip: ManifestClip, settings: DataReportSettings) -> ManifestClip:
-    """What somebody has decided is over what was measured."""
-    if clip.id in settings.reject:
-        return replace(
-            clip, rejected=(*(r for r in clip.rejected if r != MANUAL_REJECTION), MANUAL_REJECTION), taken_back=False
+        found = estimate_training(judged)
+        problems = Counter(problem.code for problem in collect_problems(dataset))
+        page = DataReportPage(dataset.name, dataset.folder, judged, heard.measures, found, problems)
+        write_text(dataset.folder / "report.html", render_data_report(page), overwrite=True)
+        report = DataReportResult(
+            dataset.folder / "report.html",
+            DatasetSummary.of(judged),
+            tuple(found),
+            heard.read,
+            tuple(clip.id for clip in judged if clip.id not in heard.measures),
+            tuple((clip.id, clip.rejected) for clip in judged if clip.rejected),
         )
-    if clip.id in settings.take_back:
-        return replace(clip, rejected=tuple(r for r in clip.rejected if r != MANUAL_REJECTION), taken_back=True)
-    return clip
-
-
-def _require_known_clips(ids: Sequence[str], clips: Sequence[ManifestClip]) -> None:
-    known = {clip.id for clip in clips}
-    for name in ids:
-        if name not in known:
-            hint = find_nearest_name(name, sorted(known))
-            cure = f"did you mean `{hint}`?" if hint else ""
-            raise ConfigError("clips-unknown", f"there is no clip {name!r}", cure=cure)
-
-
-def _write_report(
-    dataset: DatasetFolder, clips: list[ManifestClip], heard: DatasetMetrics, settings: DataReportSettings
-) -> DataReportResult:
-    found = estimate_training(clips)
-    problems = Counter(problem.code for problem in collect_problems(dataset))
-    page = DataReportPage(dataset.name, dataset.folder, clips, heard.measures, found, problems)
-    write_text(dataset.folder / "report.html", render_data_report(page), overwrite=True)
-    rejected = tuple((clip.id, clip.rejected) for clip in clips if clip.rejected)
-    missing = tuple(clip.id for clip in clips if clip.id not in heard.measures)
-    report = DataReportResult(
-        dataset.folder / "report.html", DatasetSummary.of(clips), tuple(found), heard.read, missing, rejected
-    )
-    values = {**report.to_json(), "quality": settings.quality.model_dump(), "page": "report.html"}
-    write_json(dataset.folder / "report.json", json.loads(json.dumps(values)), overwrite=True)
-    return report
+        values = {**report.to_json(), "quality": settings.quality.model_dump(), "page": "report.html"}
+        write_json(dataset.folder / "report.json", json.loads(json.dumps(values)), overwrite=True)
+        return report

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,6 +35,9 @@ MIN_STRETCH_GAIN = 1.5
 _NON_LETTERS = regex.compile(r"[^\p{L}\p{M}\p{N}]+")
 # Shorter sentences occur everywhere.
 MIN_LEAK_WORDS = 3
+MAX_LEAKS_SHOWN = 8
+# From this many speakers on, if such a share has one clip only, the names are hardly those of people.
+MIN_SPEAKERS_JUDGED, MAX_SINGLE_CLIP_SHARE = 3, 0.8
 
 
 class SplitLeak(NamedTuple):
@@ -132,13 +135,11 @@ def _split_by(
         found = f"{len(seconds):,} groups by {by}, none of which can be held out for {' and '.join(missing)}"
         raise ConfigError("split-impossible", found, expected=f"at least {len(wanted) + 1} groups")
     made = [replace(clip, split=sides.get(group[clip.id], "train")) for clip in clips]
-    return _reject_in_gaps(made) if by == "stretch" else made
-
-
-def _reject_in_gaps(clips: Sequence[ManifestClip]) -> list[ManifestClip]:
-    """Reject clips too near to a clip of another split: of each pair the one in the larger split."""
+    if by != "stretch":
+        return made
+    # Reject clips too near to a clip of another split: of each pair the one in the larger split.
     by_recording: dict[str, list[ManifestClip]] = defaultdict(list)
-    for clip in clips:
+    for clip in made:
         if clip.is_used:
             by_recording[clip.recording].append(clip)
     aside: set[str] = set()
@@ -153,7 +154,7 @@ def _reject_in_gaps(clips: Sequence[ManifestClip]) -> list[ManifestClip]:
                 if one.split != two.split and not {one.id, two.id} & aside and left[larger.split] > 1:
                     aside.add(larger.id)
                     left[larger.split] -= 1
-    return [replace(clip, rejected=(*clip.rejected, SPLIT_GAP_REASON)) if clip.id in aside else clip for clip in clips]
+    return [replace(clip, rejected=(*clip.rejected, SPLIT_GAP_REASON)) if clip.id in aside else clip for clip in made]
 
 
 def _assign_splits(seconds: Mapping[str, float], shares: Mapping[SplitName, float], seed: int) -> dict[str, SplitName]:
@@ -192,11 +193,6 @@ def find_split_leaks(clips: Sequence[ManifestClip], prints: Mapping[str, AudioFi
         found += [SplitLeak("text", other, clip.id) for at, other in first[text].items() if at != clip.split]
         first[text].setdefault(str(clip.split), clip.id)
     return found
-
-
-MAX_LEAKS_SHOWN = 8
-# From this many speakers on, if such a share has one clip only, the names are hardly those of people.
-MIN_SPEAKERS_JUDGED, MAX_SINGLE_CLIP_SHARE = 3, 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,33 +303,33 @@ def data_split(settings: DataSplitSettings) -> DataSplitResult:
     if settings.validation + settings.test >= 1:
         found = f"validation {settings.validation} and test {settings.test} leave nothing to learn from"
         raise ConfigError("config-value", found, expected="shares that are together below 1")
-    dataset = open_dataset_folder(settings.dataset)
     shares: dict[SplitName, float] = {"validation": settings.validation, "test": settings.test}
-    with dataset.locked():
-        clips = list(dataset.clips())
-        heard = compute_dataset_metrics(dataset, clips)
-        made = split_clips(clips, shares, settings.by, settings.seed, heard.fingerprints)
-        write_manifest(dataset.manifest, made)
-    return _check_split(dataset.manifest, made, heard.fingerprints)
+    return _split_dataset(
+        settings.dataset, lambda clips, prints: split_clips(clips, shares, settings.by, settings.seed, prints)
+    )
 
 
 def split_remaining_clips(folder: Path) -> DataSplitResult:
     """Give a split to clips that have none: that of their recording, else `train`."""
-    dataset = open_dataset_folder(folder)
-    with dataset.locked():
-        clips = list(dataset.clips())
-        heard = compute_dataset_metrics(dataset, clips)
+
+    def split(clips: Sequence[ManifestClip], _: Mapping[str, AudioFingerprint]) -> list[ManifestClip]:
         sides = {clip.recording: clip.split for clip in clips if clip.split is not None}
-        made = [
+        return [
             clip if clip.split or not clip.is_used else replace(clip, split=sides.get(clip.recording, "train"))
             for clip in clips
         ]
-        write_manifest(dataset.manifest, made)
-    return _check_split(dataset.manifest, made, heard.fingerprints)
+
+    return _split_dataset(folder, split)
 
 
-def _check_split(
-    manifest: Path, clips: Sequence[ManifestClip], prints: Mapping[str, AudioFingerprint]
+def _split_dataset(
+    folder: Path, split: Callable[[Sequence[ManifestClip], Mapping[str, AudioFingerprint]], list[ManifestClip]]
 ) -> DataSplitResult:
-    unheard = tuple(clip.id for clip in clips if clip.id not in prints and clip.is_used)
-    return DataSplitResult(manifest, tuple(clips), tuple(find_split_leaks(clips, prints)), unheard)
+    dataset = open_dataset_folder(folder)
+    with dataset.locked():
+        clips = list(dataset.clips())
+        prints = compute_dataset_metrics(dataset, clips).fingerprints
+        made = split(clips, prints)
+        write_manifest(dataset.manifest, made)
+    unheard = tuple(clip.id for clip in made if clip.id not in prints and clip.is_used)
+    return DataSplitResult(dataset.manifest, tuple(made), tuple(find_split_leaks(made, prints)), unheard)

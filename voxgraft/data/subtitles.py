@@ -164,7 +164,26 @@ def parse_substation(text: str, name: str) -> CueFile:
     head = ["[Script Info]", "ScriptType: v4.00+", *(lines[sections[-1] : first] if sections else [])]
     found = CueFile()
     for number, line in events:
-        _parse_ass_event(head, number, line, found, name)
+        try:
+            with warnings.catch_warnings():  # about margins and layers, which are not used
+                warnings.simplefilter("ignore", RuntimeWarning)
+                read = pysubs2.SSAFile.from_string("\n".join([*head, line]), format_="ass").events
+        except _PYSUBS2_ERRORS:
+            read = []
+        text = _ASS_LINE_BREAK.sub("\n", read[0].text).strip() if len(read) == 1 else ""
+        problem = None
+        if len(read) != 1:
+            problem = SourceProblem("subtitle-time", f"no event that can be read: {line!r:.120}", name, number)
+        elif read[0].is_comment or _ASS_DRAWING.search(read[0].text):
+            problem = SourceProblem("subtitle-nothing-said", f"not speech: {line!r:.120}", name, number)
+        elif not text:
+            problem = SourceProblem("subtitle-empty", f"{line!r:.120}", name, number)
+        if problem is not None:
+            found.problems.append(problem)
+            continue
+        event = read[0]
+        times = event.start / 1000, event.end / 1000  # pysubs2 counts milliseconds
+        found.cues.append(Cue(*times, text, number, number, event.name.strip(), original_text=event.text))
     in_events = False
     for number, line in enumerate(lines, 1):
         if section := _ASS_SECTION.match(line):
@@ -172,30 +191,6 @@ def parse_substation(text: str, name: str) -> CueFile:
         elif in_events and line.strip() and ":" not in line and not line.lstrip().startswith((";", "!")):
             found.problems.append(SourceProblem("subtitle-stray", f"no event: {line.strip()!r:.120}", name, number))
     return found
-
-
-def _parse_ass_event(head: list[str], number: int, line: str, found: CueFile, name: str) -> None:
-    try:
-        with warnings.catch_warnings():  # about margins and layers, which are not used
-            warnings.simplefilter("ignore", RuntimeWarning)
-            read = pysubs2.SSAFile.from_string("\n".join([*head, line]), format_="ass").events
-    except _PYSUBS2_ERRORS:
-        read = []
-    if len(read) != 1:
-        found.problems.append(SourceProblem("subtitle-time", f"no event that can be read: {line!r:.120}", name, number))
-        return
-    event = read[0]
-    if event.is_comment or _ASS_DRAWING.search(event.text):
-        found.problems.append(SourceProblem("subtitle-nothing-said", f"not speech: {line!r:.120}", name, number))
-        return
-    text = _ASS_LINE_BREAK.sub("\n", event.text).strip()
-    if not text:
-        found.problems.append(SourceProblem("subtitle-empty", f"{line!r:.120}", name, number))
-        return
-    speaker = event.name.strip()
-    found.cues.append(
-        Cue(event.start / 1000, event.end / 1000, text, number, number, speaker, original_text=event.text)
-    )
 
 
 SUBTITLE_SUFFIXES = (".srt", ".vtt", ".webvtt", ".ass", ".ssa")
@@ -273,44 +268,31 @@ def _parse_block(block: NumberedLines, found: CueFile, name: str, *, is_vtt: boo
         if not heads:
             return
         block, heads = block[heads[0] :], [place - heads[0] for place in heads]
-    if not heads:
-        found.problems.append(_stray_problem(block, name))
-        return
-    first = heads[0]
-    if first > 1 or (first == 1 and not is_vtt and not _CUE_NUMBER.match(block[0][1])):
-        found.problems.append(_stray_problem(block[:first], name))
-    for place, head in enumerate(heads):
-        after = heads[place + 1] if place + 1 < len(heads) else len(block)
-        body = block[head + 1 : after]
-        if place + 1 < len(heads) and body and _CUE_NUMBER.match(body[-1][1]):
+    first = heads[0] if heads else len(block)
+    if not heads or first > 1 or (first == 1 and not is_vtt and not _CUE_NUMBER.match(block[0][1])):
+        text = " / ".join(line.strip() for _, line in block[:first])
+        told = f"no time for {text!r:.{MAX_QUOTED_CHARACTERS}}"
+        found.problems.append(SourceProblem("subtitle-stray", told, name, block[0][0], block[first - 1][0]))
+    for head, after in pairwise([*heads, len(block)]):
+        (number, line), body = block[head], block[head + 1 : after]
+        if after < len(block) and body and _CUE_NUMBER.match(body[-1][1]):
             body = body[:-1]  # the number of the next cue
-        _parse_cue(block[head], body, found, name)
-
-
-def _parse_cue(head: tuple[int, str], body: NumberedLines, found: CueFile, name: str) -> None:
-    number, line = head
-    last = body[-1][0] if body else number
-    text = "\n".join(text.strip() for _, text in body)
-    times = _TIMING_LINE.match(line)
-    if not times:
-        shown = f"{line.strip()!r:.80} is no pair of times"
-        shown += f"; its text: {text!r:.{MAX_QUOTED_CHARACTERS}}" if text else ""
-        found.problems.append(SourceProblem("subtitle-time", shown, name, number, last))
-    elif not text:
-        found.problems.append(SourceProblem("subtitle-empty", f"{line.strip():.80}", name, number, last))
-    else:
-        start, end = (
-            int(hours or 0) * 3600 + int(minutes) * 60 + int(seconds) + int((fraction or "0").ljust(3, "0")) / 1000
-            for hours, minutes, seconds, fraction in (times.groups()[:4], times.groups()[4:])
-        )
-        found.cues.append(Cue(start, end, text, number, last, original_text=text))
-
-
-def _stray_problem(lines: NumberedLines, name: str) -> SourceProblem:
-    text = " / ".join(line.strip() for _, line in lines)
-    return SourceProblem(
-        "subtitle-stray", f"no time for {text!r:.{MAX_QUOTED_CHARACTERS}}", name, lines[0][0], lines[-1][0]
-    )
+        last = body[-1][0] if body else number
+        text = "\n".join(text.strip() for _, text in body)
+        times = _TIMING_LINE.match(line)
+        if not times:
+            shown = f"{line.strip()!r:.80} is no pair of times"
+            shown += f"; its text: {text!r:.{MAX_QUOTED_CHARACTERS}}" if text else ""
+            found.problems.append(SourceProblem("subtitle-time", shown, name, number, last))
+        elif not text:
+            found.problems.append(SourceProblem("subtitle-empty", f"{line.strip():.80}", name, number, last))
+        else:
+            # Hours may be missing; a fraction of two digits is hundredths.
+            start, end = (
+                int(hours or 0) * 3600 + int(minutes) * 60 + int(seconds) + int((fraction or "0").ljust(3, "0")) / 1000
+                for hours, minutes, seconds, fraction in (times.groups()[:4], times.groups()[4:])
+            )
+            found.cues.append(Cue(start, end, text, number, last, original_text=text))
 
 
 _SOUND_WORDS_BY_LANGUAGE: dict[str, tuple[str, ...]] = {
@@ -378,37 +360,47 @@ _LETTER_OR_DIGIT = regex.compile(r"[\p{L}\p{N}]")
 MAX_LABEL_WORDS = 3
 
 
-class CaptionCleaner:
-    """The rules for one file: sound words of its language, and the names that turn out to be speakers."""
+def clean_cues(cues: Sequence[Cue], language: str, name: str) -> tuple[list[Cue], list[SourceProblem]]:
+    """The cues with only what is spoken, and a problem for each in which nothing is."""
+    # Captions of every language use English sound words and roles too.
+    languages = ("en", base_language(language))
+    sounds = {word for own in languages for word in _SOUND_WORDS_BY_LANGUAGE.get(own, ())}
+    names = {label.lower() for own in languages for label in NARRATOR_LABELS.get(own, ())}
+    seen: Counter[str] = Counter()
+    for cue in cues:
+        lines = _strip_markup(cue.text).split("\n")
+        seen.update({label for line in lines if (label := _find_speaker_label(_LEADING_DASH.sub("", line)))})
+    least = max(MIN_SPEAKER_LABEL_COUNT, MIN_SPEAKER_LABEL_SHARE * len(cues))
+    names |= {label.lower() for label, times in seen.items() if times >= least} - NON_SPEAKER_LABELS
 
-    def __init__(self, texts: Sequence[str], language: str) -> None:
-        # Captions of every language use English sound words and roles too.
-        languages = ("en", base_language(language))
-        self.sounds = {word for own in languages for word in _SOUND_WORDS_BY_LANGUAGE.get(own, ())}
-        known = {name.lower() for own in languages for name in NARRATOR_LABELS.get(own, ())}
-        seen: Counter[str] = Counter()
-        for text in texts:
-            lines = _strip_markup(text).split("\n")
-            seen.update({name for line in lines if (name := _find_speaker_label(_LEADING_DASH.sub("", line)))})
-        least = max(MIN_SPEAKER_LABEL_COUNT, MIN_SPEAKER_LABEL_SHARE * len(texts))
-        often = {name.lower() for name, times in seen.items() if times >= least} - NON_SPEAKER_LABELS
-        self.names = known | often
+    def replace_square_bracket(found: re.Match[str]) -> str:
+        """Text in square brackets is never spoken, but before a colon it may name the speaker."""
+        inside = found.group()[1:-1].strip()
+        named = _COLON_AFTER_BRACKET.match(found.string[found.end() :])
+        return inside if named and len(inside.split()) <= MAX_LABEL_WORDS else " "
 
-    def clean(self, cue: Cue) -> Cue:
-        """The cue with only what is spoken; its text is empty if nothing is."""
-        voices = [name.strip() for name in _VOICE_TAG.findall(cue.text)]
+    def remove_sound_description(found: re.Match[str]) -> str:
+        inside = found.group()[1:-1]
+        words = {word.lower() for word in regex.findall(r"[\p{L}\p{M}']+", inside)}
+        line = found.string[found.string.rfind("\n", 0, found.start()) + 1 :].partition("\n")[0]
+        alone = not _LETTER_OR_DIGIT.search(line.replace(found.group(), ""))
+        return " " if alone or words & sounds or not words or inside.isupper() else found.group()
+
+    kept: list[Cue] = []
+    problems: list[SourceProblem] = []
+    for cue in cues:
+        speakers = [label.strip() for label in _VOICE_TAG.findall(cue.text)]
         text = _strip_markup(cue.text)
         marks = {SUNG} if _MUSIC_NOTES.search(text) else set()
         text = _MUSIC_NOTES.sub(" ", text)
-        text = _ASTERISK_TEXT.sub(" ", _SQUARE_BRACKETS.sub(self._replace_square_bracket, text))
-        text = _ROUND_BRACKETS.sub(self._remove_sound_description, text)
-        speakers = list(voices)
+        text = _ASTERISK_TEXT.sub(" ", _SQUARE_BRACKETS.sub(replace_square_bracket, text))
+        text = _ROUND_BRACKETS.sub(remove_sound_description, text)
         parts, turns = [], 0
         for line in text.split("\n"):
             bare = _LEADING_DASH.sub("", line, count=1)
             turns += bare != line  # a dash begins a turn
             label = _find_speaker_label(bare)
-            if label and (_ALL_CAPS.match(label) or label.lower() in self.names):
+            if label and (_ALL_CAPS.match(label) or label.lower() in names):
                 speakers.append(label)
                 bare = _SPEAKER_LABEL.sub("", bare, count=1)
             if _LETTER_OR_DIGIT.search(bare):
@@ -416,32 +408,9 @@ class CaptionCleaner:
         if len(set(speakers)) > 1 or turns > 1:
             marks.add(TWO_VOICES)
         said = _WHITESPACE.sub(" ", " ".join(parts)).strip()
-        speaker = speakers[0] if speakers else cue.speaker
-        return replace(cue, text=said, speaker=speaker, marks=(*cue.marks, *sorted(marks)))
-
-    def _replace_square_bracket(self, found: re.Match[str]) -> str:
-        """Text in square brackets is never spoken, but before a colon it may name the speaker."""
-        inside = found.group()[1:-1].strip()
-        named = _COLON_AFTER_BRACKET.match(found.string[found.end() :])
-        return inside if named and len(inside.split()) <= MAX_LABEL_WORDS else " "
-
-    def _remove_sound_description(self, found: re.Match[str]) -> str:
-        inside = found.group()[1:-1]
-        words = {word.lower() for word in regex.findall(r"[\p{L}\p{M}']+", inside)}
-        line = found.string[found.string.rfind("\n", 0, found.start()) + 1 :].partition("\n")[0]
-        alone = not _LETTER_OR_DIGIT.search(line.replace(found.group(), ""))
-        return " " if alone or words & self.sounds or not words or inside.isupper() else found.group()
-
-
-def clean_cues(cues: Sequence[Cue], language: str, name: str) -> tuple[list[Cue], list[SourceProblem]]:
-    """The cues with only what is spoken, and a problem for each in which nothing is."""
-    cleaner = CaptionCleaner([cue.text for cue in cues], language)
-    kept: list[Cue] = []
-    problems: list[SourceProblem] = []
-    for cue in cues:
-        cleaned = cleaner.clean(cue)
-        if cleaned.text:
-            kept.append(cleaned)
+        if said:
+            speaker = speakers[0] if speakers else cue.speaker
+            kept.append(replace(cue, text=said, speaker=speaker, marks=(*cue.marks, *sorted(marks))))
         else:
             problems.append(SourceProblem("subtitle-nothing-said", f"{cue.text!r:.120}", name, cue.line, cue.last_line))
     return kept, problems
@@ -478,13 +447,29 @@ _CAPTION_MARKUP = re.compile(r"<[^<>\n]{0,200}>|\{[^{}\n]{0,200}\}")
 
 def dedupe_rolling_captions(cues: Sequence[Cue], name: str) -> tuple[list[Cue], list[SourceProblem]]:
     """The cues with only what is new in each, and a problem for each with nothing new."""
-    rolling = has_rolling_captions(cues)
+    # Captions are rolling if a good share begins with all of the one before, or with a good part of its end.
+    close = again = 0
+    for one, two in pairwise(cues):
+        if two.start - one.end > MAX_CAPTION_GAP_SECONDS:
+            continue
+        close += 1
+        before, now = _caption_words(one.text), _caption_words(two.text)
+        overlap = _word_overlap(before, now)
+        is_most = overlap == len(before) or (overlap > 1 and overlap >= MIN_REPEATED_SHARE * len(before))
+        again += bool(overlap) and before != now and is_most
+    rolling = again >= max(MIN_ROLLING_COUNT, MIN_ROLLING_SHARE * close)
     kept: list[Cue] = []
     problems: list[SourceProblem] = []
     shown: deque[Cue] = deque(maxlen=CAPTION_LOOKBACK)
     for place, cue in enumerate(cues):
         beside = [*shown, *cues[place + 1 : place + 2]]
-        flash = cue.end - cue.start < MIN_CAPTION_SECONDS and any(_contains_caption(other, cue) for other in beside)
+        # An intermediate state between two captions: shorter than any speech, with words that a neighbour has too.
+        flash = cue.end - cue.start < MIN_CAPTION_SECONDS and any(
+            cue.start - other.end <= MAX_CAPTION_GAP_SECONDS
+            and other.start - cue.end <= MAX_CAPTION_GAP_SECONDS
+            and f" {' '.join(_caption_words(cue.text))} " in f" {' '.join(_caption_words(other.text))} "
+            for other in beside
+        )
         words = cue.text.split()
         shared = max((_count_repeated_words(other, cue, rolling=rolling) for other in shown), default=0)
         new = words[shared:]
@@ -500,20 +485,6 @@ def dedupe_rolling_captions(cues: Sequence[Cue], name: str) -> tuple[list[Cue], 
     return kept, problems
 
 
-def has_rolling_captions(cues: Sequence[Cue]) -> bool:
-    """Whether a good share of the captions begin with all of the one before, or with a good part of its end."""
-    close = again = 0
-    for one, two in pairwise(cues):
-        if two.start - one.end > MAX_CAPTION_GAP_SECONDS:
-            continue
-        close += 1
-        before, now = _caption_words(one.text), _caption_words(two.text)
-        shared = _word_overlap(before, now)
-        is_most = shared == len(before) or (shared > 1 and shared >= MIN_REPEATED_SHARE * len(before))
-        again += bool(shared) and before != now and is_most
-    return again >= max(MIN_ROLLING_COUNT, MIN_ROLLING_SHARE * close)
-
-
 def _count_repeated_words(shown: Cue, cue: Cue, *, rolling: bool) -> int:
     """How many words at the beginning were shown before."""
     if cue.start - shown.end > MAX_CAPTION_GAP_SECONDS:
@@ -526,13 +497,6 @@ def _count_repeated_words(shown: Cue, cue: Cue, *, rolling: bool) -> int:
     shorter = min(shown.end - shown.start, cue.end - cue.start)
     together = min(shown.end, cue.end) - cue.start > MIN_TIME_OVERLAP_SHARE * shorter
     return shared if together and (shared >= MIN_REPEATED_WORDS or before == now) else 0
-
-
-def _contains_caption(shown: Cue, cue: Cue) -> bool:
-    """Whether a caption near in time contains all words of another."""
-    if cue.start - shown.end > MAX_CAPTION_GAP_SECONDS or shown.start - cue.end > MAX_CAPTION_GAP_SECONDS:
-        return False
-    return f" {' '.join(_caption_words(cue.text))} " in f" {' '.join(_caption_words(shown.text))} "
 
 
 def _caption_words(text: str) -> list[str]:

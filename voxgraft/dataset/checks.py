@@ -33,6 +33,31 @@ NUM_CHECKED_TEXTS = 200
 NUM_CHECKED_PROMPTS = 2_000
 # Below the first share a few clips that occur twice explain it; from the second on, training would learn it.
 MIN_WARNING_SHARE, MIN_ERROR_SHARE = 0.01, 0.2
+# Recordings end in silence, but rarely in a whole second of the same code.
+MAX_TRAILING_RUN_SECONDS = 1.0
+DURATION_SLACK_SECONDS, DURATION_SLACK_SHARE = 0.25, 0.05
+_UNKNOWN_ERROR_SHARE = 0.01
+_FAULT_TEXTS = {
+    "clips-text-outside": "{values:,} text ids have no row",
+    "clips-text-barred": "{values:,} text ids are ones that the stock program takes out",
+    "clips-codes-outside": "{values:,} speech codes are none of the family's",
+    "clips-too-long": "longer than the model has positions for",
+    "clips-no-content": "no text or no codes",
+    "clips-voice-broken": "their voice holds numbers that cannot be used",
+    "clips-trailing-run": "their codes end in one code over and over",
+    "clips-seconds": "as many codes as another length would have",
+    "clips-text-unknown": "{values:,} unknown tokens in their text",
+}
+_SHARE_DEPENDENT_FAULTS = ("clips-trailing-run", "clips-seconds")
+PaddingEvidence = Literal["stated", "seconds", "run"]
+# Other programs store codes padded to the longest clip of a batch.
+# Codes beyond a clip's length that a rounded duration explains, and that are kept of a run at its end.
+MAX_CODE_SLACK = 5
+MIN_PADDING_RUN = 10
+# Clips of one batch are this close to each other in the order of their names.
+MAX_PADDED_BATCH = 32
+# In padded data nearly every clip has a neighbour of the same stored length; by chance about one in twenty has.
+MIN_PADDED_SHARE = 0.5
 
 
 def check_text_tokenization(clips: ClipDataset, spell: EncodeText) -> list[Finding]:
@@ -81,22 +106,18 @@ def check_held_out_overlap(train_sets: Sequence[ClipDataset], held_out: ClipData
                 is_same = origin and abs(info.seconds - other.seconds) <= MAX_SAME_CUT_SECONDS
                 (same if is_same else read).setdefault(place, f"{clips.name}/{info.id}")
     only_read = {place: name for place, name in read.items() if place not in same}
-    return [
-        *_overlap_finding("clips-not-held-out", held_out, same, "are also learnt from", "is"),
-        *_overlap_finding(
-            "texts-not-held-out", held_out, only_read, "say a text that is also learnt from", "says the text of"
-        ),
-    ]
-
-
-def _overlap_finding(code: str, held_out: ClipDataset, places: dict[int, str], what: str, verb: str) -> list[Finding]:
-    if not places:
-        return []
-    pairs = [f"{held_out.infos[place].id} {verb} {name}" for place, name in sorted(places.items())]
-    text = f"{len(places):,} of {len(held_out):,} held-out clips {what}: {format_clip_names(pairs)}"
-    many = code == "texts-not-held-out" and len(places) > MIN_ERROR_SHARE * len(held_out)
-    level: Level | None = "warning" if many else None
-    return [finding(code, text, expected="0", where=held_out.name, level=level)]
+    findings = []
+    for code, places, what, verb in (
+        ("clips-not-held-out", same, "are also learnt from", "is"),
+        ("texts-not-held-out", only_read, "say a text that is also learnt from", "says the text of"),
+    ):
+        if places:
+            pairs = [f"{held_out.infos[place].id} {verb} {name}" for place, name in sorted(places.items())]
+            text = f"{len(places):,} of {len(held_out):,} held-out clips {what}: {format_clip_names(pairs)}"
+            many = places is only_read and len(places) > MIN_ERROR_SHARE * len(held_out)
+            level: Level | None = "warning" if many else None
+            findings.append(finding(code, text, expected="0", where=held_out.name, level=level))
+    return findings
 
 
 def count_text_ids(sets: Sequence[ClipDataset], num_ids: int) -> NDArray[np.int64]:
@@ -152,26 +173,6 @@ def check_prompt_copies(
     share = len(copies) / len(items)
     level: Level = "error" if share >= MIN_ERROR_SHARE else "warning" if share >= MIN_WARNING_SHARE else "note"
     return [finding("prompt-is-target", text, expected="another recording", level=level)]
-
-
-# Recordings end in silence, but rarely in a whole second of the same code.
-MAX_TRAILING_RUN_SECONDS = 1.0
-DURATION_SLACK_SECONDS, DURATION_SLACK_SHARE = 0.25, 0.05
-_UNKNOWN_ERROR_SHARE = 0.01
-
-
-_FAULT_TEXTS = {
-    "clips-text-outside": "{values:,} text ids have no row",
-    "clips-text-barred": "{values:,} text ids are ones that the stock program takes out",
-    "clips-codes-outside": "{values:,} speech codes are none of the family's",
-    "clips-too-long": "longer than the model has positions for",
-    "clips-no-content": "no text or no codes",
-    "clips-voice-broken": "their voice holds numbers that cannot be used",
-    "clips-trailing-run": "their codes end in one code over and over",
-    "clips-seconds": "as many codes as another length would have",
-    "clips-text-unknown": "{values:,} unknown tokens in their text",
-}
-_SHARE_DEPENDENT_FAULTS = ("clips-trailing-run", "clips-seconds")
 
 
 def check_clip_dataset(
@@ -230,6 +231,7 @@ def count_trailing_run(codes: AnyArray) -> int:
 
 
 _ClipFault = tuple[str, int, str]
+"""Code of the finding, number of bad values, example."""
 
 
 def _text_faults(text: Int32Array, frame: SequenceSpec) -> Iterator[_ClipFault]:
@@ -274,17 +276,6 @@ def _voice_faults(voice: dict[str, AnyArray], frame: SequenceSpec) -> Iterator[_
             yield "clips-voice-broken", array.size, f"{name} is all zeros"
 
 
-PaddingEvidence = Literal["stated", "seconds", "run"]
-# Other programs store codes padded to the longest clip of a batch.
-# Codes beyond a clip's length that a rounded duration explains, and that are kept of a run at its end.
-MAX_CODE_SLACK = 5
-MIN_PADDING_RUN = 10
-# Clips of one batch are this close to each other in the order of their names.
-MAX_PADDED_BATCH = 32
-# In padded data nearly every clip has a neighbour of the same stored length; by chance about one in twenty has.
-MIN_PADDED_SHARE = 0.5
-
-
 @dataclass(frozen=True, slots=True)
 class StoredCodes:
     """The stored codes of one clip; `run` is how often `last`, the last code, is repeated at the end."""
@@ -306,8 +297,22 @@ class TrimmedLength(NamedTuple):
 
 def compute_trimmed_lengths(clips: Sequence[StoredCodes], code_hz: float) -> list[TrimmedLength]:
     """The own length of each clip: as stated, by its duration, or, if that is unknown, by its end."""
+    # Clips of one batch are neighbours by name and were stored at one length. In padded data nearly every clip has such
+    # a mate, and its end is the code that pads others too.
+    order = sorted(range(len(clips)), key=lambda at: clips[at].name)
+    places: dict[int, list[int]] = defaultdict(list)
+    for place, at in enumerate(order):
+        places[clips[at].length].append(place)
+    mated = [False] * len(clips)
+    for near in places.values():
+        for one, other in pairwise(near):
+            if other - one < MAX_PADDED_BATCH:
+                mated[order[one]] = mated[order[other]] = True
+    is_padded = sum(mated) >= MIN_PADDED_SHARE * len(clips)
+    ends = Counter(clip.last for clip in clips if clip.run >= MIN_PADDING_RUN)
     result: list[TrimmedLength] = []
-    for clip, padded_end in zip(clips, _detect_padded_ends(clips), strict=True):
+    for mate, clip in zip(mated, clips, strict=True):
+        padded_end = is_padded and mate and clip.run >= MIN_PADDING_RUN and ends[clip.last] > 1
         trimmed = TrimmedLength(clip.length)
         if clip.stated is not None and 0 < clip.stated < clip.length:
             trimmed = TrimmedLength(clip.stated, "stated")
@@ -319,22 +324,3 @@ def compute_trimmed_lengths(clips: Sequence[StoredCodes], code_hz: float) -> lis
             trimmed = TrimmedLength(own, "run")
         result.append(trimmed)
     return result
-
-
-def _detect_padded_ends(clips: Sequence[StoredCodes]) -> list[bool]:
-    """Whether each clip was stored with others of its batch, at one length, and ends as other clips do."""
-    order = sorted(range(len(clips)), key=lambda at: clips[at].name)
-    places: dict[int, list[int]] = defaultdict(list)
-    for place, at in enumerate(order):
-        places[clips[at].length].append(place)
-    mated = [False] * len(clips)
-    for near in places.values():
-        for one, other in pairwise(near):
-            if other - one < MAX_PADDED_BATCH:
-                mated[order[one]] = mated[order[other]] = True
-    if sum(mated) < MIN_PADDED_SHARE * len(clips):
-        return [False] * len(clips)
-    ends = Counter(clip.last for clip in clips if clip.run >= MIN_PADDING_RUN)
-    return [
-        mate and clip.run >= MIN_PADDING_RUN and ends[clip.last] > 1 for mate, clip in zip(mated, clips, strict=True)
-    ]

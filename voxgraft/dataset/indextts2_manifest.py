@@ -11,10 +11,9 @@ import math
 import os
 import re
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from tokenize import TokenError
 from typing import TYPE_CHECKING, Any, Literal
@@ -82,7 +81,7 @@ def split_manifest_language(spec: str) -> tuple[Path, str | None]:
 
 def read_pair_manifest(manifest: Path) -> list[PromptTargetPair]:
     """Every line of a manifest of pairs; an error that names the line for anything else."""
-    files = _FileLocator(manifest.parent)
+    files: dict[tuple[str, str], Path] = {}
     pairs = [
         _parse_pair(parse_json(text, f"{manifest}, line {line}"), line, manifest, files)
         for line, text in read_lines(manifest)
@@ -118,32 +117,37 @@ def read_sibling_durations(manifest: Path) -> dict[str, float]:
     return seconds
 
 
-class _FileLocator:
-    """Finds the files of a line: as stated, or in the usual folder beside a manifest that was moved."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._found: dict[tuple[str, str], Path] = {}
-
-    def find(self, stated: str, usual: str) -> Path:
-        """The first place where the file exists; else the stated one."""
-        key = (stated, usual)
-        if key not in self._found:
-            plain = stated.replace("\\", "/")  # written on Windows
-            places = [self._folder / stated, self._folder / plain, self._folder / usual / plain.rsplit("/", 1)[-1]]
-            self._found[key] = next((place for place in places if os.path.isfile(place)), places[0])
-        return self._found[key]
-
-
-def _parse_pair(entry: Any, line: int, manifest: Path, files: _FileLocator) -> PromptTargetPair:
-    where = f"{manifest}, line {line}"
-    _require_pair_entry(entry, manifest, where)
-    condition, codes = (str(entry[key]) for key in PAIR_KEYS)
+def _parse_pair(entry: Any, line: int, manifest: Path, found_files: dict[tuple[str, str], Path]) -> PromptTargetPair:
+    """One line; an error that names it for anything that is no pair. `found_files` is a cache over all lines."""
+    where, expected = f"{manifest}, line {line}", " and ".join(PAIR_KEYS)
+    if not isinstance(entry, dict):
+        raise FileError("pairs-line", f"the line holds {entry!r:.60}", expected=expected, where=where)
+    if isinstance(entry.get(SINGLE_UTTERANCE_KEY), str) and not any(key in entry for key in PAIR_KEYS):
+        beside = manifest.parent / manifest.name.replace("manifest", "pairs")
+        cure = f"give {beside.name} instead; it stands beside it." if beside != manifest and is_file(beside) else ""
+        found = "the line is one utterance without a prompt"
+        raise FileError("pairs-single", found, expected=expected, where=where, cure=cure)
     text = entry.get("target_text")
+
+    def find_file(key: str, usual: str) -> Path | None:
+        """A file as the line states it, or in the usual folder beside a manifest that was moved; None if not stated."""
+        stated = entry.get(key)
+        if not isinstance(stated, str) or not stated or "\0" in stated or len(stated) >= 4096:
+            return None
+        if (stated, usual) not in found_files:
+            plain, folder = stated.replace("\\", "/"), manifest.parent  # written on Windows
+            places = [folder / stated, folder / plain, folder / usual / plain.rsplit("/", 1)[-1]]
+            found_files[stated, usual] = next((place for place in places if os.path.isfile(place)), places[0])
+        return found_files[stated, usual]
+
+    condition, codes = find_file(PAIR_KEYS[0], "condition"), find_file(PAIR_KEYS[1], "codes")
+    if condition is None or codes is None:
+        wrong = PAIR_KEYS[0] if condition is None else PAIR_KEYS[1]
+        raise FileError("pairs-line", f"{wrong} is {entry.get(wrong)!r:.60}", expected=expected, where=where)
     if text is not None and not isinstance(text, str):
         raise FileError("pairs-line", f"target_text is {text!r:.60}", expected="a text", where=where)
-    target = _utterance_name(entry, "target_id", codes)
-    prompt = _utterance_name(entry, "prompt_id", condition)
+    target = _utterance_name(entry, "target_id", str(entry[PAIR_KEYS[1]]))
+    prompt = _utterance_name(entry, "prompt_id", str(entry[PAIR_KEYS[0]]))
     return PromptTargetPair(
         line=line,
         id=str(entry.get("id") or f"{target}__{prompt}"),
@@ -152,39 +156,15 @@ def _parse_pair(entry: Any, line: int, manifest: Path, files: _FileLocator) -> P
         target=target,
         prompt=prompt,
         text=text or "",
-        codes=files.find(codes, "codes"),
-        text_ids=_find_optional_file(entry, "target_text_ids_path", "text_ids", files),
-        condition=files.find(condition, "condition"),
-        prompt_emotion=_find_optional_file(entry, "prompt_emo_vec_path", "emo_vec", files),
-        target_emotion=_find_optional_file(entry, "target_emo_vec_path", "emo_vec", files),
+        codes=codes,
+        text_ids=find_file("target_text_ids_path", "text_ids"),
+        condition=condition,
+        prompt_emotion=find_file("prompt_emo_vec_path", "emo_vec"),
+        target_emotion=find_file("target_emo_vec_path", "emo_vec"),
         num_codes=entry["target_code_len"] if type(entry.get("target_code_len")) is int else None,
         target_seconds=_positive_or_none(entry.get("target_duration")),
         prompt_seconds=_positive_or_none(entry.get("prompt_duration")),
     )
-
-
-def _require_pair_entry(entry: Any, manifest: Path, where: str) -> None:
-    expected = " and ".join(PAIR_KEYS)
-    if not isinstance(entry, dict):
-        raise FileError("pairs-line", f"the line holds {entry!r:.60}", expected=expected, where=where)
-    if isinstance(entry.get(SINGLE_UTTERANCE_KEY), str) and not any(key in entry for key in PAIR_KEYS):
-        beside = manifest.parent / manifest.name.replace("manifest", "pairs")
-        cure = f"give {beside.name} instead; it stands beside it." if beside != manifest and is_file(beside) else ""
-        raise FileError(
-            "pairs-single", "the line is one utterance without a prompt", expected=expected, where=where, cure=cure
-        )
-    wrong = [key for key in PAIR_KEYS if not _is_path_string(entry.get(key))]
-    if wrong:
-        found = f"{wrong[0]} is {entry.get(wrong[0])!r:.60}"
-        raise FileError("pairs-line", found, expected=expected, where=where)
-
-
-def _find_optional_file(entry: Mapping[str, Any], key: str, usual: str, files: _FileLocator) -> Path | None:
-    return files.find(str(entry[key]), usual) if _is_path_string(entry.get(key)) else None
-
-
-def _is_path_string(value: object) -> bool:
-    return isinstance(value, str) and bool(value) and "\0" not in value and len(value) < 4096
 
 
 def _utterance_name(entry: Mapping[str, Any], key: str, path: str) -> str:
@@ -257,57 +237,29 @@ class PairFiles:
     codes: dict[Path, StoredCodes] = field(default_factory=dict)
     """By file; several pairs share one."""
     digests: dict[Path, str] = field(default_factory=dict)
+    """SHA-256 of the codes."""
     seconds: dict[str, float] = field(default_factory=dict)
     """How long utterances are, by name, as far as the manifests know."""
     width: int | None = None
     """Of a latent and of an emotion."""
-    _seen: set[Path] = field(default_factory=set)
 
-    def add(self, pair: PromptTargetPair) -> Iterator[Finding]:
-        """Look at those of a pair's files that are new; what is wrong with each of them."""
-        if pair.prompt_emotion is None and pair.target_emotion is None:
-            yield FileError("pairs-line", "no file of an emotion is named", expected="prompt_emo_vec_path").finding
-        for path, look in self._file_checks(pair):
-            if path in self._seen:
-                continue
-            self._seen.add(path)
-            try:
-                look(path)
-            except VoxgraftError as error:
-                yield error.finding
-
-    def _file_checks(self, pair: PromptTargetPair) -> list[tuple[Path, Callable[[Path], None]]]:
-        emotions = [path for path in (pair.prompt_emotion, pair.target_emotion) if path is not None]
-        return [
-            (pair.codes, partial(self._add_codes, pair)),
-            (pair.condition, partial(self._add_floats, (NUM_CONDITION_LATENTS,))),
-            *((path, partial(self._add_floats, ())) for path in emotions),
-        ]
-
-    def _add_codes(self, pair: PromptTargetPair, path: Path) -> None:
+    def _add_codes(self, path: Path, pair: PromptTargetPair) -> None:
         codes = read_npy(path, "integers")
         if codes.ndim != 1 or not len(codes):
-            raise FileError(
-                "array-broken", f"{path.name}: shape {list(codes.shape)}", expected="codes in a row", where=path
-            )
+            found = f"{path.name}: shape {list(codes.shape)}"
+            raise FileError("array-broken", found, expected="codes in a row", where=path)
         low, high = int(codes.min()), int(codes.max())
         if low < _INT32_RANGE.min or high > _INT32_RANGE.max:
             raise FileError("array-broken", f"{path.name}: codes from {low} to {high}", expected="codes", where=path)
-        self.codes[path] = StoredCodes(
-            name=pair.target,
-            length=len(codes),
-            last=int(codes[-1]),
-            run=count_trailing_run(codes),
-            stated=pair.num_codes,
-            seconds=self.seconds.get(pair.target),
-        )
+        run, seconds = count_trailing_run(codes), self.seconds.get(pair.target)
+        self.codes[path] = StoredCodes(pair.target, len(codes), int(codes[-1]), run, pair.num_codes, seconds)
         self.digests[path] = hashlib.sha256(codes.astype("<i4").tobytes()).hexdigest()
 
-    def _add_floats(self, before: tuple[int, ...], path: Path) -> None:
+    def _add_floats(self, path: Path, before: tuple[int, ...]) -> None:
+        """Check the shape of latents or of an emotion: all have the width of the first. No values are read."""
         form = open_npy(path, "floats")
         width = self.width or (form.shape[-1] if form.shape else 0)
-        expected = (*before, width)
-        if form.shape != expected or not width:
+        if form.shape != (*before, width) or not width:
             found = f"{path.name}: shape {list(form.shape)}"
             raise FileError("array-broken", found, expected=str([*before, self.width or "width"]), where=path)
         self.width = width
@@ -322,120 +274,40 @@ def scan_pair_files(manifest: Path, pairs: Sequence[PromptTargetPair]) -> PairFi
         if pair.target_seconds is not None:
             files.seconds.setdefault(pair.target, pair.target_seconds)
     faults: list[tuple[int, Finding]] = []
+    seen: set[Path] = set()
     with progress.progress_task(f"reading the files of {manifest.name}", len(pairs)) as advance:
         for pair in pairs:
-            faults += ((pair.line, found) for found in files.add(pair))
+            if pair.prompt_emotion is None and pair.target_emotion is None:
+                no_file = finding("pairs-line", "no file of an emotion is named", expected="prompt_emo_vec_path")
+                faults.append((pair.line, no_file))
+            for path in (pair.codes, pair.condition, pair.prompt_emotion, pair.target_emotion):
+                if path is None or path in seen:
+                    continue
+                seen.add(path)
+                try:
+                    if path == pair.codes:
+                        files._add_codes(path, pair)
+                    else:
+                        files._add_floats(path, (NUM_CONDITION_LATENTS,) if path == pair.condition else ())
+                except VoxgraftError as error:
+                    faults.append((pair.line, error.finding))
             advance(1)
     if faults:
         line, first = faults[0]
-        lines = ", ".join(str(line) for line, _ in faults[:MAX_LISTED_LINES]) + (
-            ", ..." if len(faults) > MAX_LISTED_LINES else ""
-        )
+        lines = ", ".join(str(line) for line, _ in faults[:MAX_LISTED_LINES])
+        lines += ", ..." if len(faults) > MAX_LISTED_LINES else ""
         found = f"{len(faults):,} files cannot be used (lines {lines}); the first: {first.found}"
-        raise FileError(
-            "pairs-files", found, expected=first.expected, where=f"{manifest}, line {line}", cure=first.cure
-        )
+        where = f"{manifest}, line {line}"
+        raise FileError("pairs-files", found, expected=first.expected, where=where, cure=first.cure)
     return files
 
 
-LeaveOutReason = str
-"""One of the codes of findings under which a pair can be left out."""
 _LEAVE_OUT_TEXTS = {
     "pairs-prompt-is-target": "have their own target as the prompt",
     "pairs-no-text": "have no text",
     "pairs-too-long": "are longer than the model has positions for",
 }
 _EVIDENCE_TEXTS = {"stated": "by their stated length", "seconds": "by their duration", "run": "by the run at their end"}
-
-
-class PairImportReport:
-    """Collects what is changed and left out while a manifest is opened."""
-
-    def __init__(self, manifest: Path, num_pairs: int) -> None:
-        self._manifest, self._num_pairs = manifest, num_pairs
-        self._left_out: dict[LeaveOutReason, list[PromptTargetPair]] = {}
-        self._others: list[Finding] = []
-
-    def leave_out(
-        self, reason: LeaveOutReason, pairs: Sequence[PromptTargetPair], is_bad: Callable[[PromptTargetPair], bool]
-    ) -> list[PromptTargetPair]:
-        """The pairs that stay."""
-        bad = [pair for pair in pairs if is_bad(pair)]
-        self._left_out.setdefault(reason, []).extend(bad)
-        out = {pair.line for pair in bad}
-        return [pair for pair in pairs if pair.line not in out]
-
-    def note_padding(self, files: PairFiles, kept: Mapping[Path, TrimmedLength]) -> None:
-        """Clips whose codes were trimmed, and the evidence."""
-        cut = {path: (length, reason) for path, (length, reason) in kept.items() if reason is not None}
-        if not cut:
-            return
-        stored = sum(clip.length for clip in files.codes.values())
-        padding = sum(files.codes[path].length - length for path, (length, _) in cut.items())
-        counts = Counter(str(reason) for _, reason in cut.values())
-        ways = ", ".join(
-            f"{counts[reason]:,} {_EVIDENCE_TEXTS[reason]}" for reason in _EVIDENCE_TEXTS if counts[reason]
-        )
-        names = [
-            f"{files.codes[path].name} ({files.codes[path].length:,} to {length:,})"
-            for path, (length, _) in cut.items()
-        ]
-        head = f"{len(cut):,} of {len(files.codes):,} targets are padded, and {padding:,} of {stored:,} codes were cut"
-        self._note("pairs-padded", f"{head} ({padding / stored:.0%}; {ways}): {format_clip_names(names)}")
-
-    def note_old_ids(self, pairs: Sequence[PromptTargetPair], spelled: Mapping[str, Int32Array]) -> None:
-        """Targets whose stored ids are not what the run's tokenizer makes of their text."""
-        targets = {pair.text_ids: pair for pair in pairs if pair.text_ids is not None}
-        different: list[str] = []
-        unreadable: list[str] = []
-        for path, pair in targets.items():
-            try:
-                stored = read_npy(path, "integers")
-            except VoxgraftError:
-                unreadable.append(pair.target)  # not needed: the text is spelled anew
-                continue
-            if stored.tolist() != spelled[pair.text].tolist():
-                different.append(pair.target)
-        if different:
-            text = f"the stored ids of {len(different):,} of {len(targets):,} targets are another tokenizer's"
-            self._note("pairs-other-tokenizer", f"{text}; all were spelled anew: {format_clip_names(different)}")
-        if unreadable:
-            text = f"{len(unreadable):,} of {len(targets):,} files of old text ids are missing or broken"
-            self._note("pairs-old-ids", f"{text}: {format_clip_names(unreadable)}")
-
-    def note_emotions(self, pairs: Sequence[PromptTargetPair]) -> None:
-        """Pairs without an emotion of the target: that of the prompt is used."""
-        names = [pair.id for pair in pairs if pair.target_emotion is None]
-        if names:
-            text = f"{len(names):,} of {len(pairs):,} pairs name no emotion of the target; the prompt's is used"
-            self._note("pairs-no-emotion", f"{text}: {format_clip_names(names)}")
-
-    def reasons(self) -> str:
-        """Why pairs were left out, in a few words."""
-        return "; ".join(
-            f"{len(pairs):,} {_LEAVE_OUT_TEXTS[reason]}" for reason, pairs in self._left_out.items() if pairs
-        )
-
-    def findings(self) -> list[Finding]:
-        """Everything that was changed or left out; empty if the manifest was used as it is."""
-        left = [
-            self._finding(
-                reason,
-                f"{len(pairs):,} of {self._num_pairs:,} pairs {_LEAVE_OUT_TEXTS[reason]} and are left out: "
-                + format_clip_names([f"{pair.id} (line {pair.line})" for pair in pairs]),
-            )
-            for reason, pairs in self._left_out.items()
-            if pairs
-        ]
-        return [*left, *self._others]
-
-    def _note(self, code: str, text: str) -> None:
-        self._others.append(self._finding(code, text))
-
-    def _finding(self, code: str, text: str) -> Finding:
-        return finding(code, text, where=self._manifest)
-
-
 INDEXTTS2_FAMILY = "indextts2"
 INDEXTTS2_CODE_HZ = 50.0
 
@@ -454,27 +326,76 @@ def open_pair_dataset(
     `language` is needed where the lines state none. Every file is looked at; codes and old ids are read once.
     """
     pairs = read_pair_manifest(manifest)
+    num_pairs = len(pairs)
     language = _require_one_language(pairs, language, manifest)
-    report = PairImportReport(manifest, len(pairs))
-    pairs = report.leave_out("pairs-prompt-is-target", pairs, lambda pair: pair.prompt == pair.target)
-    pairs = report.leave_out("pairs-no-text", pairs, lambda pair: not pair.text.strip())
+    left_out: dict[str, list[PromptTargetPair]] = defaultdict(list)
+    findings: list[Finding] = []
+
+    def leave_out(code: str, is_bad: Callable[[PromptTargetPair], bool]) -> list[PromptTargetPair]:
+        """The pairs that stay."""
+        left_out[code] += [pair for pair in pairs if is_bad(pair)]
+        return [pair for pair in pairs if not is_bad(pair)]
+
+    pairs = leave_out("pairs-prompt-is-target", lambda pair: pair.prompt == pair.target)
+    pairs = leave_out("pairs-no-text", lambda pair: not pair.text.strip())
     files = scan_pair_files(manifest, pairs)
     kept = dict(zip(files.codes, compute_trimmed_lengths(list(files.codes.values()), INDEXTTS2_CODE_HZ), strict=True))
-    report.note_padding(files, kept)
-    spelled = _encode_texts(manifest, pairs, spell)
-    report.note_old_ids(pairs, spelled)
-    pairs = report.leave_out("pairs-no-text", pairs, lambda pair: not len(spelled[pair.text]))
-    pairs = report.leave_out(
+    if cut := {path: (length, reason) for path, (length, reason) in kept.items() if reason is not None}:
+        stored = sum(clip.length for clip in files.codes.values())
+        padding = sum(files.codes[path].length - length for path, (length, _) in cut.items())
+        counts = Counter(str(reason) for _, reason in cut.values())
+        ways = ", ".join(f"{counts[one]:,} {text}" for one, text in _EVIDENCE_TEXTS.items() if counts[one])
+        names = [f"{files.codes[path].name} ({files.codes[path].length:,} to {cut[path][0]:,})" for path in cut]
+        told = f"{len(cut):,} of {len(files.codes):,} targets are padded, and {padding:,} of {stored:,} codes were cut"
+        told += f" ({padding / stored:.0%}; {ways}): {format_clip_names(names)}"
+        findings.append(finding("pairs-padded", told, where=manifest))
+    spelled: dict[str, Int32Array] = {}  # every text is encoded once
+    with progress.progress_task(f"spelling {manifest.name}", len(pairs)) as advance:
+        for pair in pairs:
+            if pair.text not in spelled:
+                try:
+                    spelled[pair.text] = np.asarray(spell(pair.text), dtype=np.int32)
+                except VoxgraftError as error:
+                    where = f"{manifest}, line {pair.line}"
+                    raise type(error).of(replace(error.finding, where=where)) from None
+            advance(1)
+    # Stored ids are not used, but ids of another tokenizer are worth knowing.
+    targets = {pair.text_ids: pair for pair in pairs if pair.text_ids is not None}
+    different: list[str] = []
+    unreadable: list[str] = []
+    for path, pair in targets.items():
+        try:
+            if read_npy(path, "integers").tolist() != spelled[pair.text].tolist():
+                different.append(pair.target)
+        except VoxgraftError:
+            unreadable.append(pair.target)
+    if different:
+        told = f"the stored ids of {len(different):,} of {len(targets):,} targets are another tokenizer's"
+        told += f"; all were spelled anew: {format_clip_names(different)}"
+        findings.append(finding("pairs-other-tokenizer", told, where=manifest))
+    if unreadable:
+        told = f"{len(unreadable):,} of {len(targets):,} files of old text ids are missing or broken"
+        findings.append(finding("pairs-old-ids", f"{told}: {format_clip_names(unreadable)}", where=manifest))
+    pairs = leave_out("pairs-no-text", lambda pair: not len(spelled[pair.text]))
+    pairs = leave_out(
         "pairs-too-long",
-        pairs,
         lambda pair: len(spelled[pair.text]) > frame.max_text or kept[pair.codes].length > frame.max_codes,
     )
-    report.note_emotions(pairs)
+    if silent := [pair.id for pair in pairs if pair.target_emotion is None]:
+        told = f"{len(silent):,} of {len(pairs):,} pairs name no emotion of the target; the prompt's is used"
+        findings.append(finding("pairs-no-emotion", f"{told}: {format_clip_names(silent)}", where=manifest))
     if not pairs:
-        raise GraftError("set-empty", f"no pair of {manifest.name} can be used: {report.reasons()}", where=manifest)
+        reasons = "; ".join(f"{len(out):,} {_LEAVE_OUT_TEXTS[code]}" for code, out in left_out.items() if out)
+        raise GraftError("set-empty", f"no pair of {manifest.name} can be used: {reasons}", where=manifest)
+    left = []
+    for code, out in left_out.items():
+        if out:
+            told = f"{len(out):,} of {num_pairs:,} pairs {_LEAVE_OUT_TEXTS[code]} and are left out: "
+            told += format_clip_names([f"{pair.id} (line {pair.line})" for pair in out])
+            left.append(finding(code, told, where=manifest))
     made_from = DatasetProvenance("", "", {"made_by": "community"}, {"manifest_sha256": compute_sha256(manifest)})
     header = DatasetHeader(INDEXTTS2_FAMILY, language, role, INDEXTTS2_CODE_HZ, made_from)
-    return PairDataset(name or manifest.stem, header, pairs, spelled, kept, files, report.findings())
+    return PairDataset(name or manifest.stem, header, pairs, spelled, kept, files, [*left, *findings])
 
 
 class PairDataset(ClipDataset):
@@ -558,18 +479,3 @@ def _require_one_language(pairs: Iterable[PromptTargetPair], language: str | Non
         listed = ", ".join(f"{found} (line {line})" for found, line in others.items())
         raise FileError("pairs-language", f"lines are in {listed}", expected=wanted, where=manifest)
     return language or wanted
-
-
-def _encode_texts(manifest: Path, pairs: Sequence[PromptTargetPair], spell: EncodeText) -> dict[str, Int32Array]:
-    """The ids of every text, spelled once."""
-    spelled: dict[str, Int32Array] = {}
-    with progress.progress_task(f"spelling {manifest.name}", len(pairs)) as advance:
-        for pair in pairs:
-            if pair.text not in spelled:
-                try:
-                    spelled[pair.text] = np.asarray(spell(pair.text), dtype=np.int32)
-                except VoxgraftError as error:
-                    where = f"{manifest}, line {pair.line}"
-                    raise type(error).of(replace(error.finding, where=where)) from None
-            advance(1)
-    return spelled

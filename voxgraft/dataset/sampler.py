@@ -101,28 +101,25 @@ class DataSamplerReport:
 
     def findings(self) -> list[Finding]:
         """All that a user should know, with the cure."""
-        found: list[Finding] = []
+        found: list[tuple[str, str]] = []
         left_lone, too_long = self.left_out.get("lone speaker", ()), self.left_out.get("too long", ())
         if self.lone:
             fate = "left out" if left_lone else "learnt with their own voice, which teaches copying"
             text = f"{len(self.lone):,} of {self.clips:,} clips have no other of their speaker and are {fate}"
             nearly_all = self.clips >= MIN_CLIPS_FOR_WARNING and len(self.lone) >= MOSTLY_SINGLE_SHARE * self.clips
             code = "speakers-one-clip" if nearly_all else "lone-speakers"
-            found.append(self._finding(code, f"{text}: {format_clip_names(self.lone)}"))
+            found.append((code, f"{text}: {format_clip_names(self.lone)}"))
         if too_long:
             text = f"{len(too_long):,} of {self.clips:,} clips are too long and left out: {format_clip_names(too_long)}"
-            found.append(self._finding("clips-left-out", text))
+            found.append(("clips-left-out", text))
         if self.short_prompts:
             text = f"{len(self.short_prompts):,} of {self.used:,} clips have only shorter prompts"
-            found.append(self._finding("short-prompts", f"{text}: {format_clip_names(self.short_prompts)}"))
+            found.append(("short-prompts", f"{text}: {format_clip_names(self.short_prompts)}"))
         if self.batch_tokens < self.longest:
             share = f"{self.batch_tokens:,.0f} tokens of a step"
             text = f"{share} are this set's, and its longest clip has {self.longest:,}"
-            found.append(self._finding("share-too-small", text))
-        return found
-
-    def _finding(self, code: str, text: str) -> Finding:
-        return finding(code, text, where=self.name)
+            found.append(("share-too-small", text))
+        return [finding(code, text, where=self.name) for code, text in found]
 
 
 MAX_CACHED_EPOCHS = 3
@@ -181,13 +178,29 @@ class DeterministicSampler:
         """`left_for_others` is the share of every step that sets will have which are not there yet."""
         self.options = options or DataSamplerOptions()
         self.batch_tokens, self.seed = batch_tokens, seed
-        _require_data_sampler_settings(sets, weights, batch_tokens)
+        if not sets or len(sets) != len(weights):
+            found = f"{len(sets)} sets and {len(weights)} weights"
+            raise ConfigError("stream-settings", found, expected="at least one set, and a weight for each")
+        names = [clips.name for clips in sets]
+        if len(set(names)) != len(names):
+            raise ConfigError("stream-settings", f"the sets {', '.join(names)}", expected="no name twice")
+        if not all(math.isfinite(weight) and weight > 0 for weight in weights):
+            raise ConfigError("stream-settings", f"the weights {list(weights)}", expected="finite numbers above 0")
+        if batch_tokens < 1:
+            raise ConfigError("stream-settings", f"{batch_tokens} tokens a step", expected="at least 1")
+        # Fractions: shares of a step must add up exactly over any number of steps.
         total = sum(map(Fraction, weights)) / (1 - Fraction(left_for_others))
         self._streams = [
             _DatasetStream(clips, Fraction(weight) / total * batch_tokens, seed, self.options)
             for clips, weight in zip(sets, weights, strict=True)
         ]
-        self._require_full_steps()
+        # A share of at least the longest clip holds the start of some clip in every step.
+        if all(flow.budget < flow.longest[0] for flow in self._streams):
+            needed = min(math.ceil(flow.longest[0] * batch_tokens / flow.budget) for flow in self._streams)
+            flow = max(self._streams, key=lambda flow: flow.budget)
+            found = f"{batch_tokens:,} tokens a step, and clip {flow.longest[1]!r} has {flow.longest[0]:,}"
+            raise ConfigError("step-too-small", found, expected=f"at least {needed:,}, so that no step is empty")
+        self._steps_per_epoch = self._streams[0].total / self._streams[0].budget
         self._recent: tuple[int, tuple[Sample, ...]] = (0, ())  # the step that was asked for last
 
     def step(self, number: int) -> tuple[Sample, ...]:
@@ -196,12 +209,15 @@ class DeterministicSampler:
             raise ConfigError("stream-settings", f"step {number}", expected="1 or more")
         recent = self._recent
         if recent[0] != number:
-            items = tuple(
-                self._build_sample(at, flow, clip, number)
-                for at, flow in enumerate(self._streams)
-                for clip in flow.clips_of(number)
-            )
-            recent = self._recent = (number, items)
+            items: list[Sample] = []
+            draw = self.options.text_dropout
+            for at, flow in enumerate(self._streams):
+                for clip in flow.clips_of(number):
+                    prompt = flow.prompts.prompt(clip, self.seed, number)
+                    name = flow.set.infos[clip].id
+                    silent = draw > 0 and rng.hash_uniform("silent", self.seed, number, name) < draw
+                    items.append(Sample(at, clip, (at, prompt), silent))
+            recent = self._recent = (number, tuple(items))
         return recent[1]
 
     def epoch_at(self, number: int) -> float:
@@ -225,25 +241,6 @@ class DeterministicSampler:
     def report(self) -> tuple[DataSamplerReport, ...]:
         """For each set what is used, what is left out and why."""
         return tuple(flow.report() for flow in self._streams)
-
-    @property
-    def _steps_per_epoch(self) -> Fraction:
-        return self._streams[0].total / self._streams[0].budget
-
-    def _build_sample(self, at: int, flow: _DatasetStream, clip: int, number: int) -> Sample:
-        prompt = flow.prompts.prompt(clip, self.seed, number)
-        draw = self.options.text_dropout
-        silent = draw > 0 and rng.hash_uniform("silent", self.seed, number, flow.set.infos[clip].id) < draw
-        return Sample(at, clip, (at, prompt), silent)
-
-    def _require_full_steps(self) -> None:
-        """A share of at least the longest clip holds the start of some clip in every step."""
-        if any(flow.budget >= flow.longest[0] for flow in self._streams):
-            return
-        needed = min(math.ceil(flow.longest[0] * self.batch_tokens / flow.budget) for flow in self._streams)
-        flow = max(self._streams, key=lambda flow: flow.budget)
-        found = f"{self.batch_tokens:,} tokens a step, and clip {flow.longest[1]!r} has {flow.longest[0]:,}"
-        raise ConfigError("step-too-small", found, expected=f"at least {needed:,}, so that no step is empty")
 
 
 class _DatasetStream:
@@ -273,20 +270,17 @@ class _DatasetStream:
         """Clips that start within the step's share. Starts are whole numbers, so the share's ends are rounded up."""
         begin, end = math.ceil((number - 1) * self.budget), math.ceil(number * self.budget)
         for epoch in range(begin // self.total, -(-end // self.total)):
-            clips, starts = self._epoch(epoch)
+            kept = self._epochs.get(epoch)  # once: another thread may drop it in between
+            if kept is None:
+                order = rng.hash_permutation(len(self._used), "order", self._seed, self.set.name, epoch)
+                clips = self._used[order]
+                # The clips of an epoch in their order, and the token at which each starts.
+                kept = self._epochs[epoch] = (clips, np.cumsum(self._tokens[clips]) - self._tokens[clips])
+                if len(self._epochs) > MAX_CACHED_EPOCHS:
+                    self._epochs.popitem(last=False)
+            clips, starts = kept
             first, last = np.searchsorted(starts, [begin - epoch * self.total, end - epoch * self.total])
             yield from clips[first:last].tolist()
-
-    def _epoch(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The clips of an epoch in their order, and where each starts; a few epochs are kept."""
-        kept = self._epochs.get(epoch)  # once: another thread may drop it in between
-        if kept is None:
-            clips = self._used[rng.hash_permutation(len(self._used), "order", self._seed, self.set.name, epoch)]
-            kept = (clips, np.cumsum(self._tokens[clips]) - self._tokens[clips])
-            self._epochs[epoch] = kept
-            if len(self._epochs) > MAX_CACHED_EPOCHS:
-                self._epochs.popitem(last=False)
-        return kept
 
     def report(self) -> DataSamplerReport:
         infos = self.set.infos
@@ -323,19 +317,6 @@ def list_samples(
     return tuple(items)
 
 
-def _require_data_sampler_settings(sets: Sequence[ClipDataset], weights: Sequence[float], batch_tokens: int) -> None:
-    if not sets or len(sets) != len(weights):
-        found = f"{len(sets)} sets and {len(weights)} weights"
-        raise ConfigError("stream-settings", found, expected="at least one set, and a weight for each")
-    names = [clips.name for clips in sets]
-    if len(set(names)) != len(names):
-        raise ConfigError("stream-settings", f"the sets {', '.join(names)}", expected="no name twice")
-    if not all(math.isfinite(weight) and weight > 0 for weight in weights):
-        raise ConfigError("stream-settings", f"the weights {list(weights)}", expected="finite numbers above 0")
-    if batch_tokens < 1:
-        raise ConfigError("stream-settings", f"{batch_tokens} tokens a step", expected="at least 1")
-
-
 class Microbatch(list[int]):
     """Places of the items that go through the model together."""
 
@@ -356,20 +337,17 @@ def pack_microbatches(lengths: Sequence[int], microbatch_tokens: int) -> list[Mi
     longest = int(np.argmax(lengths))
     require_clip_fits(int(lengths[longest]), microbatch_tokens, f"item {longest} of the step")
     order = sorted(range(len(lengths)), key=lambda place: (-lengths[place], place))
-    fewest = -(-int(sum(lengths)) // microbatch_tokens)
-    spread = (_fill_microbatches(order, lengths, count) for count in range(fewest, len(lengths) + 1))
-    return next(packs for packs in spread if max(pack.tokens for pack in packs) <= microbatch_tokens)
-
-
-def _fill_microbatches(order: Sequence[int], lengths: Sequence[int], count: int) -> list[Microbatch]:
-    packs = [Microbatch((), 0) for _ in range(count)]
-    room = [(0, at) for at in range(count)]
-    for place in order:
-        tokens, at = heapq.heappop(room)
-        packs[at].append(place)
-        packs[at].tokens = tokens + int(lengths[place])
-        heapq.heappush(room, (packs[at].tokens, at))
-    return packs
+    for count in range(-(-int(sum(lengths)) // microbatch_tokens), len(lengths) + 1):
+        packs = [Microbatch((), 0) for _ in range(count)]
+        room = [(0, at) for at in range(count)]  # a heap: tokens and number of each pack, the emptiest first
+        for place in order:
+            tokens, at = heapq.heappop(room)
+            packs[at].append(place)
+            packs[at].tokens = tokens + int(lengths[place])
+            heapq.heappush(room, (packs[at].tokens, at))
+        if max(pack.tokens for pack in packs) <= microbatch_tokens:
+            return packs
+    raise AssertionError("one clip per pack always fits")
 
 
 def require_clip_fits(tokens: int, microbatch_tokens: int, clip: str) -> None:
