@@ -238,7 +238,7 @@ class S3Gen(nn.Module):
     ) -> list[Tensor]:
         """The mel of each utterance without its reference, as if it were alone. -> [frames, 80] each"""
         rows = [
-            torch.cat([reference.codes.cpu(), _validate_codes(own)])
+            torch.cat([reference.codes.cpu(), validate_codes(own)])
             for own, reference in zip(codes, references, strict=True)
         ]
         ids = nn.utils.rnn.pad_sequence(rows, batch_first=True)  # [B, P + N]
@@ -264,7 +264,8 @@ def _pad_last(rows: Sequence[Tensor]) -> Tensor:
     return nn.utils.rnn.pad_sequence([row.T for row in rows], batch_first=True).transpose(1, 2)
 
 
-def _validate_codes(codes: Sequence[int]) -> Tensor:
+def validate_codes(codes: Sequence[int]) -> Tensor:
+    """Codes of one utterance as a tensor; refused unless all of them are some. -> [N]"""
     row = np.asarray(codes)
     if row.ndim != 1 or not len(row) or row.dtype.kind not in "iu":
         found = f"speech codes as {row.dtype} of shape {list(row.shape)}"
@@ -310,7 +311,7 @@ def read_built_in_reference(path: Path) -> S3GenReference:
     # Ids may have been cast to the model's float type by whoever saved them.
     codes = codes.reshape(-1)[: mel.shape[1] // FRAMES_PER_CODE].astype(np.int64)
     return S3GenReference(
-        _validate_codes(codes.tolist()),
+        validate_codes(codes.tolist()),
         torch.from_numpy(mel[0].astype(np.float32)),
         torch.from_numpy(speaker.reshape(-1).astype(np.float32)),
     )
