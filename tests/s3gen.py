@@ -1,4 +1,4 @@
-"""S3Gen's golden arrays, and its formula weights, which have rules of their own."""
+"""S3Gen's golden arrays, its formula weights, which have rules of their own, and small ones of random weights."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ from torch import Tensor
 
 from tests.golden import expected, formula
 from tests.shared import shared
+from voxgraft.models.campplus import CAMPPlusSize
+from voxgraft.models.chatterbox.encoder import SpeechTokenizer
+from voxgraft.models.chatterbox.flow import FlowSize
+from voxgraft.models.chatterbox.hift import HiftSize, published_shapes
+from voxgraft.models.chatterbox.s3gen import S3Gen, S3GenReference, S3GenSize
 
 FOLDER = "chatterbox_s3gen"
 SCALES = {
@@ -73,3 +78,42 @@ def signal_to_noise(found: Tensor, wanted: NDArray[Any]) -> float:
     assert tuple(found.shape) == wanted.shape
     right = torch.from_numpy(wanted).double()
     return float(10 * torch.log10(right.square().sum() / (right - found.double()).square().sum()))
+
+
+SMALL_SIZE = S3GenSize(
+    FlowSize(1, 64, width=64, inner=64, transformers=1, mid_blocks=1), HiftSize(32, 32), CAMPPlusSize(4, 8, 16)
+)
+"""The encoder's width is fixed, so that this is 13 million numbers all the same."""
+
+
+def random_model(size: S3GenSize = SMALL_SIZE, seed: int = 0) -> S3Gen:
+    """An S3Gen whose sound depends on everything: voiced in most frames, its layers of gain one."""
+    torch.manual_seed(seed)
+    model = S3Gen(size)
+    for weight in model.parameters():
+        weight.mul_(3**0.5 if weight.dim() > 1 else 1.0)
+    model.mel2wav.f0_predictor.classifier.bias.fill_(150.0)
+    return model
+
+
+def published_state(model: S3Gen, tokenizer: SpeechTokenizer) -> dict[str, Tensor]:
+    """The tensors as a published file has them, with gain and direction where it has weight norm."""
+    held, found = model.state_dict(), {}
+    for name, shape in published_shapes(model).items():
+        owner, _, _ = name.partition(".parametrizations.")
+        if name in held:
+            found[name] = held[name]
+        elif name.endswith("original1"):
+            found[name] = 2.0 * held[f"{owner}.weight"]
+        else:
+            found[name] = held[f"{owner}.weight"].norm(dim=(1, 2), keepdim=True).reshape(shape)
+    return found | {f"tokenizer.{name}": value for name, value in tokenizer.state_dict().items()}
+
+
+def random_reference(codes: int, frames: int, seed: int) -> S3GenReference:
+    generator = torch.Generator().manual_seed(seed)
+    return S3GenReference(
+        torch.randint(0, 6561, (codes,), generator=generator),
+        torch.randn(frames, 80, generator=generator),
+        torch.randn(192, generator=generator),
+    )

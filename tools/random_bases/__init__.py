@@ -58,7 +58,9 @@ def random_blocks(name: str, shape: Shape, seed: int) -> Iterator[NDArray[np.flo
 def fan_in_scaled_blocks(name: str, shape: Shape, seed: int) -> Iterator[NDArray[np.float32]]:
     """As `random_blocks`, with weights large enough that a deep network still tells different inputs apart."""
     kind = name.rpartition(".")[2]
-    if kind in ("weight_g", "var") or (len(shape) == 1 and kind in ("weight", "gamma")):
+    if kind in ("weight_g", "original0", "var", "running_var", "alpha") or (
+        len(shape) == 1 and kind in ("weight", "gamma")
+    ):
         return _normal_blocks(name, shape, seed, 1.0, GAIN_STD)
     fan_in = math.prod(shape[1:]) if len(shape) > 1 else 0
     return _normal_blocks(name, shape, seed, 0.0, fan_in**-0.5 if fan_in else WEIGHT_STD)

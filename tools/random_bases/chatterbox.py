@@ -49,10 +49,23 @@ _BRACKETED_TOKEN = re.compile(r"\[[^\]]*\]")
 
 
 def _random_side_shapes(size: RandomBaseSize) -> dict[str, dict[str, tuple[int, ...]]]:
-    """What hears: the voice encoder at its one size, and of S3Gen the speech tokenizer, narrow beside a narrow T3."""
+    """What hears: the voice encoder at its one size, and of S3Gen the speech tokenizer, narrow beside a narrow T3.
+
+    A base of full size has the whole S3Gen and can sound. A small one would be mostly S3Gen: 13 million numbers of it
+    do not shrink with its sizes.
+    """
     full = size.width == T3Size().width
     tokenizer = speech_tokenizer_shapes() if full else speech_tokenizer_shapes(width=128, layers=2)
     in_s3gen = {SPEECH_TOKENIZER_PREFIX + name: shape for name, shape in tokenizer.items()}
+    if full:
+        from voxgraft.models.campplus import COUNTER
+        from voxgraft.models.chatterbox.hift import published_shapes
+        from voxgraft.models.chatterbox.s3gen import S3Gen
+        from voxgraft.nn.layers import init_empty_weights
+
+        with init_empty_weights():
+            waveform_end = published_shapes(S3Gen())
+        in_s3gen |= {name: shape for name, shape in waveform_end.items() if not name.endswith(COUNTER)}
     return {VOICE_ENCODER_FILES[0]: voice_encoder_shapes(), S3GEN_FILES[0]: in_s3gen}
 
 

@@ -237,13 +237,13 @@ class HarmonicSource(nn.Module):
         super().__init__()
         self.l_linear = nn.Linear(NUM_HARMONICS, 1)
 
-    def sines(self, f0: Tensor, phases: Tensor, noise: Tensor) -> Tensor:
+    def sines(self, f0: Tensor, phases: Tensor, noise: Tensor, cycles_before: Tensor | float = 0.0) -> Tensor:
         """Pitches [B, T], phases in radians [B, 9, 1], standard normal noise [B, 9, L] -> [B, 9, L]"""
         harmonics = torch.arange(1, NUM_HARMONICS + 1, device=f0.device)[:, None]
         steps = f0[:, None] * harmonics / SAMPLE_RATE  # [B, 9, T]: cycles per sample
         # The pitch is constant within a frame, so that only frames have to be summed. In float64, less whole cycles:
         # upstream's float32 sum of samples is off by 0.002 cycles after ten seconds.
-        before = (steps.double().cumsum(-1) - steps.double()) * HOP  # [B, 9, T]
+        before = cycles_before + (steps.double().cumsum(-1) - steps.double()) * HOP  # [B, 9, T]
         counts = torch.arange(1, HOP + 1, device=f0.device)
         cycles = (before % 1.0).to(steps.dtype)[..., None] + steps[..., None] * counts  # [B, 9, T, 480]
         # The fundamental always starts at 0.
@@ -252,9 +252,14 @@ class HarmonicSource(nn.Module):
         voiced = (f0 > VOICED_HZ).repeat_interleave(HOP, dim=-1)[:, None]  # [B, 1, L]
         return torch.where(voiced, waves + VOICED_NOISE * noise, UNVOICED_NOISE * noise)
 
-    def forward(self, f0: Tensor, phases: Tensor, noise: Tensor) -> Tensor:
+    def count_cycles(self, f0: Tensor) -> Tensor:
+        """Cycles of each harmonic in all frames: what a source that goes on from there starts with. -> [B, 9, 1]"""
+        harmonics = torch.arange(1, NUM_HARMONICS + 1, device=f0.device)[:, None]
+        return (f0[:, None] * harmonics / SAMPLE_RATE).double().sum(-1, keepdim=True) * HOP
+
+    def forward(self, f0: Tensor, phases: Tensor, noise: Tensor, cycles_before: Tensor | float = 0.0) -> Tensor:
         """-> [B, L]"""
-        sines = self.sines(f0, phases, noise)
+        sines = self.sines(f0, phases, noise, cycles_before)
         mixed = F.conv1d(sines, self.l_linear.weight[..., None], self.l_linear.bias)  # [B, 1, L]
         return mixed[:, 0].tanh()
 

@@ -222,8 +222,8 @@ class S3Gen(nn.Module):
             counts = [len(mel) for mel in mels]
             mel = nn.utils.rnn.pad_sequence(mels, batch_first=True).transpose(1, 2)  # [B, 80, frames]
             lengths = torch.tensor(counts, device=self.device) if len(set(counts)) > 1 else None
-            phases = torch.stack([own.phases for own in noise]).to(self.device)  # [B, 9, 1]
-            source = _pad_last([own.source for own in noise]).to(self.device)  # [B, 9, L]
+            phases = torch.stack([own.phases for own in noise]).to(self.fade)  # [B, 9, 1]
+            source = _pad_last([own.source for own in noise]).to(self.fade)  # [B, 9, L]
             waves, _ = self.mel2wav(mel, phases, source, lengths)
         waves[:, : len(self.fade)] *= self.fade[: waves.shape[1]]
         return [wave[: HOP * count] for wave, count in zip(waves, counts, strict=True)]
@@ -238,7 +238,7 @@ class S3Gen(nn.Module):
     ) -> list[Tensor]:
         """The mel of each utterance without its reference, as if it were alone. -> [frames, 80] each"""
         rows = [
-            torch.cat([reference.codes.cpu(), _validate_codes(own)])
+            torch.cat([reference.codes.cpu(), validate_codes(own)])
             for own, reference in zip(codes, references, strict=True)
         ]
         ids = nn.utils.rnn.pad_sequence(rows, batch_first=True)  # [B, P + N]
@@ -247,11 +247,11 @@ class S3Gen(nn.Module):
         if len(set(counts.tolist())) > 1:
             mask = (torch.arange(ids.shape[1]) < counts[:, None]).to(self.device)
         num_frames = FRAMES_PER_CODE * ids.shape[1]
-        prompt = torch.zeros(len(rows), num_frames, NUM_MELS, device=self.device)
+        prompt = self.fade.new_zeros(len(rows), num_frames, NUM_MELS)
         for row, reference in zip(prompt, references, strict=True):
             row[: len(reference.mel)] = reference.mel
-        speaker = torch.stack([reference.speaker for reference in references]).to(self.device)
-        start = _pad_last([own.flow for own in noise]).transpose(1, 2).to(self.device)  # [B, T, 80]
+        speaker = torch.stack([reference.speaker for reference in references]).to(self.fade)
+        start = _pad_last([own.flow for own in noise]).transpose(1, 2).to(self.fade)  # [B, T, 80]
         mel = self.flow(ids.to(self.device), speaker, prompt, start, mask, steps)  # [B, T, 80]
         return [
             own[len(reference.mel) : FRAMES_PER_CODE * len(row)]
@@ -264,7 +264,8 @@ def _pad_last(rows: Sequence[Tensor]) -> Tensor:
     return nn.utils.rnn.pad_sequence([row.T for row in rows], batch_first=True).transpose(1, 2)
 
 
-def _validate_codes(codes: Sequence[int]) -> Tensor:
+def validate_codes(codes: Sequence[int]) -> Tensor:
+    """Codes of one utterance as a tensor; refused unless all of them are some. -> [N]"""
     row = np.asarray(codes)
     if row.ndim != 1 or not len(row) or row.dtype.kind not in "iu":
         found = f"speech codes as {row.dtype} of shape {list(row.shape)}"
@@ -310,7 +311,7 @@ def read_built_in_reference(path: Path) -> S3GenReference:
     # Ids may have been cast to the model's float type by whoever saved them.
     codes = codes.reshape(-1)[: mel.shape[1] // FRAMES_PER_CODE].astype(np.int64)
     return S3GenReference(
-        _validate_codes(codes.tolist()),
+        validate_codes(codes.tolist()),
         torch.from_numpy(mel[0].astype(np.float32)),
         torch.from_numpy(speaker.reshape(-1).astype(np.float32)),
     )

@@ -335,7 +335,7 @@ def build_speak_tab(context: PageContext) -> None:
     context.wire([button.click], speak_base, [context.project, *speak_form.components], [view.shown])
     shown = gr.HTML(elem_id="speak-heard", elem_classes=["vg-live"])
     context.on_change(lambda project: [_spoken_html(context, project)], [shown])
-    with gr.Accordion("No sound with Chatterbox? Its waveform end is a program of its own", open=False):
+    with gr.Accordion("The stock program of Chatterbox, to compare with", open=False):
         gr.Markdown(
             "Makes an environment for the stock program once; it needs a network and some gigabytes. For IndexTTS-2, "
             "whose source you have to fetch yourself, and for other environments, use the command line."
