@@ -1,4 +1,4 @@
-"""What each verb can be told: one model per verb. The docstring under a field is its help, here and in the manual.
+"""Settings of each command: one model per command. The docstring under a field is its help, here and in the manual.
 
 Settings that several verbs share, and everything that reads and checks settings, are in `config.py`.
 """
@@ -23,21 +23,21 @@ class NewSettings(Settings):
     """What a new run starts from."""
 
     run: Path
-    """Folder of the new run; it must not be there yet."""
+    """Folder of the new run. It must not exist."""
     base: Path | None = None
-    """Folder of the base, as its makers publish it, or the word tiny for the built-in one. It is only read."""
+    """Folder of the base as published, or tiny for the built-in one. It is never changed."""
     language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
-    """Code of the new language, such as am, ti, km."""
+    """Code of the new language, for example am, ti, km."""
     family: FamilyName | None = None
-    """Kind of base; empty means: told by the files in the base folder."""
+    """Model family. Default: detected from the base folder."""
     texts: tuple[Path, ...] = ()
     """Text files of the new language, one sentence per line, or the manifest.jsonl of a dataset."""
     sources: tuple[Path, ...] = ()
-    """Recordings with subtitles or transcripts, which `go` imports. Where no texts are given, these have them."""
+    """Recordings with subtitles or transcripts that `go` imports. Their texts are used if no texts are given."""
     speaker: str | None = None
-    """Name of the one speaker of all sources; empty means: what they say, else one for each list, folder or film."""
+    """Name of the only speaker of all sources. Default: names in the sources, else one per list, folder or recording."""
     old: Path | None = None
-    """A config or command line of another trainer to take settings from; what becomes of each is printed."""
+    """Config or command line of another trainer to take settings from. Every key is reported."""
 
 
 class UpdateSettings(Settings):
@@ -51,54 +51,54 @@ class GraftSettings(RunSettings):
     """A run, and everything that its run.yaml can say."""
 
     run: Path
-    """Folder of the run, with its run.yaml. Flags win over that file."""
+    """Folder of the run. Flags override its run.yaml."""
 
 
 class CheckSettings(RunSettings):
     """A run, or loose files that belong together; `tokenizer.file` is the grown tokenizer that is checked."""
 
     run: Path | None = None
-    """Folder of the run, with its run.yaml. Without one, the files that are named are checked against each other."""
+    """Folder of the run. Without it, the given files are checked against each other."""
     checkpoint: Path | None = None
-    """A grown or trained checkpoint to check against the base and the tokenizer."""
+    """Extended or trained checkpoint to check against the base and the tokenizer."""
     base_config: Path | None = None
-    """An old config in YAML, or a text with an old command line, whose sizes, rates and freeze boundary are checked."""
+    """Config or command line of another trainer: its sizes, learning rates and freeze boundary are checked."""
     prepared: Path | None = None
-    """A folder of prepared data of another trainer (text_ids/*.npy) whose ids are checked."""
+    """Prepared data of another trainer (text_ids/*.npy): its ids are checked."""
 
 
 class TrainCommandSettings(RunSettings):
     """A run, everything that its run.yaml can say, and where to begin."""
 
     run: Path
-    """Folder of the run, with its run.yaml. Flags win over that file."""
+    """Folder of the run. Flags override its run.yaml."""
     fresh: bool = False
-    """Begin again at step 0. Steps that are saved are set aside, not removed."""
+    """Start over at step 0. Saved steps are set aside, not deleted."""
     from_step: int | None = Field(None, ge=0)
-    """Go on from this saved step instead of the newest. Later ones are set aside, not removed."""
+    """Resume from this saved step instead of the newest. Later steps are set aside, not deleted."""
     baseline: BaselineMode | None = None
-    """For comparison only: train everything at lr_backbone with masked base rows. This loses the old languages."""
+    """For comparison only: train everything with masked base rows, at lr_backbone. Loses the old languages."""
 
 
 class ExtendSettings(Settings):
     """One checkpoint file, and the tokenizer that it grows to."""
 
     checkpoint: Path
-    """The checkpoint file to grow (.safetensors, .pt, .pth). It is only read."""
+    """Checkpoint file to extend (.safetensors, .pt, .pth). It is never changed."""
     tokenizer: Path
-    """The grown tokenizer."""
+    """Extended tokenizer."""
     base_tokenizer: Path | None = None
-    """Tokenizer of the base: new rows are spelled with it, and its ids must be the grown one's first."""
+    """Tokenizer of the base, to initialize new rows. Its ids must be the first ids of the extended one."""
     family: FamilyName | None = None
-    """Kind of base; empty means: told by the tensors in the checkpoint."""
+    """Model family. Default: detected from the tensors."""
     output: Path
-    """The new checkpoint file."""
+    """New checkpoint file."""
     overwrite: bool = False
-    """Replace the output if it is there."""
+    """Replace the output if it exists."""
     rows: RowSettings = RowSettings()
     """New rows."""
     verify: bool = True
-    """Read the output again and compare everything that is not new with the input, bit for bit."""
+    """Read the output again and compare all old values with the input, bit for bit."""
     hash: bool = False
     """Also print the SHA-256 of input and output."""
 
@@ -107,17 +107,17 @@ class TokenizerTrainSettings(Settings):
     """What the new pieces are learnt from."""
 
     base: Path
-    """The base's tokenizer file, or the folder of the base."""
+    """Tokenizer file of the base, or the folder of the base."""
     family: FamilyName | None = None
-    """Kind of base; empty means: told by the files."""
+    """Model family. Default: detected from the files."""
     language: str = Field(pattern=LANGUAGE_PATTERN)
-    """Code of the new language, such as am, ti, km."""
+    """Code of the new language, for example am, ti, km."""
     texts: tuple[Path, ...] = Field(min_length=1)
     """Text files of the new language, one sentence per line."""
     output: Path = Path("additions.json")
-    """File for the pieces and characters to add; `tokenizer merge` takes it."""
+    """File for the pieces and characters to add, for `tokenizer merge`."""
     overwrite: bool = False
-    """Replace the output if it is there."""
+    """Replace the output if it exists."""
     tokenizer: VocabularySettings = VocabularySettings()
     """Tokenizer of the new language."""
 
@@ -126,73 +126,73 @@ class TokenizerMergeSettings(Settings):
     """A base's tokenizer, and what is added to it."""
 
     base: Path
-    """The base's tokenizer file, or the folder of the base."""
+    """Tokenizer file of the base, or the folder of the base."""
     family: FamilyName | None = None
-    """Kind of base; empty means: told by the files."""
+    """Model family. Default: detected from the files."""
     additions: Path
-    """What `tokenizer train` wrote."""
+    """File written by `tokenizer train`."""
     output: Path
-    """The grown tokenizer file."""
+    """Extended tokenizer file."""
     overwrite: bool = False
-    """Replace the output if it is there."""
+    """Replace the output if it exists."""
 
 
 class TokenizerProveSettings(Settings):
     """Two tokenizers, and the texts on which they are compared."""
 
     base: Path
-    """The base's tokenizer file, or the folder of the base."""
+    """Tokenizer file of the base, or the folder of the base."""
     grown: Path
-    """The grown tokenizer file, ours or anyone's."""
+    """Extended tokenizer file, made by any program."""
     family: FamilyName | None = None
-    """Kind of base; empty means: told by the files."""
+    """Model family. Default: detected from the files."""
     language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
-    """Code of the new language, such as am, ti, km."""
+    """Code of the new language, for example am, ti, km."""
     texts: tuple[Path, ...] = ()
-    """Text files of the new language, one sentence per line: unknowns and tokens per character are counted on them."""
+    """Text files of the new language, one sentence per line, to count unknowns and tokens per character."""
     proof_texts: tuple[Path, ...] = ()
-    """Your own texts of base languages, proven beside the built-in corpus (NAME.txt or en.txt, fr.txt ...)."""
+    """Your own texts of base languages (en.txt, fr.txt ...) to verify, in addition to the built-in corpus."""
 
 
 class TokenizerShowSettings(Settings):
     """What to spell, and with which tokenizers."""
 
     text: tuple[str, ...] = Field(min_length=1)
-    """Sentences to spell."""
+    """Sentences to tokenize."""
     base: Path
-    """The base's tokenizer file, or the folder of the base."""
+    """Tokenizer file of the base, or the folder of the base."""
     grown: Path | None = None
-    """The grown tokenizer file, shown beside the base's."""
+    """Extended tokenizer file to compare with the base's."""
     family: FamilyName | None = None
-    """Kind of base; empty means: told by the files."""
+    """Model family. Default: detected from the files."""
     language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
-    """Language of the sentences: its tag is put in front where the family has tags."""
+    """Language of the sentences. Its tag is added if the family uses tags."""
 
 
 class DataTextSettings(Settings):
     """Texts to normalise."""
 
     language: str = Field(pattern=LANGUAGE_PATTERN)
-    """Language of the texts: it chooses the rules."""
+    """Language of the texts. It selects the rules."""
     text: tuple[str, ...] = ()
-    """Sentences to normalise."""
+    """Sentences to normalize."""
     texts: tuple[Path, ...] = ()
-    """Files with a sentence on each line."""
+    """Text files, one sentence per line."""
     explain: bool = False
-    """Show every change with its rule, and what was left alone."""
+    """Show every change with its rule, and what was left unchanged."""
     fold_homophones: bool = False
-    """Amharic: write one letter for those that sound alike."""
+    """Amharic: write one letter for letters with the same sound."""
 
 
 class ShowSettings(Settings):
     """The base to look at."""
 
     base: Path
-    """Folder of a base, folder of a run (its base is shown), or one checkpoint file. It is only read."""
+    """Folder of a base, folder of a run (its base is shown), or a checkpoint file."""
     family: FamilyName | None = None
-    """Kind of base; empty means: told by the files."""
+    """Model family. Default: detected from the files."""
     fingerprint: bool = True
-    """Read all values for the fingerprint, which takes a few seconds for gigabytes."""
+    """Compute the fingerprint, which reads all values (a few seconds for gigabytes)."""
 
 
 class DoctorSettings(Settings):
@@ -208,175 +208,175 @@ class CleanSettings(Settings):
     run: Path
     """Folder of the run."""
     keep: int = Field(1, ge=1)
-    """How many of the last whole steps stay. The first and the best always stay."""
+    """Number of latest steps to keep. The first and the best are always kept."""
     yes: bool = False
-    """Remove without asking. Where nobody can be asked (no terminal, --json, --quiet) nothing is removed without it."""
+    """Remove without asking. Required without a terminal and with --json or --quiet."""
 
 
 class PlotSettings(Settings):
     """The runs whose curves are drawn."""
 
     runs: tuple[Path, ...] = Field(min_length=1)
-    """Folders of runs, also of those that train. One is drawn whole; of several the held-out losses are compared."""
+    """Folders of runs, also while they train. For several runs the held-out losses are compared."""
     output: Path | None = None
-    """Name of the two pictures, without ending. Empty: curves in the run's folder, or of several runs in this one."""
+    """Name of the two pictures, without suffix. Default: curves in the run folder, or here for several runs."""
     overwrite: bool = False
-    """Replace pictures that are there. Those of a run, in its own folder, are always drawn anew."""
+    """Replace existing pictures. Those in a run folder are always replaced."""
 
 
 class EvaluateSettings(Settings):
     """What is judged, who listens, and which sentences are spoken."""
 
     model: Path
-    """Folder of a run, of a graft, or of another checkpoint of the base's family (merged, exported, another base)."""
+    """Folder of a run, a graft, or another checkpoint of the base's family (merged, exported, another base)."""
     base: Path | None = None
-    """Folder of the base that it is compared with. A run knows its own."""
+    """Folder of the base to compare with. Default: the run's base."""
     family: FamilyName | None = None
-    """Kind of base; empty means: told by the files in the base folder."""
+    """Model family. Default: detected from the base folder."""
     variant: EvaluatedVariant | None = None
-    """Of a run: graft, merged or masked-finetune; empty means what its last training has left."""
+    """Result of the run: graft, merged or masked-finetune. Default: that of the last training."""
     step: int | None = Field(None, ge=0)
-    """Of a run: a saved step instead of what training has left."""
+    """Saved step of the run, instead of the final result."""
     language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
-    """Code of the new language, where the model does not say it itself."""
+    """Code of the new language, if the model does not state it."""
     languages: tuple[str, ...] = ()
-    """Base languages that are spoken too; empty means those of the base that have sentences."""
+    """Base languages to evaluate. Default: all with sentences."""
     sentences: tuple[Path, ...] = ()
-    """Your own sentences, in files named after their language: am.txt, am.tsv. Empty: built-in, else held-out texts."""
+    """Sentence files named by language: am.txt, am.tsv. Default: built-in sentences, else held-out texts."""
     max_sentences: int = Field(100, ge=2)
-    """Maximum number of sentences of each language."""
+    """Maximum number of sentences per language."""
     recognizer: str | None = None
-    """Recognizer: built-in, whisper:FOLDER, whisper:small, command:PROGRAM {wav} or none. Empty: one that knows it."""
+    """Recognizer: built-in, whisper:FOLDER, whisper:small, command:PROGRAM {wav}, none. Default: one that knows it."""
     recordings: Path | None = None
-    """Recordings of the new language, audio files NAME.* with NAME.txt: the recognizer's error on them is the mark."""
+    """Folder with recordings of the new language (NAME.wav, .mp3 ... with NAME.txt) as a reference for error rates."""
     voices: tuple[str, ...] = ()
-    """Names of the base's voices, or audio files. Empty: of held-out clips of the run, else the base's own."""
+    """Voices by name, or audio files. Default: held-out clips of the run, else the base's voices."""
     name: str = Field("default", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$")
-    """Name of the evaluation: its files are in eval/NAME of the run."""
+    """Name of the evaluation. Its files are in eval/NAME of the run."""
     output: Path | None = None
-    """Folder for the files instead; needed where the model is not in a run. It must not be there yet."""
+    """Output folder, required if the model is not in a run. It must not exist."""
     players: int = Field(8, ge=0, le=100)
-    """Sentences of each language that the report plays."""
+    """Number of sentences per language with players in the report."""
     seed: int = Field(0, ge=0, le=MAX_SEED)
-    """Seed of the drawn speech and of the intervals."""
+    """Seed of sampling and of the confidence intervals."""
     device: str | None = None
-    """cpu, cuda or cuda:N; empty means cuda where there is one."""
+    """Device: cpu, cuda or cuda:N. Default: cuda if available."""
     precision: TrainPrecision | None = None
-    """float32, bf16 or fp16; empty means bf16 where the device has it, fp16 on older cards, float32 on a CPU."""
+    """Precision: float32, bf16 or fp16. Default: bf16 if supported, fp16 on older GPUs, float32 on CPU."""
 
 
 class CompareSettings(Settings):
     """The evaluations that are held against each other."""
 
     runs: tuple[Path, ...] = Field(min_length=1)
-    """Folders of runs that were evaluated, or of single evaluations, or their scores.json."""
+    """Folders of evaluated runs or of single evaluations, or scores.json files."""
     name: str = "default"
-    """Which evaluation of each run."""
+    """Name of the evaluation in each run."""
     measure: ComparisonMetric | None = None
-    """What is compared; empty means phone error, else letter error, else speech loss: the first that all runs have."""
+    """Measure to compare. Default: the first of phone error, letter error and speech loss that all runs have."""
     output: Path = Path("compared")
-    """Name of the two pictures, without ending."""
+    """Name of the two pictures, without suffix."""
     overwrite: bool = False
-    """Replace pictures that are there."""
+    """Replace existing pictures."""
 
 
 class SpeakSettings(Settings):
     """What is said, by whom and how, and where it goes."""
 
     text: tuple[str, ...] = ()
-    """What is said; several texts are several utterances."""
+    """Texts to speak; each is one utterance."""
     file: Path | None = None
-    """A text on each line, or NAME.tsv with the columns text, language, voice, name; - is standard input."""
+    """File with one text per line, or NAME.tsv with the columns text, language, voice, name; - is standard input."""
     run: Path | None = None
-    """Folder of a run that speaks: what its last training has left."""
+    """Folder of the run to speak with."""
     graft: tuple[Path, ...] = ()
-    """Folders of grafts that speak, several beside each other on one base."""
+    """Folders of grafts to speak with, one or several on one base."""
     base: Path | None = None
-    """Folder of the base. A run knows its own; empty else means the built-in one, where that fits."""
+    """Folder of the base. Default: the run's base, else the built-in one if it fits."""
     family: FamilyName | None = None
-    """Kind of base; empty means: told by the files in the base folder."""
+    """Model family. Default: detected from the base folder."""
     variant: EvaluatedVariant | None = None
-    """Of a run: graft, merged or masked-finetune; empty means what its last training has left."""
+    """Result of the run: graft, merged or masked-finetune. Default: that of the last training."""
     step: int | None = Field(None, ge=0)
-    """Of a run: a saved step instead of what training has left."""
+    """Saved step of the run, instead of the final result."""
     language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
-    """Language of the texts. It chooses tokenizer and adapter; empty means that of the run or of the one graft."""
+    """Language of the texts. It selects tokenizer and adapter. Default: the run's or the only graft's language."""
     voice: str | None = None
-    """One of the base's voices by name, or an audio file to imitate. Empty: the base's first, or one of the run."""
+    """Voice of the base by name, or an audio file to clone. Default: the base's first voice, or one of the run."""
     exaggeration: float | None = Field(None, ge=0, le=5)
-    """Chatterbox: how strong the emotion is; 0.5 is its usual strength."""
+    """Chatterbox: strength of the emotion."""
     guidance: float | None = None
-    """Chatterbox: how far to go from the reading without text to the one with it; 0 is none."""
+    """Chatterbox: weight of classifier-free guidance; 0 disables it."""
     emotion: Path | None = None
-    """IndexTTS-2: an audio file whose emotion is taken on, .npy with its vector, or eight shares: 0,0.6,0,0,0,0,0,0."""
+    """IndexTTS-2: emotion from an audio file, a vector (.npy), or eight shares such as 0,0.6,0,0,0,0,0,0."""
     emotion_weight: float | None = Field(None, ge=0, le=1)
-    """IndexTTS-2: from the voice's own emotion (0) to that of --emotion (1)."""
+    """IndexTTS-2: weight from the voice's own emotion (0) to --emotion (1)."""
     temperature: float | None = None
-    """How freely codes are drawn; 0 takes the best one. This and the next four: empty means as the stock program."""
+    """Sampling temperature; 0 is greedy. Default of this and the next four: as in the original program."""
     top_k: int | None = None
-    """Only so many of the best codes; 0 is all."""
+    """Sample from the k most likely codes; 0: all."""
     top_p: float | None = None
-    """Only the best codes that together have this share."""
+    """Sample from the most likely codes with this total probability."""
     min_p: float | None = None
-    """Only codes that are at least this share as likely as the best one."""
+    """Minimum probability of a code relative to the most likely one."""
     repetition_penalty: float | None = None
-    """How much less likely codes become that were spoken before; 1 is none."""
+    """Repetition penalty; 1 disables it."""
     seed: int = Field(0, ge=0, le=MAX_SEED)
-    """Seed of the drawn speech: the same one gives the same bytes."""
+    """Seed of sampling. The same seed gives the same bytes."""
     max_seconds: float | None = Field(None, gt=0)
-    """Longest speech of one piece; empty means a limit from the length of its text."""
+    """Maximum length of one segment, in seconds. Default: from the length of its text."""
     split: bool = True
-    """Say long texts in pieces: sentence by sentence, and too long sentences in parts."""
+    """Split long texts into sentences, and long sentences into parts."""
     pause: float = Field(0.3, ge=0, le=10)
-    """Seconds of silence after a sentence; half of it after a part, twice after a paragraph."""
+    """Silence after a sentence, in seconds; half of it after a part, twice after a paragraph."""
     batch: int = Field(16, ge=1, le=1024)
-    """Pieces that are spoken at once."""
+    """Number of segments per batch."""
     output: Path | None = None
-    """NAME.wav, .flac, .ogg or .mp3 for one file; else a folder with a file for each. Empty: speech.wav or speech."""
+    """Output file (.wav, .flac, .ogg, .mp3), or a folder with one file per utterance. Default: speech.wav or speech."""
     codes: Path | None = None
-    """Speech codes instead of, or beside, sound: NAME.json with everything, or NAME.npy for one utterance."""
+    """Write speech codes: NAME.json with all details, or NAME.npy for one utterance."""
     overwrite: bool = False
-    """Replace files that are there."""
+    """Replace existing files."""
     device: str | None = None
-    """cpu, cuda or cuda:N; empty means cuda where there is one."""
+    """Device: cpu, cuda or cuda:N. Default: cuda if available."""
     precision: TrainPrecision | None = None
-    """float32, bf16 or fp16; empty means bf16 where the device has it, fp16 on older cards, float32 on a CPU."""
+    """Precision: float32, bf16 or fp16. Default: bf16 if supported, fp16 on older GPUs, float32 on CPU."""
 
 
 class DemoSettings(Settings):
     """How long the demonstration takes, whether it goes wrong, and where it leaves its files."""
 
     folder: Path | None = None
-    """Folder for the run, the report and the graft, made anew each time; empty means demo, or demo-MISTAKE."""
+    """Folder of the demo; it is made again each time. Default: demo, or demo-MISTAKE."""
     minutes: float | None = Field(None, gt=0, le=600)
-    """Minutes of training: as many steps as fit, by what a few take here. Empty: 560 steps, 4 minutes on two cores."""
+    """Minutes of training. Default: 560 steps, about 4 minutes on two cores."""
     steps: int | None = Field(None, ge=1)
-    """Steps of training, instead of minutes."""
+    """Training steps, instead of minutes."""
     sentences: int = Field(100, ge=2)
-    """Sentences of each language that are spoken and judged, at most."""
+    """Maximum number of evaluation sentences per language."""
     seed: int = Field(0, ge=0, le=MAX_SEED)
-    """Seed of everything random."""
+    """Seed of all random choices."""
     mistake: DemoMistake | None = None
-    """Make a mistake of the trainers before us on purpose, and see what happens and what tells of it."""
+    """Reproduce a common fine-tuning mistake and show how it is detected."""
 
 
 class UiSettings(Settings):
     """Where the web interface listens, which folders it shows, and who may use it."""
 
     roots: tuple[Path, ...] = (Path("."),)
-    """Folders that the browser may see and write to; nothing outside of them. The first is where commands run."""
+    """Folders that the web UI may read and write. Commands run in the first."""
     host: str = "127.0.0.1"
-    """Address to listen on. Any other than this machine's own asks for a password."""
+    """Address to listen on. Addresses of other machines require a password."""
     port: int = Field(7860, ge=1, le=65_535)
     """Port to listen on."""
     names: tuple[str, ...] = ()
-    """Further names by which browsers reach it, such as gpu-box.local or the address of a proxy."""
+    """Additional host names, for example gpu-box.local or the name of a proxy."""
     password_file: Path | None = None
-    """A file whose first line is the password. Without it: VOXGRAFT_UI_PASSWORD, else it is asked for."""
+    """File whose first line is the password. Default: VOXGRAFT_UI_PASSWORD, else a prompt."""
     max_upload: int = Field(4096, ge=1, le=1_000_000)
-    """Largest file that can be uploaded, in megabytes."""
+    """Maximum size of an upload, in megabytes."""
     open_browser: bool = False
-    """Also open the page in the browser of this machine."""
+    """Open the page in a browser on this machine."""
 
 
 PublishedBaseName = Literal["chatterbox-multilingual", "chatterbox-english", "indextts2"]
@@ -392,11 +392,11 @@ class DownloadSettings(Settings):
     name: PublishedBaseName
     """chatterbox-multilingual, chatterbox-english or indextts2."""
     folder: Path | None = None
-    """Folder of the base; empty means models/NAME. What is in it already is not fetched again."""
+    """Folder of the base. Default: models/NAME. Existing files are not downloaded again."""
     optional: bool = False
-    """Also what the stock program can do without."""
+    """Also download optional files."""
     list_only: bool = False
-    """Only list the files, their sizes and the licence."""
+    """Only list files, sizes and the licence."""
 
 
 class CompanionSettings(Settings):
@@ -405,15 +405,15 @@ class CompanionSettings(Settings):
     name: CompanionName
     """chatterbox (a package) or indextts2 (your own checkout)."""
     checkout: Path | None = None
-    """IndexTTS-2: folder of its source, in which indextts/ lies."""
+    """IndexTTS-2: folder of its source code, which contains indextts/."""
     python: Path | None = None
-    """Interpreter of the environment; empty means the one that voxgraft runs with. 3.11 is known to work."""
+    """Python of the environment. Default: the one that runs voxgraft. 3.11 is known to work."""
     pip_flags: tuple[str, ...] = ()
-    """Flags for pip, each as --pip-flags=FLAG, for example another index for a CPU-only torch."""
+    """Flags for pip, each as --pip-flags=FLAG."""
     environment: Path | None = None
-    """A virtual environment that is there already, to be used instead of making one."""
+    """Existing virtual environment to use."""
     force: bool = False
-    """Make the environment again although it exists."""
+    """Create the environment again."""
 
 
 class ExportSettings(Settings):
@@ -422,53 +422,53 @@ class ExportSettings(Settings):
     model: Path
     """Folder of a run, or of a graft with --base."""
     to: ExportKind | None = None
-    """peft: the adapter; graft: to share; else folders for that program. Empty: graft, after merged the base's own."""
+    """Target: graft (to share), peft, or a program. Default: graft, after merged training the base's program."""
     drop_in: bool = False
-    """Chatterbox: a folder of the base's own size for the new language alone, which the package loads as it is."""
+    """Chatterbox: a folder of the original size, for the new language only, that the package loads unchanged."""
     parts: ExportParts = "both"
-    """Of the two checkpoints for stock software: grown (old languages as they were), merged (the new one), or both."""
+    """Checkpoints to write: grown (old languages unchanged), merged (the new language), or both."""
     base: Path | None = None
-    """Folder of the base. A run knows its own."""
+    """Folder of the base. Default: the run's base."""
     family: FamilyName | None = None
-    """Kind of base; empty means: told by the files in the base folder."""
+    """Model family. Default: detected from the base folder."""
     dtype: ExportDtype = "base"
-    """Number format: base keeps every bit of the base; bf16 takes half the room, rounded."""
+    """Number format: base keeps all bits; bf16 is rounded, half the size."""
     copy_files: bool = False
-    """Copy files of the base that did not change, instead of linking them (hard links, which need no room)."""
+    """Copy unchanged files of the base instead of making hard links."""
     output: Path | None = None
-    """Folder of the export; empty means export/NAME in the run."""
+    """Folder of the export. Default: export/NAME in the run."""
     overwrite: bool = False
-    """Replace the output if it is there; what was there is kept as NAME.previous."""
+    """Replace the output if it exists. The old one is kept as NAME.previous."""
     data_licence: str | None = Field(None, max_length=2000)
-    """Licence of the recordings and texts that it was trained on. Asked for on a terminal where it is not given."""
+    """Licence of the recordings and texts. Asked for on a terminal."""
     consent: str | None = Field(None, max_length=2000)
-    """How the speakers have consented. Asked for on a terminal where it is not given."""
+    """How the speakers consented. Asked for on a terminal."""
     accept_terms: bool = False
-    """You pass on what the base's licence asks for. Asked for on a terminal where it is not given."""
+    """Accept to pass on the terms of the base's licence. Asked for on a terminal."""
 
 
 class PushSettings(Settings):
     """What is sent, and where to."""
 
     folder: Path
-    """Folder of a graft, or of what `voxgraft export` wrote."""
+    """Folder of a graft or of an export."""
     to: str
-    """NAME.zip, or OWNER/NAME for a repository on the hub that huggingface_hub is signed in to."""
+    """NAME.zip, or OWNER/NAME of a hub repository."""
     private: bool = True
-    """A new repository can be seen by its owner alone."""
+    """Make a new repository private."""
     overwrite: bool = False
-    """Replace the zip file if it is there."""
+    """Replace the zip file if it exists."""
 
 
 class PullSettings(Settings):
     """What is fetched, and where to."""
 
     source: str
-    """NAME.zip, or OWNER/NAME of a repository on the hub."""
+    """NAME.zip, or OWNER/NAME of a hub repository."""
     folder: Path | None = None
-    """Folder for it; empty means the name of the file or repository. It must not be there yet."""
+    """Output folder. It must not exist. Default: the name of the file or repository."""
     revision: str | None = None
-    """Branch, tag or commit of the repository; empty means the newest."""
+    """Branch, tag or commit of the repository. Default: the newest."""
 
 
 StageName = Literal["import", "split", "graft", "prepare", "check", "train", "evaluate", "export"]
@@ -481,25 +481,25 @@ class GoSettings(RunSettings):
     run: Path
     """Folder of the run, with its run.yaml."""
     until: StageName | None = None
-    """The last stage: import, split, graft, prepare, check, train, evaluate or export. Empty: all of them."""
+    """Last stage to run: import, split, graft, prepare, check, train, evaluate or export. Default: all."""
     dry_run: bool = False
-    """Say which stages would run and why, and stop. Changes nothing."""
+    """Show which stages would run and why. Changes nothing."""
     when_changed: WhenChanged = "stop"
-    """A run that was trained, and asks for something else now: stop and say what; fresh begins again; keep goes on."""
+    """If settings changed after training: stop, fresh (start over), keep (continue with the existing training)."""
     reimport: bool = False
-    """Of `import`: import sources again that have changed. Clips that stay the same keep their ids and sides."""
+    """`import`: import changed sources again. Unchanged clips keep their ids and splits."""
     sentences: tuple[Path, ...] = ()
-    """Of `evaluate`: your own sentences, in files named after their language: am.txt, or am.tsv. Others: done again."""
+    """`evaluate`: sentence files named by language: am.txt, am.tsv."""
     max_sentences: int = Field(100, ge=2)
-    """Of `evaluate`: maximum number of sentences of each language. Another number: done again."""
+    """`evaluate`: maximum number of sentences per language."""
     to: ExportKind | None = None
-    """Of `export`: what is made. Empty: the graft to share, or after merged training the stock program's folders."""
+    """`export`: target. Default: graft, after merged training the base's program."""
     data_licence: str | None = Field(None, max_length=2000)
-    """Of `export`: licence of the recordings and texts. Asked for on a terminal where it is not given."""
+    """`export`: licence of the recordings and texts. Asked for on a terminal."""
     consent: str | None = Field(None, max_length=2000)
-    """Of `export`: how the speakers have consented. Asked for on a terminal where it is not given."""
+    """`export`: how the speakers consented. Asked for on a terminal."""
     accept_terms: bool = False
-    """Of `export`: you pass on what the base's licence asks for."""
+    """`export`: accept to pass on the terms of the base's licence."""
 
     @property
     def given(self) -> dict[str, Any]:
@@ -514,19 +514,19 @@ class PrepareSettings(RunSettings):
     """A run, the clips that its sets are made of, and who does the work."""
 
     run: Path
-    """Folder of the run, with its run.yaml. Flags win over that file."""
+    """Folder of the run. Flags override its run.yaml."""
     manifest: Path | None = None
-    """Manifest of the clips, or the folder that holds one; empty means that of data.dataset."""
+    """Manifest of the clips, or its folder. Default: that of data.dataset."""
     engine: EngineName = "local"
-    """local (processes on this machine) or ray (Ray Data, on the cluster of RAY_ADDRESS or on this machine)."""
+    """Engine: local (processes on this machine) or ray (Ray Data, on the cluster at RAY_ADDRESS or this machine)."""
     workers: int | None = Field(None, ge=1, le=4096)
-    """Processes that encode; empty means one for each core, as far as memory goes, and one on CUDA."""
+    """Number of worker processes. Default: one per core as far as memory allows, one on CUDA."""
     batch_seconds: float = Field(60.0, gt=0, le=3600)
-    """Sound that goes through the encoder at once. Clips of a batch are of similar length."""
+    """Seconds of audio per encoder batch. Clips of a batch have similar lengths."""
     voices: tuple[str, ...] = ()
-    """Bases with named voices only: SPEAKER=VOICE; speakers that are not named here take turns among the voices."""
+    """Bases with named voices: SPEAKER=VOICE. Other speakers take turns."""
     device: str | None = None
-    """cpu, cuda or cuda:N for the encoder; empty means cuda where there is one."""
+    """Device of the encoder: cpu, cuda or cuda:N. Default: cuda if available."""
 
 
 RepairName = Literal["rows", "spare", "head", "missing", "grow", "body"]
@@ -536,65 +536,65 @@ class DiagnoseSettings(Settings):
     """What is looked at, what it was made from, and where the report goes."""
 
     checkpoint: Path
-    """A checkpoint file of anyone's (.safetensors, .pt, .pth), a folder with one, or a run. It is only read."""
+    """Checkpoint of any trainer (.safetensors, .pt, .pth), a folder with one, or a run. It is never changed."""
     base: Path | None = None
-    """Folder of the base that it was made from, or the word tiny for the built-in one. A run knows its own."""
+    """Folder of the base it was made from, or tiny for the built-in one. Default: the run's base."""
     tokenizer: Path | None = None
-    """The grown tokenizer that it was trained with."""
+    """Extended tokenizer it was trained with."""
     family: FamilyName | None = None
-    """Kind of base; empty means: told by the files in the base folder."""
+    """Model family. Default: detected from the base folder."""
     language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
-    """Code of the new language. With it and a tokenizer, sentences of the language are looked through for unknowns."""
+    """Code of the new language. With a tokenizer, sentences of the language are checked for unknowns."""
     texts: tuple[Path, ...] = ()
-    """Text files of the new language to look through instead of the built-in sentences."""
+    """Text files of the new language to check instead of the built-in sentences."""
     base_config: Path | None = None
-    """The config or command line of the trainer that made it."""
+    """Config or command line of the trainer."""
     prepared: Path | None = None
-    """The prepared data that it was trained on (text_ids/*.npy, codes/*.npy)."""
+    """Prepared data it was trained on (text_ids/*.npy, codes/*.npy)."""
     report: bool = True
     """Write the report: report.html, diagnosis.png and diagnosis.json."""
     output: Path | None = None
-    """Folder for the report; it must not be there yet. Empty: diagnosis-NAME in the current folder."""
+    """Folder of the report. It must not exist. Default: diagnosis-NAME in the current folder."""
     overwrite: bool = False
-    """Replace the report folder if it is there."""
+    """Replace the report folder if it exists."""
     listen: bool = False
-    """Also speak and listen, where the base has a waveform end here (tiny): phone errors beside the base's own."""
+    """Also speak and transcribe, if the base has a vocoder: phone errors compared with the base."""
     sentences: int = Field(8, ge=1, le=1000)
-    """Sentences of each language that are spoken then."""
+    """Number of sentences per language to speak."""
     seed: int = Field(0, ge=0, le=MAX_SEED)
-    """Seed of the drawn speech."""
+    """Seed of sampling."""
 
 
 class RepairSettings(Settings):
     """What is repaired, from which base, and where it goes."""
 
     checkpoint: Path
-    """The checkpoint to repair (.safetensors, .pt, .pth, a folder of shards). It is only read."""
+    """Checkpoint to repair (.safetensors, .pt, .pth, a folder of shards). It is never changed."""
     base: Path
-    """Folder of the base that it was made from, or the word tiny for the built-in one."""
+    """Folder of the base it was made from, or tiny for the built-in one."""
     output: Path
-    """The new file: NAME.safetensors, or NAME.pt or NAME.pth for a torch archive."""
+    """New file: NAME.safetensors, or NAME.pt or NAME.pth for a torch archive."""
     overwrite: bool = False
-    """Replace the output and its report if they are there."""
+    """Replace the output and its report if they exist."""
     tokenizer: Path | None = None
-    """The grown tokenizer: rows that have to be made anew are spelled with it. Without it they start from a mean."""
+    """Extended tokenizer, to initialize rows that must be made again. Without it they start from the mean row."""
     family: FamilyName | None = None
-    """Kind of base; empty means: told by the files in the base folder."""
+    """Model family. Default: detected from the base folder."""
     only: tuple[RepairName, ...] = ()
-    """What is repaired: rows, spare, head, missing, grow, body. Empty: what `diagnose` would name."""
+    """Parts to repair: rows, spare, head, missing, grow, body. Default: what `diagnose` names."""
     body: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Move the body to this point between the base (0) and the tuned one (1)."""
+    """Interpolate the backbone between the base (0) and the tuned model (1)."""
     choose: bool = False
-    """Choose that point by ear, where the base has a waveform end here (tiny)."""
+    """Choose that point by recognizer, if the base has a vocoder."""
     points: tuple[Annotated[float, Field(ge=0, le=1)], ...] = Field((0.0, 0.25, 0.5, 0.75, 1.0), min_length=1)
-    """Points that are tried then."""
+    """Points to try."""
     language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
-    """Code of the new language, which is spoken then."""
+    """Code of the new language to speak."""
     sentences: int = Field(8, ge=1, le=1000)
-    """Sentences of each language that are spoken at each point."""
+    """Number of sentences per language to speak at each point."""
     worse: float = Field(0.05, ge=0, le=1)
-    """How much higher the phone error of an old language may be than the base's own, for a point to be taken."""
+    """Maximum increase of an old language's phone error over the base's."""
     rows: RowSettings = RowSettings()
-    """Rows that are made anew."""
+    """Rows that are made again."""
     seed: int = Field(0, ge=0, le=MAX_SEED)
-    """Seed of the drawn speech."""
+    """Seed of sampling."""

@@ -20,56 +20,56 @@ class DataImportSettings(Settings):
     """Recordings with texts, and how clips are made of them."""
 
     dataset: Path
-    """Folder of the dataset; one that is there is added to."""
+    """Folder of the dataset. Clips are added to an existing one."""
     sources: tuple[Path, ...] = Field(min_length=1)
-    """Folders or files: subtitles with their media, metadata.csv, JSON lines, sounds with texts beside, parquet."""
+    """Folders or files: subtitles with media, metadata.csv, JSON lines, audio with text files, parquet."""
     language: str = Field(pattern=LANGUAGE_PATTERN)
-    """Language that is spoken: it chooses how texts are cleaned and normalised."""
+    """Language of the recordings. It selects the text rules."""
     media: Path | None = None
-    """The media file of a single subtitle file whose name is another."""
+    """Media file of a single subtitle file with another name."""
     family: FamilyName | None = None
-    """Kind of base that shall learn from it: clips are then no longer than it can hear."""
+    """Model family to train, which limits the length of clips."""
     rate: int = Field(24_000, ge=8_000, le=96_000)
-    """Sampling rate of the clips. 24,000 serves every family; training itself hears 16,000."""
+    """Sample rate of the clips. 24,000 suits every family."""
     format: AudioFormat = "flac"
     """File format of the clips."""
     encoding: str | None = None
-    """Encoding of text files that are neither UTF-8 nor marked as UTF-16, such as windows-1252."""
+    """Encoding of text files that are neither UTF-8 nor marked as UTF-16, for example windows-1252."""
     speaker: str | None = None
-    """Name of the one speaker of everything; empty means: what the sources say, else what speaker_from says."""
+    """Name of the only speaker. Default: names in the sources, else by speaker_from."""
     speaker_from: SpeakerSource = "auto"
-    """Who speaks where a source names nobody: auto (one person per list, folder or film), folder, recording, file."""
+    """Speaker of sources without names: auto (one per list, folder or recording), folder, recording, file."""
     reimport: bool = False
-    """Import sources again that changed, or that had other settings. Clips that stay the same keep id and side."""
+    """Import changed sources again. Unchanged clips keep their ids and splits."""
     max_left_out: float = Field(0.2, ge=0, le=1)
-    """Share of lines, or of sources, that may be left out (unreadable, missing, no text); beyond it, exit code 1."""
+    """Maximum share of lines or sources left out (unreadable, missing, no text) before the exit code is 1."""
     cut: CutMethod = "pauses"
-    """pauses: the edges of a clip move from the subtitle's times to the pauses around; times: they stay."""
+    """Clip edges: pauses (move to the nearest pause) or times (as in the subtitles)."""
     activity: VadBackend = "energy"
-    """What tells speech from pauses: energy; silero also asks a model whether it is a voice (for loud music)."""
+    """Voice activity detection: energy, or silero (a model, for loud music)."""
     shortest: float = Field(1.0, gt=0, le=30)
-    """Seconds; subtitles that are shorter are joined with their neighbours."""
+    """Minimum length in seconds. Shorter subtitles are joined with their neighbours."""
     longest: float | None = Field(None, gt=1, le=120)
-    """Seconds; longer ones are parted at pauses. Empty means 15, or less where the family hears less."""
+    """Maximum length in seconds. Longer ones are split at pauses. Default: 15, or less if the family requires it."""
     lead: float = Field(0.10, ge=0, le=1)
-    """Seconds kept before the first word, if the pause is long enough."""
+    """Seconds to keep before the first word, if the pause is long enough."""
     tail: float = Field(0.15, ge=0, le=1)
-    """Seconds kept after the last word."""
+    """Seconds to keep after the last word."""
     join_gap: float = Field(0.6, ge=0, le=3)
-    """Longest pause, in seconds, over which two subtitles become one clip."""
+    """Maximum pause, in seconds, over which two subtitles are joined."""
     rolling: bool = True
-    """Take out what captions show again, as captions that roll do."""
+    """Remove repeated text of rolling captions."""
     fold_homophones: bool = False
-    """Amharic: write one letter for those that sound alike."""
+    """Amharic: write one letter for letters with the same sound."""
     workers: int = Field(0, ge=0, le=256)
-    """Processes; 0 means one for each core."""
+    """Number of processes; 0: one per core."""
 
 
 class DataListSettings(Settings):
     """A dataset, or a folder with several."""
 
     folder: Path
-    """Folder of a dataset, whose recordings are listed; or a folder in which datasets lie."""
+    """Folder of a dataset (lists its recordings), or a folder with datasets."""
 
 
 class DataInfoSettings(Settings):
@@ -78,7 +78,7 @@ class DataInfoSettings(Settings):
     dataset: Path
     """Folder of the dataset."""
     problems: bool = False
-    """Show every line of the sources that was not used as it stands, and why."""
+    """Show every line of the sources that was not used, and why."""
     clips: bool = False
     """Show every clip."""
 
@@ -87,11 +87,11 @@ class DataMergeSettings(Settings):
     """Datasets that become one."""
 
     dataset: Path
-    """Folder of the dataset that they are merged into; one that is there is added to."""
+    """Folder of the merged dataset. Clips are added to an existing one."""
     sets: tuple[Path, ...] = Field(min_length=1)
-    """Folders of the datasets; they stay as they are."""
+    """Folders of the datasets to merge. They are not changed."""
     used_only: bool = False
-    """Leave rejected clips behind."""
+    """Leave out rejected clips."""
 
 
 class DataRemoveSettings(Settings):
@@ -100,15 +100,15 @@ class DataRemoveSettings(Settings):
     dataset: Path
     """Folder of the dataset."""
     recording: tuple[str, ...] = ()
-    """Recordings that go; the name of a list that was imported means all of its recordings."""
+    """Recordings to remove; the name of an imported list means all of its recordings."""
     speaker: tuple[str, ...] = ()
-    """Speakers whose clips go."""
+    """Speakers to remove."""
     clip: tuple[str, ...] = ()
-    """Ids of clips that go."""
+    """Ids of clips to remove."""
     missing: bool = False
-    """Clips go whose sound file is not there."""
+    """Remove clips whose audio file is missing."""
     yes: bool = False
-    """Remove without asking. Where nobody can be asked nothing is removed without it."""
+    """Remove without asking. Required without a terminal."""
 
 
 class DataSpeakersSettings(Settings):
@@ -117,9 +117,9 @@ class DataSpeakersSettings(Settings):
     dataset: Path
     """Folder of the dataset."""
     voices: Path | None = None
-    """Chatterbox's base folder or its ve.safetensors: recordings without labels are parted by voice."""
+    """Chatterbox's base folder or ve.safetensors, to separate unlabelled recordings by voice."""
     rename: tuple[str, ...] = ()
-    """OLD=NEW for each speaker that gets another name; the same NEW makes several one."""
+    """OLD=NEW for each speaker to rename; the same NEW merges speakers."""
 
 
 class QualitySettings(Settings):
@@ -130,27 +130,27 @@ class QualitySettings(Settings):
     longest: float = Field(20.0, gt=0)
     """Seconds."""
     slowest: float = Field(3.0, ge=0)
-    """Letters a second; fewer mean that text is missing or silence is long."""
+    """Minimum letters per second. Fewer mean missing text or long silence."""
     fastest: float = Field(30.0, gt=0)
-    """Letters a second; more mean that the text is not all said."""
+    """Maximum letters per second. More mean that not all of the text is spoken."""
     fastest_syllables: float = Field(16.0, gt=0)
-    """The same for Ethiopic and other scripts in which a letter is a syllable."""
+    """The same for syllabic scripts such as Ethiopic."""
     silence: float = Field(0.6, gt=0, le=1)
-    """Largest share of a clip without speech."""
+    """Maximum share of a clip without speech."""
     pause: float = Field(2.0, gt=0)
-    """Longest pause inside a clip, in seconds."""
+    """Maximum pause inside a clip, in seconds."""
     snr: float = Field(12.0)
-    """Least decibels of speech above noise."""
+    """Minimum signal-to-noise ratio, in decibels."""
     clipped: float = Field(0.001, ge=0, le=1)
-    """Largest share of samples that are cut off."""
+    """Maximum share of clipped samples."""
     bandwidth: float = Field(5_000.0, ge=0)
-    """Least hertz; a telephone has 3,400, and a file at 24,000 Hz made from one still has no more."""
+    """Minimum bandwidth in hertz; telephone speech has 3,400, also in a file at 24,000 Hz."""
     script: float = Field(0.6, ge=0, le=1)
-    """Least share of letters in the script of the language."""
+    """Minimum share of letters in the script of the language."""
     outlier: float = Field(4.5, gt=0)
-    """How many times the usual spread the pace of a clip may be off, against its own speaker's."""
+    """Maximum deviation of a clip's pace from its speaker's, in robust standard deviations."""
     same_text: int = Field(8, ge=1)
-    """How often the same sentence of one speaker is used."""
+    """Maximum number of uses of the same sentence by one speaker."""
 
 
 class DataReportSettings(Settings):
@@ -160,11 +160,11 @@ class DataReportSettings(Settings):
     """Folder of the dataset."""
     quality: QualitySettings = Field(default_factory=QualitySettings)
     take_back: tuple[str, ...] = ()
-    """Ids of clips that shall be used in spite of the reasons against them."""
+    """Ids of clips to use in spite of the reasons against them."""
     reject: tuple[str, ...] = ()
-    """Ids of clips that shall not be used."""
+    """Ids of clips to reject."""
     workers: int = Field(0, ge=0, le=256)
-    """Processes; 0 means one for each core."""
+    """Number of processes; 0: one per core."""
 
 
 class DataSplitSettings(Settings):
@@ -173,10 +173,10 @@ class DataSplitSettings(Settings):
     dataset: Path
     """Folder of the dataset."""
     validation: float = Field(0.05, ge=0, lt=1)
-    """Share of the hours to watch training by."""
+    """Share of the hours for validation."""
     test: float = Field(0.05, ge=0, lt=1)
-    """Share of the hours to judge the result by."""
+    """Share of the hours for testing."""
     by: SplitBy = "auto"
-    """What is never on two sides: recording, speaker, or stretch of a recording. auto: recording, or stretch if few."""
+    """Unit of the split: recording, speaker, or stretch of a recording. auto: recording, or stretch if there are few."""
     seed: int = Field(1, ge=0, le=MAX_SEED)
     """The same seed gives the same split."""

@@ -48,70 +48,70 @@ class VocabularySettings(Settings):
     """How the new pieces are learnt."""
 
     pieces: int = Field(1000, ge=0, le=20_000)
-    """Multi-character pieces to learn, at most. Single characters do not count."""
+    """Maximum number of multi-character pieces to add. Single characters do not count."""
     min_count: int = Field(5, ge=2)
-    """A piece must occur this often in the texts to be taken."""
+    """Minimum number of occurrences of a piece in the texts."""
     max_piece_characters: int = Field(12, ge=2, le=32)
-    """Longest piece, in characters."""
+    """Maximum length of a piece, in characters."""
     normalise: bool = True
-    """Normalise text of the new language, in training and synthesis alike: numbers in words, plain marks."""
+    """Normalize text of the new language in training and synthesis: numbers as words, plain punctuation."""
     fold_homophones: bool = False
-    """Amharic: write one letter for those that sound alike, in training and synthesis."""
+    """Amharic: write one letter for letters with the same sound, in training and synthesis."""
 
 
 class TokenizerSettings(VocabularySettings):
     """How the new pieces are learnt, or the file that has them."""
 
     file: Path | None = None
-    """A ready-made grown tokenizer to use instead of training one. It is proven like our own."""
+    """Extended tokenizer to use instead of training one. It is verified in the same way."""
 
 
 class RowSettings(Settings):
     """How the new rows start."""
 
     init: RowInit = "romanised"
-    """First values of a new row. romanised: romanise the piece, spell that with the base, average those rows."""
+    """Initialization of new rows. romanised: mean of the base rows that spell the romanised piece."""
     noise: float = Field(0.05, ge=0, le=1)
-    """Noise on each new row, as a share of the base rows' spread, so that no two rows are equal."""
+    """Noise added to each new row, as a fraction of the base rows' standard deviation; makes all rows different."""
     seed: int = Field(0, ge=0, le=MAX_SEED)
-    """Seed of that noise."""
+    """Seed of the noise."""
 
 
 class DataSettings(Settings):
     """What is learnt from: sets that `prepare` made, or pair manifests (*.jsonl) of the IndexTTS-2 forks."""
 
     sources: tuple[Path, ...] = ()
-    """Recordings with subtitles or transcripts, which `go` imports as clips; empty means that you import them."""
+    """Recordings with subtitles or transcripts that `go` imports. Default: none, you import them yourself."""
     speaker: str | None = None
-    """Name of the one speaker of all sources; empty means: what the sources say, else what speaker_from says."""
+    """Name of the only speaker of all sources. Default: names in the sources, else by speaker_from."""
     speaker_from: SpeakerSource = "auto"
-    """Who speaks where a source names nobody: auto (one person per list, folder or film), folder, recording, file."""
+    """Speaker of sources without names: auto (one per list, folder or recording), folder, recording, file."""
     encoding: str | None = None
-    """Encoding of text files of the sources that are neither UTF-8 nor marked as UTF-16, such as windows-1252."""
+    """Encoding of text files that are neither UTF-8 nor marked as UTF-16, for example windows-1252."""
     max_left_out: float = Field(0.2, ge=0, le=1)
-    """Share of lines, or of sources, that an import may leave out (unreadable, missing, no text) and `go` continues."""
+    """Maximum share of lines or sources that an import may leave out (unreadable, missing, no text)."""
     dataset: Path | None = None
-    """Dataset of clips that `prepare` makes the sets of, and `go` imports into; empty means data in the run folder."""
+    """Dataset that `go` imports into and `prepare` reads. Default: data in the run folder."""
     train: tuple[Path, ...] = ()
-    """Sets of the new language; empty means data/train in the run folder."""
+    """Training sets of the new language. Default: data/train in the run folder."""
     valid: tuple[Path, ...] = ()
-    """Held-out recordings of the new language; empty means data/valid in the run folder."""
+    """Held-out sets of the new language. Default: data/valid in the run folder."""
     replay: tuple[Path, ...] = ()
-    """Sets of base languages, learnt beside the new one in merged mode so that they are not forgotten."""
+    """Merged mode: training sets of base languages, so that they are not forgotten."""
     replay_valid: tuple[Path, ...] = ()
-    """Held-out recordings of base languages, on which retention is measured."""
+    """Held-out sets of base languages, to measure retention."""
     replay_texts: tuple[Path, ...] = ()
-    """Texts of base languages (en.txt, fr.txt ...) that the base speaks itself as replay; empty means built-in ones."""
+    """Texts of base languages (en.txt, fr.txt ...) that the base speaks as replay. Default: built-in texts."""
     self_replay: int | None = Field(None, ge=0)
-    """Utterances that the base speaks itself as replay; empty means 400 where merged mode has no other, 0 is none."""
+    """Number of utterances that the base speaks as replay. Default: 400 in merged mode without other replay; 0: none."""
     replay_share: float = Field(0.25, gt=0, lt=1)
-    """Share of every step that replay gets."""
+    """Share of replay in every step."""
     min_prompt_seconds: float = Field(3.0, ge=0)
-    """A voice prompt comes from another clip of the speaker that is at least this long, if there is one."""
+    """Minimum length of voice prompts, which are other clips of the same speaker, where there are any that long."""
     allow_overlap: bool = False
-    """Train although held-out clips are also in a training set; the held-out loss then says little."""
+    """Train even if held-out clips are also in a training set. The held-out loss then says little."""
     single_clip_speakers: SingleClipPolicy = "leave-out"
-    """Speakers with a single clip: leave-out, or own (its own voice is its prompt, which teaches copying)."""
+    """Speakers with a single clip: leave-out, or own (the clip is its own prompt, which teaches copying)."""
 
 
 _OPTIONS, _INTERVALS = TrainOptions(), TrainIntervals()
@@ -122,61 +122,61 @@ class TrainSettings(Settings):
     """How the graft is trained. Rates are checked against the family's sane ranges."""
 
     mode: TrainMode = "gated"
-    """gated (the base never changes), merged (one ordinary checkpoint), rows-only."""
+    """Training mode: gated (the base never changes), merged (one ordinary checkpoint), rows-only."""
     full_body: bool = _OPTIONS.full_body
-    """Merged mode: train the body itself instead of an adapter that is folded in."""
+    """Merged mode: train the whole backbone instead of an adapter."""
     rank: int = Field(_OPTIONS.rank, ge=1, le=1024)
     """Rank of the adapter."""
     alpha: float | None = Field(None, gt=0)
-    """Strength of the adapter is alpha / rank; empty means 1."""
+    """Scaling of the adapter is alpha / rank. Default: scaling 1."""
     lr_rows: float = Field(_OPTIONS.lr_rows, gt=0)
     """Learning rate of the new rows."""
     lr_adapter: float = Field(_OPTIONS.lr_adapter, gt=0)
     """Learning rate of the adapter."""
     lr_backbone: float = Field(_OPTIONS.lr_backbone, gt=0)
-    """Learning rate of the body; used in merged mode with full_body only."""
+    """Learning rate of the backbone (merged mode with full_body only)."""
     weight_decay: float = Field(_OPTIONS.weight_decay, ge=0, lt=1)
-    """Weight decay of adapter and body. New rows are never decayed, base rows are never in the optimizer."""
+    """Weight decay of adapter and backbone. New rows are not decayed, base rows are never in the optimizer."""
     max_grad_norm: float = Field(_OPTIONS.max_grad_norm, ge=0)
-    """Maximum gradient norm of each part (rows, adapter, body); 0 disables clipping."""
+    """Maximum gradient norm per parameter group (rows, adapter, backbone); 0 disables clipping."""
     schedule: LRSchedule = _OPTIONS.schedule
-    """How the rates fall after the warm-up: cosine, linear, constant."""
+    """Learning rate schedule after the warm-up: cosine, linear, constant."""
     warmup_steps: int = Field(_OPTIONS.warmup_steps, ge=0)
-    """Steps over which the rates rise from zero."""
+    """Number of warm-up steps."""
     min_lr_ratio: float = Field(_OPTIONS.min_lr_ratio, ge=0, le=1)
-    """Learning rate at the last step, as a share of the full rate."""
+    """Final learning rate as a fraction of the peak."""
     steps: int | None = Field(None, ge=1)
-    """Optimizer steps; empty means 10,000, unless epochs says otherwise."""
+    """Number of optimizer steps. Default: 10,000, or as set by epochs."""
     epochs: float | None = Field(None, gt=0)
-    """Passes over the training sets, instead of steps."""
+    """Number of passes over the training sets, instead of steps."""
     batch_tokens: int = Field(_OPTIONS.batch_tokens, ge=64)
-    """Tokens (conditioning, text and speech) of one optimizer step."""
+    """Tokens (conditioning, text and speech) per optimizer step."""
     microbatch_tokens: int | None = Field(None, ge=64)
-    """Tokens that go through the model at once; empty means: as many as memory allows, up to batch_tokens."""
+    """Tokens per forward pass. Default: as many as fit into memory, up to batch_tokens."""
     text_weight: float | None = Field(None, ge=0)
-    """Weight of the text loss; empty means the family's own (1 for chatterbox, 0.2 for indextts2, 0.1 for tiny)."""
+    """Weight of the text loss. Default: 1 for chatterbox, 0.2 for indextts2, 0.1 for tiny."""
     speech_weight: float | None = Field(None, ge=0)
-    """Weight of the speech loss; empty means the family's own (1 for chatterbox and tiny, 0.8 for indextts2)."""
+    """Weight of the speech loss. Default: 1 for chatterbox and tiny, 0.8 for indextts2."""
     text_dropout: float | None = Field(None, ge=0, lt=1)
-    """Share of items that are trained without text, which guidance needs; empty means 0.1 where the family guides."""
+    """Share of samples trained without text, for classifier-free guidance. Default: 0.1 where the family uses it."""
     emotion_from: EmotionSource = _OPTIONS.emotion_from
-    """Whose emotion an item is learnt with, in families that know emotions (indextts2): target or prompt."""
+    """Source of the emotion vector (indextts2): target or prompt."""
     seed: int = Field(_OPTIONS.seed, ge=0, le=MAX_SEED)
-    """Seed of everything random: order, prompts, silent items, first values of the adapter."""
+    """Seed of all random choices: data order, prompts, text dropout, adapter initialization."""
     device: str | None = None
-    """cpu, cuda or cuda:N; empty means cuda where there is one."""
+    """Device: cpu, cuda or cuda:N. Default: cuda if available."""
     precision: TrainPrecision | None = None
-    """float32, bf16 or fp16; empty means bf16 where the device has it, fp16 on older cards, float32 on a CPU."""
+    """Precision: float32, bf16 or fp16. Default: bf16 if supported, fp16 on older GPUs, float32 on CPU."""
     gradient_checkpointing: bool = _OPTIONS.gradient_checkpointing
-    """Recompute activations in the backward pass instead of keeping them: less memory, slower."""
+    """Recompute activations in the backward pass: less memory, slower."""
     compile: bool | None = None
-    """Compile the body with torch.compile; empty means: on CUDA."""
+    """Compile the backbone with torch.compile. Default: on CUDA."""
     deterministic: bool = _OPTIONS.deterministic
-    """Only kernels that give the same bits each time, so that a resumed run on CUDA equals a straight one."""
+    """Use deterministic kernels, so that a resumed run on CUDA gives the same bits."""
     log_every: int = Field(_INTERVALS.log_every, ge=1)
-    """Steps between two lines of the journal."""
+    """Steps between two journal lines."""
     tensorboard: bool = True
-    """Event files for TensorBoard, in tensorboard/ of the run."""
+    """Write event files for TensorBoard into tensorboard/ of the run."""
     valid_every: int = Field(_INTERVALS.valid_every, ge=1)
     """Steps between two validations."""
     save_every: int = Field(_INTERVALS.save_every, ge=1)
@@ -184,34 +184,34 @@ class TrainSettings(Settings):
     sample_every: int = Field(_INTERVALS.sample_every, ge=1)
     """Steps between two rounds of samples."""
     sample_texts: tuple[str, ...] = ()
-    """Sentences that are spoken on the way, as LANGUAGE:TEXT; empty means one in the new language, two in old ones."""
+    """Sentences to sample during training, as LANGUAGE:TEXT. Default: one in the new language, two in old ones."""
     sample_sound: bool = True
-    """Also as WAV files, where the base has a waveform end here; false saves the time that takes."""
+    """Also write samples as WAV files if the base has a vocoder."""
     listen_every: int = Field(_INTERVALS.listen_every, ge=0)
-    """Steps between two rounds of listening to 16 held-out texts, which then decide the best step; 0 is never."""
+    """Steps between two transcriptions of 16 held-out texts, which then decide the best step; 0 disables it."""
     recognizer: str | None = None
-    """Recognizer for these rounds, as in `evaluate`; empty means the built-in one, for languages that it knows."""
+    """Recognizer for listen_every, as in `evaluate`. Default: built-in, for languages that it knows."""
     keep_last: int = Field(_INTERVALS.keep_last, ge=1)
-    """Saved steps that are kept, beside the first and the best."""
+    """Number of latest saved steps to keep, besides the first and the best."""
     patience: int = Field(_INTERVALS.patience, ge=0)
-    """Validations without improvement after which training stops; 0 is never."""
+    """Validations without improvement before training stops; 0 disables early stopping."""
     min_delta: float = Field(_INTERVALS.min_delta, ge=0)
-    """A validation loss counts as better when it is lower by more than this."""
+    """Minimum decrease of the validation loss that counts as an improvement."""
     min_steps: int = Field(_INTERVALS.min_steps, ge=0)
-    """No early stop before this step."""
+    """First step at which early stopping may happen."""
     kl_weight: float = Field(_OPTIONS.kl_weight, ge=0)
-    """Merged mode: weight of staying near the base on replay."""
+    """Merged mode: weight of the KL divergence from the base on replay."""
     retention_bound: float | None = Field(0.05, gt=0)
-    """Merged mode: training stops when a base language's validation loss has risen by more than this share."""
+    """Merged mode: stop training when the validation loss of a base language has risen by more than this share."""
     interpolate: tuple[Annotated[float, Field(gt=0, le=1)], ...] = Field((0.25, 0.5, 0.75, 1.0), min_length=1)
-    """Merged mode: shares of the training that are tried at the end; the best one within the bound is kept."""
+    """Merged mode: interpolation weights towards the base to try at the end; the best one within the bound is kept."""
 
 
 class EvaluationSettings(Settings):
     """How `go` and `evaluate` judge what was trained."""
 
     recognizer: str | None = None
-    """built-in, whisper:FOLDER, whisper:small, command:PROGRAM {wav} or none. Empty: one that knows the language."""
+    """Recognizer: built-in, whisper:FOLDER, whisper:small, command:PROGRAM {wav}, none. Default: one that knows it."""
 
 
 class RunSettings(Settings):
@@ -220,21 +220,21 @@ class RunSettings(Settings):
     words: ClassVar[Mapping[str, Mapping[str, Path]]] = {"base": BUILT_IN_BASES}
 
     base: Path | None = None
-    """Folder of the base, as its makers publish it, or the word tiny for the built-in one. It is only read."""
+    """Folder of the base as published, or tiny for the built-in one. It is never changed."""
     family: FamilyName | None = None
-    """Kind of base; empty means: told by the files in the base folder."""
+    """Model family. Default: detected from the base folder."""
     language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
-    """Code of the new language, such as am, ti, km."""
+    """Code of the new language, for example am, ti, km."""
     texts: tuple[Path, ...] = ()
     """Text files of the new language, one sentence per line, or the manifest.jsonl of a dataset."""
     proof_texts: tuple[Path, ...] = ()
-    """Your own texts of base languages, proven beside the built-in corpus (NAME.txt or en.txt, fr.txt ...)."""
+    """Your own texts of base languages (en.txt, fr.txt ...) to verify, in addition to the built-in corpus."""
     tokenizer: TokenizerSettings = TokenizerSettings()
     """Tokenizer of the new language."""
     rows: RowSettings = RowSettings()
     """New rows."""
     data: DataSettings = DataSettings()
-    """What is learnt from."""
+    """Training data."""
     train: TrainSettings = TrainSettings()
     """Training."""
     evaluate: EvaluationSettings = EvaluationSettings()

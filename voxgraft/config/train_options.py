@@ -40,36 +40,36 @@ class TrainOptions:
 
     mode: TrainModeOrBaseline = field(default="gated", metadata=FIXED)
     full_body: bool = field(default=False, metadata=FIXED)
-    """Merged mode: train the body itself instead of an adapter on it."""
+    """Merged mode: train the whole backbone instead of an adapter."""
     rank: int = field(default=32, metadata=FIXED)
     alpha: float = field(default=32.0, metadata=FIXED)
     lr_rows: float = field(default=1e-3, metadata=LEARNING)
     lr_adapter: float = field(default=1e-3, metadata=LEARNING)
     lr_backbone: float = field(default=2e-5, metadata=LEARNING)
     weight_decay: float = field(default=0.01, metadata=LEARNING)
-    """Of adapter and body; rows are never decayed."""
+    """Of adapter and backbone; rows are never decayed."""
     betas: tuple[float, float] = field(default=(0.9, 0.99), metadata=LEARNING)
     max_grad_norm: float = field(default=1.0, metadata=LEARNING)
-    """Of each part by itself; 0 disables clipping."""
+    """Per parameter group; 0 disables clipping."""
     schedule: LRSchedule = field(default="cosine", metadata=SCHEDULE)
     steps: int = field(default=10_000, metadata=SCHEDULE)
     warmup_steps: int = field(default=500, metadata=SCHEDULE)
     min_lr_ratio: float = field(default=0.1, metadata=SCHEDULE)
-    """Learning rate at the last step, as a share of the full rate."""
+    """Final learning rate as a fraction of the peak."""
     text_weight: float = field(default=1.0, metadata=LEARNING)
     speech_weight: float = field(default=1.0, metadata=LEARNING)
     kl_weight: float = field(default=1.0, metadata=LEARNING)
-    """Of staying near the base on replay."""
+    """Weight of the KL divergence from the base on replay."""
     batch_tokens: int = field(default=16_384, metadata=LEARNING)
     microbatch_tokens: int = field(default=8_192, metadata=RUNTIME)
-    """Maximum number of positions that go through the model at once."""
+    """Maximum number of positions per forward pass."""
     text_dropout: float = field(default=0.1, metadata=LEARNING)
-    """Share of items without text, which guidance needs; 0 where a family has none."""
+    """Share of samples without text, for classifier-free guidance; 0 if the family does not use it."""
     emotion_from: EmotionSource = field(default="target", metadata=LEARNING)
     seed: int = field(default=0, metadata=FIXED)
     precision: TrainPrecision = field(default="float32", metadata=RUNTIME)
     chunk: int | None = field(default=None, metadata=RUNTIME)
-    """Positions whose logits exist at once in the loss; None is all of a microbatch."""
+    """Positions per chunk of the loss, to limit the memory of logits; None: the whole microbatch."""
     gradient_checkpointing: bool = field(default=False, metadata=RUNTIME)
     """Recompute activations in the backward pass: less memory, about a third slower."""
     compile: bool = field(default=False, metadata=RUNTIME)
@@ -90,14 +90,14 @@ class TrainIntervals:
     save_every: int = 500
     sample_every: int = 500
     listen_every: int = 0
-    """Rounds of listening, each at a validation of its own if no other is due; 0 is never."""
+    """Steps between two transcriptions of held-out texts; 0 disables it."""
     keep_last: int = 3
     patience: int = 0
-    """Validations without improvement after which training stops; 0 is never."""
+    """Validations without improvement before training stops; 0 disables early stopping."""
     min_delta: float = 0.0
-    """A loss counts as better when it is lower by more than this."""
+    """Minimum decrease of the loss that counts as an improvement."""
     min_steps: int = 0
-    """No early stop before this step."""
+    """First step at which early stopping may happen."""
 
 
 RESUME_RULES: dict[str, ResumeRule] = {one.name: one.metadata["resume"] for one in fields(TrainOptions)}
