@@ -35,7 +35,7 @@ class NewSettings(Settings):
     sources: tuple[Path, ...] = ()
     """Recordings with subtitles or transcripts that `go` imports. Their texts are used if no texts are given."""
     speaker: str | None = None
-    """Name of the only speaker of all sources. Default: names in the sources, else one per list, folder or recording."""
+    """Name of the only speaker of all sources. Default: names in the sources, else one per list, folder or film."""
     old: Path | None = None
     """Config or command line of another trainer to take settings from. Every key is reported."""
 

@@ -177,6 +177,6 @@ class DataSplitSettings(Settings):
     test: float = Field(0.05, ge=0, lt=1)
     """Share of the hours for testing."""
     by: SplitBy = "auto"
-    """Unit of the split: recording, speaker, or stretch of a recording. auto: recording, or stretch if there are few."""
+    """Unit of the split: recording, speaker, or stretch of a recording. auto: recording, or stretch if few."""
     seed: int = Field(1, ge=0, le=MAX_SEED)
     """The same seed gives the same split."""

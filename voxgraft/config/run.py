@@ -103,7 +103,7 @@ class DataSettings(Settings):
     replay_texts: tuple[Path, ...] = ()
     """Texts of base languages (en.txt, fr.txt ...) that the base speaks as replay. Default: built-in texts."""
     self_replay: int | None = Field(None, ge=0)
-    """Number of utterances that the base speaks as replay. Default: 400 in merged mode without other replay; 0: none."""
+    """Number of utterances that the base speaks as replay. Default: 400 in merged mode without other replay."""
     replay_share: float = Field(0.25, gt=0, lt=1)
     """Share of replay in every step."""
     min_prompt_seconds: float = Field(3.0, ge=0)
