@@ -26,7 +26,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from voxgraft.core.errors import ConfigError, FileError
 from voxgraft.core.files import build_write_error, format_error_reason, read_json, write_json
@@ -55,11 +55,6 @@ class UiJob:
     @property
     def verb(self) -> str:
         return str(self._read("job.json").get("verb", ""))
-
-    @property
-    def argv(self) -> list[str]:
-        """The words after `voxgraft`."""
-        return [str(word) for word in self._read("job.json").get("argv", [])]
 
     @property
     def started(self) -> float:
@@ -146,10 +141,17 @@ class UiJob:
     def _processes(self) -> dict[str, Any]:
         """Its pid.json, empty before it is written; an error if its processes are on another machine."""
         about = self._read("pid.json")
-        if about and not _is_job_on_this_machine(about):
-            where = str(about.get("machine") or "?").partition(" ")[0]
-            raise ConfigError("ui-job-elsewhere", f"its processes are not on this machine, but on {where}")
-        return about
+        if not about:
+            return about
+        group = about.get("group")
+        if about.get("machine") == machine_id() and isinstance(group, int) and group > 1:
+            # The group is still the job's if one of its processes is: a number may belong to another process by now.
+            for name, number in (about.get("starts") or {}).items():
+                with contextlib.suppress(OSError):
+                    if process_start_time(int(name)) == number and os.getpgid(int(name)) == group:
+                        return about
+        where = str(about.get("machine") or "?").partition(" ")[0]
+        raise ConfigError("ui-job-elsewhere", f"its processes are not on this machine, but on {where}")
 
     def _read(self, name: str) -> dict[str, Any]:
         try:
@@ -288,18 +290,6 @@ def _lock_exclusive(descriptor: int, folder: Path) -> None:
         raise FileError("run-lock-unsupported", f"nothing can be locked here: {error.strerror}", where=folder) from None
 
 
-def _is_job_on_this_machine(about: Mapping[str, Any]) -> bool:
-    """Whether the process group is still the job's: a number may have been given to another process since."""
-    group = about.get("group")
-    if about.get("machine") != machine_id() or not isinstance(group, int) or group <= 1:
-        return False
-    for name, number in (about.get("starts") or {}).items():
-        with contextlib.suppress(OSError):
-            if process_start_time(int(name)) == number and os.getpgid(int(name)) == group:
-                return True
-    return False
-
-
 def _read_tail(path: Path, max_bytes: int) -> str:
     try:
         with path.open("rb") as stream:
@@ -313,8 +303,7 @@ def _read_tail(path: Path, max_bytes: int) -> str:
     return data.decode("utf-8", errors="replace")
 
 
-@dataclass(frozen=True, slots=True)
-class RunLockHolder:
+class RunLockHolder(NamedTuple):
     """A command that was started elsewhere, as its signature in the run's lock says."""
 
     verb: str
