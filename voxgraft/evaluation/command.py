@@ -201,6 +201,7 @@ def evaluate(settings: EvaluateSettings) -> EvaluateResult:
         raise ConfigError("config-missing", found, expected="--output FOLDER")
     folder = settings.output or RunFolder(subject.path).eval / settings.name
     named = settings.recognizer or (subject.settings.evaluate.recognizer if subject.settings else None)
+    # Everything that can be refused is opened before the first sentence is spoken, which takes minutes.
     base, after = open_base_model(subject.place), subject.open()
     new_language = after.spelling.language
     ear = open_transcriber(named, new_language)
@@ -261,6 +262,7 @@ def evaluate(settings: EvaluateSettings) -> EvaluateResult:
     with atomic_write_folder(folder) as new:
         write_json(new / SCORES_NAME, document)
         write_text(new / EVALUATION_REPORT_NAME, render_report(document, evaluation, points, subject.history))
+    # Only a model that promises to keep the base breaks a promise: others may change it.
     broken = after.keeps_base and summarize_retention(evaluation) == "not equal"
     return EvaluateResult(folder, document, evaluation, tuple(points), broken)
 
