@@ -249,4 +249,4 @@ def test_what_is_no_job_is_passed_over(project: Path) -> None:
     (project / "jobs" / "0007-train" / "job.json").write_text("{broken")
     found = ProjectJobs(project).all()
     assert [job.number for job in found] == [7]
-    assert (found[0].state, found[0].verb) == ("lost", "")
+    assert (found[0].state, found[0].verb, found[0].argv) == ("lost", "", [])

@@ -57,6 +57,11 @@ class UiJob:
         return str(self._read("job.json").get("verb", ""))
 
     @property
+    def argv(self) -> list[str]:
+        """The words after `voxgraft`."""
+        return [str(word) for word in self._read("job.json").get("argv", [])]
+
+    @property
     def started(self) -> float:
         return float(self._read("job.json").get("started", 0.0))
 
