@@ -170,7 +170,18 @@ class CommandBuilder:
         """Paths that the form of this setting is filled with because the run names them, wherever they are."""
         if project is None or not leaf.is_path:
             return []
-        found = paths_named_by_run(project).get(leaf.key, [])
+        settings = _load_if_valid(project)
+        if settings is None:
+            return []
+        base, dataset = run_base_folder(project), run_dataset_folder(project)
+        named = {
+            "base": [base] if base is not None else [],
+            "dataset": [dataset],
+            "manifest": [dataset],
+            "sources": [*settings.data.sources],
+            "texts": [*settings.texts, dataset / MANIFEST_NAME],
+        }
+        found = named.get(leaf.key, [])
         return [*(self.roots.short((self.roots.home / path).resolve()) for path in found), *map(str, found)]
 
 
@@ -249,21 +260,6 @@ def default_texts(project: Path) -> list[Path] | None:
         return None
     manifest = run_dataset_folder(project) / MANIFEST_NAME
     return [manifest] if manifest.is_file() else None
-
-
-def paths_named_by_run(project: Path) -> dict[str, list[Path]]:
-    """Paths that forms are filled with because run.yaml names them, also outside the roots; by setting."""
-    settings = _load_if_valid(project)
-    if settings is None:
-        return {}
-    base, dataset = run_base_folder(project), run_dataset_folder(project)
-    return {
-        "base": [base] if base is not None else [],
-        "dataset": [dataset],
-        "manifest": [dataset],
-        "sources": [*settings.data.sources],
-        "texts": [*settings.texts, dataset / MANIFEST_NAME],
-    }
 
 
 def find_grown_tokenizer(project: Path) -> Path | None:

@@ -54,7 +54,40 @@ def build_data_tab(context: PageContext) -> None:
         "Ten minutes are enough to try it, an hour to hear a difference; more is better. Nothing that you upload "
         "leaves the machine that this page runs on."
     )
-    dataset = _build_import_section(context)
+    with gr.Accordion("1. Bring recordings in", open=True, elem_id="data-in"):
+        files = gr.File(
+            file_count="multiple", elem_id="data-upload", height=140, interactive=False,
+        )  # fmt: skip
+        label = "Upload recordings (mp4, mp3, wav ...) with subtitles (srt, vtt) or transcripts (csv, jsonl, txt)"
+        disable_until_project_open(context, files, label)
+        landed = gr.HTML(elem_id="data-upload-state", elem_classes=["vg-live"])
+        form: CommandForm = ImportForm(context, "data import")
+        with gr.Row():
+            came_from = form.add("sources", sought=SOURCE_PATHS, default=recording_sources, label="From")
+            form.add("dataset", sought=DATASET_PATHS, default=run_dataset_folder, label="Into the dataset")
+            form.add("language", default=run_language)
+            form.add("speaker", info="One speaker for everything (single speaker mode); empty: told by the labels.")
+        with gr.Accordion("How clips are cut and cleaned", open=False):
+            form.add_all(("shortest", "longest", "lead", "tail", "join_gap"))
+            form.add_all(("cut", "activity", "rolling", "fold_homophones"))
+            with gr.Row():
+                form.add("media", sought=MEDIA_PATHS)
+                for key in ("family", "rate", "format", "encoding", "workers"):
+                    form.add(key)
+        form.finish("Import")
+
+    def receive(project: str, given: list[str] | None) -> list[Any]:
+        try:
+            taken = move_uploads(context.roots, context.project_folder(project), given or [])
+        except VoxgraftError as error:
+            return [error_html(error), None, gr.skip()]
+        names = ", ".join(path.name for path in taken)
+        folders = [context.roots.short(taken[0].parent)] if taken else gr.skip()
+        return [note_html(f"in the project now: {names}", "good"), None, folders]
+
+    context.wire([files.upload], receive, [context.project, files], [landed, files, came_from])
+    form.follow(came_from)
+    dataset = form.control("dataset")
     with gr.Accordion("2. Look at the clips, and listen", open=False, elem_id="data-look"):
         state = gr.HTML(elem_id="data-facts")
         clip = gr.Dropdown(
@@ -134,43 +167,6 @@ def build_data_tab(context: PageContext) -> None:
             form.add("explain")
             form.add("fold_homophones")
         form.finish("Show how it is said")
-
-
-def _build_import_section(context: PageContext) -> FormControl:
-    with gr.Accordion("1. Bring recordings in", open=True, elem_id="data-in"):
-        files = gr.File(
-            file_count="multiple", elem_id="data-upload", height=140, interactive=False,
-        )  # fmt: skip
-        label = "Upload recordings (mp4, mp3, wav ...) with subtitles (srt, vtt) or transcripts (csv, jsonl, txt)"
-        disable_until_project_open(context, files, label)
-        landed = gr.HTML(elem_id="data-upload-state", elem_classes=["vg-live"])
-        form = ImportForm(context, "data import")
-        with gr.Row():
-            came_from = form.add("sources", sought=SOURCE_PATHS, default=recording_sources, label="From")
-            form.add("dataset", sought=DATASET_PATHS, default=run_dataset_folder, label="Into the dataset")
-            form.add("language", default=run_language)
-            form.add("speaker", info="One speaker for everything (single speaker mode); empty: told by the labels.")
-        with gr.Accordion("How clips are cut and cleaned", open=False):
-            form.add_all(("shortest", "longest", "lead", "tail", "join_gap"))
-            form.add_all(("cut", "activity", "rolling", "fold_homophones"))
-            with gr.Row():
-                form.add("media", sought=MEDIA_PATHS)
-                for key in ("family", "rate", "format", "encoding", "workers"):
-                    form.add(key)
-        form.finish("Import")
-
-    def receive(project: str, given: list[str] | None) -> list[Any]:
-        try:
-            taken = move_uploads(context.roots, context.project_folder(project), given or [])
-        except VoxgraftError as error:
-            return [error_html(error), None, gr.skip()]
-        names = ", ".join(path.name for path in taken)
-        folders = [context.roots.short(taken[0].parent)] if taken else gr.skip()
-        return [note_html(f"in the project now: {names}", "good"), None, folders]
-
-    context.wire([files.upload], receive, [context.project, files], [landed, files, came_from])
-    form.follow(came_from)
-    return form.control("dataset")
 
 
 def _show_dataset(

@@ -122,22 +122,6 @@ def build_train_tab(context: PageContext) -> None:
         form.follow(component)
     # What follows the run: where training can start, who trains elsewhere, the button.
     followed = [choice, *hidden, elsewhere, form.button]
-    _build_status_section(context, followed)
-    with gr.Accordion("Make room: remove saved steps that are not needed", open=False, elem_id="train-clean"):
-        gr.Markdown(
-            "First without the tick: shows what would go, with sizes. The first step, the best one and the last ones "
-            "always stay. Not while it trains."
-        )
-        form = CommandForm(context, "clean", json=True)
-        with gr.Row():
-            form.add("keep")
-            form.add("yes", label="Yes, remove what is listed", info="Without it nothing is removed, only shown.")
-        form.finish("Show, or remove")
-        form.show_result("clean-shown", _clean_html)
-
-
-def _build_status_section(context: PageContext, followed: list[Any]) -> None:
-    """Everything that follows the journal; `followed` are components of the form that do so too."""
     with gr.Accordion("How it stands", open=True, elem_id="train-live"):
         figures = gr.HTML(elem_id="train-figures", elem_classes=["vg-live"])
         curves = gr.HTML(elem_id="train-curves")
@@ -182,6 +166,17 @@ def _build_status_section(context: PageContext, followed: list[Any]) -> None:
         [context.project, step, language],
         [spoken],
     )
+    with gr.Accordion("Make room: remove saved steps that are not needed", open=False, elem_id="train-clean"):
+        gr.Markdown(
+            "First without the tick: shows what would go, with sizes. The first step, the best one and the last ones "
+            "always stay. Not while it trains."
+        )
+        form = CommandForm(context, "clean", json=True)
+        with gr.Row():
+            form.add("keep")
+            form.add("yes", label="Yes, remove what is listed", info="Without it nothing is removed, only shown.")
+        form.finish("Show, or remove")
+        form.show_result("clean-shown", _clean_html)
 
 
 def _start_values(chosen: str | None) -> list[Any]:
