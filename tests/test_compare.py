@@ -171,7 +171,7 @@ def test_runs_that_were_not_measured_alike_are_told_apart_run_by_run(
     usual = scores_file(tmp_path / "usual", am_after_cer=0.2)
     alike = scores_file(tmp_path / "alike", am_after_cer=0.3)
     strange = scores_file(tmp_path / "strange", other=other, am_after_cer=0.3, ti_after_cer=0.3)
-    assert compared(tmp_path / "one", usual, alike).differing_conditions == []
+    assert compared(tmp_path / "one", usual, alike).differing == []
     result = compared(tmp_path / "two", usual, strange)
     assert result.to_json()["differing"] == [what]
     assert result.to_json()["runs"]["strange"]["how"][what] == told

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -180,7 +179,7 @@ def test_evaluate_is_typed_with_every_flag_that_is_not_usual(tmp_path: Path, mon
 
 def test_a_demo_in_which_old_languages_were_not_measured_is_a_failure(tmp_path: Path) -> None:
     kept = LanguageRetention("en", True, 0.0, 9, 1, 1, Score(0.0))
-    for found, code in (([kept], 0), ([], 1), ([replace(kept, equal=None)], 1), ([replace(kept, equal=False)], 1)):
+    for found, code in (([kept], 0), ([], 1), ([kept._replace(equal=None)], 1), ([kept._replace(equal=False)], 1)):
         evaluated = EvaluateResult(tmp_path, {}, Evaluation("am", kept=found), (), broken=False)
         assert DemoResult(tmp_path, {}, {}, evaluated).exit_code == code
 

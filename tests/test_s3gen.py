@@ -24,7 +24,7 @@ from tests.whole_runs import WholeRun, error_of
 from voxgraft.audio.files import encode_audio, read_audio
 from voxgraft.core.errors import AudioError, CheckpointError
 from voxgraft.dataset.sets import open_clip_dataset
-from voxgraft.evaluation.audio import open_voice_comparer
+from voxgraft.evaluation.judge import open_voice_comparer
 from voxgraft.models import get_family
 from voxgraft.models.base import REFERENCE_AUDIO, Clip
 from voxgraft.models.campplus import CAMPPlusSize
@@ -40,7 +40,7 @@ from voxgraft.models.chatterbox.s3gen import (
     S3GenVocoder,
 )
 from voxgraft.synthesis.engine import ModelContext, open_base_model
-from voxgraft.synthesis.voices import ReferenceVoice
+from voxgraft.synthesis.inputs import ReferenceVoice
 
 KINDS = ["small", pytest.param("full", marks=pytest.mark.long)]
 SIZES = {

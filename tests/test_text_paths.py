@@ -36,7 +36,7 @@ from voxgraft.dataset.sets import open_clip_dataset
 from voxgraft.dataset.shards import ClipDataset
 from voxgraft.evaluation.judge import _RetokenizedClipSet
 from voxgraft.evaluation.sentences import load_manifest_sentences
-from voxgraft.evaluation.synthesis import synthesize_sentences
+from voxgraft.evaluation.synthesis import _build_request
 from voxgraft.graft.command import tokenizer_show
 from voxgraft.graft.folder import load_graft
 from voxgraft.graft.rows import build_new_rows
@@ -192,8 +192,7 @@ def compare_verbs(home: Home, language: str, texts: Sequence[str]) -> None:
     assert [tuple(measured.text_ids(at).tolist()) for at in range(len(clips))] == list(stored.values())
     found = load_manifest_sentences(manifest, language)
     sentences = found.sentences if found else ()
-    said = synthesize_sentences(system, sentences, [voice], 0, "test")
-    told = {one.sentence.text: one.ids for one in said}
+    told = {sentence.text: _build_request(system, 0, sentence, voice, 0).text_ids for sentence in sentences}
     letters = [text for text in texts if any(map(str.isalpha, text))]
     assert told == {NFC(text.strip()): one.ids(text) for text in letters}
     samples = build_sample_sentences(system.spelling, [f"{language.lower()}:{text}" for text in texts], (), 0)

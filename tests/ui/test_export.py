@@ -11,7 +11,7 @@ import pytest
 from tests.ui_runs import PROJECT, done, form_of, tab_of, words_of
 
 pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
-from voxgraft.ui.tabs import export
+from voxgraft.ui.tabs import evaluate as export
 
 TERMS = {"data_licence": "CC BY 4.0", "consent": "all have agreed", "accept_terms": True}
 

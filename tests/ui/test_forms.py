@@ -273,12 +273,12 @@ def test_a_language_that_nobody_lists_is_made_and_told_of_outside_the_form(page:
 
 def test_before_anything_is_filled_in_a_form_says_what_it_needs_and_starts_nothing(page: Any) -> None:
     speak, bring = form_of(page, "speak"), form_of(page, "data import")
-    assert speak._preview(PROJECT, typed(speak)) == "still needed: Text or File"
-    assert bring._preview(PROJECT, typed(bring)) == "still needed: From"
+    assert speak._preview(PROJECT, *typed(speak)) == "still needed: Text or File"
+    assert bring._preview(PROJECT, *typed(bring)) == "still needed: From"
     assert "still needed: Text or File" in speak._start(PROJECT, *typed(speak, text=" \n "))
     assert not (project_of(page) / "jobs").exists()
     for form in page.forms:
-        assert not form._preview("", [control.component.value for control in form.controls]).startswith("error")
+        assert not form._preview("", *(control.component.value for control in form.controls)).startswith("error")
 
 
 def test_a_base_in_a_root_whose_own_folder_is_called_graft_is_found(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ from voxgraft.cli.console import (
     ResultPrinter,
     enable_terminal_prompts,
 )
-from voxgraft.config.base import SettingField, SettingOrigin, Settings, deep_merge, parse_settings, read_settings_values
+from voxgraft.config.base import SettingOrigin, Settings, deep_merge, parse_settings, read_settings_values
 from voxgraft.config.run import RunSettings
 from voxgraft.core import progress
 from voxgraft.core.errors import (
@@ -117,7 +117,8 @@ def parse_command_line(words: Sequence[str], verbs: Sequence[CliCommand]) -> Com
         verb=verb,
         config=Path(given.pop("config")) if "config" in given else None,
         json=given.pop("json", False),
-        dry_run=not verb.has_own_dry_run and given.pop("dry_run", False),
+        # A command with a setting of that name prints itself what it would do.
+        dry_run="dry_run" not in verb.settings.model_fields and given.pop("dry_run", False),
         quiet=given.pop("quiet", False),
         values={name.replace("__", "."): value for name, value in given.items()},
     )
@@ -189,54 +190,48 @@ def _build_signature_function(verb: CliCommand) -> Callable[..., None]:
         """Is never called."""
 
     groups: dict[str, Group] = {}
+    parameters = []
     for leaf in verb.leaves():
         title = leaf.section.capitalize() or "Settings"
         about = inspect.getdoc(leaf.owner) or ""
-        groups.setdefault(leaf.section, Group(title, help=about, sort_key=len(groups)))
-    parameters = [_build_parameter(verb, leaf, groups[leaf.section]) for leaf in verb.leaves()]
+        group = groups.setdefault(leaf.section, Group(title, help=about, sort_key=len(groups)))
+        by_place = leaf.key in verb.positional
+        is_switch = leaf.field.annotation is bool
+        flag = verb.flag_names(leaf)[0]
+        # Longest name first: cyclopts tries them in order and takes --tokenizer as the start of --tokenizer.file.
+        names = sorted(verb.flag_names(leaf), key=len, reverse=True)
+        naming: dict[str, Any] = {} if by_place else {"name": names, "group": group}
+        if not by_place and not is_switch:
+            word = "NUMBER" if leaf.is_number else "PATH" if leaf.is_path else "CHOICE" if leaf.choices else "TEXT"
+            naming["metavar"] = f"{word}..." if leaf.is_list else word
+        naming["show_default"] = False
+        if leaf.default is not None and leaf.default != ():
+            shown = str(leaf.default)
+            if isinstance(leaf.default, bool):  # a switch shows the flag that its default stands for
+                section, dot, name = flag.removeprefix("--").rpartition(".")
+                shown = flag if leaf.default else f"--{section}{dot}no-{name}"
+            naming["show_default"] = lambda _, shown=shown: shown
+        choices = f" [choices: {', '.join(leaf.choices)}]" if leaf.choices else ""
+        parameter = Parameter(
+            help=f"{leaf.field.description}{choices}{' [required]' if leaf.field.is_required() else ''}",
+            consume_multiple=leaf.is_list,
+            negative_iterable=(),
+            **naming,
+        )
+        # Texts, as typed: if cyclopts converted values it would also reject some, with messages of its own.
+        typed: Any = bool | None if is_switch else list[str] | None if leaf.is_list else str | None
+        kind = inspect.Parameter.POSITIONAL_ONLY if by_place else inspect.Parameter.KEYWORD_ONLY
+        key = leaf.key.replace(".", "__")  # a parameter's name cannot have a dot
+        parameters.append(inspect.Parameter(key, kind, default=None, annotation=Annotated[typed, parameter]))
     own = {parameter.name for parameter in parameters}
     for name, (typed, text) in COMMON_PARAMETERS.items():
-        if name not in own:
+        if name not in own:  # a command may have a setting of its own by that name, such as --dry-run
             metavar = "PATH" if name == "config" else None
             common = Parameter(help=text, metavar=metavar, group=_COMMON_GROUP, negative=(), show_default=False)
             kind = inspect.Parameter.KEYWORD_ONLY
             parameters.append(inspect.Parameter(name, kind, default=None, annotation=Annotated[typed, common]))
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return command
-
-
-def _build_parameter(verb: CliCommand, leaf: SettingField, group: Group) -> inspect.Parameter:
-    by_place = leaf.key in verb.positional
-    is_switch = leaf.field.annotation is bool
-    # Longest name first: cyclopts tries them in order and takes --tokenizer as the start of --tokenizer.file.
-    names = sorted(verb.flag_names(leaf), key=len, reverse=True)
-    naming: dict[str, Any] = {} if by_place else {"name": names, "group": group}
-    if not by_place and not is_switch:
-        word = "NUMBER" if leaf.is_number else "PATH" if leaf.is_path else "CHOICE" if leaf.choices else "TEXT"
-        naming["metavar"] = f"{word}..." if leaf.is_list else word
-    choices = f" [choices: {', '.join(leaf.choices)}]" if leaf.choices else ""
-    about = Parameter(
-        help=f"{leaf.field.description}{choices}{' [required]' if leaf.field.is_required() else ''}",
-        show_default=_format_default(verb, leaf),
-        consume_multiple=leaf.is_list,
-        negative_iterable=(),
-        **naming,
-    )
-    # Texts, as typed: if cyclopts converted values it would also reject some, with messages of its own.
-    typed: Any = bool | None if is_switch else list[str] | None if leaf.is_list else str | None
-    kind = inspect.Parameter.POSITIONAL_ONLY if by_place else inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(leaf.key.replace(".", "__"), kind, default=None, annotation=Annotated[typed, about])
-
-
-def _format_default(verb: CliCommand, leaf: SettingField) -> Callable[[Any], str] | bool:
-    if leaf.default is None or leaf.default == ():
-        return False
-    text = str(leaf.default)
-    if isinstance(leaf.default, bool):
-        flag = verb.flag_names(leaf)[0]
-        section, dot, name = flag.removeprefix("--").rpartition(".")
-        text = flag if leaf.default else f"--{section}{dot}no-{name}"
-    return lambda _: text
 
 
 def resolve_settings(line: CommandLine) -> Settings:
@@ -340,20 +335,16 @@ def _run_command(line: CommandLine, console: ResultPrinter) -> int:
     # Of the processes that `torchrun` has started only the first prints: all do the same.
     follower = "LOCAL_RANK" in os.environ and os.environ.get("RANK", "0") != "0"
     silent = line.quiet or line.json or follower
-    with _show_progress(silent=silent) as settle, enable_terminal_prompts(settle, silent=silent):
+    with contextlib.ExitStack() as stack:
+        settle: Callable[[], None] = lambda: None  # noqa: E731 (removes what is drawn of finished tasks)
+        if not silent:
+            can_redraw = sys.stderr.isatty() and os.environ.get("TERM") not in DUMB_TERMINALS
+            display = BarDisplay(sys.stderr) if can_redraw else LineDisplay(sys.stderr)
+            board = stack.enter_context(ProgressReporter(display, SHOW_AFTER_SECONDS))
+            stack.enter_context(progress.use_progress_listener(board))
+            settle = board.look
+        stack.enter_context(enable_terminal_prompts(settle, silent=silent))
         result = verb(settings)
     if not follower:
         console.show(result)
     return result.exit_code
-
-
-@contextlib.contextmanager
-def _show_progress(*, silent: bool) -> Iterator[Callable[[], None]]:
-    """Draw progress; yields a function that removes what is drawn of finished tasks."""
-    if silent:
-        yield lambda: None
-        return
-    can_redraw = sys.stderr.isatty() and os.environ.get("TERM") not in DUMB_TERMINALS
-    display = BarDisplay(sys.stderr) if can_redraw else LineDisplay(sys.stderr)
-    with ProgressReporter(display, SHOW_AFTER_SECONDS) as board, progress.use_progress_listener(board):
-        yield board.look

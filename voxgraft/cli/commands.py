@@ -45,11 +45,6 @@ class CliCommand:
         return self.flags.get(leaf.key) or ("--" + leaf.key.replace("_", "-"),)
 
     @property
-    def has_own_dry_run(self) -> bool:
-        """Whether the command itself implements --dry-run, and prints what it would do."""
-        return "dry_run" in self.settings.model_fields
-
-    @property
     def usage(self) -> str:
         words = [f"Usage: voxgraft {self.name}"]
         for leaf in self.leaves()[: len(self.positional)]:

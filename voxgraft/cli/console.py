@@ -46,7 +46,9 @@ POLL_SECONDS = 0.2
 LINE_INTERVAL_SECONDS = 10.0
 # Before a time left is shown, the pace is measured for these seconds, or for this share of the task.
 MIN_PACE_SECONDS, MIN_PACE_SHARE = 2.0, 0.05
+# Anything else is a no.
 YES_ANSWERS = ("y", "yes")
+# C0 and C1 control characters and DEL, except tab and newline.
 _CONTROL_ESCAPES = {code: f"\\x{code:02x}" for code in [*range(0x20), *range(0x7F, 0xA0)] if code not in (0x09, 0x0A)}
 
 
@@ -129,6 +131,7 @@ def enable_terminal_prompts(before_prompt: Callable[[], None], *, silent: bool) 
 
 
 def _print_json(value: Mapping[str, Any]) -> None:
+    # Escapes instead of letters where the stream could not encode them.
     ascii_only = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
     text = json.dumps(_to_plain_values(value), ensure_ascii=ascii_only, allow_nan=False, indent=2)
     _write_stream(text + "\n", sys.stdout)
@@ -276,13 +279,13 @@ class ProgressReporter:
             self._display = ProgressDisplay()
 
     def _begin(self) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._poll_loop, name="progress", daemon=True)
-            self._thread.start()
+        def poll() -> None:
+            while not self._closing.wait(POLL_SECONDS):
+                self.look()
 
-    def _poll_loop(self) -> None:
-        while not self._closing.wait(POLL_SECONDS):
-            self.look()
+        if self._thread is None:  # most commands end without one
+            self._thread = threading.Thread(target=poll, name="progress", daemon=True)
+            self._thread.start()
 
 
 class ProgressDisplay:

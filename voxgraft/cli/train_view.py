@@ -20,7 +20,6 @@ from voxgraft.core.results import LEVEL_STYLES, format_bytes, format_duration, f
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
-    from rich.table import Table
 
 LOSS_KEYS = {"text": TEXT_LOSS, "speech": SPEECH_LOSS}
 LOSS_COLUMNS = ("train", "held out", "best", "step 0", "chance")
@@ -30,6 +29,7 @@ END_REASON_LABELS = {"told": "stopped as told", "no-better": "no longer getting 
 STOPPING_MESSAGE = "finishing the step and saving ... (once more: stop at once)"
 # First steps that are slower than the rest: compilation, first touch of memory.
 SKIPPED_TIMING_STEPS = 2
+# Must be even: points are merged in pairs.
 MAX_CURVE_POINTS = 1024
 
 
@@ -114,13 +114,9 @@ class TrainProgress:
                 del self.history.steps[next(iter(self.history.steps))]
 
     @property
-    def num_steps(self) -> int:
-        return self.history.num_steps
-
-    @property
     def share(self) -> float | None:
         """How much of the run is done."""
-        return min(1.0, self.step / self.num_steps) if self.num_steps else None
+        return min(1.0, self.step / self.history.num_steps) if self.history.num_steps else None
 
     @property
     def state(self) -> tuple[str, str]:
@@ -185,7 +181,7 @@ class TrainProgress:
 
         By the pace measured in this process, with everything between the steps; before that by the journal's pace.
         """
-        if not self.num_steps or self.history.ended:
+        if not self.history.num_steps or self.history.ended:
             return ""
         seconds = None
         if len(self._timed) == 2 and self._timed[1][1] - self._timed[0][1] >= SPEED_WINDOW_STEPS - SKIPPED_TIMING_STEPS:
@@ -195,7 +191,7 @@ class TrainProgress:
             seconds = self.history.seconds_per_step(self._positions)
         if seconds is None:
             return f"time known after {SPEED_WINDOW_STEPS} steps"
-        return f"{format_duration((self.num_steps - self.step) * seconds)} left"
+        return f"{format_duration((self.history.num_steps - self.step) * seconds)} left"
 
 
 def format_learning_state(values: Mapping[str, Any]) -> str:
@@ -207,23 +203,6 @@ def format_losses(values: Mapping[str, Any]) -> str:
     """The losses of a journal line."""
     keys = {**LOSS_KEYS, "kl": "kl"} if "kl" in values else LOSS_KEYS
     return "  ".join(f"{name} {_format_number(values.get(key), '.4f')}" for name, key in keys.items())
-
-
-def format_validation(history: History, values: Mapping[str, Any]) -> str:
-    """The result of a validation, with the levels to compare it with."""
-    name = str(values.get("set", ""))
-    words = [f"held out {name}: {format_losses(values)}"]
-    uses = {use: as_finite_float(values.get(f"{use}_use")) for use in ("text", "voice")}
-    words += [f"{use} use {gap:+.4f}" for use, gap in uses.items() if gap is not None]
-    if name == history.language:
-        first = {key: history.initial_loss(key) for key in LOSS_KEYS.values()}
-        for word, levels in (("step 0", first), ("chance", history.chance)):
-            known = [_format_number(levels.get(key), ".2f") for key in LOSS_KEYS.values()]
-            words.append(f"{word} {'/'.join(known)}")
-        words += [f"state {history.state.values['state']}"] if history.state else []
-    elif points := history.retention(name):
-        words.append(f"{points[-1][1]:+.2%} since step 0")
-    return "  ".join(words)
 
 
 def _format_number(value: Any, form: str) -> str:
@@ -241,7 +220,15 @@ def format_event(kind: str, step: int, values: Mapping[str, Any], progress: Trai
         first, *rest = item.lines()
         return [(f"step {step:,}: {first}", LEVEL_STYLES.get(item.level, "")), *((line, "") for line in rest)]
     if kind == "samples":
-        return [(f"step {step:,}: {_format_samples(values)}", "")]
+        spoken = []
+        for one in values.get("spoken") or ():
+            marks = [] if one.get("stopped", True) else ["did not stop"]
+            marks += ["as at step 0"] if one.get("same_as_step_0") else []
+            seconds = as_finite_float(one.get("seconds"))
+            length = "" if seconds is None else f" {seconds:.1f} s"
+            spoken.append(f"{one.get('name', '?')}{length}" + (f" ({'; '.join(marks)})" if marks else ""))
+        where = f" in {values.get('folder', '?')}: {', '.join(spoken)}" if spoken else ""
+        return [(f"step {step:,}: samples{where}", "")]
     if kind == "interpolation":
         losses = {str(name): as_finite_float(loss) for name, loss in (values.get("speech_losses") or {}).items()}
         words = ", ".join(f"{name} {loss:.4f}" for name, loss in losses.items() if loss is not None)
@@ -254,18 +241,6 @@ def format_event(kind: str, step: int, values: Mapping[str, Any], progress: Trai
         style = STATE_STYLES.get(values["state"], ("", ""))[0]
         return [(f"step {step:,}: {format_learning_state(values)}", style)]
     return []
-
-
-def _format_samples(values: Mapping[str, Any]) -> str:
-    """Where samples lie, and how each of them ended."""
-    words = []
-    for spoken in values.get("spoken") or ():
-        marks = [] if spoken.get("stopped", True) else ["did not stop"]
-        marks += ["as at step 0"] if spoken.get("same_as_step_0") else []
-        seconds = as_finite_float(spoken.get("seconds"))
-        length = "" if seconds is None else f" {seconds:.1f} s"
-        words.append(f"{spoken.get('name', '?')}{length}" + (f" ({'; '.join(marks)})" if marks else ""))
-    return f"samples in {values.get('folder', '?')}: {', '.join(words)}" if words else "samples"
 
 
 # Drawing takes some milliseconds of the training's time: it is done once a second, and at once for these events.
@@ -325,13 +300,26 @@ class TrainLineView(TrainView):
         was_stopping = watched.stopping
         lines = super()._add_event(kind, step, values)
         if kind == "step":
-            share = f" of {watched.num_steps:,} ({watched.share:.0%})" if watched.share is not None else ""
+            share = f" of {watched.history.num_steps:,} ({watched.share:.0%})" if watched.share is not None else ""
             facts = watched.facts()
             words = [f"step {step:,}{share}", format_losses(values), facts.get("speed", ""), watched.format_time_left()]
             words += [f"rates {facts['rates']}" if "rates" in facts else "", facts.get("memory", "")]
             return [("  ".join(word for word in words if word), ""), *lines]
         if kind == "valid":
-            return [(f"step {step:,}  {format_validation(watched.history, values)}", ""), *lines]
+            history, name = watched.history, str(values.get("set", ""))
+            words = [f"step {step:,}", f"held out {name}: {format_losses(values)}"]
+            uses = {use: as_finite_float(values.get(f"{use}_use")) for use in ("text", "voice")}
+            words += [f"{use} use {gap:+.4f}" for use, gap in uses.items() if gap is not None]
+            if name == history.language:
+                # The levels to compare it with.
+                first = {key: history.initial_loss(key) for key in LOSS_KEYS.values()}
+                for word, levels in (("step 0", first), ("chance", history.chance)):
+                    known = [_format_number(levels.get(key), ".2f") for key in LOSS_KEYS.values()]
+                    words.append(f"{word} {'/'.join(known)}")
+                words += [f"state {history.state.values['state']}"] if history.state else []
+            elif points := history.retention(name):
+                words.append(f"{points[-1][1]:+.2%} since step 0")
+            return [("  ".join(words), ""), *lines]
         if kind == "saved":
             return [(f"step {step:,}  saved", "")]
         if kind == "stopping" and not was_stopping:
@@ -408,7 +396,7 @@ def render_training(
     charts = unicode and console.height >= rows and len(progress.curves[SPEECH_LOSS].points) > 1
     ended = bool(progress.history.ended)
 
-    total = f" of {progress.num_steps:,}" if progress.num_steps else ""
+    total = f" of {progress.history.num_steps:,}" if progress.history.num_steps else ""
     doing = "" if progress.current_activity == "step" or ended else f"  {progress.current_activity}"
     if progress.stopping and not ended:
         doing = f"  {progress.current_activity}, then stopping"  # the foot, which says more, may be cropped
@@ -426,8 +414,35 @@ def render_training(
         bar.add_row(ProgressBar(1.0, progress.share, width=max(10, width - len(words) - 2)), words)
         parts.append(bar)
 
-    parts.append(_render_losses(progress, width, unicode and not charts))
-    parts += [_render_charts(progress, width)] if charts else []
+    # The losses with every level to compare them with; sparklines beside them if there is no room for charts.
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    table.add_column("loss", min_width=6, no_wrap=True)
+    for column in LOSS_COLUMNS:
+        table.add_column(column, justify="right", no_wrap=True, min_width=6)
+    table.add_column("", no_wrap=True, style="green")
+    room = width - LOSS_TABLE_COLUMNS
+    for name, values in progress.loss_rows():
+        points = progress.curves[LOSS_KEYS[name]].points
+        line = sparkline(points, min(room, 40)) if unicode and not charts and room >= 8 else ""
+        table.add_row(name, *("-" if value is None else f"{value:.3f}" for value in values), line)
+    parts.append(table)
+
+    if charts:
+        # Both losses side by side; where there is little room, speech alone.
+        chosen = LOSS_KEYS if width >= 60 else {"speech": SPEECH_LOSS}
+        each = (width - 2 * (len(chosen) - 1)) // len(chosen)
+        cells = []
+        for name, key in chosen.items():
+            points = progress.curves[key].points
+            levels = {"chance": progress.history.chance.get(key), "step 0": progress.history.initial_loss(key)}
+            known = {word: level for word, level in levels.items() if level is not None}
+            drawn = [Text(row, "green", no_wrap=True) for row in braille_chart(points, each, CHART_ROWS, known)]
+            title = f"{name} loss  {max(points):.2f} to {min(points):.2f}" if points else f"{name} loss"
+            cells.append(Text("\n").join([Text(title, "dim"), *drawn]))
+        grid = Table.grid(padding=(0, 2))
+        grid.add_row(*cells)
+        parts.append(grid)
+
     parts += [_render_note(name, text, style) for name, text, style in _collect_notes(progress)]
     parts += [_render_note("now", job, "") for job in jobs]
     if ended:
@@ -437,43 +452,6 @@ def render_training(
     else:
         foot = Text("Ctrl-C finishes the step and saves", "dim")
     return Group(*parts, foot)
-
-
-def _render_losses(progress: TrainProgress, width: int, curves: bool) -> Table:
-    """The losses, with sparklines if there are no charts."""
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    table.add_column("loss", min_width=6, no_wrap=True)
-    for column in LOSS_COLUMNS:
-        table.add_column(column, justify="right", no_wrap=True, min_width=6)
-    table.add_column("", no_wrap=True, style="green")
-    room = width - LOSS_TABLE_COLUMNS
-    for name, values in progress.loss_rows():
-        points = progress.curves[LOSS_KEYS[name]].points
-        line = sparkline(points, min(room, 40)) if curves and room >= 8 else ""
-        table.add_row(name, *("-" if value is None else f"{value:.3f}" for value in values), line)
-    return table
-
-
-def _render_charts(progress: TrainProgress, width: int) -> Table:
-    """The two losses side by side; where there is little room, speech alone."""
-    from rich.table import Table
-    from rich.text import Text
-
-    chosen = LOSS_KEYS if width >= 60 else {"speech": SPEECH_LOSS}
-    each = (width - 2 * (len(chosen) - 1)) // len(chosen)
-    cells = []
-    for name, key in chosen.items():
-        values = progress.curves[key].points
-        levels = {"chance": progress.history.chance.get(key), "step 0": progress.history.initial_loss(key)}
-        known = {word: level for word, level in levels.items() if level is not None}
-        rows = [Text(row, "green", no_wrap=True) for row in braille_chart(values, each, CHART_ROWS, known)]
-        title = f"{name} loss  {max(values):.2f} to {min(values):.2f}" if values else f"{name} loss"
-        cells.append(Text("\n").join([Text(title, "dim"), *rows]))
-    grid = Table.grid(padding=(0, 2))
-    grid.add_row(*cells)
-    return grid
 
 
 def _collect_notes(progress: TrainProgress) -> list[tuple[str, str, str]]:

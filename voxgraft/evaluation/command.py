@@ -103,12 +103,30 @@ def resolve_subject(settings: EvaluateSettings) -> EvaluationSubject:
     """What the path names: a run, a graft, a merged model or a checkpoint."""
     path = require_folder(settings.model)
     run = RunFolder(path)
+    own: RunSettings | None = None
     if is_file(run.settings):
-        return _subject_from_run(run, settings)
-    if settings.variant is not None or settings.step is not None:
+        own = parse_settings(RunSettings, read_settings_values(RunSettings, run.settings), run.settings)
+    elif settings.variant is not None or settings.step is not None:
         found = f"{path.name} is not a run, and --variant or --step is given"
         raise ConfigError("config-value", found, expected="a run for these", where=path)
-    place = _open_context(settings.base, settings, path)
+    base, family = settings.base or (own.base if own else None), settings.family or (own.family if own else None)
+    if base is None:
+        cure = "name the base that it is compared with: --base FOLDER."
+        raise ConfigError("config-missing", "`base` is not given", where=run.settings if own else path, cure=cure)
+    place = open_model_context(base, family, settings.device, settings.precision)
+    if own is not None:
+        journal = RunJournal(run.journal).read()
+        graft = load_graft(run.graft)
+        return EvaluationSubject(
+            "run",
+            run.path,
+            place,
+            lambda: open_run_model(place, run, graft, settings.variant, settings.step),
+            open_held_out_data(run, own, place.family, place.files, graft),
+            History.of(journal) if journal else None,
+            run,
+            own,
+        )
     held_out = HeldOutData(why={"": NO_RUN_REASON}, seed=settings.seed)
     if is_file(path / GRAFT_CARD):
         return EvaluationSubject("graft", path, place, lambda: open_grafted_model(place, load_graft(path)), held_out)
@@ -117,32 +135,6 @@ def resolve_subject(settings: EvaluateSettings) -> EvaluationSubject:
     return EvaluationSubject(
         "checkpoint", path, place, lambda: open_checkpoint_model(place, path, settings.language), held_out
     )
-
-
-def _subject_from_run(run: RunFolder, settings: EvaluateSettings) -> EvaluationSubject:
-    own = parse_settings(RunSettings, read_settings_values(RunSettings, run.settings), run.settings)
-    place = _open_context(settings.base or own.base, settings, run.settings, own.family)
-    journal = RunJournal(run.journal).read()
-    graft = load_graft(run.graft)
-    return EvaluationSubject(
-        "run",
-        run.path,
-        place,
-        lambda: open_run_model(place, run, graft, settings.variant, settings.step),
-        open_held_out_data(run, own, place.family, place.files, graft),
-        History.of(journal) if journal else None,
-        run,
-        own,
-    )
-
-
-def _open_context(
-    base: Path | None, settings: EvaluateSettings, where: Path, family: str | None = None
-) -> ModelContext:
-    if base is None:
-        cure = "name the base that it is compared with: --base FOLDER."
-        raise ConfigError("config-missing", "`base` is not given", where=where, cure=cure)
-    return open_model_context(base, settings.family or family, settings.device, settings.precision)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +193,7 @@ def evaluate(settings: EvaluateSettings) -> EvaluateResult:
         raise ConfigError("config-missing", found, expected="--output FOLDER")
     folder = settings.output or RunFolder(subject.path).eval / settings.name
     named = settings.recognizer or (subject.settings.evaluate.recognizer if subject.settings else None)
+    # Everything that can be refused is opened before the first sentence is spoken, which takes minutes.
     base, after = open_base_model(subject.place), subject.open()
     new_language = after.spelling.language
     ear = open_transcriber(named, new_language)
@@ -261,6 +254,7 @@ def evaluate(settings: EvaluateSettings) -> EvaluateResult:
     with atomic_write_folder(folder) as new:
         write_json(new / SCORES_NAME, document)
         write_text(new / EVALUATION_REPORT_NAME, render_report(document, evaluation, points, subject.history))
+    # Only a model that promises to keep the base breaks a promise: others may change it.
     broken = after.keeps_base and summarize_retention(evaluation) == "not equal"
     return EvaluateResult(folder, document, evaluation, tuple(points), broken)
 

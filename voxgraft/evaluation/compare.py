@@ -46,17 +46,17 @@ PREFERRED_METRICS: tuple[ComparisonMetric, ...] = ("phone_error", "cer", "speech
 MODE_MARKERS = {"gated": "o", "merged": "D", "masked-finetune": "X", "rows-only": "s", "checkpoint": "^"}
 FIGURE_INCHES = (8.6, 5.6)
 FIGURE_MARGINS = {"left": 0.085, "right": 0.985, "bottom": 0.115, "top": 0.93}
+# Per cent: a log scale has no zero, so smaller errors are drawn here.
 MIN_X = 0.5
-"""Per cent: a log scale has no zero, so smaller errors are drawn here."""
 X_TICKS = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500)
 Y_TICKS = (-100, -10, -1, 0, 1, 2, 5, 10, 20, 50, 100, 200)
+# Points up to which the y scale is linear: smaller differences are chance.
 Y_LINEAR_LIMIT = 1.0
-"""Points up to which the y scale is linear: smaller differences are chance."""
+# Approximate size of a label and a dot at DOTS_PER_INCH.
 LABEL_CHARACTER_PIXELS, LABEL_LINE_PIXELS, MARKER_PIXELS = 8.6, 17.0, 8.0
-"""Approximate size of a label and a dot at DOTS_PER_INCH."""
 LABEL_RADII = (14, 24, 36, 50, 66, 84, 104, 126, 150)
+# Left, bottom, right and top, in pixels.
 Box = tuple[float, float, float, float]
-"""Left, bottom, right and top, in pixels."""
 
 
 class ComparisonPoint(NamedTuple):
@@ -85,7 +85,7 @@ def draw_comparison(
     shown = [dot for dot in dots if dot.error.value is not None and dot.worst is not None]
     left_out = [dot.name for dot in dots if dot not in shown]
     with matplotlib.rc_context():
-        matplotlib.rcdefaults()
+        matplotlib.rcdefaults()  # a matplotlibrc of the user must not change the bytes
         matplotlib.rcParams.update(MATPLOTLIB_STYLE)
         figure = Figure(figsize=FIGURE_INCHES, dpi=DOTS_PER_INCH)
         FigureCanvasAgg(figure)
@@ -121,7 +121,8 @@ def draw_comparison(
             axes.plot([], [], MODE_MARKERS.get(mode, "o"), color=_mode_color(mode), label=mode)
         if shown:
             axes.legend(loc="upper right")
-        _place_labels(axes, [make_text_renderable(dot.name) for dot in shown], places)  # as long as they are drawn
+        # Letters that no font has are romanised first: labels are placed by the length that is drawn.
+        _place_labels(axes, [make_text_renderable(dot.name) for dot in shown], places)
         notes = [f"not measured: {', '.join(left_out)}"] if left_out else []
         notes += [f"not the same in all runs: {', '.join(differing)}"] if differing else []
         if notes:
@@ -183,8 +184,7 @@ def _place_labels(axes: Axes, names: Sequence[str], places: Sequence[tuple[float
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ComparisonEntry:
+class ComparisonEntry(NamedTuple):
     """One evaluation in the picture."""
 
     name: str
@@ -194,20 +194,16 @@ class ComparisonEntry:
     """What base languages have lost."""
     word: str
 
-    @property
-    def worst(self) -> tuple[str, float] | None:
-        """The base language that has lost most, and how much; None where that was not measured."""
-        return self.changes.worst
-
     def to_json(self) -> dict[str, Any]:
+        worst = self.changes.worst
         return {
             "scores": str(self.scores.path),
             "mode": self.scores.about.get("mode"),
             "step": self.scores.about.get("step"),
             "language": self.scores.language,
             "error": self.error.to_json(),
-            "worst_language": self.worst[0] if self.worst else None,
-            "worst_change": self.worst[1] if self.worst else None,
+            "worst_language": worst[0] if worst else None,
+            "worst_change": worst[1] if worst else None,
             "not_measured": list(self.changes.missing),
             "how": self.scores.how,
             "logits": self.word,
@@ -221,17 +217,14 @@ class CompareResult:
     measure: str
     runs: tuple[ComparisonEntry, ...]
     files: tuple[Path, ...]
+    differing: list[str]
+    """Conditions that are not the same in all runs: their errors were not measured alike."""
     exit_code: int = 0
-
-    @property
-    def differing_conditions(self) -> list[str]:
-        """What is not the same in all runs, so that their errors were not measured alike."""
-        return _find_differing_conditions([run.scores for run in self.runs])
 
     def to_json(self) -> dict[str, Any]:
         runs = {run.name: run.to_json() for run in self.runs}
         files = [str(path) for path in self.files]
-        return {"measure": self.measure, "differing": self.differing_conditions, "runs": runs, "files": files}
+        return {"measure": self.measure, "differing": self.differing, "runs": runs, "files": files}
 
     def lines(self) -> list[Line]:
         columns = (
@@ -248,7 +241,7 @@ class CompareResult:
         for run in self.runs:
             step, low, high = run.scores.about.get("step"), run.error.low, run.error.high
             ends = (format_score(self.measure, Score(value)) for value in (low, high))
-            language, change = run.worst or ("–", None)
+            language, change = run.changes.worst or ("–", None)
             if run.changes.missing:
                 language += f" (not measured: {', '.join(run.changes.missing)})"
             if change is None:
@@ -269,7 +262,7 @@ class CompareResult:
                 )
             )
         lines: list[Line] = [Table(columns, tuple(rows)), *(f"picture: {path}" for path in self.files)]
-        for what in self.differing_conditions:
+        for what in self.differing:
             by_run = "; ".join(f"{run.name}: {run.scores.how[what]}" for run in self.runs)
             lines.append(style_line((f"not the same {what} in all runs: ", "bold red"), by_run))
         return lines
@@ -301,12 +294,16 @@ def compare(settings: CompareSettings) -> CompareResult:
     if not any(run.error.value is not None for run in runs):
         tried = ", ".join(f"{run.name}: {run.error.why}" for run in runs[:4])
         raise ConfigError("compare-nothing", f"nobody has {measure_title(measure)} of a new language ({tried})")
-    dots = [ComparisonPoint(run.name, run.error, run.worst, run.scores.about.get("mode") or "?") for run in runs]
-    pictures = draw_comparison(dots, measure, _find_differing_conditions(list(found.values())))
+    dots = [
+        ComparisonPoint(run.name, run.error, run.changes.worst, run.scores.about.get("mode") or "?") for run in runs
+    ]
+    conditions = [one.how for one in found.values()]
+    differing = [what for what in conditions[0] if len({how[what] for how in conditions}) > 1]
+    pictures = draw_comparison(dots, measure, differing)
     for path, form in zip(files, COMPARISON_FORMATS, strict=True):
         with atomic_write(path, overwrite=settings.overwrite) as stream:
             stream.write(pictures[form])
-    return CompareResult(measure, runs, files)
+    return CompareResult(measure, runs, files, differing)
 
 
 def _find_score_files(settings: CompareSettings) -> dict[str, Path]:
@@ -334,7 +331,3 @@ def _find_score_files(settings: CompareSettings) -> dict[str, Path]:
         raise ConfigError("config-value", f"the evaluation of {twice} is given more than once", expected="each once")
     names = [name for name, _, _ in places]
     return {name if names.count(name) == 1 else str(given): scores for name, given, scores in places}
-
-
-def _find_differing_conditions(found: Sequence[StoredScores]) -> list[str]:
-    return [what for what in found[0].how if len({one.how[what] for one in found}) > 1]

@@ -43,16 +43,18 @@ from voxgraft.training.setup import TrainingSetup
 from voxgraft.training.trainer import Trainer
 from voxgraft.training.validation import ValidationMetrics
 
+# The first of these that was measured decides.
 DECIDING_MEASURES = ("phone_error", "cer")
-"""The first of these that was measured decides."""
+# Measures in the journal, in the order in which processes exchange them.
 JOURNAL_MEASURES = (*DECIDING_MEASURES, "runaway")
+# Few, since training waits for them.
 NUM_SENTENCES = 16
+# Spoken by each of two steps at the end of training; texts are said several times where there are fewer.
 UTTERANCES = 24
-"""Spoken by each of two steps at the end of training; texts are said several times where there are fewer."""
+# Speech of more than this share of its usual length has said something else than its text.
 LONGEST_SHARE = 1 / CUT_OFF_RATIO
-"""Speech of more than this share of its usual length has said something else than its text."""
+# Standard errors from which a difference is more than chance.
 CLEAR = 2.0
-"""Standard errors from which a difference is more than chance."""
 
 
 class EvaluationRound(NamedTuple):
@@ -134,6 +136,7 @@ class InTrainingEvaluation(Callback):
         self, step: int, rounds: Sequence[EvaluationRound], found: dict[str, ValidationMetrics]
     ) -> bool:
         """Set the best step by what was heard; False if nothing that can decide has been heard yet."""
+        # Step 0 is the base, which has learnt nothing; a step past the bound has lost too much.
         usable = [one for one in rounds if one.within and one.step > 0]
         if not usable:
             return False
@@ -180,6 +183,7 @@ class SpokenSteps(Callback):
         trained = self.loop.stepper.trained
         trained.restore({name: group for name, group in state.tensors.items() if name != "optimizer"})
         failures: list[bool] = []
+        # Fewer texts than utterances are said again with other seeds.
         for turn in range(math.ceil(UTTERANCES / len(self.sentences)) if self.sentences else 0):
             said = synthesize_sentences(self.system, self.sentences, self.voices, self.seed + turn, f"step {step:,}")
             failures += [self._fails(one) for one in said]

@@ -60,8 +60,8 @@ from voxgraft.training.validation import Validator
 LOSS_MEASURES = ("speech_loss", "text_loss", "text_use", "voice_use")
 VALIDATION_MICROBATCH_TOKENS = 4_096
 PROOF_BATCH_SIZE = 16
+# A shorter sound is too short for a voice encoder.
 MIN_SIMILARITY_SECONDS = 0.5
-"""A shorter sound is too short for a voice encoder."""
 WHO_BEFORE, WHO_AFTER, WHO_SHUFFLED, WHO_ORIGINAL = "before", "after", "shuffled", "original"
 WHO_RECORDINGS, WHO_CODEC = "recordings", "codec"
 GIVEN_RECORDINGS_TITLE, ORIGINAL_RECORDINGS_TITLE = "recordings that were given", "original recordings of the sentences"
@@ -70,8 +70,7 @@ IS_BASE_REASON = "this is the base"
 NEW_LANGUAGE_KL_REASON = "the base is not changed by the new language: it is compared in its own languages"
 
 
-@dataclass(frozen=True, slots=True)
-class EvaluatedUtterance:
+class EvaluatedUtterance(NamedTuple):
     """One sentence as one system said it, for whoever looks or listens."""
 
     sentence: EvalSentence
@@ -244,6 +243,7 @@ class Evaluator:
             else self.voice_comparer.score_similarity(spoken.said, spoken.waves, self.sound.rate, self.seed)
         )
         scores |= compute_held_out_losses(system, self.held_out, language)
+        # The caller replaces it for what is compared with the base.
         scores["kl"] = unmeasured_score(IS_BASE_REASON)
         return scores
 
@@ -346,8 +346,7 @@ class _RetokenizedClipSet(ClipDataset):
         return None if given is None else self._moved.get(given)
 
 
-@dataclass(frozen=True, slots=True)
-class LanguageRetention:
+class LanguageRetention(NamedTuple):
     """What one base language has kept: logits over all positions of what the base said, and the codes themselves."""
 
     language: str
@@ -361,7 +360,7 @@ class LanguageRetention:
     why: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        values = {name: getattr(self, name) for name in self.__slots__ if name not in ("kl", "language")}
+        values = {name: value for name, value in self._asdict().items() if name not in ("kl", "language")}
         return {**values, "kl": self.kl.to_json()}
 
 
@@ -496,6 +495,7 @@ def open_voice_comparer(base: SpeakingModel, place: ModelContext, voices: Sequen
         encoder = place.family.encoder(place.files, base.model)
     except VoxgraftError as error:
         return VoiceComparer(None, f"the base's voice encoder cannot be opened: {error.finding.found}")
+    # A vocoder that needs a reference sound speaks with the base's own voice where a held-out clip has none stored.
     own = place.family.voices(place.files)
     sounding = all(voice.name in own or REFERENCE_AUDIO in voice.clip.voice for voice in voices)
     if encoder.reference_rate is not None and not sounding:

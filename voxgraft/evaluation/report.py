@@ -10,7 +10,6 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -38,22 +37,25 @@ if TYPE_CHECKING:
     from markupsafe import Markup
     from matplotlib.axes import Axes
 
+# Written into scores.json; `compare` and `export` refuse any other.
 SCORES_FORMAT = "voxgraft-scores-1"
 SCORES_NAME = "scores.json"
 MAX_SCORES_BYTES = 64 << 20
 ChecklistAnswer = Literal["yes", "no", "unknown"]
+# Within three points of the recogniser's own error on recordings, the mark counts as reached.
 REFERENCE_TOLERANCE = 0.03
-"""Within three points of the recogniser's own error on recordings, the mark counts as reached."""
+# A recogniser that gets half of the recordings wrong says nothing about speech.
 MAX_RECOGNIZER_ERROR = 0.5
-"""A recogniser that gets half of the recordings wrong says nothing about speech."""
+# Share of the sentences that may run on, be cut off or repeat themselves: 2 of 100.
 MAX_FAILURE_RATE = 0.02
+# Length against the usual one: a quarter slower, or the same ratio faster.
 PACE_RANGE = (0.8, 1.25)
+# Of an old language's error where it is not proven equal: another seed changes about a point.
 MAX_ERROR_RISE = 0.01
-"""Of an old language's error where it is not proven equal: another seed changes about a point."""
 _MEASURES_BY_NAME = {measure.name: measure for measure in SCORE_MEASURES}
 MAX_CHART_POINTS = 240
+# A curve of more points is a line alone.
 MAX_MARKED_POINTS = 30
-"""A curve of more points is a line alone."""
 ANSWER_SIGNS = {"yes": ("✓", "good", "yes"), "no": ("✗", "bad", "no"), "unknown": ("–", "soft", "not measured")}
 NOT_YET_SIGN = ("○", "soft", "not yet")
 RETENTION_STYLES = {"equal": "good", "not equal": "bad"}
@@ -64,8 +66,8 @@ ROW_NAMES = {
     WHO_CODEC: "held-out clips through the codec",
 }
 ORIGINAL_TITLE = "original recording"
+# One large number of the page: what it is, the number, a note, and a style.
 Figure = tuple[str, str, str, str]
-"""One large number of the page: what it is, the number, a note, and a style."""
 
 
 class ChecklistItem(NamedTuple):
@@ -173,6 +175,7 @@ def _check_old_languages(found: Evaluation, after: SpeakingModel) -> ChecklistIt
         return ChecklistItem("old-languages", question, "yes", told)
     if word == "not measured":
         return ChecklistItem("old-languages", question, "unknown", "no base language was spoken")
+    # Not proven equal: then the change of the error decides, or of the loss where nothing was heard.
     name = choose_main_error(found) or "speech_loss"
     changes = compute_retention_changes(found, name)
     if after.keeps_base:
@@ -212,7 +215,7 @@ def _check_intelligible(found: Evaluation, now: ScoreRow) -> ChecklistItem:
 
 def _check_near_reference(found: Evaluation, now: ScoreRow) -> ChecklistItem:
     question = "Is it as clear as recordings are to the same listener?"
-    for name in ERROR_MEASURES[:2]:
+    for name in ERROR_MEASURES[:2]:  # phones, else letters: words are too coarse for a mark
         own = now.score(name)
         marks = [found.row(now.language, who) for who in (WHO_RECORDINGS, WHO_CODEC)]
         mark = next((row for row in marks if row is not None and row.score(name).value is not None), None)
@@ -274,8 +277,7 @@ def _check_delivery(found: Evaluation, now: ScoreRow) -> list[ChecklistItem]:
     return points
 
 
-@dataclass(frozen=True, slots=True)
-class StoredScores:
+class StoredScores(NamedTuple):
     """What a comparison needs from a scores.json."""
 
     path: Path
@@ -518,37 +520,38 @@ def _list_sentence_cards(found: Evaluation, language: str) -> list[dict[str, Any
         either = after or before
         assert either is not None
         players = [(said, said.who) for said in (before, after) if said is not None]
+        # The same sound needs one player only: nobody can hear a difference.
         if before is not None and after is not None and before.wav is not None and before.wav == after.wav:
             players = [(after, "before and after, code for code the same")]
         if original is not None:
             players.append((original, ORIGINAL_TITLE))
-        described = [_describe_player(said, number, title) for said, title in players]
+        described = []
+        for one, title in players:
+            errors = (one.errors.get(name) for name in ("phone_error", "cer"))
+            error = next((value for value in errors if value is not None), None)
+            facts = [f"{one.seconds:.1f} s"]
+            facts += [] if error is None else [f"{100 * error:.0f} % wrong"]
+            facts += [] if one.stopped or one.num_codes is None else ["ran on"]
+            described.append(
+                {
+                    "who": one.who,
+                    "title": title,
+                    "language": language,
+                    "heard": one.heard.text if one.heard else None,
+                    "facts": facts,
+                    "why": one.why or "no sound",
+                    "source": None if one.wav is None else data_url(one.wav, "audio/wav"),
+                    "data": {  # what the blind listening test knows of a player
+                        "data-clip": f"{language}-{number}-{one.who}",
+                        "data-sentence": f"{language}-{number}",
+                        "data-language": language,
+                        "data-who": one.who,
+                        "data-text": one.sentence.text,
+                    },
+                }
+            )
         cards.append({"text": either.sentence.text, "rare": either.sentence.rare, "players": described})
     return cards
-
-
-def _describe_player(one: EvaluatedUtterance, number: int, title: str) -> dict[str, Any]:
-    language = one.sentence.language
-    error = next((value for name in ("phone_error", "cer") if (value := one.errors.get(name)) is not None), None)
-    facts = [f"{one.seconds:.1f} s"]
-    facts += [] if error is None else [f"{100 * error:.0f} % wrong"]
-    facts += [] if one.stopped or one.num_codes is None else ["ran on"]
-    return {
-        "who": one.who,
-        "title": title,
-        "language": language,
-        "heard": one.heard.text if one.heard else None,
-        "facts": facts,
-        "why": one.why or "no sound",
-        "source": None if one.wav is None else data_url(one.wav, "audio/wav"),
-        "data": {  # what the blind listening test knows of a player
-            "data-clip": f"{language}-{number}-{one.who}",
-            "data-sentence": f"{language}-{number}",
-            "data-language": language,
-            "data-who": one.who,
-            "data-text": one.sentence.text,
-        },
-    }
 
 
 def _describe_method(document: Mapping[str, Any], found: Evaluation) -> list[tuple[str, str]]:

@@ -23,12 +23,7 @@ from voxgraft.audio.files import resample
 from voxgraft.core import progress, rng
 from voxgraft.core.errors import ConfigError, VoxgraftError
 from voxgraft.dataset.shards import AnyArray
-from voxgraft.evaluation.sentences import (
-    LANGUAGES_WITHOUT_SPACES,
-    EvalSentence,
-    normalize_letters,
-    normalize_phones,
-)
+from voxgraft.evaluation.sentences import LANGUAGES_WITHOUT_SPACES, EvalSentence, normalize_letters, normalize_phones
 from voxgraft.evaluation.synthesis import SpokenSentence
 from voxgraft.models.generate import MAX_LOOP_PERIOD_SECONDS, MIN_LOOP_ROUNDS, MIN_LOOP_SECONDS
 from voxgraft.text.normalize import build_normalizer
@@ -37,21 +32,23 @@ BOOTSTRAP_DRAWS = 1000
 FloatArray = NDArray[np.float64]
 _load_normalizer = lru_cache(maxsize=64)(build_normalizer)
 Wave = NDArray[np.float32]
+# Waves in one call of a recogniser.
 ASR_BATCH_SIZE = 16
+# In the order in which they are preferred.
 ERROR_MEASURES = ("phone_error", "cer", "wer")
 EMPTY_TRANSCRIPT = Transcript("", ())
+# Shorter waves are padded with silence: some recognisers fail on them.
 MIN_ASR_SECONDS = 0.25
-"""Shorter waves are padded with silence: some recognisers fail on them."""
 BUILT_IN_RECOGNIZER, NO_RECOGNIZER = "built-in", "none"
 MAX_LANGUAGES_NAMED = 12
 _REGION_SUFFIX = re.compile("-(?:[A-Za-z]{2}|[0-9]{3})$")
 RECOGNIZER_CURE = (
     "choose another recogniser: whisper:small, whisper:FOLDER or 'command:PROGRAM {wav}'; none goes without."
 )
+# A correlation over fewer sentences says nothing.
 MIN_FIT_SENTENCES = 5
-"""A correlation over fewer sentences says nothing."""
+# Speech of less than this share of its usual length has lost words.
 CUT_OFF_RATIO = 0.4
-"""Speech of less than this share of its usual length has lost words."""
 BASE_SPEECH = "the base's own speech"
 
 
@@ -342,8 +339,7 @@ SCORE_MEASURES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ScoreRow:
+class ScoreRow(NamedTuple):
     """All scores of one system in one language, or of a control. `who` is before, after, shuffled, or a mark."""
 
     language: str
@@ -358,6 +354,7 @@ class ScoreRow:
 def select_shown_measures(rows: Sequence[ScoreRow]) -> list[ScoreMeasure]:
     """Measures that any row has, without those that say nothing: all sentences said, and all distinct."""
     found = [one for one in SCORE_MEASURES if any(row.score(one.name).value is not None for row in rows)]
+    # Values that say nothing: everything could be said, and no two sentences sound the same.
     dull = {"unsaid": 0.0, "distinct": 1.0}
     return [
         one

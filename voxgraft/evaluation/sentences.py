@@ -27,8 +27,8 @@ BUILT_IN_SOURCE = "built-in"
 TEST_TEXTS_SOURCE = "test texts of the data set"
 VALIDATION_TEXTS_SOURCE = "validation texts of the data set, which has no test side; they also chose the best step"
 BOTH_TEXTS_SOURCE = "validation and test texts of the data set, of which one alone is for test"
+# Test texts: with fewer, no sentence can be held against another one, and validation texts are taken as well.
 MIN_TEST_SENTENCES = 2
-"""Test texts: with fewer, no sentence can be held against another one, and validation texts are taken as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,14 +183,15 @@ def _hash_sentences(sentences: Iterable[EvalSentence]) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
+# Languages that are written without spaces between words.
 LANGUAGES_WITHOUT_SPACES = frozenset({"zh", "ja", "th", "lo", "km", "my", "bo", "yue"})
-"""Languages that are written without spaces between words."""
+# Stress, length, syllables and ties: how a phone is said or written, not which one it is.
 IGNORED_PHONE_MARKS = str.maketrans("", "", "ˈˌːˑ.‿͡")
-"""Stress, length, syllables and ties: how a phone is said or written, not which one it is."""
 # Rows of seven Ethiopic letters (one per vowel) that are one sound in Amharic today, each with what replaces it.
 # Tigrinya still distinguishes them. Of the rows of ሀ and አ the first and the fourth letter also sound alike.
 _AMHARIC_ROWS = {"ሐ": "ሀ", "ኀ": "ሀ", "ኸ": "ሀ", "ሠ": "ሰ", "ዐ": "አ", "ፀ": "ጸ"}
 _AMHARIC_FOURTH = {"ሃ": "ሀ", "ኣ": "አ"}
+# By language: letters that no listener can tell from others, as a table for `str.translate`.
 _HOMOPHONES: dict[str, dict[int, str]] = {
     "am": {
         ord(row) + at: _AMHARIC_FOURTH.get(chr(ord(same) + at), chr(ord(same) + at))
@@ -199,7 +200,6 @@ _HOMOPHONES: dict[str, dict[int, str]] = {
     }
     | {ord(letter): same for letter, same in _AMHARIC_FOURTH.items()}
 }
-"""By language: letters that no listener can tell from others, as a table for `str.translate`."""
 
 
 def normalize_letters(text: str, language: str) -> str:

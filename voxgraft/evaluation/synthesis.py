@@ -31,9 +31,11 @@ from voxgraft.synthesis.inputs import ReferenceVoice, choose_voices
 
 Wave = NDArray[np.float32]
 MAX_EVAL_VOICES = 4
+# Utterances in one call of a vocoder.
 VOCODER_BATCH_SIZE = 16
+# Rate at which recordings of a data set are read: more than any recogniser takes, and enough for listening.
 RECORDING_RATE_HZ = 24_000
-"""Rate at which recordings of a data set are read: more than any recogniser takes, and enough for listening."""
+# Of more recordings than these, some are chosen that are spread evenly over all.
 MAX_RECORDINGS = 100
 
 
@@ -102,33 +104,41 @@ def synthesize_sentences(
     latents: bool = False,
 ) -> list[SpokenSentence]:
     """Every sentence, in its order, with rotating voices. Loops are not cut: they are among what is measured."""
-    family, stock = system.family, system.family.stock_sampling()
+    code_hz = system.family.code_hz
     said: list[SpokenSentence] = []
     requests: dict[int, SynthesisRequest] = {}
     for at, sentence in enumerate(sentences):
-        voice, ids = voices[at % len(voices)], tuple(system.ids(sentence.text, sentence.language))
-        why = system.why_unspeakable(ids)
-        said.append(SpokenSentence(sentence, voice, None, False, 0.0, why, ids=ids))
-        if why:
-            continue
-        most = min(stock.max_codes, system.model.frame.max_codes)
-        requests[at] = SynthesisRequest(
-            ids,
-            family.condition(voice.clip),
-            # The seed belongs to the sentence, so that a sentence sounds the same in a larger or smaller set.
-            draw_seed("evaluate", seed, sentence.language, sentence.text),
-            limit_codes(max_sentence_seconds(sentence.text), family.code_hz, most),
-            sentence.language,
-            sort_key=(len(sentence.text), at),
-        )
+        voice = voices[at % len(voices)]
+        request = _build_request(system, at, sentence, voice, seed)
+        why = system.why_unspeakable(request.text_ids)
+        said.append(SpokenSentence(sentence, voice, None, False, 0.0, why, ids=tuple(request.text_ids)))
+        if not why:
+            requests[at] = request
     # A new engine for every call: inside training its memory must be given back.
-    engine = SynthesisEngine(system.model, stock, set_gate=system.set_gate_for, latents=latents)
+    engine = SynthesisEngine(
+        system.model, system.family.stock_sampling(), set_gate=system.set_gate_for, latents=latents
+    )
     results = engine.run(list(requests.values()), f"{who} speaks")
     for at, result in zip(requests, results, strict=True):
-        seconds = len(result.codes) / family.code_hz
+        seconds = len(result.codes) / code_hz
         said[at] = replace(said[at], codes=result.codes, stopped=result.ended, latents=result.latents)
-        said[at] = replace(said[at], seconds=seconds, code_hz=family.code_hz)
+        said[at] = replace(said[at], seconds=seconds, code_hz=code_hz)
     return said
+
+
+def _build_request(
+    system: SpeakingModel, at: int, sentence: EvalSentence, voice: ReferenceVoice, seed: int
+) -> SynthesisRequest:
+    most = min(system.family.stock_sampling().max_codes, system.model.frame.max_codes)
+    return SynthesisRequest(
+        tuple(system.ids(sentence.text, sentence.language)),
+        system.family.condition(voice.clip),
+        # The seed belongs to the sentence, so that a sentence sounds the same in a larger or smaller set.
+        draw_seed("evaluate", seed, sentence.language, sentence.text),
+        limit_codes(max_sentence_seconds(sentence.text), system.family.code_hz, most),
+        sentence.language,
+        sort_key=(len(sentence.text), at),
+    )
 
 
 @dataclass(frozen=True)

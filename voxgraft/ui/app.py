@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from importlib import resources
 from typing import Any
 
 import gradio as gr
@@ -19,8 +20,7 @@ from voxgraft.ui.forms import COMMAND_LABEL, EventHandler, PageContext
 from voxgraft.ui.html import NEEDED_CODE, error_html, finding_html, note_html
 from voxgraft.ui.jobs import ProjectJobs
 from voxgraft.ui.tabs.data import build_data_tab
-from voxgraft.ui.tabs.evaluate import build_evaluate_tab, build_speak_tab
-from voxgraft.ui.tabs.export import build_export_tab
+from voxgraft.ui.tabs.evaluate import build_evaluate_tab, build_export_tab, build_speak_tab
 from voxgraft.ui.tabs.inspect import build_diagnose_tab, build_preflight_tab
 from voxgraft.ui.tabs.model import build_model_tab, build_tokenizer_tab
 from voxgraft.ui.tabs.train import build_train_tab
@@ -37,6 +37,7 @@ TABS: dict[str, tuple[str, Callable[[PageContext], None]]] = {
     "export": ("Export", build_export_tab),
     "speak": ("Speak", build_speak_tab),
 }
+# Poll interval of the visible tab; others are not polled.
 REFRESH_SECONDS = 2.0
 BUILT_IN_BASE = "tiny"
 # Puts the open project into the page's address, so that a reload or a bookmark opens it again.
@@ -212,20 +213,43 @@ def build_project_bar(context: PageContext, demo: gr.Blocks) -> None:
             [], label="Project", info="A folder in which one new language is grafted onto one base (a run).",
             elem_id="project-chooser", interactive=True, scale=3, allow_custom_value=True,
         )  # fmt: skip
-        state = gr.HTML(elem_id="project-state", elem_classes=["vg-live"])
+        opened = gr.HTML(elem_id="project-state", elem_classes=["vg-live"])
     with gr.Accordion("Make a new project", open=False, elem_id="new-project") as fold:
-        made = _build_new_project_form(context)
+        fields = {leaf.key: leaf.field for leaf in find_command("new").leaves()}
+        with gr.Row():
+            name = gr.Textbox(label="Name", info="Name of its folder.", elem_id="new-name", max_length=80)
+            language = gr.Textbox(
+                label="Language", info=fields["language"].description, elem_id="new-language", placeholder="such as am",
+            )  # fmt: skip
+            base = gr.Dropdown(
+                [("the small built-in one", BUILT_IN_BASE), ("none yet", "")],
+                value=BUILT_IN_BASE, label="Base", info="The model that learns the language. It is only read.",
+                elem_id="new-base", interactive=True, allow_custom_value=True,
+            )  # fmt: skip
+            texts = gr.Dropdown(
+                context.roots.find(TEXT_PATHS), value=[], label="Texts", multiselect=True, allow_custom_value=True,
+                info="Optional here: " + (fields["texts"].description or ""), elem_id="new-texts", interactive=True,
+            )  # fmt: skip
+        state = gr.HTML(elem_id="new-state", elem_classes=["vg-live"])
+        preview = gr.Textbox(
+            label=COMMAND_LABEL, interactive=False, elem_classes=["vg-command"], elem_id="new-command",
+        )  # fmt: skip
+        button = gr.Button("Make the project", variant="primary", elem_id="new-start", elem_classes=["vg-act"])
     with gr.Accordion("What the words mean", open=False, elem_id="words"):
         gr.Markdown("\n".join(f"- **{word}**: {meaning}" for word, meaning in GLOSSARY.items()))
-    outputs = [context.project, chooser, state]
+    inputs = [name, language, base, texts]
+    context.wire(
+        [part.change for part in inputs], lambda *values: _preview_new_project(context, *values), inputs, [preview]
+    )
+    outputs = [context.project, chooser, opened]
     context.wire([chooser.input], lambda project: _open_project(context, project), [chooser], outputs)
     context.wire(
-        [made["button"].click],
+        [button.click],
         lambda *values: _create_project(context, *values),
-        [made["name"], made["language"], made["base"], made["texts"]],
-        [*outputs, made["state"], fold],
+        inputs,
+        [*outputs, state, fold],
         show_progress="minimal",
-        show_progress_on=[made["state"]],
+        show_progress_on=[state],
     )
     context.project.change(
         None,
@@ -243,34 +267,6 @@ def build_project_bar(context: PageContext, demo: gr.Blocks) -> None:
     demo.load(
         load_page, None, outputs, api_visibility="private", show_progress="hidden", show_progress_on=[context.project]
     )
-
-
-def _build_new_project_form(context: PageContext) -> dict[str, Any]:
-    fields = {leaf.key: leaf.field for leaf in find_command("new").leaves()}
-    with gr.Row():
-        name = gr.Textbox(label="Name", info="Name of its folder.", elem_id="new-name", max_length=80)
-        language = gr.Textbox(
-            label="Language", info=fields["language"].description, elem_id="new-language", placeholder="such as am",
-        )  # fmt: skip
-        base = gr.Dropdown(
-            [("the small built-in one", BUILT_IN_BASE), ("none yet", "")],
-            value=BUILT_IN_BASE, label="Base", info="The model that learns the language. It is only read.",
-            elem_id="new-base", interactive=True, allow_custom_value=True,
-        )  # fmt: skip
-        texts = gr.Dropdown(
-            context.roots.find(TEXT_PATHS), value=[], label="Texts", multiselect=True, allow_custom_value=True,
-            info="Optional here: " + (fields["texts"].description or ""), elem_id="new-texts", interactive=True,
-        )  # fmt: skip
-    state = gr.HTML(elem_id="new-state", elem_classes=["vg-live"])
-    preview = gr.Textbox(
-        label=COMMAND_LABEL, interactive=False, elem_classes=["vg-command"], elem_id="new-command",
-    )  # fmt: skip
-    button = gr.Button("Make the project", variant="primary", elem_id="new-start", elem_classes=["vg-act"])
-    inputs = [name, language, base, texts]
-    context.wire(
-        [part.change for part in inputs], lambda *values: _preview_new_project(context, *values), inputs, [preview]
-    )
-    return {"name": name, "language": language, "base": base, "texts": texts, "button": button, "state": state}
 
 
 def _new_project_argv(
@@ -355,70 +351,7 @@ GLOSSARY = {
     "step": "One small improvement, made from one batch. Elsewhere: iteration.",
     "adapter": "A few added weights on the model's body that act for the new language. Elsewhere: LoRA.",
 }
-PAGE_CSS = """
-.gradio-container { max-width: 1200px !important; width: 100%; margin: auto; }
-.vg-hidden { display: none; }
-.sr-only[role="status"] { display: none; } /* gradio has it read out "common.complete"; ours say what is done */
-.vg-note { border-left: 4px solid #777; padding: .4em .7em; margin: .2em 0; border-radius: 4px;
-  background: var(--background-fill-secondary); overflow-wrap: anywhere; white-space: pre-line; }
-.vg-good { border-left-color: #15803d; } .vg-bad { border-left-color: #b91c1c; }
-.vg-warn { border-left-color: #b45309; } .vg-busy { border-left-color: #1d4ed8; }
-.vg-note.vg-good::before { content: "✓ "; color: #15803d; font-weight: bold; }
-.vg-note.vg-bad::before { content: "✗ "; color: #b91c1c; font-weight: bold; }
-.vg-note.vg-warn::before { content: "! "; color: #b45309; font-weight: bold; }
-.vg-note.vg-yet::before { content: "○ "; font-weight: bold; } .vg-note.vg-unmeasured::before { content: "– "; }
-.vg-mono textarea, .vg-command textarea { font-family: ui-monospace, Menlo, Consolas, monospace !important;
-  font-size: .8rem !important; }
-.vg-mono textarea { white-space: pre; overflow-x: auto; }
-@supports (field-sizing: content) {
-  .vg-command textarea { field-sizing: content; height: auto !important; max-height: 16em; overflow: auto !important; }
-}
-.vg-facts { display: grid; grid-template-columns: repeat(auto-fill, minmax(260px, 1fr)); gap: .4em; margin: 0; }
-.vg-fact { border-left: 4px solid #777; padding: .3em .6em; background: var(--background-fill-secondary); }
-.vg-fact dt { font-size: .8rem; opacity: .8; } .vg-fact dd { margin: 0; overflow-wrap: anywhere; }
-.vg-fact.vg-good { border-left-color: #15803d; } .vg-fact.vg-bad { border-left-color: #b91c1c; }
-.vg-fact.vg-warn { border-left-color: #b45309; }
-.vg-link { font-weight: 600; text-decoration: underline; }
-button.vg-stop { display: none; }
-.vg-form:has(.vg-busy) button.vg-stop { display: block; }
-.vg-form pre { font-family: ui-monospace, Menlo, Consolas, monospace; font-size: .8rem; white-space: pre; margin: 0; }
-.vg-result, .vg-tail { overflow: auto; max-height: 30rem; padding: .6em;
-  border: 1px solid var(--border-color-primary); }
-.vg-tail { display: flex; flex-direction: column-reverse; max-height: 14rem; }
-.vg-live { padding: 0 !important; }
-.vg-live:has(.prose:empty) { display: none; }
-.vg-bar .block { min-width: 100% !important; }
-.label-wrap { gap: .6em; align-items: center; } .label-wrap > span { text-align: left; }
-.label-wrap > span.icon { flex: none; width: 1em; height: 1em; line-height: 1; text-align: center; }
-.secondary-wrap > input { padding-right: 1.6em !important; text-overflow: ellipsis; }
-.block:has(> .upload-container) > label.float { position: static; width: 100%; border: 0; }
-button.vg-act { max-width: 100%; flex: 0 0 auto !important; align-self: flex-start; width: max-content !important;
-  min-width: 10rem; white-space: nowrap; }
-.vg-scroll table, .vg-scroll tr { border: 0 !important; }
-.vg-scroll th, .vg-scroll td { border: 0 !important; border-bottom: 1px solid var(--border-color-primary) !important; }
-.vg-scroll { overflow-x: auto; } .vg-scroll table { border-collapse: collapse; font-size: .85rem; }
-.vg-scroll th, .vg-scroll td { text-align: left; padding: .2em .5em !important; white-space: nowrap; }
-.vg-scroll th { white-space: normal; vertical-align: bottom; }
-.vg-players { display: grid; grid-template-columns: repeat(auto-fill, minmax(260px, 1fr)); gap: .5em; }
-.vg-player { display: flex; flex-direction: column; gap: .3em; padding: .5em .7em; border-radius: 4px; min-width: 0;
-  background: var(--background-fill-secondary); overflow-wrap: anywhere; }
-.vg-player > a { align-self: flex-start; }
-.vg-player audio { width: 100%; height: 40px; } .vg-player code { font-size: .75rem; }
-.vg-picture { width: 100%; height: auto; background: #fff; border-radius: 4px; }
-.vg-word { font-size: 1.5rem; font-weight: 700; }
-.vg-charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(300px, 1fr)); gap: .6em;
-  --c0: #0f766e; --c1: #c2410c; --c2: #6d28d9; --c3: #15803d; --c4: #64748b; --c5: #a16207; }
-.dark .vg-charts { --c0: #5eead4; --c1: #fdba74; --c2: #c4b5fd; --c3: #86efac; --c4: #cbd5e1; --c5: #fde047; }
-.vg-charts figure { margin: 0; padding: .5em .7em; border-radius: 4px; background: var(--background-fill-secondary); }
-.vg-charts h3 { font-size: .9rem; margin: 0 0 .3em; } .vg-charts svg { width: 100%; height: auto; display: block; }
-.vg-charts .legend { display: flex; flex-wrap: wrap; gap: .2em .9em; font-size: .8rem; }
-.vg-charts .legend i { display: inline-block; width: .8em; height: .8em; margin-right: .35em; border-radius: 2px; }
-@media (max-width: 600px) {
-  .gradio-container { padding: 6px !important; }
-  .row > .block, .form > .block, .row > .form { min-width: 100% !important; }
-  button.vg-act { white-space: normal; }
-}
-"""
+PAGE_CSS = resources.files("voxgraft").joinpath("assets/templates/ui.css").read_text(encoding="utf-8")
 
 
 def build_theme() -> gr.themes.Base:

@@ -66,7 +66,7 @@ class CommandBuilder:
     def words(self, values: Mapping[str, Any], project: Path | None, fixed: Mapping[str, Any]) -> list[str]:
         """The argv after `voxgraft`. `fixed` values are ours; `values` were typed by somebody."""
         own = effective_values(self.verb, project)
-        words_of = {}
+        words_of: dict[str, list[str]] = {}
         for leaf in self.verb.leaves():
             if leaf.key in fixed:
                 words_of[leaf.key] = self.plain(leaf, fixed[leaf.key])
@@ -76,8 +76,34 @@ class CommandBuilder:
                     leaf, self.plain(leaf, values[leaf.key]), [*known, *self._paths_named_by_run(leaf, project)]
                 )
                 words_of[leaf.key] = given if leaf.field.is_required() or given != known else []
-        self._check(words_of, project)
-        return [*self.verb.name.split(), *self._line(words_of)]
+        typed: dict[str, Any] = {}
+        for leaf in self.verb.leaves():
+            if words := words_of.get(leaf.key):
+                single = words[0] == "yes" if leaf.field.annotation is bool else words[-1]
+                typed[leaf.key] = list(words) if leaf.is_list else single
+        if project is not None and issubclass(self.verb.settings, RunSettings) and typed.get("run"):
+            typed["run"] = str(project)  # the working folder of the command may be another one
+        # Raises the errors that the command itself would raise for its settings.
+        resolve_settings(CommandLine(self.verb, typed, None, json=self.json, dry_run=False, quiet=False))
+        places: list[str] = []
+        flags: list[str] = []
+        for leaf in self.verb.leaves():
+            words = words_of.get(leaf.key, [])
+            name = self.verb.flag_names(leaf)[0]
+            if leaf.key in self.verb.positional:
+                places += words
+            elif leaf.field.annotation is bool and words:
+                off = f"{name}=no" if "." in name else name.replace("--", "--no-", 1)
+                flags.append(name if words[0] == "yes" else off)
+            elif words and any(word.startswith("-") for word in words):
+                flags += [f"{name}={word}" for word in words]
+            elif words:
+                flags += [name, *words]
+        flags += ["--json"] if self.json else []
+        if any(word.startswith("-") for word in places):
+            # After `--` nothing is a flag any more.
+            return [*self.verb.name.split(), *flags, "--", *places]
+        return [*self.verb.name.split(), *places, *flags]
 
     def changed(self, values: Mapping[str, Any], project: Path, fixed: Mapping[str, Any]) -> dict[str, str]:
         """The settings of a run that are not as its run.yaml has them, each as a YAML text; paths seen from the run.
@@ -96,9 +122,18 @@ class CommandBuilder:
             words = self._judged(leaf, self.plain(leaf, values[leaf.key]), ours)
             if not words or words == known:
                 continue
-            if leaf.is_path:
-                words = [self._relative_to_run(word, ours, project) for word in words]
-            found[leaf.key] = _to_yaml(leaf, words)
+            is_bare = leaf.is_number or bool in (leaf.field.annotation, *get_args(leaf.field.annotation))
+            texts = []
+            for word in words:
+                if leaf.is_path and not (word in ours and Path(word).is_absolute()):
+                    inside = Path(os.path.relpath(self.roots.resolve_inside(word)))
+                    word = str(make_path_relative(project, inside))
+                mantissa, mark, exponent = word.partition("e")
+                # YAML 1.1 reads 1e-05 as a text; 1.0e-05 is a number.
+                number = f"{mantissa}.0e{exponent}" if mark and "." not in mantissa else word
+                bare = {"yes": "true", "no": "false"}.get(word, number)
+                texts.append(bare if is_bare else json.dumps(word, ensure_ascii=False))
+            found[leaf.key] = f"[{', '.join(texts)}]" if leaf.is_list else "".join(texts[:1])
         return found
 
     def plain(self, leaf: SettingField, value: Any) -> list[str]:
@@ -135,47 +170,19 @@ class CommandBuilder:
         """Paths that the form of this setting is filled with because the run names them, wherever they are."""
         if project is None or not leaf.is_path:
             return []
-        found = paths_named_by_run(project).get(leaf.key, [])
+        settings = _load_if_valid(project)
+        if settings is None:
+            return []
+        base, dataset = run_base_folder(project), run_dataset_folder(project)
+        named = {
+            "base": [base] if base is not None else [],
+            "dataset": [dataset],
+            "manifest": [dataset],
+            "sources": [*settings.data.sources],
+            "texts": [*settings.texts, dataset / MANIFEST_NAME],
+        }
+        found = named.get(leaf.key, [])
         return [*(self.roots.short((self.roots.home / path).resolve()) for path in found), *map(str, found)]
-
-    def _relative_to_run(self, word: str, own: Collection[str], project: Path) -> str:
-        """A path as it is written in run.yaml."""
-        if word in own and Path(word).is_absolute():
-            return word
-        return str(make_path_relative(project, Path(os.path.relpath(self.roots.resolve_inside(word)))))
-
-    def _check(self, words_of: Mapping[str, list[str]], project: Path | None) -> None:
-        """Raise the errors that the command itself would raise for its settings."""
-        leaves = {leaf.key: leaf for leaf in self.verb.leaves()}
-        values: dict[str, Any] = {}
-        for key, words in words_of.items():
-            if words:
-                is_switch = leaves[key].field.annotation is bool
-                single = words[0] == "yes" if is_switch else words[-1]
-                values[key] = list(words) if leaves[key].is_list else single
-        if project is not None and issubclass(self.verb.settings, RunSettings) and values.get("run"):
-            values["run"] = str(project)  # the working folder of the command may be another one
-        resolve_settings(CommandLine(self.verb, values, None, json=self.json, dry_run=False, quiet=False))
-
-    def _line(self, words_of: Mapping[str, list[str]]) -> list[str]:
-        places: list[str] = []
-        flags: list[str] = []
-        for leaf in self.verb.leaves():
-            words = words_of.get(leaf.key, [])
-            name = self.verb.flag_names(leaf)[0]
-            if leaf.key in self.verb.positional:
-                places += words
-            elif leaf.field.annotation is bool and words:
-                off = f"{name}=no" if "." in name else name.replace("--", "--no-", 1)
-                flags.append(name if words[0] == "yes" else off)
-            elif words and any(word.startswith("-") for word in words):
-                flags += [f"{name}={word}" for word in words]
-            elif words:
-                flags += [name, *words]
-        flags += ["--json"] if self.json else []
-        if any(word.startswith("-") for word in places):
-            return [*flags, "--", *places]  # after it nothing is a flag any more
-        return [*places, *flags]
 
 
 def format_command(argv: Sequence[str]) -> str:
@@ -188,19 +195,6 @@ def run_command_in_process(argv: Sequence[str]) -> dict[str, Any]:
     line = parse_command_line(list(argv), COMMANDS)
     assert isinstance(line, CommandLine), f"no verb: {argv}"
     return line.verb.load()(resolve_settings(line)).to_json()
-
-
-def _to_yaml(leaf: SettingField, words: Sequence[str]) -> str:
-    """Words as YAML on one line: numbers and switches bare, texts in quotes."""
-    is_bare = leaf.is_number or bool in (leaf.field.annotation, *get_args(leaf.field.annotation))
-    bare = {"yes": "true", "no": "false"}
-    texts = []
-    for word in words:
-        mantissa, mark, exponent = word.partition("e")
-        # YAML 1.1 reads 1e-05 as a text; 1.0e-05 is a number.
-        number = f"{mantissa}.0e{exponent}" if mark and "." not in mantissa else word
-        texts.append(bare.get(word, number) if is_bare else json.dumps(word, ensure_ascii=False))
-    return f"[{', '.join(texts)}]" if leaf.is_list else "".join(texts[:1])
 
 
 @cache
@@ -266,21 +260,6 @@ def default_texts(project: Path) -> list[Path] | None:
         return None
     manifest = run_dataset_folder(project) / MANIFEST_NAME
     return [manifest] if manifest.is_file() else None
-
-
-def paths_named_by_run(project: Path) -> dict[str, list[Path]]:
-    """Paths that forms are filled with because run.yaml names them, also outside the roots; by setting."""
-    settings = _load_if_valid(project)
-    if settings is None:
-        return {}
-    base, dataset = run_base_folder(project), run_dataset_folder(project)
-    return {
-        "base": [base] if base is not None else [],
-        "dataset": [dataset],
-        "manifest": [dataset],
-        "sources": [*settings.data.sources],
-        "texts": [*settings.texts, dataset / MANIFEST_NAME],
-    }
 
 
 def find_grown_tokenizer(project: Path) -> Path | None:

@@ -15,8 +15,8 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 from voxgraft.core.errors import FileError, VoxgraftError
 from voxgraft.core.files import format_error_reason, free_disk_bytes, parse_json, read_lines, text_lines
@@ -46,8 +46,7 @@ LIST_ENDINGS = (*TABLE_SUFFIXES, "metadata.txt")
 RESERVED_DISK_BYTES = 256 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class PathFilter:
+class PathFilter(NamedTuple):
     """Paths to offer: folders that contain the file `mark`, and files that end with one of `endings`."""
 
     endings: tuple[str, ...] = ()
@@ -64,7 +63,6 @@ CHECKPOINT_PATHS = PathFilter(endings=(".safetensors", ".pt", ".pth"))
 TOKENIZER_PATHS = PathFilter(endings=("tokenizer.json", ".model", "_expanded_v1.json"))
 CONFIG_PATHS = PathFilter(endings=(".yaml", ".yml", ".sh", ".txt"))
 ZIP_PATHS = PathFilter(endings=(".zip",))
-WAV_PATHS = PathFilter(endings=(".wav",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +114,19 @@ class Roots:
         starts = [first] if first is not None else []
         found: dict[str, None] = {}
         for start in (*starts, *self.paths):
-            for path in _find_matching_paths(start, sought):
-                found[self.short(path)] = None
-                if len(found) >= MAX_CHOICES:
-                    return list(found)
+            # A page asks for a dozen lists at once: one walk per second serves all of them.
+            for here, files in _list_folders_cached(start, int(time.monotonic() / WALK_CACHE_SECONDS)):
+                matching = (
+                    [here] if (sought.mark and sought.mark in files) or (sought.folders and here != start) else []
+                )
+                for name in files:
+                    if sought.endings and name.lower().endswith(sought.endings) and not name.startswith("."):
+                        path = here / name
+                        matching += [path] if path.is_file() and not path.is_symlink() else []
+                for path in matching:
+                    found[self.short(path)] = None
+                    if len(found) >= MAX_CHOICES:
+                        return list(found)
         return list(found)
 
 
@@ -153,18 +160,6 @@ def safe_name(name: str) -> str:
     return f"{stem or 'file'}{dot}{ending[:16]}"
 
 
-def _find_matching_paths(start: Path, sought: PathFilter) -> Iterator[Path]:
-    # A page asks for a dozen lists at once: one walk per second serves all of them.
-    for here, files in _list_folders_cached(start, int(time.monotonic() / WALK_CACHE_SECONDS)):
-        if (sought.mark and sought.mark in files) or (sought.folders and here != start):
-            yield here
-        for name in files:
-            if sought.endings and name.lower().endswith(sought.endings) and not name.startswith("."):
-                path = here / name
-                if path.is_file() and not path.is_symlink():
-                    yield path
-
-
 @lru_cache(maxsize=16)
 def _list_folders_cached(start: Path, _moment: int) -> list[tuple[Path, list[str]]]:
     found = []
@@ -190,7 +185,23 @@ def move_uploads(roots: Roots, project: Path, files: Sequence[str]) -> list[Path
     room = free_disk_bytes(project)
     if room is not None and room - sum(source.stat().st_size for source in sources) < RESERVED_DISK_BYTES:
         raise FileError("disk-full", f"no room for {', '.join(source.name for source in sources)}", where=folder)
-    return [_move_upload(source, folder) for source in sources]
+    moved = []
+    for source in sources:
+        name = safe_name(source.name)
+        if name.lower() == RUN_FILE:
+            name = f"uploaded-{name}"  # no folder becomes a project by an upload
+        try:
+            folder.mkdir(exist_ok=True)
+            if folder.is_symlink() or folder.resolve().parent != folder.parent.resolve():
+                raise FileError("ui-upload", f"{folder.name} is a link", where=folder)
+            # A recording and its subtitles have one stem, which they must keep.
+            target = next_free_path(folder / name, any_suffix=False)
+            shutil.move(source, target)
+            target.chmod(0o644)
+        except OSError as error:
+            raise FileError("ui-upload", f"{source.name}: {format_error_reason(error)}", where=folder) from None
+        moved.append(target)
+    return moved
 
 
 def check_uploaded_lists(roots: Roots, places: Sequence[str], encoding: str) -> None:
@@ -212,9 +223,7 @@ def next_free_path(path: Path, *, any_suffix: bool = True) -> Path:
 
 def _refuse_paths_outside(roots: Roots, source: Path, folder: Path, encoding: str | None = None) -> None:
     """A list that came through the browser may name files inside the roots only, as the browser itself may."""
-    sounds = ((name, False) for name in _audio_names_in(source, encoding))
-    voices = ((name, True) for name in _voice_names_in(source))
-    for name, is_voice in chain(sounds, voices):
+    for name, is_voice in _file_names_in(source, encoding):
         if ".." not in name and not name.startswith(("/", "\\")):
             continue  # cannot leave the folder in which it is looked up
         # Sounds of a list are looked up from its folder, voices of a table for speaking from where commands run.
@@ -227,14 +236,15 @@ def _refuse_paths_outside(roots: Roots, source: Path, folder: Path, encoding: st
             raise FileError("ui-upload", found, cure="name files inside them, or upload them too.") from None
 
 
-def _audio_names_in(source: Path, encoding: str | None) -> Iterator[str]:
-    """Every file that a list names; none if it cannot be read, which its import reports."""
+def _file_names_in(source: Path, encoding: str | None) -> Iterator[tuple[str, bool]]:
+    """Every file that a list names, and whether as a voice; none if it cannot be read, which its import reports."""
     name = safe_name(source.name).lower()
     with contextlib.suppress(VoxgraftError):
         if name.endswith(COLUMNAR_SUFFIXES):
-            yield from read_arrow_audio_names(source)
+            yield from ((audio, False) for audio in read_arrow_audio_names(source))
         elif name.endswith(LIST_ENDINGS):
-            yield from (row.audio for row in read_transcript_list(source, encoding) if isinstance(row, TranscriptRow))
+            rows = read_transcript_list(source, encoding)
+            yield from ((row.audio, False) for row in rows if isinstance(row, TranscriptRow))
     # Lines of JSON may hold paths whatever the file is called: of clips, and of codes of other trainers' pairs.
     with contextlib.suppress(VoxgraftError):
         for _, line in read_lines(source):
@@ -243,31 +253,9 @@ def _audio_names_in(source: Path, encoding: str | None) -> Iterator[str]:
                 for key, value in values.items() if isinstance(values, dict) else ():
                     is_path = key.lower().endswith("_path") or key.lower() in COLUMN_ALIASES["audio"]
                     if is_path and isinstance(value, str):
-                        yield value
-
-
-def _voice_names_in(source: Path) -> Iterator[str]:
-    """Every voice that a table for speaking names."""
-    if not safe_name(source.name).lower().endswith(".tsv"):
-        return
-    with contextlib.suppress(VoxgraftError):
-        rows = [line.split("\t") for line in text_lines(read_encoded_text(source)) if line.strip()]
-        at = rows[0].index("voice") if rows and "voice" in rows[0] else None
-        yield from (cells[at].strip() for cells in rows[1:] if at is not None and at < len(cells))
-
-
-def _move_upload(source: Path, folder: Path) -> Path:
-    name = safe_name(source.name)
-    if name.lower() == RUN_FILE:
-        name = f"uploaded-{name}"  # no folder becomes a project by an upload
-    try:
-        folder.mkdir(exist_ok=True)
-        if folder.is_symlink() or folder.resolve().parent != folder.parent.resolve():
-            raise FileError("ui-upload", f"{folder.name} is a link", where=folder)
-        # A recording and its subtitles have one stem, which they must keep.
-        target = next_free_path(folder / name, any_suffix=False)
-        shutil.move(source, target)
-        target.chmod(0o644)
-    except OSError as error:
-        raise FileError("ui-upload", f"{source.name}: {format_error_reason(error)}", where=folder) from None
-    return target
+                        yield value, False
+    if name.endswith(".tsv"):  # a table for speaking has a column of voices
+        with contextlib.suppress(VoxgraftError):
+            table = [line.split("\t") for line in text_lines(read_encoded_text(source)) if line.strip()]
+            at = table[0].index("voice") if table and "voice" in table[0] else None
+            yield from ((cells[at].strip(), True) for cells in table[1:] if at is not None and at < len(cells))

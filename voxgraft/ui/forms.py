@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 from urllib.parse import quote
 
 import gradio as gr
@@ -35,8 +35,7 @@ RECEIVED_CARDS = (GRAFT_CARD_NAME, EXPORT_CARD_NAME, ADAPTER_CARD)
 WHISPER_FOLDERS = PathFilter(mark="model.bin")
 
 
-@dataclass(frozen=True, slots=True)
-class EventHandler:
+class EventHandler(NamedTuple):
     """A function to call after an event: `function(project, *inputs)` returns a value for each output."""
 
     function: Callable[..., Sequence[Any]]
@@ -64,6 +63,7 @@ class PageContext:
     project_handlers: list[EventHandler] = field(default_factory=list)
     job_end_handlers: list[EventHandler] = field(default_factory=list)
     refresh_ticks: dict[str, Any] = field(default_factory=dict)
+    """By tab: a hidden part that changes every two seconds while it is in view, and when a project is opened."""
 
     def project_folder(self, project: str) -> Path:
         """The folder of the open project; an error if none is open or it is not a project any more."""
@@ -117,13 +117,8 @@ class PageContext:
         """Call `function(project, *inputs)` whenever a job of the project has ended, or its run.yaml has changed."""
         self.job_end_handlers.append(EventHandler(function, inputs, outputs, slow, self.tab))
 
-    def refresh_tick(self) -> Any:
-        """A hidden part that changes every two seconds while this tab is in view, and when a project is opened."""
-        return self.refresh_ticks.setdefault(self.tab, gr.State(""))
 
-
-@dataclass(slots=True)
-class FormControl:
+class FormControl(NamedTuple):
     """One control: the setting that it sets, and how it is filled when a project is opened."""
 
     leaf: SettingField
@@ -236,7 +231,7 @@ class CommandForm:
         name, components = slug(self.name), self.components
         self.preview = gr.Textbox(
             label=COMMAND_LABEL,
-            value=self._preview("", [component.value for component in components]),
+            value=self._preview("", *(component.value for component in components)),
             interactive=False,
             elem_classes=["vg-command"],
             elem_id=f"{name}-command",
@@ -254,7 +249,7 @@ class CommandForm:
             # Pasted texts and paths that are not in a list are only reported when the control loses the focus.
             edits = [component.input for component in components]
             edits += [component.blur for component in components if isinstance(component, gr.Textbox | gr.Dropdown)]
-            wire(edits, self._preview_typed, inputs, [self.preview], trigger_mode="always_last")
+            wire(edits, self._preview, inputs, [self.preview], trigger_mode="always_last")
         wire([start.click], self._start, inputs, [view.shown])
         if save is not None:
             wire([save.click], self._keep, inputs, [self.preview, view.shown])
@@ -272,7 +267,7 @@ class CommandForm:
             self.followed_components.append(component)
             return
         inputs = [self.context.project, *self.components]
-        self.context.wire([component.change], self._preview_typed, inputs, [self.preview])
+        self.context.wire([component.change], self._preview, inputs, [self.preview])
 
     def show_result(self, elem_id: str, render: Callable[[dict[str, Any]], str]) -> None:
         """Show here what `render` makes of the newest result of the command, which is JSON."""
@@ -327,15 +322,12 @@ class CommandForm:
         if needed:
             raise ConfigError(NEEDED_CODE, f"still needed: {', '.join(needed)}")
 
-    def _preview(self, project: str, values: Sequence[Any]) -> str:
+    def _preview(self, project: str, *values: Any) -> str:
         try:
             return format_command(self.words(project, values))
         except VoxgraftError as error:
             # A value that is only missing yet is no fault of the user's.
             return error.finding.found if error.code in (NEEDED_CODE, NO_PROJECT_CODE) else str(error)
-
-    def _preview_typed(self, project: str, *values: Any) -> str:
-        return self._preview(project, values)
 
     def _keep(self, project: str, *values: Any) -> list[Any]:
         try:
@@ -346,7 +338,7 @@ class CommandForm:
             return [gr.skip(), error_html(error)]
         nothing = "nothing to write: all values are the run's own, or empty"
         kept = f"written into run.yaml: {', '.join(changed)}" if changed else nothing
-        return [self._preview(project, values), note_html(kept, "good")]
+        return [self._preview(project, *values), note_html(kept, "good")]
 
     def _start(self, project: str, *values: Any) -> str:
         assert self.view is not None
@@ -360,7 +352,7 @@ class CommandForm:
         except VoxgraftError as error:  # an unreadable run.yaml: no value of another project may stay
             values = self._values(None)
             return [*self._updates(None, None, values), str(error), values]
-        return [*self._updates(folder, None, values), self._preview(project, values), values]
+        return [*self._updates(folder, None, values), self._preview(project, *values), values]
 
     def _refill(self, project: str, filled: Sequence[Any], *values: Any) -> list[Any]:
         """After a job or a change of run.yaml: what somebody typed or emptied stays, all else is updated."""
@@ -371,7 +363,7 @@ class CommandForm:
             new if self._have_same_words(control, value, old) else value
             for control, value, old, new in zip(self.controls, values, before, fresh, strict=True)
         ]
-        return [*self._updates(folder, values, now), self._preview(project, now), fresh]
+        return [*self._updates(folder, values, now), self._preview(project, *now), fresh]
 
     def initial_values(self, project: str) -> list[Any]:
         """Every control's value as the project has it."""

@@ -17,6 +17,7 @@ from voxgraft.ui.jobs import UiJob
 if TYPE_CHECKING:
     from voxgraft.ui.forms import PageContext
 
+# Words and kind of note, by state of a job.
 JOB_STATE_LABELS = {
     "running": ("at work", "busy"),
     "stopping": ("stopping: it finishes what it has begun; Stop once more ends it at once", "busy"),
@@ -28,6 +29,7 @@ JOB_STATE_LABELS = {
 MAX_LOG_BYTES = 16 << 10
 # Codes of one utterance that are shown if it has no sound.
 MAX_SHOWN_CODES = 400
+# Codes of errors that are no mistake of the user's: a value, or a project, is only missing yet.
 NEEDED_CODE, NO_PROJECT_CODE = "ui-needed", "ui-no-project"
 
 

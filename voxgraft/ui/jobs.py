@@ -25,7 +25,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from voxgraft.core.errors import ConfigError, FileError
 from voxgraft.core.files import FileLock, build_write_error, format_error_reason, is_locked, read_json, write_json
@@ -133,10 +133,17 @@ class UiJob:
     def _processes(self) -> dict[str, Any]:
         """Its pid.json, empty before it is written; an error if its processes are on another machine."""
         about = self._read("pid.json")
-        if about and not _is_job_on_this_machine(about):
-            where = str(about.get("machine") or "?").partition(" ")[0]
-            raise ConfigError("ui-job-elsewhere", f"its processes are not on this machine, but on {where}")
-        return about
+        if not about:
+            return about
+        group = about.get("group")
+        if about.get("machine") == machine_id() and isinstance(group, int) and group > 1:
+            # The group is still the job's if one of its processes is: a number may belong to another process by now.
+            for name, number in (about.get("starts") or {}).items():
+                with contextlib.suppress(OSError):
+                    if process_start_time(int(name)) == number and os.getpgid(int(name)) == group:
+                        return about
+        where = str(about.get("machine") or "?").partition(" ")[0]
+        raise ConfigError("ui-job-elsewhere", f"its processes are not on this machine, but on {where}")
 
     def _read(self, name: str) -> dict[str, Any]:
         try:
@@ -271,18 +278,6 @@ def _lock_exclusive(lock: FileLock, folder: Path) -> None:
         raise FileError("run-lock-unsupported", f"nothing can be locked here: {error.strerror}", where=folder) from None
 
 
-def _is_job_on_this_machine(about: Mapping[str, Any]) -> bool:
-    """Whether the process group is still the job's: a number may have been given to another process since."""
-    group = about.get("group")
-    if about.get("machine") != machine_id() or not isinstance(group, int) or group <= 1:
-        return False
-    for name, number in (about.get("starts") or {}).items():
-        with contextlib.suppress(OSError):
-            if process_start_time(int(name)) == number and os.getpgid(int(name)) == group:
-                return True
-    return False
-
-
 def _read_tail(path: Path, max_bytes: int) -> str:
     try:
         with path.open("rb") as stream:
@@ -296,8 +291,7 @@ def _read_tail(path: Path, max_bytes: int) -> str:
     return data.decode("utf-8", errors="replace")
 
 
-@dataclass(frozen=True, slots=True)
-class RunLockHolder:
+class RunLockHolder(NamedTuple):
     """A command that was started elsewhere, as its signature in the run's lock says."""
 
     verb: str

@@ -49,6 +49,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
+# Characters; with the delay below, guessing eight of them is hopeless.
 MIN_PASSWORD = 8
 # Delay after a wrong password, so that guessing takes years.
 WRONG_PASSWORD_SECONDS = 1.0
@@ -77,6 +78,7 @@ SECURITY_HEADERS = (
 )
 
 
+# Kinds of files that are handed out; no others are.
 MIME_TYPES = {
     ".html": "text/html; charset=utf-8",
     ".json": "application/json",
@@ -133,7 +135,24 @@ def ui(settings: UiSettings) -> CommandResult:
             import webbrowser
 
             webbrowser.open(address)
-        _serve(guarded, listener)
+        import uvicorn
+
+        # Headers of a proxy are not trusted: the throttle needs the real address of a client.
+        config = uvicorn.Config(
+            guarded, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=2,
+            ws="none", proxy_headers=False,
+        )  # fmt: skip
+
+        class Server(uvicorn.Server):
+            """Logs nothing about open pages at shutdown: their event streams never end by themselves."""
+
+            async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+                logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+                await super().shutdown(sockets)
+
+        # After a signal, uvicorn shuts down and then sends that signal to itself.
+        with suppress(KeyboardInterrupt):
+            Server(config).run(sockets=[listener])
     jobs = list_running_jobs(roots)
     return SimpleResult({"stopped": True, "address": address, "jobs": jobs}, (_format_stop_message(jobs),))
 
@@ -172,33 +191,13 @@ def create_app(roots: Roots, settings: UiSettings, password: str | None) -> Acce
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
     import gradio as gr
     from fastapi import FastAPI
+    from fastapi.responses import FileResponse, PlainTextResponse
 
     from voxgraft.ui.app import PAGE_CSS, PAGE_HEAD_HTML, build_page, build_theme
 
     # The secret in the address stands in for the password: a sandboxed page cannot send one.
     prefix = f"/pages/{secrets.token_urlsafe(24)}"
     app: FastAPI = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    _add_file_routes(app, roots, prefix)
-    demo = build_page(roots, prefix)
-    # Events of all pages share these threads; the limit of the queue stops a page that floods it.
-    demo.queue(default_concurrency_limit=8, max_size=256, api_open=False)
-    gr.mount_gradio_app(
-        app, demo, "/", server_name=settings.host, server_port=settings.port, allowed_paths=[],
-        show_error=True, max_file_size=settings.max_upload << 20, ssr_mode=False, pwa=False, mcp_server=False,
-        enable_monitoring=False, footer_links=[], theme=build_theme(), css=PAGE_CSS, head=PAGE_HEAD_HTML,
-    )  # fmt: skip
-    # Only then does gradio check that a file that a request names was uploaded here.
-    demo.has_launched = True
-    # Only these host names are answered: otherwise another site's name could be made to lead here (DNS rebinding).
-    names = {*LOCAL_NAMES, *(name.lower() for name in settings.names)}
-    if not is_local(settings.host):
-        names |= {settings.host.strip("[]").lower(), socket.gethostname().lower()}
-    return AccessGuard(app, frozenset(names), password, prefix)
-
-
-def _add_file_routes(app: FastAPI, roots: Roots, prefix: str) -> None:
-    """Hand out files of the kinds above, inside the roots, under `prefix`, which ends with a secret."""
-    from fastapi.responses import FileResponse, PlainTextResponse
 
     @app.get(prefix + "/{path:path}", include_in_schema=False, response_model=None)
     def page(path: str) -> Any:
@@ -215,6 +214,22 @@ def _add_file_routes(app: FastAPI, roots: Roots, prefix: str) -> None:
             "cache-control": "no-store",
         }
         return FileResponse(found, media_type=kind, headers=headers)
+
+    demo = build_page(roots, prefix)
+    # Events of all pages share these threads; the limit of the queue stops a page that floods it.
+    demo.queue(default_concurrency_limit=8, max_size=256, api_open=False)
+    gr.mount_gradio_app(
+        app, demo, "/", server_name=settings.host, server_port=settings.port, allowed_paths=[],
+        show_error=True, max_file_size=settings.max_upload << 20, ssr_mode=False, pwa=False, mcp_server=False,
+        enable_monitoring=False, footer_links=[], theme=build_theme(), css=PAGE_CSS, head=PAGE_HEAD_HTML,
+    )  # fmt: skip
+    # Only then does gradio check that a file that a request names was uploaded here.
+    demo.has_launched = True
+    # Only these host names are answered: otherwise another site's name could be made to lead here (DNS rebinding).
+    names = {*LOCAL_NAMES, *(name.lower() for name in settings.names)}
+    if not is_local(settings.host):
+        names |= {settings.host.strip("[]").lower(), socket.gethostname().lower()}
+    return AccessGuard(app, frozenset(names), password, prefix)
 
 
 def _resolve_password(settings: UiSettings) -> str | None:
@@ -251,27 +266,6 @@ def _listening_socket(settings: UiSettings) -> Iterator[socket.socket]:
         yield listener
 
 
-def _serve(guarded: AccessGuard, listener: socket.socket) -> None:
-    import uvicorn
-
-    # Headers of a proxy are not trusted: the throttle needs the real address of a client.
-    config = uvicorn.Config(
-        guarded, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=2, ws="none",
-        proxy_headers=False,
-    )  # fmt: skip
-
-    class Server(uvicorn.Server):
-        """Logs nothing about open pages at shutdown: their event streams never end by themselves."""
-
-        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
-            await super().shutdown(sockets)
-
-    # After a signal, uvicorn shuts down and then sends that signal to itself.
-    with suppress(KeyboardInterrupt):
-        Server(config).run(sockets=[listener])
-
-
 class LoginThrottle:
     """One guess at a time from each address: parallel guesses are no faster than guesses in turn."""
 
@@ -286,6 +280,7 @@ class LoginThrottle:
             yield False
             return
         self.waiting[client] += 1
+        # Locks of addresses that nobody waits for are removed, or every address ever seen would keep one.
         lock = self.locks.setdefault(client, asyncio.Lock())
         try:
             async with lock:
@@ -315,9 +310,16 @@ class AccessGuard:
             await self.app(scope, receive, send)
             return
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        path = scope["path"]
         if reason := self._rejection_reason(scope, headers):
             await _send_refusal(scope, send, 403, reason)
-        elif not _is_servable_path(scope["path"]):
+        # Gradio answers addresses that cannot be the page's with an internal error. Its proxy, which fetches pages of
+        # other servers, is not needed here and stays closed.
+        elif (
+            _CONTROL_CHARACTERS.search(path)
+            or max(len(part.encode("utf-8", "surrogateescape")) for part in path.split("/")) > MAX_NAME_BYTES
+            or _PROXY_PATH.match(path)
+        ):
             await _send_refusal(scope, send, 404, "there is no such page")
         elif self.password is None:
             await _answer(self.app, scope, receive, _add_security_headers(send))
@@ -356,7 +358,9 @@ class AccessGuard:
         host = headers.get("host", "")
         # The address itself is safe: only a foreign host name that resolves to us (DNS rebinding) is not.
         reached = str((scope.get("server") or ("",))[0]).lower().removeprefix("::ffff:")
-        name = _parse_hostname(f"//{host}")
+        name = ""
+        with suppress(ValueError):
+            name = (urlsplit(f"//{host}").hostname or "").lower()
         if not name or name not in {*self.names, reached}:
             return "this name is not known here; give it with --names"
         if self.open_prefix and scope["path"].startswith(self.open_prefix):
@@ -370,22 +374,6 @@ class AccessGuard:
         # Another page may link here, and do nothing else.
         is_link = scope.get("method") == "GET" and mode == "navigate" and headers.get("sec-fetch-dest") == "document"
         return "" if is_link else "pages of other origins may not use this interface"
-
-
-def _is_servable_path(path: str) -> bool:
-    """Whether an address can be one of the page's. Gradio answers others with an internal error.
-
-    Its proxy, which fetches pages of other servers, is not needed here and stays closed.
-    """
-    longest = max(len(part.encode("utf-8", "surrogateescape")) for part in path.split("/"))
-    return not _CONTROL_CHARACTERS.search(path) and longest <= MAX_NAME_BYTES and not _PROXY_PATH.match(path)
-
-
-def _parse_hostname(address: str) -> str:
-    try:
-        return (urlsplit(address).hostname or "").lower()
-    except ValueError:
-        return ""
 
 
 def _password_matches(authorization: str, password: str) -> bool:

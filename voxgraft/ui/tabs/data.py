@@ -10,10 +10,11 @@ from typing import Any
 import gradio as gr
 import numpy as np
 
+from voxgraft.audio.files import MEDIA_SUFFIXES
 from voxgraft.core.errors import AudioError, VoxgraftError
 from voxgraft.core.files import format_error_reason, require_file
 from voxgraft.core.results import format_duration
-from voxgraft.data.manifest import ManifestClip, read_manifest
+from voxgraft.data.manifest import read_manifest
 from voxgraft.ui.commands import recording_sources, run_command_in_process, run_dataset_folder, run_language
 from voxgraft.ui.files import DATASET_PATHS, FOLDER_PATHS, TEXT_PATHS, PathFilter, check_uploaded_lists, move_uploads
 from voxgraft.ui.forms import CommandForm, FormControl, PageContext, disable_until_project_open
@@ -22,9 +23,7 @@ from voxgraft.ui.html import error_html, facts_html, file_link, note_html, table
 SOURCE_PATHS = PathFilter(
     endings=(".srt", ".vtt", ".ass", ".ssa", ".csv", ".tsv", ".psv", ".jsonl", ".parquet"), folders=True
 )
-MEDIA_PATHS = PathFilter(
-    endings=(".mp4", ".mkv", ".avi", ".mov", ".webm", ".mp3", ".wav", ".m4a", ".flac", ".ogg", ".opus")
-)
+MEDIA_PATHS = PathFilter(endings=MEDIA_SUFFIXES)
 VOICE_ENCODER_PATHS = PathFilter(endings=("ve.safetensors", "ve.pt"))
 QUALITY_KEYS = (
     "shortest longest slowest fastest fastest_syllables silence pause snr clipped bandwidth script outlier same_text"
@@ -55,31 +54,6 @@ def build_data_tab(context: PageContext) -> None:
         "Ten minutes are enough to try it, an hour to hear a difference; more is better. Nothing that you upload "
         "leaves the machine that this page runs on."
     )
-    dataset = _build_import_section(context)
-    _build_clips_section(context, dataset)
-    _build_quality_section(context, dataset)
-    with gr.Accordion("4. Split: what is learnt from, what is held out", open=False, elem_id="data-splitting"):
-        gr.Markdown(
-            "Whole recordings go to one side, so that what is measured later can be believed. What is neither for "
-            "validation nor for the test is for training."
-        )
-        form = CommandForm(context, "data split")
-        form.share_control("dataset", dataset)
-        form.add_all(("validation", "test", "by", "seed"))
-        form.finish("Split")
-    _build_dataset_tools(context, dataset)
-    with gr.Accordion("Text as it is said: numbers, dates, abbreviations in words", open=False, elem_id="data-words"):
-        form = CommandForm(context, "data text")
-        form.add("text", lines=3)
-        with gr.Row():
-            form.add("language", default=run_language)
-            form.add("texts", sought=TEXT_PATHS)
-            form.add("explain")
-            form.add("fold_homophones")
-        form.finish("Show how it is said")
-
-
-def _build_import_section(context: PageContext) -> FormControl:
     with gr.Accordion("1. Bring recordings in", open=True, elem_id="data-in"):
         files = gr.File(
             file_count="multiple", elem_id="data-upload", height=140, interactive=False,
@@ -87,7 +61,7 @@ def _build_import_section(context: PageContext) -> FormControl:
         label = "Upload recordings (mp4, mp3, wav ...) with subtitles (srt, vtt) or transcripts (csv, jsonl, txt)"
         disable_until_project_open(context, files, label)
         landed = gr.HTML(elem_id="data-upload-state", elem_classes=["vg-live"])
-        form = ImportForm(context, "data import")
+        form: CommandForm = ImportForm(context, "data import")
         with gr.Row():
             came_from = form.add("sources", sought=SOURCE_PATHS, default=recording_sources, label="From")
             form.add("dataset", sought=DATASET_PATHS, default=run_dataset_folder, label="Into the dataset")
@@ -113,10 +87,7 @@ def _build_import_section(context: PageContext) -> FormControl:
 
     context.wire([files.upload], receive, [context.project, files], [landed, files, came_from])
     form.follow(came_from)
-    return form.control("dataset")
-
-
-def _build_clips_section(context: PageContext, dataset: FormControl) -> None:
+    dataset = form.control("dataset")
     with gr.Accordion("2. Look at the clips, and listen", open=False, elem_id="data-look"):
         state = gr.HTML(elem_id="data-facts")
         clip = gr.Dropdown(
@@ -136,6 +107,66 @@ def _build_clips_section(context: PageContext, dataset: FormControl) -> None:
             [context.project, dataset.component, clip],
             [heard, said],
         )
+    with gr.Accordion("3. Quality: measure every clip, and reject the bad ones", open=False, elem_id="data-quality"):
+        form = CommandForm(context, "data report")
+        form.share_control("dataset", dataset)
+        with gr.Accordion("Thresholds", open=False):
+            form.add_all([f"quality.{name}" for name in QUALITY_KEYS])
+        form.add_all(("take_back", "reject", "workers"))
+        form.finish("Measure and judge")
+        link = gr.HTML(elem_id="data-report-link")
+
+        def show_link(folder: Path) -> list[Any]:
+            path = folder / "report.html"
+            try:
+                context.roots.resolve_inside(path)
+            except VoxgraftError:  # a dataset outside the roots: its files are not served
+                return [note_html(f"the report is {path}") if path.is_file() else ""]
+            return [file_link(context, path, "Open the report, with histograms and players")]
+
+        _show_dataset(context, dataset, show_link, [link])
+    with gr.Accordion("4. Split: what is learnt from, what is held out", open=False, elem_id="data-splitting"):
+        gr.Markdown(
+            "Whole recordings go to one side, so that what is measured later can be believed. What is neither for "
+            "validation nor for the test is for training."
+        )
+        form = CommandForm(context, "data split")
+        form.share_control("dataset", dataset)
+        form.add_all(("validation", "test", "by", "seed"))
+        form.finish("Split")
+    with gr.Accordion("Speakers: who speaks, other names, voices told apart", open=False, elem_id="data-who"):
+        form = CommandForm(context, "data speakers")
+        form.share_control("dataset", dataset)
+        with gr.Row():
+            form.add("rename")
+            form.add("voices", sought=VOICE_ENCODER_PATHS)
+        form.finish("Show or change speakers")
+    with gr.Accordion("Datasets: list, merge, remove", open=False, elem_id="data-sets"):
+        listing = CommandForm(context, "data list")
+        listing.add("folder", sought=FOLDER_PATHS, default=lambda project: project)
+        listing.finish("List")
+        merging = CommandForm(context, "data merge")
+        with gr.Row():
+            merging.add("sets", sought=DATASET_PATHS)
+            merging.add("dataset", sought=DATASET_PATHS, default=lambda project: project / "merged", label="Into")
+            merging.add("used_only")
+        merging.finish("Merge")
+        removing = CommandForm(context, "data remove")
+        removing.share_control("dataset", dataset)
+        removing.add_all(("recording", "speaker", "clip"))
+        with gr.Row():
+            removing.add("missing", label="Clips without sound")
+            removing.add("yes", label="Yes, remove them", info="Without this tick nothing is removed.")
+        removing.finish("Remove from the dataset of step 1")
+    with gr.Accordion("Text as it is said: numbers, dates, abbreviations in words", open=False, elem_id="data-words"):
+        form = CommandForm(context, "data text")
+        form.add("text", lines=3)
+        with gr.Row():
+            form.add("language", default=run_language)
+            form.add("texts", sought=TEXT_PATHS)
+            form.add("explain")
+            form.add("fold_homophones")
+        form.finish("Show how it is said")
 
 
 def _show_dataset(
@@ -170,7 +201,7 @@ def _dataset_facts(context: PageContext, folder: Path) -> list[Any]:
     try:
         found = run_command_in_process(["data", "info", context.roots.short(folder), "--json"])
         listed = []
-        for clip in _read_first_clips(folder):
+        for clip in islice(read_manifest(folder / "manifest.jsonl"), MAX_CLIPS):
             reasons = f" ✗ {', '.join(clip.rejected)}" if clip.rejected and not clip.taken_back else ""
             about = f"{clip.seconds:.1f} s, {clip.speaker}, {clip.split or 'no split'}"
             listed.append((f"{clip.id} ({about}){reasons}: {clip.text[:80]}", clip.id))
@@ -197,81 +228,27 @@ def _dataset_facts(context: PageContext, folder: Path) -> list[Any]:
     return [shown + table_html(("speaker", "speech"), speakers[:50]), gr.update(choices=listed, value=None)]
 
 
-def _read_first_clips(dataset: Path) -> list[ManifestClip]:
-    return list(islice(read_manifest(dataset / "manifest.jsonl"), MAX_CLIPS))
-
-
 def _load_clip(context: PageContext, project: str, name: str | None, chosen: str | None) -> list[Any]:
+    import soundfile
+
     if not chosen:
         return [None, ""]
     try:
         folder = resolve_dataset_folder(context, project, name)
-        clip = next(clip for clip in _read_first_clips(folder) if clip.id == chosen)
+        clips = islice(read_manifest(folder / "manifest.jsonl"), MAX_CLIPS)
+        clip = next(clip for clip in clips if clip.id == chosen)
         path = (folder / clip.audio).resolve()
         # Clips of the project's own dataset may be outside the roots if the dataset is; no others may.
         inside = path if folder in path.parents else context.roots.resolve_inside(path)
-        return [_read_player_audio(inside), note_html(clip.text)]
+        require_file(inside)
+        try:
+            with soundfile.SoundFile(inside) as stream:
+                samples = stream.read(MAX_PLAYER_SECONDS * stream.samplerate, dtype="float32", always_2d=True)
+                rate = int(stream.samplerate)
+        except (soundfile.LibsndfileError, RuntimeError, ValueError) as error:
+            found = f"{inside.name}: {format_error_reason(error)}"
+            raise AudioError("sound-broken", found, where=inside) from None
+        # Gradio's players take a sample rate and 16-bit samples.
+        return [(rate, (np.clip(samples.mean(axis=1), -1, 1) * 32767).astype(np.int16)), note_html(clip.text)]
     except (VoxgraftError, StopIteration) as error:
         return [None, error_html(error) if isinstance(error, VoxgraftError) else note_html("the clip is gone", "bad")]
-
-
-def _build_quality_section(context: PageContext, dataset: FormControl) -> None:
-    with gr.Accordion("3. Quality: measure every clip, and reject the bad ones", open=False, elem_id="data-quality"):
-        form = CommandForm(context, "data report")
-        form.share_control("dataset", dataset)
-        with gr.Accordion("Thresholds", open=False):
-            form.add_all([f"quality.{name}" for name in QUALITY_KEYS])
-        form.add_all(("take_back", "reject", "workers"))
-        form.finish("Measure and judge")
-        link = gr.HTML(elem_id="data-report-link")
-        _show_dataset(context, dataset, lambda folder: [_report_link_html(context, folder)], [link])
-
-
-def _report_link_html(context: PageContext, folder: Path) -> str:
-    path = folder / "report.html"
-    try:
-        context.roots.resolve_inside(path)
-    except VoxgraftError:  # a dataset outside the roots: its files are not served
-        return note_html(f"the report is {path}") if path.is_file() else ""
-    return file_link(context, path, "Open the report, with histograms and players")
-
-
-def _build_dataset_tools(context: PageContext, dataset: FormControl) -> None:
-    with gr.Accordion("Speakers: who speaks, other names, voices told apart", open=False, elem_id="data-who"):
-        form = CommandForm(context, "data speakers")
-        form.share_control("dataset", dataset)
-        with gr.Row():
-            form.add("rename")
-            form.add("voices", sought=VOICE_ENCODER_PATHS)
-        form.finish("Show or change speakers")
-    with gr.Accordion("Datasets: list, merge, remove", open=False, elem_id="data-sets"):
-        listing = CommandForm(context, "data list")
-        listing.add("folder", sought=FOLDER_PATHS, default=lambda project: project)
-        listing.finish("List")
-        merging = CommandForm(context, "data merge")
-        with gr.Row():
-            merging.add("sets", sought=DATASET_PATHS)
-            merging.add("dataset", sought=DATASET_PATHS, default=lambda project: project / "merged", label="Into")
-            merging.add("used_only")
-        merging.finish("Merge")
-        removing = CommandForm(context, "data remove")
-        removing.share_control("dataset", dataset)
-        removing.add_all(("recording", "speaker", "clip"))
-        with gr.Row():
-            removing.add("missing", label="Clips without sound")
-            removing.add("yes", label="Yes, remove them", info="Without this tick nothing is removed.")
-        removing.finish("Remove from the dataset of step 1")
-
-
-def _read_player_audio(path: Path) -> tuple[int, Any]:
-    """Sample rate and 16-bit samples of a sound file, as gradio's players take them."""
-    import soundfile
-
-    require_file(path)
-    try:
-        with soundfile.SoundFile(path) as stream:
-            samples = stream.read(MAX_PLAYER_SECONDS * stream.samplerate, dtype="float32", always_2d=True)
-            rate = int(stream.samplerate)
-    except (soundfile.LibsndfileError, RuntimeError, ValueError) as error:
-        raise AudioError("sound-broken", f"{path.name}: {format_error_reason(error)}", where=path) from None
-    return rate, (np.clip(samples.mean(axis=1), -1, 1) * 32767).astype(np.int16)

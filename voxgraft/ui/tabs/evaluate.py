@@ -1,7 +1,8 @@
-"""The tabs Evaluate and Speak: the base and what was made of it, side by side, in scores and by ear.
+"""The tabs Evaluate, Export and Speak: everything that comes after training.
 
-Evaluate also compares several evaluations, and draws curves of runs. Speak makes sound of texts, with a run, grafts or
-the base alone.
+Evaluate shows the base and what was made of it side by side, compares evaluations, and draws curves of runs. Export
+writes the graft for stock programs or for others, with its terms, and packs and unpacks zips. Speak makes sound of
+texts, with a run, grafts or the base alone.
 """
 
 from __future__ import annotations
@@ -9,16 +10,24 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from html.parser import HTMLParser
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
+from voxgraft.audio.files import AUDIO_SUFFIXES
 from voxgraft.core.errors import ConfigError, VoxgraftError
 from voxgraft.core.files import read_json, read_text
+from voxgraft.core.results import format_bytes
 from voxgraft.core.run import RunFolder
-from voxgraft.ui.commands import CommandBuilder, find_command, run_base_folder, run_language
-from voxgraft.ui.files import FOLDER_PATHS, PROJECT_PATHS, WAV_PATHS, PathFilter, modified_time, next_free_path
+from voxgraft.evaluation.report import ChecklistItem, format_score, is_unreached_goal, measure_title
+from voxgraft.evaluation.scores import Score, ScoreRow, select_shown_measures
+from voxgraft.export.share import read_terms
+from voxgraft.graft.folder import GRAFT_CARD_NAME, read_graft_card
+from voxgraft.models import get_family
+from voxgraft.ui.commands import CommandBuilder, find_command, find_grown_tokenizer, run_base_folder, run_language
+from voxgraft.ui.files import FOLDER_PATHS, PROJECT_PATHS, ZIP_PATHS, PathFilter, modified_time, next_free_path
 from voxgraft.ui.forms import (
     CommandForm,
     PageContext,
@@ -34,6 +43,7 @@ from voxgraft.ui.html import (
     audio_file_html,
     download_link,
     error_html,
+    facts_html,
     file_link,
     finding_html,
     findings_html,
@@ -44,40 +54,29 @@ from voxgraft.ui.html import (
 
 SENTENCE_PATHS = PathFilter(endings=(".txt", ".tsv"))
 EVALUATION_PATHS = PathFilter(mark="scores.json")
+# Reports hold their sounds, so they are large.
 MAX_REPORT_BYTES = 256 << 20
-ANSWER_KINDS = {"yes": "good", "no": "bad"}
-# Points of which a no breaks nothing: not yet. As in `voxgraft/evaluation/verdicts.py`, compared by the same test.
-GOAL_POINTS = ("near-mark",)
 RECOGNIZER_HELP = (
     "Who writes down what is said. automatic: the built-in one, where it understands the language. none: nobody; "
     "lengths and losses are measured all the same. whisper:FOLDER is offered for a model of faster-whisper in a folder "
     "of this page; a program of your own can only be named on a command line."
 )
-# Titles and forms as in `voxgraft/evaluation/scores.py`, which cannot be had without torch; a test compares them.
-SCORE_FORMATS = {
-    "phone_error": ("phone error", "percent"),
-    "cer": ("letter error", "percent"),
-    "wer": ("word error", "percent"),
-    "unsaid": ("not said", "percent"),
-    "runaway": ("runaway", "percent"),
-    "cut": ("cut off", "percent"),
-    "duration": ("length", "ratio"),
-    "repeats": ("repeats", "percent"),
-    "length_fit": ("length fit", "number"),
-    "distinct": ("distinct", "percent"),
-    "likeness": ("voice", "number"),
-    "speech_loss": ("speech loss", "nats"),
-    "text_use": ("text use", "nats"),
-    "kl": ("KL to base", "nats"),
-}
+# Only sounds inside a report are played: it may come from elsewhere, and name addresses elsewhere.
 AUDIO_DATA_URL = re.compile(r"data:audio/wav;base64,[A-Za-z0-9+/=]+")
-EMOTION_PATHS = PathFilter(endings=(".wav", ".npy"))
+VOICE_PATHS = PathFilter(endings=AUDIO_SUFFIXES)
+EMOTION_PATHS = PathFilter(endings=(*AUDIO_SUFFIXES, ".npy"))
 GRAFT_PATHS = PathFilter(mark="graft.json")
 # Settings of the speaker that the base alone has no use for.
 RUN_ONLY_KEYS = ("run", "graft", "variant", "step", "output", "codes")
 # The job of the base alone, beside the one of `speak`.
 BASE_JOB = "speak base"
 STOP_WORDS = {"ended": "", "limit": "cut at its limit", "loop": "cut: it went round in a loop"}
+EXPORT_PATHS = PathFilter(mark="terms.json")
+TERM_KEYS = ("data_licence", "consent", "accept_terms")
+TERMS_NOT_STATED = (
+    "needed before anything is exported here: all three terms. (A command line asks for them too; what it is not told "
+    "is marked as not stated in the export, and such an export cannot be published.)"
+)
 
 
 def build_evaluate_tab(context: PageContext) -> None:
@@ -109,7 +108,29 @@ def build_evaluate_tab(context: PageContext) -> None:
                 for key in ("family", "seed", "device", "precision"):
                     form.add(key)
         form.finish("Evaluate")
-    _build_results_section(context)
+    with gr.Accordion("2. What was found", open=True, elem_id="evaluate-found"):
+        with gr.Row():
+            chosen = gr.Dropdown(
+                [], label="Evaluation", info="Those of this project, the newest first.", interactive=True,
+                elem_id="evaluate-chosen",
+            )  # fmt: skip
+            language = gr.Dropdown(
+                [], label="Language to listen to", interactive=True, elem_id="evaluate-language",
+                info="The same sentences from the base and from what you made.",
+            )  # fmt: skip
+        shown = gr.HTML(elem_id="evaluate-scores", elem_classes=["vg-live"])
+        heard = gr.HTML(elem_id="evaluate-players")
+        outputs = [shown, language, heard]
+        context.on_change(lambda project: _open_evaluations(context, project), [chosen, *outputs], slow=True)
+        context.wire([chosen.input], lambda folder: _show_evaluation(context, folder), [chosen], outputs)
+
+    def play(folder: str | None, spoken: str | None) -> str:
+        try:
+            return _report_players(context, folder, spoken)
+        except VoxgraftError as error:
+            return error_html(error)
+
+    context.wire([language.input], play, [chosen, language], [heard])
     with gr.Accordion("3. Compare several evaluations", open=False, elem_id="evaluate-compare"):
         form = CommandForm(
             context, "compare", json=True, fresh={"output": lambda project: next_free_path(project / "compared.png")}
@@ -135,43 +156,11 @@ def build_evaluate_tab(context: PageContext) -> None:
         form.show_result("plot-shown", lambda found: _result_image(context, found, "curves of the runs"))
 
 
-def _build_results_section(context: PageContext) -> None:
-    with gr.Accordion("2. What was found", open=True, elem_id="evaluate-found"):
-        with gr.Row():
-            chosen = gr.Dropdown(
-                [], label="Evaluation", info="Those of this project, the newest first.", interactive=True,
-                elem_id="evaluate-chosen",
-            )  # fmt: skip
-            language = gr.Dropdown(
-                [], label="Language to listen to", interactive=True, elem_id="evaluate-language",
-                info="The same sentences from the base and from what you made.",
-            )  # fmt: skip
-        shown = gr.HTML(elem_id="evaluate-scores", elem_classes=["vg-live"])
-        heard = gr.HTML(elem_id="evaluate-players")
-        context.on_change(
-            lambda project: _open_evaluations(context, project), [chosen, shown, language, heard], slow=True
-        )
-        outputs = [shown, language, heard]
-        context.wire([chosen.input], lambda folder: _show_evaluation(context, folder), [chosen], outputs)
-
-    def play(folder: str | None, spoken: str | None) -> str:
-        try:
-            return _report_players(context, folder, spoken)
-        except VoxgraftError as error:
-            return error_html(error)
-
-    context.wire([language.input], play, [chosen, language], [heard])
-
-
-def list_evaluations(run: RunFolder) -> list[Path]:
-    """Folders of the project's evaluations, the newest first."""
-    found = [path.parent for path in run.eval.glob("*/scores.json")] if run.eval.is_dir() else []
-    return sorted(found, key=lambda folder: modified_time(folder / "scores.json"), reverse=True)
-
-
 def _open_evaluations(context: PageContext, project: str) -> list[Any]:
     folder = context.project_folder(project)
-    names = [context.roots.short(found) for found in list_evaluations(RunFolder(folder))]
+    found = [path.parent for path in RunFolder(folder).eval.glob("*/scores.json")]
+    newest = sorted(found, key=lambda place: modified_time(place / "scores.json"), reverse=True)
+    names = [context.roots.short(place) for place in newest]
     last = last_job_result(folder, "evaluate") or {}
     if "error" not in last and last.get("folder") and str(last["folder"]) not in names:
         names.insert(0, str(last["folder"]))  # an evaluation of something else than a run is in its own folder
@@ -196,58 +185,28 @@ def _show_evaluation(context: PageContext, folder: str | None) -> list[Any]:
             file_link(context, report, "listen without knowing who speaks", "#blind"),
         ]
         said = f"<p>{' &nbsp; '.join(links)}</p>" if report.is_file() else ""
-        said += _checklist_html(scores) + _scores_table(scores)
+        word = str(scores["retention"]["word"])
+        kind = {"equal": "good", "not equal": "bad"}.get(word, "warn")
+        said += note_html(f"old languages, base speech logits with and without what was added: {word}", kind)
+        for given in scores["checklist"]:
+            point = ChecklistItem(*(str(given[key]) for key in ("name", "question", "answer", "found")))  # type: ignore[arg-type]
+            kind = {"yes": "good", "no": "bad"}.get(point.answer, "unmeasured")
+            said += note_html(f"{point.question} {point.found}", "yet" if is_unreached_goal(point) else kind)
+        rows = []
+        for row in scores["rows"]:
+            values = {name: Score.from_json(score) for name, score in row["scores"].items()}
+            rows.append(ScoreRow(row["language"], row["who"], row["title"], values))
+        measures = select_shown_measures(rows)
+        cells = [
+            (row.language, row.title, *(format_score(one.name, row.score(one.name)) for one in measures))
+            for row in rows
+        ]
+        said += table_html(("language", "who", *(one.title for one in measures)), cells)
         return [said, gr.update(choices=languages, value=first), _report_players(context, folder, first)]
     except VoxgraftError as error:
         return [error_html(error), gr.update(choices=[], value=None), ""]
     except (KeyError, TypeError, AttributeError):
         return [note_html(f"scores.json in {folder} is not one of ours", "bad"), gr.update(choices=[], value=None), ""]
-
-
-def _checklist_html(scores: dict[str, Any]) -> str:
-    word = str(scores["retention"]["word"])
-    kind = {"equal": "good", "not equal": "bad"}.get(word, "warn")
-    head = note_html(f"old languages, base speech logits with and without what was added: {word}", kind)
-    points = [
-        note_html(f"{point['question']} {point['found']}", checklist_kind(point)) for point in scores["checklist"]
-    ]
-    return head + "".join(points)
-
-
-def checklist_kind(point: dict[str, Any]) -> str:
-    """How a point of the checklist is shown: a goal that is not reached yet is no fault."""
-    answer = str(point["answer"])
-    return "yet" if answer == "no" and point["name"] in GOAL_POINTS else ANSWER_KINDS.get(answer, "unmeasured")
-
-
-def _scores_table(scores: dict[str, Any]) -> str:
-    """Every score that at least one row has."""
-    rows = scores["rows"]
-    shown = [name for name in SCORE_FORMATS if any(_score_value(row, name) is not None for row in rows)]
-    dull = {"unsaid": 0.0, "distinct": 1.0}  # of which a column would say nothing
-    shown = [
-        name
-        for name in shown
-        if name not in dull or any(_score_value(row, name) not in (None, dull[name]) for row in rows)
-    ]
-    cells = [
-        (row["language"], row["title"], *(format_score_cell(name, _score_value(row, name)) for name in shown))
-        for row in rows
-    ]
-    return table_html(("language", "who", *(SCORE_FORMATS[name][0] for name in shown)), cells)
-
-
-def _score_value(row: dict[str, Any], name: str) -> float | None:
-    value = row["scores"].get(name, {}).get("value")
-    return float(value) if isinstance(value, int | float) else None
-
-
-def format_score_cell(name: str, value: float | None) -> str:
-    """A score as people read it; a dash where there is none."""
-    if value is None:
-        return "–"
-    form = SCORE_FORMATS.get(name, ("", "percent"))[1]
-    return f"{100 * value:.1f} %" if form == "percent" else f"{value:.{3 if form == 'nats' else 2}f}"
 
 
 class _ReportAudioParser(HTMLParser):
@@ -272,47 +231,33 @@ def _report_players(context: PageContext, folder: str | None, language: str | No
         return ""
     parser = _ReportAudioParser()
     parser.feed(read_text(report, MAX_REPORT_BYTES))
-    told = _read_utterance_notes(report.with_name("scores.json"))
+    # By language, who and text: how long it is, and what was heard, as far as scores.json says it.
+    scores = read_json(path) if (path := report.with_name("scores.json")).is_file() else {}
+    spoken = scores.get("utterances") if isinstance(scores, dict) else None
+    told = {}
+    for said in (one for one in (spoken if isinstance(spoken, list) else ()) if isinstance(one, dict)):
+        seconds, words = said.get("seconds"), said.get("heard")
+        parts = [f"{seconds:.1f} s" if isinstance(seconds, int | float) else "", f"heard: {words}" if words else ""]
+        told[str(said.get("language")), str(said.get("who")), str(said.get("text"))] = "; ".join(filter(None, parts))
     cards = []
     for one in parser.found:
         who, text = one.get("data-who", "?"), one.get("data-text", "")
         if one.get("data-language") == language:
             about = told.get((language, who, text), "")
-            cards.append(
-                audio_card_html(f"{who} ({language})", text, language=language, about=about, address=one["src"])
-            )
-    return audio_cards_html(
-        cards, note_html("the report plays nothing in this language: there was no waveform end, or no sound")
-    )
-
-
-def _read_utterance_notes(path: Path) -> dict[tuple[str, str, str], str]:
-    """By language, who and text: how long it is, and what was heard; nothing where the file does not say it."""
-    scores = read_json(path) if path.is_file() else {}
-    spoken = scores.get("utterances") if isinstance(scores, dict) else None
-    found = {}
-    for one in (one for one in (spoken if isinstance(spoken, list) else ()) if isinstance(one, dict)):
-        seconds, heard = one.get("seconds"), one.get("heard")
-        parts = [f"{seconds:.1f} s" if isinstance(seconds, int | float) else "", f"heard: {heard}" if heard else ""]
-        found[str(one.get("language")), str(one.get("who")), str(one.get("text"))] = "; ".join(filter(None, parts))
-    return found
+            title = f"{who} ({language})"
+            cards.append(audio_card_html(title, text, language=language, about=about, address=one["src"]))
+    nothing = note_html("the report plays nothing in this language: there was no waveform end, or no sound")
+    return audio_cards_html(cards, nothing)
 
 
 def _comparison_html(context: PageContext, found: dict[str, Any]) -> str:
     measure = str(found["measure"])
-    rows = [
-        (
-            name,
-            one["mode"],
-            one["step"],
-            format_score_cell(measure, one["error"]["value"]),
-            one["worst_language"],
-            one["logits"],
-        )
-        for name, one in found["runs"].items()
-    ]
-    title = SCORE_FORMATS.get(measure, (measure, ""))[0]
-    columns = ("run", "way", "step", f"{title}, new language", "old language that lost most", "logits of old ones")
+    rows = []
+    for name, one in found["runs"].items():
+        error = format_score(measure, Score(one["error"]["value"]))
+        rows.append((name, one["mode"], one["step"], error, one["worst_language"], one["logits"]))
+    error = f"{measure_title(measure)}, new language"
+    columns = ("run", "way", "step", error, "old language that lost most", "logits of old ones")
     differing = "".join(note_html(f"not the same {what} in all: their errors were not measured alike", "warn")
                         for what in found["differing"])  # fmt: skip
     return differing + table_html(columns, rows) + _result_image(context, found, "what runs learnt, and what it cost")
@@ -323,29 +268,133 @@ def _result_image(context: PageContext, found: dict[str, Any], words: str) -> st
     return image_html(context, context.roots.resolve_inside(drawn), words) if drawn else ""
 
 
+def build_export_tab(context: PageContext) -> None:
+    """Lay the tab Export out."""
+    with gr.Accordion("1. Export", open=True, elem_id="export-make"):
+        gr.Markdown(
+            "For the base's own program: *grown* speaks the old languages exactly as before, *merged* the new one. "
+            "*peft* is the adapter alone, *graft* the small folder to share with others who have voxgraft."
+        )
+        form = CommandForm(context, "export", given=lambda project: {"model": project}, json=True)
+        with gr.Row():
+            form.add("to", default=lambda project: "graft" if find_grown_tokenizer(project) is not None else None)
+            form.add("dtype", label="Number format")
+            form.add("parts")
+            form.add("drop_in")
+        with gr.Row():
+            licence = form.add(
+                "data_licence", label="Licence of the recordings and texts (required)",
+                default=lambda project: _previous_term(project, "data_licence"),
+                info="Under which licence are the recordings and texts that it was trained on?",
+            )  # fmt: skip
+            consent = form.add(
+                "consent", label="Consent of the speakers (required)",
+                default=lambda project: _previous_term(project, "consent"),
+                info="How have the speakers consented to a voice model of their speech?",
+            )  # fmt: skip
+            licence.placeholder, consent.placeholder = "CC BY 4.0", "all speakers have agreed in writing"
+        terms = gr.HTML(elem_id="export-terms")
+        form.add("accept_terms", label="I pass on the terms of the base (required)")
+        with gr.Accordion("More", open=False), gr.Row():
+            form.add("output", sought=FOLDER_PATHS)
+            form.add("overwrite")
+            form.add("copy_files")
+        lacking = gr.HTML(note_html(TERMS_NOT_STATED, "warn"), elem_id="export-lacking", elem_classes=["vg-live"])
+        form.finish("Export")
+        # The button works only once all three terms are stated.
+        parts = [form.control(key).component for key in TERM_KEYS]
+        form.button.interactive = False
+        context.wire([part.change for part in parts], check_terms_stated, parts, [form.button, lacking])
+        context.on_change(lambda project: [_base_license_html(context, project)], [terms])
+        form.show_result("export-shown", _export_html)
+    with gr.Accordion("2. Pack it into one zip, or send it to a hub", open=False, elem_id="export-push"):
+        form = CommandForm(
+            context, "push", json=True, path_keys=("to",),
+            fresh={"to": lambda project: next_free_path(project / f"{project.name}.zip")},
+        )  # fmt: skip
+        with gr.Row():
+            about = "Of an export, or of a graft."
+            form.add("folder", sought=EXPORT_PATHS, default=_find_newest_export, label="Folder", info=about)
+            form.add("to", label="To", info="Empty: a new zip in the project. NAME.zip, or OWNER/NAME on the hub that "
+                     "huggingface_hub of this machine is signed in to.")  # fmt: skip
+            form.add("private")
+        form.finish("Pack, or send")
+
+        def show_pushed(found: dict[str, Any]) -> str:
+            place = str(found["place"])
+            if not place.endswith(".zip"):
+                return note_html(f"sent to {place}", "good") + findings_html(found)
+            path = context.roots.resolve_inside(place)
+            size = format_bytes(path.stat().st_size) if path.is_file() else ""
+            return f"<p>{download_link(context, path, f'save {path.name} ({size})')}</p>" + findings_html(found)
+
+        form.show_result("push-shown", show_pushed)
+    with gr.Accordion("3. Take in what somebody gave you", open=False, elem_id="export-pull"):
+        gr.Markdown("Unpacks a graft or an export, and checks that it is whole. Nothing in it is run.")
+        form = CommandForm(
+            context, "pull", json=True, path_keys=("source",),
+            fresh={"folder": lambda project: next_free_path(project / "pulled")},
+        )  # fmt: skip
+        with gr.Row():
+            form.add("source", sought=ZIP_PATHS, label="From")
+            form.add("folder", sought=FOLDER_PATHS, label="Into the folder", info="Empty: a new one in the project.")
+            form.add("revision")
+        add_upload(context, form, "source", "Upload a zip", (".zip",))
+        form.finish("Unpack and check")
+
+        def show_pulled(found: dict[str, Any]) -> str:
+            head = f"whole, in {found['place']}: the tab Speak can speak with a graft in it"
+            return note_html(head, "good") + findings_html(found)
+
+        form.show_result("pull-shown", show_pulled)
+
+
+def check_terms_stated(*said: Any) -> list[Any]:
+    """Whether the button can be pressed, and a note while it cannot."""
+    whole = all(isinstance(part, bool) or str(part or "").strip() for part in said) and all(said)
+    return [gr.update(interactive=whole), "" if whole else note_html(TERMS_NOT_STATED, "warn")]
+
+
+def _previous_term(project: Path, term: str) -> str | None:
+    """What the newest export says of a term."""
+    folder = _find_newest_export(project)
+    try:
+        return getattr(read_terms(folder), term, None) if folder is not None else None
+    except VoxgraftError:
+        return None
+
+
+def _find_newest_export(project: Path) -> Path | None:
+    exports = [path.parent for path in RunFolder(project).export.glob("*/terms.json")]
+    # `export --overwrite` sets the old folder aside under this name.
+    whole = [path for path in exports if not path.name.endswith(".previous")]
+    return max(whole, key=modified_time, default=None)
+
+
+def _base_license_html(context: PageContext, project: str) -> str:
+    """The base's licence, which binds whoever shares the graft."""
+    path = RunFolder(context.project_folder(project)).graft / GRAFT_CARD_NAME
+    if not path.is_file():
+        return note_html("the graft is not made yet: see the tab Model", "warn")
+    try:
+        card = read_graft_card(path.parent)
+        return facts_html([("terms of the base", card.licence or get_family(card.family).licence, "warn")])
+    except VoxgraftError as error:
+        return finding_html(error.finding.to_json())
+
+
+def _export_html(found: dict[str, Any]) -> str:
+    rows = []
+    for name, one in found.get("checkpoints", {}).items():
+        numbers = f"{one['dtype']}, {one['precision']}"
+        rows.append((name, f"{one['names']} of {one['expected']}", one["kept"], one["changed"], numbers))
+    head = note_html(f"{format_bytes(found['bytes'])} in {found['folder']}: pack it below to send it", "good")
+    checked = table_html(("checkpoint", "names and shapes", "the same as the base", "changed", "numbers"), rows)
+    return head + (checked if rows else "") + findings_html(found)
+
+
 def build_speak_tab(context: PageContext) -> None:
     """Lay the tab Speak out."""
-    speak_form = _build_speak_form(context)
-    # The same texts from the base alone, in its own job, and all sounds side by side.
-    view, button = build_job_controls(context, BASE_JOB, "Hear the base", is_json=True)
-
-    def speak_base(project: str, *values: Any) -> str:
-        return start_job(context, project, view, lambda: build_base_argv(context, speak_form, project, values))
-
-    context.wire([button.click], speak_base, [context.project, *speak_form.components], [view.shown])
-    shown = gr.HTML(elem_id="speak-heard", elem_classes=["vg-live"])
-    context.on_change(lambda project: [_spoken_html(context, project)], [shown])
-    with gr.Accordion("The stock program of Chatterbox, to compare with", open=False):
-        gr.Markdown(
-            "Makes an environment for the stock program once; it needs a network and some gigabytes. For IndexTTS-2, "
-            "whose source you have to fetch yourself, and for other environments, use the command line."
-        )
-        form = CommandForm(context, "companion", given=lambda _: {"name": "chatterbox"})
-        form.add("force")
-        form.finish("Make it")
-
-
-def _build_speak_form(context: PageContext) -> CommandForm:
     form = CommandForm(
         context, "speak", json=True, path_keys=("voice",), given=lambda _: {},
         fresh={"output": lambda project: next_free_path(project / "spoken" / "speech")}, unless={"output": "codes"},
@@ -354,12 +403,12 @@ def _build_speak_form(context: PageContext) -> CommandForm:
     form.add("text", lines=4)
     with gr.Row():
         form.add("language", default=run_language)
-        form.add("voice", sought=WAV_PATHS)
+        form.add("voice", sought=VOICE_PATHS)
         form.add("run", sought=PROJECT_PATHS, default=lambda project: project, label="Who speaks: a run")
         form.add("seed")
     with gr.Accordion("A voice of your own", open=False, elem_id="speak-voice-own"):
         gr.Markdown("A few seconds of one speaker, for bases that imitate a recording. Ask whoever it belongs to.")
-        add_upload(context, form, "voice", "Upload a voice to imitate (WAV)", (".wav",))
+        add_upload(context, form, "voice", "Upload a voice to imitate", AUDIO_SUFFIXES)
     with gr.Accordion("How it is drawn: temperature and the like", open=False, elem_id="speak-drawing"):
         form.add_all(("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "max_seconds"))
     with gr.Accordion("Manner: emotion, guidance, pauses", open=False, elem_id="speak-manner"):
@@ -369,9 +418,8 @@ def _build_speak_form(context: PageContext) -> CommandForm:
             form.add("emotion", sought=EMOTION_PATHS)
             form.add("emotion_weight")
         form.add_all(("split", "pause"))
-        add_upload(
-            context, form, "emotion", "Upload a recording whose emotion is taken on (IndexTTS-2)", (".wav", ".npy")
-        )
+        emotion = "Upload a recording whose emotion is taken on (IndexTTS-2)"
+        add_upload(context, form, "emotion", emotion, EMOTION_PATHS.endings)
     with gr.Accordion("Many texts at once, from a file", open=False, elem_id="speak-many"):
         gr.Markdown("A text on each line, or a table (tsv) with the columns text, language, voice and name.")
         with gr.Row():
@@ -391,7 +439,23 @@ def _build_speak_form(context: PageContext) -> CommandForm:
             for key in ("family", "device", "precision"):
                 form.add(key)
     form.finish("Say it")
-    return form
+    # The same texts from the base alone, in its own job, and all sounds side by side.
+    view, button = build_job_controls(context, BASE_JOB, "Hear the base", is_json=True)
+
+    def speak_base(project: str, *values: Any) -> str:
+        return start_job(context, project, view, lambda: build_base_argv(context, form, project, values))
+
+    context.wire([button.click], speak_base, [context.project, *form.components], [view.shown])
+    shown = gr.HTML(elem_id="speak-heard", elem_classes=["vg-live"])
+    context.on_change(lambda project: [_spoken_html(context, project)], [shown])
+    with gr.Accordion("No sound with Chatterbox? Its waveform end is a program of its own", open=False):
+        gr.Markdown(
+            "Makes an environment for the stock program once; it needs a network and some gigabytes. For IndexTTS-2, "
+            "whose source you have to fetch yourself, and for other environments, use the command line."
+        )
+        companion = CommandForm(context, "companion", given=lambda _: {"name": "chatterbox"})
+        companion.add("force")
+        companion.finish("Make it")
 
 
 def build_base_argv(context: PageContext, form: CommandForm, project: str, values: Sequence[Any]) -> list[str]:
@@ -417,23 +481,19 @@ def _spoken_html(context: PageContext, project: str) -> str:
     errors = [finding_html(one["error"]) for one in found.values() if one and "error" in one]
     spoken = {who: one["utterances"] for who, one in found.items() if one and "utterances" in one}
     longest = max((len(said) for said in spoken.values()), default=0)
-    sounds = [
-        _utterance_html(context, said[at], who)
-        for at in range(longest)
-        for who, said in spoken.items()
-        if at < len(said)
-    ]
+    cards = []
+    for at, (who, said) in product(range(longest), spoken.items()):
+        if at < len(said):
+            one = said[at]
+            title, text, language = f"{who} ({one['language']})", str(one["text"]), str(one["language"])
+            stop = STOP_WORDS.get(str(one["stop"]), str(one["stop"]))
+            about = ", ".join(filter(None, (f"{one['seconds']:.1f} s", str(one["voice"]), stop)))
+            path = context.roots.resolve_inside(one["file"]) if one.get("file") else None
+            if path is None or not path.is_file():
+                cards.append(audio_card_html(title, text, language=language, about=about))
+            else:
+                cards.append(audio_file_html(context, path, title, text, language=language, about=about))
     findings = "".join(findings_html(one) for one in found.values() if one)
     codes = [context.roots.resolve_inside(one["codes"]) for one in found.values() if one and one.get("codes")]
     links = "".join(f"<p>{download_link(context, path, f'save the codes ({path.name})')}</p>" for path in codes)
-    return "".join(errors) + audio_cards_html(sounds) + links + findings
-
-
-def _utterance_html(context: PageContext, one: dict[str, Any], who: str) -> str:
-    words = [f"{one['seconds']:.1f} s", str(one["voice"]), STOP_WORDS.get(str(one["stop"]), str(one["stop"]))]
-    about = ", ".join(word for word in words if word)
-    title, language = f"{who} ({one['language']})", str(one["language"])
-    path = context.roots.resolve_inside(one["file"]) if one.get("file") else None
-    if path is None or not path.is_file():
-        return audio_card_html(title, str(one["text"]), language=language, about=about)
-    return audio_file_html(context, path, title, str(one["text"]), language=language, about=about)
+    return "".join(errors) + audio_cards_html(cards) + links + findings

@@ -53,6 +53,7 @@ CURE_COMMANDS: dict[str, tuple[str, str]] = {
 FOREIGN_NEEDS = {"a checkpoint", "an old config", "data of another trainer"}
 DIAGNOSABLE_PATHS = PathFilter(endings=CHECKPOINT_PATHS.endings, mark="run.yaml")
 VERDICT_KINDS = {"RESUME": "good", "REPAIR": "warn", "START FRESH": "bad"}
+# More of them make the page slow; the report has all.
 MAX_FINDINGS = 30
 
 
@@ -95,41 +96,38 @@ def build_preflight_tab(context: PageContext) -> None:
         verdict = gr.HTML(elem_id="check-verdict", elem_classes=["vg-live"])
         found = gr.State([])
         context.on_change(lambda project: _check_verdict(context, project), [verdict, found])
-        _build_cures(context, found, {"prepare": prepare})
+        # Each finding with its cure, and a button if one command cures it.
+        views = {"prepare": prepare}
+        for verb in dict.fromkeys(verb for verb, _ in CURE_COMMANDS.values()):
+            if verb not in views:
+                name = f"cure-{slug(verb)}"
+                with gr.Column(elem_classes=["vg-form"]):
+                    shown = gr.HTML(elem_id=f"{name}-state", elem_classes=["vg-live"])
+                    stop = gr.Button("Stop", variant="stop", elem_id=f"{name}-stop", elem_classes=["vg-act", "vg-stop"])
+                views[verb] = CureView(verb, shown, context.tab)
+                add_job_view(context, views[verb], stop)
+
+        def show_findings(items: list[dict[str, Any]]) -> None:
+            offered: set[str] = set()
+            for item in items:
+                gr.HTML(finding_html(item), elem_classes=["vg-finding"])
+                verb, words = CURE_COMMANDS.get(str(item["code"]), ("", ""))
+                if verb and verb not in offered:
+                    offered.add(verb)
+                    button = gr.Button(words, size="sm", elem_id=f"cure-{item['code']}", elem_classes=["vg-act"])
+                    outputs = [views[verb].shown]
+                    context.wire(
+                        [button.click], lambda project, verb=verb: cure(project, verb), [context.project], outputs
+                    )
+
+        def cure(project: str, verb: str) -> str:
+            # With the values that the form of the command has when the project is opened.
+            form = next(form for form in context.forms if form.name == verb)
+            return start_job(context, project, views[verb], lambda: form.words(project, form.initial_values(project)))
+
+        gr.render(inputs=[found])(show_findings)
         checked = gr.HTML(elem_id="check-checked")
         context.on_change(lambda project: [_coverage_html(context, project)], [checked])
-
-
-def _build_cures(context: PageContext, found: Any, views: dict[str, JobView]) -> None:
-    """Each finding with its cure, and a button if one command cures it; `views` are those that exist already."""
-    for verb in dict.fromkeys(verb for verb, _ in CURE_COMMANDS.values()):
-        if verb not in views:
-            name = f"cure-{slug(verb)}"
-            with gr.Column(elem_classes=["vg-form"]):
-                shown = gr.HTML(elem_id=f"{name}-state", elem_classes=["vg-live"])
-                stop = gr.Button("Stop", variant="stop", elem_id=f"{name}-stop", elem_classes=["vg-act", "vg-stop"])
-            views[verb] = CureView(verb, shown, context.tab)
-            add_job_view(context, views[verb], stop)
-
-    def show_findings(items: list[dict[str, Any]]) -> None:
-        offered: set[str] = set()
-        for item in items:
-            gr.HTML(finding_html(item), elem_classes=["vg-finding"])
-            verb, words = CURE_COMMANDS.get(str(item["code"]), ("", ""))
-            if verb and verb not in offered:
-                offered.add(verb)
-                button = gr.Button(words, size="sm", elem_id=f"cure-{item['code']}", elem_classes=["vg-act"])
-                context.wire([button.click], make_cure(verb), [context.project], [views[verb].shown])
-
-    def make_cure(verb: str) -> Any:
-        def cure(project: str) -> str:
-            form = next(form for form in context.forms if form.name == verb)
-            argv = lambda: form.words(project, form.initial_values(project))  # noqa: E731
-            return start_job(context, project, views[verb], argv)
-
-        return cure
-
-    gr.render(inputs=[found])(show_findings)
 
 
 def _check_verdict(context: PageContext, project: str) -> list[Any]:

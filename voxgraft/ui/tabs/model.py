@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from voxgraft.core.errors import VoxgraftError
 from voxgraft.core.files import read_json, text_lines
 from voxgraft.core.results import format_bytes
 from voxgraft.core.run import RunFolder
+from voxgraft.graft.folder import GRAFT_CARD_NAME
 from voxgraft.models import resolve_base_family
 from voxgraft.ui.commands import (
     CommandBuilder,
@@ -29,6 +29,7 @@ from voxgraft.ui.files import CHECKPOINT_PATHS, FOLDER_PATHS, TEXT_PATHS, TOKENI
 from voxgraft.ui.forms import COMMAND_LABEL, CommandForm, PageContext
 from voxgraft.ui.html import error_html, facts_html, findings_html, note_html, table_html
 
+# Files by which a folder is known to be a base, of every family.
 BASE_FILE_NAMES = ("t3_mtl23ls_v2.safetensors", "t3_cfg.safetensors", "gpt.pth", "t3.safetensors", "tiny.json")
 # Facts, where other trainers have check boxes.
 FROZEN_FACTS = (
@@ -42,8 +43,69 @@ EXAMPLE_TEXT = "ሰላም ለዓለም።\nen: Hello world."
 
 def build_model_tab(context: PageContext) -> None:
     """Lay the tab Model out."""
-    _build_base_section(context)
-    _build_download_section(context)
+    with gr.Accordion("The base, and what is fixed", open=True, elem_id="model-base"):
+        gr.HTML(facts_html(FROZEN_FACTS), elem_id="model-fixed")
+        with gr.Row():
+            choice = gr.Dropdown(
+                [], label="Base of this project", info="Folder of the base, as its makers publish it. It is only read.",
+                allow_custom_value=True, interactive=True, elem_id="model-choice", scale=3,
+            )  # fmt: skip
+            button = gr.Button("Use this base", elem_id="model-use", scale=1, elem_classes=["vg-act"])
+        said = gr.HTML(elem_id="model-use-state", elem_classes=["vg-live"])
+        shown = gr.HTML(elem_id="model-shown")
+        form = CommandForm(context, "show")
+        with gr.Row():
+            form.add("base", sought=FOLDER_PATHS, default=lambda project: project, label="What to show")
+            form.add("family")
+            form.add("fingerprint")
+        form.finish("Show what is in it")
+        context.on_change(lambda project: [_inventory_html(context, project)], [shown], slow=True)
+
+    def list_bases(project: str) -> list[Any]:
+        now = run_base_folder(context.project_folder(project))
+        known = [context.roots.short(path) for path in find_bases(context.roots)]
+        value = context.roots.short(now.resolve()) if now is not None else None
+        return [gr.update(choices=[("the small built-in one", "tiny"), *known], value=value)]
+
+    def use_base(project: str, name: str | None) -> list[Any]:
+        """Write the base into run.yaml. There is no command for it: in a terminal one edits the file."""
+        try:
+            folder = context.project_folder(project)
+            place = "tiny" if name == "tiny" else str(context.roots.resolve_inside(name or ""))
+            run_command_in_process(["show", "--no-fingerprint", "--json", "--", place])
+            # A double-quoted YAML text.
+            quoted = '"' + place.replace("\\", "\\\\").replace('"', '\\"') + '"'
+            set_run_yaml_values(folder, {"base": quoted})
+        except VoxgraftError as error:
+            return [error_html(error), gr.skip()]
+        return [note_html(f"written into run.yaml: base: {place}", "good"), _inventory_html(context, project)]
+
+    context.on_change(list_bases, [choice])
+    context.wire([button.click], use_base, [context.project, choice], [said, shown])
+    with gr.Accordion("Download a published base", open=False, elem_id="model-download"):
+        terms = gr.HTML(elem_id="download-terms")
+        form = CommandForm(context, "download")
+        with gr.Row():
+            name = form.add("name")
+            form.add("folder", sought=FOLDER_PATHS)
+            form.add("optional")
+            form.add("list_only", label="Only list the files and the licence")
+        agreed = gr.Checkbox(
+            label="I have read the licence above and accept it", elem_id="download-agreed", info="Nothing is fetched "
+            "before. On the command line, giving the command says the same.",
+        )  # fmt: skip
+        form.finish("Download")
+        form.button.interactive = False
+        # Another base has another licence, which nobody has accepted yet.
+        context.wire([name.change], lambda chosen: [_download_terms_html(chosen), False], [name], [terms, agreed])
+        context.on_project(lambda _: [_download_terms_html(name.value)], [terms], slow=True)
+        listing = form.control("list_only").component
+        context.wire(
+            [agreed.change, listing.change],
+            lambda yes, only: gr.update(interactive=bool(yes or only)),
+            [agreed, listing],
+            [form.button],
+        )
     with gr.Accordion("Make the graft: tokenizer and new rows", open=True, elem_id="model-graft"):
         gr.Markdown(
             "Learns the letters and pieces that the base lacks from your texts, puts them after the old ones, proves "
@@ -75,51 +137,11 @@ def build_model_tab(context: PageContext) -> None:
         form.finish("Extend the file")
 
 
-def _build_base_section(context: PageContext) -> None:
-    with gr.Accordion("The base, and what is fixed", open=True, elem_id="model-base"):
-        gr.HTML(facts_html(FROZEN_FACTS), elem_id="model-fixed")
-        with gr.Row():
-            choice = gr.Dropdown(
-                [], label="Base of this project", info="Folder of the base, as its makers publish it. It is only read.",
-                allow_custom_value=True, interactive=True, elem_id="model-choice", scale=3,
-            )  # fmt: skip
-            button = gr.Button("Use this base", elem_id="model-use", scale=1, elem_classes=["vg-act"])
-        said = gr.HTML(elem_id="model-use-state", elem_classes=["vg-live"])
-        shown = gr.HTML(elem_id="model-shown")
-        form = CommandForm(context, "show")
-        with gr.Row():
-            form.add("base", sought=FOLDER_PATHS, default=lambda project: project, label="What to show")
-            form.add("family")
-            form.add("fingerprint")
-        form.finish("Show what is in it")
-        context.on_change(lambda project: [_inventory_html(context, project)], [shown], slow=True)
-
-    def list_bases(project: str) -> list[Any]:
-        now = run_base_folder(context.project_folder(project))
-        known = [context.roots.short(path) for path in find_bases(context.roots)]
-        value = context.roots.short(now.resolve()) if now is not None else None
-        return [gr.update(choices=[("the small built-in one", "tiny"), *known], value=value)]
-
-    def use_base(project: str, name: str | None) -> list[Any]:
-        """Write the base into run.yaml. There is no command for it: in a terminal one edits the file."""
-        try:
-            folder = context.project_folder(project)
-            place = "tiny" if name == "tiny" else str(context.roots.resolve_inside(name or ""))
-            run_command_in_process(["show", "--no-fingerprint", "--json", "--", place])
-            quoted = '"' + place.replace("\\", "\\\\").replace('"', '\\"') + '"'
-            set_run_yaml_values(folder, {"base": quoted})
-        except VoxgraftError as error:
-            return [error_html(error), gr.skip()]
-        return [note_html(f"written into run.yaml: base: {place}", "good"), _inventory_html(context, project)]
-
-    context.on_change(list_bases, [choice])
-    context.wire([button.click], use_base, [context.project, choice], [said, shown])
-
-
 def find_bases(roots: Roots) -> list[Path]:
     """Folders inside the roots that look like a base."""
     found = roots.find(PathFilter(endings=BASE_FILE_NAMES))
     folders = dict.fromkeys((roots.home / name).parent for name in found)
+    # A run's own folders hold such files too.
     return [folder for folder in folders if not {"graft", "export"} & {*roots.parts(folder)}]
 
 
@@ -134,59 +156,27 @@ def _inventory_html(context: PageContext, project: str) -> str:
         return error_html(error)
     rows = ", ".join(f"{name} {count:,}" for name, count in found.get("text_rows", {}).items())
     checkpoint, tokenizer = found.get("checkpoint") or {}, found.get("tokenizer") or {}
+    graft = ("graft", "not made yet", "note")
+    if (path := RunFolder(folder).graft / GRAFT_CARD_NAME).is_file():
+        try:
+            card = read_json(path)
+            trained = ", trained" if (card.get("method") or {}).get("trained") else ", not trained yet"
+            graft = ("graft", f"{card.get('rows', card.get('num_rows', '?'))} new rows{trained}", "good")
+        except VoxgraftError as error:
+            graft = ("graft", error.finding.found, "bad")
     shown_facts = [
         ("kind", f"{found.get('family', '?')}, {found.get('release') or 'unknown release'}", "note"),
         ("size", f"{checkpoint.get('values', 0):,} values, {format_bytes(checkpoint.get('bytes', 0))}", "note"),
         ("speaks", ", ".join(found.get("languages", [])), "note"),
         ("text rows", rows, "good"),
         ("tokenizer", f"{tokenizer.get('pieces', 0):,} pieces", "note"),
-        *_graft_facts(folder),
+        graft,
     ]
     missing = [item for item in found.get("files", []) if not item.get("there") and item.get("needed_for")]
     lacks = table_html(("missing file", "what", "needed for"), [
         (item["name"], item["what"], ", ".join(item["needed_for"])) for item in missing
     ]) if missing else ""  # fmt: skip
     return facts_html(shown_facts) + lacks
-
-
-def _graft_facts(folder: Path) -> list[tuple[str, str, str]]:
-    path = RunFolder(folder).graft / "graft.json"
-    if not path.is_file():
-        return [("graft", "not made yet", "note")]
-    try:
-        graft = read_json(path)
-    except VoxgraftError as error:
-        return [("graft", error.finding.found, "bad")]
-    trained = (graft.get("method") or {}).get("trained")
-    rows = graft.get("rows", graft.get("num_rows", "?"))
-    return [("graft", f"{rows} new rows{', trained' if trained else ', not trained yet'}", "good")]
-
-
-def _build_download_section(context: PageContext) -> None:
-    with gr.Accordion("Download a published base", open=False, elem_id="model-download"):
-        terms = gr.HTML(elem_id="download-terms")
-        form = CommandForm(context, "download")
-        with gr.Row():
-            name = form.add("name")
-            form.add("folder", sought=FOLDER_PATHS)
-            form.add("optional")
-            form.add("list_only", label="Only list the files and the licence")
-        agreed = gr.Checkbox(
-            label="I have read the licence above and accept it", elem_id="download-agreed", info="Nothing is fetched "
-            "before. On the command line, giving the command says the same.",
-        )  # fmt: skip
-        form.finish("Download")
-        form.button.interactive = False
-        # Another base has another licence, which nobody has accepted yet.
-        context.wire([name.change], lambda chosen: [_download_terms_html(chosen), False], [name], [terms, agreed])
-        context.on_project(lambda _: [_download_terms_html(name.value)], [terms], slow=True)
-        listing = form.control("list_only").component
-        context.wire(
-            [agreed.change, listing.change],
-            lambda yes, only: gr.update(interactive=bool(yes or only)),
-            [agreed, listing],
-            [form.button],
-        )
 
 
 def _download_terms_html(chosen: str | None) -> str:
@@ -213,7 +203,27 @@ def build_tokenizer_tab(context: PageContext) -> None:
         "are put *after* it, so that old text keeps its ids. Making the graft (tab Model) does all of this by itself; "
         "here you can look at it, prove it, or do it step by step."
     )
-    _build_tokenize_section(context)
+    with gr.Accordion("Old and new side by side", open=True, elem_id="tokenizer-spelling"):
+        text = gr.Textbox(
+            EXAMPLE_TEXT, label="Text", lines=2, elem_id="spell-text",
+            info="One sentence on each line, in the new language; one in a language of the base begins with its code, "
+            "as in en: Hello world.",
+        )  # fmt: skip
+        command = gr.Textbox(
+            label=COMMAND_LABEL, interactive=False, elem_classes=["vg-command"], elem_id="spell-command",
+        )  # fmt: skip
+        button = gr.Button("Spell it", variant="primary", elem_id="spell-start", elem_classes=["vg-act"])
+        state = gr.HTML(elem_id="spell-state", elem_classes=["vg-live"])
+        inputs = [context.project, text]
+        context.wire(
+            [text.change], lambda project, typed: _preview_tokenize(context, project, typed), inputs, [command]
+        )
+        context.on_project(lambda project, typed: [_preview_tokenize(context, project, typed)], [command], [text])
+        context.on_job_end(lambda project, typed: [_preview_tokenize(context, project, typed)], [text], [command])
+        context.wire(
+            [button.click], lambda project, typed: _tokenize_html(context, project, typed), inputs, [state],
+            show_progress="minimal", show_progress_on=[state],
+        )  # fmt: skip
     with gr.Accordion("The proof: does old text still read the same?", open=False, elem_id="tokenizer-proof"):
         form = CommandForm(context, "tokenizer prove", json=True)
         with gr.Row():
@@ -245,41 +255,13 @@ def build_tokenizer_tab(context: PageContext) -> None:
         merging.finish("Merge them")
 
 
-def _build_tokenize_section(context: PageContext) -> None:
-    with gr.Accordion("Old and new side by side", open=True, elem_id="tokenizer-spelling"):
-        text = gr.Textbox(
-            EXAMPLE_TEXT, label="Text", lines=2, elem_id="spell-text",
-            info="One sentence on each line, in the new language; one in a language of the base begins with its code, "
-            "as in en: Hello world.",
-        )  # fmt: skip
-        command = gr.Textbox(
-            label=COMMAND_LABEL, interactive=False, elem_classes=["vg-command"], elem_id="spell-command",
-        )  # fmt: skip
-        button = gr.Button("Spell it", variant="primary", elem_id="spell-start", elem_classes=["vg-act"])
-        state = gr.HTML(elem_id="spell-state", elem_classes=["vg-live"])
-        inputs = [context.project, text]
-        context.wire(
-            [text.change], lambda project, typed: _preview_tokenize(context, project, typed), inputs, [command]
-        )
-        context.on_project(lambda project, typed: [_preview_tokenize(context, project, typed)], [command], [text])
-        context.on_job_end(lambda project, typed: [_preview_tokenize(context, project, typed)], [text], [command])
-        context.wire(
-            [button.click], lambda project, typed: _tokenize_html(context, project, typed), inputs, [state],
-            show_progress="minimal", show_progress_on=[state],
-        )  # fmt: skip
-
-
 def _tokenize_argvs(context: PageContext, project: str, typed: str) -> list[list[str]]:
     """The argv of one command for each language of the text."""
     folder = context.project_folder(project)
     command = CommandBuilder(find_command("tokenizer show"), context.roots, json=True)
     argvs = []
     for language, texts in _lines_by_language(folder, typed).items():
-        fixed = {
-            "base": run_base_folder(folder),
-            "grown": find_grown_tokenizer(folder),
-            "language": language,
-        }
+        fixed = {"base": run_base_folder(folder), "grown": find_grown_tokenizer(folder), "language": language}
         known = {key: value for key, value in fixed.items() if value}
         argvs.append(command.words({"text": "\n".join(texts)}, None, known))
     return argvs
@@ -288,10 +270,8 @@ def _tokenize_argvs(context: PageContext, project: str, typed: str) -> list[list
 def _lines_by_language(folder: Path, typed: str) -> dict[str | None, list[str]]:
     """The lines by language: the one whose code begins the line, else the new one."""
     base, new = run_base_folder(folder), run_language(folder)
-    spoken = (
-        new,
-        *(resolve_base_family(base, load_run_settings(folder).family).languages if base is not None else ()),
-    )
+    family = resolve_base_family(base, load_run_settings(folder).family) if base is not None else None
+    spoken = (new, *(family.languages if family else ()))
     found: dict[str | None, list[str]] = {}
     for line in text_lines(typed):
         code, colon, rest = (part.strip() for part in line.partition(":"))
@@ -315,18 +295,14 @@ def _tokenize_html(context: PageContext, project: str, typed: str) -> str:
         return error_html(error)
     shown = []
     for sentence in found:
-        rows = [("old", *_token_columns(sentence["base"]))]
-        if sentence.get("grown"):
-            rows.append(("new", *_token_columns(sentence["grown"])))
+        rows = []
+        for name, pieces in (("old", sentence["base"]), ("new", sentence.get("grown"))):
+            if pieces or name == "old":
+                unknown = sum(bool(piece[2]) for piece in pieces)
+                marked = (f"{'✗' if missing else ''}{piece} ({number})" for piece, number, missing in pieces)
+                rows.append((name, f"{len(pieces):,}", f"{unknown:,}", "  ".join(marked)))
         shown += [note_html(sentence["text"]), table_html(("", "tokens", "unknown", "pieces (ids)"), rows)]
     return "".join(shown) or note_html("type something")
-
-
-def _token_columns(pieces: Iterable[list[Any]]) -> tuple[str, str, str]:
-    listed = list(pieces)
-    unknown = sum(bool(piece[2]) for piece in listed)
-    words = "  ".join(f"{'✗' if is_unknown else ''}{piece} ({number})" for piece, number, is_unknown in listed)
-    return f"{len(listed):,}", f"{unknown:,}", words
 
 
 def _default_proof_texts(project: Path) -> list[Path] | None:

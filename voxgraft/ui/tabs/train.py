@@ -6,13 +6,13 @@ those of the terminal's view (`cli/train_view.py`).
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gradio as gr
 
@@ -58,6 +58,7 @@ LOSS_SETTING_KEYS = ("train.text_weight", "train.speech_weight", "train.text_dro
 MERGED_MODE_KEYS = ("train.full_body", "train.kl_weight", "train.retention_bound", "train.interpolate")
 REPLAY_KEYS = ("data.self_replay", "data.replay_share", "data.min_prompt_seconds", "data.single_clip_speakers")
 NOT_TRAINED_YET = "not trained yet: what training tells will be here"
+# Opening lines are looked for in the first part of a log, which may be long.
 SUMMARY_BYTES = 16 << 10
 MAX_SHOWN_FINDINGS = 8
 # Text use from which the model is said to read; see docs/training.md.
@@ -76,23 +77,6 @@ def build_train_tab(context: PageContext) -> None:
         "Training runs by itself: you may close this page, and the run is found again when you come back. Stop "
         "finishes the step and saves; starting again goes on from there. The base's rows are frozen by construction."
     )
-    followed = _build_train_form(context)
-    _build_status_section(context, followed)
-    with gr.Accordion("Make room: remove saved steps that are not needed", open=False, elem_id="train-clean"):
-        gr.Markdown(
-            "First without the tick: shows what would go, with sizes. The first step, the best one and the last ones "
-            "always stay. Not while it trains."
-        )
-        form = CommandForm(context, "clean", json=True)
-        with gr.Row():
-            form.add("keep")
-            form.add("yes", label="Yes, remove what is listed", info="Without it nothing is removed, only shown.")
-        form.finish("Show, or remove")
-        form.show_result("clean-shown", _clean_html)
-
-
-def _build_train_form(context: PageContext) -> list[Any]:
-    """The form; returns its parts that follow the run: where training can start, who trains elsewhere, the button."""
     form = CommandForm(context, "train", choices={"train.recognizer": recognizer_choices(context.roots)})
     with gr.Row():
         choice = gr.Dropdown(
@@ -136,16 +120,8 @@ def _build_train_form(context: PageContext) -> list[Any]:
     context.wire([choice.input], _start_values, [choice], hidden)
     for component in hidden:
         form.follow(component)
-    return [choice, *hidden, elsewhere, form.button]
-
-
-def _start_values(chosen: str | None) -> list[Any]:
-    step = chosen if chosen and chosen.isdecimal() else ""
-    return [step, chosen == START_FRESH]
-
-
-def _build_status_section(context: PageContext, followed: list[Any]) -> None:
-    """Everything that follows the journal; `followed` are components of the form that do so too."""
+    # What follows the run: where training can start, who trains elsewhere, the button.
+    followed = [choice, *hidden, elsewhere, form.button]
     with gr.Accordion("How it stands", open=True, elem_id="train-live"):
         figures = gr.HTML(elem_id="train-figures", elem_classes=["vg-live"])
         curves = gr.HTML(elem_id="train-curves")
@@ -171,7 +147,7 @@ def _build_status_section(context: PageContext, followed: list[Any]) -> None:
     # The clock only asks for a stamp, which is cheap; a second event fetches what is new when the stamp has changed.
     stamp, seen = gr.State(""), gr.State({})
     context.wire(
-        [context.refresh_tick().change],
+        [context.refresh_ticks.setdefault(context.tab, gr.State("")).change],
         lambda project, known: _status_stamp(context, project, known),
         [context.project, stamp],
         [stamp],
@@ -190,6 +166,22 @@ def _build_status_section(context: PageContext, followed: list[Any]) -> None:
         [context.project, step, language],
         [spoken],
     )
+    with gr.Accordion("Make room: remove saved steps that are not needed", open=False, elem_id="train-clean"):
+        gr.Markdown(
+            "First without the tick: shows what would go, with sizes. The first step, the best one and the last ones "
+            "always stay. Not while it trains."
+        )
+        form = CommandForm(context, "clean", json=True)
+        with gr.Row():
+            form.add("keep")
+            form.add("yes", label="Yes, remove what is listed", info="Without it nothing is removed, only shown.")
+        form.finish("Show, or remove")
+        form.show_result("clean-shown", _clean_html)
+
+
+def _start_values(chosen: str | None) -> list[Any]:
+    """Values of the hidden controls `from_step` and `fresh` for the chosen start."""
+    return [chosen if chosen and chosen.isdecimal() else "", chosen == START_FRESH]
 
 
 def _status_stamp(context: PageContext, project: str, known: str) -> Any:
@@ -200,29 +192,22 @@ def _status_stamp(context: PageContext, project: str, known: str) -> Any:
         return gr.skip()
     job = ProjectJobs(folder).latest("train")
     work = f"{job.folder.name} {job.alive}" if job is not None else ""
-    stamp = f"{project} {run_change_stamp(RunFolder(folder))} {work} {find_external_holder(folder)}"
+    run = RunFolder(folder)
+    seen = file_stamp(run.steps)
+    with contextlib.suppress(OSError):
+        journal = run.journal.stat()
+        # A long journal takes time to read, so one that is being written to is read less often. The pause is a power
+        # of two: with one that grows by every line, each line would begin a new one.
+        pause = 2.0 ** math.ceil(math.log2(max(0.001, REREAD_SECONDS_PER_BYTE * journal.st_size)))
+        is_quiet = time.time() - journal.st_mtime > pause
+        seen = f"{journal.st_mtime_ns if is_quiet else int(journal.st_mtime // pause)} {seen}"
+    stamp = f"{project} {seen} {work} {find_external_holder(folder)}"
     return stamp if stamp != known else gr.skip()
-
-
-def run_change_stamp(run: RunFolder) -> str:
-    """Changes when there is something new in the journal or among the saved steps.
-
-    A long journal takes time to read, so one that is being written to is read less often.
-    """
-    try:
-        status = run.journal.stat()
-    except OSError:
-        return file_stamp(run.steps)
-    # A power of two: with a pause that grows by every line, each line would begin a new one.
-    pause = 2.0 ** math.ceil(math.log2(max(0.001, REREAD_SECONDS_PER_BYTE * status.st_size)))
-    is_quiet = time.time() - status.st_mtime > pause
-    seen = str(status.st_mtime_ns) if is_quiet else f"{status.st_mtime // pause:.0f}"
-    return f"{seen} {file_stamp(run.steps)}"
 
 
 def _refresh_status(context: PageContext, project: str, known: dict[str, str], asked: tuple[str, str]) -> list[Any]:
     """Updates since the page last asked; all else is left alone, above all players that play."""
-    nothing = [gr.skip()] * 13
+    nothing = [gr.skip()] * 13  # one for each output of the event
     try:
         folder = context.project_folder(project)
     except VoxgraftError:
@@ -240,38 +225,48 @@ def _refresh_status(context: PageContext, project: str, known: dict[str, str], a
     except VoxgraftError:
         bound = None
     heard, newest_job = f"{project} {sorted(history.samples)}", job.folder.name if job else ""
-    anew = project != known.get("project") or at_work or newest_job != known.get("job")
     sampled: list[Any] = [gr.skip()] * 3
     if heard != known.get("samples"):
-        # A choice that does not exist any more falls back to the first.
-        lists = sample_choices(history)
-        values = [[one if isinstance(one, str) else one[1] for one in choices] for choices in lists]
-        chosen = [
-            one if one in known_values else known_values[0] for one, known_values in zip(asked, values, strict=True)
-        ]
-        sampled = [gr.update(choices=one, value=it) for one, it in zip(lists, chosen, strict=True)]
-        sampled.append(samples_html(context, run, history, *chosen))
+        at_steps = [(f"step {step:,}", str(step)) for step in sorted(history.samples, reverse=True)]
+        languages = {
+            str(one.get("language", "")): None for entry in history.samples.values() for one in _sample_entries(entry)
+        }
+        chosen = []
+        for choices, wanted in zip(
+            (
+                [(FIRST_AND_NEWEST, FIRST_AND_NEWEST), (ALL_SAMPLES, ALL_SAMPLES), *at_steps],
+                [(name, name) for name in (ALL_SAMPLES, *languages)],
+            ),
+            asked,
+            strict=True,
+        ):
+            # A choice that does not exist any more falls back to the first.
+            values = [value for _, value in choices]
+            chosen.append(wanted if wanted in values else values[0])
+            sampled[len(chosen) - 1] = gr.update(choices=choices, value=chosen[-1])
+        sampled[2] = samples_html(context, run, history, *chosen)
+    # Where training can start. The choice is for one training: the next one resumes from the newest step.
+    starts = [(f"the newest saved step ({steps[0].step:,})" if steps else "the beginning", START_NEWEST)]
+    starts += [(one.words, str(one.step)) for one in steps if one.damage is None]
+    starts += [("begin again at step 0 (fresh)", START_FRESH)] if steps else []
+    start: list[Any] = [gr.update(choices=starts), gr.skip(), gr.skip()]
+    if project != known.get("project") or at_work or newest_job != known.get("job"):
+        start = [gr.update(choices=starts, value=START_NEWEST), "", False]
+    rows = []
+    for one in steps:
+        loss, mark = "–" if one.loss is None else f"{one.loss:.4f}", "the best" if one.is_best else one.damage or ""
+        rows.append((f"{one.step:,}", format_bytes(one.num_bytes), loss, mark))
+    saved = table_html(("step", "size", "held-out speech loss", ""), rows)
     return [
         {"project": project, "samples": heard, "job": newest_job},
         train_figures_html(status, is_running=at_work, bound=bound),
         train_curves_html(history),
         read_training_summary(None if holder else job),
-        saved_steps_html(steps),
+        saved if steps else note_html("no step was saved yet"),
         *sampled,
-        *_start_choices(steps, anew),
+        *start,
         *work,
     ]
-
-
-def _start_choices(steps: list[SavedStep], anew: bool) -> list[Any]:
-    """Where training can start. The choice is for one training: the next one resumes from the newest step."""
-    newest = f"the newest saved step ({steps[0].step:,})" if steps else "the beginning"
-    choices = [(newest, START_NEWEST)]
-    choices += [(one.words, str(one.step)) for one in steps if one.damage is None]
-    choices += [("begin again at step 0 (fresh)", START_FRESH)] if steps else []
-    if anew:
-        return [gr.update(choices=choices, value=START_NEWEST), "", False]
-    return [gr.update(choices=choices), gr.skip(), gr.skip()]
 
 
 def _show_samples(context: PageContext, project: str, step: str, language: str) -> Any:
@@ -375,18 +370,10 @@ def read_training_summary(job: UiJob | None) -> str:
     first = next((at for at, line in enumerate(lines) if line.startswith("run:")), None)
     if first is None:
         return ""
+    # They end where the first step or the starting point is reported.
     last = next((at for at in range(first, len(lines)) if lines[at].startswith(("step ", "start:"))), len(lines) - 1)
     more = [line for line in lines[last + 1 : last + 3] if line.startswith(("this time:", "changed:"))]
     return "\n".join([*lines[first : last + 1], *more])
-
-
-def sample_choices(history: History) -> tuple[list[tuple[str, str]], list[str]]:
-    """Steps and languages of the samples."""
-    steps = [(f"step {step:,}", str(step)) for step in sorted(history.samples, reverse=True)]
-    languages = {
-        str(one.get("language", "")): None for entry in history.samples.values() for one in _sample_entries(entry)
-    }
-    return [(FIRST_AND_NEWEST, FIRST_AND_NEWEST), (ALL_SAMPLES, ALL_SAMPLES), *steps], [ALL_SAMPLES, *languages]
 
 
 def samples_html(context: PageContext, run: RunFolder, history: History, step: str, language: str) -> str:
@@ -394,42 +381,36 @@ def samples_html(context: PageContext, run: RunFolder, history: History, step: s
     known = sorted(history.samples)
     if not known:
         return note_html("nothing was spoken yet")
-    chosen = {FIRST_AND_NEWEST: [known[0], known[-1]], ALL_SAMPLES: known}.get(
-        step, [int(step)] if step.isdecimal() else known
-    )
-    found = [
-        (str(one.get("name", "")), _sample_html(context, run, at, one))
-        for at in dict.fromkeys(at for at in chosen if at in history.samples)
-        for one in _sample_entries(history.samples[at])
-        if language in (ALL_SAMPLES, "", one.get("language"))
-    ]
-    names = list(dict.fromkeys(name for name, _ in found))
-    return audio_cards_html(
-        (card for _, card in sorted(found, key=lambda one: names.index(one[0]))), note_html("nothing was spoken then")
-    )
+    chosen = [int(step)] if step.isdecimal() else [known[0], known[-1]] if step == FIRST_AND_NEWEST else known
+    cards: dict[str, list[str]] = {}  # by sentence, so that one sentence's samples are side by side
+    for at in dict.fromkeys(at for at in chosen if at in history.samples):
+        folder = context.roots.resolve_inside(run.samples / f"step-{at:06d}")
+        for one in _sample_entries(history.samples[at]):
+            spoken_in, text, name = (str(one.get(key, "")) for key in ("language", "text", "name"))
+            if language not in (ALL_SAMPLES, "", one.get("language")):
+                continue
+            marks = [f"{as_finite_float(one.get('seconds')) or 0:.1f} s"]
+            marks += [] if one.get("stopped", True) else ["did not stop by itself"]
+            marks += ["code for code as at step 0"] if one.get("same_as_step_0") and at else []
+            title, about = f"step {at:,}, {spoken_in}", ", ".join(marks)
+            sound, codes = folder / f"{Path(name).name}.wav", folder / f"{Path(name).name}.json"
+            if sound.is_file():
+                card = audio_file_html(context, sound, title, text, language=spoken_in, about=about)
+            else:
+                kept = read_json(codes) if codes.is_file() else {}
+                spoken = kept.get("codes", ()) if isinstance(kept, dict) else ()
+                numbers = [code for code in spoken if isinstance(code, int)]
+                card = audio_card_html(title, text, language=spoken_in, about=about, codes=numbers)
+            cards.setdefault(name, []).append(card)
+    ordered = (card for same in cards.values() for card in same)
+    return audio_cards_html(ordered, note_html("nothing was spoken then"))
 
 
 def _sample_entries(entry: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     return [one for one in entry.get("spoken") or () if isinstance(one, Mapping)]
 
 
-def _sample_html(context: PageContext, run: RunFolder, step: int, one: Mapping[str, Any]) -> str:
-    language, text, name = (str(one.get(key, "")) for key in ("language", "text", "name"))
-    title = f"step {step:,}, {language}"
-    marks = [f"{as_finite_float(one.get('seconds')) or 0:.1f} s"]
-    marks += [] if one.get("stopped", True) else ["did not stop by itself"]
-    marks += ["code for code as at step 0"] if one.get("same_as_step_0") and step else []
-    folder = context.roots.resolve_inside(run.samples / f"step-{step:06d}")
-    sound, codes = folder / f"{Path(name).name}.wav", folder / f"{Path(name).name}.json"
-    if sound.is_file():
-        return audio_file_html(context, sound, title, text, language=language, about=", ".join(marks))
-    kept = read_json(codes) if codes.is_file() else {}
-    spoken = [code for code in kept.get("codes", ()) if isinstance(code, int)] if isinstance(kept, dict) else []
-    return audio_card_html(title, text, language=language, about=", ".join(marks), codes=spoken)
-
-
-@dataclass(frozen=True, slots=True)
-class SavedStep:
+class SavedStep(NamedTuple):
     """A saved step that training can resume from."""
 
     step: int
@@ -458,22 +439,6 @@ def list_saved_steps(run: RunFolder, history: History) -> list[SavedStep]:
         is_best = bool(history.best_step) and folder.step == history.best_step
         found.append(SavedStep(folder.step, size, losses.get(folder.step), is_best, damage))
     return found
-
-
-def saved_steps_html(steps: Sequence[SavedStep]) -> str:
-    """Saved steps with what they take and how good they are."""
-    if not steps:
-        return note_html("no step was saved yet")
-    rows = [
-        (
-            f"{one.step:,}",
-            format_bytes(one.num_bytes),
-            "–" if one.loss is None else f"{one.loss:.4f}",
-            "the best" if one.is_best else one.damage or "",
-        )
-        for one in steps
-    ]
-    return table_html(("step", "size", "held-out speech loss", ""), rows)
 
 
 def _clean_html(found: dict[str, Any]) -> str:
