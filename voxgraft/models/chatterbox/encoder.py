@@ -149,6 +149,7 @@ class SpeechTokenizer(nn.Module):
 
     def log_mel(self, wave: Tensor) -> Tensor:
         """The clip as the network sees it, scaled by its own loudest moment. [N] -> [F, M]"""
+        # Whisper drops the last frame, which reaches beyond the end of the clip.
         power = power_spectrum(wave.to(self.window), self.window, HOP)[:, :-1]  # [201, F]
         with exact_float32():
             mel = self._mel_filters @ power  # [M, F]
@@ -305,6 +306,7 @@ class VoiceEncoder(nn.Module):
             windows.append(split_into_windows(self.mel(wave), step_frames))
         if not windows:
             return torch.zeros(0, VOICE_ENCODER_WIDTH, device=device)
+        # Windows of all clips share batches; an LSTM computes each row alone.
         chunks = torch.split(torch.cat(windows), WINDOWS_PER_BATCH)
         voices = torch.cat([self(chunk.to(device)) for chunk in chunks])  # [all W, E]
         means = [own.mean(0) for own in torch.split(voices, [len(own) for own in windows])]

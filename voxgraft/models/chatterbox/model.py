@@ -106,6 +106,7 @@ class T3(SpeechModel):
                 raise GraftError("condition-form", found, expected=f"0 to {NUM_SPEECH_CODES - 1}")
             if not np.isfinite(condition.emotion):
                 raise GraftError("condition-form", f"an emotion of {condition.emotion}", expected="a finite number")
+        # Padded with code 0; `prompt_lengths` keeps the padding out of the attention.
         longest = max(len(condition.prompt) for condition in conditions)
         prompt = np.zeros((len(conditions), longest), dtype=np.int64)
         for row, condition in zip(prompt, conditions, strict=True):

@@ -84,6 +84,7 @@ class T3Size:
             speaker_width=_read_dimension(shapes, "cond_enc.spkr_enc.weight", 1, published.speaker_width),
             perceiver_queries=_read_dimension(shapes, PERCEIVER_QUERY_NAME, 1, published.perceiver_queries),
         )
+        # The size was read from a few tensors; now every name and shape must follow from it.
         require_exact_tensors(shapes, t3_shapes(size), "T3", where)
         if not (size.layers and size.width) or size.width % (2 * size.heads) or size.width % size.perceiver_heads:
             found = f"a T3 of {size.layers:,} layers that is {size.width:,} wide"

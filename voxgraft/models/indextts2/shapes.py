@@ -167,6 +167,7 @@ class UnifiedVoiceSize:
             if width % heads:
                 found = f"{section} is {width:,} wide and has {heads:,} heads"
                 raise ConfigError("base-config", found, expected="heads that divide the width", where=config_path)
+        # Checkpoints that were saved after speaking list some tensors twice.
         own = {name: shape for name, shape in shapes.items() if not is_alias(name)}
         require_exact_tensors(
             own, unified_voice_shapes(size), "UnifiedVoice of the size that config.yaml states", where
@@ -185,6 +186,7 @@ def unified_voice_shapes(size: UnifiedVoiceSize) -> dict[str, Shape]:
     shapes["text_embedding.weight"] = (text_rows, width)
     shapes |= linear_shapes("emo_layer", width, width) | linear_shapes("emovec_layer", width, EMOTION_WIDTH)
     shapes["mel_embedding.weight"] = (size.speech_rows, width)
+    # In the order of transformers' GPT-2, whose names these are.
     block = {
         **norm_shapes("ln_1", width),
         **_gpt_linear_shapes("attn.c_attn", width, 3 * width),
