@@ -27,6 +27,8 @@ from tests.base_files import (
     thin,
 )
 from tests.shared import shared
+from tools.random_bases.chatterbox import voice_encoder_shapes
+from tools.random_bases.indextts2 import semantic_codec_shapes
 from voxgraft.checkpoints import open_checkpoint
 from voxgraft.cli import run_cli
 from voxgraft.core.errors import CheckpointError, ConfigError, FileError, VoxgraftError
@@ -34,8 +36,8 @@ from voxgraft.graft.folder import load_base_tokenizer
 from voxgraft.models import detect_family, get_family, resolve_base_family
 from voxgraft.models.base import BaseFiles
 from voxgraft.models.chatterbox.family import RELEASES, ChatterboxEnglishFrontend
-from voxgraft.models.chatterbox.shapes import T3Size, t3_shapes, voice_encoder_shapes
-from voxgraft.models.indextts2.shapes import UnifiedVoiceSize, semantic_codec_shapes, unified_voice_shapes
+from voxgraft.models.chatterbox.shapes import T3Size, t3_shapes
+from voxgraft.models.indextts2.shapes import UnifiedVoiceSize, unified_voice_shapes
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4665\nsize 2143989752\n"
 STAND_IN = {

@@ -13,6 +13,7 @@ from typing import Any
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from tools.random_bases import RandomBaseSize, RandomBaseSpec, bpe_tokenizer_json
+from voxgraft.checkpoints.base import Shape
 from voxgraft.core.errors import ConfigError
 from voxgraft.core.files import write_json
 from voxgraft.models.chatterbox.family import (
@@ -26,12 +27,17 @@ from voxgraft.models.chatterbox.family import (
     ChatterboxTextFrontend,
 )
 from voxgraft.models.chatterbox.shapes import (
+    SPEECH_CODE_DIGITS,
+    SPEECH_TOKENIZER_KERNEL,
+    SPEECH_TOKENIZER_MELS,
     SPEECH_TOKENIZER_PREFIX,
+    VOICE_ENCODER_LAYERS,
+    VOICE_ENCODER_MELS,
+    VOICE_ENCODER_WIDTH,
     T3Size,
-    speech_tokenizer_shapes,
     t3_shapes,
-    voice_encoder_shapes,
 )
+from voxgraft.models.detect import linear_shapes, norm_shapes, prefix_shapes
 from voxgraft.tokenizers.base import load_proof_corpus
 
 RANDOM_SIZES = {
@@ -46,6 +52,40 @@ NUM_CANGJIE_CODES = 4999
 """Fewer codes than characters, so that some share one, as in the published table."""
 
 _BRACKETED_TOKEN = re.compile(r"\[[^\]]*\]")
+
+
+def voice_encoder_shapes() -> dict[str, Shape]:
+    """The 16 tensors of ve.pt, in its order."""
+    shapes: dict[str, Shape] = {"similarity_weight": (1,), "similarity_bias": (1,)}
+    gates = 4 * VOICE_ENCODER_WIDTH
+    for layer in range(VOICE_ENCODER_LAYERS):
+        shapes |= {
+            f"lstm.weight_ih_l{layer}": (gates, VOICE_ENCODER_WIDTH if layer else VOICE_ENCODER_MELS),
+            f"lstm.weight_hh_l{layer}": (gates, VOICE_ENCODER_WIDTH),
+            f"lstm.bias_ih_l{layer}": (gates,),
+            f"lstm.bias_hh_l{layer}": (gates,),
+        }
+    return shapes | {"proj.weight": (VOICE_ENCODER_WIDTH, VOICE_ENCODER_WIDTH), "proj.bias": (VOICE_ENCODER_WIDTH,)}
+
+
+def speech_tokenizer_shapes(width: int = 1280, layers: int = 6) -> dict[str, Shape]:
+    """The learnt tensors of the speech tokenizer, without SPEECH_TOKENIZER_PREFIX: 102 at the published size.
+
+    Its mel filters and its window, which the published file holds as well, are computed.
+    """
+    block: dict[str, Shape] = {}
+    for part in ("query", "key", "value", "out"):
+        block |= linear_shapes(f"attn.{part}", width, width)
+    del block["attn.key.bias"]
+    block["attn.fsmn_block.weight"] = (width, 1, SPEECH_TOKENIZER_KERNEL)
+    block |= norm_shapes("attn_ln", width)
+    block |= linear_shapes("mlp.0", 4 * width, width) | linear_shapes("mlp.2", width, 4 * width)
+    block |= norm_shapes("mlp_ln", width)
+    shapes = linear_shapes("encoder.conv1", width, SPEECH_TOKENIZER_MELS, 3)
+    shapes |= linear_shapes("encoder.conv2", width, width, 3)
+    for layer in range(layers):
+        shapes |= prefix_shapes(f"encoder.blocks.{layer}", block)
+    return shapes | linear_shapes("quantizer._codebook.project_down", SPEECH_CODE_DIGITS, width)
 
 
 def _random_side_shapes(size: RandomBaseSize) -> dict[str, dict[str, tuple[int, ...]]]:

@@ -22,15 +22,19 @@ from numpy.typing import NDArray
 from sentencepiece import sentencepiece_model_pb2 as proto
 
 from tools.random_bases import RandomBaseSize, RandomBaseSpec, random_blocks
+from voxgraft.checkpoints.base import Shape
 from voxgraft.core.errors import ConfigError
 from voxgraft.core.files import atomic_write, write_text
+from voxgraft.models.detect import linear_shapes, norm_shapes, prefix_shapes
 from voxgraft.models.indextts2.family import CODEC_NAME, STATISTICS_NAME, IndexTTS2, IndexTTS2TextFrontend
 from voxgraft.models.indextts2.shapes import (
+    CODEC_KERNEL,
     CONFIG_NAME,
     FEATURE_WIDTH,
+    NUM_SEMANTIC_CODES,
+    SEMANTIC_CODE_WIDTH,
     ConditioningEncoderSize,
     UnifiedVoiceSize,
-    semantic_codec_shapes,
     unified_voice_shapes,
 )
 from voxgraft.tokenizers.base import load_proof_corpus
@@ -52,6 +56,30 @@ _PINYIN_INITIALS = ("", *"B P M F D T N L G K H J Q X ZH CH SH R Z C S Y W".spli
 _PINYIN_FINALS = (
     "A AI AN ANG AO E EI EN ENG I IA IAN IANG IAO IE IN ING IU O ONG OU U UA UAI UAN UI UN UO V VE VAN VN".split()
 )
+
+
+def semantic_codec_shapes(width: int = 384, mlp: int = 2048, layers: int = 12) -> dict[str, Shape]:
+    """The semantic codec (RepCodec), in the order of its file: 239 tensors at the published size."""
+    side = linear_shapes("embed", width, FEATURE_WIDTH, CODEC_KERNEL) | norm_shapes("norm", width)
+    for layer in range(layers):
+        block = f"convnext.{layer}"
+        side[f"{block}.gamma"] = (width,)
+        side |= linear_shapes(f"{block}.dwconv", width, 1, CODEC_KERNEL) | norm_shapes(f"{block}.norm", width)
+        side |= linear_shapes(f"{block}.pwconv1", mlp, width) | linear_shapes(f"{block}.pwconv2", width, mlp)
+    side |= norm_shapes("final_layer_norm", width)
+    shapes: dict[str, Shape] = {}
+    for name in ("encoder", "decoder"):
+        shapes |= prefix_shapes(f"{name}.0", side) | linear_shapes(f"{name}.1", FEATURE_WIDTH, width)
+    quantizer = "quantizer.quantizers.0"
+    for name, outputs, inputs in (
+        ("in", SEMANTIC_CODE_WIDTH, FEATURE_WIDTH),
+        ("out", FEATURE_WIDTH, SEMANTIC_CODE_WIDTH),
+    ):
+        project = f"{quantizer}.{name}_project"
+        shapes[f"{project}.bias"] = (outputs,)
+        shapes[f"{project}.weight_g"] = (outputs, 1, 1)
+        shapes[f"{project}.weight_v"] = (outputs, inputs, 1)
+    return shapes | {f"{quantizer}.codebook.weight": (NUM_SEMANTIC_CODES, SEMANTIC_CODE_WIDTH)}
 
 
 def _random_side_shapes(size: RandomBaseSize) -> dict[str, dict[str, tuple[int, ...]]]:

@@ -359,15 +359,36 @@ def _run_logged(command: Sequence[str | Path], log: Path) -> None:
 def create_companion(settings: CompanionSettings) -> SimpleResult:
     """Create the environment, or check that the existing one answers."""
     name = settings.name
-    _validate_companion_settings(settings)
+    needs = INSTALL_RECIPES[name].needs_checkout
+    rebuilds = settings.force or settings.environment is not None
+    if needs and settings.checkout is None and (rebuilds or find_environment(name) is None):
+        found = f"{name} comes as source, and its checkout is not named"
+        raise ConfigError("config-missing", found, expected="--checkout FOLDER")
+    if not needs and settings.checkout is not None:
+        raise ConfigError("config-value", f"--checkout for {name}", expected="none: it is a package")
+    if settings.checkout is not None:
+        require_folder(settings.checkout / "indextts")
+    if settings.python is not None:
+        require_file(settings.python)
     began = time.monotonic()
-    # A broken one must not block a new one.
-    environment = None if settings.force or settings.environment is not None else find_environment(name)
+    # With --force a broken card is not even read: it must not block a new environment.
+    environment = None if rebuilds else find_environment(name)
     is_new = environment is None
+    folder = companion_folder(name)
     if environment is None and settings.environment is not None:
-        environment = _register_existing_environment(settings, companion_folder(name))
+        # An environment that somebody else has created: only its card is kept in our folder.
+        own_python = require_folder(settings.environment).resolve() / "bin" / "python"
+        if not is_file(own_python):
+            found = f"{settings.environment} has no bin/python"
+            raise ConfigError("config-value", found, expected="the folder of a virtual environment")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / COMPANION_CARD_NAME).unlink(missing_ok=True)
+        except OSError as error:
+            raise build_write_error(error, folder) from None
+        arguments = (str(settings.checkout.resolve()),) if settings.checkout else ()
+        environment = CompanionEnvironment(name, folder, own_python, WORKER_PATH, arguments)
     elif environment is None:
-        folder = companion_folder(name)
         environment = create_environment(name, folder, settings.python, settings.pip_flags, settings.checkout)
     worker = environment.companion()
     try:
@@ -396,33 +417,3 @@ def create_companion(settings: CompanionSettings) -> SimpleResult:
     how = f"made in {seconds:.0f} s" if is_new else "was there"
     table = Table(("package", "version"), tuple(versions.items()))
     return SimpleResult(result, (table, f"{name} answers: {environment.folder} ({how})"))
-
-
-def _validate_companion_settings(settings: CompanionSettings) -> None:
-    needs = INSTALL_RECIPES[settings.name].needs_checkout
-    rebuilds = settings.force or settings.environment is not None
-    if needs and settings.checkout is None and (rebuilds or find_environment(settings.name) is None):
-        found = f"{settings.name} comes as source, and its checkout is not named"
-        raise ConfigError("config-missing", found, expected="--checkout FOLDER")
-    if not needs and settings.checkout is not None:
-        raise ConfigError("config-value", f"--checkout for {settings.name}", expected="none: it is a package")
-    if settings.checkout is not None:
-        require_folder(settings.checkout / "indextts")
-    if settings.python is not None:
-        require_file(settings.python)
-
-
-def _register_existing_environment(settings: CompanionSettings, folder: Path) -> CompanionEnvironment:
-    """An environment that somebody else has created: only its card is kept in our folder."""
-    assert settings.environment is not None
-    python = require_folder(settings.environment).resolve() / "bin" / "python"
-    if not is_file(python):
-        found = f"{settings.environment} has no bin/python"
-        raise ConfigError("config-value", found, expected="the folder of a virtual environment")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / COMPANION_CARD_NAME).unlink(missing_ok=True)
-    except OSError as error:
-        raise build_write_error(error, folder) from None
-    arguments = (str(settings.checkout.resolve()),) if settings.checkout else ()
-    return CompanionEnvironment(settings.name, folder, python, WORKER_PATH, arguments)

@@ -251,6 +251,7 @@ def pack_zip(folder: Path, path: Path, *, overwrite: bool = False, leave_out: Co
             info = zipfile.ZipInfo(name, ZIP_EPOCH)
             info.create_system, info.external_attr = UNIX_SYSTEM, 0o644 << 16
             info.compress_type = zipfile.ZIP_STORED if file.suffix in UNCOMPRESSED_SUFFIXES else zipfile.ZIP_DEFLATED
+            # Stated before writing: zipfile then chooses ZIP64 for files over 4 GB.
             info.file_size = file.stat().st_size
             with file.open("rb") as source, archive.open(info, "w") as target:
                 while chunk := source.read(CHUNK_BYTES):
@@ -284,6 +285,7 @@ def unpack_zip(path: Path, folder: Path) -> None:
 
 def _check_zip_members(archive: zipfile.ZipFile, path: Path) -> Iterator[zipfile.ZipInfo]:
     """The files in it; an error for a name that leads out, a link, a file named twice, or sizes that are absurd."""
+    # All names and sizes are checked before the first byte is written.
     infos = [info for info in archive.infolist() if not info.is_dir()]
     if len(infos) > MAX_ZIP_FILES or sum(info.file_size for info in infos) > MAX_UNPACKED_BYTES:
         raise _zip_error(path, f"{len(infos):,} files that unfold to {sum(info.file_size for info in infos):,} bytes")
@@ -361,6 +363,7 @@ def download_from_hub(repository: str, folder: Path, revision: str | None) -> No
             raise FileError("hub-refused", found, cure="tell its owners, and fetch nothing from there.")
     with _hub_client("fetch", repository) as hub:
         hub.snapshot_download(parse_hub_repository(repository), revision=revision, local_dir=folder)
+    # huggingface_hub leaves its notes on the download there.
     cache = folder / ".cache"
     if cache.is_dir():
         shutil.rmtree(cache)
@@ -480,6 +483,7 @@ def pull(settings: PullSettings) -> ShareResult:
     folder = settings.folder or Path(Path(source).name.removesuffix(ZIP_SUFFIX))
     require_output_path(folder)
     with atomic_write_folder(folder) as new:
+        # Below a folder of its own, so that nothing in it can collide with the folder that is being made.
         inside = new / "inside"
         if is_zip:
             unpack_zip(Path(source), inside)

@@ -168,6 +168,7 @@ def _build_source(base: Path | None, name: str | None, place: Path) -> ExportSou
         raise GraftError("base-other", f"a base of {family.name}", expected=card.family, where=folder)
     for part, path in (("checkpoint", files.checkpoint), ("tokenizer", files.tokenizer)):
         actual, wanted = compute_sha256(path), str(card.base.get(f"{part}_sha256"))
+        # Rows and adapter only mean something on the very weights that they were trained on.
         if actual != wanted:
             expected = f"{wanted[:12]}, on which the graft was made"
             raise GraftError("base-other", f"{path.name} has sha256 {actual[:12]}", expected=expected, where=path)
@@ -233,6 +234,7 @@ def write_grown_checkpoint(source: ExportSource, path: Path, *, dtype: str) -> E
         if (path.suffix == ".safetensors") != (base.format == "safetensors"):
             found = f"{base.path.name} is a {base.format} file, and the stock program wants {path.name}"
             raise CheckpointError("output-suffix", found, where=base.path)
+        # Copied tensor by tensor from the file: no model is built, so nothing can be lost or converted.
         grow_checkpoint(base, plan, path)
         _round_checkpoint(path, dtype)
         return _verify_written_checkpoint(base, path, source, dtype, body_may_change=False)
@@ -260,6 +262,7 @@ def write_drop_in_checkpoint(
     new, old = torch.tensor(list(places.keys())), torch.tensor(list(places.values()))
     for point in source.family.graft_points:
         table = state[point.tensor]
+        # Base pieces and spare rows; the new rows then overwrite those of reused ids.
         kept = torch.cat([table[:base_pieces], table[source.graft.tokenizer.size :]])
         kept[old] = table[new]
         state[point.tensor] = kept
@@ -280,6 +283,7 @@ def _load_merged_model(source: ExportSource) -> SpeechModel:
         return load_model(source.family, replace(files, checkpoint=source.merged_checkpoint), dtype=None)
     model = load_model(source.family, files, dtype=None)
     grow_model(model, source.graft.card.num_rows)
+    # The same order as in training: rows first, then the adapter on top of the grown model.
     load_new_rows(model, {name: torch.from_numpy(values) for name, values in source.graft.rows.items()})
     if source.adapter is not None:
         load_peft_adapter(model, read_peft_folder(source.adapter))
@@ -507,6 +511,7 @@ def _find_reusable_ids(base: BpeJsonTokenizer, source: ExportSource, sentences: 
 
 def _build_tokenizer_json(base: BpeJsonTokenizer, grown: Tokenizer, places: dict[int, int]) -> bytes:
     """The grown file with its new pieces at reused ids, and without the pieces that stood there."""
+    # The base must load the file with its own number of ids, so ids are exchanged and none is appended.
     document = json.loads(grown.data)
     gone = {base.pieces[one] for one in places.values()}
     model = document["model"]

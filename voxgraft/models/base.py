@@ -98,6 +98,7 @@ def build_sequence(
     `stock=False` begins as sequences to learn from do.
     """
     text = _validate_ids(text_ids, frame.num_text_ids, frame.max_text, "text id")
+    # IndexTTS-2 strips start and stop ids from a text: what stands on them would never be spoken.
     barred = sorted(set(text.tolist()) & frame.forbidden_text_ids)
     if barred:
         cure = "take them out of the tokenizer's output; no piece of a language may stand on them."
@@ -107,6 +108,7 @@ def build_sequence(
         spoken = _validate_ids(codes, frame.num_codes, frame.max_codes, "speech code")
         speech_part = _build_part(np.concatenate([[frame.speech_start], spoken, [frame.speech_stop]]))
     else:
+        # A prompt has no codes: only start ids, at the positions where the stock program counts them, and no targets.
         positions = np.asarray(frame.stock_start_positions if stock else (0,), dtype=np.int64)
         starts = np.full(len(positions), frame.speech_start, dtype=np.int64)
         speech_part = SequencePart(starts, positions, np.full(len(positions), IGNORE_INDEX, dtype=np.int64))
@@ -133,6 +135,7 @@ def _validate_ids(ids: Sequence[int] | AnyIdArray, num_ids: int, limit: int, wha
         found = f"{len(array):,} {what}s in one utterance"
         raise GraftError("ids-length", found, expected=f"1 to {limit:,}")
     array = array.astype(np.int64)
+    # On a GPU an index outside of a table is a device assert, after which the process is of no use.
     outside = np.flatnonzero((array < 0) | (array >= num_ids))
     if len(outside):
         at = int(outside[0])
@@ -403,6 +406,7 @@ def encode_recording(encoder: ClipEncoder, samples: NDArray[np.float32], rate: i
     clip = encoder.encode([resample(samples, rate, encoder.sample_rate)])[0]
     if (wanted := encoder.reference_rate) is None:
         return clip
+    # From the recording itself: at 16 kHz, as the encoder has it, everything above 8 kHz is lost.
     longest = round(encoder.reference_seconds * wanted)
     return replace(clip, voice={**clip.voice, REFERENCE_AUDIO: resample(samples, rate, wanted)[:longest]})
 

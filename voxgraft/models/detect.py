@@ -75,6 +75,7 @@ def find_files_by_content(family: Family, folder: Path, missing: FileError) -> t
     Where no file holds the family's tensors this raises what the family mistook one for, else `missing`.
     """
     around = scan_folder(folder)
+    # By tensor names, not by file names: people rename checkpoints.
     candidates = [seen for seen in around if family.matches_tensors(seen.shapes)]
     if not candidates:
         mistaken = (family.check_lookalike(seen.path, seen.shapes) for seen in around)
@@ -102,6 +103,7 @@ def find_matching_tokenizer(family: Family, seen: CheckpointScan) -> Path:
             tokenizer = open_tokenizer(path)
         except VoxgraftError:
             continue  # other JSON files lie about in every folder
+        # As many pieces is not enough: special pieces must stand on the ids that the model was trained with.
         specials = all(tokenizer.ids.get(piece) == at for piece, at in family.special_ids.items())
         if tokenizer.size == pieces and specials and tokenizer.kind != "flat-map":
             fitting.append(path)

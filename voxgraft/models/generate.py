@@ -104,6 +104,7 @@ class SpeechGenerator:
         # Graphs hold the addresses of the tables around the body; the body itself they read from the packed copy.
         inside = {id(parameter) for parameter in model.body.parameters()}
         around = (parameter for parameter in model.parameters() if id(parameter) not in inside)
+        # A changed address (a model moved or reloaded) would make a captured graph read freed memory.
         places = [hash(dtype), *(parameter.data_ptr() for parameter in around)]
         if places != self._places:
             self._graphs.clear()
@@ -178,12 +179,14 @@ class DecodeSession:
             length = longest + sampling.max_codes
             self.state = DecodeState.of(model, self.num_streams, len(sequences), length, sampling.max_codes)
         self.state.begin(frame)
+        # All prompts in one packed pass fill the cache; later steps add one position to every row.
         context = PrefillContext(batch.packing, self.state.cache)
         hidden = compute_hidden_states(model, batch, context)
         context.finish()
         self.state.logits.copy_(model.speech_logits(hidden[batch.packing.last]))
         ids = torch.arange(self.state.logits.shape[1], device=model.device)
         self._unreadable = (ids >= frame.num_codes) & (ids != frame.speech_stop)
+        # One generator per stream: what is drawn does not depend on the batch that a prompt is in.
         self._generators = [torch.Generator(model.device).manual_seed(prompt.seed) for prompt in prompts]
 
     @property
@@ -220,6 +223,7 @@ class DecodeSession:
                 self.state.stopped.logical_or_(watch(self.codes[:, : min(first + CODES_PER_CHECK, limit)]))
             if bool(self.state.stopped.all()):
                 break
+        # All streams have made the same number of steps, those that had stopped too.
         num_codes = min(int(self.num_generated[0]), limit)
         results, stop = [], self.frame.speech_stop
         for row in self.codes[:, :num_codes].tolist():
@@ -267,6 +271,7 @@ class DecodeSession:
 def find_loop_cut(codes: Sequence[int], code_hz: float) -> int | None:
     """Where codes that end in a loop are cut: behind its first round. None if they end in none."""
     least = round(MIN_LOOP_SECONDS * code_hz)
+    # Shortest period first: a loop of 5 codes is also one of 10.
     for period in range(1, round(MAX_LOOP_PERIOD_SECONDS * code_hz) + 1):
         needed = max(least, MIN_LOOP_ROUNDS * period)
         if len(codes) < needed:
@@ -389,6 +394,7 @@ class DecodeGraph:
         self.length, self.max_codes = state.cache.length, state.codes.shape[1]
         device, num_speech_rows = state.logits.device, state.logits.shape[1]
         self.noise = torch.ones(kind.num_streams, CODES_PER_CHECK, num_speech_rows, device=device)
+        # On the device, so that other numbers do not need another graph.
         self._settings = torch.ones(6, device=device)
         self._ids = torch.zeros_like(state.num_generated)
         self._positions = torch.zeros_like(state.num_generated)

@@ -72,6 +72,7 @@ def load_model(
             found = f"{name} holds {str(tensor.dtype).removeprefix('torch.')}"
             raise CheckpointError("tensors-mismatch", found, expected="floating-point numbers", where=files.checkpoint)
         state[name] = tensor.to(device)
+    # assign: the tensors of the file become the parameters themselves, without a copy.
     model.load_state_dict(state, strict=True, assign=True)
     return model.to(device).requires_grad_(False).eval()
 
@@ -144,4 +145,5 @@ def choose_dtype(precision: str | None, device: str) -> torch.dtype:
         return HALF_PRECISION_DTYPES.get(precision, torch.float32)
     if not device.startswith("cuda"):
         return torch.float32
+    # Before Ampere (8.0) bfloat16 is emulated, and slow.
     return torch.bfloat16 if torch.cuda.get_device_capability(device)[0] >= 8 else torch.float16

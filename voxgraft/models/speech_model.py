@@ -190,6 +190,7 @@ def pack_batch(
         for parts, begins in ((texts, after_conditioning), (speeches, after_text))
     )
     # Vectors are computed by part; `order` brings them into the order of the sequences.
+    # The inverse permutation: places are unique, so sorting them inverts the map.
     order = np.argsort(np.concatenate([conditioning_places, text_places, speech_places]))
     return PackedBatch(
         packing=Packing.of([layout.length for layout in layouts], "cpu", backend),

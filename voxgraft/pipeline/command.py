@@ -173,6 +173,7 @@ def create_run(settings: NewSettings) -> NewResult:
             raise FileError("file-missing", found, where=base, cure=cure)
         kind = resolve_base_family(require_folder(base), settings.family)
         kind.files(base)
+    # Everything is checked before the folder is made, so that a mistyped path leaves nothing behind.
     for path in settings.texts:
         require_file(path)
     for path in settings.sources:
@@ -183,6 +184,7 @@ def create_run(settings: NewSettings) -> NewResult:
         old = read_legacy_config(settings.old)
         given = UserOverrides(settings.base, settings.family, settings.language, settings.texts)
         translation = translate_legacy_config(old, given)
+    # By precedence: flags, then the old config, then defaults of the family.
     usual = {f"train.{name}": value for name, value in kind.run_defaults.items()} if kind else {}
     run_settings = _build_run_settings(settings, {**usual, **translation.values}, old)
     named_base = settings.base or translation.values.get("base")
@@ -359,6 +361,7 @@ def run_pipeline(settings: GoSettings) -> GoResult:
     work = PipelineContext(settings)
     changes = find_overrides(work.run, work.settings)
     _require_later_stages(work, stages)
+    # With changed settings the plan is made first: it raises what a stage would refuse them with.
     planned = _plan_stages(settings, stages) if settings.dry_run or changes else None
     require_steps_left(work, changes)
     if settings.dry_run and planned is not None:

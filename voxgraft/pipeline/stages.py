@@ -126,6 +126,7 @@ class PipelineContext:
     @property
     def last_step(self) -> StepFolder | None:
         """The newest saved step that is whole, by its sizes."""
+        # By sizes alone: hashing gigabytes of steps would make every call of `go` slow.
         whole = (
             folder for folder in reversed(list_step_folders(self.run)) if find_step_damage(folder, quick=True) is None
         )
@@ -230,6 +231,7 @@ def _decide_split(work: PipelineContext) -> StageDecision:
     if not dataset.has_manifest:
         return StageDecision(False, "there are no clips to be split")
     own = [clip for clip in dataset.clips() if clip.is_used and clip.language == work.language]
+    # Clips of other languages in the same dataset are no part of this run.
     without = sum(clip.split is None for clip in own)
     if without:
         told = f"{without:,} of {pluralize(len(own), 'clip')}"
@@ -252,6 +254,7 @@ def _decide_prepare(work: PipelineContext) -> StageDecision:
     data, dataset = work.settings.data, resolve_dataset(work)
     if data.train and data.valid:
         return StageDecision(False, "run.yaml names its sets (data.train, data.valid)")
+    # Sets that run.yaml does not name lie in the run and are made by `prepare`.
     missing = [name for name in ROLE_BY_SPLIT.values() if not is_folder(work.run.data_set(name))]
     if missing:
         names = " and ".join(missing)
@@ -313,6 +316,7 @@ def _decide_graft(work: PipelineContext) -> StageDecision:
     if card is None:
         return StageDecision(True, "no graft yet", "there was no graft yet")
     settings = work.verb_settings(GraftSettings)
+    # The same findings that `check` reports: texts, settings or base differ from what the card was written with.
     with open_run_context(settings, settings.run) as context:
         changed = [item.found for item in provenance_findings(context)]
     if not changed:
@@ -336,6 +340,7 @@ def _decide_train(work: PipelineContext) -> StageDecision:
     values = read_step_values(saved)
     if other := _why_identity_differs(values["identity"], card):
         return StageDecision(True, f"step {saved.step:,} was made with {other}")
+    # A finished training is compared in full, data included; an unfinished one by what resuming cannot change.
     over = _why_training_finished(work, values["standing"])
     if changed := _list_changes(work, values["identity"], is_over=bool(over)):
         return work.changed("; ".join(changed))
@@ -416,6 +421,7 @@ def _why_identity_differs(identity: dict[str, Any], card: GraftCard) -> str:
 def _why_training_finished(work: PipelineContext, standing: dict[str, Any]) -> str:
     """Why no step is to follow, as far as the journal tells; empty where some are."""
     settings, journal = work.settings.train, RunJournal(work.run.journal).read()
+    # A killed training leaves no end in the journal, and so is resumed.
     ended = History.of(journal).ended
     if ended is None:
         return ""
@@ -444,6 +450,7 @@ def _resolve_num_steps(work: PipelineContext) -> float:
     family = resolve_base_family(resolve_base_folder(settings.base), settings.family)
     files = family.files(resolve_base_folder(settings.base))
     base = (family, files, open_tokenizer(files.tokenizer))
+    # Epochs become steps by the data: the sampler is built as `train` builds it.
     wanted = DataRequirements.of(
         work.run, settings, load_graft(work.run.graft), base, read_tensor_shapes(files.checkpoint)
     )
@@ -467,6 +474,7 @@ def _hash_trained_output(work: PipelineContext) -> dict[str, str]:
 
 
 def _decide_evaluate(work: PipelineContext) -> StageDecision:
+    # Only the evaluation that `go` itself makes counts, not those that were made by hand under other names.
     path = work.run.eval / EVALUATION_NAME / SCORES_NAME
     if not is_file(path):
         return StageDecision(True, "not evaluated yet", "it was not evaluated yet")
@@ -508,6 +516,7 @@ def _choose_export_kind(work: PipelineContext) -> ExportKind:
 
 def _decide_export(work: PipelineContext) -> StageDecision:
     kind = _choose_export_kind(work)
+    # An export is current while it has the hashes of what training has left.
     folder = work.run.export / kind
     if not path_exists(folder):
         return StageDecision(True, f"no export for {kind} yet", f"there was no export for {kind} yet")

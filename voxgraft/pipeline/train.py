@@ -334,6 +334,7 @@ def train(settings: TrainCommandSettings) -> TrainResult:
         raise_first_error(course.findings)
         if not settings.fresh and settings.from_step is None:
             _refuse_missing_steps(course)
+        # Processes that disagree would deadlock or average gradients of different models.
         group.require_same(_rank_fingerprint(course))
         loop = _build_loop(course, group)
         watch = _build_monitor(course, loop, _load_sample_sentences(course, settings))
@@ -352,6 +353,7 @@ def train(settings: TrainCommandSettings) -> TrainResult:
                 changed.append(ResumeChange(values["key"], values["was"], values["now"], False))
 
         loop.callbacks.append(LogCallback(note_change))
+        # After the callbacks are attached: resuming reports changed settings through them.
         start = resume_training(loop, fresh=settings.fresh, from_step=settings.from_step)
         group.require_same({"step to go on from": str(start), "best step so far": str(loop.best_state)})
         over = loop.stop_reason_at(start) if loop.has_started else None

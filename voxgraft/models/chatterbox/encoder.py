@@ -98,7 +98,10 @@ class SpeechTokenizer(nn.Module):
         super().__init__()
         self.size = size or SpeechTokenizerSize()
         self.encoder = SpeechTokenizerEncoder(self.size)
-        self.quantizer = SpeechTokenizerQuantizer(self.size.width)
+        # Nested under the names that upstream gives them.
+        self.quantizer = nn.ModuleDict(
+            {"_codebook": nn.ModuleDict({"project_down": nn.Linear(self.size.width, SPEECH_CODE_DIGITS)})}
+        )
         self.register_buffer("_mel_filters", mel_filters(SAMPLE_RATE, FRAME, SPEECH_TOKENIZER_MELS))
         self.register_buffer("window", torch.hann_window(FRAME))
         self.requires_grad_(False).eval()
@@ -140,11 +143,13 @@ class SpeechTokenizer(nn.Module):
     def forward(self, mel: Tensor, mask: Tensor | None = None) -> Tensor:
         """[B, F, M], and where the clips are, [B, F] -> [B, T, 8]"""
         with exact_float32():
-            down: Tensor = self.quantizer._codebook.project_down(self.encoder(mel, mask))
+            project_down = self.quantizer.get_submodule("_codebook.project_down")
+            down: Tensor = project_down(self.encoder(mel, mask))
         return down
 
     def log_mel(self, wave: Tensor) -> Tensor:
         """The clip as the network sees it, scaled by its own loudest moment. [N] -> [F, M]"""
+        # Whisper drops the last frame, which reaches beyond the end of the clip.
         power = power_spectrum(wave.to(self.window), self.window, HOP)[:, :-1]  # [201, F]
         with exact_float32():
             mel = self._mel_filters @ power  # [M, F]
@@ -232,22 +237,6 @@ class FsmnAttention(nn.Module):
         return x.view(*x.shape[:2], self.heads, T3_HEAD_WIDTH).transpose(1, 2)
 
 
-class SpeechTokenizerQuantizer(nn.Module):
-    """Holds the last projection under the name that upstream gives it."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self._codebook = FsqCodebook(width)
-
-
-class FsqCodebook(nn.Module):
-    """From the width of the network to the eight numbers that become digits."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.project_down = nn.Linear(width, SPEECH_CODE_DIGITS)
-
-
 def rotate_heads(x: Tensor, turns: Tensor) -> Tensor:
     """Each pair (i, i + D / 2) turned by the angle of its position. [B, H, T, D] -> the same"""
     first, second = x.chunk(2, dim=-1)
@@ -307,10 +296,17 @@ class VoiceEncoder(nn.Module):
         device = self.proj.weight.device
         windows = []
         for number, wave in enumerate(validate_waveforms(waves, VOICE_LIMITS), 1):
-            sounding = _trim_silence(wave, f"clip {number} of {len(waves)}", trim=trim)
-            windows.append(split_into_windows(self.mel(sounding), step_frames))
+            where = f"clip {number} of {len(waves)}"
+            if compute_peak_frame_power(wave) <= SILENCE_POWER:
+                found = f"{VOICE_LIMITS.told(len(wave))}, all of them silent"
+                raise AudioError("audio-silent", found, expected="a voice", where=where)
+            if trim:  # silence at the ends is not the voice's
+                start, end = find_sound_bounds(wave, TRIM_DB)
+                wave = validate_waveform(wave[start:end], VOICE_LIMITS, f"{where}, without the silence at its ends")
+            windows.append(split_into_windows(self.mel(wave), step_frames))
         if not windows:
             return torch.zeros(0, VOICE_ENCODER_WIDTH, device=device)
+        # Windows of all clips share batches; an LSTM computes each row alone.
         chunks = torch.split(torch.cat(windows), WINDOWS_PER_BATCH)
         voices = torch.cat([self(chunk.to(device)) for chunk in chunks])  # [all W, E]
         means = [own.mean(0) for own in torch.split(voices, [len(own) for own in windows])]
@@ -339,17 +335,6 @@ def split_into_windows(mel: Tensor, step_frames: int = STEP_FRAMES) -> Tensor:
     needed = (num_windows - 1) * step_frames + WINDOW_FRAMES
     filled = F.pad(mel, (0, 0, 0, max(0, needed - num_frames)))
     return filled.unfold(0, WINDOW_FRAMES, step_frames)[:num_windows].transpose(1, 2)
-
-
-def _trim_silence(wave: Tensor, where: str, *, trim: bool) -> Tensor:
-    """The clip without the silence at its ends; refused if it is nothing but silence. [N] -> [at most N]"""
-    if compute_peak_frame_power(wave) <= SILENCE_POWER:
-        found = f"{VOICE_LIMITS.told(len(wave))}, all of them silent"
-        raise AudioError("audio-silent", found, expected="a voice", where=where)
-    if not trim:
-        return wave
-    start, end = find_sound_bounds(wave, TRIM_DB)
-    return validate_waveform(wave[start:end], VOICE_LIMITS, f"{where}, without the silence at its ends")
 
 
 PROMPT_SECONDS = 6

@@ -1,4 +1,4 @@
-"""Chatterbox's text front: what its program does to text before its tokenizer file sees it.
+"""Facts about Chatterbox: its releases and their files, and what its program does to text before its tokenizer.
 
 Two wrappers were published. The multilingual one lower-cases, decomposes and tags; the English one does none of that.
 Steps that the stock program takes only with optional packages of its own (Chinese word boundaries, Hebrew vowel signs,
@@ -160,8 +160,9 @@ def _add_language_tag(text: str, code: str) -> str:
 @lru_cache(maxsize=1 << 12)  # a tokenizer's proof reads the same sentences again, and reading them is slow
 def _kanji_to_kana(text: str) -> str:
     """Words with kanji as hiragana, everything else as written; without pykakasi all of it as written."""
-    converter = _load_kana_converter()
-    if converter is None:
+    try:
+        converter = _load_kana_converter()
+    except ModuleNotFoundError:  # the package is optional, as it is for the stock program
         return text
     words = []
     for word in converter.convert(text):
@@ -174,12 +175,8 @@ def _kanji_to_kana(text: str) -> str:
 
 
 @cache
-def _load_kana_converter() -> Any | None:
-    """Made once: it loads a dictionary. None where the optional package is not installed."""
-    try:
-        return import_module("pykakasi").kakasi()
-    except ModuleNotFoundError:
-        return None
+def _load_kana_converter() -> Any:
+    return import_module("pykakasi").kakasi()  # once: it loads a dictionary
 
 
 TEXT_EMBEDDING_NAME, SPEECH_EMBEDDING_NAME = "text_emb.weight", "speech_emb.weight"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -90,8 +90,23 @@ class T3(SpeechModel):
         return [f"tfmr.{name}" for name, module in self.tfmr.named_modules() if name.endswith("_proj")]
 
     def collate(self, conditions: Sequence[T3Condition]) -> T3ConditionBatch:
-        for condition in conditions:
-            _require_condition(condition, self.size.speaker_width)
+        wide = self.size.speaker_width
+        for condition in conditions:  # they may come from files: on a GPU a wrong code would end the process
+            speaker, codes = np.asarray(condition.speaker), np.asarray(condition.prompt)
+            if speaker.shape != (wide,) or not np.issubdtype(speaker.dtype, np.floating):
+                found = f"a voice as {speaker.dtype} of shape {list(speaker.shape)}"
+                raise GraftError("condition-form", found, expected=f"{wide} floating-point numbers")
+            if not np.isfinite(speaker).all():
+                raise GraftError("condition-form", "a voice that is not finite", expected="finite numbers")
+            if codes.ndim != 1 or not 1 <= len(codes) <= MAX_PROMPT_CODES or not np.issubdtype(codes.dtype, np.integer):
+                found = f"a prompt as {codes.dtype} of shape {list(codes.shape)}"
+                raise GraftError("condition-form", found, expected=f"1 to {MAX_PROMPT_CODES} codes, whole numbers")
+            if int(codes.min()) < 0 or int(codes.max()) >= NUM_SPEECH_CODES:
+                found = f"prompt codes from {int(codes.min())} to {int(codes.max())}"
+                raise GraftError("condition-form", found, expected=f"0 to {NUM_SPEECH_CODES - 1}")
+            if not np.isfinite(condition.emotion):
+                raise GraftError("condition-form", f"an emotion of {condition.emotion}", expected="a finite number")
+        # Padded with code 0; `prompt_lengths` keeps the padding out of the attention.
         longest = max(len(condition.prompt) for condition in conditions)
         prompt = np.zeros((len(conditions), longest), dtype=np.int64)
         for row, condition in zip(prompt, conditions, strict=True):
@@ -181,23 +196,6 @@ class _T3PerceiverAttention(nn.Module):
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
         out: Tensor = x + self.proj_out(mixed.transpose(1, 2).flatten(-2))
         return out
-
-
-def _require_condition(condition: Any, speaker_width: int) -> None:
-    speaker, prompt = np.asarray(condition.speaker), np.asarray(condition.prompt)
-    if speaker.shape != (speaker_width,) or not np.issubdtype(speaker.dtype, np.floating):
-        found = f"a voice as {speaker.dtype} of shape {list(speaker.shape)}"
-        raise GraftError("condition-form", found, expected=f"{speaker_width} floating-point numbers")
-    if not np.isfinite(speaker).all():
-        raise GraftError("condition-form", "a voice that is not finite", expected="finite numbers")
-    if prompt.ndim != 1 or not 1 <= len(prompt) <= MAX_PROMPT_CODES or not np.issubdtype(prompt.dtype, np.integer):
-        found = f"a prompt as {prompt.dtype} of shape {list(prompt.shape)}"
-        raise GraftError("condition-form", found, expected=f"1 to {MAX_PROMPT_CODES} codes, whole numbers")
-    if int(prompt.min()) < 0 or int(prompt.max()) >= NUM_SPEECH_CODES:
-        found = f"prompt codes from {int(prompt.min())} to {int(prompt.max())}"
-        raise GraftError("condition-form", found, expected=f"0 to {NUM_SPEECH_CODES - 1}")
-    if not np.isfinite(condition.emotion):
-        raise GraftError("condition-form", f"an emotion of {condition.emotion}", expected="a finite number")
 
 
 BUILT_IN_VOICE = "built-in"

@@ -1,6 +1,6 @@
-"""The tensors of Chatterbox's checkpoints: every name with its shape, at any size, and the size by looking.
+"""Sizes of Chatterbox's networks, and the tensors of T3: every name with its shape, and the size by looking.
 
-T3 is the language model; the voice encoder and the speech tokenizer are what preparing data needs beside it.
+Needs no torch: `show` and `check` read headers only.
 """
 
 from __future__ import annotations
@@ -68,20 +68,24 @@ class T3Size:
     def of(cls, shapes: Mapping[str, Shape], where: str | Path = "") -> T3Size:
         """The size of the T3 that these tensors are; an error with the differences where they make no whole one."""
         published = cls()
-        width = _most_common_dimension(shapes, "layernorm.weight", published.width)
+        # The first side that most tensors of a kind have: one damaged tensor does not make all others look wrong.
+        norms = Counter(shape[0] for name, shape in shapes.items() if name.endswith("layernorm.weight") and shape)
+        gates = Counter(shape[0] for name, shape in shapes.items() if name.endswith("mlp.gate_proj.weight") and shape)
+        width = norms.most_common(1)[0][0] if norms else published.width
         layers = {int(match[1]) for match in map(_T3_LAYER.match, shapes) if match}
         size = cls(
             text_rows=_read_dimension(shapes, "text_emb.weight", 0, published.text_rows),
             width=width,
             # Up to the last layer that is there, so that a missing one before it is noticed.
             layers=max((layer + 1 for layer in layers if layer < len(shapes)), default=0),
-            mlp=_most_common_dimension(shapes, "mlp.gate_proj.weight", 4 * width),
+            mlp=gates.most_common(1)[0][0] if gates else 4 * width,
             speech_rows=_read_dimension(shapes, "speech_emb.weight", 0, published.speech_rows),
             text_positions=_read_dimension(shapes, "text_pos_emb.emb.weight", 0, published.text_positions),
             speech_positions=_read_dimension(shapes, "speech_pos_emb.emb.weight", 0, published.speech_positions),
             speaker_width=_read_dimension(shapes, "cond_enc.spkr_enc.weight", 1, published.speaker_width),
             perceiver_queries=_read_dimension(shapes, PERCEIVER_QUERY_NAME, 1, published.perceiver_queries),
         )
+        # The size was read from a few tensors; now every name and shape must follow from it.
         require_exact_tensors(shapes, t3_shapes(size), "T3", where)
         if not (size.layers and size.width) or size.width % (2 * size.heads) or size.width % size.perceiver_heads:
             found = f"a T3 of {size.layers:,} layers that is {size.width:,} wide"
@@ -132,50 +136,10 @@ def has_one_query(shapes: Mapping[str, Shape]) -> bool:
     return shapes.get(PERCEIVER_QUERY_NAME, ())[:2] == (1, 1)
 
 
-def voice_encoder_shapes() -> dict[str, Shape]:
-    """The 16 tensors of ve.pt, in its order."""
-    shapes: dict[str, Shape] = {"similarity_weight": (1,), "similarity_bias": (1,)}
-    gates = 4 * VOICE_ENCODER_WIDTH
-    for layer in range(VOICE_ENCODER_LAYERS):
-        shapes |= {
-            f"lstm.weight_ih_l{layer}": (gates, VOICE_ENCODER_WIDTH if layer else VOICE_ENCODER_MELS),
-            f"lstm.weight_hh_l{layer}": (gates, VOICE_ENCODER_WIDTH),
-            f"lstm.bias_ih_l{layer}": (gates,),
-            f"lstm.bias_hh_l{layer}": (gates,),
-        }
-    return shapes | {"proj.weight": (VOICE_ENCODER_WIDTH, VOICE_ENCODER_WIDTH), "proj.bias": (VOICE_ENCODER_WIDTH,)}
-
-
-def speech_tokenizer_shapes(width: int = 1280, layers: int = 6) -> dict[str, Shape]:
-    """The learnt tensors of the speech tokenizer, without SPEECH_TOKENIZER_PREFIX: 102 at the published size.
-
-    Its mel filters and its window, which the published file holds as well, are computed.
-    """
-    block: dict[str, Shape] = {}
-    for part in ("query", "key", "value", "out"):
-        block |= linear_shapes(f"attn.{part}", width, width)
-    del block["attn.key.bias"]
-    block["attn.fsmn_block.weight"] = (width, 1, SPEECH_TOKENIZER_KERNEL)
-    block |= norm_shapes("attn_ln", width)
-    block |= linear_shapes("mlp.0", 4 * width, width) | linear_shapes("mlp.2", width, 4 * width)
-    block |= norm_shapes("mlp_ln", width)
-    shapes = linear_shapes("encoder.conv1", width, SPEECH_TOKENIZER_MELS, 3)
-    shapes |= linear_shapes("encoder.conv2", width, width, 3)
-    for layer in range(layers):
-        shapes |= prefix_shapes(f"encoder.blocks.{layer}", block)
-    return shapes | linear_shapes("quantizer._codebook.project_down", SPEECH_CODE_DIGITS, width)
-
-
 def _read_dimension(shapes: Mapping[str, Shape], name: str, axis: int, published: int) -> int:
     """One side of a tensor; the published one where there is no such tensor, which is then found missing."""
     shape = shapes.get(name, ())
     return shape[axis] if axis < len(shape) else published
-
-
-def _most_common_dimension(shapes: Mapping[str, Shape], ending: str, otherwise: int) -> int:
-    """The first side that most tensors of a kind have: one damaged tensor does not make all others look wrong."""
-    sides = Counter(shape[0] for name, shape in shapes.items() if name.endswith(ending) and shape)
-    return sides.most_common(1)[0][0] if sides else otherwise
 
 
 TEXT_START_ID, TEXT_STOP_ID = 255, 0

@@ -97,7 +97,8 @@ class SemanticCodec(nn.Module):
         self.size = size or SemanticCodecSize()
         backbone, out = SemanticCodecBackbone(self.size), nn.Linear(self.size.width, self.size.features)
         self.encoder = nn.ModuleList([backbone, out])
-        self.quantizer = SemanticQuantizerList(self.size)
+        # Nested under the names that upstream gives them; there is one quantizer.
+        self.quantizer = nn.ModuleDict({"quantizers": nn.ModuleList([SemanticQuantizer(self.size)])})
         self.requires_grad_(False).eval()
 
     @classmethod
@@ -161,7 +162,7 @@ class SemanticCodec(nn.Module):
 
     @property
     def _quantizer(self) -> SemanticQuantizer:
-        return cast(SemanticQuantizer, self.quantizer.quantizers[0])
+        return cast(SemanticQuantizer, self.quantizer.get_submodule("quantizers.0"))
 
     def _validate_features(self, features: Tensor, where: str) -> Tensor:
         if features.dim() != 2 or features.shape[1] != self.size.features or not len(features):
@@ -211,14 +212,6 @@ class ConvNextBlock(nn.Module):
         near = self.norm(self.dwconv(x.transpose(1, 2)).transpose(1, 2))
         fed: Tensor = self.pwconv2(F.gelu(self.pwconv1(near)))
         return x + self.gamma * fed
-
-
-class SemanticQuantizerList(nn.Module):
-    """Holds the one quantizer under the name that upstream gives it."""
-
-    def __init__(self, size: SemanticCodecSize) -> None:
-        super().__init__()
-        self.quantizers = nn.ModuleList([SemanticQuantizer(size)])
 
 
 class SemanticQuantizer(nn.Module):
@@ -304,8 +297,17 @@ class W2vBertFeatureExtractor(nn.Module):
     @classmethod
     def load(cls, w2v_bert: Path, statistics: Path) -> W2vBertFeatureExtractor:
         """From the folder of w2v-bert 2.0, and from the statistics file or the base folder that holds it."""
-        network, width = _load_w2v_bert(w2v_bert)
-        return cls(network, *_read_statistics(statistics, width))
+        from voxgraft.checkpoints.tensors import read_tensors
+        from voxgraft.models.load import find_part_file
+
+        library = import_transformers()
+        sizes = _read_w2v_bert_sizes(w2v_bert / "config.json")
+        changed = {"num_hidden_layers": NUM_USED_LAYERS, "apply_spec_augment": False, "mask_time_prob": 0.0}
+        with init_empty_weights():
+            network: nn.Module = library.Wav2Vec2BertModel(library.Wav2Vec2BertConfig(**sizes | changed))
+        shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+        network.load_state_dict(read_tensors(find_part_file(w2v_bert, W2V_BERT_FILES), shapes), assign=True)
+        return cls(network.eval(), *_read_statistics(statistics, int(sizes["hidden_size"])))
 
     @torch.no_grad()
     def extract(self, waves: Sequence[Waveform], batch_frames: int = BATCH_FRAMES) -> list[Tensor]:
@@ -339,21 +341,6 @@ def import_transformers() -> Any:
         found = f"the package {error.name} is not installed"
         cure = "pip install 'voxgraft[indextts2]'"
         raise VoxgraftError("package-missing", found, expected="transformers", cure=cure) from None
-
-
-def _load_w2v_bert(folder: Path) -> tuple[nn.Module, int]:
-    from voxgraft.checkpoints.tensors import read_tensors
-    from voxgraft.models.load import find_part_file
-
-    library = import_transformers()
-    sizes = _read_w2v_bert_sizes(folder / "config.json")
-    changed = {"num_hidden_layers": NUM_USED_LAYERS, "apply_spec_augment": False, "mask_time_prob": 0.0}
-    config = library.Wav2Vec2BertConfig(**sizes | changed)
-    with init_empty_weights():
-        network: nn.Module = library.Wav2Vec2BertModel(config)
-    shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
-    network.load_state_dict(read_tensors(find_part_file(folder, W2V_BERT_FILES), shapes), assign=True)
-    return network.eval(), int(sizes["hidden_size"])
 
 
 def _read_w2v_bert_sizes(path: Path) -> dict[str, Any]:

@@ -70,16 +70,6 @@ _LATIN = re.compile("[a-zA-Z]")
 _STOCK_PUNCTUATION_PATTERN = compile_alternatives(STOCK_PUNCTUATION)
 
 
-def refuse_other_versions(settings: Mapping[Any, Any], config: Path) -> None:
-    """Refuse a config that says that it is of another generation."""
-    version = settings.get("version")
-    if not isinstance(version, int | float) or MIN_VERSION <= version < FIRST_UNSUPPORTED_VERSION:
-        return
-    reason = OLDER_VERSION_REASON if version < MIN_VERSION else NEWER_VERSION_REASON
-    found = f"version is {version}: this is IndexTTS {version}, and {reason}"
-    raise ConfigError("base-version", found, expected=f"{MIN_VERSION}", where=config, cure=OTHER_VERSION_CURE)
-
-
 class IndexTTS2TextFrontend(TextFrontend):
     """The stock wrapper's text steps: plain punctuation, CJK characters apart, all in capitals.
 
@@ -142,9 +132,20 @@ class IndexTTS2(Family):
     def files(self, folder: Path) -> BaseFiles:
         config = require_folder(folder) / CONFIG_NAME
         if not is_file(config):
-            raise self._missing_config_error(folder)
+            missing = f"{CONFIG_NAME} is not in the folder"
+            for seen in scan_folder(folder):
+                if item := self.check_lookalike(seen.path, seen.shapes):  # a checkpoint of another generation
+                    raise CheckpointError.of(item)
+                if self.matches_tensors(seen.shapes):
+                    missing = f"{seen.path.name} holds IndexTTS-2's tensors, and {missing}"
+            cure = f"put the {CONFIG_NAME} that came with the base beside the checkpoint; no tensor shows the heads."
+            raise FileError("base-file-missing", missing, where=folder, cure=cure if "tensors" in missing else "")
         settings = read_base_config(config)
-        refuse_other_versions(settings, config)
+        version = settings.get("version")
+        if isinstance(version, int | float) and not MIN_VERSION <= version < FIRST_UNSUPPORTED_VERSION:
+            reason = OLDER_VERSION_REASON if version < MIN_VERSION else NEWER_VERSION_REASON
+            stated = f"version is {version}: this is IndexTTS {version}, and {reason}"
+            raise ConfigError("base-version", stated, expected=f"{MIN_VERSION}", where=config, cure=OTHER_VERSION_CURE)
         checkpoint = get_config_file_name(settings, "gpt_checkpoint", config)
         tokenizer = get_config_file_name(get_config_section(settings, "dataset", config), "dataset.bpe_model", config)
         try:
@@ -152,11 +153,11 @@ class IndexTTS2(Family):
                 _find_first_file(folder, (checkpoint,) if checkpoint else self.checkpoint_names),
                 _find_first_file(folder, (tokenizer,) if tokenizer else self.tokenizer_names),
             )
-        except FileError as missing:
+        except FileError as error:
             # A name of its own in the config means that very file, and no other will do.
             if {checkpoint, tokenizer} - {None, *self.checkpoint_names, *self.tokenizer_names}:
                 raise
-            return BaseFiles(folder, *find_files_by_content(self, folder, missing), config)
+            return BaseFiles(folder, *find_files_by_content(self, folder, error), config)
         refuse_lookalike_files(self, *found)
         return BaseFiles(folder, *found, config)
 
@@ -169,17 +170,6 @@ class IndexTTS2(Family):
             if not self.matches_tensors(seen.shapes):
                 raise
             return find_matching_tokenizer(self, seen)
-
-    def _missing_config_error(self, folder: Path) -> FileError:
-        """What is missing in a folder without a config; raises if its checkpoint is of another generation."""
-        missing = f"{CONFIG_NAME} is not in the folder"
-        for seen in scan_folder(folder):
-            if item := self.check_lookalike(seen.path, seen.shapes):
-                raise CheckpointError.of(item)
-            if self.matches_tensors(seen.shapes):
-                missing = f"{seen.path.name} holds IndexTTS-2's tensors, and {missing}"
-        cure = f"put the {CONFIG_NAME} that came with the base beside the checkpoint; no tensor shows the heads."
-        return FileError("base-file-missing", missing, where=folder, cure=cure if "tensors" in missing else "")
 
     def front(self, tokenizer: Path | None = None) -> TextFrontend:  # noqa: ARG002 (no tables beside the tokenizer)
         return IndexTTS2TextFrontend()

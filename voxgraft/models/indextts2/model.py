@@ -196,6 +196,7 @@ class PerceiverResampler(nn.Module):
 
     def __init__(self, size: ConditioningEncoderSize, width: int, num_latents: int) -> None:
         super().__init__()
+        # Two thirds, since a gated layer has three matrices where a plain one has two.
         inner = int(width * size.perceiver_mult * 2 / 3)  # upstream's size for GEGLU layers
         self.latents = nn.Parameter(torch.empty(num_latents, width))
         nn.init.normal_(self.latents, std=0.02)
@@ -344,12 +345,13 @@ class UnifiedVoice(SpeechModel):
     def embed_conditions(self, conditions: UnifiedVoiceConditionBatch) -> Tensor:
         rows = self.speed_emb.weight
         voice = conditions.latents.to(rows.dtype) + conditions.emotion.to(rows.dtype)[:, None]  # [B, L, W]
+        # After the voice, as the stock program concatenates them.
         speed = torch.stack([rows[slot] for slot in SPEED_SLOTS])  # [2, W]
         return torch.cat([voice, speed.expand(len(voice), -1, -1)], 1)
 
     def embed_text(self, ids: Tensor, positions: Tensor, silent: Tensor | None = None) -> Tensor:
         vectors: Tensor = self.text_embedding(ids)
-        if silent is not None:
+        if silent is not None:  # only the embedding is dropped; the position stays
             vectors = vectors.masked_fill(silent[:, None], 0.0)
         out: Tensor = vectors + self.text_pos_embedding(positions)
         return out

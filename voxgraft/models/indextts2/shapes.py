@@ -49,27 +49,14 @@ def read_config_sizes(
 ) -> dict[str, int]:
     """The whole numbers of a section such as `gpt.condition_module`, under our names."""
     stated = _require_section(config, section, where)
-    return {name: _require_size(stated.get(key), f"{section}.{key}", where) for name, key in keys.items()}
-
-
-def refuse_other_architectures(config: Mapping[Any, Any], where: str | Path) -> None:
-    """Refuse a model that is built, or begins and ends its sequences, another way than the published one."""
-    speech_rows = _require_size(
-        _require_section(config, "gpt", where).get("number_mel_codes"), "gpt.number_mel_codes", where
-    )
-    speech_ids = {"gpt.start_mel_token": speech_rows - 2, "gpt.stop_mel_token": speech_rows - 1}
-    for path, expected in (_REQUIRED_VALUES | speech_ids).items():
-        section, _, key = path.rpartition(".")
-        kind = _require_section(config, section, where).get(key, expected)
-        if kind != expected:
-            raise ConfigError("base-config", f"{path} is {str(kind)[:40]!r}", expected=str(expected), where=where)
-
-
-def require_divisible_heads(width: int, heads: int, section: str, where: str | Path) -> None:
-    """A width is cut into heads of one size each."""
-    if width % heads:
-        found = f"{section} is {width:,} wide and has {heads:,} heads"
-        raise ConfigError("base-config", found, expected="heads that divide the width", where=where)
+    sizes = {}
+    for name, key in keys.items():
+        value, largest = stated.get(key), _MAX_BY_KEY.get(key, _MAX_SIZE)
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= largest:
+            found = f"{section}.{key} is {'missing' if value is None else repr(value)[:40]}"
+            raise ConfigError("base-config", found, expected=f"a whole number, 1 to {largest:,}", where=where)
+        sizes[name] = value
+    return sizes
 
 
 def _require_section(config: Mapping[Any, Any], path: str, where: str | Path) -> Mapping[Any, Any]:
@@ -80,14 +67,6 @@ def _require_section(config: Mapping[Any, Any], path: str, where: str | Path) ->
         found = f"{path} is {'missing' if section is None else repr(section)[:40]}"
         raise ConfigError("base-config", found, expected="settings by name", where=where)
     return section
-
-
-def _require_size(value: Any, path: str, where: str | Path) -> int:
-    largest = _MAX_BY_KEY.get(path.rpartition(".")[2], _MAX_SIZE)
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= largest:
-        found = f"{path} is {'missing' if value is None else repr(value)[:40]}"
-        raise ConfigError("base-config", found, expected=f"a whole number, 1 to {largest:,}", where=where)
-    return value
 
 
 # Of the speech features that both conditioning encoders read; fixed in stock code, like the next three.
@@ -162,7 +141,15 @@ class UnifiedVoiceSize:
 
         Aliases among the tensors do not count. What is no size in the config is an error, and so is any difference.
         """
-        refuse_other_architectures(config, config_path)
+        # A model that is built, or begins and ends its sequences, another way than the published one is refused.
+        speech_rows = read_config_sizes(config, "gpt", {"rows": "number_mel_codes"}, config_path)["rows"]
+        speech_ids = {"gpt.start_mel_token": speech_rows - 2, "gpt.stop_mel_token": speech_rows - 1}
+        for path, expected in (_REQUIRED_VALUES | speech_ids).items():
+            section, _, key = path.rpartition(".")
+            kind = _require_section(config, section, config_path).get(key, expected)
+            if kind != expected:
+                found = f"{path} is {str(kind)[:40]!r}"
+                raise ConfigError("base-config", found, expected=str(expected), where=config_path)
         size = cls(
             **read_config_sizes(config, "gpt", GPT_SIZE_KEYS, config_path),
             speaker=ConditioningEncoderSize(
@@ -172,9 +159,15 @@ class UnifiedVoiceSize:
                 **read_config_sizes(config, "gpt.emo_condition_module", ENCODER_SIZE_KEYS, config_path)
             ),
         )
-        require_divisible_heads(size.width, size.heads, "gpt", config_path)
-        require_divisible_heads(size.speaker.width, size.speaker.heads, "gpt.condition_module", config_path)
-        require_divisible_heads(size.emotion.width, size.emotion.heads, "gpt.emo_condition_module", config_path)
+        for section, width, heads in (
+            ("gpt", size.width, size.heads),
+            ("gpt.condition_module", size.speaker.width, size.speaker.heads),
+            ("gpt.emo_condition_module", size.emotion.width, size.emotion.heads),
+        ):
+            if width % heads:
+                found = f"{section} is {width:,} wide and has {heads:,} heads"
+                raise ConfigError("base-config", found, expected="heads that divide the width", where=config_path)
+        # Checkpoints that were saved after speaking list some tensors twice.
         own = {name: shape for name, shape in shapes.items() if not is_alias(name)}
         require_exact_tensors(
             own, unified_voice_shapes(size), "UnifiedVoice of the size that config.yaml states", where
@@ -193,6 +186,7 @@ def unified_voice_shapes(size: UnifiedVoiceSize) -> dict[str, Shape]:
     shapes["text_embedding.weight"] = (text_rows, width)
     shapes |= linear_shapes("emo_layer", width, width) | linear_shapes("emovec_layer", width, EMOTION_WIDTH)
     shapes["mel_embedding.weight"] = (size.speech_rows, width)
+    # In the order of transformers' GPT-2, whose names these are.
     block = {
         **norm_shapes("ln_1", width),
         **_gpt_linear_shapes("attn.c_attn", width, 3 * width),
@@ -269,30 +263,6 @@ def is_unified_voice(names: Iterable[str]) -> bool:
     """Whether these are the names of IndexTTS-2's GPT, whole or not. Older and newer generations lack some of them."""
     wanted = {"text_embedding.weight", "mel_embedding.weight", "speed_emb.weight", "gpt.h.0.attn.c_attn.weight"}
     return wanted <= set(names)
-
-
-def semantic_codec_shapes(width: int = 384, mlp: int = 2048, layers: int = 12) -> dict[str, Shape]:
-    """The semantic codec (RepCodec), in the order of its file: 239 tensors at the published size."""
-    side = linear_shapes("embed", width, FEATURE_WIDTH, CODEC_KERNEL) | norm_shapes("norm", width)
-    for layer in range(layers):
-        block = f"convnext.{layer}"
-        side[f"{block}.gamma"] = (width,)
-        side |= linear_shapes(f"{block}.dwconv", width, 1, CODEC_KERNEL) | norm_shapes(f"{block}.norm", width)
-        side |= linear_shapes(f"{block}.pwconv1", mlp, width) | linear_shapes(f"{block}.pwconv2", width, mlp)
-    side |= norm_shapes("final_layer_norm", width)
-    shapes: dict[str, Shape] = {}
-    for name in ("encoder", "decoder"):
-        shapes |= prefix_shapes(f"{name}.0", side) | linear_shapes(f"{name}.1", FEATURE_WIDTH, width)
-    quantizer = "quantizer.quantizers.0"
-    for name, outputs, inputs in (
-        ("in", SEMANTIC_CODE_WIDTH, FEATURE_WIDTH),
-        ("out", FEATURE_WIDTH, SEMANTIC_CODE_WIDTH),
-    ):
-        project = f"{quantizer}.{name}_project"
-        shapes[f"{project}.bias"] = (outputs,)
-        shapes[f"{project}.weight_g"] = (outputs, 1, 1)
-        shapes[f"{project}.weight_v"] = (outputs, inputs, 1)
-    return shapes | {f"{quantizer}.codebook.weight": (NUM_SEMANTIC_CODES, SEMANTIC_CODE_WIDTH)}
 
 
 CONFIG_NAME = "config.yaml"

@@ -30,14 +30,14 @@ from voxgraft.audio.features import (
     exact_float32,
     validate_waveforms,
 )
-from voxgraft.core.errors import AudioError, CheckpointError, GraftError
+from voxgraft.core.errors import AudioError, CheckpointError, FileError, GraftError
 from voxgraft.models.base import Clip, ClipEncoder, Latents, SequenceSpec, Vocoder
 from voxgraft.models.chatterbox.model import T3, T3ConditionBatch
 from voxgraft.models.tiny.family import (
     CODEC_NAME,
+    VOICES_NAME,
     find_speaker_index,
     read_voices,
-    require_same_speakers,
     tiny_sequence_spec,
 )
 from voxgraft.nn.layers import no_init_weights
@@ -69,6 +69,7 @@ class TinyT3(T3):
             if not 0 <= int(speaker[0]) < num_speakers:
                 found = f"speaker {int(speaker[0])}"
                 raise GraftError("condition-form", found, expected=f"0 to {num_speakers - 1}, as the base has")
+        # A one-hot vector through T3's speaker layer is a table of speakers; prompt and emotion are constants.
         numbers = torch.tensor([int(condition.speaker[0]) for condition in conditions])  # [B]
         return T3ConditionBatch(
             speaker=F.one_hot(numbers, num_speakers).float(),  # [B, speakers]
@@ -119,10 +120,22 @@ class TinyCodec(nn.Module):
     @classmethod
     def open(cls, path: Path) -> Self:
         """A codec from its file, which says its own sizes; float32, ready to use."""
+        from voxgraft.checkpoints import open_checkpoint
         from voxgraft.checkpoints.tensors import read_tensors
 
+        with open_checkpoint(path) as checkpoint:
+            notes = dict(checkpoint.metadata or {})
+        try:
+            stored: dict[str, Any] = json.loads(notes["codec"])
+            if (found := stored.pop("format")) != CODEC_FORMAT:
+                raise ValueError(f"format {found!r}")
+            values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in stored.items()}
+            config = TinyCodecConfig(**values)
+        except (AttributeError, KeyError, TypeError, ValueError) as fault:
+            expected = f"the notes of a codec ({CODEC_FORMAT}: speakers, levels, widths)"
+            raise CheckpointError("codec-notes", f"{fault}", expected=expected, where=path) from fault
         with no_init_weights():
-            codec = cls(_read_codec_config(path))
+            codec = cls(config)
         shapes = {name: tuple(tensor.shape) for name, tensor in codec.state_dict().items()}
         codec.load_state_dict(read_tensors(path, shapes))
         return codec.eval().requires_grad_(False)
@@ -133,6 +146,7 @@ class TinyCodec(nn.Module):
 
         # One entry, since safetensors writes several in no fixed order.
         notes = {"codec": json.dumps({"format": CODEC_FORMAT, **asdict(self.config)})}
+        # Half the size for the file that comes with the package; it is loaded as float32.
         state = {name: tensor.detach().to("cpu", torch.float16) for name, tensor in self.state_dict().items()}
         save_file({name: tensor.contiguous() for name, tensor in state.items()}, path, metadata=notes)
 
@@ -143,7 +157,15 @@ class TinyCodec(nn.Module):
         `waves` are [B, S]; `lengths` says how many samples of each row count (all of them without it). On a CPU every
         clip goes through alone, so that its codes do not depend on its neighbours by one bit.
         """
-        lengths = _validate_lengths(waves, lengths)
+        if waves.dim() != 2 or not waves.is_floating_point():
+            found = f"a tensor {list(waves.shape)} of {str(waves.dtype).removeprefix('torch.')}"
+            expected = "waves [clips, samples] of floating-point samples at 16,000 Hz"
+            raise AudioError("audio-shape", found, expected=expected, where="the tiny codec")
+        full = torch.full((waves.shape[0],), waves.shape[1], device=waves.device)
+        lengths = full if lengths is None else lengths.to(waves.device)
+        if lengths.shape != full.shape or bool((lengths < 1).any()) or bool((lengths > waves.shape[1]).any()):
+            found = f"lengths {lengths.tolist()[:8]} for waves {list(waves.shape)}"
+            raise AudioError("audio-too-short", found, expected="1 sample or more of each clip", where="the tiny codec")
         counts = -(-lengths // SAMPLES_PER_CODE)
         if waves.device.type == "cpu":
             rows = [self._codes(wave[None, :length])[0] for wave, length in zip(waves, lengths.tolist(), strict=True)]
@@ -251,7 +273,7 @@ class CodecEncoder(nn.Module):
                 frames = self.halving[number - 1](frames.transpose(1, 2)).transpose(1, 2)
             own = repeat_mask(mask, 4 >> number)
             frames = apply_mask(frames, own)
-            for block in _list_blocks(stage):
+            for block in stage.children():
                 frames = block(frames, own)
         latents: Tensor = self.leave(self.norm(frames))
         return latents
@@ -287,7 +309,7 @@ class CodecDecoder(nn.Module):
                 frames = self.doubling[number - 1](frames).unflatten(-1, (2, -1)).flatten(1, 2)
             own = repeat_mask(mask, 1 << number)
             frames = apply_mask(frames, own)
-            for block in _list_blocks(stage):
+            for block in stage.children():
                 frames = block(frames, own, speakers)
         waves = self._wave(self.leave(self.norm(frames)).float(), repeat_mask(mask, 4))
         return apply_mask(waves.view(len(waves), -1, SAMPLES_PER_CODE), mask).flatten(1)
@@ -296,9 +318,8 @@ class CodecDecoder(nn.Module):
         """Log magnitudes and phases [B, F, 2 K] to overlapping frames, added up. -> [B, 160 F]"""
         magnitude, phase = spectrum.chunk(2, -1)
         magnitude = magnitude.clamp(max=MAX_LOG_MAGNITUDE).exp()
-        pieces = torch.fft.irfft(
-            torch.complex(magnitude * phase.cos(), magnitude * phase.sin()), STFT_WINDOW
-        )  # [B, F, W]
+        bins = torch.complex(magnitude * phase.cos(), magnitude * phase.sin())
+        pieces = torch.fft.irfft(bins, STFT_WINDOW)  # [B, F, W]
         # Divided by the windows' own sum, so that frames which overlap differently at the ends keep their level.
         summed = overlap_add(apply_mask(pieces * self.window, mask))
         weight = overlap_add(apply_mask(self.window.square().expand(1, pieces.shape[1], -1), mask))
@@ -330,39 +351,6 @@ def apply_mask(frames: Tensor, mask: Tensor | None) -> Tensor:
     return frames if mask is None else frames * mask
 
 
-def _list_blocks(stage: nn.Module) -> list[CodecBlock]:
-    return [block for block in stage.children() if isinstance(block, CodecBlock)]
-
-
-def _validate_lengths(waves: Tensor, lengths: Tensor | None) -> Tensor:
-    expected = "waves [clips, samples] of floating-point samples at 16,000 Hz"
-    if waves.dim() != 2 or not waves.is_floating_point():
-        found = f"a tensor {list(waves.shape)} of {str(waves.dtype).removeprefix('torch.')}"
-        raise AudioError("audio-shape", found, expected=expected, where="the tiny codec")
-    full = torch.full((waves.shape[0],), waves.shape[1], device=waves.device)
-    chosen = full if lengths is None else lengths.to(waves.device)
-    if chosen.shape != full.shape or bool((chosen < 1).any()) or bool((chosen > waves.shape[1]).any()):
-        found = f"lengths {chosen.tolist()[:8]} for waves {list(waves.shape)}"
-        raise AudioError("audio-too-short", found, expected="1 sample or more of each clip", where="the tiny codec")
-    return chosen
-
-
-def _read_codec_config(path: Path) -> TinyCodecConfig:
-    from voxgraft.checkpoints import open_checkpoint
-
-    with open_checkpoint(path) as checkpoint:
-        notes = dict(checkpoint.metadata or {})
-    try:
-        stored: dict[str, Any] = json.loads(notes["codec"])
-        if (found := stored.pop("format")) != CODEC_FORMAT:
-            raise ValueError(f"format {found!r}")
-        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in stored.items()}
-        return TinyCodecConfig(**values)
-    except (AttributeError, KeyError, TypeError, ValueError) as fault:
-        expected = f"the notes of a codec ({CODEC_FORMAT}: speakers, levels, widths)"
-        raise CheckpointError("codec-notes", f"{fault}", expected=expected, where=path) from fault
-
-
 BATCH_SAMPLES = 60 * SAMPLE_RATE
 CODEC_LIMITS = WaveformLimits(SAMPLE_RATE, min_samples=SAMPLE_RATE // CODE_HZ)
 
@@ -378,8 +366,7 @@ class TinyClipEncoder(ClipEncoder):
     @classmethod
     def load(cls, folder: Path, device: torch.device | str = "cpu") -> TinyClipEncoder:
         """From the base folder: codec.safetensors and voices.json."""
-        codec, speakers = load_codec(folder, device)
-        return cls(codec, speakers)
+        return cls(*load_codec(folder, device))
 
     def encode(self, waves: Sequence[Waveform], speakers: Sequence[str] | None = None) -> list[Clip]:
         """`speakers` says by name who speaks in each; without it all are the first of the table."""
@@ -388,21 +375,17 @@ class TinyClipEncoder(ClipEncoder):
             raise GraftError("packing", f"{len(waves)} clips and {len(names)} speakers", expected="as many of each")
         voices = [build_voice_clip(find_speaker_index(self.speakers, name)).voice for name in names]
         checked = validate_waveforms(waves, CODEC_LIMITS)
-        codes: dict[int, np.ndarray[tuple[int], np.dtype[np.int64]]] = {}
-        for places in batch_by_length([len(wave) for wave in checked], BATCH_SAMPLES):
-            codes.update(zip(places, self._codes([checked[place] for place in places]), strict=True))
-        return [Clip(codes[place], voice) for place, voice in enumerate(voices)]
-
-    @torch.no_grad()
-    def _codes(self, waves: list[torch.Tensor]) -> list[np.ndarray[tuple[int], np.dtype[np.int64]]]:
         device = next(self.codec.parameters()).device
-        lengths = torch.tensor([len(wave) for wave in waves], device=device)
-        batch = torch.nn.utils.rnn.pad_sequence(waves, batch_first=True).to(device)
-        with exact_float32():
-            codes, num_codes = self.codec.encode(batch, lengths)
-        return [
-            row[:count].astype(np.int64) for row, count in zip(codes.cpu().numpy(), num_codes.tolist(), strict=True)
-        ]
+        codes: dict[int, NDArray[np.int64]] = {}
+        for places in batch_by_length([len(wave) for wave in checked], BATCH_SAMPLES):
+            own = [checked[place] for place in places]
+            lengths = torch.tensor([len(wave) for wave in own], device=device)
+            batch = nn.utils.rnn.pad_sequence(own, batch_first=True).to(device)
+            with exact_float32():
+                padded, counts = self.codec.encode(batch, lengths)  # [B, N], [B]
+            for place, row, count in zip(places, padded.cpu().numpy(), counts.tolist(), strict=True):
+                codes[place] = row[:count].astype(np.int64)
+        return [Clip(codes[place], voice) for place, voice in enumerate(voices)]
 
 
 def load_codec(folder: Path, device: torch.device | str = "cpu") -> tuple[TinyCodec, tuple[str, ...]]:
@@ -411,7 +394,10 @@ def load_codec(folder: Path, device: torch.device | str = "cpu") -> tuple[TinyCo
 
     speakers = read_voices(folder)
     codec = TinyCodec.open(find_part_file(folder, (CODEC_NAME,))).to(device)
-    require_same_speakers(speakers, codec.speakers, CODEC_NAME, folder)
+    if speakers != tuple(codec.speakers):
+        found = f"{VOICES_NAME} names {', '.join(speakers)}"
+        expected = f"{', '.join(codec.speakers)}, as {CODEC_NAME} has"
+        raise FileError("voices-broken", found, expected=expected, where=folder)
     return codec, speakers
 
 
