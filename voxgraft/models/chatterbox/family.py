@@ -18,6 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from voxgraft.checkpoints.base import Shape
 from voxgraft.core.errors import FileError, Finding, VoxgraftError, finding
 from voxgraft.core.files import is_file, read_json, require_folder
 from voxgraft.models.base import (
@@ -28,7 +29,6 @@ from voxgraft.models.base import (
     GraftPoint,
     LearningRateRange,
     SequenceSpec,
-    Shape,
     SideFile,
     SpeakingStyle,
 )

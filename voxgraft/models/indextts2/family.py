@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from voxgraft.checkpoints.base import Shape
 from voxgraft.core.errors import CheckpointError, ConfigError, FileError, Finding, finding
 from voxgraft.core.files import is_file, require_folder
 from voxgraft.models.base import (
@@ -17,7 +18,6 @@ from voxgraft.models.base import (
     GraftPoint,
     LearningRateRange,
     SequenceSpec,
-    Shape,
     SideFile,
     SideFilePurpose,
     SpeakingStyle,

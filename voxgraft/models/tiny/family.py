@@ -9,6 +9,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from voxgraft.checkpoints.base import Shape
 from voxgraft.core.errors import FileError, Finding
 from voxgraft.core.files import is_file, is_folder, read_json, require_file, require_folder, write_json
 from voxgraft.models.base import (
@@ -20,7 +21,6 @@ from voxgraft.models.base import (
     GraftPoint,
     LearningRateRange,
     SequenceSpec,
-    Shape,
     SideFile,
     StockFolder,
     StockProgram,
