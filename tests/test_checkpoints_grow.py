@@ -230,7 +230,7 @@ def test_the_report_says_what_was_done_and_its_hashes_are_the_files(tmp_path: Pa
     assert (unhashed.input_sha256, unhashed.output_sha256) == (None, None)
     assert report.bytes_written == (tmp_path / "g.pth").stat().st_size
     assert report.tensors_copied == len(speech_model()) - 3
-    shapes = {grown.name: (grown.dtype, grown.old_shape, grown.new_shape) for grown in report.grown}
+    shapes = {one["name"]: (one["dtype"], one["old_shape"], one["new_shape"]) for one in report.grown}
     assert shapes["text_embedding.weight"] == ("F16", (13, WIDTH), (18, WIDTH))
     assert shapes["text_head.bias"] == ("F16", (13,), (18,))
     assert report.to_json()["grown"][0]["new_shape"] == (18, WIDTH)

@@ -21,7 +21,8 @@ import sys, time
 from contextlib import contextmanager
 from pathlib import Path
 import numpy as np
-from voxgraft.checkpoints import GrowthPlan, TableGrowth, grow_checkpoint, open_checkpoint
+from voxgraft.checkpoints import open_checkpoint
+from voxgraft.checkpoints.grow import GrowthPlan, TableGrowth, grow_checkpoint
 from voxgraft.core import progress
 
 class StopHalfWay:

@@ -50,6 +50,8 @@ BITS_ONLY_DTYPES = ("BF16", "F8_E4M3", "F8_E5M2")
 
 # Formats that are read as float32, and the only ones that a table of rows may have.
 FLOAT_DTYPES = ("F32", "F16", "BF16")
+# All that layers compute with.
+ALL_FLOAT_DTYPES = (*FLOAT_DTYPES, "F64")
 
 
 def item_bytes(dtype: str) -> int:
@@ -155,7 +157,7 @@ MAX_EXPANDED_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """One tensor and where its values lie: from byte `start` of the file, `strides` counted in values."""
+    """One tensor and the place of its values: from byte `start` of the file, `strides` counted in values."""
 
     name: str
     dtype: str
@@ -198,7 +200,7 @@ class TensorInfo:
         return replace(self, shape=(stop - start, *self.shape[1:]), start=first)
 
     def same_bytes(self, other: TensorInfo) -> bool:
-        """Whether two names stand for one and the same tensor."""
+        """Whether two names refer to the same tensor."""
         return self.start == other.start and replace(self, name=other.name) == other
 
 

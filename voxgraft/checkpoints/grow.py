@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,9 +57,8 @@ GrowthPlan = dict[str, TableGrowth]
 """The tensors that grow, by name."""
 
 
-@dataclass(frozen=True, slots=True)
-class TensorGrowth:
-    """One tensor's part of a plan that fits: where it stands in the file and what it becomes."""
+class TensorGrowth(NamedTuple):
+    """One tensor of a plan that fits: its place in the file and its new rows."""
 
     info: TensorInfo
     table: TableGrowth
@@ -89,7 +88,7 @@ class TensorGrowth:
 
 
 def fit_growth_plan(checkpoint: Checkpoint, plan: GrowthPlan) -> dict[str, TensorGrowth]:
-    """The plan for this checkpoint, with every name that stands for a grown tensor; an error if it does not fit."""
+    """The plan for this checkpoint, with every name of a grown tensor, aliases too; an error if it does not fit."""
     planned = {name: _fit_table(checkpoint, name, table) for name, table in plan.items()}
     counts = {name: len(growth.table.new_rows) for name, growth in planned.items()}
     if len(set(counts.values())) > 1:
@@ -145,16 +144,6 @@ def _growth_error(code: str, found: str, checkpoint: Checkpoint, expected: str =
 
 
 @dataclass(frozen=True, slots=True)
-class GrownTensor:
-    """One tensor before and after."""
-
-    name: str
-    dtype: str
-    old_shape: tuple[int, ...]
-    new_shape: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class GrowthReport:
     """What `grow_checkpoint` did. The hashes are None unless they were asked for."""
 
@@ -163,7 +152,8 @@ class GrowthReport:
     input_sha256: str | None
     output_sha256: str | None
     tensors_copied: int
-    grown: tuple[GrownTensor, ...]
+    grown: tuple[dict[str, Any], ...]
+    """Tensors with more rows: `name`, `dtype`, `old_shape` and `new_shape`."""
     left_out: tuple[CheckpointExtra, ...]
     """What the output does not have: optimizer, scheduler, random states. They do not fit a grown table."""
     bytes_written: int
@@ -212,7 +202,10 @@ def grow_checkpoint(
         input_sha256=input_sha256,
         output_sha256=sink.sha256,
         tensors_copied=len(checkpoint.tensors) - len(growths),
-        grown=tuple(GrownTensor(n, g.info.dtype, g.info.shape, g.shape) for n, g in growths.items()),
+        grown=tuple(
+            {"name": name, "dtype": one.info.dtype, "old_shape": one.info.shape, "new_shape": one.shape}
+            for name, one in growths.items()
+        ),
         left_out=tuple(extra for extra in checkpoint.extras if not extra.kept),
         bytes_written=sink.position,
     )
@@ -313,8 +306,7 @@ def _hash_in_background(path: Path, hashed: bool) -> Iterator[Future[str] | None
             raise
 
 
-@dataclass(frozen=True, slots=True)
-class GrowthProof:
+class GrowthProof(NamedTuple):
     """What was compared and found equal."""
 
     tensors_identical: int
@@ -327,7 +319,7 @@ class GrowthProof:
     bytes_compared: int
 
     def to_json(self) -> dict[str, int]:
-        return asdict(self)
+        return self._asdict()
 
 
 def verify_growth(old: Checkpoint, new: Checkpoint, plan: GrowthPlan) -> GrowthProof:

@@ -78,7 +78,7 @@ class _JoinedSource(ByteSource):
 
 
 def find_shards(path: Path) -> Path | None:
-    """The index, or the first counted file, of the model in shards that a path stands for; None where there is none.
+    """The index, or the first counted file, of the model in shards at a path; None if there is none.
 
     Where a folder has the model in both formats, the safetensors files are taken.
     """
@@ -295,8 +295,8 @@ _OTHER_MODEL_PREFIXES = ("s3gen.", "ve.", "conds.", "s2mel.", "semantic_codec.",
 
 
 def find_model_prefix(checkpoint: Checkpoint) -> str:
-    """What stands before the model's own names, by what stands before its text table; empty where nothing does."""
-    # Wrappers' names that all tensors begin with, one after another.
+    """The prefix of the model's own names, as found before its text table; empty if there is none."""
+    # Wrappers' names that all tensors start with, one after another.
     names, shared = list(checkpoint.tensors), ""
     while names and (found := next((one for one in WRAPPER_PREFIXES if names[0].startswith(shared + one)), "")):
         if not all(name.startswith(shared + found) for name in names):
@@ -360,7 +360,8 @@ def iter_values(checkpoint: Checkpoint, info: TensorInfo) -> Iterator[NDArray[np
 
 
 _TRANSPOSE_SAMPLE_ROWS = 256
-_MAX_TABLE_ROWS = 1 << 20
+# No tokenizer has more pieces. A hostile file can state any number, in a few bytes, and every row is looked at.
+MAX_TABLE_ROWS = 1 << 20
 # Median cosine with the base's rows: a table that was trained on, or whose rows have shrunk, is still recognised.
 _MIN_TRANSPOSE_COSINE = 0.9
 
@@ -405,7 +406,7 @@ def _is_transposed(checkpoint: Checkpoint, base: Checkpoint, name: str) -> bool:
         return False
     width = old.shape[1]
     # A square table looks the same either way. A hostile file can state any number of rows.
-    if new.shape[0] != width or new.shape[1] == width or new.shape[1] > _MAX_TABLE_ROWS:
+    if new.shape[0] != width or new.shape[1] == width or new.shape[1] > MAX_TABLE_ROWS:
         return False
     count = min(_TRANSPOSE_SAMPLE_ROWS, old.shape[0], new.shape[1])
     turned = in_forms(checkpoint, (), (name,))
@@ -414,6 +415,5 @@ def _is_transposed(checkpoint: Checkpoint, base: Checkpoint, name: str) -> bool:
         for one in (base, turned)
     )
     lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
-    return (
-        count > 0 and float(np.median((left * right).sum(axis=1) / np.maximum(lengths, 1e-30))) >= _MIN_TRANSPOSE_COSINE
-    )
+    cosines = (left * right).sum(axis=1) / np.maximum(lengths, 1e-30)
+    return count > 0 and float(np.median(cosines)) >= _MIN_TRANSPOSE_COSINE

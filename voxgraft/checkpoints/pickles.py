@@ -89,6 +89,7 @@ class PickleInterpreter:
         self.globals: dict[str, PickleGlobal] = {}
         self._stack: list[Any] = []
         self._marks: list[list[Any]] = []
+        # The memo of the pickle machine: values that later operations recall by number.
         self._memo: dict[int, Any] = {}
 
     def run(self, stream: io.BytesIO) -> Any:
@@ -130,7 +131,7 @@ class PickleInterpreter:
                 items = tuple(self._pop_mark())
                 self._stack.append(items)
             case "TUPLE1" | "TUPLE2" | "TUPLE3":
-                reverse = [self._pop() for _ in range(int(name[-1]))]
+                reverse = [self._pop() for _ in range(int(name[-1]))]  # the last item is on top
                 self._stack.append(tuple(reversed(reverse)))
             case "REDUCE" | "NEWOBJ":
                 args, maker = self._pop(), self._pop()
@@ -164,7 +165,7 @@ class PickleInterpreter:
                 if not isinstance(own, str) or not isinstance(module, str):
                     raise PickleParseError("a name that is no text")
                 self._push_global(module, own)
-            case "EXT1" | "EXT2" | "EXT4":
+            case "EXT1" | "EXT2" | "EXT4":  # a number that copyreg maps to a name, which is not known here
                 self._push_global("copyreg", f"extension {argument}")
             case "NEWOBJ_EX":
                 keywords, args, maker = self._pop(), self._pop(), self._pop()
@@ -360,24 +361,19 @@ def is_tensor(node: Any) -> bool:
     return isinstance(node, PickleObject) and node.maker in _REBUILDERS
 
 
-def parse_tensor(node: PickleObject) -> TorchTensor:
-    """The description of a node for which `is_tensor` holds."""
-    return _rebuild(node.maker, node.args, 0)
-
-
-def _rebuild(maker: str, args: Any, depth: int) -> TorchTensor:
+def parse_tensor(maker: str, args: Any, depth: int = 0) -> TorchTensor:
     """What torch's function of that name would build. A parameter or a subclass holds a tensor one level down."""
     if maker not in _REBUILDERS or not isinstance(args, tuple) or depth > 2:
         raise TensorParseError("it is made in a way that no tensor is")
     if maker in _REBUILD_PARAMETER:  # (tensor, requires_grad, hooks), perhaps with a state, which is left out
         if len(args) < 2 or not isinstance(args[0], PickleObject) or not isinstance(args[1], bool):
             raise TensorParseError("it is a parameter without a tensor")
-        tensor = _rebuild(args[0].maker, args[0].args, depth + 1)
+        tensor = parse_tensor(args[0].maker, args[0].args, depth + 1)
         return replace(tensor, requires_grad=args[1], parameter=True)
     if maker == _REBUILD_SUBCLASS:  # (rebuilder, class, arguments, state); class and state are left out
         if len(args) != 4 or not isinstance(args[0], PickleGlobal):
             raise TensorParseError("it is of a class that cannot be read")
-        return _rebuild(str(args[0]), args[2], depth + 1)
+        return parse_tensor(str(args[0]), args[2], depth + 1)
     if maker == _REBUILD_UNTYPED:  # (storage, offset, shape, strides, requires_grad, hooks, dtype)
         if len(args) not in (7, 8) or not isinstance(args[6], PickleGlobal):
             raise TensorParseError("it does not say its type")
@@ -535,6 +531,6 @@ def child_nodes(node: Any) -> list[Any]:
 
 def _tensor_or_none(node: Any) -> TorchTensor | None:
     try:
-        return parse_tensor(node)
+        return parse_tensor(node.maker, node.args)
     except TensorParseError:
         return None

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from voxgraft.config.train_options import rename_saved_values
 from voxgraft.core import progress
@@ -37,7 +37,7 @@ STATE_FORMAT = 2
 """Of state.json and the tensors beside it. 2: options have the names of the settings (1: older names for some)."""
 STEP_MANIFEST_NAME, STEP_STATE_NAME = "manifest.json", "state.json"
 SYNC_UNSUPPORTED_ERRNOS = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
-"""What file systems say that cannot sync a folder (some network and user-space ones); saving goes on there."""
+"""Errors of file systems that cannot sync a folder (some network and user-space ones); saving ignores them."""
 _STEP_PATTERN = re.compile(r"step-([0-9]{6,18})(\.old)?")
 _LEFTOVER_PATTERN = re.compile(r"\.step-[0-9]{6,18}\.[0-9a-f]{8}\.part")
 _FILE_NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9_.-]{0,99}")
@@ -50,7 +50,7 @@ MAX_ATTEMPTS = 20
 
 @dataclass(frozen=True, slots=True)
 class TrainState:
-    """Everything that training needs to go on after `step` as if it had never stopped."""
+    """Everything that training needs to resume after `step` as if it had never stopped."""
 
     step: int
     tensors: Mapping[str, Mapping[str, Tensor]]
@@ -84,18 +84,17 @@ def migrate_state(
     return state
 
 
-@dataclass(frozen=True, slots=True)
-class StepFolder:
+class StepFolder(NamedTuple):
     """A folder that has a saved step's name, whole or not."""
 
     step: int
     path: Path
     is_old: bool = False
-    """Whether it stands beside its place while a newer save of the same step takes that."""
+    """Whether it was moved aside while a newer save of the same step takes its place."""
 
 
 def list_step_folders(run: RunFolder) -> list[StepFolder]:
-    """All folders with the name of a step, the newest last. Copies and whatever else lies there are passed by."""
+    """All folders with the name of a step, the newest last. Copies and other files are ignored."""
     found = []
     for name in _list_names(run.steps):
         match = _STEP_PATTERN.fullmatch(name)
@@ -143,7 +142,7 @@ def find_step_damage(folder: StepFolder, *, quick: bool = False) -> str | None:
 
 
 def damaged_step_finding(folder: StepFolder, damage: str) -> Finding:
-    """What is told of a step that is not whole."""
+    """The finding for a step that is not complete."""
     return finding("step-damaged", f"step {folder.step} is not whole: {damage}", where=folder.path)
 
 
@@ -190,9 +189,8 @@ def read_step_values(folder: StepFolder) -> dict[str, Any]:
     return rename_saved_values(state["values"]) if state["format"] == 1 else dict(state["values"])
 
 
-@dataclass(frozen=True, slots=True)
-class StepLoadResult:
-    """A step that was read, and what is wrong with newer ones that had to be passed by."""
+class StepLoadResult(NamedTuple):
+    """A step that was read, and what is wrong with newer ones that were skipped."""
 
     state: TrainState
     folder: Path
@@ -200,7 +198,7 @@ class StepLoadResult:
 
 
 def load_step(run: RunFolder, step: int | None = None) -> StepLoadResult:
-    """The newest whole step, every hash checked; findings tell what is wrong with newer ones. Or exactly `step`."""
+    """The newest whole step, every hash checked; findings say what is wrong with newer ones. Or exactly `step`."""
     for _ in range(MAX_ATTEMPTS):
         folders = [folder for folder in reversed(list_step_folders(run)) if step in (None, folder.step)]
         findings: list[Finding] = []
@@ -278,7 +276,7 @@ def list_leftover_folders(run: RunFolder) -> list[Path]:
 
 
 def remove_leftover_folders(run: RunFolder) -> list[Finding]:
-    """Remove what dead processes left half written or half removed; what cannot be removed is told.
+    """Remove what dead processes left half written or half removed; what cannot be removed is reported.
 
     A live writer holds a lock on its folder. Where folders cannot be locked, nothing is known and nothing removed.
     """

@@ -9,23 +9,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from voxgraft.checkpoints.base import Checkpoint, Shape
+from voxgraft.checkpoints.base import ALL_FLOAT_DTYPES, BITS_ONLY_DTYPES, TORCH_DTYPES, Checkpoint, Shape
 from voxgraft.checkpoints.load import open_checkpoint
 from voxgraft.core import progress
 from voxgraft.core.errors import CheckpointError
 
-FLOAT_FORMATS = ("F64", "F32", "F16", "BF16")
-"""Formats whose values may be rounded or widened to another floating-point type."""
-BIT_VIEWS = {"BF16": torch.bfloat16, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2}
-"""Formats that NumPy only carries as bits."""
+# Formats that NumPy only carries as bits.
+BIT_VIEWS: dict[str, torch.dtype] = {name: getattr(torch, TORCH_DTYPES[name]) for name in BITS_ONLY_DTYPES}
+# Misfits that the error names; the rest are counted.
 MAX_LISTED_MISMATCHES = 10
-"""Misfits that the error names; the rest are counted."""
 
 
 def read_tensors(
     path: Path, shapes: Mapping[str, Shape], prefix: str = "", dtype: torch.dtype | None = torch.float32
 ) -> dict[str, Tensor]:
-    """The tensors that `shapes` names, in its order and under its names; in the file `prefix` stands before each.
+    """The tensors that `shapes` names, in its order and under its names; in the file each name starts with `prefix`.
 
     All that are missing or of another shape are refused in one error, before any value is read; what else the file
     holds is left alone. `dtype=None` keeps each tensor as it is stored. In memory: the result and one tensor more.
@@ -39,7 +37,7 @@ def iter_tensors(
 ) -> Iterator[tuple[str, Tensor]]:
     """As `read_tensors`, one at a time and in the order of the file, for moving each to a device at once.
 
-    Every name and shape is checked before the first one is given. Each tensor is the caller's own copy.
+    Every name and shape is checked before the first tensor is read. Each tensor is the caller's own copy.
     """
     with open_checkpoint(path) as checkpoint:
         misfits = []
@@ -49,7 +47,7 @@ def iter_tensors(
                 misfits.append(f"{prefix}{name} {list(shape)} is missing")
             elif info.shape != tuple(shape):
                 misfits.append(f"{prefix}{name} is {list(info.shape)}, not {list(shape)}")
-            elif dtype is not None and info.dtype not in FLOAT_FORMATS:
+            elif dtype is not None and info.dtype not in ALL_FLOAT_DTYPES:
                 misfits.append(f"{prefix}{name} holds {info.dtype}, not floating-point numbers")
         if misfits:
             more = f"; and {len(misfits) - MAX_LISTED_MISMATCHES} more" if len(misfits) > MAX_LISTED_MISMATCHES else ""

@@ -65,7 +65,7 @@ class ZipRecord:
 
 
 def read_zip_records(source: ByteSource) -> dict[str, ZipRecord]:
-    """All records by name, folders left out; an error for a directory that is broken or lies.
+    """All records by name, folders left out; an error for a directory that is broken or inconsistent.
 
     Python's `zipfile` is not used: it accepts overlapping records and a directory of any size.
     """
@@ -186,7 +186,7 @@ class TorchArchive:
     folder: str
     tree: PickleDict
     has_checksums: bool
-    """torch can be told to leave the checksums out; then every one is zero."""
+    """torch has an option to omit the checksums; then every one is zero."""
 
 
 class TorchCheckpoint(Checkpoint):
@@ -233,7 +233,7 @@ class TorchCheckpoint(Checkpoint):
         return info.contiguous and (info.start, info.num_bytes) == (record.start, record.size) and record.size > 0
 
     def locate_tensor(self, name: str, node: PickleObject) -> TensorInfo:
-        """Where the values of a tensor lie that is no part of the model, such as a moment of its optimizer."""
+        """The place of a tensor that is not part of the model, such as a moment of its optimizer."""
         return _locate_tensor(name, _describe_tensor(name, node, self.source), self.archive, self.source)
 
     def _values(self, info: TensorInfo) -> NDArray[np.generic]:
@@ -339,7 +339,7 @@ def _read_archive(source: ByteSource, alone: str | None = None) -> TorchArchive:
 
 
 def _find_state_dict(tree: PickleDict, source: ByteSource) -> tuple[str | None, PickleDict]:
-    """The dictionary that holds the tensors, and the key under which it stands (None: it is the whole file)."""
+    """The dictionary that holds the tensors, and its key (None: it is the whole file)."""
     inner = {key: node for key, node in tree.entries.items() if isinstance(key, str) and isinstance(node, PickleDict)}
     for key in STATE_DICT_KEYS:
         if key in inner and _tensor_share(inner[key]) > 0:
@@ -364,7 +364,7 @@ def _find_state_dict(tree: PickleDict, source: ByteSource) -> tuple[str | None, 
 
 
 def _flatten_pipeline(tree: PickleDict) -> PickleDict:
-    """A tree whose model stands at most one level deep: what stands with it comes up to the outer level.
+    """A tree whose model is at most one level deep: its neighbours move to the outer level, too.
 
     Pipelines are saved as {"model": {"t3": {...}, "s3gen": {...}}}. Deeper ones are not known.
     """
@@ -411,7 +411,7 @@ def _parse_state_dict(state: PickleDict, source: ByteSource) -> dict[str, TorchT
 
 def _describe_tensor(name: str, node: PickleObject, source: ByteSource) -> TorchTensor:
     try:
-        return parse_tensor(node)
+        return parse_tensor(node.maker, node.args)
     except TensorParseError as error:
         raise CheckpointError("torch-tensor", f"the tensor {name}: {error}", where=source.path) from None
 
@@ -436,7 +436,7 @@ def _contents_error(
 # The number that torch wrote in front of its files before they were zip archives.
 LEGACY_MAGIC = bytes.fromhex("6cfc9c46f9206aa85019")
 LEGACY_PROTOCOL = 1001
-# Before the values of each storage stands how many there are.
+# The values of each storage are preceded by their number, in 8 bytes.
 COUNT_BYTES = 8
 # How much of the file is read to find the end of the pickles: most need far less than the first.
 _READ_SIZES = (1 << 20, 16 << 20, MAX_PICKLE_BYTES)

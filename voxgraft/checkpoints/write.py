@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -219,7 +219,7 @@ def write_torch(
     wrapper: str | None = None,
     extras: Mapping[str, Scalar] | None = None,
 ) -> None:
-    """A torch archive of tensors, each in a storage of its own; `extras` stands next to a `wrapper`."""
+    """A torch archive of tensors, each in a storage of its own; `extras` are saved next to a `wrapper`."""
     state = PickleDict(ordered=True)
     storages: dict[str, StorageBytes] = {}
     for index, (name, tensor) in enumerate(tensors.items()):
@@ -231,9 +231,8 @@ def write_torch(
     write_torch_tree(as_sink(stream), tree, storages)
 
 
-@dataclass(frozen=True, slots=True)
-class StorageBytes:
-    """The bytes of one storage. `check` is given their CRC-32 when they have been written, and may refuse it."""
+class StorageBytes(NamedTuple):
+    """The bytes of one storage. `check` receives their CRC-32 after they have been written, and may raise."""
 
     num_bytes: int
     chunks: Callable[[], Iterable[BytesLike]]

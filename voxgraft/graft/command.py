@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from voxgraft.checkpoints import GrowthPlan, TableGrowth, grow_checkpoint, open_checkpoint, verify_growth
-from voxgraft.checkpoints.grow import GrowthReport
+from voxgraft.checkpoints import open_checkpoint
+from voxgraft.checkpoints.grow import GrowthPlan, GrowthReport, TableGrowth, grow_checkpoint, verify_growth
 from voxgraft.checkpoints.write import write_rows_file
 from voxgraft.config.commands import (
     ExtendSettings,
@@ -184,7 +184,8 @@ def format_growth(report: GrowthReport) -> list[Line]:
     copied = f"{report.tensors_copied:,} tensors copied bit for bit, {report.bytes_written:,} bytes written"
     lines: list[Line] = [copied]
     lines += [
-        f"  {item.name} ({item.dtype}): {list(item.old_shape)} -> {list(item.new_shape)}" for item in report.grown
+        f"  {item['name']} ({item['dtype']}): {list(item['old_shape'])} -> {list(item['new_shape'])}"
+        for item in report.grown
     ]
     lines += [
         f"  left out, since it does not fit a grown table: {extra.name} ({extra.description})"

@@ -5,10 +5,11 @@ Both files are streamed once. Weights only give a distance; whether old language
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,16 +18,15 @@ from voxgraft.checkpoints.base import FLOAT_DTYPES, Checkpoint, TensorInfo, from
 from voxgraft.checkpoints.load import iter_values
 from voxgraft.core import progress
 from voxgraft.core.errors import Finding, VoxgraftError, finding
-from voxgraft.inspect.subject import CheckSubject, is_stand_in
+from voxgraft.inspect.subject import BLOCK_ROWS, CheckSubject, is_stand_in
 from voxgraft.inspect.verdict import MAJORITY_SHARE
 from voxgraft.models.base import Family
 
 # Parts whose matrices have a row for each code or position.
 PARTS_WITH_ROWS = ("speech tables", "positions", "speed rows")
-_SPEECH_BLOCK_ROWS = 512
 # Of the base's length: no training shrinks a row so far, and weight decay would shrink all of them.
 _DEAD_ROW_RATIO = 1e-3
-# By its own length: a row or a matrix that moved so far was not trained, but written anew, emptied or damaged.
+# By its own length: a row or a matrix that moved so far was not trained, but overwritten, emptied or damaged.
 OVERWRITTEN_CHANGE = 0.5
 # A row that was overwritten and has less than this cosine to the base's is another row.
 _OTHER_ROW_COSINE = 0.5
@@ -37,11 +37,9 @@ _STABLE_TABLE_COSINE = 0.9
 _OUTLIER_FACTOR = 8.0
 # A bias decides alone whether a code is ever spoken: e to the 5th is 148 times as likely, or as unlikely.
 _BIAS_STEP, _BIAS_SPREAD = 5.0, 10.0
-_START_NAME, _STOP_NAME = "start of speech", "stop of speech"
 
 
-@dataclass(frozen=True, slots=True)
-class LostRows:
+class LostRows(NamedTuple):
     """Rows of one table in which nothing of the base is left."""
 
     rows: tuple[int, ...] = ()
@@ -55,79 +53,59 @@ class LostRows:
     base: float = 0.0
     """Squared length of the base's other rows."""
 
-    @property
-    def how(self) -> str:
-        return "are all zero" if self.dead == self.rows else "are far from the base's"
-
 
 NO_LOST_ROWS = LostRows()
 
 
-def find_start_stop_rows(subject: CheckSubject) -> dict[int, str]:
-    """Start and stop of speech by their rows; empty where the base does not show its size."""
-    family, base, files = subject.family, subject.base_checkpoint, subject.base
-    if family is None or base is None or files is None:
-        return {}
-    try:
-        size = family.infer_size(files, {name: info.shape for name, info in base.tensors.items()})
-        frame = family.frame(subject.base_pieces or 0, size)
-    except VoxgraftError:  # a base that is not whole is told elsewhere
-        return {}
-    return {frame.speech_start: _START_NAME, frame.speech_stop: _STOP_NAME}
-
-
 def find_lost_rows(subject: CheckSubject, name: str, marks: dict[int, str]) -> LostRows:
-    """Rows of a table of the body that are zero or were overwritten. None where it has no row per code or position."""
+    """Rows of a table of the body that are zero or were overwritten. None where it has no row per code or position.
+
+    `marks` names rows of the speech tables for people.
+    """
     base, checkpoint, family = subject.base_checkpoint, subject.checkpoint, subject.family
     if base is None or checkpoint is None or family is None or family.get_part_name(name) not in PARTS_WITH_ROWS:
         return NO_LOST_ROWS
     old, new = base.tensors[name], checkpoint.tensors[name]
     if old.shape != new.shape or len(old.shape) not in (1, 2) or not {old.dtype, new.dtype} <= set(FLOAT_DTYPES):
         return NO_LOST_ROWS
-    is_speech = family.get_part_name(name) == "speech tables"
-    named = {row: mark for row, mark in marks.items() if is_speech and row < old.shape[0]}
+
+    def read(one: Checkpoint, start: int, stop: int) -> NDArray[np.float64]:
+        # Values that are not finite have findings of their own, and the base has the originals.
+        values = one.read_rows(name, start, stop).astype(np.float64)
+        return np.nan_to_num(values, nan=math.nan, posinf=math.nan, neginf=math.nan)
+
     if len(old.shape) == 1:
-        before, after = (_nan_nonfinite(one.read(name)) for one in (base, checkpoint))
-        step = max(_BIAS_STEP, _BIAS_SPREAD * float(before.std()))
-        far = np.abs(after - before) >= step
-        return _build_lost_rows(far, np.zeros_like(far), named, (after - before, before))
-    measures = []
-    for start in range(0, old.shape[0], _SPEECH_BLOCK_ROWS):
-        span = start, min(start + _SPEECH_BLOCK_ROWS, old.shape[0])
-        before, after = (_nan_nonfinite(one.read_rows(name, *span)) for one in (base, checkpoint))
-        lengths = [np.sqrt((values**2).sum(axis=1)) for values in (before, after, after - before)]
-        measures.append(np.stack([*lengths, (before * after).sum(axis=1)]))
-    length, left, moved, along = np.concatenate(measures, axis=1)  # each of shape [rows]
-    some = length > 0
-    cosine = along / np.maximum(length * left, 1e-30)
-    dead = some & (left <= _DEAD_ROW_RATIO * length)
-    alive = some & ~dead
-    other = alive & (moved >= OVERWRITTEN_CHANGE * length) & (cosine < _OTHER_ROW_COSINE)
-    finite = alive & np.isfinite(cosine)
-    if not finite.any() or float(np.median(cosine[finite])) < _STABLE_TABLE_COSINE:
-        other[:] = False
+        before, after = (read(one, 0, old.shape[0]) for one in (base, checkpoint))
+        moved, length = after - before, before
+        lost = np.abs(moved) >= max(_BIAS_STEP, _BIAS_SPREAD * float(before.std()))
+        dead = np.zeros_like(lost)
     else:
-        times = left / np.maximum(length, 1e-30)
-        usual = float(np.median(times[finite]))
-        other |= finite & ((times > _OUTLIER_FACTOR * usual) | (_OUTLIER_FACTOR * times < usual))
-    return _build_lost_rows(dead | other, dead, named, (moved, length))
-
-
-def _build_lost_rows(
-    rows: NDArray[np.bool_],
-    dead: NDArray[np.bool_],
-    named: dict[int, str],
-    lengths: tuple[NDArray[np.float64], NDArray[np.float64]],
-) -> LostRows:
-    ordered = sorted(np.flatnonzero(rows).tolist(), key=lambda row: (row not in named, row))
-    names = tuple(f"row {row:,}, {named[row]}" if row in named else f"row {row:,}" for row in ordered)
-    moved, base = (float(np.nansum(values[~rows] ** 2)) for values in lengths)
-    return LostRows(tuple(sorted(ordered)), tuple(np.flatnonzero(dead).tolist()), names, len(rows), moved, base)
-
-
-def _nan_nonfinite(values: NDArray[np.generic]) -> NDArray[np.float64]:
-    """Values that are not finite are another topic's, and the base has the originals."""
-    return np.nan_to_num(values.astype(np.float64), nan=math.nan, posinf=math.nan, neginf=math.nan)
+        measures = []
+        for start in range(0, old.shape[0], BLOCK_ROWS):
+            stop = min(start + BLOCK_ROWS, old.shape[0])
+            before, after = (read(one, start, stop) for one in (base, checkpoint))
+            lengths = [np.sqrt((values**2).sum(axis=1)) for values in (before, after, after - before)]
+            measures.append(np.stack([*lengths, (before * after).sum(axis=1)]))
+        length, left, moved, along = np.concatenate(measures, axis=1)  # each of shape [rows]
+        some = length > 0
+        cosine = along / np.maximum(length * left, 1e-30)
+        dead = some & (left <= _DEAD_ROW_RATIO * length)
+        alive = some & ~dead
+        other = alive & (moved >= OVERWRITTEN_CHANGE * length) & (cosine < _OTHER_ROW_COSINE)
+        finite = alive & np.isfinite(cosine)
+        if not finite.any() or float(np.median(cosine[finite])) < _STABLE_TABLE_COSINE:
+            other[:] = False
+        else:
+            times = left / np.maximum(length, 1e-30)
+            usual = float(np.median(times[finite]))
+            other |= finite & ((times > _OUTLIER_FACTOR * usual) | (_OUTLIER_FACTOR * times < usual))
+        lost = dead | other
+    is_speech = family.get_part_name(name) == "speech tables"
+    named = {row: f", {mark}" for row, mark in marks.items() if is_speech and row < old.shape[0]}
+    rows = np.flatnonzero(lost).tolist()
+    names = tuple(f"row {row:,}{named.get(row, '')}" for row in sorted(rows, key=lambda row: (row not in named, row)))
+    rest, base_rest = (float(np.nansum(values[~lost] ** 2)) for values in (moved, length))
+    return LostRows(tuple(rows), tuple(np.flatnonzero(dead).tolist()), names, len(lost), rest, base_rest)
 
 
 _MAX_NAMED_TENSORS = 3
@@ -169,13 +147,6 @@ class BodyComparison:
 
     changes: tuple[TensorChange, ...]
     missing: tuple[str, ...]
-
-    def named(self, how: TensorChangeKind) -> list[str]:
-        return [one.name for one in self.changes if one.how == how]
-
-    @property
-    def not_finite(self) -> list[str]:
-        return [one.name for one in self.changes if one.num_bad]
 
     @property
     def unusable(self) -> list[TensorChange]:
@@ -234,7 +205,12 @@ def compare_body(subject: CheckSubject) -> BodyComparison | None:
     names = body_tensor_names(base, family)
     there = [name for name in names if name in checkpoint.tensors]
     changes = []
-    marks = find_start_stop_rows(subject)
+    marks: dict[int, str] = {}
+    if subject.base is not None:
+        with contextlib.suppress(VoxgraftError):  # a base that is not whole is reported elsewhere
+            size = family.infer_size(subject.base, {name: info.shape for name, info in base.tensors.items()})
+            frame = family.frame(subject.base_pieces or 0, size)
+            marks = {frame.speech_start: "start of speech", frame.speech_stop: "stop of speech"}
     with progress.progress_task(
         "comparing everything else with the base", sum(base.tensors[name].num_bytes for name in there)
     ) as advance:
@@ -279,40 +255,40 @@ def body_comparison_findings(subject: CheckSubject, body: BodyComparison) -> lis
     findings: list[Finding] = []
     total, num_compared = len(body.changes) + len(body.missing), len(body.changes)
 
-    def add(code: str, names: Sequence[str], what: str, expected: str = "", more: str = "") -> None:
-        shown = f" ({', '.join(names[:_MAX_NAMED_TENSORS])}{', ...' * (len(names) > _MAX_NAMED_TENSORS)})"
-        count = (
-            f"{len(names):,} of the base's {total:,}"
-            if code == "body-missing"
-            else f"{len(names):,} of {num_compared:,}"
-        )
-        findings.append(finding(code, f"{count} other tensors {what}{shown}{more}", expected=expected, where=where))
+    def listed(names: Sequence[str]) -> str:
+        return f" ({', '.join(names[:_MAX_NAMED_TENSORS])}{', ...' * (len(names) > _MAX_NAMED_TENSORS)})"
 
-    if body.missing:
-        add("body-missing", body.missing, "are not in the file")
+    def add(code: str, names: Sequence[str], what: str, expected: str = "", more: str = "") -> None:
+        of = f"the base's {total:,}" if code == "body-missing" else f"{num_compared:,}"
+        found = f"{len(names):,} of {of} other tensors {what}{listed(names)}{more}"
+        if names:
+            findings.append(finding(code, found, expected=expected, where=where))
+
+    def named(how: TensorChangeKind) -> list[str]:
+        return [one.name for one in body.changes if one.how == how]
+
+    add("body-missing", body.missing, "are not in the file")
     for overflowed, code, values in (
         (False, "body-not-finite", "such values"),
         (True, "body-overflow", "infinite values in fp16"),
     ):
         odd = [one for one in body.changes if one.num_bad and one.overflowed == overflowed]
-        if odd:
-            count = sum(one.num_bad for one in odd)
-            add(code, [one.name for one in odd], "hold values that are not finite", more=f": {count:,} {values}")
-    if names := body.named("form"):
-        add("body-form", names, "have another shape or kind of number", "the base's shapes and numbers")
-    if names := [one.name for one in body.changes if one.lost]:
-        expected = f"tensors that moved by less than {OVERWRITTEN_CHANGE:.0%} of their length"
-        add("body-lost", names, "have nothing left of the base's", expected)
+        more = f": {sum(one.num_bad for one in odd):,} {values}"
+        add(code, [one.name for one in odd], "hold values that are not finite", more=more)
+    add("body-form", named("form"), "have another shape or kind of number", "the base's shapes and numbers")
+    expected = f"tensors that moved by less than {OVERWRITTEN_CHANGE:.0%} of their length"
+    lost = [one.name for one in body.changes if one.lost]
+    add("body-lost", lost, "have nothing left of the base's", expected)
     for name, rows in body.lost_rows.items():
-        shown = f" ({', '.join(rows.names[:_MAX_NAMED_TENSORS])}{', ...' * (len(rows.names) > _MAX_NAMED_TENSORS)})"
-        found = f"{len(rows.rows):,} of {rows.num_rows:,} rows of {name} {rows.how}{shown}"
+        how = "are all zero" if rows.dead == rows.rows else "are far from the base's"
+        found = f"{len(rows.rows):,} of {rows.num_rows:,} rows of {name} {how}{listed(rows.names)}"
         findings.append(finding("speech-rows-lost", found, expected="the base's, or trained on from them", where=where))
-    if names := body.named("changed"):
-        moved = f"; together they moved by {body.distance:.2g} of their length"
-        add("body-changed", names, "are not the base's", "the base's bits", more=moved)
+    moved = f"; together they moved by {body.distance:.2g} of their length"
+    add("body-changed", named("changed"), "are not the base's", "the base's bits", more=moved)
     if findings or not body.changes:
         return findings
-    if rounded := body.named("rounded"):
+    # The claim that speech cannot have changed is made only where every tensor was seen to be the same.
+    if rounded := named("rounded"):
         found = f"{len(rounded):,} of {total:,} other tensors are the base's, rounded to a shorter number format"
         return [finding("body-rounded", found, where=where)]
     if heads := [one.name for one in body.changes if one.name.endswith("_head.weight")]:
@@ -433,20 +409,16 @@ def _sum_of_squares(values: NDArray[np.float32]) -> float:
         return total if math.isfinite(total) else float(np.dot(values.astype(np.float64), values.astype(np.float64)))
 
 
-@dataclass(frozen=True, slots=True)
-class LayerChange:
+class LayerChange(NamedTuple):
     """The tensors of one part, or of one numbered layer of it, together."""
 
     part: str
-    number: int | None
+    name: str
+    """The part, and the number of the layer where it has one."""
     tensors: int
     changed: int
     distance: float
     """Length of the change by length of the base's values; infinite where values are not finite."""
-
-    @property
-    def name(self) -> str:
-        return self.part if self.number is None else f"{self.part} {self.number}"
 
     def to_json(self) -> dict[str, Any]:
         finite = self.distance if math.isfinite(self.distance) else None
@@ -467,5 +439,6 @@ def summarize_layers(body: BodyComparison, family: Family) -> list[LayerChange]:
     for (part, number), changes in ordered:
         changed = sum(one.how in ("changed", "form") for one in changes)
         distance = math.inf if any(one.num_bad for one in changes) else relative_distance(changes)
-        layers.append(LayerChange(part, number, len(changes), changed, distance))
+        name = part if number is None else f"{part} {number}"
+        layers.append(LayerChange(part, name, len(changes), changed, distance))
     return layers

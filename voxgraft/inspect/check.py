@@ -1,4 +1,8 @@
-"""Prepared data of other trainers: do the ids in `text_ids/*.npy` have rows, and are they this tokenizer's?"""
+"""The verb `check`: every topic that can be looked at, all findings at once. Changes nothing.
+
+`CHECK_TOPICS` lists the topics; most are in `text`, `rows` and `body`. Here are those about data: what other trainers
+have prepared (do the ids in `text_ids/*.npy` have rows, and are they this tokenizer's?), and the run's own sets.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,9 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +27,6 @@ from voxgraft.data.manifest import resolve_manifest_path, resolve_text_files
 from voxgraft.dataset.checks import StoredCodes, compute_trimmed_lengths, count_trailing_run
 from voxgraft.dataset.indextts2_manifest import read_npy, read_sibling_durations
 from voxgraft.dataset.run_data import (
-    DataRequirements,
-    RunData,
     build_sampler,
     compute_set_weights,
     has_no_data,
@@ -60,8 +62,8 @@ from voxgraft.inspect.text import (
     tokenizer_proof_findings,
 )
 
+# A text has some hundred ids; the longest that any model takes has some thousand.
 MAX_IDS_BYTES = 1 << 20
-"""A text has some hundred ids; the longest that any model takes has some thousand."""
 
 
 def read_npy_ids(path: Path) -> NDArray[np.int64]:
@@ -83,46 +85,75 @@ def read_npy_ids(path: Path) -> NDArray[np.int64]:
 
 IDS_FOLDER = "text_ids"
 MANIFEST_NAMES = ("train_manifest.jsonl", "train_pairs.jsonl", "gpt_pairs_train.jsonl", "val_manifest.jsonl")
+# Keys of the text and of its file of ids: in a manifest of clips, and in one of pairs.
 _MANIFEST_FIELDS = (("text", "text_ids_path"), ("target_text", "target_text_ids_path"))
-"""Keys of the text and of its file of ids: in a manifest of clips, and in one of pairs."""
+# From this share of unknown tokens on it is an error.
 _UNKNOWN_ERROR_SHARE = 0.01
-"""From this share of unknown tokens on it is an error."""
 _SAMPLE_SENTENCES = 200
+# Up to this share of sentences a different clean-up of the text explains it; above it the tokenizer is another.
 _MAX_DIFFERENT_SHARE = 0.2
-"""Up to this share of sentences a different clean-up of the text explains it; above it the tokenizer is another."""
-
-
-@dataclass(slots=True)
-class _PreparedIdCounts:
-    """What all files of ids hold together."""
-
-    files: int = 0
-    broken: list[Finding] = field(default_factory=list)
-    counts: Counter[int] = field(default_factory=Counter)
-    first: dict[int, Path] = field(default_factory=dict)
-    """The first file in which an id was met."""
-
-    def add(self, path: Path, ids: NDArray[np.int64]) -> None:
-        values, counts = np.unique(ids, return_counts=True)
-        for token, count in zip(values.tolist(), counts.tolist(), strict=True):
-            self.counts[token] += count
-            self.first.setdefault(token, path)
 
 
 def prepared_id_findings(subject: CheckSubject) -> list[Finding]:
     """Every file of ids: past the table, negative, deleted by the stock program, unknown, never on a new row."""
-    if subject.prepared is None:
+    prepared, tokenizer, family = subject.prepared, subject.tokenizer, subject.family
+    if prepared is None:
         return []
-    seen = _read_all_ids(subject.prepared)
-    findings = _unreadable_id_findings(seen)
-    if not seen.counts:
+    inner = prepared / IDS_FOLDER
+    paths = sorted(require_folder(inner if os.path.isdir(inner) else prepared).glob("*.npy"))
+    if not paths:
+        raise FileError("prepared-empty", f"there is no {IDS_FOLDER}/*.npy", where=prepared)
+    counts: Counter[int] = Counter()
+    first: dict[int, Path] = {}  # by id: the first file in which it was met
+    broken: list[Finding] = []
+    with progress.progress_task("reading ids", len(paths)) as advance:
+        for path in paths:
+            try:
+                values, numbers = np.unique(read_npy_ids(path), return_counts=True)
+                for token, number in zip(values.tolist(), numbers.tolist(), strict=True):
+                    counts[token] += number
+                    first.setdefault(token, path)
+            except VoxgraftError as error:
+                broken.append(error.finding)
+            advance(1)
+    findings: list[Finding] = []
+    if broken:
+        found = f"{len(broken):,} of {len(paths):,} files of ids cannot be read; the first: {broken[0].found}"
+        findings.append(finding("npy-broken", found, expected=broken[0].expected, where=broken[0].where))
+    if not counts:
         return findings
-    for owner, limit in _id_limits(subject).items():
-        outside = sorted(token for token in seen.counts if not 0 <= token < limit)
-        findings += _outside_id_findings(seen, outside, f"{owner} has {limit:,} (ids 0 to {limit - 1:,})")
-    if not _id_limits(subject):
-        findings += _outside_id_findings(seen, sorted(token for token in seen.counts if token < 0), "ids start at 0")
-    return [*findings, *_deleted_id_findings(subject, seen), *_prepared_share_findings(subject, seen)]
+    # Who has how many rows or pieces that text may index.
+    limits: dict[str, int] = {}
+    if tokenizer is not None:
+        limits[f"the tokenizer {tokenizer.path.name}"] = tokenizer.size
+    if subject.checkpoint is not None and family is not None:
+        for info in list(find_text_tables(subject.checkpoint, family).values())[:1]:
+            owner = f"{info.name}, without its spare row," if family.spare_rows else info.name
+            limits[owner] = info.shape[0] - family.spare_rows
+    bounds = [(limit, f"{owner} has {limit:,} (ids 0 to {limit - 1:,})") for owner, limit in limits.items()]
+    total = counts.total()
+    for limit, expected in bounds or [(max(counts) + 1, "ids start at 0")]:
+        if outside := sorted(token for token in counts if not 0 <= token < limit):
+            tokens = sum(counts[token] for token in outside)
+            span = f"{outside[0]:,}" if len(outside) == 1 else f"{outside[0]:,} to {outside[-1]:,}"
+            found = f"{tokens:,} tokens of {total:,} have ids without a row ({span})"
+            findings.append(finding("prepared-ids-outside", found, expected=expected, where=first[outside[-1]]))
+    if deleted := sorted(family.deleted_ids & counts.keys()) if family else []:
+        listed = " and ".join(f"id {token} {counts[token]:,} times" for token in deleted)
+        found = f"{listed} inside the text"
+        findings.append(finding("prepared-ids-deleted", found, expected="never", where=first[deleted[0]]))
+    if tokenizer is None:
+        return findings
+    if unknown := counts[tokenizer.unknown_id]:
+        level: Level = "error" if unknown >= _UNKNOWN_ERROR_SHARE * total else "warning"
+        found = f"{unknown:,} of {total:,} tokens are unknown ({unknown / total:.1%})"
+        where = first[tokenizer.unknown_id]
+        findings.append(finding("prepared-ids-unknown", found, expected="0", where=where, level=level))
+    pieces = subject.base_pieces
+    if pieces is not None and tokenizer.size > pieces and max(counts) < pieces:
+        found = f"none of {total:,} tokens is on a new row ({pieces:,} or more): the base's own tokenizer spelled them"
+        findings.append(finding("prepared-other-tokenizer", found, where=prepared))
+    return findings
 
 
 def prepared_encoding_findings(subject: CheckSubject) -> list[Finding]:
@@ -143,7 +174,9 @@ def prepared_encoding_findings(subject: CheckSubject) -> list[Finding]:
             continue  # every file of ids is judged by `prepared_id_findings`
         ids = encode_sentence(spelling, text)
         compared += 1
-        if _strip_tag(ids, spelling.tag, tokenizer.ids) != stored and ids != stored:
+        # Other trainers store ids with or without the language tag in front.
+        tagged = spelling.tag is not None and ids[:1] == [tokenizer.ids.get(spelling.tag)]
+        if stored not in (ids, ids[1:] if tagged else ids):
             different += 1
             first = first or f"{text!r:.120} is stored as {format_pieces(tokenizer, stored)}"
             first += "" if different > 1 else f", and is spelled {format_pieces(tokenizer, ids)}"
@@ -156,109 +189,25 @@ def prepared_encoding_findings(subject: CheckSubject) -> list[Finding]:
     return [finding("prepared-other-tokenizer", found, expected="0", where=manifest, level=level)]
 
 
-def _strip_tag(ids: list[int], tag: str | None, by_piece: dict[str, int]) -> list[int]:
-    return ids[1:] if tag is not None and ids[:1] == [by_piece.get(tag)] else ids
-
-
-def _read_all_ids(folder: Path) -> _PreparedIdCounts:
-    inner = folder / IDS_FOLDER
-    paths = sorted(require_folder(inner if os.path.isdir(inner) else folder).glob("*.npy"))
-    if not paths:
-        raise FileError("prepared-empty", f"there is no {IDS_FOLDER}/*.npy", where=folder)
-    seen = _PreparedIdCounts(len(paths))
-    with progress.progress_task("reading ids", len(paths)) as advance:
-        for path in paths:
-            try:
-                seen.add(path, read_npy_ids(path))
-            except VoxgraftError as error:
-                seen.broken.append(error.finding)
-            advance(1)
-    return seen
-
-
-def _unreadable_id_findings(seen: _PreparedIdCounts) -> list[Finding]:
-    if not seen.broken:
-        return []
-    first = seen.broken[0]
-    found = f"{len(seen.broken):,} of {seen.files:,} files of ids cannot be read; the first: {first.found}"
-    return [finding("npy-broken", found, expected=first.expected, where=first.where)]
-
-
-def _id_limits(subject: CheckSubject) -> dict[str, int]:
-    """Who has how many rows or pieces that text may index."""
-    limits: dict[str, int] = {}
-    if subject.tokenizer is not None:
-        limits[f"the tokenizer {subject.tokenizer.path.name}"] = subject.tokenizer.size
-    if subject.checkpoint is not None and subject.family is not None:
-        for info in list(find_text_tables(subject.checkpoint, subject.family).values())[:1]:
-            limits[f"{info.name}, without its spare row," if subject.family.spare_rows else info.name] = (
-                info.shape[0] - subject.family.spare_rows
-            )
-    return limits
-
-
-def _outside_id_findings(seen: _PreparedIdCounts, outside: list[int], expected: str) -> list[Finding]:
-    if not outside:
-        return []
-    tokens = sum(seen.counts[token] for token in outside)
-    span = f"{outside[0]:,}" if len(outside) == 1 else f"{outside[0]:,} to {outside[-1]:,}"
-    found = f"{tokens:,} tokens of {seen.counts.total():,} have ids without a row ({span})"
-    return [finding("prepared-ids-outside", found, expected=expected, where=seen.first[outside[-1]])]
-
-
-def _deleted_id_findings(subject: CheckSubject, seen: _PreparedIdCounts) -> list[Finding]:
-    family = subject.family
-    deleted = sorted(family.deleted_ids & seen.counts.keys()) if family else []
-    if not deleted:
-        return []
-    listed = " and ".join(f"id {token} {seen.counts[token]:,} times" for token in deleted)
-    found = f"{listed} inside the text"
-    return [finding("prepared-ids-deleted", found, expected="never", where=seen.first[deleted[0]])]
-
-
-def _prepared_share_findings(subject: CheckSubject, seen: _PreparedIdCounts) -> list[Finding]:
-    tokenizer, pieces = subject.tokenizer, subject.base_pieces
-    if tokenizer is None:
-        return []
-    total, unknown = seen.counts.total(), seen.counts[tokenizer.unknown_id]
-    findings: list[Finding] = []
-    if unknown:
-        level: Level = "error" if unknown >= _UNKNOWN_ERROR_SHARE * total else "warning"
-        found = f"{unknown:,} of {total:,} tokens are unknown ({unknown / total:.1%})"
-        where = seen.first[tokenizer.unknown_id]
-        findings.append(finding("prepared-ids-unknown", found, expected="0", where=where, level=level))
-    if pieces is not None and tokenizer.size > pieces and max(seen.counts) < pieces:
-        found = f"none of {total:,} tokens is on a new row ({pieces:,} or more): the base's own tokenizer spelled them"
-        findings.append(finding("prepared-other-tokenizer", found, where=subject.prepared or ""))
-    return findings
-
-
 def _sample_manifest(manifest: Path) -> Iterator[tuple[str, Path]]:
     """Texts with their files of ids, spread over the whole manifest; each file once."""
     entries: dict[Path, str] = {}
     for number, line in read_lines(manifest):
-        entry = parse_json(line, f"{manifest}, line {number}")
-        if (found := _parse_manifest_entry(entry, manifest.parent)) is not None:
-            entries[found[1]] = found[0]
+        where = f"{manifest}, line {number}"
+        entry = parse_json(line, where)
+        for text_key, path_key in _MANIFEST_FIELDS if isinstance(entry, dict) else ():
+            text, path = entry.get(text_key), entry.get(path_key)
+            if isinstance(text, str) and isinstance(path, str) and path and "\0" not in path:
+                beside = manifest.parent / IDS_FOLDER / Path(path).name
+                entries[beside if os.path.isfile(beside) else manifest.parent / path] = text
+                break
         else:
             expected = " or ".join(f"{text} and {path}" for text, path in _MANIFEST_FIELDS)
-            where = f"{manifest}, line {number}"
             raise FileError("json-shape", "the line has no text with its file of ids", expected=expected, where=where)
     paths = list(entries)
     step = max(1, len(paths) // _SAMPLE_SENTENCES)
     for path in paths[::step][:_SAMPLE_SENTENCES]:
         yield entries[path], path
-
-
-def _parse_manifest_entry(entry: Any, folder: Path) -> tuple[str, Path] | None:
-    if not isinstance(entry, dict):
-        return None
-    for text_key, path_key in _MANIFEST_FIELDS:
-        text, path = entry.get(text_key), entry.get(path_key)
-        if isinstance(text, str) and isinstance(path, str) and path and "\0" not in path:
-            beside = folder / IDS_FOLDER / Path(path).name
-            return text, beside if os.path.isfile(beside) else folder / path
-    return None
 
 
 CODES_FOLDER = "codes"
@@ -269,19 +218,7 @@ def prepared_code_findings(subject: CheckSubject) -> list[Finding]:
     prepared, family = subject.prepared, subject.family
     if prepared is None or family is None or not os.path.isdir(prepared / CODES_FOLDER):
         return []
-    clips = _read_stored_codes(prepared)
-    kept = compute_trimmed_lengths(clips, family.code_hz)
-    cut = [(clip, one) for clip, one in zip(clips, kept, strict=True) if one.reason is not None]
-    if not cut:
-        return []
-    stored, padding = sum(clip.length for clip in clips), sum(clip.length - one.length for clip, one in cut)
-    found = f"{len(cut):,} of {len(clips):,} clips are padded: {padding:,} of {stored:,} codes ({padding / stored:.0%})"
-    return [finding("prepared-codes-padded", found, expected="0", where=prepared / CODES_FOLDER)]
-
-
-def _read_stored_codes(prepared: Path) -> list[StoredCodes]:
-    """Every file of codes that can be read; a broken one is left to whoever trains on it."""
-    seconds = read_sibling_durations(prepared / "train_manifest.jsonl")
+    durations = read_sibling_durations(prepared / "train_manifest.jsonl")
     paths = sorted((prepared / CODES_FOLDER).glob("*.npy"))
     clips = []
     with progress.progress_task("reading codes", len(paths)) as advance:
@@ -290,13 +227,17 @@ def _read_stored_codes(prepared: Path) -> list[StoredCodes]:
             try:
                 codes = read_npy_ids(path)
             except VoxgraftError:
-                continue
+                continue  # a broken file is reported by the command that trains on it
             if len(codes):
-                run = count_trailing_run(codes)
-                clips.append(
-                    StoredCodes(path.stem, len(codes), int(codes[-1]), run, stated=None, seconds=seconds.get(path.stem))
-                )
-    return clips
+                run, seconds = count_trailing_run(codes), durations.get(path.stem)
+                clips.append(StoredCodes(path.stem, len(codes), int(codes[-1]), run, stated=None, seconds=seconds))
+    kept = compute_trimmed_lengths(clips, family.code_hz)
+    cut = [(clip, one) for clip, one in zip(clips, kept, strict=True) if one.reason is not None]
+    if not cut:
+        return []
+    stored, padding = sum(clip.length for clip in clips), sum(clip.length - one.length for clip, one in cut)
+    found = f"{len(cut):,} of {len(clips):,} clips are padded: {padding:,} of {stored:,} codes ({padding / stored:.0%})"
+    return [finding("prepared-codes-padded", found, expected="0", where=prepared / CODES_FOLDER)]
 
 
 def evaluation_findings(subject: CheckSubject) -> list[Finding]:
@@ -328,54 +269,37 @@ def training_data_findings(subject: CheckSubject) -> list[Finding]:
     wanted = subject.data_requirements
     if wanted is None:
         return []
-    merged = subject.settings.train.mode == "merged"
+    settings, merged = wanted.settings, subject.settings.train.mode == "merged"
     data = load_run_data(wanted, merged=merged)
     if has_no_data(wanted):  # a run whose data is still to come is not a wrong one
         return [replace(item, level="note") for item in data.findings]
     if not data.all_sets_opened:
         return data.findings
-    return [*data.findings, *_order_and_length_findings(subject, wanted, data, merged)]
-
-
-def _order_and_length_findings(
-    subject: CheckSubject, wanted: DataRequirements, data: RunData, merged: bool
-) -> Iterator[Finding]:
-    """What is wrong with the order of the data and with the length of the run."""
-    settings, sets = wanted.settings, (*data.train, *data.replay)
+    findings, train = list(data.findings), settings.train
     try:
-        spoken = _count_self_replay_sentences(subject, wanted) if merged else 0
+        spoken = 0
+        if merged and subject.base is not None:
+            from voxgraft.training.replay import SelfReplayBuilder, resolve_self_replay_count
+
+            # Sentences that the base is to speak itself as replay. That there are any is seen without speaking them.
+            parts = (wanted.run, settings.data, subject.base, wanted.graft, wanted.spelling, wanted.base_frame)
+            if count := resolve_self_replay_count(settings.data, "merged"):
+                spoken = len(SelfReplayBuilder(*parts, train.seed).plan(count))
         if merged:
-            yield from retention_findings(replayed=bool(data.replay or spoken), measured=bool(data.measured or spoken))
+            replayed, measured = bool(data.replay or spoken), bool(data.measured or spoken)
+            findings += retention_findings(replayed=replayed, measured=measured)
         require_batches_fit(wanted, data, replay_pending=bool(spoken))
-        stream = build_sampler(
-            settings, wanted.frame, sets, compute_set_weights(data.train, data.replay, settings.data.replay_share)
-        )
-        yield from sampling_findings(wanted, data, stream)
-        yield from warmup_findings(settings.train, resolve_num_steps(settings.train, stream))
-        if settings.train.sample_texts:
-            _encode_sample_texts(wanted)
+        weights = compute_set_weights(data.train, data.replay, settings.data.replay_share)
+        stream = build_sampler(settings, wanted.frame, (*data.train, *data.replay), weights)
+        findings += sampling_findings(wanted, data, stream)
+        findings += warmup_findings(train, resolve_num_steps(train, stream))
+        if train.sample_texts:
+            from voxgraft.training.samples import build_sample_sentences
+
+            build_sample_sentences(wanted.spelling, train.sample_texts, (), train.seed)
     except VoxgraftError as error:
-        yield error.finding
-
-
-def _encode_sample_texts(wanted: DataRequirements) -> None:
-    from voxgraft.training.samples import build_sample_sentences
-
-    train = wanted.settings.train
-    build_sample_sentences(wanted.spelling, train.sample_texts, (), train.seed)
-
-
-def _count_self_replay_sentences(subject: CheckSubject, wanted: DataRequirements) -> int:
-    """Sentences that the base is to speak itself as replay. That there are any is seen without speaking them."""
-    from voxgraft.training.replay import SelfReplayBuilder, resolve_self_replay_count
-
-    settings = wanted.settings
-    count = resolve_self_replay_count(settings.data, "merged")
-    if not count or subject.base is None:
-        return 0
-    frame, seed = wanted.base_frame, settings.train.seed
-    replay = SelfReplayBuilder(wanted.run, settings.data, subject.base, wanted.graft, wanted.spelling, frame, seed)
-    return len(replay.plan(count))
+        findings.append(error.finding)
+    return findings
 
 
 DATA_TOPIC = "training data"
@@ -401,20 +325,12 @@ _PART_NAMES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class CheckTopic:
+class CheckTopic(NamedTuple):
     """One thing to look at: which parts of the subject it needs, and the function that looks."""
 
     name: str
     needs: tuple[str, ...]
     look: Callable[[CheckSubject], list[Finding]]
-
-    def missing(self, subject: CheckSubject) -> list[str]:
-        """What it needs and does not have, in words. Where there is no base at all, its parts are not listed."""
-        words = list(dict.fromkeys(_PART_NAMES[need] for need in self.needs if getattr(subject, need) is None))
-        if subject.settings.base is None and any(word.startswith("the base") for word in words):
-            words = [*(word for word in words if not word.startswith("the base")), "a base"]
-        return words
 
 
 CHECK_TOPICS = (
@@ -463,25 +379,29 @@ class CheckOutcome:
 
 
 def run_checks(subject: CheckSubject, *, with_data: bool = True, skip_topics: Collection[str] = ()) -> CheckOutcome:
-    """Look at every topic whose parts are there. One of our errors in a topic is a finding; the others go on.
+    """Look at every topic whose parts are there. An error in a topic becomes a finding; the other topics still run.
 
-    Without `data` the training data is left to whoever opens it anyway; topics in `without` likewise.
+    Without `with_data` the training data is not opened; `skip_topics` names further topics to leave out.
     """
     findings = list(subject.findings)
     checked: list[str] = []
     not_checked: dict[str, str] = {}
-    for topic in [
-        topic for topic in CHECK_TOPICS if topic.name not in skip_topics and (with_data or topic.name != DATA_TOPIC)
-    ]:
-        if missing := topic.missing(subject):
-            not_checked[topic.name] = f"needs {' and '.join(missing)}"
+    for name, needs, look in CHECK_TOPICS:
+        if name in skip_topics or (name == DATA_TOPIC and not with_data):
+            continue
+        missing = list(dict.fromkeys(_PART_NAMES[need] for need in needs if getattr(subject, need) is None))
+        if subject.settings.base is None and any(word.startswith("the base") for word in missing):
+            # Where there is no base at all, its parts are not listed.
+            missing = [*(word for word in missing if not word.startswith("the base")), "a base"]
+        if missing:
+            not_checked[name] = f"needs {' and '.join(missing)}"
             continue
         try:
-            findings += topic.look(subject)
-            checked.append(topic.name)
+            findings += look(subject)
+            checked.append(name)
         except VoxgraftError as error:
             findings.append(error.finding)
-            not_checked[topic.name] = f"stopped by {error.code}"
+            not_checked[name] = f"stopped by {error.code}"
     return CheckOutcome(tuple(dict.fromkeys(findings)), tuple(checked), not_checked)
 
 
@@ -513,10 +433,12 @@ class CheckResult:
         }
 
     def lines(self) -> list[Line]:
+        findings = self.outcome.findings
         lines: list[Line] = [self.sizes] if self.sizes else []
-        for level in LEVEL_STYLES:
-            for item in self.outcome.findings:
-                lines += _format_check_finding(item) if item.level == level else []
+        for item in sorted(findings, key=lambda item: list(LEVEL_STYLES).index(item.level)):
+            first, *rest = item.lines()
+            lines.append(style_line((first, LEVEL_STYLES[item.level])))
+            lines += [line for line in rest if _NO_FIX_NEEDED not in line]
         lines.append(f"checked: {', '.join(self.outcome.checked) or 'nothing'}")
         by_reason: dict[str, list[str]] = {}
         for topic, reason in self.outcome.not_checked.items():
@@ -526,20 +448,20 @@ class CheckResult:
             lines.append(f"not checked: {'; '.join(skipped)}")
         if self.not_given:
             lines.append(f"not given: {', '.join(self.not_given)}")
-        return [*lines, self.verdict, *self._next()]
-
-    def _next(self) -> list[Line]:
-        """What the run needs now. Clips that are not prepared yet are no fault, but nothing can be trained without."""
+        lines.append(self.verdict)
         if self.run is None:
-            return []
-        run, codes = shlex.quote(str(self.run)), {item.code for item in self.outcome.findings}
+            return lines
+        # What the run needs now. Clips that are not prepared yet are no fault, but nothing can be trained without.
+        run, codes = shlex.quote(str(self.run)), {item.code for item in findings}
         if self.outcome.errors:
-            return ["next: cure the errors; training does not start while there is one"]
-        if "graft-missing" in codes:
-            return [f"next: voxgraft graft {run}"]
-        if codes & {"set-missing", "set-incomplete"}:
-            return [f"next: voxgraft prepare {run}; training cannot start before there are clips"]
-        return [f"next: voxgraft train {run}"]
+            step = "cure the errors; training does not start while there is one"
+        elif "graft-missing" in codes:
+            step = f"voxgraft graft {run}"
+        elif codes & {"set-missing", "set-incomplete"}:
+            step = f"voxgraft prepare {run}; training cannot start before there are clips"
+        else:
+            step = f"voxgraft train {run}"
+        return [*lines, f"next: {step}"]
 
     @property
     def verdict(self) -> Line:
@@ -563,8 +485,3 @@ def check(settings: CheckSettings) -> CheckResult:
     names = (name.replace("_", "-") for name, there in given.items() if not there)
     listed = tuple("--" + name if name != "run" else "RUN" for name in names)
     return CheckResult(outcome, sizes, listed, settings.run)
-
-
-def _format_check_finding(item: Finding) -> list[Line]:
-    first, *rest = item.lines()
-    return [style_line((first, LEVEL_STYLES[item.level])), *(line for line in rest if _NO_FIX_NEEDED not in line)]

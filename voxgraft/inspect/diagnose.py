@@ -22,7 +22,6 @@ from voxgraft.checkpoints.load import find_shards, iter_values
 from voxgraft.checkpoints.steps import (
     STEP_MANIFEST_NAME,
     STEP_STATE_NAME,
-    StepFolder,
     damaged_step_finding,
     find_step_damage,
     list_step_folders,
@@ -41,7 +40,7 @@ from voxgraft.core.files import (
     write_json,
     write_text,
 )
-from voxgraft.core.journal import History, HistoryEvent, RunJournal
+from voxgraft.core.journal import History, RunJournal
 from voxgraft.core.results import LEVEL_STYLES, Line, Table, format_bytes, style_line
 from voxgraft.core.run import RunFolder
 from voxgraft.evaluation.scores import Transcriber, compute_error_rates, open_transcriber
@@ -63,14 +62,7 @@ from voxgraft.inspect.body import (
     summarize_layers,
 )
 from voxgraft.inspect.check import run_checks
-from voxgraft.inspect.optimizer import (
-    OptimizerSnapshot,
-    RowMoments,
-    find_new_rows_with_gradients,
-    optimizer_snapshot_findings,
-    read_optimizer_snapshot,
-    read_row_moments,
-)
+from voxgraft.inspect.optimizer import OptimizerSnapshot, RowMoments, examine_optimizer, find_new_rows_with_gradients
 from voxgraft.inspect.rows import (
     ROW_NONFINITE,
     ROW_ZERO,
@@ -157,15 +149,6 @@ class Diagnosis:
     """What was listened to: language, who, phone error."""
     not_heard: str = ""
     """Why nothing was listened to, where it was asked for."""
-
-    @property
-    def readable(self) -> bool:
-        return bool(self.tables or self.layers or self.case.run)
-
-    def update_verdict(self, *, kept: bool) -> None:
-        """The verdict with what ears have found of the old languages."""
-        self.case = replace(self.case, kept=kept)
-        self.verdict = decide_verdict(self.findings, self.case, readable=self.readable)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -256,12 +239,19 @@ def diagnose(settings: DiagnoseSettings) -> DiagnoseResult:
 
 def diagnose_checkpoint(settings: DiagnoseSettings) -> Diagnosis:
     """Everything about a checkpoint file, or about the one checkpoint in a folder."""
+    path = settings.checkpoint
     if settings.base is None:
         cure = "name the folder of the base that it was made from with --base FOLDER."
         raise ConfigError("config-missing", "`base` is not given", expected="--base", cure=cure)
-    if not path_exists(settings.checkpoint):
-        raise FileError("file-missing", f"{settings.checkpoint.name} is not there", where=settings.checkpoint)
-    refuse_partial_model(settings.checkpoint)
+    if not path_exists(path):
+        raise FileError("file-missing", f"{path.name} is not there", where=path)
+    # A graft, a saved step and the files in them say nothing alone: what belongs to them is in their run.
+    for folder in [path] if is_folder(path) else [path.parent, path.parent.parent]:
+        is_graft = is_file(folder / GRAFT_CARD_NAME)
+        if is_graft or (is_file(folder / STEP_MANIFEST_NAME) and is_file(folder / STEP_STATE_NAME)):
+            found = f"{path.name} is {'a graft' if is_graft else 'a saved step of a run'}, or a part of it"
+            expected = "a checkpoint, or a run"
+            raise CheckpointError("checkpoint-part", f"{found}, and no whole model", expected=expected, where=path)
     base = resolve_base_folder(settings.base)
     with open_check_subject(_to_check_settings(settings, base)) as subject:
         require_base_and_tokenizer(subject)
@@ -272,9 +262,8 @@ def diagnose_checkpoint(settings: DiagnoseSettings) -> Diagnosis:
             if own is not None:
                 subject.texts = TextCorpus(tuple(one.text for one in own.spread(_MAX_BUILT_IN_SENTENCES).sentences))
         kept = keeps_old_languages(subject.checkpoint.path) if subject.checkpoint is not None else None
-        file = subject.settings.checkpoint if is_folder(settings.checkpoint) else None
-        named = settings.checkpoint, settings.base, settings.tokenizer
-        case = DiagnosisCase(*named, file=file, language=settings.language, kept=kept)
+        file = subject.settings.checkpoint if is_folder(path) else None
+        case = DiagnosisCase(path, settings.base, settings.tokenizer, file=file, language=language, kept=kept)
         return examine_subject(subject, case, lora_findings(subject))
 
 
@@ -289,11 +278,18 @@ def require_base_and_tokenizer(subject: CheckSubject) -> None:
 
 
 def _to_check_settings(settings: DiagnoseSettings, base: Path) -> CheckSettings:
-    """The same for `findings`; of a folder its checkpoint, and its tokenizer unless another is named."""
+    """The settings of `check`; of a folder its checkpoint, and its tokenizer unless another is named."""
     checkpoint, tokenizer = settings.checkpoint, settings.tokenizer
-    if is_folder(checkpoint):
-        checkpoint, beside = _find_files_in_folder(checkpoint, base, settings.family)
-        tokenizer = tokenizer or beside
+    if is_folder(folder := checkpoint):  # merged, exported, or a copy: something like the base's own files is in it
+        family = resolve_base_family(base, settings.family)
+        whole = (path for name in family.checkpoint_names if (path := folder / name).is_file())
+        found = find_shards(folder) or next(whole, None)
+        if found is not None:
+            tokenizers = (path for name in family.tokenizer_names if (path := folder / name).is_file())
+            checkpoint, tokenizer = found, tokenizer or next(tokenizers, None)
+        else:
+            files = family.files(folder)
+            checkpoint, tokenizer = files.checkpoint, tokenizer or files.tokenizer
     return CheckSettings(
         base=base,
         checkpoint=checkpoint,
@@ -306,30 +302,44 @@ def _to_check_settings(settings: DiagnoseSettings, base: Path) -> CheckSettings:
     )
 
 
-def _find_files_in_folder(folder: Path, base: Path, name: str | None) -> tuple[Path, Path | None]:
-    """A folder that something like the base's own files stand in: merged, exported, or a copy."""
-    family = resolve_base_family(base, name)
-    checkpoints = (path for name in family.checkpoint_names if (path := folder / name).is_file())
-    checkpoint = find_shards(folder) or next(checkpoints, None)
-    if checkpoint is not None:
-        tokenizers = (path for name in family.tokenizer_names if (path := folder / name).is_file())
-        return checkpoint, next(tokenizers, None)
-    files = family.files(folder)
-    return files.checkpoint, files.tokenizer
-
-
 def examine_subject(subject: CheckSubject, case: DiagnosisCase, more: Sequence[Finding] = ()) -> Diagnosis:
     """Look at all topics, keep what was measured, and judge. `case` says what it is about; the rest is filled in here.
 
     `more` are findings from elsewhere.
     """
-    outcome, family = run_checks(subject, with_data=case.run is not None, skip_topics=_MEASURED_TOPICS), subject.family
-    measured = _Measurements(subject, [*more, *(_adjust_level(subject, case, item) for item in outcome.findings)])
-    tables, body = measured.rows(), measured.body()
-    findings = list(dict.fromkeys(measured.findings))
+    outcome = run_checks(subject, with_data=case.run is not None, skip_topics=_MEASURED_TOPICS)
+    checkpoint, base, family = subject.checkpoint, subject.base_checkpoint, subject.family
+    findings = list(more)
+    for item in outcome.findings:
+        if item.code == "checkpoint-prefixed":  # the trainer that wrote a wrapper's name takes it away again
+            item = replace(item, level="note")
+        elif item.code == "proof-unreachable":  # a row that is never read does no harm to what was learnt in the others
+            cure = "none is needed; the next tokenizer can do without them: `voxgraft tokenizer train`."
+            item = replace(item, level="note", cure=cure)
+        elif case.steps is not None and _is_missing_data(item):
+            # Data that is not there is still to come in a run that was never trained, and gone in one that was.
+            item = replace(item, level="error")
+        elif item.code == "rows-vs-tokenizer" and subject.settings.tokenizer.file is None:
+            # More rows than the base's own tokenizer has pieces are no fault where the grown one was not named.
+            cure = "name the tokenizer that it was trained with: --tokenizer FILE."
+            item = replace(item, level="note", cure=cure)
+        findings.append(item)
+    checked, not_checked = list(outcome.checked), dict(outcome.not_checked)
+    tables, moves, optimizer, moments, body = _compare_with_base(subject, findings, checked, not_checked)
+    findings = list(dict.fromkeys(findings))
+    codes = {item.code for item in findings}
+    # Whether every tensor is the base's, and none has a row more.
+    is_base = False
+    if base is not None and checkpoint is not None and family is not None and tables:
+        ours, theirs = (
+            {point: info.shape for point, info in find_text_tables(one, family).items()} for one in (base, checkpoint)
+        )
+        same_bits = {"base-rows-same", "base-rows-rounded"} & codes and {"body-same", "body-rounded"} & codes
+        is_base = bool(same_bits) and ours == theirs and not codes & {"base-rows-changed", "base-rows-shrunk"}
     num_rows, num_wanted, num_pieces_with_rows, second_spare = _count_embedding_rows(subject)
     embeddings = [table for table in tables if table.role == "embedding"]
     embedding_name = family.graft_points[0].tensor if family else ""
+    not_finite = [one for one in body.changes if one.num_bad] if body else []
     case = replace(
         case,
         family=FAMILY_TITLES.get(family.name, family.name) if family else "",
@@ -341,40 +351,122 @@ def examine_subject(subject: CheckSubject, case: DiagnosisCase, more: Sequence[F
         dead_rows=any(one.dead for one in body.lost_rows.values()) if body else False,
         empty_rows=max((table.share_of_new(ROW_ZERO) for table in embeddings), default=0.0),
         ruined_rows=max((table.share_of_new(ROW_NONFINITE) for table in embeddings), default=0.0),
-        learnt_by_moments=measured.has_learned(tables),
+        learnt_by_moments=_has_learned(subject, optimizer, moments, tables),
         noise=any(item.code == "new-rows-random" and embedding_name in item.found for item in findings),
         short_rows=num_wanted > num_rows >= (subject.base_pieces or 0) > 0,
-        moved_fits=any(one.how == "shifted" and num_rows == num_wanted + one.shift for one in measured.moves),
-        sharded=subject.checkpoint is not None and find_shards(subject.checkpoint.path) is not None,
-        is_base=_is_base_itself(subject, findings, tables),
+        moved_fits=any(one.how == "shifted" and num_rows == num_wanted + one.shift for one in moves),
+        sharded=checkpoint is not None and find_shards(checkpoint.path) is not None,
+        is_base=is_base,
         sounds=bool(family and family.shipped_folder()),
         data_to_come=case.steps is None and any(_is_missing_data(item) for item in outcome.findings),
-        has_optimizer=measured.optimizer is not None,
+        has_optimizer=optimizer is not None,
         has_new_rows=any(len(table.kinds) > table.num_base + (subject.spare_rows or 0) for table in tables),
     )
-    case = replace(case, point=_measure_repair_point(subject, body, case))
+    repairable = body is not None and (case.distance or 0) < FAR_DISTANCE and body.unusable_share < MAJORITY_SHARE
+    if body is not None and repairable and is_body_far(case) and not case.sounds:
+        # The point that `repair` is proposed to take, measured by the same comparison that judges its result. Distances
+        # are nearly proportional to the point, but rounding adds to them: step down until the measured one fits.
+        point = estimate_repair_point(case.distance or MOVED_DISTANCE)
+        while point > 0 and (distance := measure_blend_distance(subject, body, point)) >= MOVED_DISTANCE:
+            point = min(math.floor(100 * point * 0.99 * MOVED_DISTANCE / distance) / 100, round(point - 0.01, 2))
+        case = replace(case, point=max(point, 0.0))
     return Diagnosis(
         path=case.checkpoint,
         case=case,
-        what=_describe_checkpoint(subject.checkpoint, family),
+        what=_describe_checkpoint(checkpoint, family),
         family=family.name if family else "",
-        verdict=decide_verdict(findings, case, readable=subject.checkpoint is not None or case.run is not None),
+        verdict=decide_verdict(findings, case, readable=checkpoint is not None or case.run is not None),
         findings=findings,
-        checked=[*outcome.checked, *measured.checked],
-        not_checked={**outcome.not_checked, **measured.not_checked},
+        checked=checked,
+        not_checked=not_checked,
         tables=tables,
         layers=summarize_layers(body, family) if body and family else [],
         distance=body.distance if body else None,
         unusable=tuple(one.name for one in body.unusable) if body else (),
-        not_finite=tuple(body.not_finite) if body else (),
+        not_finite=tuple(one.name for one in not_finite),
         lost_rows={name: one.rows for name, one in body.lost_rows.items()} if body else {},
-        moves=measured.moves,
+        moves=moves,
         num_pieces_with_rows=num_pieces_with_rows,
         second_spare=second_spare,
-        optimizer=measured.optimizer,
-        moments=measured.moments,
+        optimizer=optimizer,
+        moments=moments,
         sizes=size_table(subject),
     )
+
+
+def _compare_with_base(
+    subject: CheckSubject, findings: list[Finding], checked: list[str], not_checked: dict[str, str]
+) -> tuple[list[RowTable], list[RowMove], OptimizerSnapshot | None, list[RowMoments], BodyComparison | None]:
+    """Row tables, moved rows, optimizer, its moments of the rows, and the body. Adds to the three collections."""
+    checkpoint, family = subject.checkpoint, subject.family
+
+    def attempt(topic: str, make: Callable[[], TopicT]) -> TopicT | None:
+        # One of our errors in a topic is a finding; the other topics are still looked at.
+        try:
+            made = make()
+        except VoxgraftError as error:
+            findings.append(replace(error.finding, level="error"))
+            not_checked[topic] = f"stopped by {error.code}"
+            return None
+        checked.append(topic)
+        return made
+
+    optimizer: OptimizerSnapshot | None = None
+    moments: list[RowMoments] = []
+    moves: list[RowMove] = []
+    tables: list[RowTable] = []
+    if checkpoint is None or family is None:
+        not_checked |= dict.fromkeys(_MEASURED_TOPICS, "needs a checkpoint of a known family")
+    else:
+        text_tables = list(find_text_tables(checkpoint, family).values())
+        known = {info.name for info in text_tables}
+        for point in family.graft_points if not is_stand_in(checkpoint) else ():
+            info = checkpoint.tensors.get(point.tensor)
+            if info is not None and info.name not in known:  # the name of a text table, but not the form of one
+                found = f"{info.name} is {info.dtype} {list(info.shape)}"
+                findings.append(finding("tensor-shape", found, where=checkpoint.path))
+
+        def verify_checksums(opened: Checkpoint) -> None:
+            for info in text_tables if opened.format == "torch-zip" else ():
+                for _ in iter_values(opened, info):
+                    pass
+
+        attempt("checksums of the text tables", lambda: verify_checksums(checkpoint))
+        if (examined := attempt("optimizer state", lambda: examine_optimizer(subject))) is not None:
+            optimizer, moments, items = examined
+            findings += items
+        comparisons = attempt("base rows", lambda: compare_base_rows(subject)) or []
+        moves = attempt("places of the rows", lambda: find_row_moves(subject, comparisons)) or []
+        findings += row_comparison_findings(subject, comparisons, [one.tensor for one in moves])
+        findings += row_move_findings(subject, moves)
+        tables = attempt("rows one by one", lambda: classify_rows(subject, comparisons, moments)) or []
+    body = attempt("body", lambda: compare_body(subject))
+    if body is not None:
+        # A distance from what is not finite is none; the checkpoint is not to blame for it.
+        odd = next((one.name for one in body.changes if not math.isfinite(one.base)), None)
+        if odd is not None and subject.base is not None:
+            found = f"{odd} of the base holds values that are not finite, or far too large"
+            raise CheckpointError("base-not-finite", found, where=subject.base.checkpoint)
+        findings += body_comparison_findings(subject, body)
+    return tables, moves, optimizer, moments, body
+
+
+def _has_learned(
+    subject: CheckSubject, optimizer: OptimizerSnapshot | None, moments: list[RowMoments], tables: list[RowTable]
+) -> bool:
+    """Whether the optimizer shows that new rows had gradients, and steps that could carry them somewhere."""
+    had = find_new_rows_with_gradients(subject, moments)
+    if optimizer is None or had is None or had.mean() < MAJORITY_SHARE:
+        return False
+    table = next((one for one in tables if one.role == "embedding"), None)
+    rate = max((*optimizer.first_rates, *optimizer.rates), default=None)
+    if table is None or rate is None or optimizer.step is None:
+        return True
+    shape = subject.checkpoint.tensors[table.tensor].shape if subject.checkpoint is not None else ()
+    width = shape[1] if len(shape) == 2 else 1
+    # AdamW moves a value by about the rate per step, so this is the typical size of one value, not of a row.
+    typical = float(np.nanmedian(table.lengths[table.num_base :])) / math.sqrt(max(width, 1))
+    return rate * optimizer.step >= _MIN_LEARNED_REACH * typical
 
 
 def _count_embedding_rows(subject: CheckSubject) -> tuple[int, int, int, bool]:
@@ -394,63 +486,12 @@ def _count_embedding_rows(subject: CheckSubject) -> tuple[int, int, int, bool]:
     return rows, wanted, max(rows - spare, 0), second
 
 
-def _is_base_itself(subject: CheckSubject, findings: Sequence[Finding], tables: list[RowTable]) -> bool:
-    """Whether every tensor is the base's, and none has a row more."""
-    base, checkpoint, family = subject.base_checkpoint, subject.checkpoint, subject.family
-    codes = {item.code for item in findings}
-    if base is None or checkpoint is None or family is None or not tables:
-        return False
-    ours, theirs = find_text_tables(base, family), find_text_tables(checkpoint, family)
-    grown = {point: info.shape for point, info in theirs.items()} != {point: info.shape for point, info in ours.items()}
-    whole = {"base-rows-same", "base-rows-rounded"} & codes and {"body-same", "body-rounded"} & codes
-    return bool(whole) and not grown and "base-rows-changed" not in codes and "base-rows-shrunk" not in codes
-
-
-def _measure_repair_point(subject: CheckSubject, body: BodyComparison | None, case: DiagnosisCase) -> float | None:
-    """The point that `repair` is proposed to take, measured by the same comparison that judges its result.
-
-    None where there is nothing to repair, or where what is too far away cannot be mended by a point.
-    """
-    far = (
-        body is not None
-        and is_body_far(case)
-        and (case.distance or 0) < FAR_DISTANCE
-        and body.unusable_share < MAJORITY_SHARE
-    )
-    if not far or body is None or case.sounds:
-        return None
-    # Distances are nearly proportional to the point, but rounding adds to them: step down until the measured one fits.
-    point = estimate_repair_point(case.distance or MOVED_DISTANCE)
-    while point > 0 and (distance := measure_blend_distance(subject, body, point)) >= MOVED_DISTANCE:
-        point = min(math.floor(100 * point * 0.99 * MOVED_DISTANCE / distance) / 100, round(point - 0.01, 2))
-    return max(point, 0.0)
-
-
-def _adjust_level(subject: CheckSubject, case: DiagnosisCase, item: Finding) -> Finding:
-    """More rows than the base's own tokenizer has pieces are no fault where the grown one was not named.
-
-    Data that is not there is still to come in a run that was never trained, and gone in one that was. A wrapper's
-    name before all others only has to be known: the trainer that wrote it takes it away again.
-    """
-    if item.code == "checkpoint-prefixed":
-        return replace(item, level="note")
-    if item.code == "proof-unreachable":  # a row that is never read does no harm to what was learnt in the others
-        cure = "none is needed; the next tokenizer can do without them: `voxgraft tokenizer train`."
-        return replace(item, level="note", cure=cure)
-    if case.steps is not None and _is_missing_data(item):
-        return replace(item, level="error")
-    if item.code == "rows-vs-tokenizer" and subject.settings.tokenizer.file is None:
-        cure = "name the tokenizer that it was trained with: --tokenizer FILE."
-        return replace(item, level="note", cure=cure)
-    return item
-
-
 def _is_missing_data(item: Finding) -> bool:
     return item.level == "note" and CATALOGUE[item.code].area == "data" and CATALOGUE[item.code].level == "error"
 
 
 def lora_findings(subject: CheckSubject) -> list[Finding]:
-    """Whether what was learnt stands in factors that are still to be multiplied into the model."""
+    """A finding if the file holds low-rank factors that are not merged into the model."""
     path = subject.settings.checkpoint
     if path is None:
         return []
@@ -466,107 +507,6 @@ def lora_findings(subject: CheckSubject) -> list[Finding]:
         return []
     found = f"{len(own):,} of {len(names):,} tensors belong to a low-rank adapter that is not merged ({own[0]}, ...)"
     return [finding("checkpoint-low-rank", found, where=path)]
-
-
-def refuse_partial_model(path: Path) -> None:
-    """A graft, a saved step and the files in them say nothing alone: what belongs to them is in their run."""
-    folders = [path] if is_folder(path) else [path.parent, path.parent.parent]
-    for folder in folders:
-        if is_file(folder / GRAFT_CARD_NAME):
-            what = "a graft"
-        elif is_file(folder / STEP_MANIFEST_NAME) and is_file(folder / STEP_STATE_NAME):
-            what = "a saved step of a run"
-        else:
-            continue
-        found = f"{path.name} is {what}, or a part of it, and no whole model"
-        raise CheckpointError("checkpoint-part", found, expected="a checkpoint, or a run", where=path)
-
-
-class _Measurements:
-    """The topics whose comparisons are kept. One of our errors in a topic is a finding; the others go on."""
-
-    def __init__(self, subject: CheckSubject, findings: list[Finding]) -> None:
-        self.subject, self.findings = subject, findings
-        self.checked: list[str] = []
-        self.not_checked: dict[str, str] = {}
-        self.optimizer: OptimizerSnapshot | None = None
-        self.moments: list[RowMoments] = []
-        self.moves: list[RowMove] = []
-
-    def has_learned(self, tables: list[RowTable]) -> bool:
-        """Whether the optimizer shows that new rows had gradients, and steps that could carry them somewhere."""
-        found, had = self.optimizer, find_new_rows_with_gradients(self.subject, self.moments)
-        if found is None or had is None or had.mean() < MAJORITY_SHARE:
-            return False
-        table = next((one for one in tables if one.role == "embedding"), None)
-        rate = max((*found.first_rates, *found.rates), default=None)
-        if table is None or rate is None or found.step is None:
-            return True
-        shape = self.subject.checkpoint.tensors[table.tensor].shape if self.subject.checkpoint is not None else ()
-        width = shape[1] if len(shape) == 2 else 1
-        typical = float(np.nanmedian(table.lengths[table.num_base :])) / math.sqrt(max(width, 1))
-        return rate * found.step >= _MIN_LEARNED_REACH * typical
-
-    def rows(self) -> list[RowTable]:
-        """All text tables, with what the optimizer keeps of them."""
-        subject = self.subject
-        if subject.checkpoint is None or subject.family is None:
-            self.not_checked |= dict.fromkeys(_MEASURED_TOPICS, "needs a checkpoint of a known family")
-            return []
-        known = {info.name for info in find_text_tables(subject.checkpoint, subject.family).values()}
-        for point in subject.family.graft_points if not is_stand_in(subject.checkpoint) else ():
-            info = subject.checkpoint.tensors.get(point.tensor)
-            if info is not None and info.name not in known:  # the name of a text table, but not the form of one
-                found = f"{info.name} is {info.dtype} {list(info.shape)}"
-                self.findings.append(finding("tensor-shape", found, where=subject.checkpoint.path))
-        self._try_topic("checksums of the text tables", self._verify_checksums)
-        self._try_topic("optimizer state", self._read_optimizer)
-        comparisons = self._try_topic("base rows", lambda: compare_base_rows(subject)) or []
-        self.moves = self._try_topic("places of the rows", lambda: find_row_moves(subject, comparisons)) or []
-        self.findings += row_comparison_findings(subject, comparisons, [one.tensor for one in self.moves])
-        self.findings += row_move_findings(subject, self.moves)
-        return self._try_topic("rows one by one", lambda: classify_rows(subject, comparisons, self.moments)) or []
-
-    def body(self) -> BodyComparison | None:
-        """Everything else."""
-        body = self._try_topic("body", lambda: compare_body(self.subject))
-        if body is not None:
-            # A distance from what is not finite is none; the checkpoint is not to blame for it.
-            odd = next((one.name for one in body.changes if not math.isfinite(one.base)), None)
-            if odd is not None and self.subject.base is not None:
-                found = f"{odd} of the base holds values that are not finite, or far too large"
-                raise CheckpointError("base-not-finite", found, where=self.subject.base.checkpoint)
-            self.findings += body_comparison_findings(self.subject, body)
-        return body
-
-    def _verify_checksums(self) -> None:
-        checkpoint, family = self.subject.checkpoint, self.subject.family
-        if checkpoint is None or family is None or checkpoint.format != "torch-zip":
-            return
-        for info in find_text_tables(checkpoint, family).values():
-            for _ in iter_values(checkpoint, info):
-                pass
-
-    def _read_optimizer(self) -> None:
-        subject = self.subject
-        if subject.checkpoint is None or subject.family is None:
-            return
-        self.optimizer = read_optimizer_snapshot(subject.checkpoint)
-        if self.optimizer is not None:
-            tables = list(find_text_tables(subject.checkpoint, subject.family).values())
-            pieces, spare = subject.base_pieces, subject.family.spare_rows
-            self.moments = read_row_moments(subject.checkpoint, self.optimizer, tables, pieces, spare)
-            self.findings += optimizer_snapshot_findings(subject, self.optimizer, self.moments)
-
-    def _try_topic(self, topic: str, make: Callable[[], TopicT]) -> TopicT | None:
-        try:
-            made = make()
-        except VoxgraftError as error:
-            self.findings.append(replace(error.finding, level="error"))
-            self.not_checked[topic] = f"stopped by {error.code}"
-            return None
-        self.checked.append(topic)
-        return made
 
 
 def _describe_checkpoint(checkpoint: Checkpoint | None, family: Family | None) -> str:
@@ -605,8 +545,24 @@ def diagnose_run(settings: DiagnoseSettings) -> Diagnosis:
     except VoxgraftError as error:
         findings.append(error.finding)
     history = History.of(journal)
-    findings += _journal_findings(history, run, whole[-1] if whole else 0)
-    checkpoint = _find_final_checkpoint(run, journal)
+    # What the journal warned of, the latest of each code.
+    warned = [event for event in history.findings if event.values.get("level") in ("warning", "error")]
+    latest = {str(event.values.get("code")): event for event in warned}
+    for code, event in list(latest.items())[-_MAX_JOURNAL_FINDINGS:]:
+        if code in CATALOGUE:
+            said = f"at step {event.step:,}: {event.values.get('found', '')}"
+            # An error that stopped the run would do so again, unless a step was saved since then.
+            stops = event.values.get("level") == "error" and event.step >= (whole[-1] if whole else 0)
+            findings.append(finding(code, said, where=run.journal, level="error" if stops else "warning"))
+    # The checkpoint that training has left, if it leaves one; not that of a training before the last.
+    mode = rename_saved_mode(next((line.get("mode") for line in reversed(journal) if line["kind"] == "start"), None))
+    cards = {name: find_merged_card(run.path / name / "checkpoint") for name in _FINAL_CHECKPOINT_FOLDERS}
+    left = (
+        run.path / name / str(card["checkpoint"])
+        for name, card in cards.items()
+        if card is not None and (mode != name or is_of_last_training(card, journal))
+    )
+    checkpoint = next(left, None)
     with open_check_subject(to_check_settings(own, run.path, checkpoint)) as subject:
         if subject.base_checkpoint is None:
             require_base_and_tokenizer(subject)
@@ -615,41 +571,11 @@ def diagnose_run(settings: DiagnoseSettings) -> Diagnosis:
             run.path, base, None, file=checkpoint, run=run.path, steps=steps, language=own.language, kept=kept
         )
         found = examine_subject(subject, case, findings)
-    return replace(found, what=_describe_run(found, folders, whole, history))
-
-
-def _find_final_checkpoint(run: RunFolder, journal: list[dict[str, Any]]) -> Path | None:
-    """The checkpoint that training has left, if it leaves one; not that of a training before the last."""
-    mode = rename_saved_mode(next((line.get("mode") for line in reversed(journal) if line["kind"] == "start"), None))
-    for name in _FINAL_CHECKPOINT_FOLDERS:
-        card = find_merged_card(run.path / name / "checkpoint")
-        if card is not None and (mode != name or is_of_last_training(card, journal)):
-            return run.path / name / str(card["checkpoint"])
-    return None
-
-
-def _journal_findings(history: History, run: RunFolder, newest: int) -> list[Finding]:
-    """What the journal warned of, the latest of each code."""
-    latest: dict[str, HistoryEvent] = {}
-    for event in history.findings:
-        if event.values.get("level") in ("warning", "error"):
-            latest[str(event.values.get("code"))] = event
-    findings = []
-    for code, event in list(latest.items())[-_MAX_JOURNAL_FINDINGS:]:
-        if code in CATALOGUE:
-            found = f"at step {event.step:,}: {event.values.get('found', '')}"
-            # An error that stopped the run would do so again, unless a step was saved since then.
-            stops = event.values.get("level") == "error" and event.step >= newest
-            findings.append(finding(code, found, where=run.journal, level="error" if stops else "warning"))
-    return findings
-
-
-def _describe_run(found: Diagnosis, folders: list[StepFolder], whole: tuple[int, ...], history: History) -> str:
     name = FAMILY_TITLES.get(found.family, found.family) or "an unknown base"
-    steps = f"{len(folders)} saved steps, {len(whole)} of them whole" if folders else "no saved step"
+    saved = f"{len(folders)} saved steps, {len(whole)} of them whole" if folders else "no saved step"
     newest = f", the newest whole one is {whole[-1]:,}" if whole else ""
     state = f"; the journal says: {history.state.values['state']}" if history.state else ""
-    return f"a run of voxgraft on {name}: {steps}{newest}{state}"
+    return replace(found, what=f"a run of voxgraft on {name}: {saved}{newest}{state}")
 
 
 # Phone error rates by language.
@@ -740,7 +666,9 @@ def _measure_phone_errors(found: Diagnosis, settings: DiagnoseSettings) -> None:
             for language, error in errors.items()
         ]
         if (kept := keeps_base_languages(found)) is not None:
-            found.update_verdict(kept=kept)
+            found.case = replace(found.case, kept=kept)
+            readable = bool(found.tables or found.layers or found.case.run)
+            found.verdict = decide_verdict(found.findings, found.case, readable=readable)
     except VoxgraftError as error:
         found.not_heard = error.finding.found
 

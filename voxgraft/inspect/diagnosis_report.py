@@ -30,63 +30,46 @@ from voxgraft.training.plots import (
 )
 
 FINE_COLOR, SOFT_COLOR = "#009e73", "#8fc1e3"
-ROW_KIND_COLORS = dict(
-    zip(
-        ROW_KINDS,
-        (
-            FINE_COLOR,
-            "#e69f00",
-            FINDING_COLOR,
-            "#a40000",
-            COLORS[0],
-            "#000000",
-            COLORS[3],
-            "#a40000",
-            "#7a4fa3",
-            SOFT_COLOR,
-            MUTED_COLOR,
-            TEXT_COLOR,
-        ),
-        strict=True,
-    )
+# In the order of ROW_KINDS. Green is the base's own, blue is new; the warm ones are damage.
+_KIND_COLORS = (
+    *(FINE_COLOR, "#e69f00", FINDING_COLOR, "#a40000", COLORS[0], "#000000"),
+    *(COLORS[3], "#a40000", "#7a4fa3", SOFT_COLOR, MUTED_COLOR, TEXT_COLOR),
 )
-"""Green is the base's own, blue is new; the warm ones are damage."""
+ROW_KIND_COLORS = dict(zip(ROW_KINDS, _KIND_COLORS, strict=True))
+# More dots would overlap in a panel of 6.6 inches.
 MAX_POINTS = 4000
+# Lowest move that is drawn: rows of the same bits are drawn at the bottom.
 MIN_DRAWN_CHANGE = 1e-7
-"""Lowest move that is drawn: rows of the same bits lie on the floor."""
 VERDICT_COLORS = {"RESUME": FINE_COLOR, "REPAIR": "#b36b00", "START FRESH": "#a40000"}
 PanelDrawer = Callable[[Axes], None]
 
 
 def draw_diagnosis(found: Diagnosis) -> bytes:
-    """All panels that there is something for."""
+    """A PNG with all panels that there is something for."""
     panels: list[tuple[str, PanelDrawer]] = [
         (f"rows of {table.tensor}", partial(_draw_row_changes, table=table))
         for table in found.tables
         if table.role != "head-bias"
     ]
     if found.tables:
-        panels.append(
-            (f"length of the rows of {found.tables[0].tensor}", lambda axes: _draw_row_lengths(axes, found.tables[0]))
-        )
+        title = f"length of the rows of {found.tables[0].tensor}"
+        panels.append((title, partial(_draw_row_lengths, table=found.tables[0])))
     if found.layers:
-        panels.append(("how far the body moved, layer by layer", lambda axes: _draw_layers(axes, found.layers)))
+        panels.append(("how far the body moved, layer by layer", partial(_draw_layers, layers=found.layers)))
     if found.moments:
         title = f"what the optimizer keeps for {found.moments[0].tensor}"
-        panels.append((title, lambda axes: _draw_moments(axes, found)))
-    return _draw_figure(panels, found)
-
-
-def _draw_figure(panels: Sequence[tuple[str, PanelDrawer]], found: Diagnosis) -> bytes:
+        panels.append((title, partial(_draw_moments, found=found)))
     with matplotlib.rc_context():
+        # The user's own matplotlibrc must not change the picture.
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(MATPLOTLIB_STYLE)
         columns = 2 if len(panels) > 1 else 1
         rows = max(1, -(-len(panels) // columns))
         figure = Figure(figsize=(6.6 * columns, 3.5 * rows + 0.8), layout="constrained")
-        verdict = found.verdict
-        figure.suptitle(f"{verdict.word}: {_truncate(verdict.sentence, 62 * columns)}", x=0.01, ha="left", fontsize=11)
-        figure.texts[0].set_color(VERDICT_COLORS[verdict.word])
+        word, sentence, letters = found.verdict.word, found.verdict.sentence, 62 * columns
+        shown = sentence if len(sentence) <= letters else sentence[: letters - 1] + "…"
+        figure.suptitle(f"{word}: {shown}", x=0.01, ha="left", fontsize=11)
+        figure.texts[0].set_color(VERDICT_COLORS[word])
         figure.texts[0].set_fontweight("bold")
         grid = figure.subplots(rows, columns, squeeze=False)
         for axes, (title, draw) in zip(grid.flat, panels, strict=False):
@@ -101,7 +84,7 @@ def _draw_figure(panels: Sequence[tuple[str, PanelDrawer]], found: Diagnosis) ->
 
 
 def _draw_row_changes(axes: Axes, table: RowTable) -> None:
-    """Every base row by how far it moved; new rows lie on a line of their own, since the base has none to compare."""
+    """Every base row by how far it moved; new rows have a line of their own, since the base has none to compare."""
     at = _thin_indices(len(table.kinds))
     height = np.clip(np.nan_to_num(table.moved[at], nan=MIN_DRAWN_CHANGE), MIN_DRAWN_CHANGE, 1e3)
     height[np.isnan(table.moved[at])] = MIN_DRAWN_CHANGE / 3
@@ -187,13 +170,9 @@ def _add_legend(axes: Axes) -> None:
 
 
 def _thin_indices(count: int) -> NDArray[np.int64]:
-    """So many rows as can be seen, evenly; the last ones are always among them, where spare rows stand."""
+    """Evenly spaced row numbers, at most about MAX_POINTS; always with the last ones, which may be spare rows."""
     step = max(1, count // MAX_POINTS)
     return np.unique(np.concatenate([np.arange(0, count, step), np.arange(max(0, count - 3), count)]))
-
-
-def _truncate(text: str, letters: int) -> str:
-    return text if len(text) <= letters else text[: letters - 1] + "…"
 
 
 LEVEL_SIGNS = {"error": ("✗", "bad"), "warning": ("!", "bad"), "note": ("✓", "soft")}
@@ -201,7 +180,18 @@ LEVEL_SIGNS = {"error": ("✗", "bad"), "warning": ("!", "bad"), "note": ("✓",
 
 def diagnosis_report_html(found: Diagnosis, picture: bytes | None) -> str:
     """The whole page; `picture` is a PNG."""
-    levels = list(LEVEL_SIGNS)
+    levels, one = list(LEVEL_SIGNS), found.optimizer
+    facts: list[tuple[str, str]] = []
+    if one is not None:
+        facts = [
+            ("parameters with moments", f"{len(one.moments):,}"),
+            ("steps of the optimizer", "unknown" if one.step is None else f"{one.step:,}"),
+            ("step of the file", "unknown" if one.file_step is None else f"{one.file_step:,}"),
+            ("learning rates", ", ".join(f"{rate:.3g}" for rate in one.rates) or "unknown"),
+            ("rates at the start", ", ".join(f"{rate:.3g}" for rate in one.first_rates) or "unknown"),
+            ("weight decay", ", ".join(f"{decay:g}" for decay in one.weight_decay) or "unknown"),
+            ("step of the schedule", "unknown" if one.last_epoch is None else f"{one.last_epoch:,}"),
+        ]
     return render_page(
         "diagnosis.html",
         found=found,
@@ -214,9 +204,10 @@ def diagnosis_report_html(found: Diagnosis, picture: bytes | None) -> str:
             if layer.changed
         ],
         distance=_format_distance(found.distance or 0.0),
-        optimizer_facts=_list_optimizer_facts(found),
+        optimizer_facts=facts,
         heard_rows=[
-            (one["language"], one["who"], f"{one['sentences']}", f"{one['phone_error']:.1%}") for one in found.heard
+            (heard["language"], heard["who"], f"{heard['sentences']}", f"{heard['phone_error']:.1%}")
+            for heard in found.heard
         ],
         picture_url=None if picture is None else data_url(picture, "image/png"),
         level_signs=LEVEL_SIGNS,
@@ -226,18 +217,3 @@ def diagnosis_report_html(found: Diagnosis, picture: bytes | None) -> str:
 
 def _format_distance(value: float) -> str:
     return "not finite" if value == float("inf") else f"{100 * value:.3g} %"
-
-
-def _list_optimizer_facts(found: Diagnosis) -> list[tuple[str, str]]:
-    one = found.optimizer
-    if one is None:
-        return []
-    return [
-        ("parameters with moments", f"{len(one.moments):,}"),
-        ("steps of the optimizer", "unknown" if one.step is None else f"{one.step:,}"),
-        ("step of the file", "unknown" if one.file_step is None else f"{one.file_step:,}"),
-        ("learning rates", ", ".join(f"{rate:.3g}" for rate in one.rates) or "unknown"),
-        ("rates at the start", ", ".join(f"{rate:.3g}" for rate in one.first_rates) or "unknown"),
-        ("weight decay", ", ".join(f"{decay:g}" for decay in one.weight_decay) or "unknown"),
-        ("step of the schedule", "unknown" if one.last_epoch is None else f"{one.last_epoch:,}"),
-    ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,33 +17,30 @@ from voxgraft.checkpoints.base import FLOAT_DTYPES, RAW_DTYPES, Checkpoint, Tens
 from voxgraft.checkpoints.pickles import PickleDict, PickleObject, is_tensor
 from voxgraft.checkpoints.torch_file import TorchCheckpoint
 from voxgraft.core.errors import CheckpointError, Finding, finding
-from voxgraft.inspect.subject import CheckSubject, find_text_tables
+from voxgraft.inspect.subject import BLOCK_ROWS, CheckSubject, find_text_tables
 
-# When base rows got gradients: never, once and not of late, or up to the end.
-GradientRecency = Literal["never", "once", "now"]
+# Keys under which trainers put these, in the order in which they are tried.
 _OPTIMIZER_KEYS = ("optimizer", "optimizer_state_dict", "optim", "optimizer_state")
 _SCHEDULER_KEYS = ("scheduler", "scheduler_state_dict", "lr_scheduler")
 _CHECKPOINT_STEP_KEYS = ("step", "global_step", "steps")
 _MAX_PARAMETERS = 100_000
-_MOMENT_BLOCK_ROWS = 512
 # Under a mask the first moment fades by a tenth a step, the second by a thousandth: after 66 steps this is left.
 _STALE_MOMENT_RATIO = 1e-3
 _ENDED_RATE_RATIO = 0.01
 _RESTARTED_STEP_RATIO = 0.9
 
 
-@dataclass(frozen=True, slots=True)
-class ParameterMoments:
+class ParameterMoments(NamedTuple):
     """What the optimizer keeps for one parameter."""
 
-    index: int
+    number: int
     first: TensorInfo
     second: TensorInfo | None
 
 
 @dataclass(slots=True)
 class OptimizerSnapshot:
-    """All that a checkpoint tells of its optimizer. None and empty where it does not say."""
+    """What a checkpoint records of its optimizer; None or empty where it does not say."""
 
     moments: list[ParameterMoments] = field(default_factory=list)
     step: int | None = None
@@ -68,24 +65,13 @@ class OptimizerSnapshot:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class RowMoments:
+class RowMoments(NamedTuple):
     """Lengths of both moments of each row of one text table. Shape [rows]."""
 
     tensor: str
     first: NDArray[np.float32]
     second: NDArray[np.float32]
     """Of the square root of the second moment."""
-
-    def of_base(self, pieces: int) -> GradientRecency:
-        """When the rows before `pieces` got gradients, by the rows behind them."""
-        old, new = self.second[:pieces] > 0, self.second[pieces:] > 0
-        if not old.any():
-            return "never"
-        ratios = self.first / np.maximum(self.second, 1e-30)
-        latest_old = float(ratios[:pieces][old].max())
-        latest_new = float(ratios[pieces:][new].max()) if new.any() else 1.0
-        return "once" if latest_old < _STALE_MOMENT_RATIO * latest_new else "now"
 
 
 def read_optimizer_snapshot(checkpoint: Checkpoint) -> OptimizerSnapshot | None:
@@ -103,7 +89,22 @@ def read_optimizer_snapshot(checkpoint: Checkpoint) -> OptimizerSnapshot | None:
         tuple(value for group in groups if (value := _as_finite_number(group.get(key))) is not None)
         for key in ("lr", "initial_lr", "weight_decay")
     )
-    _read_optimizer_state(checkpoint, node.entries.get("state"), found)
+    state = node.entries.get("state")
+    parameters = state.entries.items() if isinstance(state, PickleDict) else ()
+    for index, (key, kept) in enumerate(islice(parameters, _MAX_PARAMETERS)):
+        if not isinstance(kept, PickleDict):
+            continue
+        first, second = (_find_float_tensor(checkpoint, kept.entries.get(name)) for name in ("exp_avg", "exp_avg_sq"))
+        if first is not None:
+            same = second if second is not None and second.shape == first.shape else None
+            found.moments.append(ParameterMoments(key if type(key) is int else index, first, same))
+        if found.step is None:  # torch keeps the count as a tensor of one value, older versions as a number
+            count = kept.entries.get("step")
+            info = _find_float_tensor(checkpoint, count)
+            if info is not None and info.num_values == 1:
+                count = float(_read_float_block(checkpoint, info).reshape(-1)[0])
+            found.step = _as_count(count)
+    found.moments.sort(key=lambda one: one.number)
     found.file_step = next(
         (value for key in _CHECKPOINT_STEP_KEYS if (value := _as_count(entries.get(key))) is not None), None
     )
@@ -119,7 +120,7 @@ def read_row_moments(
     pieces: int | None = None,
     spare: int = 0,
 ) -> list[RowMoments]:
-    """The moments of text tables. Parameters come in the order of the tensors, so equal shapes are told by their order.
+    """The moments of text tables. Parameters have the order of the tensors, so equal shapes are assigned by order.
 
     None where there are fewer moments than tables of one shape: whose they are would be a guess. With the base's number
     of `pieces`, also those of new rows that are a parameter of their own.
@@ -149,67 +150,58 @@ def read_row_moments(
 
 def optimizer_findings(subject: CheckSubject) -> list[Finding]:
     """Moments that were made for another table, or that move rows which should be fixed; step and schedule."""
-    checkpoint, family = subject.checkpoint, subject.family
+    return examine_optimizer(subject)[2]
+
+
+def examine_optimizer(subject: CheckSubject) -> tuple[OptimizerSnapshot | None, list[RowMoments], list[Finding]]:
+    """What a checkpoint keeps of its optimizer, the moments of its text tables, and what is odd about them."""
+    checkpoint, family, pieces = subject.checkpoint, subject.family, subject.base_pieces
     found = read_optimizer_snapshot(checkpoint) if checkpoint is not None else None
     if checkpoint is None or family is None or found is None:
-        return []
-    tables = list(find_text_tables(checkpoint, family).values())
-    return optimizer_snapshot_findings(
-        subject, found, read_row_moments(checkpoint, found, tables, subject.base_pieces, family.spare_rows)
-    )
-
-
-def optimizer_snapshot_findings(
-    subject: CheckSubject, found: OptimizerSnapshot, rows: list[RowMoments]
-) -> list[Finding]:
-    """What an optimizer has to say."""
-    where = subject.checkpoint.path if subject.checkpoint else ""
-    findings = _moment_mismatch_findings(subject, found)
-    pieces = subject.base_pieces
-    for one in rows if pieces is not None else []:
-        when = one.of_base(pieces or 0)
-        how = {
-            "once": "from a time when they were trained; their gradients have been masked since, the moments were not",
-            "now": "and gets gradients for them: nothing keeps them fixed",
-        }
-        if when != "never":
-            count = int((one.second[:pieces] > 0).sum())
-            text = f"the optimizer keeps moments of {count:,} base rows of {one.tensor}, {how[when]}"
-            findings.append(finding("moments-on-base-rows", text, expected="none", where=where))
-    had = find_new_rows_with_gradients(subject, rows)
-    if had is not None and not had.any() and not is_optimizer_restarted(found) and subject.family is not None:
-        steps = f" in {found.step:,} steps" if found.step is not None else ""
-        tensor = subject.family.graft_points[0].tensor
-        text = f"none of the {len(had):,} new rows of {tensor} has had a gradient{steps}"
-        findings.append(finding("new-rows-untrained", text, where=where))
-    if is_optimizer_restarted(found):
-        text = f"the file says step {found.file_step:,}, its optimizer has made {found.step:,} steps"
-        findings.append(finding("optimizer-restarted", text, where=where))
-    pairs = list(zip(found.rates, found.first_rates, strict=False))
-    if pairs and all(rate <= _ENDED_RATE_RATIO * first for rate, first in pairs):
-        text = f"the learning rate has come down to {pairs[0][0]:.2g} from {pairs[0][1]:.2g}"
-        findings.append(finding("schedule-ended", text, where=where))
-    return findings
-
-
-def _moment_mismatch_findings(subject: CheckSubject, found: OptimizerSnapshot) -> list[Finding]:
-    """Moments with the width of a text table, but with a number of rows that no tensor of the model has."""
-    checkpoint, family = subject.checkpoint, subject.family
-    if checkpoint is None or family is None:
-        return []
+        return None, [], []
+    tables, where = find_text_tables(checkpoint, family), checkpoint.path
+    rows = read_row_moments(checkpoint, found, list(tables.values()), pieces, family.spare_rows)
+    findings: list[Finding] = []
+    # Moments with the width of a text table, but with a number of rows that no tensor of the model has.
     model_shapes = {info.shape for info in checkpoint.tensors.values()}
     moments = {one.first.shape for one in found.moments}
-    findings: list[Finding] = []
-    for point, info in find_text_tables(checkpoint, family).items():
-        new = info.shape[0] - subject.base_pieces if subject.base_pieces is not None else 0
+    for point, info in tables.items():
+        new = info.shape[0] - pieces if pieces is not None else 0
         alone = {(count, *info.shape[1:]) for count in (new, new - family.spare_rows) if new}  # new rows by themselves
         odd = sorted(shape for shape in moments - model_shapes - alone if shape[1:] == info.shape[1:])
         if point.role == "embedding" and odd and info.shape not in moments:
             text = f"the optimizer state has moments of {list(odd[0])}, {info.name} is {list(info.shape)}"
             cure = "voxgraft takes no optimizer state from elsewhere; in the old trainer start a fresh one."
-            item = finding("moments-mismatch", text, where=checkpoint.path, cure=cure, level="warning")
-            findings.append(item)
-    return findings
+            findings.append(finding("moments-mismatch", text, where=where, cure=cure, level="warning"))
+    for one in rows if pieces is not None else ():
+        # When the base rows got gradients: never, up to the end, or once and not recently, compared with the new rows.
+        old, is_new = one.second[:pieces] > 0, one.second[pieces:] > 0
+        if not old.any():
+            continue
+        ratios = one.first / np.maximum(one.second, 1e-30)
+        latest_old = float(ratios[:pieces][old].max())
+        latest_new = float(ratios[pieces:][is_new].max()) if is_new.any() else 1.0
+        how = "and gets gradients for them: nothing keeps them fixed"
+        if latest_old < _STALE_MOMENT_RATIO * latest_new:
+            how = "from a time when they were trained; their gradients have been masked since, the moments were not"
+        text = f"the optimizer keeps moments of {int(old.sum()):,} base rows of {one.tensor}, {how}"
+        findings.append(finding("moments-on-base-rows", text, expected="none", where=where))
+    # An optimizer that is younger than the file does not know what was learnt before.
+    step, file_step = found.step, found.file_step
+    restarted = step is not None and bool(file_step) and step < _RESTARTED_STEP_RATIO * (file_step or 0)
+    had = find_new_rows_with_gradients(subject, rows)
+    if had is not None and not had.any() and not restarted:
+        steps = f" in {step:,} steps" if step is not None else ""
+        text = f"none of the {len(had):,} new rows of {family.graft_points[0].tensor} has had a gradient{steps}"
+        findings.append(finding("new-rows-untrained", text, where=where))
+    if restarted:
+        text = f"the file says step {file_step:,}, its optimizer has made {step:,} steps"
+        findings.append(finding("optimizer-restarted", text, where=where))
+    pairs = list(zip(found.rates, found.first_rates, strict=False))
+    if pairs and all(rate <= _ENDED_RATE_RATIO * first for rate, first in pairs):
+        text = f"the learning rate has come down to {pairs[0][0]:.2g} from {pairs[0][1]:.2g}"
+        findings.append(finding("schedule-ended", text, where=where))
+    return found, rows, findings
 
 
 def find_new_rows_with_gradients(subject: CheckSubject, rows: list[RowMoments]) -> NDArray[np.bool_] | None:
@@ -222,38 +214,12 @@ def find_new_rows_with_gradients(subject: CheckSubject, rows: list[RowMoments]) 
     return np.asarray(new > 0) if len(new) else None
 
 
-def is_optimizer_restarted(found: OptimizerSnapshot) -> bool:
-    """Whether the optimizer is younger than the file, so that it does not know what was learnt before."""
-    return (
-        found.step is not None and bool(found.file_step) and found.step < _RESTARTED_STEP_RATIO * (found.file_step or 0)
-    )
-
-
-def _read_optimizer_state(checkpoint: TorchCheckpoint, state: Any, found: OptimizerSnapshot) -> None:
-    if not isinstance(state, PickleDict):
-        return
-    for index, (key, node) in enumerate(islice(state.entries.items(), _MAX_PARAMETERS)):
-        if not isinstance(node, PickleDict):
-            continue
-        first, second = (_find_float_tensor(checkpoint, node.entries.get(name)) for name in ("exp_avg", "exp_avg_sq"))
-        if first is not None:
-            same = second if second is not None and second.shape == first.shape else None
-            found.moments.append(ParameterMoments(key if type(key) is int else index, first, same))
-        if found.step is None:  # torch keeps the count as a tensor of one value, older versions as a number
-            count = node.entries.get("step")
-            info = _find_float_tensor(checkpoint, count)
-            if info is not None and info.num_values == 1:
-                count = float(_read_float_block(checkpoint, info).reshape(-1)[0])
-            found.step = _as_count(count)
-    found.moments.sort(key=lambda one: one.index)
-
-
 def _find_float_tensor(checkpoint: TorchCheckpoint, node: Any) -> TensorInfo | None:
     if not isinstance(node, PickleObject) or not is_tensor(node):
         return None
     try:
         info = checkpoint.locate_tensor("a moment", node)
-    except CheckpointError:  # what the optimizer keeps is not needed for anything: an odd entry is passed over
+    except CheckpointError:  # what the optimizer keeps is not needed for anything: an odd entry is ignored
         return None
     return info if info.dtype in FLOAT_DTYPES else None
 
@@ -263,8 +229,8 @@ def _read_moment_norms(
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     first, second = np.empty(num_rows, np.float32), np.empty(num_rows, np.float32)
     assert kept.second is not None
-    for start in range(0, num_rows, _MOMENT_BLOCK_ROWS):
-        part = slice(start, min(start + _MOMENT_BLOCK_ROWS, num_rows))
+    for start in range(0, num_rows, BLOCK_ROWS):
+        part = slice(start, min(start + BLOCK_ROWS, num_rows))
         with np.errstate(over="ignore", invalid="ignore"):
             one = np.nan_to_num(_read_float_block(checkpoint, kept.first.rows(part.start, part.stop)))
             two = np.nan_to_num(_read_float_block(checkpoint, kept.second.rows(part.start, part.stop)))

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,14 +58,13 @@ from voxgraft.inspect.diagnose import (
     diagnose_checkpoint,
     open_listening_test,
 )
-from voxgraft.inspect.rows import BLOCK_ROWS, SPARE_SAMPLE_ROWS, RowMove, is_spare_copy
-from voxgraft.inspect.subject import find_text_tables, table_names
+from voxgraft.inspect.rows import SPARE_SAMPLE_ROWS, RowMove, is_spare_copy
+from voxgraft.inspect.subject import BLOCK_ROWS, find_text_tables, table_names
 from voxgraft.inspect.verdict import Verdict
 from voxgraft.models import resolve_base_family, resolve_base_folder
 from voxgraft.models.base import BaseFiles, Family
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.tokenizers import open_tokenizer
-from voxgraft.tokenizers.base import Tokenizer
 
 TORCH_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
 OUTPUT_SUFFIXES = (".safetensors", *TORCH_SUFFIXES)
@@ -85,7 +84,7 @@ ChunkFactory = Callable[[], Iterator[bytes | memoryview]]
 
 @dataclass(frozen=True, slots=True)
 class RepairOptions:
-    """What is put right. `share` is the body's point between the base (0) and the tuned one (1); None leaves it."""
+    """What to repair. `share` is the body's point between the base (0) and the tuned one (1); None leaves it."""
 
     rows: bool = False
     spare: bool = False
@@ -130,17 +129,13 @@ class RepairInputs:
     """Whether one row behind the pieces was provably never read, beside the spare one."""
 
 
-@dataclass(frozen=True, slots=True)
-class PointTrial:
+class PointTrial(NamedTuple):
     """What was heard at one point between base and tuned."""
 
     share: float
     errors: PhoneErrors
     within: bool
     """Whether no old language is worse than the base by more than was allowed."""
-
-    def to_json(self) -> dict[str, Any]:
-        return {"share": self.share, "phone_error": self.errors, "within": self.within}
 
 
 # What was done: tensor, and words.
@@ -174,7 +169,9 @@ class RepairResult:
             "repairs": self.repairs.to_json(),
             "done": [{"tensor": tensor, "what": what} for tensor, what in self.done],
             "left_out": [extra.name for extra in self.left],
-            "points": [one.to_json() for one in self.tried_points],
+            "points": [
+                {"share": one.share, "phone_error": one.errors, "within": one.within} for one in self.tried_points
+            ],
             "before": self.before.to_json(),
             "after": self.after.to_json(),
         }
@@ -220,7 +217,7 @@ def repair(settings: RepairSettings) -> RepairResult:
         tensors, done = plan_repair(parts, repairs)
         written = write_repaired_checkpoint(parts.tuned, tensors, settings.output, overwrite=settings.overwrite)
         # Everything that is no tensor of the model and no plain value beside it is left out.
-        kept = _kept_extras(parts.tuned) if settings.output.suffix in TORCH_SUFFIXES else {}
+        kept = _kept_wrapper(parts.tuned)[1] if settings.output.suffix in TORCH_SUFFIXES else {}
         left = [extra for extra in parts.tuned.extras if extra.name not in kept]
     after = diagnose_checkpoint(_build_diagnose_settings(settings, settings.output))
     codes = {code for name, mended in _CODES_BY_REPAIR.items() if getattr(repairs, name) for code in mended}
@@ -228,27 +225,20 @@ def repair(settings: RepairSettings) -> RepairResult:
         if item.code in codes and item.level == "error":  # a file that still has the fault must not be left behind
             settings.output.unlink(missing_ok=True)
             raise CheckpointError("repair-differs", item.found, where=settings.output)
-    sha256 = {
-        "input": _compute_checkpoint_sha256(settings.checkpoint),
-        "base": compute_sha256(files.checkpoint),
-        "output": written,
-    }
+    if find_shards(settings.checkpoint) is None:
+        input_sha256 = compute_sha256(settings.checkpoint)
+    else:  # of a model in several files, that of all their bytes one after another
+        with open_any_checkpoint(settings.checkpoint) as checkpoint:
+            digest = hashlib.sha256()
+            for chunk in checkpoint.source.chunks(0, checkpoint.source.size):
+                digest.update(chunk)
+            input_sha256 = digest.hexdigest()
+    sha256 = {"input": input_sha256, "base": compute_sha256(files.checkpoint), "output": written}
     result = RepairResult(
         settings.checkpoint, settings.output, report, repairs, before.verdict, after, done, left, sha256, tried
     )
     write_json(report, result.to_json(), overwrite=settings.overwrite)
     return result
-
-
-def _compute_checkpoint_sha256(path: Path) -> str:
-    """Of a file; of a model in several files, that of all their bytes one after another."""
-    if find_shards(path) is None:
-        return compute_sha256(path)
-    with open_any_checkpoint(path) as checkpoint:
-        digest = hashlib.sha256()
-        for chunk in checkpoint.source.chunks(0, checkpoint.source.size):
-            digest.update(chunk)
-        return digest.hexdigest()
 
 
 def _require_repair_outputs(settings: RepairSettings, files: BaseFiles, report: Path) -> None:
@@ -285,16 +275,21 @@ def _choose_repairs(settings: RepairSettings, found: Diagnosis) -> RepairOptions
         raise CheckpointError("repair-by-hand", verdict.sentence, where=settings.checkpoint, cure=cure)
     if not asked and verdict.word == "START FRESH":
         raise CheckpointError("repair-hopeless", verdict.sentence, where=settings.checkpoint)
-    # Where the output has another format or other names than the input, saving it again is the repair.
-    if not names and not _changes_format(settings):
-        raise CheckpointError("repair-needless", verdict.sentence, where=settings.checkpoint)
+    if not names:
+        # Where the output has another format or other names than the input, saving it again is the repair.
+        with open_any_checkpoint(settings.checkpoint) as checkpoint:
+            converts = (settings.output.suffix == ".safetensors") != (checkpoint.format == "safetensors")
+            old = checkpoint.format == "torch-legacy" or find_shards(settings.checkpoint) is not None
+            renames = bool(find_model_prefix(checkpoint) or list_other_model_tensors(checkpoint))
+        if not (converts or old or renames):
+            raise CheckpointError("repair-needless", verdict.sentence, where=settings.checkpoint)
     if not settings.only and not asked - {"body"} and verdict.word == "REPAIR":
         names = names | set(verdict.repairs)  # a point alone does not leave damaged rows as they are
     share = settings.body
     if share is None and "body" in names and not settings.choose:
         found_body = "a body is to be repaired, and its point between base and tuned is not said"
         raise ConfigError("config-missing", found_body, expected="--body SHARE, or --choose")
-    # Rows that were only rounded are no fault, but a file that is written anew can have the base's own bits.
+    # Rows that were only rounded are no fault, but a file that is written again can have the base's own bits.
     rounded = not settings.only and any(item.code == "base-rows-rounded" for item in found.findings)
     return RepairOptions(
         rows="rows" in names or (rounded and bool(names - {"resave"})),
@@ -308,13 +303,6 @@ def _choose_repairs(settings: RepairSettings, found: Diagnosis) -> RepairOptions
         lost_rows=found.lost_rows,
         moves={move.tensor: move for move in found.moves},
     )
-
-
-def _changes_format(settings: RepairSettings) -> bool:
-    with open_any_checkpoint(settings.checkpoint) as checkpoint:
-        converts = (settings.output.suffix == ".safetensors") != (checkpoint.format == "safetensors")
-        old = checkpoint.format == "torch-legacy" or find_shards(settings.checkpoint) is not None
-        return converts or old or bool(find_model_prefix(checkpoint) or list_other_model_tensors(checkpoint))
 
 
 @contextmanager
@@ -333,21 +321,14 @@ def _open_repair_inputs(
 
         @cache
         def made() -> dict[str, Float32Array]:
-            return _build_repair_rows(settings, family, base, own, grown, pieces)
+            if grown is not None:  # new rows as `extend` makes them
+                return build_new_rows(base, TextEncoder.of(family, own, grown, None), settings.rows).rows
+            everything = tuple(range(own.size))  # without a tokenizer they start from the mean of the base's
+            plans = [RowPlan(token, "", "mean", "", everything) for token in range(own.size, pieces)]
+            tables = iter_base_tables(base, family, own.size)
+            return {tensor: init_rows(table, plans, settings.rows, role) for tensor, role, table in tables}
 
         yield RepairInputs(family, base, tuned, own.size, pieces, made, found.num_pieces_with_rows, found.second_spare)
-
-
-def _build_repair_rows(
-    settings: RepairSettings, family: Family, base: Checkpoint, own: Tokenizer, grown: Tokenizer | None, pieces: int
-) -> dict[str, Float32Array]:
-    """New rows as `extend` makes them; without a tokenizer they start from the mean of the base's."""
-    if grown is not None:
-        return build_new_rows(base, TextEncoder.of(family, own, grown, None), settings.rows).rows
-    everything = tuple(range(own.size))
-    plans = [RowPlan(token, "", "mean", "", everything) for token in range(own.size, pieces)]
-    tables = iter_base_tables(base, family, own.size)
-    return {tensor: init_rows(table, plans, settings.rows, role) for tensor, role, table in tables}
 
 
 def write_repaired_checkpoint(
@@ -366,7 +347,8 @@ def write_repaired_checkpoint(
     ):
         sink = ByteSink(stream, hashed=True, advance=advance)
         if output.suffix in TORCH_SUFFIXES:
-            write_torch(sink, tensors, wrapper=_output_wrapper_key(tuned), extras=_kept_extras(tuned))
+            wrapper, extras = _kept_wrapper(tuned)
+            write_torch(sink, tensors, wrapper=wrapper, extras=extras)
         else:
             write_safetensors(sink, tensors, tuned.metadata)
         tuned.source.check_unchanged()
@@ -374,15 +356,15 @@ def write_repaired_checkpoint(
     return sink.sha256
 
 
-def _output_wrapper_key(tuned: Checkpoint) -> str | None:
-    """The key that the new file keeps its tensors under. Other programs do not know a pipeline's own (`t3`, `gpt`)."""
-    return tuned.wrapper if tuned.wrapper in STATE_DICT_KEYS else None
+def _kept_wrapper(tuned: Checkpoint) -> tuple[str | None, dict[str, Scalar]]:
+    """The key that the new torch file keeps its tensors under, and the plain values beside it.
 
-
-def _kept_extras(tuned: Checkpoint) -> dict[str, Scalar]:
-    if _output_wrapper_key(tuned) is None:
-        return {}
-    return {extra.name: extra.value for extra in tuned.extras if extra.kept and extra.name != tuned.wrapper}
+    Other programs do not know a pipeline's own key (`t3`, `gpt`).
+    """
+    if tuned.wrapper not in STATE_DICT_KEYS:
+        return None, {}
+    extras = {extra.name: extra.value for extra in tuned.extras if extra.kept and extra.name != tuned.wrapper}
+    return tuned.wrapper, extras
 
 
 def _try_points(
@@ -507,7 +489,18 @@ class _TableRepair:
         else:
             self._require(base)
             segments = [self._chunks(parts.tuned, self.tuned, 0, base)]
-        segments += self._new_rows(done)
+        # New rows from where they are, in runs of neighbours; rows without a position are made from the base's.
+        positions = self._row_positions(done).tolist()
+        start = 0
+        while start < len(positions):
+            stop, step = start + 1, int(positions[start] >= 0)
+            while stop < len(positions) and positions[stop] == positions[start] + step * (stop - start):
+                stop += 1
+            if step:
+                segments.append(self._chunks(parts.tuned, self.tuned, positions[start], positions[stop - 1] + 1))
+            else:
+                segments.append(partial(self._made_chunks, start, stop))
+            start = stop
         if spare and self.old.shape[0] >= base + spare:  # nothing was ever to be learnt in the spare row
             done.append((self.tuned.name, f"row {pieces:,}, the last, is the base's spare row"))
             segments.append(self._chunks(parts.base, self.old, base, base + spare))
@@ -522,25 +515,8 @@ class _TableRepair:
 
         return TensorBytes(self.dtype, shape, chunks)
 
-    def _new_rows(self, done: Actions) -> list[ChunkFactory]:
-        """New rows from where they are; those that are nowhere, or not to be used, are made from the base's."""
-        positions = self._row_positions(done)
-        segments: list[ChunkFactory] = []
-        start = 0
-        while start < len(positions):
-            stop, step = start + 1, int(positions[start] >= 0)
-            while stop < len(positions) and (int(positions[stop]) == int(positions[start]) + step * (stop - start)):
-                stop += 1
-            if step:
-                span = int(positions[start]), int(positions[stop - 1]) + 1
-                segments.append(self._chunks(self.parts.tuned, self.tuned, *span))
-            else:
-                segments.append(partial(self._new_row_chunks, start, stop))
-            start = stop
-        return segments
-
     def _row_positions(self, done: Actions) -> NDArray[np.int64]:
-        """Where each new row stands in the checkpoint; -1 for one that is to be made."""
+        """The position of each new row in the checkpoint; -1 for one that must be built."""
         parts, name, rows = self.parts, self.tuned.name, self.tuned.shape[0]
         first, last = parts.base_pieces, parts.pieces
         positions = np.arange(first, last, dtype=np.int64) + self.shift
@@ -561,14 +537,29 @@ class _TableRepair:
             self._require(last)
         if num_made := int((positions < 0).sum()):
             done.append((name, f"{num_made:,} new rows are made from the base's"))
-        if self.repairs.rows and (bad := self._not_finite(positions)).any():
-            done.append((name, f"{int(bad.sum()):,} new rows were not finite and are made from the base's"))
-            positions[bad] = -1
-        looks = self.repairs.spare and parts.family.spare_rows and not self.shift
-        if looks and len(positions) and positions[0] >= 0 and self._starts_with_spare():
-            done.append((name, f"row {first:,} was the spare row and is made from the base's"))
-            positions[0] = -1
+        if self.repairs.rows:
+            finite = np.ones(rows + 1, bool)  # one more for rows without a position
+            taken = positions[positions >= 0]
+            for start in range(int(taken.min()), int(taken.max()) + 1, BLOCK_ROWS) if len(taken) else ():
+                stop = min(start + BLOCK_ROWS, int(taken.max()) + 1)
+                values = _read_floats(parts.tuned, self.tuned.rows(start, stop))
+                finite[start:stop] = np.isfinite(values).reshape(len(values), -1).all(axis=1)
+            if (bad := ~finite[positions]).any():
+                done.append((name, f"{int(bad.sum()):,} new rows were not finite and are made from the base's"))
+                positions[bad] = -1
+        looks = self.repairs.spare and parts.family.spare_rows and not self.shift and self.old.shape[0] > first
+        if looks and len(positions) and positions[0] >= 0:
+            # Is the first new row a copy of the base's spare, trained on or not? By the rule of the finding.
+            spare = _read_floats(parts.base, self.old.rows(first, first + 1))
+            own = _read_floats(parts.tuned, self.tuned.rows(first, min(first + SPARE_SAMPLE_ROWS, last)))
+            if is_spare_copy(spare.reshape(-1), own.reshape(len(own), -1)):
+                done.append((name, f"row {first:,} was the spare row and is made from the base's"))
+                positions[0] = -1
         return positions
+
+    def _made_chunks(self, first: int, last: int) -> Iterator[bytes]:
+        rows = self.parts.made()[self.old.name][first:last]
+        yield from_float32(np.ascontiguousarray(rows, np.float32), self.dtype).tobytes()
 
     def _is_new(self, row: int) -> bool:
         """Whether a row at the start is none of the base's, and none that was left empty."""
@@ -580,29 +571,6 @@ class _TableRepair:
             if (block.reshape(len(block), -1) == own).all(axis=1).any():
                 return False
         return True
-
-    def _not_finite(self, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which of the rows at these positions hold values that are not finite."""
-        finite = np.ones(self.tuned.shape[0] + 1, bool)  # one more for rows without a position
-        taken = positions[positions >= 0]
-        for start in range(int(taken.min()), int(taken.max()) + 1, BLOCK_ROWS) if len(taken) else ():
-            stop = min(start + BLOCK_ROWS, int(taken.max()) + 1)
-            rows = _read_floats(self.parts.tuned, self.tuned.rows(start, stop))
-            finite[start:stop] = np.isfinite(rows).reshape(len(rows), -1).all(axis=1)
-        return np.asarray(~finite[positions])
-
-    def _starts_with_spare(self) -> bool:
-        """Whether the first new row is a copy of the base's spare, trained on or not, by the rule of the finding."""
-        first = self.parts.base_pieces
-        if self.old.shape[0] <= first:
-            return False
-        spare = _read_floats(self.parts.base, self.old.rows(first, first + 1))
-        rows = _read_floats(self.parts.tuned, self.tuned.rows(first, min(first + SPARE_SAMPLE_ROWS, self.parts.pieces)))
-        return is_spare_copy(spare.reshape(-1), rows.reshape(len(rows), -1))
-
-    def _new_row_chunks(self, first: int, last: int) -> Iterator[bytes]:
-        rows = self.parts.made()[self.old.name][first:last]
-        yield from_float32(np.ascontiguousarray(rows, np.float32), self.dtype).tobytes()
 
     def _chunks(self, checkpoint: Checkpoint, info: TensorInfo, first: int, last: int) -> ChunkFactory:
         """Some rows of a file as they are, or rounded where the new table has a shorter number format."""
@@ -655,22 +623,17 @@ def _repair_body_tensor(parts: RepairInputs, info: TensorInfo, repairs: RepairOp
                     keeps &= ~lost[np.arange(start, start + len(after)) // max(width, 1)]
                 after = np.where(keeps, after, before)
             start += len(after)
-            value = after if share == 1 else _interpolate(before, after, share, name, parts)
-            yield from_float32(value, dtype).tobytes()
+            if share != 1:
+                # Summed in float64, so that what did not move stays the same bits.
+                wide = before.astype(np.float64)
+                with np.errstate(over="ignore", invalid="ignore"):
+                    after = (wide + share * (after.astype(np.float64) - wide)).astype(np.float32)
+                if not np.isfinite(after).all():
+                    found = f"{name} holds values that are not finite"
+                    raise CheckpointError("body-not-finite", found, where=parts.tuned.path)
+            yield from_float32(after, dtype).tobytes()
 
     return TensorBytes(dtype, info.shape, chunks)
-
-
-def _interpolate(
-    before: NDArray[np.float32], after: NDArray[np.float32], share: float, name: str, parts: RepairInputs
-) -> NDArray[np.float32]:
-    """Summed in float64, so that what did not move stays the same bits."""
-    start = before.astype(np.float64)
-    with np.errstate(over="ignore", invalid="ignore"):
-        value = (start + share * (after.astype(np.float64) - start)).astype(np.float32)
-    if not np.isfinite(value).all():
-        raise CheckpointError("body-not-finite", f"{name} holds values that are not finite", where=parts.tuned.path)
-    return value
 
 
 def _convert_chunks(checkpoint: Checkpoint, info: TensorInfo, dtype: str) -> Iterator[bytes | memoryview]:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,12 +23,10 @@ from voxgraft.core.errors import Finding, finding
 from voxgraft.graft.folder import ROWS_NAME
 from voxgraft.inspect.body import OVERWRITTEN_CHANGE, round_to_dtype
 from voxgraft.inspect.optimizer import RowMoments
-from voxgraft.inspect.subject import CheckSubject, find_text_tables
+from voxgraft.inspect.subject import BLOCK_ROWS, CheckSubject, find_text_tables
 from voxgraft.models.base import GraftPoint
 
 RowArray = NDArray[np.float32]
-# Measures are taken in float64: eight copies of a block of full width stay under 50 MB.
-BLOCK_ROWS = 512
 # New rows that are enough to see how the first differs from the others.
 SPARE_SAMPLE_ROWS = 1024
 # Of what a row lost: beside a change that is mostly along itself. Decay in float32 rounds to whole units in the last
@@ -40,8 +38,7 @@ _DECAY_ROUNDING = 1e-4
 _TRAINED_COPY_COSINE, _OTHER_ROWS_COSINE = 0.9, 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class TableReader:
+class TableReader(NamedTuple):
     """A text table of an open checkpoint."""
 
     checkpoint: Checkpoint
@@ -87,7 +84,7 @@ class RowComparison:
     relative: NDArray[np.float64]
     """Length of the difference by length of the base's row."""
     factor: NDArray[np.float64]
-    """The multiple of the base's row that lies nearest."""
+    """The nearest multiple of the base's row."""
     beside: NDArray[np.float64]
     """What is left beside that multiple, by length of the base's row."""
 
@@ -113,53 +110,43 @@ def compare_base_rows(subject: CheckSubject) -> list[RowComparison]:
     for ours, theirs in _table_pairs(subject).values():
         spare = subject.family.spare_rows if subject.family else 0
         num_rows = min(subject.base_pieces or ours.info.shape[0] - spare, ours.info.shape[0], theirs.info.shape[0])
-        found.append(_compare_rows(ours, theirs, num_rows))
+        name, dtype = theirs.info.name, theirs.info.dtype
+        changed: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
+        measures: list[NDArray[np.float64]] = [np.empty((3, 0))]
+        exact = True
+        with progress.progress_task(f"comparing {name}", num_rows) as advance:
+            for start, whole in ours.blocks(num_rows):
+                before, after = whole, theirs.rows(start, start + len(whole))
+                # Bits are compared, not values: NaN must equal itself, and -0.0 is not 0.0.
+                differs = (before.view(np.uint32) != after.view(np.uint32)).any(axis=1)
+                if differs.any() and ours.info.dtype != dtype:
+                    before = round_to_dtype(before, dtype)
+                    differs = (before.view(np.uint32) != after.view(np.uint32)).any(axis=1)
+                    exact = False
+                for short in ("BF16", "F16") if differs.any() else ():  # rounded once, whatever type they have now
+                    at = np.flatnonzero(differs)
+                    near = round_to_dtype(round_to_dtype(whole[at], short), dtype)
+                    as_short = (near.view(np.uint32) == after[at].view(np.uint32)).all(axis=1)
+                    differs[at[as_short]] = False
+                    exact = exact and not as_short.any()
+                at = np.flatnonzero(differs)
+                changed.append(at + start)
+                measures.append(_row_change_measures(before[at], after[at]))
+                advance(len(whole))
+        relative, factor, beside = np.concatenate(measures, axis=1)
+        found.append(RowComparison(name, num_rows, not exact, np.concatenate(changed), relative, factor, beside))
     return found
 
 
-def _compare_rows(ours: TableReader, theirs: TableReader, num_rows: int) -> RowComparison:
-    changed: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
-    measures: list[NDArray[np.float64]] = [np.empty((3, 0))]
-    exact = True
-    with progress.progress_task(f"comparing {theirs.info.name}", num_rows) as advance:
-        for start, whole in ours.blocks(num_rows):
-            before, after = whole, theirs.rows(start, start + len(whole))
-            differs = (_as_bits(before) != _as_bits(after)).any(axis=1)
-            if differs.any() and ours.info.dtype != theirs.info.dtype:
-                before = round_to_dtype(before, theirs.info.dtype)
-                differs = (_as_bits(before) != _as_bits(after)).any(axis=1)
-                exact = False
-            for short in ("BF16", "F16") if differs.any() else ():  # rounded once, whatever type they are kept as now
-                at = np.flatnonzero(differs)
-                near = round_to_dtype(round_to_dtype(whole[at], short), theirs.info.dtype)
-                as_short = (_as_bits(near) == _as_bits(after[at])).all(axis=1)
-                differs[at[as_short]] = False
-                exact = exact and not as_short.any()
-            at = np.flatnonzero(differs)
-            changed.append(at + start)
-            measures.append(_row_change_measures(before[at].astype(np.float64), after[at].astype(np.float64)))
-            advance(len(whole))
-    relative, factor, beside = np.concatenate(measures, axis=1)
-    return RowComparison(theirs.info.name, num_rows, not exact, np.concatenate(changed), relative, factor, beside)
-
-
-def _row_change_measures(before: NDArray[np.float64], after: NDArray[np.float64]) -> NDArray[np.float64]:
+def _row_change_measures(old: RowArray, new: RowArray) -> NDArray[np.float64]:
     """Relative change, nearest multiple and what is beside it, for each row. Shape [3, rows]."""
-    before, after = _zero_nonfinite(before), _zero_nonfinite(after)
+    # Values that are not finite have findings of their own, and count as zero here.
+    before, after = (np.nan_to_num(rows.astype(np.float64), posinf=0.0, neginf=0.0) for rows in (old, new))
     squares = np.maximum((before**2).sum(axis=1), 1e-30)
     factor = (before * after).sum(axis=1) / squares
     beside = np.sqrt(((after - factor[:, None] * before) ** 2).sum(axis=1) / squares)
     relative = np.sqrt(((after - before) ** 2).sum(axis=1) / squares)
     return np.stack([relative, factor, beside])
-
-
-def _zero_nonfinite(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Zero for values that are not finite, which have findings of their own."""
-    return np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
-
-
-def _as_bits(rows: RowArray) -> NDArray[np.uint32]:
-    return rows.view(np.uint32)
 
 
 def row_comparison_findings(
@@ -169,17 +156,32 @@ def row_comparison_findings(
     base, checkpoint, family = subject.base_checkpoint, subject.checkpoint, subject.family
     if base is None or checkpoint is None or family is None:
         return []
-    findings = [
-        _changed_rows_finding(compared, subject, checkpoint.path)
-        for compared in comparisons
-        if len(compared.changed) and compared.tensor not in skip_tensors
-    ]
+    where = checkpoint.path
+    findings: list[Finding] = []
+    for one in comparisons:
+        if not len(one.changed) or one.tensor in skip_tensors:
+            continue
+        head = f"{len(one.changed):,} of {one.num_rows:,} base rows of {one.tensor}"
+        if one.is_uniform_decay:
+            found = f"{head} shrank together to {float(np.median(one.factor)):.6g} of the base's"
+            findings.append(finding("base-rows-shrunk", found, expected="the base's bits", where=where))
+            continue
+        worst = int(one.changed[one.relative.argmax()])
+        piece = subject.base_tokenizer.shown(worst) if subject.base_tokenizer else f"<{worst}>"
+        typical = float(np.median(one.relative))
+        found = (
+            f"{head} are not the base's; they moved by {typical:.2g} of their length (median), "
+            f"row {worst} ({piece}) by {float(one.relative.max()):.2g}"
+        )
+        if typical >= OVERWRITTEN_CHANGE:
+            found += ": the rows were overwritten, not trained"
+        findings.append(finding("base-rows-changed", found, expected="the base's bits", where=where))
     ours = find_text_tables(base, family)
     for point, new in find_text_tables(checkpoint, family).items():
         old = ours.get(point)
         if old is not None and old.shape[1:] != new.shape[1:]:
             found = f"{new.name} has rows of {list(new.shape[1:])}, the base's of {list(old.shape[1:])}"
-            findings.append(finding("tensor-shape", found, where=checkpoint.path))
+            findings.append(finding("tensor-shape", found, where=where))
     findings.sort(key=lambda item: item.found)
     for code, is_rounded in (("base-rows-same", False), ("base-rows-rounded", True)):
         kept = [one for one in comparisons if not len(one.changed) and one.rounded == is_rounded]
@@ -187,25 +189,8 @@ def row_comparison_findings(
             how = "the base's, rounded to a shorter number format" if is_rounded else "the base's bits"
             names = ", ".join(sorted(one.tensor for one in kept))
             found = f"all {kept[0].num_rows:,} base rows of {names} are {how}"
-            findings.append(finding(code, found, where=checkpoint.path))
+            findings.append(finding(code, found, where=where))
     return findings
-
-
-def _changed_rows_finding(compared: RowComparison, subject: CheckSubject, where: Path) -> Finding:
-    head = f"{len(compared.changed):,} of {compared.num_rows:,} base rows of {compared.tensor}"
-    if compared.is_uniform_decay:
-        found = f"{head} shrank together to {float(np.median(compared.factor)):.6g} of the base's"
-        return finding("base-rows-shrunk", found, expected="the base's bits", where=where)
-    worst = int(compared.changed[compared.relative.argmax()])
-    piece = subject.base_tokenizer.shown(worst) if subject.base_tokenizer else f"<{worst}>"
-    typical = float(np.median(compared.relative))
-    found = (
-        f"{head} are not the base's; they moved by {typical:.2g} of their length (median), "
-        f"row {worst} ({piece}) by {float(compared.relative.max()):.2g}"
-    )
-    if typical >= OVERWRITTEN_CHANGE:
-        found += ": the rows were overwritten, not trained"
-    return finding("base-rows-changed", found, expected="the base's bits", where=where)
 
 
 def spare_row_findings(subject: CheckSubject) -> list[Finding]:
@@ -221,7 +206,7 @@ def spare_row_findings(subject: CheckSubject) -> list[Finding]:
             continue
         spare = old.rows(pieces, pieces + 1)
         rows = new.rows(pieces, min(pieces + SPARE_SAMPLE_ROWS, num_rows - spare_rows))
-        if _as_bits(spare)[0].tobytes() == _as_bits(rows)[0].tobytes():
+        if spare[0].tobytes() == rows[0].tobytes():
             copied.append(new.info.name)
         elif is_spare_copy(spare[0], rows):
             near.append(new.info.name)
@@ -241,9 +226,9 @@ def is_spare_copy(spare: RowArray, rows: RowArray) -> bool:
     """The same bits, or a trained copy: the first row points where the spare does, and the others mostly do not."""
     if np.array_equal(spare, rows[0]):
         return True
-    if rows.shape[1] == 1 or len(rows) == 1:  # a single value points nowhere
+    if rows.shape[1] == 1 or len(rows) == 1:  # a single value has no direction
         return False
-    ours, theirs = _zero_nonfinite(spare.astype(np.float64)), _zero_nonfinite(rows.astype(np.float64))
+    ours, theirs = (np.nan_to_num(one.astype(np.float64), posinf=0.0, neginf=0.0) for one in (spare, rows))
     lengths = np.linalg.norm(theirs, axis=1) * np.linalg.norm(ours)
     cosines = (theirs @ ours) / np.maximum(lengths, 1e-12)
     return bool(cosines[0] >= _TRAINED_COPY_COSINE and np.median(cosines[1:]) < _OTHER_ROWS_COSINE)
@@ -264,9 +249,9 @@ def is_unread_row(subject: CheckSubject, row: int, second_moments: NDArray[np.fl
     spare, own = old.rows(pieces, pieces + 1), new.rows(row, row + 1)
     if not own.any():
         return True
-    if any(np.array_equal(_as_bits(own), _as_bits(round_to_dtype(spare, short))) for short in ("F32", "BF16", "F16")):
+    if any(own.tobytes() == round_to_dtype(spare, short).tobytes() for short in ("F32", "BF16", "F16")):
         return True
-    _, factor, beside = _row_change_measures(spare.astype(np.float64), own.astype(np.float64))[:, 0]
+    _, factor, beside = _row_change_measures(spare, own)[:, 0]
     # Weight decay needs no gradient: it shrinks a row along itself, up to the rounding of its format.
     rounding = _DECAY_ROUNDING if new.info.dtype == "F32" else 16 * _DECAY_ROUNDING
     return bool(0 < factor <= 1 and beside <= rounding * factor)
@@ -285,8 +270,7 @@ _DIRECTION_SAMPLE_ROWS = 256
 RowHashes = dict[bytes, tuple[str, int]]
 
 
-@dataclass(frozen=True, slots=True)
-class RowMove:
+class RowMove(NamedTuple):
     """What happened to the rows of one table of a checkpoint."""
 
     tensor: str
@@ -475,79 +459,59 @@ def new_row_findings(subject: CheckSubject) -> list[Finding]:
     findings: list[Finding] = []
     biases: list[Finding] = []
     for point, info in find_text_tables(base, family).items():
-        new, where = _read_new_rows(subject, point, pieces)
+        name = info.name
+        new, where = np.empty((0, 1), np.float32), Path()
+        if (checkpoint := subject.checkpoint) is not None:
+            theirs, where = find_text_tables(checkpoint, family).get(point), checkpoint.path
+            stop = theirs.shape[0] - family.spare_rows if theirs else 0
+            if theirs is not None and stop > pieces:
+                new = checkpoint.read_rows(theirs.name, pieces, stop).astype(np.float32, copy=False)
+        elif subject.graft is not None:
+            new, where = subject.graft.rows.get(point.tensor, new), subject.graft.folder / ROWS_NAME
         if point.role == "head-bias":  # a bias of zero, or two equal ones, mean nothing
-            own = np.abs(base.read_rows(info.name, 0, min(pieces, info.shape[0])).astype(np.float64))
-            biases += _bias_findings(info.name, own, new, where)
+            # Biases of new rows that outweigh everything else in the head.
+            own = np.abs(base.read_rows(name, 0, min(pieces, info.shape[0])).astype(np.float64))
+            limit = max(_LARGEST_BIAS, _MAX_ROW_SCALE * float(own.max(initial=0.0, where=np.isfinite(own))))
+            sizes = np.abs(new.astype(np.float64).reshape(-1))
+            large = np.isfinite(sizes) & (sizes > limit)  # values that are not finite have a finding of their own
+            if large.any():
+                top = f"{sizes[large].max():,.3g}"
+                found = f"{int(large.sum()):,} of {len(sizes):,} new values of {name} are up to {top} in size"
+                biases.append(finding("new-rows-scale", found, expected=f"at most {limit:,.3g}", where=where))
             continue
         if not len(new) or not np.isfinite(new).all():
             continue
-        sample = base.read_rows(info.name, 0, min(pieces, _SAMPLE_ROWS, info.shape[0]))
-        norms = np.sqrt(_squared_row_norms(sample)) if len(sample) and np.isfinite(sample).all() else np.zeros(1)
         zero = ~new.any(axis=1)
         if zero.any():
-            found = f"{int(zero.sum()):,} of {len(new):,} new rows of {info.name} are all zero"
+            found = f"{int(zero.sum()):,} of {len(new):,} new rows of {name} are all zero"
             findings.append(finding("new-rows-zero", found, where=where))
-        if len(rest := new[~zero]):
-            findings += _equal_row_findings(info.name, len(new), rest, where) or _row_statistics_findings(
-                info.name, rest, norms, where
-            )
+        rows = new[~zero]
+        groups = [count for count in Counter(row.tobytes() for row in rows).values() if count > 1]
+        if groups:
+            how = "are equal" if len(groups) == 1 else f"stand in {len(groups):,} groups of equal rows"
+            found = f"{sum(groups):,} of {len(new):,} new rows of {name} {how}, bit for bit"
+            findings.append(finding("new-rows-equal", found, where=where))
+        if groups or not len(rows):
+            continue
+        sample = base.read_rows(name, 0, min(pieces, _SAMPLE_ROWS, info.shape[0]))
+        usable = len(sample) and np.isfinite(sample).all()
+        base_norms = np.sqrt(_squared_row_norms(sample)) if usable else np.zeros(1)
+        norms = np.sqrt(_squared_row_norms(rows))
+        mean, base_mean, longest = float(norms.mean()), float(base_norms.mean()), float(base_norms.max())
+        if base_mean and mean > _MAX_MEAN_SCALE * base_mean:  # an average of rows may well be short
+            times = f"{mean / base_mean:,.3g} times as long as base rows"
+            found = f"new rows of {name} are {times} ({mean:.3g} and {base_mean:.3g} on average)"
+            expected = f"at most {_MAX_MEAN_SCALE:.0f} times as long"
+            findings.append(finding("new-rows-scale", found, expected=expected, where=where))
+        elif longest and (long := norms > _MAX_ROW_SCALE * longest).any():
+            most = float(norms.max()) / longest
+            found = f"{int(long.sum()):,} new rows of {name} are up to {most:,.3g} times as long as any base row"
+            expected = f"at most {_MAX_ROW_SCALE:.0f} times as long"
+            findings.append(finding("new-rows-scale", found, expected=expected, where=where))
+        if are_rows_noise(rows):
+            found = f"the {len(rows):,} new rows of {name} look like independent random numbers"
+            findings.append(finding("new-rows-random", found, where=where))
     return findings + biases
-
-
-def _bias_findings(tensor: str, own: NDArray[np.float64], new: RowArray, where: Path) -> list[Finding]:
-    """Biases of new rows that outweigh everything else in the head."""
-    limit = max(_LARGEST_BIAS, _MAX_ROW_SCALE * float(own.max(initial=0.0, where=np.isfinite(own))))
-    sizes = np.abs(new.astype(np.float64).reshape(-1))
-    large = np.isfinite(sizes) & (sizes > limit)  # values that are not finite have a finding of their own
-    if not large.any():
-        return []
-    found = f"{int(large.sum()):,} of {len(sizes):,} new values of {tensor} are up to {sizes[large].max():,.3g} in size"
-    return [finding("new-rows-scale", found, expected=f"at most {limit:,.3g}", where=where)]
-
-
-def _read_new_rows(subject: CheckSubject, point: GraftPoint, pieces: int) -> tuple[RowArray, Path]:
-    """New rows and their file: of the checkpoint if there is one, else of the graft."""
-    nothing = np.empty((0, 1), np.float32)
-    if (checkpoint := subject.checkpoint) is None or subject.family is None:
-        graft = subject.graft
-        return (graft.rows.get(point.tensor, nothing), graft.folder / ROWS_NAME) if graft else (nothing, Path())
-    info = find_text_tables(checkpoint, subject.family).get(point)
-    stop = info.shape[0] - subject.family.spare_rows if info else 0
-    if info is None or stop <= pieces:
-        return nothing, checkpoint.path
-    return checkpoint.read_rows(info.name, pieces, stop).astype(np.float32, copy=False), checkpoint.path
-
-
-def _equal_row_findings(tensor: str, num_new: int, rows: RowArray, where: Path) -> list[Finding]:
-    groups = [count for count in Counter(row.tobytes() for row in rows).values() if count > 1]
-    if not groups:
-        return []
-    how = "are equal" if len(groups) == 1 else f"stand in {len(groups):,} groups of equal rows"
-    found = f"{sum(groups):,} of {num_new:,} new rows of {tensor} {how}, bit for bit"
-    return [finding("new-rows-equal", found, where=where)]
-
-
-def _row_statistics_findings(
-    tensor: str, rows: RowArray, base_norms: NDArray[np.float64], where: Path
-) -> list[Finding]:
-    findings: list[Finding] = []
-    norms = np.sqrt(_squared_row_norms(rows))
-    mean, base_mean, longest = float(norms.mean()), float(base_norms.mean()), float(base_norms.max())
-    if base_mean and mean > _MAX_MEAN_SCALE * base_mean:  # an average of rows may well be short
-        times = f"{mean / base_mean:,.3g} times as long as base rows"
-        found = f"new rows of {tensor} are {times} ({mean:.3g} and {base_mean:.3g} on average)"
-        expected = f"at most {_MAX_MEAN_SCALE:.0f} times as long"
-        findings.append(finding("new-rows-scale", found, expected=expected, where=where))
-    elif longest and (long := norms > _MAX_ROW_SCALE * longest).any():
-        most = float(norms.max()) / longest
-        found = f"{int(long.sum()):,} new rows of {tensor} are up to {most:,.3g} times as long as any base row"
-        expected = f"at most {_MAX_ROW_SCALE:.0f} times as long"
-        findings.append(finding("new-rows-scale", found, expected=expected, where=where))
-    if are_rows_noise(rows):
-        found = f"the {len(rows):,} new rows of {tensor} look like independent random numbers"
-        findings.append(finding("new-rows-random", found, where=where))
-    return findings
 
 
 def are_rows_noise(rows: RowArray) -> bool:
@@ -556,21 +520,17 @@ def are_rows_noise(rows: RowArray) -> bool:
     Of few rows nothing can be said. Rows that were learnt share directions, their mean or others.
     """
     rows = rows[np.isfinite(rows).all(axis=1) & rows.any(axis=1)]
-    if len(rows) < _MIN_ROWS_FOR_STATISTICS:
+    num_rows, width = rows.shape
+    if num_rows < _MIN_ROWS_FOR_STATISTICS:
         return False
     lengths: RowArray = np.sqrt(_squared_row_norms(rows)).astype(np.float32)
     even: RowArray = rows / lengths[:, None]  # a few long rows would outweigh all others
     total = even.sum(axis=0, dtype=np.float64)
-    shared = float(total @ total) / len(even)  # 1 for independent rows around zero
-    return shared < max(_CHANCE_SHARED_DIRECTION, 1 + _COMMON_DRIFT**2 * len(even)) and not _has_structure(even)
-
-
-def _has_structure(even: RowArray) -> bool:
-    """Whether one direction beside the mean is longer than it could be by chance (the edge of Marchenko and Pastur).
-
-    A few rounds of power iteration come close enough to the longest one.
-    """
-    num_rows, width = even.shape
+    shared = float(total @ total) / num_rows  # 1 for independent rows around zero
+    if shared >= max(_CHANCE_SHARED_DIRECTION, 1 + _COMMON_DRIFT**2 * num_rows):
+        return False
+    # Is one direction beside the mean longer than it could be by chance (the edge of Marchenko and Pastur)? A few
+    # rounds of power iteration come close enough to the longest one.
     even = even - even.mean(axis=0)
     vector: RowArray = np.random.default_rng(0).standard_normal((width,)).astype(np.float32)
     longest = 0.0
@@ -579,7 +539,7 @@ def _has_structure(even: RowArray) -> bool:
         vector = even.T @ (even @ vector)
         longest = float(np.linalg.norm(vector))
     by_chance = float(_squared_row_norms(even).sum()) / width * (1 + np.sqrt(width / num_rows)) ** 2
-    return bool(longest > _STRUCTURE_FACTOR * by_chance)
+    return not longest > _STRUCTURE_FACTOR * by_chance
 
 
 def _squared_row_norms(rows: NDArray[np.generic]) -> NDArray[np.float64]:
@@ -674,7 +634,14 @@ def _classify_table(
     if compared is not None:
         moved[:num_base] = 0
         moved[compared.changed] = compared.relative
-        kinds[compared.changed] = _classify_changed_rows(compared, info)
+        lost = 1 - compared.factor
+        along = (lost > 0) & (compared.beside <= _DECAY_SPREAD * np.abs(lost))
+        drifted = np.full(len(lost), _KIND_INDEX[ROW_DRIFTED], np.uint8)
+        if len(info.shape) == 1:  # a single value has no direction: all of them together say what happened
+            along[:] = compared.is_uniform_decay
+        else:
+            drifted[compared.relative >= OVERWRITTEN_CHANGE] = _KIND_INDEX[ROW_OVERWRITTEN]
+        kinds[compared.changed] = np.where(along, _KIND_INDEX[ROW_DECAYED], drifted)
     lengths = np.empty(num_rows, np.float32)
     digests: list[bytes] = []
     for start, rows in table.blocks():
@@ -687,29 +654,13 @@ def _classify_table(
             kinds[new] = _KIND_INDEX[ROW_NOISE]
         if moments is not None and point.role == "embedding":
             kinds[new][moments.second[new] == 0] = _KIND_INDEX[ROW_UNTRAINED]
-        counts, spare = Counter(digests), _spare_digest(subject, point)
+        counts, spare = Counter(digests), None
+        pair, pieces = _table_pairs(subject).get(point), subject.base_pieces
+        if pair is not None and pieces is not None and subject.spare_rows and pair[0].info.shape[0] > pieces:
+            spare = _row_digest(pair[0].rows(pieces, pieces + 1)[0])  # of the base's own spare row
         kinds[new][[counts[digest] > 1 for digest in digests]] = _KIND_INDEX[ROW_EQUAL]
         kinds[new][lengths[new] == 0] = _KIND_INDEX[ROW_ZERO]
         kinds[new][[digest == spare for digest in digests]] = _KIND_INDEX[ROW_COPIED]
     kinds[~np.isfinite(lengths)] = _KIND_INDEX[ROW_NONFINITE]
     rounded = bool(compared and compared.rounded)
     return RowTable(info.name, point.role, num_base, kinds, moved, lengths, rounded)
-
-
-def _classify_changed_rows(compared: RowComparison, info: TensorInfo) -> NDArray[np.uint8]:
-    if len(info.shape) == 1:  # a single value has no direction: all of them together say what happened
-        kind = ROW_DECAYED if compared.is_uniform_decay else ROW_DRIFTED
-        return np.full(len(compared.changed), _KIND_INDEX[kind], np.uint8)
-    lost = 1 - compared.factor
-    along = (lost > 0) & (compared.beside <= _DECAY_SPREAD * np.abs(lost))
-    overwritten = compared.relative >= OVERWRITTEN_CHANGE
-    kinds = np.where(overwritten, _KIND_INDEX[ROW_OVERWRITTEN], _KIND_INDEX[ROW_DRIFTED])
-    return np.where(along, _KIND_INDEX[ROW_DECAYED], kinds).astype(np.uint8)
-
-
-def _spare_digest(subject: CheckSubject, point: GraftPoint) -> bytes | None:
-    """The digest of the base's own spare row of a table; None where it has none."""
-    pair, pieces = _table_pairs(subject).get(point), subject.base_pieces
-    if pair is None or pieces is None or not subject.spare_rows or pair[0].info.shape[0] <= pieces:
-        return None
-    return _row_digest(pair[0].rows(pieces, pieces + 1)[0])

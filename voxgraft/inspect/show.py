@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from voxgraft.checkpoints import Checkpoint, TensorInfo, open_checkpoint
-from voxgraft.checkpoints.base import combine_digests, tensor_digests
+from voxgraft.checkpoints import Checkpoint, open_checkpoint
+from voxgraft.checkpoints.base import ALL_FLOAT_DTYPES, combine_digests, tensor_digests
 from voxgraft.config.base import parse_settings, read_settings_values
 from voxgraft.config.commands import ShowSettings
 from voxgraft.config.run import RunSettings
@@ -20,29 +20,10 @@ from voxgraft.core.results import Line, Table, format_names, style_line
 from voxgraft.core.run import RUN_FILE
 from voxgraft.graft.rows import detect_checkpoint_family, text_table_findings
 from voxgraft.models import family_names, get_family, resolve_base_family, resolve_base_folder
-from voxgraft.models.base import BaseDescription, BaseFiles, Family, ModelSize
+from voxgraft.models.base import BaseFiles, Family, ModelSize
 from voxgraft.models.detect import CheckpointScan, check_tensor_prefix
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.tokenizers.base import Tokenizer
-
-
-@dataclass(frozen=True, slots=True)
-class BasePartSize:
-    """One part of the model, and how large it is."""
-
-    part: str
-    tensors: int
-    values: int
-
-
-@dataclass(frozen=True, slots=True)
-class BaseFileStatus:
-    """A file of the base, what it is needed for (nothing: optional), and whether it is there."""
-
-    name: str
-    what: str
-    needed_for: tuple[str, ...]
-    there: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,29 +38,26 @@ class BaseReport:
     """Checkpoints of other releases in the same folder."""
     checkpoint: str
     format: str
-    parts: tuple[BasePartSize, ...]
+    parts: tuple[tuple[str, int, int], ...]
+    """Name, tensors and values of each part of the model."""
     dtypes: dict[str, int]
     """Tensors by number format."""
     num_bytes: int
     num_aliases: int
-    """Second names of tensors, which are passed over."""
+    """Second names of tensors, which are not counted."""
     size: ModelSize | None
     """None where the tensors make no whole model; the findings say why."""
     text_rows: dict[str, int]
     spare_rows: int
     tokenizer: Tokenizer | None
-    files: tuple[BaseFileStatus, ...]
+    files: tuple[dict[str, Any], ...]
+    """Files of the base: `name`, `what` it is, `needed_for` (nothing: optional), and whether it is `there`."""
     fingerprint: str | None
     findings: tuple[Finding, ...]
 
     @property
     def exit_code(self) -> int:
         return 1 if any(item.level == "error" for item in self.findings) else 0
-
-    @property
-    def total_size(self) -> BasePartSize:
-        tensors, values = (sum(getattr(part, name) for part in self.parts) for name in ("tensors", "values"))
-        return BasePartSize("all", tensors, values)
 
     def to_json(self) -> dict[str, Any]:
         size, tokenizer = self.size, self.tokenizer
@@ -90,14 +68,14 @@ class BaseReport:
             "checkpoint": {
                 "file": self.checkpoint,
                 "format": self.format,
-                "tensors": self.total_size.tensors,
-                "values": self.total_size.values,
+                "tensors": sum(tensors for _, tensors, _ in self.parts),
+                "values": sum(values for _, _, values in self.parts),
                 "bytes": self.num_bytes,
                 "dtypes": self.dtypes,
                 "aliases": self.num_aliases,
             },
             "size": {"width": size.width, "layers": size.layers, "heads": size.heads} if size else None,
-            "parts": [asdict(part) for part in self.parts],
+            "parts": [{"part": part, "tensors": tensors, "values": values} for part, tensors, values in self.parts],
             "text_rows": self.text_rows,
             "spare_rows": self.spare_rows,
             "tokenizer": {
@@ -110,17 +88,17 @@ class BaseReport:
             else None,
             "languages": list(self.languages),
             "others": list(self.others),
-            "files": [asdict(file) for file in self.files],
+            "files": list(self.files),
             "fingerprint": self.fingerprint,
             "findings": [item.to_json() for item in self.findings],
         }
 
     def lines(self) -> list[Line]:
         lines: list[Line] = [style_line((f"{self.family}, {self.release}", "bold"), f": {self.place}")]
-        whole = max(self.total_size.values, 1)
+        total = ("all", sum(tensors for _, tensors, _ in self.parts), sum(values for _, _, values in self.parts))
         parts = (
-            (part.part, f"{part.tensors:,}", f"{part.values:,}", f"{100 * part.values / whole:.1f} %")
-            for part in (*self.parts, self.total_size)
+            (part, f"{tensors:,}", f"{values:,}", f"{100 * values / max(total[2], 1):.1f} %")
+            for part, tensors, values in (*self.parts, total)
         )
         lines.append(Table(("part", "tensors", "values", "share"), tuple(parts)))
         size = self.size
@@ -139,32 +117,26 @@ class BaseReport:
             lines.append(f"also in this folder: {', '.join(self.others)} (shown when the file itself is named)")
         if self.fingerprint is not None:
             lines.append(f"fingerprint: {self.fingerprint}")
-        lines.append(self._files_table())
+        file_rows = []
+        for file in self.files:
+            style = "green" if file["there"] else "yellow" if file["needed_for"] else ""
+            state = style_line(("there" if file["there"] else "missing", style))
+            file_rows.append((file["name"], state, ", ".join(file["needed_for"]) or "optional", file["what"]))
+        lines.append(Table(("file", "", "needed for", "what it is"), tuple(file_rows)))
         for item in self.findings:
             first, *rest = item.lines()
             lines += [style_line((first, "bold red" if item.level == "error" else "yellow")), *rest]
-        return [*lines, self._verdict()]
-
-    def _files_table(self) -> Table:
-        rows = []
-        for file in self.files:
-            style = "green" if file.there else "yellow" if file.needed_for else ""
-            state = style_line(("there" if file.there else "missing", style))
-            rows.append((file.name, state, ", ".join(file.needed_for) or "optional", file.what))
-        return Table(("file", "", "needed for", "what it is"), tuple(rows))
-
-    def _verdict(self) -> Line:
         if self.findings:
-            number = len(self.findings)
-            return style_line((f"{number} finding{'s' * (number != 1)}", "bold red" if self.exit_code else "yellow"))
+            number, style = len(self.findings), "bold red" if self.exit_code else "yellow"
+            return [*lines, style_line((f"{number} finding{'s' * (number != 1)}", style))]
         lacking = {
-            purpose: [file.name for file in self.files if purpose in file.needed_for and not file.there]
+            purpose: sum(purpose in file["needed_for"] and not file["there"] for file in self.files)
             for purpose in ("grafting", "preparing", "speaking")
         }
-        whole = [purpose for purpose, names in lacking.items() if not names]
-        missing = [f"{len(names)} missing for {purpose}" for purpose, names in lacking.items() if names]
-        found = [f"all files for {', '.join(whole)} are there"] if whole else []
-        return style_line(("; ".join([*found, *missing]), "yellow" if missing else "bold green"))
+        whole = ", ".join(purpose for purpose, number in lacking.items() if not number)
+        missing = [f"{number} missing for {purpose}" for purpose, number in lacking.items() if number]
+        found = [f"all files for {whole} are there"] if whole else []
+        return [*lines, style_line(("; ".join([*found, *missing]), "yellow" if missing else "bold green"))]
 
 
 BASE_CONFIG_NAME = "config.yaml"
@@ -174,7 +146,6 @@ NON_BASE_FOLDERS = {
     "graft.json": ("a graft", "its README.md says what it is; `voxgraft check RUN` looks at the graft of a run."),
     "set.json": ("a set of clips", "`voxgraft check RUN` looks at the sets of a run."),
 }
-FLOAT_DTYPES = ("F32", "F16", "BF16", "F64")
 MAX_TENSORS_NAMED = 3
 Made = TypeVar("Made")
 
@@ -193,21 +164,38 @@ def show_base(settings: ShowSettings) -> BaseReport:
         description = found.describe(files, next(iter(rows.values()), 0))
         shapes = {name: info.shape for name, info in own.items()}
         size = _attempt(lambda: found.infer_size(files, shapes), findings)
-        odd = [info for info in own.values() if info.dtype not in FLOAT_DTYPES]
+        odd = [info for info in own.values() if info.dtype not in ALL_FLOAT_DTYPES]
         if odd:  # whole numbers or eight bits, as quantised files have them: no layer computes with those
             first = f"{odd[0].name} is {odd[0].dtype}"
             said = f"{len(odd):,} of {len(own):,} tensors are no floating-point numbers: {first}"
-            expected = " or ".join(FLOAT_DTYPES)
+            expected = " or ".join(ALL_FLOAT_DTYPES)
             findings.append(finding("tensors-mismatch", said, expected=expected, where=files.checkpoint))
         tokenizer = _attempt(lambda: open_tokenizer(files.tokenizer), findings) if is_file(files.tokenizer) else None
         if tokenizer is not None:
             findings += text_table_findings(checkpoint, found, tokenizer.size)
         not_finite: dict[str, int] = {}
         digests = tensor_digests(checkpoint, own, not_finite) if settings.fingerprint else None
-        findings += _non_finite_findings(own, not_finite, files.checkpoint)
+        if not_finite:  # a model that holds any NaN or infinite value gives noise or nothing
+            bad, every = sum(not_finite.values()), sum(info.num_values for info in own.values())
+            worst = sorted(not_finite, key=lambda name: (-not_finite[name], name))
+            counts = [f"{name} ({not_finite[name]:,} of {own[name].num_values:,})" for name in worst]
+            share = f"all {every:,}" if bad == every else f"{bad:,} of {every:,}"
+            where = f"in {len(worst):,} of {len(own):,} tensors: {format_names(counts, MAX_TENSORS_NAMED)}"
+            said = f"{share} values are NaN or infinite, {where}"
+            findings.append(finding("weights-not-finite", said, expected="finite values", where=files.checkpoint))
         by_part: dict[str, list[int]] = {}
         for name, info in own.items():
             by_part.setdefault(found.get_part_name(name) or "", []).append(info.num_values)
+        # The base itself, then the files that preparing and speaking need beside it.
+        listed: list[tuple[str, str, tuple[str, ...], bool]] = [
+            (files.checkpoint.name, "the language model", ("grafting",), True),
+            (files.tokenizer.name, "tokenizer: from text to ids", ("grafting",), is_file(files.tokenizer)),
+        ]
+        if files.config is not None:
+            listed.append((files.config.name, "sizes, and names of the other files", ("grafting",), True))
+        for side in description.side_files:
+            there = next((name for name in side.names if path_exists(files.folder / name)), None)
+            listed.append((there or side.names[0], side.what, side.purposes, there is not None))
         return BaseReport(
             family=found.name,
             place=files.folder if is_folder(settings.base) else files.checkpoint,
@@ -216,7 +204,7 @@ def show_base(settings: ShowSettings) -> BaseReport:
             others=description.others,
             checkpoint=files.checkpoint.name,
             format=checkpoint.format,
-            parts=tuple(BasePartSize(part, len(sizes), sum(sizes)) for part, sizes in by_part.items()),
+            parts=tuple((part, len(sizes), sum(sizes)) for part, sizes in by_part.items()),
             dtypes=dict(Counter(info.dtype for info in own.values())),
             num_bytes=sum(info.num_bytes for info in own.values()),
             num_aliases=len(checkpoint.tensors) - len(own),
@@ -224,7 +212,7 @@ def show_base(settings: ShowSettings) -> BaseReport:
             text_rows=rows,
             spare_rows=found.spare_rows,
             tokenizer=tokenizer,
-            files=tuple(_list_base_files(files, description)),
+            files=tuple(dict(zip(("name", "what", "needed_for", "there"), one, strict=True)) for one in listed),
             fingerprint=combine_digests(digests) if digests is not None else None,
             findings=tuple(findings),
         )
@@ -232,7 +220,9 @@ def show_base(settings: ShowSettings) -> BaseReport:
 
 @contextlib.contextmanager
 def _open_base(settings: ShowSettings, findings: list[Finding]) -> Iterator[tuple[Family, BaseFiles, Checkpoint]]:
-    """The family, the base's files, and the checkpoint, open until the block ends."""
+    """The family, the base's files, and the checkpoint, open until the block ends. Refuses what says that it is
+    something else: a graft, a dataset, a tokenizer, a model of another kind.
+    """
     place, run_file = settings.base, settings.base / RUN_FILE
     if is_file(run_file):
         base = parse_settings(RunSettings, read_settings_values(RunSettings, run_file), run_file).base
@@ -240,71 +230,47 @@ def _open_base(settings: ShowSettings, findings: list[Finding]) -> Iterator[tupl
             raise ConfigError("config-missing", "`base` is not given", where=run_file)
         place = base
     if is_folder(place) or not path_exists(place):
-        _refuse_other_folder(place)
+        if is_folder(place) and not any(place.iterdir()):
+            cure = "check the path; a base is a folder with the files that its makers publish."
+            raise FileError("base-unknown", f"{place} is an empty folder", where=place, cure=cure)
+        for name, (what, cure) in NON_BASE_FOLDERS.items():
+            if is_file(place / name):
+                said, expected = f"{place} is {what} ({name} is in it)", "the folder of a base, or a run"
+                raise FileError("base-unknown", said, expected=expected, where=place, cure=cure)
         found = resolve_base_family(place, settings.family)
         files = found.files(place)
         with open_checkpoint(files.checkpoint) as checkpoint:
             yield found, files, checkpoint
         return
-    _refuse_tokenizer(place)
-    with open_checkpoint(place) as checkpoint:
-        _refuse_unsupported_checkpoint(checkpoint)
-        found = detect_checkpoint_family(checkpoint, settings.family)
-        yield found, _find_base_files(found, place, findings), checkpoint
-
-
-def _refuse_other_folder(place: Path) -> None:
-    """Folders that are none of a base, and that say themselves what they are."""
-    if is_folder(place) and not any(place.iterdir()):
-        cure = "check the path; a base is a folder with the files that its makers publish."
-        raise FileError("base-unknown", f"{place} is an empty folder", where=place, cure=cure)
-    for name, (what, cure) in NON_BASE_FOLDERS.items():
-        if is_file(place / name):
-            found = f"{place} is {what} ({name} is in it)"
-            raise FileError("base-unknown", found, expected="the folder of a base, or a run", where=place, cure=cure)
-
-
-def _refuse_tokenizer(place: Path) -> None:
-    """A tokenizer lies beside every checkpoint, and is easily taken for it. What is neither is told as a checkpoint."""
+    # A tokenizer is next to every checkpoint, and easily mistaken for it.
     tokenizer = _attempt(lambda: open_tokenizer(place), []) if place.suffix in TOKENIZER_SUFFIXES else None
     if tokenizer is not None:
-        found = f"{place.name} is a tokenizer ({tokenizer.kind}, {tokenizer.size:,} pieces)"
+        said, expected = f"{place.name} is a tokenizer ({tokenizer.kind}, {tokenizer.size:,} pieces)", "a checkpoint"
         cure = f'look at it with `voxgraft tokenizer show "TEXT" --base {place}`, or show the folder that it lies in.'
-        raise CheckpointError("checkpoint-unknown", found, expected="a checkpoint, or a folder", where=place, cure=cure)
-
-
-def _refuse_unsupported_checkpoint(checkpoint: Checkpoint) -> None:
-    shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
-    families = [get_family(name) for name in family_names()]
-    items = [candidate.check_lookalike(checkpoint.path, shapes) for candidate in families]
-    if not any(candidate.matches_tensors(shapes) for candidate in families):
-        tables = tuple(candidate.graft_points[0].tensor for candidate in families)
-        items.append(check_tensor_prefix(CheckpointScan(checkpoint.path, shapes), tables))
-    for item in filter(None, items):
-        raise CheckpointError.of(item)
-
-
-def _find_base_files(found: Family, checkpoint: Path, findings: list[Finding]) -> BaseFiles:
-    """The base that one file belongs to. A tokenizer that is not beside it gets the published name, and is missing."""
-    config = checkpoint.with_name(BASE_CONFIG_NAME)
-    tokenizer = _attempt(lambda: _find_shown_tokenizer(found, checkpoint), findings)
-    return BaseFiles(
-        checkpoint.parent,
-        checkpoint,
-        tokenizer or checkpoint.with_name(found.tokenizer_names[0]),
-        config if is_file(config) else None,
-    )
-
-
-def _find_shown_tokenizer(found: Family, checkpoint: Path) -> Path:
-    """Who has one file alone, perhaps one that was grown, has no base to download again."""
-    try:
-        return found.find_tokenizer(checkpoint)
-    except FileError as error:
-        if error.code != "base-file-missing":
-            raise
-        cure = "put its tokenizer beside it (of a file that was grown: the one in RUN/graft), and show it again."
-        raise FileError.of(replace(error.finding, cure=cure)) from None
+        raise CheckpointError("checkpoint-unknown", said, expected=f"{expected}, or a folder", where=place, cure=cure)
+    with open_checkpoint(place) as checkpoint:
+        shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
+        families = [get_family(name) for name in family_names()]
+        items = [candidate.check_lookalike(place, shapes) for candidate in families]
+        if not any(candidate.matches_tensors(shapes) for candidate in families):
+            tables = tuple(candidate.graft_points[0].tensor for candidate in families)
+            items.append(check_tensor_prefix(CheckpointScan(place, shapes), tables))
+        for item in filter(None, items):
+            raise CheckpointError.of(item)
+        found, config = detect_checkpoint_family(checkpoint, settings.family), place.with_name(BASE_CONFIG_NAME)
+        # The base that one file belongs to. A tokenizer that is not beside it gets the published name, and is missing.
+        beside = place.with_name(found.tokenizer_names[0])
+        try:
+            beside = found.find_tokenizer(place)
+        except VoxgraftError as error:
+            item = error.finding
+            if error.code == "base-file-missing":  # one file alone, perhaps a grown one, has no base to download again
+                cure = (
+                    "put its tokenizer beside it (of a file that was grown: the one in RUN/graft), and show it again."
+                )
+                item = replace(item, cure=cure)
+            findings.append(item)
+        yield found, BaseFiles(place.parent, place, beside, config if is_file(config) else None), checkpoint
 
 
 def _attempt(make: Callable[[], Made], findings: list[Finding]) -> Made | None:
@@ -314,30 +280,3 @@ def _attempt(make: Callable[[], Made], findings: list[Finding]) -> Made | None:
     except VoxgraftError as error:
         findings.append(error.finding)
         return None
-
-
-def _non_finite_findings(own: dict[str, TensorInfo], not_finite: dict[str, int], checkpoint: Path) -> Iterator[Finding]:
-    """NaN and infinite values: a model that holds any gives noise or nothing."""
-    if not not_finite:
-        return
-    bad, every = sum(not_finite.values()), sum(info.num_values for info in own.values())
-    worst = sorted(not_finite, key=lambda name: (-not_finite[name], name))
-    named = format_names(
-        [f"{name} ({not_finite[name]:,} of {own[name].num_values:,})" for name in worst], MAX_TENSORS_NAMED
-    )
-    share = f"all {every:,}" if bad == every else f"{bad:,} of {every:,}"
-    found = f"{share} values are NaN or infinite, in {len(worst):,} of {len(own):,} tensors: {named}"
-    yield finding("weights-not-finite", found, expected="finite values", where=checkpoint)
-
-
-def _list_base_files(files: BaseFiles, description: BaseDescription) -> Iterator[BaseFileStatus]:
-    """What the base itself is, then what preparing and speaking need beside it."""
-    yield BaseFileStatus(files.checkpoint.name, "the language model", ("grafting",), there=True)
-    yield BaseFileStatus(
-        files.tokenizer.name, "tokenizer: from text to ids", ("grafting",), there=is_file(files.tokenizer)
-    )
-    if files.config is not None:
-        yield BaseFileStatus(files.config.name, "sizes, and names of the other files", ("grafting",), there=True)
-    for side in description.side_files:
-        there = next((name for name in side.names if path_exists(files.folder / name)), None)
-        yield BaseFileStatus(there or side.names[0], side.what, side.purposes, there=there is not None)

@@ -6,17 +6,17 @@ A part that cannot be opened becomes a finding and stays away, so that the other
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
 from voxgraft.checkpoints.base import FLOAT_DTYPES, Checkpoint, TensorInfo
 from voxgraft.checkpoints.load import (
+    MAX_TABLE_ROWS,
     find_model_prefix,
     forms_of,
     in_forms,
@@ -33,28 +33,22 @@ from voxgraft.data.manifest import resolve_text_files
 from voxgraft.dataset.run_data import RunContext, open_run_parts
 from voxgraft.graft.folder import Graft, load_base_tokenizer
 from voxgraft.graft.rows import detect_checkpoint_family
-from voxgraft.migrate.configs import LegacyConfig, LegacyKey, read_legacy_config
+from voxgraft.migrate.configs import LegacyKey, read_legacy_config
+from voxgraft.migrate.settings import as_number
 from voxgraft.models import detect, get_family
 from voxgraft.models.base import Family, GraftPoint
 from voxgraft.tokenizers.base import TextCorpus, read_texts
 
-_CONFIG_SIZE_KEYS = ("model.n_vocab", "gpt.number_text_tokens")
-_CONFIG_RATE_KEYS = ("training.learning_rate", "--learning-rate")
-_CONFIG_DECAY_KEYS = ("training.weight_decay", "--weight-decay")
-_CONFIG_STEP_KEYS = ("training.max_steps", "--max-steps")
-_CONFIG_FREEZE_KEYS = ("model.freeze_original_embeddings", "finetuning.freeze_original_embeddings")
 
-
-@dataclass(frozen=True, slots=True)
-class StatedNumber:
-    """A number and the key under which it stands. `as_text`: YAML took it for a text."""
+class StatedNumber(NamedTuple):
+    """A number and its key. `as_text`: YAML read it as a string."""
 
     key: str
     value: float
     as_text: bool = False
 
     @property
-    def count(self) -> int:
+    def whole(self) -> int:
         return int(self.value)
 
 
@@ -77,73 +71,54 @@ class OldConfigNumbers:
 
 
 def read_old_config_numbers(path: Path) -> OldConfigNumbers:
-    """The file's numbers; other keys are passed over, since nothing here is taken over into a run."""
-    reader = _OldConfigReader(read_legacy_config(path))
+    """The file's numbers; other keys are ignored, since nothing here becomes a setting of a run."""
+    old = read_legacy_config(path)
+    # Names of flags start with the name of their script. Of two values the last counts.
+    by_name = {key.name.rpartition(" ")[2]: key for key in old.keys if key.value is not None}
+
+    def first(*keys: str) -> LegacyKey | None:
+        return next((by_name[key] for key in keys if key in by_name), None)
+
+    def wrong(key: LegacyKey, expected: str) -> ConfigError:
+        return ConfigError("config-value", f"`{key.name}` is {key.value!r:.60}", expected=expected, where=path)
+
+    def number(*keys: str) -> StatedNumber | None:
+        key = first(*keys)
+        if key is None:
+            return None
+        value = as_number(key.value)
+        if value is None or value < 0:
+            raise wrong(key, "a number, 0 or more")
+        # On a command line every value is a text, and that is no mistake there.
+        return StatedNumber(key.name, value, isinstance(key.value, str) and key.line is None)
+
+    def count(*keys: str) -> StatedNumber | None:
+        stated = number(*keys)
+        if stated is not None and stated.value != stated.whole:
+            found = f"`{stated.key}` is {stated.value:g}"
+            raise ConfigError("config-value", found, expected="a whole number", where=path)
+        return stated
+
+    freeze = first("model.freeze_original_embeddings", "finetuning.freeze_original_embeddings")
+    if freeze is not None and not isinstance(freeze.value, bool):
+        raise wrong(freeze, "true or false")
     return OldConfigNumbers(
         path,
-        family=reader.old.family,
-        pieces=reader.count(_CONFIG_SIZE_KEYS),
-        original_pieces=reader.count(("model.original_vocab_size",)),
-        freeze_until=reader.count(("model.freeze_until_index", "finetuning.freeze_until_index")),
-        freeze_original=reader.switch(_CONFIG_FREEZE_KEYS),
-        learning_rate=reader.number(_CONFIG_RATE_KEYS),
-        weight_decay=reader.number(_CONFIG_DECAY_KEYS),
-        steps=reader.count(_CONFIG_STEP_KEYS),
-        start_text=reader.count(("gpt.start_text_token",)),
-        stop_text=reader.count(("gpt.stop_text_token",)),
+        family=old.family,
+        pieces=count("model.n_vocab", "gpt.number_text_tokens"),
+        original_pieces=count("model.original_vocab_size"),
+        freeze_until=count("model.freeze_until_index", "finetuning.freeze_until_index"),
+        freeze_original=freeze.value if freeze is not None else None,
+        learning_rate=number("training.learning_rate", "--learning-rate"),
+        weight_decay=number("training.weight_decay", "--weight-decay"),
+        steps=count("training.max_steps", "--max-steps"),
+        start_text=count("gpt.start_text_token"),
+        stop_text=count("gpt.stop_text_token"),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _OldConfigReader:
-    old: LegacyConfig
-
-    def number(self, keys: tuple[str, ...]) -> StatedNumber | None:
-        """The first of the keys that is there, as a number of 0 or more."""
-        if (found := self._first(keys)) is None:
-            return None
-        number = _parse_finite_float(found.value)
-        if number is None or number < 0:
-            raise self._wrong(found, "a number, 0 or more")
-        # On a command line every value is a text, and that is no mistake there.
-        return StatedNumber(found.name, number, isinstance(found.value, str) and found.line is None)
-
-    def count(self, keys: tuple[str, ...]) -> StatedNumber | None:
-        """As `number`, for whole numbers."""
-        stated = self.number(keys)
-        if stated is not None and stated.value != stated.count:
-            found = f"`{stated.key}` is {stated.value:g}"
-            raise ConfigError("config-value", found, expected="a whole number", where=self.old.path)
-        return stated
-
-    def switch(self, keys: tuple[str, ...]) -> bool | None:
-        """The first of the keys that is there, as true or false."""
-        found = self._first(keys)
-        if found is not None and not isinstance(found.value, bool):
-            raise self._wrong(found, "true or false")
-        return found.value if found is not None else None
-
-    def _first(self, keys: tuple[str, ...]) -> LegacyKey | None:
-        """A flag stands behind the name of its script. Of two values the last counts."""
-        by_name = {key.name.rpartition(" ")[2]: key for key in self.old.keys if key.value is not None}
-        return next((by_name[key] for key in keys if key in by_name), None)
-
-    def _wrong(self, key: LegacyKey, expected: str) -> ConfigError:
-        return ConfigError("config-value", f"`{key.name}` is {key.value!r:.60}", expected=expected, where=self.old.path)
-
-
-def _parse_finite_float(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
-
-
-MAX_TABLE_ROWS = 1 << 20
-"""No tokenizer has more pieces. A hostile file can state any number, in a few bytes, and every row is looked at."""
+# Rows that are read at once. Measures are taken in float64: eight copies of a block of full width stay under 50 MB.
+BLOCK_ROWS = 512
 
 
 def is_stand_in(checkpoint: Checkpoint) -> bool:
@@ -158,12 +133,9 @@ def find_text_tables(checkpoint: Checkpoint, family: Family) -> dict[GraftPoint,
         name = detect.STAND_IN_TABLE if point.role == "embedding" and is_stand_in(checkpoint) else point.tensor
         info = checkpoint.tensors.get(name)
         rank = 1 if point.role == "head-bias" else 2
-        if (
-            info is not None
-            and info.dtype in FLOAT_DTYPES
-            and len(info.shape) == rank
-            and info.shape[0] <= MAX_TABLE_ROWS
-        ):
+        if info is None or info.dtype not in FLOAT_DTYPES or len(info.shape) != rank:
+            continue
+        if info.shape[0] <= MAX_TABLE_ROWS:
             tables[point] = info
     return tables
 
@@ -233,12 +205,20 @@ def open_check_subject(settings: CheckSettings) -> Iterator[CheckSubject]:
             subject.prepared = subject.try_or_report(lambda: require_folder(prepared))
         if subject.family is None:
             subject.family = _detect_family(subject)
-        _refuse_other_family(subject)
+        checkpoint, wanted = subject.checkpoint, subject.family
+        if checkpoint is not None and wanted is not None and not is_stand_in(checkpoint):
+            # A checkpoint of another family, or with no text table at all, is reported and not looked at any further.
+            actual = subject.try_or_report(lambda: detect_checkpoint_family(checkpoint, None))
+            if actual is not None and actual.name != wanted.name:
+                found, where = f"{checkpoint.path.name} has the text tables of {actual.name}", checkpoint.path
+                subject.findings.append(finding("checkpoint-family", found, expected=wanted.name, where=where))
+            if actual is None or actual.name != wanted.name:
+                subject.checkpoint = None
         yield subject
 
 
 def _strip_wrapper(subject: CheckSubject, checkpoint: Checkpoint | None) -> Checkpoint | None:
-    """A wrapper's name before all others is told, and then looked past; so are other models, and an old format."""
+    """The model alone: reports and then removes a wrapper's prefix and other models; reports an old format, too."""
     if checkpoint is None:
         return None
     where = checkpoint.path
@@ -294,16 +274,3 @@ def _detect_family(subject: CheckSubject) -> Family | None:
     if tokenizer is not None:
         return subject.try_or_report(lambda: load_base_tokenizer(tokenizer.path, None)[0])
     return None
-
-
-def _refuse_other_family(subject: CheckSubject) -> None:
-    """A checkpoint of another family, or with no text table at all, is told and not looked at any further."""
-    checkpoint, wanted = subject.checkpoint, subject.family
-    if checkpoint is None or wanted is None or is_stand_in(checkpoint):
-        return
-    actual = subject.try_or_report(lambda: detect_checkpoint_family(checkpoint, None))
-    if actual is not None and actual.name != wanted.name:
-        found = f"{checkpoint.path.name} has the text tables of {actual.name}"
-        subject.findings.append(finding("checkpoint-family", found, expected=wanted.name, where=checkpoint.path))
-    if actual is None or actual.name != wanted.name:
-        subject.checkpoint = None

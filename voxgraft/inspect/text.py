@@ -26,7 +26,7 @@ from voxgraft.graft.folder import GRAFT_CARD_NAME, ROWS_NAME
 from voxgraft.graft.rows import RowCount, text_table_findings
 from voxgraft.inspect.optimizer import read_optimizer_snapshot, read_row_moments
 from voxgraft.inspect.rows import is_unread_row
-from voxgraft.inspect.subject import CheckSubject, OldConfigNumbers, StatedNumber, find_text_tables, is_stand_in
+from voxgraft.inspect.subject import CheckSubject, StatedNumber, find_text_tables, is_stand_in
 from voxgraft.models.base import Family
 from voxgraft.models.detect import stand_in_parts
 from voxgraft.text.encoder import TextEncoder, check_text_language, prove_text_encoder
@@ -40,7 +40,7 @@ def size_table(subject: CheckSubject) -> Table | None:
     """All sizes side by side, for people."""
     rows: list[tuple[str, str, str]] = []
     if subject.old and subject.old.pieces:
-        rows.append((subject.old.pieces.key, f"{subject.old.pieces.count:,}", subject.old.path.name))
+        rows.append((subject.old.pieces.key, f"{subject.old.pieces.whole:,}", subject.old.path.name))
     if subject.base_tokenizer:
         rows.append(("base pieces", f"{subject.base_tokenizer.size:,}", subject.base_tokenizer.path.name))
     if subject.grown:
@@ -71,11 +71,17 @@ def row_size_findings(subject: CheckSubject) -> list[Finding]:
     checkpoint, family, tokenizer = subject.checkpoint, subject.family, subject.tokenizer
     if checkpoint is None or family is None:
         return []
-    tables = find_text_tables(checkpoint, family)
+    table = next(iter(find_text_tables(checkpoint, family).values()), None)
     if is_stand_in(checkpoint):
-        return _stand_in_findings(subject)
-    first = next(iter(tables.values()), None)
-    pieces = tokenizer.size if tokenizer else first.shape[0] - family.spare_rows if first else 0
+        found = f"{checkpoint.path.name} holds {stand_in_parts(checkpoint.tensors)}"
+        lacking = ", ".join(point.tensor for point in family.graft_points)
+        findings = [finding("checkpoint-stand-in", found, expected=f"{lacking} and the body", where=checkpoint.path)]
+        if table is not None and tokenizer is not None and table.shape[0] != tokenizer.size:
+            found = f"{table.name} has {table.shape[0]:,} rows, the tokenizer {tokenizer.size:,} pieces"
+            code = "ids-past-table" if table.shape[0] < tokenizer.size else "rows-vs-tokenizer"
+            findings.append(finding(code, found, expected=f"{tokenizer.size:,} rows", where=checkpoint.path))
+        return findings
+    pieces = tokenizer.size if tokenizer else table.shape[0] - family.spare_rows if table else 0
     heads = [f"{point.tensor} is not in the file" for point in family.graft_points if point.role != "embedding"]
     findings = [
         finding("head-missing", item.found, where=item.where)
@@ -95,10 +101,10 @@ def old_config_size_findings(subject: CheckSubject) -> list[Finding]:
         return []
     # Start and stop of a text, which the model learnt on its own ids.
     pairs = ((old.start_text, family.start_id), (old.stop_text, family.stop_id))
-    wrong = [(stated, own) for stated, own in pairs if stated is not None and stated.count != own]
+    wrong = [(stated, own) for stated, own in pairs if stated is not None and stated.whole != own]
     findings: list[Finding] = []
     if wrong:
-        found = ", ".join(f"{stated.key} is {stated.count:,}" for stated, _ in wrong)
+        found = ", ".join(f"{stated.key} is {stated.whole:,}" for stated, _ in wrong)
         expected = ", ".join(f"{own:,}" for _, own in wrong)
         findings.append(finding("config-start-stop", found, expected=expected, where=old.path))
     if old.pieces is None:
@@ -108,11 +114,11 @@ def old_config_size_findings(subject: CheckSubject) -> list[Finding]:
     if subject.any_checkpoint is None:
         return findings
     table = next(iter(find_text_tables(subject.any_checkpoint, family).values()), None)
-    num_rows = old.pieces.count + family.spare_rows
-    if table is None or table.shape[0] == num_rows or (family.spare_rows and table.shape[0] == old.pieces.count):
+    num_rows = old.pieces.whole + family.spare_rows
+    if table is None or table.shape[0] == num_rows or (family.spare_rows and table.shape[0] == old.pieces.whole):
         return findings
-    sum_of = f"{old.pieces.count:,} + {family.spare_rows} spare = " if family.spare_rows else ""
-    found = f"{old.pieces.key} is {old.pieces.count:,}, {table.name} has {table.shape[0]:,} rows"
+    sum_of = f"{old.pieces.whole:,} + {family.spare_rows} spare = " if family.spare_rows else ""
+    found = f"{old.pieces.key} is {old.pieces.whole:,}, {table.name} has {table.shape[0]:,} rows"
     where = f"{old.path} and {subject.any_checkpoint.path}"
     return [*findings, finding("config-vs-rows", found, expected=f"{sum_of}{num_rows:,} rows", where=where)]
 
@@ -122,11 +128,10 @@ def graft_size_findings(subject: CheckSubject) -> list[Finding]:
     graft, family = subject.graft, subject.family
     if graft is None or subject.base_checkpoint is None or subject.base_tokenizer is None:
         return []
-    findings: list[Finding] = []
     if family is not None and family.name != graft.card.family:
         found = f"the graft is for {graft.card.family}, the base is {family.name}"
-        findings.append(finding("graft-mismatch", found, where=graft.folder))
-        return findings
+        return [finding("graft-mismatch", found, where=graft.folder)]
+    findings: list[Finding] = []
     if graft.card.base_pieces != subject.base_tokenizer.size:
         found = f"the graft is for a base of {graft.card.base_pieces:,} pieces"
         expected = f"{subject.base_tokenizer.size:,}, as {subject.base_tokenizer.path.name} has"
@@ -178,28 +183,13 @@ def _spare_row_note(family: Family, pieces: int, checkpoint: Checkpoint) -> list
 
 
 def _config_size_findings(stated: StatedNumber, family: Family, pieces: int, where: str) -> list[Finding]:
-    number = stated.count
+    number = stated.whole
     if number == pieces:
         return []
     found = f"{stated.key} is {number:,}, the tokenizer has {pieces:,} pieces (ids 0 to {pieces - 1:,})"
     twice = family.spare_rows and number == pieces + family.spare_rows
     code = "spare-counted-twice" if twice else "config-vs-tokenizer"
     return [finding(code, found, expected=f"{pieces:,}", where=where)]
-
-
-def _stand_in_findings(subject: CheckSubject) -> list[Finding]:
-    checkpoint, family, tokenizer = subject.checkpoint, subject.family, subject.tokenizer
-    if checkpoint is None or family is None:
-        return []
-    found = f"{checkpoint.path.name} holds {stand_in_parts(checkpoint.tensors)}"
-    lacking = ", ".join(point.tensor for point in family.graft_points)
-    findings = [finding("checkpoint-stand-in", found, expected=f"{lacking} and the body", where=checkpoint.path)]
-    table = next(iter(find_text_tables(checkpoint, family).values()), None)
-    if table is not None and tokenizer is not None and table.shape[0] != tokenizer.size:
-        found = f"{table.name} has {table.shape[0]:,} rows, the tokenizer {tokenizer.size:,} pieces"
-        code = "ids-past-table" if table.shape[0] < tokenizer.size else "rows-vs-tokenizer"
-        findings.append(finding(code, found, expected=f"{tokenizer.size:,} rows", where=checkpoint.path))
-    return findings
 
 
 _VALUE_BLOCK_ROWS = 4096
@@ -305,15 +295,31 @@ def freeze_findings(subject: CheckSubject) -> list[Finding]:
     old = subject.old
     if old is None:
         return []
-    base = subject.base_pieces or (old.original_pieces.count if old.original_pieces else None)
-    findings = _freeze_boundary_findings(old, base, subject.grown.size if subject.grown else None)
+    base = subject.base_pieces or (old.original_pieces.whole if old.original_pieces else None)
+    pieces = (subject.grown.size if subject.grown else None) or (old.pieces.whole if old.pieces else None)
+    findings: list[Finding] = []
+    if (stated := old.freeze_until) is not None:
+        at = stated.whole
+        found, expected = "", base or pieces or 0
+        if pieces is not None and at > pieces:
+            found = f"past the {pieces:,} pieces there are; old trainers then lower it by themselves"
+        elif base is not None and at < base:
+            found = f"the base has {base:,} pieces: base rows {at:,} to {base - 1:,} are trained"
+        elif base is not None and at > base:
+            found = f"the base has {base:,} pieces: new rows {base:,} to {at - 1:,} never learn"
+        elif base is not None:
+            needless = f"{stated.key} is {at:,}, the base's number of pieces; voxgraft needs no boundary"
+            findings.append(finding("freeze-needless", needless, where=old.path))
+        if found:
+            found = f"{stated.key} is {at:,}, {found}"
+            findings.append(finding("freeze-boundary", found, expected=f"{expected:,}", where=old.path))
     rate, decay = old.learning_rate, old.weight_decay
     if old.freeze_original is False:
         found = "freeze_original_embeddings is false: the base's text rows are trained on the new language"
         findings.append(finding("freeze-off", found, expected="true", where=old.path))
     elif (old.freeze_original or old.freeze_until is not None) and rate and decay and rate.value * decay.value:
         # AdamW takes `rate x decay` of every value at every step, whatever its gradient.
-        steps = old.steps.count if old.steps and old.steps.count else _DEFAULT_STEPS
+        steps = old.steps.whole if old.steps and old.steps.whole else _DEFAULT_STEPS
         left = math.exp(-rate.value * decay.value * steps)
         found = (
             f"a rate of {rate.value:g} with weight decay {decay.value:g} leaves {left:.2%} of a masked row "
@@ -321,29 +327,6 @@ def freeze_findings(subject: CheckSubject) -> list[Finding]:
         )
         findings.append(finding("freeze-leaks", found, expected="100%", where=old.path))
     return findings
-
-
-def _freeze_boundary_findings(old: OldConfigNumbers, base: int | None, pieces: int | None) -> list[Finding]:
-    stated = old.freeze_until
-    if stated is None:
-        return []
-    at, where = stated.count, old.path
-    pieces = pieces or (old.pieces.count if old.pieces else None)
-    if pieces is not None and at > pieces:
-        found, expected = (
-            f"past the {pieces:,} pieces there are; old trainers then lower it by themselves",
-            base or pieces,
-        )
-    elif base is not None and at < base:
-        found, expected = f"the base has {base:,} pieces: base rows {at:,} to {base - 1:,} are trained", base
-    elif base is not None and at > base:
-        found, expected = f"the base has {base:,} pieces: new rows {base:,} to {at - 1:,} never learn", base
-    elif base is not None:
-        found = f"{stated.key} is {at:,}, the base's number of pieces; voxgraft needs no boundary"
-        return [finding("freeze-needless", found, where=where)]
-    else:
-        return []
-    return [finding("freeze-boundary", f"{stated.key} is {at:,}, {found}", expected=f"{expected:,}", where=where)]
 
 
 _NUM_EXAMPLES = 3
@@ -367,21 +350,53 @@ def text_findings(subject: CheckSubject) -> list[Finding]:
                 unknown.update(tokenizer.unknown_text(text_for_tokenizer(spelling, sentence)))
             advance(1)
     where = ", ".join(map(str, subject.text_paths))
+    new_text, pieces = spelling.new_text(texts.sentences), subject.base_pieces
+    total, num_unknown = counts.total(), counts[tokenizer.unknown_id]
+    findings = [
+        *check_word_boundaries(new_text),
+        *digit_findings(spelling.rules, texts.sentences, where),
+        *(check_text_language(spelling.language, texts.sentences) if spelling.language else []),
+    ]
+    # How many tokens are on new rows, on base rows, and unknown.
+    tail = f"{num_unknown / max(total, 1):.1%} unknown ({num_unknown:,})"
+    if total and pieces is None:
+        found = f"of {total:,} tokens {tail}; new rows: unknown without the base"
+        findings.append(finding("text-share", found, where=where))
+    elif total and pieces is not None:
+        new = sum(count for token, count in counts.items() if token >= pieces)
+        old = (total - new - num_unknown) / total
+        found = f"of {total:,} tokens {new / total:.1%} on new rows, {old:.1%} on base rows, {tail}"
+        findings.append(finding("text-share", found, where=where))
+        if not new and tokenizer.size > pieces:
+            found = f"none of {total:,} tokens is on one of the {tokenizer.size - pieces:,} new rows"
+            findings.append(finding("text-off-new-rows", found, where=where))
+    # Letters and signs separately, as in `prove`: a letter of the language without a piece is an error.
+    letters = frozenset(find_unknown_letters(tokenizer, unknown, new_text))
+    for code, kind in (("proof-unknown-letters", "letters"), ("proof-unknown-symbols", "signs")):
+        missing = [
+            (sign, count)
+            for sign, count in unknown.most_common()
+            if (sign in letters) == (kind == "letters") and not sign.isspace() and sign != WORD_START
+        ]
+        if not missing:
+            continue
+        shown = missing[:_MAX_NAMED_CHARACTERS]
+        listed = "; ".join(f"{describe_character(sign)} ({count:,}×)" for sign, count in shown)
+        more = f"; and {len(missing) - len(shown):,} more" if len(missing) > len(shown) else ""
+        have = f"{len(missing):,} {kind} of the text have no piece: {listed}{more}"
+        item = finding(
+            code, f"{have} ({num_unknown:,} unknown tokens in all)", expected="a piece for each", where=where
+        )
+        if subject.grown is None:  # the base is not meant to spell the new language yet
+            item = replace(item, level="warning", cure="grow the tokenizer: `voxgraft graft RUN` gives them pieces.")
+        findings.append(item)
     # The first, the middle and the last sentence in full.
     last = len(texts.sentences) - 1
     chosen = dict.fromkeys(round(at * last / (_NUM_EXAMPLES - 1)) for at in range(_NUM_EXAMPLES)) if last >= 0 else {}
-    examples = []
     for sentence in (texts.sentences[at] for at in chosen):
-        pieces = format_pieces(tokenizer, encode_sentence(spelling, sentence))
-        examples.append(finding("text-spelled", f"{sentence!r:.200} is {pieces}"))
-    return [
-        *check_word_boundaries(spelling.new_text(texts.sentences)),
-        *digit_findings(spelling.rules, texts.sentences, where),
-        *(check_text_language(spelling.language, texts.sentences) if spelling.language else []),
-        *_text_share_findings(subject, counts, where),
-        *_unknown_character_findings(subject, unknown, counts[tokenizer.unknown_id], where),
-        *examples,
-    ]
+        spelled = format_pieces(tokenizer, encode_sentence(spelling, sentence))
+        findings.append(finding("text-spelled", f"{sentence!r:.200} is {spelled}"))
+    return findings
 
 
 def text_rule_findings(subject: CheckSubject) -> list[Finding]:
@@ -426,7 +441,7 @@ def encode_sentence(spelling: TextEncoder, sentence: str) -> list[int]:
 
 
 def text_for_tokenizer(spelling: TextEncoder, sentence: str) -> str:
-    """What the tokenizer is given. The forks look the characters of a flat map up in the text as it stands."""
+    """The text that the tokenizer receives. The forks look up characters of a flat map in the raw text."""
     return sentence if isinstance(spelling.grown, FlatMapTokenizer) else spelling.prepare(sentence)
 
 
@@ -435,49 +450,6 @@ def format_pieces(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
     parts = [f"{'??' if token == tokenizer.unknown_id else tokenizer.shown(token)}·{token}" for token in ids]
     more = f" ... ({len(parts):,} tokens)" if len(parts) > _MAX_SHOWN_TOKENS else ""
     return " ".join(parts[:_MAX_SHOWN_TOKENS]) + more
-
-
-def _text_share_findings(subject: CheckSubject, counts: Counter[int], where: str) -> list[Finding]:
-    tokenizer, pieces = subject.tokenizer, subject.base_pieces
-    total = counts.total()
-    if tokenizer is None or not total:
-        return []
-    unknown = counts[tokenizer.unknown_id]
-    tail = f"{unknown / total:.1%} unknown ({unknown:,})"
-    if pieces is None:
-        return [finding("text-share", f"of {total:,} tokens {tail}; new rows: unknown without the base", where=where)]
-    new = sum(count for token, count in counts.items() if token >= pieces)
-    found = f"of {total:,} tokens {new / total:.1%} on new rows, {(total - new - unknown) / total:.1%} on base rows"
-    findings = [finding("text-share", f"{found}, {tail}", where=where)]
-    if not new and tokenizer.size > pieces:
-        found = f"none of {total:,} tokens is on one of the {tokenizer.size - pieces:,} new rows"
-        findings.append(finding("text-off-new-rows", found, where=where))
-    return findings
-
-
-def _unknown_character_findings(subject: CheckSubject, unknown: Counter[str], tokens: int, where: str) -> list[Finding]:
-    """Letters and signs apart, as `prove` tells them: a letter of the language without a piece is an error."""
-    texts, spelling, tokenizer = subject.texts, subject.spelling, subject.tokenizer
-    if texts is None or spelling is None or tokenizer is None:
-        return []
-    own = frozenset(find_unknown_letters(tokenizer, unknown, spelling.new_text(texts.sentences)))
-    findings: list[Finding] = []
-    for code, letters in (("proof-unknown-letters", True), ("proof-unknown-symbols", False)):
-        missing = [(sign, count) for sign, count in unknown.most_common() if (sign in own) == letters]
-        missing = [(sign, count) for sign, count in missing if not sign.isspace() and sign != WORD_START]
-        if not missing:
-            continue
-        listed = "; ".join(
-            f"{describe_character(sign)} ({count:,}×)" for sign, count in missing[:_MAX_NAMED_CHARACTERS]
-        )
-        more = f"; and {len(missing) - _MAX_NAMED_CHARACTERS:,} more" if len(missing) > _MAX_NAMED_CHARACTERS else ""
-        kind = "letters" if letters else "signs"
-        found = f"{len(missing):,} {kind} of the text have no piece: {listed}{more} ({tokens:,} unknown tokens in all)"
-        item = finding(code, found, expected="a piece for each", where=where)
-        if subject.grown is None:  # the base is not meant to spell the new language yet
-            item = replace(item, level="warning", cure="grow the tokenizer: `voxgraft graft RUN` gives them pieces.")
-        findings.append(item)
-    return findings
 
 
 # What a proof would say a second time.
@@ -489,25 +461,35 @@ def tokenizer_findings(subject: CheckSubject) -> list[Finding]:
     tokenizer, family, language = subject.tokenizer, subject.family, subject.settings.language
     if tokenizer is None:
         return []
-    where = tokenizer.path
+    where, ids = tokenizer.path, tokenizer.ids
     findings: list[Finding] = []
     if isinstance(tokenizer, FlatMapTokenizer):
-        found = f"{where.name} is a flat map of {len(tokenizer.ids):,} tokens to ids, without merges"
+        found = f"{where.name} is a flat map of {len(ids):,} tokens to ids, without merges"
         findings.append(finding("tokenizer-flat-map", found, where=where))
     if tokenizer.gaps:
         found = (
-            f"{len(tokenizer.ids):,} pieces, but ids up to {tokenizer.size - 1:,}: {len(tokenizer.gaps):,} ids "
+            f"{len(ids):,} pieces, but ids up to {tokenizer.size - 1:,}: {len(tokenizer.gaps):,} ids "
             f"have no piece, the first is {tokenizer.gaps[0]:,}"
         )
         findings.append(finding("tokenizer-gaps", found, expected="ids without gaps", where=where))
-    if family is not None:
-        findings += _special_id_findings(tokenizer, family)
-        tag = family.tag(language) if language and subject.grown is not None else None
-        if tag and not tokenizer.has_control_token(tag):
-            spelled = " ".join(map(tokenizer.shown, tokenizer.encode(tag)))
-            there = "is a piece but no added token" if tag in tokenizer.ids else "is not in the tokenizer"
-            found = f"the tag {tag} {there}, and is spelled as {spelled}"
-            findings.append(finding("tag-splits", found, expected="one token", where=where))
+    if family is None:
+        return findings
+    if moved := {piece: at for piece, at in family.special_ids.items() if ids.get(piece) != at}:
+        now = ", ".join(f"{piece} is {f'on {ids[piece]}' if piece in ids else 'not there'}" for piece in moved)
+        expected = ", ".join(f"{piece} on {at}" for piece, at in moved.items())
+        findings.append(finding("special-ids-moved", now, expected=expected, where=where))
+    own = {at: piece for piece, at in family.special_ids.items()}
+    for at in sorted(family.deleted_ids):
+        piece = tokenizer.pieces[at] if at < tokenizer.size else None
+        if piece is not None and piece != own.get(at):
+            found = f"{piece!r} has id {at}, which the stock program deletes from every text"
+            findings.append(finding("piece-on-deleted-id", found, where=where))
+    tag = family.tag(language) if language and subject.grown is not None else None
+    if tag and not tokenizer.has_control_token(tag):
+        spelled = " ".join(map(tokenizer.shown, tokenizer.encode(tag)))
+        there = "is a piece but no added token" if tag in ids else "is not in the tokenizer"
+        found = f"the tag {tag} {there}, and is spelled as {spelled}"
+        findings.append(finding("tag-splits", found, expected="one token", where=where))
     return findings
 
 
@@ -520,21 +502,3 @@ def tokenizer_proof_findings(subject: CheckSubject) -> list[Finding]:
     proof = prove_text_encoder(spelling, TextCorpus(()), settings.proof_texts)
     items = [item for item in proof.findings if item.code not in _REPORTED_ELSEWHERE]
     return [replace(item, where=item.where or str(grown.path)) for item in items]
-
-
-def _special_id_findings(tokenizer: Tokenizer, family: Family) -> list[Finding]:
-    where = tokenizer.path
-    findings: list[Finding] = []
-    moved = {piece: at for piece, at in family.special_ids.items() if tokenizer.ids.get(piece) != at}
-    if moved:
-        there = {piece: f"on {tokenizer.ids[piece]}" if piece in tokenizer.ids else "not there" for piece in moved}
-        now = ", ".join(f"{piece} is {place}" for piece, place in there.items())
-        expected = ", ".join(f"{piece} on {at}" for piece, at in moved.items())
-        findings.append(finding("special-ids-moved", now, expected=expected, where=where))
-    own = {at: piece for piece, at in family.special_ids.items()}
-    for at in sorted(family.deleted_ids):
-        piece = tokenizer.pieces[at] if at < tokenizer.size else None
-        if piece is not None and piece != own.get(at):
-            found = f"{piece!r} has id {at}, which the stock program deletes from every text"
-            findings.append(finding("piece-on-deleted-id", found, where=where))
-    return findings

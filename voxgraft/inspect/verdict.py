@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from voxgraft.core.errors import CATALOGUE, Finding
 
@@ -74,13 +74,12 @@ class DiagnosisCase:
     moved_fits: bool = False
     """Whether the number of rows is explained by rows that were put before the others."""
     sharded: bool = False
-    """Whether the model lies in several files."""
+    """Whether the model is saved in several files."""
     is_base: bool = False
     """Whether it is the base itself, under whatever name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """The answer. `sentence` says what happened, `reason` why the word is the right one."""
 
     word: VerdictWord
@@ -90,18 +89,17 @@ class Verdict:
     repairs: tuple[RepairKind, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
+        return self._asdict()
 
 
 # What a finding means for the whole: in a sentence, and why nothing is left to continue with.
-_FatalFault = tuple[str, str]
-_UNREADABLE_FAULT: _FatalFault = (
+_UNREADABLE_FAULT = (
     "the file cannot be read: {found}",
     "copy or download it again from where it was made; if that is all there is, nothing can be taken from it",
 )
 _WRONG_IDS_REASON = "new rows and body were learnt on ids that mean something else, and no repair can tell which"
-# By code of an error, in the order in which they are told: after these nothing is worth going on with.
-_FATAL_FAULTS: dict[str, _FatalFault] = {
+# By code of an error, by priority: with any of these, nothing is worth continuing with.
+_FATAL_FAULTS: dict[str, tuple[str, str]] = {
     "checkpoint-stand-in": (
         "this never was {family}: nothing of the base was lost; start from the base",
         "a stand-in model was trained that borrows the text table alone; it spoke no language before either, and the "
@@ -167,7 +165,7 @@ _REPAIRS_BY_CODE: dict[str, tuple[RepairKind, str]] = {
     "checkpoint-legacy": ("resave", "it is in the format that torch wrote before version 1.6"),
     "checkpoint-float64": ("resave", "its numbers are float64: {found}"),
 }
-# By code of a finding: what is told with RESUME, and what to do about it.
+# By code of a finding: what is added to RESUME, and what to do about it.
 _RESUME_NOTES = {
     "config-vs-rows": ("its config is not its own", "write the number of pieces that it has into the config"),
     "config-vs-tokenizer": ("its config is not its own", "write the number of pieces that it has into the config"),
@@ -188,7 +186,7 @@ _OTHER_BASE_HINT = "; if it was made from another base (the English one, an olde
 # Codes of errors that are neither in _FATAL_FAULTS nor in _REPAIRS_BY_CODE and still have their answer.
 _CODES_WITH_OWN_RULES = frozenset(
     "ids-past-table rows-vs-tokenizer tensor-not-finite "  # rows: misfit, ruined or repairable
-    "config-vs-rows config-vs-tokenizer proof-changed moments-mismatch".split()  # told with RESUME
+    "config-vs-rows config-vs-tokenizer proof-changed moments-mismatch".split()  # added to RESUME
 )
 # Rounding to bf16 adds a little to a distance.
 _ROUNDING_MARGIN = 0.02
@@ -200,37 +198,25 @@ def decide_verdict(findings: Sequence[Finding], case: DiagnosisCase, *, readable
     """The answer to all findings at once."""
     errors = {item.code: item for item in reversed(findings) if item.level == "error"}
     told = {item.code: item for item in reversed(findings)}
-    if by_hand := _verdict_by_hand(told, errors, case):
-        return by_hand
-    if not readable and not errors.keys() & _FATAL_FAULTS.keys():
-        item = next(iter(errors.values()), None)
-        return _verdict_fatal_fault(_UNREADABLE_FAULT, item.found if item else "nothing in it is known", case)
-    for code, fault in _FATAL_FAULTS.items():
-        if code in errors:
-            return _verdict_fatal_fault(fault, errors[code].found, case)
+    # A file that is whole, but not yet a checkpoint: the program that wrote it can make one of it.
+    item = errors.get("checkpoint-low-rank") or (errors.get("torch-contents") if "pickle-code" in told else None)
+    if item is not None and case.run is None:
+        sentence = f"it has to be saved otherwise before anything can be said of it: {item.found}"
+        return Verdict("REPAIR", sentence, f"by hand: {item.cure}", ("then voxgraft diagnose NEW",))
+    code = next((code for code in _FATAL_FAULTS if code in errors), None)
+    if code is not None or not readable:
+        sentence, reason = _FATAL_FAULTS[code] if code is not None else _UNREADABLE_FAULT
+        item = errors[code] if code is not None else next(iter(errors.values()), None)
+        found = item.found if item else "nothing in it is known"
+        return _start_fresh(sentence.format(found=found, family=case.family or "the base"), reason, case)
     return (
         _verdict_rows_misfit(told, errors, case)
         or _verdict_nothing_learned(told, case)
         or _verdict_ruined(errors, case)
-        or _verdict_body_too_far(case)
         or _verdict_repair(told, case)
         or _verdict_unhandled_error(errors, case)
         or _verdict_resume(told, case)
     )
-
-
-def _verdict_by_hand(told: dict[str, Finding], errors: dict[str, Finding], case: DiagnosisCase) -> Verdict | None:
-    """A file that is whole, but not yet a checkpoint: the program that wrote it can make one of it."""
-    item = errors.get("checkpoint-low-rank") or (errors.get("torch-contents") if "pickle-code" in told else None)
-    if item is None or case.run is not None:
-        return None
-    sentence = f"it has to be saved otherwise before anything can be said of it: {item.found}"
-    return Verdict("REPAIR", sentence, f"by hand: {item.cure}", ("then voxgraft diagnose NEW",))
-
-
-def _verdict_fatal_fault(fault: _FatalFault, found: str, case: DiagnosisCase) -> Verdict:
-    sentence = fault[0].format(found=found, family=case.family or "the base")
-    return _start_fresh(sentence, fault[1], case)
 
 
 def _verdict_rows_misfit(told: dict[str, Finding], errors: dict[str, Finding], case: DiagnosisCase) -> Verdict | None:
@@ -274,21 +260,14 @@ def _verdict_ruined(errors: dict[str, Finding], case: DiagnosisCase) -> Verdict 
         )
         return _start_fresh(f"{what}: {item.found}", reason, case)
     item = errors.get("body-form") or errors.get("body-lost")
-    if item is None or case.unusable < MAJORITY_SHARE or ("body-form" not in errors and case.kept):
-        return None
-    sentence = f"the body is another: {item.found}"
-    reason = f"put right, it would be the base's own and nothing more{_OTHER_BASE_HINT}"
-    return _start_fresh(sentence, reason, case)
-
-
-def _verdict_body_too_far(case: DiagnosisCase) -> Verdict | None:
-    if case.distance is None or case.distance < FAR_DISTANCE or case.kept:
-        return None
-    sentence = f"the body is another: it moved by {case.distance:.0%} of its length"
-    reason = (
-        "back where old languages can be heard, less than a tenth of what was learnt would be left" + _OTHER_BASE_HINT
-    )
-    return _start_fresh(sentence, reason, case)
+    if item is not None and case.unusable >= MAJORITY_SHARE and ("body-form" in errors or not case.kept):
+        reason = f"put right, it would be the base's own and nothing more{_OTHER_BASE_HINT}"
+        return _start_fresh(f"the body is another: {item.found}", reason, case)
+    if case.distance is not None and case.distance >= FAR_DISTANCE and not case.kept:
+        sentence = f"the body is another: it moved by {case.distance:.0%} of its length"
+        reason = "back where old languages can be heard, less than a tenth of what was learnt would be left"
+        return _start_fresh(sentence, reason + _OTHER_BASE_HINT, case)
+    return None
 
 
 def _verdict_repair(told: dict[str, Finding], case: DiagnosisCase) -> Verdict | None:
@@ -305,7 +284,12 @@ def _verdict_repair(told: dict[str, Finding], case: DiagnosisCase) -> Verdict | 
         one_file = case.file is None and not case.sharded and "checkpoint-prefixed" not in told
         whole_rows = bool(told.keys() & {"base-rows-same", "base-rows-rounded"})
         if not faults and not case.has_new_rows and not is_body_far(case) and one_file and whole_rows:
-            return _verdict_extend(item, case)
+            command = f"voxgraft extend {_quote_path(case.checkpoint)} --tokenizer {_quote_path(case.tokenizer)}"
+            own = f" --base-tokenizer {_quote_path(case.base_tokenizer)}" if case.base_tokenizer else ""
+            output = _repaired_file_name(case.checkpoint, case.checkpoint.suffix)
+            sentence = f"it has no rows for the new pieces: {item.found}"
+            reason = "the base's rows are all there; growing adds the others"
+            return Verdict("REPAIR", sentence, reason, (f"{command}{own} --output {output}",))
         faults["grow"] = [f"the tokenizer has more pieces than it has rows for: {item.found}"]
     if is_body_far(case):
         lost = "and old languages were measured to be worse" if case.kept is False else "enough to lose old languages"
@@ -313,7 +297,7 @@ def _verdict_repair(told: dict[str, Finding], case: DiagnosisCase) -> Verdict | 
     if not faults:
         return None
     if set(faults) != {"resave"}:
-        faults.pop("resave", None)  # whatever is repaired is saved anew
+        faults.pop("resave", None)  # every repair saves the file again
     reason = "what was damaged has its original in the base; what was learnt stays"
     if told.keys() & {"head-missing", "head-not-grown", "embedding-not-grown", "bias-not-grown", "tensor-not-finite"}:
         reason = "what was damaged is taken from the base, or made from its rows; everything else that was learnt stays"
@@ -333,20 +317,8 @@ def is_body_far(case: DiagnosisCase) -> bool:
     return moved and (case.kept is False or (case.kept is None and (case.distance or 0) >= MOVED_DISTANCE))
 
 
-def _verdict_extend(item: Finding, case: DiagnosisCase) -> Verdict:
-    """The base's own rows, and a tokenizer that has grown since."""
-    command = f"voxgraft extend {_quote_path(case.checkpoint)} --tokenizer {_quote_path(case.tokenizer)}"
-    own = f" --base-tokenizer {_quote_path(case.base_tokenizer)}" if case.base_tokenizer else ""
-    return Verdict(
-        "REPAIR",
-        f"it has no rows for the new pieces: {item.found}",
-        "the base's rows are all there; growing adds the others",
-        (f"{command}{own} --output {_repaired_file_name(case.checkpoint, case.checkpoint.suffix)}",),
-    )
-
-
 def _verdict_unhandled_error(errors: dict[str, Finding], case: DiagnosisCase) -> Verdict | None:
-    """Errors that no other rule knows: whatever they are, something has to be put right before going on."""
+    """Errors that no other rule knows: whatever they are, they have to be fixed before training can continue."""
     answered = _CODES_WITH_OWN_RULES | _FATAL_FAULTS.keys() | _REPAIRS_BY_CODE.keys()
     item = next((item for code, item in reversed(errors.items()) if code not in answered), None)
     if item is None:
@@ -394,7 +366,7 @@ def _verdict_resume(told: dict[str, Finding], case: DiagnosisCase) -> Verdict:
 
 
 def _verdict_resume_run(told: dict[str, Finding], case: DiagnosisCase) -> Verdict:
-    """A run goes on from its newest whole step by itself; without any it begins again."""
+    """A run resumes from its newest complete step by itself; without any it starts again."""
     train = f"voxgraft train {_quote_path(case.run)}"
     if case.steps is None:
         sentence, reason = "nothing is wrong with the run; it has no saved step yet", "training begins at the start"

@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from voxgraft.config.run import RunSettings
 from voxgraft.core.errors import ConfigError, Finding, find_nearest_name, finding
@@ -27,8 +27,8 @@ ValueKind = Literal[
     "nothing",  # only the fate counts
     "number",  # a number for the new key
     "count",  # a whole number for the new key
-    "steps",  # likewise, and 0 had a meaning of its own
-    "patience",  # likewise, unless early stopping was off
+    "steps",  # a whole number for the new key; 0 had a meaning of its own
+    "patience",  # a whole number for the new key, unless early stopping was off
     "pieces",  # a whole number of pieces to learn
     "total-pieces",  # a whole number of base and new pieces together
     "base-pieces",  # a whole number that should be the base's number of pieces
@@ -42,8 +42,7 @@ ValueKind = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class LegacyKeyRule:
+class LegacyKeyRule(NamedTuple):
     """What becomes of one old key: its fate, the reason or a remark, and for those with a successor the new key."""
 
     fate: KeyFate
@@ -57,7 +56,7 @@ class LegacyScript:
     """One script of a fork: its flags, and the rule for each; flags without a rule of their own share `rest`."""
 
     path: str
-    """As much of its path as is needed to tell it from scripts of the same name."""
+    """Enough of its path to distinguish it from scripts of the same name."""
     family: str
     now: str
     """What to type today, or why nothing."""
@@ -162,7 +161,7 @@ def find_legacy_commands(text: str, where: Path) -> tuple[list[LegacyCommand], l
         for word in assignments:
             if assigned := _WORD_ASSIGNED.fullmatch(word):
                 variables[assigned[1]] = _expanded(assigned[2], variables)
-        for part in line.split("`"):  # in Markdown, inline code stands between backticks
+        for part in line.split("`"):  # in Markdown, inline code is between backticks
             part = _PROMPT.sub("", part)
             plain = [word for word in part.split() if word not in _SHELL_WORDS and not _WORD_ASSIGNED.match(word)]
             if not plain or not (".py" in part or " -m " in part):
@@ -175,7 +174,7 @@ def find_legacy_commands(text: str, where: Path) -> tuple[list[LegacyCommand], l
             if words is None:
                 message = f"line {number}: a quote is not closed: {part.strip()[:80]}"
                 raise ConfigError("old-command", message, expected="a command that a shell can read", where=where)
-            # Single commands lie between ; && || | and &, without the shell's own words in front.
+            # Single commands are separated by ; && || | and &, without the shell's own words in front.
             simple: list[str] = []
             for word in [*words, ";"]:
                 if word.strip(";|&"):
@@ -263,7 +262,7 @@ def _expanded(word: str, variables: dict[str, str]) -> str:
 
 
 def _flags(words: list[str], variables: dict[str, str]) -> list[tuple[str, list[str]]]:
-    """Flags with the words that follow each; words before the first flag stand under an empty name."""
+    """Flags with the words that follow each; words before the first flag get an empty name."""
     flags: list[tuple[str, list[str]]] = []
     for word in words:
         if _REDIRECTED.match(word):
@@ -418,7 +417,7 @@ def _read_document(text: str, path: Path) -> LegacyConfig | None:
     keys: list[LegacyKey] = []
     for script, line, flags in commands:
         for flag, words in flags:
-            # Python's own parser takes the beginning of a flag for the flag, where only one begins so.
+            # argparse accepts an unambiguous prefix of a flag.
             fitting = [known for known in script.flags if flag.startswith("--") and known.startswith(flag)]
             name = fitting[0] if len(fitting) == 1 and flag not in script.flags else flag
             rule = script.rules.get(name) or (script.rest if name in script.flags else None)

@@ -10,9 +10,9 @@ import os
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 from voxgraft.config.base import parse_settings
 from voxgraft.config.run import RunSettings
@@ -46,8 +46,7 @@ class KeyTranslation:
         return {**values, "new": str(new) if isinstance(new, Path) else new}
 
 
-@dataclass(frozen=True, slots=True)
-class UserOverrides:
+class UserOverrides(NamedTuple):
     """What the user said by hand."""
 
     base: Path | None = None
@@ -56,13 +55,12 @@ class UserOverrides:
     texts: tuple[Path, ...] = ()
 
 
-@dataclass(slots=True)
-class ConfigTranslation:
+class ConfigTranslation(NamedTuple):
     """The rows in the order of the old file, the values for run.yaml by dotted key, and what there is to say."""
 
-    rows: list[KeyTranslation] = field(default_factory=list)
-    values: dict[str, Any] = field(default_factory=dict)
-    findings: list[Finding] = field(default_factory=list)
+    rows: list[KeyTranslation]
+    values: dict[str, Any]
+    findings: list[Finding]
 
 
 def translate_legacy_config(old: LegacyConfig, given: UserOverrides) -> ConfigTranslation:
@@ -166,7 +164,7 @@ class _LegacyTranslator:
 
     def _translate_value(self, key: LegacyKey, rule: LegacyKeyRule) -> tuple[KeyFate, str, Any]:
         """Fate, reason and new value of a number, a switch or a language."""
-        shown, number = format_legacy_value(key.value), _as_number(key.value)
+        shown, number = format_legacy_value(key.value), as_number(key.value)
         if rule.reads in ("total-pieces", "base-pieces") and self.base is not None and self.family is not None:
             self.num_base_pieces = open_tokenizer(self.family.files(self.base).tokenizer).size
         base = self.num_base_pieces
@@ -296,7 +294,7 @@ class _LegacyTranslator:
         return ""
 
 
-def _as_number(value: Any) -> int | float | None:
+def as_number(value: Any) -> int | float | None:
     """A finite number, also where YAML reads a text (1e-5 without a point); None for everything else."""
     # The length bounds the time that float() takes for a hostile number of millions of digits.
     if isinstance(value, bool) or not isinstance(value, int | float | str) or len(format_legacy_value(value)) > 40:

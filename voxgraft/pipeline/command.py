@@ -179,7 +179,7 @@ def create_run(settings: NewSettings) -> NewResult:
     for path in settings.sources:
         if not path_exists(path):
             raise FileError("file-missing", f"{path} is not there", where=path)
-    old, translation = None, ConfigTranslation()
+    old, translation = None, ConfigTranslation([], {}, [])
     if settings.old is not None:
         old = read_legacy_config(settings.old)
         given = UserOverrides(settings.base, settings.family, settings.language, settings.texts)
