@@ -70,10 +70,10 @@ def test_the_wave_is_the_originals_inside_and_outside(kind: str, utterance: str)
     def keep(name: str) -> Callable[[nn.Module, object, Tensor], None]:
         return lambda _module, _given, found: seen.update({name: found[0]})
 
-    block = model.resblocks[0]
-    parts = {"conv_pre": model.conv_pre, "up": model.ups[0][0], "act": block.activations[0], "block": block}
+    names = {"conv_pre": "conv_pre", "up": "ups.0", "act": "resblocks.0.activations.0", "block": "resblocks.0"}
+    parts = {name: model.get_submodule(place) for name, place in names.items()}
     hooks = [part.register_forward_hook(keep(name)) for name, part in parts.items()]
-    hooks.append(model.ups[1][0].register_forward_pre_hook(lambda _module, given: seen.update(stage=given[0][0])))
+    hooks.append(model.ups[1].register_forward_pre_hook(lambda _module, given: seen.update(stage=given[0][0])))
     try:
         wave = model(mel[None])[0]
     finally:

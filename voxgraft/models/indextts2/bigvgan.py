@@ -92,9 +92,9 @@ class BigVGAN(nn.Module):
         self.ups = nn.ModuleList()
         self.resblocks = nn.ModuleList()
         for rate in UPSAMPLE_RATES:
-            # Padding of half a rate makes the length exactly `rate` times the input's.
-            up = nn.ConvTranspose1d(width, width // 2, 2 * rate, rate, padding=rate // 2)
-            self.ups.append(nn.ModuleList([up]))
+            # Padding of half a rate makes the length exactly `rate` times the input's. In the file each stands alone
+            # in a list.
+            self.ups.append(nn.Sequential(nn.ConvTranspose1d(width, width // 2, 2 * rate, rate, padding=rate // 2)))
             width //= 2
             self.resblocks.extend(ResidualBlock(width, kernel) for kernel in BLOCK_KERNELS)
         self.activation_post = AntiAliasedSnake(width)
@@ -129,7 +129,7 @@ class BigVGAN(nn.Module):
         """Natural-log mels as they are: [B, M, F] -> [B, 256 F], between -1 and 1"""
         x = self.conv_pre(mels)
         blocks = iter(self.resblocks)
-        for (up,) in self.ups:  # no activation before it
+        for up in self.ups:  # no activation before it
             x = up(x)
             total: Tensor = next(blocks)(x)
             for _ in BLOCK_KERNELS[1:]:
@@ -207,7 +207,7 @@ class AntiAliasedSnake(nn.Module):
         up, down = _phase_filters(x.device)
         rows = x.flatten(0, 1)[:, None]  # [B C, 1, T]
         rows = F.conv1d(F.pad(rows, (3, 3), mode="replicate"), up)  # [B C, 2, T]
-        phases = rows.unflatten(0, x.shape[:2])  # [B, C, 2, T]
+        phases = rows.view(*x.shape[:2], 2, -1)  # [B, C, 2, T]
         rate, scale = self.act.alpha.exp()[:, None, None], 1.0 / (self.act.beta.exp() + SNAKE_EPS)[:, None, None]
         phases = torch.addcmul(phases, torch.sin(phases * rate).square(), scale)
         # Before the first sample both phases repeat it, and after the last both repeat that one.

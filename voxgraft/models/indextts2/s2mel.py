@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from voxgraft.audio.features import exact_float32
@@ -126,9 +127,9 @@ def s2mel_shapes(size: S2MelSize) -> dict[str, Shape]:
     estimator |= linear_shapes("skip_linear", d, d + NUM_MELS)
     estimator |= linear_shapes("cond_x_merge_linear", d, 2 * NUM_MELS + d + dit.style)
     regulator: dict[str, Shape] = {}
-    for conv, norm in zip(REGULATOR_CONVS, REGULATOR_NORMS, strict=True):
+    for conv, group_norm in zip(REGULATOR_CONVS, REGULATOR_NORMS, strict=True):
         regulator |= linear_shapes(f"model.{conv}", dit.content, dit.content, REGULATOR_KERNEL)
-        regulator |= norm_shapes(f"model.{norm}", dit.content)
+        regulator |= norm_shapes(f"model.{group_norm}", dit.content)
     regulator |= linear_shapes(f"model.{REGULATOR_OUT}", dit.content, dit.content, 1)
     regulator |= linear_shapes("content_in_proj", dit.content, size.latents[-1])
     shapes = prefix_shapes("cfm.estimator", estimator) | prefix_shapes("length_regulator", regulator)
@@ -313,14 +314,14 @@ def count_target_frames(num_codes: int) -> int:
     return int(np.float32(num_codes) * FRAMES_PER_CODE)
 
 
-def stretch_index(num_codes: int, num_frames: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def stretch_index(num_codes: int, num_frames: int) -> NDArray[np.int64]:
     """Which code each frame takes: nearest neighbour in float32. -> [frames]
 
     Whole-number arithmetic picks other codes for some counts (26, 64, 70, ...), which can be heard as a shift.
     """
     scale = np.float32(num_codes / num_frames)
-    places = np.floor(np.arange(num_frames, dtype=np.float32) * scale).astype(np.int64)
-    return np.minimum(places, num_codes - 1)
+    places: NDArray[np.int64] = np.floor(np.arange(num_frames, dtype=np.float32) * scale).astype(np.int64)
+    return places.clip(max=num_codes - 1)
 
 
 class LengthRegulator(nn.Module):

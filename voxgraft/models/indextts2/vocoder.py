@@ -160,8 +160,8 @@ class IndexTTS2Vocoder(Vocoder):
         """Utterances of similar length are solved together; each is what it would be alone, up to rounding."""
         given = [np.zeros((0, 0))] * len(codes) if latents is None else latents
         if not len(codes) == len(voices) == len(given):
-            found = f"{len(codes)} utterances, {len(voices)} voices and {len(given)} latents"
-            raise GraftError("packing", found, expected="as many of each")
+            counts = f"{len(codes)} utterances, {len(voices)} voices and {len(given)} latents"
+            raise GraftError("packing", counts, expected="as many of each")
         prompts: dict[int, FlowPrompt] = {}
         contents: dict[int, Tensor] = {}
         for place, (own, voice, states) in enumerate(zip(codes, voices, given, strict=True)):
