@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import wave
 from collections.abc import Callable
 from functools import cache
@@ -18,7 +19,7 @@ from tests.speaking_grafts import give_adapter, settings_of, spoken
 from tests.test_bigvgan import golden_model as golden_bigvgan
 from tests.unified_voice import LIMIT, golden_condition, random_condition, random_model
 from tests.unified_voice import golden_model as golden_unified_voice
-from tests.waveform_ends import random_vocoder, random_voice, write_waveform_end
+from tests.waveform_ends import random_vocoder, random_voice, write_s2mel, write_waveform_end
 from tests.whole_runs import make_run
 from tools.random_bases import make_random_base
 from voxgraft.audio.features import mel_filters
@@ -30,7 +31,7 @@ from voxgraft.models.campplus import CAMPPlus, kaldi_fbank
 from voxgraft.models.indextts2.emotion import STYLE
 from voxgraft.models.indextts2.encoder import SemanticCodec, SemanticCodecSize
 from voxgraft.models.indextts2.s2mel import count_target_frames
-from voxgraft.models.indextts2.vocoder import IndexTTS2Vocoder, compute_mel, prepare_reference
+from voxgraft.models.indextts2.vocoder import IndexTTS2Vocoder, VocoderParts, compute_mel, prepare_reference
 from voxgraft.models.speech_model import compute_speech_latents
 from voxgraft.nn.adapter import adapter_state, add_adapter, load_adapter_state
 from voxgraft.synthesis.command import SpeakOutputs, synthesize, write_audio_files
@@ -139,7 +140,8 @@ def test_a_reference_without_a_voice_is_refused(samples: np.ndarray[Any, Any], c
 
 
 def golden_vocoder(kind: str) -> IndexTTS2Vocoder:
-    return IndexTTS2Vocoder(golden.model(kind), golden_bigvgan(kind), golden_code_table())
+    parts = VocoderParts(golden.model(kind), golden_bigvgan(kind), golden_code_table())
+    return IndexTTS2Vocoder(lambda: parts)
 
 
 def golden_voice() -> Clip:
@@ -162,11 +164,11 @@ def test_from_recording_codes_and_latents_to_the_originals_wave(kind: str) -> No
         contents.append(vocoder.embed_codes(codes, golden.latents(one).numpy()))
         frames = prompt.mel.shape[1] + count_target_frames(len(codes))
         noises.append(golden.floats(f"whole_noise.{one}", (80, frames), float(np.sqrt(3))))
-    targets = vocoder.s2mel.length_regulator(
+    targets = vocoder.parts.s2mel.length_regulator(
         contents, [arrays[f"{kind}_whole_mel_{one}"].shape[1] for one in utterances]
     )
     prompts = [prompt] * len(utterances)
-    for one, mel in zip(utterances, vocoder.s2mel.solve(prompts, targets, noises), strict=True):
+    for one, mel in zip(utterances, vocoder.parts.s2mel.solve(prompts, targets, noises), strict=True):
         assert difference(mel, arrays[f"{kind}_whole_mel_{one}"]) < WHOLE_LIMIT
     waves = vocoder.render(prompts, contents, noises)
     parts = []
@@ -290,6 +292,19 @@ def test_a_base_without_the_files_has_no_sound_and_one_with_a_broken_file_says_w
     whole = (base / "s2mel.pth").read_bytes()
     (base / "s2mel.pth").write_bytes(whole[: len(whole) // 2])
     assert error_of(lambda: family.vocoder(family.files(base))).finding.where.endswith("s2mel.pth")
+    (base / "s2mel.pth").write_bytes(whole)
+    config = (base / "config.yaml").read_text()
+    generator = base / "bigvgan_v2_22khz_80band_256x" / "bigvgan_generator.pt"
+    other = generator.read_bytes()
+    generator.write_bytes(whole)  # a file under another's name
+    assert error_of(lambda: family.vocoder(family.files(base))).finding.where.endswith("bigvgan_generator.pt")
+    generator.write_bytes(other)
+    shutil.copytree(base, tmp_path / "wider")
+    write_s2mel(tmp_path / "wider", 96)
+    wrong = error_of(lambda: family.vocoder(family.files(tmp_path / "wider")))
+    assert (wrong.code, wrong.finding.expected) == ("tensors-mismatch", "64, as the GPT has")
+    (base / "config.yaml").write_text(config.replace("num_heads: 2", "num_heads: 5"))
+    assert error_of(lambda: family.vocoder(family.files(base))).code == "base-config"
     (base / "s2mel.pth").unlink()
     assert family.vocoder(family.files(base)) is None
 

@@ -17,7 +17,7 @@ from voxgraft.models.indextts2.bigvgan import SAMPLE_RATE, BigVGAN, BigVGANSize,
 from voxgraft.models.indextts2.dit import DiTSize
 from voxgraft.models.indextts2.emotion import SPEAKER_EMOTION, STYLE, VECTORS_PER_EMOTION
 from voxgraft.models.indextts2.s2mel import S2Mel, S2MelSize, s2mel_shapes
-from voxgraft.models.indextts2.vocoder import IndexTTS2Vocoder
+from voxgraft.models.indextts2.vocoder import IndexTTS2Vocoder, VocoderParts
 
 HEADS = 2
 DIT = DiTSize(width=32, heads=HEADS, layers=3, mlp=48, content=16, wavenet_layers=2)
@@ -43,11 +43,7 @@ def s2mel_size(gpt_width: int) -> S2MelSize:
 
 def write_waveform_end(folder: Path, gpt_width: int, seed: int = 0) -> None:
     """s2mel, BigVGAN, CAM++ and the emotion files into a base folder, and into its config what no tensor shows."""
-    net: dict[str, dict[str, Tensor]] = {}
-    for name, tensor in random_tensors(s2mel_shapes(s2mel_size(gpt_width)), seed).items():
-        table, _, rest = name.partition(".")
-        net.setdefault(table, {})[rest] = tensor
-    saved({"net": net}, folder / "s2mel.pth")
+    write_s2mel(folder, gpt_width, seed)
     (folder / "bigvgan_v2_22khz_80band_256x").mkdir()
     generator = random_tensors(bigvgan_shapes(BIGVGAN, weight_norm=True), seed)
     saved({"generator": generator}, folder / "bigvgan_v2_22khz_80band_256x" / "bigvgan_generator.pt")
@@ -61,13 +57,23 @@ def write_waveform_end(folder: Path, gpt_width: int, seed: int = 0) -> None:
     (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
 
 
+def write_s2mel(folder: Path, gpt_width: int, seed: int = 0) -> None:
+    """Tables of tensors under one key, as published."""
+    net: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in random_tensors(s2mel_shapes(s2mel_size(gpt_width)), seed).items():
+        table, _, rest = name.partition(".")
+        net.setdefault(table, {})[rest] = tensor
+    saved({"net": net}, folder / "s2mel.pth")
+
+
 def random_vocoder(gpt_width: int = 24, num_codes: int = 50) -> IndexTTS2Vocoder:
     size, draw = s2mel_size(gpt_width), torch.Generator().manual_seed(5)
-    return IndexTTS2Vocoder(
+    parts = VocoderParts(
         S2Mel.from_tensors(size, random_tensors(s2mel_shapes(size), 1)),
         BigVGAN.from_tensors(BIGVGAN, random_tensors(bigvgan_shapes(BIGVGAN, weight_norm=True), 2)),
         torch.randn(num_codes, 1024, generator=draw),
     )
+    return IndexTTS2Vocoder(lambda: parts)
 
 
 def random_voice(seconds: float, seed: int, gpt_width: int = 24, num_codes: int = 50) -> Clip:

@@ -102,9 +102,12 @@ class BigVGAN(nn.Module):
         self.requires_grad_(False).eval()
 
     @classmethod
-    def load(cls, place: Path) -> BigVGAN:
-        """From the published file or the folder that holds it, with weight norm or without."""
-        from voxgraft.checkpoints.tensors import read_tensor_shapes, read_tensors
+    def read_shapes(cls, place: Path) -> tuple[Path, BigVGANSize, dict[str, Shape]]:
+        """File, size and tensors of the published file or the folder that holds it, with weight norm or without.
+
+        Refused, by name, unless the file has every tensor and none besides. Reads no values.
+        """
+        from voxgraft.checkpoints.tensors import read_tensor_shapes
         from voxgraft.models.load import find_part_file
 
         path = find_part_file(place, BIGVGAN_NAMES)
@@ -113,6 +116,14 @@ class BigVGAN(nn.Module):
         size = BigVGANSize.of(stored)
         shapes = bigvgan_shapes(size, weight_norm=any(name.endswith(".weight_v") for name in stored))
         require_exact_tensors(stored, shapes, "BigVGAN v2 (22 kHz, 80 bands, 256 samples a frame)", path)
+        return path, size, shapes
+
+    @classmethod
+    def load(cls, place: Path) -> BigVGAN:
+        """From the published file or the folder that holds it, with weight norm or without."""
+        from voxgraft.checkpoints.tensors import read_tensors
+
+        path, size, shapes = cls.read_shapes(place)
         return cls.from_tensors(size, read_tensors(path, shapes))
 
     @classmethod

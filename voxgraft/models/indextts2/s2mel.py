@@ -29,6 +29,8 @@ from voxgraft.nn.layers import init_empty_weights
 Shape = tuple[int, ...]
 # Mel frames for each code: the true ratio is 86.13 / 50 = 1.7227, and the original rounds it.
 FRAMES_PER_CODE = np.float32(1.72)
+# The published file holds the model's tables under this key, beside an optimizer.
+S2MEL_KEY = "net"
 NUM_STEPS = 25
 GUIDANCE = 0.7
 REGULATOR_NORM_EPS = 1e-5
@@ -182,34 +184,42 @@ class S2Mel(nn.Module):
         self.requires_grad_(False).eval()
 
     @classmethod
-    def load(cls, path: Path, config: Mapping[Any, Any] | None = None) -> S2Mel:
-        """From the published file, or from safetensors with the same names. `config` is config.yaml, if known.
+    def read_size(cls, path: Path, config: Mapping[Any, Any] | None = None) -> S2MelSize:
+        """The size of a file's model; refused, by name, unless it has every tensor and none besides. Reads no values.
 
         The original drops tensors whose shape differs and fills missing ones with noise; here both are errors.
         """
         from voxgraft.checkpoints.load import open_nested_checkpoint
-        from voxgraft.checkpoints.tensors import FLOAT_FORMATS, read_stored_tensor
+        from voxgraft.checkpoints.tensors import FLOAT_FORMATS
 
-        with open_nested_checkpoint(path, "net") as checkpoint:
+        with open_nested_checkpoint(path, S2MEL_KEY) as checkpoint:
+            infos = {_strip_wrapper(name): info for name, info in checkpoint.tensors.items()}
+        size = S2MelSize.of({name: info.shape for name, info in infos.items()}, read_num_heads(config or {}, path))
+        own = {name: info.shape for name, info in infos.items() if not is_optional_tensor(name, size)}
+        require_exact_tensors(own, s2mel_shapes(size), "s2mel", path)
+        if odd := [name for name in own if infos[name].dtype not in FLOAT_FORMATS]:
+            found = f"{odd[0]} holds {infos[odd[0]].dtype}"
+            raise CheckpointError("tensors-mismatch", found, expected="floating-point numbers", where=path)
+        if size.dit.width % (2 * size.dit.heads):
+            found = f"s2mel is {size.dit.width:,} wide and has {size.dit.heads:,} heads"
+            raise ConfigError("base-config", found, expected="heads of an even width that divide the whole", where=path)
+        return size
+
+    @classmethod
+    def load(cls, path: Path, config: Mapping[Any, Any] | None = None) -> S2Mel:
+        """From the published file, or from safetensors with the same names. `config` is config.yaml, if known."""
+        from voxgraft.checkpoints.load import open_nested_checkpoint
+        from voxgraft.checkpoints.tensors import read_stored_tensor
+
+        size = cls.read_size(path, config)
+        with open_nested_checkpoint(path, S2MEL_KEY) as checkpoint:
             names = {_strip_wrapper(name): name for name in checkpoint.tensors}
-            infos = {name: checkpoint.tensors[stored] for name, stored in names.items()}
-            size = S2MelSize.of({name: info.shape for name, info in infos.items()}, read_num_heads(config or {}, path))
-            own = {name: info.shape for name, info in infos.items() if not is_optional_tensor(name, size)}
-            shapes = s2mel_shapes(size)
-            require_exact_tensors(own, shapes, "s2mel", path)
-            if odd := [name for name in shapes if infos[name].dtype not in FLOAT_FORMATS]:
-                found = f"{odd[0]} holds {infos[odd[0]].dtype}"
-                raise CheckpointError("tensors-mismatch", found, expected="floating-point numbers", where=path)
-            return cls.from_tensors(
-                size, {name: read_stored_tensor(checkpoint, names[name]).float() for name in shapes}
-            )
+            tensors = {name: read_stored_tensor(checkpoint, names[name]).float() for name in s2mel_shapes(size)}
+        return cls.from_tensors(size, tensors)
 
     @classmethod
     def from_tensors(cls, size: S2MelSize, tensors: Mapping[str, Tensor]) -> S2Mel:
         """From tensors under the names of the published file."""
-        if size.dit.width % (2 * size.dit.heads):
-            found = f"s2mel is {size.dit.width:,} wide and has {size.dit.heads:,} heads"
-            raise ConfigError("base-config", found, expected="heads of an even width that divide the whole")
         with init_empty_weights():
             model = cls(size)
         state: dict[str, Tensor] = {}
