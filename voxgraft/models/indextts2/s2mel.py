@@ -249,10 +249,12 @@ class S2Mel(nn.Module):
         noises: Sequence[Tensor],
         num_steps: int = NUM_STEPS,
         guidance: float = GUIDANCE,
+        dtype: torch.dtype | None = None,
     ) -> list[Tensor]:
         """Mels of the targets. Contents [F, C], standard normal noises [M, P + F] -> [M, F] a row
 
-        Each row is what it would be alone. Nothing in the loop waits for the device.
+        Each row is what it would be alone. Nothing in the loop waits for the device. A half-precision `dtype` is for
+        the estimator's matrices and convolutions (autocast); mels, times and steps stay float32.
         """
         lengths = [prompt.mel.shape[1] + len(content) for prompt, content in zip(prompts, contents, strict=True)]
         if max(lengths) > MAX_FRAMES:
@@ -281,7 +283,8 @@ class S2Mel(nn.Module):
         tables, rotary = estimator.times(moments[:-1]), estimator.rotary(longest)
         x = x * target  # the prompt is seen through its own columns only
         for step in range(num_steps):
-            velocity = estimator(x, condition, tables[step], rotary, mask)
+            with torch.autocast(device.type, dtype, enabled=dtype is not None):
+                velocity = estimator(x, condition, tables[step], rotary, mask).float()
             if guidance > 0:
                 guided, free = velocity.chunk(2)
                 velocity = (1 + guidance) * guided - guidance * free

@@ -135,8 +135,9 @@ class IndexTTS2Vocoder(Vocoder):
     seed: int = 0
     """Every utterance is drawn from a generator of its own with this seed, so that none depends on its neighbours."""
 
-    def __init__(self, load: Callable[[], VocoderParts]) -> None:
-        self._load = load
+    def __init__(self, load: Callable[[], VocoderParts], dtype: torch.dtype | None = None) -> None:
+        """A half-precision `dtype` is for the flow alone, which takes most of the time; None is float32 throughout."""
+        self._load, self.dtype = load, dtype
         self._prompts: dict[int, tuple[Clip, FlowPrompt]] = {}
 
     @cached_property
@@ -204,7 +205,7 @@ class IndexTTS2Vocoder(Vocoder):
         """Content vectors [n, 1024] with noise [M, P + F] to waves [256 F]."""
         frames = [count_target_frames(len(content)) for content in contents]
         targets = self.parts.s2mel.length_regulator(contents, frames)
-        return self.parts.bigvgan.vocode(self.parts.s2mel.solve(prompts, targets, noises))
+        return self.parts.bigvgan.vocode(self.parts.s2mel.solve(prompts, targets, noises, dtype=self.dtype))
 
     def draw_noise(self, num_frames: int) -> Tensor:
         """Standard normal noise of prompt and target. Drawn on the CPU, so that it is the same on every device."""
