@@ -17,11 +17,11 @@ from tests.speaking_grafts import codes_of, made_graft, settings_of, spoken
 from tests.whole_runs import WholeRun, error_of, make_run
 from voxgraft.audio.files import encode_audio
 from voxgraft.models import get_family
-from voxgraft.models.indextts2.emotion import VECTORS_PER_EMOTION
-from voxgraft.models.indextts2.model import UnifiedVoiceCondition
+from voxgraft.models.base import Clip
+from voxgraft.models.indextts2.emotion import EmotionTable
 from voxgraft.synthesis.command import synthesize
 from voxgraft.synthesis.engine import SynthesisModels, open_synthesis_models
-from voxgraft.synthesis.inputs import UtteranceRequest, VoiceLoader
+from voxgraft.synthesis.inputs import ReferenceVoice, UtteranceRequest, VoiceLoader
 from voxgraft.tokenizers import open_tokenizer
 
 TEXTS = {"am": "ሰላም ለዓለም። ቤቱ ትልቅ ነው", "ti": "ሰላም ከመይ ኣለኻ", "en": "bring me the blue cup", "fr": "le pain est chaud"}
@@ -226,30 +226,38 @@ def test_manners_of_the_families_are_heard_and_those_of_others_refused(silent: W
     assert error_of(lambda: codes("--emotion=0,1,0")).code == "manner-unknown"
 
 
-def test_eight_shares_of_the_bases_own_emotions_are_heard_and_what_they_leave_is_the_voices(tmp_path: Path) -> None:
+def test_eight_sliders_are_heard_in_the_codes_and_depend_on_the_voice(tmp_path: Path) -> None:
     run = make_run("indextts2", tmp_path)
     speakers = open_synthesis_models(settings_of("x", f"--run={run.path}", "--device=cpu"))
     width = speakers.all[0].model.body.num_heads * speakers.all[0].model.body.head_width
-    own = np.random.default_rng(1).standard_normal(width).astype(np.float32)
-    condition = UnifiedVoiceCondition(np.zeros((32, width), np.float32), own)
+    draw = np.random.default_rng(1)
+    own, latents = draw.standard_normal(width, np.float32), np.zeros((32, width), np.float32)
+    styles = draw.standard_normal((2, 192), np.float32)
+    voices = [
+        ReferenceVoice(str(at), Clip(np.zeros(1, np.int64), {"latents": latents, "emotion": own, "style": style}))
+        for at, style in enumerate(styles)
+    ]
 
-    def emotion(shares: str, *flags: str) -> np.ndarray[Any, Any]:
-        settings = settings_of("x", f"--run={run.path}", f"--emotion={shares}", *flags)
-        manner = VoiceLoader(speakers, settings)._resolve_style()
-        return np.asarray(speakers.place.family.apply_style(condition, manner).emotion)
+    def emotion(sliders: str, voice: int = 0, *flags: str) -> np.ndarray[Any, Any]:
+        settings = settings_of("x", f"--run={run.path}", f"--emotion={sliders}", *flags)
+        return np.asarray(VoiceLoader(speakers, settings).condition(voices[voice]).emotion)
 
-    missing = error_of(lambda: emotion("0,1,0,0,0,0,0,0"))
-    assert missing.code == "base-file-missing"
-    vectors = torch.randn(sum(VECTORS_PER_EMOTION), width, generator=torch.Generator().manual_seed(2))
-    torch.save(vectors, run.base / "feat2.pt")
-    angry, calm = vectors[3:20].mean(0).numpy(), vectors[-24:].mean(0).numpy()
-    np.testing.assert_allclose(emotion("0,1,0,0,0,0,0,0"), angry, atol=1e-6)
-    np.testing.assert_allclose(emotion("0,.25,0,0,0,0,0,.25"), own / 2 + angry / 4 + calm / 4, atol=1e-6)
-    np.testing.assert_allclose(emotion("0,1,0,0,0,0,0,1"), angry / 2 + calm / 2, atol=1e-6)
-    np.testing.assert_allclose(emotion("0,1,0,0,0,0,0,0", "--emotion-weight=0.5"), own / 2 + angry / 2, atol=1e-6)
+    assert error_of(lambda: emotion("0,1,0,0,0,0,0,0")).code == "base-file-missing"
+    feats = [torch.randn(73, size, generator=torch.Generator().manual_seed(size)) for size in (192, width)]
+    for name, matrix in zip(("feat1.pt", "feat2.pt"), feats, strict=True):
+        torch.save(matrix, run.base / name)
+    rows = EmotionTable(feats[0].numpy(), feats[1].numpy()).choose_rows(styles[0])
+    angry, calm = feats[1][rows[1]].numpy(), feats[1][rows[7]].numpy()
+    np.testing.assert_allclose(emotion("0,1,0,0,0,0,0,0"), 0.8 * angry + 0.2 * own, atol=1e-5)
+    both = 0.25 * 0.875 * angry + 0.5 * 0.5625 * calm
+    np.testing.assert_allclose(emotion("0,.25,0,0,0,0,0,.5"), both + (1 - 0.5) * own, atol=1e-5)
+    np.testing.assert_allclose(
+        emotion("0,1,0,0,0,0,0,0", 0, "--emotion-weight=0.5"), 0.4 * angry + 0.6 * own, atol=1e-5
+    )
+    assert not np.allclose(emotion("0,1,0,0,0,0,0,0", 1), emotion("0,1,0,0,0,0,0,0", 0))
     for wrong in ("0,1,0", "0,0,0,0,0,0,0,0", "2,0,0,0,0,0,0,0"):
         assert error_of(lambda wrong=wrong: emotion(wrong)).code == "manner-unknown"
-    torch.save(vectors[:-1], run.base / "feat2.pt")
+    torch.save(feats[1][:-1], run.base / "feat2.pt")
     assert error_of(lambda: emotion("0,1,0,0,0,0,0,0")).code == "tensors-mismatch"
 
 

@@ -92,9 +92,9 @@ class BigVGAN(nn.Module):
         self.ups = nn.ModuleList()
         self.resblocks = nn.ModuleList()
         for rate in UPSAMPLE_RATES:
-            # Padding of half a rate makes the length exactly `rate` times the input's.
-            up = nn.ConvTranspose1d(width, width // 2, 2 * rate, rate, padding=rate // 2)
-            self.ups.append(nn.ModuleList([up]))
+            # Padding of half a rate makes the length exactly `rate` times the input's. In the file each stands alone
+            # in a list.
+            self.ups.append(nn.Sequential(nn.ConvTranspose1d(width, width // 2, 2 * rate, rate, padding=rate // 2)))
             width //= 2
             self.resblocks.extend(ResidualBlock(width, kernel) for kernel in BLOCK_KERNELS)
         self.activation_post = AntiAliasedSnake(width)
@@ -102,9 +102,12 @@ class BigVGAN(nn.Module):
         self.requires_grad_(False).eval()
 
     @classmethod
-    def load(cls, place: Path) -> BigVGAN:
-        """From the published file or the folder that holds it, with weight norm or without."""
-        from voxgraft.checkpoints.tensors import read_tensor_shapes, read_tensors
+    def read_shapes(cls, place: Path) -> tuple[Path, BigVGANSize, dict[str, Shape]]:
+        """File, size and tensors of the published file or the folder that holds it, with weight norm or without.
+
+        Refused, by name, unless the file has every tensor and none besides. Reads no values.
+        """
+        from voxgraft.checkpoints.tensors import read_tensor_shapes
         from voxgraft.models.load import find_part_file
 
         path = find_part_file(place, BIGVGAN_NAMES)
@@ -113,6 +116,14 @@ class BigVGAN(nn.Module):
         size = BigVGANSize.of(stored)
         shapes = bigvgan_shapes(size, weight_norm=any(name.endswith(".weight_v") for name in stored))
         require_exact_tensors(stored, shapes, "BigVGAN v2 (22 kHz, 80 bands, 256 samples a frame)", path)
+        return path, size, shapes
+
+    @classmethod
+    def load(cls, place: Path) -> BigVGAN:
+        """From the published file or the folder that holds it, with weight norm or without."""
+        from voxgraft.checkpoints.tensors import read_tensors
+
+        path, size, shapes = cls.read_shapes(place)
         return cls.from_tensors(size, read_tensors(path, shapes))
 
     @classmethod
@@ -129,7 +140,7 @@ class BigVGAN(nn.Module):
         """Natural-log mels as they are: [B, M, F] -> [B, 256 F], between -1 and 1"""
         x = self.conv_pre(mels)
         blocks = iter(self.resblocks)
-        for (up,) in self.ups:  # no activation before it
+        for up in self.ups:  # no activation before it
             x = up(x)
             total: Tensor = next(blocks)(x)
             for _ in BLOCK_KERNELS[1:]:
@@ -194,8 +205,10 @@ class SnakeBeta(nn.Module):
 class AntiAliasedSnake(nn.Module):
     """Up to twice the rate, snake, and down again, so that what sin adds above half the rate does not fold back.
 
-    The two samples that stand for one at the higher rate are kept as two channels (phases), so that both filters are
-    short convolutions at the lower rate and nothing is interleaved or computed only to be thrown away.
+    The two samples that stand for one at the higher rate are kept apart as even and odd phase, so that both filters
+    work at the lower rate and nothing is interleaved or computed only to be thrown away. With the taps h:
+    up, after the padding and cutting of the original, y[m] = 2 sum_i x[i] h[m + 5 - 2 i] with m = 2 t + phase;
+    down z[t] = sum_k h[k] y[2 t + k - 5].
     """
 
     def __init__(self, width: int) -> None:
@@ -204,25 +217,49 @@ class AntiAliasedSnake(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, C, T] -> [B, C, T]"""
-        up, down = _phase_filters(x.device)
-        rows = x.flatten(0, 1)[:, None]  # [B C, 1, T]
-        rows = F.conv1d(F.pad(rows, (3, 3), mode="replicate"), up)  # [B C, 2, T]
-        phases = rows.unflatten(0, x.shape[:2])  # [B, C, 2, T]
-        rate, scale = self.act.alpha.exp()[:, None, None], 1.0 / (self.act.beta.exp() + SNAKE_EPS)[:, None, None]
-        phases = torch.addcmul(phases, torch.sin(phases * rate).square(), scale)
+        # Sums of shifted rows take half the time of depthwise convolutions on a CPU (measured with one thread), and
+        # twenty times as many kernels on a GPU.
+        return self.filter_by_shifts(x) if x.device.type == "cpu" else self.filter_by_convolution(x)
+
+    def filter_by_shifts(self, x: Tensor) -> Tensor:
+        """[B, C, T] -> [B, C, T]"""
+        taps, length = kaiser_sinc_filter().tolist(), x.shape[-1]
+        rate, scale = self.act.alpha.exp()[:, None], 1.0 / (self.act.beta.exp() + SNAKE_EPS)[:, None]
+        padded = F.pad(x, (3, 3), mode="replicate")
+        phases = []
+        for phase in range(2):
+            y = padded[..., phase : phase + length] * (2 * taps[11 - phase])
+            for place in range(1, 6):
+                shift = phase + place
+                y.add_(padded[..., shift : shift + length], alpha=2 * taps[11 + phase - 2 * shift])
+            phases.append(torch.addcmul(y, torch.sin(y * rate).square_(), scale))
+        even, odd = phases
         # Before the first sample both phases repeat it, and after the last both repeat that one.
+        first, last = even[..., :1].expand(-1, -1, 3), odd[..., -1:].expand(-1, -1, 3)
+        even, odd = torch.cat([first, even, last], -1), torch.cat([first, odd, last], -1)
+        z = odd[..., :length] * taps[0]
+        for place in range(1, 6):
+            z.add_(odd[..., place : place + length], alpha=taps[2 * place])
+        for place in range(1, 7):
+            z.add_(even[..., place : place + length], alpha=taps[2 * place - 1])
+        return z
+
+    def filter_by_convolution(self, x: Tensor) -> Tensor:
+        """[B, C, T] -> [B, C, T]"""
+        width = x.shape[1]
+        up, down = _phase_filters(x.device)
+        rate, scale = self.act.alpha.exp()[:, None, None], 1.0 / (self.act.beta.exp() + SNAKE_EPS)[:, None, None]
+        phases = F.conv1d(F.pad(x, (3, 3), mode="replicate"), up.repeat(width, 1, 1), groups=width)
+        phases = phases.view(*x.shape[:2], 2, -1)  # [B, C, 2, T]
+        phases = torch.addcmul(phases, torch.sin(phases * rate).square(), scale)
         first, last = phases[..., :1, :1].expand(-1, -1, 2, 3), phases[..., 1:, -1:].expand(-1, -1, 2, 3)
-        padded = torch.cat([first, phases, last], -1).flatten(0, 1)  # [B C, 2, T + 6]
-        return F.conv1d(padded, down).view_as(x)
+        padded = torch.cat([first, phases, last], -1).flatten(1, 2)  # [B, 2 C, T + 6]
+        return F.conv1d(padded, down.repeat(width, 1, 1), groups=width)
 
 
 @cache
 def _phase_filters(device: torch.device) -> tuple[Tensor, Tensor]:
-    """The taps h as convolutions at the lower rate: up [2, 1, 7], for each phase; down [1, 2, 7], over both.
-
-    Up, after the padding and cutting of the original: y[m] = 2 sum_i x[i] h[m + 5 - 2 i], with m = 2 t + phase.
-    Down: z[t] = sum_k h[k] y[2 t + k - 5].
-    """
+    """The taps as convolutions at the lower rate: up [2, 1, 7], for each phase; down [1, 2, 7], over both."""
     taps = kaiser_sinc_filter()
     up, down = torch.zeros(2, 1, 7), torch.zeros(1, 2, 7)
     up[0, 0, :6], up[1, 0, 1:] = 2 * taps.flip(0)[0::2], 2 * taps.flip(0)[1::2]

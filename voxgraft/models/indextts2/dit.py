@@ -106,8 +106,9 @@ class FlowEstimator(nn.Module):
 
     def condition(self, prompt: Tensor, content: Tensor, style: Tensor) -> Tensor:
         """The part of the input that no solver step changes: [B, T, M], [B, T, C], [B, S] -> [B, T, d]"""
-        weight = self.cond_x_merge_linear.weight  # columns: x, prompt, content, style
-        _, of_prompt, of_content, of_style = weight.split([NUM_MELS, NUM_MELS, self.size.width, self.size.style], 1)
+        weight: Tensor = self.cond_x_merge_linear.weight  # columns: x, prompt, content, style
+        columns = [NUM_MELS, NUM_MELS, self.size.width, self.size.style]
+        _, of_prompt, of_content, of_style = torch.split(weight, columns, 1)
         merged = F.linear(prompt, of_prompt) + F.linear(self.cond_projection(content), of_content)
         return merged + F.linear(style, of_style, self.cond_x_merge_linear.bias)[:, None]
 
@@ -140,7 +141,7 @@ class FlowEstimator(nn.Module):
         merged = condition + repeat(F.linear(x, self.cond_x_merge_linear.weight[:, :NUM_MELS]))
         hidden = self.transformer(merged, times.norms, rotary, mask)  # [R, T, d]
         # The long skip brings the noisy x, without the prompt.
-        of_hidden, of_x = self.skip_linear.weight.split([self.size.width, NUM_MELS], 1)
+        of_hidden, of_x = torch.split(self.skip_linear.weight, [self.size.width, NUM_MELS], 1)
         skipped = F.linear(hidden, of_hidden, self.skip_linear.bias) + repeat(F.linear(x, of_x))
         waved = self.wavenet(self.conv1(skipped).transpose(1, 2), times.wavenet, mask)  # [R, d, T]
         y = waved.transpose(1, 2) + self.res_projection(skipped)

@@ -74,12 +74,13 @@ class EmotionTable:
         stated, counts = settings.get("emo_num"), VECTORS_PER_EMOTION
         if isinstance(stated, list) and len(stated) == len(EMOTIONS) and all(type(n) is int and n > 0 for n in stated):
             counts = tuple(stated)
-        found: list[Vector] = []
-        for key in ("spk_matrix", "emo_matrix"):
+
+        def read(key: str) -> Vector:
             published, what = CONFIG_NAMED_FILES[key]
             name = get_config_file_name(settings, key, config) if config is not None else None
-            found.append(_read_matrix(files.folder / (name or published), what, sum(counts)))
-        return cls(*found, counts)
+            return _read_matrix(files.folder / (name or published), what, sum(counts))
+
+        return cls(read("spk_matrix"), read("emo_matrix"), counts)
 
 
 def _read_matrix(path: Path, what: str, rows: int) -> Vector:

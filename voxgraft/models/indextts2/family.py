@@ -211,9 +211,9 @@ class IndexTTS2(Family):
         return mix_emotions(files, shares, weight, voice)
 
     def vocoder(self, files: BaseFiles, device: str = "cpu") -> Vocoder | None:
-        from voxgraft.models.indextts2.vocoder import IndexTTS2Vocoder, has_waveform_end
+        from voxgraft.models.indextts2.vocoder import IndexTTS2Vocoder
 
-        return IndexTTS2Vocoder.load(files, device) if has_waveform_end(files) else None
+        return IndexTTS2Vocoder.find(files, device)
 
     def stock_sampling(self) -> SamplingParams:
         from voxgraft.nn.decode import SamplingParams

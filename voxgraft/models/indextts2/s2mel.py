@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from voxgraft.audio.features import exact_float32
@@ -28,6 +29,8 @@ from voxgraft.nn.layers import init_empty_weights
 Shape = tuple[int, ...]
 # Mel frames for each code: the true ratio is 86.13 / 50 = 1.7227, and the original rounds it.
 FRAMES_PER_CODE = np.float32(1.72)
+# The published file holds the model's tables under this key, beside an optimizer.
+S2MEL_KEY = "net"
 NUM_STEPS = 25
 GUIDANCE = 0.7
 REGULATOR_NORM_EPS = 1e-5
@@ -126,9 +129,9 @@ def s2mel_shapes(size: S2MelSize) -> dict[str, Shape]:
     estimator |= linear_shapes("skip_linear", d, d + NUM_MELS)
     estimator |= linear_shapes("cond_x_merge_linear", d, 2 * NUM_MELS + d + dit.style)
     regulator: dict[str, Shape] = {}
-    for conv, norm in zip(REGULATOR_CONVS, REGULATOR_NORMS, strict=True):
+    for conv, group_norm in zip(REGULATOR_CONVS, REGULATOR_NORMS, strict=True):
         regulator |= linear_shapes(f"model.{conv}", dit.content, dit.content, REGULATOR_KERNEL)
-        regulator |= norm_shapes(f"model.{norm}", dit.content)
+        regulator |= norm_shapes(f"model.{group_norm}", dit.content)
     regulator |= linear_shapes(f"model.{REGULATOR_OUT}", dit.content, dit.content, 1)
     regulator |= linear_shapes("content_in_proj", dit.content, size.latents[-1])
     shapes = prefix_shapes("cfm.estimator", estimator) | prefix_shapes("length_regulator", regulator)
@@ -181,34 +184,42 @@ class S2Mel(nn.Module):
         self.requires_grad_(False).eval()
 
     @classmethod
-    def load(cls, path: Path, config: Mapping[Any, Any] | None = None) -> S2Mel:
-        """From the published file, or from safetensors with the same names. `config` is config.yaml, if known.
+    def read_size(cls, path: Path, config: Mapping[Any, Any] | None = None) -> S2MelSize:
+        """The size of a file's model; refused, by name, unless it has every tensor and none besides. Reads no values.
 
         The original drops tensors whose shape differs and fills missing ones with noise; here both are errors.
         """
         from voxgraft.checkpoints.load import open_nested_checkpoint
-        from voxgraft.checkpoints.tensors import FLOAT_FORMATS, read_stored_tensor
+        from voxgraft.checkpoints.tensors import FLOAT_FORMATS
 
-        with open_nested_checkpoint(path, "net") as checkpoint:
+        with open_nested_checkpoint(path, S2MEL_KEY) as checkpoint:
+            infos = {_strip_wrapper(name): info for name, info in checkpoint.tensors.items()}
+        size = S2MelSize.of({name: info.shape for name, info in infos.items()}, read_num_heads(config or {}, path))
+        own = {name: info.shape for name, info in infos.items() if not is_optional_tensor(name, size)}
+        require_exact_tensors(own, s2mel_shapes(size), "s2mel", path)
+        if odd := [name for name in own if infos[name].dtype not in FLOAT_FORMATS]:
+            found = f"{odd[0]} holds {infos[odd[0]].dtype}"
+            raise CheckpointError("tensors-mismatch", found, expected="floating-point numbers", where=path)
+        if size.dit.width % (2 * size.dit.heads):
+            found = f"s2mel is {size.dit.width:,} wide and has {size.dit.heads:,} heads"
+            raise ConfigError("base-config", found, expected="heads of an even width that divide the whole", where=path)
+        return size
+
+    @classmethod
+    def load(cls, path: Path, config: Mapping[Any, Any] | None = None) -> S2Mel:
+        """From the published file, or from safetensors with the same names. `config` is config.yaml, if known."""
+        from voxgraft.checkpoints.load import open_nested_checkpoint
+        from voxgraft.checkpoints.tensors import read_stored_tensor
+
+        size = cls.read_size(path, config)
+        with open_nested_checkpoint(path, S2MEL_KEY) as checkpoint:
             names = {_strip_wrapper(name): name for name in checkpoint.tensors}
-            infos = {name: checkpoint.tensors[stored] for name, stored in names.items()}
-            size = S2MelSize.of({name: info.shape for name, info in infos.items()}, read_num_heads(config or {}, path))
-            own = {name: info.shape for name, info in infos.items() if not is_optional_tensor(name, size)}
-            shapes = s2mel_shapes(size)
-            require_exact_tensors(own, shapes, "s2mel", path)
-            if odd := [name for name in shapes if infos[name].dtype not in FLOAT_FORMATS]:
-                found = f"{odd[0]} holds {infos[odd[0]].dtype}"
-                raise CheckpointError("tensors-mismatch", found, expected="floating-point numbers", where=path)
-            return cls.from_tensors(
-                size, {name: read_stored_tensor(checkpoint, names[name]).float() for name in shapes}
-            )
+            tensors = {name: read_stored_tensor(checkpoint, names[name]).float() for name in s2mel_shapes(size)}
+        return cls.from_tensors(size, tensors)
 
     @classmethod
     def from_tensors(cls, size: S2MelSize, tensors: Mapping[str, Tensor]) -> S2Mel:
         """From tensors under the names of the published file."""
-        if size.dit.width % (2 * size.dit.heads):
-            found = f"s2mel is {size.dit.width:,} wide and has {size.dit.heads:,} heads"
-            raise ConfigError("base-config", found, expected="heads of an even width that divide the whole")
         with init_empty_weights():
             model = cls(size)
         state: dict[str, Tensor] = {}
@@ -238,10 +249,12 @@ class S2Mel(nn.Module):
         noises: Sequence[Tensor],
         num_steps: int = NUM_STEPS,
         guidance: float = GUIDANCE,
+        dtype: torch.dtype | None = None,
     ) -> list[Tensor]:
         """Mels of the targets. Contents [F, C], standard normal noises [M, P + F] -> [M, F] a row
 
-        Each row is what it would be alone. Nothing in the loop waits for the device.
+        Each row is what it would be alone. Nothing in the loop waits for the device. A half-precision `dtype` is for
+        the estimator's matrices and convolutions (autocast); mels, times and steps stay float32.
         """
         lengths = [prompt.mel.shape[1] + len(content) for prompt, content in zip(prompts, contents, strict=True)]
         if max(lengths) > MAX_FRAMES:
@@ -270,7 +283,8 @@ class S2Mel(nn.Module):
         tables, rotary = estimator.times(moments[:-1]), estimator.rotary(longest)
         x = x * target  # the prompt is seen through its own columns only
         for step in range(num_steps):
-            velocity = estimator(x, condition, tables[step], rotary, mask)
+            with torch.autocast(device.type, dtype, enabled=dtype is not None):
+                velocity = estimator(x, condition, tables[step], rotary, mask).float()
             if guidance > 0:
                 guided, free = velocity.chunk(2)
                 velocity = (1 + guidance) * guided - guidance * free
@@ -313,14 +327,14 @@ def count_target_frames(num_codes: int) -> int:
     return int(np.float32(num_codes) * FRAMES_PER_CODE)
 
 
-def stretch_index(num_codes: int, num_frames: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def stretch_index(num_codes: int, num_frames: int) -> NDArray[np.int64]:
     """Which code each frame takes: nearest neighbour in float32. -> [frames]
 
     Whole-number arithmetic picks other codes for some counts (26, 64, 70, ...), which can be heard as a shift.
     """
     scale = np.float32(num_codes / num_frames)
-    places = np.floor(np.arange(num_frames, dtype=np.float32) * scale).astype(np.int64)
-    return np.minimum(places, num_codes - 1)
+    places: NDArray[np.int64] = np.floor(np.arange(num_frames, dtype=np.float32) * scale).astype(np.int64)
+    return places.clip(max=num_codes - 1)
 
 
 class LengthRegulator(nn.Module):

@@ -9,10 +9,11 @@ Shapes: n codes, P prompt frames, F target frames, M = 80 bands, G width of the 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -32,7 +33,7 @@ from voxgraft.audio.features import (
     validate_waveform,
 )
 from voxgraft.audio.files import resample
-from voxgraft.core.errors import AudioError, GraftError
+from voxgraft.core.errors import AudioError, CheckpointError, GraftError
 from voxgraft.core.files import path_exists
 from voxgraft.models.base import REFERENCE_AUDIO, BaseFiles, Clip, Latents, Vocoder
 from voxgraft.models.indextts2.bigvgan import HOP, SAMPLE_RATE, BigVGAN
@@ -98,12 +99,6 @@ def compute_mel(wave: Tensor) -> Tensor:
     return hifigan_mel(wave, mel_filters(SAMPLE_RATE, NUM_FFT, NUM_MELS), NUM_FFT, HOP).T
 
 
-def has_waveform_end(files: BaseFiles) -> bool:
-    """Whether all files that make sound of codes are in a base folder; whether they are whole is seen by loading."""
-    names = (get_s2mel_name(files), get_vocoder_folder(files), CODEC_NAME)
-    return all(path_exists(files.folder / name) for name in names)
-
-
 @torch.no_grad()
 @exact_float32()
 def load_code_table(path: Path) -> Tensor:
@@ -119,6 +114,18 @@ def load_code_table(path: Path) -> Tensor:
     return table
 
 
+@dataclass(frozen=True, slots=True)
+class VocoderParts:
+    """The networks of a waveform end, all on one device."""
+
+    s2mel: S2Mel
+    bigvgan: BigVGAN
+    code_table: Tensor  # [codes, 1024] what the semantic codec embeds each code as
+
+    def to(self, device: torch.device | str) -> VocoderParts:
+        return VocoderParts(self.s2mel.to(device), self.bigvgan.to(device), self.code_table.to(device))
+
+
 class IndexTTS2Vocoder(Vocoder):
     """s2mel and BigVGAN of a base folder."""
 
@@ -128,23 +135,36 @@ class IndexTTS2Vocoder(Vocoder):
     seed: int = 0
     """Every utterance is drawn from a generator of its own with this seed, so that none depends on its neighbours."""
 
-    def __init__(self, s2mel: S2Mel, bigvgan: BigVGAN, code_table: Tensor) -> None:
-        """`code_table` holds what the semantic codec embeds each code as. [codes, 1024]"""
-        device = code_table.device
-        self.s2mel, self.bigvgan, self.code_table = s2mel.to(device), bigvgan.to(device), code_table
+    def __init__(self, load: Callable[[], VocoderParts], dtype: torch.dtype | None = None) -> None:
+        """A half-precision `dtype` is for the flow alone, which takes most of the time; None is float32 throughout."""
+        self._load, self.dtype = load, dtype
         self._prompts: dict[int, tuple[Clip, FlowPrompt]] = {}
 
-    @property
-    def device(self) -> torch.device:
-        return self.code_table.device
+    @cached_property
+    def parts(self) -> VocoderParts:
+        """The networks, read when the first sound is made: whoever asks for codes alone does not wait for them."""
+        return self._load()
 
     @classmethod
-    def load(cls, files: BaseFiles, device: torch.device | str = "cpu") -> IndexTTS2Vocoder:
-        """From the base folder: s2mel as the config names it, BigVGAN's folder, and the codec's quantizer."""
+    def find(cls, files: BaseFiles, device: torch.device | str = "cpu") -> IndexTTS2Vocoder | None:
+        """The waveform end of a base folder; None where a file of it is missing.
+
+        Names and shapes of all tensors are checked at once, so that a wrong file is refused before anything is spoken.
+        """
+        names = (get_s2mel_name(files), get_vocoder_folder(files), CODEC_NAME)
+        if not all(path_exists(files.folder / name) for name in names):
+            return None
+        s2mel, bigvgan, codec = (files.folder / name for name in names)
         settings = read_base_config(files.config) if files.config else {}
-        s2mel = S2Mel.load(files.folder / get_s2mel_name(files), settings)
-        bigvgan = BigVGAN.load(files.folder / get_vocoder_folder(files))
-        return cls(s2mel, bigvgan, load_code_table(files.folder / CODEC_NAME).to(device))
+        size = S2Mel.read_size(s2mel, settings)
+        width = settings["gpt"].get("model_dim") if isinstance(settings.get("gpt"), dict) else None
+        if width is not None and size.latents[0] != width:
+            found = f"s2mel takes latents of {size.latents[0]:,} numbers"
+            raise CheckpointError("tensors-mismatch", found, expected=f"{width:,}, as the GPT has", where=s2mel)
+        BigVGAN.read_shapes(bigvgan)
+        return cls(
+            lambda: VocoderParts(S2Mel.load(s2mel, settings), BigVGAN.load(bigvgan), load_code_table(codec)).to(device)
+        )
 
     def why_not(self, voice: Clip) -> str:
         if REFERENCE_AUDIO not in voice.voice:
@@ -160,8 +180,8 @@ class IndexTTS2Vocoder(Vocoder):
         """Utterances of similar length are solved together; each is what it would be alone, up to rounding."""
         given = [np.zeros((0, 0))] * len(codes) if latents is None else latents
         if not len(codes) == len(voices) == len(given):
-            found = f"{len(codes)} utterances, {len(voices)} voices and {len(given)} latents"
-            raise GraftError("packing", found, expected="as many of each")
+            counts = f"{len(codes)} utterances, {len(voices)} voices and {len(given)} latents"
+            raise GraftError("packing", counts, expected="as many of each")
         prompts: dict[int, FlowPrompt] = {}
         contents: dict[int, Tensor] = {}
         for place, (own, voice, states) in enumerate(zip(codes, voices, given, strict=True)):
@@ -184,8 +204,8 @@ class IndexTTS2Vocoder(Vocoder):
     ) -> list[Tensor]:
         """Content vectors [n, 1024] with noise [M, P + F] to waves [256 F]."""
         frames = [count_target_frames(len(content)) for content in contents]
-        targets = self.s2mel.length_regulator(contents, frames)
-        return self.bigvgan.vocode(self.s2mel.solve(prompts, targets, noises))
+        targets = self.parts.s2mel.length_regulator(contents, frames)
+        return self.parts.bigvgan.vocode(self.parts.s2mel.solve(prompts, targets, noises, dtype=self.dtype))
 
     def draw_noise(self, num_frames: int) -> Tensor:
         """Standard normal noise of prompt and target. Drawn on the CPU, so that it is the same on every device."""
@@ -194,33 +214,42 @@ class IndexTTS2Vocoder(Vocoder):
     @exact_float32()
     def embed_codes(self, codes: Sequence[int], latents: Latents) -> Tensor:
         """Codes and their latents as the length regulator takes them. -> [n, 1024]"""
-        width = self.s2mel.size.latents[0]
+        s2mel, table = self.parts.s2mel, self.parts.code_table
+        width = s2mel.size.latents[0]
         if latents.shape != (len(codes), width) or not np.isfinite(latents).all():
             found = f"latents {list(latents.shape)} for {len(codes):,} codes"
             raise GraftError("condition-form", found, expected=f"finite numbers [{len(codes)}, {width}]")
-        own = torch.tensor(list(codes))
-        if int(own.min()) < 0 or int(own.max()) >= len(self.code_table):
-            found = f"code {int(own.min()) if int(own.min()) < 0 else int(own.max())}"
-            raise AudioError("codes-outside", found, expected=f"0 to {len(self.code_table) - 1:,}")
-        states = torch.from_numpy(np.ascontiguousarray(latents, np.float32)).to(self.device)
-        return self.s2mel.embed_content(self.code_table[own.to(self.device)], states)
+        lowest, highest = min(codes), max(codes)
+        if lowest < 0 or highest >= len(table):
+            found = f"code {lowest if lowest < 0 else highest}"
+            raise AudioError("codes-outside", found, expected=f"0 to {len(table) - 1:,}")
+        states = torch.from_numpy(np.ascontiguousarray(latents, np.float32)).to(table.device)
+        return s2mel.embed_content(table[torch.tensor(list(codes), device=table.device)], states)
 
+    @torch.no_grad()
     def prepare_prompt(self, voice: Clip) -> FlowPrompt:
         """Mel, content and style of a voice's recording; kept for the voices that were used last."""
-        if (kept := self._prompts.pop(id(voice), None)) is None or kept[0] is not voice:
-            if why := self.why_not(voice):
-                raise GraftError("vocoder-voice", why)
-            wave = torch.from_numpy(np.asarray(voice.voice[REFERENCE_AUDIO], np.float32)).to(self.device)
-            mel = compute_mel(wave)  # [M, P]
-            # The quantised vectors alone: the prompt has no latents.
-            content = self.code_table[torch.from_numpy(np.asarray(voice.codes, np.int64)).to(self.device)]
-            (condition,) = self.s2mel.length_regulator([content], [mel.shape[1]])
-            style = torch.from_numpy(np.asarray(voice.voice[STYLE], np.float32)).to(self.device)
-            if style.shape != (self.s2mel.size.dit.style,):
-                expected = f"[{self.s2mel.size.dit.style}], as s2mel has it"
-                raise GraftError("condition-form", f"a style {list(style.shape)}", expected=expected)
-            kept = (voice, FlowPrompt(mel, condition, style))
+        kept = self._prompts.pop(id(voice), None)
+        if kept is None or kept[0] is not voice:
+            kept = (voice, self._compute_prompt(voice))
         self._prompts[id(voice)] = kept
         while len(self._prompts) > MAX_KEPT_VOICES:
             del self._prompts[next(iter(self._prompts))]
         return kept[1]
+
+    def _compute_prompt(self, voice: Clip) -> FlowPrompt:
+        if why := self.why_not(voice):
+            raise GraftError("vocoder-voice", why)
+        s2mel, table = self.parts.s2mel, self.parts.code_table
+
+        def to_device(array: NDArray[Any], dtype: type[np.generic] = np.float32) -> Tensor:
+            return torch.from_numpy(np.asarray(array, dtype)).to(table.device)
+
+        style = to_device(voice.voice[STYLE])
+        if style.shape != (s2mel.size.dit.style,):
+            expected = f"[{s2mel.size.dit.style}], as s2mel has it"
+            raise GraftError("condition-form", f"a style {list(style.shape)}", expected=expected)
+        mel = compute_mel(to_device(voice.voice[REFERENCE_AUDIO]))  # [M, P]
+        # The quantised vectors alone: the prompt has no latents.
+        (condition,) = s2mel.length_regulator([table[to_device(voice.codes, np.int64)]], [mel.shape[1]])
+        return FlowPrompt(mel, condition, style)
