@@ -190,14 +190,14 @@ class S2Mel(nn.Module):
         The original drops tensors whose shape differs and fills missing ones with noise; here both are errors.
         """
         from voxgraft.checkpoints.load import open_nested_checkpoint
-        from voxgraft.checkpoints.tensors import FLOAT_FORMATS
+        from voxgraft.checkpoints.base import ALL_FLOAT_DTYPES
 
         with open_nested_checkpoint(path, S2MEL_KEY) as checkpoint:
             infos = {_strip_wrapper(name): info for name, info in checkpoint.tensors.items()}
         size = S2MelSize.of({name: info.shape for name, info in infos.items()}, read_num_heads(config or {}, path))
         own = {name: info.shape for name, info in infos.items() if not is_optional_tensor(name, size)}
         require_exact_tensors(own, s2mel_shapes(size), "s2mel", path)
-        if odd := [name for name in own if infos[name].dtype not in FLOAT_FORMATS]:
+        if odd := [name for name in own if infos[name].dtype not in ALL_FLOAT_DTYPES]:
             found = f"{odd[0]} holds {infos[odd[0]].dtype}"
             raise CheckpointError("tensors-mismatch", found, expected="floating-point numbers", where=path)
         if size.dit.width % (2 * size.dit.heads):
