@@ -199,10 +199,10 @@ def _describe_steps(course: TrainingSetup, loop: Trainer) -> str:
 def _describe_memory(loop: Trainer) -> str:
     """On a processor the program itself counts too, which already holds the weights."""
     found, device = estimate_memory(loop.stepper), loop.stepper.trained.model.device
-    held = {"weights": found.weights}
+    held = {"weights": found["weights"]}
     if device.type != "cuda":
-        held = {"program and weights": max(found.weights, read_memory_usage(device)["memory_process_bytes"])}
-    parts = {**held, "gradients and optimizer": found.optimizer, "activations": found.activations}
+        held = {"program and weights": max(found["weights"], read_memory_usage(device)["memory_process_bytes"])}
+    parts = {**held, "gradients and optimizer": found["optimizer"], "activations": found["activations"]}
     sizes = {name: format_bytes(size) for name, size in parts.items()}
     return f"about {format_bytes(sum(parts.values()))} (estimate): {_join_pairs(sizes)}"
 
