@@ -235,7 +235,7 @@ def test_eight_shares_of_the_bases_own_emotions_are_heard_and_what_they_leave_is
 
     def emotion(shares: str, *flags: str) -> np.ndarray[Any, Any]:
         settings = settings_of("x", f"--run={run.path}", f"--emotion={shares}", *flags)
-        manner = VoiceLoader(speakers, settings)._resolve_style()
+        manner = VoiceLoader(speakers, settings).style()
         return np.asarray(speakers.place.family.apply_style(condition, manner).emotion)
 
     missing = error_of(lambda: emotion("0,1,0,0,0,0,0,0"))
