@@ -34,7 +34,7 @@ from voxgraft.models.indextts2.s2mel import count_target_frames
 from voxgraft.models.indextts2.vocoder import IndexTTS2Vocoder, VocoderParts, compute_mel, prepare_reference
 from voxgraft.models.speech_model import compute_speech_latents
 from voxgraft.nn.adapter import adapter_state, add_adapter, load_adapter_state
-from voxgraft.synthesis.command import SpeakOutputs, synthesize, write_audio_files
+from voxgraft.synthesis.command import synthesize, write_audio_files
 from voxgraft.synthesis.engine import open_synthesis_models
 from voxgraft.synthesis.inputs import ReferenceVoice, UtteranceRequest, VoiceLoader
 
@@ -322,7 +322,7 @@ def test_a_graft_speaks_into_a_file_with_latents_behind_its_own_gate(tmp_path: P
     loader._found[None] = ReferenceVoice("noise", random_voice(1.0, 0, gpt_width=64, num_codes=8192))
     requests = [UtteranceRequest("001", "ሰላም። ቤቱ ትልቅ ነው", "am"), UtteranceRequest("002", "bring me the cup", "en")]
     said = synthesize(speakers, loader, requests, settings, vocoder)
-    outputs = SpeakOutputs((tmp_path / "am.wav", tmp_path / "en.wav"))
+    outputs = (tmp_path / "am.wav", tmp_path / "en.wav")
     paths = write_audio_files(said, vocoder, outputs, settings)
     model = speakers.system("am")
     condition = loader.condition(loader.voice(None))

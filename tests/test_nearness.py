@@ -104,7 +104,7 @@ def test_the_places_of_a_pack_are_those_of_its_replay(place: Place, tmp_path: Pa
         packed = compute_hidden_states(model, stepper.batch_builder.batch(mixed))[near.places]
         apart = compute_hidden_states(model, alone.batch)[alone.batch.speech.scored]
     torch.testing.assert_close(packed, apart, rtol=1e-4, atol=1e-5)
-    assert stepper.batch_builder.num_kl_positions(mixed) == len(near.places)
+    assert stepper.batch_builder.count_loss_positions(mixed)[2] == len(near.places)
     assert stepper.batch_builder.kl_batch(own) is None
 
 
@@ -169,8 +169,9 @@ def test_what_the_base_said_itself_is_asked_nothing_but_to_stay_near(t3: Place, 
     examples = loop_of(t3, tmp_path / "run", NEAR).stepper.batch_builder
     self_made = replace(examples, unscored=frozenset([1]))
     own, replay = Sample(0, 0, (0, 4)), Sample(1, 0, (1, 4))
-    assert self_made.num_scored_positions([own, replay]) == examples.num_scored_positions([own])
-    assert self_made.num_kl_positions([own, replay]) == examples.num_kl_positions([own, replay]) > 0
+    assert self_made.count_loss_positions([own, replay])[:2] == examples.count_loss_positions([own])[:2]
+    both = [builder.count_loss_positions([own, replay])[2] for builder in (self_made, examples)]
+    assert both[0] == both[1] > 0
     batch, alone = self_made.batch([own, replay]), examples.batch([own])
     assert torch.equal(batch.speech.targets, alone.speech.targets)
     assert torch.equal(batch.text.targets, alone.text.targets)

@@ -81,7 +81,7 @@ def assert_pictures(folder: Path) -> str:
 def test_a_run_is_drawn_whole(entries: list[dict[str, Any]], tmp_path: Path) -> None:
     run = written(tmp_path / "amharic", entries)
     result = plot(PlotSettings(runs=(run,)))
-    assert result.files == (run / "curves.png", run / "curves.svg")
+    assert result.to_json()["files"] == [str(run / "curves.png"), str(run / "curves.svg")]
     labels = assert_pictures(run)
     assert "<!-- amharic: am, step 8 of 8 -->" in labels
     for title in ("speech loss", "text loss", "learning rates", "speed, tokens per second"):
@@ -140,12 +140,8 @@ def test_no_legend_lies_on_a_curve_or_on_another_panel(
 ) -> None:
     """Many base languages make the longest legend."""
     figures: list[Figure] = []
-
-    def kept(figure: Figure, _form: str) -> bytes:
-        figures.append(figure)
-        return b""
-
-    monkeypatch.setattr("voxgraft.training.plots._save_figure", kept)
+    # Called once, with the finished figure.
+    monkeypatch.setattr("voxgraft.training.plots.make_figure_renderable", figures.append)
     english = [entry for entry in entries if entry.get("set") == "en"]
     more = [{**entry, "set": f"language {number}"} for entry in english for number in range(20)]
     render_run_curves(History.of([*entries, *more]), "a run")
@@ -170,7 +166,7 @@ def test_several_runs_are_laid_over_each_other(
     for name in ("a/run", "b/run", "_$x_y$ [am]"):
         written(tmp_path / name, entries)
     result = plot(PlotSettings(runs=(Path("a/run"), Path("b/run"), Path("_$x_y$ [am]"))))
-    assert [str(path) for path in result.files] == ["curves.png", "curves.svg"]
+    assert result.to_json()["files"] == ["curves.png", "curves.svg"]
     labels = assert_pictures(tmp_path)
     for text in ("held-out speech loss", "held-out text loss", "a/run", "b/run", " _$x_y$ [am]"):
         assert f"<!-- {text} -->" in labels
@@ -185,7 +181,7 @@ def test_pictures_go_where_they_are_told_and_replace_nothing_unasked(
 ) -> None:
     run = written(tmp_path / "run", entries)
     result = plot(PlotSettings(runs=(run,), output=tmp_path / "out" / "v1.2.PNG"))
-    assert [path.name for path in result.files] == ["v1.2.png", "v1.2.svg"]
+    assert [Path(path).name for path in result.to_json()["files"]] == ["v1.2.png", "v1.2.svg"]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["v1.2.png", "v1.2.svg"]
     with pytest.raises(FileError) as error:
         plot(PlotSettings(runs=(run,), output=tmp_path / "out" / "v1.2"))

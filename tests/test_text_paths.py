@@ -46,8 +46,8 @@ from voxgraft.models.load import load_model
 from voxgraft.pipeline.command import create_run, run_pipeline
 from voxgraft.preprocess.assemble import EncodedClips, FrontEndFiles, make_prepared_dataset
 from voxgraft.preprocess.encode import BatchStore
-from voxgraft.synthesis.command import _plan_utterance
-from voxgraft.synthesis.engine import SharedModelContext, SpeakingModel, SynthesisModels, open_grafted_model
+from voxgraft.synthesis.command import plan_utterance
+from voxgraft.synthesis.engine import ModelContext, SpeakingModel, SynthesisModels, open_grafted_model
 from voxgraft.synthesis.inputs import ReferenceVoice, VoiceLoader, has_speakable_text, read_utterances
 from voxgraft.text.encoder import TextEncoder, learn_language_pieces
 from voxgraft.text.normalize import build_text_rules
@@ -85,7 +85,7 @@ class Home:
 
     folder: Path
     files: BaseFiles
-    place: SharedModelContext
+    place: ModelContext
     shapes: dict[str, tuple[int, ...]]
     """Of the base's tensors."""
     lent: ClipDataset
@@ -127,7 +127,7 @@ def home(request: pytest.FixtureRequest, made_once: MadeOnce, tmp_path_factory: 
     kind, made = get_family(request.param), made_once.whole_run(request.param)
     folder = tmp_path_factory.mktemp(kind.name)
     model = load_model(kind, made.files, device="cpu", dtype=torch.float32)
-    place = SharedModelContext(kind, made.files, "cpu", torch.float32, model)
+    place = ModelContext(kind, made.files, "cpu", torch.float32, model)
     lent = open_clip_dataset(made.folder.data_set("train"))
     voice = ReferenceVoice("lent", Clip(lent.codes(0), lent.voice(0)))
     shapes = dict(read_tensor_shapes(made.files.checkpoint))
@@ -215,14 +215,14 @@ def compare_spoken(home: Home, language: str, texts: Sequence[str], asked: Speak
     utterances = read_utterances(asked.text, asked.file)
     assert len(utterances) == len(texts)
     for at, text in enumerate(texts):
-        planned = _plan_utterance(speakers, voices, utterances[at], asked)
+        planned = plan_utterance(speakers, voices, utterances[at], asked)
         assert planned.language == language
-        if len(planned.chunks) == 1:
-            assert tuple(planned.chunks[0].ids) == one.ids(text), (language, text)
+        if len(planned.pieces) == 1:
+            assert tuple(planned.pieces[0].ids) == one.ids(text), (language, text)
         else:
             assert asked.split
-            assert [tuple(piece.ids) for piece in planned.chunks] == [one.ids(p.chunk.text) for p in planned.chunks]
-            said = "".join(piece.chunk.text for piece in planned.chunks)
+            assert [tuple(piece.ids) for piece in planned.pieces] == [one.ids(p.piece.text) for p in planned.pieces]
+            said = "".join(piece.piece.text for piece in planned.pieces)
             assert "".join(said.split()) == "".join(one.spelling.normalize_lines(text, language).split())
 
 

@@ -6,12 +6,12 @@ Also the reports about additions, proofs, rows and growth that the `tokenizer` v
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from voxgraft.checkpoints import open_checkpoint
-from voxgraft.checkpoints.grow import GrowthPlan, GrowthReport, TableGrowth, grow_checkpoint, verify_growth
+from voxgraft.checkpoints.grow import GrowthPlan, TableGrowth, grow_checkpoint, verify_growth
 from voxgraft.checkpoints.write import write_rows_file
 from voxgraft.config.commands import (
     ExtendSettings,
@@ -62,7 +62,6 @@ from voxgraft.graft.rows import (
 )
 from voxgraft.models import get_family, resolve_base_family
 from voxgraft.models.base import BaseFiles, Family
-from voxgraft.text import TextFamily
 from voxgraft.text.encoder import TextEncoder, check_text_language, learn_language_pieces, prove_text_encoder
 from voxgraft.text.normalize import build_text_rules
 from voxgraft.tokenizers import open_tokenizer, parse_tokenizer
@@ -179,23 +178,6 @@ def format_new_rows(methods: dict[str, int], samples: tuple[RowReport, ...]) -> 
     return [f"new rows: {made}", table]
 
 
-def format_growth(report: GrowthReport) -> list[Line]:
-    """What was copied, what grew, what was left out."""
-    copied = f"{report.tensors_copied:,} tensors copied bit for bit, {report.bytes_written:,} bytes written"
-    lines: list[Line] = [copied]
-    lines += [
-        f"  {item['name']} ({item['dtype']}): {list(item['old_shape'])} -> {list(item['new_shape'])}"
-        for item in report.grown
-    ]
-    lines += [
-        f"  left out, since it does not fit a grown table: {extra.name} ({extra.description})"
-        for extra in report.left_out
-    ]
-    if report.input_sha256 and report.output_sha256:
-        lines += [f"  input  sha256 {report.input_sha256}", f"  output sha256 {report.output_sha256}"]
-    return lines
-
-
 @dataclass(frozen=True, slots=True)
 class GraftResult:
     """The proof, and the graft if the proof holds."""
@@ -223,7 +205,7 @@ class GraftResult:
             "proof": self.proof.to_json(),
             "rows": self.counts.to_json(),
             "methods": self.methods,
-            "samples": [sample.to_json() for sample in self.samples],
+            "samples": [asdict(sample) for sample in self.samples],
             "graft": str(self.folder) if self.folder else None,
         }
 
@@ -274,7 +256,21 @@ def graft(settings: GraftSettings) -> GraftResult:
     folder = settings.run / "graft"
     base_card = describe_base(spelling, files)
     write_graft_folder(folder, spelling, base_card, made, settings.rows, proof)
-    _write_run_card(settings, spelling, base_card)
+    # RUN/card.json: what the run was made from.
+    run, hashes = settings.run.resolve(), {}
+    for path in settings.texts:
+        inside = path.resolve().is_relative_to(run)  # a text in the run moves with it
+        stated = path.resolve().relative_to(run) if inside else make_path_relative(settings.run, path)
+        hashes[str(stated)] = compute_sha256(path)
+    card = {
+        "format": "voxgraft-run-1",
+        "family": family.name,
+        "base": {base_card[part]: base_card[f"{part}_sha256"] for part in ("checkpoint", "tokenizer")},
+        "texts": hashes,
+        "settings": collect_graft_settings(settings),
+        "versions": collect_versions(),
+    }
+    write_json(settings.run / RUN_CARD_NAME, card, overwrite=True)
     return GraftResult(chosen, grown.sha256, learnt, texts, proof, counts, made.methods, made.samples, folder)
 
 
@@ -328,24 +324,6 @@ def write_graft_folder(
         near = ", ".join(f"{sample.piece} near {sample.nearest[0][0]}" for sample in made.samples[:6])
         readme = format_graft_readme(card, entry.name if entry else language, [f"For a look: {near}."] if near else [])
         write_text(temporary / README_NAME, readme)
-
-
-def _write_run_card(settings: GraftSettings, spelling: TextEncoder, base: dict[str, Any]) -> None:
-    """RUN/card.json: what the run was made from."""
-    run, texts = settings.run.resolve(), {}
-    for path in settings.texts:
-        inside = path.resolve().is_relative_to(run)  # a text in the run moves with it
-        stated = path.resolve().relative_to(run) if inside else make_path_relative(settings.run, path)
-        texts[str(stated)] = compute_sha256(path)
-    card = {
-        "format": "voxgraft-run-1",
-        "family": spelling.family.name,
-        "base": {base[part]: base[f"{part}_sha256"] for part in ("checkpoint", "tokenizer")},
-        "texts": texts,
-        "settings": collect_graft_settings(settings),
-        "versions": collect_versions(),
-    }
-    write_json(settings.run / RUN_CARD_NAME, card, overwrite=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,7 +412,15 @@ def tokenizer_prove(settings: TokenizerProveSettings) -> TokenizerProveResult:
 def tokenizer_show(settings: TokenizerShowSettings) -> SimpleResult:
     """Spell sentences piece by piece, old against new. A piece is (text, id, is unknown)."""
     spelling = load_text_encoder(settings.base, settings.family, settings.grown, settings.language)
-    is_new = spelling.grown is not None and _is_new(settings, spelling.family)
+    # Whether the language is the graft's own, which may be one that the base speaks too. Other languages keep the
+    # base's reading: the text rules are those of the new language.
+    is_new = False
+    if spelling.grown is not None and settings.grown is not None and settings.language is not None:
+        stated = find_text_rules(settings.grown)
+        if stated is not None and stated.language:
+            is_new = stated.language.lower() == settings.language.lower()
+        else:
+            is_new = settings.language not in spelling.family.languages
 
     def pieces(tokenizer: Tokenizer, ids: list[int]) -> tuple[tuple[str, int, bool], ...]:
         return tuple((tokenizer.shown(token), token, token == tokenizer.unknown_id) for token in ids)
@@ -453,19 +439,6 @@ def tokenizer_show(settings: TokenizerShowSettings) -> SimpleResult:
             lines.append(_format_pieces("grown", new))
         sentences.append({"text": text, "prepared": prepared, "base": old, "grown": new})
     return SimpleResult({"sentences": sentences}, tuple(lines))
-
-
-def _is_new(settings: TokenizerShowSettings, family: TextFamily) -> bool:
-    """Whether the language is the graft's own, which may be one that the base speaks too.
-
-    Other languages keep the base's reading: the text rules are those of the new language.
-    """
-    if settings.language is None or settings.grown is None:
-        return False
-    stated = find_text_rules(settings.grown)
-    if stated is not None and stated.language:
-        return stated.language.lower() == settings.language.lower()
-    return settings.language not in family.languages
 
 
 def _format_pieces(title: str, pieces: tuple[tuple[str, int, bool], ...]) -> Line:
@@ -506,13 +479,21 @@ def extend(settings: ExtendSettings) -> SimpleResult:
         "base_tokenizer": chosen,
         "rows": counts.to_json(),
         "methods": made.methods,
-        "samples": [sample.to_json() for sample in made.samples],
+        "samples": [asdict(sample) for sample in made.samples],
         "growth": report.to_json(),
         "read_back": proof.to_json() if proof else None,
         "output": str(settings.output),
     }
     lines: list[Line] = [f"base tokenizer: {chosen}", counts.table(), *filter(None, [counts.spare_note()])]
-    lines += [*format_new_rows(made.methods, made.samples), *format_growth(report)]
+    lines += format_new_rows(made.methods, made.samples)
+    lines.append(f"{report.tensors_copied:,} tensors copied bit for bit, {report.bytes_written:,} bytes written")
+    for item in report.grown:
+        old, new = list(item["old_shape"]), list(item["new_shape"])
+        lines.append(f"  {item['name']} ({item['dtype']}): {old} -> {new}")
+    for extra in report.left_out:
+        lines.append(f"  left out, since it does not fit a grown table: {extra.name} ({extra.description})")
+    if report.input_sha256 and report.output_sha256:
+        lines += [f"  input  sha256 {report.input_sha256}", f"  output sha256 {report.output_sha256}"]
     if proof:
         lines.append(
             f"old rows are the same bits: {proof.rows_identical:,} old rows and {proof.tensors_identical:,} other "

@@ -267,11 +267,21 @@ def _sum_of(value: dict[str, Any]) -> str:
 def load_base_tokenizer(path: Path, name: str | None) -> tuple[Family, Tokenizer]:
     """Family and tokenizer of a base folder (the built-in one by its name), or of a tokenizer file by itself."""
     path = resolve_base_folder(path)
-    if is_folder(path):
-        found, file = _find_tokenizer_in(path, name)
-        return found, open_tokenizer(file)
-    tokenizer = open_tokenizer(path)
-    return (get_family(name) if name else _detect_tokenizer_family(tokenizer)), tokenizer
+    if not is_folder(path):
+        tokenizer = open_tokenizer(path)
+        return (get_family(name) if name else _detect_tokenizer_family(tokenizer)), tokenizer
+    try:
+        family = resolve_base_family(path, name)
+        return family, open_tokenizer(family.files(path).tokenizer)
+    except FileError:
+        # Not a complete base; a tokenizer may lie in the folder by itself, without its gigabytes.
+        families = [get_family(name)] if name else list(map(get_family, family_names()))
+        alone = [(one, path / file) for one in families for file in one.tokenizer_names if path_exists(path / file)]
+        if len({file for _, file in alone}) != 1:
+            raise
+        tokenizer = open_tokenizer(alone[0][1])
+        # Families may call their tokenizers alike; the content of the file tells them apart.
+        return (alone[0][0] if len(alone) == 1 else _detect_tokenizer_family(tokenizer)), tokenizer
 
 
 def load_text_encoder(path: Path, name: str | None, grown: Path | None, language: str | None) -> TextEncoder:
@@ -279,22 +289,6 @@ def load_text_encoder(path: Path, name: str | None, grown: Path | None, language
     found, base = load_base_tokenizer(path, name)
     rules = find_text_rules(grown) if grown else None
     return TextEncoder.of(found, base, open_tokenizer(grown) if grown else None, language, rules)
-
-
-def _find_tokenizer_in(folder: Path, name: str | None) -> tuple[Family, Path]:
-    """The tokenizer of a whole base, or the one that lies in a folder by itself, without its gigabytes."""
-    try:
-        found = resolve_base_family(folder, name)
-        return found, found.files(folder).tokenizer
-    except FileError:
-        families = [get_family(name)] if name else list(map(get_family, family_names()))
-        alone = [
-            (each, folder / file) for each in families for file in each.tokenizer_names if path_exists(folder / file)
-        ]
-        if len({path for _, path in alone}) != 1:
-            raise
-        # Families may call their tokenizers alike; what stands in the file tells them apart.
-        return alone[0] if len(alone) == 1 else (_detect_tokenizer_family(open_tokenizer(alone[0][1])), alone[0][1])
 
 
 def _detect_tokenizer_family(tokenizer: Tokenizer) -> Family:
@@ -310,13 +304,13 @@ def _detect_tokenizer_family(tokenizer: Tokenizer) -> Family:
     return fitting[0]
 
 
+# Folders in the run.
 MERGED_FOLDER_NAME, BASELINE_FOLDER_NAME = "merged", "masked-finetune"
-"""Folders in the run."""
 MERGED_FORMAT = "voxgraft-merged-1"
+# Shown wherever a model of the masked-finetune baseline is shown.
 MASKED_BASELINE_LABEL = "as the masked-finetune baseline, for comparison: this loses the old languages"
-"""Shown wherever a model is shown that was trained the way of the seeds."""
+# Of a held-out speech loss; the default bound of merged training.
 MAX_LOSS_RISE = 0.05
-"""Of a held-out speech loss; what merged training is held to by default."""
 
 
 def read_merged_card(folder: Path) -> dict[str, Any]:
@@ -340,7 +334,7 @@ def find_merged_card(checkpoint: Path) -> dict[str, Any] | None:
     try:
         card = read_json(path)
     except VoxgraftError:
-        return None  # a broken card says nothing, and whoever reads the whole folder tells of it
+        return None  # `read_merged_card`, which reads the whole folder, reports a broken card
     file = card.get("checkpoint") if isinstance(card, dict) else None
     named = isinstance(file, str) and "/" not in file and is_file(path.parent / file)
     return card if named else None
@@ -361,7 +355,7 @@ def is_of_last_training(card: Mapping[str, Any], journal: Sequence[Mapping[str, 
 
 
 def keeps_old_languages(checkpoint: Path) -> bool | None:
-    """What held-out losses say of old languages in this very checkpoint; None where none stand behind it.
+    """What held-out losses say of old languages in this very checkpoint; None where there are none.
 
     Judged by the losses themselves: the bound of a run is its user's, and may be as loose as they like.
     """

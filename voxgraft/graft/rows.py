@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -58,9 +57,6 @@ class RowReport:
     nearest: tuple[tuple[str, float], ...]
     """Base pieces with the highest cosine, and that cosine."""
 
-    def to_json(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
-
 
 def plan_rows(spelling: TextEncoder, init: RowInit) -> list[RowPlan]:
     """One plan for each token that the grown tokenizer has and the base has not."""
@@ -84,8 +80,14 @@ def plan_rows(spelling: TextEncoder, init: RowInit) -> list[RowPlan]:
             return RowPlan(token, piece, "tags", "", tags)
         if init == "romanised":
             roman = romanize(piece.removeprefix(WORD_START))
-            if sources := _encode_romanized(spelling, roman, piece.startswith(WORD_START)):
-                return RowPlan(token, piece, "romanised", roman, sources)
+            prepared = find_surviving_text(base, spelling.prepare, roman).strip()
+            if prepared:
+                # The base's spelling of the romanised piece. BPE files have no sign for the start of a word.
+                starts_word = piece.startswith(WORD_START) and base.kind != "bpe-json"
+                ids = base.encode_exact((WORD_START if starts_word else "") + prepared)
+                sources = tuple(one for one in ids if one != base.unknown_id and one not in base.control_ids)
+                if sources:
+                    return RowPlan(token, piece, "romanised", roman, sources)
         script = next((script_of(c) for c in piece if script_of(c) not in SHARED_SCRIPTS), "")
         letters = scripts.get(script) or scripts[""]
         if letters:
@@ -98,16 +100,6 @@ def plan_rows(spelling: TextEncoder, init: RowInit) -> list[RowPlan]:
             plans.append(plan(token))
             advance(1)
     return plans
-
-
-def _encode_romanized(spelling: TextEncoder, roman: str, starts_word: bool) -> tuple[int, ...]:
-    """The base's spelling of a romanised piece, unknowns left out."""
-    base = spelling.base
-    prepared = find_surviving_text(base, spelling.prepare, roman).strip()
-    if not prepared:
-        return ()
-    ids = base.encode_exact((WORD_START if starts_word and base.kind != "bpe-json" else "") + prepared)
-    return tuple(token for token in ids if token != base.unknown_id and token not in base.control_ids)
 
 
 def init_rows(table: Float32Array, plans: list[RowPlan], settings: RowSettings, role: str) -> Float32Array:
@@ -136,24 +128,19 @@ def build_row_reports(
     """A sample of new rows, the language's own letters if there are any, with norms and nearest base tokens."""
     norms = np.linalg.norm(table, axis=1)
     unit = table / np.maximum(norms, 1e-12)[:, None]
+    # Evenly spaced among the letters that CLDR gives for the language, else among all letters, else among all rows.
+    entry = find_exemplar(spelling.language) if spelling.language else None
+    own = set(entry.letters + entry.letters.upper()) if entry else set()
+    letters = [at for at, plan in enumerate(plans) if len(plan.piece) == 1 and is_letter(plan.piece)]
+    candidates = [at for at in letters if plans[at].piece in own] or letters or list(range(len(plans)))
     reports: list[RowReport] = []
-    for at in _choose_sample_rows(plans, spelling.language, limit):
+    for at in candidates[:: max(1, len(candidates) // limit)][:limit]:
         plan, norm = plans[at], float(np.linalg.norm(rows[at]))
         cosines = unit @ (rows[at] / max(norm, 1e-12))
         best = np.argsort(-cosines)[:3]
         nearest = tuple((spelling.base.shown(int(token)), round(float(cosines[token]), 3)) for token in best)
         reports.append(RowReport(plan.piece, plan.how, plan.romanised, norm, float(norms.mean()), nearest))
     return reports
-
-
-def _choose_sample_rows(plans: list[RowPlan], language: str | None, limit: int) -> list[int]:
-    """Evenly spaced among the letters that CLDR gives for the language, else among all letters, else among all rows."""
-    entry = find_exemplar(language) if language else None
-    own = set(entry.letters + entry.letters.upper()) if entry else set()
-    letters = [at for at, plan in enumerate(plans) if len(plan.piece) == 1 and is_letter(plan.piece)]
-    candidates = [at for at in letters if plans[at].piece in own] or letters or list(range(len(plans)))
-    step = max(1, len(candidates) // limit)
-    return candidates[::step][:limit]
 
 
 @dataclass(frozen=True, slots=True)

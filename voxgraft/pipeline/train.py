@@ -184,10 +184,10 @@ def _describe_schedule(course: TrainingSetup, loop: Trainer, start: int) -> dict
     length = f"of {each:,.{0 if each >= 10 else 1}f} steps" if each >= 1 else f"{1 / each:,.1f} in every step"
 
     found, device = estimate_memory(loop.stepper), loop.stepper.trained.model.device
-    held = {"weights": found.weights}
-    if device.type != "cuda":  # on a CPU the program itself counts too, which already holds the weights
-        held = {"program and weights": max(found.weights, read_memory_usage(device)["memory_process_bytes"])}
-    sizes = {**held, "gradients and optimizer": found.optimizer, "activations": found.activations}
+    held = {"weights": found["weights"]}
+    if device.type != "cuda":
+        held = {"program and weights": max(found["weights"], read_memory_usage(device)["memory_process_bytes"])}
+    sizes = {**held, "gradients and optimizer": found["optimizer"], "activations": found["activations"]}
 
     left = options.steps - start
     # The speed of the steps before, in positions, also holds for steps of another size.

@@ -1,6 +1,6 @@
-"""Models that speak: a base, the base with a graft, a merged checkpoint, a saved step, or several grafts on one base.
+"""Models that speak (a base, a graft, a merged checkpoint, a saved step, several grafts), and what runs them.
 
-Opens models and says how each of them reads a text; generates nothing. Reads what training saved without the trainer.
+Reads what training saved without importing the trainer.
 """
 
 from __future__ import annotations
@@ -57,29 +57,21 @@ class ModelContext:
     files: BaseFiles
     device: str
     dtype: torch.dtype
+    opened: SpeechModel | None = None
+    """The base, if it was loaded once for several models: they share its tensors, each with layers of its own."""
 
     def model(self, files: BaseFiles | None = None) -> SpeechModel:
-        return load_model(self.family, files or self.files, device=self.device, dtype=self.dtype)
-
-    def spelling(self) -> TextEncoder:
-        return TextEncoder.of(self.family, open_tokenizer(self.files.tokenizer), None, None)
+        """The base, or another checkpoint of its family."""
+        if files is not None or self.opened is None:
+            return load_model(self.family, files or self.files, device=self.device, dtype=self.dtype)
+        # New layers around the very same tensors: growing or adapting the copy leaves the original as it is.
+        tensors = chain(self.opened.parameters(), self.opened.buffers())
+        return copy.deepcopy(self.opened, {id(tensor): tensor for tensor in tensors})
 
     def languages(self) -> tuple[str, ...]:
         """Languages that the base speaks, by its release."""
         rows = open_tokenizer(self.files.tokenizer).size + self.family.spare_rows
         return tuple(self.family.describe(self.files, rows).languages)
-
-
-@dataclass(frozen=True, slots=True)
-class SharedModelContext(ModelContext):
-    """A context whose base is loaded once: its models share the tensors, each with layers of its own around them."""
-
-    opened: SpeechModel | None = None
-
-    def model(self, files: BaseFiles | None = None) -> SpeechModel:
-        if files is not None or self.opened is None:
-            return ModelContext.model(self, files)
-        return _copy_sharing_tensors(self.opened)
 
 
 def open_model_context(base: Path, family: str | None, device: str | None, precision: str | None) -> ModelContext:
@@ -138,7 +130,8 @@ class SpeakingModel:
 
 def open_base_model(place: ModelContext) -> SpeakingModel:
     """The base alone, as it was published."""
-    return SpeakingModel("base", place.family, place.model(), place.spelling(), checkpoint=place.files.checkpoint)
+    spelling = TextEncoder.of(place.family, open_tokenizer(place.files.tokenizer), None, None)
+    return SpeakingModel("base", place.family, place.model(), spelling, checkpoint=place.files.checkpoint)
 
 
 def open_grafted_model(place: ModelContext, graft: Graft) -> SpeakingModel:
@@ -163,7 +156,7 @@ def open_grafted_model(place: ModelContext, graft: Graft) -> SpeakingModel:
 
 
 def open_merged_model(place: ModelContext, folder: Path) -> SpeakingModel:
-    """What merged training, or one the masked-finetune baseline, has left: one ordinary checkpoint."""
+    """What merged training, or the masked-finetune baseline, has left: one ordinary checkpoint."""
     from voxgraft.graft.folder import parse_text_rules, read_merged_card
 
     card = read_merged_card(folder)
@@ -173,12 +166,17 @@ def open_merged_model(place: ModelContext, folder: Path) -> SpeakingModel:
     spelling = _build_text_encoder(place, folder / card["tokenizer"], str(card["language"]), rules)
     label = str(card.get("label") or "")
     path = folder / card["checkpoint"]
-    model = _load_extended_checkpoint(place, path, int(card["num_rows"]))
+    # The checkpoint has more rows than the base's own config, where there is one, states.
+    model = place.model()
+    grow_model(model, int(card["num_rows"]))
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    state = {name: tensor.to(place.device) for name, tensor in iter_tensors(path, shapes, dtype=place.dtype)}
+    model.load_state_dict(state)
+    model.requires_grad_(False).eval()
     return SpeakingModel(mode, place.family, model, spelling, None, mode, int(card["step"]), label, path)
 
 
-def open_step_model(place: ModelContext, run: RunFolder, step: int | None) -> SpeakingModel:
-    """The model of a saved step of a run: of that one, or of the newest."""
+def _open_step_model(place: ModelContext, run: RunFolder, step: int) -> SpeakingModel:
     from voxgraft.checkpoints.steps import load_step
     from voxgraft.graft.folder import MASKED_BASELINE_LABEL, load_graft
 
@@ -231,7 +229,7 @@ def open_run_model(
         if which is not None:
             found = "--step and --variant are both given"
             raise ConfigError("config-value", found, expected="one of the two", where=run.path)
-        return open_step_model(place, run, step)
+        return _open_step_model(place, run, step)
     which = which or detect_trained_output(run, RunJournal(run.journal).read())
     if which == "graft":
         return open_grafted_model(place, graft)
@@ -297,16 +295,6 @@ def _load_trained_parts(
     return gate
 
 
-def _load_extended_checkpoint(place: ModelContext, path: Path, num_rows: int) -> SpeechModel:
-    """A checkpoint with more rows than the base's own config, where there is one, states."""
-    model = place.model()
-    grow_model(model, num_rows)
-    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    state = {name: tensor.to(place.device) for name, tensor in iter_tensors(path, shapes, dtype=place.dtype)}
-    model.load_state_dict(state)
-    return model.requires_grad_(False).eval()
-
-
 def _build_text_encoder(place: ModelContext, tokenizer: Path, language: str, rules: TextRules) -> TextEncoder:
     """Base languages by the base's own tokenizer, the new one by the grown."""
     base = open_tokenizer(place.files.tokenizer)
@@ -320,12 +308,6 @@ def _require_same_base(place: ModelContext, stated: dict[str, Any], where: Path)
         if actual != wanted:
             found = f"{path.name} has sha256 {actual[:12]}"
             raise GraftError("base-other", found, expected=f"{wanted[:12]}, on which {where.name} was made", where=path)
-
-
-def _copy_sharing_tensors(model: SpeechModel) -> SpeechModel:
-    """New layers around the very same tensors: growing or adapting the copy leaves the original as it is."""
-    tensors = chain(model.parameters(), model.buffers())
-    return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
 
 
 @dataclass(frozen=True)
@@ -366,40 +348,52 @@ def open_synthesis_models(settings: SpeakSettings, languages: Collection[str | N
     if settings.run is not None:
         if settings.graft:
             raise ConfigError("config-value", "--run and --graft are both given", expected="one of the two")
-        return _open_run_models(RunFolder(require_folder(settings.run)), settings, languages)
+        from voxgraft.dataset.run_data import open_held_out_data
+        from voxgraft.graft.folder import load_graft
+
+        run = RunFolder(require_folder(settings.run))
+        own = parse_settings(RunSettings, read_settings_values(RunSettings, require_file(run.settings)), run.settings)
+        base = settings.base or own.base
+        if base is None:
+            raise ConfigError("config-missing", "`base` is not given", where=run.settings)
+        place = open_model_context(base, settings.family or own.family, settings.device, settings.precision)
+        graft, spoken = load_graft(run.graft), place.languages()
+        for one in languages:
+            resolve_language(one, [graft.card.language], spoken)
+        system = open_run_model(place, run, graft, settings.variant, settings.step)
+        return SynthesisModels(
+            place, spoken, (system,), None, lambda: open_held_out_data(run, own, place.family, place.files, graft)
+        )
     if settings.variant is not None or settings.step is not None:
         found = "--variant or --step is given without a run"
         raise ConfigError("config-value", found, expected="--run for these")
-    grafts = _load_grafts(settings.graft)
+    grafts: list[Graft] = []
+    if settings.graft:  # of different languages, on one base
+        from voxgraft.graft.folder import load_graft
+
+        grafts = [load_graft(folder) for folder in settings.graft]
+        new = [graft.card.language for graft in grafts]
+        if twice := sorted({name for name in new if new.count(name) > 1}):
+            raise GraftError("speak-grafts", f"{new.count(twice[0])} grafts of {twice[0]}", expected="one a language")
+        kinds = sorted({graft.card.family for graft in grafts})
+        if len(kinds) > 1:
+            raise GraftError("speak-grafts", f"grafts on {' and on '.join(kinds)}", expected="grafts on one base")
     kind = grafts[0].card.family if grafts else None
     base, family = settings.base, settings.family or kind
     if base is None:
-        base, family = _find_built_in_base(kind), family or BUILT_IN_FAMILY
+        # The base that comes with voxgraft, for grafts of its family and where nothing else is named.
+        base, family = get_family(kind or BUILT_IN_FAMILY).shipped_folder(), family or BUILT_IN_FAMILY
+        if base is None:
+            found = f"`base` is not given, and {kind} does not come with voxgraft"
+            cure = "name the base that the graft was made on: --base FOLDER."
+            raise ConfigError("config-missing", found, cure=cure)
     place = open_model_context(base, family, settings.device, settings.precision)
     spoken = place.languages()
     for one in languages:
         resolve_language(one, [graft.card.language for graft in grafts], spoken)
-    shared = SharedModelContext(place.family, place.files, place.device, place.dtype, place.model())
+    shared = replace(place, opened=place.model())
     systems = tuple(open_grafted_model(shared, graft) for graft in grafts)
     return SynthesisModels(shared, spoken, systems, open_base_model(shared))
-
-
-def _open_run_models(run: RunFolder, settings: SpeakSettings, languages: Collection[str | None]) -> SynthesisModels:
-    from voxgraft.dataset.run_data import open_held_out_data
-    from voxgraft.graft.folder import load_graft
-
-    own = parse_settings(RunSettings, read_settings_values(RunSettings, require_file(run.settings)), run.settings)
-    base = settings.base or own.base
-    if base is None:
-        raise ConfigError("config-missing", "`base` is not given", where=run.settings)
-    place = open_model_context(base, settings.family or own.family, settings.device, settings.precision)
-    graft, spoken = load_graft(run.graft), place.languages()
-    for one in languages:
-        resolve_language(one, [graft.card.language], spoken)
-    system = open_run_model(place, run, graft, settings.variant, settings.step)
-    return SynthesisModels(
-        place, spoken, (system,), None, lambda: open_held_out_data(run, own, place.family, place.files, graft)
-    )
 
 
 def resolve_language(asked: str | None, new: Sequence[str], old: Sequence[str]) -> str:
@@ -416,34 +410,10 @@ def resolve_language(asked: str | None, new: Sequence[str], old: Sequence[str]) 
     return found
 
 
-def _find_built_in_base(kind: str | None) -> Path:
-    """The base that comes with voxgraft, for grafts of its family and where nothing else is named."""
-    shipped = get_family(kind or BUILT_IN_FAMILY).shipped_folder()
-    if shipped is None:
-        cure = "name the base that the graft was made on: --base FOLDER."
-        raise ConfigError("config-missing", f"`base` is not given, and {kind} does not come with voxgraft", cure=cure)
-    return shipped
-
-
-def _load_grafts(folders: Sequence[Path]) -> list[Graft]:
-    """Grafts of different languages on one base."""
-    if not folders:
-        return []
-    from voxgraft.graft.folder import load_graft
-
-    grafts = [load_graft(folder) for folder in folders]
-    languages = [graft.card.language for graft in grafts]
-    if twice := sorted({language for language in languages if languages.count(language) > 1}):
-        raise GraftError("speak-grafts", f"{languages.count(twice[0])} grafts of {twice[0]}", expected="one a language")
-    kinds = sorted({graft.card.family for graft in grafts})
-    if len(kinds) > 1:
-        raise GraftError("speak-grafts", f"grafts on {' and on '.join(kinds)}", expected="grafts on one base")
-    return grafts
-
-
 BATCH_SIZE = 32
+# Slow speech takes less than this; a measured sentence that takes longer is cut off. Not the estimate by letters that
+# `speak` uses: the limit decides what counts as a runaway, so results of earlier versions stay comparable.
 MAX_PAUSE_SECONDS, MAX_SECONDS_PER_CHARACTER = 2.0, 0.4
-"""Slow speech takes less than this; a measured sentence that takes longer is cut off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -517,40 +487,36 @@ class SynthesisEngine:
             for first in range(0, len(own), self._batch_size):
                 positions = own[first : first + self._batch_size]
                 batch = [requests[at] for at in positions]
+                prompts = [GenerationPrompt(one.text_ids, one.condition, one.seed) for one in batch]
+                sampling = replace(self._sampling, max_codes=max(one.max_codes for one in batch))
+                frame = self._generator.model.frame
+                criteria = None
+                if self._loop_code_hz is not None:
+                    limits = [one.max_codes for one in batch]
+                    criteria = StoppingCriteria(limits, frame.speech_stop, self._loop_code_hz)
                 with self._set_gate(language):
-                    results = self._generate(batch)
-                    if self._latents:
-                        results = self._add_latents(batch, results)
+                    spoken = self._generator.speak(prompts, sampling, criteria)
+                results = []
+                for row, (one, said) in enumerate(zip(batch, spoken, strict=True)):
+                    codes: Sequence[int]
+                    stop: StopCause
+                    if criteria is None:
+                        # The batch runs up to its longest limit, so an utterance can end after its own.
+                        ended = said.stopped and len(said.codes) <= one.max_codes
+                        codes, stop = said.codes[: one.max_codes], "ended" if ended else "limit"
+                    else:
+                        codes, stop = criteria.outcome(row, said.codes, by_itself=said.stopped)
+                        assert not sampling.readable or all(0 <= code < frame.num_codes for code in codes)
+                    results.append(SynthesisResult(tuple(codes), stop))
+                if self._latents:
+                    # A second pass over text and codes, with the gate as it was in the first.
+                    with self._set_gate(language):
+                        texts, conditions = [one.text_ids for one in batch], [one.condition for one in batch]
+                        codes_of = [one.codes for one in results]
+                        found = compute_speech_latents(self._generator.model, texts, conditions, codes_of)
+                    rows = [one.float().cpu().numpy() for one in found]
+                    results = [replace(one, latents=row) for one, row in zip(results, rows, strict=True)]
                 yield list(zip(positions, results, strict=True))
-
-    def _add_latents(
-        self, batch: Sequence[SynthesisRequest], results: Sequence[SynthesisResult]
-    ) -> list[SynthesisResult]:
-        """A second pass over text and codes, with the gate as it was in the first."""
-        texts, conditions = [one.text_ids for one in batch], [one.condition for one in batch]
-        found = compute_speech_latents(self._generator.model, texts, conditions, [one.codes for one in results])
-        return [
-            replace(one, latents=latents.float().cpu().numpy()) for one, latents in zip(results, found, strict=True)
-        ]
-
-    def _generate(self, batch: Sequence[SynthesisRequest]) -> list[SynthesisResult]:
-        prompts = [GenerationPrompt(one.text_ids, one.condition, one.seed) for one in batch]
-        sampling = replace(self._sampling, max_codes=max(one.max_codes for one in batch))
-        frame = self._generator.model.frame
-        if self._loop_code_hz is None:
-            results = []
-            for one, spoken in zip(batch, self._generator.speak(prompts, sampling), strict=True):
-                # The batch runs up to its longest limit, so an utterance can end behind its own.
-                ended = spoken.stopped and len(spoken.codes) <= one.max_codes
-                results.append(SynthesisResult(tuple(spoken.codes[: one.max_codes]), "ended" if ended else "limit"))
-            return results
-        criteria = StoppingCriteria([one.max_codes for one in batch], frame.speech_stop, self._loop_code_hz)
-        results = []
-        for row, spoken in enumerate(self._generator.speak(prompts, sampling, criteria)):
-            codes, stop = criteria.outcome(row, spoken.codes, by_itself=spoken.stopped)
-            assert not sampling.readable or all(0 <= code < frame.num_codes for code in codes)
-            results.append(SynthesisResult(tuple(codes), stop))
-        return results
 
 
 def draw_seed(purpose: str, *parts: int | str) -> int:

@@ -1,6 +1,6 @@
-"""Long text into pieces that a model can say at once: at sentence ends, then clause marks, then spaces. No torch here.
+"""What to say and in whose voice: utterances from texts and files, chunks that a model can speak, voices and styles.
 
-Knows how long speech takes at most, by the letters; knows nothing of models or tokenizers.
+Long text is split at sentence ends, then clause marks, then spaces. How long speech takes is estimated by its letters.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import math
 import re
 import sys
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,18 +32,20 @@ if TYPE_CHECKING:
     from voxgraft.dataset.shards import ClipDataset
 
 
+# Speech is cut off when it takes longer than a pause and so many times what it usually takes.
 LIMIT_PAUSE_SECONDS, LIMIT_FACTOR = 2.0, 2.5
-"""Speech is cut off when it takes longer than a pause and so many times what it usually takes."""
+# Usual time of a character: of a syllabic script, a letter, a combining mark, a digit, any other sign.
 SYLLABLE_SECONDS, LETTER_SECONDS, MARK_SECONDS, DIGIT_SECONDS, SIGN_SECONDS = 0.2, 0.08, 0.06, 0.35, 0.04
 
 _CLOSING_MARKS = r"[\p{Pe}\p{Pf}\p{Pi}\"']*"
+# Marks that end a sentence wherever they occur; two word spaces are a full stop on old Ethiopic typewriters.
 _UNAMBIGUOUS_ENDS = r"፡፡|[\p{Sentence_Terminal}--[.!?]]"
-"""Marks that end a sentence wherever they stand; two word spaces are a full stop on old Ethiopic typewriters."""
+# Marks that also occur inside numbers, names and addresses: they end a sentence only with a space after them.
 _SPACED_ENDS = r"[.!?…]"
-"""Marks that also stand inside numbers, names and addresses: only with a space behind them do they end a sentence."""
 _SENTENCE_END = regex.compile(
     rf"(?V1)(?:{_UNAMBIGUOUS_ENDS})+{_CLOSING_MARKS}\s*|{_SPACED_ENDS}+{_CLOSING_MARKS}(?:\s+|$)"
 )
+# In Greek a semicolon is the question mark.
 _GREEK_SENTENCE_END = regex.compile(
     rf"(?V1)(?:{_UNAMBIGUOUS_ENDS})+{_CLOSING_MARKS}\s*|[.!?…;;]+{_CLOSING_MARKS}(?:\s+|$)"
 )
@@ -85,7 +87,7 @@ def estimate_speech_seconds(text: str) -> float:
 
 
 def max_speech_seconds(text: str) -> float:
-    """When whoever still speaks has run away."""
+    """Speech that takes longer than this is a runaway."""
     return LIMIT_PAUSE_SECONDS + LIMIT_FACTOR * estimate_speech_seconds(text)
 
 
@@ -113,17 +115,14 @@ def _split_sentences(text: str, language: str) -> list[str]:
     parts: list[str] = []
     start = 0
     for match in pattern.finditer(text):
-        if _is_sentence_end(text, match.start(), match.end(), cased=cased):
-            parts.append(text[start : match.end()])
-            start = match.end()
+        if text[match.start()] == "." and match.end() < len(text):
+            # A full stop ends no sentence after an initial or a title, nor in cased text before a small letter.
+            goes_on = cased and text[match.end()].islower()
+            if goes_on or _ABBREVIATION.search(text[: match.start() + 1]):
+                continue
+        parts.append(text[start : match.end()])
+        start = match.end()
     return [part for part in (*parts, text[start:]) if part.strip()]
-
-
-def _is_sentence_end(text: str, start: int, end: int, *, cased: bool) -> bool:
-    """Whether a full stop is one: not after an initial or a title, and in cased text not before a small letter."""
-    if text[start] != "." or end >= len(text):
-        return True
-    return not (cased and text[end].islower()) and not _ABBREVIATION.search(text[: start + 1])
 
 
 def _merge_wordless_parts(parts: Sequence[str]) -> list[str]:
@@ -138,30 +137,19 @@ def _merge_wordless_parts(parts: Sequence[str]) -> list[str]:
 
 
 def _split_long_sentence(sentence: str, longest: float, pause: float) -> Iterator[TextChunk]:
-    """One sentence in as many pieces as it needs, the last with the sentence's pause."""
+    """One sentence in as many chunks as it needs, the last with the sentence's pause."""
     clauses = list(_pack_parts(_merge_wordless_parts(_split_at(sentence, _CLAUSE_END)), longest))
     for number, clause in enumerate(clauses, 1):
-        words = list(_pack_parts(_split_words(clause, longest), longest))
+        parts = [clause]
+        if estimate_speech_seconds(clause) > longest:
+            parts = []
+            for word in _merge_wordless_parts(_split_at(clause, _WORD_SPACE)):
+                # A word that is too long by itself is split into its graphemes.
+                parts += [word] if estimate_speech_seconds(word) <= longest else regex.findall(r"\X", word)
+        words = list(_pack_parts(parts, longest))
         for place, part in enumerate(words, 1):
             inside = 0.0 if place < len(words) else pause / 2
             yield TextChunk(part.strip(), pause if place == len(words) and number == len(clauses) else inside)
-
-
-def _split_words(clause: str, longest: float) -> list[str]:
-    """Words; of those that are too long by themselves, their letters."""
-    if estimate_speech_seconds(clause) <= longest:
-        return [clause]
-    words = _merge_wordless_parts(_split_at(clause, _WORD_SPACE))
-    return [
-        part
-        for word in words
-        for part in ([word] if estimate_speech_seconds(word) <= longest else _split_graphemes(word))
-    ]
-
-
-def _split_graphemes(word: str) -> list[str]:
-    found: list[str] = regex.findall(r"\X", word)
-    return found
 
 
 def _split_at(text: str, pattern: regex.Pattern[str]) -> list[str]:
@@ -169,10 +157,9 @@ def _split_at(text: str, pattern: regex.Pattern[str]) -> list[str]:
     return [text[start:end] for start, end in zip([0, *ends], [*ends, len(text)], strict=True) if start < end]
 
 
-def _pack_parts(
-    parts: Sequence[str], longest: float, seconds: Callable[[str], float] = estimate_speech_seconds
-) -> Iterator[str]:
-    """Neighbours together as far as they fit, in pieces of about one length."""
+def _pack_parts(parts: Sequence[str], longest: float) -> Iterator[str]:
+    """Neighbours together as far as they fit, in chunks of about one length."""
+    seconds = estimate_speech_seconds
     total = sum(map(seconds, parts))
     even = total / max(1, math.ceil(total / longest))
     current = ""
@@ -211,30 +198,29 @@ def read_utterances(texts: Sequence[str], file: Path | None) -> list[UtteranceRe
     if not rows:
         raise TextError("speak-nothing", "there is no text", where=where)
     width = max(3, len(str(len(rows))))
-    found = [_parse_utterance(row, f"{number:0{width}d}", where) for number, row in enumerate(rows, 1)]
+    found: list[UtteranceRequest] = []
+    for at, row in enumerate(rows, 1):
+        number = f"{at:0{width}d}"
+        text = unicodedata.normalize("NFC", row["text"]).strip()
+        if not has_speakable_text(text):
+            raise TextError("speak-nothing", f"utterance {number} is {text!r:.60}", expected="words", where=where)
+        language, name = row.get("language") or None, row.get("name") or number
+        if language is not None and not re.fullmatch(LANGUAGE_PATTERN, language):
+            cure = suggest_language_code(language, "language")
+            wrong = f"utterance {number} is in {language!r:.40}"
+            raise TextError("speak-table", wrong, expected="a code, such as en", where=where, cure=cure)
+        if not _UTTERANCE_NAME.fullmatch(name):  # it becomes a file name
+            raise TextError("speak-table", f"the name {name!r:.60}", expected="letters, digits, . _ and -", where=where)
+        found.append(UtteranceRequest(name, text, language, row.get("voice") or None))
     names = [one.name for one in found]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise TextError(
-            "speak-table", f"two utterances are named {twice[0]}", expected="names of their own", where=where
-        )
+        wrong = f"two utterances are named {twice[0]}"
+        raise TextError("speak-table", wrong, expected="names of their own", where=where)
     return found
 
 
-def _parse_utterance(row: dict[str, str], number: str, where: str) -> UtteranceRequest:
-    text = unicodedata.normalize("NFC", row["text"]).strip()
-    if not has_speakable_text(text):
-        raise TextError("speak-nothing", f"utterance {number} is {text!r:.60}", expected="words", where=where)
-    language, name = row.get("language") or None, row.get("name") or number
-    if language is not None and not re.fullmatch(LANGUAGE_PATTERN, language):
-        cure = suggest_language_code(language, "language")
-        found = f"utterance {number} is in {language!r:.40}"
-        raise TextError("speak-table", found, expected="a code, such as en", where=where, cure=cure)
-    if not _UTTERANCE_NAME.fullmatch(name):
-        raise TextError("speak-table", f"the name {name!r:.60}", expected="letters, digits, . _ and -", where=where)
-    return UtteranceRequest(name, text, language, row.get("voice") or None)
-
-
 def _read_rows(file: Path) -> Iterator[dict[str, str]]:
+    """Rows of a table (.tsv), or of a text one per line, or of standard input."""
     if file == STANDARD_INPUT:
         data = sys.stdin.buffer.read(MAX_INPUT_BYTES + 1)
         if len(data) > MAX_INPUT_BYTES:
@@ -242,31 +228,27 @@ def _read_rows(file: Path) -> Iterator[dict[str, str]]:
             raise TextError("speak-table", found, expected=f"at most {MAX_INPUT_BYTES:,}", where="standard input")
         lines = text_lines(decode_utf8(data, "standard input"))
         yield from ({"text": line} for line in lines if line.strip())
-    elif file.suffix.lower() == ".tsv":
-        yield from _read_table_rows(file)
-    else:
+        return
+    if file.suffix.lower() != ".tsv":
         yield from ({"text": text} for _, text in read_lines(file))
-
-
-def _read_table_rows(file: Path) -> Iterator[dict[str, str]]:
+        return
     rows = [line.split("\t") for line in text_lines(read_text(file, MAX_INPUT_BYTES)) if line.strip()]
-    header, lines = (rows[0], rows[1:]) if rows else ([""], [])
+    header, cells_by_row = (rows[0], rows[1:]) if rows else ([""], [])
     if "text" not in header or set(header) - set(TEXT_COLUMNS) or len(set(header)) != len(header):
         found = f"the first line is {' | '.join(header)!r:.80}"
         raise TextError("speak-table", found, expected=" and ".join(TEXT_COLUMNS), where=file)
-    for number, cells in enumerate(lines, 1):
+    for number, cells in enumerate(cells_by_row, 1):
         if len(cells) > len(header):
             found = f"row {number} has {len(cells)} columns"
             raise TextError("speak-table", found, expected=f"{len(header)}", where=file)
-        yield {name: cell.strip() for name, cell in zip(header, cells, strict=False)} | (
-            {} if cells and header.index("text") < len(cells) else {"text": ""}
-        )
+        # A row may end early; without a text it is refused as one without words.
+        yield {"text": "", **{name: cell.strip() for name, cell in zip(header, cells, strict=False)}}
 
 
 MIN_UTTERANCES_PER_VOICE = 4
 MAX_REPLAY_VOICES = 16
+# Numbers with commas between them: shares of named emotions; anything else names a file.
 _EMOTION_SHARES = re.compile(r"\d*\.?\d+(?:,\d*\.?\d+)+")
-"""Numbers with commas between them: shares of named emotions; anything else names a file."""
 RECORDING_SUFFIXES = (".wav", ".mp3", ".flac", ".ogg", ".opus", ".m4a")
 NO_IMITATION_CURE = "choose one of these names, or speak with a base that imitates a recording (chatterbox, indextts2)."
 
@@ -281,7 +263,12 @@ class ReferenceVoice:
 
 def choose_voices(sets: Sequence[ClipDataset], min_seconds: float, count: int, seed: int) -> list[ReferenceVoice]:
     """Voices of the run's own clips for `count` utterances: of as many speakers as possible, from clips long enough."""
-    places = [(clips, place) for clips in sets for place in _find_prompt_clips(clips)]
+    places = []
+    for clips in sets:
+        # Every clip, or, in a set that brings its own prompts, these.
+        given = [clips.prompt_of(clip) for clip in range(len(clips))]
+        prompts = sorted({clip if prompt is None else prompt for clip, prompt in enumerate(given)})
+        places += [(clips, place) for place in prompts]
     long = [(clips, place) for clips, place in places if clips.infos[place].seconds >= min_seconds]
     longest = max(places, key=lambda found: found[0].infos[found[1]].seconds)
     order = sorted(
@@ -302,26 +289,20 @@ def choose_voices(sets: Sequence[ClipDataset], min_seconds: float, count: int, s
     ]
 
 
-def _find_prompt_clips(clips: ClipDataset) -> list[int]:
-    """Every clip, or, in a set that brings its own prompts, these."""
-    given = [clips.prompt_of(clip) for clip in range(len(clips))]
-    return sorted({clip if prompt is None else prompt for clip, prompt in enumerate(given)})
-
-
-def _is_recording_name(name: str) -> bool:
-    """Whether a name means an audio file and not a voice of the base."""
-    return is_file(Path(name)) or Path(name).suffix.lower() in RECORDING_SUFFIXES
-
-
-@dataclass
 class VoiceLoader:
-    """Voices by what they are called, as far as they were asked for."""
+    """Loads voices by name or file, each once; and the speaking style."""
 
-    speakers: SynthesisModels
-    settings: SpeakSettings
-    _found: dict[str | None, ReferenceVoice] = field(default_factory=dict)
-    _encoder: ClipEncoder | None = None
-    _emotion: Clip | None = None
+    def __init__(
+        self,
+        speakers: SynthesisModels,
+        settings: SpeakSettings,
+        known: Mapping[str | None, ReferenceVoice] | None = None,
+    ) -> None:
+        """`known` are voices that need not be loaded, by name; None is the name of the default voice."""
+        self.speakers, self.settings = speakers, settings
+        self._found: dict[str | None, ReferenceVoice] = dict(known or {})
+        self._encoder: ClipEncoder | None = None
+        self._emotion: Clip | None = None
 
     def voice(self, asked: str | None) -> ReferenceVoice:
         """The voice of an utterance: its own, that of all, or whatever is there."""
@@ -331,14 +312,27 @@ class VoiceLoader:
         return self._found[name]
 
     def condition(self, voice: ReferenceVoice) -> Any:
-        """What the model is given."""
+        """What the model is given: the voice, with the speaking style of the settings."""
         family = self.speakers.place.family
-        return family.apply_style(family.condition(voice.clip), self._resolve_style(voice))
+        return family.apply_style(family.condition(voice.clip), self.style(voice))
+
+    def style(self, voice: ReferenceVoice) -> SpeakingStyle:
+        """The speaking style of a voice: the eight named emotions depend on it, the emotion of a recording does not."""
+        settings, place = self.settings, self.speakers.place
+        if settings.emotion is not None and _EMOTION_SHARES.fullmatch(str(settings.emotion)):
+            shares = [float(share) for share in str(settings.emotion).split(",")]
+            weight = 1.0 if settings.emotion_weight is None else settings.emotion_weight
+            mixed = place.family.mix_emotions(place.files, shares, weight, voice.clip)
+            return SpeakingStyle(settings.exaggeration, mixed)
+        if settings.emotion is not None and self._emotion is None:
+            self._emotion = self._load_emotion(settings.emotion)
+        return SpeakingStyle(settings.exaggeration, self._emotion, settings.emotion_weight)
 
     def _load_voice(self, name: str) -> ReferenceVoice:
         place = self.speakers.place
         own = place.family.voices(place.files)
-        if name not in own and not place.family.clones_voices and _is_recording_name(name):
+        is_recording = is_file(Path(name)) or Path(name).suffix.lower() in RECORDING_SUFFIXES
+        if name not in own and not place.family.clones_voices and is_recording:
             found = f"{place.family.name} speaks with voices of its own and cannot imitate the recording {name}"
             expected = f"one of {', '.join(own)}"
             raise ConfigError(
@@ -361,18 +355,6 @@ class VoiceLoader:
                 return choose_voices(sets, held_out.min_prompt_seconds, 1, held_out.seed)[0]
         found = f"{speakers.place.family.name} has no voices of its own, and none is given"
         raise FileError("speak-voice", found, expected="--voice FILE.wav", where=speakers.place.files.folder)
-
-    def _resolve_style(self, voice: ReferenceVoice) -> SpeakingStyle:
-        """How that voice shall speak: named emotions depend on it, a recording's does not."""
-        settings, place = self.settings, self.speakers.place
-        if settings.emotion is not None and _EMOTION_SHARES.fullmatch(str(settings.emotion)):
-            shares = [float(share) for share in str(settings.emotion).split(",")]
-            weight = 1.0 if settings.emotion_weight is None else settings.emotion_weight
-            mixed = place.family.mix_emotions(place.files, shares, weight, voice.clip)
-            return SpeakingStyle(settings.exaggeration, mixed)
-        if settings.emotion is not None and self._emotion is None:
-            self._emotion = self._load_emotion(settings.emotion)
-        return SpeakingStyle(settings.exaggeration, self._emotion, settings.emotion_weight)
 
     def _load_emotion(self, path: Path) -> Clip:
         """Of a recording, or as a vector of the model's own width, as it is kept of prepared clips."""

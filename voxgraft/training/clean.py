@@ -139,7 +139,19 @@ def _decide_folders(run: RunFolder, keep: int) -> Iterator[FolderDecision]:
         if path.is_symlink() or not path.is_dir():
             why = "a link" if path.is_symlink() else why
         elif name in by_name:
-            remove, why = _decide_step_folder(by_name[name], last, kept)
+            step = by_name[name]
+            is_spare = step.is_old and any(step.step == other.step for other in last)
+            damage = None if step in last else find_step_damage(step, quick=True)
+            if step in last:
+                why = "the last" if step is last[-1] else f"one of the last {len(last)}"
+            elif step.step in kept and not is_spare:
+                why = "the first, which all is measured from" if step.step == 0 else "the best"
+            elif not last or step.step > last[-1].step:
+                why = f"not whole: {damage or 'a hash is wrong'}"
+            elif is_spare:
+                remove, why = True, "saved again since"
+            else:
+                remove, why = True, f"not whole: {damage}" if damage else "older"
         elif name in known:
             remove, why = True, known[name]
         elif _SET_ASIDE_NAME.fullmatch(name):
@@ -153,20 +165,6 @@ def _decide_folders(run: RunFolder, keep: int) -> Iterator[FolderDecision]:
                 os.lstat(os.path.join(folder, one)).st_size for folder, _, names in os.walk(path) for one in names
             )
         yield FolderDecision(path, num_bytes, remove, why)
-
-
-def _decide_step_folder(folder: StepFolder, last: list[StepFolder], kept: set[int]) -> tuple[bool, str]:
-    if folder in last:
-        return False, "the last" if folder is last[-1] else f"one of the last {len(last)}"
-    is_spare = folder.is_old and any(folder.step == other.step for other in last)
-    if folder.step in kept and not is_spare:
-        return False, "the first, which all is measured from" if folder.step == 0 else "the best"
-    damage = find_step_damage(folder, quick=True)
-    if not last or folder.step > last[-1].step:
-        return False, f"not whole: {damage or 'a hash is wrong'}"
-    if is_spare:
-        return True, "saved again since"
-    return True, f"not whole: {damage}" if damage else "older"
 
 
 def _folder_table(folders: tuple[FolderDecision, ...], *, done: bool = False) -> list[Line]:

@@ -92,11 +92,26 @@ class BatchBucketSet:
 def pad_to_bucket(batch: PackedBatch, bucket: BatchBucket) -> PackedBatch:
     """The same microbatch with every tensor as long as the bucket has it, on the CPU. Padding has no target."""
     missing = bucket.sequences - len(batch.conditions)
+
+    # Vectors are conditioning, text, speech: each part moves behind the padding of the parts before it.
+    num_text = len(batch.text.ids)
+    slots = len(batch.order) - num_text - len(batch.speech.ids)
+    padded_slots = bucket.sequences * (slots // len(batch.conditions))
+    order = batch.order.numpy()
+    is_text = (order >= slots) & (order < slots + num_text)
+    is_speech = order >= slots + num_text
+    moved = order + is_text * (padded_slots - slots) + is_speech * (padded_slots - slots + bucket.text - num_text)
+    every = np.arange(padded_slots + bucket.text + bucket.speech)
+    unused = np.setdiff1d(every, moved, assume_unique=True)
+    # Padding reads the vectors left over, distinct ones as far as they go: the gradient of a vector that is read in
+    # many places is slow to sum.
+    padding = np.resize(unused if len(unused) else every, bucket.positions - len(order))
+
     silent = torch.zeros(len(batch.text.ids), dtype=torch.bool) if batch.silent is None else batch.silent
     return replace(
         batch,
         packing=_pad_packing(batch.packing, bucket),
-        order=_pad_order(batch, bucket),
+        order=torch.from_numpy(np.concatenate([moved, padding])),
         conditions=map_tensors(  # the first voice again and again
             batch.conditions, lambda value: torch.cat([value, value[:1].expand(missing, *value.shape[1:])])
         ),
@@ -129,23 +144,6 @@ def _pad_packing(packing: Packing, bucket: BatchBucket) -> Packing:
     if tiles is not None:  # as many as any microbatch of this bucket may need; entries of zeros cost no work
         tiles = F.pad(tiles, (0, 0, 0, max_num_tiles(bucket.positions, bucket.sequences) - tiles.shape[1]))
     return replace(padded, offsets=offsets, longest=bucket.longest, tiles=tiles)
-
-
-def _pad_order(batch: PackedBatch, bucket: BatchBucket) -> Tensor:
-    """Vectors are conditioning, text, speech: each part moves behind the padding of the parts before it."""
-    num_text = len(batch.text.ids)
-    slots = len(batch.order) - num_text - len(batch.speech.ids)
-    padded_slots = bucket.sequences * (slots // len(batch.conditions))
-    order = batch.order.numpy()
-    is_text = (order >= slots) & (order < slots + num_text)
-    is_speech = order >= slots + num_text
-    moved = order + is_text * (padded_slots - slots) + is_speech * (padded_slots - slots + bucket.text - num_text)
-    every = np.arange(padded_slots + bucket.text + bucket.speech)
-    unused = np.setdiff1d(every, moved, assume_unique=True)
-    # Padding reads the vectors left over, distinct ones as far as they go: the gradient of a vector that is read in
-    # many places is slow to sum.
-    padding = np.resize(unused if len(unused) else every, bucket.positions - len(order))
-    return torch.from_numpy(np.concatenate([moved, padding]))
 
 
 def _pad_part(part: PackedTokens, length: int, positions: int) -> PackedTokens:

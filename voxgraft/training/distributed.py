@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
 from typing import Self, TypeVar
@@ -101,7 +101,15 @@ class DistributedContext:
         for value in moved:
             if value.grad is None:
                 value.grad = torch.zeros_like(value)
-        for bucket in _gradient_buckets([value.grad for value in moved if value.grad is not None]):
+        # Neighbours of one precision travel together, in their order, which is the same on every process.
+        buckets: list[list[Tensor]] = []
+        for gradient in (value.grad for value in moved if value.grad is not None):
+            last = buckets[-1] if buckets else []
+            full = sum(one.numel() for one in last) + gradient.numel() > GRADIENT_BUCKET_SIZE
+            if not last or full or last[0].dtype != gradient.dtype:
+                buckets.append([])
+            buckets[-1].append(gradient)
+        for bucket in buckets:
             row = torch.cat([gradient.reshape(-1) for gradient in bucket])
             dist.all_reduce(row)
             begin = 0
@@ -164,19 +172,6 @@ def bit_checksum(tensor: Tensor) -> Tensor:
     return (rows * weights[: len(rows)]).sum() + (columns * weights[: len(columns)]).sum()
 
 
-def _gradient_buckets(gradients: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Gradients of one precision that travel together, in their order, which is the same on every process."""
-    bucket: list[Tensor] = []
-    for gradient in gradients:
-        full = sum(one.numel() for one in bucket) + gradient.numel() > GRADIENT_BUCKET_SIZE
-        if bucket and (full or bucket[0].dtype != gradient.dtype):
-            yield bucket
-            bucket = []
-        bucket.append(gradient)
-    if bucket:
-        yield bucket
-
-
 def is_main_process() -> bool:
     """Whether this process will be the first, before it has joined the others."""
     return int(os.environ.get("RANK", "0")) == 0
@@ -205,7 +200,15 @@ def join_distributed(device: torch.device | str) -> Iterator[DistributedContext]
                 expected = "the same: see that every machine has CUDA, or train.device"
                 raise ProcessError("processes-differ", found, expected=expected)
             if on_cuda:
-                _select_local_device(device, local_rank)
+                # Each process has a device of its own; from here on `cuda` means that one.
+                count = torch.cuda.device_count()
+                if torch.device(device).index is not None:
+                    found = f"train.device is {str(device)!r}, and several processes train"
+                    raise ConfigError("device", found, expected="cuda: each process takes a device of its own")
+                if local_rank >= count:
+                    found = f"process {local_rank + 1} of this machine, which has {count} CUDA devices"
+                    raise ConfigError("device", found, expected=f"--nproc-per-node of at most {count}")
+                torch.cuda.set_device(local_rank)
             backend = "nccl" if on_cuda else "gloo"
             dist.init_process_group(backend, store=watchdog.rendezvous_store(), rank=rank, world_size=world_size)
             yield DistributedContext(rank, world_size, local_rank)
@@ -215,24 +218,11 @@ def join_distributed(device: torch.device | str) -> Iterator[DistributedContext]
             dist.destroy_process_group()
 
 
-def _select_local_device(device: torch.device | str, local_rank: int) -> None:
-    """The device that this process has for itself; from here on `cuda` means that one."""
-    count = torch.cuda.device_count()
-    if torch.device(device).index is not None:
-        found = f"train.device is {str(device)!r}, and several processes train"
-        raise ConfigError("device", found, expected="cuda: each process takes a device of its own")
-    if local_rank >= count:
-        found = f"process {local_rank + 1} of this machine, which has {count} CUDA devices"
-        raise ConfigError("device", found, expected=f"--nproc-per-node of at most {count}")
-    torch.cuda.set_device(local_rank)
-
-
 def _shorten_value(value: str | None) -> str:
     text = "nothing" if value is None else value
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-@dataclass
 class ProcessWatchdog:
     """The watchdog of one process: a context manager, to be entered before the process joins the others.
 
@@ -240,17 +230,16 @@ class ProcessWatchdog:
     before its connections are closed.
     """
 
-    rank: int
-    world_size: int
-    failed: bool = False
-    """Whether the block ended with an error."""
-    _stop: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread = field(init=False)
-    _heard: dict[int, tuple[int, float]] = field(default_factory=dict)
-    """Heartbeats of the others, and when the last new one was seen."""
+    def __init__(self, rank: int, world_size: int) -> None:
+        self.rank, self.world_size = rank, world_size
+        # Whether the block ended with an error.
+        self.failed = False
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch_peers, name="watchdog", daemon=True)
+        # Heartbeats of the others, and when the last new one was seen.
+        self._heard: dict[int, tuple[int, float]] = {}
 
     def __enter__(self) -> Self:
-        self._thread = threading.Thread(target=self._watch_peers, name="watchdog", daemon=True)
         self._thread.start()
         return self
 
@@ -271,7 +260,11 @@ class ProcessWatchdog:
             if trouble is not None:
                 self._keep_store_alive()
                 raise ProcessError.of(trouble) from error
-        self._publish_failure(error)
+        # Publish what has ended this process; the first one to do so is taken for the cause.
+        cause = f"{error.code}: {error.finding.found}" if isinstance(error, VoxgraftError) else repr(error)
+        text = json.dumps({"rank": self.rank, "cause": cause})
+        with contextlib.suppress(RuntimeError):
+            _connect_store(STORE_TIMEOUT_SECONDS).compare_set(self._store_key("failed"), "", text)
         self._keep_store_alive()
 
     def rendezvous_store(self) -> PrefixStore:
@@ -293,13 +286,6 @@ class ProcessWatchdog:
             return value
         first: bytes = _connect_store(STORE_CONNECT_SECONDS).compare_set(self._store_key(name), "", value)
         return first.decode()
-
-    def _publish_failure(self, error: BaseException) -> None:
-        """Publish what has ended this process; the first one to do so is taken for the cause."""
-        cause = f"{error.code}: {error.finding.found}" if isinstance(error, VoxgraftError) else repr(error)
-        text = json.dumps({"rank": self.rank, "cause": cause})
-        with contextlib.suppress(RuntimeError):
-            _connect_store(STORE_TIMEOUT_SECONDS).compare_set(self._store_key("failed"), "", text)
 
     def _read_failure(self, store: TCPStore | None = None) -> Finding | None:
         """What another process has published about its failure."""

@@ -101,14 +101,33 @@ def write_merged_folder(
     merged = MergedCheckpoint(folder, step, chosen, tuple(points), first)
     if loop.first:
         model = _build_merged_model(course, state, chosen.share)
-        tokenizer, checkpoint = course.graft.card.tokenizer, course.files.checkpoint.name
+        own, checkpoint = course.graft.card, course.files.checkpoint.name
         with atomic_write_folder(folder) as new:
             save_model(model, new / checkpoint)
-            with atomic_write(new / tokenizer) as stream:
+            with atomic_write(new / own.tokenizer) as stream:
                 stream.write(course.graft.tokenizer.data)
-            card = _build_merged_card(course, merged)
-            card["checkpoint_sha256"] = compute_sha256(new / checkpoint)
-            card["tokenizer_sha256"] = compute_sha256(new / tokenizer)
+            card = {
+                "format": MERGED_FORMAT,
+                "label": MASKED_BASELINE_LABEL if is_baseline else "",
+                "keeps_base_rows": not is_baseline,
+                "family": own.family,
+                "language": own.language,
+                "tag": own.tag,
+                "text": own.text,
+                "num_rows": own.num_rows,
+                "base": own.base,
+                "checkpoint": checkpoint,
+                "checkpoint_sha256": compute_sha256(new / checkpoint),
+                "tokenizer": own.tokenizer,
+                "tokenizer_sha256": compute_sha256(new / own.tokenizer),
+                "step": step,
+                "share": chosen.share,
+                "speech_losses_before": first,
+                "points": [point.to_json() for point in points],
+                "trained": course.identity["options"],
+                "licence": own.licence,
+                "versions": {**collect_versions(), "torch": torch.__version__},
+            }
             write_json(new / MERGED_CARD_NAME, card)
             write_text(new / README_NAME, _format_merged_readme(course, merged))
     return merged
@@ -137,32 +156,6 @@ def _build_merged_model(course: TrainingSetup, state: TrainState, share: float) 
             }
         )
     return model
-
-
-def _build_merged_card(course: TrainingSetup, merged: MergedCheckpoint) -> dict[str, Any]:
-    card, is_baseline = course.graft.card, course.options.mode == "masked-finetune"
-    return {
-        "format": MERGED_FORMAT,
-        "label": MASKED_BASELINE_LABEL if is_baseline else "",
-        "keeps_base_rows": not is_baseline,
-        "family": card.family,
-        "language": card.language,
-        "tag": card.tag,
-        "text": card.text,
-        "num_rows": card.num_rows,
-        "base": card.base,
-        "checkpoint": course.files.checkpoint.name,
-        "checkpoint_sha256": "",  # both hashes are filled in once the files are written
-        "tokenizer": card.tokenizer,
-        "tokenizer_sha256": "",
-        "step": merged.step,
-        "share": merged.point.share,
-        "speech_losses_before": merged.first,
-        "points": [point.to_json() for point in merged.points],
-        "trained": course.identity["options"],
-        "licence": card.licence,
-        "versions": {**collect_versions(), "torch": torch.__version__},
-    }
 
 
 def _format_merged_readme(course: TrainingSetup, merged: MergedCheckpoint) -> str:

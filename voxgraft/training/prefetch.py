@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -69,14 +68,8 @@ class BatchPrefetcher:
     def prefetch(self) -> None:
         """Start building the next step. Call it right after the current step was launched."""
         chosen, self._next = self._next, None
-        if self._thread is None or chosen is None:
-            return
-
-        def build() -> tuple[Sequence[Sample], RankBatches]:
-            items = chosen()
-            return items, self._build(items)
-
-        self._pending = self._thread.submit(build)
+        if self._thread is not None and chosen is not None:
+            self._pending = self._thread.submit(lambda: (items := chosen(), self._build(items)))
 
     def batches(self, items: Sequence[Sample]) -> RankBatches:
         """This process's microbatches of a step: the prefetched ones if they match, else built now.
@@ -90,9 +83,15 @@ class BatchPrefetcher:
                 return batches
         return self._build(items)
 
-    def largest_batch(self, items: Sequence[Sample]) -> PackedBatch:
-        """A microbatch that takes as much memory as any will."""
-        return self._pack(items, self.microbatch_tokens)
+    def pack(self, items: Sequence[Sample], at_least: int = 0) -> PackedBatch:
+        """One microbatch, padded to the smallest bucket that holds it and `at_least` positions."""
+        if self._buckets is None:
+            return self.builder.batch(items)
+        batch = self.builder.batch(items, device="cpu")
+        bucket = self._buckets.bucket_for(batch, at_least)
+        if bucket is None:
+            return batch.to(self.builder.model.device)
+        return map_tensors(pad_to_bucket(batch, bucket), lambda tensor: tensor.pin_memory())
 
     def _build(self, items: Sequence[Sample]) -> RankBatches:
         builder = self.builder
@@ -104,19 +103,9 @@ class BatchPrefetcher:
             # The all-reduce needs the same number of backward passes on every process. One with fewer microbatches
             # repeats the step's first one with weight 0.
             chosen = [items[index] for index in indices or microbatches[0]]
-            batches.append((self._pack(chosen), builder.kl_batch(chosen), indices is not None))
-        text, speech = builder.num_scored_positions(items)
-        counts = max(1, text), max(1, speech), max(1, builder.num_kl_positions(items))
-        return RankBatches(tuple(batches), counts, sum(lengths))
-
-    def _pack(self, items: Sequence[Sample], at_least: int = 0) -> PackedBatch:
-        if self._buckets is None:
-            return self.builder.batch(items)
-        batch = self.builder.batch(items, device="cpu")
-        bucket = self._buckets.bucket_for(batch, at_least)
-        if bucket is None:
-            return batch.to(self.builder.model.device)
-        return map_tensors(pad_to_bucket(batch, bucket), lambda tensor: tensor.pin_memory())
+            batches.append((self.pack(chosen), builder.kl_batch(chosen), indices is not None))
+        counts = [max(1, count) for count in builder.count_loss_positions(items)]
+        return RankBatches(tuple(batches), (counts[0], counts[1], counts[2]), sum(lengths))
 
 
 @dataclass(frozen=True)
@@ -170,15 +159,19 @@ class BatchBuilder:
         ]
         return KLBatch(batch, torch.from_numpy(np.concatenate(places)).to(self.model.device))
 
-    def num_scored_positions(self, items: Sequence[Sample]) -> tuple[int, int]:
-        """Text and speech positions of samples that have a target."""
-        scored = [item for item in items if item.set not in self.unscored]
-        text = sum(int(self.sets[item.set].num_text[item.clip]) + 1 for item in scored if not item.silent)
-        return text, self._num_speech_positions(scored)
-
-    def num_kl_positions(self, items: Sequence[Sample]) -> int:
-        """Speech positions at which samples are kept near the base."""
-        return self._num_speech_positions([item for item in items if item.set in self.near])
+    def count_loss_positions(self, items: Sequence[Sample]) -> tuple[int, int, int]:
+        """Text and speech positions with a target, and speech positions of the KL term."""
+        text = speech = kl = 0
+        for item in items:
+            clips = self.sets[item.set]
+            # One more than ids or codes: the stop is predicted too.
+            num_speech = int(clips.num_codes[item.clip]) + 1
+            if item.set not in self.unscored:
+                text += 0 if item.silent else int(clips.num_text[item.clip]) + 1
+                speech += num_speech
+            if item.set in self.near:
+                kl += num_speech
+        return text, speech, kl
 
     def num_positions(self, item: Sample) -> int:
         """Positions that a sample takes in a microbatch: conditioning, text and speech, each with start and stop."""
@@ -208,7 +201,13 @@ class BatchBuilder:
         voices: Sequence[Sample],
         device: str | None = None,
     ) -> PackedBatch:
-        conditions = [self._condition(item, voice) for item, voice in zip(items, voices, strict=True)]
+        conditions = []
+        for item, voice in zip(items, voices, strict=True):
+            prompt, target = (
+                Clip(self.sets[where].codes(clip), self.sets[where].voice(clip))
+                for where, clip in (voice.prompt, (item.set, item.clip))
+            )
+            conditions.append(self.family.condition(prompt, target, emotion_from=self.emotion_from))
         silent = [item.silent for item in items]
         try:
             return pack_batch(self.model, sequences, conditions, silent=silent if any(silent) else (), device=device)
@@ -222,19 +221,9 @@ class BatchBuilder:
                     raise type(error).of(replace(error.finding, where=where)) from None
             raise
 
-    def _num_speech_positions(self, items: Sequence[Sample]) -> int:
-        return sum(int(self.sets[item.set].num_codes[item.clip]) + 1 for item in items)
-
     def _sequence(self, item: Sample, text: Sample) -> TokenSequence:
         text_ids, codes = self.sets[text.set].text_ids(text.clip), self.sets[item.set].codes(item.clip)
         return build_sequence(self.model.frame, text_ids, codes)
-
-    def _condition(self, item: Sample, voice: Sample) -> Any:
-        prompt, target = (
-            Clip(self.sets[where].codes(clip), self.sets[where].voice(clip))
-            for where, clip in (voice.prompt, (item.set, item.clip))
-        )
-        return self.family.condition(prompt, target, emotion_from=self.emotion_from)
 
 
 @dataclass(frozen=True)

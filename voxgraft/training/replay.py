@@ -1,7 +1,6 @@
-"""Self-made replay: what the frozen base says for given sentences, kept as an ordinary set of clips.
+"""Self-made replay: what the frozen base says for given sentences, kept as an ordinary dataset.
 
-Everything random is a function of the seed and the sentence. An utterance that did not come to its end by itself is no
-speech and is left out. Knows no settings; which sentences, and when to make the set, is the caller's business.
+Everything random is a function of the seed and the sentence. An utterance that did not end by itself is left out.
 """
 
 from __future__ import annotations
@@ -10,10 +9,9 @@ import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -33,16 +31,23 @@ from voxgraft.models import get_family
 from voxgraft.models.base import BaseFiles, Family, SequenceSpec
 from voxgraft.models.load import load_model
 from voxgraft.models.speech_model import SpeechModel
-from voxgraft.synthesis.engine import SynthesisEngine, SynthesisRequest, SynthesisResult, draw_seed
+from voxgraft.synthesis.engine import SynthesisEngine, SynthesisRequest, draw_seed
 from voxgraft.synthesis.inputs import ReferenceVoice, choose_voices
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.tokenizers.base import load_proof_corpus, read_user_corpus
 from voxgraft.training.distributed import is_main_process
 
+# One utterance in so many is held out.
 HELD_OUT_ONE_IN = 8
-"""One utterance in so many is held out."""
+DEFAULT_UTTERANCES = 400
+# ISO 639's own code for a collection in more than one language.
+SEVERAL_LANGUAGES = "mul"
+# Characters of a built-in sentence: no single words, nothing longer than a breath or two.
+MIN_SENTENCE_CHARACTERS, MAX_SENTENCE_CHARACTERS = 8, 200
+MAX_DROPPED_SHARE = 0.5
+POLL_SECONDS = 1.0
+# Text and language to ids of the base.
 EncodeTextFunction = Callable[[str, str], Sequence[int]]
-"""Text and language to ids of the base."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,51 +122,26 @@ class ReplayGenerator:
         with progress.progress_task("the base speaks for replay", len(requests)) as advance:
             for batch in SynthesisEngine(self.model, self.sampling).iterate(requests):
                 for at, said in batch:
-                    if self._is_speech(said):
-                        self.num_kept += 1
-                        yield self._clip(*voiced[at], said)
-                    else:
+                    one, voice = voiced[at]
+                    codes = np.asarray(said.codes, dtype=np.int32)
+                    # A code that repeats for a second at the end is no speech, even if the model stopped by itself.
+                    if not said.ended or not len(codes) or count_trailing_run(codes) >= self.family.code_hz:
                         self.num_dropped += 1
+                        continue
+                    self.num_kept += 1
+                    recording = HELD_OUT_RECORDING if one.held_out else TRAIN_RECORDING
+                    info = ClipInfo(one.id, voice.name, recording, len(said.codes) / self.family.code_hz, one.text)
+                    yield PreparedClip(info, one.text_ids, said.codes, voice.clip.voice)
                 advance(len(batch))
                 if not self.num_kept:
                     found = f"none of {self.num_dropped:,} utterances of the base is speech that comes to an end"
                     raise GraftError("self-replay-runaway", found, expected="utterances that end")
 
-    def _is_speech(self, said: SynthesisResult) -> bool:
-        codes = np.asarray(said.codes, dtype=np.int32)
-        return said.ended and len(codes) > 0 and count_trailing_run(codes) < self.family.code_hz
-
-    def _clip(self, one: ReplayUtterance, voice: ReferenceVoice, said: SynthesisResult) -> PreparedClip:
-        recording = HELD_OUT_RECORDING if one.held_out else TRAIN_RECORDING
-        info = ClipInfo(one.id, voice.name, recording, len(said.codes) / self.family.code_hz, one.text)
-        return PreparedClip(info, one.text_ids, said.codes, voice.clip.voice)
-
-
-def has_only_plain_ids(ids: Sequence[int], frame: SequenceSpec, unknown_id: int) -> bool:
-    """Whether the base reads these ids as they are written: some, not too many, none unknown or of special meaning."""
-    barred = frame.forbidden_text_ids | {unknown_id, frame.text_start, frame.text_stop}
-    return 0 < len(ids) <= frame.max_text and barred.isdisjoint(ids)
-
-
-def hash_utterances(utterances: Sequence[ReplayUtterance]) -> str:
-    """One hash for all that is to be said."""
-    lines = "".join(f"{one.id}\t{one.text}\t{one.held_out}\n" for one in utterances)
-    return hashlib.sha256(lines.encode()).hexdigest()
-
-
-DEFAULT_UTTERANCES = 400
-SEVERAL_LANGUAGES = "mul"
-"""ISO 639's own code for a collection in more than one language."""
-MIN_SENTENCE_CHARACTERS, MAX_SENTENCE_CHARACTERS = 8, 200
-"""Characters of a built-in sentence that is said: no single words, nothing longer than a breath or two."""
-MAX_DROPPED_SHARE = 0.5
-POLL_SECONDS = 1.0
-
 
 def resolve_self_replay_count(data: DataSettings, mode: TrainModeOrBaseline) -> int:
-    """How many utterances the base shall speak. Merged mode has replay unless the user says that there shall be none.
+    """How many utterances the base speaks. Merged mode has replay unless the user says that there is none.
 
-    The masked-finetune baseline has no replay; it makes some only to be measured with, when it is asked to.
+    The masked-finetune baseline has no replay; it makes some only to be measured with, when the user asks for it.
     """
     if mode not in ("merged", "masked-finetune"):
         return 0
@@ -203,14 +183,30 @@ class SelfReplayBuilder:
         there = self._fitting(header)
         if there is not None:
             return there, finding("self-replay", f"{len(there):,} utterances that the base spoke before are used again")
-        speaking = self._generate_set(utterances, header, train, (device, dtype))
+        model = load_model(self.family, self.files, device=device, dtype=dtype)
+        voices = choose_voices(train, self.data.min_prompt_seconds, len(utterances), self.seed)
+        speaking = ReplayGenerator(self.family, model, voices, self.seed)
+        try:
+            write_clip_dataset(self.folder, header, speaking.clips(utterances))
+        except GraftError as error:
+            raise GraftError.of(replace(error.finding, where=str(self.folder))) from None
         made = open_clip_dataset(self.folder, expected=asdict(header))
-        return made, _self_replay_finding(speaking, utterances)
+        languages = ", ".join(sorted({one.language for one in utterances}))
+        found = f"{speaking.num_kept:,} utterances spoken by the base ({languages}), {speaking.num_dropped:,} left out"
+        level: Literal["warning"] | None = None
+        if speaking.num_dropped >= MAX_DROPPED_SHARE * len(utterances):
+            level = "warning"
+        return made, finding("self-replay", f"{found} that did not come to an end", level=level)
 
     def plan(self, count: int) -> list[ReplayUtterance]:
         """What is to be said, from the base's own spelling."""
-        fits = partial(has_only_plain_ids, frame=self.frame, unknown_id=self.spelling.base.unknown_id)
-        utterances = plan_replay(self._sentences(), self.spelling.encode, fits, count, self.seed)
+        frame = self.frame
+        barred = frame.forbidden_text_ids | {self.spelling.base.unknown_id, frame.text_start, frame.text_stop}
+
+        def is_plain(ids: Sequence[int]) -> bool:
+            return 0 < len(ids) <= frame.max_text and barred.isdisjoint(ids)
+
+        utterances = plan_replay(self._sentences(), self.spelling.encode, is_plain, count, self.seed)
         if not any(not one.held_out for one in utterances):
             where = ", ".join(map(str, self.data.replay_texts))
             raise TextError("replay-texts-empty", "no sentence that the base can spell", where=where)
@@ -236,8 +232,9 @@ class SelfReplayBuilder:
     def _header(self, utterances: Sequence[ReplayUtterance]) -> DatasetHeader:
         languages = sorted({one.language for one in utterances})
         family, card = self.family, self.graft.card
+        said = "".join(f"{one.id}\t{one.text}\t{one.held_out}\n" for one in utterances)
         settings: dict[str, Any] = {
-            "sentences_sha256": hash_utterances(utterances),
+            "sentences_sha256": hashlib.sha256(said.encode()).hexdigest(),
             "sampling": asdict(family.stock_sampling()),
             "seed": self.seed,
         }
@@ -255,27 +252,3 @@ class SelfReplayBuilder:
             return open_clip_dataset(self.folder, expected=asdict(header))
         except VoxgraftError:
             return None
-
-    def _generate_set(
-        self,
-        utterances: Sequence[ReplayUtterance],
-        header: DatasetHeader,
-        train: Sequence[ClipDataset],
-        place: tuple[str, torch.dtype],
-    ) -> ReplayGenerator:
-        device, dtype = place
-        model = load_model(self.family, self.files, device=device, dtype=dtype)
-        voices = choose_voices(train, self.data.min_prompt_seconds, len(utterances), self.seed)
-        speaking = ReplayGenerator(self.family, model, voices, self.seed)
-        try:
-            write_clip_dataset(self.folder, header, speaking.clips(utterances))
-        except GraftError as error:
-            raise GraftError.of(replace(error.finding, where=str(self.folder))) from None
-        return speaking
-
-
-def _self_replay_finding(speaking: ReplayGenerator, utterances: Sequence[ReplayUtterance]) -> Finding:
-    languages = ", ".join(sorted({one.language for one in utterances}))
-    found = f"{speaking.num_kept:,} utterances spoken by the base ({languages}), {speaking.num_dropped:,} left out"
-    many = speaking.num_dropped >= MAX_DROPPED_SHARE * len(utterances)
-    return finding("self-replay", f"{found} that did not come to an end", level="warning" if many else None)

@@ -89,7 +89,12 @@ class TrainStep:
         self.trained, self.optimizer, self.batch_builder, self.options = trained, optimizer, examples, options
         self.group = group or DistributedContext()
         if options.deterministic:
-            _enable_deterministic_mode()
+            # For this whole process: only kernels whose sums have a fixed order. A CPU needs nothing for that.
+            # cuBLAS is deterministic with a fixed workspace only.
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+            torch.use_deterministic_algorithms(True)
+            # Filling memory that is never read costs time and shows nothing.
+            torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         trained.model.body.gradient_checkpointing = options.gradient_checkpointing
         for model in (trained.model, frozen):
             if options.compile and model is not None:
@@ -110,7 +115,10 @@ class TrainStep:
             self.loss_module = nn.parallel.DistributedDataParallel(loss_module, broadcast_buffers=False)
         self._flat_optimizer = optimizer if isinstance(optimizer, FlatAdamW) and options.precision != "fp16" else None
         self.cuda_graphs: CudaGraphRunner | None = None
-        if self._can_use_cuda_graphs():
+        # One process on a device with varlen attention, compiled, and no KL term (whose shapes vary).
+        device, dtype = trained.model.device, next(trained.model.body.parameters()).dtype
+        alone = options.compile and device.type == "cuda" and self.group.world_size == 1
+        if alone and self.base is None and choose_attention_backend(device, dtype) == "varlen":
             buffers = optimizer.gradients() if isinstance(optimizer, FlatAdamW) else {}
             self.cuda_graphs = CudaGraphRunner(self._loss_sums, trained, self._gate_open, buffers)
         self.set_microbatch_tokens(options.microbatch_tokens)
@@ -191,7 +199,7 @@ class TrainStep:
 
     def try_largest_batch(self, items: Sequence[Sample]) -> None:
         """Both passes over a microbatch of the largest size, to see whether there is memory for it."""
-        batch = self.prefetcher.largest_batch(items)
+        batch = self.prefetcher.pack(items, at_least=self.options.microbatch_tokens)
         if self.cuda_graphs is not None and not batch.order.is_cuda:
             self.cuda_graphs.capture_largest(batch)
             with torch.no_grad(), self._gate_open():  # as a validation runs beside the recorded graphs
@@ -220,13 +228,6 @@ class TrainStep:
                 found |= {f"{name}/{moment}": value for moment, value in state.items() if isinstance(value, Tensor)}
         return found | {f"{name} (rounded)": copy.detach() for name, copy in self.trained.masters.copies.items()}
 
-    def _can_use_cuda_graphs(self) -> bool:
-        """One process on a device with varlen attention, compiled, and no KL term (whose shapes vary)."""
-        model = self.trained.model
-        alone = self.options.compile and model.device.type == "cuda" and self.group.world_size == 1
-        dtype = next(model.body.parameters()).dtype
-        return alone and self.base is None and choose_attention_backend(model.device, dtype) == "varlen"
-
     def _loss_sums(self, batch: PackedBatch) -> Tensor:
         with self._autocast():
             sums: Tensor = self.loss_module(batch)
@@ -249,22 +250,21 @@ class TrainStep:
         if not self.group.any(wrong, self.trained.model.device):
             return
         self.optimizer.zero_grad(set_to_none=True)
-        guilty = [self.batch_builder.describe_item(item) for item in items if not self._is_finite(item)]
+        guilty = []
+        loss_module, trained = LossModule(self.trained.model, self.options.chunk), self.trained.named().values()
+        for item in items:  # loss and gradient of each clip by itself
+            with self._gate_open():
+                with self._autocast():
+                    sums = loss_module(self.batch_builder.batch([item]))
+                torch.autograd.backward(sums.sum())
+            tensors = [sums.detach(), *(value.grad for value in trained if value.grad is not None)]
+            for value in trained:
+                value.grad = None
+            if not all(bool(tensor.isfinite().all()) for tensor in tensors):
+                guilty.append(self.batch_builder.describe_item(item))
         named = "; ".join(guilty[:8]) if guilty else "no clip by itself"
         found = f"the loss of step {number:,} or its gradient is not finite; so are by themselves: {named}"
         raise NonFiniteError("loss-not-finite", found, expected="finite numbers")
-
-    def _is_finite(self, item: Sample) -> bool:
-        """Whether loss and gradient of one clip by itself are finite."""
-        loss_module, trained = LossModule(self.trained.model, self.options.chunk), self.trained.named().values()
-        with self._gate_open():
-            with self._autocast():
-                sums = loss_module(self.batch_builder.batch([item]))
-            torch.autograd.backward(sums.sum())
-        found = [sums.detach(), *(value.grad for value in trained if value.grad is not None)]
-        for value in trained:
-            value.grad = None
-        return all(bool(values.isfinite().all()) for values in found)
 
     def _gate_open(self) -> AbstractContextManager[None]:
         return self.trained.gate.opened() if self.trained.gate else nullcontext()
@@ -274,14 +274,6 @@ class TrainStep:
         half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.options.precision)
         kept_full = next(self.trained.model.body.parameters()).dtype == torch.float32
         return torch.autocast(self.trained.model.device.type, half) if half and kept_full else nullcontext()
-
-
-def _enable_deterministic_mode() -> None:
-    """For this whole process: only kernels whose sums have a fixed order. A CPU needs nothing for that."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is deterministic with a fixed workspace only
-    torch.use_deterministic_algorithms(True)
-    # Filling memory that is never read costs time and shows nothing.
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 PROC_STATM_PATH = Path("/proc/self/statm")
@@ -308,7 +300,13 @@ def count_output_classes(model: SpeechModel) -> tuple[int, int]:
 
 def read_memory_usage(device: torch.device) -> dict[str, int]:
     """Bytes that this process has: resident memory, and on CUDA what torch has in use, keeps, and once had at most."""
-    found = {"memory_process_bytes": _read_resident_bytes()}
+    try:
+        resident = int(PROC_STATM_PATH.read_text().split()[1]) * resource.getpagesize()
+    except (OSError, ValueError, IndexError):
+        # Without /proc only the peak is known: in bytes on macOS, in kilobytes on other systems.
+        unit = 1 if sys.platform == "darwin" else 1024
+        resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    found = {"memory_process_bytes": resident}
     if device.type == "cuda":
         found["memory_cuda_bytes"] = torch.cuda.memory_allocated(device)
         found["memory_cuda_reserved_bytes"] = torch.cuda.memory_reserved(device)
@@ -316,44 +314,20 @@ def read_memory_usage(device: torch.device) -> dict[str, int]:
     return found
 
 
-def _read_resident_bytes() -> int:
-    try:
-        return int(PROC_STATM_PATH.read_text().split()[1]) * resource.getpagesize()
-    except (OSError, ValueError, IndexError):
-        # Without /proc only the peak is known: in bytes on macOS, in kilobytes on other systems.
-        unit = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+def estimate_memory(stepper: TrainStep) -> dict[str, int]:
+    """Bytes that training will take for weights, optimizer and activations.
 
-
-@dataclass(frozen=True, slots=True)
-class MemoryEstimate:
-    """Bytes that training will take, by what for. The last one is an estimate; the others are counted."""
-
-    weights: int
-    optimizer: int
-    """Gradients, moments and float32 masters."""
-    activations: int
-    """Of one pack, and the logits of its losses."""
-
-
-def estimate_memory(stepper: TrainStep) -> MemoryEstimate:
-    """What a training will take, before it has begun."""
+    The first two are counted (the optimizer with gradients, moments and float32 masters); the activations of one
+    microbatch and the logits of its losses are an estimate.
+    """
     model = stepper.trained.model
     own = {id(value) for value in model.parameters()}
     moved = [value for group in stepper.optimizer.param_groups for value in group["params"]]
     masters = [value for value in moved if id(value) not in own]
     copies = [stepper.base.model] if stepper.base is not None and stepper.base.gate is None else []
-    return MemoryEstimate(
-        weights=_sum_tensor_bytes(
-            value for each in (model, *copies) for value in (*each.parameters(), *each.buffers())
-        ),
-        optimizer=(1 + NUM_MOMENTS) * _sum_tensor_bytes(moved) + _sum_tensor_bytes(masters),
-        activations=_estimate_activation_bytes(model, stepper.options),
-    )
 
-
-def _estimate_activation_bytes(model: SpeechModel, options: TrainOptions) -> int:
-    """What is kept for the backward pass of a pack, from the widths of the body's layers."""
+    # What is kept for the backward pass of a microbatch, from the widths of the body's layers.
+    options = stepper.options
     layers = [model.get_submodule(name) for name in model.adapter_layers()]
     widths = sum(int(getattr(layer, side)) for layer in layers for side in ("in_features", "out_features"))
     kept = ACTIVATION_FACTOR_ROWS_ONLY if options.mode == "rows-only" else ACTIVATION_FACTOR
@@ -364,7 +338,12 @@ def _estimate_activation_bytes(model: SpeechModel, options: TrainOptions) -> int
     half = options.precision != "float32"
     scored = min(options.chunk or options.microbatch_tokens, options.microbatch_tokens)
     logits = LOGIT_COPIES * 4 * scored * max(count_output_classes(model))
-    return int(per_position * options.microbatch_tokens * (2 if half else 4)) + logits
+    kept_tensors = (value for each in (model, *copies) for value in (*each.parameters(), *each.buffers()))
+    return {
+        "weights": _sum_tensor_bytes(kept_tensors),
+        "optimizer": (1 + NUM_MOMENTS) * _sum_tensor_bytes(moved) + _sum_tensor_bytes(masters),
+        "activations": int(per_position * options.microbatch_tokens * (2 if half else 4)) + logits,
+    }
 
 
 def _sum_tensor_bytes(tensors: Iterable[Tensor]) -> int:

@@ -91,7 +91,15 @@ def make_trainable(model: SpeechModel, rows: Mapping[str, Tensor], options: Trai
     grow_model(model, num_rows)
     load_new_rows(model, rows or collect_new_rows(model))
     if options.mode == "masked-finetune":
-        _mask_base_row_gradients(model)
+        # The extended text tables become ordinary parameters; a hook sets the gradients of base rows to zero.
+        for name in (model.text_embedding_name, model.text_head_name):
+            grown = model.get_submodule(name)
+            assert isinstance(grown, GrownLayer)
+            plain = to_plain_layer(grown)
+            for table in plain.parameters():
+                mask = partial(_zero_base_rows, num_rows=grown.rows.base_pieces)
+                table.register_hook(mask)  # type: ignore[no-untyped-call]
+            model.set_submodule(name, plain)
         everything = list_base_parameters(model.requires_grad_(False), {})
         for value in everything.values():
             value.requires_grad_()
@@ -374,18 +382,6 @@ class MasterWeights:
         if self.named:
             copies: list[Tensor] = list(self.copies.values())
             torch._foreach_copy_(copies, list(self.named.values()))
-
-
-def _mask_base_row_gradients(model: SpeechModel) -> None:
-    """Make the extended text tables of a model ordinary parameters, and set the gradients of base rows to zero."""
-    for name in (model.text_embedding_name, model.text_head_name):
-        grown = model.get_submodule(name)
-        assert isinstance(grown, GrownLayer)
-        plain = to_plain_layer(grown)
-        for table in plain.parameters():
-            mask = partial(_zero_base_rows, num_rows=grown.rows.base_pieces)
-            table.register_hook(mask)  # type: ignore[no-untyped-call]
-        model.set_submodule(name, plain)
 
 
 def _zero_base_rows(gradient: Tensor, *, num_rows: int) -> Tensor:

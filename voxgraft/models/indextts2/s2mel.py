@@ -189,8 +189,8 @@ class S2Mel(nn.Module):
 
         The original drops tensors whose shape differs and fills missing ones with noise; here both are errors.
         """
-        from voxgraft.checkpoints.load import open_nested_checkpoint
         from voxgraft.checkpoints.base import ALL_FLOAT_DTYPES
+        from voxgraft.checkpoints.load import open_nested_checkpoint
 
         with open_nested_checkpoint(path, S2MEL_KEY) as checkpoint:
             infos = {_strip_wrapper(name): info for name, info in checkpoint.tensors.items()}
