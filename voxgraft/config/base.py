@@ -1,7 +1,7 @@
 """Settings: how they are defined, read from files, laid over each other and refused.
 
-Every setting is defined once and serves as flag, YAML key, help text and documentation. `run_settings.py` has what a
-run can say, `settings.py` the verbs' own models. Nothing here imports torch or a tokenizer.
+Every setting is defined once and serves as flag, YAML key, help text and documentation. `config.run` has the settings
+of a run, `config.commands` and `config.data` those of each command. Nothing here imports torch or a tokenizer.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class Settings(BaseModel):
     )
 
     words: ClassVar[Mapping[str, Mapping[str, Path]]] = {}
-    """By key: words in a YAML file that stand for a path of ours, where nothing of that name lies beside the file."""
+    """By key: words in a YAML file that mean a path of ours, unless a file of that name is beside it."""
 
     @field_validator("*", mode="before")
     @classmethod
     def _no_empty_text(cls, value: Any) -> Any:
-        """An empty text is a shell variable that was not set; as a path it would mean the current folder."""
+        # An empty text is a shell variable that was not set; as a path it would mean the current folder.
         if value == "" or (isinstance(value, list | tuple) and "" in value):
             raise ValueError("a value, not an empty text")
         return value
@@ -59,7 +59,7 @@ AnySettings = TypeVar("AnySettings", bound=Settings)
 
 @dataclass(frozen=True, slots=True)
 class SettingField:
-    """One setting that holds a value: its dotted key, its definition, and the settings that it stands in."""
+    """One setting that holds a value: its dotted key, its definition, and the model that it belongs to."""
 
     key: str
     field: FieldInfo
@@ -164,7 +164,7 @@ def _format_yaml_lines(settings: Settings, indent: int) -> list[str]:
         value = getattr(settings, name)
         lines += ["", f"{pad}# {field.description}"] if field.description else [""]
         if isinstance(value, Settings):
-            lines += [f"{pad}{name}:", *(line for line in _format_yaml_lines(value, indent + 2))]
+            lines += [f"{pad}{name}:", *_format_yaml_lines(value, indent + 2)]
         else:
             lines.append(f"{pad}{name}:{format_yaml_value(value)}")
     return lines
@@ -177,86 +177,73 @@ def format_yaml_value(value: Any) -> str:
     if isinstance(value, tuple):
         return " [" + ", ".join(format_yaml_value(item).strip() for item in value) + "]"
     if isinstance(value, float):
-        return f" {_format_yaml_float(value)}"
+        # The shortest text that reads back as this number. YAML 1.1 takes 1e-05 for a word; 1.0e-05 is a number.
+        mantissa, mark, exponent = repr(value).partition("e")
+        return f" {value!r}" if not mark or "." in mantissa else f" {mantissa}.0e{exponent}"
     return " " + json.dumps(str(value) if isinstance(value, Path) else value, ensure_ascii=False)
-
-
-def _format_yaml_float(value: float) -> str:
-    """The shortest text that reads back as this number. YAML 1.1 takes 1e-05 for a word; 1.0e-05 is a number."""
-    mantissa, mark, exponent = repr(value).partition("e")
-    return repr(value) if not mark or "." in mantissa else f"{mantissa}.0e{exponent}"
 
 
 def _build_config_error(
     kind: type[Settings], error: ValidationError, where: Path | str, origins: Mapping[str, SettingOrigin]
 ) -> ConfigError:
     """All faults as one error: the first in full, three more in its cure; wrong values before missing ones."""
+
+    def find_origin(fault: ErrorDetails) -> SettingOrigin:
+        # The value may be an item of a list, which came from one place.
+        key = ".".join(map(str, fault["loc"]))
+        return origins.get(key) or origins.get(key.rpartition(".")[0]) or SettingOrigin(str(where), key)
+
+    def describe(fault: ErrorDetails) -> str:
+        name, value = find_origin(fault).name, repr(fault["input"])
+        if fault["type"] == "extra_forbidden":
+            return f"unknown key `{name}`"
+        if fault["type"] == "missing":
+            return f"`{name}` is not given"
+        return f"`{name}` is {value if len(value) <= 60 else value[:57] + '...'}"
+
     faults = sorted(error.errors(include_url=False), key=lambda fault: fault["type"] == "missing")
     first = faults[0]
-    origin = _find_origin(first, where, origins)
-    code = {"extra_forbidden": "config-unknown-key", "missing": "config-missing"}.get(first["type"], "config-value")
+    sort, origin = first["type"], find_origin(first)
+    code = {"extra_forbidden": "config-unknown-key", "missing": "config-missing"}.get(sort, "config-value")
     cure = _suggest_fix(kind, first, origin) or CATALOGUE[code].cure
-    if others := [_describe_fault(fault, _find_origin(fault, where, origins)) for fault in faults[1:4]]:
-        cure += f" Also: {'; '.join(others)}."
-    return ConfigError(
-        code, _describe_fault(first, origin), expected=_describe_expected(first), where=origin.where, cure=cure
-    )
-
-
-def _find_origin(fault: ErrorDetails, where: Path | str, origins: Mapping[str, SettingOrigin]) -> SettingOrigin:
-    """Where the faulty value, or the list that it is an item of, came from."""
-    key = _dotted_key(fault)
-    return origins.get(key) or origins.get(key.rpartition(".")[0]) or SettingOrigin(str(where), key)
-
-
-def _dotted_key(fault: ErrorDetails) -> str:
-    return ".".join(str(part) for part in fault["loc"])
-
-
-def _describe_fault(fault: ErrorDetails, origin: SettingOrigin) -> str:
-    match fault["type"]:
-        case "extra_forbidden":
-            return f"unknown key `{origin.name}`"
-        case "missing":
-            return f"`{origin.name}` is not given"
-    return f"`{origin.name}` is {_abbreviate_repr(fault['input'])}"
-
-
-def _describe_expected(fault: ErrorDetails) -> str:
-    """Pydantic's words in ours: what the value should have been."""
-    ours = {
+    if len(faults) > 1:
+        cure += f" Also: {'; '.join(map(describe, faults[1:4]))}."
+    # Pydantic's words in ours: what the value should have been.
+    message = first["msg"].removeprefix("Value error, ").removeprefix("Input should be ").split(", unable")[0]
+    is_language = str(first["loc"][-1]) == "language"
+    pattern = f"a text of the form {first.get('ctx', {}).get('pattern')}"
+    expected = {
         "extra_forbidden": "",
         "missing": "",
         "model_type": "keys with values below it",
         "path_type": "a path",
-        "string_pattern_mismatch": LANGUAGE_CODE_HINT
-        if _is_language_field(fault)
-        else f"a text of the form {fault.get('ctx', {}).get('pattern')}",
+        "string_pattern_mismatch": LANGUAGE_CODE_HINT if is_language else pattern,
         "string_type": "a text",
         "tuple_type": "a list, such as [a.txt, b.txt]",
-    }
-    message = fault["msg"].removeprefix("Value error, ").removeprefix("Input should be ").split(", unable")[0]
-    return ours.get(fault["type"], message[0].lower() + message[1:])
+    }.get(sort, message[0].lower() + message[1:])
+    return ConfigError(code, describe(first), expected=expected, where=origin.where, cure=cure)
 
 
 def _suggest_fix(kind: type[Settings], fault: ErrorDetails, origin: SettingOrigin) -> str:
-    """What to do about a fault; nothing where the catalogue says it."""
-    key, value, sort = _dotted_key(fault), fault["input"], fault["type"]
+    """What to do about a fault; empty where the catalogue says it."""
+    place, value, sort = fault["loc"], fault["input"], fault["type"]
+    key = ".".join(map(str, place))
     if sort == "extra_forbidden":
-        valid = _list_valid_keys(kind, fault["loc"][:-1])
         from voxgraft.config.train_options import RENAMED_SETTINGS
 
         if new := RENAMED_SETTINGS.get(key):
             return f"it was renamed: write `{new}`."
-        hint = find_nearest_name(str(fault["loc"][-1]), valid)
+        section: type[Settings] | None = kind
+        for part in place[:-1]:
+            field = section.model_fields.get(str(part)) if section else None
+            section = _nested_settings(field) if field else None
+        valid = list(section.model_fields) if section else []
+        hint = find_nearest_name(str(place[-1]), valid)
         return f"did you mean `{hint}`?" if hint else f"valid keys here: {', '.join(valid)}."
     if sort == "string_type" and isinstance(value, bool):  # Norwegian is `no`, and YAML reads that as false
         return 'YAML reads this word as true or false: put it in quotes, such as "no".'
-    if (
-        sort == "string_pattern_mismatch"
-        and _is_language_field(fault)
-        and (hint := suggest_language_code(str(value), origin.name))
-    ):
+    misspelled = sort == "string_pattern_mismatch" and str(place[-1]) == "language"
+    if misspelled and (hint := suggest_language_code(str(value), origin.name)):
         return hint
     by_key = {leaf.key: leaf for leaf in iter_setting_fields(kind)}
     leaf = by_key.get(key) or by_key.get(key.rpartition(".")[0])
@@ -264,10 +251,6 @@ def _suggest_fix(kind: type[Settings], fault: ErrorDetails, origin: SettingOrigi
         return ""
     hint = find_nearest_name(str(value), leaf.choices)
     return f"did you mean `{hint}`?" if hint else f"give another value. `{origin.name}` is: {leaf.field.description}"
-
-
-def _is_language_field(fault: ErrorDetails) -> bool:
-    return str(fault["loc"][-1]) == "language"
 
 
 def _resolve_paths(kind: type[Settings], values: Mapping[Any, Any], folder: Path) -> dict[Any, Any]:
@@ -293,22 +276,12 @@ def _resolve_path(folder: Path, value: Any) -> Any:
         return value
     path = str(Path.home() / value[2:] if value.startswith("~/") else folder / value)
     # `runs/a/../../talks` is hard to read. Where a folder on the way is a link, `..` leads elsewhere and has to stay.
-    # A path that ends in `..` is left for whoever opens it: its folder may not exist.
+    # A path that ends in `..` is left as it is: its folder may not exist.
     short = path if path.endswith("..") else os.path.normpath(path)
     try:
         return short if os.path.realpath(short) == os.path.realpath(path) else path
     except ValueError:  # a path that no file system has (a NUL in it): refused where it is opened
         return path
-
-
-def _list_valid_keys(kind: type[Settings], path: tuple[int | str, ...]) -> list[str]:
-    for part in path:
-        field = kind.model_fields.get(str(part))
-        nested = _nested_settings(field) if field else None
-        if nested is None:
-            return []
-        kind = nested
-    return list(kind.model_fields)
 
 
 def _nested_settings(field: FieldInfo) -> type[Settings] | None:
@@ -321,8 +294,3 @@ def _annotation_parts(annotation: Any) -> list[Any]:
     """All types that an annotation is made of; the words of a Literal are among them."""
     origin = get_origin(annotation) or annotation
     return [origin, *(part for argument in get_args(annotation) for part in _annotation_parts(argument))]
-
-
-def _abbreviate_repr(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

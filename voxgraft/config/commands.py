@@ -1,6 +1,6 @@
-"""What each verb can be told: one model per verb. The docstring under a field is its help, here and in the manual.
+"""The settings of each command, one model per command. The docstring under a field is its help, also in the manual.
 
-Settings that several verbs share, and everything that reads and checks settings, are in `config.py`.
+`config.run` has the settings that several commands share, `config.base` what reads and validates settings.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a run folder's run.yaml can say; verbs that work on a run, or on a part of it, share these."""
+"""The settings of run.yaml, which all commands on a run share, and how that file is read, compared and changed."""
 
 from __future__ import annotations
 
@@ -31,10 +31,9 @@ RowInit = Literal["romanised", "script-mean", "mean", "random"]
 TrainMode = Literal["gated", "merged", "rows-only"]
 SingleClipPolicy = Literal["leave-out", "own"]
 SpeakerSource = Literal["auto", "folder", "recording", "file"]
+# Bases that come with voxgraft. A run names them by word, so that it does not depend on where voxgraft is installed.
 BUILT_IN_BASES = {"tiny": Path(__file__).resolve().parent.parent / "assets" / "tiny"}
-"""Bases that come with voxgraft. A run names them by word, so that it does not depend on where voxgraft lies."""
-MAX_SEED = 2**63 - 1
-"""Random generators take no larger ones."""
+MAX_SEED = 2**63 - 1  # random generators take no larger ones
 LANGUAGE_PATTERN = r"^[a-z]{2,3}(-[A-Za-z0-9]{2,8})*$"
 
 
@@ -108,8 +107,8 @@ class DataSettings(Settings):
     """Speakers with a single clip: leave-out, or own (its own voice is its prompt, which teaches copying)."""
 
 
+# Defaults of the settings below are theirs.
 _OPTIONS, _INTERVALS = TrainOptions(), TrainIntervals()
-"""Defaults of the settings below are theirs."""
 
 
 class TrainSettings(Settings):
@@ -245,19 +244,15 @@ def find_overrides(run: RunFolder, settings: RunSettings) -> dict[str, str]:
 
 def diff_settings(settings: RunSettings, stated: RunSettings) -> dict[str, tuple[Any, Any]]:
     """By key, the values that are not those that are stated: both of them. Two ways to one file are the same."""
-    pairs = {
-        leaf.key: (_get_setting(settings, leaf.key), _get_setting(stated, leaf.key))
-        for leaf in iter_setting_fields(RunSettings)
-    }
-    return {key: (now, then) for key, (now, then) in pairs.items() if _comparable_value(now) != _comparable_value(then)}
-
-
-def _get_setting(settings: RunSettings, key: str) -> Any:
-    return reduce(getattr, key.split("."), settings)
+    found = {}
+    for leaf in iter_setting_fields(RunSettings):
+        now, then = (reduce(getattr, leaf.key.split("."), one) for one in (settings, stated))
+        if _comparable_value(now) != _comparable_value(then):
+            found[leaf.key] = now, then
+    return found
 
 
 def _comparable_value(value: Any) -> Any:
-    """Two ways to one file are the same."""
     if isinstance(value, tuple):
         return [_comparable_value(item) for item in value]
     return os.path.realpath(value) if isinstance(value, Path) else value
@@ -290,16 +285,21 @@ def update_run_yaml(run: RunFolder, settings: RunSettings) -> dict[str, tuple[An
     """Put the values in which `settings` differ from the file into it; by key what they are now, and what they were."""
     stated = parse_settings(RunSettings, read_settings_values(RunSettings, run.settings), run.settings)
     changes = diff_settings(settings, stated)
-    if changes:
-        words = {
-            key: format_yaml_value(_make_value_relative(run.path, value)).strip() for key, (value, _) in changes.items()
-        }
-        set_run_yaml_values(run.path, words)
+    texts = {}
+    for key, (value, _) in changes.items():
+        # Paths as run.yaml has them: relative to its folder.
+        items = [
+            make_path_relative(run.path, item) if isinstance(item, Path) else item
+            for item in (value if isinstance(value, tuple) else (value,))
+        ]
+        texts[key] = format_yaml_value(tuple(items) if isinstance(value, tuple) else items[0]).strip()
+    if texts:
+        set_run_yaml_values(run.path, texts)
     return changes
 
 
 def set_run_yaml_values(run_folder: Path, yaml_values: Mapping[str, str]) -> None:
-    """Put new values, each as the YAML text that stands for it, at the lines of their keys. All of them, or none.
+    """Write new values, given as YAML text, at the lines of their keys. All of them, or none.
 
     Comments stay, and so does the order of the keys.
     """
@@ -318,7 +318,8 @@ def set_run_yaml_values(run_folder: Path, yaml_values: Mapping[str, str]) -> Non
         found = parse_yaml(after, path)
     except ConfigError:
         found = None
-    # A file that somebody wrote in another form (lists over several lines, sections in braces) is left as it is.
+    # Lines are replaced without a parser. If the result does not have the expected values (lists over several lines,
+    # sections in braces), the file is left as it is.
     if found != expected:
         raise ConfigError("ui-keep", f"{', '.join(yaml_values)} cannot be put at one line", where=path)
     parse_settings(RunSettings, _drop_missing_values(found), path)
@@ -354,15 +355,8 @@ def _find_yaml_line(lines: list[str], start: int, indent: str, name: str) -> int
     return None
 
 
-def _make_value_relative(folder: Path, value: Any) -> Any:
-    """Paths as run.yaml has them."""
-    if isinstance(value, tuple):
-        return tuple(_make_value_relative(folder, item) for item in value)
-    return make_path_relative(folder, value) if isinstance(value, Path) else value
-
-
 def load_command_settings(kind: type[AnySettings], run: RunFolder, **flags: Any) -> AnySettings:
-    """A verb's settings as its command line would have them: what run.yaml says, and flags over it."""
+    """A command's settings: what run.yaml says, and flags over it."""
     values = {**read_settings_values(RunSettings, run.settings), "run": run.path}
     return parse_settings(kind, deep_merge(values, flags), run.settings)
 

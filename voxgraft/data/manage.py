@@ -10,7 +10,7 @@ import os
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -470,8 +470,8 @@ class DataTextResult:
             {
                 "text": text,
                 "normalised": done.text,
-                "changes": [change.to_json() for change in done.changes],
-                "notes": [note.to_json() for note in done.notes],
+                "changes": [asdict(change) for change in done.changes],
+                "notes": [asdict(note) for note in done.notes],
             }
             for text, done in self.texts
         ]
