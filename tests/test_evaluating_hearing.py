@@ -126,7 +126,7 @@ def test_who_does_not_understand_a_language_does_not_listen_to_it(tmp_path: Path
 class OnlyFrench(CommandRecognizer):
     """A program that says of itself that it understands French."""
 
-    languages = frozenset({"fr"})
+    languages: frozenset[str] | None = frozenset({"fr"})
 
 
 def test_a_listener_is_never_given_a_language_that_it_says_it_does_not_know(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_a_listener_is_never_given_a_language_that_it_says_it_does_not_know(tmp_
 class At16(CommandRecognizer):
     """A program that takes nothing but 16 kHz."""
 
-    sample_rate = RATE
+    sample_rate: int | None = RATE
 
 
 class HigherTones(Tones):

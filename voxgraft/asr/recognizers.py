@@ -46,17 +46,12 @@ class Transcript:
 class Recognizer(Protocol):
     """Something that writes down what it hears."""
 
-    @property
-    def name(self) -> str:
-        """As it stands in reports."""
-
-    @property
-    def languages(self) -> frozenset[str] | None:
-        """The languages it was taught; None where it takes any."""
-
-    @property
-    def sample_rate(self) -> int | None:
-        """Samples a second that it takes; None where it takes any."""
+    name: str
+    """As in reports."""
+    languages: frozenset[str] | None
+    """The languages it was trained on; None if it takes any."""
+    sample_rate: int | None
+    """Samples a second that it takes; None if it takes any."""
 
     def hear(self, waves: Sequence[NDArray[np.float32]], rate: int, language: str) -> list[Transcript]:
         """Waves of one channel between -1 and 1, at `rate` samples a second, which it takes; all in one language."""
@@ -81,7 +76,7 @@ MAX_STDERR_SHOWN = 400
 
 
 class CommandRecognizer:
-    """A command line in which `{wav}` stands for the file and, where it is wanted, `{language}` for the language."""
+    """A command line with `{wav}` in place of the file and, if needed, `{language}` in place of the language."""
 
     languages: frozenset[str] | None = None
     sample_rate: int | None = None
@@ -246,6 +241,7 @@ class CTCNetwork(nn.Module):
     def scores(self, frames: Tensor, lengths: Tensor, languages: Tensor) -> tuple[Tensor, Tensor]:
         """The same from mel frames [B, F, M]; `lengths` stay in samples."""
         steps = num_ctc_steps(lengths)
+        # Masked before every convolution, so that a clip gives the same scores alone and in a batch.
         own = torch.arange(frames.shape[1], device=frames.device) < 2 * steps[:, None]  # [B, F]
         frames = (frames * own[..., None]).transpose(1, 2)  # [B, M, F]
         frames = nn.functional.gelu(self.enter(frames)) * own[:, None]  # [B, C, F]
@@ -317,6 +313,7 @@ BUILT_IN_RECOGNIZER_FOLDER = Path(__file__).resolve().parent.parent / "assets" /
 BUILT_IN_WEIGHTS_NAME, BUILT_IN_CONFIG_NAME = "listener.safetensors", "listener.json"
 BUILT_IN_FORMAT = "voxgraft-listener-1"
 BUILT_IN_LIMITS = WaveformLimits(BUILT_IN_RATE_HZ, min_samples=SAMPLES_PER_STEP)
+# Seconds of audio in one batch, times the rate: bounds the memory of attention.
 BUILT_IN_BATCH_SAMPLES = 40 * BUILT_IN_RATE_HZ
 
 
@@ -328,10 +325,6 @@ class CTCSymbols:
     phones: tuple[str, ...]
     by_language: Mapping[str, tuple[frozenset[str], frozenset[str]]]
     """The letters and the phones of each language; the order is the languages' numbering."""
-
-    @property
-    def languages(self) -> tuple[str, ...]:
-        return tuple(self.by_language)
 
     def allowed(self, language: str) -> tuple[Tensor, Tensor]:
         """Which letters and which phones, blank first, the language has."""
@@ -365,7 +358,7 @@ class BuiltInRecognizer:
     def __init__(self, network: CTCNetwork, symbols: CTCSymbols, name: str = "built-in") -> None:
         self.network, self.symbols = network.eval(), symbols
         self.name = name
-        self.languages = frozenset(symbols.languages)
+        self.languages: frozenset[str] | None = frozenset(symbols.by_language)
 
     @classmethod
     def open(cls, folder: Path | None = None) -> Self:
@@ -393,8 +386,8 @@ class BuiltInRecognizer:
 
     def hear(self, waves: Sequence[NDArray[np.float32]], rate: int, language: str) -> list[Transcript]:
         """Letters and phones of every wave; those of about one length go through together."""
-        if language not in self.languages:
-            expected = ", ".join(sorted(self.languages))
+        if language not in self.symbols.by_language:
+            expected = ", ".join(sorted(self.symbols.by_language))
             raise ConfigError("listener-language", f"language {language!r}", expected=expected, where=self.name)
         if rate != BUILT_IN_RATE_HZ:
             raise AudioError("listener-rate", f"{rate:,} Hz", expected=f"{BUILT_IN_RATE_HZ:,} Hz", where=self.name)
@@ -411,9 +404,10 @@ class BuiltInRecognizer:
         lengths = torch.tensor([len(wave) for wave in waves], device=device)
         batch = torch.nn.utils.rnn.pad_sequence(waves, batch_first=True).to(device)
         batch = torch.nn.functional.pad(batch, (0, -batch.shape[1] % SAMPLES_PER_STEP))
-        languages = torch.full_like(lengths, self.symbols.languages.index(language))
+        languages = torch.full_like(lengths, list(self.symbols.by_language).index(language))
         with exact_float32():
             letters, phones = self.network(batch, lengths, languages)
+        # Letters and phones of other languages are never written.
         allowed_letters, allowed_phones = self.symbols.allowed(language)
         steps = num_ctc_steps(lengths).tolist()
         spelled = decode_ctc_greedy(letters, allowed_letters, steps)
@@ -445,7 +439,7 @@ def _read_config(path: Path) -> tuple[CTCSymbols, CTCNetworkConfig]:
     except (AttributeError, KeyError, TypeError, ValueError) as fault:
         expected = f"the notes of a listener ({BUILT_IN_FORMAT}: network, letters, phones, languages)"
         raise CheckpointError("codec-notes", f"{fault}", expected=expected, where=path) from fault
-    found = (len(symbols.letters), len(symbols.phones), len(symbols.languages))
+    found = (len(symbols.letters), len(symbols.phones), len(symbols.by_language))
     stated = (config.num_letters, config.num_phones, config.num_languages)
     if found != stated:
         expected = f"{stated} of them"

@@ -125,7 +125,7 @@ def _sinc_kernel(from_hz: int, to_hz: int) -> tuple[Tensor, int]:
 
 
 def find_sound_bounds(wave: Tensor, below_loudest_db: float) -> tuple[int, int]:
-    """First sample and end of what lies between the first and the last frame that is not too quiet. [N]
+    """Start and end, in samples, of what is between the first and the last frame that is not too quiet. [N]
 
     A frame is too quiet if it is `below_loudest_db` or more below the loudest. A clip without any sound is kept whole.
     """
@@ -157,7 +157,7 @@ LOG_MEL_MEAN, LOG_MEL_STD = -4.0, 4.0
 
 
 class LogMel(nn.Module):
-    """Waves to frames. Has no parameters; its tables are made anew wherever it is built."""
+    """Waves to frames. Has no parameters; its tables are computed when it is built, not saved."""
 
     window: Tensor
     filters: Tensor

@@ -335,15 +335,39 @@ def compute_clip_metrics(samples: AudioSamples, rate: int, text: str, language: 
     letters = sum(map(is_letter, text))
     pauses = [last - first for first, last in find_runs(~active)]
     speech = float(power[active].mean()) if active.any() else 0.0
+    snr = None
+    if len(power) >= MIN_NOISE_FRAMES and speech > 0:
+        # Speech against the softer half of the pauses; without a pause, loud frames against the softest.
+        quiet, loud = np.sort(power[~active]), speech
+        if len(quiet) < MIN_NOISE_FRAMES:
+            quiet, loud = np.sort(power)[: len(power) // 20 + 1], float(power[power >= np.median(power)].mean())
+        noise = max(float(quiet[: max(1, len(quiet) // 2)].mean()), 1e-12)
+        snr = round(min(MAX_SNR_DB, 10 * math.log10(max(loud - noise, 1e-12) / noise)), 1)
+    # Three or more samples in a row at the same extreme are clipped; a single one is a peak.
+    peak, clipped = float(np.abs(samples).max()) if len(samples) else 0.0, 0.0
+    if peak >= CLIPPING_LEVEL:
+        flat = find_runs(np.abs(samples) >= 0.999 * peak)
+        clipped = sum(last - first for first, last in flat if last - first >= 3) / len(samples)
+    # Bandwidth by the loudest frames of each frequency, so that sibilants count.
+    count, bandwidth = len(samples) // FFT_SIZE, 0.0
+    if count:
+        windows = samples[: count * FFT_SIZE].reshape(count, FFT_SIZE) * np.hanning(FFT_SIZE).astype(np.float32)
+        spectra = np.square(np.abs(np.fft.rfft(windows, axis=1)))
+        loudest = 10 * np.log10(np.percentile(spectra, 95, axis=0) + 1e-12)
+        smooth = np.convolve(loudest, np.ones(5) / 5, mode="same")
+        bins = np.fft.rfftfreq(FFT_SIZE, 1 / rate)
+        top = smooth[(bins > 100) & (bins < 4_000)].max()
+        above = np.flatnonzero(smooth[:-3] > top - BANDWIDTH_FLOOR_DB)
+        bandwidth = float(bins[above[-1]]) if len(above) else 0.0
     return ClipMetrics(
         seconds=round(seconds, 4),
         letters_per_second=round(letters / seconds, 3) if seconds else 0.0,
         silence=round(float(1 - active.mean()), 4) if len(active) else 1.0,
         longest_pause=round(max(pauses, default=0) / LEVEL_FRAMES_PER_SECOND, 2),
-        snr_db=_estimate_snr(power, active, speech),
+        snr_db=snr,
         level_db=round(10 * math.log10(speech + 1e-10), 1),
-        clipped=round(_clipped_share(samples), 6),
-        bandwidth_hz=round(_estimate_bandwidth(samples, rate)),
+        clipped=round(clipped, 6),
+        bandwidth_hz=round(bandwidth),
         script=round(compute_script_share(text, language), 4),
     )
 
@@ -356,43 +380,6 @@ def compute_script_share(text: str, language: str) -> float:
     if not own or not letters:
         return 1.0 if not own else 0.0
     return sum(letters[script] for script in own) / letters.total()
-
-
-def _estimate_snr(power: NDArray[np.float64], active: NDArray[np.bool_], speech: float) -> float | None:
-    """Speech against the softer half of the pauses; without a pause, loud frames against the softest."""
-    if len(power) < MIN_NOISE_FRAMES or speech <= 0:
-        return None
-    quiet = np.sort(power[~active])
-    if len(quiet) < MIN_NOISE_FRAMES:
-        quiet, speech = np.sort(power)[: len(power) // 20 + 1], float(power[power >= np.median(power)].mean())
-    noise = max(float(quiet[: max(1, len(quiet) // 2)].mean()), 1e-12)
-    return round(min(MAX_SNR_DB, 10 * math.log10(max(speech - noise, 1e-12) / noise)), 1)
-
-
-def _clipped_share(samples: AudioSamples) -> float:
-    """Three or more samples in a row at the same extreme are clipped; a single one is a peak."""
-    if not len(samples):
-        return 0.0
-    peak = float(np.abs(samples).max())
-    if peak < CLIPPING_LEVEL:
-        return 0.0
-    flat = np.abs(samples) >= 0.999 * peak
-    return sum(last - first for first, last in find_runs(flat) if last - first >= 3) / len(samples)
-
-
-def _estimate_bandwidth(samples: AudioSamples, rate: int) -> float:
-    """By the loudest frames of each frequency, so that sibilants count."""
-    count = len(samples) // FFT_SIZE
-    if not count:
-        return 0.0
-    frames = samples[: count * FFT_SIZE].reshape(count, FFT_SIZE) * np.hanning(FFT_SIZE).astype(np.float32)
-    power = np.square(np.abs(np.fft.rfft(frames, axis=1)))
-    loud = 10 * np.log10(np.percentile(power, 95, axis=0) + 1e-12)
-    smooth = np.convolve(loud, np.ones(5) / 5, mode="same")
-    bins = np.fft.rfftfreq(FFT_SIZE, 1 / rate)
-    peak = smooth[(bins > 100) & (bins < 4_000)].max()
-    above = np.flatnonzero(smooth[:-3] > peak - BANDWIDTH_FLOOR_DB)
-    return float(bins[above[-1]]) if len(above) else 0.0
 
 
 AudioFingerprint = NDArray[np.uint32]
@@ -441,20 +428,17 @@ def find_duplicate_audio(prints: Mapping[str, AudioFingerprint]) -> Iterator[tup
         for (other, shift), count in hits.most_common(20):
             if count < MIN_MATCHING_HITS:
                 break
-            if other not in seen and _fingerprints_match(own, prints[other], shift):
+            if other in seen:
+                continue
+            first, last = max(0, shift), min(len(own), len(prints[other]) + shift)
+            shortest = min(len(own), len(prints[other]))
+            if last - first < max(MIN_SHARED_SECONDS * FINGERPRINT_HZ, MIN_SHARED_SHARE * shortest):
+                continue
+            # Most bits must agree in both halves: sentences that begin with the same words agree in the first one.
+            wrong = np.bitwise_count(own[first:last] ^ prints[other][first - shift : last - shift])
+            worst = max(float(half.mean()) for half in np.array_split(wrong, 2))
+            if worst <= MAX_BIT_ERROR_RATE * FINGERPRINT_BITS:
                 seen.add(other)
                 yield other, name
         for at, value in enumerate(own.tolist()):
             places[value].append((name, at))
-
-
-def _fingerprints_match(one: AudioFingerprint, two: AudioFingerprint, shift: int) -> bool:
-    """Whether two clips agree in most bits, one shifted against the other, in both halves of what they share.
-
-    Both halves: sentences that begin with the same words agree in the first one.
-    """
-    first, last = max(0, shift), min(len(one), len(two) + shift)
-    if last - first < MIN_SHARED_SECONDS * FINGERPRINT_HZ or last - first < MIN_SHARED_SHARE * min(len(one), len(two)):
-        return False
-    wrong = np.bitwise_count(one[first:last] ^ two[first - shift : last - shift])
-    return all(float(half.mean()) <= MAX_BIT_ERROR_RATE * FINGERPRINT_BITS for half in np.array_split(wrong, 2))

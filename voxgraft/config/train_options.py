@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
+# Training that is kept for comparison only; not a mode of run.yaml.
 BaselineMode = Literal["masked-finetune"]
-"""Training that is kept for comparison only; not a mode of run.yaml."""
 TrainModeOrBaseline = Literal["gated", "merged", "rows-only", "masked-finetune"]
 TrainPart = Literal["rows", "adapter", "body"]
 TRAIN_PARTS: tuple[TrainPart, ...] = ("rows", "adapter", "body")
@@ -108,6 +108,7 @@ def options_with_rule(*rules: ResumeRule) -> tuple[str, ...]:
     return tuple(name for name, rule in RESUME_RULES.items() if rule in rules)
 
 
+# Old key -> new key, as in run.yaml or, with hyphens, as a flag. Old keys are refused; the error names the new one.
 RENAMED_SETTINGS = {
     "train.row_rate": "train.lr_rows",
     "train.adapter_rate": "train.lr_adapter",
@@ -128,9 +129,8 @@ RENAMED_SETTINGS = {
     "which": "variant",
     "as_in_the_seeds": "baseline",
 }
-"""Old key -> new key, as in run.yaml or, with hyphens, as a flag. Old keys are refused; the error names the new one."""
+# Format 1 had one option with the rates of all parts.
 _RATES_BY_PART = {"rows": "lr_rows", "adapter": "lr_adapter", "body": "lr_backbone"}
-"""Format 1 had one option with the rates of all parts."""
 _OLD_BASELINE, _BASELINE = "as-in-the-seeds", "masked-finetune"
 
 

@@ -79,7 +79,7 @@ path_exists, is_file, is_folder = os.path.exists, os.path.isfile, os.path.isdir
 
 
 def require_file(path: Path) -> Path:
-    """The path itself, if it is a readable, non-empty regular file."""
+    """The path, if it is a readable, non-empty regular file."""
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -94,7 +94,7 @@ def require_file(path: Path) -> Path:
 
 
 def require_folder(path: Path) -> Path:
-    """The path itself, if it is a folder that can be read."""
+    """The path, if it is a readable folder."""
     try:
         if not path.exists():
             raise FileError("file-missing", f"folder {path.name or path} is not there", where=path)
@@ -233,7 +233,7 @@ def is_encodable_text(value: object) -> bool:
 
 
 def free_disk_bytes(path: Path) -> int | None:
-    """Room on the disk of a path that need not be there yet; it may itself be a mount point. None if nobody knows."""
+    """Free bytes on the disk of a path, which may not exist yet or be a mount point; None if unknown."""
     whole = path.absolute()
     there = next((one for one in (whole, *whole.parents) if is_folder(one)), None)
     return shutil.disk_usage(there).free if there else None
@@ -242,10 +242,7 @@ def free_disk_bytes(path: Path) -> int | None:
 def require_disk_space(
     path: Path, num_bytes: int, what: str, *, where: Path | None = None, slack: int = 64 << 20, cure: str = ""
 ) -> None:
-    """Refuse before hours of work what will not fit on the disk of `path`.
-
-    `slack` bytes more must be free, for headers and for the file system itself.
-    """
+    """Refuse what will not fit on the disk of `path`, before hours of work; `slack` is for headers and such."""
     free = free_disk_bytes(path)
     if free is not None and free < num_bytes + slack:
         found = f"{what} needs {num_bytes:,} bytes, {free:,} are free"
@@ -267,7 +264,7 @@ def compute_sha256(path: Path) -> str:
 
 
 def require_output_path(path: Path, *, overwrite: bool = False) -> None:
-    """Refuse a place that `atomic_write` would refuse; a verb that works for minutes asks before it starts."""
+    """Refuse a path that `atomic_write` would refuse. Long commands call it before they start to work."""
     _require_valid_name(path)
     if path_exists(path) and not overwrite:
         raise FileError("file-exists", f"{path.name} is there already", where=path)
@@ -553,7 +550,7 @@ _FALLBACK_CODES_BY_ERRNO = {
 
 
 def build_write_error(error: OSError, path: Path) -> WriteError:
-    """What the system said to a write, as our error."""
+    """Our error for a write that the system refused."""
     if isinstance(error, shutil.Error) and (number := re.search(r"\[Errno (\d+)\]", str(error))):
         # A copied tree reports all its files at once, as texts: the first tells the cause.
         error = OSError(int(number[1]), os.strerror(int(number[1])))
@@ -566,8 +563,8 @@ def build_write_error(error: OSError, path: Path) -> WriteError:
 def convert_system_error(error: BaseException) -> VoxgraftError | None:
     """An error of the disk, of permissions or of a limit that no one nearer to it has reported; None for others.
 
-    The faces call it last, so that a full disk is never reported as a fault of the program. A missing file is not
-    among them: whoever opens a file that may be missing says so, and any other is a fault of the program.
+    The CLI and the web interface call it last, so that a full disk is never reported as a bug. A missing file is not
+    among them: code that opens a file which may be missing reports it, and any other case is a bug.
     """
     if isinstance(error, MemoryError):
         return FileError("memory-full", f"no memory left: {format_error_reason(error)}")

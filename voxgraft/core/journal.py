@@ -315,7 +315,7 @@ class History:
         return [(step, loss / points[0][1] - 1) for step, loss in points]
 
     def seconds_per_step(self, positions: int | None = None) -> float | None:
-        """How long a step has taken of late, from what the journal says of speed; or one of so many positions would."""
+        """Seconds of a step by the latest speeds in the journal; of a step with `positions`, if given."""
         known = []
         for step in sorted(self.steps)[-SPEED_WINDOW_STEPS:]:
             length = positions or as_finite_float(self.steps[step].get("positions"))

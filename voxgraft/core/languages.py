@@ -66,12 +66,12 @@ def canonical_language_code(word: str) -> str | None:
     return _CANONICAL_CODES.get(base_language(word))
 
 
+# Characters of these belong to no script: digits, general punctuation, symbols, combining accents.
 SHARED_SCRIPTS = frozenset({"Common", "Inherited"})
-"""Characters of these belong to no script: digits, general punctuation, symbols, combining accents."""
+# Zero-width joiners and non-joiners are inside words in several scripts.
 JOINERS = frozenset("\u200c\u200d")
-"""Zero-width joiners and non-joiners stand inside words in several scripts."""
+# Joiners, and the zero-width space with which some scripts part their words.
 ZERO_WIDTH = JOINERS | {"\u200b"}
-"""Joiners, and the zero-width space with which some scripts part their words."""
 _SCRIPT_NAMES = (
     "Adlam Arabic Armenian Balinese Bamum Bassa_Vah Batak Bengali Bopomofo Buginese Buhid Canadian_Aboriginal "
     "Chakma Cham Cherokee Coptic Cyrillic Deseret Devanagari Dogra Ethiopic Georgian Glagolitic Gothic Grantha "
@@ -85,23 +85,23 @@ _SCRIPT_NAMES = (
 ).split()
 
 
+# Scripts in which a character is a syllable or more.
 SYLLABIC_SCRIPTS = frozenset("Canadian_Aboriginal Cherokee Ethiopic Han Hangul Hiragana Katakana Vai Yi".split())
-"""Scripts in which a character is a syllable or more."""
+# Scripts in which a letter is a consonant with its vowel, and other vowels are marks: letters count like syllables.
 ABUGIDA_SCRIPTS = frozenset(
     "Bengali Devanagari Gujarati Gurmukhi Kannada Khmer Malayalam Myanmar Oriya Sinhala Tamil Telugu".split()
 )
-"""Scripts in which a letter is a consonant with its vowel, and other vowels are marks: letters count like syllables."""
 # End of CJK extension H; behind it Unicode 15 has only tags and private use.
 _LAST_CODE_POINT = 0x323AF
 _SCRIPT_CODE_LENGTH = 4
 # Of a script with more characters than this (Han has a hundred thousand) nobody needs all.
 _MAX_WHOLE_SCRIPT = 20_000
+# A script with this share of a text's letters gets pieces, whatever CLDR says of the language.
 MIN_SCRIPT_SHARE = 0.1
-"""A script with this share of a text's letters gets pieces, whatever CLDR says of the language."""
+# Letters that CLDR does not give a language, and that are rarer than this in its texts, are strays.
 MAX_STRAY_SHARE = 0.001
-"""Letters that CLDR does not give a language, and that are rarer than this in its texts, are strays."""
+# A script with this share is the language's own beyond doubt: that its letters have no piece is an error.
 MIN_CERTAIN_SCRIPT_SHARE = 0.3
-"""A script with this share is the language's own beyond doubt: that its letters have no piece is an error."""
 _GENERAL_PUNCTUATION = regex.compile(r"[\p{Ps}\p{Pe}\p{Pi}\p{Pf}\p{Pd}\p{Terminal_Punctuation}\p{Quotation_Mark}…¡¿・]")
 # Marks on symbols (a keycap, the emoji form of a heart), not on letters.
 _NON_LETTER_MARK = regex.compile(r"[\p{Me}\uFE00-\uFE0F\U000E0100-\U000E01EF]")

@@ -1,4 +1,4 @@
-"""How a long job tells how far it is and what has happened, without knowing who listens.
+"""Progress, events and questions of long jobs, without knowing who shows them.
 
 The library calls `progress_task` and `tell`; the command line installs a listener by `use_progress_listener`. Without
 one nothing is printed.
@@ -15,16 +15,16 @@ from typing import Any, Protocol
 
 from voxgraft.core.results import Line
 
+# A clock that is read several times a second was suspended if nobody could read it for this long.
 SUSPENDED_SECONDS = 5.0
-"""A clock that is read several times a second was suspended if nobody could read it for this long."""
+# Kind of lines that are shown between the commands of a longer story; they belong to no run.
 CHAPTER_EVENT = "chapter"
-"""What is told between the verbs of a longer story; it belongs to no run."""
 
 
 class ActiveClock:
-    """Seconds without those for which the process was suspended (Ctrl-Z, a closed lid): they say nothing of a pace.
+    """Seconds without those for which the process was suspended (Ctrl-Z, a closed lid), which would distort speeds.
 
-    Only while something reads it all the time, as a face's thread does that draws progress.
+    Works only while a thread reads it all the time, as the one does that draws progress.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -44,12 +44,12 @@ active_seconds = ActiveClock()
 
 
 class ProgressListener(Protocol):
-    """What a face gives: open one task, and get back the function that advances it."""
+    """What an interface installs to show progress."""
 
     def task(self, name: str, total: int | None) -> contextlib.AbstractContextManager[Callable[[int], None]]: ...
 
     def tell(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        """Something happened in a run: a line of its journal, or the lines that it opens with (`kind` is `opening`)."""
+        """An event of a run: a line of its journal, or its first lines (`kind` is `opening`)."""
 
 
 _active_listener: ContextVar[ProgressListener | None] = ContextVar("listener", default=None)
@@ -77,22 +77,22 @@ def progress_task(name: str, total: int | None = None) -> Iterator[Callable[[int
 
 
 def report_event(kind: str, step: int, values: Mapping[str, Any]) -> None:
-    """Say that something happened in a run."""
+    """Report an event of a run."""
     listener = _active_listener.get()
     if listener is not None:
         listener.tell(kind, step, values)
 
 
 def report_lines(lines: Sequence[Line]) -> None:
-    """Say lines that stay. What was shown live before them is over."""
+    """Show lines that stay, below what was shown live before them."""
     if lines:
         report_event(CHAPTER_EVENT, 0, {"lines": lines})
 
 
+# Shows the lines, then asks the question; whether the answer is yes.
 ConfirmCallback = Callable[[Sequence[Line], str], bool]
-"""Shows the lines, then asks the question; whether the answer is yes."""
+# Shows the lines, then asks the question; the answer in the person's own words, which may be empty.
 AskCallback = Callable[[Sequence[Line], str], str]
-"""Shows the lines, then asks the question; the answer in the person's own words, which may be empty."""
 _confirm_callback: ContextVar[ConfirmCallback | None] = ContextVar("answerer", default=None)
 _ask_callback: ContextVar[AskCallback | None] = ContextVar("teller", default=None)
 
@@ -109,12 +109,12 @@ def use_prompt_callbacks(answerer: ConfirmCallback, teller: AskCallback | None =
 
 
 def confirm_with_user(lines: Sequence[Line], question: str) -> bool | None:
-    """Whether somebody says yes, after having seen `lines`; None if there is nobody to ask."""
+    """Show `lines` and ask a yes-or-no question; None if there is nobody to ask."""
     answerer = _confirm_callback.get()
     return None if answerer is None else answerer(lines, question)
 
 
 def ask_user(lines: Sequence[Line], question: str) -> str | None:
-    """What somebody answers, after having seen `lines`; None if there is nobody to ask."""
+    """Show `lines` and ask for a text; None if there is nobody to ask."""
     teller = _ask_callback.get()
     return None if teller is None else teller(lines, question)

@@ -1,6 +1,7 @@
-"""What a verb gives back: something to print, something for machines, and an exit code.
+"""Results of commands: lines to print, JSON for machines, an exit code; and how numbers, pages and charts are written.
 
-Verbs build these; only the faces print them. Text is never read as markup, since tags such as [am] are our trade.
+Commands build results; only the CLI and the web interface print them. Text is never read as markup, since it contains
+language tags such as [am].
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ EXIT_OK = 0
 EXIT_BAD_INPUT = 2
 EXIT_BUG = 70
 EXIT_INTERRUPTED = 130
+# Styles of findings by their level, worst first.
 LEVEL_STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
-"""Styles of findings by their level, worst first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ TableCell = str | StyledLine
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under column names. Columns of which every cell is a number stand on the right."""
+    """Rows under column names. Columns of numbers are aligned to the right."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[TableCell, ...], ...]
@@ -97,7 +98,7 @@ Line = str | StyledLine | Table
 
 
 class CommandResult(Protocol):
-    """What every verb returns."""
+    """What every command returns."""
 
     @property
     def exit_code(self) -> int:
@@ -112,7 +113,7 @@ class CommandResult(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SimpleResult:
-    """A result that is ready to be shown, for verbs that need no form of their own."""
+    """A result that is ready to be shown, for commands that need no class of their own."""
 
     values: dict[str, Any]
     shown: tuple[Line, ...]
@@ -174,8 +175,8 @@ def format_learning_rate(rate: float) -> str:
     return f"{mantissa.removesuffix('.0')}e{int(exponent)}"
 
 
+# Inches, of 72 units; the page scales a chart to the width that it has.
 CHART_WIDTH = 5.0
-"""Inches, of 72 units; the page scales a chart to the width that it has."""
 # matplotlib knows no CSS variables. It draws in colours that nothing else has, and they are replaced in the SVG.
 TEXT_COLOR, GRID_COLOR, LEVEL_COLOR, GOOD_COLOR, BAD_COLOR = "#000001", "#000002", "#000003", "#000004", "#000005"
 SERIES_COLORS = ("#000010", "#000011", "#000012", "#000013", "#000014", "#000015")
@@ -203,8 +204,8 @@ _STYLE: dict[Any, Any] = {
     "text.parse_math": False,
     **{f"{axis}tick.{key}": value for axis in "xy" for key, value in (("major.size", 0), ("labelcolor", TEXT_COLOR))},
 }
+# matplotlib's settings belong to the process, and the web interface draws in several threads.
 _ONE_AT_A_TIME = threading.Lock()
-"""matplotlib's settings belong to the process, and the web interface draws in several threads."""
 
 
 def render_page(template: str, **values: Any) -> str:

@@ -1,6 +1,6 @@
-"""The run folder: where everything of one run has its place, and the lock that lets one process at a time change it.
+"""The run folder with its lock, and processes: worker pools and how a process is identified.
 
-Knows nothing of what the files hold. The lock is the system's own: it is gone with its process, however that ends.
+Knows nothing about the contents of the files.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from typing import Any
@@ -44,56 +43,24 @@ def step_folder_name(step: int) -> str:
     return f"step-{step:06d}"
 
 
-@dataclass(frozen=True, slots=True)
 class RunFolder:
-    """One run: its places. That they are there is the business of who reads them."""
+    """The places of one run. Whoever reads them checks that they exist."""
 
-    path: Path
-
-    def __post_init__(self) -> None:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.settings = path / RUN_FILE
+        self.card = path / "card.json"
+        self.graft = path / "graft"
+        self.data = path / "data"
+        self.journal = path / "journal.jsonl"
+        self.steps = path / "steps"
+        self.samples = path / "samples"
+        self.eval = path / "eval"
+        self.export = path / "export"
+        self.lock_file = path / ".lock"
         # A folder that was finished when its process was killed gets its name now.
-        recover_folders(self.path)
+        recover_folders(path)
         recover_folders(self.data)
-
-    @property
-    def settings(self) -> Path:
-        return self.path / RUN_FILE
-
-    @property
-    def card(self) -> Path:
-        return self.path / "card.json"
-
-    @property
-    def graft(self) -> Path:
-        return self.path / "graft"
-
-    @property
-    def data(self) -> Path:
-        return self.path / "data"
-
-    @property
-    def journal(self) -> Path:
-        return self.path / "journal.jsonl"
-
-    @property
-    def steps(self) -> Path:
-        return self.path / "steps"
-
-    @property
-    def samples(self) -> Path:
-        return self.path / "samples"
-
-    @property
-    def eval(self) -> Path:
-        return self.path / "eval"
-
-    @property
-    def export(self) -> Path:
-        return self.path / "export"
-
-    @property
-    def lock_file(self) -> Path:
-        return self.path / ".lock"
 
     def data_set(self, name: str) -> Path:
         """The folder of one set of prepared clips."""

@@ -1,6 +1,6 @@
-"""YAML, read strictly: plain values, lists and mappings; no aliases, tags or keys that stand twice.
+"""Strict YAML: plain values, lists and mappings; no aliases, no tags, no duplicate keys.
 
-Apart from `files.py`, so that models can be opened where PyYAML is not.
+Not in `files.py`, so that models can be opened where PyYAML is not installed.
 """
 
 from __future__ import annotations

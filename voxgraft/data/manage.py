@@ -10,7 +10,7 @@ import os
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -458,8 +458,8 @@ def data_text(settings: DataTextSettings) -> SimpleResult:
             {
                 "text": text,
                 "normalised": done.text,
-                "changes": [change.to_json() for change in done.changes],
-                "notes": [note.to_json() for note in done.notes],
+                "changes": [asdict(change) for change in done.changes],
+                "notes": [asdict(note) for note in done.notes],
             }
             for text, done in texts
         ],

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -31,9 +31,11 @@ if TYPE_CHECKING:
 
 # Normalisers, and what learns and proves tokenizers, are imported on use: a base that only speaks needs none of them.
 
+# With a smaller share of letters in the language's own script, the texts are of another language.
 _MIN_OWN_SCRIPT_SHARE = 0.3
-"""With a smaller share of letters in the language's own script, the texts are of another language."""
 _MIN_SENTENCES = 100
+# The place behind the bracket of something that looks like a tag.
+_LANGUAGE_TAG_START = re.compile(r"(?<=\[)(?=[a-z]{2,3}(?:-[a-z0-9]+)*\])")
 
 
 def check_text_language(language: str, sentences: Sequence[str]) -> list[Finding]:
@@ -51,10 +53,6 @@ def check_text_language(language: str, sentences: Sequence[str]) -> list[Finding
         count = f"{len(sentences):,} sentence{'s' if len(sentences) != 1 else ''}"
         findings.append(finding("text-few", f"the texts hold {count}", expected=f"{_MIN_SENTENCES} or more"))
     return findings
-
-
-_LANGUAGE_TAG_START = re.compile(r"(?<=\[)(?=[a-z]{2,3}(?:-[a-z0-9]+)*\])")
-"""The place behind the bracket of something that looks like a tag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,17 +132,13 @@ class TextEncoder:
 
     def new_text(self, sentences: tuple[str, ...]) -> NewLanguageText:
         """The new language's sentences in the form that `prove` takes."""
+        from voxgraft.text.normalize import NO_RULES, TextRules
         from voxgraft.tokenizers.prove import NewLanguageText
 
         entry = find_exemplar(self.language) if self.language else None
-        return NewLanguageText(
-            sentences, self.prepare, self.tag, entry.letters if entry else "", self._prepare_without_rules
-        )
-
-    def _prepare_without_rules(self, text: str) -> str:
-        from voxgraft.text.normalize import NO_RULES, TextRules
-
-        return self.front.prepare(self.front.clean(TextRules(NO_RULES).apply(text)), None)
+        letters = entry.letters if entry else ""
+        without_rules = replace(self, stated_rules=TextRules(NO_RULES))
+        return NewLanguageText(sentences, self.prepare, self.tag, letters, without_rules.prepare)
 
 
 def text_rules_identity(rules: TextRules) -> str:
@@ -182,8 +176,8 @@ def prove_text_encoder(spelling: TextEncoder, texts: TextCorpus, proof_texts: tu
     return prove_tokenizer(spelling.base, spelling.grown, corpus(), spelling.prepare_base, new)
 
 
+# Scripts that uroman reads character by character, so that a table of characters is enough.
 TABLE_SCRIPTS = ("Ethiopic", "Latin")
-"""Scripts that uroman reads character by character, so that a table of characters is enough."""
 
 
 def romanize(text: str) -> str:

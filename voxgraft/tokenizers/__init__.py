@@ -1,4 +1,4 @@
-"""Opening a tokenizer file of any kind, told by its contents and not by its name."""
+"""Opens a tokenizer file of any kind, recognised by its contents and not by its name."""
 
 from __future__ import annotations
 

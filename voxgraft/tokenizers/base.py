@@ -9,7 +9,7 @@ import hashlib
 import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
@@ -60,22 +60,11 @@ class TokenizerAdditions:
         return len(self.pieces) + (self.tag is not None)
 
     def save(self, path: Path, *, overwrite: bool = False) -> None:
-        """Write as JSON, one line per piece for eyes."""
+        """Write as JSON."""
         write_json(path, self.to_json(), overwrite=overwrite)
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "format": ADDITIONS_FORMAT,
-            "family": self.family,
-            "language": self.language,
-            "kind": self.kind,
-            "base_sha256": self.base_sha256,
-            "tag": self.tag,
-            "pieces": [
-                {"text": piece.text, "parts": piece.parts, "count": piece.count, "score": piece.score}
-                for piece in self.pieces
-            ],
-        }
+        return {"format": ADDITIONS_FORMAT, **asdict(self)}
 
     @classmethod
     def load(cls, path: Path) -> TokenizerAdditions:
@@ -195,7 +184,7 @@ class Tokenizer(ABC):
 _EXCESSIVE_MARKS = regex.compile(r"\p{M}{64}")
 # A line up to this length is composed quickly, whatever it holds.
 _MAX_UNCHECKED_LENGTH = 1000
-# How the manifest of a dataset is told from a text.
+# How the manifest of a dataset is recognised.
 MANIFEST_SUFFIX, MANIFEST_PREFIX = ".jsonl", '{"voxgraft_manifest"'
 
 
@@ -228,7 +217,7 @@ def read_texts(paths: Iterable[Path]) -> TextCorpus:
 
 
 def _iter_sentences(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines of a text; of a dataset's manifest, what is said in the clips that are learnt from."""
+    """The lines of a text; of a dataset's manifest, the texts of the clips in the training split."""
     lines = read_lines(path)
     for number, line in lines:
         if number == 1 and path.suffix == MANIFEST_SUFFIX and line.startswith(MANIFEST_PREFIX):

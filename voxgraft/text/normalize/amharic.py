@@ -16,6 +16,7 @@ TEN_AND = "አስራ"
 HUNDRED = "መቶ"
 SCALES = ((10**12, "ትሪሊዮን"), (10**9, "ቢሊዮን"), (10**6, "ሚሊዮን"), (10**3, "ሺህ"))
 ORDINAL_ENDING = "ኛ"
+# Words that end in a consonant take a vowel before the ending; all others only the ending.
 ORDINALS = {
     "አንድ": "አንደኛ",
     "ሁለት": "ሁለተኛ",
@@ -28,10 +29,9 @@ ORDINALS = {
     "ዘጠኝ": "ዘጠነኛ",
     "አስር": "አስረኛ",
 }
-"""Words that end in a consonant take a vowel before the ending; all others only the ending."""
 ETHIOPIAN_MONTHS = "መስከረም ጥቅምት ኅዳር ታኅሣሥ ጥር የካቲት መጋቢት ሚያዝያ ግንቦት ሰኔ ሐምሌ ነሐሴ ጳጉሜን".split()
+# Both as CLDR 48 gives them.
 GREGORIAN_MONTHS = "ጃንዋሪ ፌብሩዋሪ ማርች ኤፕሪል ሜይ ጁን ጁላይ ኦገስት ሴፕቴምበር ኦክቶበር ኖቬምበር ዲሴምበር".split()
-"""Both as CLDR 48 gives them."""
 GREGORIAN_ERA_PHRASES = ("ኤውሮፓውያን አቆጣጠር", "አውሮፓውያን አቆጣጠር", "ጎርጎርዮሳውያን አቆጣጠር", "ግሪጎሪያን አቆጣጠር")
 ETHIOPIAN_ERA_PHRASES = ("ኢትዮጵያ አቆጣጠር", "ኢትዮጵያውያን አቆጣጠር")
 YEAR_OF_MERCY = ("ዓመተ ምህረት", "ዓመተ ምሕረት", "አመተ ምህረት")

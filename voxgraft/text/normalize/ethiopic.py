@@ -105,19 +105,6 @@ _ABBREVIATION_START = (
 )
 
 
-def _expand_abbreviations(draft: TextEditor, *, whole: Abbreviations, fronts: Abbreviations = ()) -> None:
-    """Write abbreviations out. A dot that ends the abbreviation stays if it ends the text too."""
-
-    def expand(match: regex.Match[str]) -> str:
-        ends = match["dot"] is not None and not match.string[match.end() :].strip()
-        return table[match["short"].replace(" ", "").replace("/", ".")] + ("." if ends else "")
-
-    for entries, with_endings in ((whole, True), (fronts, False)):
-        if entries:
-            pattern, table = _abbreviation_pattern(entries, with_endings)
-            draft.rewrite("abbreviation", pattern, expand)
-
-
 @cache
 def _abbreviation_pattern(entries: Abbreviations, with_endings: bool) -> tuple[regex.Pattern[str], Mapping[str, str]]:
     """The pattern, and by short form the full one. `with_endings`: only before the end of a word, or a known ending."""
@@ -142,6 +129,13 @@ ETHIOPIC_TEXT_MARKS = {**generic.TYPOGRAPHIC_MARKS, "ʼ": "'"}
 _ETHIOPIC_TEXT_MARK = regex.compile("[" + "".join(ETHIOPIC_TEXT_MARKS) + "]")
 _NUMBER_SIGN = regex.compile(r"[\p{No}\p{Nl}--[½⅓⅔¼¾⅕⅛²³፩-፼]]", regex.V1)
 _SUPERSCRIPT_DIGIT = regex.compile("[²³]")
+_DOUBLED_COLON_FULL_STOP = regex.compile(rf"(?:(?:፡ ?፡)+|(?<={ETHIOPIC_LETTER}):{{2,}})+", regex.V1)
+_MARK_BETWEEN_DIGITS = regex.compile(r"(?<=[\d፩-፼])[፡፥](?=[\d፩-፼])")
+_ETHIOPIC_MARK = regex.compile("[፡።፣፤፥፦፧፨]")
+# What a base language has for them, so that the rows of these marks bring their pauses along.
+ETHIOPIC_MARKS = {"፡": " ", "።": ".", "፣": ",", "፤": ";", "፥": ":", "፦": ":", "፧": "?", "፨": "."}
+_SPACE_BEFORE_A_MARK = regex.compile(r" +(?=[.,;:?!)](?:\s|[.,;:?!)]|$))")
+_SPACE_AFTER_A_MARK = regex.compile(rf"(?<={ETHIOPIC_LETTER}[.,;:?!])(?={ETHIOPIC_LETTER}{{2}})", regex.V1)
 _AMPERSAND = regex.compile(r"(?<![\p{Script=Latin}])&(?![\p{Script=Latin}])")
 _KEPT_MARKS = r".,?!;:'\"()-"
 # Fractions that were not read stay whole. The marks are those of length, which modern texts do not have.
@@ -159,76 +153,61 @@ _HOMOPHONES = regex.compile("[" + "".join(map(chr, _HOMOPHONE_TABLE)) + "]+")
 
 def build_amharic_normalizer(fold_homophones: bool = False) -> Normalizer:
     """Amharic; `fold_homophones` writes one letter for those that sound alike."""
-    steps = (
-        _clean_text,
-        partial(_expand_abbreviations, whole=AMHARIC_ABBREVIATIONS, fronts=AMHARIC_PREFIX_ABBREVIATIONS),
-        _convert_number_signs,
-        reader.convert_to_ascii_digits,
-        reader.replace_ethiopic_marks,
-        NumberExpander(AmharicVerbalizer()),
-        _convert_superscripts,
-        _replace_ampersand,
-        _remove_symbols,
-        reader.fix_mark_spacing,
-        generic.collapse_spaces,
-    )
-    if not fold_homophones:
-        return Normalizer("am", AMHARIC_VERSION, steps, _collect_notes)
-    return Normalizer("am", f"{AMHARIC_VERSION}+homophones", (*steps, _fold_homophones), _collect_notes)
+    before = partial(_prepare, whole=AMHARIC_ABBREVIATIONS, fronts=AMHARIC_PREFIX_ABBREVIATIONS)
+    after = partial(_finish, and_word="እና", fold_homophones=fold_homophones)
+    version = f"{AMHARIC_VERSION}+homophones" if fold_homophones else AMHARIC_VERSION
+    return Normalizer("am", version, (before, NumberExpander(AmharicVerbalizer()), after), _collect_notes)
 
 
 def build_tigrinya_normalizer() -> Normalizer:
     """Tigrinya."""
-    steps = (
-        _clean_text,
-        partial(_expand_abbreviations, whole=TIGRINYA_ABBREVIATIONS),
-        _convert_number_signs,
-        reader.convert_to_ascii_digits,
-        reader.replace_ethiopic_marks,
-        NumberExpander(TigrinyaVerbalizer()),
-        _convert_superscripts,
-        _remove_symbols,
-        reader.fix_mark_spacing,
-        generic.collapse_spaces,
-    )
-    return Normalizer("ti", TIGRINYA_VERSION, steps, _collect_notes)
+    before = partial(_prepare, whole=TIGRINYA_ABBREVIATIONS)
+    return Normalizer("ti", TIGRINYA_VERSION, (before, NumberExpander(TigrinyaVerbalizer()), _finish), _collect_notes)
 
 
-def _clean_text(draft: TextEditor) -> None:
+def _prepare(draft: TextEditor, *, whole: Abbreviations, fronts: Abbreviations = ()) -> None:
+    """Everything before numbers are read: plain characters and marks, full words, digits 0 to 9."""
     generic.clean_characters(draft, joiners=False)
     draft.rewrite("plain-mark", _ETHIOPIC_TEXT_MARK, lambda match: ETHIOPIC_TEXT_MARKS[match.group()])
 
+    def expand(match: regex.Match[str]) -> str:
+        # A dot that ends the abbreviation stays if it ends the text too.
+        ends = match["dot"] is not None and not match.string[match.end() :].strip()
+        return table[match["short"].replace(" ", "").replace("/", ".")] + ("." if ends else "")
 
-def _convert_number_signs(draft: TextEditor, pattern: regex.Pattern[str] = _NUMBER_SIGN) -> None:
-    """Signs such as ① and Ⅳ as digits, if they are whole numbers."""
+    for entries, with_endings in ((whole, True), (fronts, False)):
+        if entries:
+            pattern, table = _abbreviation_pattern(entries, with_endings)
+            draft.rewrite("abbreviation", pattern, expand)
+    draft.rewrite("number-sign", _NUMBER_SIGN, _sign_to_digits)
+    reader.convert_to_ascii_digits(draft)
+    # Ethiopic punctuation as plain marks; the word separator becomes a space.
+    draft.rewrite("full-stop", _DOUBLED_COLON_FULL_STOP, ".")
+    draft.rewrite("mark-between-digits", _MARK_BETWEEN_DIGITS, lambda match: ":" if match.group() == "፡" else " ")
+    draft.rewrite("ethiopic-mark", _ETHIOPIC_MARK, lambda match: ETHIOPIC_MARKS[match.group()])
 
-    def to_digits(match: regex.Match[str]) -> str:
-        value = unicodedata.numeric(match.group(), -1.0)
-        return f" {int(value)} " if value >= 0 and value == int(value) else match.group()
 
-    draft.rewrite("number-sign", pattern, to_digits)
-
-
-def _convert_superscripts(draft: TextEditor) -> None:
+def _finish(draft: TextEditor, *, and_word: str = "", fold_homophones: bool = False) -> None:
+    """Everything after numbers are read: no symbols, and spaces where they belong."""
     # A raised 2 or 3 that no unit has taken is a number of its own.
-    _convert_number_signs(draft, _SUPERSCRIPT_DIGIT)
-
-
-def _replace_ampersand(draft: TextEditor) -> None:
-    draft.rewrite("and-sign", _AMPERSAND, " እና ")
-
-
-def _remove_symbols(draft: TextEditor) -> None:
-    """Remove signs that nobody says, and separate the words that they joined."""
+    draft.rewrite("number-sign", _SUPERSCRIPT_DIGIT, _sign_to_digits)
+    if and_word:
+        draft.rewrite("and-sign", _AMPERSAND, f" {and_word} ")
+    # Signs that nobody says go, and the words that they joined are separated.
     draft.rewrite(
-        "symbol-removed",
-        _SYMBOL,
-        lambda match: match.group() if match["fraction"] else "" if match["mark"] else " ",
+        "symbol-removed", _SYMBOL, lambda match: match.group() if match["fraction"] else "" if match["mark"] else " "
     )
+    draft.rewrite("space-before-mark", _SPACE_BEFORE_A_MARK, "")
+    draft.rewrite("space-after-mark", _SPACE_AFTER_A_MARK, " ")
+    generic.collapse_spaces(draft)
+    if fold_homophones:
+        draft.rewrite("homophone", _HOMOPHONES, lambda match: match.group().translate(_HOMOPHONE_TABLE))
 
 
-def _fold_homophones(draft: TextEditor) -> None:
-    draft.rewrite("homophone", _HOMOPHONES, lambda match: match.group().translate(_HOMOPHONE_TABLE))
+def _sign_to_digits(match: regex.Match[str]) -> str:
+    """A sign such as ① or Ⅳ as digits, if it is a whole number."""
+    value = unicodedata.numeric(match.group(), -1.0)
+    return f" {int(value)} " if value >= 0 and value == int(value) else match.group()
 
 
 def _collect_notes(text: str) -> Iterator[TextNote]:
@@ -239,9 +218,6 @@ def _collect_notes(text: str) -> Iterator[TextNote]:
         "digits-left": _DIGIT_GROUP,
         "abbreviation-unknown": UNKNOWN_ABBREVIATION,
     }
-    found = [
-        TextNote(rule, match.group(), match.start())
-        for rule, pattern in patterns.items()
-        for match in pattern.finditer(text)
-    ]
-    yield from sorted(found, key=lambda note: note.place)
+    found = [(rule, match) for rule, pattern in patterns.items() for match in pattern.finditer(text)]
+    for rule, match in sorted(found, key=lambda pair: pair[1].start()):
+        yield TextNote(rule, match.group(), match.start())

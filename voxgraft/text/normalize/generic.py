@@ -11,11 +11,10 @@ import hashlib
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from importlib import import_module
 from importlib.metadata import version
-from typing import Any
 
 import regex
 
@@ -34,9 +33,6 @@ class TextChange:
     after: str
     place: int
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
 class TextNote:
@@ -45,9 +41,6 @@ class TextNote:
     rule: str
     text: str
     place: int
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +169,7 @@ _JOINER_IN_WORD = regex.compile(r"(?<=[\p{L}\p{M}])[\u200c\u200d](?=[\p{L}\p{M}]
 _EXTRA_SPACES = regex.compile(r"^ +| +$| {2,}")
 _DIGIT_RUN = regex.compile(r"\p{N}+")
 
+# Quotes, dashes and dots that have a plain cousin, with it. Never a letter: U+02BC is one in many languages.
 TYPOGRAPHIC_MARKS = {
     **dict.fromkeys("“”„‟«»〝〞＂", '"'),
     **dict.fromkeys("‘’‚‛‹›′´`＇", "'"),
@@ -186,10 +180,9 @@ TYPOGRAPHIC_MARKS = {
     "⁈": "?!",
     "⁉": "!?",
 }
-"""Quotes, dashes and dots that have a plain cousin, with it. Never a letter: U+02BC is one in many languages."""
 _TYPOGRAPHIC_MARK = regex.compile("[" + "".join(TYPOGRAPHIC_MARKS) + "]")
+# Punctuation of Adlam and other scripts from right to left, which is the common one turned round.
 REVERSED_MARKS = {"⹁": ",", "⸲": ",", "⸴": ",", "⹌": ",", "⁏": ";", "⸵": ";", "⸮": "?"}
-"""Punctuation of Adlam and other scripts from right to left, which is the common one turned round."""
 _APOSTROPHE_IN_WORD = regex.compile(r"(?<=\p{L}\p{M}*)'(?=\p{L})")
 _REVERSED_MARK = regex.compile("[" + "".join(REVERSED_MARKS) + "]")
 
@@ -314,11 +307,11 @@ Left out on purpose: am (loops for ever from 1100 on; voxgraft has its own words
 read as 10,000), cy (counts in twenties), ja (needs no words: its readers know the digits' characters), kn and te (lakhs
 are wrong), sr in Cyrillic (Latin words), tr (all words run together), vi (2026 lacks its hundreds).
 """
+# Codes whose decimal separator is not that of their language (CLDR), with the entry that has theirs.
 REGION_ENTRIES: Mapping[str, str] = {
     "de-li": "de-CH",
     **{f"es-{region}": "es-419" for region in "br bz cu do gt hn mx ni pa pe pr sv us".split()},
 }
-"""Codes whose decimal separator is not that of their language (CLDR), with the entry that has theirs."""
 # Numbers whose words tell one edition of num2words from another.
 _LARGE_FINGERPRINT_NUMBERS = "101 110 199 200 345 999 1000 1001 2026 12345 100000 987654".split()
 FINGERPRINT_NUMBERS = (*range(31), *range(40, 101, 10), *map(int, _LARGE_FINGERPRINT_NUMBERS))

@@ -1,4 +1,4 @@
-"""Writes numbers, dates, times, money and measures of Ethiopic text in words, and its marks in plain ones.
+"""Writes numbers, dates, times, money and measures of Ethiopic text in words.
 
 `build_shape_patterns` finds them, `NumberExpander` reads them, and a `NumberVerbalizer` has the words of one language.
 Latin words are skipped.
@@ -24,33 +24,12 @@ HUNDRED_SIGN, MYRIAD_SIGN = "፻", "፼"
 # Unicode gives each consonant eight code points in a row, one for each vowel.
 _VOWELS_PER_CONSONANT = 8
 
-_DOUBLED_COLON_FULL_STOP = regex.compile(rf"(?:(?:፡ ?፡)+|(?<={ETHIOPIC_LETTER}):{{2,}})+", regex.V1)
-_MARK_BETWEEN_DIGITS = regex.compile(r"(?<=[\d፩-፼])[፡፥](?=[\d፩-፼])")
-_ETHIOPIC_MARK = regex.compile("[፡።፣፤፥፦፧፨]")
-# What a base language has for them, so that the rows of these marks bring their pauses along.
-ETHIOPIC_MARKS = {"፡": " ", "።": ".", "፣": ",", "፤": ";", "፥": ":", "፦": ":", "፧": "?", "፨": "."}
-_SPACE_BEFORE_A_MARK = regex.compile(r" +(?=[.,;:?!)](?:\s|[.,;:?!)]|$))")
-_SPACE_AFTER_A_MARK = regex.compile(rf"(?<={ETHIOPIC_LETTER}[.,;:?!])(?={ETHIOPIC_LETTER}{{2}})", regex.V1)
-
 _NUMERAL = regex.compile("[፩-፼]+")
 _UNDER_A_MYRIAD = "(?:[፲-፺]?[፩-፱]?፻)?[፲-፺]?[፩-፱]?"
 _WHOLE_NUMERAL = regex.compile(rf"{_UNDER_A_MYRIAD}(?:፼{_UNDER_A_MYRIAD})*")
 _NON_ASCII_DIGIT = regex.compile(r"[\p{Nd}--[0-9]]", regex.V1)
 # The Unicode of `regex` is newer than that of `unicodedata`, which may not know a digit that `regex` has found.
 _DIGIT_PATTERNS = {str(value): regex.compile(rf"\p{{Numeric_Value={value}}}") for value in range(10)}
-
-
-def replace_ethiopic_marks(draft: TextEditor) -> None:
-    """Ethiopic punctuation as plain marks; the word separator becomes a space."""
-    draft.rewrite("full-stop", _DOUBLED_COLON_FULL_STOP, ".")
-    draft.rewrite("mark-between-digits", _MARK_BETWEEN_DIGITS, lambda match: ":" if match.group() == "፡" else " ")
-    draft.rewrite("ethiopic-mark", _ETHIOPIC_MARK, lambda match: ETHIOPIC_MARKS[match.group()])
-
-
-def fix_mark_spacing(draft: TextEditor) -> None:
-    """Marks stand at the word before them, and apart from the word behind."""
-    draft.rewrite("space-before-mark", _SPACE_BEFORE_A_MARK, "")
-    draft.rewrite("space-after-mark", _SPACE_AFTER_A_MARK, " ")
 
 
 def convert_to_ascii_digits(draft: TextEditor) -> None:

@@ -14,8 +14,8 @@ ONES = "ዜሮ ሓደ ክልተ ሰለስተ ኣርባዕተ ሓሙሽተ ሽዱ
 TENS = "ዓሰርተ ዕስራ ሰላሳ ኣርብዓ ሓምሳ ሱሳ ሰብዓ ሰማንያ ቴስዓ".split()
 HUNDRED, HUNDRED_IN_COMPOUNDS = "ሚእቲ", "ሚእት"
 SCALES = ((10**12, "ትሪልዮን"), (10**9, "ቢልዮን"), (10**6, "ሚልዮን"), (10**3, "ሽሕ"))
+# Written at every part of a number that has several.
 AND_SUFFIX = "ን"
-"""Written at every part of a number that has several."""
 MASCULINE_ORDINALS = "ቀዳማይ ካልኣይ ሳልሳይ ራብዓይ ሓሙሻይ ሻድሻይ ሻውዓይ ሻምናይ ታሽዓይ ዓስራይ".split()
 FEMININE_ORDINALS = "ቀዳመይቲ ካልአይቲ ሳልሰይቲ ራብዐይቲ ሓሙሸይቲ ሻድሸይቲ ሻውዐይቲ ሻምነይቲ ታሽዐይቲ ዓስረይቲ".split()
 MONTHS = "ጥሪ ለካቲት መጋቢት ሚያዝያ ግንቦት ሰነ ሓምለ ነሓሰ መስከረም ጥቅምቲ ሕዳር ታሕሳስ".split()
