@@ -104,7 +104,7 @@ def synthesize_sentences(
     latents: bool = False,
 ) -> list[SpokenSentence]:
     """Every sentence, in its order, with rotating voices. Loops are not cut: they are among what is measured."""
-    code_hz = system.family.code_hz
+    family, stock = system.family, system.family.stock_sampling()
     said: list[SpokenSentence] = []
     requests: dict[int, SynthesisRequest] = {}
     for at, sentence in enumerate(sentences):
@@ -115,14 +115,12 @@ def synthesize_sentences(
         if not why:
             requests[at] = request
     # A new engine for every call: inside training its memory must be given back.
-    engine = SynthesisEngine(
-        system.model, system.family.stock_sampling(), set_gate=system.set_gate_for, latents=latents
-    )
+    engine = SynthesisEngine(system.model, stock, set_gate=system.set_gate_for, latents=latents)
     results = engine.run(list(requests.values()), f"{who} speaks")
     for at, result in zip(requests, results, strict=True):
-        seconds = len(result.codes) / code_hz
+        seconds = len(result.codes) / family.code_hz
         said[at] = replace(said[at], codes=result.codes, stopped=result.ended, latents=result.latents)
-        said[at] = replace(said[at], seconds=seconds, code_hz=code_hz)
+        said[at] = replace(said[at], seconds=seconds, code_hz=family.code_hz)
     return said
 
 
