@@ -470,13 +470,16 @@ def speak(settings: SpeakSettings) -> SpeakResult:
     family, files = speakers.place.family, speakers.place.files
     vocoder = family.vocoder(files, speakers.place.device)
     outputs = plan_outputs(utterances, settings, family, vocoder)
+    if vocoder is not None and outputs.sound:
+        vocoder.validate()
     said = synthesize(speakers, VoiceLoader(speakers, settings), utterances, settings)
     sound: Sequence[Path] = ()
+    notes = _untrained(speakers, {one.language for one in said})
     if vocoder is not None and outputs.sound:
         sound = write_audio_files(said, vocoder, outputs, settings)
+        notes += vocoder.findings()
     if outputs.codes is not None:
         write_codes_file(said, outputs.codes, family, overwrite=settings.overwrite)
-    notes = _untrained(speakers, {one.language for one in said})
     return SpeakResult(family, files.folder, tuple(said), tuple(sound), outputs.codes, tuple(notes))
 
 
