@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +40,7 @@ from voxgraft.models.chatterbox.s3gen import (
     S3GenReference,
     S3GenSize,
     S3GenVocoder,
+    find_watermarker,
 )
 from voxgraft.synthesis.engine import ModelContext, open_base_model
 from voxgraft.synthesis.inputs import ReferenceVoice
@@ -260,7 +263,9 @@ def test_a_file_with_other_tensors_is_refused_by_name(
     state = dict(small_state())
     change(state)
     saved(state, tmp_path / "s3gen.pt")
-    for load in (lambda: S3Gen.load(tmp_path / "s3gen.pt"), lambda: S3GenVocoder.find(tmp_path)):
+    vocoder = vocoder_of(tmp_path)
+    assert said in vocoder.why_not(voice())  # training and evaluation go on without sound
+    for load in (lambda: S3Gen.load(tmp_path / "s3gen.pt"), vocoder.validate, lambda: vocoder.sound([[1]], [voice()])):
         with pytest.raises(CheckpointError) as refusal:
             load()
         assert refusal.value.code == "tensors-mismatch"
@@ -377,6 +382,34 @@ def test_the_shortest_reference_sounds_and_of_a_long_one_ten_seconds_count(folde
 @pytest.mark.parametrize("codes", [[0, 6561], [-1], [1.5, 2.0]])
 def test_codes_that_are_none_are_refused(folder: Path, codes: list[int]) -> None:
     assert error_of(lambda: vocoder_of(folder).sound([codes], [voice()])).code == "codes-outside"
+
+
+@pytest.fixture
+def watermark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A package in the place of the real one, which is not at hand: its mark is a shift that can be seen."""
+    body = (
+        "def apply_watermark(self, wave, sample_rate):\n        assert sample_rate == 24000\n        return wave + 0.5"
+    )
+    (tmp_path / "perth.py").write_text(f"class PerthImplicitWatermarker:\n    {body}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    find_watermarker.cache_clear()
+    yield
+    sys.modules.pop("perth", None)
+    find_watermarker.cache_clear()
+
+
+def test_sound_is_marked_where_the_package_is_installed(folder: Path, watermark: None) -> None:
+    vocoder = vocoder_of(folder)
+    (marked,) = vocoder.sound([[1, 2, 3]], [voice()])
+    assert vocoder.findings() == []
+    assert np.array_equal(marked[:480], np.full(480, 0.5, dtype=np.float32))
+    assert marked.dtype == np.float32
+
+
+def test_sound_without_a_mark_is_told_of(folder: Path) -> None:
+    if find_spec("perth") is not None:
+        pytest.skip("resemble-perth is installed")
+    assert [item.code for item in vocoder_of(folder).findings()] == ["watermark-absent"]
 
 
 def run_with_s3gen(made_once: MadeOnce, folder: Path) -> tuple[WholeRun, Path]:

@@ -439,6 +439,13 @@ class Vocoder(ABC):
         """Why it cannot sound like a voice; nothing where it can."""
         return ""
 
+    def validate(self) -> None:  # noqa: B027 (most have nothing to check)
+        """Raise what would keep it from sounding at all, before anything is spoken."""
+
+    def findings(self) -> list[Finding]:
+        """What is to be said of its sound, whatever it was."""
+        return []
+
 
 GROWN, MERGED = "grown", "merged"
 """The two folders of an export: the base with more rows, and the one checkpoint that speaks the new language."""

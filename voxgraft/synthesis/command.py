@@ -394,12 +394,9 @@ def speak(settings: SpeakSettings) -> SpeakResult:
     vocoder = family.vocoder(files, speakers.place.device)
     outputs = _plan_files(utterances, settings, family, vocoder)
     sounding = vocoder if outputs else None
+    if sounding is not None:
+        sounding.validate()
     said = synthesize(speakers, VoiceLoader(speakers, settings), utterances, settings, sounding)
-    sound: tuple[Path, ...] = ()
-    if vocoder is not None and outputs:
-        sound = write_audio_files(said, vocoder, outputs, settings)
-    if settings.codes is not None:
-        _write_codes_file(said, settings.codes, family, overwrite=settings.overwrite)
     # New languages that are spoken by a graft as it was made, before any step of training. A graft from elsewhere may
     # have an adapter and not say how it was trained.
     untrained = [
@@ -408,5 +405,13 @@ def speak(settings: SpeakSettings) -> SpeakResult:
         if (system := speakers.system(name)).spelling.is_new_language(name)
         and (system.step == 0 or (system.step is None and system.gate is None))
     ]
-    notes = [finding("speak-untrained", f"the graft of {', '.join(untrained)} was not trained yet")]
-    return SpeakResult(family, files.folder, tuple(said), sound, settings.codes, tuple(notes if untrained else ()))
+    notes = []
+    if untrained:
+        notes.append(finding("speak-untrained", f"the graft of {', '.join(untrained)} was not trained yet"))
+    sound: tuple[Path, ...] = ()
+    if sounding is not None:
+        sound = write_audio_files(said, sounding, outputs, settings)
+        notes += sounding.findings()
+    if settings.codes is not None:
+        _write_codes_file(said, settings.codes, family, overwrite=settings.overwrite)
+    return SpeakResult(family, files.folder, tuple(said), sound, settings.codes, tuple(notes))

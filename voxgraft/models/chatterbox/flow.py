@@ -372,7 +372,7 @@ class UNetBlock(nn.ModuleList):
 
     def __init__(self, size: FlowSize, inputs: int, *, has_conv: bool = False) -> None:
         transformers = nn.ModuleList(UNetTransformer(size) for _ in range(size.transformers))
-        super().__init__([ResidualBlock(inputs, size.width), transformers])
+        super().__init__([FlowResidualBlock(inputs, size.width), transformers])
         if has_conv:
             self.append(CausalConv(size.width, size.width, 3))
 
@@ -396,7 +396,7 @@ class CausalBlock(nn.Module):
         return F.mish(self.block["2"](self.block["0"](x)))
 
 
-class ResidualBlock(nn.Module):
+class FlowResidualBlock(nn.Module):
     """Two causal blocks with the time added between them, beside a straight way."""
 
     def __init__(self, inputs: int, width: int) -> None:

@@ -11,8 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from hashlib import blake2b
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,7 +36,7 @@ from voxgraft.audio.features import (
 from voxgraft.checkpoints.base import ByteSource, Shape
 from voxgraft.checkpoints.tensors import read_tensor_shapes, read_tensors
 from voxgraft.checkpoints.torch_file import read_torch_state_dict
-from voxgraft.core.errors import AudioError, CheckpointError, GraftError
+from voxgraft.core.errors import AudioError, CheckpointError, Finding, GraftError, finding
 from voxgraft.core.files import is_file
 from voxgraft.models.base import REFERENCE_AUDIO, Clip, Latents, Vocoder
 from voxgraft.models.campplus import CAMPPLUS_LIMITS, COUNTER, CAMPPlus, CAMPPlusSize
@@ -246,7 +249,7 @@ class S3Gen(nn.Module):
         prompt = self.fade.new_zeros(len(rows), num_frames, NUM_MELS)
         for row, reference in zip(prompt, references, strict=True):
             row[: len(reference.mel)] = reference.mel
-        speaker = torch.stack([reference.speaker for reference in references]).to(self.fade)
+        speaker = torch.stack([reference.speaker.to(self.fade) for reference in references])
         start = _pad_last([own.flow for own in noise]).transpose(1, 2).to(self.fade)  # [B, T, 80]
         mel = self.flow(ids.to(self.device), speaker, prompt, start, mask, steps)  # [B, T, 80]
         return [
@@ -313,15 +316,30 @@ def read_built_in_reference(path: Path) -> S3GenReference:
     )
 
 
+@cache
+def find_watermarker() -> Any | None:
+    """The stock program's inaudible watermark; None where its package is not installed."""
+    try:
+        make = import_module("perth").PerthImplicitWatermarker
+    except ModuleNotFoundError:
+        return None
+    return None if make is None else make()  # the package has None there if something that it needs is missing
+
+
 @dataclass
 class S3GenVocoder(Vocoder):
-    """S3Gen of a base folder. Names and shapes are checked when it is found, weights are read when it first sounds."""
+    """S3Gen of a base folder. Names and shapes are checked when it is found, weights are read when it first sounds.
+
+    Its sound has the Perth watermark, as the stock program's has, where the package `resemble-perth` is installed.
+    """
 
     path: Path
     conditions: Path | None = None
     device: str = "cpu"
     seed: int = 0
     """Every utterance is drawn from a generator of its own with this seed, so that none depends on its neighbours."""
+    refusal: CheckpointError | None = None
+    """Why the file is no whole S3Gen. Training goes on without sound; who asks for nothing but sound is refused."""
     sample_rate = SAMPLE_RATE
     _model: S3Gen | None = None
     _tokenizer: SpeechTokenizer | None = None
@@ -329,18 +347,33 @@ class S3GenVocoder(Vocoder):
 
     @classmethod
     def find(cls, folder: Path, device: str = "cpu") -> S3GenVocoder | None:
-        """None where the folder has no S3Gen, or one for preparing data alone; an error where one is not whole."""
+        """None where the folder has no S3Gen, or one for preparing data alone."""
         path = next((folder / name for name in S3GEN_FILES if is_file(folder / name)), None)
         if path is None:
             return None
         names = list(read_tensor_shapes(path))
         if not all(any(name.startswith(part) for name in names) for part in S3GEN_PARTS):
             return None
-        validate_s3gen_file(path)
+        refusal = None
+        try:
+            validate_s3gen_file(path)
+        except CheckpointError as error:
+            refusal = error
         conditions = folder / CONDITIONS_NAME
-        return cls(path, conditions if is_file(conditions) else None, device)
+        return cls(path, conditions if is_file(conditions) else None, device, refusal=refusal)
+
+    def validate(self) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+
+    def findings(self) -> list[Finding]:
+        if find_watermarker() is not None:
+            return []
+        return [finding("watermark-absent", "the speech has no watermark: the package resemble-perth is not installed")]
 
     def why_not(self, voice: Clip) -> str:
+        if self.refusal is not None:
+            return self.refusal.finding.found
         if REFERENCE_AUDIO in voice.voice or self.conditions is not None:
             return ""
         return f"there is neither a recording of the voice nor {CONDITIONS_NAME} in the base folder"
@@ -359,6 +392,8 @@ class S3GenVocoder(Vocoder):
     ) -> list[NDArray[np.float32]]:
         if len(codes) != len(voices):
             raise GraftError("packing", f"{len(codes)} utterances and {len(voices)} voices", expected="as many of each")
+        self.validate()
+        mark = find_watermarker()
         waves = [np.zeros(0, dtype=np.float32)] * len(codes)
         spoken = [place for place, own in enumerate(codes) if len(own)]
         references = {place: self.reference(voices[place]) for place in spoken}
@@ -368,7 +403,9 @@ class S3GenVocoder(Vocoder):
             own = [references[place] for place in places]
             noise = [self._draw(len(codes[place]), references[place]) for place in places]
             for place, wave in zip(places, self.model.generate([codes[at] for at in places], own, noise), strict=True):
-                waves[place] = wave.cpu().numpy()
+                samples = wave.cpu().numpy()
+                marked = samples if mark is None else mark.apply_watermark(samples, sample_rate=SAMPLE_RATE)
+                waves[place] = np.asarray(marked, dtype=np.float32)
         return waves
 
     def reference(self, voice: Clip) -> S3GenReference:
