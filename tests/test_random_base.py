@@ -21,13 +21,13 @@ from tokenizers import Tokenizer
 
 from tests.shared import shared
 from tools.random_bases import RandomBaseSize, get_random_base_spec, make_random_base
-from tools.random_bases.chatterbox import speech_tokenizer_shapes, voice_encoder_shapes
+from tools.random_bases.chatterbox import voice_encoder_shapes
 from tools.random_bases.indextts2 import semantic_codec_shapes
 from voxgraft.core.errors import ConfigError, FileError
 from voxgraft.core.files import compute_sha256
 from voxgraft.models import detect_family, family_names, get_family
 from voxgraft.models.base import BaseFiles
-from voxgraft.models.chatterbox.shapes import T3Size, t3_shapes
+from voxgraft.models.chatterbox.shapes import T3Size, speech_tokenizer_shapes, t3_shapes
 from voxgraft.models.indextts2.shapes import (
     ConditioningEncoderSize,
     UnifiedVoiceSize,

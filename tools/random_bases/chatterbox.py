@@ -27,17 +27,14 @@ from voxgraft.models.chatterbox.family import (
     ChatterboxTextFrontend,
 )
 from voxgraft.models.chatterbox.shapes import (
-    SPEECH_CODE_DIGITS,
-    SPEECH_TOKENIZER_KERNEL,
-    SPEECH_TOKENIZER_MELS,
     SPEECH_TOKENIZER_PREFIX,
     VOICE_ENCODER_LAYERS,
     VOICE_ENCODER_MELS,
     VOICE_ENCODER_WIDTH,
     T3Size,
+    speech_tokenizer_shapes,
     t3_shapes,
 )
-from voxgraft.models.detect import linear_shapes, norm_shapes, prefix_shapes
 from voxgraft.tokenizers.base import load_proof_corpus
 
 RANDOM_SIZES = {
@@ -66,26 +63,6 @@ def voice_encoder_shapes() -> dict[str, Shape]:
             f"lstm.bias_hh_l{layer}": (gates,),
         }
     return shapes | {"proj.weight": (VOICE_ENCODER_WIDTH, VOICE_ENCODER_WIDTH), "proj.bias": (VOICE_ENCODER_WIDTH,)}
-
-
-def speech_tokenizer_shapes(width: int = 1280, layers: int = 6) -> dict[str, Shape]:
-    """The learnt tensors of the speech tokenizer, without SPEECH_TOKENIZER_PREFIX: 102 at the published size.
-
-    Its mel filters and its window, which the published file holds as well, are computed.
-    """
-    block: dict[str, Shape] = {}
-    for part in ("query", "key", "value", "out"):
-        block |= linear_shapes(f"attn.{part}", width, width)
-    del block["attn.key.bias"]
-    block["attn.fsmn_block.weight"] = (width, 1, SPEECH_TOKENIZER_KERNEL)
-    block |= norm_shapes("attn_ln", width)
-    block |= linear_shapes("mlp.0", 4 * width, width) | linear_shapes("mlp.2", width, 4 * width)
-    block |= norm_shapes("mlp_ln", width)
-    shapes = linear_shapes("encoder.conv1", width, SPEECH_TOKENIZER_MELS, 3)
-    shapes |= linear_shapes("encoder.conv2", width, width, 3)
-    for layer in range(layers):
-        shapes |= prefix_shapes(f"encoder.blocks.{layer}", block)
-    return shapes | linear_shapes("quantizer._codebook.project_down", SPEECH_CODE_DIGITS, width)
 
 
 def _random_side_shapes(size: RandomBaseSize) -> dict[str, dict[str, tuple[int, ...]]]:

@@ -252,7 +252,7 @@ def download(settings: DownloadSettings) -> DownloadResult:
 def _list_published_files(files: Sequence[PublishedFile], folder: Path) -> list[DownloadItem]:
     """The files as the hub has them, with sizes and hashes; folders file by file."""
     repositories = dict.fromkeys(file.repository for file in files)
-    listings = {one: {entry.name: entry for entry in list_hub_files(one)} for one in repositories}
+    listings = {one: list_hub_files(one) for one in repositories}
     items = []
     for file in files:
         listing = listings[file.repository]
@@ -260,10 +260,10 @@ def _list_published_files(files: Sequence[PublishedFile], folder: Path) -> list[
         if not names or any(name not in listing for name in names):
             raise FileError("download-missing", f"{file.repository} has no {file.name}", expected=file.what)
         for name in names:
-            entry = listing[name]
+            num_bytes, sha256, git_id = listing[name]
             place = file.place + name.removeprefix(file.name) if file.is_folder else file.place
-            there = is_file(folder / place) and (folder / place).stat().st_size == entry.num_bytes
-            items.append(DownloadItem(file, name, place, entry.num_bytes, entry.sha256, entry.git_id, there))
+            there = is_file(folder / place) and (folder / place).stat().st_size == num_bytes
+            items.append(DownloadItem(file, name, place, num_bytes, sha256, git_id, there))
     return items
 
 

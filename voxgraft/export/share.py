@@ -321,17 +321,6 @@ def _zip_error(path: Path, found: str) -> FileError:
 _REPOSITORY = re.compile(r"(?:hub:)?([A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})")
 
 
-@dataclass(frozen=True, slots=True)
-class HubFile:
-    """One file as a hub lists it."""
-
-    name: str
-    num_bytes: int
-    sha256: str | None
-    """Of large files; small ones have a git id only."""
-    git_id: str | None
-
-
 def parse_hub_repository(text: str) -> str:
     """OWNER/NAME."""
     found = _REPOSITORY.fullmatch(text)
@@ -357,9 +346,11 @@ def upload_to_hub(folder: Path, repository: str, *, private: bool, leave_out: Co
 def download_from_hub(repository: str, folder: Path, revision: str | None) -> None:
     """Download a repository into a folder."""
     seen: dict[str, str] = {}
-    for one in list_hub_files(repository, revision):  # names that lead out of it are refused before anything is written
-        if (other := seen.setdefault(normalize_file_name(one.name), one.name)) != one.name:
-            found = f"{repository} names {other!r:.80} and {one.name!r:.80}, which are one file on some systems"
+    for name in list_hub_files(
+        repository, revision
+    ):  # names that lead out of it are refused before anything is written
+        if (other := seen.setdefault(normalize_file_name(name), name)) != name:
+            found = f"{repository} names {other!r:.80} and {name!r:.80}, which are one file on some systems"
             raise FileError("hub-refused", found, cure="tell its owners, and fetch nothing from there.")
     with _hub_client("fetch", repository) as hub:
         hub.snapshot_download(parse_hub_repository(repository), revision=revision, local_dir=folder)
@@ -369,19 +360,19 @@ def download_from_hub(repository: str, folder: Path, revision: str | None) -> No
         shutil.rmtree(cache)
 
 
-def list_hub_files(repository: str, revision: str | None = None) -> list[HubFile]:
-    """What a repository holds."""
+def list_hub_files(repository: str, revision: str | None = None) -> dict[str, tuple[int, str | None, str | None]]:
+    """The files of a repository by name: bytes, SHA-256 (of large files) and git id (of small ones)."""
     with _hub_client("look at", repository) as hub:
         info = hub.HfApi().model_info(parse_hub_repository(repository), revision=revision, files_metadata=True)
+    files = {}
     for one in info.siblings or []:
         name = PurePosixPath(one.rfilename)
         if name.is_absolute() or ".." in name.parts or "\\" in one.rfilename:
             found = f"{repository} names a file {one.rfilename!r:.80}, which lies outside of it"
             raise FileError("hub-refused", found, cure="tell its owners, and fetch nothing from there.")
-    return [
-        HubFile(one.rfilename, int(one.size or 0), getattr(one.lfs, "sha256", None), None if one.lfs else one.blob_id)
-        for one in info.siblings or []
-    ]
+        git_id = None if one.lfs else one.blob_id
+        files[one.rfilename] = (int(one.size or 0), getattr(one.lfs, "sha256", None), git_id)
+    return files
 
 
 def download_hub_file(repository: str, name: str, folder: Path, revision: str | None = None) -> Path:

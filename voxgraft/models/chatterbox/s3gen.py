@@ -22,7 +22,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tools.random_bases.chatterbox import speech_tokenizer_shapes
 from voxgraft.audio.features import (
     Waveform,
     WaveformLimits,
@@ -52,7 +51,12 @@ from voxgraft.models.chatterbox.hift import (
     fold_weight_norm,
     published_shapes,
 )
-from voxgraft.models.chatterbox.shapes import NUM_SPEECH_CODES, SPEECH_TOKENIZER_MELS, SPEECH_TOKENIZER_PREFIX
+from voxgraft.models.chatterbox.shapes import (
+    NUM_SPEECH_CODES,
+    SPEECH_TOKENIZER_MELS,
+    SPEECH_TOKENIZER_PREFIX,
+    speech_tokenizer_shapes,
+)
 from voxgraft.models.detect import prefix_shapes, require_exact_tensors
 from voxgraft.nn.layers import init_empty_weights, no_init_weights
 

@@ -136,6 +136,26 @@ def has_one_query(shapes: Mapping[str, Shape]) -> bool:
     return shapes.get(PERCEIVER_QUERY_NAME, ())[:2] == (1, 1)
 
 
+def speech_tokenizer_shapes(width: int = 1280, layers: int = 6) -> dict[str, Shape]:
+    """The learnt tensors of the speech tokenizer, without SPEECH_TOKENIZER_PREFIX: 102 at the published size.
+
+    Its mel filters and its window, which the published file holds as well, are computed.
+    """
+    block: dict[str, Shape] = {}
+    for part in ("query", "key", "value", "out"):
+        block |= linear_shapes(f"attn.{part}", width, width)
+    del block["attn.key.bias"]
+    block["attn.fsmn_block.weight"] = (width, 1, SPEECH_TOKENIZER_KERNEL)
+    block |= norm_shapes("attn_ln", width)
+    block |= linear_shapes("mlp.0", 4 * width, width) | linear_shapes("mlp.2", width, 4 * width)
+    block |= norm_shapes("mlp_ln", width)
+    shapes = linear_shapes("encoder.conv1", width, SPEECH_TOKENIZER_MELS, 3)
+    shapes |= linear_shapes("encoder.conv2", width, width, 3)
+    for layer in range(layers):
+        shapes |= prefix_shapes(f"encoder.blocks.{layer}", block)
+    return shapes | linear_shapes("quantizer._codebook.project_down", SPEECH_CODE_DIGITS, width)
+
+
 def _read_dimension(shapes: Mapping[str, Shape], name: str, axis: int, published: int) -> int:
     """One side of a tensor; the published one where there is no such tensor, which is then found missing."""
     shape = shapes.get(name, ())

@@ -151,6 +151,13 @@ def find_speaker_index(speakers: Sequence[str], name: str, where: Path | str = "
     return list(speakers).index(name)
 
 
+def require_same_speakers(speakers: Sequence[str], others: Sequence[str], what: str, where: Path) -> None:
+    """Raise unless a part of the base has the speakers of the table, in its order."""
+    if tuple(speakers) != tuple(others):
+        found = f"{VOICES_NAME} names {', '.join(speakers)}"
+        raise FileError("voices-broken", found, expected=f"{', '.join(others)}, as {what} has", where=where)
+
+
 CHECKPOINT_NAME, TOKENIZER_NAME, CODEC_NAME, CARD_NAME = (
     "t3.safetensors",
     "tokenizer.json",

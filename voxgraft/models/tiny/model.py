@@ -30,14 +30,14 @@ from voxgraft.audio.features import (
     exact_float32,
     validate_waveforms,
 )
-from voxgraft.core.errors import AudioError, CheckpointError, FileError, GraftError
+from voxgraft.core.errors import AudioError, CheckpointError, GraftError
 from voxgraft.models.base import Clip, ClipEncoder, Latents, SequenceSpec, Vocoder
 from voxgraft.models.chatterbox.model import T3, T3ConditionBatch
 from voxgraft.models.tiny.family import (
     CODEC_NAME,
-    VOICES_NAME,
     find_speaker_index,
     read_voices,
+    require_same_speakers,
     tiny_sequence_spec,
 )
 from voxgraft.nn.layers import no_init_weights
@@ -394,10 +394,7 @@ def load_codec(folder: Path, device: torch.device | str = "cpu") -> tuple[TinyCo
 
     speakers = read_voices(folder)
     codec = TinyCodec.open(find_part_file(folder, (CODEC_NAME,))).to(device)
-    if speakers != tuple(codec.speakers):
-        found = f"{VOICES_NAME} names {', '.join(speakers)}"
-        expected = f"{', '.join(codec.speakers)}, as {CODEC_NAME} has"
-        raise FileError("voices-broken", found, expected=expected, where=folder)
+    require_same_speakers(speakers, codec.speakers, CODEC_NAME, folder)
     return codec, speakers
 
 
