@@ -199,9 +199,9 @@ def _decide_import(work: PipelineContext) -> StageDecision:
         return decision
     if not used:
         return StageDecision(True, "there is no clip that can be used yet", "there was no clip that could be used")
-    left_out = compute_import_loss(dataset.journals(), found.problems)
-    if left_out.share > settings.max_left_out:
-        return StageDecision(True, str(left_out))
+    lost_share, told = compute_import_loss(dataset.journals(), found.problems)
+    if lost_share > settings.max_left_out:
+        return StageDecision(True, told)
     notes = [_format_used_clips(used, dataset)]
     if gone:
         notes.insert(0, _format_missing_sources(gone))
