@@ -272,7 +272,7 @@ def test_a_faulty_line_is_one_problem_and_its_sound_is_no_second_one(tmp_path: P
     (mine / name).write_text("\n".join([*rest, line]) + "\n", encoding="utf-8")
     done, clips = bring(tmp_path / "set", mine)
     assert [(problem.file.rpartition("/")[2], problem.line) for problem in done.problems] == [(name, 8)]
-    assert (done.left_out.lines, done.left_out.of_lines, len(clips)) == (1, 8, 7)
+    assert (done.left_out[0], len(clips)) == (1 / 8, 7)
 
 
 def test_import_warns_of_digits_that_stay_in_the_texts(tmp_path: Path) -> None:
@@ -302,7 +302,7 @@ def test_faults_of_sounds_with_texts_beside_them_are_listed_by_their_own_files(t
         ("source-unknown", "README.txt", 0),
     }
     assert {(one.code, Path(one.file).name, one.line) for one in done.problems} == expected
-    assert (len(clips), done.left_out.lines) == (5, 3)
+    assert (len(clips), done.left_out[0]) == (5, 3 / 8)
     for name in ("a1.wav", "a2.txt", "a3.wav"):
         assert f"in: {mine / name}\n" in shown(done)
 

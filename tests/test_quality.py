@@ -212,11 +212,11 @@ def test_the_page_needs_nothing_from_elsewhere_and_text_stays_text(faulty: tuple
 
 
 def test_markup_in_a_text_is_shown_and_not_run(faulty: tuple[Path, Mapping[str, str]]) -> None:
-    from voxgraft.data.report import DataReportPage, render_data_report
+    from voxgraft.data.report import render_data_report
 
     dataset, _ = faulty
     clips = [replace(clip, text="<script>alert(1)</script>", rejected=("x",)) for clip in _report(dataset)[1][:2]]
-    page = render_data_report(DataReportPage("<b>", dataset, clips, {}, estimate_training(clips), {}))
+    page = render_data_report("<b>", dataset, clips, {}, estimate_training(clips), {})
     assert "<script>" not in page
     assert "&lt;script&gt;" in page
     assert "<h1>&lt;b&gt;</h1>" in page

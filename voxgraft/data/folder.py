@@ -177,6 +177,7 @@ def read_import_journal(path: Path) -> ImportJournal:
     failures: list[SourceProblem] = []
     try:
         with path.open("rb") as stream:
+            # A line without a line break is unfinished: its writer was killed, or is still writing.
             lines = [
                 (number, text)
                 for number, line in enumerate(stream, 1)
@@ -318,6 +319,7 @@ class DatasetFolder:
         Returns audio files that were left because they lie outside of our clips. A note is written first: after a kill
         the removal is completed before the next change, or was never begun.
         """
+        # Note, manifest, files: whatever a kill interrupts can be finished from the note.
         gone, kept = {clip.id for clip in going}, {clip.id for clip in staying}
         sources = [journal.recording for journal in self.journals() if journal.ids & gone and not journal.ids & kept]
         note = {"clips": {clip.id: clip.audio for clip in going}, "sources": sources}
@@ -331,6 +333,7 @@ class DatasetFolder:
             found = f"{REMOVAL_FILE} does not say which clips were being removed"
             raise FileError("manifest-line", found, where=self.folder / REMOVAL_FILE)
         left: list[str] = []
+        # Clips that the manifest still lists: the kill came before the manifest was written, so nothing is removed.
         if not any(clip.id in note["clips"] for clip in self.clips()):
             for audio in note["clips"].values():
                 if self._is_own(audio):
@@ -431,6 +434,7 @@ def store_scan_problems(
     dataset: DatasetFolder, places: Sequence[Path], problems: Iterable[SourceProblem]
 ) -> list[SourceProblem]:
     """Store the problems of a search for sources; they replace those of earlier searches in the same places."""
+    # Absolute, since the next import may run in another working directory.
     searched = [os.path.abspath(place) for place in places]
     now = [replace(problem, file=os.path.abspath(problem.file)) for problem in problems]
     elsewhere = [

@@ -73,33 +73,20 @@ class ImportPlan:
     """In a preview: sources that would be imported again."""
 
 
-@dataclass(frozen=True, slots=True)
-class ImportLoss:
-    """How much of some sources gave no clip although it should have."""
+def compute_import_loss(journals: Sequence[ImportJournal], found: Iterable[SourceProblem] = ()) -> tuple[float, str]:
+    """How much of some sources gave no clip although it should have: the share, and the sentence that tells it.
 
-    lines: int = 0
-    of_lines: int = 0
-    """Lines, or recordings, that should have given a clip."""
-    sources: int = 0
-    of_sources: int = 0
-
-    @property
-    def share(self) -> float:
-        """The larger of the share of lines and the share of whole sources."""
-        return max(self.lines / max(1, self.of_lines), self.sources / max(1, self.of_sources))
-
-    def __str__(self) -> str:
-        lines = f"{self.lines:,} of {pluralize(self.of_lines, 'line')} were left out"
-        sources = f"{self.sources:,} of {pluralize(self.of_sources, 'source')} could not be imported"
-        return " and ".join([lines] * bool(self.lines) + [sources] * bool(self.sources)) or lines
-
-
-def compute_import_loss(journals: Sequence[ImportJournal], found: Iterable[SourceProblem] = ()) -> ImportLoss:
-    """What was left out of sources, by their journals, and of files that belong to no source."""
+    Counts what is left out of sources, by their journals, and of files that belong to no source (`found`). The share is
+    the larger of the share of lines (or recordings) and the share of whole sources.
+    """
     failed = sum(not journal.is_done for journal in journals)
     problems = [problem for journal in journals if journal.is_done for problem in journal.problems]
-    lines = sum(problem.code in LOST_CLIP_CODES for problem in (*problems, *found))
-    return ImportLoss(lines, lines + sum(len(journal.clips) for journal in journals), failed, len(journals))
+    lost = sum(problem.code in LOST_CLIP_CODES for problem in (*problems, *found))
+    of_lines = lost + sum(len(journal.clips) for journal in journals)
+    share = max(lost / max(1, of_lines), failed / max(1, len(journals)))
+    lines = f"{lost:,} of {pluralize(of_lines, 'line')} were left out"
+    sources = f"{failed:,} of {pluralize(len(journals), 'source')} could not be imported"
+    return share, " and ".join([lines] * bool(lost) + [sources] * bool(failed)) or lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +184,7 @@ def _plan_import(
         except VoxgraftError as error:
             done.problems.append(SourceProblem.of(error, str(source.text)))
             continue
-        if mark in tasks:
+        if mark in tasks:  # a copy of a source of this very import
             done.known.append(tasks[mark].recording)
             continue
         if journal is None:
@@ -266,6 +253,7 @@ def _find_moved_journal(source: ImportSource, journals: Iterable[ImportJournal])
     for journal in alike:
         if journal.source.get("text") == place["text"]:
             return journal
+    # A folder that was moved as a whole keeps the names of the file and of its folder.
     name = Path(place["text"]).parts[-2:]
     places = [(journal, Path(str(journal.source.get("text")))) for journal in alike]
     moved = [journal for journal, path in places if path.parts[-2:] == name and not path_exists(path)]
@@ -301,7 +289,8 @@ class DataImportResult:
     problems: tuple[SourceProblem, ...]
     used: int = 0
     """Clips of the whole dataset that can be used."""
-    left_out: ImportLoss = field(default_factory=ImportLoss)
+    left_out: tuple[float, str] = (0.0, "")
+    """Share of the sources that gave no clip, and the sentence that tells it."""
     max_left_out: float = 1.0
     doubled: tuple[DoubledSource, ...] = ()
 
@@ -318,9 +307,9 @@ class DataImportResult:
             why = ", ".join(f"{count:,} clips are {reason}" for reason, count in counts.most_common())
             told = "there is no clip that can be used" + (f": {why}" if why else "")
             found.append(finding("import-empty", told, where=self.dataset))
-        elif self.left_out.share > self.max_left_out:
+        elif self.left_out[0] > self.max_left_out:
             expected = f"at most {self.max_left_out:.0%} (--max-left-out)"
-            found.append(finding("import-left-out", str(self.left_out), expected=expected, where=self.dataset))
+            found.append(finding("import-left-out", self.left_out[1], expected=expected, where=self.dataset))
         if self.doubled:
             copied = [
                 f"{same:,} of {pluralize(clips, 'clip')} of {new} are in {old} too"
@@ -360,7 +349,7 @@ class DataImportResult:
             "recordings": recordings,
             "known": self.plan.known,
             "used_clips": self.used,
-            "left_out": round(self.left_out.share, 4),
+            "left_out": round(self.left_out[0], 4),
             "doubled": [{"new": new, "old": old, "same": same} for new, old, same, _ in self.doubled],
             "speakers": {one.recording: list(one.speakers) for one in self.source_results},
             "problems": [problem.to_json() for problem in self.problems],
@@ -409,8 +398,8 @@ class DataImportResult:
             problems = [located.get(problem, problem) for problem in self.problems]
             lines += format_problems(problems, self.dataset / PROBLEMS_FILE)
         found = [item for item in self.findings() if item.code not in REFUSAL_CODES]
-        if self.left_out.share and not any(item.level == "error" for item in found):
-            lines.append(f"{self.left_out}; within what --max-left-out allows ({self.max_left_out:.0%})")
+        if self.left_out[0] and not any(item.level == "error" for item in found):
+            lines.append(f"{self.left_out[1]}; within what --max-left-out allows ({self.max_left_out:.0%})")
         return [*lines, *(line for item in found for line in item.lines())]
 
 

@@ -131,6 +131,7 @@ def import_source(dataset: DatasetFolder, task: ImportTask, options: ImportOptio
             journal.begin(state, (path.name for path in source.files), task.sounds, again=again)
             for clip in before:
                 delete_file(dataset.folder / clip.audio)
+        # Also files of an import that was killed: a file can be damaged after it was recorded.
         intact = journal.ids - {clip.id for clip in journal.damaged(dataset.folder)}
         if not journal.is_done or len(intact) < len(journal.ids):
             problems: list[SourceProblem] = []
@@ -202,6 +203,7 @@ class _ClipIdAllocator:
         for clip in previous:
             self._known[clip.text_as_found, clip.start].append(clip)
         numbers = [int(number) for clip in previous if (number := clip.id.rpartition("-")[2]).isdecimal()]
+        # Numbers are never reused: an id must not come to mean another clip.
         self._last = max(numbers, default=0)
 
     def next_id(self, text_as_found: str, start: float, recording: str) -> str:
@@ -247,6 +249,7 @@ def _iter_source_clips(
     for cut, speaker, recording, language, file in segments(source, ids.recording, options, problems):
         lines = (cut.cues[0].line, cut.cues[-1].last_line)
         seconds = len(cut.samples) / options.rate
+        # Subtitles of a longer version of the film go on after the end of the recording.
         if seconds < MIN_CLIP_SECONDS:
             found = f"{cut.text!r:.100} at {cut.start:.1f} s: the recording is over"
             problems.append(SourceProblem("media-short", found, file, *lines))
@@ -292,6 +295,7 @@ def _segments_from_subtitles(
         problems += repeated
     if not cues:
         raise FileError("subtitle-none", f"nothing is said in {name}: {read.cues[0].text!r:.80}", where=source.text)
+    # Decoded block by block: a film of hours is never in memory.
     media = MediaReader(source.media, options.rate)
     voice = SileroVad(options.rate) if options.activity == "silero" else None
     how = replace(options.cut, language=options.language)
@@ -357,6 +361,7 @@ def _read_source_rows(
         if isinstance(row, SourceProblem):
             problems.append(row)
             continue
+        # Without the audio bytes: only what tells a repetition is kept.
         first = seen.setdefault((row.audio, row.start), replace(row, data=None))
         if first.line != row.line and row.data is None and row.end == first.end:
             code = "table-duplicate" if row.text == first.text else "table-double-id"

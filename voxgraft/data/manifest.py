@@ -144,6 +144,7 @@ def read_manifest(path: Path) -> Iterator[ManifestClip]:
 def write_manifest(path: Path, clips: Iterable[ManifestClip]) -> int:
     """Write a manifest atomically over an existing one; returns the number of clips."""
     count = 0
+    # Whole or not at all: the manifest is the one file that says which clips exist.
     with atomic_write(path, overwrite=True) as stream:
         stream.write(json.dumps({MANIFEST_HEADER_KEY: MANIFEST_VERSION}).encode() + b"\n")
         for clip in clips:
@@ -158,6 +159,7 @@ def parse_manifest_line(line: str, where: Path, number: int) -> ManifestClip:
     values = parse_json(line, place)
     if not isinstance(values, dict):
         raise FileError("manifest-line", f"line {number} is no JSON object", where=place)
+    # Unknown keys are kept in `other`, so that a newer version's manifest survives an older program.
     known = {own.name for own in fields(ManifestClip)} - {"other"}
     if missing := [name for name in _REQUIRED_FIELDS if name not in values]:
         raise FileError("manifest-line", f"line {number} has no {', '.join(missing)}", where=place)

@@ -13,7 +13,7 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,7 +46,7 @@ from voxgraft.core.results import (
 )
 from voxgraft.core.run import worker_pool
 from voxgraft.data.folder import DatasetFolder, collect_problems, open_dataset_folder
-from voxgraft.data.manifest import DatasetSummary, ManifestClip, SourceProblem, format_duration, write_manifest
+from voxgraft.data.manifest import DatasetSummary, ManifestClip, format_duration, write_manifest
 from voxgraft.models import family_names, get_family
 
 if TYPE_CHECKING:
@@ -168,45 +168,34 @@ def _quality_reasons(own: ClipMetrics, language: str, settings: QualitySettings)
     return [name for name, found in checks.items() if found]
 
 
-@dataclass(slots=True)
-class DatasetMetrics:
-    """Metrics and audio fingerprints of a dataset, by clip id."""
-
-    measures: dict[str, ClipMetrics] = field(default_factory=dict)
-    fingerprints: dict[str, AudioFingerprint] = field(default_factory=dict)
-    problems: list[SourceProblem] = field(default_factory=list)
-    read: int = 0
-    """Clips that were read; the others came from the cache."""
-
-
 _MetricsEntry = tuple[str, str, ClipMetrics, AudioFingerprint]
 """Clip id, cache key, metrics, fingerprint."""
 
 
-def compute_dataset_metrics(dataset: DatasetFolder, clips: Sequence[ManifestClip], workers: int = 0) -> DatasetMetrics:
-    """Measure every clip. Clips that were measured before and did not change are not read again."""
+def compute_dataset_metrics(
+    dataset: DatasetFolder, clips: Sequence[ManifestClip], workers: int = 0
+) -> tuple[dict[str, ClipMetrics], dict[str, AudioFingerprint], int]:
+    """Metrics and audio fingerprints by clip id, and the number of clips that were read.
+
+    Clips that were measured before and did not change come from the cache. Clips without audio have no metrics.
+    """
     known = {entry[0]: entry for entry in _read_cached_metrics(dataset.folder / METRICS_FILE)}
     fresh = [clip for clip in clips if clip.id not in known or known[clip.id][1] != _metrics_cache_key(dataset, clip)]
-    result, made = DatasetMetrics(read=len(fresh)), dict[str, _MetricsEntry]()
+    made: dict[str, _MetricsEntry] = {}
     with progress.progress_task("measuring clips", len(fresh)) as advance:
         for batch in _measure_in_batches(dataset, fresh, workers or os.cpu_count() or 1):
-            for item in batch:
-                if isinstance(item, SourceProblem):
-                    result.problems.append(item)
-                else:
-                    made[item[0]] = item
+            made |= {entry[0]: entry for entry in batch if entry is not None}
             advance(len(batch))
     unchanged = known.keys() - {clip.id for clip in fresh}
     entries = [made.get(clip.id) or known[clip.id] for clip in clips if clip.id in made or clip.id in unchanged]
     if made or len(entries) != len(known):
         with atomic_write(dataset.folder / METRICS_FILE, overwrite=True) as stream:
-            for name, key, measures, fingerprint in entries:
+            for name, key, own, fingerprint in entries:
                 packed = base64.b64encode(fingerprint.astype("<u4").tobytes()).decode()
-                values = {"id": name, "key": key, "measures": measures.to_json(), "print": packed}
+                values = {"id": name, "key": key, "measures": own.to_json(), "print": packed}
                 stream.write(json.dumps(values).encode() + b"\n")
-    result.measures = {name: measures for name, _, measures, _ in entries}
-    result.fingerprints = {name: fingerprint for name, _, _, fingerprint in entries}
-    return result
+    found = {name: measures for name, _, measures, _ in entries}
+    return found, {name: fingerprint for name, _, _, fingerprint in entries}, len(fresh)
 
 
 def _metrics_cache_key(dataset: DatasetFolder, clip: ManifestClip) -> str:
@@ -233,7 +222,7 @@ def _read_cached_metrics(path: Path) -> Iterator[_MetricsEntry]:
 
 def _measure_in_batches(
     dataset: DatasetFolder, clips: Sequence[ManifestClip], workers: int
-) -> Iterator[list[_MetricsEntry | SourceProblem]]:
+) -> Iterator[list[_MetricsEntry | None]]:
     batches = [clips[at : at + METRICS_BATCH_CLIPS] for at in range(0, len(clips), METRICS_BATCH_CLIPS)]
     work = partial(_measure_batch, dataset)
     if min(workers, len(batches)) <= 1:
@@ -250,13 +239,13 @@ def _measure_in_batches(
         raise FileError("source-failed", found, where=dataset.folder, cure=cure) from None
 
 
-def _measure_batch(dataset: DatasetFolder, clips: Sequence[ManifestClip]) -> list[_MetricsEntry | SourceProblem]:
-    done: list[_MetricsEntry | SourceProblem] = []
+def _measure_batch(dataset: DatasetFolder, clips: Sequence[ManifestClip]) -> list[_MetricsEntry | None]:
+    done: list[_MetricsEntry | None] = []
     for clip in clips:
         try:
             samples, rate = read_clip_audio(clip.resolve_audio(dataset.folder))
-        except VoxgraftError as error:
-            done.append(SourceProblem("clip-audio-missing", f"{clip.id}: {error.finding.found}", clip.audio))
+        except VoxgraftError:  # the report names clips without metrics
+            done.append(None)
             continue
         own = compute_clip_metrics(samples, rate, clip.text, clip.language)
         done.append((clip.id, _metrics_cache_key(dataset, clip), own, compute_audio_fingerprint(samples, rate)))
@@ -332,45 +321,40 @@ def describe_measured_results(summary: DatasetSummary) -> list[str]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class DataReportPage:
-    """Everything that stands on the page."""
-
-    name: str
-    folder: Path
-    clips: Sequence[ManifestClip]
-    measures: Mapping[str, ClipMetrics]
-    estimates: Sequence[TrainingEstimate]
-    problems: Mapping[str, int]
-
-
-def render_data_report(page: DataReportPage) -> str:
+def render_data_report(
+    name: str,
+    folder: Path,
+    clips: Sequence[ManifestClip],
+    measures: Mapping[str, ClipMetrics],
+    estimates: Sequence[TrainingEstimate],
+    problem_counts: Mapping[str, int],
+) -> str:
     """The whole page."""
-    summary = DatasetSummary.of(page.clips)
-    problems = sorted(page.problems.items(), key=lambda item: -item[1])[:4]
-    total = max(1, len(page.clips))
-    used = [clip for clip in page.clips if clip.is_used]
+    summary = DatasetSummary.of(clips)
+    problems = sorted(problem_counts.items(), key=lambda item: -item[1])[:4]
+    total = max(1, len(clips))
+    used = [clip for clip in clips if clip.is_used]
     used_ids = {clip.id for clip in used}
     charts = []
-    for name, title in METRIC_TITLES.items():
-        values = [(getattr(own, name), key in used_ids) for key, own in page.measures.items()]
+    for metric, title in METRIC_TITLES.items():
+        values = [(getattr(own, metric), key in used_ids) for key, own in measures.items()]
         known = [(float(value), inside) for value, inside in values if value is not None]
         if known:
             charts.append(draw_inline_chart(title, partial(_draw_histogram, values=known), height=2.2))
     # Players: rejected clips with most reasons first, but some of every reason; and used clips from everywhere.
-    rejected = sorted((clip for clip in page.clips if clip.rejected), key=lambda clip: -len(clip.rejected))
+    rejected = sorted((clip for clip in clips if clip.rejected), key=lambda clip: -len(clip.rejected))
     worst: dict[str, ManifestClip] = {}
     for reason in dict.fromkeys(reason for clip in rejected for reason in clip.rejected):
         for clip in [clip for clip in rejected if reason in clip.rejected][:3]:
             worst.setdefault(clip.id, clip)
     typical = used[:: max(1, len(used) // 8)][:8]
     speakers, splits = (
-        [(name, format_duration(seconds)) for name, seconds in sorted(found.items(), key=lambda item: -item[1])]
+        [(label, format_duration(seconds)) for label, seconds in sorted(found.items(), key=lambda item: -item[1])]
         for found in (summary.speakers, summary.splits)
     )
     return render_page(
         "data_report.html",
-        page=page,
+        name=name,
         figures=[
             (format_duration(summary.seconds), "used", f"{summary.used:,} clips"),
             (
@@ -380,15 +364,15 @@ def render_data_report(page: DataReportPage) -> str:
             ),
             (f"{len(summary.speakers):,}", "speakers", pluralize(len(summary.recordings), "recording")),
             (
-                f"{sum(page.problems.values()):,}",
+                f"{sum(problem_counts.values()):,}",
                 "lines not used as they stand",
-                ", ".join(f"{name} {count:,}" for name, count in problems) or "none",
+                ", ".join(f"{code} {count:,}" for code, count in problems) or "none",
             ),
         ],
         histograms=charts,
-        reasons=[(name, f"{count:,}", f"{count / total:.1%}") for name, count in summary.reasons.most_common()],
-        worst=[_describe_player(page, clip) for clip in list(worst.values())[:MAX_PLAYERS]],
-        typical=[_describe_player(page, clip) for clip in typical],
+        reasons=[(reason, f"{count:,}", f"{count / total:.1%}") for reason, count in summary.reasons.most_common()],
+        worst=[_describe_player(folder, clip, measures) for clip in list(worst.values())[:MAX_PLAYERS]],
+        typical=[_describe_player(folder, clip, measures) for clip in typical],
         speakers=speakers[:MAX_TABLE_ROWS],
         splits=splits[:MAX_TABLE_ROWS],
         measured_results=describe_measured_results(summary),
@@ -403,7 +387,7 @@ def render_data_report(page: DataReportPage) -> str:
                 f"{one.disk_bytes / 1e6:,.0f} MB ({one.most_disk_bytes / 1e6:,.0f})",
                 f"{one.too_long:,}",
             )
-            for one in page.estimates
+            for one in estimates
         ],
     )
 
@@ -425,13 +409,13 @@ def _draw_histogram(axes: Axes, values: Sequence[tuple[float, bool]]) -> None:
     axes.margins(x=0)
 
 
-def _describe_player(page: DataReportPage, clip: ManifestClip) -> dict[str, Any]:
+def _describe_player(folder: Path, clip: ManifestClip, measures: Mapping[str, ClipMetrics]) -> dict[str, Any]:
     facts = [clip.id, clip.speaker, clip.source]
-    if own := page.measures.get(clip.id):
+    if own := measures.get(clip.id):
         snr = "unknown" if own.snr_db is None else f"{own.snr_db:.0f} dB"
         facts += [f"{own.seconds:.1f} s", f"{own.letters_per_second:.1f} letters/s"]
         facts += [f"above noise {snr}", f"up to {own.bandwidth_hz:,.0f} Hz"]
-    path = clip.resolve_audio(page.folder)
+    path = clip.resolve_audio(folder)
     source, why = "", "the sound is not there"
     if path.is_file() and path.stat().st_size <= MAX_PLAYER_BYTES:
         source = data_url(path.read_bytes(), AUDIO_MIME_TYPES.get(path.suffix, "audio/wav"))
@@ -508,7 +492,7 @@ def data_report(settings: DataReportSettings) -> DataReportResult:
                 hint = find_nearest_name(name, sorted(known))
                 cure = f"did you mean `{hint}`?" if hint else ""
                 raise ConfigError("clips-unknown", f"there is no clip {name!r}", cure=cure)
-        heard = compute_dataset_metrics(dataset, clips, settings.workers)
+        measures, fingerprints, num_read = compute_dataset_metrics(dataset, clips, settings.workers)
         decided = []
         for clip in clips:  # a decision of the user overrides what was measured
             if clip.id in settings.reject or clip.id in settings.take_back:
@@ -517,19 +501,19 @@ def data_report(settings: DataReportSettings) -> DataReportResult:
                 reasons = (*others, MANUAL_REJECTION) if is_rejected else others
                 clip = replace(clip, rejected=reasons, taken_back=not is_rejected)
             decided.append(clip)
-        judged = apply_quality_checks(decided, heard.measures, heard.fingerprints, settings.quality)
+        judged = apply_quality_checks(decided, measures, fingerprints, settings.quality)
         if judged != clips:
             write_manifest(dataset.manifest, judged)
         found = estimate_training(judged)
         problems = Counter(problem.code for problem in collect_problems(dataset))
-        page = DataReportPage(dataset.name, dataset.folder, judged, heard.measures, found, problems)
-        write_text(dataset.folder / "report.html", render_data_report(page), overwrite=True)
+        page = render_data_report(dataset.name, dataset.folder, judged, measures, found, problems)
+        write_text(dataset.folder / "report.html", page, overwrite=True)
         report = DataReportResult(
             dataset.folder / "report.html",
             DatasetSummary.of(judged),
             tuple(found),
-            heard.read,
-            tuple(clip.id for clip in judged if clip.id not in heard.measures),
+            num_read,
+            tuple(clip.id for clip in judged if clip.id not in measures),
             tuple((clip.id, clip.rejected) for clip in judged if clip.rejected),
         )
         values = {**report.to_json(), "quality": settings.quality.model_dump(), "page": "report.html"}

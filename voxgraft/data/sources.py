@@ -14,9 +14,9 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from voxgraft.audio.files import AUDIO_SUFFIXES, MEDIA_SUFFIXES
 from voxgraft.core.errors import ConfigError, FileError, VoxgraftError
@@ -128,12 +128,11 @@ def sanitize_name(name: str) -> str:
     return _UNSAFE_CHARACTERS.sub("_", name).strip("._-")[:80] or "recording"
 
 
-@dataclass(slots=True)
-class SourceScan:
+class SourceScan(NamedTuple):
     """Everything that was found."""
 
-    sources: list[ImportSource] = field(default_factory=list)
-    problems: list[SourceProblem] = field(default_factory=list)
+    sources: list[ImportSource]
+    problems: list[SourceProblem]
 
 
 def find_sources(

@@ -54,6 +54,7 @@ def group_clips(
     """The group of each clip, by its id: one group is never in two splits."""
     parent: dict[str, str] = {}
 
+    # Disjoint sets: clips, places and recordings that belong together end up under one name.
     def find(name: str) -> str:
         parent.setdefault(name, name)
         while parent[name] != name:
@@ -61,7 +62,7 @@ def group_clips(
         return name
 
     def union(one: str, two: str) -> None:
-        first, second = sorted((find(one), find(two)))
+        first, second = sorted((find(one), find(two)))  # sorted: the group's name does not depend on the order
         parent[second] = first
 
     for clip in clips:
@@ -160,6 +161,7 @@ def _split_by(
 def _assign_splits(seconds: Mapping[str, float], shares: Mapping[SplitName, float], seed: int) -> dict[str, SplitName]:
     """A split for each group, in an order drawn from the seed; empty if nothing would be left for training."""
     total = sum(seconds.values())
+    # By hash, not by a random generator: adding a recording does not reorder the others.
     order = sorted(seconds, key=lambda name: hashlib.sha256(f"{seed} {name}".encode()).digest())
     splits: dict[str, SplitName] = {}
     for split in SPLITS[1:]:
@@ -328,7 +330,7 @@ def _split_dataset(
     dataset = open_dataset_folder(folder)
     with dataset.locked():
         clips = list(dataset.clips())
-        prints = compute_dataset_metrics(dataset, clips).fingerprints
+        _, prints, _ = compute_dataset_metrics(dataset, clips)
         made = split(clips, prints)
         write_manifest(dataset.manifest, made)
     unheard = tuple(clip.id for clip in made if clip.id not in prints and clip.is_used)

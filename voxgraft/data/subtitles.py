@@ -13,9 +13,10 @@ import re
 import warnings
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import pysubs2
 import regex
@@ -48,12 +49,11 @@ class Cue:
         return (self.start + self.end) / 2
 
 
-@dataclass(slots=True)
-class CueFile:
+class CueFile(NamedTuple):
     """Every cue of a subtitle file, and a problem for every line that is in none."""
 
-    cues: list[Cue] = field(default_factory=list)
-    problems: list[SourceProblem] = field(default_factory=list)
+    cues: list[Cue]
+    problems: list[SourceProblem]
 
 
 MAX_TEXT_BYTES = 64 << 20
@@ -162,7 +162,7 @@ def parse_substation(text: str, name: str) -> CueFile:
     sections = [place for place, line in enumerate(lines[:first]) if _ASS_SECTION.match(line)]
     # Only the section with the events' format: a damaged style or font would spoil every event.
     head = ["[Script Info]", "ScriptType: v4.00+", *(lines[sections[-1] : first] if sections else [])]
-    found = CueFile()
+    found = CueFile([], [])
     for number, line in events:
         try:
             with warnings.catch_warnings():  # about margins and layers, which are not used
@@ -221,7 +221,7 @@ def read_subtitles(path: Path, encoding: str | None = None) -> CueFile:
     """The cues of a subtitle file in order; an error if there is none."""
     text, broken = read_text_skipping_bad_lines(path, encoding)
     found = parse_subtitles(text, path.suffix.lower(), path.name)
-    found.problems += [SourceProblem("text-encoding", told, path.name, line) for line, told in broken.items()]
+    found.problems.extend([SourceProblem("text-encoding", told, path.name, line) for line, told in broken.items()])
     if not found.cues:
         read_encoded_text(path, encoding)  # raises if the encoding is the reason
         seen = "; ".join(problem.found for problem in found.problems[:3])
@@ -234,7 +234,7 @@ def parse_subtitles(text: str, ending: str, name: str) -> CueFile:
     if ending in (".ass", ".ssa"):
         found = parse_substation(text, name)
     else:
-        found = CueFile()
+        found = CueFile([], [])
         block: NumberedLines = []
         # Only real line ends: `splitlines` also breaks at characters that may occur inside a text.
         for number, line in enumerate([*re.split(r"\r\n|\n|\r", text), ""], 1):
@@ -252,8 +252,7 @@ def parse_subtitles(text: str, ending: str, name: str) -> CueFile:
         code = "subtitle-time" if seconds <= 0 else "subtitle-too-long"
         told = f"from {cue.start:.3f} s to {cue.end:.3f} s: {cue.text!r:.{MAX_QUOTED_CHARACTERS}}"
         found.problems.append(SourceProblem(code, told, name, cue.line, cue.last_line))
-    found.cues = sorted(kept, key=lambda cue: (cue.start, cue.end))
-    return found
+    return CueFile(sorted(kept, key=lambda cue: (cue.start, cue.end)), found.problems)
 
 
 def _parse_block(block: NumberedLines, found: CueFile, name: str, *, is_vtt: bool) -> None:

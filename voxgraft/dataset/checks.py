@@ -8,8 +8,7 @@ Changes nothing.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -192,15 +191,14 @@ def check_clip_dataset(
     with progress.progress_task(f"checking {clips.name}", len(clips)) as advance:
         for clip in range(len(clips)):
             text, codes, seconds = clips.text_ids(clip), clips.codes(clip), clips.infos[clip].seconds
-            faults = [*_text_faults(text, frame), *_code_faults(codes, frame, code_hz)]
+            voice = clips.voice(clip) if clip % step == 0 else {}
+            faults = list(_find_clip_faults(text, codes, voice, frame, code_hz))
             spoken = len(codes) / code_hz
             if abs(spoken - seconds) > max(DURATION_SLACK_SECONDS, DURATION_SLACK_SHARE * seconds):
                 shown = f"{len(codes):,} codes are {spoken:.2f} s, the clip has {seconds:.2f} s"
                 faults.append(("clips-seconds", 0, shown))
             if unknown_id is not None and (unknown := int(np.count_nonzero(text == unknown_id))):
                 faults.append(("clips-text-unknown", unknown, f"{unknown} of {len(text)} tokens"))
-            if clip % step == 0:
-                faults += _voice_faults(clips.voice(clip), frame)
             for code, values, shown in faults:
                 seen[code].append((clip, values, shown))
             advance(1)
@@ -230,41 +228,34 @@ def count_trailing_run(codes: AnyArray) -> int:
     return len(codes) - (int(different[-1]) + 1 if len(different) else 0)
 
 
-_ClipFault = tuple[str, int, str]
-"""Code of the finding, number of bad values, example."""
-
-
-def _text_faults(text: Int32Array, frame: SequenceSpec) -> Iterator[_ClipFault]:
+def _find_clip_faults(
+    text: Int32Array, codes: Int32Array, voice: Mapping[str, AnyArray], frame: SequenceSpec, code_hz: float
+) -> Iterator[tuple[str, int, str]]:
+    """Faults of one clip: code of the finding, number of bad values, and an example."""
     if not len(text):
         yield "clips-no-content", 0, "no text"
-        return
-    outside = (text < 0) | (text >= frame.num_text_ids)
-    if outside.any():
-        shown = f"id {int(text[outside][0])}, and there are 0 to {frame.num_text_ids - 1:,}"
-        yield "clips-text-outside", int(outside.sum()), shown
-    barred = np.isin(text, list(frame.forbidden_text_ids)) if frame.forbidden_text_ids else np.zeros(len(text), bool)
-    if barred.any():
-        yield "clips-text-barred", int(barred.sum()), f"id {int(text[barred][0])}"
-    if len(text) > frame.max_text:
-        yield "clips-too-long", 0, f"{len(text):,} text ids of at most {frame.max_text:,}"
-
-
-def _code_faults(codes: Int32Array, frame: SequenceSpec, code_hz: float) -> Iterator[_ClipFault]:
+    else:
+        outside = (text < 0) | (text >= frame.num_text_ids)
+        if outside.any():
+            shown = f"id {int(text[outside][0])}, and there are 0 to {frame.num_text_ids - 1:,}"
+            yield "clips-text-outside", int(outside.sum()), shown
+        barred = np.isin(text, list(frame.forbidden_text_ids))
+        if barred.any():
+            yield "clips-text-barred", int(barred.sum()), f"id {int(text[barred][0])}"
+        if len(text) > frame.max_text:
+            yield "clips-too-long", 0, f"{len(text):,} text ids of at most {frame.max_text:,}"
     if not len(codes):
         yield "clips-no-content", 0, "no codes"
-        return
-    outside = (codes < 0) | (codes >= frame.num_codes)
-    if outside.any():
-        shown = f"code {int(codes[outside][0])}, and there are 0 to {frame.num_codes - 1:,}"
-        yield "clips-codes-outside", int(outside.sum()), shown
-    if len(codes) > frame.max_codes:
-        yield "clips-too-long", 0, f"{len(codes):,} codes of at most {frame.max_codes:,}"
-    run = count_trailing_run(codes)
-    if run >= MAX_TRAILING_RUN_SECONDS * code_hz:
-        yield "clips-trailing-run", run, f"code {int(codes[-1])} for {run:,} of {len(codes):,}"
-
-
-def _voice_faults(voice: dict[str, AnyArray], frame: SequenceSpec) -> Iterator[_ClipFault]:
+    else:
+        outside = (codes < 0) | (codes >= frame.num_codes)
+        if outside.any():
+            shown = f"code {int(codes[outside][0])}, and there are 0 to {frame.num_codes - 1:,}"
+            yield "clips-codes-outside", int(outside.sum()), shown
+        if len(codes) > frame.max_codes:
+            yield "clips-too-long", 0, f"{len(codes):,} codes of at most {frame.max_codes:,}"
+        run = count_trailing_run(codes)
+        if run >= MAX_TRAILING_RUN_SECONDS * code_hz:
+            yield "clips-trailing-run", run, f"code {int(codes[-1])} for {run:,} of {len(codes):,}"
     for name, array in voice.items():
         is_float = np.issubdtype(array.dtype, np.floating)
         invalid = ~np.isfinite(array) if is_float else (array < 0) | (array >= frame.num_codes)
@@ -276,8 +267,7 @@ def _voice_faults(voice: dict[str, AnyArray], frame: SequenceSpec) -> Iterator[_
             yield "clips-voice-broken", array.size, f"{name} is all zeros"
 
 
-@dataclass(frozen=True, slots=True)
-class StoredCodes:
+class StoredCodes(NamedTuple):
     """The stored codes of one clip; `run` is how often `last`, the last code, is repeated at the end."""
 
     name: str

@@ -13,7 +13,7 @@ import re
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tokenize import TokenError
 from typing import TYPE_CHECKING, Any, Literal
@@ -230,53 +230,21 @@ MAX_LISTED_LINES = 5
 _INT32_RANGE = np.iinfo(np.int32)
 
 
-@dataclass(slots=True)
-class PairFiles:
-    """What the files of all pairs hold."""
+def _scan_pair_files(
+    manifest: Path, pairs: Sequence[PromptTargetPair], seconds: Mapping[str, float]
+) -> tuple[dict[Path, StoredCodes], dict[Path, str]]:
+    """The codes and their SHA-256, by file (several pairs share one). Of all other files only the shapes are checked.
 
-    codes: dict[Path, StoredCodes] = field(default_factory=dict)
-    """By file; several pairs share one."""
-    digests: dict[Path, str] = field(default_factory=dict)
-    """SHA-256 of the codes."""
-    seconds: dict[str, float] = field(default_factory=dict)
-    """How long utterances are, by name, as far as the manifests know."""
-    width: int | None = None
-    """Of a latent and of an emotion."""
-
-    def _add_codes(self, path: Path, pair: PromptTargetPair) -> None:
-        codes = read_npy(path, "integers")
-        if codes.ndim != 1 or not len(codes):
-            found = f"{path.name}: shape {list(codes.shape)}"
-            raise FileError("array-broken", found, expected="codes in a row", where=path)
-        low, high = int(codes.min()), int(codes.max())
-        if low < _INT32_RANGE.min or high > _INT32_RANGE.max:
-            raise FileError("array-broken", f"{path.name}: codes from {low} to {high}", expected="codes", where=path)
-        run, seconds = count_trailing_run(codes), self.seconds.get(pair.target)
-        self.codes[path] = StoredCodes(pair.target, len(codes), int(codes[-1]), run, pair.num_codes, seconds)
-        self.digests[path] = hashlib.sha256(codes.astype("<i4").tobytes()).hexdigest()
-
-    def _add_floats(self, path: Path, before: tuple[int, ...]) -> None:
-        """Check the shape of latents or of an emotion: all have the width of the first. No values are read."""
-        form = open_npy(path, "floats")
-        width = self.width or (form.shape[-1] if form.shape else 0)
-        if form.shape != (*before, width) or not width:
-            found = f"{path.name}: shape {list(form.shape)}"
-            raise FileError("array-broken", found, expected=str([*before, self.width or "width"]), where=path)
-        self.width = width
-
-
-def scan_pair_files(manifest: Path, pairs: Sequence[PromptTargetPair]) -> PairFiles:
-    """An error that counts the files that are missing or broken, and names the first ones with their lines."""
-    files = PairFiles(seconds=read_sibling_durations(manifest))
-    for pair in pairs:
-        if pair.prompt_seconds is not None:
-            files.seconds.setdefault(pair.prompt, pair.prompt_seconds)
-        if pair.target_seconds is not None:
-            files.seconds.setdefault(pair.target, pair.target_seconds)
+    An error counts the files that are missing or broken, and names the first ones with their lines.
+    """
+    stored: dict[Path, StoredCodes] = {}
+    digests: dict[Path, str] = {}
+    width = 0  # of a latent and of an emotion: all have that of the first
     faults: list[tuple[int, Finding]] = []
     seen: set[Path] = set()
     with progress.progress_task(f"reading the files of {manifest.name}", len(pairs)) as advance:
         for pair in pairs:
+            advance(1)
             if pair.prompt_emotion is None and pair.target_emotion is None:
                 no_file = finding("pairs-line", "no file of an emotion is named", expected="prompt_emo_vec_path")
                 faults.append((pair.line, no_file))
@@ -284,14 +252,31 @@ def scan_pair_files(manifest: Path, pairs: Sequence[PromptTargetPair]) -> PairFi
                 if path is None or path in seen:
                     continue
                 seen.add(path)
+                found = expected = ""
                 try:
                     if path == pair.codes:
-                        files._add_codes(path, pair)
+                        codes = read_npy(path, "integers")
+                        if codes.ndim != 1 or not len(codes):
+                            found, expected = f"shape {list(codes.shape)}", "codes in a row"
+                        elif int(codes.min()) < _INT32_RANGE.min or int(codes.max()) > _INT32_RANGE.max:
+                            found, expected = f"codes from {int(codes.min())} to {int(codes.max())}", "codes"
+                        else:
+                            last, run = int(codes[-1]), count_trailing_run(codes)
+                            length = seconds.get(pair.target)
+                            stored[path] = StoredCodes(pair.target, len(codes), last, run, pair.num_codes, length)
+                            digests[path] = hashlib.sha256(codes.astype("<i4").tobytes()).hexdigest()
                     else:
-                        files._add_floats(path, (NUM_CONDITION_LATENTS,) if path == pair.condition else ())
+                        before = (NUM_CONDITION_LATENTS,) if path == pair.condition else ()
+                        form = open_npy(path, "floats")
+                        own = width or (form.shape[-1] if form.shape else 0)
+                        if form.shape != (*before, own) or not own:
+                            found, expected = f"shape {list(form.shape)}", str([*before, width or "width"])
+                        else:
+                            width = own
+                    if found:
+                        raise FileError("array-broken", f"{path.name}: {found}", expected=expected, where=path)
                 except VoxgraftError as error:
                     faults.append((pair.line, error.finding))
-            advance(1)
     if faults:
         line, first = faults[0]
         lines = ", ".join(str(line) for line, _ in faults[:MAX_LISTED_LINES])
@@ -299,7 +284,7 @@ def scan_pair_files(manifest: Path, pairs: Sequence[PromptTargetPair]) -> PairFi
         found = f"{len(faults):,} files cannot be used (lines {lines}); the first: {first.found}"
         where = f"{manifest}, line {line}"
         raise FileError("pairs-files", found, expected=first.expected, where=where, cure=first.cure)
-    return files
+    return stored, digests
 
 
 _LEAVE_OUT_TEXTS = {
@@ -338,16 +323,23 @@ def open_pair_dataset(
 
     pairs = leave_out("pairs-prompt-is-target", lambda pair: pair.prompt == pair.target)
     pairs = leave_out("pairs-no-text", lambda pair: not pair.text.strip())
-    files = scan_pair_files(manifest, pairs)
-    kept = dict(zip(files.codes, compute_trimmed_lengths(list(files.codes.values()), INDEXTTS2_CODE_HZ), strict=True))
+    # How long utterances are, by name, as far as the manifests know.
+    seconds = read_sibling_durations(manifest)
+    for pair in pairs:
+        if pair.prompt_seconds is not None:
+            seconds.setdefault(pair.prompt, pair.prompt_seconds)
+        if pair.target_seconds is not None:
+            seconds.setdefault(pair.target, pair.target_seconds)
+    stored, digests = _scan_pair_files(manifest, pairs, seconds)
+    kept = dict(zip(stored, compute_trimmed_lengths(list(stored.values()), INDEXTTS2_CODE_HZ), strict=True))
     if cut := {path: (length, reason) for path, (length, reason) in kept.items() if reason is not None}:
-        stored = sum(clip.length for clip in files.codes.values())
-        padding = sum(files.codes[path].length - length for path, (length, _) in cut.items())
+        total = sum(clip.length for clip in stored.values())
+        padding = sum(stored[path].length - length for path, (length, _) in cut.items())
         counts = Counter(str(reason) for _, reason in cut.values())
         ways = ", ".join(f"{counts[one]:,} {text}" for one, text in _EVIDENCE_TEXTS.items() if counts[one])
-        names = [f"{files.codes[path].name} ({files.codes[path].length:,} to {cut[path][0]:,})" for path in cut]
-        told = f"{len(cut):,} of {len(files.codes):,} targets are padded, and {padding:,} of {stored:,} codes were cut"
-        told += f" ({padding / stored:.0%}; {ways}): {format_clip_names(names)}"
+        names = [f"{stored[path].name} ({stored[path].length:,} to {cut[path][0]:,})" for path in cut]
+        told = f"{len(cut):,} of {len(stored):,} targets are padded, and {padding:,} of {total:,} codes were cut"
+        told += f" ({padding / total:.0%}; {ways}): {format_clip_names(names)}"
         findings.append(finding("pairs-padded", told, where=manifest))
     spelled: dict[str, Int32Array] = {}  # every text is encoded once
     with progress.progress_task(f"spelling {manifest.name}", len(pairs)) as advance:
@@ -395,7 +387,9 @@ def open_pair_dataset(
             left.append(finding(code, told, where=manifest))
     made_from = DatasetProvenance("", "", {"made_by": "community"}, {"manifest_sha256": compute_sha256(manifest)})
     header = DatasetHeader(INDEXTTS2_FAMILY, language, role, INDEXTTS2_CODE_HZ, made_from)
-    return PairDataset(name or manifest.stem, header, pairs, spelled, kept, files, [*left, *findings])
+    return PairDataset(
+        name or manifest.stem, header, pairs, spelled, kept, stored, digests, seconds, [*left, *findings]
+    )
 
 
 class PairDataset(ClipDataset):
@@ -411,13 +405,16 @@ class PairDataset(ClipDataset):
         pairs: Sequence[PromptTargetPair],
         encoded_texts: Mapping[str, Int32Array],
         kept: Mapping[Path, TrimmedLength],
-        files: PairFiles,
+        stored: Mapping[Path, StoredCodes],
+        digests: Mapping[Path, str],
+        seconds: Mapping[str, float],
         findings: Sequence[Finding],
     ) -> None:
         self.name, self.header, self.findings = name, header, list(findings)
-        self._pairs, self._encoded_texts, self._kept, self._files = pairs, encoded_texts, kept, files
+        self._pairs, self._encoded_texts, self._kept, self._stored = pairs, encoded_texts, kept, stored
         self.num_text = np.array([len(encoded_texts[pair.text]) for pair in pairs], dtype=np.int64)
         self.num_codes = np.array([kept[pair.codes].length for pair in pairs], dtype=np.int64)
+        # Each distinct prompt is one place behind the clips; many pairs share a prompt.
         places: dict[tuple[Path, Path | None], int] = {}
         prompts: list[PromptTargetPair] = []
         for pair in pairs:
@@ -429,13 +426,14 @@ class PairDataset(ClipDataset):
         self._prompt_indices = [places[pair.condition, pair.prompt_emotion] for pair in pairs]
         infos = []
         for pair, num_codes in zip(pairs, self.num_codes.tolist(), strict=True):
-            seconds = files.seconds.get(pair.target) or num_codes / INDEXTTS2_CODE_HZ
-            infos.append(ClipInfo(pair.id, pair.speaker, pair.target, seconds, pair.text))
+            length = seconds.get(pair.target) or num_codes / INDEXTTS2_CODE_HZ
+            infos.append(ClipInfo(pair.id, pair.speaker, pair.target, length, pair.text))
         infos += [ClipInfo(one.prompt, one.speaker, one.prompt, one.prompt_seconds or 0.0, "") for one in prompts]
         self.infos = infos
         digest = hashlib.sha256(str(header.made_from.settings["manifest_sha256"]).encode())
         for pair in pairs:
-            digest.update(f"{pair.id}\0{files.digests[pair.codes]}\0{kept[pair.codes].length}\n".encode())
+            digest.update(f"{pair.id}\0{digests[pair.codes]}\0{kept[pair.codes].length}\n".encode())
+        # Other codes, another trimming or other pairs are another set.
         self.fingerprint = digest.hexdigest()
 
     def text_ids(self, clip: int) -> Int32Array:
@@ -446,7 +444,8 @@ class PairDataset(ClipDataset):
         if clip >= len(self):
             return np.zeros(0, dtype=np.int32)
         pair = self._pairs[clip]
-        stored = self._files.codes[pair.codes]
+        stored = self._stored[pair.codes]
+        # The file may have changed since it was scanned, hours ago.
         codes = read_npy(pair.codes, "integers")
         if codes.shape != (stored.length,):
             found = f"{pair.codes.name} changed to shape {list(codes.shape)}"

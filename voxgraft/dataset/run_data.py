@@ -107,6 +107,7 @@ class DataRequirements:
         card, own = self.graft.card, {} if of_base else {"language": self.language}
         tokenizer = self.spelling.base.sha256 if of_base else card.tokenizer_sha256
         text = "" if of_base else text_rules_identity(card.rules)
+        # Texts of base languages are taken as they are: the base's own rules are not known.
         made_from = {"tokenizer_sha256": tokenizer, "base_sha256": card.base["checkpoint_sha256"], "text": text}
         return {"family": card.family, **own, "code_hz": self.family.code_hz, "made_from": made_from}
 
@@ -236,6 +237,7 @@ def compute_set_weights(
     share = replay_share if replay else 0.0
     weights: list[float] = []
     for sets, part in ((train, 1 - share), (replay, share)):
+        # In tokens, not in clips: a step is filled by tokens.
         lengths = [float(clips.num_codes.sum() + clips.num_text.sum()) for clips in sets]
         weights += [part * (length / sum(lengths)) for length in lengths]
     return tuple(weights)
@@ -381,6 +383,7 @@ def split_self_replay(clips: ClipDataset) -> tuple[ClipDataset | None, dict[str,
     learnt: list[int] = []
     held_out: dict[str, list[int]] = {}
     for place, info in enumerate(clips.infos):
+        # Ids are LANGUAGE-NUMBER.
         if info.recording == HELD_OUT_RECORDING:
             held_out.setdefault(info.id.rpartition("-")[0], []).append(place)
         else:
@@ -519,6 +522,7 @@ def provenance_findings(context: RunContext) -> list[Finding]:
         hashes[key] = card.get(key, {})
         if not isinstance(hashes[key], dict) or not all(isinstance(one, str) for one in hashes[key].values()):
             raise GraftError("graft-broken", f"`{key}` in {RUN_CARD_NAME} is no list of files with their SHA-256")
+    # The run's card and the graft's card may both state the base; the run's counts.
     stated = {(base.folder / name, "base-other"): digest for name, digest in hashes["base"].items()}
     if graft is not None:
         for part in ("checkpoint", "tokenizer"):

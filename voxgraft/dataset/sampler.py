@@ -66,6 +66,7 @@ class PromptSelector:
         if given is not None:
             return given
         speaker = self._speakers[clip]
+        # Drawn by id, not by place: adding clips to a set does not change the prompts of other speakers.
         if others := self._num_long_others(clip):
             at = rng.hash_int("prompt", seed, step, self._clips.infos[clip].id) % others
             own = self._place_among_long.get(clip, others)
@@ -123,8 +124,8 @@ class DataSamplerReport:
 
 
 MAX_CACHED_EPOCHS = 3
+# Start and stop of the text and of the speech.
 _NUM_FRAMING_TOKENS = 4
-"""Start and stop of the text and of the speech."""
 
 
 @dataclass(frozen=True, slots=True)

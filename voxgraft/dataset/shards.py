@@ -130,7 +130,7 @@ class DatasetSubset(ClipDataset):
     def __init__(self, whole: ClipDataset, clips: Sequence[int], name: str, role: DatasetRole, language: str) -> None:
         self._whole, self.name = whole, name
         self.header = replace(whole.header, role=role, language=language)
-        lending: dict[str, int] = {}
+        lending: dict[str, int] = {}  # the first clip of each speaker lends the voice
         for clip in clips:
             lending.setdefault(whole.infos[clip].speaker, clip)
         speakers = {speaker: len(clips) + at for at, speaker in enumerate(lending)}
@@ -255,6 +255,7 @@ def write_shard(
         ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
         tensors[name] = _tensor_bytes(_ID_DTYPE, (int(ends[-1]),), parts)
         tensors[name + ENDS_SUFFIX] = _tensor_bytes(_OFFSET_DTYPE, ends.shape, [ends])
+    # "xb": the folder is new, and no name may be written twice.
     with (folder / arrays_name).open("xb") as stream:
         sink = ByteSink(stream, hashed=True)
         write_safetensors(sink, tensors)
@@ -349,6 +350,7 @@ class Shard:
             file = np.asarray(np.memmap(self.path, np.uint8, "r"))
         except (OSError, ValueError) as error:
             raise FileError("file-unreadable", f"{self.path.name}: {error}", where=self.path) from None
+        # Offsets were checked against the old size.
         if len(file) != self.size:
             raise self._error(f"the file changed to {len(file):,} bytes", f"{self.size:,}, as when it was opened")
         return file

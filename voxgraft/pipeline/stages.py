@@ -188,9 +188,9 @@ def _decide_import(work: PipelineContext) -> StageDecision:
         return StageDecision(True, waiting.problems[0].found)
     if not used:
         return StageDecision(True, "there is no clip that can be used yet", "there was no clip that could be used")
-    left_out = compute_import_loss(dataset.journals(), found.problems)
-    if left_out.share > settings.max_left_out:
-        return StageDecision(True, str(left_out))
+    lost_share, lost = compute_import_loss(dataset.journals(), found.problems)
+    if lost_share > settings.max_left_out:
+        return StageDecision(True, lost)
     notes = [missing, there] if gone else [there]
     if waiting.kept:
         notes.append(f"kept as it is (--when-changed keep): {waiting.kept[0].found}")

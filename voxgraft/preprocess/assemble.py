@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -219,8 +219,7 @@ def find_encoded_clips(
     return EncodedClips(batches, in_sets, failed)
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedDataset:
+class PreparedDataset(NamedTuple):
     """A set as it is now, and the clips that could not go into it."""
 
     name: str
@@ -252,6 +251,7 @@ def make_prepared_dataset(
             if key is None or not encoded.has(key):
                 left_out[clip.id] = finding("file-missing", f"{path.name} is not there", where=path)
                 continue
+            # Texts are encoded again by every `prepare`: that is cheap, and the tokenizer may have changed.
             ids = np.asarray(wanted.spelling.encode(clip.text, wanted.language), dtype=np.int32)
             fault = encoded.fault(key)
             if fault is None and not any(map(str.isalnum, clip.text)):
@@ -280,6 +280,7 @@ def make_prepared_dataset(
         text_rules_identity(card.rules),
     )
     header = DatasetHeader(card.family, card.language, role, wanted.family.code_hz, made_from)
+    # Hashes are compared too: a damaged set is written again.
     try:
         there = open_clip_dataset(place) if path_exists(place) else None
     except VoxgraftError:

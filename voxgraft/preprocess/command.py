@@ -12,7 +12,7 @@ import shlex
 import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -224,7 +224,7 @@ class _PrepareJob:
                 name: self.unreadable.get(name) or self.gone.get(self.keys.get(name, ""), item)
                 for name, item in done.left_out.items()
             }
-            made.append(replace(done, left_out=told))
+            made.append(done._replace(left_out=told))
         return tuple(made)
 
     def finish(self, made: Sequence[PreparedDataset]) -> None:
