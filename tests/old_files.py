@@ -84,5 +84,7 @@ def codes(result: NewResult) -> list[str]:
 
 def every_rule() -> list[tuple[str, LegacyKeyRule]]:
     config = [*CHATTERBOX_KEYS.items(), *INDEXTTS2_KEYS.items(), *INDEXTTS2_SECTIONS.items()]
-    flags = [(f"{script.name} {flag}", script.rules.get(flag, script.rest)) for script in SCRIPTS for flag in script.flags]
+    flags = [
+        (f"{script.name} {flag}", script.rules.get(flag, script.rest)) for script in SCRIPTS for flag in script.flags
+    ]
     return config + [(name, rule) for name, rule in flags if rule]

@@ -21,8 +21,14 @@ from torch import Tensor
 
 from voxgraft.checkpoints import Checkpoint, TensorInfo, open_checkpoint
 from voxgraft.checkpoints.base import ByteSink, from_float32
-from voxgraft.checkpoints.grow import GrowthPlan, TableGrowth, grow_checkpoint
-from voxgraft.checkpoints.write import TensorBytes, write_safetensors, write_torch
+from voxgraft.checkpoints.write import (
+    GrowthPlan,
+    TableGrowth,
+    TensorBytes,
+    grow_checkpoint,
+    write_safetensors,
+    write_torch,
+)
 from voxgraft.core import progress
 from voxgraft.core.errors import CheckpointError, GraftError
 from voxgraft.core.files import CHUNK_BYTES, atomic_write, compute_sha256

@@ -11,8 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from voxgraft.checkpoints import open_checkpoint
-from voxgraft.checkpoints.grow import GrowthPlan, GrowthReport, TableGrowth, grow_checkpoint, verify_growth
-from voxgraft.checkpoints.write import write_rows_file
+from voxgraft.checkpoints.write import (
+    GrowthPlan,
+    GrowthReport,
+    TableGrowth,
+    grow_checkpoint,
+    verify_growth,
+    write_rows_file,
+)
 from voxgraft.config.commands import (
     ExtendSettings,
     GraftSettings,
