@@ -30,8 +30,15 @@ import numpy as np
 
 from tools.random_bases import get_random_base_spec
 from voxgraft.checkpoints import open_checkpoint
-from voxgraft.checkpoints.grow import GrowthPlan, TableGrowth, grow_checkpoint, verify_growth
-from voxgraft.checkpoints.write import TensorBytes, write_safetensors, write_torch
+from voxgraft.checkpoints.write import (
+    GrowthPlan,
+    TableGrowth,
+    TensorBytes,
+    grow_checkpoint,
+    verify_growth,
+    write_safetensors,
+    write_torch,
+)
 from voxgraft.core.files import atomic_write
 from voxgraft.models import family_names, get_family
 

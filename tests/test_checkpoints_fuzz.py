@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 
 from tests.checkpoint_files import BASE_ROWS, SPARE_ROWS, archive, saved, speech_model, trainer_extras, values, written
 from voxgraft.checkpoints import find_dangerous_globals, open_checkpoint
-from voxgraft.checkpoints.grow import GrowthPlan, TableGrowth, grow_checkpoint, verify_growth
+from voxgraft.checkpoints.write import GrowthPlan, TableGrowth, grow_checkpoint, verify_growth
 from voxgraft.core.errors import VoxgraftError
 
 MUTANTS = 1000

@@ -28,7 +28,7 @@ from tests.checkpoint_files import (
     written,
 )
 from voxgraft.checkpoints import open_checkpoint
-from voxgraft.checkpoints.grow import GrowthPlan, GrowthProof, TableGrowth, grow_checkpoint, verify_growth
+from voxgraft.checkpoints.write import GrowthPlan, GrowthProof, TableGrowth, grow_checkpoint, verify_growth
 from voxgraft.core.errors import CheckpointError, FileError, VoxgraftError
 from voxgraft.core.files import compute_sha256
 

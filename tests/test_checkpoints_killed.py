@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from tests.checkpoint_files import saved, values
 from voxgraft.checkpoints import open_checkpoint
-from voxgraft.checkpoints.grow import GrowthPlan, TableGrowth, grow_checkpoint, verify_growth
+from voxgraft.checkpoints.write import GrowthPlan, TableGrowth, grow_checkpoint, verify_growth
 from voxgraft.core.files import compute_sha256
 
 CHILD = """
@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 import numpy as np
 from voxgraft.checkpoints import open_checkpoint
-from voxgraft.checkpoints.grow import GrowthPlan, TableGrowth, grow_checkpoint
+from voxgraft.checkpoints.write import GrowthPlan, TableGrowth, grow_checkpoint
 from voxgraft.core import progress
 
 class StopHalfWay:

@@ -25,7 +25,7 @@ ALLOWED = {
     "dataset/sets.py": "runs in a thread, and keeps the error for the thread that waits",
     "asr/recognizers.py": "faster-whisper and the hub raise errors of many packages for a model that is not there",
     "ui/server.py": "answers a request that gradio fails on; errors of the disk are raised again",
-    "checkpoints/grow.py": "stops the hashing thread and raises the same error again",
+    "checkpoints/write.py": "stops the hashing thread and raises the same error again",
 }
 
 

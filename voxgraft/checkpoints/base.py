@@ -388,11 +388,6 @@ class ByteSink:
         return self._digest.hexdigest() if self._digest is not None else None
 
 
-def as_sink(stream: IO[bytes] | ByteSink) -> ByteSink:
-    """The sink itself, or one around a stream."""
-    return stream if isinstance(stream, ByteSink) else ByteSink(stream)
-
-
 # Bits of the exponent: a value in which all of them are set is NaN or infinite.
 EXPONENT_MASKS = {
     "F64": ("<u8", 0x7FF0_0000_0000_0000),

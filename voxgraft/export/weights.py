@@ -23,8 +23,14 @@ from torch import Tensor
 
 from voxgraft.checkpoints import Checkpoint, open_checkpoint
 from voxgraft.checkpoints.base import ByteSink, from_float32
-from voxgraft.checkpoints.grow import GrowthPlan, TableGrowth, grow_checkpoint
-from voxgraft.checkpoints.write import TensorBytes, write_safetensors, write_torch
+from voxgraft.checkpoints.write import (
+    GrowthPlan,
+    TableGrowth,
+    TensorBytes,
+    grow_checkpoint,
+    write_safetensors,
+    write_torch,
+)
 from voxgraft.config.base import parse_settings, read_settings_values
 from voxgraft.config.commands import CheckSettings, ExportSettings
 from voxgraft.config.run import RunSettings

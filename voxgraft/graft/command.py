@@ -11,8 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from voxgraft.checkpoints import open_checkpoint
-from voxgraft.checkpoints.grow import GrowthPlan, TableGrowth, grow_checkpoint, verify_growth
-from voxgraft.checkpoints.write import write_rows_file
+from voxgraft.checkpoints.write import (
+    GrowthPlan,
+    TableGrowth,
+    grow_checkpoint,
+    verify_growth,
+    write_rows_file,
+)
 from voxgraft.config.commands import (
     ExtendSettings,
     GraftSettings,

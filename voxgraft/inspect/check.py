@@ -38,8 +38,7 @@ from voxgraft.dataset.run_data import (
     sampling_findings,
     warmup_findings,
 )
-from voxgraft.inspect.body import body_findings
-from voxgraft.inspect.optimizer import optimizer_findings
+from voxgraft.inspect.body import body_findings, optimizer_findings
 from voxgraft.inspect.rows import base_row_findings, new_row_findings, spare_row_findings
 from voxgraft.inspect.subject import CheckSubject, find_text_tables, open_check_subject
 from voxgraft.inspect.text import (
@@ -364,8 +363,7 @@ CHECK_TOPICS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CheckOutcome:
+class CheckOutcome(NamedTuple):
     """All findings, and which topics were looked at and which not, so that silence is never taken for a pass."""
 
     findings: tuple[Finding, ...]

@@ -56,13 +56,16 @@ from voxgraft.graft.folder import (
 from voxgraft.inspect.body import (
     BodyComparison,
     LayerChange,
+    OptimizerSnapshot,
+    RowMoments,
     body_comparison_findings,
     compare_body,
+    examine_optimizer,
+    find_new_rows_with_gradients,
     measure_blend_distance,
     summarize_layers,
 )
 from voxgraft.inspect.check import run_checks
-from voxgraft.inspect.optimizer import OptimizerSnapshot, RowMoments, examine_optimizer, find_new_rows_with_gradients
 from voxgraft.inspect.rows import (
     ROW_NONFINITE,
     ROW_ZERO,

@@ -31,7 +31,6 @@ from voxgraft.checkpoints.base import (
     pair_chunks,
     to_float32,
 )
-from voxgraft.checkpoints.grow import check_output_path
 from voxgraft.checkpoints.load import (
     find_model_prefix,
     find_shards,
@@ -42,7 +41,7 @@ from voxgraft.checkpoints.load import (
     strip_model_prefix,
 )
 from voxgraft.checkpoints.torch_file import STATE_DICT_KEYS
-from voxgraft.checkpoints.write import STORAGE_CLASSES, TensorBytes, write_safetensors, write_torch
+from voxgraft.checkpoints.write import STORAGE_CLASSES, TensorBytes, check_output_path, write_safetensors, write_torch
 from voxgraft.config.commands import DiagnoseSettings, RepairSettings
 from voxgraft.core import progress
 from voxgraft.core.errors import CheckpointError, ConfigError
@@ -111,8 +110,7 @@ class RepairOptions:
         return self.missing and (tensor in self.not_finite or tensor in self.lost_rows)
 
 
-@dataclass(frozen=True, slots=True)
-class RepairInputs:
+class RepairInputs(NamedTuple):
     """The two files, and what is known of their rows."""
 
     family: Family

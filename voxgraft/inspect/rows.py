@@ -21,8 +21,7 @@ from voxgraft.checkpoints.base import Checkpoint, TensorInfo
 from voxgraft.core import progress
 from voxgraft.core.errors import Finding, finding
 from voxgraft.graft.folder import ROWS_NAME
-from voxgraft.inspect.body import OVERWRITTEN_CHANGE, round_to_dtype
-from voxgraft.inspect.optimizer import RowMoments
+from voxgraft.inspect.body import OVERWRITTEN_CHANGE, RowMoments, round_to_dtype
 from voxgraft.inspect.subject import BLOCK_ROWS, CheckSubject, find_text_tables
 from voxgraft.models.base import GraftPoint
 
@@ -72,8 +71,7 @@ def _table_pairs(subject: CheckSubject) -> TablePairs:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class RowComparison:
+class RowComparison(NamedTuple):
     """One table against the base's, row by row. The arrays have an entry per row that differs."""
 
     tensor: str

@@ -52,8 +52,7 @@ class StatedNumber(NamedTuple):
         return int(self.value)
 
 
-@dataclass(frozen=True, slots=True)
-class OldConfigNumbers:
+class OldConfigNumbers(NamedTuple):
     """What an old config or command line says; None where it says nothing."""
 
     path: Path

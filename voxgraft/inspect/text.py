@@ -24,7 +24,7 @@ from voxgraft.data.folder import DatasetFolder
 from voxgraft.data.manifest import resolve_manifest_path
 from voxgraft.graft.folder import GRAFT_CARD_NAME, ROWS_NAME
 from voxgraft.graft.rows import RowCount, text_table_findings
-from voxgraft.inspect.optimizer import read_optimizer_snapshot, read_row_moments
+from voxgraft.inspect.body import read_optimizer_snapshot, read_row_moments
 from voxgraft.inspect.rows import is_unread_row
 from voxgraft.inspect.subject import CheckSubject, StatedNumber, find_text_tables, is_stand_in
 from voxgraft.models.base import Family

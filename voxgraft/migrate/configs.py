@@ -11,7 +11,7 @@ import shlex
 import textwrap
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
@@ -51,8 +51,7 @@ class LegacyKeyRule(NamedTuple):
     reads: ValueKind = "nothing"
 
 
-@dataclass(frozen=True, slots=True)
-class LegacyScript:
+class LegacyScript(NamedTuple):
     """One script of a fork: its flags, and the rule for each; flags without a rule of their own share `rest`."""
 
     path: str
@@ -62,7 +61,7 @@ class LegacyScript:
     """What to type today, or why nothing."""
     flags: tuple[str, ...]
     rest: LegacyKeyRule
-    rules: dict[str, LegacyKeyRule] = field(default_factory=dict)
+    rules: dict[str, LegacyKeyRule]
     words: bool = False
     """Whether words without a flag mean something to it, such as `import` and `list`."""
 
@@ -303,8 +302,7 @@ class LegacyKey:
     """For an unknown key: the nearest known one."""
 
 
-@dataclass(frozen=True, slots=True)
-class LegacyConfig:
+class LegacyConfig(NamedTuple):
     """Everything that was read from one old file."""
 
     path: Path
