@@ -95,8 +95,10 @@ class TensorBoardWriter(Callback):
             self.follow()
         except (OSError, VoxgraftError) as error:
             self._failed = True
-            is_ours = isinstance(error, VoxgraftError)
-            found = error.finding.found if is_ours else f"{TENSORBOARD_FOLDER}: {error.strerror}"
+            if isinstance(error, VoxgraftError):
+                found = error.finding.found
+            else:
+                found = f"{TENSORBOARD_FOLDER}: {error.strerror}"
             self._report("finding", step, **finding("tensorboard", found, where=self._folder).to_json())
 
     def follow(self) -> None:

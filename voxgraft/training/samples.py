@@ -132,8 +132,9 @@ class SampleCallback(Callback):
             # Whether an old language is spoken code for code as before the first step; None where that is not kept.
             path = self._run.samples / step_folder_name(0) / name
             first = read_json(path) if is_file(path) else None
-            is_known = isinstance(first, dict) and first.get("text") == sentence.text
-            line["same_as_step_0"] = first.get("codes") == list(spoken.codes) if is_known else None
+            line["same_as_step_0"] = None
+            if isinstance(first, dict) and first.get("text") == sentence.text:
+                line["same_as_step_0"] = first.get("codes") == list(spoken.codes)
         return line
 
 
