@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,14 +19,14 @@ import numpy as np
 from voxgraft.config.base import deep_merge
 from voxgraft.config.commands import CheckSettings, DemoMistake, DemoSettings
 from voxgraft.config.run import TokenizerSettings
+from voxgraft.core import progress
 from voxgraft.core.errors import FileError, Finding, VoxgraftError
 from voxgraft.core.files import build_write_error, is_file, is_folder, path_exists, read_json, write_json, write_text
 from voxgraft.core.results import Line, Table, TableCell, format_duration, style_line
-from voxgraft.dataset.shards import PreparedClip
 from voxgraft.demo.data import DEMO_LANGUAGE, load_bundled_clips, load_silence_code
 from voxgraft.demo.session import DemoRunner, RunYamlChanges, build_demo_settings, build_step_settings
 from voxgraft.evaluation.command import EVALUATION_REPORT_NAME, EvaluateResult
-from voxgraft.evaluation.judge import WHO_AFTER, WHO_BEFORE, WHO_CODEC, WHO_RECORDINGS, WHO_SHUFFLED, Evaluation
+from voxgraft.evaluation.judge import WHO_AFTER, WHO_BEFORE, WHO_CODEC, WHO_RECORDINGS, WHO_SHUFFLED
 from voxgraft.evaluation.report import measure_title, summarize_retention
 from voxgraft.evaluation.scores import Score
 from voxgraft.graft.folder import ADAPTER_NAME, BASELINE_FOLDER_NAME, MERGED_FOLDER_NAME
@@ -82,7 +82,27 @@ class DemoResult:
             "seconds": dict(self.seconds),
             "added": dict(self.added),
             "mistake": self.told.to_json() if self.told else None,
-            **(summarize_evaluation(self.evaluated) if self.evaluated else {}),
+            **self._evaluation_json(),
+        }
+
+    def _evaluation_json(self) -> dict[str, Any]:
+        if self.evaluated is None:
+            return {}
+        evaluation = self.evaluated.evaluation
+        scores = {
+            language: {
+                row.who: {name: row.score(name).to_json() for name in REPORTED_MEASURES if name in row.scores}
+                for row in evaluation.rows
+                if row.language == language
+            }
+            for language in evaluation.languages
+        }
+        return {
+            "languages": scores,
+            "equal": {kept.language: kept.equal for kept in evaluation.kept},
+            "base_values_changed": evaluation.change.changed if evaluation.change else None,
+            "checklist": {point.name: point.answer for point in self.evaluated.points},
+            "report": str(self.evaluated.folder / EVALUATION_REPORT_NAME),
         }
 
     def lines(self) -> list[Line]:
@@ -160,27 +180,6 @@ def _recreate_demo_folder(folder: Path) -> None:
     write_text(folder / _MARKER_NAME, "Made by `voxgraft demo`, which replaces this folder.\n")
 
 
-def summarize_evaluation(found: EvaluateResult) -> dict[str, Any]:
-    """The figures of the tables, as JSON."""
-    evaluation = found.evaluation
-    change = evaluation.change
-    scores = {
-        language: {
-            row.who: {name: row.score(name).to_json() for name in REPORTED_MEASURES if name in row.scores}
-            for row in evaluation.rows
-            if row.language == language
-        }
-        for language in evaluation.languages
-    }
-    return {
-        "languages": scores,
-        "equal": {kept.language: kept.equal for kept in evaluation.kept},
-        "base_values_changed": change.changed if change else None,
-        "checklist": {point.name: point.answer for point in found.points},
-        "report": str(found.folder / EVALUATION_REPORT_NAME),
-    }
-
-
 def format_evaluation(found: EvaluateResult, added: Mapping[str, str]) -> list[Line]:
     """The table of languages, and below it what was added and what the errors compare with."""
     evaluation = found.evaluation
@@ -198,29 +197,24 @@ def format_evaluation(found: EvaluateResult, added: Mapping[str, str]) -> list[L
             logits = style_line(("not equal", "bold red"), f", by up to {kept.largest_difference:.2g}")
         rows.append((f"{language}{' (new)' if language == evaluation.language else ''}", *errors, logits))
     table = Table(("language", "phone error before", "after", "speech logits of the base"), tuple(rows))
-    facts: list[tuple[TableCell, ...]] = [*added.items(), *_build_error_facts(evaluation)]
+    facts: list[tuple[TableCell, ...]] = [*added.items()]
+    # The new language's error by kinds of words, and what it compares with.
+    new = evaluation.language or ""
+    after = evaluation.row(new, WHO_AFTER)
+    for kind, words in WORD_KINDS.items():
+        score = after.score(DEMO_ERROR_MEASURE + kind) if after is not None else None
+        if score is not None and score.value is not None:
+            facts.append((f"phone error in {new}{words}", _format_with_interval(score)))
+    for who, words in REFERENCE_LABELS.items():
+        row = evaluation.row(new, who)
+        name = next((name for name in (DEMO_ERROR_MEASURE, "cer") if row and row.score(name).value is not None), None)
+        if row is not None and name is not None:
+            facts.append((f"{words}, {measure_title(name)}", _format_with_interval(row.score(name))))
     if (change := evaluation.change) is not None:
         values = f"{change.changed:,} of {change.total:,} values are others" if change.changed else "0"
         style = "bold red" if change.changed else "bold green"
         facts.append(("bits changed in the base", style_line((values, style))))
     return [table, Table(("what", "found"), tuple(facts)), f"report: {found.folder / EVALUATION_REPORT_NAME}"]
-
-
-def _build_error_facts(evaluation: Evaluation) -> list[tuple[TableCell, ...]]:
-    """The new language's error by kinds of words, and what it compares with."""
-    language = evaluation.language or ""
-    after = evaluation.row(language, WHO_AFTER)
-    facts: list[tuple[TableCell, ...]] = []
-    for kind, words in WORD_KINDS.items():
-        score = after.score(DEMO_ERROR_MEASURE + kind) if after is not None else None
-        if score is not None and score.value is not None:
-            facts.append((f"phone error in {language}{words}", _format_with_interval(score)))
-    for who, words in REFERENCE_LABELS.items():
-        row = evaluation.row(language, who)
-        name = next((name for name in (DEMO_ERROR_MEASURE, "cer") if row and row.score(name).value is not None), None)
-        if row is not None and name is not None:
-            facts.append((f"{words}, {measure_title(name)}", _format_with_interval(row.score(name))))
-    return facts
 
 
 def _format_with_interval(score: Score) -> str:
@@ -306,7 +300,17 @@ def _train_masked_rows(runner: DemoRunner, settings: DemoSettings, report: Mista
 def _graft_without_letters(runner: DemoRunner, settings: DemoSettings, report: MistakeReport) -> None:
     """A merged tokenizer that has whole words of the new language, and no letters to spell the others with."""
     runner.new(build_demo_settings(settings))
-    made = _write_words_only_tokenizer(runner.files.tokenizer, runner.folder / "words-only.json")
+    # The base's tokenizer file with whole words after its pieces, and nothing to put them together from.
+    document = read_json(runner.files.tokenizer)
+    vocabulary: dict[str, int] = document["model"]["vocab"]
+    words = dict.fromkeys(word for clip in load_bundled_clips("train", DEMO_LANGUAGE) for word in clip.text.split())
+    size = max(max(vocabulary.values()) + 1, *(token["id"] + 1 for token in document["added_tokens"]))
+    tag = {**document["added_tokens"][-1], "id": size, "content": f"[{DEMO_LANGUAGE}]"}
+    document["added_tokens"].append(tag)
+    for at, piece in enumerate([tag["content"], *(word for word in words if len(word) > 1)][:500]):
+        vocabulary[piece] = size + at
+    made = runner.folder / "words-only.json"
+    write_json(made, document)
     runner.edit({"tokenizer": {"file": str(made.absolute())}})
     result = runner.graft()
     report.not_refused_by = "graft" if result.folder else ""
@@ -318,8 +322,17 @@ def _use_wrong_tokenizer(runner: DemoRunner, settings: DemoSettings, report: Mis
     """Data that was prepared with a tokenizer of the same size, its new pieces in another order."""
     _set_up_run(runner, settings, {})
     writer, clips = runner.writer, load_bundled_clips("train", DEMO_LANGUAGE)
-    made, grown = runner.folder / "reordered.json", writer.graft.tokenizer
-    other = open_tokenizer(_write_reordered_tokenizer(grown.path, made, writer.graft.card.base_pieces))
+    # The grown tokenizer with its new pieces, except the tag, numbered backwards.
+    document = read_json(writer.graft.tokenizer.path)
+    vocabulary: dict[str, int] = document["model"]["vocab"]
+    whole = {token["content"] for token in document["added_tokens"]}
+    first = writer.graft.card.base_pieces
+    new = sorted((at, piece) for piece, at in vocabulary.items() if at >= first and piece not in whole)
+    for (at, _), (_, piece) in zip(new, reversed(new), strict=True):
+        vocabulary[piece] = at
+    made = runner.folder / "reordered.json"
+    write_json(made, document)
+    other = open_tokenizer(made)
     spelled = replace(writer.spelling, grown=other)
     runner.chapter(f"data/train again, spelled by {other.path.name}, which has {other.size:,} pieces as well")
     writer.write("train", "train", clips, spelled)
@@ -336,8 +349,16 @@ def _use_padded_codes(runner: DemoRunner, settings: DemoSettings, report: Mistak
     _set_up_run(runner, settings, {})
     writer, clips = runner.writer, load_bundled_clips("train", DEMO_LANGUAGE)
     runner.chapter(f"data/train again, every {PADDED_BATCH_SIZE} clips padded to the longest of them")
-    header = writer.header(DEMO_LANGUAGE, "train", writer.spelling)
-    writer.write_prepared("train", header, _pad_codes(list(writer.prepared(clips, writer.spelling))))
+    prepared, silence = list(writer.prepared(clips, writer.spelling)), load_silence_code()
+    padded = []
+    for first in range(0, len(prepared), PADDED_BATCH_SIZE):
+        group = prepared[first : first + PADDED_BATCH_SIZE]
+        longest = max(len(clip.codes) for clip in group)
+        for clip in group:
+            codes = np.full(longest, silence, dtype=np.int32)
+            codes[: len(clip.codes)] = clip.codes
+            padded.append(replace(clip, codes=codes))
+    writer.write_prepared("train", writer.header(DEMO_LANGUAGE, "train", writer.spelling), padded)
     report.add(WHEN_BEFORE_TRAINING, runner.check().outcome.findings)
     _try_to_train(runner, report)
 
@@ -357,7 +378,7 @@ def _try_to_train(runner: DemoRunner, report: MistakeReport) -> None:
     try:
         runner.train()
     except VoxgraftError as error:
-        runner.print_lines([style_line((line, "bold red")) for line in error.finding.lines()[:1]])
+        progress.report_lines([style_line((line, "bold red")) for line in error.finding.lines()[:1]])
         report.caught.append((WHEN_TRAIN_REFUSES, error.finding))
     else:
         report.not_refused_by = "train"
@@ -372,44 +393,6 @@ def _check_trained_output(runner: DemoRunner, report: MistakeReport, name: str) 
         base=files.folder, checkpoint=left / files.checkpoint.name, tokenizer=TokenizerSettings(file=tokenizer)
     )
     report.add(WHEN_OUTPUT_CHECKED, runner.check(flags, wanted, report.expected).outcome.findings)
-
-
-def _write_words_only_tokenizer(base: Path, made: Path) -> Path:
-    """The base's tokenizer file with whole words behind its pieces, and nothing to put them together from."""
-    document = read_json(base)
-    vocabulary: dict[str, int] = document["model"]["vocab"]
-    words = dict.fromkeys(word for clip in load_bundled_clips("train", DEMO_LANGUAGE) for word in clip.text.split())
-    size = max(vocabulary.values()) + 1
-    size = max(size, *(token["id"] + 1 for token in document["added_tokens"]))
-    tag = {**document["added_tokens"][-1], "id": size, "content": f"[{DEMO_LANGUAGE}]"}
-    document["added_tokens"].append(tag)
-    for at, piece in enumerate([tag["content"], *(word for word in words if len(word) > 1)][:500]):
-        vocabulary[piece] = size + at
-    write_json(made, document)
-    return made
-
-
-def _write_reordered_tokenizer(grown: Path, made: Path, first: int) -> Path:
-    """The grown tokenizer with its new pieces, but for the tag, numbered backwards; `first` is the first new id."""
-    document = read_json(grown)
-    vocabulary: dict[str, int] = document["model"]["vocab"]
-    whole = {token["content"] for token in document["added_tokens"]}
-    new = sorted((at, piece) for piece, at in vocabulary.items() if at >= first and piece not in whole)
-    for (at, _), (_, piece) in zip(new, reversed(new), strict=True):
-        vocabulary[piece] = at
-    write_json(made, document)
-    return made
-
-
-def _pad_codes(clips: Sequence[PreparedClip]) -> Iterator[PreparedClip]:
-    silence = load_silence_code()
-    for first in range(0, len(clips), PADDED_BATCH_SIZE):
-        group = clips[first : first + PADDED_BATCH_SIZE]
-        longest = max(len(clip.codes) for clip in group)
-        for clip in group:
-            codes = np.full(longest, silence, dtype=np.int32)
-            codes[: len(clip.codes)] = clip.codes
-            yield replace(clip, codes=codes)
 
 
 MISTAKES: dict[DemoMistake, Mistake] = {

@@ -108,7 +108,13 @@ class DemoSetWriter:
         """The header of a set. Texts of a base language are spelled by the base's own tokenizer."""
         is_new = language == spelling.language and spelling.grown is not None
         own = spelling.grown if is_new and spelling.grown is not None else spelling.base
-        front_end = {"codec_sha256": self._require_codec()}
+        # Codes are valid only for the codec that made them.
+        path = self.files.folder / TINY_CODEC_NAME
+        made_with, codec = _read_metadata()[CODEC_METADATA_KEY], compute_sha256(path)
+        if codec != made_with:
+            expected = f"{made_with[:12]}, with which {CODES_NAME} was made"
+            raise FileError("demo-codec", f"{path.name} has sha256 {codec[:12]}", expected=expected, where=path)
+        front_end = {"codec_sha256": codec}
         text = text_rules_identity(spelling.rules) if is_new else ""
         made_from = DatasetProvenance(own.sha256, self.graft.card.base["checkpoint_sha256"], front_end, text=text)
         return DatasetHeader(self.family.name, language, role, self.family.code_hz, made_from)
@@ -118,15 +124,6 @@ class DemoSetWriter:
         for clip in clips:
             info = ClipInfo(clip.id, clip.speaker, clip.id, len(clip.codes) / self.family.code_hz, clip.text)
             yield PreparedClip(info, spelling.encode(clip.text, clip.language), clip.codes, voices[clip.speaker])
-
-    def _require_codec(self) -> str:
-        """Codes are valid only for the codec that made them."""
-        path = self.files.folder / TINY_CODEC_NAME
-        made_with, found = _read_metadata()[CODEC_METADATA_KEY], compute_sha256(path)
-        if found != made_with:
-            expected = f"{made_with[:12]}, with which {CODES_NAME} was made"
-            raise FileError("demo-codec", f"{path.name} has sha256 {found[:12]}", expected=expected, where=path)
-        return found
 
 
 @cache

@@ -37,7 +37,6 @@ from voxgraft.graft.command import GraftResult, graft
 from voxgraft.graft.folder import load_graft
 from voxgraft.inspect.check import CheckResult, check
 from voxgraft.models import get_family
-from voxgraft.models.base import BaseFiles, Family
 from voxgraft.models.load import load_model
 from voxgraft.pipeline.command import create_run
 from voxgraft.pipeline.train import TrainResult, train
@@ -65,27 +64,14 @@ class DemoRunner:
     """The demonstration's run, and how long each command took."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.seconds: dict[str, float] = {}
-
-    @property
-    def run(self) -> RunFolder:
-        return RunFolder(self.folder / DEMO_LANGUAGE)
-
-    @property
-    def texts(self) -> Path:
-        """The texts of the training clips, one sentence on each line."""
-        return self.folder / f"{DEMO_LANGUAGE}.txt"
-
-    @property
-    def family(self) -> Family:
-        return get_family(DEMO_BASE)
-
-    @property
-    def files(self) -> BaseFiles:
+        self.folder, self.run = folder, RunFolder(folder / DEMO_LANGUAGE)
+        # The texts of the training clips, one sentence on each line.
+        self.texts = folder / f"{DEMO_LANGUAGE}.txt"
+        self.family = get_family(DEMO_BASE)
         shipped = self.family.shipped_folder()
         assert shipped is not None
-        return self.family.files(shipped)
+        self.files = self.family.files(shipped)
+        self.seconds: dict[str, float] = {}
 
     def new(self, changes: RunYamlChanges) -> None:
         """A run for Amharic on the built-in base, with the demonstration's own values in its run.yaml."""
@@ -103,9 +89,13 @@ class DemoRunner:
         rewrite_run_yaml(self.run.settings, changes)
         lines = [f"in {self.run.settings}:"]
         for part, some in changes.items():
-            words = ", ".join(f"{key} {_format_setting(value)}" for key, value in some.items())
-            lines.append(f"  {part}: {words}")
-        self.print_lines(lines)
+            words = []
+            for key, value in some.items():
+                values = value if isinstance(value, list) else [value]
+                shown = [f"{one:g}" if isinstance(one, float) else str(one) for one in values]
+                words.append(f"{key} {' and '.join(shown)}")
+            lines.append(f"  {part}: {', '.join(words)}")
+        progress.report_lines(lines)
 
     def graft(self) -> GraftResult:
         with self._run_command("graft"):
@@ -116,7 +106,7 @@ class DemoRunner:
             f"old text reads the same: {proof.same:,} of {proof.same + proof.changed:,} sentences that the base spells"
         )
         kept += f" in full; {proof.base_unknown:,} more hold signs that it cannot spell, and are not counted"
-        self.print_lines([f"{counts.new_pieces:,} new rows; {kept}"] if result.folder else result.lines())
+        progress.report_lines([f"{counts.new_pieces:,} new rows; {kept}"] if result.folder else result.lines())
         return result
 
     def prepare(self) -> None:
@@ -136,15 +126,26 @@ class DemoRunner:
 
     def choose_steps(self, minutes: float) -> None:
         """Set as many steps as the time allows, by the time of a few of them on this machine."""
-        self.print_lines(["a few steps are timed first, of a model that nobody keeps"])
+        progress.report_lines(["a few steps are timed first, of a model that nobody keeps"])
         with self._timed("measure"):
-            seconds = measure_seconds_per_step(
-                load_command_settings(TrainCommandSettings, self.run), self.family, self.files
-            )
+            # Steps with the run's own settings and data; the first ones warm up.
+            settings = load_command_settings(TrainCommandSettings, self.run)
+            course = build_training_setup(self.run, settings, self.family, self.files)
+            model = load_model(self.family, self.files, device=course.device)
+            rows = {name: torch.from_numpy(values) for name, values in course.graft.rows.items()}
+            trained = make_trainable(model, rows, course.options)
+            examples = BatchBuilder(self.family, trained.model, course.train)
+            stepper = TrainStep(trained, build_optimizer(trained, course.options), examples, course.options)
+            taken = []
+            for number in range(1, WARMUP_STEPS + TIMED_STEPS + 1):
+                began = time.perf_counter()
+                stepper.step(number, course.stream.step(number))
+                taken.append(time.perf_counter() - began)
+        seconds = sorted(taken[WARMUP_STEPS:])[TIMED_STEPS // 2]
         steps = max(1, round(minutes * 60 / seconds))
-        self.print_lines([f"a step takes {seconds:.2f} s here: {steps:,} steps in {minutes:g} min"])
+        progress.report_lines([f"a step takes {seconds:.2f} s here: {steps:,} steps in {minutes:g} min"])
         if steps < MIN_USEFUL_STEPS:
-            self.print_lines(
+            progress.report_lines(
                 [f"fewer than {MIN_USEFUL_STEPS} steps: every part runs, but do not expect to understand the Amharic"]
             )
         self.edit(build_step_settings(steps))
@@ -160,15 +161,15 @@ class DemoRunner:
                 if item.level == level:
                     first, *rest = item.lines()
                     lines += [style_line((first, style)), *rest]
-        self.print_lines([*lines, result.verdict])
+        progress.report_lines([*lines, result.verdict])
         return result
 
     def train(self, flags: str = "", **more: Any) -> TrainResult:
         with self._run_command("train", flags):
             result = train(load_command_settings(TrainCommandSettings, self.run, **more))
-        self.print_lines(result.lines())
+        progress.report_lines(result.lines())
         if result.was_interrupted:
-            self.print_lines(
+            progress.report_lines(
                 [f"`voxgraft train {shlex.quote(str(self.run.path))}` goes on; the demonstration begins anew"]
             )
             raise KeyboardInterrupt
@@ -198,7 +199,7 @@ class DemoRunner:
         )
         with self._run_command("export", flags):
             result = export(settings)
-        self.print_lines([*result.lines(), "nothing of the base is in it"])
+        progress.report_lines([*result.lines(), "nothing of the base is in it"])
         return output
 
     def watched(self) -> list[Finding]:
@@ -210,9 +211,6 @@ class DemoRunner:
 
     def chapter(self, title: str, lines: Sequence[Line] = ()) -> None:
         progress.report_lines([style_line((title, "bold")), *lines])
-
-    def print_lines(self, lines: Sequence[Line]) -> None:
-        progress.report_lines(lines)
 
     @contextmanager
     def _run_command(self, verb: str, flags: str = "", *, of_run: bool = True) -> Iterator[None]:
@@ -228,12 +226,6 @@ class DemoRunner:
             yield
         finally:
             self.seconds[verb] = self.seconds.get(verb, 0.0) + time.monotonic() - began
-
-
-def _format_setting(value: Any) -> str:
-    if isinstance(value, list):
-        return " and ".join(map(_format_setting, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def build_demo_settings(settings: DemoSettings) -> dict[str, dict[str, Any]]:
@@ -269,19 +261,3 @@ def build_step_settings(steps: int) -> dict[str, dict[str, Any]]:
             "log_every": max(1, min(10, steps // 12)),
         }
     }
-
-
-def measure_seconds_per_step(settings: TrainCommandSettings, family: Family, files: BaseFiles) -> float:
-    """Median time of a few steps with the run's own settings and data, after some warm-up steps."""
-    course = build_training_setup(RunFolder(settings.run), settings, family, files)
-    model = load_model(family, files, device=course.device)
-    rows = {name: torch.from_numpy(values) for name, values in course.graft.rows.items()}
-    trained = make_trainable(model, rows, course.options)
-    examples = BatchBuilder(family, trained.model, course.train)
-    stepper = TrainStep(trained, build_optimizer(trained, course.options), examples, course.options)
-    taken = []
-    for number in range(1, WARMUP_STEPS + TIMED_STEPS + 1):
-        began = time.perf_counter()
-        stepper.step(number, course.stream.step(number))
-        taken.append(time.perf_counter() - began)
-    return sorted(taken[WARMUP_STEPS:])[TIMED_STEPS // 2]
