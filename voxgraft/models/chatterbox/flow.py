@@ -257,6 +257,7 @@ class RelativeAttention(nn.Module):
         # Query i and key j meet in column N - 1 - (i - j): each row starts one column before the row above it.
         row, every = 2 * length - 2, scores.stride()
         bias = scores.as_strided((batch, ENCODER_HEADS, length, length), (every[0], every[1], row, 1), length - 1)
+        bias = bias.contiguous()  # CUDA's attention kernels refuse rows that start at odd places
         if mask is not None:
             bias = bias.masked_fill(~mask[:, None, None], -torch.inf)
         heard = F.scaled_dot_product_attention(content, key, value, attn_mask=bias, scale=scale)  # [B, H, N, D]
