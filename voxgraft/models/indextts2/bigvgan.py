@@ -237,7 +237,7 @@ class AntiAliasedSnake(nn.Module):
         # Before the first sample both phases repeat it, and after the last both repeat that one.
         first, last = even[..., :1].expand(-1, -1, 3), odd[..., -1:].expand(-1, -1, 3)
         even, odd = torch.cat([first, even, last], -1), torch.cat([first, odd, last], -1)
-        z = odd[..., :length] * taps[0]
+        z: Tensor = odd[..., :length] * taps[0]
         for place in range(1, 6):
             z.add_(odd[..., place : place + length], alpha=taps[2 * place])
         for place in range(1, 7):
