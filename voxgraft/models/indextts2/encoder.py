@@ -318,6 +318,21 @@ class W2vBertFeatureExtractor(nn.Module):
         rows = [self.filter_bank(wave).to(self.mean) for wave in validate_waveforms(waves, LIMITS)]
         return run_padded_batches(self, rows, batch_frames)
 
+    @torch.no_grad()
+    def extract_reference(self, wave: Waveform) -> Tensor:
+        """The features of a voice's recording, all that the stock program uses. -> [T or T + 1, C]
+
+        An odd last filter bank frame is padded to a pair there, and the features of that pair are taken along although
+        its own mask leaves it out. It adds a code to the prompt, which stretches the others: it is reproduced here.
+        """
+        (samples,) = validate_waveforms([wave], LIMITS)
+        found = self._filter_bank(samples.numpy(), sampling_rate=SAMPLE_RATE, return_tensors="pt")
+        pairs: Tensor = found["input_features"].to(self.mean)  # [1, T or T + 1, A]
+        heard = count_feature_frames(len(samples))
+        mask = torch.arange(pairs.shape[1], device=pairs.device)[None] < heard if heard < pairs.shape[1] else None
+        features: Tensor = self(pairs, mask)
+        return features[0]
+
     def forward(self, filter_banks: Tensor, mask: Tensor | None = None) -> Tensor:
         """[B, T, A], and where the clips are, [B, T] -> [B, T, C]"""
         there = None if mask is None else mask.long()
@@ -435,8 +450,8 @@ class UnifiedVoiceClipEncoder(ClipEncoder):
         from voxgraft.models.indextts2.vocoder import prepare_reference
 
         waves = prepare_reference(samples, rate)
-        # An odd last filter bank frame is left out here (`count_feature_frames`); the original pads it to a pair.
-        speaker, emotion = self.features.extract([waves.speaker_16k, waves.emotion_16k])
+        speaker = self.features.extract_reference(waves.speaker_16k)
+        emotion = self.features.extract_reference(waves.emotion_16k)
         voice: dict[str, NDArray[Any]] = {
             "latents": self.model.speaker_latents(speaker).float().cpu().numpy(),
             "emotion": self.model.emotion_vector(emotion).float().cpu().numpy(),
