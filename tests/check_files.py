@@ -1,4 +1,4 @@
-"""Files for the tests of `check`, in the formats that the stock programs and the community forks really write."""
+"""Files for the tests of `check`, in the formats that the original programs and the community forks really write."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SENTENCES = ("ሰላም ለዓለም", "ሀገሬ ቆንጆ ነች", "በሰላ�
 
 
 PIECES = 50
-"""Pieces that the grafts of the tests were learnt with."""
+"""Pieces that the grafts of the tests were learned with."""
 
 
 def checked(*, tokenizer: Path | None = None, pieces: int = PIECES, **settings: Any) -> CheckResult:

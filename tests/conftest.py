@@ -70,7 +70,7 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MadeOnce]:
 
 
 PROVE_ANEW = {"test_check_seeds", "test_graft_and_extend", "test_tokenizers_promise"}
-"""Tests that make every proof anew."""
+"""Tests that make every proof again."""
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -335,7 +335,7 @@ DAMAGED = [
         for family in (T3, INDEX)
     ),
     *(
-        Damage("new rows still noise", family, _noise, FRESH, ("new-rows-random",), "nothing was learnt")
+        Damage("new rows still noise", family, _noise, FRESH, ("new-rows-random",), "nothing was learned")
         for family in (T3, INDEX)
     ),
     Damage("three sizes", T3, _three_numbers, "REPAIR", ("ids-past-table",), "more pieces than it has rows for"),
@@ -359,7 +359,7 @@ DAMAGED = [
             ),
             Damage("new rows not finite", family, _new_rows_not_finite, FRESH, ("tensor-not-finite",), "rows are lost"),
             Damage("one new row zero", family, _new_rows_empty(1), "RESUME", ("new-rows-zero",), "still empty"),
-            Damage("new rows zero", family, _new_rows_empty(150), FRESH, ("new-rows-zero",), "nothing was learnt"),
+            Damage("new rows zero", family, _new_rows_empty(150), FRESH, ("new-rows-zero",), "nothing was learned"),
             Damage("new rows equal", family, _equal_rows, "RESUME", ("new-rows-equal",), "copies of one another"),
             Damage("of another base", family, _other_base, FRESH, ("body-lost",), "the body is another"),
             Damage("adapter not merged", family, _not_merged, "REPAIR", ("checkpoint-low-rank",), "saved otherwise"),
@@ -378,10 +378,10 @@ DAMAGED = [
         )
     ),
     Damage("flat map", T3, _flat_map, FRESH, ("tokenizer-flat-map",), "a flat map in place of a tokenizer"),
-    Damage("standalone tokenizer", INDEX, _standalone, FRESH, ("special-ids-moved",), "numbers everything anew"),
+    Damage("standalone tokenizer", INDEX, _standalone, FRESH, ("special-ids-moved",), "numbers everything again"),
     Damage("no single characters", INDEX, _no_letters, FRESH, ("proof-unknown-letters",), "have no piece"),
     Damage("old text encoded differently", INDEX, _interleaved, "RESUME", ("proof-changed",), "spells old languages"),
-    Damage("padded codes", INDEX, _padded, FRESH, ("prepared-codes-padded",), "it learnt padding"),
+    Damage("padded codes", INDEX, _padded, FRESH, ("prepared-codes-padded",), "it learned padding"),
     Damage("wrong start and stop", INDEX, _start_stop, FRESH, ("config-start-stop",), "the wrong ids"),
     Damage("config unlike rows", INDEX, _other_config, "RESUME", ("config-vs-rows",), "its config is not its own"),
     Damage("whole model object", INDEX, _whole_object, "REPAIR", ("torch-contents",), "saved otherwise"),

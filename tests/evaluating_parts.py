@@ -1,4 +1,4 @@
-"""Parts for tests of evaluation: a waveform end that writes codes as tones, a real program that hears them, small runs."""
+"""Parts for tests of evaluation: a vocoder that writes codes as tones, a real program that hears them, small runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A companion's worker that does as it is told: answers, fails, prints, waits for ever, dies. A real process, with real ends."""
+"""A companion's worker that does as it is reported: answers, fails, prints, waits for ever, dies. A real process, with real ends."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def echo(words: Words, arrays: Arrays) -> tuple[Words, Arrays]:
 
 
 def fail(words: Words, arrays: Arrays) -> tuple[Words, Arrays]:
-    raise ValueError("the stock program cannot do that")
+    raise ValueError("the original program cannot do that")
 
 
 def wait(words: Words, arrays: Arrays) -> tuple[Words, Arrays]:

@@ -1,6 +1,6 @@
-"""Every verb on a disk that fails: no damaged file is taken for whole, and no failure is reported as a bug.
+"""Every command on a disk that fails: no damaged file is taken for whole, and no failure is reported as a bug.
 
-    python -m tests.fault_campaign --out faults.json [--verbs import train] [--points 8]
+    python -m tests.fault_campaign --out faults.json [--commands import train] [--points 8]
 
 Each case is a process of its own: one call (the Nth) that opens, writes, syncs, renames or makes a folder fails, once
 or from then on, with ENOSPC or EIO. It must end without a traceback and without exit code 70. If it ends well, its
@@ -57,7 +57,7 @@ WORKERS: Mapping[str, Sequence[str]] = {
     "import": ("data", "import", "run/data", "talks", "--language=am", "--workers=2"),
     "prepare": ("prepare", "run", "--workers=2"),
 }
-"""The same verbs with worker processes, which fail as well."""
+"""The same commands with worker processes, which fail as well."""
 ERRORS = (errno.ENOSPC, errno.EIO)
 FILE_LIMITS = (1_000, 20_000, 100_000)
 """Bytes that a file may have at most, for the writes that no patch reaches."""
@@ -69,7 +69,7 @@ PASSING = (".lock", ".workers", ".starting")
 
 @dataclass(frozen=True)
 class Case:
-    """One verb on one failing disk."""
+    """One command on one failing disk."""
 
     verb: str
     operation: str
@@ -102,7 +102,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class World:
-    """The files before and after each verb, and the folder that cases work in: always the same, since paths are noted."""
+    """The files before and after each command, and the folder that cases work in: always the same, since paths are noted."""
 
     folder: Path
 
@@ -122,7 +122,7 @@ class World:
 
 
 def make_world(folder: Path, verbs: Sequence[str] = tuple(VERBS)) -> World:
-    """Run every verb once, undisturbed."""
+    """Run every command once, undisturbed."""
     world = World(folder)
     world.work.mkdir(parents=True)
     log = folder / "log.txt"
@@ -139,7 +139,7 @@ def make_world(folder: Path, verbs: Sequence[str] = tuple(VERBS)) -> World:
 
 
 def count_calls(world: World, verb: str, *, workers: bool = False) -> dict[str, int]:
-    """How often a verb calls each operation below its folder."""
+    """How often a command calls each operation below its folder."""
     found = {}
     for operation in OPERATIONS:
         world.reset(verb)
@@ -224,7 +224,7 @@ def _contents(folder: Path) -> dict[str, Any]:
             continue
         name = "/".join(parts)
         if path.name == "journal.jsonl":
-            # What went wrong is told there as a finding.
+            # What went wrong is reported there as a finding.
             found[name] = [strip_clock_fields(line) for line in RunJournal(path).read() if line["kind"] != "finding"]
         elif path.match("steps/*/manifest.json"):  # the hashes of the files beside it
             continue
@@ -308,7 +308,7 @@ def _forked(work: Any, folder: Path, log: Path) -> int:
 
 
 def _warm() -> None:
-    """Import what the verbs import, without computing: threads would not survive the fork."""
+    """Import what the commands import, without computing: threads would not survive the fork."""
     import torch  # noqa: F401
 
     from voxgraft.cli.commands import COMMANDS as ALL
@@ -319,9 +319,9 @@ def _warm() -> None:
 
 
 def table_of(outcomes: Sequence[Outcome]) -> str:
-    """Cases by verb and operation, as a table for the log."""
+    """Cases by command and operation, as a table for the log."""
     lines = [
-        "| verb | operation | cases | ended with an error | of those whole after the next run | wrong |",
+        "| command | operation | cases | ended with an error | of those whole after the next run | wrong |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     groups: dict[tuple[str, str], list[Outcome]] = {}

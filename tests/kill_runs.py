@@ -1,10 +1,10 @@
-"""Trainings that are really killed, again and again, and gone on with: do they end as the one that was left alone?
+"""Trainings that are really killed, again and again, and continued with: do they end as the one that was left alone?
 
     python -m tests.kill_runs --kills 100 --in-saves 40 --jobs 12 --out kills.json
 
 Every life of a run is a process of its own that SIGKILL ends. One kind of kill hits anywhere: from outside, after a
 random number of lines of the journal and a random wait. The other hits inside a save, at a random one of the points that
-saves cross. Then the run is gone on with to its end, and everything is compared with the straight run, bit for bit. A
+saves cross. Then the run is continued with to its end, and everything is compared with the straight run, bit for bit. A
 kill that came too late, when the run was over, does not count, and another is made in its place; that run is compared as
 well. `--each N` kills every run up to N times in a row before it may end. Ends with 1 unless all are the same.
 """
@@ -65,7 +65,7 @@ class Kill:
 
 @dataclass(frozen=True)
 class Round:
-    """One run, killed and gone on with to its end."""
+    """One run, killed and continued with to its end."""
 
     family: str
     kills: tuple[Kill, ...]
@@ -165,7 +165,7 @@ def _killed_as_wanted(straight: Straight, folder: Path, wanted: Sequence[Kind], 
             straight.lives.finish(run)
             different = differences(run, straight.run)
         except (LifeError, VoxgraftError) as error:
-            different = (f"not gone on with: {error}",)
+            different = (f"not continued with: {error}",)
         made.append(Round(straight.lives.place.family_name, tuple(kills), different))
         if made[-1].same:
             shutil.rmtree(run)
@@ -266,7 +266,7 @@ def summary_of(found: Sequence[Round], asked: argparse.Namespace, seconds: float
     well = bool(found) and same == len(found) and len(hits) >= asked.kills and len(in_saves) >= asked.in_saves
     in_words = (
         f"{'all well' if well else 'NOT WELL'}: {len(found)} runs ({', '.join(asked.families)}) killed {len(hits)} times, "
-        f"{len(in_saves)} of them inside a save at {len(points)} different points, each gone on with; {same} of {len(found)} "
+        f"{len(in_saves)} of them inside a save at {len(points)} different points, each continued with; {same} of {len(found)} "
         f"ended as the straight run: {', '.join(COMPARED)}; {len(kills) - len(hits)} kills came too late and do not count; "
         f"{seconds / 60:.1f} min with {asked.jobs} jobs"
     )

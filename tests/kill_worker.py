@@ -1,4 +1,4 @@
-"""A training that shall be killed: as `tests.train_worker`, and writes down each point that its saves cross."""
+"""A training that must be killed: as `tests.train_worker`, and writes down each point that its saves cross."""
 
 from __future__ import annotations
 

@@ -116,9 +116,9 @@ class World:
         return open_clip_dataset(self.run / "data" / name)
 
     def write_healthy(self, *, clips: int = 800, held_out: int = 48) -> None:
-        """Sets from which the language can be learnt."""
+        """Sets from which the language can be learned."""
         self.write("train", self.clips(clips, 1))
-        # A text that one speaker says twice has the same codes twice here, and what is learnt is not held out.
+        # A text that one speaker says twice has the same codes twice here, and what is learned is not held out.
         said = {(clip.info.text, clip.info.speaker) for clip in self.clips(clips, 1)}
         others = (clip for clip in self.clips(50 * held_out, 2) if (clip.info.text, clip.info.speaker) not in said)
         self.write("valid", islice(others, held_out), "valid")
@@ -148,7 +148,7 @@ def open_world(family_name: str, run: Path, base: Path, *, seed: int = 0) -> Wor
 
 
 def make_speaking_base(family_name: str, folder: Path, *, steps: int = 500, seed: int = 0) -> BaseFiles:
-    """A tiny base that has learnt to read made-up English aloud, so that a graft finds a reader."""
+    """A tiny base that has learned to read made-up English aloud, so that a graft finds a reader."""
     silent = make_random_base(family_name, folder / "silent", size="tiny", seed=seed)
     kind = get_family(family_name)
     spelling = TextEncoder.of(kind, open_tokenizer(silent.tokenizer), None, None)

@@ -59,7 +59,7 @@ class MadeOnce:
         return get_family(family_name).files(folder)
 
     def place(self, family_name: str) -> Place:
-        """A base and sets, for loops without a verb around them."""
+        """A base and sets, for loops without a command around them."""
         return Place(family_name, self.folder(f"places/{family_name}", lambda at: Place.make(family_name, at)))
 
     def whole_run(self, family_name: str) -> WholeRun:

@@ -101,7 +101,7 @@ def _near(array: AnyArray, random: np.random.Generator) -> AnyArray:
 
 
 def _text_ids(frame: SequenceSpec, count: int, random: np.random.Generator) -> AnyArray:
-    """Ordinary ids: not the ones that begin and end a text, nor the ones that the stock program takes out."""
+    """Ordinary ids: not the ones that begin and end a text, nor the ones that the original program takes out."""
     special = {frame.text_start, frame.text_stop, *frame.forbidden_text_ids}
     ordinary = np.array([one for one in range(frame.num_text_ids) if one not in special])
     return random.choice(ordinary, count)

@@ -49,7 +49,7 @@ def copied(world: World, folder: Path) -> Path:
 
 
 def train_settings(world: World, run: Path, **changed: Any) -> TrainCommandSettings:
-    """A short training of a run; names of the data settings, of the train settings, or of the verb's own."""
+    """A short training of a run; names of the data settings, of the train settings, or of the command's own."""
     data: dict[str, Any] = {"min_prompt_seconds": 0.1, "self_replay": 0}
     train: dict[str, Any] = {
         "steps": 4,

@@ -236,7 +236,7 @@ def _save(run: RunFolder, step: int, seed: int | None, keep_last: int) -> str:
 
 @contextlib.contextmanager
 def stopped_at(point: str, run: RunFolder, step: int) -> Iterator[Child]:
-    """A process that saves a step and stands still at a point inside the save until the block ends; then its end."""
+    """A process that saves a step and is still at a point inside the save until the block ends; then its end."""
     process = child(_save, run, step, None, 2, fault=f"{point}:1:stop")
     try:
         while Path(f"/proc/{process.process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":

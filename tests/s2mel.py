@@ -1,4 +1,4 @@
-"""The golden arrays of IndexTTS-2's waveform end, with the weights and inputs that they were made from."""
+"""The golden arrays of IndexTTS-2's vocoder, with the weights and inputs that they were made from."""
 
 from __future__ import annotations
 

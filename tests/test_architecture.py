@@ -14,7 +14,7 @@ from voxgraft.models import family_names
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# From the ground up. A package imports packages that stand before it, and never one behind it.
+# From the ground up. A package imports packages that come before it, and never one behind it.
 ORDER = (
     *("core", "config", "companions", "tokenizers", "text", "audio", "checkpoints", "nn"),
     *("models", "data", "graft", "dataset", "migrate"),
@@ -38,7 +38,7 @@ def _package(module: str) -> str | None:
 
 
 def upward_imports(modules: dict[str, tuple[Path, str, ast.Module]]) -> list[str]:
-    """`module -> module` for every import of a package that stands higher."""
+    """`module -> module` for every import of a package that is higher."""
     wrong = []
     for name, (_, _, tree) in modules.items():
         for target in imported_modules(tree, modules):

@@ -1,4 +1,4 @@
-"""Base folders are told by looking: every published form opens, sizes are exact, and what is none is named."""
+"""Base folders are reported apart by looking: every published form opens, sizes are exact, and what is none is named."""
 
 from __future__ import annotations
 

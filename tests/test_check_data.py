@@ -107,16 +107,16 @@ def test_a_run_without_any_data_yet_is_told_in_a_note(run: WholeRun) -> None:
     shutil.rmtree(run.folder.data)
     findings = looked(run)
     assert [(item.code, item.level) for item in findings] == [("set-missing", "note")] * 2
-    assert "train is not there" in findings[0].found
-    assert "valid is not there" in findings[1].found
+    assert "train does not exist" in findings[0].found
+    assert "valid does not exist" in findings[1].found
     run.refused("set-missing")
 
 
 def test_all_sets_that_are_missing_are_named_at_once(run: WholeRun, tmp_path: Path) -> None:
     shutil.rmtree(run.folder.data_set("valid"))
     both = assert_both_refuse(run, "set-missing", f"--data.train={tmp_path / 'nowhere'}")
-    assert "nowhere is not there" in both
-    assert "valid is not there" in both
+    assert "nowhere does not exist" in both
+    assert "valid does not exist" in both
 
 
 def test_a_stale_and_a_foreign_set_are_refused_by_both(run: WholeRun) -> None:
@@ -161,7 +161,7 @@ def test_held_out_clips_that_are_also_learnt_from_are_counted_named_and_refused(
     mixed(run, speaker="somebody", recording="another", text="")
     told = assert_both_refuse(run, "clips-not-held-out")
     pairs = "other-clip1-00000 is train/clip1-00000, other-clip1-00001 is train/clip1-00001"
-    assert told == f"2 of 6 held-out clips are also learnt from: {pairs}"
+    assert told == f"2 of 6 held-out clips are also trained on: {pairs}"
 
 
 def test_clips_that_were_encoded_again_are_known_by_text_and_recording(run: WholeRun) -> None:
@@ -169,7 +169,7 @@ def test_clips_that_were_encoded_again_are_known_by_text_and_recording(run: Whol
     twins = islice(world.clips(16, 1), 2)
     again = (replace(one, codes=np.asarray(one.codes)[::-1].copy()) for one in twins)
     world.write("valid", chain(world.clips(4, 2), again), "valid")
-    assert assert_both_refuse(run, "clips-not-held-out").startswith("2 of 6 held-out clips are also learnt from")
+    assert assert_both_refuse(run, "clips-not-held-out").startswith("2 of 6 held-out clips are also trained on")
 
 
 def test_a_text_that_is_said_again_in_another_recording_is_a_note(run: WholeRun) -> None:
@@ -179,7 +179,7 @@ def test_a_text_that_is_said_again_in_another_recording_is_a_note(run: WholeRun)
     world.write("valid", chain(world.clips(7, 2), [said_again]), "valid")
     (item,) = [item for item in looked(run) if item.code == "texts-not-held-out"]
     assert item.level == "note"
-    assert item.found.startswith("1 of 8 held-out clips say a text that is also learnt from: clip1-00000 says the text")
+    assert item.found.startswith("1 of 8 held-out clips say a text that is also trained on: clip1-00000 says the text")
     assert not [item for item in looked(run) if item.level == "error"]
 
 
@@ -200,7 +200,7 @@ def test_a_flipped_byte_of_a_shard_is_found_by_check_and_stops_train(run: WholeR
     error = error_of(lambda: run.train())
     assert (error.code, error.finding.where) == ("set-damaged", str(path))
     assert "voxgraft prepare" in error.finding.cure
-    assert run.steps in ([], [0])  # nothing that was learnt from it; the first step may be saved before it is found
+    assert run.steps in ([], [0])  # nothing that was trained on it; the first step may be saved before it is found
 
 
 @pytest.mark.parametrize(

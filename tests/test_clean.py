@@ -1,4 +1,4 @@
-"""The verb `clean`: makes room, asks first, and never takes what a run still needs."""
+"""The command `clean`: makes room, asks first, and never takes what a run still needs."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_damaged_steps_that_are_older_go_with_the_rest(run: RunFolder) -> None:
     (run.step(300) / "manifest.json").unlink()
     report = cleaned(run)
     assert names_in(run.steps) == ["step-000200", "step-000400"]
-    assert "manifest.json is not there" in {f.path.name: f.why for f in report.folders}["step-000300"]
+    assert "manifest.json does not exist" in {f.path.name: f.why for f in report.folders}["step-000300"]
 
 
 def test_a_damaged_best_step_stays(run: RunFolder) -> None:

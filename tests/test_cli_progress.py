@@ -32,7 +32,7 @@ class Listening(io.StringIO):
 
 
 class SlowSettings(Settings):
-    """A verb that is slow."""
+    """A command that is slow."""
 
     wait_seconds: float = 30
     """How long it waits at most for its progress to show."""

@@ -1,4 +1,4 @@
-"""Settings from run.yaml, --config and flags: which wins, where paths start, and how faults are told."""
+"""Settings from run.yaml, --config and flags: which wins, where paths start, and how faults are reported."""
 
 from __future__ import annotations
 
@@ -211,14 +211,14 @@ def test_all_that_is_missing_is_named_at_once_as_it_is_typed(capsys: pytest.Capt
         ("language: no", "config-value", "`language` is False", "put it in quotes"),
         ("texts: am.txt", "config-value", "`texts` is ", "Text files of the new language"),
         ("texts: [1]", "config-value", "`texts.0` is 1", "Text files of the new language"),
-        ("rows: 5", "config-value", "`rows` is 5", "see `voxgraft VERB --help`"),
-        ("1: 2", "config-value", "`1` is ", "see `voxgraft VERB --help`"),
+        ("rows: 5", "config-value", "`rows` is 5", "see `voxgraft COMMAND --help`"),
+        ("1: 2", "config-value", "`1` is ", "see `voxgraft COMMAND --help`"),
         ("base: ''", "config-value", "`base` is ''", "Folder of the base"),
         ("- a\n- b", "config-shape", "run.yaml holds a list", "key: value"),
         ("just words", "config-shape", "run.yaml holds a single value", "key: value"),
         ("rows: {", "yaml-broken", "line 2, column 1", "indentation"),
         ("a: &x 1\nb: *x", "yaml-alias", "line 1", "write the value out"),
-        ("base: a\nbase: b", "yaml-duplicate-key", "'base' stands twice", "remove one"),
+        ("base: a\nbase: b", "yaml-duplicate-key", "'base' appears twice", "remove one"),
     ],
 )
 @pytest.mark.parametrize("verb", ["graft", "check"])

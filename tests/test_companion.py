@@ -85,7 +85,7 @@ def test_an_error_of_the_stock_program_is_told_and_the_same_worker_goes_on() -> 
     worker = companion()
     error = error_of(lambda: worker.ask("fail"))
     assert error.code == "companion-failed"
-    assert "ValueError: the stock program cannot do that" in error.finding.found
+    assert "ValueError: the original program cannot do that" in error.finding.found
     pid = worker.pid
     assert worker.ask("echo")["pid"] == pid
     worker.close()

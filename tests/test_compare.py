@@ -1,4 +1,4 @@
-"""The verb `compare`: evaluations in one picture and one table."""
+"""The command `compare`: evaluations in one picture and one table."""
 
 from __future__ import annotations
 

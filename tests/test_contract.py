@@ -89,7 +89,7 @@ def observe(folder: Path) -> dict[str, Any]:
     run("pull", "pull", "out.zip", "in")
     run("a missing file", "show", "nowhere")
     run("a wrong value", "train", "run", "--train.steps=-1")
-    run("an unknown verb", "fly", is_json=False)
+    run("an unknown command", "fly", is_json=False)
     run("an unknown flag", "show", "tiny", "--wings", is_json=False)
     run("help", "--help", is_json=False)
     run("version", "--version", is_json=False)

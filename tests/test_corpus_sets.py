@@ -332,7 +332,7 @@ def test_one_flipped_bit_anywhere_is_found_by_its_hash(data: st.DataObject, fold
 @pytest.mark.parametrize("name", [SHARD, LINES])
 def test_a_missing_file_is_refused_by_its_name(name: str, folder: Path) -> None:
     (folder / name).unlink()
-    with pytest.raises(FileError, match=f"{name} is not there"):
+    with pytest.raises(FileError, match=f"{name} does not exist"):
         open_clip_dataset(folder)
 
 

@@ -136,7 +136,7 @@ def test_a_clip_in_which_the_recording_breaks_off_is_marked() -> None:
     cues = [Cue(1, 3, "first one."), Cue(3.4, 6.9, "words that were not recorded to their end.")]
     assert [cut.reasons for cut in _cut(_speech(1.0, 2.0, 0.4, 2.0), cues)] == [(), (NO_PAUSE,)]
     ended = _cut(_speech(1.0, 2.0, 0.4, 2.0, 0.2), [Cue(1, 3, "first one."), Cue(3.4, 6.9, "words.")])
-    assert [cut.reasons for cut in ended] == [(), ()], "a subtitle that only stands on after the voice"
+    assert [cut.reasons for cut in ended] == [(), ()], "a subtitle that only is on after the voice"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The demonstration, as short as it can be: the real verbs on the built-in base, from nothing to a report."""
+"""The demonstration, as short as it can be: the real commands on the built-in base, from nothing to a report."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def outcome(ground: Ground, path: Path, output: Path | None) -> str:
 
 
 def require_model(ground: Ground, path: Path) -> None:
-    """What is to be gone on with has every tensor of the base, in its form, and nothing in it that is no number."""
+    """What is to be continued with has every tensor of the base, in its form, and nothing in it that is no number."""
     with open_checkpoint(ground.base.checkpoint) as base, open_checkpoint(path) as opened_file:
         mutant = strip_model_prefix(opened_file)
         for name, old in base.tensors.items():

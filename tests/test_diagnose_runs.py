@@ -194,7 +194,7 @@ def test_a_merged_checkpoint_of_an_earlier_training_stands_for_the_last_one_nowh
     run = really_merged.copied(tmp_path / "run")
     lines = run.folder.journal.read_text(encoding="utf-8").splitlines(keepends=True)
     begun = "".join(line for line in lines if json.loads(line)["kind"] == "start")
-    run.folder.journal.write_text(begun, encoding="utf-8")  # as a training leaves it that began anew and was stopped
+    run.folder.journal.write_text(begun, encoding="utf-8")  # as a training leaves it that began again and was stopped
     assert of_run(run.path).found.distance is None
     words = ("ሰ", f"--run={run.path}", f"--codes={tmp_path / 'a.json'}", "--max-seconds=0.2")
     assert error_of(lambda: spoken(*words)).code == "merged-stale"

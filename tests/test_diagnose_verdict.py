@@ -10,7 +10,7 @@ from voxgraft.core.errors import CATALOGUE, finding
 from voxgraft.inspect.verdict import DiagnosisCase, decide_verdict
 
 HARMLESS = {"config-vs-rows", "config-vs-tokenizer", "proof-changed", "moments-mismatch"}
-"""Errors of what lies beside a checkpoint: they are told with RESUME, and what to do about them."""
+"""Errors of what lies beside a checkpoint: they are reported with RESUME, and what to do about them."""
 ERRORS = [code for code, entry in CATALOGUE.items() if entry.level == "error" and code not in HARMLESS]
 FILE = DiagnosisCase(Path("a.safetensors"), Path("base"), None, "Chatterbox")
 RUN = DiagnosisCase(Path("run"), Path("base"), None, "Chatterbox", run=Path("run"), steps=(4,))

@@ -35,8 +35,8 @@ NETWORK, FOREVER, ELSEWHERE = "needs a network", "runs until it is stopped", "is
 NOT_RUN = {
     "voxgraft companion chatterbox": NETWORK,
     "voxgraft companion chatterbox --pip-flags=--find-links=/wheels": NETWORK,
-    "voxgraft companion chatterbox --environment VENV": "needs the stock program",
-    "voxgraft companion indextts2 --checkout '~/index-tts'": "needs the stock program's source",
+    "voxgraft companion chatterbox --environment VENV": "needs the original program",
+    "voxgraft companion indextts2 --checkout '~/index-tts'": "needs the original program's source",
     "voxgraft download chatterbox-multilingual": NETWORK,
     "voxgraft download chatterbox-multilingual models/chatterbox": NETWORK,
     "voxgraft download chatterbox-english '~/models/english'": NETWORK,
@@ -78,7 +78,7 @@ MORE = {
     "go": ["--max-sentences", "2"],
     "data remove": ["--yes"],
 }
-"""What the test adds to a verb that would take minutes, or ask."""
+"""What the test adds to a command that would take minutes, or ask."""
 EXITS = {
     "voxgraft diagnose model_step38000.pth --base checkpoints --tokenizer amharic.model --language am": 1,
     "voxgraft export RUN --to chatterbox --drop-in": 2,
@@ -238,7 +238,7 @@ def test_commands_in_the_text_are_commands_that_there_are(page: str) -> None:
 
 
 def known_command(words: list[str], where: str) -> None:
-    """Verb and flags are there; in the text values may be left out."""
+    """Command and flags are there; in the text values may be left out."""
     if words[0] in ("--help", "--version", "VERB"):
         return
     verbs = [verb for verb in COMMANDS if words[: len(verb.name.split())] == verb.name.split()]

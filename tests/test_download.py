@@ -1,4 +1,4 @@
-"""Downloading: every file from a hub with its hash, going on where it broke off; without a network, what to put where."""
+"""Downloading: every file from a hub with its hash, continuing where it broke off; without a network, what to put where."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def files(made_once: MadeOnce) -> dict[str, bytes]:
 def test_a_base_comes_whole_with_hashes_and_goes_on_where_it_broke_off(files: dict[str, bytes], tmp_path: Path) -> None:
     with running({REPOSITORY: files}) as hub:
         hub.breaks_after = 2 * CHUNK_BYTES
-        for _ in range(2):  # a client that does not go on by itself does so in the second call
+        for _ in range(2):  # a client that does not continue by itself does so in the second call
             done = cli(["download", "chatterbox-multilingual", "base", "--json"], tmp_path, hub.address)
             if done.returncode == 0:
                 break

@@ -1,4 +1,4 @@
-"""The verb `evaluate`: runs, grafts, steps and checkpoints judged against their base, with and without sound."""
+"""The command `evaluate`: runs, grafts, steps and checkpoints judged against their base, with and without sound."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
 
 @pytest.fixture(scope="module")
 def silent(tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
-    """Of a family that has no waveform end."""
+    """Of a family that has no vocoder."""
     run = make_run("chatterbox", tmp_path_factory.mktemp("chatterbox"))
     run.train()
     return run

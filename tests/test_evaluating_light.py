@@ -1,4 +1,4 @@
-"""The light evaluation in the training loop: what is heard decides the best step, also of a run that is gone on with."""
+"""The light evaluation in the training loop: what is heard decides the best step, also of a run that is continued with."""
 
 from __future__ import annotations
 

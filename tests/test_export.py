@@ -1,4 +1,4 @@
-"""Exports for the stock programs: every name, shape and bit held against the base; whole or absent; under stated terms."""
+"""Exports for the original programs: every name, shape and bit held against the base; whole or absent; under stated terms."""
 
 from __future__ import annotations
 

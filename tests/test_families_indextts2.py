@@ -21,7 +21,7 @@ from voxgraft.models.indextts2.marks import IN_WORD_PUNCTUATION, SCRIPT_PUNCTUAT
 DATA = Path(__file__).parent / "data" / "families"
 SPELLED_BY_THE_BASE = set(",.?!'-… ")
 READ_OUT_BY_THE_NUMBER_READER = ("well~ok", "漢字と仮名", "¿Dónde")
-"""Sentences without digits that the stock program's number reader changes all the same."""
+"""Sentences without digits that the original program's number reader changes all the same."""
 
 
 def rows(path: Path) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The verb `go`: every stage of a run by its own verb, finished ones skipped, each with the reason."""
+"""The command `go`: every stage of a run by its own command, finished ones skipped, each with the reason."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_ctrl_c_in_a_stage_before_training_shows_the_stages_and_the_command_that
     os.killpg(child.pid, signal.SIGINT)  # as a terminal does it
     output = child.communicate(timeout=60)[0]
     assert child.returncode == 130, output
-    assert f"`import` was interrupted; `voxgraft go {run}` goes on there." in output
+    assert f"`import` was interrupted; `voxgraft go {run}` continues there." in output
     assert "Traceback" not in output
     assert words(gone(run, until="split")) == dict.fromkeys(DATA, "done")
 
@@ -171,7 +171,7 @@ def test_a_go_that_was_killed_while_it_trained_goes_on_where_it_was(run: Path) -
     edit(run, "train", steps=reached + 1)
     result = gone(run)
     assert ran(result) == ["check", "train", "evaluate", "export"]
-    assert why(result, "train") == f"went on from step {reached:,}"
+    assert why(result, "train") == f"continued from step {reached:,}"
     assert words(gone(run)) == dict.fromkeys(ALL, "skipped")
 
 
@@ -230,7 +230,7 @@ def test_more_steps_go_on_and_what_follows_is_made_anew(run: Path) -> None:
     edit(run, "train", steps=3)
     result = gone(run)
     assert ran(result) == ["check", "train", "evaluate", "export"]
-    assert why(result, "train") == "went on from step 2"
+    assert why(result, "train") == "continued from step 2"
     assert why(result, "evaluate") == "its scores were of another model"
     assert compute_sha256(run / "export" / "graft" / "graft.json") != old
     assert compute_sha256(run / "export" / "graft.previous" / "graft.json") == old
@@ -377,7 +377,7 @@ def test_recordings_without_a_usable_clip_end_it_before_anything_else_runs(tmp_p
 
 ENDS = [
     *[("train", "ended here", 1, "has said no"), ("train", "ended here", 130, "was interrupted")],
-    *[("train", "done", 0, "goes on with `evaluate`"), ("export", "done", 0, "")],
+    *[("train", "done", 0, "continues with `evaluate`"), ("export", "done", 0, "")],
     *[("train", "would run", 0, ""), ("train", "skipped", 0, "")],
 ]
 
@@ -399,13 +399,13 @@ def test_what_is_done_has_its_reason_in_the_past_and_no_stage_points_at_the_next
     assert run_cli(["go", str(run), "--until", "check"]) == 0
     printed = "".join(capsys.readouterr())
     assert "next: voxgraft" not in printed
-    assert f"next: `voxgraft go {run}` goes on with `train`." in printed.replace("\n", "")
+    assert f"next: `voxgraft go {run}` continues with `train`." in printed.replace("\n", "")
     for reason in ("there were no clips yet", "there was no graft yet", "there was no set for", "training came next"):
         assert reason in printed, reason
 
 
 def test_other_sentences_or_another_number_of_them_are_scored_anew(run: Path, tmp_path: Path) -> None:
-    assert ran(run_pipeline(GoSettings(run=run))) == [], "nothing is told of sentences: the scores stay"
+    assert ran(run_pipeline(GoSettings(run=run))) == [], "nothing is reported for sentences: the scores stay"
     more = gone(run, max_sentences=3)
     assert ran(more) == ["evaluate"]
     assert why(more, "evaluate") == "its scores were of 2 sentences of am, not of 3"

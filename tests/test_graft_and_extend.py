@@ -1,4 +1,4 @@
-"""The verbs `graft` and `extend` on real files, through the real command line where that matters."""
+"""The commands `graft` and `extend` on real files, through the real command line where that matters."""
 
 from __future__ import annotations
 

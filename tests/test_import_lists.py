@@ -1,4 +1,4 @@
-"""Lists of recordings with texts, as other programs have them: each line gives a clip, or is told."""
+"""Lists of recordings with texts, as other programs have them: each line gives a clip, or is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sound comes out of any media file in step with its clock; what is broken is told."""
+"""Sound comes out of any media file in step with its clock; what is broken is reported."""
 
 from __future__ import annotations
 

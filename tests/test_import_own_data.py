@@ -1,4 +1,4 @@
-"""Data as people have it: who speaks, faults in single files and lines, and sources that are mended afterwards."""
+"""Data as people have it: who speaks, faults in single files and lines, and sources that are fixed afterwards."""
 
 from __future__ import annotations
 

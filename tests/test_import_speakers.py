@@ -1,4 +1,4 @@
-"""Voices are told apart only where they clearly differ, and labels are never touched."""
+"""Voices are reported apart only where they clearly differ, and labels are never touched."""
 
 from __future__ import annotations
 

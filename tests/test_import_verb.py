@@ -1,4 +1,4 @@
-"""`data import` from folders of films, killed and resumed, and the verbs that look at and change datasets."""
+"""`data import` from folders of films, killed and resumed, and the commands that look at and change datasets."""
 
 from __future__ import annotations
 

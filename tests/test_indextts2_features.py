@@ -92,7 +92,7 @@ def test_features_are_those_of_the_stock_recipe(
     found, wanted = features.extract([wave])[0], stock(extractor, network, wave, folder)
     assert len(wanted) - len(found) in (0, 1)  # the stock recipe fills up an odd filter bank frame with padding
     assert float((found - wanted[: len(found)]).abs().max()) < LIMIT
-    whole = features.extract_reference(wave)  # with the filled-up frame, as the stock program has it of a reference
+    whole = features.extract_reference(wave)  # with the filled-up frame, as the original program has it of a reference
     assert whole.shape == wanted.shape
     assert float((whole - wanted).abs().max()) < LIMIT
 

@@ -1,4 +1,4 @@
-"""IndexTTS-2's waveform end: reference preparation and the whole chain of the original, batches, latents, a wav file."""
+"""IndexTTS-2's vocoder: reference preparation and the whole chain of the original, batches, latents, a wav file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verb `new`: the run folder that it makes, what it refuses, and that nothing is left behind when it does."""
+"""The command `new`: the run folder that it makes, what it refuses, and that nothing is left behind when it does."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def test_a_chunk_of_no_positions_is_refused(chunk: int) -> None:
 class LiveRows(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The most rows of logits that exist at once, in tensors of their own (a view counts with what it views).
 
-    Anything as wide as the logits counts; the head's own [W, V] and [1, V] are told by their few rows.
+    Anything as wide as the logits counts; the head's own [W, V] and [1, V] are reported apart by their few rows.
     """
 
     def __init__(self, width: int) -> None:

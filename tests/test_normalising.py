@@ -127,7 +127,7 @@ def test_digits_of_every_script_are_read_those_that_python_does_not_know_yet_too
 @settings(max_examples=300)
 @given(text=ANY_TEXT)
 def test_no_letter_is_lost_in_silence(text: str) -> None:
-    """What is gone from the letters of a text stands in `before` of a change: nothing vanishes between changes."""
+    """What is gone from the letters of a text is in `before` of a change: nothing vanishes between changes."""
     done = NORMALISERS["generic"].normalise(text)
     gone = Counter(character for character in text if character.isprintable() and not character.isspace())
     gone -= Counter(done.text)
@@ -187,7 +187,7 @@ def test_very_long_numbers_abbreviations_and_heaps_of_marks_are_taken() -> None:
 
 @pytest.mark.parametrize("name", ["chatterbox", "tiny"])
 def test_every_amharic_sentence_is_spelled_without_unknowns(name: str, tmp_path: Path, all_amharic: list[str]) -> None:
-    """As in a run: pieces are learnt from the demo's text alone, and every other sentence must be spelled."""
+    """As in a run: pieces are trained on the demo's text alone, and every other sentence must be spelled."""
     tokenizer = (
         DEMO / "tiny" / "tokenizer.json" if name == "tiny" else make_random_base(name, tmp_path / "base").tokenizer
     )

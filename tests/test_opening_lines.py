@@ -152,7 +152,7 @@ def test_the_opening_comes_before_everything_that_happens(first: tuple[dict[str,
 
 
 def copied(world: World, folder: Path) -> World:
-    """The same run in another place, to go on with."""
+    """The same run in another place, to continue with."""
     shutil.copytree(world.run, folder / "run")
     return replace(world, run=folder / "run")
 
@@ -162,7 +162,7 @@ def test_a_resumed_run_says_from_where_how_long_and_what_has_changed(world: Worl
     run = copied(world, tmp_path)
     opening, result, _ = trained(run, steps=5, lr_rows=2e-3)
     assert result.start == 3
-    assert opening["start"].startswith("goes on from step 3; best so far: step ")
+    assert opening["start"].startswith("resumes from step 3; best so far: step ")
     assert re.match(r"about [0-9]+ s for 2 steps, at the speed of those before", opening["time"])
     assert "train.steps: was 3, is 5" in opening["changed"]
     assert "train.lr_rows: was 0.001, is 0.002" in opening["changed"]

@@ -237,7 +237,7 @@ def test_a_line_that_comes_again_replaces_the_one_before(entries: list[dict[str,
     assert len(history.held_out(SPEECH_LOSS)) == len(History.of(entries).held_out(SPEECH_LOSS))
     assert history.ended is not None
     history.add("step", 9, {"speech_loss": 1.0})
-    assert history.ended is None  # it was gone on with
+    assert history.ended is None  # it was continued with
 
 
 def test_changed_steps_are_the_steps_of_the_run() -> None:

@@ -1,4 +1,4 @@
-"""From a manifest to sets: what goes in and what does not, what is done once only, what is listed and goes on."""
+"""From a manifest to sets: what goes in and what does not, what is done once only, what is listed and continues."""
 
 from __future__ import annotations
 

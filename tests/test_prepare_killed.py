@@ -1,4 +1,4 @@
-"""Preparing that is really killed, verb or worker, goes on where it was and ends with the bytes of one left alone."""
+"""Preparing that is really killed, command or worker, continues where it was and ends with the bytes of one left alone."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def killed_in_the_middle(made_once: MadeOnce, folder: Path) -> Preparing:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         wait_until("no batch was written", lambda: len(batches(place)) >= 2 or process.poll() is not None)  # noqa: B023
         process.kill()
-        # On a busy machine the verb may have come to its end meanwhile.
+        # On a busy machine the command may have come to its end meanwhile.
         if process.wait() == -signal.SIGKILL and 2 <= len(batches(place)) < CLIPS:
             return place
     raise AssertionError("it always came to its end before it was killed")
@@ -128,7 +128,7 @@ def test_a_prepare_that_is_killed_between_two_sets_spells_the_rest_without_the_s
 
 
 def killed_after_a_set(place: Preparing) -> int:
-    """How a process ends that is killed as soon as the first of the two sets stands in its place."""
+    """How a process ends that is killed as soon as the first of the two sets is in its place."""
     child = os.fork()
     if child == 0:
         patched: Any = assemble

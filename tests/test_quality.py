@@ -61,7 +61,7 @@ def _clip(at: int) -> tuple[AudioSamples, str, str]:
 
 
 def _with_fault(at: int, samples: AudioSamples, text: str) -> tuple[AudioSamples, str, str]:
-    """The clip with the fault of its place, and the reason that shall be found."""
+    """The clip with the fault of its place, and the reason that must be found."""
     if at == 5:
         return samples * 3, text, "clipping"
     if at == 9:

@@ -1,4 +1,4 @@
-"""`repair`: what was the base's is the base's again, bit for bit; what was learnt stays; the input is never touched."""
+"""`repair`: what was the base's is the base's again, bit for bit; what was learned stays; the input is never touched."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_the_spare_row_gets_its_own_seat_back(case_name: str, grounds: dict[str,
 
 
 def with_its_heads_made(case_name: str, ground: Ground, folder: Path, *, with_tokenizer: bool) -> tuple[State, State]:
-    """What a checkpoint without whole heads was, and what it is repaired; its heads are the base's and go on behind."""
+    """What a checkpoint without whole heads was, and what it is repaired; its heads are the base's and continue behind."""
     case = next(one for one in DAMAGED if (one.name, one.family) == (case_name, ground.name))
     path, tuned = damaged(case, ground, folder)
     tokenizer = ground.tokenizer if with_tokenizer else None

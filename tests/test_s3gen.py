@@ -264,7 +264,7 @@ def test_a_file_with_other_tensors_is_refused_by_name(
     change(state)
     saved(state, tmp_path / "s3gen.pt")
     vocoder = vocoder_of(tmp_path)
-    assert said in vocoder.why_not(voice())  # training and evaluation go on without sound
+    assert said in vocoder.why_not(voice())  # training and evaluation continue without sound
     for load in (lambda: S3Gen.load(tmp_path / "s3gen.pt"), vocoder.validate, lambda: vocoder.sound([[1]], [voice()])):
         with pytest.raises(CheckpointError) as refusal:
             load()

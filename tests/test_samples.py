@@ -159,7 +159,7 @@ def test_a_sentence_that_cannot_be_used_is_refused(spelling: TextEncoder, asked:
 
 
 class Broken(Vocoder):
-    """A waveform end that fails when it is asked, as a companion that was killed does."""
+    """A vocoder that fails when it is asked, as a companion that was killed does."""
 
     sample_rate = 16_000
 

@@ -1,4 +1,4 @@
-"""The verb `speak` on the built-in base: what is said, how it ends, what every option does, and into which files."""
+"""The command `speak` on the built-in base: what is said, how it ends, what every option does, and into which files."""
 
 from __future__ import annotations
 

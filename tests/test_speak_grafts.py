@@ -44,7 +44,7 @@ def grafts(tmp_path_factory: pytest.TempPathFactory, base: Path) -> dict[str, Pa
 
 @pytest.fixture(scope="module", params=["chatterbox", "indextts2"])
 def silent(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
-    """A trained run of a family without a waveform end."""
+    """A trained run of a family without a vocoder."""
     run = make_run(request.param, tmp_path_factory.mktemp(request.param))
     run.train()
     return run

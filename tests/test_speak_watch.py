@@ -1,4 +1,4 @@
-"""Stops that work: loops of codes and speech past its limit are cut, and what was cut is told."""
+"""Stops that work: loops of codes and speech past its limit are cut, and what was cut is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Splits keep recordings, speakers and equal sounds on one side, are the same for the same seed, and leaks are told."""
+"""Splits keep recordings, speakers and equal sounds on one side, are the same for the same seed, and leaks are reported."""
 
 from __future__ import annotations
 

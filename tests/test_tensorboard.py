@@ -199,14 +199,14 @@ def test_a_torn_file_is_mended_a_damaged_one_made_anew_and_a_foreign_one_left_al
 def test_training_goes_on_where_tensorboard_cannot_be_written(place: Place, tmp_path: Path) -> None:
     run = tmp_path / "run"
     loop = loop_of(place, run)
-    (run / TENSORBOARD_FOLDER).write_text("a file stands here")
+    (run / TENSORBOARD_FOLDER).write_text("a file is here")
     loop.callbacks.append(TensorBoardWriter(RunFolder(run), loop.write))
     assert loop.train(0).reason == "done"
     (finding,) = [entry for entry in loop.journal.read() if entry["kind"] == "finding"]
     assert finding["code"] == "tensorboard"
     assert finding["level"] == "warning"
     assert sum(entry["kind"] == "step" for entry in loop.journal.read()) == 8
-    assert (run / TENSORBOARD_FOLDER).read_text() == "a file stands here"
+    assert (run / TENSORBOARD_FOLDER).read_text() == "a file is here"
 
 
 def test_a_broken_line_is_passed_over(run: Path) -> None:

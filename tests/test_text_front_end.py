@@ -179,7 +179,7 @@ def read_without_voxgraft(folder: Path, texts: dict[str, list[str]]) -> dict[str
 
 
 def stock_ids(spelling: TextEncoder, given: str) -> list[int]:
-    """The ids of the stock program for a text that is handed to it: its front, the tag, the exported tokenizer."""
+    """The ids of the original program for a text that is handed to it: its front, the tag, the exported tokenizer."""
     assert spelling.grown is not None
     tag = [spelling.grown.ids[spelling.tag]] if spelling.tag else []
     return tag + spelling.grown.encode(spelling.front.prepare(spelling.front.clean(given), None))
@@ -303,7 +303,7 @@ def test_no_mark_that_is_folded_is_a_letter() -> None:
 
 
 def test_texts_with_the_letter_u02bc_teach_pieces_that_all_occur() -> None:
-    """Text was learnt raw and normalised on import: pieces with the letter never came up."""
+    """Text was learned raw and normalised on import: pieces with the letter never came up."""
     sentences = tuple(f"tʼáá {word} dooʼ naʼídíkid" for word in ("bitsʼą́ą́", "hólǫ́", "kʼad", "ayóo", "yáʼátʼééh")) * 4
     for name in KINDS:
         base = replace(small_base(KINDS[name]), language="nv", stated_rules=build_text_rules("nv"))
@@ -501,7 +501,7 @@ def test_homophones_that_the_run_folds_are_folded_in_its_graft(tmp_path: Path) -
 
 @pytest.mark.parametrize("name", KINDS)
 def test_load_py_reads_text_as_training_did_without_voxgraft(made_once: MadeOnce, tmp_path: Path, name: str) -> None:
-    """Through the classes of the stock programs, of which the stubs have the signatures."""
+    """Through the classes of the original programs, of which the stubs have the signatures."""
     run = made_once.trained_run(name)
     exported(run.path, f"--to={name}", "--parts=merged", f"--output={tmp_path / 'out'}")
     for place, text in STUBS[name].items():

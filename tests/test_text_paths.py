@@ -99,7 +99,7 @@ class Home:
 
 
 def make_grafts(name: str, folder: Path, files: BaseFiles, languages: Sequence[str]) -> dict[str, Grafted]:
-    """Graft folders as the verb writes them. The proof over the base's languages, most of its time, is left out."""
+    """Graft folders as the command writes them. The proof over the base's languages, most of its time, is left out."""
     kind, base = get_family(name), open_tokenizer(files.tokenizer)
     card: dict[str, Any] = {}
     proof = None
@@ -262,7 +262,7 @@ def test_prepare_samples_evaluate_and_speak_have_the_same_ids_for_forty_language
 
 
 def test_the_page_has_the_same_ids_for_forty_languages(home: Home) -> None:
-    """A page asks the verbs above, so the families share the languages among them: each is asked once."""
+    """A page asks the commands above, so the families share the languages among them: each is asked once."""
     own = LANGUAGES[family_names().index(home.place.family.name) :: len(family_names())]
     compare_pages(home, {name: usable(home.grafts[name], own_texts(name)) for name in own})
 
@@ -295,7 +295,7 @@ def test_random_unicode_has_the_same_ids_in_every_verb_and_on_the_page(home: Hom
     compare_pages(home, chosen)
 
 
-# ---- whole verbs -----------------------------------------------------------------------------------------------------
+# ---- whole commands -----------------------------------------------------------------------------------------------------
 
 SHORT: dict[str, Any] = {
     "data": {"min_prompt_seconds": 0.5},

@@ -271,7 +271,7 @@ def test_what_ships_says_from_what_and_by_which_command_it_was_made(tmp_path: Pa
 
 
 def test_a_trained_base_is_a_base_that_says_what_it_learnt(tmp_path: Path) -> None:
-    """Languages of three letters are learnt in seconds, and what was held out is then spoken code by code."""
+    """Languages of three letters are learned in seconds, and what was held out is then spoken code by code."""
     examples = toy_examples(500, 0, "abc")
     settings = replace(TOY, steps=200, seconds=120.0, batch_positions=600, joined_share=0.0, spoiled=0.0)
     card = write_card(

@@ -80,12 +80,12 @@ def test_a_plan_is_a_function_of_its_seed(texts: Path) -> None:
 
 def test_clauses_are_short_and_hold_letters_and_simple_marks_only() -> None:
     assert clauses_of("Il ne se hâta point.", "fr") == ["Il ne se hâta point."]
-    long = "“Well,” said the captain, who had seen it all before; but the 3 men (both young) went on and on for ever"
+    long = "“Well,” said the captain, who had seen it all before; but the 3 men (both young) continued and on for ever"
     assert clauses_of(long, "en") == [
         "said the captain",
         "who had seen it all before",
         "both young",
-        "went on and on for ever",
+        "continued and on for ever",
     ]
     assert clauses_of("እያንዳንዱ ሰው የመኖር፣ መብት አለው።", "am") == ["እያንዳንዱ ሰው የመኖር፣ መብት አለው።"]
 

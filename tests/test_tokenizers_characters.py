@@ -158,7 +158,7 @@ def test_digits_that_stand_only_inside_base_pieces_are_reported_as_unknown() -> 
 @every_kind
 @pytest.mark.parametrize("text", ["ሰ", "é", "\u0301", "ß", "İ", "ﬁ", "0", "00", "½", "①", " ", "\u200b", "ሰላም", "''"])
 def test_survivors_are_what_text_leaves_between_its_neighbours(kind: str, text: str) -> None:
-    """The same characters come out when the text stands inside a word of digits."""
+    """The same characters come out when the text is inside a word of digits."""
     made = learnt(kind, "am", "ሰላም")
     raw = replace(made.spelling, stated_rules=TextRules(NO_RULES))  # others would read the digits out
     left = find_surviving_text(made.base, raw.prepare, text)

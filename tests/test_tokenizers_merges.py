@@ -1,4 +1,4 @@
-"""How merges are learnt: what may join, in which order, and that every one can occur."""
+"""How merges are learned: what may join, in which order, and that every one can occur."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_most_frequent_pair_comes_first_and_ties_go_by_code_point() -> None:
 
 
 def test_counts_follow_the_merges_before_them() -> None:
-    """After ሀለ is taken, ለሐ stands only where no ሀ is before it: twice, and not seven times."""
+    """After ሀለ is taken, ለሐ is only where no ሀ is before it: twice, and not seven times."""
     units = {("ሀ", "ለ", "ሐ"): 5, ("ለ", "ሐ"): 2, ("ሀ", "ለ"): 3}
     pieces = {piece.text: piece.count for piece in learn_merges(units, rules())}
     assert pieces == {"ሀለ": 8, "ሀለሐ": 5, "ለሐ": 2}

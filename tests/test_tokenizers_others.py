@@ -75,7 +75,7 @@ def test_a_community_merge_of_mixed_text_moves_old_text_and_the_first_sentence_i
 
 @pytest.mark.parametrize("kind", SENTENCEPIECE)
 def test_a_community_merge_of_raw_latin_text_has_pieces_that_can_never_occur(kind: str, tmp_path: Path) -> None:
-    """The front writes capitals, the candidate learnt small letters."""
+    """The front writes capitals, the candidate learned small letters."""
     sentences = demo_texts("vi").sentences
     made = community_merge(base(kind).base, sentences, base(kind).base.size + 300)
     result = judge(tmp_path, kind, made, sentences, "vi")

@@ -65,7 +65,7 @@ unhurried = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.da
 
 
 class OldTextMovedError(AssertionError):
-    """The grown tokenizer broke promise 1."""
+    """The extended tokenizer broke promise 1."""
 
 
 def check_old_text_reads_the_same(before: Tokenizer, after: Tokenizer, prepared: str, tag: str | None) -> None:

@@ -1,4 +1,4 @@
-"""Bad days of a run, through `voxgraft train` itself: each is a clear error, costs no saved step, and can be mended."""
+"""Bad days of a run, through `voxgraft train` itself: each is a clear error, costs no saved step, and can be fixed."""
 
 from __future__ import annotations
 
@@ -304,8 +304,8 @@ def test_a_signal_ends_training_after_the_step_with_a_save_and_words(
     os.kill(process.pid, number)
     done = process.ended()
     assert done.returncode == 130
-    assert "stopped as told" in done.stdout
-    assert "the same command goes on from here" in done.stdout
+    assert "stopped on request" in done.stdout
+    assert "the same command resumes from here" in done.stdout
     assert "Traceback" not in done.stderr
     last = run.logged()[-1]
     assert run.steps == [0, last]

@@ -56,7 +56,7 @@ def place(made_once: MadeOnce) -> Place:
 
 
 def small_loop(place: Place, run: Path, steps: int = 6) -> Trainer:
-    """A real training that tells what it does, as the verb has it."""
+    """A real training that tells what it does, as the command has it."""
     loop = loop_of(place, run, replace(OPTIONS, steps=steps), replace(EVERY, valid_every=2, save_every=3))
     loop.callbacks += [LogCallback(progress.report_event), Status()]
     return loop
@@ -196,7 +196,7 @@ def test_one_interrupt_is_answered_while_the_step_goes_on(
         loop.callbacks.append(LogCallback(interrupt))
         train(loop)
     assert loop.journal.read()[-1]["reason"] == "told"
-    assert "ended: stopped as told" in plain(screen.seen)
+    assert "ended: stopped on request" in plain(screen.seen)
     assert "saved" in plain(screen.seen)
 
 
@@ -223,7 +223,7 @@ def test_a_log_gets_a_line_for_every_logged_step_and_no_control_codes(
 
 
 class SmallSettings(Settings):
-    """A verb that trains."""
+    """A command that trains."""
 
     place: Path
     """Where base and sets are."""
@@ -311,7 +311,7 @@ def watched(told: list[tuple[str, int, Mapping[str, Any]]], until: int | None = 
 def drawn(found: TrainProgress, columns: int, rows: int, **options: Any) -> str:
     stream = io.StringIO()
     console = Console(file=stream, width=columns, height=rows, force_terminal=True, color_system="standard", **options)
-    long = "a reason that is told at length, so that it takes more than one row of a narrow terminal"
+    long = "a reason that is reported at length, so that it takes more than one row of a narrow terminal"
     found.history.add("valid", found.step, {"set": "en", "speech_loss": 3.0, "state": "stuck", "why": long})
     console.print(render_training(found, console, jobs=["saving step-000006: 40%, 2 s left"]))
     return stream.getvalue()

@@ -155,7 +155,7 @@ def test_fresh_says_that_it_begins_with_the_first_rows(run: WholeRun) -> None:
 
 
 def test_a_journal_without_its_steps_is_not_cut_in_silence(run: WholeRun) -> None:
-    """As where steps/ was lost, and the rows were made anew since."""
+    """As where steps/ was lost, and the rows were made again since."""
     graft_anew(run)
     shutil.rmtree(run.folder.steps)
     error = run.refused("steps-gone")

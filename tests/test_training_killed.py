@@ -1,4 +1,4 @@
-"""A run that is killed at any instant, and gone on with, ends as the run that was left alone. (100 kills: tests/kill_runs.py)"""
+"""A run that is killed at any instant, and continued with, ends as the run that was left alone. (100 kills: tests/kill_runs.py)"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training that is stopped and gone on with is training that never stopped, to the last bit."""
+"""Training that is stopped and continued with is training that never stopped, to the last bit."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ def test_losses_are_the_originals(utterance: str, chunk: int | None) -> None:
 
 @torch.no_grad()
 def test_a_pack_of_both_gives_what_each_gives_alone() -> None:
-    """The original pads its batches and masks nothing: text padding stands before the shorter utterance's speech and is
+    """The original pads its batches and masks nothing: text padding comes before the shorter utterance's speech and is
     attended to, which moves those logits by 0.65. A pack has no padding, so the truth is each utterance's solo arrays.
     Where padding cannot be seen (all text, and the longer utterance's speech) the original's batch says the same.
     """

@@ -67,7 +67,7 @@ def test_a_merged_emotion_is_the_originals() -> None:
 
 def test_a_batch_gives_the_originals_solo_arrays_and_not_its_leaking_batch() -> None:
     """In the original's padded batch a bias leaks from the padding into the shorter clip: 0.005 in the latents and
-    0.001 in the emotion. Stored conditions shall not depend on which clips were prepared together.
+    0.001 in the emotion. Stored conditions must not depend on which clips were prepared together.
     """
     arrays, model, clips = expected("indextts2"), golden_model(), [golden_features(name) for name in FRAMES]
     latents, emotions = model.batch_speaker_latents(clips), model.batch_emotion_vectors(clips)

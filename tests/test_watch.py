@@ -1,4 +1,4 @@
-"""Whether a model really learns is told in one word, and what keeps it from learning as findings, each once."""
+"""Whether a model really learns is reported in one word, and what keeps it from learning as findings, each once."""
 
 from __future__ import annotations
 

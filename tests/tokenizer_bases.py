@@ -75,7 +75,7 @@ def demo_texts(language: str) -> TextCorpus:
 
 
 def learn(kind: str, language: str, sentences: tuple[str, ...], settings: VocabularySettings | None = None) -> Grown:
-    """A language learnt from these sentences."""
+    """A language trained on these sentences."""
     before = replace(base(kind), language=language, stated_rules=build_text_rules(language))
     learnt = learn_language_pieces(before, TextCorpus(sentences), settings or VocabularySettings())
     return Grown(replace(before, grown=learnt.grown), learnt, TextCorpus(sentences))
@@ -83,5 +83,5 @@ def learn(kind: str, language: str, sentences: tuple[str, ...], settings: Vocabu
 
 @cache
 def grown(kind: str, language: str) -> Grown:
-    """A language learnt from its demo text."""
+    """A language trained on its demo text."""
     return learn(kind, language, demo_texts(language).sentences, VocabularySettings(pieces=300, min_count=2))

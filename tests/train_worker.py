@@ -1,4 +1,4 @@
-"""One process of a training that several share, or that shall be killed: `python -m tests.train_worker`."""
+"""One process of a training that several share, or that must be killed: `python -m tests.train_worker`."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def tab_of(home: Path, name: str) -> Iterator[Any]:
 
 
 def form_of(context: Any, verb: str) -> Any:
-    """The form of a verb."""
+    """The form of a command."""
     return next(form for form in context.forms if form.name == verb)
 
 

@@ -398,7 +398,7 @@ def _base_row_nan(ground: Ground, state: State) -> None:
     state[ground.tables[0]][7, 3] = float("nan")
 
 
-# ---- 7: nothing learnt ---------------------------------------------------------------------------------------------
+# ---- 7: nothing learned ---------------------------------------------------------------------------------------------
 
 
 def random_rows(drift: float, *, rows: slice | None = None) -> Callable[[Ground, Path], Made]:
@@ -724,10 +724,10 @@ CASES: list[Case] = [
     *_for_both("all of the body NaN", changed(_all_nan), FRESH, "body-not-finite", "the training blew up"),
     *_for_both("one NaN in a base row", changed(_base_row_nan), REPAIR, "tensor-not-finite", "text rows"),
     # 7
-    *_for_both("random rows", random_rows(0.0), FRESH, "new-rows-random", "nothing was learnt"),
-    *_for_both("random rows, drifted by 5 %", random_rows(0.05), FRESH, "new-rows-random", "nothing was learnt"),
+    *_for_both("random rows", random_rows(0.0), FRESH, "new-rows-random", "nothing was learned"),
+    *_for_both("random rows, drifted by 5 %", random_rows(0.05), FRESH, "new-rows-random", "nothing was learned"),
     *_for_both("new rows of the head zero", changed(_head_empty), RESUME, "new-rows-zero", "still empty"),
-    *_for_both("rows without a gradient", no_gradient(), FRESH, "new-rows-untrained", "nothing was learnt"),
+    *_for_both("rows without a gradient", no_gradient(), FRESH, "new-rows-untrained", "nothing was learned"),
     *_for_both("new rows alone, no gradient", no_gradient(alone=True), FRESH, "new-rows-untrained", "nothing was"),
     *_for_both("new rows alone, trained", no_gradient(alone=True, trained=True), RESUME, "", "nothing is wrong"),
     *_for_both("trained, noisy rows", no_gradient(trained=True, noise=True), RESUME, "new-rows-random"),
@@ -761,7 +761,7 @@ CASES: list[Case] = [
     *_for_both("swapped and shifted by one", changed(_swapped_and_rolled), REPAIR, "rows-swapped", "swapped"),
     *_for_both("base rows moved among themselves", changed(_base_rolled), REPAIR, "base-rows-changed", "changed"),
     *_for_both("two base rows exchanged", changed(_two_exchanged), REPAIR, "base-rows-changed", "changed"),
-    *_for_both("all ids numbered anew", changed(_numbered_anew), FRESH, "rows-scattered", "numbered anew"),
+    *_for_both("all ids numbered again", changed(_numbered_anew), FRESH, "rows-scattered", "numbered again"),
     *_for_both(
         "head a copy of the embedding",
         changed(_tied(0, 1), _all_new("text_head.weight")),

@@ -1,4 +1,4 @@
-"""Small random waveform ends of IndexTTS-2 in the published file formats, for a base folder of any width."""
+"""Small random vocoders of IndexTTS-2 in the published file formats, for a base folder of any width."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole run folders for tests of the verb `train`, made as a user makes them: base, `new`, `graft`, sets, run.yaml.
+"""Whole run folders for tests of the command `train`, made as a user makes them: base, `new`, `graft`, sets, run.yaml.
 
 Making one takes a second or two, so a module makes it once and its tests work on copies.
 """

@@ -131,7 +131,7 @@ class Window:
         self.ready(project)
 
     def ready(self, project: str = "") -> None:
-        """Wait until the page stands and the project is open."""
+        """Wait until the page is and the project is open."""
         self.page.wait_for_selector("#project-chooser")
         if project:
             self.page.wait_for_function(

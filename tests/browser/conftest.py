@@ -14,7 +14,7 @@ __all__ = ["browser", "closed"]
 
 @pytest.fixture(autouse=True)
 def closed(browser: Any) -> Iterator[None]:
-    """A page that is left open goes on asking its server, and takes the processor from the tests after it."""
+    """A page that is left open continues asking its server, and takes the processor from the tests after it."""
     yield
     common, *others = browser.contexts
     for opened in (*common.pages, *others):

@@ -69,14 +69,14 @@ def test_training_is_started_from_a_step_watched_and_stopped(browser: Any, serve
     seen = _step_shown(window)
     until(lambda: _step_shown(window) > seen)
     window.open_part("train-said")
-    assert "goes on from step 2" in window.value("train-opening")
+    assert "resumes from step 2" in window.value("train-opening")
     window.page.locator("#train-stop").click()
-    window.page.wait_for_selector("#train-figures >> text=ended: stopped as told")
+    window.page.wait_for_selector("#train-figures >> text=ended: stopped on request")
     until(lambda: not job.alive)
     last = list_complete_steps(RunFolder(project))[-1]
     assert last >= seen
     window.command("train", f"voxgraft train {PROJECT}")
-    assert "--from-step" not in window.value("train-command"), "the next start goes on from the newest step"
+    assert "--from-step" not in window.value("train-command"), "the next start resumes from the newest step"
     assert not window.console
     assert not window.foreign
 

@@ -1,4 +1,4 @@
-"""The contract of every family's front end: a clip is encoded as if it were alone, and can be learnt from and spoken."""
+"""The contract of every family's front end: a clip is encoded as if it were alone, and can be trained on and spoken."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ from voxgraft.text.normalize import TextRules
 from voxgraft.tokenizers import open_tokenizer
 
 SIZES = {"small": (14, 64, 40), "full": (30, 4096, 40)}
-"""Layers, width of the MLP, and learnt pieces. The package's analyzer looks at the fourteenth layer."""
+"""Layers, width of the MLP, and learned pieces. The package's analyzer looks at the fourteenth layer."""
 PUBLISHED = (30, 4096)
 STEPS = {"small": 12, "full": 6}
 CODES = (17, 4242, 6000, 5, 999)
@@ -201,7 +201,7 @@ def our_ids(case: Case, run: Path) -> list[int]:
 
 @torch.no_grad()
 def our_logits(model: SpeechModel, ids: list[int], files: BaseFiles) -> NDArray[np.float32]:
-    """At every step of the stock program, with text and without: two starts at position 0, then the forced codes."""
+    """At every step of the original program, with text and without: two starts at position 0, then the forced codes."""
     condition = get_family("chatterbox").condition(read_built_in_voice(files.folder / "conds.pt"))
     start = model.frame.speech_start
     spoken = np.array([start, start, *CODES])

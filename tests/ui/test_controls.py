@@ -1,4 +1,4 @@
-"""Every control reaches its verb: it changes the words of the command, and the command means what the form shows."""
+"""Every control reaches its command: it changes the words of the command, and the command means what the form shows."""
 
 from __future__ import annotations
 

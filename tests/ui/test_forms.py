@@ -97,7 +97,7 @@ def test_the_page_keeps_clips_where_go_and_prepare_take_them_from(page: Any, nam
         set_run_yaml_values(project, {"data.dataset": f'"{named}"'})
     theirs = resolve_dataset(PipelineContext(GoSettings(run=project))).folder
     if named == "not/there/yet":
-        assert theirs.resolve() == (project / named).resolve(), "a folder that is not there yet is a folder"
+        assert theirs.resolve() == (project / named).resolve(), "a folder that does not exist yet is a folder"
     if is_there:
         dataset(theirs, "ሰላም")
         assert resolve_dataset(PipelineContext(GoSettings(run=project))).folder == theirs

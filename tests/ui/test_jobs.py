@@ -32,7 +32,7 @@ def until(found: Callable[[], bool]) -> None:
 
 
 def long_work(folder: Path) -> list[str]:
-    """The words of a verb that has far more to do than any test waits for."""
+    """The words of a command that has far more to do than any test waits for."""
     (folder / "long.txt").write_text("1987 ዓ.ም. 25 % እና 3,000 ብር\n" * 1_000_000, encoding="utf-8")
     return ["data", "text", "--language", "am", "--texts", "long.txt"]
 

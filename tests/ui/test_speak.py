@@ -1,4 +1,4 @@
-"""The tab Speak says what it is told, with whom it is told, and plays it; the base alone stands beside it."""
+"""The tab Speak says what it is reported, with whom it is reported, and plays it; the base alone is beside it."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ def test_the_opening_lines_are_those_of_the_newest_training(home: Path) -> None:
     assert job.exit_code == 0, job.log()
     assert opening.startswith("run:")
     assert "fixed:" in opening
-    assert "goes on from step 4" in opening
+    assert "resumes from step 4" in opening
     assert not any(line.startswith("step ") for line in opening.splitlines())
 
 

@@ -40,7 +40,7 @@ class Transcript:
 
     text: str
     phones: tuple[str, ...] | None
-    """IPA; None where the listener knows no phones."""
+    """IPA; None where the recognizer knows no phones."""
 
 
 class Recognizer(Protocol):
@@ -67,7 +67,7 @@ def open_recognizer(setting: str) -> Recognizer:
     if kind == "command" and rest.strip():
         return CommandRecognizer(rest)
     expected = '"built-in", "whisper:FOLDER", "whisper:small" or "command:PROGRAM ARGUMENTS {wav}"'
-    raise ConfigError("listener-unknown", f"listener {setting!r}", expected=expected)
+    raise ConfigError("listener-unknown", f"recognizer {setting!r}", expected=expected)
 
 
 WAV_PLACEHOLDER, LANGUAGE_PLACEHOLDER = "{wav}", "{language}"
@@ -362,7 +362,7 @@ class BuiltInRecognizer:
 
     @classmethod
     def open(cls, folder: Path | None = None) -> Self:
-        """From a folder with listener.safetensors and listener.json; the one that ships unless another is named."""
+        """From a folder with recognizer.safetensors and recognizer.json; the one that ships unless another is named."""
         from voxgraft.checkpoints.tensors import read_tensors
         from voxgraft.models.load import find_part_file
 
@@ -437,7 +437,7 @@ def _read_config(path: Path) -> tuple[CTCSymbols, CTCNetworkConfig]:
             raise ValueError(f"not {BUILT_IN_FORMAT}")
         symbols, config = CTCSymbols.from_json(notes), CTCNetworkConfig(**notes["network"])
     except (AttributeError, KeyError, TypeError, ValueError) as fault:
-        expected = f"the notes of a listener ({BUILT_IN_FORMAT}: network, letters, phones, languages)"
+        expected = f"the notes of a recognizer ({BUILT_IN_FORMAT}: network, letters, phones, languages)"
         raise CheckpointError("codec-notes", f"{fault}", expected=expected, where=path) from fault
     found = (len(symbols.letters), len(symbols.phones), len(symbols.by_language))
     stated = (config.num_letters, config.num_phones, config.num_languages)

@@ -97,9 +97,9 @@ SINC_WIDTH, SINC_ROLLOFF = 6, 0.99
 
 
 def resample_sinc(wave: Tensor, from_hz: int, to_hz: int) -> Tensor:
-    """Resampling by a Hann-windowed sinc, as torchaudio does it unless told otherwise. [N] -> [ceil(N to / from)]
+    """Resampling by a Hann-windowed sinc, as torchaudio does it by default. [N] -> [ceil(N to / from)]
 
-    Reference features of the waveform ends were learnt from it; the ordinary `resample` gives slightly other samples.
+    Reference features of the vocoders were trained on it; the ordinary `resample` gives slightly other samples.
     """
     if from_hz == to_hz:
         return wave
@@ -150,7 +150,7 @@ SAMPLE_RATE = 16_000
 FRAME_HZ = 100
 HOP = SAMPLE_RATE // FRAME_HZ
 STFT_WINDOW = 4 * HOP
-# Added to the power of each band before the logarithm: what is quieter than this cannot be told from silence.
+# Added to the power of each band before the logarithm: what is quieter than this cannot be distinguished from silence.
 POWER_FLOOR = 1e-5
 # About the mean and the deviation of speech, so that the output lies around zero.
 LOG_MEL_MEAN, LOG_MEL_STD = -4.0, 4.0

@@ -184,7 +184,7 @@ def compute_frame_levels(samples: AudioSamples, rate: int) -> FrameLevels:
 DIGITAL_SILENCE_DB = -95.0
 # Nobody speaks more quietly than this, whatever the surroundings.
 MIN_SPEECH_DB = -62.0
-# If loud and soft differ by less, speech and pauses cannot be told apart.
+# If loud and soft differ by less, speech and pauses cannot be separated.
 MIN_DYNAMIC_RANGE_DB = 6.0
 # Stop consonants inside words are shorter.
 MIN_PAUSE_SECONDS = 0.09

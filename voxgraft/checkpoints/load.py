@@ -166,7 +166,7 @@ def _resolve_shard_files(path: Path) -> tuple[list[Path], dict[str, list[str]]]:
         raise _shards_error(f"{len(names):,} files, or some outside the folder", path)
     files = [path.with_name(name) for name in names]
     if missing := [file.name for file in files if not is_file(file)]:
-        raise _shards_error(f"{len(missing):,} of {len(files):,} files are not there: {', '.join(missing[:3])}", path)
+        raise _shards_error(f"{len(missing):,} of {len(files):,} files do not exist: {', '.join(missing[:3])}", path)
     return files, tensors
 
 
@@ -290,7 +290,7 @@ def _is_pickle(head: bytes) -> bool:
 # What data parallel training, torch.compile, PEFT and trainers with a class of their own around the model put before
 # every name, alone or before each other. No family has one of them before all of its own names.
 WRAPPER_PREFIXES = ("module.", "_orig_mod.", "base_model.model.", "model.", "t3.", "gpt.")
-# Models that the stock programs hold beside the language model.
+# Models that the original programs hold beside the language model.
 _OTHER_MODEL_PREFIXES = ("s3gen.", "ve.", "conds.", "s2mel.", "semantic_codec.", "bigvgan.", "campplus_model.")
 
 

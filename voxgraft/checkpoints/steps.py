@@ -119,7 +119,7 @@ def find_step_damage(folder: StepFolder, *, quick: bool = False) -> str | None:
             try:
                 status = os.stat(folder.path / name)
             except FileNotFoundError:
-                return f"{name} is not there"
+                return f"{name} does not exist"
             except OSError as error:
                 return f"{name}: {error.strerror}"
             if not stat.S_ISREG(status.st_mode):
@@ -233,7 +233,7 @@ def load_step(run: RunFolder, step: int | None = None) -> StepLoadResult:
         else:
             if findings:
                 more = "".join(f" {item.found}." for item in findings[1:4])
-                cure = f"bring the files back, or go on from another step.{' Also:' if more else ''}{more}"
+                cure = f"bring the files back, or resume from another step.{' Also:' if more else ''}{more}"
                 raise CheckpointError("step-damaged", findings[0].found, where=findings[0].where, cure=cure)
             found = "the run has no saved step" if step is None else f"the run has no step {step}"
             there = ", ".join(str(folder.step) for folder in list_step_folders(run)) or "none"
@@ -300,7 +300,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
         lock.acquire()
         if not lock.is_at(folder):
             # Between open and flock the folder was renamed or removed: the lock is on something else.
-            raise FileNotFoundError(errno.ENOENT, "another folder stands there now", str(folder))
+            raise FileNotFoundError(errno.ENOENT, "another folder is there now", str(folder))
         yield
 
 

@@ -76,7 +76,7 @@ def read_zip_records(source: ByteSource) -> dict[str, ZipRecord]:
     for _ in range(count):
         record, at = _parse_directory_entry(source, data, at, directory_start)
         if record.name in records:
-            raise _archive_error(source, f"the record {record.name!r} stands twice")
+            raise _archive_error(source, f"the record {record.name!r} appears twice")
         records[record.name] = record
     if at != len(data):
         raise _archive_error(source, f"{len(data) - at} bytes follow the last entry of the directory")

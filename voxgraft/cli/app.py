@@ -72,7 +72,7 @@ COMMON_PARAMETERS: dict[str, tuple[Any, str]] = {
     "json": (bool | None, "Print the result as JSON, and nothing else, on standard output."),
     "quiet": (bool | None, "Print neither progress nor report: errors and the exit code only."),
 }
-_COMMON_GROUP = Group("Common to all verbs", sort_key=1_000)  # the last panel of a help page
+_COMMON_GROUP = Group("Common to all commands", sort_key=1_000)  # the last panel of a help page
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +136,8 @@ def translate_usage_error(error: CycloptsError, verbs: Sequence[CliCommand]) -> 
             names = [verb.name.removeprefix(start).split(" ")[0] for verb in verbs if verb.name.startswith(start)]
             names = list(dict.fromkeys(names))
             hint = find_nearest_name(word, names)
-            cure = f"did you mean `voxgraft {start}{hint}`?" if hint else f"verbs: {', '.join(names)}."
-            found = f"there is no verb `{start}{word}`"
+            cure = f"did you mean `voxgraft {start}{hint}`?" if hint else f"commands: {', '.join(names)}."
+            found = f"there is no command `{start}{word}`"
             return ConfigError("usage-unknown-verb", found, where=COMMAND_LINE_ORIGIN, cure=cure)
         case UnknownOptionError():
             flag = (error.token.keyword or error.token.value).partition("=")[0]
@@ -162,7 +162,7 @@ def translate_usage_error(error: CycloptsError, verbs: Sequence[CliCommand]) -> 
         case RepeatArgumentError():
             found = f"`{error.token.keyword}` is given twice"
         case UnusedCliTokensError():
-            found = f"{' '.join(map(repr, error.unused_tokens or ()))} is more than the verb takes"
+            found = f"{' '.join(map(repr, error.unused_tokens or ()))} is more than the command takes"
     expected = verb.usage.removeprefix("Usage: ") if verb else ""
     return ConfigError("usage", found, expected=expected, where=COMMAND_LINE_ORIGIN, cure=help_hint)
 

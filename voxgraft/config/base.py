@@ -1,7 +1,7 @@
 """Settings: how they are defined, read from files, laid over each other and refused.
 
 Every setting is defined once and serves as flag, YAML key, help text and documentation. `run_settings.py` has what a
-run can say, `settings.py` the verbs' own models. Nothing here imports torch or a tokenizer.
+run can say, `settings.py` the commands' own models. Nothing here imports torch or a tokenizer.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Settings(BaseModel):
         use_attribute_docstrings=True,
         validate_default=True,
         allow_inf_nan=False,
-        defer_build=True,  # every start of the program would otherwise build the settings of all verbs
+        defer_build=True,  # every start of the program would otherwise build the settings of all commands
     )
 
     words: ClassVar[Mapping[str, Mapping[str, Path]]] = {}
@@ -62,7 +62,7 @@ AnySettings = TypeVar("AnySettings", bound=Settings)
 
 @dataclass(frozen=True, slots=True)
 class SettingField:
-    """One setting that holds a value: its dotted key, its definition, and the settings that it stands in."""
+    """One setting that holds a value: its dotted key, its definition, and the settings that it is in."""
 
     key: str
     field: FieldInfo

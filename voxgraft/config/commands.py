@@ -1,6 +1,6 @@
 """Settings of each command: one model per command. The docstring under a field is its help, here and in the manual.
 
-Settings that several verbs share, and everything that reads and checks settings, are in `config.py`.
+Settings that several commands share, and everything that reads and checks settings, are in `config.py`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class GraftSettings(RunSettings):
 
 
 class CheckSettings(RunSettings):
-    """A run, or loose files that belong together; `tokenizer.file` is the grown tokenizer that is checked."""
+    """A run, or loose files that belong together; `tokenizer.file` is the extended tokenizer that is checked."""
 
     run: Path | None = None
     """Folder of the run. Without it, the given files are checked against each other."""
@@ -104,7 +104,7 @@ class ExtendSettings(Settings):
 
 
 class TokenizerTrainSettings(Settings):
-    """What the new pieces are learnt from."""
+    """What the new pieces are trained on."""
 
     base: Path
     """Tokenizer file of the base, or the folder of the base."""
@@ -400,7 +400,7 @@ class DownloadSettings(Settings):
 
 
 class CompanionSettings(Settings):
-    """Which stock program, and what its environment is made of."""
+    """Which original program, and what its environment is made of."""
 
     name: CompanionName
     """chatterbox (a package) or indextts2 (your own checkout)."""

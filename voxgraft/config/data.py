@@ -1,4 +1,4 @@
-"""What the `data` verbs can be told, `data text` apart. The docstring under a field is its help."""
+"""What the `data` commands can be told, `data text` apart. The docstring under a field is its help."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ class DataReportSettings(Settings):
 
 
 class DataSplitSettings(Settings):
-    """What is learnt from and what is held out."""
+    """What is trained on and what is held out."""
 
     dataset: Path
     """Folder of the dataset."""

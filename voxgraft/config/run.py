@@ -1,4 +1,4 @@
-"""What a run folder's run.yaml can say; verbs that work on a run, or on a part of it, share these."""
+"""What a run folder's run.yaml can say; commands that work on a run, or on a part of it, share these."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ LANGUAGE_PATTERN = r"^[a-z]{2,3}(-[A-Za-z0-9]{2,8})*$"
 
 
 class VocabularySettings(Settings):
-    """How the new pieces are learnt."""
+    """How the new pieces are learned."""
 
     pieces: int = Field(1000, ge=0, le=20_000)
     """Maximum number of multi-character pieces to add. Single characters do not count."""
@@ -60,7 +60,7 @@ class VocabularySettings(Settings):
 
 
 class TokenizerSettings(VocabularySettings):
-    """How the new pieces are learnt, or the file that has them."""
+    """How the new pieces are learned, or the file that has them."""
 
     file: Path | None = None
     """Extended tokenizer to use instead of training one. It is verified in the same way."""
@@ -78,7 +78,7 @@ class RowSettings(Settings):
 
 
 class DataSettings(Settings):
-    """What is learnt from: sets that `prepare` made, or pair manifests (*.jsonl) of the IndexTTS-2 forks."""
+    """What is trained on: sets that `prepare` made, or pair manifests (*.jsonl) of the IndexTTS-2 forks."""
 
     sources: tuple[Path, ...] = ()
     """Recordings with subtitles or transcripts that `go` imports. Default: none, you import them yourself."""
@@ -278,7 +278,7 @@ def _format_override(value: Any) -> str:
 
 
 TITLE = (
-    "What this run is asked for. Every key stands here with its meaning; flags of a command win over this file.\n"
+    "What this run is asked for. Every key is here with its meaning; flags of a command win over this file.\n"
     "Relative paths start at this folder. A key without a value is not set; its comment says what counts then."
 )
 
@@ -368,7 +368,7 @@ def _make_value_relative(folder: Path, value: Any) -> Any:
 
 
 def load_command_settings(kind: type[AnySettings], run: RunFolder, **flags: Any) -> AnySettings:
-    """A verb's settings as its command line would have them: what run.yaml says, and flags over it."""
+    """A command's settings as its command line would have them: what run.yaml says, and flags over it."""
     values = {**read_settings_values(RunSettings, run.settings), "run": run.path}
     return parse_settings(kind, deep_merge(values, flags), run.settings)
 

@@ -83,7 +83,7 @@ def require_file(path: Path) -> Path:
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
-        raise FileError("file-missing", f"{path.name} is not there", where=path) from None
+        raise FileError("file-missing", f"{path.name} does not exist", where=path) from None
     except (OSError, ValueError) as error:
         raise FileError("file-unreadable", f"{path.name}: {format_error_reason(error)}", where=path) from None
     if not path.is_file():
@@ -97,7 +97,7 @@ def require_folder(path: Path) -> Path:
     """The path, if it is a readable folder."""
     try:
         if not path.exists():
-            raise FileError("file-missing", f"folder {path.name or path} is not there", where=path)
+            raise FileError("file-missing", f"folder {path.name or path} does not exist", where=path)
         if not path.is_dir():
             raise FileError("not-a-file", f"{path.name} is not a folder", where=path)
     except (OSError, ValueError) as error:
@@ -196,7 +196,7 @@ def parse_json(text: str, where: Path | str) -> Any:
         if len(found) != len(pairs):
             seen: set[str] = set()
             twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-            raise FileError("json-duplicate-key", f"the key {twice!r} stands twice", where=where)
+            raise FileError("json-duplicate-key", f"the key {twice!r} appears twice", where=where)
         return found
 
     def no_constant(name: str) -> Any:

@@ -229,7 +229,7 @@ class History:
     samples: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     best_step: int = 0
     ended: HistoryEvent | None = None
-    """How training ended, if it was not gone on with."""
+    """How training ended, if it was not continued with."""
 
     @classmethod
     def of(cls, entries: Iterable[Mapping[str, Any]]) -> History:

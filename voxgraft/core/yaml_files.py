@@ -96,7 +96,7 @@ def _make_strict_loader(where: Path | str) -> type[yaml.SafeLoader]:
             keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
             if len(keys) != keys.total():
                 twice = keys.most_common(1)[0][0]
-                raise ConfigError("yaml-duplicate-key", f"the key {twice!r} stands twice", where=where)
+                raise ConfigError("yaml-duplicate-key", f"the key {twice!r} appears twice", where=where)
             return super().construct_mapping(node, deep)
 
     StrictLoader.add_constructor("tag:yaml.org,2002:int", StrictLoader.construct_yaml_int)

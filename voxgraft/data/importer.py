@@ -249,7 +249,7 @@ def _iter_source_clips(
     for cut, speaker, recording, language, file in segments(source, ids.recording, options, problems):
         lines = (cut.cues[0].line, cut.cues[-1].last_line)
         seconds = len(cut.samples) / options.rate
-        # Subtitles of a longer version of the film go on after the end of the recording.
+        # Subtitles of a longer version of the film continue after the end of the recording.
         if seconds < MIN_CLIP_SECONDS:
             found = f"{cut.text!r:.100} at {cut.start:.1f} s: the recording is over"
             problems.append(SourceProblem("media-short", found, file, *lines))
@@ -381,7 +381,7 @@ def read_row_audio(
     parts: dict[str, list[TranscriptRow]] = {}
     for row in rows:
         if row.data is None and find_audio_file(folder, row.audio) is None:
-            problems.append(SourceProblem("media-missing", f"{row.audio} is not there", *_row_location(name, row)))
+            problems.append(SourceProblem("media-missing", f"{row.audio} does not exist", *_row_location(name, row)))
         elif row.end is not None:
             own = "" if row.data is None else f"\0{row.line}"  # audio inside a list may always have the same name
             parts.setdefault(row.audio + own, []).append(row)

@@ -110,10 +110,10 @@ def data_info(settings: DataInfoSettings) -> SimpleResult:
     if missing:
         shown = ", ".join(missing[:MAX_CLIPS_SHOWN])
         lines.append(
-            f"the sound of {len(missing):,} clips is not there: {shown}. `data remove --missing` takes them out."
+            f"the sound of {len(missing):,} clips does not exist: {shown}. `data remove --missing` takes them out."
         )
     if unfinished:
-        lines.append(f"not finished: {', '.join(unfinished)}; the same import goes on with them")
+        lines.append(f"not finished: {', '.join(unfinished)}; the same import continues with them")
     if settings.problems:
         lines += [line for problem in problems for line in problem.finding().lines()[:2]]
         values["every_problem"] = [problem.to_json() for problem in problems]
@@ -138,7 +138,7 @@ def data_remove(settings: DataRemoveSettings) -> SimpleResult:
     recordings, speakers, ids = set(settings.recording), set(settings.speaker), set(settings.clip)
     if not (recordings or speakers or ids or settings.missing):
         cure = "name --recording, --speaker, --clip or --missing."
-        raise ConfigError("config-missing", "nothing is named that shall go", cure=cure)
+        raise ConfigError("config-missing", "nothing is named that should go", cure=cure)
     with dataset.locked():
         dataset.reconcile_published()
         clips = list(dataset.clips())
@@ -298,7 +298,7 @@ def _clip_origins(dataset: DatasetFolder, clip: ManifestClip) -> tuple[str, ...]
 def _link_or_copy(source: Path, target: Path) -> None:
     """Hard-link a file, or copy it across file systems; to a temporary name first, so that it is complete or absent."""
     if not is_file(source):
-        raise FileError("clip-audio-missing", f"{source.name} is not there", where=source)
+        raise FileError("clip-audio-missing", f"{source.name} does not exist", where=source)
     part = target.with_name(f".{target.name}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -391,7 +391,7 @@ def data_speakers(settings: DataSpeakersSettings) -> SimpleResult:
         Table(("speaker", "used"), tuple((name, format_duration(seconds)) for name, seconds in by_length))
     ]
     lines += [
-        f"{recording}: {count} voices were told apart; listen, and name or join them"
+        f"{recording}: {count} voices were separated; listen, and name or join them"
         for recording, count in parted.items()
     ]
     return SimpleResult({"speakers": dict(summary.speakers), "renamed": names, "voices": parted}, tuple(lines))

@@ -68,7 +68,7 @@ LOST_CLIP_CODES = frozenset(
         *("file-empty", "file-unreadable", "file-missing", "file-too-large", "subtitle-time", "subtitle-too-long"),
     )
 )
-# The prepared set that a split becomes, by the name that `train` looks for. Nothing is learnt from tests; replay is
+# The prepared set that a split becomes, by the name that `train` looks for. Nothing is trained on tests; replay is
 # made elsewhere.
 ROLE_BY_SPLIT: dict[SplitName, Literal["train", "valid"]] = {"train": "train", "validation": "valid"}
 
@@ -135,7 +135,7 @@ def read_manifest(path: Path) -> Iterator[ManifestClip]:
     for number, line in lines:
         clip = parse_manifest_line(line, path, number)
         if clip.id in lines_of:
-            found = f"the id {clip.id!r} stands on line {lines_of[clip.id]} and on line {number}"
+            found = f"the id {clip.id!r} is on line {lines_of[clip.id]} and on line {number}"
             raise FileError("manifest-double-id", found, where=path)
         lines_of[clip.id] = number
         yield clip

@@ -416,7 +416,7 @@ def _describe_player(folder: Path, clip: ManifestClip, measures: Mapping[str, Cl
         facts += [f"{own.seconds:.1f} s", f"{own.letters_per_second:.1f} letters/s"]
         facts += [f"above noise {snr}", f"up to {own.bandwidth_hz:,.0f} Hz"]
     path = clip.resolve_audio(folder)
-    source, why = "", "the sound is not there"
+    source, why = "", "the sound does not exist"
     if path.is_file() and path.stat().st_size <= MAX_PLAYER_BYTES:
         source = data_url(path.read_bytes(), AUDIO_MIME_TYPES.get(path.suffix, "audio/wav"))
     elif path.is_file():
@@ -443,7 +443,7 @@ class DataReportResult:
 
     @property
     def exit_code(self) -> int:
-        """1 if the sound of a clip is not there or broken."""
+        """1 if the sound of a clip does not exist or broken."""
         return int(bool(self.missing))
 
     def to_json(self) -> dict[str, Any]:

@@ -143,7 +143,7 @@ def find_sources(
     files: list[Path] = []
     for place in places:
         if not path_exists(place):
-            raise FileError("file-missing", f"{place.name} is not there", where=place)
+            raise FileError("file-missing", f"{place.name} does not exist", where=place)
         if is_folder(place):
             finder.scan_tree(place)
         else:

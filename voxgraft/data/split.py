@@ -1,7 +1,7 @@
 """The command `data split`: train, validation and test, by whole recordings, speakers or stretches, never by clips.
 
 The same dataset and seed give the same split. Clips with the same audio stay together, whatever their names. Afterwards
-the splits are checked for leaks: audio or sentences that are both learnt from and held out.
+the splits are checked for leaks: audio or sentences that are both trained on and held out.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ class DataSplitResult:
 
     @property
     def exit_code(self) -> int:
-        """1 if the same audio is both learnt from and held out."""
+        """1 if the same audio is both trained on and held out."""
         return int(any(leak.kind == "audio" for leak in self.leaks))
 
     def findings(self) -> list[Finding]:
@@ -274,9 +274,9 @@ class DataSplitResult:
         )
         told: list[Line] = [line for item in self.findings() for line in item.lines()]
         if not self.leaks:
-            told.append("no sound and no sentence is both learnt from and held out")
+            told.append("no sound and no sentence is both trained on and held out")
         if shared := self.shared_speakers:
-            # Held-out clips of voices that are learnt say nothing about other voices.
+            # Held-out clips of voices that are learned say nothing about other voices.
             used = [clip for clip in self.clips if clip.is_used]
             if len({clip.speaker for clip in used}) == 1:
                 told.append(
@@ -286,7 +286,7 @@ class DataSplitResult:
             else:
                 held_out = {clip.speaker for clip in used if clip.split in SPLITS[1:]}
                 many = f"{len(shared):,} of {pluralize(len(held_out), 'held-out speaker')}"
-                told.append(f"{many} are learnt from as well; --by speaker holds out whole speakers")
+                told.append(f"{many} are trained on as well; --by speaker holds out whole speakers")
         if self.splits_recordings:
             aside = sum(SPLIT_GAP_REASON in clip.rejected for clip in self.clips)
             told.append(

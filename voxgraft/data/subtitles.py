@@ -326,7 +326,7 @@ NARRATOR_LABELS: dict[str, tuple[str, ...]] = {
 }
 
 
-# Words that often stand before a colon and name nobody.
+# Words that often come before a colon and name nobody.
 NON_SPEAKER_LABELS = frozenset(
     ("note", "warning", "example", "question", "answer", "ማስጠንቀቂያ", "ማሳሰቢያ", "ማስታወሻ", "ለምሳሌ", "ጥያቄ", "መልስ")
 )

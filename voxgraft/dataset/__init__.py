@@ -1,1 +1,1 @@
-"""The clips that are learnt from: sets of them on disk, and the order in which training meets them. No torch here."""
+"""The clips that are trained on: sets of them on disk, and the order in which training meets them. No torch here."""

@@ -1,7 +1,7 @@
 """Checks of prepared sets before training: faults of single clips, and faults that only show across clips or sets.
 
 Single clips: ids without a row, codes out of range, broken voices, wrong durations, padding. Across clips: ids of
-another tokenizer, new rows that never occur, prompts that are their own target, held-out clips that are learnt.
+another tokenizer, new rows that never occur, prompts that are their own target, held-out clips that are learned.
 Changes nothing.
 """
 
@@ -38,7 +38,7 @@ DURATION_SLACK_SECONDS, DURATION_SLACK_SHARE = 0.25, 0.05
 _UNKNOWN_ERROR_SHARE = 0.01
 _FAULT_TEXTS = {
     "clips-text-outside": "{values:,} text ids have no row",
-    "clips-text-barred": "{values:,} text ids are ones that the stock program takes out",
+    "clips-text-barred": "{values:,} text ids are ones that the original program takes out",
     "clips-codes-outside": "{values:,} speech codes are none of the family's",
     "clips-too-long": "longer than the model has positions for",
     "clips-no-content": "no text or no codes",
@@ -79,7 +79,7 @@ def check_text_tokenization(clips: ClipDataset, spell: EncodeText) -> list[Findi
 
 
 def check_held_out_overlap(train_sets: Sequence[ClipDataset], held_out: ClipDataset) -> list[Finding]:
-    """Held-out clips that are also learnt from: the same codes, or the same text of the same recording.
+    """Held-out clips that are also trained on: the same codes, or the same text of the same recording.
 
     The same text in another recording is less serious: the model has read it, but not heard this utterance.
     """
@@ -107,8 +107,8 @@ def check_held_out_overlap(train_sets: Sequence[ClipDataset], held_out: ClipData
     only_read = {place: name for place, name in read.items() if place not in same}
     findings = []
     for code, places, what, verb in (
-        ("clips-not-held-out", same, "are also learnt from", "is"),
-        ("texts-not-held-out", only_read, "say a text that is also learnt from", "says the text of"),
+        ("clips-not-held-out", same, "are also trained on", "is"),
+        ("texts-not-held-out", only_read, "say a text that is also trained on", "says the text of"),
     ):
         if places:
             pairs = [f"{held_out.infos[place].id} {verb} {name}" for place, name in sorted(places.items())]
@@ -150,7 +150,7 @@ def check_prompt_copies(
 ) -> list[Finding]:
     """Samples of the first epoch whose voice comes from a clip with the same codes: a recording that occurs twice.
 
-    A speaker's only clip, learnt with its own voice, is reported by the sampler itself.
+    A speaker's only clip, learned with its own voice, is reported by the sampler itself.
     """
     items: list[Sample] = []
     for step in range(1, int(stream.steps_per_epoch) + 2):

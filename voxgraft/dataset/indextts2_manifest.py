@@ -124,7 +124,7 @@ def _parse_pair(entry: Any, line: int, manifest: Path, found_files: dict[tuple[s
         raise FileError("pairs-line", f"the line holds {entry!r:.60}", expected=expected, where=where)
     if isinstance(entry.get(SINGLE_UTTERANCE_KEY), str) and not any(key in entry for key in PAIR_KEYS):
         beside = manifest.parent / manifest.name.replace("manifest", "pairs")
-        cure = f"give {beside.name} instead; it stands beside it." if beside != manifest and is_file(beside) else ""
+        cure = f"give {beside.name} instead; it is beside it." if beside != manifest and is_file(beside) else ""
         found = "the line is one utterance without a prompt"
         raise FileError("pairs-single", found, expected=expected, where=where, cure=cure)
     text = entry.get("target_text")
@@ -363,7 +363,7 @@ def open_pair_dataset(
             unreadable.append(pair.target)
     if different:
         told = f"the stored ids of {len(different):,} of {len(targets):,} targets are another tokenizer's"
-        told += f"; all were spelled anew: {format_clip_names(different)}"
+        told += f"; all were spelled again: {format_clip_names(different)}"
         findings.append(finding("pairs-other-tokenizer", told, where=manifest))
     if unreadable:
         told = f"{len(unreadable):,} of {len(targets):,} files of old text ids are missing or broken"

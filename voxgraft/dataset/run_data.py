@@ -1,6 +1,6 @@
 """What a run has, opened once: its base, graft and tokenizers (`RunContext`), and its sets of clips.
 
-`load_run_data` opens the sets that are learnt from and held out and checks them; all faults are reported at once, as
+`load_run_data` opens the sets that are trained on and held out and checks them; all faults are reported at once, as
 findings, so that `check` shows what `train` would refuse. `open_held_out_data` opens only held-out sets, for
 evaluation. Needs no torch.
 """
@@ -159,7 +159,7 @@ def load_run_data(wanted: DataRequirements, *, merged: bool, verify: bool = True
     found.replay = open_sets(data.replay, "replay", of_base=True) if merged else ()
     found.valid = open_sets(data.valid or (run.data_set("valid"),), "valid")
     found.measured = open_sets(data.replay_valid, "valid", of_base=True)
-    # Pair manifests do not state what they are for; but what is learnt from is not held out.
+    # Pair manifests do not state what they are for; but what is trained on is not held out.
     learnt = {clips.fingerprint: clips.name for clips in (*found.train, *found.replay)}
     overlaps: list[Finding] = []
     for clips in (*found.valid, *found.measured):
@@ -186,7 +186,7 @@ def _open_checked_set(
         family = wanted.graft.card.family
         expected = f"a set for {role}: a folder that `prepare` made, or for indextts2 a manifest of pairs (*.jsonl)"
         if not path_exists(manifest):
-            raise FileError("set-missing", f"{place.name} is not there", expected=expected, where=place)
+            raise FileError("set-missing", f"{place.name} does not exist", expected=expected, where=place)
         if manifest.suffix != ".jsonl" or family != "indextts2":
             raise FileError("set-missing", f"{place.name}, for a run of {family}", expected=expected, where=place)
         name = f"{manifest.parent.name}/{manifest.stem}"
@@ -252,7 +252,7 @@ def build_sampler(
     *,
     left_for_others: float = 0.0,
 ) -> DeterministicSampler:
-    """The order in which the sets are learnt from."""
+    """The order in which the sets are trained on."""
     train, data = settings.train, settings.data
     rules = DataSamplerOptions(
         text_dropout=text_dropout,
@@ -295,7 +295,7 @@ def retention_findings(*, replayed: bool, measured: bool) -> list[Finding]:
     """What nothing protects, and what nothing measures, in merged mode."""
     found = []
     if not replayed:
-        found.append(finding("replay-missing", "merged mode, and no set of a base language is learnt from"))
+        found.append(finding("replay-missing", "merged mode, and no set of a base language is trained on"))
     if not measured:
         found.append(finding("retention-unmeasured", "no set of a base language is held out"))
     return found
@@ -379,7 +379,7 @@ def is_self_replay(clips: ClipDataset) -> bool:
 
 
 def split_self_replay(clips: ClipDataset) -> tuple[ClipDataset | None, dict[str, ClipDataset]]:
-    """A self-made set as what is learnt from, and what is held out by language; either may be nothing."""
+    """A self-made set as what is trained on, and what is held out by language; either may be nothing."""
     learnt: list[int] = []
     held_out: dict[str, list[int]] = {}
     for place, info in enumerate(clips.infos):
@@ -412,7 +412,7 @@ class RunContext:
 
     @property
     def tokenizer(self) -> Tokenizer | None:
-        """The grown tokenizer, or the base's where there is no other."""
+        """The extended tokenizer, or the base's where there is no other."""
         return self.grown or self.base_tokenizer
 
     @property
@@ -533,7 +533,7 @@ def provenance_findings(context: RunContext) -> list[Finding]:
     findings = []
     for (path, code), digest in stated.items():
         if not os.path.isfile(path):
-            findings.append(finding(code, f"{path.name}, from which the run was made, is not there", where=path))
+            findings.append(finding(code, f"{path.name}, from which the run was made, does not exist", where=path))
         elif (actual := compute_sha256(path)) != digest:
             expected = f"{digest[:12]}, as when the graft was made"
             findings.append(finding(code, f"{path.name} has sha256 {actual[:12]}", expected=expected, where=path))

@@ -105,7 +105,7 @@ class DataSamplerReport:
         found: list[tuple[str, str]] = []
         left_lone, too_long = self.left_out.get("lone speaker", ()), self.left_out.get("too long", ())
         if self.lone:
-            fate = "left out" if left_lone else "learnt with their own voice, which teaches copying"
+            fate = "left out" if left_lone else "learned with their own voice, which teaches copying"
             text = f"{len(self.lone):,} of {self.clips:,} clips have no other of their speaker and are {fate}"
             nearly_all = self.clips >= MIN_CLIPS_FOR_WARNING and len(self.lone) >= MOSTLY_SINGLE_SHARE * self.clips
             code = "speakers-one-clip" if nearly_all else "lone-speakers"
@@ -147,7 +147,7 @@ class DataSamplerOptions:
     text_dropout: float = 0.0
     min_prompt_seconds: float = 3.0
     single_clip_speakers: SingleClipPolicy = "leave-out"
-    """What becomes of a speaker's only clip: left out, or learnt with its own voice."""
+    """What becomes of a speaker's only clip: left out, or learned with its own voice."""
     max_tokens_per_clip: int | None = None
     """Longer clips are left out."""
     num_conditioning: int = 34
@@ -176,7 +176,7 @@ class DeterministicSampler:
         *,
         left_for_others: float = 0.0,
     ) -> None:
-        """`left_for_others` is the share of every step that sets will have which are not there yet."""
+        """`left_for_others` is the share of every step that sets will have which do not exist yet."""
         self.options = options or DataSamplerOptions()
         self.batch_tokens, self.seed = batch_tokens, seed
         if not sets or len(sets) != len(weights):

@@ -105,7 +105,7 @@ def open_clip_dataset(
             path = folder / entry.file
             size = require_file(path).stat().st_size if path_exists(path) else None
             if size != entry.bytes:
-                found = f"{entry.file} is not there" if size is None else f"{entry.file} has {size:,} bytes"
+                found = f"{entry.file} does not exist" if size is None else f"{entry.file} has {size:,} bytes"
                 stated_size = f"{entry.bytes:,}, as {DATASET_INDEX_NAME} states"
                 raise FileError("set-damaged", found, expected=stated_size, where=path)
         # Lines are always hashed: they are small, are read anyway, and the order of the samples depends on them.
@@ -116,7 +116,7 @@ def open_clip_dataset(
     seen: set[str] = set()
     twice = [info.id for info in infos if info.id in seen or seen.add(info.id)]  # type: ignore[func-returns-value]
     if twice:
-        raise GraftError("set-duplicate-ids", f"{len(twice):,} ids stand twice, {twice[0]!r} first", where=folder)
+        raise GraftError("set-duplicate-ids", f"{len(twice):,} ids appear twice, {twice[0]!r} first", where=folder)
     clips = ShardedDataset(folder, file, shards, infos)
     actual = _count_totals(infos, int(clips.num_text.sum()), int(clips.num_codes.sum()))
     stated: Mapping[str, Any] = file.counts

@@ -111,7 +111,7 @@ class ClipDataset(ABC):
         return {}
 
     def prompt_of(self, clip: int) -> int | None:  # noqa: ARG002 (sets with prompts of their own look at it)
-        """The place of the voice that a clip is learnt with, where the set says so itself."""
+        """The place of the voice that a clip is learned with, where the set says so itself."""
         return None
 
 

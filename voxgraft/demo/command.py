@@ -38,8 +38,8 @@ WORD_KINDS = {"_common": " (heard words)", "_rare": " (unheard words)"}
 REPORTED_MEASURES = (DEMO_ERROR_MEASURE, *(DEMO_ERROR_MEASURE + kind for kind in WORD_KINDS), "cer", "runaway", "cut")
 REFERENCE_LABELS = {
     WHO_SHUFFLED: "control: the same speech held against other sentences",
-    WHO_RECORDINGS: "mark: the listener's own error on recordings",
-    WHO_CODEC: "mark: the listener's own error on held-out clips",
+    WHO_RECORDINGS: "mark: the recognizer's own error on recordings",
+    WHO_CODEC: "mark: the recognizer's own error on held-out clips",
 }
 MAX_FINDING_CHARACTERS = 110
 _MARKER_NAME = "made-by-voxgraft-demo"
@@ -322,7 +322,7 @@ def _use_wrong_tokenizer(runner: DemoRunner, settings: DemoSettings, report: Mis
     """Data that was prepared with a tokenizer of the same size, its new pieces in another order."""
     _set_up_run(runner, settings, {})
     writer, clips = runner.writer, load_bundled_clips("train", DEMO_LANGUAGE)
-    # The grown tokenizer with its new pieces, except the tag, numbered backwards.
+    # The extended tokenizer with its new pieces, except the tag, numbered backwards.
     document = read_json(writer.graft.tokenizer.path)
     vocabulary: dict[str, int] = document["model"]["vocab"]
     whole = {token["content"] for token in document["added_tokens"]}

@@ -58,7 +58,7 @@ class BundledClip:
 
 
 def load_bundled_clips(role: DatasetRole, language: str) -> list[BundledClip]:
-    """The clips of a language that are there to be learnt from, or held out."""
+    """The clips of a language that are there to be trained on, or held out."""
     return [clip for clip in _load_all_clips() if (clip.role, clip.language) == (role, language)]
 
 

@@ -170,7 +170,7 @@ class DemoRunner:
         progress.report_lines(result.lines())
         if result.was_interrupted:
             progress.report_lines(
-                [f"`voxgraft train {shlex.quote(str(self.run.path))}` goes on; the demonstration begins anew"]
+                [f"`voxgraft train {shlex.quote(str(self.run.path))}` continues; the demonstration begins again"]
             )
             raise KeyboardInterrupt
         return result

@@ -1,4 +1,4 @@
-"""The command `compare`: several evaluated runs in one picture, what they learnt (x) against what it cost (y)."""
+"""The command `compare`: several evaluated runs in one picture, what they learned (x) against what it cost (y)."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ class InTrainingEvaluation(Callback):
         self, step: int, rounds: Sequence[EvaluationRound], found: dict[str, ValidationMetrics]
     ) -> bool:
         """Set the best step by what was heard; False if nothing that can decide has been heard yet."""
-        # Step 0 is the base, which has learnt nothing; a step past the bound has lost too much.
+        # Step 0 is the base, which has learned nothing; a step past the bound has lost too much.
         usable = [one for one in rounds if one.within and one.step > 0]
         if not usable:
             return False

@@ -214,7 +214,7 @@ def _check_intelligible(found: Evaluation, now: ScoreRow) -> ChecklistItem:
 
 
 def _check_near_reference(found: Evaluation, now: ScoreRow) -> ChecklistItem:
-    question = "Is it as clear as recordings are to the same listener?"
+    question = "Is it as clear as recordings are to the same recognizer?"
     for name in ERROR_MEASURES[:2]:  # phones, else letters: words are too coarse for a mark
         own = now.score(name)
         marks = [found.row(now.language, who) for who in (WHO_RECORDINGS, WHO_CODEC)]
@@ -225,7 +225,7 @@ def _check_near_reference(found: Evaluation, now: ScoreRow) -> ChecklistItem:
         reference = f"{mark.title.removeprefix('mark: ')} {format_score(name, goal)}"
         told = f"{measure_title(name)} {format_score(name, own)}; {reference}"
         if (goal.value or 0.0) > MAX_RECOGNIZER_ERROR:
-            told += ": the listener does not understand them itself"
+            told += ": the recognizer does not understand them itself"
             return ChecklistItem("near-mark", question, "unknown", told)
         if own.value <= (goal.value or 0.0) + REFERENCE_TOLERANCE:
             return ChecklistItem("near-mark", question, "yes", told)
@@ -288,7 +288,7 @@ class StoredScores(NamedTuple):
     equal: dict[str, bool | None]
     """By base language."""
     how: dict[str, str]
-    """What must be the same for two evaluations to be measured alike: language, sentences, listener, base."""
+    """What must be the same for two evaluations to be measured alike: language, sentences, recognizer, base."""
 
     def score(self, language: str, who: str, name: str) -> Score:
         return self.scores.get((language, who), {}).get(name, Score(None, why="not in the file"))

@@ -186,7 +186,7 @@ class Transcriber:
         return plain if known is not None and language not in known and plain in known else language
 
     def hear(self, waves: Sequence[Wave], rate: int, language: str, who: str) -> list[Transcript]:
-        """Every wave, in its order, at a sample rate that the listener takes."""
+        """Every wave, in its order, at a sample rate that the recognizer takes."""
         assert self.listener is not None
         wanted, code = self.listener.sample_rate or rate, self._find_language_code(language)
         heard = [EMPTY_TRANSCRIPT] * len(waves)
@@ -276,8 +276,8 @@ def compute_sentence_errors(meant: EvalSentence, heard: Transcript) -> dict[str,
 def _compute_phone_error_rate(pairs: Sequence[tuple[EvalSentence, Transcript]], seed: int) -> Score:
     if not any(meant.phones for meant, _ in pairs):
         return unmeasured_score("the sentences have no phones to compare with")
-    if any(heard.phones is None for _, heard in pairs):  # what was not heard at all has no phones with any listener
-        return unmeasured_score("the listener writes letters, not phones")
+    if any(heard.phones is None for _, heard in pairs):  # what was not heard at all has no phones with any recognizer
+        return unmeasured_score("the recognizer writes letters, not phones")
     return compute_error_rate([one for pair in pairs if (one := _count_phone_edits(*pair)) is not None], seed)
 
 

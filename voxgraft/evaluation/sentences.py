@@ -113,7 +113,7 @@ def read_sentence_file(path: Path) -> SentenceSet:
 
 
 def load_manifest_sentences(manifest: Path, language: str) -> SentenceSet | None:
-    """Texts of the clips that nothing was learnt from, each with its recording: test clips, else validation clips."""
+    """Texts of the clips that nothing was trained on, each with its recording: test clips, else validation clips."""
     sides: dict[str, dict[str, EvalSentence]] = {"test": {}, "validation": {}}
     for clip in read_manifest(manifest):
         if clip.language == language and clip.is_used and clip.split in sides:
@@ -191,7 +191,7 @@ IGNORED_PHONE_MARKS = str.maketrans("", "", "ˈˌːˑ.‿͡")
 # Tigrinya still distinguishes them. Of the rows of ሀ and አ the first and the fourth letter also sound alike.
 _AMHARIC_ROWS = {"ሐ": "ሀ", "ኀ": "ሀ", "ኸ": "ሀ", "ሠ": "ሰ", "ዐ": "አ", "ፀ": "ጸ"}
 _AMHARIC_FOURTH = {"ሃ": "ሀ", "ኣ": "አ"}
-# By language: letters that no listener can tell from others, as a table for `str.translate`.
+# By language: letters that no recognizer can tell from others, as a table for `str.translate`.
 _HOMOPHONES: dict[str, dict[int, str]] = {
     "am": {
         ord(row) + at: _AMHARIC_FOURTH.get(chr(ord(same) + at), chr(ord(same) + at))

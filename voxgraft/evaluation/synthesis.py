@@ -54,7 +54,7 @@ class SpokenSentence:
     ids: tuple[int, ...] = ()
     """Text tokens that the model was given."""
     latents: Latents | None = None
-    """For a waveform end that needs them. [codes, width]"""
+    """For a vocoder that needs them. [codes, width]"""
 
     @property
     def is_runaway(self) -> bool:
@@ -86,7 +86,7 @@ def choose_eval_voices(
             continue
         path = Path(name)
         if not is_file(path):
-            missing = FileError("file-missing", f"{name} is not there")
+            missing = FileError("file-missing", f"{name} does not exist")
             raise unknown_voice_error(name, own, files.folder) if own else missing
         wave, rate = read_audio(path, code="wav-form")
         clip = encode_recording(base.family.encoder(files, base.model), wave, rate)
@@ -178,7 +178,7 @@ class SpeechRenderer:
 def open_speech_renderer(place: ModelContext) -> SpeechRenderer:
     """The vocoder of a base. A family without one is no error: codes can be evaluated too."""
     vocoder = place.family.vocoder(place.files, place.device)
-    missing = f"the waveform end of {place.family.name} is not here, so its codes make no sound"
+    missing = f"the vocoder of {place.family.name} is not here, so its codes make no sound"
     return SpeechRenderer(vocoder, "" if vocoder else missing)
 
 

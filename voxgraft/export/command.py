@@ -1,4 +1,4 @@
-"""The command `export`: a graft as files of the stock programs, as a PEFT adapter, or as a folder to share.
+"""The command `export`: a graft as files of the original programs, as a PEFT adapter, or as a folder to share.
 
 An export appears complete or not at all, and only what passes `check` is exported. This module plans and writes the
 folder, with `export.json` for machines and `README.md` for people and model hubs; the checkpoints are in `weights`.
@@ -161,7 +161,7 @@ def export(settings: ExportSettings) -> ExportResult:
 
 
 def choose_export_kind(family: str, *, merged: bool) -> ExportKind:
-    """The default: the graft to share, or the stock program's folders after merged training."""
+    """The default: the graft to share, or the original program's folders after merged training."""
     return cast(ExportKind, family) if merged else "graft"
 
 
@@ -246,7 +246,7 @@ def _write_shareable_folder(source: ExportSource, kind: str, output: Path, terms
 def _write_upstream_export(
     source: ExportSource, settings: ExportSettings, output: Path, terms: ShareTerms
 ) -> dict[str, Any]:
-    """Folders that the stock program loads; gives the export's card."""
+    """Folders that the original program loads; gives the export's card."""
     graft, stock = source.graft, source.family.stock()
     drop_in = build_drop_in_tokenizer(source) if settings.drop_in else None
     pieces = graft.card.base_pieces if drop_in else graft.tokenizer.size
@@ -277,7 +277,7 @@ def _write_upstream_export(
                 write_text(place / name, text)
             placed = _link_or_copy_files(folder.beside, place, copy=settings.copy_files)
             base_files |= {prefix + name: how for name, how in placed.items()}
-            # Our own strict loader must take what the stock program will be given.
+            # Our own strict loader must take what the original program will be given.
             files = source.family.files(place)
             source.family.infer_size(files, read_tensor_shapes(files.checkpoint))
             if files.config is not None:

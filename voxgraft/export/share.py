@@ -190,7 +190,7 @@ def _verify_export(folder: Path, there: Mapping[str, Path]) -> tuple[str, str]:
     for name in sorted({*files, *there}.difference(UNHASHED_FILES)):
         digest, path = files.get(name), there.get(name)
         if path is None:
-            raise GraftError("share-broken", f"{name!r:.80} is not there", where=folder)
+            raise GraftError("share-broken", f"{name!r:.80} does not exist", where=folder)
         if digest is None:
             found = f"{name!r:.80} is there, and {EXPORT_CARD_NAME} does not name it"
             raise GraftError("share-broken", found, where=folder)
@@ -301,7 +301,7 @@ def _check_zip_members(archive: zipfile.ZipFile, path: Path) -> Iterator[zipfile
         if stat.S_ISLNK(info.external_attr >> 16):
             raise _zip_error(path, f"{info.filename!r:.80} is a link")
         if (same := normalize_file_name(info.filename)) in seen:
-            raise _zip_error(path, f"{info.filename!r:.80} stands in it twice, or differs from another in case alone")
+            raise _zip_error(path, f"{info.filename!r:.80} is in it twice, or differs from another in case alone")
         if info.file_size > CHUNK_BYTES and info.file_size > MAX_COMPRESSION_RATIO * max(info.compress_size, 1):
             raise _zip_error(path, f"{info.filename!r:.80} unfolds {info.compress_size:,} bytes to {info.file_size:,}")
         seen.add(same)

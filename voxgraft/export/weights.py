@@ -165,7 +165,7 @@ def _build_source(base: Path | None, name: str | None, place: Path) -> ExportSou
     folder = resolve_base_folder(base)
     if not is_folder(folder):
         cure = "name the base that it was made on: --base FOLDER."
-        raise ConfigError("config-missing", f"the base {folder} is not there", where=place, cure=cure)
+        raise ConfigError("config-missing", f"the base {folder} does not exist", where=place, cure=cure)
     family = resolve_base_family(folder, name)
     files = family.files(folder)
     graft = load_graft(place)
@@ -236,9 +236,9 @@ def write_grown_checkpoint(source: ExportSource, path: Path, *, dtype: str) -> E
     spare = source.family.spare_rows
     plan = GrowthPlan({name: TableGrowth(card.base_pieces, spare, rows) for name, rows in source.graft.rows.items()})
     with open_checkpoint(source.files.checkpoint) as base:
-        # A grown file keeps the format of the base, and its name is the stock program's choice.
+        # A grown file keeps the format of the base, and its name is the original program's choice.
         if (path.suffix == ".safetensors") != (base.format == "safetensors"):
-            found = f"{base.path.name} is a {base.format} file, and the stock program wants {path.name}"
+            found = f"{base.path.name} is a {base.format} file, and the original program wants {path.name}"
             raise CheckpointError("output-suffix", found, where=base.path)
         # Copied tensor by tensor from the file: no model is built, so nothing can be lost or converted.
         grow_checkpoint(base, plan, path)
@@ -261,7 +261,7 @@ def write_merged_checkpoint(source: ExportSource, path: Path, *, dtype: str) -> 
 def write_drop_in_checkpoint(
     source: ExportSource, path: Path, places: Mapping[int, int], *, dtype: str
 ) -> ExportedCheckpoint:
-    """The merged one in the base's own size: `places` says at which old id each new one stands."""
+    """The merged one in the base's own size: `places` says at which old id each new one is."""
     model = _load_merged_model(source)
     state = model.state_dict()
     base_pieces = source.graft.card.base_pieces
@@ -475,11 +475,11 @@ def build_drop_in_tokenizer(source: ExportSource) -> DropInTokenizer:
     tokenizer = parse_tokenizer(data, Path(base.path.name))
     if tokenizer.size != base.size:
         raise GraftError("drop-in-moved", f"{tokenizer.size:,} ids", expected=f"{base.size:,}")
-    # Every sentence as the stock program is given it, with the tag typed in front, against voxgraft's own encoding.
+    # Every sentence as the original program is given it, with the tag typed in front, against voxgraft's own encoding.
     proven = 0
     for text in sentences:
         if _TYPED_TAG.search(text.lower()):
-            continue  # voxgraft breaks up a tag inside a text; the stock program does not
+            continue  # voxgraft breaks up a tag inside a text; the original program does not
         expected = [places.get(one, one) for one in spelling.encode(text, spelling.language)]
         text = spelling.rules.apply(text)
         text = text[0].upper() + text[1:] if text[:1].islower() else text  # as `prepared` of the export does
@@ -516,7 +516,7 @@ def _find_reusable_ids(base: BpeJsonTokenizer, source: ExportSource, sentences: 
 
 
 def _build_tokenizer_json(base: BpeJsonTokenizer, grown: Tokenizer, places: dict[int, int]) -> bytes:
-    """The grown file with its new pieces at reused ids, and without the pieces that stood there."""
+    """The grown file with its new pieces at reused ids, and without the pieces that was there."""
     # The base must load the file with its own number of ids, so ids are exchanged and none is appended.
     document = json.loads(grown.data)
     gone = {base.pieces[one] for one in places.values()}

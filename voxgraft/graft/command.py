@@ -1,6 +1,6 @@
-"""The verb `graft`: train, merge and prove the tokenizer of a run, build the new rows, write `RUN/graft/`.
+"""The command `graft`: train, merge and prove the tokenizer of a run, build the new rows, write `RUN/graft/`.
 
-Also the reports about additions, proofs, rows and growth that the `tokenizer` verbs and `extend` share.
+Also the reports about additions, proofs, rows and growth that the `tokenizer` commands and `extend` share.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class GraftResult:
     chosen: str
     """Which tokenizer was taken, from where."""
     sha256: str
-    """Of the grown tokenizer."""
+    """Of the extended tokenizer."""
     learnt: LearnedAdditions | None
     texts: TextCorpus
     proof: TokenizerProof
@@ -249,7 +249,7 @@ def graft(settings: GraftSettings) -> GraftResult:
     else:
         learnt = learn_language_pieces(TextEncoder.of(family, base, None, language, rules), texts, own)
         names = ", ".join(path.name for path in settings.texts)
-        grown, chosen = learnt.grown, f"{base.path.name}, grown by what was learnt from {names}"
+        grown, chosen = learnt.grown, f"{base.path.name}, extended with pieces trained on {names}"
     spelling = TextEncoder.of(family, base, grown, language, rules)
     proof = prove_text_encoder(spelling, texts, settings.proof_texts)
     counts = RowCount(base.size, grown.size - base.size, family.spare_rows)
@@ -333,7 +333,7 @@ def write_graft_folder(
 
 @dataclass(frozen=True, slots=True)
 class TokenizerProveResult:
-    """A proof, as a verb's result: exit 1 when it does not hold."""
+    """A proof, as a command's result: exit 1 when it does not hold."""
 
     proof: TokenizerProof
 
@@ -386,12 +386,12 @@ def tokenizer_merge(settings: TokenizerMergeSettings) -> SimpleResult:
 
 
 def extend_tokenizer(family: Family, base: Tokenizer, additions: TokenizerAdditions, where: Path) -> Tokenizer:
-    """The grown tokenizer in memory, after checking that the additions belong to this base."""
+    """The extended tokenizer in memory, after checking that the additions belong to this base."""
     if additions.base_sha256 != base.sha256 or additions.kind != base.kind:
-        found = f"learnt on a base with sha256 {additions.base_sha256[:12]}, this one has {base.sha256[:12]}"
+        found = f"learned on a base with sha256 {additions.base_sha256[:12]}, this one has {base.sha256[:12]}"
         raise TokenizerError("additions-other-base", found, where=where)
     if additions.family != family.name:
-        found = f"learnt for family {additions.family}, this base is {family.name}"
+        found = f"learned for family {additions.family}, this base is {family.name}"
         raise TokenizerError("additions-other-base", found, where=where)
     if additions.tag not in (None, family.tag(additions.language)):
         found = f"the tag of {additions.language} is {additions.tag!r:.40}"
@@ -399,7 +399,7 @@ def extend_tokenizer(family: Family, base: Tokenizer, additions: TokenizerAdditi
         raise TokenizerError("additions-broken", found, expected=expected, where=where)
     names = [*([additions.tag] if additions.tag else []), *(piece.text for piece in additions.pieces)]
     if len(set(names)) != len(names) or any(name in base.ids for name in names):
-        raise TokenizerError("additions-broken", "a piece stands twice, or the base has it already", where=where)
+        raise TokenizerError("additions-broken", "a piece appears twice, or the base has it already", where=where)
     for piece in additions.pieces:
         if not set(piece.text) - base.characters:
             found = f"piece {piece.text!r} holds no character that is new to the base"

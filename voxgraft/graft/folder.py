@@ -285,7 +285,7 @@ def load_base_tokenizer(path: Path, name: str | None) -> tuple[Family, Tokenizer
 
 
 def load_text_encoder(path: Path, name: str | None, grown: Path | None, language: str | None) -> TextEncoder:
-    """The spelling of a base (folder or tokenizer file) with an optional grown tokenizer."""
+    """The spelling of a base (folder or tokenizer file) with an optional extended tokenizer."""
     found, base = load_base_tokenizer(path, name)
     rules = find_text_rules(grown) if grown else None
     return TextEncoder.of(found, base, open_tokenizer(grown) if grown else None, language, rules)
@@ -343,7 +343,7 @@ def find_merged_card(checkpoint: Path) -> dict[str, Any] | None:
 def is_of_last_training(card: Mapping[str, Any], journal: Sequence[Mapping[str, Any]]) -> bool:
     """Whether the point that a card tells of is the one that the journal says was written.
 
-    A training that was begun anew and has not come to its end leaves the folder of the one before where it is.
+    A training that was begun again and has not come to its end leaves the folder of the one before where it is.
     """
     chosen = next((line for line in reversed(journal) if line["kind"] == "interpolation" and line.get("chosen")), None)
     points = card.get("points")

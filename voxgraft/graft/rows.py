@@ -59,7 +59,7 @@ class RowReport:
 
 
 def plan_rows(spelling: TextEncoder, init: RowInit) -> list[RowPlan]:
-    """One plan for each token that the grown tokenizer has and the base has not."""
+    """One plan for each token that the extended tokenizer has and the base has not."""
     base, grown = spelling.base, spelling.grown
     assert grown is not None
     everything = tuple(at for at in range(base.size) if at not in base.control_ids and base.pieces[at] is not None)
@@ -235,7 +235,7 @@ def text_table_findings(checkpoint: Checkpoint, family: Family, pieces: int) -> 
 
 
 def require_extended_tokenizer(base: Tokenizer, grown: Tokenizer) -> None:
-    """The grown tokenizer must be the base's with pieces appended, without gaps: raise the first finding else."""
+    """The extended tokenizer must be the base's with pieces appended, without gaps: raise the first finding else."""
     for item in check_tokenizer_structure(base, grown, None):
         raise TokenizerError.of(item)
 

@@ -163,7 +163,7 @@ class BodyComparison:
 
     @property
     def unusable(self) -> list[TensorChange]:
-        """Tensors in which nothing can have been learnt: those of another form, and those that are lost."""
+        """Tensors in which nothing can have been learned: those of another form, and those that are lost."""
         return [one for one in self.changes if one.lost or one.how == "form"]
 
     @property
@@ -624,7 +624,7 @@ def examine_optimizer(subject: CheckSubject) -> tuple[OptimizerSnapshot | None, 
             how = "from a time when they were trained; their gradients have been masked since, the moments were not"
         text = f"the optimizer keeps moments of {int(old.sum()):,} base rows of {one.tensor}, {how}"
         findings.append(finding("moments-on-base-rows", text, expected="none", where=where))
-    # An optimizer that is younger than the file does not know what was learnt before.
+    # An optimizer that is younger than the file does not know what was learned before.
     step, file_step = found.step, found.file_step
     restarted = step is not None and bool(file_step) and step < _RESTARTED_STEP_RATIO * (file_step or 0)
     had = find_new_rows_with_gradients(subject, rows)

@@ -1,4 +1,4 @@
-"""The verb `check`: every topic that can be looked at, all findings at once. Changes nothing.
+"""The command `check`: every topic that can be looked at, all findings at once. Changes nothing.
 
 `CHECK_TOPICS` lists the topics; most are in `text`, `rows` and `body`. Here are those about data: what other trainers
 have prepared (do the ids in `text_ids/*.npy` have rows, and are they this tokenizer's?), and the run's own sets.
@@ -94,7 +94,7 @@ _MAX_DIFFERENT_SHARE = 0.2
 
 
 def prepared_id_findings(subject: CheckSubject) -> list[Finding]:
-    """Every file of ids: past the table, negative, deleted by the stock program, unknown, never on a new row."""
+    """Every file of ids: past the table, negative, deleted by the original program, unknown, never on a new row."""
     prepared, tokenizer, family = subject.prepared, subject.tokenizer, subject.family
     if prepared is None:
         return []
@@ -264,7 +264,7 @@ def evaluation_findings(subject: CheckSubject) -> list[Finding]:
 
 
 def training_data_findings(subject: CheckSubject) -> list[Finding]:
-    """The findings that `train` looks at, by the same functions; nothing is made that is not there yet."""
+    """The findings that `train` looks at, by the same functions; nothing is made that does not exist yet."""
     wanted = subject.data_requirements
     if wanted is None:
         return []
@@ -312,7 +312,7 @@ _PART_NAMES = {
     "checkpoint_paths": "a checkpoint or a base",
     "family": "a known family",
     "graft": "a run with a whole graft",
-    "grown": "a grown tokenizer",
+    "grown": "a extended tokenizer",
     "old": "an old config",
     "prepared": "data of another trainer",
     "run": "a run",

@@ -1,4 +1,4 @@
-"""The verb `diagnose`: what is this checkpoint or run, what happened to it, and what to do with it. Changes nothing.
+"""The command `diagnose`: what is this checkpoint or run, what happened to it, and what to do with it. Changes nothing.
 
 Opens the parts, runs the checks of `check`, keeps the comparisons behind them (rows, body, optimizer), optionally
 speaks and listens, and asks `verdict` for the answer. Drawing and HTML are in `diagnosis_report`.
@@ -247,7 +247,7 @@ def diagnose_checkpoint(settings: DiagnoseSettings) -> Diagnosis:
         cure = "name the folder of the base that it was made from with --base FOLDER."
         raise ConfigError("config-missing", "`base` is not given", expected="--base", cure=cure)
     if not path_exists(path):
-        raise FileError("file-missing", f"{path.name} is not there", where=path)
+        raise FileError("file-missing", f"{path.name} does not exist", where=path)
     # A graft, a saved step and the files in them say nothing alone: what belongs to them is in their run.
     for folder in [path] if is_folder(path) else [path.parent, path.parent.parent]:
         is_graft = is_file(folder / GRAFT_CARD_NAME)
@@ -316,11 +316,13 @@ def examine_subject(subject: CheckSubject, case: DiagnosisCase, more: Sequence[F
     for item in outcome.findings:
         if item.code == "checkpoint-prefixed":  # the trainer that wrote a wrapper's name takes it away again
             item = replace(item, level="note")
-        elif item.code == "proof-unreachable":  # a row that is never read does no harm to what was learnt in the others
+        elif (
+            item.code == "proof-unreachable"
+        ):  # a row that is never read does no harm to what was learned in the others
             cure = "none is needed; the next tokenizer can do without them: `voxgraft tokenizer train`."
             item = replace(item, level="note", cure=cure)
         elif case.steps is not None and _is_missing_data(item):
-            # Data that is not there is still to come in a run that was never trained, and gone in one that was.
+            # Data that does not exist is still to come in a run that was never trained, and gone in one that was.
             item = replace(item, level="error")
         elif item.code == "rows-vs-tokenizer" and subject.settings.tokenizer.file is None:
             # More rows than the base's own tokenizer has pieces are no fault where the grown one was not named.

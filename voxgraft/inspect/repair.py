@@ -1,4 +1,4 @@
-"""The verb `repair`: write a new file in which what was damaged is the base's again, and what was learnt stays.
+"""The command `repair`: write a new file in which what was damaged is the base's again, and what was learned stays.
 
 `plan_repair` says for every tensor of the new file what it consists of: chunks of the checkpoint, of the base, and rows
 that are built from the base's. A tensor is a function that gives its bytes, so nothing is read before it is written.
@@ -266,7 +266,7 @@ def _choose_repairs(settings: RepairSettings, found: Diagnosis) -> RepairOptions
     verdict = found.verdict
     names = asked or set(verdict.repairs)
     for item in found.findings:
-        if item.code == "checkpoint-low-rank":  # what is missing would come from the base, and what was learnt be lost
+        if item.code == "checkpoint-low-rank":  # what is missing would come from the base, and what was learned be lost
             raise CheckpointError.of(item)
     if not names and verdict.word == "REPAIR":
         cure = "; ".join((verdict.reason, *verdict.commands))
@@ -472,14 +472,14 @@ class _TableRepair:
     def tensor(self, done: Actions) -> TensorBytes:
         parts, spare = self.parts, self.parts.family.spare_rows
         most = parts.pieces + spare * (2 if self.repairs.spare and parts.second_spare else 1) + max(self.shift, 0)
-        if self.tuned.shape[0] > most:  # to cut them off would throw away what was learnt
+        if self.tuned.shape[0] > most:  # to cut them off would throw away what was learned
             found = f"{self.tuned.name} has {self.tuned.shape[0]:,} rows for {parts.pieces:,} pieces"
             expected = f"{most:,} rows or fewer, or the tokenizer that it was trained with"
             raise CheckpointError("repair-misfit", found, expected=expected, where=parts.tuned.path)
         if self.move is not None and self.move.how != "copied":
             how = f"in {self.move.source}" if self.move.source else ""
             how += f"{' and ' if how else ''}{abs(self.shift):,} rows too far" if self.shift else ""
-            done.append((self.tuned.name, f"new rows stood {how} and are back in their places"))
+            done.append((self.tuned.name, f"new rows was {how} and are back in their places"))
         base, pieces = parts.base_pieces, parts.pieces
         if self.repairs.rows or (self.move is not None and self.move.how == "copied") or not self.tuned.shape[0]:
             done.append((self.tuned.name, f"rows 0 to {base - 1:,} are the base's"))
@@ -499,7 +499,7 @@ class _TableRepair:
             else:
                 segments.append(partial(self._made_chunks, start, stop))
             start = stop
-        if spare and self.old.shape[0] >= base + spare:  # nothing was ever to be learnt in the spare row
+        if spare and self.old.shape[0] >= base + spare:  # nothing was ever to be learned in the spare row
             done.append((self.tuned.name, f"row {pieces:,}, the last, is the base's spare row"))
             segments.append(self._chunks(parts.base, self.old, base, base + spare))
         elif spare:

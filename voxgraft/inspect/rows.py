@@ -59,7 +59,7 @@ TablePairs = dict[GraftPoint, tuple[TableReader, TableReader]]
 
 
 def _table_pairs(subject: CheckSubject) -> TablePairs:
-    """Text tables of base and checkpoint with rows of equal width; none where one of the files is not there."""
+    """Text tables of base and checkpoint with rows of equal width; none where one of the files does not exist."""
     base, checkpoint, family = subject.base_checkpoint, subject.checkpoint, subject.family
     if base is None or checkpoint is None or family is None:
         return {}
@@ -233,7 +233,7 @@ def is_spare_copy(spare: RowArray, rows: RowArray) -> bool:
 
 
 def is_unread_row(subject: CheckSubject, row: int, second_moments: NDArray[np.float32] | None) -> bool:
-    """Whether a row behind the pieces was provably never read: then it is a second spare, and no piece that was learnt.
+    """Whether a row behind the pieces was provably never read: then it is a second spare, and no learned piece.
 
     Only the embedding shows it: in the head, a row that is never the answer gets gradients as well.
     """
@@ -432,12 +432,12 @@ def row_move_findings(subject: CheckSubject, moves: Sequence[RowMove]) -> list[F
 
 # New rows.
 _MIN_ROWS_FOR_STATISTICS = 100
-# Independent rows around zero share about 1 of the direction measured in `are_rows_noise`; learnt rows far more.
+# Independent rows around zero share about 1 of the direction measured in `are_rows_noise`; learned rows far more.
 _CHANCE_SHARED_DIRECTION = 2.0
 # By length of a row: a step that all rows took together, as weight decay, a head's bias or one bad batch gives them.
-# Of many rows even a small one adds up in their sum, and shows nothing of what single rows have learnt.
+# Of many rows even a small one adds up in their sum, and shows nothing of what single rows have learned.
 _COMMON_DRIFT = 0.1
-# The longest direction of independent rows is this much longer than expected only by something that was learnt.
+# The longest direction of independent rows is this much longer than expected only by something that was learned.
 _STRUCTURE_FACTOR = 1.3
 _POWER_ITERATIONS = 12
 _MAX_MEAN_SCALE = 4.0
@@ -515,7 +515,7 @@ def new_row_findings(subject: CheckSubject) -> list[Finding]:
 def are_rows_noise(rows: RowArray) -> bool:
     """Whether rows [rows, width] are independent random numbers, give or take a small step that all took together.
 
-    Of few rows nothing can be said. Rows that were learnt share directions, their mean or others.
+    Of few rows nothing can be said. Rows that were learned share directions, their mean or others.
     """
     rows = rows[np.isfinite(rows).all(axis=1) & rows.any(axis=1)]
     num_rows, width = rows.shape

@@ -1,4 +1,4 @@
-"""The verb `show`: one base on one screen. Reads headers, and the values only for the fingerprint; writes nothing."""
+"""The command `show`: one base on one screen. Reads headers, and values only for the fingerprint; writes nothing."""
 
 from __future__ import annotations
 

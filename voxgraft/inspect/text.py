@@ -99,7 +99,7 @@ def old_config_size_findings(subject: CheckSubject) -> list[Finding]:
     old, family, tokenizer = subject.old, subject.family, subject.tokenizer
     if old is None or family is None:
         return []
-    # Start and stop of a text, which the model learnt on its own ids.
+    # Start and stop of a text, which the model learned on its own ids.
     pairs = ((old.start_text, family.start_id), (old.stop_text, family.stop_id))
     wrong = [(stated, own) for stated, own in pairs if stated is not None and stated.whole != own]
     findings: list[Finding] = []
@@ -165,7 +165,7 @@ def _row_count_findings(
 
 def has_second_spare_row(subject: CheckSubject, pieces: int) -> bool:
     """Whether the row behind the last piece was provably never trained. Sizes alone do not show that: a tokenizer that
-    lacks one piece of those that were learnt gives the same numbers.
+    lacks one piece of those that were learned gives the same numbers.
     """
     checkpoint, family = subject.checkpoint, subject.family
     if checkpoint is None or family is None:
@@ -482,7 +482,7 @@ def tokenizer_findings(subject: CheckSubject) -> list[Finding]:
     for at in sorted(family.deleted_ids):
         piece = tokenizer.pieces[at] if at < tokenizer.size else None
         if piece is not None and piece != own.get(at):
-            found = f"{piece!r} has id {at}, which the stock program deletes from every text"
+            found = f"{piece!r} has id {at}, which the original program deletes from every text"
             findings.append(finding("piece-on-deleted-id", found, where=where))
     tag = family.tag(language) if language and subject.grown is not None else None
     if tag and not tokenizer.has_control_token(tag):

@@ -1,6 +1,6 @@
 """Turn all findings of a diagnosis into one answer: RESUME, REPAIR or START FRESH, why, and the commands.
 
-Rules come in the order of what cannot be undone: what was never the base or cannot be read, then what was learnt under
+Rules come in the order of what cannot be undone: what was never the base or cannot be read, then what was learned under
 wrong ids, then what `repair` can put right. This module reads no file.
 """
 
@@ -19,7 +19,7 @@ VerdictWord = Literal["RESUME", "REPAIR", "START FRESH"]
 RepairKind = Literal["rows", "spare", "head", "missing", "grow", "body", "resave"]
 # Distances of a body that was trained. In seven trainings of the tiny base without replay no old language had lost
 # anything below the first (docs/diagnosis.md); in one of them English was half gone at twice that. From the second on,
-# the way back to the first leaves less than a tenth of what was learnt.
+# the way back to the first leaves less than a tenth of what was learned.
 MOVED_DISTANCE, FAR_DISTANCE = 0.015, 0.3
 
 
@@ -50,7 +50,7 @@ class DiagnosisCase:
     kept: bool | None = None
     """Whether old languages were measured, by ear or by held-out losses, and found to be as the base speaks them."""
     sounds: bool = False
-    """Whether the base has a waveform end here, so that points can be chosen by ear."""
+    """Whether the base has a vocoder here, so that points can be chosen by ear."""
     has_optimizer: bool = False
     language: str | None = None
     has_new_rows: bool = True
@@ -58,7 +58,7 @@ class DiagnosisCase:
     unusable: float = 0.0
     """Share of the body that is of another form, or in which nothing of the base is left."""
     empty_rows: float = 0.0
-    """Share of the new rows of the embedding that are all zero. A head that is still empty is learnt in training."""
+    """Share of the new rows of the embedding that are all zero. A head that is still empty is learned in training."""
     ruined_rows: float = 0.0
     """Share of the new rows of the embedding that are not finite."""
     not_finite: float = 0.0
@@ -97,7 +97,7 @@ _UNREADABLE_FAULT = (
     "the file cannot be read: {found}",
     "copy or download it again from where it was made; if that is all there is, nothing can be taken from it",
 )
-_WRONG_IDS_REASON = "new rows and body were learnt on ids that mean something else, and no repair can tell which"
+_WRONG_IDS_REASON = "new rows and body were learned on ids that mean something else, and no repair can tell which"
 # By code of an error, by priority: with any of these, nothing is worth continuing with.
 _FATAL_FAULTS: dict[str, tuple[str, str]] = {
     "checkpoint-stand-in": (
@@ -108,38 +108,38 @@ _FATAL_FAULTS: dict[str, tuple[str, str]] = {
     "checkpoint-family": ("this is another model: {found}", "nothing of it fits this base"),
     **dict.fromkeys(
         ("base-other", "graft-missing", "graft-broken", "graft-mismatch", "graft-other-tokenizer"),
-        ("the run does not belong to its parts any more: {found}", "what was learnt fits them no longer"),
+        ("the run does not belong to its parts any more: {found}", "what was learned fits them no longer"),
     ),
     **dict.fromkeys(
         ("tensor-missing", "tensor-shape"),
         ("its text tables are not of the base's kind: {found}", "nothing of it fits this base"),
     ),
     "torch-checksum": ("the file was damaged after it was written: {found}", _UNREADABLE_FAULT[1]),
-    "rows-scattered": ("the rows were numbered anew: {found}", _WRONG_IDS_REASON),
+    "rows-scattered": ("the rows were numbered again: {found}", _WRONG_IDS_REASON),
     "rows-copied": (
         "the embedding was written over: {found}",
-        "what its new rows had learnt is nowhere else, and no base has it",
+        "what its new rows had learned is nowhere else, and no base has it",
     ),
     "tokenizer-flat-map": (
         "it was trained with a flat map in place of a tokenizer: {found}",
         "texts were looked up letter by letter, without merges, tags and start: " + _WRONG_IDS_REASON,
     ),
-    "special-ids-moved": ("the tokenizer numbers everything anew: {found}", _WRONG_IDS_REASON),
+    "special-ids-moved": ("the tokenizer numbers everything again: {found}", _WRONG_IDS_REASON),
     "tokenizer-not-grown": ("the tokenizer moved pieces of the base: {found}", _WRONG_IDS_REASON),
     "config-start-stop": (
         "texts began and ended with the wrong ids: {found}",
-        "the model has learnt marks that no program gives it",
+        "the model has learned marks that no program gives it",
     ),
     "proof-unknown-letters": (
         "letters of the language have no piece: {found}",
-        "what is unknown in the text was never learnt; the tokenizer has to be made again, with every single character",
+        "what is unknown in the text was never learned; make the tokenizer again, with every single character",
     ),
     "prepared-ids-unknown": ("the data was mostly unknown: {found}", "the tokenizer has to be made again"),
     "prepared-ids-outside": ("the data has ids without rows: {found}", _WRONG_IDS_REASON),
     "prepared-other-tokenizer": ("the data was spelled by another tokenizer: {found}", _WRONG_IDS_REASON),
     "prepared-codes-padded": (
-        "it learnt padding: {found}",
-        "the body has learnt to speak nothing and to stop too late; the base has not, and voxgraft cuts such data",
+        "it learned padding: {found}",
+        "the body has learned to speak nothing and to stop too late; the base has not, and voxgraft cuts such data",
     ),
 }
 # By code of a finding: the repair that answers it, and the fault in words.
@@ -147,7 +147,7 @@ _REPAIRS_BY_CODE: dict[str, tuple[RepairKind, str]] = {
     "head-not-grown": ("head", "the embedding grew and the head did not"),
     "embedding-not-grown": ("head", "the head grew and the embedding did not"),
     "bias-not-grown": ("head", "the head grew and its bias did not"),
-    "spare-row-copied": ("spare", "the base's spare row stands on the first new piece"),
+    "spare-row-copied": ("spare", "the base's spare row is on the first new piece"),
     "spare-counted-twice": ("spare", "it has a spare row too many"),
     "table-transposed": ("rows", "a text table has its rows and columns exchanged"),
     "rows-shifted": ("rows", "its text rows only moved: they stand on other ids than their own"),
@@ -176,7 +176,7 @@ _RESUME_NOTES = {
     "new-rows-zero": ("some new rows are still empty", "{found}: train on texts with their pieces"),
     "new-rows-equal": ("new rows are copies of one another", "{found}: only training tells their pieces apart"),
     "checkpoint-prefixed": (
-        "a wrapper's name stands before all others, or other models beside it",
+        "a wrapper's name comes before all others, or other models beside it",
         "`voxgraft repair` writes the file without them",
     ),
     "moments-mismatch": ("its optimizer state is not to be used", "take the weights and a fresh optimizer"),
@@ -190,7 +190,7 @@ _CODES_WITH_OWN_RULES = frozenset(
 )
 # Rounding to bf16 adds a little to a distance.
 _ROUNDING_MARGIN = 0.02
-# From this share on nothing of the whole is worth going on with.
+# From this share on nothing of the whole is worth continuing with.
 MAJORITY_SHARE = 0.5
 
 
@@ -227,7 +227,7 @@ def _verdict_rows_misfit(told: dict[str, Finding], errors: dict[str, Finding], c
     if case.short_rows:
         return None  # to grow is a repair like others
     reason = (
-        "rows mean nothing without the tokenizer that they were learnt with: name it with --tokenizer, or start again"
+        "rows mean nothing without the tokenizer that they were learned with: name it with --tokenizer, or start again"
     )
     return _start_fresh(f"tokenizer and rows do not belong together: {item.found}", reason, case)
 
@@ -241,13 +241,13 @@ def _verdict_nothing_learned(told: dict[str, Finding], case: DiagnosisCase) -> V
     if item is None:
         return None
     untouched = "body-same" in told and "base-rows-same" in told
-    sentence = f"nothing was learnt of the new language: {item.found}"
+    sentence = f"nothing was learned of the new language: {item.found}"
     reason = "the base in it is untouched, so nothing is lost either" if untouched else "there is nothing to save"
     return _start_fresh(sentence, reason, case)
 
 
 def _verdict_ruined(errors: dict[str, Finding], case: DiagnosisCase) -> Verdict | None:
-    """Damage that the base could mend, but to so much of the whole that only the base would be left."""
+    """Damage that the base could fix, but to so much of the whole that only the base would be left."""
     is_graft = case.run is not None and case.file is None
     if "tensor-not-finite" in errors and (is_graft or case.ruined_rows >= MAJORITY_SHARE):
         sentence = f"the new rows are lost: {errors['tensor-not-finite'].found}"
@@ -265,7 +265,7 @@ def _verdict_ruined(errors: dict[str, Finding], case: DiagnosisCase) -> Verdict 
         return _start_fresh(f"the body is another: {item.found}", reason, case)
     if case.distance is not None and case.distance >= FAR_DISTANCE and not case.kept:
         sentence = f"the body is another: it moved by {case.distance:.0%} of its length"
-        reason = "back where old languages can be heard, less than a tenth of what was learnt would be left"
+        reason = "back where old languages can be heard, less than a tenth of what was learned would be left"
         return _start_fresh(sentence, reason + _OTHER_BASE_HINT, case)
     return None
 
@@ -298,9 +298,11 @@ def _verdict_repair(told: dict[str, Finding], case: DiagnosisCase) -> Verdict | 
         return None
     if set(faults) != {"resave"}:
         faults.pop("resave", None)  # every repair saves the file again
-    reason = "what was damaged has its original in the base; what was learnt stays"
+    reason = "what was damaged has its original in the base; what was learned stays"
     if told.keys() & {"head-missing", "head-not-grown", "embedding-not-grown", "bias-not-grown", "tensor-not-finite"}:
-        reason = "what was damaged is taken from the base, or made from its rows; everything else that was learnt stays"
+        reason = (
+            "what was damaged is taken from the base, or made from its rows; everything else that was learned stays"
+        )
     if "body" in faults:
         reason = "between tuned and base lies a body that has both" + ("" if len(faults) == 1 else "; rows come back")
     elif "grow" in faults:
@@ -329,7 +331,7 @@ def _verdict_unhandled_error(errors: dict[str, Finding], case: DiagnosisCase) ->
     again = (
         f"voxgraft train {_quote_path(case.run)}" if case.run else f"voxgraft diagnose {_quote_path(case.checkpoint)}"
     )
-    sentence = f"something has to be put right before it can go on: {item.found}"
+    sentence = f"something has to be put right before it can continue: {item.found}"
     return Verdict("REPAIR", sentence, f"by hand: {cure}", (f"then {again}",))
 
 
@@ -351,7 +353,9 @@ def _verdict_resume(told: dict[str, Finding], case: DiagnosisCase) -> Verdict:
         reason = "every tensor is the base's own; nothing was trained in it, and nothing is broken"
     if (long := told.get("new-rows-scale")) is not None:
         sentence = f"the base in it is not damaged, but {long.found}"
-        reason = "such rows drown everything else in a sentence: listen to it before you go on, or grow the base again"
+        reason = (
+            "such rows drown everything else in a sentence: listen to it before you continue, or grow the base again"
+        )
     besides = {
         words: cure.format(found=told[code].found) for code, (words, cure) in _RESUME_NOTES.items() if code in told
     }
@@ -372,15 +376,15 @@ def _verdict_resume_run(told: dict[str, Finding], case: DiagnosisCase) -> Verdic
         sentence, reason = "nothing is wrong with the run; it has no saved step yet", "training begins at the start"
     elif not case.steps:
         found = told["step-damaged"].found if "step-damaged" in told else "none of its saved steps is whole"
-        return Verdict("START FRESH", found, "there is no whole step to go on from", (f"{train} --fresh",))
+        return Verdict("START FRESH", found, "there is no whole step to resume from", (f"{train} --fresh",))
     elif "step-damaged" in told:
         sentence = told["step-damaged"].found
-        reason = f"step {case.steps[-1]:,} is whole, and training goes on from there"
+        reason = f"step {case.steps[-1]:,} is whole, and training resumes from there"
     else:
-        sentence, reason = "nothing is wrong with the run", f"it goes on from step {case.steps[-1]:,}"
+        sentence, reason = "nothing is wrong with the run", f"it resumes from step {case.steps[-1]:,}"
     if worries := [item for item in told.values() if item.level == "warning" and item.code != "step-damaged"]:
         sentence = sentence.replace("nothing is wrong with", "nothing is broken in") + ", but it was warned"
-        reason += "; first read what was told: " + ", ".join(sorted({item.code for item in worries}))
+        reason += "; first read what was reported: " + ", ".join(sorted({item.code for item in worries}))
     if case.data_to_come:
         sentence += ", and its data is still to come"
         train = f"voxgraft prepare {_quote_path(case.run)}, then {train}"

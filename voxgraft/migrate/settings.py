@@ -179,7 +179,7 @@ class _LegacyTranslator:
                 return "gone", "early stopping was off, so it never counted", None
             case "total-pieces":
                 if number is None or number != int(number) or base is None or number < base:
-                    return "suggested", "not a size that a grown tokenizer can have", shown
+                    return "suggested", "not a size that a extended tokenizer can have", shown
                 why = (
                     f"{int(number):,} counted the base's {base:,} pieces too. A small number is better: a piece that "
                     "occurs seldom learns nothing, and single characters do not count here"
@@ -237,9 +237,9 @@ class _LegacyTranslator:
             base = shlex.quote(str(self.base)) if self.base else "BASE"
             language = f" --language {self.given.language}" if self.given.language else ""
             command = f"voxgraft tokenizer prove --base {base} --grown {shlex.quote(str(path))}{language}"
-            cure = f"leave it out and learn anew, or: {command}"
+            cure = f"leave it out and learn again, or: {command}"
             self.report("old-tokenizer", f"{path.name} is named there", cure=cure)
-            missing = "" if os.path.exists(path) else ". The file is not there"
+            missing = "" if os.path.exists(path) else ". The file does not exist"
             return "suggested", f"{rule.why}: {command}{missing}", path
         values = key.value if isinstance(key.value, list) else [key.value]
         manifest = _LANGUAGE_PATTERNS["manifest"]
@@ -257,7 +257,7 @@ class _LegacyTranslator:
             named = [match[1] for one in manifests if (match := manifest.search(format_legacy_value(one.value)))]
             own = self.given.language or next(iter(named), None)
             if others := sorted({match[1] for value in values if (match := manifest.search(str(value)))} - {own}):
-                why = f"in {', '.join(others)}: sets of base languages are learnt as data.replay, in merged mode"
+                why = f"in {', '.join(others)}: sets of base languages are learned as data.replay, in merged mode"
                 return "suggested", why, paths
         return "mapped", rule.why, paths
 
@@ -286,7 +286,7 @@ class _LegacyTranslator:
     def _why_no_base(self, folder: Path) -> str:
         """Why a folder is not a base; empty where it is one."""
         if not os.path.isdir(folder):
-            return "its folder is not there"
+            return "its folder does not exist"
         try:
             resolve_base_family(folder, self.given.family).files(folder)
         except (FileError, ConfigError, CheckpointError) as error:

@@ -54,13 +54,13 @@ class SequenceSpec:
     guided: bool = False
     """Whether the model was taught to read without text, which guidance goes by."""
     forbidden_text_ids: frozenset[int] = frozenset()
-    """Ids that the stock program takes out of a text; one that is there would be unheard."""
+    """Ids that the original program takes out of a text; one that is there would be unheard."""
     stock_start_positions: tuple[int, ...] = (0,)
-    """With how many start ids the stock program begins to speak, and at which positions."""
+    """With how many start ids the original program begins to speak, and at which positions."""
     stock_first_position: int = 1
-    """The position that the stock program gives to the first code it has spoken."""
+    """The position that the original program gives to the first code it has spoken."""
     initial_penalized_codes: tuple[int, ...] = ()
-    """Codes that the stock program's repetition penalty takes for spoken before the first one is."""
+    """Codes that the original program's repetition penalty takes for spoken before the first one is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class SequencePart:
 
 @dataclass(frozen=True, slots=True)
 class TokenSequence:
-    """One sequence. Without codes it is a prompt: its speech is what stands before the first code to be spoken."""
+    """One sequence. Without codes it is a prompt: its speech is what comes before the first code to be spoken."""
 
     num_conditioning: int
     text: SequencePart
@@ -98,7 +98,7 @@ def build_sequence(
     `stock=False` begins as sequences to learn from do.
     """
     text = _validate_ids(text_ids, frame.num_text_ids, frame.max_text, "text id")
-    # IndexTTS-2 strips start and stop ids from a text: what stands on them would never be spoken.
+    # IndexTTS-2 strips start and stop ids from a text: what is on them would never be spoken.
     barred = sorted(set(text.tolist()) & frame.forbidden_text_ids)
     if barred:
         cure = "take them out of the tokenizer's output; no piece of a language may stand on them."
@@ -108,7 +108,7 @@ def build_sequence(
         spoken = _validate_ids(codes, frame.num_codes, frame.max_codes, "speech code")
         speech_part = _build_part(np.concatenate([[frame.speech_start], spoken, [frame.speech_stop]]))
     else:
-        # A prompt has no codes: only start ids, at the positions where the stock program counts them, and no targets.
+        # A prompt has no codes: only start ids, at the positions where the original counts them, and no targets.
         positions = np.asarray(frame.stock_start_positions if stock else (0,), dtype=np.int64)
         starts = np.full(len(positions), frame.speech_start, dtype=np.int64)
         speech_part = SequencePart(starts, positions, np.full(len(positions), IGNORE_INDEX, dtype=np.int64))
@@ -212,7 +212,7 @@ class BaseFiles:
 
 @dataclass(frozen=True, slots=True)
 class SpeakingStyle:
-    """How something shall be said, beside whose voice it is. None is as the base does it unless told otherwise."""
+    """How something must be said, beside whose voice it is. None is as the base does it by default."""
 
     exaggeration: float | None = None
     emotion: Clip | None = None
@@ -239,7 +239,7 @@ class Family(ABC):
     special_ids: ClassVar[dict[str, int]]
     """Pieces that must stay on their ids, by name."""
     deleted_ids: ClassVar[frozenset[int]]
-    """Ids that the stock program removes from text, so that no new piece may land there."""
+    """Ids that the original program removes from text, so that no new piece may land there."""
     tokenizer_names: ClassVar[tuple[str, ...]]
     """File names of the tokenizer in a base folder, in the order in which they are looked for."""
     checkpoint_names: ClassVar[tuple[str, ...]]
@@ -278,7 +278,7 @@ class Family(ABC):
 
     @abstractmethod
     def condition(self, prompt: Clip, target: Clip | None = None, *, emotion_from: EmotionSource = "target") -> Any:
-        """What an utterance in the prompt's voice is conditioned on. `target` is the clip that is learnt from, if any;
+        """What an utterance in the prompt's voice is conditioned on. `target` is the clip that is trained on, if any;
         `emotion_from` says whose emotion goes with it, in families that know emotions apart from voices.
         """
 
@@ -294,7 +294,7 @@ class Family(ABC):
 
     @abstractmethod
     def stock_sampling(self) -> SamplingParams:
-        """How the stock program draws speech unless told otherwise."""
+        """How the original program draws speech by default."""
 
     @abstractmethod
     def read_config_pieces(self, config: Path) -> int | None:
@@ -325,7 +325,7 @@ class Family(ABC):
         """Release, languages and other files of a base with that many text rows."""
 
     def find_tokenizer(self, checkpoint: Path) -> Path:
-        """The tokenizer that belongs to a checkpoint, in the same folder; an error if it is not there."""
+        """The tokenizer that belongs to a checkpoint, in the same folder; an error if it does not exist."""
         return self.files(checkpoint.parent).tokenizer
 
     def tag(self, language: str) -> str | None:
@@ -356,7 +356,7 @@ class Family(ABC):
         """The program that the base was published with, and what it wants to find in a folder."""
 
     def vocoder(self, files: BaseFiles, device: str = "cpu") -> Vocoder | None:  # noqa: ARG002 (of families that sound)
-        """What makes sound of codes; None for families whose waveform end voxgraft does not have."""
+        """What makes sound of codes; None for families whose vocoder voxgraft does not have."""
         return None
 
 
@@ -369,7 +369,7 @@ def unknown_voice_error(name: str, known: Collection[str], where: Path | str = "
 
 
 REFERENCE_AUDIO = "reference"
-"""Among a voice's arrays: samples of the recording itself, at the encoder's `reference_rate`, for a waveform end."""
+"""Among a voice's arrays: samples of the recording itself, at the encoder's `reference_rate`, for a vocoder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,7 +386,7 @@ class ClipEncoder(ABC):
 
     sample_rate: int = 16_000
     reference_rate: int | None = None
-    """Samples a second at which the family's waveform end wants the recording too; None where it does not."""
+    """Samples a second at which the family's vocoder wants the recording too; None where it does not."""
     reference_seconds: float = 10.0
 
     @abstractmethod
@@ -399,7 +399,7 @@ class ClipEncoder(ABC):
 
 
 def encode_recording(encoder: ClipEncoder, samples: NDArray[np.float32], rate: int) -> Clip:
-    """One recording of any sample rate, with its sound where the family's waveform end wants that too."""
+    """One recording of any sample rate, with its sound where the family's vocoder wants that too."""
 
     if (voice := encoder.encode_voice(samples, rate)) is not None:
         return voice
@@ -423,7 +423,7 @@ Latents = NDArray[np.floating[Any]]
 
 
 class Vocoder(ABC):
-    """The waveform end of one base."""
+    """The vocoder of one base."""
 
     sample_rate: int
     needs_latents: ClassVar[bool] = False
@@ -473,24 +473,24 @@ class ExportInfo:
     language_name: str
     tag: str | None
     pieces: int
-    """Of the grown tokenizer."""
+    """Of the extended tokenizer."""
     base_pieces: int
 
 
 @dataclass(frozen=True, slots=True)
 class StockFolder:
-    """The files of one folder, by the names that the stock program looks for."""
+    """The files of one folder, by the names that the original program looks for."""
 
     checkpoint: str
     tokenizer: str
     beside: Mapping[str, Path] = field(default_factory=dict)
     """Files and folders of the base that are taken over as they are."""
     made: Mapping[str, str] = field(default_factory=dict)
-    """Texts that are written anew, such as a config with another number of pieces."""
+    """Texts that are rewritten, such as a config with another number of pieces."""
     missing: tuple[str, ...] = ()
-    """What the stock program reads and the base folder does not have."""
+    """What the original program reads and the base folder does not have."""
     read: Mapping[str, str] = field(default_factory=dict)
-    """What the stock program reads, and what for."""
+    """What the original program reads, and what for."""
 
 
 class StockProgram(ABC):

@@ -34,7 +34,7 @@ class CheckpointScan:
 
 
 def scan_checkpoint(path: Path) -> CheckpointScan:
-    """The names and shapes in one file. A file that cannot be opened is no error here: it is told when it is used."""
+    """The names and shapes in one file. A file that cannot be opened is no error here: it is reported when used."""
     try:
         with open_checkpoint(path) as checkpoint:
             return CheckpointScan(path, {name: info.shape for name, info in checkpoint.tensors.items()})
@@ -202,7 +202,7 @@ def refuse_unsupported_folder(folder: Path, failures: Mapping[Family, FileError]
 
 
 def _read_json_settings(path: Path) -> dict[Any, Any]:
-    """A JSON file of settings by name; nothing where it is not there or holds something else."""
+    """A JSON file of settings by name; nothing where it does not exist or holds something else."""
     if not path_exists(path):
         return {}
     try:

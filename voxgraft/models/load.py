@@ -93,7 +93,7 @@ def list_base_parameters(model: SpeechModel, grafted: Mapping[str, nn.Parameter]
 
 
 def save_model(model: SpeechModel, path: Path) -> None:
-    """Write the model as the stock program reads it: upstream's names, whole or not at all.
+    """Write the model as the original program reads it: upstream's names, whole or not at all.
 
     A name that ends in `.safetensors` gives that format, every other one a torch archive.
     """

@@ -62,7 +62,7 @@ class SpeechModel(nn.Module, ABC):
 
     @abstractmethod
     def embed_conditions(self, conditions: Any) -> Tensor:
-        """Conditions of B utterances -> [B, C, W]; computed anew each time, nothing is kept."""
+        """Conditions of B utterances -> [B, C, W]; computed again each time, nothing is kept."""
 
     @abstractmethod
     def embed_text(self, ids: Tensor, positions: Tensor, silent: Tensor | None = None) -> Tensor:
@@ -81,7 +81,7 @@ class SpeechModel(nn.Module, ABC):
         """The body's output -> a score for every speech row. [N, W] -> [N, rows]"""
 
     def speech_latents(self, hidden: Tensor) -> Tensor:
-        """The body's output as a waveform end takes it, where that wants more than codes. [N, W] -> [N, W]"""
+        """The body's output as a vocoder takes it, where that wants more than codes. [N, W] -> [N, W]"""
         return hidden
 
     @property
@@ -113,7 +113,7 @@ class PackedBatch:
     """Sequences laid one after another, with their conditions. Make one with `pack`."""
 
     packing: Packing
-    order: Tensor  # [T] where each position's vector stands in conditioning, then text, then speech
+    order: Tensor  # [T] where each position's vector is in conditioning, then text, then speech
     conditions: Any
     text: PackedTokens
     speech: PackedTokens
@@ -236,7 +236,7 @@ def compute_speech_latents(
 ) -> list[Tensor]:
     """The final states that predict each code, from a pass over text and codes as in training. -> [codes, W] a row
 
-    States kept while decoding are not the same: the stock program decodes with a gap in the positions. The caller sets
+    States kept while decoding are not the same: the original decodes with a gap in the positions. The caller sets
     the adapter's gate as it was when the codes were drawn.
     """
     spoken = [place for place, own in enumerate(codes) if len(own)]

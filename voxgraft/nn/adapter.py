@@ -92,7 +92,7 @@ class LoraLayer(GraftModule):
         nn.Module.__init__(self)  # the plain layer's own would make, and fill, a second weight
         self.in_features = base.in_features
         self.out_features = base.out_features
-        self._parameters.update(base._parameters)  # the same objects; a bias that is not there is None
+        self._parameters.update(base._parameters)  # the same objects; a bias that does not exist is None
         dtype = torch.promote_types(base.weight.dtype, torch.float32)
         self.down = nn.Parameter(down.to(device=base.weight.device, dtype=dtype))  # [R, I]
         self.up = nn.Parameter(self.down.new_zeros(self.out_features, len(down)))  # [O, R]

@@ -36,7 +36,7 @@ MIN_GROUP_FILL = 0.8
 
 
 class AttentionContext(Protocol):
-    """Which positions see which, and where each stands in its own sequence."""
+    """Which positions see which, and where each is in its own sequence."""
 
     @property
     def positions(self) -> Tensor:
@@ -78,7 +78,7 @@ class Packing:
     longest: int
     backend: AttentionBackend
     groups: tuple[Tensor, ...] = ()  # each [rows, length]: places in the pack of similar sequences, padded
-    places: Tensor | None = None  # [T] where each position stands in the groups laid flat
+    places: Tensor | None = None  # [T] where each position is in the groups laid flat
     tiles: Tensor | None = None  # [3, N, 3] work lists
     block_mask: Any = field(default=None, compare=False)
 

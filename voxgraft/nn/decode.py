@@ -1,6 +1,6 @@
 """One step of decoding: from logits to the next code, and a backbone's fused step on CUDA.
 
-Sampling follows the order of the stock programs, and nothing here waits for the device: guidance, repetition penalty,
+Sampling follows the order of the originals, and nothing here waits for the device: guidance, repetition penalty,
 temperature, top-k, min-p, top-p, draw. The fused step runs Triton kernels over packed weights. Needs torch only.
 
 Shapes: N streams, V speech rows, R rows of the cache, W width.
@@ -41,9 +41,9 @@ class SamplingParams:
     """How far to go from the reading without text towards the one with it; 0 is the plain reading."""
     max_codes: int = 1000
     readable: bool = True
-    """Only codes that the speech decoder can read, and stop. Off, the stock program's own choice."""
+    """Only codes that the speech decoder can read, and stop. Off, the original program's own choice."""
     stock: bool = True
-    """Begin and count positions as the stock program does."""
+    """Begin and count positions as the original program does."""
 
     def __post_init__(self) -> None:
         wrong = {

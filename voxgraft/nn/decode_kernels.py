@@ -71,7 +71,7 @@ def _dot_lines(weights, x, first: tl.constexpr, LINES: tl.constexpr, K: tl.const
 
 @triton.jit
 def _add_to_residual(x_at, place, lost, value, inside):
-    """x += value; `lost` is how far behind a number what its rounding lost stands."""
+    """x += value; `lost` is how far behind a number what its rounding lost is."""
     kind = x_at.dtype.element_ty
     value += tl.load(x_at + place, mask=inside, other=0.0).to(tl.float32)
     value += tl.load(x_at + lost + place, mask=inside, other=0.0).to(tl.float32)

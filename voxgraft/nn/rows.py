@@ -105,7 +105,7 @@ class GrownLayer(GraftModule):
       an optimizer that is given one skips it, and DDP does not wait for it.
     - `state_dict` gives `weight` (and `bias`) of V rows in the base's dtype and nothing else; `load_state_dict` splits
       them again. Masters are rounded in it: `collect_new_rows` keeps their every bit.
-    - DDP sends all buffers at every forward unless told not to (`broadcast_buffers=False`, from torch 2.13 on
+    - DDP sends all buffers at every forward by default (`broadcast_buffers=False`, from torch 2.13 on
       `forward_sync_buffers=False`). The base is the same everywhere: sending it is harmless, but slow.
     """
 

@@ -178,7 +178,7 @@ def create_run(settings: NewSettings) -> NewResult:
         require_file(path)
     for path in settings.sources:
         if not path_exists(path):
-            raise FileError("file-missing", f"{path} is not there", where=path)
+            raise FileError("file-missing", f"{path} does not exist", where=path)
     old, translation = None, ConfigTranslation([], {}, [])
     if settings.old is not None:
         old = read_legacy_config(settings.old)
@@ -304,7 +304,7 @@ STAGES_AFTER_TRAINING = ("evaluate", "export")
 NEXT_COMMAND_PREFIX = "next: voxgraft "
 """How a command names the next one for its user. Left out inside `go`, which runs that one itself."""
 EXPORT_CHECKPOINT_COPIES = 3
-"""Checkpoints of the base's size that an export for the stock program needs room for: two, and one being saved."""
+"""Checkpoints of the base's size that an export for the original program needs room for: two, and one being saved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,11 +346,11 @@ class GoResult:
         names = [stage.name for stage in PIPELINE_STAGES]
         follows = "".join(names[names.index(last) + 1 :][:1]) if last in names else ""
         if self.exit_code == EXIT_INTERRUPTED:
-            lines.append(f"`{last}` was interrupted; `{again}` goes on there.")
+            lines.append(f"`{last}` was interrupted; `{again}` continues there.")
         elif self.exit_code:
-            lines.append(f"`{last}` has said no, above. When that is mended, `{again}` goes on there.")
+            lines.append(f"`{last}` has said no, above. When that is fixed, `{again}` continues there.")
         elif follows and "done" in (one.word for one in self.stages):
-            lines.append(f"next: `{again}` goes on with `{follows}`.")
+            lines.append(f"next: `{again}` continues with `{follows}`.")
         return lines
 
 

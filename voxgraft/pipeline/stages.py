@@ -109,7 +109,7 @@ class PipelineContext:
         self.settings = parse_settings(RunSettings, values, self.run.settings)
 
     def verb_settings(self, kind: type[AnySettings], **flags: Any) -> AnySettings:
-        """A verb's settings as its command line would have them, with what `go` was given."""
+        """A command's settings as its command line would have them, with what `go` was given."""
         return load_command_settings(kind, self.run, **self.told.given, **flags)
 
     @property
@@ -145,7 +145,7 @@ class PipelineContext:
 
 @dataclass(frozen=True, slots=True)
 class PipelineStage:
-    """One stage: decides by what lies in the run, and runs one verb."""
+    """One stage: decides by what lies in the run, and runs one command."""
 
     name: StageName
     decide: Callable[[PipelineContext], StageDecision]
@@ -345,7 +345,7 @@ def _decide_train(work: PipelineContext) -> StageDecision:
     if changed := _list_changes(work, values["identity"], is_over=bool(over)):
         return work.changed("; ".join(changed))
     if not over:
-        return StageDecision(True, f"goes on from step {saved.step:,}", f"went on from step {saved.step:,}")
+        return StageDecision(True, f"resumes from step {saved.step:,}", f"continued from step {saved.step:,}")
     has_output = "trained" in card.method
     if work.settings.train.mode == "merged":
         has_output = is_file(work.run.path / MERGED_FOLDER_NAME / MERGED_CARD_NAME)
@@ -435,7 +435,7 @@ def _why_training_finished(work: PipelineContext, standing: dict[str, Any]) -> s
     if reason == "told":  # a guard asked for the end: only a person decides to train on against it
         asked = (line for line in journal if line["kind"] == "stop-asked" and line["step"] == ended.step)
         if why := next((str(line.get("why")) for line in asked), ""):
-            return f"it was stopped at step {ended.step:,}: {why}; `voxgraft train` goes on all the same"
+            return f"it was stopped at step {ended.step:,}: {why}; `voxgraft train` continues all the same"
     return ""
 
 

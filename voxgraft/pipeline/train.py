@@ -55,7 +55,7 @@ from voxgraft.training.validation import Validator
 HASH_PREFIX_LENGTH = 12
 BASE_PARTS = ("base rows", "body")
 METRICS_LEGEND = (
-    "text and speech are losses in nats, lower is better; held out: on recordings that are never learnt from; "
+    "text and speech are losses in nats, lower is better; held out: on recordings that are never trained on; "
     "text use: above 0 the text is read; step 0 and chance: where it began, and what knowing nothing gives"
 )
 MODE_DESCRIPTIONS = {
@@ -137,7 +137,7 @@ def _describe_model(course: TrainingSetup, loop: Trainer) -> dict[str, str]:
 
 
 def _describe_data(course: TrainingSetup, loop: Trainer, start: int) -> dict[str, str]:
-    """What is learnt from, replay, and the size of a step."""
+    """What is trained on, replay, and the size of a step."""
     options = course.options
     held_out = {name: f"{len(validation.items):,} clips" for name, validation in loop.validations.items()}
     learnt = [f"{report.used:,} of {report.clips:,} clips in {report.name}" for report in course.stream.report()]
@@ -215,7 +215,7 @@ def _describe_schedule(course: TrainingSetup, loop: Trainer, start: int) -> dict
         ),
         "time": duration,
         "start": (
-            f"goes on from step {start:,}{known}" if start else f"step 0, from {_describe_initial_rows(course, loop)}"
+            f"resumes from step {start:,}{known}" if start else f"step 0, from {_describe_initial_rows(course, loop)}"
         ),
     }
 
@@ -240,7 +240,7 @@ def _join_pairs(texts: Mapping[Any, str], between: str = " ") -> str:
     return ", ".join(f"{name}{between}{text}" for name, text in texts.items())
 
 
-ENDING_DESCRIPTIONS = {"done": "done", "told": "stopped as told", "no-better": "stopped: no longer getting better"}
+ENDING_DESCRIPTIONS = {"done": "done", "told": "stopped on request", "no-better": "stopped: no longer getting better"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +253,7 @@ class TrainResult:
     merged: MergedCheckpoint | None = None
     label: str = ""
     continue_hint: str = ""
-    """Where nothing was left to train: what would make it go on."""
+    """Where nothing was left to train: what would make it continue."""
     only_now: Mapping[str, str] = field(default_factory=dict)
     """Settings of this call that run.yaml does not have."""
 
@@ -292,7 +292,7 @@ class TrainResult:
         best = self.outcome.best_state
         ending = f"{ENDING_DESCRIPTIONS[self.outcome.reason]}, at step {self.outcome.step:,}"
         if self.continue_hint:
-            ending = f"nothing is left to train: {ending}. To go on: {self.continue_hint}; to begin again: --fresh"
+            ending = f"nothing is left to train: {ending}. To continue: {self.continue_hint}; to begin again: --fresh"
         lines: list[Line] = [f"trained {self.label}"] if self.label else []
         lines.append(f"stopped: {self.outcome.why}" if self.outcome.why else ending)
         if best.best_loss is not None:
@@ -300,7 +300,7 @@ class TrainResult:
         if self.outcome.choice:
             lines.append(f"  {self.outcome.choice}")
         if self.was_interrupted:
-            lines.append("the same command goes on from here")
+            lines.append("the same command resumes from here")
         if self.graft is not None:
             lines.append(f"graft: {self.graft}, with what was trained up to step {self.graft_step:,}")
         if (merged := self.merged) is not None:
@@ -313,7 +313,7 @@ class TrainResult:
             ]
         if self.only_now:
             lines.append(f"only this time, since {RUN_FILE} says otherwise: {_join_pairs(self.only_now, ': ')}")
-            lines.append(f"  to go on with these, give them again; to keep them, write them into {RUN_FILE}")
+            lines.append(f"  to continue with these, give them again; to keep them, write them into {RUN_FILE}")
         return lines
 
 
@@ -355,7 +355,7 @@ def train(settings: TrainCommandSettings) -> TrainResult:
         loop.callbacks.append(LogCallback(note_change))
         # After the callbacks are attached: resuming reports changed settings through them.
         start = resume_training(loop, fresh=settings.fresh, from_step=settings.from_step)
-        group.require_same({"step to go on from": str(start), "best step so far": str(loop.best_state)})
+        group.require_same({"step to resume from": str(start), "best step so far": str(loop.best_state)})
         over = loop.stop_reason_at(start) if loop.has_started else None
         # On CUDA, microbatches are as large as memory allows, unless the run says how large.
         if not over and settings.train.microbatch_tokens is None and course.device.startswith("cuda"):

@@ -1,1 +1,1 @@
-"""From a manifest to the sets that training reads: sound to codes and voices, text to ids. The verb is `prepare.py`."""
+"""From a manifest to the sets that training reads: sound to codes and voices, text to ids."""

@@ -249,7 +249,7 @@ def make_prepared_dataset(
         for clip, path, key in clips:
             advance(1)
             if key is None or not encoded.has(key):
-                left_out[clip.id] = finding("file-missing", f"{path.name} is not there", where=path)
+                left_out[clip.id] = finding("file-missing", f"{path.name} does not exist", where=path)
                 continue
             # Texts are encoded again by every `prepare`: that is cheap, and the tokenizer may have changed.
             ids = np.asarray(wanted.spelling.encode(clip.text, wanted.language), dtype=np.int32)

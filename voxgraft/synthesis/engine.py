@@ -115,7 +115,7 @@ class SpeakingModel:
         return self.gate.opened() if self.is_open(language) else self.gate.closed()
 
     def ids(self, text: str, language: str) -> list[int]:
-        """The text as this model reads it. What the stock program removes from a text is removed here too."""
+        """The text as this model reads it. What the original program removes from a text is removed here too."""
         barred = self.model.frame.forbidden_text_ids
         return [one for one in self.spelling.encode(text, language) if one not in barred]
 
@@ -438,7 +438,7 @@ class SynthesisResult:
     codes: tuple[int, ...]
     stop: StopCause
     latents: Latents | None = None
-    """For a waveform end that needs them. [codes, width]"""
+    """For a vocoder that needs them. [codes, width]"""
 
     @property
     def ended(self) -> bool:
@@ -464,7 +464,7 @@ class SynthesisEngine:
     ) -> None:
         """`loop_code_hz` is the code rate of a model whose loops are cut off; without it loops are generated too.
 
-        `latents` are for a waveform end that needs them: only codes that it can read are drawn then.
+        `latents` are for a vocoder that needs them: only codes that it can read are drawn then.
         """
         self._generator, self._latents = SpeechGenerator(model), latents
         self._sampling = replace(sampling, readable=True) if latents else sampling

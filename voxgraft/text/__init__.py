@@ -13,11 +13,11 @@ __all__ = ["TextFamily", "TextFrontend"]
 
 
 class TextFrontend(ABC):
-    """Text to the string that the tokenizer file is given, exactly as the stock program does it."""
+    """Text to the string that the tokenizer file is given, exactly as the original program does it."""
 
     @abstractmethod
     def clean(self, text: str) -> str:
-        """The stock program's punctuation clean-up, which comes before everything else."""
+        """the original program's punctuation clean-up, which comes before everything else."""
 
     @abstractmethod
     def prepare(self, text: str, language: str | None) -> str:

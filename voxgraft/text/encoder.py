@@ -1,7 +1,7 @@
 """The one text front end: text rules of the language, the family's own front, the tokenizer that the language chooses.
 
 Learning pieces, preparing data, training, samples, synthesis, evaluation, exports and the proof all come here. Text of
-a base language is always spelled by the base's own tokenizer and never normalised; rules and the grown tokenizer are
+a base language is always spelled by the base's own tokenizer and never normalised; rules and the extended tokenizer are
 for the new language alone.
 """
 
@@ -57,7 +57,7 @@ def check_text_language(language: str, sentences: Sequence[str]) -> list[Finding
 
 @dataclass(frozen=True, slots=True)
 class TextEncoder:
-    """One base, and the new language with its grown tokenizer if there is one."""
+    """One base, and the new language with its extended tokenizer if there is one."""
 
     family: TextFamily
     front: TextFrontend
@@ -163,7 +163,7 @@ def learn_language_pieces(spelling: TextEncoder, texts: TextCorpus, settings: Vo
 
 
 def prove_text_encoder(spelling: TextEncoder, texts: TextCorpus, proof_texts: tuple[Path, ...]) -> TokenizerProof:
-    """The proof for one base and one grown tokenizer over the built-in corpus and the user's own."""
+    """The proof for one base and one extended tokenizer over the built-in corpus and the user's own."""
     from voxgraft.tokenizers.prove import prove_tokenizer
 
     assert spelling.grown is not None

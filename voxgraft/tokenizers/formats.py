@@ -345,7 +345,7 @@ class SentencePieceBpeTokenizer(SentencePieceTokenizer):
     kind: ClassVar[TokenizerKind] = "sentencepiece-bpe"
 
     def _score(self, number: int, given: float | None) -> float:  # noqa: ARG002 (scores of BPE are an order)
-        # Below every base piece, in the order in which they were learnt: base merges always come first.
+        # Below every base piece, in the order in which they were learned: base merges always come first.
         return math.floor(self.lowest_score) - 1.0 - number
 
 
@@ -390,7 +390,7 @@ def _validate_sentencepiece(model: Any, path: Path) -> None:
         if not text or "\x00" in text:
             raise_broken_tokenizer(path, f"piece {at} is empty or holds NUL")
         if text in seen:
-            found = f"piece {text!r:.40} stands at {seen[text]} and at {at}"
+            found = f"piece {text!r:.40} is at {seen[text]} and at {at}"
             raise TokenizerError("tokenizer-duplicate-id", found, where=path)
         seen[text] = at
         if not _NORMAL <= piece.type <= _UNUSED:

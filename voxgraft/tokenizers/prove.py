@@ -54,7 +54,7 @@ class ProofCounts:
     """They hold the new language's tag literally."""
     changed: int = 0
     base_unknown_moved: int = 0
-    """Of `base_unknown`: those that the grown tokenizer spells otherwise (it knows more characters)."""
+    """Of `base_unknown`: those that the extended tokenizer spells otherwise (it knows more characters)."""
 
     @property
     def total(self) -> int:
@@ -138,7 +138,7 @@ class NewLanguageText:
     letters: str = ""
     """The letters that CLDR gives the language; a letter of another script is a sign to it, like any symbol."""
     front: TextPreprocessor = str
-    """The same without the language's own text rules: the stock program alone."""
+    """The same without the language's own text rules: the original program alone."""
 
 
 def prove_tokenizer(

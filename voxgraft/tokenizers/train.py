@@ -1,6 +1,6 @@
 """Learns what a language adds to a base tokenizer: its characters, then merges (BPE over the texts).
 
-Works on text that the family's own front end has prepared, so that every learnt piece can occur. Every merge contains a
+Works on text that the family's own front end has prepared, so every learned piece can occur. Every merge contains a
 new character: this is what keeps the encoding of base text unchanged (promise 1).
 """
 
@@ -47,7 +47,7 @@ _PAIR_BASE = 1 << 32
 
 @dataclass(frozen=True, slots=True)
 class MergeRules:
-    """Which merges may be learnt, and how many."""
+    """Which merges may be learned, and how many."""
 
     new_characters: frozenset[str]
     num_pieces: int

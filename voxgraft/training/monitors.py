@@ -56,7 +56,7 @@ class LearningThresholds:
     min_rate_factor: float = 0.5
     """A plateau is reported while the learning rates have at least this share of their peak; later it is normal."""
     good_loss_fall: float = 0.1
-    """Where text use cannot be measured: the share by which the loss has fallen in a model that has learnt."""
+    """Where text use cannot be measured: the share by which the loss has fallen in a model that has learned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class ValidationPoint:
 
 @dataclass(frozen=True, slots=True)
 class LearningStatus:
-    """The state word, why, and what is to be told."""
+    """The state word, why, and what is to be reported."""
 
     state: LearningState
     why: str
@@ -138,7 +138,7 @@ def assess_learning(
             stuck = finding("not-reading", found, expected=f"{low:g} or more")
     start = first.text_loss
     if not stuck and options.text_weight and start is not None:
-        # The held-out text loss is no lower than at the start: the texts that are learnt are others.
+        # The held-out text loss is no lower than at the start: the texts that are learned are others.
         since = _find_first_step_holding(
             judged, 2, lambda pair: all(look.text_loss is not None and look.text_loss >= start for look in pair)
         )
@@ -258,7 +258,7 @@ class DeadRowMonitor:
             if ids:
                 named = ", ".join(f"{self._piece_of(token)!r} ({token})" for token in ids[:MAX_ROWS_NAMED])
                 more = f" and {len(ids) - MAX_ROWS_NAMED:,} more" if len(ids) > MAX_ROWS_NAMED else ""
-                text = f"{len(ids):,} new rows whose pieces were learnt from have had no gradient: {named}{more}"
+                text = f"{len(ids):,} new rows whose pieces were trained on have had no gradient: {named}{more}"
                 found.append(finding("dead-rows", text, expected=f"none of {int(met.sum()):,}", where=name))
         return found
 

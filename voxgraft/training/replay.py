@@ -71,7 +71,7 @@ def plan_replay(
     """About `count` utterances, as many of each language, one in eight held out by its sentence.
 
     Of every language sentences are taken in an order by chance; those whose ids are not plain text are passed by. Where
-    there are fewer sentences than asked for, those that are learnt from are said again, by other voices.
+    there are fewer sentences than asked for, those that are trained on are said again, by other voices.
     """
     by_language: dict[str, dict[str, None]] = {}
     for language, text in sentences:

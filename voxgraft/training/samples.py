@@ -43,7 +43,7 @@ class SampleSentence:
     text: str
     ids: tuple[int, ...]
     is_new: bool
-    """In the language that is being learnt."""
+    """In the language that is being learned."""
     seed: int
 
 
@@ -155,7 +155,7 @@ def build_sample_sentences(
 ) -> list[SampleSentence]:
     """The texts that are asked for as LANGUAGE:TEXT, or the usual ones, spelled as their language is.
 
-    `held_out` are texts of recordings that are never learnt from; the shortest stands in where we have none.
+    `held_out` are texts of recordings that are never trained on; the shortest is in where we have none.
     """
     wanted: list[tuple[str, str]] = []
     for text in requested:

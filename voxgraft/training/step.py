@@ -137,7 +137,7 @@ class TrainStep:
             own_sums = self._compute_gradients(share) if self.cuda_graphs is None else self._replay_graphs(share)
         except torch.OutOfMemoryError:
             found = f"no room for packs of {self.options.microbatch_tokens:,} positions"
-            expected = "a smaller train.microbatch_tokens, which changes nothing of what is learnt"
+            expected = "a smaller train.microbatch_tokens, which changes nothing of what is learned"
             raise ConfigError("memory-too-small", found, expected=expected) from None
         sums = self.group.all_reduce_sum(own_sums)
         self.prefetcher.prefetch()

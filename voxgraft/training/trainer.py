@@ -180,7 +180,7 @@ class Trainer:
         trained, group = self.stepper.trained, self.stepper.group
         self._report_progress("doing", number, what="saving")
         if self.verification is not None:
-            # Nothing is saved that was learnt from damaged data, or measured on it. Step 0 has learnt from none.
+            # Nothing is saved that was trained on damaged data, or measured on it. Step 0 has trained on none.
             with self._findings_logged(number):
                 self.verification.wait(held_out_only=number == 0)
         if self._protects_base:
@@ -490,7 +490,7 @@ def _load_initial_rows(loop: Trainer) -> dict[str, Tensor] | None:
     try:
         state = load_step(run, 0).state
     except CheckpointError as error:
-        cure = f"make the rows anew with `voxgraft graft {run.path}`, then begin again with --fresh."
+        cure = f"make the rows again with `voxgraft graft {run.path}`, then begin again with --fresh."
         found = f"the graft's rows are trained, and its first ones are in step 0: {error.finding.found}"
         raise CheckpointError(error.code, found, where=error.finding.where, cure=cure) from None
     if _is_tokenizer_extended(state, loop):

@@ -1,4 +1,4 @@
-"""Losses on recordings that are never learnt from, and whether the model reads the text and hears the voice.
+"""Losses on recordings that are never trained on, and whether the model reads the text and hears the voice.
 
 Text use is the speech loss with another sentence's text less the loss with the right text; voice use the same with
 another speaker's prompt. When they stay near zero, the model is not reading, however its loss falls.

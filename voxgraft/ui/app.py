@@ -345,7 +345,7 @@ GLOSSARY = {
     "text loss": "The same for the next bit of text.",
     "text use": "How much worse the speech gets with another sentence's text. Near zero the model is not reading, "
     "however the loss falls.",
-    "held out": "Recordings that are never learnt from, so that what is measured on them can be believed. Elsewhere: "
+    "held out": "Recordings that are never trained on, so that what is measured on them can be believed. Elsewhere: "
     "validation and test data.",
     "tokenizer": "Cuts text into the pieces that have rows. The old one stays as it is; new pieces are put after it.",
     "step": "One small improvement, made from one batch. Elsewhere: iteration.",

@@ -193,7 +193,7 @@ def format_command(argv: Sequence[str]) -> str:
 def run_command_in_process(argv: Sequence[str]) -> dict[str, Any]:
     """The result of a quick command as JSON values. It runs in this process, whose working folder is the first root."""
     line = parse_command_line(list(argv), COMMANDS)
-    assert isinstance(line, CommandLine), f"no verb: {argv}"
+    assert isinstance(line, CommandLine), f"no command: {argv}"
     return line.verb.load()(resolve_settings(line)).to_json()
 
 

@@ -76,7 +76,7 @@ class Roots:
         """The named folders, each of which must exist."""
         for path in given:
             if not path.is_dir():
-                raise FileError("file-missing", f"the folder {path} is not there", where=path)
+                raise FileError("file-missing", f"the folder {path} does not exist", where=path)
         return cls(tuple(path.resolve() for path in given))
 
     @property

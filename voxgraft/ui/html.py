@@ -24,7 +24,7 @@ JOB_STATE_LABELS = {
     "done": ("done", "good"),
     "failed": ("ended, but not all is well: see below", "bad"),
     "stopped": ("stopped", "note"),
-    "lost": ("its end was not seen (killed, or the machine was switched off); start it again to go on", "bad"),
+    "lost": ("its end was not seen (killed, or the machine was switched off); start it again to continue", "bad"),
 }
 MAX_LOG_BYTES = 16 << 10
 # Codes of one utterance that are shown if it has no sound.
@@ -74,7 +74,7 @@ def job_html(job: UiJob | None, is_json: bool = False, title: str = "Result") ->
     if log:
         is_open = " open" if state != "done" else ""
         told = f'<div class="vg-tail" tabindex="0"><pre class="vg-log">{escape(log)}</pre></div>'
-        parts.append(f"<details{is_open}><summary>What it tells on the way</summary>{told}</details>")
+        parts.append(f"<details{is_open}><summary>Log</summary>{told}</details>")
     if not is_json and (output := job.output().strip()):
         named = escape(title)
         pre = f'<pre class="vg-result" tabindex="0" aria-label="{named}">{escape(output)}</pre>'

@@ -130,7 +130,7 @@ def ui(settings: UiSettings) -> CommandResult:
         host = f"[{settings.host.strip('[]')}]" if ":" in settings.host else settings.host
         address = f"http://{host}:{settings.port}/"
         kept = "" if password is None else " (any user name, and the password)"
-        progress.report_lines([f"voxgraft is at {address}{kept}", "Ctrl-C stops the page; jobs go on without it"])
+        progress.report_lines([f"voxgraft is at {address}{kept}", "Ctrl-C stops the page; jobs continue without it"])
         if settings.open_browser:
             import webbrowser
 

@@ -1,7 +1,7 @@
 """Facts about Chatterbox: its releases and their files, and what its program does to text before its tokenizer.
 
 Two wrappers were published. The multilingual one lower-cases, decomposes and tags; the English one does none of that.
-Steps that the stock program takes only with optional packages of its own (Chinese word boundaries, Hebrew vowel signs,
+Steps that the original takes only with optional packages of its own (Chinese word boundaries, Hebrew vowel signs,
 Russian stress) are left out, as it does without them; Japanese is read with pykakasi where that is installed.
 """
 
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 CANGJIE_NAME = "Cangjie5_TC.json"
 SPACE_TOKEN = "[SPACE]"
-# The stock program says this when it is given no text at all.
+# The original program says this when it is given no text at all.
 EMPTY_TEXT_REPLACEMENT = "You need to add some text for me to talk."
 
 # What the clean-up writes for rare punctuation. Applied one after the other over the whole text, in this order.
@@ -162,7 +162,7 @@ def _kanji_to_kana(text: str) -> str:
     """Words with kanji as hiragana, everything else as written; without pykakasi all of it as written."""
     try:
         converter = _load_kana_converter()
-    except ModuleNotFoundError:  # the package is optional, as it is for the stock program
+    except ModuleNotFoundError:  # the package is optional, as it is for the original program
         return text
     words = []
     for word in converter.convert(text):
@@ -197,7 +197,7 @@ class ChatterboxRelease:
 
 ENGLISH_ROWS = 704
 ENGLISH_RELEASE = ChatterboxRelease("English", "t3_cfg.safetensors", "tokenizer.json")
-# In the order in which they are looked for; version 2 is what the stock program loads unless told otherwise.
+# In the order in which they are looked for; version 2 is what the original program loads by default.
 RELEASES = (
     ChatterboxRelease("multilingual v2", "t3_mtl23ls_v2.safetensors", "grapheme_mtl_merged_expanded_v1.json"),
     ChatterboxRelease("multilingual v3", "t3_mtl23ls_v3.safetensors", "grapheme_mtl_merged_expanded_v1.json"),
@@ -248,7 +248,7 @@ class Chatterbox(Family):
     loss_weights: ClassVar[tuple[float, float]] = (1.0, 1.0)
     licence: ClassVar[str] = (
         "Chatterbox is under the MIT licence, (c) 2025 Resemble AI: keep its notice with the graft, and note that the "
-        "stock program marks its speech with the Perth watermark."
+        "original program marks its speech with the Perth watermark."
     )
 
     def files(self, folder: Path) -> BaseFiles:

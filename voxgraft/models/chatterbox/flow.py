@@ -2,7 +2,7 @@
 
 The conformer doubles the code rate and gives the mean that the flow starts out from. The flow is an ordinary
 differential equation from noise to the mel, solved by Euler steps; its velocity is a U-Net without any downsampling.
-Two forms were published: the standard one (10 steps, guided) and the mean flow (2 steps that are told their end).
+Two forms were published: the standard one (10 steps, guided) and the mean flow (2 steps that are reported their end).
 
 Padding is masked everywhere it could be seen: an utterance gives the same mel in any batch. Everything is laid out as
 [batch, time, channels], so that a convolution is one matrix product and attention needs no transposition.

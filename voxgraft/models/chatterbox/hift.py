@@ -126,7 +126,7 @@ class HiFT(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Mels [B, 80, T], phases [B, 9, 1], noise [B, 9, L] and frames of each [B] -> waveforms [B, L], source [B, L]
 
-        `cache` is the start of a source that was sounded already, [B, m]: a chunk of a stream goes on from there.
+        `cache` is the start of a source that was sounded already, [B, m]: a chunk of a stream resumes from there.
         """
         source: Tensor = self.m_source(self.f0_predictor(mel, _mask(lengths, mel.shape[-1])), phases, noise)
         if cache is not None:
@@ -253,7 +253,7 @@ class HarmonicSource(nn.Module):
         return torch.where(voiced, waves + VOICED_NOISE * noise, UNVOICED_NOISE * noise)
 
     def count_cycles(self, f0: Tensor) -> Tensor:
-        """Cycles of each harmonic in all frames: what a source that goes on from there starts with. -> [B, 9, 1]"""
+        """Cycles of each harmonic in all frames: what a source that resumes from there starts with. -> [B, 9, 1]"""
         harmonics = torch.arange(1, NUM_HARMONICS + 1, device=f0.device)[:, None]
         return (f0[:, None] * harmonics / SAMPLE_RATE).double().sum(-1, keepdim=True) * HOP
 

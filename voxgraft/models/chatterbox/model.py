@@ -39,7 +39,7 @@ DEFAULT_EMOTION = 0.5
 
 @dataclass(frozen=True, slots=True)
 class T3Condition:
-    """How one utterance shall sound: a voice, some seconds of it as codes, and how strong its emotion is."""
+    """How one utterance should sound: a voice, some seconds of it as codes, and how strong its emotion is."""
 
     speaker: NDArray[np.float32]  # [256]
     prompt: NDArray[np.int64]  # [1 .. 150] codes

@@ -1,4 +1,4 @@
-"""S3Gen, Chatterbox's waveform end: speech codes and a reference recording to a 24 kHz waveform.
+"""S3Gen, Chatterbox's vocoder: speech codes and a reference recording to a 24 kHz waveform.
 
 Flow (codes to mel), HiFT (mel to samples) and CAMPPlus (the reference's voice) of one published file, and the vocoder
 that a base folder has. Every random number is an argument or comes from the generator that is passed in.
@@ -301,7 +301,7 @@ def validate_s3gen_file(path: Path) -> S3GenSize:
 
 
 def read_built_in_reference(path: Path) -> S3GenReference:
-    """The waveform end's half of `conds.pt`."""
+    """The vocoder's half of `conds.pt`."""
     names = ("prompt_token", "prompt_feat", "embedding")
     with read_torch_state_dict(ByteSource(path), "gen") as part:
         if lacking := [name for name in names if name not in part.tensors]:
@@ -322,7 +322,7 @@ def read_built_in_reference(path: Path) -> S3GenReference:
 
 @cache
 def find_watermarker() -> Any | None:
-    """The stock program's inaudible watermark; None where its package is not installed."""
+    """the original program's inaudible watermark; None where its package is not installed."""
     try:
         make = import_module("perth").PerthImplicitWatermarker
     except ModuleNotFoundError:
@@ -334,7 +334,7 @@ def find_watermarker() -> Any | None:
 class S3GenVocoder(Vocoder):
     """S3Gen of a base folder. Names and shapes are checked when it is found, weights are read when it first sounds.
 
-    Its sound has the Perth watermark, as the stock program's has, where the package `resemble-perth` is installed.
+    Its sound has the Perth watermark, as the original program's has, where the package `resemble-perth` is installed.
     """
 
     path: Path
@@ -343,7 +343,7 @@ class S3GenVocoder(Vocoder):
     seed: int = 0
     """Every utterance is drawn from a generator of its own with this seed, so that none depends on its neighbours."""
     refusal: CheckpointError | None = None
-    """Why the file is no whole S3Gen. Training goes on without sound; who asks for nothing but sound is refused."""
+    """Why the file is no whole S3Gen. Training continues without sound; who asks for nothing but sound is refused."""
     sample_rate = SAMPLE_RATE
     _model: S3Gen | None = None
     _tokenizer: SpeechTokenizer | None = None

@@ -137,7 +137,7 @@ def has_one_query(shapes: Mapping[str, Shape]) -> bool:
 
 
 def speech_tokenizer_shapes(width: int = 1280, layers: int = 6) -> dict[str, Shape]:
-    """The learnt tensors of the speech tokenizer, without SPEECH_TOKENIZER_PREFIX: 102 at the published size.
+    """The learned tensors of the speech tokenizer, without SPEECH_TOKENIZER_PREFIX: 102 at the published size.
 
     Its mel filters and its window, which the published file holds as well, are computed.
     """
@@ -170,7 +170,7 @@ MAX_PROMPT_CODES = 150
 
 
 def t3_sequence_spec(num_text_ids: int, size: T3Size | None = None) -> SequenceSpec:
-    """The stock program begins to speak with two start ids, both at position 0."""
+    """The original program begins to speak with two start ids, both at position 0."""
     size = size or T3Size()
     return SequenceSpec(
         num_text_ids=num_text_ids,

@@ -1,4 +1,4 @@
-"""Chatterbox's own program: the files that its `from_local` reads, and how it is told of another number of rows.
+"""Chatterbox's own program: the files that its `from_local` reads, and how it is reported for another number of rows.
 
 The published package (0.1.7) has its file names and its 2454 text rows in code, and switches its alignment analyzer on
 at exactly that number. The analyzer watches heads that were found for the old languages.
@@ -44,7 +44,7 @@ from voxgraft.models.chatterbox.family import (
     VOICE_ENCODER_PURPOSE,
 )
 
-# Whose names the multilingual program loads unless told otherwise, whatever the release.
+# Whose names the multilingual program loads by default, whatever the release.
 MULTILINGUAL_RELEASE = RELEASES[0]
 REQUIRED_FILES = {"ve.pt": VOICE_ENCODER_PURPOSE, "s3gen.pt": S3GEN_PURPOSE}
 REQUIRED_ENGLISH_FILES = {"ve.safetensors": VOICE_ENCODER_PURPOSE, "s3gen.safetensors": S3GEN_PURPOSE}

@@ -92,7 +92,7 @@ class BigVGAN(nn.Module):
         self.ups = nn.ModuleList()
         self.resblocks = nn.ModuleList()
         for rate in UPSAMPLE_RATES:
-            # Padding of half a rate makes the length exactly `rate` times the input's. In the file each stands alone
+            # Padding of half a rate makes the length exactly `rate` times the input's. In the file each is alone
             # in a list.
             self.ups.append(nn.Sequential(nn.ConvTranspose1d(width, width // 2, 2 * rate, rate, padding=rate // 2)))
             width //= 2

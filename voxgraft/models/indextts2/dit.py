@@ -71,7 +71,7 @@ class FrameMask:
         steps = torch.arange(reflect, device=device)
         # A clip too short to be mirrored gets zeros appended first, as in the original; padding is zero here anyway.
         ends = counts.clamp_min(reflect + 1)
-        # In the padded row, frame t stands at t + reflect.
+        # In the padded row, frame t is at t + reflect.
         return cls(heard, torch.stack([ends - 2 - steps, ends + reflect + steps], 1))
 
 

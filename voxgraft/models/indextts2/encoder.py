@@ -273,7 +273,7 @@ DEFAULT_CONFIG_SIZES = {
 def count_feature_frames(num_samples: int) -> int:
     """How many frames of features a clip of that many samples has.
 
-    Filter bank frames are taken in pairs. Of an odd number the last is left out: the stock program fills its pair up
+    Filter bank frames are taken in pairs. Of an odd number the last is left out: the original program fills its pair up
     with padding, which no other frame hears.
     """
     return max(0, 1 + (num_samples - FRAME) // HOP) // FRAMES_PER_PAIR
@@ -320,7 +320,7 @@ class W2vBertFeatureExtractor(nn.Module):
 
     @torch.no_grad()
     def extract_reference(self, wave: Waveform) -> Tensor:
-        """The features of a voice's recording, all that the stock program uses. -> [T or T + 1, C]
+        """The features of a voice's recording, all that the original program uses. -> [T or T + 1, C]
 
         An odd last filter bank frame is padded to a pair there, and the features of that pair are taken along although
         its own mask leaves it out. It adds a code to the prompt, which stretches the others: it is reproduced here.
@@ -413,7 +413,7 @@ class UnifiedVoiceClipEncoder(ClipEncoder):
         model: UnifiedVoice,
         speakers: CAMPPlus | None = None,
     ) -> None:
-        """`speakers` hears the style that the waveform end and the emotion sliders go by; training needs none."""
+        """`speakers` hears the style that the vocoder and the emotion sliders go by; training needs none."""
         self.features, self.codec, self.model, self.speakers = features, codec, model, speakers
 
     @classmethod
@@ -466,7 +466,7 @@ class UnifiedVoiceClipEncoder(ClipEncoder):
 def build_unified_voice_condition(
     prompt: Clip, target: Clip | None, emotion_from: EmotionSource
 ) -> UnifiedVoiceCondition:
-    """The voice of the prompt, and the emotion of the clip to be learnt or of the prompt."""
+    """The voice of the prompt, and the emotion of the clip to be learned or of the prompt."""
     voice = _condition_from_clip(prompt)
     return voice if target is None else build_training_condition(voice, _condition_from_clip(target), emotion_from)
 

@@ -1,7 +1,7 @@
 """Facts about IndexTTS-2's GPT (UnifiedVoice): its files and what its config says of them, its text rows, its program.
 
 The program reads numbers in Chinese or English whatever the language is, and does not know the marks of other scripts;
-so the loader of an export gives it text in which neither stands.
+so the loader of an export gives it text in which neither is.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ _STOCK_PUNCTUATION_PATTERN = compile_alternatives(STOCK_PUNCTUATION)
 class IndexTTS2TextFrontend(TextFrontend):
     """The stock wrapper's text steps: plain punctuation, CJK characters apart, all in capitals.
 
-    Before them our own table for punctuation of new scripts. The stock program also reads numbers out, in Chinese or
+    Before them our own table for punctuation of new scripts. The original program also reads numbers out, in Chinese or
     English, with a package that is not used here: numbers of a new language must be written out before.
     """
 
@@ -93,7 +93,7 @@ class IndexTTS2TextFrontend(TextFrontend):
         if _is_single_character(text):
             return text
         text = plain_marks(text)
-        if _HAN.search(text) or not _LATIN.search(text):  # what the stock program takes for Chinese
+        if _HAN.search(text) or not _LATIN.search(text):  # what the original program takes for Chinese
             text = text.rstrip().replace("$", ".")
         text = _CONTRACTION.sub(r"\1 is", text)
         text = _PINYIN_WITH_U.sub(lambda found: "{}v{}{}".format(*found.groups(default="")).upper(), text)
@@ -314,7 +314,7 @@ CONFIG_NAMED_FILES = {
 
 
 def describe_indextts2(files: BaseFiles) -> BaseDescription:
-    """All file names but those that the stock program fetches from elsewhere stand in the config."""
+    """All file names but those that the original program fetches from elsewhere stand in the config."""
     config = files.config or files.folder / CONFIG_NAME
     settings = read_base_config(config) if files.config else {}
 
@@ -358,12 +358,12 @@ def get_statistics_name(files: BaseFiles) -> str:
     return named or STATISTICS_NAME
 
 
-# The stock program lets this code stand for the whole prompt, so that its repetition penalty takes it for heard.
+# The original program lets this code stand for the whole prompt, so that its repetition penalty takes it for heard.
 FILLER_CODE = 1
 
 
 def unified_voice_sequence_spec(num_text_ids: int, size: UnifiedVoiceSize | None = None) -> SequenceSpec:
-    """The stock program gives the first code it has spoken position 2; learning gives it position 1."""
+    """The original program gives the first code it has spoken position 2; learning gives it position 1."""
     size = size or UnifiedVoiceSize()
     num_codes = size.speech_rows - 2
     return SequenceSpec(

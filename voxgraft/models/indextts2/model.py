@@ -269,7 +269,7 @@ SPEED_SLOTS = (1, 0)
 
 @dataclass(frozen=True, slots=True)
 class UnifiedVoiceCondition:
-    """How one utterance shall sound; also what is stored of a clip, whose voice and emotion these then are."""
+    """How one utterance should sound; also what is stored of a clip, whose voice and emotion these then are."""
 
     latents: NDArray[np.float32]  # [L, W] of the voice
     emotion: NDArray[np.float32]  # [W]
@@ -345,7 +345,7 @@ class UnifiedVoice(SpeechModel):
     def embed_conditions(self, conditions: UnifiedVoiceConditionBatch) -> Tensor:
         rows = self.speed_emb.weight
         voice = conditions.latents.to(rows.dtype) + conditions.emotion.to(rows.dtype)[:, None]  # [B, L, W]
-        # After the voice, as the stock program concatenates them.
+        # After the voice, as the original program concatenates them.
         speed = torch.stack([rows[slot] for slot in SPEED_SLOTS])  # [2, W]
         return torch.cat([voice, speed.expand(len(voice), -1, -1)], 1)
 
@@ -368,7 +368,7 @@ class UnifiedVoice(SpeechModel):
         return padded_linear(self.speech_latents(hidden), self.mel_head.weight, self.mel_head.bias)
 
     def speech_latents(self, hidden: Tensor) -> Tensor:
-        """The body's output as the stock program hands it to its speech decoder. [N, W] -> [N, W]"""
+        """The body's output as the original program hands it to its speech decoder. [N, W] -> [N, W]"""
         out: Tensor = self.final_norm(hidden)
         return out
 
@@ -381,7 +381,7 @@ class UnifiedVoice(SpeechModel):
     def batch_speaker_latents(self, clips: Sequence[Tensor]) -> Tensor:
         """The voices of clips of similar length; each is what the clip alone gives. B times [F, 1024] -> [B, L, W]
 
-        The stock program's batches let padding into the shorter clips; these do not.
+        the original program's batches let padding into the shorter clips; these do not.
         """
         out: Tensor = self.perceiver_encoder(*self.conditioning_encoder(self._validate_features(clips)))
         return out
@@ -423,7 +423,7 @@ def interpolate_emotion(base: Tensor, emotion: Tensor, alpha: float) -> Tensor:
 def build_training_condition(
     prompt: UnifiedVoiceCondition, target: UnifiedVoiceCondition, emotion_from: EmotionSource
 ) -> UnifiedVoiceCondition:
-    """What a clip is learnt under: the voice of another clip of its speaker, and the emotion of either.
+    """What a clip is learned under: the voice of another clip of its speaker, and the emotion of either.
 
     With the target's own voice a model learns to copy the prompt; with the prompt's emotion it tends to lose emotion.
     """

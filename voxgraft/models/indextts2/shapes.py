@@ -78,7 +78,7 @@ SPEAKER_LATENTS = 32
 SINUSOID_ROWS = 5000
 DEPTHWISE_KERNEL = 15
 GPT_HEAD_WIDTH, MIN_GPT_HEADS = 64, 4
-# Names that the stock program's module also lists once it has spoken; its loader passes over them, and so do we.
+# Names that the original program's module also lists once it has spoken; its loader passes over them, and so do we.
 ALIAS_PREFIXES = ("inference_model.", "gpt.wte.")
 NUM_SEMANTIC_CODES, SEMANTIC_CODE_WIDTH, CODEC_KERNEL = 8192, 8, 7
 
@@ -280,7 +280,7 @@ def read_base_config(config: Path) -> dict[Any, Any]:
 
 
 def get_config_section(settings: dict[Any, Any], name: str, config: Path) -> dict[Any, Any]:
-    """One section; empty where it is not there."""
+    """One section; empty where it does not exist."""
     section = settings.get(name, {})
     if not isinstance(section, dict):
         found = f"{name} is {str(section)[:40]!r}"

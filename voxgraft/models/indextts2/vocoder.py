@@ -1,4 +1,4 @@
-"""IndexTTS-2's waveform end: codes, GPT latents and a voice to a 22.05 kHz waveform, with s2mel and BigVGAN.
+"""IndexTTS-2's vocoder: codes, GPT latents and a voice to a 22.05 kHz waveform, with s2mel and BigVGAN.
 
 Also how the original prepares a reference recording. Its GPL and bilibili-licensed code was not read: this is written
 from descriptions of its steps and checked against its outputs.
@@ -116,7 +116,7 @@ def load_code_table(path: Path) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class VocoderParts:
-    """The networks of a waveform end, all on one device."""
+    """The networks of a vocoder, all on one device."""
 
     s2mel: S2Mel
     bigvgan: BigVGAN
@@ -147,7 +147,7 @@ class IndexTTS2Vocoder(Vocoder):
 
     @classmethod
     def find(cls, files: BaseFiles, device: torch.device | str = "cpu") -> IndexTTS2Vocoder | None:
-        """The waveform end of a base folder; None where a file of it is missing.
+        """The vocoder of a base folder; None where a file of it is missing.
 
         Names and shapes of all tensors are checked at once, so that a wrong file is refused before anything is spoken.
         """

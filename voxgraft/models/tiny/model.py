@@ -47,7 +47,7 @@ FIXED_EMOTION = 0.5
 
 @dataclass(frozen=True, slots=True)
 class TinyCondition:
-    """How one utterance shall sound: like this speaker of the table."""
+    """How one utterance should sound: like this speaker of the table."""
 
     speaker: NDArray[np.integer[Any]]  # [1]
 

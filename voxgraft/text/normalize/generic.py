@@ -136,7 +136,7 @@ class Normalizer:
     notes: Callable[[str], Iterable[TextNote]] | None = None
 
     def normalise(self, text: str) -> NormalizedText:
-        """The text as it is learnt and spoken. Takes any text and never raises.
+        """The text as it is learned and spoken. Takes any text and never raises.
 
         The steps are repeated until they change nothing, so that normalising the result again changes nothing.
         """

@@ -101,7 +101,7 @@ class NumberVerbalizer(ABC):
     units: ClassVar[Mapping[str, str]]
     """Units behind a number, as written, each with the words that are said."""
     hours: ClassVar[tuple[str, ...]]
-    """The word for the hour, as it may stand before or behind a time."""
+    """The word for the hour, as it may come before or behind a time."""
     from_words: ClassVar[tuple[str, ...]]
     """Words or prepositions before an interval after which "from" is not said again."""
     point: ClassVar[str]

@@ -127,7 +127,7 @@ class TextRules:
         return build_generic_normalizer(self.language, self.kept_marks, words, edition, self.apostrophe)
 
     def apply(self, text: str) -> str:
-        """Text as the stock program's front is given it. A text of one letter gets a full stop, since some stock
+        """Text as the original program's front is given it. A text of one letter gets a full stop, since some stock
         programs leave it in its own case; with the stop it is ordinary text."""
         text = unicodedata.normalize("NFC", self.normalizer.normalise(text).text)
         stripped = text.strip()

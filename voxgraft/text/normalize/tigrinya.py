@@ -1,6 +1,6 @@
 """Tigrinya number words, after F. Gaim, "Tigrinya Number Verbalization" (arXiv 2601.03403) and CLDR 48.
 
-What that paper and CLDR do not settle is left as it stands: fractions, months of unnamed calendars, sums.
+What that paper and CLDR do not settle is left as it is: fractions, months of unnamed calendars, sums.
 """
 
 from __future__ import annotations

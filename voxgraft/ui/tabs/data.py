@@ -125,7 +125,7 @@ def build_data_tab(context: PageContext) -> None:
             return [file_link(context, path, "Open the report, with histograms and players")]
 
         _show_dataset(context, dataset, show_link, [link])
-    with gr.Accordion("4. Split: what is learnt from, what is held out", open=False, elem_id="data-splitting"):
+    with gr.Accordion("4. Split: what is trained on, what is held out", open=False, elem_id="data-splitting"):
         gr.Markdown(
             "Whole recordings go to one side, so that what is measured later can be believed. What is neither for "
             "validation nor for the test is for training."
@@ -134,7 +134,7 @@ def build_data_tab(context: PageContext) -> None:
         form.share_control("dataset", dataset)
         form.add_all(("validation", "test", "by", "seed"))
         form.finish("Split")
-    with gr.Accordion("Speakers: who speaks, other names, voices told apart", open=False, elem_id="data-who"):
+    with gr.Accordion("Speakers: who speaks, other names, separate voices", open=False, elem_id="data-who"):
         form = CommandForm(context, "data speakers")
         form.share_control("dataset", dataset)
         with gr.Row():

@@ -1,7 +1,7 @@
 """The tabs Evaluate, Export and Speak: everything that comes after training.
 
 Evaluate shows the base and what was made of it side by side, compares evaluations, and draws curves of runs. Export
-writes the graft for stock programs or for others, with its terms, and packs and unpacks zips. Speak makes sound of
+writes the graft for original programs or for others, with its terms, and packs and unpacks zips. Speak makes sound of
 texts, with a run, grafts or the base alone.
 """
 
@@ -83,7 +83,7 @@ def build_evaluate_tab(context: PageContext) -> None:
     """Lay the tab Evaluate out."""
     with gr.Accordion("1. Speak and listen, before and after", open=True, elem_id="evaluate-run"):
         gr.Markdown(
-            "The base and what you made of it say the same sentences; a listener writes down what it hears. What "
+            "The base and what you made of it say the same sentences; a recognizer writes down what it hears. What "
             "cannot be measured says why. With the small built-in base this takes about a minute."
         )
         form = CommandForm(
@@ -246,7 +246,7 @@ def _report_players(context: PageContext, folder: str | None, language: str | No
             about = told.get((language, who, text), "")
             title = f"{who} ({language})"
             cards.append(audio_card_html(title, text, language=language, about=about, address=one["src"]))
-    nothing = note_html("the report plays nothing in this language: there was no waveform end, or no sound")
+    nothing = note_html("the report plays nothing in this language: there was no vocoder, or no sound")
     return audio_cards_html(cards, nothing)
 
 
@@ -260,7 +260,7 @@ def _comparison_html(context: PageContext, found: dict[str, Any]) -> str:
     columns = ("run", "way", "step", error, "old language that lost most", "logits of old ones")
     differing = "".join(note_html(f"not the same {what} in all: their errors were not measured alike", "warn")
                         for what in found["differing"])  # fmt: skip
-    return differing + table_html(columns, rows) + _result_image(context, found, "what runs learnt, and what it cost")
+    return differing + table_html(columns, rows) + _result_image(context, found, "what runs learned, and what it cost")
 
 
 def _result_image(context: PageContext, found: dict[str, Any], words: str) -> str:
@@ -448,9 +448,9 @@ def build_speak_tab(context: PageContext) -> None:
     context.wire([button.click], speak_base, [context.project, *form.components], [view.shown])
     shown = gr.HTML(elem_id="speak-heard", elem_classes=["vg-live"])
     context.on_change(lambda project: [_spoken_html(context, project)], [shown])
-    with gr.Accordion("No sound with Chatterbox? Its waveform end is a program of its own", open=False):
+    with gr.Accordion("No sound with Chatterbox? Its vocoder is a program of its own", open=False):
         gr.Markdown(
-            "Makes an environment for the stock program once; it needs a network and some gigabytes. For IndexTTS-2, "
+            "Makes an environment for the original program once; needs a network and some gigabytes. For IndexTTS-2, "
             "whose source you have to fetch yourself, and for other environments, use the command line."
         )
         companion = CommandForm(context, "companion", given=lambda _: {"name": "chatterbox"})

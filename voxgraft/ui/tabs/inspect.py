@@ -75,7 +75,7 @@ def build_preflight_tab(context: PageContext) -> None:
 
     with gr.Accordion("1. Prepare the recordings", open=True, elem_id="preflight-prepare"):
         gr.Markdown(
-            "Turns clips into what training reads: speech codes, voices, ids of the text. It goes on where it was, and "
+            "Encodes clips for training: speech codes, voices, text ids. An interrupted run resumes, and "
             "makes only what is new. Elsewhere: preprocess, build pairs; the prompt of a clip is chosen while training."
         )
         form = CommandForm(context, "prepare")
@@ -171,7 +171,7 @@ def _coverage_html(context: PageContext, project: str) -> str:
 def build_diagnose_tab(context: PageContext) -> None:
     """Lay the tab Diagnose out."""
     gr.Markdown(
-        "A checkpoint of anyone's, beside the base that it was made from: resume, repair or start fresh, and why. "
+        "A checkpoint from any trainer, beside the base that it was made from: resume, repair or start fresh, and why. "
         "Nothing that is looked at is changed."
     )
     with gr.Accordion("1. What happened to it?", open=True, elem_id="diagnose-look"):

@@ -75,14 +75,14 @@ def build_train_tab(context: PageContext) -> None:
     """Lay the tab out."""
     gr.Markdown(
         "Training runs by itself: you may close this page, and the run is found again when you come back. Stop "
-        "finishes the step and saves; starting again goes on from there. The base's rows are frozen by construction."
+        "finishes the step and saves; starting again resumes from there. The base's rows are frozen by construction."
     )
     form = CommandForm(context, "train", choices={"train.recognizer": recognizer_choices(context.roots)})
     with gr.Row():
         choice = gr.Dropdown(
             [("the newest saved step, or the beginning", START_NEWEST)], value=START_NEWEST, label="Start from",
             interactive=True,
-            info="Where training goes on. What comes after a chosen step is set aside, not removed.",
+            info="Where training continues. What comes after a chosen step is set aside, not removed.",
             elem_id="train-from", scale=2,
         )  # fmt: skip
         form.add("train.mode")
@@ -122,7 +122,7 @@ def build_train_tab(context: PageContext) -> None:
         form.follow(component)
     # What follows the run: where training can start, who trains elsewhere, the button.
     followed = [choice, *hidden, elsewhere, form.button]
-    with gr.Accordion("How it stands", open=True, elem_id="train-live"):
+    with gr.Accordion("Status", open=True, elem_id="train-live"):
         figures = gr.HTML(elem_id="train-figures", elem_classes=["vg-live"])
         curves = gr.HTML(elem_id="train-curves")
         with gr.Accordion("What training said of itself before the first step", open=False, elem_id="train-said"):
@@ -299,7 +299,7 @@ def train_figures_html(status: TrainProgress, *, is_running: bool, bound: float 
     state, reason = status.state
     total = f" of {history.num_steps:,}" if history.num_steps else ""
     share = f" ({status.share:.0%})" if status.share is not None else ""
-    time_left = status.end_text or "not at work; start it to go on"
+    time_left = status.end_text or "not at work; start it to continue"
     if is_running:
         # By the pace of the last lines, also of those before a resume.
         seconds = history.seconds_per_step() if len(history.steps) >= MIN_TIMED_LINES and history.num_steps else None
