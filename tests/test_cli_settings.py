@@ -206,7 +206,7 @@ def test_all_that_is_missing_is_named_at_once_as_it_is_typed(capsys: pytest.Capt
         ("train: {clip: 1}", "config-unknown-key", "unknown key `train.clip`", "write `train.max_grad_norm`"),
         ("run: elsewhere", "config-unknown-key", "unknown key `run`", ""),
         ("checkpoint: a.pt", "config-unknown-key", "unknown key `checkpoint`", "valid keys here"),
-        ("rows: {noise: 7}", "config-value", "`rows.noise` is 7", "Noise on each new row"),
+        ("rows: {noise: 7}", "config-value", "`rows.noise` is 7", "Noise added to each new row"),
         ("family: chaterbox", "config-value", "`family` is 'chaterbox'", "did you mean `chatterbox`?"),
         ("language: no", "config-value", "`language` is False", "put it in quotes"),
         ("texts: am.txt", "config-value", "`texts` is ", "Text files of the new language"),

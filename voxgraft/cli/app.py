@@ -30,7 +30,7 @@ from cyclopts import (
 )
 
 from voxgraft import __version__
-from voxgraft.cli.commands import COMMAND_GROUPS, COMMANDS, CliCommand
+from voxgraft.cli.commands import COMMAND_GROUPS, COMMANDS, HELP_PANELS, RARE_SETTINGS, CliCommand
 from voxgraft.cli.console import (
     SHOW_AFTER_SECONDS,
     BarDisplay,
@@ -62,15 +62,13 @@ COMMON_FLAGS = ("--config", "--dry-run", "--json", "--quiet", "--help")
 APP_SUMMARY = (
     "Teach a pretrained text-to-speech language model a new language, and prove that it still speaks the old ones."
 )
-EXIT_CODES_HELP = (
-    "Exit codes: 0 fine, 1 the verdict is no, 2 bad input or usage, 70 a bug in voxgraft, 130 interrupted."
-)
+EXIT_CODES_HELP = "Exit codes: 0 success, 1 check failed, 2 bad input or usage, 70 a bug in voxgraft, 130 interrupted."
 
 COMMON_PARAMETERS: dict[str, tuple[Any, str]] = {
-    "config": (str | None, "A YAML file with the same keys as the settings above. Flags win over it."),
-    "dry_run": (bool | None, "Print the settings that would be used, and stop."),
-    "json": (bool | None, "Print the result as JSON, and nothing else, on standard output."),
-    "quiet": (bool | None, "Print neither progress nor report: errors and the exit code only."),
+    "config": (str | None, "YAML file with the same keys as the settings above. Flags override it."),
+    "dry_run": (bool | None, "Print the settings that would be used, and exit."),
+    "json": (bool | None, "Print the result as JSON on standard output."),
+    "quiet": (bool | None, "Print errors only."),
 }
 _COMMON_GROUP = Group("Common to all commands", sort_key=1_000)  # the last panel of a help page
 
@@ -96,9 +94,12 @@ def parse_command_line(words: Sequence[str], verbs: Sequence[CliCommand]) -> Com
             words = ["--version", *words[1:]]
         elif first == "help":
             words = [*words[1:], "--help"]
+    show_all = "--all" in words and ("--help" in words or "-h" in words)
+    if show_all:
+        words = [word for word in words if word != "--all"]
     # Where the line names a command, the flags of all others need not be built.
     named = [verb for verb in verbs if list(words[: len(verb.name.split())]) == verb.name.split()]
-    app, by_command = build_cli_app(named or verbs)
+    app, by_command = build_cli_app(named or verbs, show_all=show_all)
     joined: list[str] = []
     for word in words:
         # `--file -` as `--file=-`: a single dash is a value (standard input), but cyclopts takes it for a flag.
@@ -167,23 +168,33 @@ def translate_usage_error(error: CycloptsError, verbs: Sequence[CliCommand]) -> 
     return ConfigError("usage", found, expected=expected, where=COMMAND_LINE_ORIGIN, cure=help_hint)
 
 
-def build_cli_app(verbs: Sequence[CliCommand]) -> tuple[App, dict[Callable[..., Any], CliCommand]]:
-    """The cyclopts app, and the command of each of its functions."""
+def build_cli_app(
+    verbs: Sequence[CliCommand], *, show_all: bool = True
+) -> tuple[App, dict[Callable[..., Any], CliCommand]]:
+    """The cyclopts app, and the command of each of its functions. Without `show_all` help leaves rare settings out."""
+    panels: dict[str, Group] = {}
+    for place, (title, names) in enumerate(HELP_PANELS.items()):
+        panels |= dict.fromkeys(names, Group(title, sort_key=place))
     app = App("voxgraft", help=APP_SUMMARY, version=__version__, help_format="plaintext", help_epilogue=EXIT_CODES_HELP)
+    app.group_commands = Group("Other", sort_key=len(HELP_PANELS))
     by_command: dict[Callable[..., Any], CliCommand] = {}
     groups: dict[str, App] = {}
     for order, verb in enumerate(verbs):
         group, _, name = verb.name.rpartition(" ")
         if group and group not in groups:
-            groups[group] = App(group, help=COMMAND_GROUPS.get(group, ""), sort_key=order)
+            groups[group] = App(group, help=COMMAND_GROUPS.get(group, ""), sort_key=order, group=panels.get(group))
             app.command(groups[group])
-        command = App(name, help=verb.help, usage=verb.usage, sort_key=order, help_epilogue="")
-        by_command[command.default(_build_signature_function(verb))] = verb
+        about = f"{verb.help}\n\nExample: {verb.example}" if verb.example else verb.help
+        rare = any(leaf.key in RARE_SETTINGS for leaf in verb.leaves())
+        more = "" if show_all or not rare else f"More settings: voxgraft {verb.name} --help --all"
+        panel = None if group else panels.get(name)
+        command = App(name, help=about, usage=verb.usage, sort_key=order, help_epilogue=more, group=panel)
+        by_command[command.default(_build_signature_function(verb, show_all=show_all))] = verb
         groups.get(group, app).command(command)
     return app, by_command
 
 
-def _build_signature_function(verb: CliCommand) -> Callable[..., None]:
+def _build_signature_function(verb: CliCommand, *, show_all: bool) -> Callable[..., None]:
     """A function that only carries the signature: the command itself runs later, with its resolved settings."""
 
     def command(*_: Any, **__: Any) -> None:
@@ -206,7 +217,8 @@ def _build_signature_function(verb: CliCommand) -> Callable[..., None]:
             naming["metavar"] = f"{word}..." if leaf.is_list else word
         naming["show_default"] = False
         if leaf.default is not None and leaf.default != ():
-            shown = str(leaf.default)
+            many = leaf.default if isinstance(leaf.default, tuple) else (leaf.default,)
+            shown = " ".join(str(value) for value in many)
             if isinstance(leaf.default, bool):  # a switch shows the flag that its default stands for
                 section, dot, name = flag.removeprefix("--").rpartition(".")
                 shown = flag if leaf.default else f"--{section}{dot}no-{name}"
@@ -216,6 +228,7 @@ def _build_signature_function(verb: CliCommand) -> Callable[..., None]:
             help=f"{leaf.field.description}{choices}{' [required]' if leaf.field.is_required() else ''}",
             consume_multiple=leaf.is_list,
             negative_iterable=(),
+            show=show_all or leaf.key not in RARE_SETTINGS or leaf.field.is_required(),
             **naming,
         )
         # Texts, as typed: if cyclopts converted values it would also reject some, with messages of its own.

@@ -28,6 +28,11 @@ class CliCommand:
     flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Flag names, by key, of settings whose flag is not simply their key."""
 
+    @property
+    def example(self) -> str:
+        """One command line for the help page; empty for commands that are not ours (tests have some)."""
+        return EXAMPLES.get(self.name, "")
+
     def load(self) -> Callable[[Any], CommandResult]:
         """The function itself; imports its module."""
         module, _, name = self.function.partition(":")
@@ -52,6 +57,68 @@ class CliCommand:
             words.append(word if leaf.field.is_required() else f"[{word}]")
         return " ".join([*words, "[OPTIONS]"])
 
+
+# Panels of `voxgraft --help`, in this order. The first has the eight commands that most people need.
+HELP_PANELS = {
+    "Start": ("demo", "doctor", "new", "go", "check", "train", "speak", "ui"),
+    "Data": ("data", "prepare"),
+    "Train": ("graft", "tokenizer", "plot", "clean", "update"),
+    "Evaluate": ("evaluate", "compare"),
+    "Use and share": ("export", "push", "pull", "download", "companion"),
+    "Inspect and repair": ("show", "diagnose", "repair", "extend"),
+}
+EXAMPLES = {
+    "demo": "voxgraft demo --minutes 1",
+    "doctor": "voxgraft doctor",
+    "show": "voxgraft show models/chatterbox",
+    "new": "voxgraft new runs/amharic --base tiny --language am --sources talks",
+    "update": "voxgraft update runs/amharic",
+    "go": "voxgraft go runs/amharic --train.steps 900",
+    "graft": "voxgraft graft runs/amharic",
+    "prepare": "voxgraft prepare runs/amharic --workers 4",
+    "train": "voxgraft train runs/amharic --train.steps 2000",
+    "plot": "voxgraft plot runs/amharic",
+    "speak": 'voxgraft speak "hello" --run runs/amharic --language en --output hello.wav',
+    "evaluate": "voxgraft evaluate runs/amharic --recognizer whisper:small",
+    "compare": "voxgraft compare runs/amharic runs/other",
+    "export": "voxgraft export runs/amharic --to chatterbox",
+    "push": "voxgraft push runs/amharic/export/graft amharic.zip",
+    "pull": "voxgraft pull amharic.zip",
+    "download": "voxgraft download chatterbox-multilingual models/chatterbox",
+    "companion": "voxgraft companion chatterbox",
+    "check": "voxgraft check runs/amharic",
+    "diagnose": "voxgraft diagnose model.pth --base models/indextts2 --tokenizer bpe.model",
+    "repair": "voxgraft repair model.pth --base models/indextts2 --output repaired.safetensors",
+    "clean": "voxgraft clean runs/amharic --keep 1",
+    "extend": "voxgraft extend gpt.pth --tokenizer bpe.model --output extended.pth",
+    "data import": "voxgraft data import sets/films recordings --language am",
+    "data list": "voxgraft data list sets",
+    "data info": "voxgraft data info sets/films --problems",
+    "data merge": "voxgraft data merge sets/all sets/films sets/radio",
+    "data remove": "voxgraft data remove sets/films --recording film-2",
+    "data speakers": "voxgraft data speakers sets/films --rename A=Abebe",
+    "data report": "voxgraft data report sets/films",
+    "data split": "voxgraft data split sets/films --by speaker",
+    "data text": 'voxgraft data text "in 1987" --language fr',
+    "tokenizer train": "voxgraft tokenizer train --base tiny --language am --texts amharic.txt",
+    "tokenizer merge": "voxgraft tokenizer merge --base tiny --additions additions.json --output tokenizer.json",
+    "tokenizer prove": "voxgraft tokenizer prove --base tiny --grown tokenizer.json --language am",
+    "tokenizer show": 'voxgraft tokenizer show "hello" --base tiny --language en',
+    "ui": "voxgraft ui",
+}
+# Settings that few people change: `--help` leaves them out, `--help --all` shows them. By key, in every command.
+RARE_SETTINGS = frozenset(
+    """
+    tokenizer.min_count tokenizer.max_piece_characters tokenizer.normalise rows.noise rows.seed proof_texts
+    data.encoding data.max_left_out data.replay_valid data.replay_texts data.self_replay data.replay_share
+    data.min_prompt_seconds data.allow_overlap data.single_clip_speakers
+    train.alpha train.weight_decay train.max_grad_norm train.min_lr_ratio train.microbatch_tokens train.text_weight
+    train.speech_weight train.text_dropout train.emotion_from train.compile train.deterministic train.log_every
+    train.tensorboard train.sample_sound train.recognizer train.min_delta train.min_steps train.kl_weight
+    train.retention_bound train.interpolate
+    base_config prepared players name dtype copy_files fingerprint hash batch_seconds points worse names
+    """.split()
+)
 
 # First words that several commands share, with their help.
 COMMAND_GROUPS = {

@@ -536,8 +536,6 @@ def _build_tokenizer_json(base: BpeJsonTokenizer, grown: Tokenizer, places: dict
 
 
 TEXT_PACKAGE = "voxgraft.text.normalize"
-# What `rules` needs, and it itself.
-TEXT_PACKAGE_MODULES = ("amharic", "ethiopic", "generic", "reader", "rules", "tigrinya")
 _INIT_TEMPLATE = '''"""How text was normalised in training, for use without voxgraft. Part of voxgraft, Apache-2.0.
 
     from voxgraft_text import prepared
@@ -570,7 +568,9 @@ def build_text_package(rules: TextRules, body: str, modules: Mapping[str, str]) 
     needs = " and `num2words`" if rules.numbers else ""
     folder = resources.files(TEXT_PACKAGE)
     files: dict[str, str] = {}
-    for name in TEXT_PACKAGE_MODULES:  # the export must not need voxgraft: all imports become relative
+    # The export must not need voxgraft: all modules of the rules go with it, and their imports become relative.
+    names = (path.name.removesuffix(".py") for path in folder.iterdir() if path.name.endswith(".py"))
+    for name in sorted(set(names) - {"__init__"}):
         source = folder.joinpath(f"{name}.py").read_text(encoding="utf-8")
         source = source.replace(f"from {TEXT_PACKAGE}.", "from .").replace(
             f"from {TEXT_PACKAGE} import", "from . import"

@@ -1,4 +1,4 @@
-"""The one function that turns text ids and speech codes into a sequence: ids, positions and targets.
+"""The interface of a family, and the one function that turns text ids and codes into a sequence.
 
 Preparing, training, speaking and export all come through here. It knows no tensors of a model and needs no torch.
 """

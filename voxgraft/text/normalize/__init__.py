@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import lru_cache
 
 from voxgraft.core.languages import base_language, find_exemplar
-from voxgraft.text.normalize.ethiopic import AMHARIC_VERSION, TIGRINYA_VERSION
 from voxgraft.text.normalize.generic import (
     GENERIC_VERSION,
     NUM2WORDS_LANGUAGES,
@@ -19,7 +18,7 @@ from voxgraft.text.normalize.generic import (
     num2words_fingerprint,
     replay_changes,
 )
-from voxgraft.text.normalize.rules import NO_RULES, TextRules, TextRulesError
+from voxgraft.text.normalize.rules import LANGUAGE_VERSIONS, NO_RULES, TextRules, TextRulesError
 
 __all__ = [
     "LANGUAGE_VERSIONS",
@@ -37,8 +36,6 @@ __all__ = [
 
 # Letters for which people type an apostrophe. A language that has both (Uzbek) is left as it is typed.
 APOSTROPHE_LETTERS = "ʼʻ"
-# Languages that have a normalizer of their own.
-LANGUAGE_VERSIONS = {"am": AMHARIC_VERSION, "ti": TIGRINYA_VERSION}
 
 
 def build_text_rules(language: str, *, normalize: bool = True, fold_homophones: bool = False) -> TextRules:

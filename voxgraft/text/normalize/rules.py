@@ -7,7 +7,7 @@ the standard library, `regex`, and num2words for languages whose numbers it read
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
@@ -27,9 +27,16 @@ from voxgraft.text.normalize.generic import (
     num2words_fingerprint,
 )
 
+# Languages that have a normalizer of their own, and the version of its rules. Raise it when an output changes.
+LANGUAGE_VERSIONS = {"am": AMHARIC_VERSION, "ti": TIGRINYA_VERSION}
+# By version: the function that builds the normalizer. Old versions stay here for the grafts that were trained with them.
+NORMALIZER_BUILDERS: dict[str, Callable[[TextRules], Normalizer]] = {
+    AMHARIC_VERSION: lambda rules: build_amharic_normalizer(rules.fold_homophones),
+    TIGRINYA_VERSION: lambda _: build_tigrinya_normalizer(),
+}
 # Version of a graft that was made before text rules were stored: its texts were read as they are.
 NO_RULES = "none"
-KNOWN_VERSIONS = (GENERIC_VERSION, AMHARIC_VERSION, TIGRINYA_VERSION, NO_RULES)
+KNOWN_VERSIONS = (GENERIC_VERSION, *NORMALIZER_BUILDERS, NO_RULES)
 
 
 class TextRulesError(ValueError):
@@ -118,10 +125,8 @@ class TextRules:
     def normalizer(self) -> Normalizer:
         if self.version == NO_RULES:
             return Normalizer(self.language, NO_RULES)
-        if self.version == AMHARIC_VERSION:
-            return build_amharic_normalizer(self.fold_homophones)
-        if self.version == TIGRINYA_VERSION:
-            return build_tigrinya_normalizer()
+        if self.version != GENERIC_VERSION:
+            return NORMALIZER_BUILDERS[self.version](self)
         words = NUM2WORDS_LANGUAGES[self.numbers] if self.numbers else None
         edition = self.edition.get(NUM2WORDS_PACKAGE, "")
         return build_generic_normalizer(self.language, self.kept_marks, words, edition, self.apostrophe)
