@@ -41,7 +41,7 @@ def waveform_of(model: S3Gen, stream: S3GenStream, noise: S3GenNoise) -> Tensor:
     samples = 480 * stream.mel.shape[1]
     phases, source = noise.phases[None].double(), noise.source[None, :, :samples].double()
     with torch.no_grad():
-        wave = model.mel2wav(stream.mel[None], phases, source)[0][0]
+        wave: Tensor = model.mel2wav(stream.mel[None], phases, source)[0][0]
     wave[:960] *= model.fade
     return wave
 
