@@ -22,6 +22,7 @@ from tests.evaluating_parts import evaluated
 from tests.golden import difference, formula
 from tests.made_once import MadeOnce
 from tests.speaking_grafts import spoken
+from tests.trainers import EVERY, OPTIONS, loop_of
 from tests.whole_runs import WholeRun, error_of
 from tools.random_bases import fan_in_scaled_blocks
 from voxgraft.audio.files import encode_audio, read_audio
@@ -45,6 +46,7 @@ from voxgraft.models.chatterbox.s3gen import (
 )
 from voxgraft.synthesis.engine import ModelContext, open_base_model
 from voxgraft.synthesis.voices import ReferenceVoice
+from voxgraft.training.samples import SampleCallback, SampleSentence
 
 KINDS = ["small", pytest.param("full", marks=pytest.mark.long)]
 SIZES = {
@@ -478,6 +480,13 @@ def test_chatterbox_speaks_without_a_companion_in_the_voice_that_is_asked_for(
     result = spoken(*words, f"--output={tmp_path / 'built-in.wav'}")
     assert result.said[0].voice.name == "built-in"
     assert len(read_audio(tmp_path / "built-in.wav")[0]) == 960 * len(result.said[0].pieces[0].codes)
+    broken = {name: tensor for name, tensor in small_state().items() if name != "flow.encoder_proj.bias"}
+    (base / "s3gen.pt").unlink()
+    saved(broken, base / "s3gen.pt")
+    refused = error_of(lambda: spoken(*words, f"--output={tmp_path / 'z.wav'}"))
+    assert refused.code == "tensors-mismatch"
+    assert "flow.encoder_proj.bias [80] is missing" in refused.finding.found
+    assert not (tmp_path / "z.wav").exists()
 
 
 def test_speech_of_chatterbox_is_judged_at_its_own_rate_with_the_likeness_of_its_voice(
@@ -499,3 +508,16 @@ def test_speech_of_chatterbox_is_judged_at_its_own_rate_with_the_likeness_of_its
     nobody = open_voice_comparer(open_base_model(place), place, [ReferenceVoice("valid/1", clip)])
     assert nobody.encoder is None
     assert "without its sound" in nobody.why
+
+
+def test_samples_of_a_training_sound_in_the_built_in_voice(made_once: MadeOnce, folder: Path, tmp_path: Path) -> None:
+    loop = loop_of(made_once.place("chatterbox"), tmp_path / "run", OPTIONS, replace(EVERY, sample_every=8))
+    sentence = SampleSentence("en", "en", "I", (20, 30, 40), False, 2)
+    silent = SampleCallback(loop, [sentence], vocoder_of(folder)).on_sample(0)
+    assert "neither a recording" in silent["silent_because"]
+    (tmp_path / "s3gen.pt").hardlink_to(folder / "s3gen.pt")
+    write_conditions(tmp_path / "conds.pt")
+    told = SampleCallback(loop, [sentence], vocoder_of(tmp_path)).on_sample(0)
+    assert told["silent_because"] == ""
+    samples, rate = read_audio(loop.run_folder.path / told["folder"] / "en.wav")
+    assert (len(samples), rate) == (960 * told["spoken"][0]["codes"], 24_000)
