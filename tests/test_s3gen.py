@@ -22,19 +22,17 @@ from tests.evaluating_parts import evaluated
 from tests.golden import difference, formula
 from tests.made_once import MadeOnce
 from tests.speaking_grafts import spoken
-from tests.trainers import EVERY, OPTIONS, loop_of
 from tests.whole_runs import WholeRun, error_of
-from tools.random_bases import fan_in_scaled_blocks
 from voxgraft.audio.files import encode_audio, read_audio
 from voxgraft.core.errors import AudioError, CheckpointError
 from voxgraft.dataset.sets import open_clip_dataset
 from voxgraft.evaluation.audio import open_voice_comparer
 from voxgraft.models import get_family
 from voxgraft.models.base import REFERENCE_AUDIO, Clip
-from voxgraft.models.campplus import COUNTER, CAMPPlusSize
+from voxgraft.models.campplus import CAMPPlusSize
 from voxgraft.models.chatterbox.encoder import SpeechTokenizer, SpeechTokenizerSize
 from voxgraft.models.chatterbox.flow import FlowSize
-from voxgraft.models.chatterbox.hift import HiftSize, fold_weight_norm, published_shapes
+from voxgraft.models.chatterbox.hift import HiftSize, fold_weight_norm
 from voxgraft.models.chatterbox.s3gen import (
     REFERENCE_LIMITS,
     S3Gen,
@@ -46,7 +44,6 @@ from voxgraft.models.chatterbox.s3gen import (
 )
 from voxgraft.synthesis.engine import ModelContext, open_base_model
 from voxgraft.synthesis.voices import ReferenceVoice
-from voxgraft.training.samples import SampleCallback, SampleSentence
 
 KINDS = ["small", pytest.param("full", marks=pytest.mark.long)]
 SIZES = {
@@ -172,35 +169,6 @@ def test_a_batched_utterance_sounds_as_it_does_alone_in_float32() -> None:
     for at, wave in enumerate(model.generate(codes, references, noise)):
         (alone,) = model.generate([codes[at]], [references[at]], [noise[at]])
         assert s3gen.signal_to_noise(wave, alone.numpy()) > 60
-
-
-def test_numbers_are_those_that_were_checked_against_the_original() -> None:
-    """Kept from an implementation that met the original's arrays, for machines that do not have these."""
-    model = S3Gen(s3gen.SMALL_SIZE)
-    shapes = {name: shape for name, shape in published_shapes(model).items() if not name.endswith(COUNTER)}
-    state = {
-        name: torch.from_numpy(np.concatenate(list(fan_in_scaled_blocks(name, shape, 0)))).reshape(shape)
-        for name, shape in shapes.items()
-    }
-    state["mel2wav.f0_predictor.classifier.weight"] *= 100  # voiced
-    state["mel2wav.conv_post.parametrizations.weight.original0"] *= 0.2  # rarely clipped
-    model.load_state_dict(fold_weight_norm(state), strict=False)
-    reference = S3GenReference(
-        torch.arange(5) * 1000, torch.linspace(-3, 3, 11 * 80).reshape(11, 80), torch.linspace(-1, 1, 192).square()
-    )
-    codes = list(range(0, 6000, 500))
-    shapes = {"flow": (80, 34), "phases": (9, 1), "source": (9, 480 * 23)}
-    draws = {name: torch.from_numpy(next(fan_in_scaled_blocks(name, (rows * columns,), 1))).reshape(rows, columns) * 50
-             for name, (rows, columns) in shapes.items()}  # fmt: skip
-    noise = S3GenNoise(**draws)
-    (mel,), (wave,) = model.generate_mels([codes], [reference], [noise]), model.generate([codes], [reference], [noise])
-    speaker = model.speaker_encoder.embed([recorded(9_000, 16_000)])[0]
-    kept = Path(__file__).parent / "data" / "s3gen_small.npz"
-    with np.load(kept) as arrays:
-        assert difference(mel, arrays["mel"]) < 2e-4
-        assert s3gen.signal_to_noise(wave, arrays["wave"]) > SNR_LIMIT
-        assert difference(speaker, arrays["speaker"]) < 1e-5
-        assert float(np.abs(arrays["wave"]).max()) > 0.05
 
 
 def test_the_first_twenty_milliseconds_are_silent_and_the_next_fade_in() -> None:
@@ -508,16 +476,3 @@ def test_speech_of_chatterbox_is_judged_at_its_own_rate_with_the_likeness_of_its
     nobody = open_voice_comparer(open_base_model(place), place, [ReferenceVoice("valid/1", clip)])
     assert nobody.encoder is None
     assert "without its sound" in nobody.why
-
-
-def test_samples_of_a_training_sound_in_the_built_in_voice(made_once: MadeOnce, folder: Path, tmp_path: Path) -> None:
-    loop = loop_of(made_once.place("chatterbox"), tmp_path / "run", OPTIONS, replace(EVERY, sample_every=8))
-    sentence = SampleSentence("en", "en", "I", (20, 30, 40), False, 2)
-    silent = SampleCallback(loop, [sentence], vocoder_of(folder)).on_sample(0)
-    assert "neither a recording" in silent["silent_because"]
-    (tmp_path / "s3gen.pt").hardlink_to(folder / "s3gen.pt")
-    write_conditions(tmp_path / "conds.pt")
-    told = SampleCallback(loop, [sentence], vocoder_of(tmp_path)).on_sample(0)
-    assert told["silent_because"] == ""
-    samples, rate = read_audio(loop.run_folder.path / told["folder"] / "en.wav")
-    assert (len(samples), rate) == (960 * told["spoken"][0]["codes"], 24_000)
