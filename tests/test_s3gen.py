@@ -448,6 +448,13 @@ def test_chatterbox_speaks_without_a_companion_in_the_voice_that_is_asked_for(
     result = spoken(*words, f"--output={tmp_path / 'built-in.wav'}")
     assert result.said[0].voice.name == "built-in"
     assert len(read_audio(tmp_path / "built-in.wav")[0]) == 960 * len(result.said[0].pieces[0].codes)
+    broken = {name: tensor for name, tensor in small_state().items() if name != "flow.encoder_proj.bias"}
+    (base / "s3gen.pt").unlink()
+    saved(broken, base / "s3gen.pt")
+    refused = error_of(lambda: spoken(*words, f"--output={tmp_path / 'z.wav'}"))
+    assert refused.code == "tensors-mismatch"
+    assert "flow.encoder_proj.bias [80] is missing" in refused.finding.found
+    assert not (tmp_path / "z.wav").exists()
 
 
 def test_speech_of_chatterbox_is_judged_at_its_own_rate_with_the_likeness_of_its_voice(
