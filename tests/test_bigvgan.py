@@ -127,10 +127,11 @@ def test_published_files_with_and_without_weight_norm_give_the_same_model(tmp_pa
     [
         (lambda tensors: tensors.pop("ups.3.0.bias"), "ups.3.0.bias"),
         (lambda tensors: tensors.update({"conv_post.bias": torch.zeros(1)}), "conv_post.bias"),
+        (lambda tensors: tensors.update({"conv_post.filter": torch.zeros(1, 1, 12)}), "conv_post.filter"),
         (lambda tensors: tensors.update({"ups.0.0.weight_g": torch.zeros(32, 1, 1)}), "ups.0.0.weight_g"),
         (lambda tensors: tensors.update({"resblocks.18.convs1.0.bias": torch.zeros(2)}), "resblocks.18.convs1.0.bias"),
     ],
-    ids=["missing", "unknown", "weight norm over the outputs", "a seventh stage"],
+    ids=["missing", "unknown", "a filter of nothing", "weight norm over the outputs", "a seventh stage"],
 )
 def test_a_file_that_is_no_whole_bigvgan_is_refused_by_name(
     change: Callable[[dict[str, Tensor]], object], named: str, tmp_path: Path

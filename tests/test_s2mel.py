@@ -237,6 +237,7 @@ def test_a_clip_beyond_the_positions_is_refused() -> None:
 
 # ---- files ---------------------------------------------------------------------------------------------------------
 
+SKIP = "cfm.estimator.transformer.layers"
 CONFIG = {"s2mel": {"DiT": {"num_heads": 2}}}
 
 
@@ -284,6 +285,8 @@ def test_published_wrapped_and_flat_files_give_the_same_model(tmp_path: Path) ->
         (lambda tensors: tensors.pop("gpt_layer.1.bias"), "gpt_layer.1.bias"),
         (lambda tensors: tensors.update({"cfm.estimator.extra.weight": torch.zeros(2)}), "cfm.estimator.extra.weight"),
         (lambda tensors: tensors.update({"style_encoder.weight": torch.zeros(2)}), "style_encoder.weight"),
+        (lambda tensors: tensors.pop(f"{SKIP}.2.skip_in_linear.bias"), f"{SKIP}.2.skip_in_linear.bias"),
+        (lambda tensors: tensors.update({f"{SKIP}.1.skip_in_linear.x": torch.zeros(2)}), f"{SKIP}.1.skip_in_linear.x"),
         (
             lambda tensors: tensors.update({"cfm.estimator.conv2.weight": torch.zeros(81, 32, 1)}),
             "cfm.estimator.conv2.weight",
@@ -293,7 +296,15 @@ def test_published_wrapped_and_flat_files_give_the_same_model(tmp_path: Path) ->
             "length_regulator.model.0.bias",
         ),
     ],
-    ids=["missing", "unknown", "unknown table", "another shape", "whole numbers"],
+    ids=[
+        "missing",
+        "unknown",
+        "unknown table",
+        "a skip that is read",
+        "a skip that is none",
+        "another shape",
+        "whole numbers",
+    ],
 )
 def test_a_file_that_is_no_whole_s2mel_is_refused_by_name(
     change: Callable[[dict[str, Tensor]], object], named: str, tmp_path: Path

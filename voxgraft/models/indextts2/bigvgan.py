@@ -111,11 +111,14 @@ class BigVGAN(nn.Module):
         from voxgraft.models.load import find_part_file
 
         path = find_part_file(place, BIGVGAN_NAMES)
-        # The filters are computed here; a file may leave them out.
-        stored = {name: shape for name, shape in read_tensor_shapes(path).items() if not name.endswith(".filter")}
+        stored = read_tensor_shapes(path)
         size = BigVGANSize.of(stored)
         shapes = bigvgan_shapes(size, weight_norm=any(name.endswith(".weight_v") for name in stored))
-        require_exact_tensors(stored, shapes, "BigVGAN v2 (22 kHz, 80 bands, 256 samples a frame)", path)
+        # The filters beside every activation are computed here; a file may leave them out.
+        beside = [name.removesuffix("act.alpha") for name in shapes if name.endswith(".act.alpha")]
+        filters = {f"{stem}{side}.filter" for stem in beside for side in ("upsample", "downsample.lowpass")}
+        own = {name: shape for name, shape in stored.items() if name not in filters}
+        require_exact_tensors(own, shapes, "BigVGAN v2 (22 kHz, 80 bands, 256 samples a frame)", path)
         return path, size, shapes
 
     @classmethod

@@ -39,13 +39,14 @@ REGULATOR_CONVS, REGULATOR_NORMS, REGULATOR_OUT = (0, 3, 6, 9), (1, 4, 7, 10), 1
 REGULATOR_KERNEL = 3
 # In the file and never read by the original; skip_in_linear of the first blocks too.
 UNREAD_TENSORS = (
-    "cfm.estimator.x_embedder.",
-    "cfm.estimator.cond_embedder.",
-    "cfm.estimator.content_mask_embedder.",
-    "length_regulator.embedding.",
+    "cfm.estimator.x_embedder.bias",
+    "cfm.estimator.x_embedder.weight_g",
+    "cfm.estimator.x_embedder.weight_v",
+    "cfm.estimator.cond_embedder.weight",
+    "cfm.estimator.content_mask_embedder.weight",
+    "length_regulator.embedding.weight",
     "length_regulator.mask_token",
-)
-COMPUTED_TENSORS = (
+    # Tables that the original computes anyway.
     "cfm.estimator.input_pos",
     "cfm.estimator.t_embedder.freqs",
     "cfm.estimator.t_embedder2.freqs",
@@ -151,10 +152,11 @@ def _weight_norm_shapes(name: str, outputs: int, inputs: int, *kernel: int) -> d
 
 def is_optional_tensor(name: str, size: S2MelSize) -> bool:
     """Whether the original never reads a tensor, or computes it anyway: a file may hold it or not."""
-    if name in COMPUTED_TENSORS or name.startswith(UNREAD_TENSORS):
+    if name in UNREAD_TENSORS:
         return True
-    parts = name.split(".")
-    return parts[5:6] == ["skip_in_linear"] and parts[4].isdecimal() and int(parts[4]) <= size.dit.layers // 2
+    unread = range(size.dit.layers // 2 + 1)  # blocks that pop no skip
+    blocks = (f"cfm.estimator.transformer.layers.{layer}.skip_in_linear" for layer in unread)
+    return name.endswith((".weight", ".bias")) and name.rpartition(".")[0] in blocks
 
 
 def fold_weight_norm(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
