@@ -39,7 +39,7 @@ class Evil:
 
 @dataclass(frozen=True)
 class Ground:
-    """A base, a extended tokenizer, and the base's tensors grown to it: what every trainer starts from."""
+    """A base, an extended tokenizer, and the base's tensors grown to it: what every trainer starts from."""
 
     name: str
     base: BaseFiles

@@ -22,7 +22,7 @@ PIECES = 1565
 
 @dataclass(frozen=True)
 class Grown:
-    """A base, a extended tokenizer, and the base's checkpoint grown to it."""
+    """A base, an extended tokenizer, and the base's checkpoint grown to it."""
 
     base: BaseFiles
     tokenizer: Path

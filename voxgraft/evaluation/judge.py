@@ -313,7 +313,7 @@ def measure_recorded_pace(held_out: HeldOutData, language: str) -> float | None:
 
 
 class _RetokenizedClipSet(ClipDataset):
-    """The clips of a set as a system reads their texts: the base alone has no rows for a extended tokenizer's ids.
+    """The clips of a set as a system reads their texts: the base alone has no rows for an extended tokenizer's ids.
 
     Clips whose text it cannot read at all are left out.
     """

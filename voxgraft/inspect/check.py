@@ -312,7 +312,7 @@ _PART_NAMES = {
     "checkpoint_paths": "a checkpoint or a base",
     "family": "a known family",
     "graft": "a run with a whole graft",
-    "grown": "a extended tokenizer",
+    "grown": "an extended tokenizer",
     "old": "an old config",
     "prepared": "data of another trainer",
     "run": "a run",

@@ -1,4 +1,4 @@
-"""Checks of numbers: tokenizer, text tables and configs must agree on one size, and learning rates must be sensible.
+"""Checks of texts and sizes: unknown letters and digits in texts; tokenizer, text tables and configs agree on one size.
 
 Also the checks of a checkpoint file that need neither base nor text: pickled code, values that are not finite, extras.
 """

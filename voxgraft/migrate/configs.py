@@ -34,7 +34,7 @@ ValueKind = Literal[
     "base-pieces",  # a whole number that should be the base's number of pieces
     "freeze",  # true or false
     "base-file",  # a file in the base's folder
-    "tokenizer",  # a extended tokenizer
+    "tokenizer",  # an extended tokenizer
     "texts",  # text files, one sentence per line
     "language",  # a language code
     "manifest",  # FILE::LANGUAGE, pairs of clips

@@ -179,7 +179,7 @@ class _LegacyTranslator:
                 return "gone", "early stopping was off, so it never counted", None
             case "total-pieces":
                 if number is None or number != int(number) or base is None or number < base:
-                    return "suggested", "not a size that a extended tokenizer can have", shown
+                    return "suggested", "not a size that an extended tokenizer can have", shown
                 why = (
                     f"{int(number):,} counted the base's {base:,} pieces too. A small number is better: a piece that "
                     "occurs seldom learns nothing, and single characters do not count here"
