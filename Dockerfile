@@ -11,7 +11,7 @@ ARG PIP_FLAGS=""
 ARG USER_ID=1000
 
 WORKDIR /opt/voxgraft
-COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY pyproject.toml constraints.txt README.md LICENSE NOTICE ./
 COPY voxgraft ./voxgraft
 RUN pip install --no-cache-dir ${PIP_FLAGS} -c constraints.txt '.[ui,hub,tensorboard,parquet]' \
     && useradd --create-home --uid "${USER_ID}" voxgraft \

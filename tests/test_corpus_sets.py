@@ -341,7 +341,7 @@ def test_a_folder_without_set_json_is_no_set(folder: Path) -> None:
     with pytest.raises(FileError) as caught:
         open_clip_dataset(folder)
     assert caught.value.code == "set-incomplete"
-    with pytest.raises(FileError, match="not there"):
+    with pytest.raises(FileError, match="does not exist"):
         open_clip_dataset(folder / "nowhere")
 
 

@@ -161,7 +161,7 @@ def test_a_source_that_was_renamed_and_mended_warns_of_its_old_clips_and_names_t
     done, clips = _import(tmp_path / "set", mended)
     assert len(clips) == 10
     (item,) = [item for item in done.findings() if item.code == "source-doubled"]
-    assert (item.level, done.exit_code, item.found) == ("warning", 0, "5 of 5 clips of fixed are in raw too")
+    assert (item.level, done.exit_code, item.found) == ("warning", 0, "5 of 5 clips of mended are in raw too")
     assert f"voxgraft data remove {tmp_path / 'set'} --recording raw`" in item.cure
     assert _remove(tmp_path / "set", recording=("raw",))["removed"] == 5
     assert {clip.speaker for clip in _clips(tmp_path / "set")} == {"mended"}

@@ -44,7 +44,7 @@ def test_the_page_leads_from_a_folder_of_talks_to_speech(tmp_path: Path, monkeyp
     recordings = {name: {info.recording for info in one.infos} for name, one in sets.items()}
     assert not recordings["train"] & recordings["valid"]
     assert load_graft(tmp_path / "runs/talks/graft").card.method["trained"]["step"] >= 1
-    spoken, rate = soundfile.read(tmp_path / "selam.wav")
+    spoken, rate = soundfile.read(tmp_path / "selam-talks.wav")
     assert len(spoken) / rate > 0.3
     assert np.abs(spoken).max() > 0.01
 

@@ -29,7 +29,7 @@ from voxgraft.text.normalize.generic import (
 
 # Languages that have a normalizer of their own, and the version of its rules. Raise it when an output changes.
 LANGUAGE_VERSIONS = {"am": AMHARIC_VERSION, "ti": TIGRINYA_VERSION}
-# By version: the function that builds the normalizer. Old versions stay here for the grafts that were trained with them.
+# By version: the function that builds the normalizer. Old versions stay, for the grafts that were trained with them.
 NORMALIZER_BUILDERS: dict[str, Callable[[TextRules], Normalizer]] = {
     AMHARIC_VERSION: lambda rules: build_amharic_normalizer(rules.fold_homophones),
     TIGRINYA_VERSION: lambda _: build_tigrinya_normalizer(),
