@@ -492,7 +492,7 @@ def test_the_command_line_refuses_a_near_miss_with_its_cure_and_makes_nothing(
     assert run_cli(["show", str(base / "t3_turbo_v1.safetensors")]) == 2
     printed = capsys.readouterr().err
     assert printed.count("error base-turbo") == 2
-    assert "cure: use Chatterbox multilingual" in printed
+    assert "fix: use Chatterbox multilingual" in printed
     assert not (tmp_path / "run").exists()
 
 

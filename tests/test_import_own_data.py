@@ -251,7 +251,7 @@ def test_five_planted_faults_are_listed_with_file_line_and_cure_and_the_rest_is_
     for code, (line, cure) in expected.items():
         block = next(block for block in blocks if block.startswith(code))
         assert f"metadata.csv, line {line}\n" in block
-        assert "cure: " in block
+        assert "fix: " in block
         assert cure in block
     clips = list(read_manifest(tmp_path / "set" / "manifest.jsonl"))
     assert len(clips) == 25

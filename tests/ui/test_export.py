@@ -69,7 +69,7 @@ def test_what_is_not_an_export_of_ours_is_refused_with_a_cure(context: Any, home
     done(home, "pull", words_of(context, "pull", source="bad.zip"))
     shown = form_of(context, "pull").result_html(PROJECT)
     assert "vg-bad" in shown
-    assert "cure:" in shown
+    assert "fix:" in shown
     assert not (home / PROJECT / "pulled").exists()
 
 

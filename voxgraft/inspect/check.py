@@ -404,7 +404,7 @@ def run_checks(subject: CheckSubject, *, with_data: bool = True, skip_topics: Co
 
 
 _INPUT_NAMES = ("run", "base", "checkpoint", "base_config", "texts", "prepared")
-_NO_FIX_NEEDED = "none is needed."
+_NO_FIX_NEEDED = "no action needed."
 
 
 @dataclass(frozen=True, slots=True)

@@ -319,7 +319,7 @@ def examine_subject(subject: CheckSubject, case: DiagnosisCase, more: Sequence[F
         elif (
             item.code == "proof-unreachable"
         ):  # a row that is never read does no harm to what was learned in the others
-            cure = "none is needed; the next tokenizer can do without them: `voxgraft tokenizer train`."
+            cure = "no action needed; the next tokenizer can do without them: `voxgraft tokenizer train`."
             item = replace(item, level="note", cure=cure)
         elif case.steps is not None and _is_missing_data(item):
             # Data that does not exist is still to come in a run that was never trained, and gone in one that was.

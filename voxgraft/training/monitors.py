@@ -182,7 +182,7 @@ def _check_voice_use(
     found = f"voice use has been near zero since step {since:,}"
     expected = f"{limits.low_voice_use:g} or more on average of {VOICE_USE_VALIDATIONS} validations"
     if options.mode == "rows-only":
-        cure = "none is needed for reading; to teach the voices as well, train an adapter (train.mode: gated)."
+        cure = "no action needed for reading; to teach the voices as well, train an adapter (train.mode: gated)."
         return [finding("not-hearing", found, expected=expected, cure=cure, level="note")]
     return [finding("not-hearing", found, expected=expected)]
 

@@ -51,7 +51,7 @@ def finding_html(finding: Mapping[str, Any]) -> str:
     """A finding as a box: what was found, what was expected, where, the cure."""
     kind = {"error": "bad", "warning": "warn"}.get(str(finding.get("level")), "note")
     parts = [f"<strong>{escape(str(finding.get('code', '')))}</strong> {escape(str(finding.get('found', '')))}"]
-    for key, word in (("expected", "expected"), ("where", "in"), ("cure", "cure")):
+    for key, word in (("expected", "expected"), ("where", "in"), ("cure", "fix")):
         if text := str(finding.get(key) or ""):
             parts.append(f"<small>{word}: {escape(text)}</small>")
     return f'<div class="vg-note vg-{kind}">{"<br>".join(parts)}</div>'
