@@ -400,7 +400,7 @@ def test_a_part_that_cannot_be_read_is_a_finding_and_the_rest_is_still_checked(
     [
         ({"pieces": 51}, "tokenizer was"),
         ({"rows": {"init": "random"}}, "rows was"),
-        ({"texts": (KHMER,)}, "texts are other files"),
+        ({"texts": (KHMER,)}, "texts are different files"),
     ],
 )
 def test_settings_that_changed_after_the_graft_are_told(

@@ -181,7 +181,7 @@ def test_other_text_settings_make_graft_and_sets_anew_and_leave_the_clips_alone(
     edit(run, "tokenizer", min_count=2)
     result = gone(run, until="prepare")
     assert ran(result) == ["graft", "prepare"]
-    assert "settings have changed since the graft was made" in why(result, "graft")
+    assert "settings have changed since the graft was created" in why(result, "graft")
     assert why(result, "prepare") == "train was spelled by another tokenizer"
     assert listing(run / "data" / "clips") == clips
     assert ran(gone(run, until="prepare")) == []

@@ -174,7 +174,7 @@ def test_split_says_that_all_sides_are_one_person(tmp_path: Path) -> None:
     bring(tmp_path / "set", lj_list(tmp_path / "mine", 24))
     done = data_split(DataSplitSettings(dataset=tmp_path / "set"))
     assert "no leak was found" not in shown(done)
-    assert "all sides are the same speaker, mine-metadata" in shown(done)
+    assert "all splits have the same speaker, mine-metadata" in shown(done)
     assert done.findings() == []
 
 
@@ -202,7 +202,7 @@ def test_one_long_recording_is_split_by_stretches_with_a_gap(tmp_path: Path, sec
             if one.split != two.split and one.start < two.start:
                 assert two.start - (one.start + one.seconds) >= 5.0
     assert sum(clip.split == "train" for clip in used) > 0.6 * count
-    assert "stretches of recordings are held out" in shown(done)
+    assert "parts of recordings are held out" in shown(done)
     assert data_split(DataSplitSettings(dataset=tmp_path)).clips == done.clips
 
 
@@ -241,8 +241,8 @@ def test_five_planted_faults_are_listed_with_file_line_and_cure_and_the_rest_is_
     printed = capsys.readouterr().out
     expected = {
         "media-unreadable": (4, "convert it"),
-        "media-missing": (8, "put it there"),
-        "transcript-empty": (12, "write down what is said"),
+        "media-missing": (8, "put the recording there"),
+        "transcript-empty": (12, "write the transcript"),
         "text-encoding": (16, "UTF-8"),
         "table-double-id": (20, "remove the wrong line"),
     }
@@ -494,7 +494,9 @@ def test_ctrl_c_while_processes_work_gives_one_error_and_exit_code_130(
     output = child.communicate(timeout=60)[0]
     assert child.returncode == 130, output
     assert "Traceback" not in output
-    assert [line for line in output.splitlines() if "error" in line] == ["error interrupted: stopped by the keyboard"]
+    assert [line for line in output.splitlines() if "error" in line] == [
+        "error interrupted: interrupted from the keyboard"
+    ]
 
 
 def _children(pid: int) -> list[str]:

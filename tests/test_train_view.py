@@ -1,4 +1,4 @@
-"""A run that trains, as it is seen: on real terminals of several widths, in logs, stopped by the keyboard, unread."""
+"""A run that trains, as it is seen: on real terminals of several widths, in logs, interrupted from the keyboard, unread."""
 
 from __future__ import annotations
 

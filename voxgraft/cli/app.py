@@ -163,7 +163,7 @@ def translate_usage_error(error: CycloptsError, verbs: Sequence[CliCommand]) -> 
         case RepeatArgumentError():
             found = f"`{error.token.keyword}` is given twice"
         case UnusedCliTokensError():
-            found = f"{' '.join(map(repr, error.unused_tokens or ()))} is more than the command takes"
+            found = f"unexpected argument: {' '.join(map(repr, error.unused_tokens or ()))}"
     expected = verb.usage.removeprefix("Usage: ") if verb else ""
     return ConfigError("usage", found, expected=expected, where=COMMAND_LINE_ORIGIN, cure=help_hint)
 
@@ -260,7 +260,7 @@ def resolve_settings(line: CommandLine) -> Settings:
     if issubclass(verb.settings, RunSettings) and isinstance(run := values.get("run"), str) and run:
         path = Path(run) / RUN_FILE
         if not path_exists(path):
-            cure = f"make a run with `voxgraft new {Path(run)}`, or check the path."
+            cure = f"create a run with `voxgraft new {Path(run)}`, or check the path."
             raise FileError("file-missing", f"{Path(run)} has no {RUN_FILE}", where=path, cure=cure)
         run_values = read_settings_values(RunSettings, path)
         parse_settings(RunSettings, run_values, path)  # by itself first, so that every command refuses the same files
@@ -315,7 +315,7 @@ def run_cli(words: Sequence[str], verbs: Sequence[CliCommand] = COMMANDS) -> int
         _show_error(console, error.finding)
         return EXIT_BAD_INPUT
     except KeyboardInterrupt:
-        _show_error(console, finding("interrupted", "stopped by the keyboard"))
+        _show_error(console, finding("interrupted", "interrupted from the keyboard"))
         return EXIT_INTERRUPTED
     except Exception as error:  # the one place where everything is caught
         if (refused := convert_system_error(error)) is not None:

@@ -55,7 +55,7 @@ class S3GenSynthesizer:
             lacking = model.load_state_dict(state, strict=False)
             known = set(getattr(model, "ignore_state_dict_missing", ()))
             if set(lacking.missing_keys) - known or lacking.unexpected_keys:
-                raise ValueError(f"{path} is no whole S3Gen: {lacking}"[:500])
+                raise ValueError(f"{path} is not a complete S3Gen: {lacking}"[:500])
             self.models[path, device] = model.to(device).eval()
         return self.models[path, device]
 

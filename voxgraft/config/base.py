@@ -140,7 +140,7 @@ def read_settings_values(kind: type[Settings], path: Path) -> dict[str, Any]:
     if values is None:
         return {}
     if not isinstance(values, Mapping):
-        found = f"{path.name} holds a {'list' if isinstance(values, list) else 'single value'}"
+        found = f"{path.name} contains a {'list' if isinstance(values, list) else 'single value'}"
         raise ConfigError("config-shape", found, expected="keys with values", where=path)
     return _resolve_paths(kind, values, path.parent)
 

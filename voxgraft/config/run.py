@@ -278,8 +278,8 @@ def _format_override(value: Any) -> str:
 
 
 TITLE = (
-    "What this run is asked for. Every key is here with its meaning; flags of a command win over this file.\n"
-    "Relative paths start at this folder. A key without a value is not set; its comment says what counts then."
+    "Settings of this run, each with a comment. Flags of a command override this file.\n"
+    "Relative paths are relative to this folder. A key without a value is not set; its comment gives the default."
 )
 
 
@@ -312,7 +312,7 @@ def set_run_yaml_values(run_folder: Path, yaml_values: Mapping[str, str]) -> Non
     text = read_text(path)
     parse_yaml(text, path)
     # Lists over several lines and sections in braces are how somebody chose to write them: the file is left as it is.
-    refusal = ConfigError("ui-keep", f"{', '.join(yaml_values)} cannot be put at one line", where=path)
+    refusal = ConfigError("ui-keep", f"{', '.join(yaml_values)} cannot be written to one line", where=path)
     for key, value in yaml_values.items():
         section, _, name = key.rpartition(".")
         nodes = find_yaml_keys(text)  # again for each value: offsets have moved

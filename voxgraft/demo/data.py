@@ -112,7 +112,7 @@ class DemoSetWriter:
         path = self.files.folder / TINY_CODEC_NAME
         made_with, codec = _read_metadata()[CODEC_METADATA_KEY], compute_sha256(path)
         if codec != made_with:
-            expected = f"{made_with[:12]}, with which {CODES_NAME} was made"
+            expected = f"{made_with[:12]}, which {CODES_NAME} was encoded with"
             raise FileError("demo-codec", f"{path.name} has sha256 {codec[:12]}", expected=expected, where=path)
         front_end = {"codec_sha256": codec}
         text = text_rules_identity(spelling.rules) if is_new else ""
@@ -208,9 +208,9 @@ def main(words: list[str]) -> int:
     """Write the talks of the tutorial; returns the exit code."""
     tell = partial(print, file=sys.stderr)
     if len(words) != 1 or Path(words[0]).exists():
-        tell("python -m voxgraft.demo.data FOLDER: name one folder, which must not be there yet")
+        tell("python -m voxgraft.demo.data FOLDER: give one folder that does not exist yet")
         return 2
-    tell(f"making {NUM_TALKS} talks of about a minute in {words[0]}")
+    tell(f"creating {NUM_TALKS} talks of about a minute in {words[0]}")
     write_talks(Path(words[0]), NUM_TALKS, UTTERANCES_PER_TALK, tell)
     return 0
 
