@@ -146,7 +146,7 @@ def test_a_topic_that_an_error_stopped_is_not_called_checked(index: Made, tmp_pa
 
 
 def test_nothing_to_check_is_an_error_and_not_a_pass() -> None:
-    with pytest.raises(ConfigError, match="neither a run nor any file"):
+    with pytest.raises(ConfigError, match="neither a run nor a file"):
         checked()
 
 
@@ -182,7 +182,7 @@ def test_a_run_is_checked_by_its_run_yaml(chatterbox: Made, tmp_path: Path, caps
     assert "error rate-out-of-range: train.lr_rows is 0.2, above the range for the rows of chatterbox" in printed
     verdict, following = printed.rstrip().splitlines()[-2:]
     assert verdict.startswith("1 error, ")
-    assert following == "next: cure the errors; training does not start while there is one"
+    assert following == "next: fix the errors; training does not start while there is one"
 
 
 # ---- base, run and graft ----------------------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ def test_a_graft_whose_rows_do_not_fit_is_told_and_its_tokenizer_still_checked(
     result = checked(**chatterbox.run_settings(run=run))
     assert codes(result, "error") == {"graft-mismatch"}
     assert {"tokenizer", "old text", "text"} <= set(result.outcome.checked)
-    assert result.outcome.not_checked["graft"] == "needs a run with a whole graft"
+    assert result.outcome.not_checked["graft"] == "needs a run with a complete graft"
 
 
 def test_a_named_tokenizer_that_is_not_the_grafts_is_told(chatterbox: Made, tmp_path: Path) -> None:

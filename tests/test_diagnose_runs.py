@@ -45,7 +45,7 @@ def test_a_trained_run_is_resumed(made_once: MadeOnce) -> None:
     found = of_run(run.path).found
     assert found.verdict.word == "RESUME", found.verdict
     assert found.verdict.commands == (f"voxgraft train {run.path}",)
-    assert f"the newest whole one is {run.steps[-1]}" in found.what
+    assert f"the newest complete one is {run.steps[-1]}" in found.what
     assert not [item for item in found.findings if item.level == "error"]
 
 

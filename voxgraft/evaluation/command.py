@@ -107,11 +107,11 @@ def resolve_subject(settings: EvaluateSettings) -> EvaluationSubject:
     if is_file(run.settings):
         own = parse_settings(RunSettings, read_settings_values(RunSettings, run.settings), run.settings)
     elif settings.variant is not None or settings.step is not None:
-        found = f"{path.name} is not a run, and --variant or --step is given"
+        found = f"--variant or --step is given, but {path.name} is not a run"
         raise ConfigError("config-value", found, expected="a run for these", where=path)
     base, family = settings.base or (own.base if own else None), settings.family or (own.family if own else None)
     if base is None:
-        cure = "name the base that it is compared with: --base FOLDER."
+        cure = "give the base to compare with: --base FOLDER."
         raise ConfigError("config-missing", "`base` is not given", where=run.settings if own else path, cure=cure)
     place = open_model_context(base, family, settings.device, settings.precision)
     if own is not None:
@@ -167,9 +167,9 @@ class EvaluateResult:
         lines: list[Line] = [Table(columns, rows)]
         listener = self.document["listener"]
         if listener["name"] is not None:
-            lines.append(f"recogniser: {listener['name']}; {SCORES_NAME} has 95 % intervals over the sentences")
+            lines.append(f"recognizer: {listener['name']}; {SCORES_NAME} has 95 % intervals over the sentences")
         if listener["why"]:
-            why = (f"no recogniser for {self.document['language'] or 'these languages'}: ", "bold")
+            why = (f"no recognizer for {self.document['language'] or 'these languages'}: ", "bold")
             lines += [style_line(why, str(listener["why"])), str(listener["how"])]
         word = summarize_retention(found)
         style = {"equal": "bold green", "not equal": "bold red"}.get(word, "bold")
@@ -187,9 +187,9 @@ def evaluate(settings: EvaluateSettings) -> EvaluateResult:
     """Compare a run, a graft or a checkpoint with its base."""
     subject = resolve_subject(settings)
     if settings.output is not None and (is_folder(settings.output) or is_file(settings.output)):
-        raise FileError("file-exists", f"{settings.output.name} is there already", where=settings.output)
+        raise FileError("file-exists", f"{settings.output.name} exists already", where=settings.output)
     if settings.output is None and subject.run is None:
-        found = f"{subject.path.name} is a {subject.kind}, and the folder for its report is not named"
+        found = f"{subject.path.name} is a {subject.kind}, and the output folder is not set"
         raise ConfigError("config-missing", found, expected="--output FOLDER")
     folder = settings.output or RunFolder(subject.path).eval / settings.name
     named = settings.recognizer or (subject.settings.evaluate.recognizer if subject.settings else None)
@@ -200,7 +200,7 @@ def evaluate(settings: EvaluateSettings) -> EvaluateResult:
     sets = _load_sentence_sets(settings, subject, after)
     originals = {language: read_sentence_recordings(one.sentences) for language, one in sets.items()}
     if settings.recordings and new_language is None:
-        found = f"recordings are given, and {after.name} has no new language"
+        found = f"recordings are given, but {after.name} has no new language"
         raise ConfigError("evaluate-language", found, expected="--language")
     if settings.recordings:
         recordings = read_reference_recordings(settings.recordings, new_language or "")
@@ -283,10 +283,10 @@ def _load_sentence_sets(
         if own is not None:
             sets = {new: own.spread(settings.max_sentences), **sets}
     if new is not None and new not in sets:
-        found = f"there are no sentences in {new}: no built-in ones, and no held-out texts of a data set"
+        found = f"no sentences in {new}: no built-in ones, and no held-out texts in the dataset"
         raise ConfigError("sentences-missing", found, expected=f"--sentences {new}.txt", where=subject.path)
     if not sets:
-        raise GraftError("sentences-missing", "there are no sentences in any language of the base", where=subject.path)
+        raise GraftError("sentences-missing", "no sentences in any language of the base", where=subject.path)
     return sets
 
 
@@ -319,7 +319,7 @@ def _describe_sentences(
     """Where sentences come from, and whether they were in the training texts, as far as that is known."""
     described = {}
     for language, found in sets.items():
-        texts: tuple[str, ...] | str = "what the base was trained on is not known here"
+        texts: tuple[str, ...] | str = "the training data of the base is not known"
         if subject.run is not None and subject.settings is not None and language == new_language:
             texts = load_training_texts(subject.run, subject.settings)
         described[language] = {

@@ -101,7 +101,7 @@ def draw_comparison(
                 axes.plot(interval, [y, y], color=colour, linewidth=1.2, alpha=0.45)
             axes.plot([x], [y], MODE_MARKERS.get(dot.mode, "o"), color=colour, markersize=8, zorder=3, clip_on=False)
             places.append((x, y))
-        axes.set_title("Best is low and left: the new language is spoken, and nothing is lost")
+        axes.set_title("Best: lower left. The new language is spoken, and nothing is lost.")
         axes.set_xlabel(f"{about.title} in the new language, {unit}")
         axes.set_ylabel(f"worst change of an old language, {'points' if percent else 'nats'}")
         axes.axhline(0, color=MUTED_COLOR, linewidth=1, zorder=1)
@@ -124,7 +124,7 @@ def draw_comparison(
         # Letters that no font has are romanised first: labels are placed by the length that is drawn.
         _place_labels(axes, [make_text_renderable(dot.name) for dot in shown], places)
         notes = [f"not measured: {', '.join(left_out)}"] if left_out else []
-        notes += [f"not the same in all runs: {', '.join(differing)}"] if differing else []
+        notes += [f"different between runs: {', '.join(differing)}"] if differing else []
         if notes:
             figure.text(0.01, 0.012, "; ".join(notes), fontsize=8, color=MUTED_COLOR)
         pictures: dict[ImageFormat, bytes] = {}
@@ -261,10 +261,10 @@ class CompareResult:
                     run.word,
                 )
             )
-        lines: list[Line] = [Table(columns, tuple(rows)), *(f"picture: {path}" for path in self.files)]
+        lines: list[Line] = [Table(columns, tuple(rows)), *(f"chart: {path}" for path in self.files)]
         for what in self.differing:
             by_run = "; ".join(f"{run.name}: {run.scores.how[what]}" for run in self.runs)
-            lines.append(style_line((f"not the same {what} in all runs: ", "bold red"), by_run))
+            lines.append(style_line((f"different {what} between runs: ", "bold red"), by_run))
         return lines
 
 
@@ -293,7 +293,7 @@ def compare(settings: CompareSettings) -> CompareResult:
     runs = tuple(build_entry(name, one) for name, one in found.items())
     if not any(run.error.value is not None for run in runs):
         tried = ", ".join(f"{run.name}: {run.error.why}" for run in runs[:4])
-        raise ConfigError("compare-nothing", f"nobody has {measure_title(measure)} of a new language ({tried})")
+        raise ConfigError("compare-nothing", f"no evaluation has {measure_title(measure)} for a new language ({tried})")
     dots = [
         ComparisonPoint(run.name, run.error, run.changes.worst, run.scores.about.get("mode") or "?") for run in runs
     ]
@@ -328,6 +328,8 @@ def _find_score_files(settings: CompareSettings) -> dict[str, Path]:
     if twice := next(
         (str(path) for path, scores in zip(settings.runs, given, strict=True) if given.count(scores) > 1), ""
     ):
-        raise ConfigError("config-value", f"the evaluation of {twice} is given more than once", expected="each once")
+        raise ConfigError(
+            "config-value", f"the evaluation of {twice} is given more than once", expected="each evaluation once"
+        )
     names = [name for name, _, _ in places]
     return {name if names.count(name) == 1 else str(given): scores for name, given, scores in places}

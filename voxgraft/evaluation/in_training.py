@@ -119,7 +119,7 @@ class InTrainingEvaluation(Callback):
         if not self.loop.first:
             return {}
         language = self.system.spelling.language or ""
-        nothing = "" if self.sentences else "no held-out text is there to be said"
+        nothing = "" if self.sentences else "no held-out text to speak"
         if why := self.sound.why or self.ear.why_unsupported(language) or nothing:
             return {"why": why}
         said = synthesize_sentences(

@@ -64,10 +64,10 @@ PROOF_BATCH_SIZE = 16
 MIN_SIMILARITY_SECONDS = 0.5
 WHO_BEFORE, WHO_AFTER, WHO_SHUFFLED, WHO_ORIGINAL = "before", "after", "shuffled", "original"
 WHO_RECORDINGS, WHO_CODEC = "recordings", "codec"
-GIVEN_RECORDINGS_TITLE, ORIGINAL_RECORDINGS_TITLE = "recordings that were given", "original recordings of the sentences"
-CONTROL_TITLE = "control: held against other sentences"
+GIVEN_RECORDINGS_TITLE, ORIGINAL_RECORDINGS_TITLE = "given recordings", "original recordings of the sentences"
+CONTROL_TITLE = "control: compared with other sentences"
 IS_BASE_REASON = "this is the base"
-NEW_LANGUAGE_KL_REASON = "the base is not changed by the new language: it is compared in its own languages"
+NEW_LANGUAGE_KL_REASON = "the base is compared only in its own languages"
 
 
 class EvaluatedUtterance(NamedTuple):
@@ -168,13 +168,13 @@ class Evaluator:
         else:
             pace = None if is_new else measure_spoken_pace(before.said)
         if pace is None:
-            found.paces[language] = "there is nothing to know the usual length from"
+            found.paces[language] = "the usual length is not known"
         elif is_new:
-            found.paces[language] = f"lengths are held against {pace.of}"
+            found.paces[language] = f"lengths are compared with {pace.of}"
         else:
             found.paces[language] = (
-                "lengths are held against what the base says of the same sentence; "
-                f"cut-off speech is known by {pace.of}"
+                "lengths are compared with the base's speech of the same sentence; "
+                f"cut-off speech is detected with {pace.of}"
             )
         scores = self._compute_scores(self.base, before, pace, None)
         found.rows.append(ScoreRow(language, WHO_BEFORE, "base", scores))
@@ -186,7 +186,7 @@ class Evaluator:
             scores["kl"] = kept.kl
         found.rows.append(ScoreRow(language, WHO_AFTER, self.after.name, scores))
         if is_new and after.heard is not None:
-            control = dict.fromkeys(ERROR_MEASURES, unmeasured_score("there is no other sentence to hold it against"))
+            control = dict.fromkeys(ERROR_MEASURES, unmeasured_score("there is no other sentence to compare with"))
             if len(sentences) > 1:
                 # Each sentence is replaced by its successor on a random circle, so that none stays in its place.
                 order = rng.hash_permutation(len(sentences), "shuffled", self.seed).tolist()
@@ -290,8 +290,8 @@ def compute_held_out_losses(system: SpeakingModel, held_out: HeldOutData, langua
         is_open=system.is_open(language),
     ).run()
     swapped = {
-        "text_use": unmeasured_score("there are not two texts to swap"),
-        "voice_use": unmeasured_score("there are not two speakers to swap"),
+        "text_use": unmeasured_score("there are fewer than two texts to swap"),
+        "voice_use": unmeasured_score("there are fewer than two speakers to swap"),
     }
     return {
         name: swapped[name]
@@ -387,11 +387,11 @@ def compare_base_values(base: SpeakingModel, after: SpeakingModel) -> BaseValueC
         if base.checkpoint is None or after.checkpoint is None:
             old, new = base.model.state_dict().get, after.model.state_dict().get
             dtype = str(next(base.model.parameters()).dtype).removeprefix("torch.")
-            compared = f"the base as it computes alone and as it computes with {after.name}, in memory, in {dtype}"
+            compared = f"the base alone and with {after.name}, in memory, in {dtype}"
         else:
             one, two = (stack.enter_context(open_checkpoint(path)) for path in (base.checkpoint, after.checkpoint))
             old, new = partial(_read_stored_tensor, one), partial(_read_stored_tensor, two)
-            compared = f"{one.path.name} of the base and {two.path.name} of {after.name}, both as they are stored"
+            compared = f"{one.path.name} of the base and {two.path.name} of {after.name}, both as stored"
         changed, total, tensors = 0, 0, []
         for name in base.model.state_dict():
             was, now = old(name), new(name)
@@ -436,7 +436,7 @@ def measure_retention(
     usable = [one for one in before if one.codes]
     same = sum(old.codes == new.codes for old, new in zip(before, now, strict=True) if old.codes is not None)
     if not usable:
-        why = "the base could not say a sentence"
+        why = "the base could not speak any sentence"
         return LanguageRetention(language, None, None, 0, same, 0, unmeasured_score(why), why)
     equal, largest, positions, kl = True, 0.0, 0, 0.0
     for first in range(0, len(usable), PROOF_BATCH_SIZE):
@@ -477,11 +477,11 @@ class VoiceComparer:
             return unmeasured_score(self.why)
         long = [at for at, wave in enumerate(waves) if len(wave) >= MIN_SIMILARITY_SECONDS * rate]
         if not long:
-            return unmeasured_score("no utterance is long enough to have a voice")
+            return unmeasured_score("no utterance is long enough to compare voices")
         try:
             clips = self.encoder.encode([resample(waves[at], rate, self.encoder.sample_rate) for at in long])
         except VoxgraftError as error:
-            return unmeasured_score(f"the voice encoder refused the speech: {error.finding.found}")
+            return unmeasured_score(f"the voice encoder rejected the speech: {error.finding.found}")
         wanted = [np.asarray(said[at].voice.clip.voice["speaker"]) for at in long]
         return compute_voice_similarity([np.asarray(clip.voice["speaker"]) for clip in clips], wanted, seed)
 
@@ -490,7 +490,7 @@ def open_voice_comparer(base: SpeakingModel, place: ModelContext, voices: Sequen
     """The base's voice encoder, where a voice is a vector that it hears and the sound has the voices asked for."""
     vector = voices[0].clip.voice.get("speaker")
     if not isinstance(vector, np.ndarray) or vector.ndim != 1 or vector.dtype.kind != "f":
-        return VoiceComparer(None, f"voices of {place.family.name} are not told by ear")
+        return VoiceComparer(None, f"{place.family.name} has no voice encoder to compare voices")
     try:
         encoder = place.family.encoder(place.files, base.model)
     except VoxgraftError as error:
@@ -499,7 +499,7 @@ def open_voice_comparer(base: SpeakingModel, place: ModelContext, voices: Sequen
     own = place.family.voices(place.files)
     sounding = all(voice.name in own or REFERENCE_AUDIO in voice.clip.voice for voice in voices)
     if encoder.reference_rate is not None and not sounding:
-        why = "held-out clips lend their voice without its sound, and the base's own is heard (--voices FILE.wav)"
+        why = "held-out clips give only part of the voice, and the base's own voice is used (--voices FILE.wav)"
         return VoiceComparer(None, why)
     return VoiceComparer(encoder)
 
@@ -517,7 +517,7 @@ def score_recordings(
         some = [one for one in recordings if one.rate == rate]
         heard += zip(some, ear.hear([one.wave for one in some], rate, language, "recordings"), strict=True)
     errors = compute_error_rates([one.sentence for one, _ in heard], [found for _, found in heard], seed)
-    return ScoreRow(language, WHO_RECORDINGS, f"mark: {title}", errors)
+    return ScoreRow(language, WHO_RECORDINGS, f"reference: {title}", errors)
 
 
 def score_codec_clips(
@@ -546,4 +546,4 @@ def score_codec_clips(
     waves = vocoder.sound([clips.codes(place).tolist() for clips, place in chosen], voices)
     heard = ear.hear(waves, sound.rate, language, "held-out clips")
     errors = compute_error_rates(sentences, heard, seed)
-    return ScoreRow(language, WHO_CODEC, "mark: held-out clips through the codec", errors)
+    return ScoreRow(language, WHO_CODEC, "reference: held-out clips through the codec", errors)

@@ -78,7 +78,7 @@ PUBLISHED_BASES = {
             _chatterbox("ve.pt", "voice encoder: preparing and speaking", 5_698_626),
             _chatterbox("s3gen.pt", "S3Gen: codes for preparing, sound for speaking", 1_057_165_844),
             _chatterbox("conds.pt", "built-in voice", 107_374),
-            _chatterbox("Cangjie5_TC.json", "Cangjie codes, for spelling Chinese", 1_920_163),
+            _chatterbox("Cangjie5_TC.json", "Cangjie codes, for Chinese text", 1_920_163),
         ),
     ),
     "chatterbox-english": PublishedBase(
@@ -96,7 +96,7 @@ PUBLISHED_BASES = {
     "indextts2": PublishedBase(
         "IndexTTS-2, Chinese and English",
         "indextts2",
-        "bilibili Model Use License Agreement; parts of others have licences of their own, on their pages",
+        "bilibili Model Use License Agreement; parts by others have their own licences, see their pages",
         (
             _indextts2("config.yaml", "sizes and file names", 3_000),
             _indextts2("gpt.pth", "the GPT, the language model", 3_484_663_079),
@@ -206,11 +206,11 @@ class DownloadResult:
         )
         lines: list[Line] = [style_line((self.base.title, "bold")), f"licence: {self.base.licence}"]
         lines.append(Table(("file in the folder", "size", "", "from", "what"), rows))
-        free = f"; {format_bytes(self.free_bytes)} are free" if self.free_bytes is not None else ""
-        lines.append(f"{format_bytes(sum(one.num_bytes for one in self.wanted))} in all{free}")
+        free = f"; {format_bytes(self.free_bytes)} free" if self.free_bytes is not None else ""
+        lines.append(f"{format_bytes(sum(one.num_bytes for one in self.wanted))} in total{free}")
         if self.problem is not None and self.complete:
             lines += self.problem.lines()
-            return [*lines, f"all there by their names, and held against no hash: {self.folder}"]
+            return [*lines, f"all files exist; their hashes were not checked: {self.folder}"]
         if self.problem is not None:
             missing = [one for one in self.wanted if not one.there]
             lines += self.problem.lines()
@@ -218,7 +218,7 @@ class DownloadResult:
             lines.append(f"Put {these} into {self.folder} by hand, under the names above:")
             lines += [f"  https://huggingface.co/{one.file.repository}  {one.name}  ->  {one.place}" for one in missing]
             return lines
-        done = "listed only" if self.listed else "all there, with the hashes in download.json"
+        done = "listed only" if self.listed else "all files exist, with the hashes in download.json"
         return [*lines, f"{done}: {self.folder}"]
 
 
@@ -305,6 +305,6 @@ def _verify_hash(one: DownloadItem, path: Path) -> str:
         stated, found = one.git_id, hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
     if stated is not None and found != stated:
         kind = "sha256" if one.sha256 else "git id"
-        expected = f"{stated[:12]}, as {one.file.repository} has it"
+        expected = f"{stated[:12]}, as in {one.file.repository}"
         raise FileError("download-hash", f"{one.place} has {kind} {found[:12]}", expected=expected, where=path)
     return actual

@@ -123,7 +123,7 @@ def read_graft_card(folder: Path) -> GraftCard:
     ):
         wrong.append("adapter")
     if wrong or "/" in fields["tokenizer"] or fields["tokenizer"].startswith("."):
-        found = f"{GRAFT_CARD_NAME} lacks a sound value for {', '.join(wrong) or 'tokenizer'}"
+        found = f"{GRAFT_CARD_NAME} lacks a valid value for {', '.join(wrong) or 'tokenizer'}"
         raise GraftError("graft-broken", found, where=path)
     fields["licence"] = str(fields["licence"] or "")
     parse_text_rules(fields["text"], path)
@@ -131,7 +131,7 @@ def read_graft_card(folder: Path) -> GraftCard:
     if SUM_KEY in value and value[SUM_KEY] != (actual := _sum_of(value)):
         found = f"{GRAFT_CARD_NAME} was changed after it was written: its values have sha256 {actual[:12]}"
         cure = (
-            f"restore {GRAFT_CARD_NAME}, from `graft.previous` or from where the graft came. If you edited it on "
+            f"restore {GRAFT_CARD_NAME}, from `graft.previous` or from its source. If you edited it on "
             f"purpose, remove its line `{SUM_KEY}`."
         )
         raise GraftError("graft-broken", found, expected=f"{value[SUM_KEY]!s:.12}", where=path, cure=cure)
@@ -180,7 +180,7 @@ def load_graft(folder: Path) -> Graft:
         raise GraftError("graft-mismatch", found, expected=f"{card.base_pieces + card.num_rows:,}", where=folder)
     expected = {point.tensor for point in get_family(card.family).graft_points}
     if set(rows) != expected:
-        found = f"{ROWS_NAME} holds {', '.join(sorted(rows)) or 'nothing'}"
+        found = f"{ROWS_NAME} contains {', '.join(sorted(rows)) or 'nothing'}"
         raise GraftError("graft-mismatch", found, expected=", ".join(sorted(expected)), where=folder)
     for name, values in rows.items():
         if values.shape[0] != card.num_rows:
@@ -191,7 +191,7 @@ def load_graft(folder: Path) -> Graft:
     for name, digest in stated.items():
         actual = compute_sha256(folder / name) if is_file(folder / name) else "nothing"
         if actual != digest:
-            found = f"{name} has sha256 {actual[:12]}, {GRAFT_CARD_NAME} says {digest[:12]}"
+            found = f"{name} has sha256 {actual[:12]}, {GRAFT_CARD_NAME} states {digest[:12]}"
             raise GraftError("graft-mismatch", found, where=folder)
     return Graft(folder, card, tokenizer, rows)
 
@@ -212,25 +212,25 @@ def format_graft_readme(card: GraftCard, language_name: str, samples: list[str])
         f"# {language_name} for {card.family}",
         "",
         f"A voxgraft graft: {card.num_rows:,} new text rows for {language_name} (`{card.language}`).",
-        "It holds nothing of the base itself. The base that it belongs to:",
+        "It contains nothing of the base itself. It belongs to this base:",
         "",
         "| file | sha256 |",
         "| --- | --- |",
         f"| {card.base['checkpoint']} | {card.base['checkpoint_sha256']} |",
         f"| {card.base['tokenizer']} | {card.base['tokenizer_sha256']} |",
         "",
-        f"- Old text reads the same: of {proof['total']:,} base sentences {proof['same']:,} are spelled id for id as "
-        f"before, {proof['base_unknown']:,} hold signs that the base cannot spell, {proof['changed']:,} changed.",
-        f"- Text is normalised by the rules `{card.rules.identity}`, in training and in synthesis alike.",
-        f"- New rows, {state}: first {card.method['init']}, noise {card.method['noise']}, seed {card.method['seed']}.",
+        f"- Old text reads the same: of {proof['total']:,} base sentences {proof['same']:,} are encoded id for id as "
+        f"before, {proof['base_unknown']:,} have characters that the base cannot encode, {proof['changed']:,} changed.",
+        f"- Text is normalised by the rules `{card.rules.identity}`, in training and in synthesis.",
+        f"- New rows, {state}: init {card.method['init']}, noise {card.method['noise']}, seed {card.method['seed']}.",
         *(f"- {sample}" for sample in samples),
         "",
-        "| file | what |",
+        "| file | contents |",
         "| --- | --- |",
         f"| {card.tokenizer} | the base's tokenizer with the new pieces appended |",
         f"| {ROWS_NAME} | the new rows of each text table, float32 |",
-        *(["| adapter/ | weights on the body for this language alone, in PEFT's format |"] if card.adapter else []),
-        f"| {GRAFT_CARD_NAME} | what this belongs to, for machines |",
+        *(["| adapter/ | adapter weights for this language only, in PEFT's format |"] if card.adapter else []),
+        f"| {GRAFT_CARD_NAME} | card of the graft, for programs |",
         "",
         "## Licence of the base",
         "",
@@ -308,7 +308,7 @@ def _detect_tokenizer_family(tokenizer: Tokenizer) -> Family:
 MERGED_FOLDER_NAME, BASELINE_FOLDER_NAME = "merged", "masked-finetune"
 MERGED_FORMAT = "voxgraft-merged-1"
 # Shown wherever a model of the masked-finetune baseline is shown.
-MASKED_BASELINE_LABEL = "as the masked-finetune baseline, for comparison: this loses the old languages"
+MASKED_BASELINE_LABEL = "as the masked-finetune baseline, for comparison; this loses the old languages"
 # Of a held-out speech loss; the default bound of merged training.
 MAX_LOSS_RISE = 0.05
 
@@ -322,7 +322,7 @@ def read_merged_card(folder: Path) -> dict[str, Any]:
     for name in ("checkpoint", "tokenizer"):
         file, stated = str(card.get(name)), card.get(f"{name}_sha256")
         if "/" in file or compute_sha256(folder / file) != stated:
-            raise GraftError("merged-broken", f"{file} is not the {name} that {MERGED_CARD_NAME} names", where=folder)
+            raise GraftError("merged-broken", f"{file} is not the {name} listed in {MERGED_CARD_NAME}", where=folder)
     return card
 
 

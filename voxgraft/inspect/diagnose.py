@@ -203,10 +203,10 @@ class DiagnoseResult:
         if moved and found.distance is not None:
             farthest = sorted(moved, key=lambda layer: -layer.distance)[:_MAX_LAYERS_SHOWN]
             listed = ", ".join(f"{layer.name} {layer.distance:.2%}" for layer in farthest)
-            lines.append(f"body: moved by {found.distance:.2%} of its length; farthest: {listed}")
+            lines.append(f"backbone: changed by {found.distance:.2%} of its norm; largest changes: {listed}")
         heard = [(one["language"], one["who"], f"{one['phone_error']:.1%}") for one in found.heard]
         if found.not_heard:
-            lines.append(f"nothing was listened to: {found.not_heard}")
+            lines.append(f"not transcribed: {found.not_heard}")
         elif heard:
             lines.append(Table(("language", "who", "phone error"), tuple(heard)))
         for level, style in LEVEL_STYLES.items():
@@ -223,7 +223,7 @@ def diagnose(settings: DiagnoseSettings) -> DiagnoseResult:
     if settings.report:
         folder = settings.output or Path(f"diagnosis-{path.stem or path.resolve().name}")
         if path_exists(folder) and not settings.overwrite:  # refused before anything is measured
-            raise FileError("file-exists", f"{folder.name} is there already", where=folder)
+            raise FileError("file-exists", f"{folder.name} exists already", where=folder)
     found = diagnose_run(settings) if is_file(RunFolder(path).settings) else diagnose_checkpoint(settings)
     if settings.listen:
         _measure_phone_errors(found, settings)
@@ -244,7 +244,7 @@ def diagnose_checkpoint(settings: DiagnoseSettings) -> Diagnosis:
     """Everything about a checkpoint file, or about the one checkpoint in a folder."""
     path = settings.checkpoint
     if settings.base is None:
-        cure = "name the folder of the base that it was made from with --base FOLDER."
+        cure = "give the base that it was trained from with --base FOLDER."
         raise ConfigError("config-missing", "`base` is not given", expected="--base", cure=cure)
     if not path_exists(path):
         raise FileError("file-missing", f"{path.name} does not exist", where=path)
@@ -252,9 +252,9 @@ def diagnose_checkpoint(settings: DiagnoseSettings) -> Diagnosis:
     for folder in [path] if is_folder(path) else [path.parent, path.parent.parent]:
         is_graft = is_file(folder / GRAFT_CARD_NAME)
         if is_graft or (is_file(folder / STEP_MANIFEST_NAME) and is_file(folder / STEP_STATE_NAME)):
-            found = f"{path.name} is {'a graft' if is_graft else 'a saved step of a run'}, or a part of it"
+            found = f"{path.name} is {'a graft' if is_graft else 'a saved step of a run'}, or part of one"
             expected = "a checkpoint, or a run"
-            raise CheckpointError("checkpoint-part", f"{found}, and no whole model", expected=expected, where=path)
+            raise CheckpointError("checkpoint-part", f"{found}, not a complete model", expected=expected, where=path)
     base = resolve_base_folder(settings.base)
     with open_check_subject(_to_check_settings(settings, base)) as subject:
         require_base_and_tokenizer(subject)
@@ -319,14 +319,14 @@ def examine_subject(subject: CheckSubject, case: DiagnosisCase, more: Sequence[F
         elif (
             item.code == "proof-unreachable"
         ):  # a row that is never read does no harm to what was learned in the others
-            cure = "no action needed; the next tokenizer can do without them: `voxgraft tokenizer train`."
+            cure = "no action needed; a tokenizer from `voxgraft tokenizer train` has none of them."
             item = replace(item, level="note", cure=cure)
         elif case.steps is not None and _is_missing_data(item):
             # Data that does not exist is still to come in a run that was never trained, and gone in one that was.
             item = replace(item, level="error")
         elif item.code == "rows-vs-tokenizer" and subject.settings.tokenizer.file is None:
             # More rows than the base's own tokenizer has pieces are no fault where the grown one was not named.
-            cure = "name the tokenizer that it was trained with: --tokenizer FILE."
+            cure = "give the tokenizer that it was trained with: --tokenizer FILE."
             item = replace(item, level="note", cure=cure)
         findings.append(item)
     checked, not_checked = list(outcome.checked), dict(outcome.not_checked)
@@ -450,7 +450,7 @@ def _compare_with_base(
         # A distance from what is not finite is none; the checkpoint is not to blame for it.
         odd = next((one.name for one in body.changes if not math.isfinite(one.base)), None)
         if odd is not None and subject.base is not None:
-            found = f"{odd} of the base holds values that are not finite, or far too large"
+            found = f"{odd} of the base contains values that are not finite or far too large"
             raise CheckpointError("base-not-finite", found, where=subject.base.checkpoint)
         findings += body_comparison_findings(subject, body)
     return tables, moves, optimizer, moments, body
@@ -510,7 +510,7 @@ def lora_findings(subject: CheckSubject) -> list[Finding]:
     own = [name for name in names if _LORA_NAME.search(name)]
     if not own:
         return []
-    found = f"{len(own):,} of {len(names):,} tensors belong to a low-rank adapter that is not merged ({own[0]}, ...)"
+    found = f"{len(own):,} of {len(names):,} tensors belong to an unmerged LoRA adapter ({own[0]}, ...)"
     return [finding("checkpoint-low-rank", found, where=path)]
 
 
@@ -527,7 +527,7 @@ def _describe_checkpoint(checkpoint: Checkpoint | None, family: Family | None) -
     kinds_of_file = {"safetensors": "safetensors", "torch-legacy": "a torch file from before torch 1.6"}
     kind = kinds_of_file.get(checkpoint.format, "a torch archive")
     inside = f" under `{checkpoint.wrapper}`" if checkpoint.wrapper else ""
-    extras = f", {len(checkpoint.extras)} other things beside them" if checkpoint.extras else ""
+    extras = f", {len(checkpoint.extras)} other entries" if checkpoint.extras else ""
     return (
         f"{model} in {kind}, {shown}: {len(checkpoint.tensors):,} tensors of {', '.join(kinds)}{inside}{rows}{extras}"
     )
@@ -577,10 +577,10 @@ def diagnose_run(settings: DiagnoseSettings) -> Diagnosis:
         )
         found = examine_subject(subject, case, findings)
     name = FAMILY_TITLES.get(found.family, found.family) or "an unknown base"
-    saved = f"{len(folders)} saved steps, {len(whole)} of them whole" if folders else "no saved step"
-    newest = f", the newest whole one is {whole[-1]:,}" if whole else ""
-    state = f"; the journal says: {history.state.values['state']}" if history.state else ""
-    return replace(found, what=f"a run of voxgraft on {name}: {saved}{newest}{state}")
+    saved = f"{len(folders)} saved steps, {len(whole)} of them complete" if folders else "no saved step"
+    newest = f", the newest complete one is {whole[-1]:,}" if whole else ""
+    state = f"; state in the journal: {history.state.values['state']}" if history.state else ""
+    return replace(found, what=f"a voxgraft run on {name}: {saved}{newest}{state}")
 
 
 # Phone error rates by language.
@@ -654,7 +654,7 @@ def _measure_phone_errors(found: Diagnosis, settings: DiagnoseSettings) -> None:
     """Speak and listen where that can be done; else the reason is in the report beside the rest."""
     try:
         if settings.base is None or not is_file(settings.checkpoint):
-            raise ConfigError("nothing-to-hear", "listening needs one checkpoint file, and --base")
+            raise ConfigError("nothing-to-hear", "transcribing needs one checkpoint file and --base")
         family = resolve_base_family(resolve_base_folder(settings.base), settings.family)
         files = family.files(resolve_base_folder(settings.base))
         asked = settings.tokenizer, settings.language, settings.sentences, settings.seed
