@@ -262,7 +262,7 @@ def test_a_run_that_was_never_trained_and_has_no_data_is_told_what_comes_first(
     shutil.rmtree(run.folder.data)
     verdict = of_run(run.path).found.verdict
     assert verdict.word == "RESUME"
-    assert "its data is still to come" in verdict.sentence
+    assert "its data is not prepared yet" in verdict.sentence
     assert "voxgraft prepare" in verdict.commands[0]
 
 

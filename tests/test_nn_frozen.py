@@ -313,7 +313,7 @@ def test_one_flipped_bit_in_the_base_is_found_and_named(buffer: str, name: str, 
     path, _, attribute = buffer.rpartition(".")
     getattr(grown.get_submodule(path), attribute).data.view(torch.int32).view(-1)[-1] ^= 1
     assert compute_base_fingerprint(grown) != fingerprint
-    with pytest.raises(GraftError, match=f"1 of {len(digests)} base tensors are not what they were: {name}") as caught:
+    with pytest.raises(GraftError, match=f"1 of {len(digests)} base tensors changed: {name}") as caught:
         require_same_base(grown, digests, "runs/amharic")
     assert (caught.value.code, caught.value.finding.where) == ("base-moved", "runs/amharic")
 
@@ -336,10 +336,10 @@ def test_the_report_counts_base_rows_as_fixed_and_only_new_rows_as_trained(grown
     assert report.fixed_base_bytes == 4 * report.fixed
     lines = report.lines()
     assert lines[0] == (
-        "text_emb: ids 0 to 19 are the base's and fixed, 20 to 25 are new, 1 spare after them, fixed, read by no id"
+        "text_emb: ids 0 to 19 are the base's and fixed, 20 to 25 are new, 1 spare after them (frozen, never used)"
     )
     assert "rows: 198 trained (text_emb.new_weight [6, 16], text_head.new_weight [6, 16]" in lines[2]
-    assert lines[-1] == f"base bits fixed: {report.fixed_base_bytes:,} bytes"
+    assert lines[-1] == f"frozen base: {report.fixed_base_bytes:,} bytes"
 
 
 def test_the_report_of_a_model_that_trains_its_body_says_so(grown: ToySpeaker) -> None:

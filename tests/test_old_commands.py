@@ -28,7 +28,7 @@ def test_a_shell_script_is_read_with_its_variables_and_continuations(tmp_path: P
     assert (missing.fate, missing.why) == ("suggested", "not there: train_pairs.jsonl")
     assert rows["train_gpt_v2 --train-manifest", "language"].new == "am"
     assert rows["train_gpt_v2 --amp", ""].value == ""
-    assert rows["train_gpt_v2 --base-checkpoint", "base"].why == "only a shell knows what this value becomes"
+    assert rows["train_gpt_v2 --base-checkpoint", "base"].why == "this value depends on the shell"
     assert rows["train_gpt_v2 --output-dir", ""].value == "runs/out"
     not_read = next(item for item in result.findings if item.code == "old-not-read")
     assert not_read.found == "line 19: scripts/other.py"

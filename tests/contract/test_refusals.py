@@ -111,7 +111,7 @@ def test_the_longest_utterance_that_is_allowed_can_be_computed(case: Case) -> No
 def test_ids_that_the_stock_program_deletes_are_refused(case: Case) -> None:
     frame = case.open().frame
     for barred in case.family.deleted_ids:
-        with pytest.raises(GraftError, match="the text holds the ids"):
+        with pytest.raises(GraftError, match="the text contains the ids"):
             build_sequence(frame, [5, barred], [1])
 
 

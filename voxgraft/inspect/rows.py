@@ -161,14 +161,14 @@ def row_comparison_findings(
             continue
         head = f"{len(one.changed):,} of {one.num_rows:,} base rows of {one.tensor}"
         if one.is_uniform_decay:
-            found = f"{head} shrank together to {float(np.median(one.factor)):.6g} of the base's"
+            found = f"{head} all shrank to {float(np.median(one.factor)):.6g} of the base's"
             findings.append(finding("base-rows-shrunk", found, expected="the base's bits", where=where))
             continue
         worst = int(one.changed[one.relative.argmax()])
         piece = subject.base_tokenizer.shown(worst) if subject.base_tokenizer else f"<{worst}>"
         typical = float(np.median(one.relative))
         found = (
-            f"{head} are not the base's; they moved by {typical:.2g} of their length (median), "
+            f"{head} differ from the base; they changed by {typical:.2g} of their norm (median), "
             f"row {worst} ({piece}) by {float(one.relative.max()):.2g}"
         )
         if typical >= OVERWRITTEN_CHANGE:
@@ -215,7 +215,7 @@ def spare_row_findings(subject: CheckSubject) -> list[Finding]:
         found = f"{head} is the base's spare row, bit for bit, in {', '.join(copied)}"
         return [finding("spare-row-copied", found, where=where)]
     if near:
-        found = f"{head} started as the base's spare row in {', '.join(near)} and still lies close to it"
+        found = f"{head} started as the base's spare row in {', '.join(near)} and is still close to it"
         return [finding("spare-row-copied", found, where=where, level="warning")]
     return []
 
@@ -411,18 +411,18 @@ def row_move_findings(subject: CheckSubject, moves: Sequence[RowMove]) -> list[F
     where = subject.checkpoint.path if subject.checkpoint else ""
     findings = []
     for move in moves:
-        away = f"{abs(move.shift):,} {'after' if move.shift > 0 else 'before'} their own places"
+        away = f"{abs(move.shift):,} {'after' if move.shift > 0 else 'before'} their own positions"
         if move.how == "shifted":
-            code, found = "rows-shifted", f"the rows of {move.tensor} stand {away}"
+            code, found = "rows-shifted", f"the rows of {move.tensor} are {away}"
         elif move.how == "swapped":
-            code, found = "rows-swapped", f"{move.tensor} has the rows of {move.source}, and the other way round"
+            code, found = "rows-swapped", f"{move.tensor} has the rows of {move.source}, and vice versa"
             found += f", {away}" if move.shift else ""
         elif move.how == "copied":
-            found = f"{move.tensor} was written over with the rows of {move.source}"
+            found = f"{move.tensor} was overwritten with the rows of {move.source}"
             is_embedding = subject.family is not None and move.tensor == subject.family.graft_points[0].tensor
             code = "rows-copied" if is_embedding else "head-missing"  # of a head nothing is needed that the base lacks
         else:
-            code, found = "rows-scattered", f"{move.num_found:,} base rows of {move.tensor} stand among the new rows"
+            code, found = "rows-scattered", f"{move.num_found:,} base rows of {move.tensor} are among the new rows"
             if move.source:
                 found = f"{move.tensor} has {move.num_found:,} base rows of {move.source}"
             found += ", in no order"
@@ -486,7 +486,7 @@ def new_row_findings(subject: CheckSubject) -> list[Finding]:
         rows = new[~zero]
         groups = [count for count in Counter(row.tobytes() for row in rows).values() if count > 1]
         if groups:
-            how = "are equal" if len(groups) == 1 else f"stand in {len(groups):,} groups of equal rows"
+            how = "are equal" if len(groups) == 1 else f"form {len(groups):,} groups of equal rows"
             found = f"{sum(groups):,} of {len(new):,} new rows of {name} {how}, bit for bit"
             findings.append(finding("new-rows-equal", found, where=where))
         if groups or not len(rows):
@@ -497,14 +497,14 @@ def new_row_findings(subject: CheckSubject) -> list[Finding]:
         norms = np.sqrt(_squared_row_norms(rows))
         mean, base_mean, longest = float(norms.mean()), float(base_norms.mean()), float(base_norms.max())
         if base_mean and mean > _MAX_MEAN_SCALE * base_mean:  # an average of rows may well be short
-            times = f"{mean / base_mean:,.3g} times as long as base rows"
+            times = f"{mean / base_mean:,.3g} times as large as base rows"
             found = f"new rows of {name} are {times} ({mean:.3g} and {base_mean:.3g} on average)"
-            expected = f"at most {_MAX_MEAN_SCALE:.0f} times as long"
+            expected = f"at most {_MAX_MEAN_SCALE:.0f} times as large"
             findings.append(finding("new-rows-scale", found, expected=expected, where=where))
         elif longest and (long := norms > _MAX_ROW_SCALE * longest).any():
             most = float(norms.max()) / longest
-            found = f"{int(long.sum()):,} new rows of {name} are up to {most:,.3g} times as long as any base row"
-            expected = f"at most {_MAX_ROW_SCALE:.0f} times as long"
+            found = f"{int(long.sum()):,} new rows of {name} are up to {most:,.3g} times as large as any base row"
+            expected = f"at most {_MAX_ROW_SCALE:.0f} times as large"
             findings.append(finding("new-rows-scale", found, expected=expected, where=where))
         if are_rows_noise(rows):
             found = f"the {len(rows):,} new rows of {name} look like independent random numbers"

@@ -223,12 +223,12 @@ def _strip_wrapper(subject: CheckSubject, checkpoint: Checkpoint | None) -> Chec
     where = checkpoint.path
     if checkpoint.format == "torch-legacy":
         found = f"{where.name} is a torch file from before torch 1.6"
-        cure = "save it again: `voxgraft repair OLD --base BASE --output NEW.safetensors`; nothing in it is run."
+        cure = "save it again: `voxgraft repair OLD --base BASE --output NEW.safetensors`; nothing in it is executed."
         subject.findings.append(finding("checkpoint-legacy", found, where=where, level="warning", cure=cure))
     prefix, others = find_model_prefix(checkpoint), len(list_other_model_tensors(checkpoint))
     if prefix or others:
         words = [f"every name of the model in {where.name} starts with {prefix!r}"] if prefix else []
-        words += [f"{others:,} tensors of other models are beside it"] if others else []
+        words += [f"{others:,} tensors of other models are in the file"] if others else []
         subject.findings.append(finding("checkpoint-prefixed", ", and ".join(words), where=where))
     plain = strip_model_prefix(checkpoint)
     doubles, transposed = subject.try_or_report(
@@ -238,7 +238,7 @@ def _strip_wrapper(subject: CheckSubject, checkpoint: Checkpoint | None) -> Chec
         subject.try_or_report(lambda: subject.findings.append(_double_finding(plain, doubles)))
     for name in transposed:
         shape = plain.tensors[name].shape
-        expected = f"{list(shape[::-1])}, one row for each piece"
+        expected = f"{list(shape[::-1])}, one row per piece"
         found = f"{name} is transposed: {list(shape)}"
         subject.findings.append(finding("table-transposed", found, expected=expected, where=where))
     return in_forms(plain, doubles, transposed)
@@ -252,7 +252,7 @@ def _double_finding(checkpoint: Checkpoint, names: tuple[str, ...]) -> Finding:
             with np.errstate(over="ignore"):
                 short = raw.astype(np.float32).astype(np.float64)
             rounded += int(((short != raw) & ~np.isnan(short)).sum())
-    loss = f"{rounded:,} values are rounded in float32" if rounded else "float32 holds every value exactly"
+    loss = f"{rounded:,} values are rounded in float32" if rounded else "float32 represents every value exactly"
     found = f"{len(names):,} of {len(checkpoint.tensors):,} tensors are float64; {loss}"
     return finding("checkpoint-float64", found, expected="float32, float16 or bfloat16", where=checkpoint.path)
 

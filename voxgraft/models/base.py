@@ -101,8 +101,8 @@ def build_sequence(
     # IndexTTS-2 strips start and stop ids from a text: what is on them would never be spoken.
     barred = sorted(set(text.tolist()) & frame.forbidden_text_ids)
     if barred:
-        cure = "take them out of the tokenizer's output; no piece of a language may stand on them."
-        raise GraftError("ids-barred", f"the text holds the ids {barred}", expected="ordinary pieces", cure=cure)
+        cure = "remove them from the tokenizer's output; no piece of a language may use them."
+        raise GraftError("ids-barred", f"the text contains the ids {barred}", expected="ordinary pieces", cure=cure)
     text_part = _build_part(np.concatenate([[frame.text_start], text, [frame.text_stop]]))
     if codes is not None:
         spoken = _validate_ids(codes, frame.num_codes, frame.max_codes, "speech code")
@@ -130,7 +130,7 @@ def _validate_ids(ids: Sequence[int] | AnyIdArray, num_ids: int, limit: int, wha
     array = np.asarray(ids)
     if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
         found = f"{what}s as {array.dtype} of shape {list(array.shape)}"
-        raise GraftError("ids-form", found, expected="whole numbers in a row")
+        raise GraftError("ids-form", found, expected="one-dimensional whole numbers")
     if len(array) == 0 or len(array) > limit:
         found = f"{len(array):,} {what}s in one utterance"
         raise GraftError("ids-length", found, expected=f"1 to {limit:,}")
@@ -139,7 +139,7 @@ def _validate_ids(ids: Sequence[int] | AnyIdArray, num_ids: int, limit: int, wha
     outside = np.flatnonzero((array < 0) | (array >= num_ids))
     if len(outside):
         at = int(outside[0])
-        found = f"{what} {int(array[at])} at place {at}; {len(outside):,} such of {len(array):,}"
+        found = f"{what} {int(array[at])} at position {at}; {len(outside):,} such of {len(array):,}"
         raise GraftError("ids-outside", found, expected=f"0 to {num_ids - 1:,}")
     return array
 
@@ -363,7 +363,7 @@ class Family(ABC):
 def unknown_voice_error(name: str, known: Collection[str], where: Path | str = "") -> ConfigError:
     """The error for a voice that a base does not have."""
     hint = find_nearest_name(name, list(known))
-    expected = f"one of {', '.join(known)}" if known else "no name: this family speaks like a recording"
+    expected = f"one of {', '.join(known)}" if known else "no name: this family imitates a recording"
     cure = f"did you mean `{hint}`?" if hint else ""
     return ConfigError("voice-unknown", f"there is no voice `{name}`", expected=expected, where=where, cure=cure)
 

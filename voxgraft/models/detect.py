@@ -84,8 +84,8 @@ def find_files_by_content(family: Family, folder: Path, missing: FileError) -> t
         raise missing
     if len(candidates) > 1:
         listed = ", ".join(f"{seen.path.name} ({_count_text_rows(family, seen):,} text rows)" for seen in candidates)
-        cure = f"give the one that is meant its published name ({family.checkpoint_names[0]}), or move the others away."
-        raise FileError("base-several", f"several files hold the model: {listed}", where=folder, cure=cure)
+        cure = f"give the right one its published name ({family.checkpoint_names[0]}), or move the others away."
+        raise FileError("base-several", f"several files contain the model: {listed}", where=folder, cure=cure)
     return candidates[0].path, find_matching_tokenizer(family, candidates[0])
 
 
@@ -111,11 +111,11 @@ def find_matching_tokenizer(family: Family, seen: CheckpointScan) -> Path:
             others.append(f"{path.name} has {tokenizer.size:,}")
     if len(fitting) == 1:
         return fitting[0]
-    found = f"{seen.path.name} has text rows for {pieces:,} pieces, and "
+    found = f"{seen.path.name} has text rows for {pieces:,} pieces, but "
     if fitting:
-        found += f"several tokenizers have as many: {', '.join(path.name for path in fitting)}"
+        found += f"several tokenizers have this size: {', '.join(path.name for path in fitting)}"
         raise FileError("base-several", found, where=folder)
-    found += "no tokenizer in the folder has as many" + (f" ({', '.join(others)})" if others else "")
+    found += "no tokenizer in the folder has this size" + (f" ({', '.join(others)})" if others else "")
     raise FileError("base-file-missing", found, expected="the tokenizer that belongs to the checkpoint", where=folder)
 
 
@@ -137,12 +137,12 @@ def _count_text_rows(family: Family, seen: CheckpointScan) -> int:
 
 # The speech ends of a base, by the beginnings of names that each of them has; any one is enough.
 SPEECH_MODEL_PREFIXES = {
-    "Chatterbox's waveform model S3Gen": ("flow.", "mel2wav.", "tokenizer.encoder."),
+    "Chatterbox's vocoder S3Gen": ("flow.", "mel2wav.", "tokenizer.encoder."),
     "Chatterbox's voice encoder": ("lstm.weight_ih_l0", "similarity_weight"),
     "IndexTTS-2's semantic codec": ("quantizer.quantizers.0.codebook.", "encoder.0.convnext."),
 }
 SPEECH_MODEL_FILES = {
-    "s2mel.pth": "IndexTTS-2's waveform model",
+    "s2mel.pth": "IndexTTS-2's vocoder",
     "wav2vec2bert_stats.pt": "IndexTTS-2's feature statistics",
 }
 LORA_NAME_PARTS = (".lora_A.", ".lora_B.", "lora_down.", "lora_up.")
@@ -166,7 +166,7 @@ def refuse_unsupported_folder(folder: Path, failures: Mapping[Family, FileError]
     named = [name for name in ("adapter_config.json",) if is_file(folder / name)]
     if marked or named:
         base = _short_text(_read_json_settings(folder / "adapter_config.json").get("base_model_name_or_path"))
-        about = f"a LoRA adapter{f' for {base}' if base else ''}, and no model beside it"
+        about = f"a LoRA adapter{f' for {base}' if base else ''}, without a model"
         raise FileError("base-adapter", f"{', '.join([*marked, *named])}: {about}", where=folder)
     for seen in around:
         if item := check_tensor_prefix(seen, tuple(family.graft_points[0].tensor for family in failures)):
@@ -180,23 +180,23 @@ def refuse_unsupported_folder(folder: Path, failures: Mapping[Family, FileError]
     parts |= {name: what for name, what in SPEECH_MODEL_FILES.items() if is_file(folder / name)}
     if parts:
         listed = ", ".join(f"{name} ({what})" for name, what in sorted(parts.items()))
-        found = f"the folder has only parts that hear or voice speech: {listed}"
+        found = f"the folder has only speech encoders or vocoders: {listed}"
         raise FileError("base-speech-parts", found, where=folder)
     # Models of the large libraries name themselves.
     if pipeline := _short_text(_read_json_settings(folder / "model_index.json").get("_class_name")):
-        found = f"model_index.json says that this is a diffusers pipeline, {pipeline}"
+        found = f"model_index.json describes a diffusers pipeline, {pipeline}"
         raise FileError("base-other-model", found, where=folder)
     config = _read_json_settings(folder / "config.json")
     architectures = config.get("architectures")
     kind = _short_text(architectures[0]) if isinstance(architectures, list) and architectures else ""
     if kind := kind or _short_text(config.get("model_type")):
-        found = f"config.json says that this is a transformers model, {kind}"
+        found = f"config.json describes a transformers model, {kind}"
         raise FileError("base-other-model", found, where=folder)
     known = dict.fromkeys(name for family in failures for name in family.tokenizer_names)
     names = [name for name in known if is_file(folder / name)]
     names += [path.name for path in list_files_with_suffix(folder, (".model",)) if path.name not in names]
     if names and not around:
-        found = f"the folder has a tokenizer ({', '.join(names)}) and no checkpoint"
+        found = f"the folder has a tokenizer ({', '.join(names)}) but no checkpoint"
         expected = " or ".join(family.checkpoint_names[0] for family in failures)
         raise FileError("base-tokenizer-only", found, expected=expected, where=folder)
 
@@ -245,12 +245,12 @@ def require_exact_tensors(
         elif found[name] != shape:
             differences.append(f"{name} is {list(found[name])}, not {list(shape)}")
     besides = sorted(found.keys() - expected.keys())
-    differences += [f"{name[:80]} {list(found[name])} is no tensor of it" for name in besides]
+    differences += [f"{name[:80]} {list(found[name])} is not part of it" for name in besides]
     if differences:
         named = "; ".join(differences[:MAX_LISTED_DIFFERENCES])
         if len(differences) > MAX_LISTED_DIFFERENCES:
             named += f"; and {len(differences) - MAX_LISTED_DIFFERENCES:,} more"
-        text = f"{len(found):,} tensors that are no whole {model}: {named}"
+        text = f"{len(found):,} tensors, not a complete {model}: {named}"
         raise CheckpointError("tensors-mismatch", text, expected=f"{len(expected):,} tensors", where=where)
 
 

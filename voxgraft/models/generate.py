@@ -154,9 +154,11 @@ class DecodeSession:
         frame = model.frame
         if sampling.max_codes > frame.max_codes:
             found = f"max_codes is {sampling.max_codes:,}"
-            raise ConfigError("sampling", found, expected=f"at most {frame.max_codes:,}, as the model has positions")
+            raise ConfigError(
+                "sampling", found, expected=f"at most {frame.max_codes:,}, the model's number of positions"
+            )
         if sampling.guidance > 0 and not frame.guided:
-            found = f"guidance is {sampling.guidance:g}, and this model was never taught to read without text"
+            found = f"guidance is {sampling.guidance:g}, but this model was not trained for guidance"
             raise ConfigError("sampling", found, expected="0")
         self.model, self.frame, self.sampling = model, frame, sampling
         self.num_streams = len(prompts)

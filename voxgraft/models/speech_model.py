@@ -163,7 +163,7 @@ def pack_batch(
     """
     if not layouts or len(conditions) != len(layouts) or len(silent) not in (0, len(layouts)):
         found = f"{len(layouts)} sequences, {len(conditions)} conditions and {len(silent)} marks"
-        raise GraftError("packing", found, expected="as many of each, and at least one")
+        raise GraftError("packing", found, expected="the same number of each, and at least one")
     if backend is None:  # what suits the model's device and dtype; under autocast the body computes in half precision
         kind = model.device.type
         autocast = torch.is_autocast_enabled(kind)

@@ -270,7 +270,7 @@ def add_adapter(model: nn.Module, layers: Iterable[str], rank: int, alpha: float
     """
     names = list(dict.fromkeys(layers))
     if not names:
-        raise GraftError("adapter-settings", "no layers", expected="at least one; a graft may have no adapter at all")
+        raise GraftError("adapter-settings", "no layers", expected="at least one")
     if rank < 1 or seed < 0 or not 0 < alpha < math.inf:
         found = f"rank {rank}, alpha {alpha:g}, seed {seed}"
         raise GraftError("adapter-settings", found, expected="rank 1 or more, alpha above 0, seed 0 or more")
@@ -359,10 +359,10 @@ def require_adapter_shapes(state: Mapping[str, Tensor], expected: Mapping[str, t
     strange = [name for name in state if name not in expected]
     if lacking or strange:
         parts = []
-        for what, names in (("the adapter lacks", lacking), ("the model has no place for", strange)):
+        for what, names in (("the adapter lacks", lacking), ("the model has no layer for", strange)):
             more = f" and {len(names) - 4} more" if len(names) > 4 else ""
             parts += [f"{what} {', '.join(names[:4])}{more}"] if names else []
-        raise GraftError("adapter-mismatch", "; ".join(parts), expected=f"{len(expected)} tensors, as the model has")
+        raise GraftError("adapter-mismatch", "; ".join(parts), expected=f"{len(expected)} tensors, as in the model")
     for name, shape in expected.items():
         if tuple(state[name].shape) != shape or not state[name].is_floating_point():
             found = f"{name} is {state[name].dtype} {list(state[name].shape)}"
@@ -489,7 +489,7 @@ def from_peft(config: object, tensors: Mapping[str, Tensor], where: str | Path =
     ]
     if "peft_type" not in config or faults:
         found = ", ".join(f"{key} is {config[key]!r}" for key in faults) or "peft_type is not given"
-        raise GraftError("adapter-variant", found, expected="a plain LORA with nothing else switched on", where=where)
+        raise GraftError("adapter-variant", found, expected="a plain LORA without other options", where=where)
     rank, alpha = config.get("r"), config.get("lora_alpha")
     if type(rank) is not int or rank < 1:
         raise GraftError("adapter-broken", f"r is {rank!r}", expected="a rank of 1 or more", where=where)
@@ -505,7 +505,7 @@ def from_peft(config: object, tensors: Mapping[str, Tensor], where: str | Path =
     layers = sorted({name.rpartition(".")[0] for name in state})
     halves = [name for layer in layers for name in (f"{layer}.down", f"{layer}.up") if name not in state]
     if halves or not layers:
-        found = f"half of an adapter: {len(halves)} lacking, {halves[0]} first" if halves else "no tensors"
+        found = f"half of an adapter: {len(halves)} missing, {halves[0]} first" if halves else "no tensors"
         raise GraftError("adapter-broken", found, expected="lora_A and lora_B for each layer", where=where)
     for name, tensor in state.items():
         if tensor.dim() != 2 or not tensor.is_floating_point():
@@ -514,9 +514,11 @@ def from_peft(config: object, tensors: Mapping[str, Tensor], where: str | Path =
         found_rank = tensor.shape[0] if name.endswith(".down") else tensor.shape[1]
         if found_rank != rank:
             found = f"{name} has rank {found_rank}"
-            raise GraftError("adapter-mismatch", found, expected=f"{rank}, as r says", where=where)
+            raise GraftError("adapter-mismatch", found, expected=f"{rank}, as r states", where=where)
         if not bool(tensor.isfinite().all()):
-            raise GraftError("adapter-broken", f"{name} holds NaN or infinity", expected="finite numbers", where=where)
+            raise GraftError(
+                "adapter-broken", f"{name} contains NaN or infinity", expected="finite numbers", where=where
+            )
     return PeftAdapter(rank, float(alpha), state)
 
 

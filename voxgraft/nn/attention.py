@@ -179,7 +179,7 @@ class PrefillContext:
         rows = len(self.packing.offsets) - 1
         if rows != self.cache.num_rows or self.packing.longest > self.cache.length:
             found = f"{rows} sequences of up to {self.packing.longest} positions"
-            expected = f"{self.cache.num_rows} of up to {self.cache.length}, as the cache has"
+            expected = f"{self.cache.num_rows} of up to {self.cache.length}, as in the cache"
             raise GraftError("packing", found, expected=expected)
 
     @property

@@ -223,7 +223,7 @@ class GrownLayer(GraftModule):
         raise CheckpointError(
             "layer-rows-mismatch",
             f"{key} has {_format_rows(tuple(table.shape))}"
-            + (", as the base has without a graft" if base_alone else ""),
+            + (", as in the base without a graft" if base_alone else ""),
             expected=f"{_format_rows(shape)} ({self.rows})",
         )
 
@@ -349,7 +349,7 @@ def grow_layers(model: nn.Module, points: Iterable[str], num_new: int, spare_row
             raise GraftError("graft-point", found, expected="a plain nn.Embedding or nn.Linear")
         assert isinstance(module, nn.Embedding | nn.Linear)
         if isinstance(module, nn.Embedding) and module.max_norm is not None:
-            found = f"`{name}` has max_norm {module.max_norm}, which rewrites base rows as they are read"
+            found = f"`{name}` has max_norm {module.max_norm}, which changes base rows when they are read"
             raise GraftError("graft-point", found, expected="no max_norm")
         # With tied weights a new row of the embedding would also be one of the head, and both would be trained as one.
         own = {id(parameter) for parameter in module.parameters()}
@@ -361,7 +361,7 @@ def grow_layers(model: nn.Module, points: Iterable[str], num_new: int, spare_row
     num_rows = {name: module.weight.shape[0] for name, module in old.items()}
     if len(set(num_rows.values())) > 1:
         found = ", ".join(f"{name} has {count:,} rows" for name, count in num_rows.items())
-        raise GraftError("graft-point", found, expected="as many rows in the text embedding as in the text head")
+        raise GraftError("graft-point", found, expected="the same number of rows in text embedding and text head")
     grown: dict[str, GrownLayer] = {}
     for name, plain in old.items():
         if isinstance(plain, nn.Embedding):
@@ -473,7 +473,7 @@ def require_same_base(model: nn.Module, digests: Mapping[str, str], where: str |
     moved = sorted(name for name in now.keys() | digests.keys() if now.get(name) != digests.get(name))
     if moved:
         more = f" and {len(moved) - 5} more" if len(moved) > 5 else ""
-        found = f"{len(moved)} of {len(digests)} base tensors are not what they were: {', '.join(moved[:5])}{more}"
+        found = f"{len(moved)} of {len(digests)} base tensors changed: {', '.join(moved[:5])}{more}"
         raise GraftError("base-moved", found, expected="the same bits", where=where)
 
 
@@ -521,7 +521,7 @@ class ParameterCount:
     def line(self) -> str:
         names = [f"{name} {list(shape)}" for name, shape in self.trained_tensors.items()]
         shown = ", ".join(names) if len(names) <= 4 else f"{len(names)} tensors"
-        return f"{self.part}: {self.trained:,} trained{f' ({shown})' if names else ''}, {self.fixed:,} fixed"
+        return f"{self.part}: {self.trained:,} trained{f' ({shown})' if names else ''}, {self.fixed:,} frozen"
 
 
 @dataclass(frozen=True, slots=True)
@@ -546,15 +546,15 @@ class TrainableReport:
         share = 100 * self.trained / total if total else 0.0
         tables = []
         for name, rows in self.tables.items():
-            line = f"{name}: ids 0 to {rows.base_pieces - 1:,} are the base's and fixed, "
+            line = f"{name}: ids 0 to {rows.base_pieces - 1:,} are base rows (frozen), "
             line += f"{rows.base_pieces:,} to {rows.num_ids - 1:,} are new" if rows.num_new else "no new ones"
-            line += f", {rows.spare_rows} spare after them, fixed, read by no id" if rows.spare_rows else ""
+            line += f", {rows.spare_rows} spare after them (frozen, never used)" if rows.spare_rows else ""
             tables.append(line)
         return [
             *tables,
             *(part.line() for part in self.parts),
-            f"in all: {self.trained:,} trained of {total:,} ({share:.1f} %), {self.fixed:,} fixed",
-            f"base bits fixed: {self.fixed_base_bytes:,} bytes",
+            f"total: {self.trained:,} trained of {total:,} ({share:.1f} %), {self.fixed:,} frozen",
+            f"frozen base: {self.fixed_base_bytes:,} bytes",
         ]
 
 

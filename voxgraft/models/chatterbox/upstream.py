@@ -259,7 +259,7 @@ class CompanionVocoder(Vocoder):
     def why_not(self, voice: Clip) -> str:
         if REFERENCE_AUDIO in voice.voice or self.conditions is not None:
             return ""
-        return f"there is neither a recording of the voice nor {CONDITIONS_NAME} in the base folder"
+        return f"neither a recording of the voice nor {CONDITIONS_NAME} in the base folder"
 
     def sound(
         self,
@@ -268,7 +268,9 @@ class CompanionVocoder(Vocoder):
         latents: Sequence[Latents] | None = None,  # noqa: ARG002 (codes say everything)
     ) -> list[NDArray[np.float32]]:
         if len(codes) != len(voices):
-            raise GraftError("packing", f"{len(codes)} utterances and {len(voices)} voices", expected="as many of each")
+            raise GraftError(
+                "packing", f"{len(codes)} utterances and {len(voices)} voices", expected="the same number of each"
+            )
         return [self._sound(own, voice) for own, voice in zip(codes, voices, strict=True)]
 
     def _sound(self, codes: Sequence[int], voice: Clip) -> NDArray[np.float32]:
@@ -285,5 +287,5 @@ class CompanionVocoder(Vocoder):
         )
         samples = answer.get("samples")
         if not isinstance(samples, np.ndarray) or samples.ndim != 1 or not np.isfinite(samples).all():
-            raise CompanionError("companion-failed", "chatterbox gave no samples, or some that are not finite")
+            raise CompanionError("companion-failed", "chatterbox returned no samples, or some that are not finite")
         return samples.astype(np.float32)

@@ -66,10 +66,8 @@ EXPECTED_MODEL = "IndexTTS-2: 1,280 wide, 24 layers, an emotion part, speed_emb,
 OTHER_VERSION_CURE = "use IndexTTS-2 (IndexTeam/IndexTTS-2: gpt.pth, bpe.model, config.yaml)."
 # Of the speaker vector (CAM++) from which 2.5 makes its voice with one linear layer.
 STYLE_WIDTH = 192
-OLDER_VERSION_REASON = "it has no emotion part, and codes of its own that IndexTTS-2's speech parts cannot read"
-NEWER_VERSION_REASON = (
-    "it has another tokenizer, a language embedding, no speed_emb, and another way from the voice to the model"
-)
+OLDER_VERSION_REASON = "it has no emotion part, and its codes do not fit IndexTTS-2's speech parts"
+NEWER_VERSION_REASON = "it has another tokenizer, a language embedding, no speed_emb, and another voice encoder"
 
 _GPT_LAYER = re.compile(r"gpt\.h\.(\d{1,4})\.")
 _CJK = re.compile(
@@ -149,8 +147,8 @@ class IndexTTS2(Family):
                 if item := self.check_lookalike(seen.path, seen.shapes):  # a checkpoint of another generation
                     raise CheckpointError.of(item)
                 if self.matches_tensors(seen.shapes):
-                    missing = f"{seen.path.name} holds IndexTTS-2's tensors, and {missing}"
-            cure = f"put the {CONFIG_NAME} that came with the base beside the checkpoint; no tensor shows the heads."
+                    missing = f"{seen.path.name} contains IndexTTS-2's tensors, but {missing}"
+            cure = f"put the {CONFIG_NAME} of the base next to the checkpoint; the number of heads is only in it."
             raise FileError("base-file-missing", missing, where=folder, cure=cure if "tensors" in missing else "")
         settings = read_base_config(config)
         version = settings.get("version")
@@ -259,7 +257,7 @@ class IndexTTS2(Family):
 
     def infer_size(self, files: BaseFiles, shapes: Mapping[str, Shape]) -> UnifiedVoiceSize:
         if files.config is None:
-            found = f"{CONFIG_NAME} is not beside {files.checkpoint.name}, and no tensor shows the number of heads"
+            found = f"{CONFIG_NAME} is not next to {files.checkpoint.name}; the number of heads is only in it"
             raise FileError("base-file-missing", found, where=files.folder)
         return UnifiedVoiceSize.of(read_base_config(files.config), shapes, files.checkpoint, files.config)
 
@@ -449,7 +447,7 @@ class IndexTTS2Program(StockProgram):
         )
         own = {
             CONFIG_NAME: "sizes and file names; number_text_tokens is the number of pieces",
-            files.checkpoint.name: "the GPT; names that lack are not told of, other shapes are an error",
+            files.checkpoint.name: "the GPT; missing names are ignored, other shapes are an error",
             files.tokenizer.name: "text tokenizer",
         }
         return StockFolder(

@@ -200,11 +200,13 @@ class S2Mel(nn.Module):
         own = {name: info.shape for name, info in infos.items() if not is_optional_tensor(name, size)}
         require_exact_tensors(own, s2mel_shapes(size), "s2mel", path)
         if odd := [name for name in own if infos[name].dtype not in ALL_FLOAT_DTYPES]:
-            found = f"{odd[0]} holds {infos[odd[0]].dtype}"
+            found = f"{odd[0]} is {infos[odd[0]].dtype}"
             raise CheckpointError("tensors-mismatch", found, expected="floating-point numbers", where=path)
         if size.dit.width % (2 * size.dit.heads):
             found = f"s2mel is {size.dit.width:,} wide and has {size.dit.heads:,} heads"
-            raise ConfigError("base-config", found, expected="heads of an even width that divide the whole", where=path)
+            raise ConfigError(
+                "base-config", found, expected="heads of an even width that divide the model width", where=path
+            )
         return size
 
     @classmethod
@@ -261,7 +263,9 @@ class S2Mel(nn.Module):
         lengths = [prompt.mel.shape[1] + len(content) for prompt, content in zip(prompts, contents, strict=True)]
         if max(lengths) > MAX_FRAMES:
             found = f"{max(lengths):,} frames of prompt and speech"
-            raise AudioError("audio-too-long", found, expected=f"at most {MAX_FRAMES:,}, as the model has positions")
+            raise AudioError(
+                "audio-too-long", found, expected=f"at most {MAX_FRAMES:,}, the model's number of positions"
+            )
         device, longest = self.estimator.conv1.weight.device, max(lengths)
 
         def stack(rows: Sequence[Tensor]) -> Tensor:

@@ -274,7 +274,7 @@ def read_base_config(config: Path) -> dict[Any, Any]:
 
     settings = read_yaml(config)
     if not isinstance(settings, dict):
-        found = f"{config.name} holds a {type(settings).__name__}"
+        found = f"{config.name} contains a {type(settings).__name__}"
         raise ConfigError("base-config", found, expected="settings by name", where=config)
     return settings
 
@@ -298,6 +298,6 @@ def get_config_file_name(section: dict[Any, Any], path: str, config: Path) -> st
         raise ConfigError("base-config", f"{path} is {str(name)[:80]!r}", expected=expected, where=config)
     if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
         cure = f"put the file into the folder and write its name as {path}."
-        found = f"{path} leads out of the folder: {name!r}"
+        found = f"{path} is outside the folder: {name!r}"
         raise ConfigError("base-config", found, expected=expected, where=config, cure=cure)
     return name

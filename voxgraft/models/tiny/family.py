@@ -133,7 +133,7 @@ def read_voices(folder: Path) -> tuple[str, ...]:
     names = document.get("speakers") if isinstance(document, dict) and document.get("format") == VOICES_FORMAT else None
     named = isinstance(names, list) and all(isinstance(name, str) and name for name in names)
     if not named or not names or len(set(names)) != len(names):
-        found = f"{VOICES_NAME} holds no table of speakers"
+        found = f"{VOICES_NAME} contains no table of speakers"
         expected = f'{{"format": "{VOICES_FORMAT}", "speakers": [different names]}}'
         raise FileError("voices-broken", found, expected=expected, where=path)
     return tuple(names)
@@ -155,7 +155,7 @@ def require_same_speakers(speakers: Sequence[str], others: Sequence[str], what: 
     """Raise unless a part of the base has the speakers of the table, in its order."""
     if tuple(speakers) != tuple(others):
         found = f"{VOICES_NAME} names {', '.join(speakers)}"
-        raise FileError("voices-broken", found, expected=f"{', '.join(others)}, as {what} has", where=where)
+        raise FileError("voices-broken", found, expected=f"{', '.join(others)}, as in {what}", where=where)
 
 
 CHECKPOINT_NAME, TOKENIZER_NAME, CODEC_NAME, CARD_NAME = (
@@ -202,7 +202,7 @@ class Tiny(Family):
     code_hz: ClassVar[float] = 25.0
     loss_weights: ClassVar[tuple[float, float]] = (0.1, 1.0)
     clones_voices: ClassVar[bool] = False
-    licence: ClassVar[str] = "The tiny base is voxgraft's own, under the Apache-2.0 licence, as its card says."
+    licence: ClassVar[str] = "The tiny base is part of voxgraft, under the Apache-2.0 licence."
 
     def files(self, folder: Path) -> BaseFiles:
         names = (CHECKPOINT_NAME, TOKENIZER_NAME, VOICES_NAME)
@@ -263,7 +263,7 @@ class Tiny(Family):
         sides = (
             SideFile((CODEC_NAME,), ("preparing", "speaking"), "codec: from a recording to codes, and back to sound"),
             SideFile((VOICES_NAME,), ("preparing", "speaking"), "names of the speakers"),
-            SideFile((CARD_NAME,), (), "what the base was made from, and its scores"),
+            SideFile((CARD_NAME,), (), "sources of the base, and its scores"),
         )
         return BaseDescription("built-in", self.languages, sides)
 
