@@ -211,7 +211,7 @@ def test_what_is_not_ours_is_shown_and_never_touched(run: RunFolder, tmp_path: P
     assert names_in(run.steps) == ["notes.txt", "step-000050", "step-000100 backup", "step-000200", "step-000400"]
     assert len(names_in(tmp_path / "elsewhere")) == 5
     whys = {folder.path.name: folder.why for folder in report.folders}
-    assert (whys["step-000050"], whys["notes.txt"]) == ("a link", "not one of ours")
+    assert (whys["step-000050"], whys["notes.txt"]) == ("a link", "not written by voxgraft")
 
 
 def test_a_step_that_cannot_be_removed_is_told(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:

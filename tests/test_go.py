@@ -153,7 +153,7 @@ def test_ctrl_c_in_a_stage_before_training_shows_the_stages_and_the_command_that
     os.killpg(child.pid, signal.SIGINT)  # as a terminal does it
     output = child.communicate(timeout=60)[0]
     assert child.returncode == 130, output
-    assert f"`import` was interrupted; `voxgraft go {run}` continues there." in output
+    assert f"`import` was interrupted. Run `voxgraft go {run}` to continue." in output
     assert "Traceback" not in output
     assert words(gone(run, until="split")) == dict.fromkeys(DATA, "done")
 
@@ -182,7 +182,7 @@ def test_other_text_settings_make_graft_and_sets_anew_and_leave_the_clips_alone(
     result = gone(run, until="prepare")
     assert ran(result) == ["graft", "prepare"]
     assert "settings have changed since the graft was created" in why(result, "graft")
-    assert why(result, "prepare") == "train was spelled by another tokenizer"
+    assert why(result, "prepare") == "train was encoded with another tokenizer"
     assert listing(run / "data" / "clips") == clips
     assert ran(gone(run, until="prepare")) == []
 
@@ -231,7 +231,7 @@ def test_more_steps_go_on_and_what_follows_is_made_anew(run: Path) -> None:
     result = gone(run)
     assert ran(result) == ["check", "train", "evaluate", "export"]
     assert why(result, "train") == "continued from step 2"
-    assert why(result, "evaluate") == "its scores were of another model"
+    assert why(result, "evaluate") == "its scores belonged to another model"
     assert compute_sha256(run / "export" / "graft" / "graft.json") != old
     assert compute_sha256(run / "export" / "graft.previous" / "graft.json") == old
 
@@ -376,7 +376,7 @@ def test_recordings_without_a_usable_clip_end_it_before_anything_else_runs(tmp_p
 
 
 ENDS = [
-    *[("train", "ended here", 1, "has said no"), ("train", "ended here", 130, "was interrupted")],
+    *[("train", "ended here", 1, "failed (see above)"), ("train", "ended here", 130, "was interrupted")],
     *[("train", "done", 0, "continues with `evaluate`"), ("export", "done", 0, "")],
     *[("train", "would run", 0, ""), ("train", "skipped", 0, "")],
 ]

@@ -336,7 +336,7 @@ def test_the_report_counts_base_rows_as_fixed_and_only_new_rows_as_trained(grown
     assert report.fixed_base_bytes == 4 * report.fixed
     lines = report.lines()
     assert lines[0] == (
-        "text_emb: ids 0 to 19 are the base's and fixed, 20 to 25 are new, 1 spare after them (frozen, never used)"
+        "text_emb: ids 0 to 19 are base rows (frozen), 20 to 25 are new, 1 spare after them (frozen, never used)"
     )
     assert "rows: 198 trained (text_emb.new_weight [6, 16], text_head.new_weight [6, 16]" in lines[2]
     assert lines[-1] == f"frozen base: {report.fixed_base_bytes:,} bytes"

@@ -163,13 +163,13 @@ def test_a_resumed_run_says_from_where_how_long_and_what_has_changed(world: Worl
     opening, result, _ = trained(run, steps=5, lr_rows=2e-3)
     assert result.start == 3
     assert opening["start"].startswith("resumes from step 3; best so far: step ")
-    assert re.match(r"about [0-9]+ s for 2 steps, at the speed of those before", opening["time"])
+    assert re.match(r"about [0-9]+ s for 2 steps, at the speed so far", opening["time"])
     assert "train.steps: was 3, is 5" in opening["changed"]
     assert "train.lr_rows: was 0.001, is 0.002" in opening["changed"]
     assert "adapter" not in opening["changed"]
     assert "warmup" not in opening["changed"]
     again, _, _ = trained(run, steps=5, lr_rows=2e-3)
-    assert again["time"] == "no step is left"
+    assert again["time"] == "no steps left"
     assert "changed" not in again
 
 
@@ -201,7 +201,7 @@ def test_a_warm_up_longer_than_the_run_and_steps_longer_than_the_data_are_said(w
     run = copied(world, tmp_path)
     opening, _, heard = trained(run, verb={"fresh": True}, steps=1, warmup_steps=500, batch_tokens=10_000)
     share = "only 0.2% of these at the last of 1 step"
-    assert opening["rates"] == f"rows 1e-3, adapter 1e-3; warm-up 500 steps, longer than the run: {share}"
+    assert opening["rates"] == f"rows 1e-3, adapter 1e-3; warm-up 500 steps (longer than the run): {share}"
     told = [values["code"] for kind, _, values in heard.told if kind == "finding"]
     assert "warmup-too-long" in told
     passes = re.search(r"1 in all, ([0-9.]+) passes over the data, ([0-9.]+) in every step", opening["steps"])

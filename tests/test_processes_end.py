@@ -67,7 +67,7 @@ def test_a_process_that_is_killed_ends_the_others(tmp_path: Path) -> None:
     found = ended(started("kill", 2, tmp_path))
     assert found[1][0] == -9
     assert found[0][0] == 2
-    assert "error process-lost: another process is gone (" in found[0][1]
+    assert "error process-lost: another process has ended (" in found[0][1]
     assert "torchrun" in found[0][1]
 
 

@@ -305,7 +305,7 @@ def test_a_signal_ends_training_after_the_step_with_a_save_and_words(
     done = process.ended()
     assert done.returncode == 130
     assert "stopped on request" in done.stdout
-    assert "the same command resumes from here" in done.stdout
+    assert "run the same command to resume" in done.stdout
     assert "Traceback" not in done.stderr
     last = run.logged()[-1]
     assert run.steps == [0, last]

@@ -40,7 +40,7 @@ def test_the_job_of_a_cure_is_in_view_until_the_next_check(context: Any, home: P
     done(home, "check", words_of(context, "check"))
     assert view.html(before) == "", "it is older than what was found"
     cure = done(home, "data split", ["data", "split", "nowhere"])
-    assert "was refused" in view.html(cure)
+    assert "failed" in view.html(cure)
     done(home, "check", words_of(context, "check"))
     assert view.html(cure) == ""
     assert view.html(None) == ""

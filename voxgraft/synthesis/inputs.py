@@ -215,7 +215,7 @@ def read_utterances(texts: Sequence[str], file: Path | None) -> list[UtteranceRe
     names = [one.name for one in found]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         wrong = f"two utterances are named {twice[0]}"
-        raise TextError("speak-table", wrong, expected="names of their own", where=where)
+        raise TextError("speak-table", wrong, expected="unique names", where=where)
     return found
 
 
@@ -333,7 +333,7 @@ class VoiceLoader:
         own = place.family.voices(place.files)
         is_recording = is_file(Path(name)) or Path(name).suffix.lower() in RECORDING_SUFFIXES
         if name not in own and not place.family.clones_voices and is_recording:
-            found = f"{place.family.name} speaks with voices of its own and cannot imitate the recording {name}"
+            found = f"{place.family.name} has fixed voices and cannot imitate the recording {name}"
             expected = f"one of {', '.join(own)}"
             raise ConfigError(
                 "voice-unknown", found, expected=expected, where=place.files.folder, cure=NO_IMITATION_CURE
@@ -353,7 +353,7 @@ class VoiceLoader:
             sets = held_out.sets.get(speakers.new_languages[0]) or held_out.all_sets
             if sets:
                 return choose_voices(sets, held_out.min_prompt_seconds, 1, held_out.seed)[0]
-        found = f"{speakers.place.family.name} has no voices of its own, and none is given"
+        found = f"{speakers.place.family.name} has no named voices, and no voice is given"
         raise FileError("speak-voice", found, expected="--voice FILE.wav", where=speakers.place.files.folder)
 
     def _load_emotion(self, path: Path) -> Clip:

@@ -139,7 +139,7 @@ def _encode_state(state: TrainState, keep: list[int]) -> bytes:
         except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"`{name}` cannot be written as JSON: {error}") from None
         if not same:
-            raise ValueError(f"`{name}` would not be read back as it is: {value!r}")
+            raise ValueError(f"`{name}` would not be read back unchanged: {value!r}")
     if state.step < 0 or not all(map(_GROUP_NAME.fullmatch, state.tensors)):
         raise ValueError(f"step {state.step} with the groups {list(state.tensors)} cannot be saved")
     content = {
@@ -177,7 +177,7 @@ def _create_hidden_folder(run: RunFolder, step: int) -> Iterator[Path]:
                     raise
             yield folder
             return
-        raise FileError("file-unwritable", "other processes keep removing what is written", where=run.steps)
+        raise FileError("file-unwritable", "other processes keep removing the written files", where=run.steps)
 
 
 def _write_step_files(folder: Path, state: TrainState, state_file: bytes, num_bytes: int) -> None:
@@ -275,7 +275,7 @@ def _move_existing_step(taken: StepFolder) -> None:
     damage = find_step_damage(taken)
     # Checking the hashes takes seconds, in which another process may have replaced the folder.
     if folder_identity(taken.path) != before:
-        raise FileNotFoundError(errno.ENOENT, "another saver has moved it", str(taken.path))
+        raise FileNotFoundError(errno.ENOENT, "another process has moved it", str(taken.path))
     if damage is None:
         if os.path.lexists(old):
             remove_step_folder(old, taken.step)

@@ -88,15 +88,15 @@ class CleanResult:
             return [f"removed {amount}", *table, *problems]
         if self.asked:
             return ["nothing was removed"]
-        nobody = "nobody is there to be asked, so nothing was removed"
-        return [*_folder_table(self.folders), f"{nobody}: {amount} would be. Run it again with --yes."]
+        nobody = "there is no terminal to ask on, so nothing was removed"
+        return [*_folder_table(self.folders), f"{nobody}: {amount} would be removed. Run the command again with --yes."]
 
 
 def clean(settings: CleanSettings) -> CleanResult:
     """Remove saved steps beyond the last `keep`, and leftovers; refused while training runs."""
     run = RunFolder(require_folder(settings.run))
     if not is_file(run.settings):
-        raise FileError("file-missing", f"{run.path} has no {RUN_FILE}, so it is no run", where=run.settings)
+        raise FileError("file-missing", f"{run.path} has no {RUN_FILE}, so it is not a run", where=run.settings)
     with run.lock("clean"):
         folders = tuple(_decide_folders(run, settings.keep))
         doomed = [folder for folder in folders if folder.remove]
@@ -131,11 +131,11 @@ def _decide_folders(run: RunFolder, keep: int) -> Iterator[FolderDecision]:
     kept: set[int] = set()
     if last:
         kept = {step for step in read_step_state(last[-1])["keep"] if isinstance(step, int)}
-        known = {path.name: "left by a process that was stopped" for path in list_leftover_folders(run)}
+        known = {path.name: "left by an interrupted process" for path in list_leftover_folders(run)}
     by_name = {folder.path.name: folder for folder in steps}
     for name in sorted(os.listdir(run.steps)) if run.steps.is_dir() else []:
         path = run.steps / name
-        remove, why = False, "not one of ours"
+        remove, why = False, "not written by voxgraft"
         if path.is_symlink() or not path.is_dir():
             why = "a link" if path.is_symlink() else why
         elif name in by_name:
@@ -145,19 +145,19 @@ def _decide_folders(run: RunFolder, keep: int) -> Iterator[FolderDecision]:
             if step in last:
                 why = "the last" if step is last[-1] else f"one of the last {len(last)}"
             elif step.step in kept and not is_spare:
-                why = "the first, which all is measured from" if step.step == 0 else "the best"
+                why = "the first, the reference for all measurements" if step.step == 0 else "the best"
             elif not last or step.step > last[-1].step:
-                why = f"not whole: {damage or 'a hash is wrong'}"
+                why = f"incomplete: {damage or 'a hash is wrong'}"
             elif is_spare:
-                remove, why = True, "saved again since"
+                remove, why = True, "replaced by a newer save"
             else:
-                remove, why = True, f"not whole: {damage}" if damage else "older"
+                remove, why = True, f"incomplete: {damage}" if damage else "older"
         elif name in known:
             remove, why = True, known[name]
         elif _SET_ASIDE_NAME.fullmatch(name):
-            remove, why = bool(last), "set aside when the run went back behind it"
+            remove, why = bool(last), "moved aside when training resumed from an earlier step"
         elif _DAMAGED_STEP_NAME.fullmatch(name):
-            remove, why = bool(last), "damaged, and saved again since"
+            remove, why = bool(last), "damaged, and replaced by a newer save"
         if path.is_symlink() or not path.is_dir():
             num_bytes = path.lstat().st_size
         else:

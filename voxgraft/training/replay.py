@@ -119,7 +119,7 @@ class ReplayGenerator:
             )
             for one, voice in voiced
         ]
-        with progress.progress_task("the base speaks for replay", len(requests)) as advance:
+        with progress.progress_task("speaking replay with the base", len(requests)) as advance:
             for batch in SynthesisEngine(self.model, self.sampling).iterate(requests):
                 for at, said in batch:
                     one, voice = voiced[at]
@@ -134,7 +134,7 @@ class ReplayGenerator:
                     yield PreparedClip(info, one.text_ids, said.codes, voice.clip.voice)
                 advance(len(batch))
                 if not self.num_kept:
-                    found = f"none of {self.num_dropped:,} utterances of the base is speech that comes to an end"
+                    found = f"none of {self.num_dropped:,} utterances of the base ends"
                     raise GraftError("self-replay-runaway", found, expected="utterances that end")
 
 
@@ -182,7 +182,7 @@ class SelfReplayBuilder:
             time.sleep(POLL_SECONDS)
         there = self._fitting(header)
         if there is not None:
-            return there, finding("self-replay", f"{len(there):,} utterances that the base spoke before are used again")
+            return there, finding("self-replay", f"{len(there):,} earlier utterances of the base are used again")
         model = load_model(self.family, self.files, device=device, dtype=dtype)
         voices = choose_voices(train, self.data.min_prompt_seconds, len(utterances), self.seed)
         speaking = ReplayGenerator(self.family, model, voices, self.seed)
@@ -196,7 +196,7 @@ class SelfReplayBuilder:
         level: Literal["warning"] | None = None
         if speaking.num_dropped >= MAX_DROPPED_SHARE * len(utterances):
             level = "warning"
-        return made, finding("self-replay", f"{found} that did not come to an end", level=level)
+        return made, finding("self-replay", f"{found} that did not end", level=level)
 
     def plan(self, count: int) -> list[ReplayUtterance]:
         """What is to be said, from the base's own spelling."""
@@ -209,7 +209,7 @@ class SelfReplayBuilder:
         utterances = plan_replay(self._sentences(), self.spelling.encode, is_plain, count, self.seed)
         if not any(not one.held_out for one in utterances):
             where = ", ".join(map(str, self.data.replay_texts))
-            raise TextError("replay-texts-empty", "no sentence that the base can spell", where=where)
+            raise TextError("replay-texts-empty", "no sentence that the base can encode", where=where)
         return utterances
 
     def _sentences(self) -> Iterator[tuple[str, str]]:

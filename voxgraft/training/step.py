@@ -106,7 +106,7 @@ class TrainStep:
             elif frozen is not None:
                 self.base = FrozenBase(frozen)
             else:
-                raise ValueError("a body that is trained itself stays near a copy of the base, and none is given")
+                raise ValueError("full-backbone training with a KL to the base needs a copy of the base")
         loss_module = LossModule(trained.model, options.chunk, self.base)
         self.loss_module: nn.Module = loss_module
         # DDP sums what is left in the parameters that autograd knows. Gradients of half-precision copies leave those
@@ -136,8 +136,8 @@ class TrainStep:
             share = self.prefetcher.batches(items)
             own_sums = self._compute_gradients(share) if self.cuda_graphs is None else self._replay_graphs(share)
         except torch.OutOfMemoryError:
-            found = f"no room for packs of {self.options.microbatch_tokens:,} positions"
-            expected = "a smaller train.microbatch_tokens, which changes nothing of what is learned"
+            found = f"not enough memory for packs of {self.options.microbatch_tokens:,} positions"
+            expected = "a smaller train.microbatch_tokens (it does not change the result)"
             raise ConfigError("memory-too-small", found, expected=expected) from None
         sums = self.group.all_reduce_sum(own_sums)
         self.prefetcher.prefetch()
@@ -262,8 +262,8 @@ class TrainStep:
                 value.grad = None
             if not all(bool(tensor.isfinite().all()) for tensor in tensors):
                 guilty.append(self.batch_builder.describe_item(item))
-        named = "; ".join(guilty[:8]) if guilty else "no clip by itself"
-        found = f"the loss of step {number:,} or its gradient is not finite; so are by themselves: {named}"
+        named = "; ".join(guilty[:8]) if guilty else "none by itself"
+        found = f"the loss of step {number:,} or its gradient is not finite; clips that cause it: {named}"
         raise NonFiniteError("loss-not-finite", found, expected="finite numbers")
 
     def _gate_open(self) -> AbstractContextManager[None]:
@@ -373,8 +373,8 @@ def fit_microbatch_tokens(stepper: TrainStep, stream: DeterministicSampler, know
 
 def _require_longest_fits(stepper: TrainStep, stream: DeterministicSampler, longest: int) -> None:
     if not _fits_in_memory(stepper, stream, longest):
-        found = f"no room for one pass over the longest clip, of {longest:,} positions"
-        raise ConfigError("memory-too-small", found, expected="room for it")
+        found = f"not enough memory for one pass over the longest clip, of {longest:,} positions"
+        raise ConfigError("memory-too-small", found, expected="enough memory")
 
 
 def _fits_in_memory(stepper: TrainStep, stream: DeterministicSampler, size: int) -> bool:

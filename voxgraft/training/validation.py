@@ -209,7 +209,7 @@ def measure_interpolation_points(
     for share in sorted(set(shares)):
         with between.at(share):
             losses = {name: validation.run().speech_loss for name, validation in validations.items()}
-            error = hear(f"a share of {share:g}") if hear else None
+            error = hear(f"interpolation weight {share:g}") if hear else None
         points.append(InterpolationPoint(share, losses, passed(losses), error))
     return points
 

@@ -143,7 +143,7 @@ class UiJob:
                     if process_start_time(int(name)) == number and os.getpgid(int(name)) == group:
                         return about
         where = str(about.get("machine") or "?").partition(" ")[0]
-        raise ConfigError("ui-job-elsewhere", f"its processes are not on this machine, but on {where}")
+        raise ConfigError("ui-job-elsewhere", f"its processes run on another machine: {where}")
 
     def _read(self, name: str) -> dict[str, Any]:
         try:
@@ -193,7 +193,7 @@ class ProjectJobs:
         with self._start_lock():
             before = self.latest(verb)
             if before is not None and before.alive:
-                found = f"`voxgraft {verb}` is at work already, since {before.seconds:.0f} s"
+                found = f"`voxgraft {verb}` is running already, for {before.seconds:.0f} s"
                 raise ConfigError("ui-job-running", found, where=before.folder)
             about = {"verb": verb, "argv": [*argv], "where": str(where), "started": time.time(), "server": os.getpid()}
             with self._made(verb, about) as (job, lock):
@@ -275,7 +275,9 @@ def _lock_exclusive(lock: FileLock, folder: Path) -> None:
     try:
         lock.acquire(timeout=None)
     except OSError as error:
-        raise FileError("run-lock-unsupported", f"nothing can be locked here: {error.strerror}", where=folder) from None
+        raise FileError(
+            "run-lock-unsupported", f"files cannot be locked here: {error.strerror}", where=folder
+        ) from None
 
 
 def _read_tail(path: Path, max_bytes: int) -> str:
@@ -303,7 +305,7 @@ class RunLockHolder(NamedTuple):
     def words(self) -> str:
         """The message about it."""
         return (
-            f"`voxgraft {self.verb}` is at work on this project, started elsewhere (process {self.pid} on {self.host}, "
+            f"`voxgraft {self.verb}` is running on this project, started elsewhere (process {self.pid} on {self.host}, "
             f"since {self.since}). Stop it there, with Ctrl-C, before you start something here."
         )
 
