@@ -315,7 +315,7 @@ def with_tokenizer(ground: Ground, path: Path) -> Made:
 FRESH = "START FRESH"
 DAMAGED = [
     Damage(
-        "stand-in", T3, _stand_in, FRESH, ("checkpoint-stand-in",), "this never was Chatterbox: nothing of the base"
+        "stand-in", T3, _stand_in, FRESH, ("checkpoint-stand-in",), "this was never Chatterbox: nothing of the base"
     ),
     *(
         Damage("masked, with decay", family, _masked, "REPAIR", ("base-rows-shrunk",), "weight decay")

@@ -175,7 +175,7 @@ def test_an_indextts2_checkpoint_without_a_config_is_told_what_it_lacks(tmp_path
     index_base(tmp_path)
     (tmp_path / "config.yaml").unlink()
     error = refused(tmp_path, FileError)
-    assert "gpt.pth holds IndexTTS-2's tensors" in error.finding.found
+    assert "gpt.pth contains IndexTTS-2's tensors" in error.finding.found
     assert "config.yaml" in error.finding.cure
 
 

@@ -179,9 +179,7 @@ def test_a_text_that_is_said_again_in_another_recording_is_a_note(run: WholeRun)
     world.write("valid", chain(world.clips(7, 2), [said_again]), "valid")
     (item,) = [item for item in looked(run) if item.code == "texts-not-held-out"]
     assert item.level == "note"
-    assert item.found.startswith(
-        "1 of 8 held-out clips have a text that is also in training: clip1-00000 says the text"
-    )
+    assert item.found.startswith("1 of 8 held-out clips have a text that is also in training: clip1-00000 has the text")
     assert not [item for item in looked(run) if item.level == "error"]
 
 
@@ -269,7 +267,7 @@ def test_a_sentence_in_a_language_that_nobody_speaks_is_refused_by_both(run: Who
 def test_a_warm_up_longer_than_the_run_is_a_warning(run: WholeRun) -> None:
     findings = looked(run, train_warmup_steps=500)
     told = said([item for item in findings if item.level == "warning"], "warmup-too-long")
-    assert told == "a warm-up of 500 steps, and the run has 4: the rates end at 0.8% of theirs"
+    assert told == "warm-up of 500 steps, run of 4: the rates only reach 0.8% of their peak"
     assert not said(looked(run, train_warmup_steps=4), "warmup-too-long")
 
 

@@ -208,7 +208,7 @@ def test_what_was_trained_is_thrown_away_only_if_that_is_asked_for(run: Path) ->
 
 def test_other_rates_after_training_are_told_and_begin_again_only_if_asked(run: Path) -> None:
     edit(run, "train", lr_rows=0.002)
-    with pytest.raises(VoxgraftError, match=r"train.lr_rows is 0.002, and was 0.001"):
+    with pytest.raises(VoxgraftError, match=r"train.lr_rows is 0.002 (was 0.001)"):
         gone(run)
     result = gone(run, when_changed="fresh", until="train")
     assert ran(result) == ["check", "train"]
@@ -220,7 +220,7 @@ def test_a_training_that_cannot_go_on_with_other_settings_says_so_before_anythin
     with pytest.raises(VoxgraftError) as caught:
         gone(run)
     assert caught.value.code == "trained-otherwise"
-    assert "train.rank is 8, and was 4" in caught.value.finding.found
+    assert "train.rank is 8 (was 4)" in caught.value.finding.found
     assert ran(gone(run, when_changed="fresh", until="train")) == ["check", "train"]
     assert load_graft(run / "graft").card.method["trained"]["rank"] == 8
 

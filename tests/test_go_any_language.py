@@ -181,7 +181,7 @@ def test_fewer_steps_than_are_trained_are_refused_and_not_written_down(run: Path
     assert (run / "run.yaml").read_text(encoding="utf-8") == before
     rewrite_run_yaml(run / "run.yaml", {"train": {"steps": 1}})
     decided = {stage.name: stage for stage in gone(run, until="train").stages}["train"]
-    assert (decided.word, decided.why) == ("skipped", "2 steps are done, and run.yaml asks for 1")
+    assert (decided.word, decided.why) == ("skipped", "2 steps are done, and run.yaml sets 1")
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_of_two_values_the_last_counts_and_the_other_is_named(tmp_path: Path) ->
     lines = [f"python trainers/train_gpt_v2.py --warmup-steps {steps}" for steps in (3, 7)]
     first, last = made_from(tmp_path, "\n".join(lines), "notes.txt").rows
     assert (first.fate, last.fate) == ("suggested", "mapped")
-    assert first.why == "another value comes later, and counts: 7 (train_gpt_v2 --warmup-steps)"
+    assert first.why == "a later value is used: 7 (train_gpt_v2 --warmup-steps)"
 
 
 @pytest.mark.parametrize(

@@ -254,7 +254,7 @@ def test_a_step_renamed_to_another_number_is_told_from_the_real_one(run: RunFold
     os.rename(run.step(2), run.step(700))
     loaded = load_step(run)
     assert loaded.state.step == 1
-    assert "holds step 2" in loaded.findings[0].found
+    assert "contains step 2" in loaded.findings[0].found
 
 
 def test_files_that_somebody_added_to_a_step_change_nothing(run: RunFolder) -> None:

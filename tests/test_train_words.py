@@ -138,7 +138,7 @@ def test_a_trained_graft_without_its_steps_is_not_trained_on_in_silence(run: Who
     rows, journal = run.rows(), run.folder.journal.read_bytes()
     shutil.rmtree(run.folder.steps)
     error = run.refused("steps-gone")
-    assert "the graft's rows are those of step 4" in error.finding.found
+    assert "the graft's rows are trained (step 4)" in error.finding.found
     assert "--fresh" in error.finding.cure
     assert f"voxgraft graft {run.path}" in error.finding.cure
     assert run.folder.journal.read_bytes() == journal
@@ -157,6 +157,6 @@ def test_a_journal_without_its_steps_is_not_cut_in_silence(run: WholeRun) -> Non
     graft_anew(run)
     shutil.rmtree(run.folder.steps)
     error = run.refused("steps-gone")
-    assert "the journal tells of step 4" in error.finding.found
+    assert "the journal has step 4" in error.finding.found
     assert run.logged() == [1, 2, 3, 4]
     assert opening_of(run, "--fresh")["start"] == "step 0, from the graft's own rows"

@@ -229,7 +229,7 @@ def test_a_training_that_was_started_in_a_terminal_is_at_work_and_cannot_be_star
 def test_who_prepares_elsewhere_is_told_and_is_no_training(home: Path) -> None:
     with tab_of(home, "train") as context, training_elsewhere(home / PROJECT, "prepare"):
         found = shown(context, {})
-        assert "`voxgraft prepare` is at work" in found["elsewhere"]
+        assert "`voxgraft prepare` is running" in found["elsewhere"]
         assert "ended: done" in found["figures"]
 
 
