@@ -443,9 +443,9 @@ def build_speak_tab(context: PageContext) -> None:
             form.add("codes", sought=PathFilter(endings=(".json", ".npy")))
             for key in ("family", "device", "precision"):
                 form.add(key)
-    form.finish("Say it")
+    form.finish("Speak")
     # The same texts from the base alone, in its own job, and all sounds side by side.
-    view, button = build_job_controls(context, BASE_JOB, "Hear the base", is_json=True)
+    view, button = build_job_controls(context, BASE_JOB, "Speak with the base", is_json=True)
 
     def speak_base(project: str, *values: Any) -> str:
         return start_job(context, project, view, lambda: build_base_argv(context, form, project, values))
@@ -461,7 +461,7 @@ def build_speak_tab(context: PageContext) -> None:
         )
         companion = CommandForm(context, "companion", given=lambda _: {"name": "chatterbox"})
         companion.add("force")
-        companion.finish("Make it")
+        companion.finish("Create it")
 
 
 def build_base_argv(context: PageContext, form: CommandForm, project: str, values: Sequence[Any]) -> list[str]:

@@ -170,7 +170,7 @@ def build_train_tab(context: PageContext) -> None:
     )
     with gr.Accordion("Free disk space: remove saved steps that are not needed", open=False, elem_id="train-clean"):
         gr.Markdown(
-            "Without the tick, this only lists what would be removed, with sizes. The first, the best and the last steps "
+            "Without the tick, this only lists what would be removed, with sizes. The first, best and last steps "
             "are always kept. Not available during training."
         )
         form = CommandForm(context, "clean", json=True)
