@@ -39,7 +39,7 @@ class Settings(BaseModel):
     )
 
     words: ClassVar[Mapping[str, Mapping[str, Path]]] = {}
-    """By key: words in a YAML file that mean a bundled path, unless a file of that name exists next to the YAML file."""
+    """By key: words in a YAML file that mean a bundled path, unless such a file exists next to the YAML file."""
 
     @field_validator("*", mode="before")
     @classmethod

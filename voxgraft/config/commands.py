@@ -246,7 +246,7 @@ class EvaluateSettings(Settings):
     max_sentences: int = Field(100, ge=2)
     """Maximum number of sentences per language."""
     recognizer: str | None = None
-    """Recognizer: built-in, whisper:FOLDER, whisper:small, command:PROGRAM {wav}, none. Default: one that knows the language."""
+    """Recognizer: built-in, whisper:FOLDER, whisper:small, command:PROGRAM {wav}, none. Default: by language."""
     recordings: Path | None = None
     """Folder with recordings of the new language (NAME.wav, .mp3 ... with NAME.txt) as a reference for error rates."""
     voices: tuple[str, ...] = ()

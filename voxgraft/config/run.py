@@ -211,7 +211,7 @@ class EvaluationSettings(Settings):
     """Evaluation settings of `go` and `evaluate`."""
 
     recognizer: str | None = None
-    """Recognizer: built-in, whisper:FOLDER, whisper:small, command:PROGRAM {wav}, none. Default: one that knows the language."""
+    """Recognizer: built-in, whisper:FOLDER, whisper:small, command:PROGRAM {wav}, none. Default: by language."""
 
 
 class RunSettings(Settings):
