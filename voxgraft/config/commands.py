@@ -179,7 +179,7 @@ class DataTextSettings(Settings):
     texts: tuple[Path, ...] = ()
     """Text files, one sentence per line."""
     explain: bool = False
-    """Show every change with its rule, and what was left unchanged."""
+    """Show every change with its rule, and what did not change."""
     fold_homophones: bool = False
     """Amharic: write one letter for letters with the same sound."""
 

@@ -139,7 +139,7 @@ _FATAL_FAULTS: dict[str, tuple[str, str]] = {
     "prepared-other-tokenizer": ("the data was encoded with another tokenizer: {found}", _WRONG_IDS_REASON),
     "prepared-codes-padded": (
         "it was trained on padding: {found}",
-        "the body has learned to speak nothing and to stop too late; the base has not, and voxgraft cuts such data",
+        "the backbone has learned to speak padding and to stop too late; the base has not, and voxgraft cuts such data",
     ),
 }
 # By code of a finding: the repair that answers it, and the fault in words.

@@ -262,7 +262,7 @@ class TrainStep:
                 value.grad = None
             if not all(bool(tensor.isfinite().all()) for tensor in tensors):
                 guilty.append(self.batch_builder.describe_item(item))
-        named = "; ".join(guilty[:8]) if guilty else "none by itself"
+        named = "; ".join(guilty[:8]) if guilty else "no single clip"
         found = f"the loss of step {number:,} or its gradient is not finite; clips that cause it: {named}"
         raise NonFiniteError("loss-not-finite", found, expected="finite numbers")
 

@@ -50,7 +50,7 @@ REQUIRED_FILES = {"ve.pt": VOICE_ENCODER_PURPOSE, "s3gen.pt": S3GEN_PURPOSE}
 REQUIRED_ENGLISH_FILES = {"ve.safetensors": VOICE_ENCODER_PURPOSE, "s3gen.safetensors": S3GEN_PURPOSE}
 OPTIONAL_FILES = {CONDITIONS_NAME: CONDITIONS_PURPOSE, CANGJIE_NAME: CANGJIE_PURPOSE}
 
-_MULTILINGUAL_LOADER = '''"""Load this export with chatterbox-tts, which by itself knows {base_pieces:,} text rows only.
+_MULTILINGUAL_LOADER = '''"""Load this export with chatterbox-tts, which supports only {base_pieces:,} text rows.
 
     from load import LANGUAGE, load
     model = load(LANGUAGE)
@@ -111,7 +111,7 @@ def load(language, device="cpu"):
     return model
 '''
 
-_ENGLISH_LOADER = '''"""Load this export with chatterbox-tts, which by itself knows {base_pieces:,} text rows only.
+_ENGLISH_LOADER = '''"""Load this export with chatterbox-tts, which supports only {base_pieces:,} text rows.
 
     from load import LANGUAGE, load
     model = load(LANGUAGE)
