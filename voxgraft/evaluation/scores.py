@@ -310,7 +310,7 @@ SCORE_MEASURES = (
     ScoreMeasure("cer", "letter error", "percent", "The same in letters (character error rate)."),
     ScoreMeasure("wer", "word error", "percent", "The same in words (word error rate)."),
     ScoreMeasure(
-        "unsaid", "not said", "percent", "Sentences that could not be spoken; they count as an empty transcript."
+        "unsaid", "not spoken", "percent", "Sentences that could not be spoken; they count as an empty transcript."
     ),
     ScoreMeasure("runaway", "runaway", "percent", "Sentences that did not end before the length limit."),
     ScoreMeasure("cut", "cut off", "percent", "Sentences that ended after less than 0.4 of their usual length."),

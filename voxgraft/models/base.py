@@ -451,7 +451,7 @@ GROWN, MERGED = "grown", "merged"
 """The two folders of an export: the base with more rows, and the one checkpoint that speaks the new language."""
 
 TEXT_PACKAGE_LOADER = '''def _text_package():
-    """The package beside this file, under a name of its own: exports of other languages may be loaded as well."""
+    """The package next to this file, under its own name: exports of other languages may be loaded too."""
     place = FOLDER / "voxgraft_text" / "__init__.py"
     name = "voxgraft_text_" + hashlib.sha256(str(FOLDER).encode()).hexdigest()[:12]
     spec = importlib.util.spec_from_file_location(name, place, submodule_search_locations=[str(place.parent)])

@@ -311,7 +311,7 @@ def find_adaptable_layers(model: nn.Module, names: list[str]) -> dict[str, AnyLi
             found = f"`{name}` is {'not in the model' if named is None else what}"
             raise _layer_error(found, "a plain nn.Linear or TransposedLinear, by its first name")
         if any(num_holders[id(parameter)] > 1 for parameter in module.parameters()):
-            raise _layer_error(f"the weights of `{name}` are tied to those of another layer", "weights of its own")
+            raise _layer_error(f"the weights of `{name}` are tied to those of another layer", "its own weights")
         if not module.weight.is_floating_point():
             raise _layer_error(f"`{name}` has weights of {module.weight.dtype}", "floating-point weights")
         if module.weight.is_meta:

@@ -356,7 +356,7 @@ def grow_layers(model: nn.Module, points: Iterable[str], num_new: int, spare_row
         for other_name, other in model.named_modules():
             if other is not module and own & {id(parameter) for parameter in other.parameters(recurse=False)}:
                 found = f"the rows of `{name}` are tied to those of `{other_name}`"
-                raise GraftError("graft-point", found, expected="an embedding and a head of their own")
+                raise GraftError("graft-point", found, expected="separate weights for embedding and head")
         old[name] = module
     num_rows = {name: module.weight.shape[0] for name, module in old.items()}
     if len(set(num_rows.values())) > 1:

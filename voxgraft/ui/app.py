@@ -230,7 +230,7 @@ def build_project_bar(context: PageContext, demo: gr.Blocks) -> None:
             )  # fmt: skip
             texts = gr.Dropdown(
                 context.roots.find(TEXT_PATHS), value=[], label="Texts", multiselect=True, allow_custom_value=True,
-                info="Optional here: " + (fields["texts"].description or ""), elem_id="new-texts", interactive=True,
+                info="Optional: " + (fields["texts"].description or ""), elem_id="new-texts", interactive=True,
             )  # fmt: skip
         state = gr.HTML(elem_id="new-state", elem_classes=["vg-live"])
         preview = gr.Textbox(

@@ -56,9 +56,9 @@ _MULTILINGUAL_LOADER = '''"""Load this export with chatterbox-tts, which support
     model = load(LANGUAGE)
     wav = model.generate("...", language_id=LANGUAGE, audio_prompt_path="voice.wav")
 
-The old languages are spoken by {grown}/, the base's own weights, with the alignment analyzer on, as always. The new
-one is spoken by {merged}/, with the analyzer off: it watches three heads that were found for the old languages. Its
-text is normalised as in training, by the package voxgraft_text beside this file.
+The old languages are spoken by {grown}/, the base's own weights, with the alignment analyzer on. The new
+language is spoken by {merged}/, with the analyzer off: it watches three heads that were chosen for the old languages.
+Its text is normalised as in training, by the package voxgraft_text next to this file.
 """
 
 import hashlib
@@ -77,7 +77,7 @@ LANGUAGE, NAME, TEXT_ROWS = {language!r}, {name!r}, {pieces:d}
 {text_package}
 
 def is_own(language):
-    """Whether a code is that of the new language. The program itself knows codes in lower case only."""
+    """Whether this is the code of the new language. The program only knows lower-case codes."""
     return language is not None and language.lower() == LANGUAGE.lower()
 
 
@@ -91,7 +91,7 @@ class GrownConfig(T3Config):
 
 
 class GraftedTTS(ChatterboxMultilingualTTS):
-    """Reads text of the new language as it was read in training."""
+    """Normalises text of the new language as in training."""
 
     def generate(self, text, language_id, *args, **options):
         text = prepared(text) if is_own(language_id) else text
@@ -99,7 +99,7 @@ class GraftedTTS(ChatterboxMultilingualTTS):
 
 
 def load(language, device="cpu"):
-    """The model that speaks a language; one for each of the two folders may be loaded side by side."""
+    """The model for a language; models of both folders can be loaded at the same time."""
     mtl_tts.SUPPORTED_LANGUAGES.setdefault(LANGUAGE.lower(), NAME)
     is_new = is_own(language)
     mtl_tts.T3Config = GrownConfig
@@ -118,7 +118,7 @@ _ENGLISH_LOADER = '''"""Load this export with chatterbox-tts, which supports onl
     wav = model.generate("...", audio_prompt_path="voice.wav")
 
 English is spoken by {grown}/, the base's own weights; the new language by {merged}/. Its text is normalised as in
-training, by the package voxgraft_text beside this file, and gets its tag.
+training, by the package voxgraft_text next to this file, and gets its tag.
 """
 
 import hashlib
@@ -143,14 +143,14 @@ class GrownConfig(T3Config):
 
 
 class GraftedTTS(ChatterboxTTS):
-    """Reads text of the new language as it was read in training."""
+    """Normalises text of the new language as in training."""
 
     def generate(self, text, *args, **options):
         return super().generate(TAG + prepared(text.removeprefix(TAG)), *args, **options)
 
 
 def load(language, device="cpu"):
-    """The model that speaks a language."""
+    """The model for a language."""
     is_new = language.lower() == LANGUAGE.lower()
     t3.T3Config = GrownConfig
     try:

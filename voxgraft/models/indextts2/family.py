@@ -135,7 +135,7 @@ class IndexTTS2(Family):
     code_hz: ClassVar[float] = 50.0
     loss_weights: ClassVar[tuple[float, float]] = (0.2, 0.8)
     licence: ClassVar[str] = (
-        "IndexTTS-2 is under the bilibili Model Use License Agreement: whoever shares a graft made from it must carry "
+        "IndexTTS-2 is under the bilibili Model Use License Agreement: anyone who shares a graft of it must include "
         "that agreement and its disclaimer, and pass both on."
     )
 
@@ -391,7 +391,7 @@ _LOADER = '''"""Load this export with a checkout of IndexTTS-2 whose `indextts` 
     tts.infer(spk_audio_prompt="voice.wav", text="...", output_path="out.wav")
 
 The old languages are spoken by {grown}/, the base's own weights; the new one by {merged}/, whose text is normalised as
-in training by the package voxgraft_text beside this file. Both hold config.yaml with gpt.number_text_tokens =
+in training by the package voxgraft_text next to this file. Both have a config.yaml with gpt.number_text_tokens =
 {pieces:d}: the number of pieces; the tables have one row more, which no text uses.
 """
 
@@ -409,14 +409,14 @@ LANGUAGE = {language!r}
 {text_package}
 
 class GraftedTTS(IndexTTS2):
-    """Reads text as it was read in training."""
+    """Normalises text as in training."""
 
     def infer(self, spk_audio_prompt, text, *args, **options):
         return super().infer(spk_audio_prompt, prepared(text), *args, **options)
 
 
 def load(language, **options):
-    """The model that speaks a language; options are those of IndexTTS2."""
+    """The model for a language; options are those of IndexTTS2."""
     is_new = language.lower() == LANGUAGE.lower()
     kind, folder = (GraftedTTS, FOLDER / "{merged}") if is_new else (IndexTTS2, FOLDER / "{grown}")
     return kind(cfg_path=str(folder / "config.yaml"), model_dir=str(folder), **options)
@@ -432,7 +432,7 @@ _TEXT_STEP_SOURCE = """    text = RULES.apply(text)
 class IndexTTS2Program(StockProgram):
     """IndexTTS-2's `indextts.infer_v2`."""
 
-    title: ClassVar[str] = "IndexTTS-2, from a checkout of its own"
+    title: ClassVar[str] = "IndexTTS-2, from its own checkout"
 
     def folder(self, files: BaseFiles, pieces: int) -> StockFolder:
         assert files.config is not None
@@ -497,6 +497,6 @@ def build_config_text(files: BaseFiles, pieces: int) -> str:
     before = IndexTTS2().read_config_pieces(files.config)
     if stated != pieces:
         told = f"gpt.number_text_tokens is {before} in {files.config.name}, and could not be written as {pieces:,}"
-        expected = "a line `number_text_tokens: N` of its own in the section gpt"
+        expected = "a separate line `number_text_tokens: N` in the section gpt"
         raise ConfigError("base-config", told, expected=expected, where=files.config)
     return new
