@@ -137,7 +137,7 @@ def translate_usage_error(error: CycloptsError, verbs: Sequence[CliCommand]) -> 
             names = [verb.name.removeprefix(start).split(" ")[0] for verb in verbs if verb.name.startswith(start)]
             names = list(dict.fromkeys(names))
             hint = find_nearest_name(word, names)
-            cure = f"did you mean `voxgraft {start}{hint}`?" if hint else f"commands: {', '.join(names)}."
+            cure = f"did you mean `voxgraft {start}{hint}`?" if hint else f"use one of: {', '.join(names)}."
             found = f"there is no command `{start}{word}`"
             return ConfigError("usage-unknown-verb", found, where=COMMAND_LINE_ORIGIN, cure=cure)
         case UnknownOptionError():
