@@ -52,7 +52,7 @@ AVOIDED = {
     "nobody is there": r"\bnobody (?:is|was|has|keeps|here)\b",
     "all the same (anyway)": r"\ball the same\b",
     "of ours": r"\bof ours\b",
-    "what is left": r"\bwhat (?:is|was) left\b",
+    "what is left": r"\bwhat (?:is|was) left\b(?! (?:out|of|in|is)\b)",
     "asked for (requested, set)": r"\b(?:is|are|was|were) asked for\b",
     "the very": r"\b(?:the|this) very\b",
 }
