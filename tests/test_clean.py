@@ -161,7 +161,7 @@ def test_the_last_is_the_last_whole_one_down_to_the_bit(run: RunFolder) -> None:
     assert list_complete_steps(run) == [200, 300]
     assert_newest(run, 300)
     assert run.step(400).is_dir()  # newer than the last whole one: somebody may want to look at it
-    assert "not whole" in {folder.path.name: folder.why for folder in report.folders}["step-000400"]
+    assert "incomplete" in {folder.path.name: folder.why for folder in report.folders}["step-000400"]
 
 
 def test_damaged_steps_that_are_older_go_with_the_rest(run: RunFolder) -> None:
