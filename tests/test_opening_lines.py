@@ -128,7 +128,7 @@ def test_device_data_and_a_step_are_said(first: tuple[dict[str, str], TrainResul
     clips = next(len(values["clips"]) for kind, step, values in heard.told if (kind, step) == ("step", 1))
     assert opening["a step"].startswith(f"900 positions, about {clips} clips, in packs of at most ")
     assert opening["rates"] == "rows 1e-3, adapter 1e-3; warm-up 2 steps, then cosine"
-    assert opening["steps"].startswith("3 in all, ")
+    assert opening["steps"].startswith("3 in total, ")
     assert [
         word
         for word in ("text", "speech", "held out", "text use", "step 0", "chance")

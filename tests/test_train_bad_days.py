@@ -231,7 +231,7 @@ def test_a_damaged_step_is_passed_by_said_and_made_again(
 ) -> None:
     damage(run.folder.step(4) / name)
     assert run_command(run.words()) == 0
-    assert "step 4 is not whole" in capsys.readouterr().err
+    assert "step 4 is incomplete" in capsys.readouterr().err
     said = [line for line in run.journal("finding") if line["code"] == "step-damaged"]
     assert [line["step"] for line in said] == [2]
     assert run.steps == [0, 2, 4]
