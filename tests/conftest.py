@@ -12,7 +12,7 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
-    from tests.made_once import MadeOnce
+    from tests.support.fixtures import Fixtures
 
 # The workers share the cores: a thread pool of torch in each of them only makes them wait for one another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -60,11 +60,11 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session")
-def made_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MadeOnce]:
+def fixtures(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fixtures]:
     """Bases, sets and runs that are made once for all tests, which leave them as they are."""
-    from tests.made_once import MadeOnce
+    from tests.support.fixtures import Fixtures
 
-    made = MadeOnce(tmp_path_factory)
+    made = Fixtures(tmp_path_factory)
     yield made
     assert made.changed() == [], "a test has written to what is common to all"
 
@@ -75,11 +75,11 @@ PROVE_ANEW = {"test_check_seeds", "test_graft_and_extend", "test_tokenizers_prom
 
 @pytest.fixture(scope="module", autouse=True)
 def kept_proofs(request: pytest.FixtureRequest) -> Iterator[None]:
-    """See tests/kept_proofs.py."""
+    """See tests/support/tokenizers.py."""
     if request.module.__name__.rpartition(".")[2] in PROVE_ANEW:
         yield
         return
-    from tests.kept_proofs import proofs_kept
+    from tests.support.tokenizers import proofs_kept
 
     with proofs_kept():
         yield

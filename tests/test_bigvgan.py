@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests import s2mel as golden
-from tests.checkpoint_files import saved
-from tests.golden import difference
+from tests.support import s2mel as golden
+from tests.support.checkpoint_files import saved
+from tests.support.shared import difference
 from voxgraft.core.errors import CheckpointError, FileError
 from voxgraft.models.indextts2.bigvgan import (
     AntiAliasedSnake,

@@ -15,7 +15,7 @@ import pytest
 import torch
 from sentencepiece import sentencepiece_model_pb2 as proto
 
-from tests.check_files import PIECES, SENTENCES, checked, codes, flat_map, found, old_yaml, state_of
+from tests.support.check_files import PIECES, SENTENCES, checked, codes, flat_map, found, old_yaml, state_of
 from tools.random_bases import RandomBaseSize, make_random_base
 from voxgraft.checkpoints.write import write_rows_file
 from voxgraft.cli import run_cli

@@ -15,11 +15,10 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from tests.made_once import MadeOnce
-from tests.made_pairs import make_pairs
-from tests.made_sets import write_document
-from tests.runs import flip_bit
-from tests.whole_runs import PIECES, WholeRun, error_of
+from tests.support.datasets import make_pairs, write_document
+from tests.support.fixtures import Fixtures
+from tests.support.run_folders import PIECES, WholeRun, error_of
+from tests.support.runs import flip_bit
 from voxgraft.cli.app import CommandLine, parse_command_line, resolve_settings
 from voxgraft.cli.commands import COMMANDS
 from voxgraft.config.commands import CheckSettings
@@ -35,8 +34,8 @@ WIDTH = 64
 
 
 @pytest.fixture(scope="module")
-def made(made_once: MadeOnce) -> dict[str, WholeRun]:
-    return {name: made_once.whole_run(name) for name in ("chatterbox", "indextts2")}
+def made(fixtures: Fixtures) -> dict[str, WholeRun]:
+    return {name: fixtures.whole_run(name) for name in ("chatterbox", "indextts2")}
 
 
 @pytest.fixture

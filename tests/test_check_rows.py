@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.check_files import checked, codes, extended_sentencepiece, found, saved, state_of
+from tests.support.check_files import checked, codes, extended_sentencepiece, found, saved, state_of
 from tools.random_bases import RandomBaseSize, make_random_base
 from voxgraft.config.commands import ExtendSettings
 from voxgraft.graft.command import extend

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.check_files import (
+from tests.support.check_files import (
     LETTERS,
     State,
     checked,
@@ -25,7 +25,7 @@ from tests.check_files import (
     saved,
     state_of,
 )
-from tests.shared import shared
+from tests.support.shared import shared
 from tools.random_bases import RandomBaseSize, make_random_base
 from voxgraft.config.commands import ExtendSettings
 from voxgraft.graft.command import extend

@@ -15,7 +15,16 @@ import pytest
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from tests.checkpoint_files import BASE_ROWS, SPARE_ROWS, archive, saved, speech_model, trainer_extras, values, written
+from tests.support.checkpoint_files import (
+    BASE_ROWS,
+    SPARE_ROWS,
+    archive,
+    saved,
+    speech_model,
+    trainer_extras,
+    values,
+    written,
+)
 from voxgraft.checkpoints import find_dangerous_globals, open_checkpoint
 from voxgraft.checkpoints.write import GrowthPlan, TableGrowth, grow_checkpoint, verify_growth
 from voxgraft.core.errors import VoxgraftError

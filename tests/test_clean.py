@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.runs import assert_newest, edit_state, flip_bit, names_in, new_run, save, saved_by_child
+from tests.support.runs import assert_newest, edit_state, flip_bit, names_in, new_run, save, saved_by_child
 from voxgraft.checkpoints.steps import TrainState, list_complete_steps
 from voxgraft.cli import run_cli
 from voxgraft.config.commands import CleanSettings

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from tests.check_files import extended_sentencepiece, saved, state_of
-from tests.damaged_cases import DAMAGED, Damage, Maker
-from tests.damaged_checkpoints import INDEX, T3, Ground, make_ground
-from tests.healthy_cases import HEALTHY
+from tests.support.check_files import extended_sentencepiece, saved, state_of
+from tests.support.damaged_checkpoints import INDEX, T3, Ground, make_ground
+from tests.support.diagnose_cases import DAMAGED, HEALTHY, Damage, Maker
 from tools.random_bases import RandomBaseSize, make_random_base
 from voxgraft.config.commands import DiagnoseSettings
 from voxgraft.core.errors import VoxgraftError

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.damaged_checkpoints import INDEX, T3, Evil, Ground, adam, make_ground
 from tests.fuzz import byte_mutations, pickle_mutations, safetensors_mutations, zip_mutations
+from tests.support.damaged_checkpoints import INDEX, T3, Evil, Ground, adam, make_ground
 from voxgraft.checkpoints import open_checkpoint
 from voxgraft.checkpoints.base import FLOAT_DTYPES
 from voxgraft.checkpoints.load import strip_model_prefix

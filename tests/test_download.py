@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.fake_hub import FakeHub, running
-from tests.made_once import MadeOnce
-from tests.whole_runs import error_of
+from tests.support.fixtures import Fixtures
+from tests.support.hub import FakeHub, running
+from tests.support.run_folders import error_of
 from voxgraft.core.files import require_disk_space
 from voxgraft.export.download import DOWNLOAD_SLACK_BYTES, PUBLISHED_BASES
 from voxgraft.models import get_family
@@ -38,9 +38,9 @@ def told(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def files(made_once: MadeOnce) -> dict[str, bytes]:
+def files(fixtures: Fixtures) -> dict[str, bytes]:
     """What the repository holds: a random base under the published names, and a file that nobody needs."""
-    base = made_once.base("chatterbox").folder
+    base = fixtures.base("chatterbox").folder
     held = {path.name: path.read_bytes() for path in base.iterdir() if path.is_file()}
     large = np.random.default_rng(0).bytes(3 * CHUNK_BYTES)
     return {**held, "s3gen.pt": large, "conds.pt": b"a voice", "t3_turbo.safetensors": b"another model"}

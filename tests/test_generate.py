@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.speaking_models import STOP_BIAS, prompts, small_t3, small_voice
+from tests.support.synthesis import STOP_BIAS, prompts, small_t3, small_voice
 from voxgraft.core.errors import ConfigError, GraftError
 from voxgraft.models.generate import (
     CODES_PER_CHECK,

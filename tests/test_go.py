@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from tests.talks import write_talks
 from voxgraft.checkpoints.steps import list_complete_steps
 from voxgraft.cli import run_cli
 from voxgraft.config.commands import GoSettings
@@ -25,6 +24,7 @@ from voxgraft.core.files import compute_sha256
 from voxgraft.core.run import RunFolder
 from voxgraft.data.folder import DatasetFolder
 from voxgraft.data.manifest import read_manifest, write_manifest
+from voxgraft.demo.data import write_talks
 from voxgraft.graft.folder import load_graft
 from voxgraft.pipeline.command import PIPELINE_STAGES, GoResult, StageResult, run_pipeline
 

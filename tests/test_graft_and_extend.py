@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.made_once import MadeOnce
-from tests.runs import program
+from tests.support.fixtures import Fixtures
+from tests.support.runs import program
 from tools.random_bases import make_random_base
 from voxgraft.checkpoints import open_checkpoint
 from voxgraft.config.commands import ExtendSettings, GraftSettings
@@ -41,8 +41,8 @@ def run_cli(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def bases(made_once: MadeOnce) -> dict[str, BaseFiles]:
-    return {name: made_once.base(name) for name in FAMILIES}
+def bases(fixtures: Fixtures) -> dict[str, BaseFiles]:
+    return {name: fixtures.base(name) for name in FAMILIES}
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from sentencepiece import SentencePieceProcessor
 from sentencepiece import sentencepiece_model_pb2 as proto
 from tokenizers import Tokenizer
 
-from tests.shared import shared
+from tests.support.shared import shared
 from tools.random_bases import RandomBaseSize, get_random_base_spec, make_random_base
 from tools.random_bases.chatterbox import voice_encoder_shapes
 from tools.random_bases.indextts2 import semantic_codec_shapes

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from safetensors.torch import save_file
 
-from tests.check_files import State, state_of
-from tests.damaged_checkpoints import moved_body
+from tests.support.check_files import State, state_of
+from tests.support.damaged_checkpoints import moved_body
 from voxgraft.config.commands import DiagnoseSettings, RepairSettings
 from voxgraft.inspect.diagnose import diagnose
 from voxgraft.inspect.repair import PointTrial, repair, select_best_point

@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from tests import s2mel as golden
-from tests.checkpoint_files import saved
-from tests.golden import difference, golden_state
+from tests.support import s2mel as golden
+from tests.support.checkpoint_files import saved
+from tests.support.shared import difference, golden_state
 from voxgraft.core.errors import AudioError, CheckpointError, ConfigError
 from voxgraft.models.indextts2.dit import DiTSize
 from voxgraft.models.indextts2.encoder import SemanticCodec, SemanticCodecSize

@@ -16,13 +16,13 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from tests import s3gen
-from tests.checkpoint_files import saved
-from tests.evaluating_parts import evaluated
-from tests.golden import difference, formula
-from tests.made_once import MadeOnce
-from tests.speaking_grafts import spoken
-from tests.whole_runs import WholeRun, error_of
+from tests.support import s3gen
+from tests.support.checkpoint_files import saved
+from tests.support.evaluation import evaluated
+from tests.support.fixtures import Fixtures
+from tests.support.run_folders import WholeRun, error_of
+from tests.support.shared import difference, formula
+from tests.support.synthesis import spoken
 from voxgraft.audio.files import encode_audio, read_audio
 from voxgraft.core.errors import AudioError, CheckpointError
 from voxgraft.dataset.sets import open_clip_dataset
@@ -412,9 +412,9 @@ def test_sound_without_a_mark_is_told_of(folder: Path) -> None:
     assert [item.code for item in vocoder_of(folder).findings()] == ["watermark-absent"]
 
 
-def run_with_s3gen(made_once: MadeOnce, folder: Path) -> tuple[WholeRun, Path]:
+def run_with_s3gen(fixtures: Fixtures, folder: Path) -> tuple[WholeRun, Path]:
     """A run, and its base in a folder of its own whose S3Gen is whole."""
-    run = made_once.trained_run("chatterbox").copied(folder / "run")
+    run = fixtures.trained_run("chatterbox").copied(folder / "run")
     base = folder / "base"
     base.mkdir()
     for path in run.base.iterdir():
@@ -425,9 +425,9 @@ def run_with_s3gen(made_once: MadeOnce, folder: Path) -> tuple[WholeRun, Path]:
 
 
 def test_chatterbox_speaks_without_a_companion_in_the_voice_that_is_asked_for(
-    made_once: MadeOnce, tmp_path: Path
+    fixtures: Fixtures, tmp_path: Path
 ) -> None:
-    run, base = run_with_s3gen(made_once, tmp_path)
+    run, base = run_with_s3gen(fixtures, tmp_path)
     short = ("ሰላም", f"--run={run.path}", "--max-seconds=0.4", "--pause=0")
     words = (*short, f"--base={base}")
     half = error_of(lambda: spoken(*short, f"--base={run.base}", f"--output={tmp_path / 'x.wav'}"))
@@ -458,9 +458,9 @@ def test_chatterbox_speaks_without_a_companion_in_the_voice_that_is_asked_for(
 
 
 def test_speech_of_chatterbox_is_judged_at_its_own_rate_with_the_likeness_of_its_voice(
-    made_once: MadeOnce, tmp_path: Path
+    fixtures: Fixtures, tmp_path: Path
 ) -> None:
-    run, base = run_with_s3gen(made_once, tmp_path)
+    run, base = run_with_s3gen(fixtures, tmp_path)
     recording = tmp_path / "me.wav"
     recording.write_bytes(encode_audio(recorded(88_200, 44_100), 44_100))
     given = evaluated(run.path, tmp_path, voices=recording, name="given", base=base, recognizer="built-in").evaluation

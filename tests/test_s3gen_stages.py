@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests import s3gen
-from tests.golden import difference, formula
+from tests.support import s3gen
+from tests.support.shared import difference, formula
 from voxgraft.audio.features import hifigan_mel, mel_filters, resample_sinc
 from voxgraft.models.chatterbox.flow import CodeToMel, FlowSize, step_times
 from voxgraft.models.chatterbox.hift import HarmonicSource, HiFT, HiftSize, fold_weight_norm, published_shapes

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests import s3gen
-from tests.whole_runs import error_of
+from tests.support import s3gen
+from tests.support.run_folders import error_of
 from voxgraft.models.chatterbox.s3gen import S3Gen, S3GenNoise, S3GenReference
 from voxgraft.models.chatterbox.stream import CONTEXT, F0_CONTEXT, S3GenStream
 

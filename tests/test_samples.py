@@ -13,8 +13,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from tests.made_once import MadeOnce
-from tests.trainers import EVERY, OPTIONS, Place, StopAt, loop_of, resumed
+from tests.support.fixtures import Fixtures
+from tests.support.trainers import EVERY, OPTIONS, Place, StopAt, loop_of, resumed
 from voxgraft.audio.files import read_audio
 from voxgraft.config.train_options import TrainOptions
 from voxgraft.core.errors import CompanionError, VoxgraftError
@@ -31,8 +31,8 @@ OLD = SampleSentence("en", "en", "I", (20, 30, 40), False, 2)
 
 
 @pytest.fixture(scope="module", params=family_names())
-def place(request: pytest.FixtureRequest, made_once: MadeOnce) -> Place:
-    return made_once.place(request.param)
+def place(request: pytest.FixtureRequest, fixtures: Fixtures) -> Place:
+    return fixtures.place(request.param)
 
 
 def speaking(place: Place, run: Path, options: TrainOptions = OPTIONS) -> Trainer:
@@ -127,8 +127,8 @@ def test_a_sentence_is_cut_off_when_it_takes_longer_than_slow_speech(place: Plac
 
 
 @pytest.fixture(scope="module", params=family_names())
-def spelling(request: pytest.FixtureRequest, made_once: MadeOnce) -> TextEncoder:
-    base = open_tokenizer(made_once.base(request.param).tokenizer)
+def spelling(request: pytest.FixtureRequest, fixtures: Fixtures) -> TextEncoder:
+    base = open_tokenizer(fixtures.base(request.param).tokenizer)
     return TextEncoder.of(get_family(request.param), base, base, "am")
 
 
@@ -183,16 +183,16 @@ class Beeps(Vocoder):
         return [np.full(640 * len(some), 0.25, dtype=np.float32) for some in codes]
 
 
-def test_samples_become_sound_where_there_is_a_waveform_end(made_once: MadeOnce, tmp_path: Path) -> None:
-    loop = loop_of(made_once.place("chatterbox"), tmp_path / "run", OPTIONS, OFTEN)
+def test_samples_become_sound_where_there_is_a_waveform_end(fixtures: Fixtures, tmp_path: Path) -> None:
+    loop = loop_of(fixtures.place("chatterbox"), tmp_path / "run", OPTIONS, OFTEN)
     told = SampleCallback(loop, [OLD], Beeps()).on_sample(0)
     samples, rate = read_audio(loop.run_folder.path / told["folder"] / "en.wav")
     assert (len(samples), rate) == (640 * told["spoken"][0]["codes"], 16_000)
     assert told["silent_because"] == ""
 
 
-def test_a_waveform_end_that_fails_is_told_of_and_asked_no_more(made_once: MadeOnce, tmp_path: Path) -> None:
-    loop = loop_of(made_once.place("chatterbox"), tmp_path / "run", OPTIONS, OFTEN)
+def test_a_waveform_end_that_fails_is_told_of_and_asked_no_more(fixtures: Fixtures, tmp_path: Path) -> None:
+    loop = loop_of(fixtures.place("chatterbox"), tmp_path / "run", OPTIONS, OFTEN)
     broken = Broken()
     sampler = SampleCallback(loop, [OLD], broken)
     assert [sampler.on_sample(step)["silent_because"] for step in (0, 8)] == ["it is gone", "it is gone"]

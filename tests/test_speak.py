@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from tests.speaking_grafts import codes_of, settings_of, spoken
-from tests.whole_runs import error_of
+from tests.support.run_folders import error_of
+from tests.support.synthesis import codes_of, settings_of, spoken
 from voxgraft.asr import open_recognizer
 from voxgraft.audio.files import read_audio
 from voxgraft.evaluation.scores import compute_error_rates

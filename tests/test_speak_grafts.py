@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.speaking_grafts import codes_of, made_graft, settings_of, spoken
-from tests.whole_runs import WholeRun, error_of, make_run
+from tests.support.run_folders import WholeRun, error_of, make_run
+from tests.support.synthesis import codes_of, made_graft, settings_of, spoken
 from voxgraft.audio.files import encode_audio
 from voxgraft.models import get_family
 from voxgraft.models.base import Clip

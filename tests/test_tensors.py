@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from tests.checkpoint_files import saved, values
+from tests.support.checkpoint_files import saved, values
 from voxgraft.checkpoints import open_checkpoint
 from voxgraft.checkpoints.tensors import iter_tensors, read_tensor_shapes, read_tensors
 from voxgraft.core.errors import CheckpointError, FileError

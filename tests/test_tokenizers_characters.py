@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tokenizer_bases import KINDS, Grown, base, learn
+from tests.support.tokenizers import KINDS, Grown, base, learn
 from voxgraft.config.run import VocabularySettings
 from voxgraft.core.languages import find_exemplar, is_letter, script_characters
 from voxgraft.text.normalize import NO_RULES, TextRules

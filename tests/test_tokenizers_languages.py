@@ -11,7 +11,7 @@ import pytest
 import sentencepiece
 import tokenizers
 
-from tests.tokenizer_bases import KINDS, LANGUAGES, Grown, base, demo_texts, grown, learn
+from tests.support.tokenizers import KINDS, LANGUAGES, Grown, base, demo_texts, grown, learn
 from voxgraft.config.commands import TokenizerMergeSettings, TokenizerProveSettings, TokenizerTrainSettings
 from voxgraft.config.run import VocabularySettings
 from voxgraft.core.languages import is_letter, script_characters

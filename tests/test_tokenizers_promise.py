@@ -14,8 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sentencepiece import sentencepiece_model_pb2 as schema
 
-from tests.community import community_merge
-from tests.tokenizer_bases import KINDS, base, demo_texts, grown
+from tests.support.tokenizers import KINDS, base, community_merge, demo_texts, grown
 from voxgraft.config.run import VocabularySettings
 from voxgraft.tokenizers import parse_tokenizer, prove
 from voxgraft.tokenizers.base import Tokenizer, TokenizerAdditions, load_proof_corpus

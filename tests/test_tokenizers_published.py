@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.shared import shared
+from tests.support.shared import shared
+from tests.support.tokenizers import LANGUAGES, demo_texts
 from tests.test_tokenizers_promise import COMPOSED, DIGITS, INVISIBLE, MARKS, SCRIPTS, SPACES, SYMBOLS, TAGS
 from tests.test_tokenizers_promise import check_old_text_reads_the_same as check
-from tests.tokenizer_bases import LANGUAGES, demo_texts
 from voxgraft.config.run import VocabularySettings
 from voxgraft.core.languages import is_letter
 from voxgraft.graft.folder import load_base_tokenizer

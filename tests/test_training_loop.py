@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.made_once import MadeOnce
-from tests.trainers import EVERY, OPTIONS, Place, StopAt, loop_of, resumed
+from tests.support.fixtures import Fixtures
+from tests.support.trainers import EVERY, OPTIONS, Place, StopAt, loop_of, resumed
 from voxgraft.core.journal import History, strip_clock_fields
 from voxgraft.dataset.sampler import list_samples
 from voxgraft.dataset.sets import open_clip_dataset
@@ -23,8 +23,8 @@ from voxgraft.training.validation import ValidationMetrics, Validator
 
 
 @pytest.fixture(scope="module", params=family_names())
-def place(request: pytest.FixtureRequest, made_once: MadeOnce) -> Place:
-    return made_once.place(request.param)
+def place(request: pytest.FixtureRequest, fixtures: Fixtures) -> Place:
+    return fixtures.place(request.param)
 
 
 def everything(loop: Trainer) -> dict[str, torch.Tensor]:
@@ -128,9 +128,9 @@ def reads_text(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("reads_text")
 def test_speech_decides_at_the_end_between_the_lowest_loss_and_the_last_step_and_is_asked_once(
-    made_once: MadeOnce, tmp_path: Path
+    fixtures: Fixtures, tmp_path: Path
 ) -> None:
-    place, asked = made_once.place("tiny"), list[tuple[int, int]]()
+    place, asked = fixtures.place("tiny"), list[tuple[int, int]]()
     loop, outcome = ended_with(place, tmp_path / "run", better=True, asked=asked)
     losses = {line["step"]: line["speech_loss"] for line in loop.journal.read() if line["kind"] == "valid"}
     assert (outcome.best_state.best_step, outcome.best_state.best_loss, asked) == (8, losses[8], [(4, 8)])
@@ -147,9 +147,9 @@ def test_speech_decides_at_the_end_between_the_lowest_loss_and_the_last_step_and
 
 @pytest.mark.usefixtures("reads_text")
 def test_the_lowest_loss_stays_the_best_where_the_last_step_does_not_speak_clearly_better(
-    made_once: MadeOnce, tmp_path: Path
+    fixtures: Fixtures, tmp_path: Path
 ) -> None:
     asked: list[tuple[int, int]] = []
-    loop, outcome = ended_with(made_once.place("tiny"), tmp_path / "run", better=False, asked=asked)
+    loop, outcome = ended_with(fixtures.place("tiny"), tmp_path / "run", better=False, asked=asked)
     assert (outcome.best_state.best_step, outcome.choice, asked) == (4, "", [(4, 8)])
     assert loop.journal.read()[-1]["speech"]["failed"] == 0.1

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.made_once import MadeOnce
-from tests.process_sums import CASES, measured
-from tests.runs import Child, child
-from tests.train_worker import main as work
-from tests.trainers import Place
+from tests.support.campaigns.process_sums import CASES, measured
+from tests.support.fixtures import Fixtures
+from tests.support.runs import Child, child
+from tests.support.trainers import Place
+from tests.support.workers.train import main as work
 from voxgraft.checkpoints.steps import load_step
 from voxgraft.core.journal import RunJournal, strip_clock_fields
 from voxgraft.core.run import RunFolder
@@ -22,8 +22,8 @@ SHORT: dict[str, Any] = {"steps": 6, "every": {"save_every": 3, "valid_every": 3
 
 
 @pytest.fixture(scope="module")
-def place(made_once: MadeOnce) -> Place:
-    return made_once.place("chatterbox")
+def place(fixtures: Fixtures) -> Place:
+    return fixtures.place("chatterbox")
 
 
 def train(place: Place, run: Path, world_size: int, **changed: Any) -> list[dict[str, Any]]:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.browser.browsing import Server, Window, loudness, serving, wait_for_players
-from tests.talks import write_talks
 from voxgraft.config.run import set_run_yaml_values
+from voxgraft.demo.data import write_talks
 from voxgraft.ui.jobs import ProjectJobs
 
 PROJECT = "amharic"

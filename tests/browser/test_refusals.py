@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.browser.browsing import Server, Window, serving
-from tests.ui_pages import PROJECT, make_project
+from tests.support.ui import PROJECT, make_project
 from voxgraft.ui.jobs import ProjectJobs
 
 PASSWORD = "a long password"

@@ -12,23 +12,23 @@ import pytest
 
 from tests.browser.browsing import Server, Window, loudness, serving, wait_for_players
 from tests.browser.test_journey import step_of, until
-from tests.ui_runs import PROJECT, home_of
+from tests.support.ui import PROJECT, home_of
 from voxgraft.checkpoints.steps import list_complete_steps
 from voxgraft.config.run import set_run_yaml_values
 from voxgraft.core.run import RunFolder
 from voxgraft.ui.jobs import ProjectJobs
 
 if TYPE_CHECKING:
-    from tests.made_once import MadeOnce
+    from tests.support.fixtures import Fixtures
 
 ENDLESS = {"train.steps": "1000000", "train.save_every": "1000000", "train.valid_every": "1000000",
            "train.sample_every": "1000000", "train.log_every": "10"}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def server(made_once: MadeOnce, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(fixtures: Fixtures, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("tabs") / "home"
-    shutil.copytree(home_of(made_once), folder)
+    shutil.copytree(home_of(fixtures), folder)
     try:
         with serving(folder) as started:
             yield started

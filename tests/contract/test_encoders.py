@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.contract.cases import TOLERANCE, Case
-from tests.shared import shared
+from tests.support.shared import shared
 from voxgraft.models.base import Clip, ClipEncoder, build_sequence
 from voxgraft.models.generate import GenerationPrompt, generate_codes
 from voxgraft.models.speech_model import SpeechModel, compute_losses, pack_batch
