@@ -21,14 +21,17 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 settings.register_profile("voxgraft", deadline=None, max_examples=60)
 settings.load_profile("voxgraft")
 
-FUZZ_SHARE = 0.05
-"""Of a whole campaign, which takes minutes, in an ordinary run of the suite."""
+FUZZ_SHARE = 0.02
+"""Of a whole campaign, which takes minutes (`make fuzz`), in an ordinary run of the suite."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--long", action="store_true", help="also the tests that are marked as long: what others show sooner, at length"
+        "--long",
+        action="store_true",
+        help="only the tests that are marked as long: they prove at length what a fast test proves already",
     )
+    parser.addoption("--all", action="store_true", help="the fast tests and the long ones")
     parser.addoption(
         "--fuzz",
         type=float,
@@ -42,15 +45,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "long: takes many seconds, and is run by `make check` (pytest --long)")
+    config.addinivalue_line(
+        "markers", "long: takes many seconds; run by `make long` (pytest --long) and not by `make test`"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("--long"):
-        skip = pytest.mark.skip(reason="long: run it with --long, or all of them with `make check`")
-        for item in items:
-            if item.get_closest_marker("long"):
-                item.add_marker(skip)
+    """Without an option the fast tests, with `--long` only the long ones: the two together run each test once."""
+    if config.getoption("--all"):
+        return
+    wants_long = config.getoption("--long")
+    chosen = [item for item in items if (item.get_closest_marker("long") is not None) == wants_long]
+    config.hook.pytest_deselected(
+        items=[item for item in items if (item.get_closest_marker("long") is not None) != wants_long]
+    )
+    items[:] = chosen
 
 
 def pytest_collection_finish() -> None:
