@@ -6,6 +6,7 @@ import gc
 import os
 from collections import Counter
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -46,8 +47,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
-        "markers", "long: takes many seconds; run by `make long` (pytest --long) and not by `make test`"
+        "markers",
+        "long(fast=PATTERNS): takes many seconds; run by `make long` (pytest --long) and not by `make test`. "
+        "Cases whose id matches one of the patterns are fast all the same.",
     )
+
+
+def is_long(item: pytest.Item) -> bool:
+    marker = item.get_closest_marker("long")
+    if marker is None:
+        return False
+    fast = marker.kwargs.get("fast", ())
+    patterns = (fast,) if isinstance(fast, str) else fast
+    case = item.callspec.id if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ""
+    return not any(fnmatchcase(case, pattern) for pattern in patterns)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -55,11 +68,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--all"):
         return
     wants_long = config.getoption("--long")
-    chosen = [item for item in items if (item.get_closest_marker("long") is not None) == wants_long]
-    config.hook.pytest_deselected(
-        items=[item for item in items if (item.get_closest_marker("long") is not None) != wants_long]
-    )
-    items[:] = chosen
+    config.hook.pytest_deselected(items=[item for item in items if is_long(item) != wants_long])
+    items[:] = [item for item in items if is_long(item) == wants_long]
 
 
 def pytest_collection_finish() -> None:

@@ -59,6 +59,7 @@ def test_the_filter_is_the_originals() -> None:
     assert difference(kaiser_sinc_filter(), golden.arrays()["bigvgan_filter"]) < 1e-7
 
 
+@pytest.mark.long(fast="small-*")
 @pytest.mark.parametrize(("kind", "utterance"), golden.CASES)
 def test_the_wave_is_the_originals_inside_and_outside(kind: str, utterance: str) -> None:
     arrays, model = golden.arrays(), golden_model(kind)

@@ -98,6 +98,7 @@ def index(made: dict[str, Made]) -> Made:
 # ---- all is well ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long(fast="indextts2")
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_run_as_graft_makes_it_passes_without_a_warning(name: str, made: dict[str, Made]) -> None:
     result = checked(**made[name].run_settings())

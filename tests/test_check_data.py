@@ -189,6 +189,7 @@ def test_an_overlap_is_a_warning_for_who_asks_for_it(run: WholeRun) -> None:
     assert run.train(data_allow_overlap="true").outcome.step == 4
 
 
+@pytest.mark.long(fast="0.6-train")
 @pytest.mark.parametrize("name", ["train", "valid"])
 @pytest.mark.parametrize("share", [0.3, 0.6])
 def test_a_flipped_byte_of_a_shard_is_found_by_check_and_stops_train(run: WholeRun, name: str, share: float) -> None:

@@ -69,6 +69,7 @@ def test_seed_000_24001_rows_for_24000_pieces_is_right_and_says_why(
     assert "24,001 rows for 24,000 pieces is right" in found(result, "spare-row")
 
 
+@pytest.mark.long
 def test_seed_000_a_checkpoint_grown_by_extend_passes_against_its_base(
     index: BaseFiles, amharic: Path, tmp_path: Path
 ) -> None:

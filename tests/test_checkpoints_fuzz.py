@@ -133,6 +133,7 @@ def test_damaged_torch_files_open_or_are_refused(count: int, tmp_path: Path) -> 
     assert {"torch-archive", "torch-checksum", "checkpoint-truncated"} <= set(found)
 
 
+@pytest.mark.long
 def test_damaged_pickles_open_or_are_refused(count: int, tmp_path: Path) -> None:
     # Without the random states, which are most of the bytes and would take most of the damage.
     extras = {name: value for name, value in trainer_extras().items() if name != "rng_state"}

@@ -247,6 +247,7 @@ def test_keep_must_leave_a_step(run: RunFolder, capsys: pytest.CaptureFixture[st
     assert list_complete_steps(run) == [100, 200, 300, 400]
 
 
+@pytest.mark.long(fast="y*")
 @pytest.mark.parametrize(("answer", "left"), [(b"y\n", 2), (b"n\n", 4), (b"\n", 4)])
 def test_a_person_at_a_terminal_is_asked(run: RunFolder, answer: bytes, left: int) -> None:
     large = {"body": {"weight": torch.zeros(10_000_000)}}

@@ -270,6 +270,7 @@ def test_an_environment_of_somebody_else_is_taken_only_if_it_answers(
     assert CompanionVocoder.find(tmp_path) is None
 
 
+@pytest.mark.long
 def test_an_installation_that_fails_says_what_pip_said_and_is_not_taken_for_one(
     places: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

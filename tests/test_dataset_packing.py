@@ -73,3 +73,21 @@ def test_a_clip_longer_than_a_pack_is_refused_by_its_name() -> None:
 def test_no_processes_are_refused() -> None:
     with pytest.raises(ConfigError, match="0 processes"):
         assign_to_ranks([], 0)
+
+
+def test_an_item_may_fill_a_pack_exactly() -> None:
+    require_clip_fits(1000, 1000, "clip7")
+    packs = pack_microbatches([600, 400, 1000], 1000)
+    assert [(list(pack), pack.tokens) for pack in packs] == [([2], 1000), ([0, 1], 1000)]
+
+
+def test_the_longest_items_come_first_each_where_there_is_most_room_and_ties_go_by_place() -> None:
+    packs = pack_microbatches([100, 300, 200, 300], 500)
+    assert [(list(pack), pack.tokens) for pack in packs] == [([1, 2], 500), ([3, 0], 400)]
+    assert [list(pack) for pack in pack_microbatches([5, 5, 5], 10)] == [[0, 2], [1]]
+
+
+def test_one_process_gets_every_pack_and_several_get_the_largest_first() -> None:
+    packs = pack_microbatches([100, 300, 200, 300], 300)
+    assert [[pack and pack.tokens for pack in hand] for hand in assign_to_ranks(packs, 1)] == [[300, 300, 300]]
+    assert [[pack and pack.tokens for pack in hand] for hand in assign_to_ranks(packs, 2)] == [[300, 300], [300, None]]

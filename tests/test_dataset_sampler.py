@@ -355,3 +355,68 @@ def test_a_set_on_disk_is_streamed_with_the_lengths_that_its_layout_has(tmp_path
     ]
     assert lengths == [tokens_of(clips, item.clip) for number in range(1, 9) for item in stream.step(number)]
     assert abs(sum(lengths) - 8 * 2000) <= stream.longest[0]
+
+
+class GivenPrompts(ListedSet):
+    """A set that says itself whose voice each clip has, as the community's manifests of pairs do."""
+
+    def prompt_of(self, clip: int) -> int | None:
+        return (clip + 1) % len(self.infos)
+
+
+def test_a_set_that_names_its_prompts_is_taken_at_its_word() -> None:
+    clips = GivenPrompts("pairs", ["a", "b", "b"], [4.0, 1.0, 1.0])
+    stream = DeterministicSampler([clips], [1.0], TOKENS, 0)
+    met = {item.clip: item.prompt for number in range(1, 9) for item in stream.step(number)}
+    assert met == {0: (0, 1), 1: (0, 2), 2: (0, 0)}
+    (report,) = stream.report()
+    assert (report.used, report.lone, report.short_prompts, report.findings()) == (3, (), (), [])
+
+
+def test_limits_of_length_hold_at_their_edge() -> None:
+    clips = ListedSet("new", ["a", "a", "a"], [3.0, 2.9, 2.8])
+    steps = [item for number in range(1, 40) for item in DeterministicSampler([clips], [1.0], TOKENS, 0).step(number)]
+    assert {item.prompt[1] for item in steps if item.clip != 0} == {0}, "three seconds are long enough"
+    assert {item.prompt[1] for item in steps if item.clip == 0} == {1}, "else the longest of the others"
+    exact = DataSamplerOptions(max_tokens_per_clip=tokens_of(clips, 0))
+    assert DeterministicSampler([clips], [1.0], TOKENS, 0, exact).report()[0].left_out["too long"] == ()
+    assert [item.clip for item in list_samples([clips], 0, exact)] == [0, 1, 2]
+    shorter = DataSamplerOptions(max_tokens_per_clip=tokens_of(clips, 0) - 1)
+    assert DeterministicSampler([clips], [1.0], TOKENS, 0, shorter).report()[0].left_out["too long"] == ("new-0000",)
+    assert [item.clip for item in list_samples([clips], 0, shorter)] == [1, 2]
+
+
+def test_no_text_and_all_texts_may_be_silent() -> None:
+    clips = ListedSet("new", ["a"] * 8, [4.0] * 8)
+    for share, wanted in ((0.0, {False}), (1.0, {True})):
+        stream = DeterministicSampler([clips], [1.0], TOKENS, 0, DataSamplerOptions(text_dropout=share))
+        assert {item.silent for number in range(1, 9) for item in stream.step(number)} == wanted
+    for wrong in (-0.1, 1.1):
+        with pytest.raises(ConfigError):
+            DataSamplerOptions(text_dropout=wrong)
+
+
+def test_a_share_that_is_left_for_sets_to_come_is_taken_from_all() -> None:
+    sets = [ListedSet("new", ["a"] * 4, [4.0] * 4), ListedSet("replay", ["a"] * 4, [4.0] * 4)]
+    reports = DeterministicSampler(sets, [3.0, 1.0], 1000, 0, left_for_others=0.2).report()
+    assert [report.batch_tokens for report in reports] == [pytest.approx(600), pytest.approx(200)]
+    assert [report.batch_tokens for report in DeterministicSampler(sets, [3.0, 1.0], 1000, 0).report()] == [750, 250]
+
+
+def test_a_share_of_exactly_the_longest_clip_is_enough() -> None:
+    clips = ListedSet("new", ["a"] * 4, [4.0] * 4)
+    (report,) = DeterministicSampler([clips], [1.0], tokens_of(clips, 0), 0).report()
+    assert (report.longest, report.batch_tokens, report.findings()) == (tokens_of(clips, 0), tokens_of(clips, 0), [])
+
+
+def test_one_or_two_clips_alone_are_no_sign_of_wrong_speaker_names() -> None:
+    def code(speakers: str) -> str:
+        clips = ListedSet("new", list(speakers), [4.0] * len(speakers))
+        return DeterministicSampler([clips], [1.0], TOKENS, 0, OWN).report()[0].findings()[0].code
+
+    assert [code(speakers) for speakers in ("a", "ab", "abc", "abcdd", "abcdefghii")] == [
+        *["lone-speakers"] * 2,
+        "speakers-one-clip",
+        "lone-speakers",
+        "speakers-one-clip",
+    ]

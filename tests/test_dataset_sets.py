@@ -151,6 +151,7 @@ def test_opening_a_set_of_gigabytes_reads_none_of_its_codes(tmp_path: Path) -> N
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50 << 10
 
 
+@pytest.mark.long
 def test_a_set_of_more_shards_than_open_files_is_read(tmp_path: Path) -> None:
     clips = made_clips("chatterbox", frame_of("chatterbox"), clips=260, speakers=1, seed=0, seconds=(0.2, 0.3))
     write_clip_dataset(tmp_path / "new", header_of(), clips, shard_clips=1)

@@ -63,6 +63,7 @@ def test_every_case_stands_in_the_manual_with_its_verdict() -> None:
         assert all(f"`{code}`" in rows[case.name] for code in case.codes)
 
 
+@pytest.mark.long
 def test_24_001_rows_for_24_000_pieces_are_right(tmp_path: Path) -> None:
     base = make_random_base(INDEX, tmp_path / "base", size=RandomBaseSize(8, 1, 12_000))
     tokenizer = extended_sentencepiece(base.tokenizer, tmp_path / "grown.model", 24_000)

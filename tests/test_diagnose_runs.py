@@ -177,6 +177,7 @@ def really_merged(fixtures: Fixtures, tmp_path_factory: pytest.TempPathFactory) 
     return run
 
 
+@pytest.mark.long
 def test_a_merged_run_that_was_really_trained_raises_no_alarm(really_merged: WholeRun) -> None:
     run, merged = really_merged, really_merged.path / "merged"
     for place in (run.path, merged, merged / run.files.checkpoint.name):
@@ -188,6 +189,7 @@ def test_a_merged_run_that_was_really_trained_raises_no_alarm(really_merged: Who
     assert "old languages were measured" in found.verdict.reason
 
 
+@pytest.mark.long
 def test_a_merged_checkpoint_of_an_earlier_training_stands_for_the_last_one_nowhere(
     really_merged: WholeRun, tmp_path: Path
 ) -> None:
@@ -222,6 +224,7 @@ def test_losses_that_were_measured_on_another_file_count_for_nothing(fixtures: F
     assert found.verdict.word == "REPAIR", found.verdict
 
 
+@pytest.mark.long
 def test_a_run_with_a_broken_part_is_never_resumed(fixtures: Fixtures, tmp_path: Path) -> None:
     def damage(run: WholeRun, part: str) -> None:
         if part == "rows":

@@ -107,6 +107,7 @@ def clips_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted((folder / "clips").rglob("*.flac"))}
 
 
+@pytest.mark.long(fast="write-3-False-1")
 @pytest.mark.parametrize(
     ("operation", "number", "lasting", "workers"),
     [
@@ -138,6 +139,7 @@ def test_a_limit_that_the_kernel_enforces_is_an_error_of_its_own(sources: Path, 
     assert not clips_of(tmp_path / "set")
 
 
+@pytest.mark.long(fast="*checksums")
 @pytest.mark.parametrize("has_sums", [True, False], ids=["journal with checksums", "journal of an older version"])
 def test_damaged_and_missing_clips_are_written_again_by_the_next_import(
     sources: Path, tmp_path: Path, has_sums: bool

@@ -126,6 +126,9 @@ def test_every_block_says_what_it_is(page: str) -> None:
     assert unknown == [], f"blocks are fenced, with one of {', '.join(LANGUAGES)}"
 
 
+@pytest.mark.long(
+    fast=("text.md", "hardware.md", "ui.md", "training.md", "families.md", "faq.md", "glossary.md", "design.md")
+)
 @pytest.mark.parametrize(
     "page", [page for page in WRITTEN if any(b.language in ("sh", "console") for b in blocks(page))]
 )

@@ -87,6 +87,7 @@ def every_number(value: Any) -> list[float]:
     return [value] if isinstance(value, float) else []
 
 
+@pytest.mark.long
 def test_a_family_without_sound_is_scored_by_what_needs_none_and_the_report_says_that_nothing_was_heard(
     silent: WholeRun, tmp_path: Path
 ) -> None:

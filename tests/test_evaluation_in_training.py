@@ -98,6 +98,7 @@ def test_a_run_that_is_gone_on_with_takes_the_same_step_for_the_best(place: Plac
     assert again.train(start).best_state.best_step == 4
 
 
+@pytest.mark.long
 def test_where_nothing_can_be_heard_the_loss_goes_on_deciding_and_the_reason_stands_in_the_journal(
     place: Place, tmp_path: Path
 ) -> None:
@@ -149,6 +150,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
     return make_run("tiny", tmp_path_factory.mktemp("whole"))
 
 
+@pytest.mark.long
 def test_a_runs_own_judge_speaks_held_out_texts_in_held_out_voices(run: WholeRun, tmp_path: Path) -> None:
     course = build_training_setup(run.folder, run.settings(train_listen_every=2), get_family("tiny"), run.files)
     loop = _build_loop(course, DistributedContext())
@@ -211,6 +213,7 @@ def test_where_nothing_is_heard_there_is_no_number_and_the_loss_decides(place: P
     assert light.error("a share of 1") is None
 
 
+@pytest.mark.long
 def test_speech_with_two_saved_steps_leaves_the_weights_of_the_last(place: Place, tmp_path: Path) -> None:
     loop, light = judged(place, tmp_path / "run", open_transcriber("none"), listen=0)
     loop.train(0)

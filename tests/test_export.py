@@ -68,12 +68,14 @@ def pair(run: WholeRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
+@pytest.mark.long(fast="tiny")
 def test_an_export_that_names_no_kind_is_the_graft_to_share_as_that_of_go(run: WholeRun, tmp_path: Path) -> None:
     result = exported(run.path, f"--output={tmp_path / 'out'}")
     assert result.kind == "graft"
     assert (tmp_path / "out" / "graft.json").is_file()
 
 
+@pytest.mark.long(fast=("tiny", "chatterbox"))
 def test_the_grown_folder_is_the_base_with_the_grafts_rows_and_no_other_bit_changed(run: WholeRun, pair: Path) -> None:
     kind = get_family(run.family_name)
     base, grown = kind.files(run.base), kind.files(pair / "grown")
@@ -114,6 +116,7 @@ def test_the_merged_folder_has_the_adapter_in_its_weights_and_computes_as_the_op
     assert card["checkpoints"]["grown"]["exact"] is True
 
 
+@pytest.mark.long(fast="chatterbox")
 @pytest.mark.parametrize("name", ["chatterbox", "indextts2"])
 def test_the_grown_folder_speaks_old_languages_with_the_very_logits_of_the_base(
     fixtures: Fixtures, tmp_path: Path, name: str
@@ -193,6 +196,7 @@ def test_the_text_step_of_an_indextts2_export_gives_the_program_what_was_learnt(
         assert spelling.prepare(step) == spelling.prepare(text)
 
 
+@pytest.mark.long(fast="chatterbox")
 @pytest.mark.parametrize("name", ["chatterbox", "indextts2"])
 def test_load_py_is_sound_python_that_names_the_new_size(fixtures: Fixtures, tmp_path: Path, name: str) -> None:
     run = fixtures.trained_run(name)
@@ -333,6 +337,7 @@ def test_the_number_of_names_is_held_against_the_familys_own_list_and_not_agains
     assert "speech_head.weight" in error.finding.found
 
 
+@pytest.mark.long(fast="tiny")
 def test_a_peft_export_is_the_adapter_and_a_graft_export_opens_as_a_graft(run: WholeRun, tmp_path: Path) -> None:
     peft, graft = tmp_path / "peft", tmp_path / "graft"
     exported(run.path, "--to=peft", f"--output={peft}", *TERMS)

@@ -73,6 +73,7 @@ def dropped(run: Path) -> Path:
     return result.folder
 
 
+@pytest.mark.long
 def test_a_drop_in_is_the_base_but_for_reused_rows_and_layers_with_the_adapter_and_needs_no_loader(
     base: Path, run: Path, dropped: Path
 ) -> None:
@@ -149,6 +150,7 @@ def speech_logits(model: SpeechModel, ids: list[int]) -> torch.Tensor:
         return model.speech_logits(compute_hidden_states(model, batch)[-4:])
 
 
+@pytest.mark.long
 def test_an_id_that_only_the_last_of_thousands_of_sentences_needs_is_not_taken(run: Path, tmp_path: Path) -> None:
     source = open_export_source(settings_of(run, "--to=chatterbox"))
     many = [f"{one} {other}" for one in SENTENCES[:1] for other in TEXTS.read_text(encoding="utf-8").splitlines()[:700]]
@@ -171,6 +173,7 @@ def test_a_language_that_does_not_fit_is_refused_with_the_numbers(fixtures: Fixt
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_the_published_tokenizer_has_room_for_amharic_with_a_thousand_pieces(base: Path, tmp_path: Path) -> None:
     real = shared("real/chatterbox/grapheme_mtl_merged_expanded_v1.json")
     folder = tmp_path / "base"

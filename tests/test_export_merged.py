@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.support.fixtures import Fixtures
 from tests.support.run_folders import copied, error_of, train_settings
 from tests.support.synthesis import spoken
@@ -63,6 +65,7 @@ def test_a_masked_baseline_is_not_exported(fixtures: Fixtures, tmp_path: Path) -
     assert not (run / "export").exists()
 
 
+@pytest.mark.long
 def test_a_merged_run_of_indextts2_speaks_although_its_base_knows_fewer_rows(
     fixtures: Fixtures, tmp_path: Path
 ) -> None:

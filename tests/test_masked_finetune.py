@@ -73,6 +73,7 @@ def straight(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Straight
     return Straight(loop, before)
 
 
+@pytest.mark.long(fast="tiny")
 def test_masked_rows_shrink_by_weight_decay_step_by_step(straight: Straight) -> None:
     model, before = straight.loop.stepper.trained.model, straight.before
     pieces = model.num_text_ids - NUM_NEW
@@ -88,6 +89,7 @@ def test_masked_rows_shrink_by_weight_decay_step_by_step(straight: Straight) -> 
     assert not torch.allclose(tables(model)[head][new], before[head][new] * kept)
 
 
+@pytest.mark.long(fast="tiny")
 def test_the_body_has_no_mask_so_base_speech_changes_where_a_gated_graft_leaves_every_bit(
     place: Place, straight: Straight, tmp_path: Path
 ) -> None:
@@ -109,6 +111,7 @@ def test_everything_that_a_loss_reaches_is_decayed_at_one_rate(place: Place, tmp
     assert stepper.trained.gate is None
 
 
+@pytest.mark.long(fast="tiny")
 def test_a_resumed_masked_baseline_is_the_straight_one_bit_for_bit(
     place: Place, straight: Straight, tmp_path: Path
 ) -> None:

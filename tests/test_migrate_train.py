@@ -60,6 +60,7 @@ def assert_trains(run: WholeRun) -> None:
     assert run.state().values["identity"]["options"]["text_weight"] == 0.4
 
 
+@pytest.mark.long
 def test_the_command_of_the_notes_trains_on_the_pairs_that_the_fork_made(fixtures: Fixtures, tmp_path: Path) -> None:
     shutil.copytree(fixtures.base("indextts2").folder, tmp_path / "checkpoints")
     pairs = tmp_path / "preprocessed"
@@ -80,6 +81,7 @@ def test_the_command_of_the_notes_trains_on_the_pairs_that_the_fork_made(fixture
     assert (again.start, again.outcome.step) == (3, 4)
 
 
+@pytest.mark.long
 def test_a_manifest_that_is_not_there_is_an_error_with_its_path(fixtures: Fixtures, tmp_path: Path) -> None:
     shutil.copytree(fixtures.base("indextts2").folder, tmp_path / "checkpoints")
     notes = tmp_path / "notes.md"
@@ -91,6 +93,7 @@ def test_a_manifest_that_is_not_there_is_an_error_with_its_path(fixtures: Fixtur
     assert error.finding.where == str(gone)
 
 
+@pytest.mark.long
 def test_the_command_of_the_seed_trains_on_manifests_of_the_community_form(tmp_path: Path) -> None:
     maker, seed = shared("tools/make_fake_indextts2.py"), next(shared("seeds").glob("001_*.txt"))
     # The pairs were made with another tokenizer, which knew Amharic: their old ids mean nothing to the run.

@@ -274,6 +274,7 @@ def _text_figure(text: str) -> Figure:
     return figure
 
 
+@pytest.mark.long(fast="Ethiopic")
 @pytest.mark.parametrize("text", SCRIPTS.values(), ids=SCRIPTS.keys())
 def test_no_chart_shows_boxes_for_letters_that_its_font_lacks(text: str, entries: list[dict[str, Any]]) -> None:
     history = History.of(entries)

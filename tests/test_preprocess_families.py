@@ -69,6 +69,7 @@ def test_nine_human_clips_become_codes_that_can_be_learnt_from(name: str, fixtur
     assert_sound(result, name, paths)
 
 
+@pytest.mark.long
 def test_human_clips_become_codes_latents_and_emotions_of_indextts2(fixtures: Fixtures, tmp_path: Path) -> None:
     made = fixtures.whole_run("indextts2")
     base = fixtures.folder("bases-w2v/indextts2", lambda at: base_with_features(made.base, at))

@@ -89,6 +89,7 @@ def killed_in_the_middle(fixtures: Fixtures, folder: Path) -> Preparing:
     raise AssertionError("it always came to its end before it was killed")
 
 
+@pytest.mark.long
 def test_a_killed_worker_is_replaced_and_nobody_notices(
     fixtures: Fixtures, tmp_path: Path, untouched: dict[str, bytes]
 ) -> None:
@@ -110,6 +111,7 @@ def test_a_worker_ends_when_the_process_that_started_it_is_killed(tmp_path: Path
     wait_until("a worker stayed behind", lambda: not any(Path(f"/proc/{one}").exists() for one in workers))
 
 
+@pytest.mark.long
 def test_a_prepare_that_is_killed_between_two_sets_spells_the_rest_without_the_sound(
     fixtures: Fixtures, tmp_path: Path
 ) -> None:

@@ -128,6 +128,7 @@ def torchrun(run: WholeRun, *flags: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=180)
 
 
+@pytest.mark.long
 def test_torchrun_trains_a_run_with_two_processes_and_one_goes_on(run: WholeRun) -> None:
     done = torchrun(run)
     assert done.returncode == 0, done.stderr

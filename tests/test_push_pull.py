@@ -56,6 +56,7 @@ def cli(words: list[str], cwd: Path, **environment: str) -> subprocess.Completed
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, env={**os.environ, **environment})
 
 
+@pytest.mark.long
 def test_grafts_that_were_zipped_and_pulled_speak_the_same_codes_on_a_copy_of_the_base_alone_and_side_by_side(
     grafts: dict[str, Path], base: Path, tmp_path: Path
 ) -> None:
@@ -216,6 +217,7 @@ def test_a_link_in_what_a_hub_sent_is_refused(tmp_path: Path) -> None:
     assert error_of(lambda: require_plain_files(tmp_path / "in")).code == "share-broken"
 
 
+@pytest.mark.long
 def test_an_export_for_stock_software_is_shared_whole_and_one_changed_byte_is_noticed(
     fixtures: Fixtures, tmp_path: Path
 ) -> None:

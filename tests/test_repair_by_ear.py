@@ -33,6 +33,7 @@ def ruined(tiny: BaseFiles, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_a_ruined_body_is_heard_and_the_way_back_is_chosen(ruined: Path, tmp_path: Path) -> None:
     found = diagnose(
         DiagnoseSettings(checkpoint=ruined, base=Path("tiny"), report=False, listen=True, sentences=1)

@@ -72,6 +72,7 @@ def test_a_rename_that_fails_leaves_what_was_there(folder: Path, fault: str) -> 
     assert (folder / "file").read_text() == "old"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", KILLS)
 def test_a_training_that_is_killed_while_it_writes_its_graft_has_it_at_the_next_start(
     fixtures: Fixtures, tmp_path: Path, fault: str
@@ -85,6 +86,7 @@ def test_a_training_that_is_killed_while_it_writes_its_graft_has_it_at_the_next_
     assert load_graft(run.folder.graft).card.method["trained"]["step"] == 4
 
 
+@pytest.mark.long
 def test_a_training_that_is_killed_while_it_writes_a_merged_checkpoint_has_it_at_the_next_start(
     fixtures: Fixtures, tmp_path: Path
 ) -> None:

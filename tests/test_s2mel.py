@@ -153,9 +153,10 @@ def test_the_estimator_is_the_originals_inside_and_outside(kind: str, utterance:
 STEPS = [("small", "a", 25), ("small", "a", 4), ("small", "a", 1), ("small", "b", 25), ("small", "b", 4)]
 
 
+@pytest.mark.long(fast="small-*")
 @pytest.mark.parametrize(
     ("kind", "utterance", "steps"),
-    [*STEPS, ("full", "a", 4), pytest.param("full", "a", 25, marks=pytest.mark.long)],
+    [*STEPS, ("full", "a", 4), ("full", "a", 25)],
 )
 def test_the_solvers_mel_is_the_originals(kind: str, utterance: str, steps: int) -> None:
     prompt, content = golden.prompt(kind, utterance), golden.content(kind, utterance)

@@ -91,6 +91,7 @@ def golden_utterance(name: str) -> tuple[list[int], S3GenReference, S3GenNoise]:
     return ids, reference, golden_noise(name, 2 * (20 + codes), reference.num_frames(codes))
 
 
+@pytest.mark.long(fast="*-small")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("meanflow", [False, True])
 @pytest.mark.parametrize("name", UTTERANCES)
@@ -105,6 +106,7 @@ def test_codes_become_the_mel_and_the_waveform_of_the_original(kind: str, meanfl
     assert difference(model.fade, golden["trim_fade"]) < 1e-6
 
 
+@pytest.mark.long(fast="small")
 @pytest.mark.parametrize("kind", KINDS)
 def test_both_utterances_in_one_batch_are_the_originals_of_each_alone(kind: str) -> None:
     model, golden = golden_model(kind), s3gen.golden()
@@ -146,6 +148,7 @@ def batch(model: S3Gen) -> tuple[list[list[int]], list[S3GenReference], list[S3G
     ]  # fmt: skip
 
 
+@pytest.mark.long(fast="True")
 @pytest.mark.parametrize("meanflow", [False, True])
 def test_nothing_of_a_neighbour_leaks_through_the_masks(meanflow: bool) -> None:
     size = replace(s3gen.SMALL_SIZE, flow=replace(s3gen.SMALL_SIZE.flow, meanflow=meanflow))
@@ -210,6 +213,7 @@ def small_state(*, meanflow: bool = False) -> dict[str, Tensor]:
     return s3gen.published_state(s3gen.random_model(size), small_tokenizer())
 
 
+@pytest.mark.long(fast="s3gen.safetensors-*")
 @pytest.mark.parametrize(
     ("file", "meanflow"),
     [("s3gen.pt", False), ("s3gen.safetensors", False), ("s3gen_v3.pt", False), ("s3gen.pt", True)],
@@ -236,6 +240,7 @@ def without(name: str) -> Callable[[dict[str, Tensor]], object]:
     return lambda state: state.pop(name)
 
 
+@pytest.mark.long(fast="*flow.extra*")
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -348,6 +353,7 @@ def test_without_a_recording_it_needs_the_built_in_voice(folder: Path, tmp_path:
     assert "prompt_token and prompt_feat" in error.finding.found
 
 
+@pytest.mark.long(fast="samples0-*")
 @pytest.mark.parametrize(
     ("samples", "code"),
     [
@@ -367,6 +373,7 @@ def test_a_reference_that_cannot_be_used_is_refused(
     assert refusal.value.code == code
 
 
+@pytest.mark.long
 def test_the_shortest_reference_sounds_and_of_a_long_one_ten_seconds_count(folder: Path) -> None:
     vocoder = vocoder_of(folder)
     (wave,) = vocoder.sound([[1, 2, 3]], [voice(REFERENCE_LIMITS.min_samples)])
@@ -379,6 +386,7 @@ def test_the_shortest_reference_sounds_and_of_a_long_one_ten_seconds_count(folde
     assert np.isfinite(vocoder.sound([[1, 2, 3]], [silent])[0]).all()
 
 
+@pytest.mark.long(fast="codes0")
 @pytest.mark.parametrize("codes", [[0, 6561], [-1], [1.5, 2.0]])
 def test_codes_that_are_none_are_refused(folder: Path, codes: list[int]) -> None:
     assert error_of(lambda: vocoder_of(folder).sound([codes], [voice()])).code == "codes-outside"
@@ -424,6 +432,7 @@ def run_with_s3gen(fixtures: Fixtures, folder: Path) -> tuple[WholeRun, Path]:
     return run, base
 
 
+@pytest.mark.long
 def test_chatterbox_speaks_without_a_companion_in_the_voice_that_is_asked_for(
     fixtures: Fixtures, tmp_path: Path
 ) -> None:
@@ -457,6 +466,7 @@ def test_chatterbox_speaks_without_a_companion_in_the_voice_that_is_asked_for(
     assert not (tmp_path / "z.wav").exists()
 
 
+@pytest.mark.long
 def test_speech_of_chatterbox_is_judged_at_its_own_rate_with_the_likeness_of_its_voice(
     fixtures: Fixtures, tmp_path: Path
 ) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 from tests.support import s3gen
@@ -51,6 +52,7 @@ def test_numbers_are_those_that_were_checked_against_the_original() -> None:
         assert float(np.abs(arrays["wave"]).max()) > 0.05
 
 
+@pytest.mark.long
 def test_samples_of_a_training_sound_in_the_built_in_voice(fixtures: Fixtures, tmp_path: Path) -> None:
     loop = loop_of(fixtures.place("chatterbox"), tmp_path / "run", OPTIONS, replace(EVERY, sample_every=8))
     sentence = SampleSentence("en", "en", "I", (20, 30, 40), False, 2)

@@ -82,6 +82,7 @@ def test_sinc_resampling_keeps_a_tone(rates: tuple[int, int]) -> None:
     assert float((found[inner] - after[inner]).abs().max()) < 5e-3
 
 
+@pytest.mark.long(fast="*-small")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("name", "codes"), [("a", 25), ("b", 18)])
 def test_the_encoders_mean_is_the_originals(kind: str, name: str, codes: int) -> None:
@@ -105,6 +106,7 @@ def test_a_padded_row_has_the_states_that_the_original_has_for_it_alone(kind: st
     assert difference(states[1, :36, :32], s3gen.golden()[f"{kind}.solo_h_b_first32"]) < FLOW_LIMIT
 
 
+@pytest.mark.long(fast="*-small")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("meanflow", [False, True])
 def test_the_velocity_is_the_originals(kind: str, meanflow: bool) -> None:
@@ -117,6 +119,7 @@ def test_the_velocity_is_the_originals(kind: str, meanflow: bool) -> None:
     assert difference(found.transpose(1, 2), s3gen.golden()[name]) < ESTIMATOR_LIMIT
 
 
+@pytest.mark.long(fast="*-small")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("steps", [1, 3, 10, None])
 def test_the_solution_is_the_originals(kind: str, steps: int | None) -> None:

@@ -46,6 +46,7 @@ def waveform_of(model: S3Gen, stream: S3GenStream, noise: S3GenNoise) -> Tensor:
     return wave
 
 
+@pytest.mark.long(fast=("cuts0", "cuts1"))
 @pytest.mark.parametrize("cuts", [[30], [14, 28, 42], [1, 2, 3, 50], list(range(5, 60, 5)), [60]])
 def test_streamed_pieces_are_the_waveform_of_the_kept_mel_wherever_they_are_cut(
     model: S3Gen, reference: S3GenReference, cuts: list[int]

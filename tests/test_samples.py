@@ -55,6 +55,7 @@ def lines(loop: Trainer, kind: str = "samples") -> list[dict[str, Any]]:
     return [strip_clock_fields(entry) for entry in loop.journal.read() if entry["kind"] == kind]
 
 
+@pytest.mark.long(fast="tiny")
 def test_samples_are_written_from_step_0_on_and_the_journal_says_what_they_hold(straight: Trainer) -> None:
     told = lines(straight)
     assert [entry["step"] for entry in told] == [0, 8]
@@ -79,6 +80,7 @@ def test_an_old_language_is_spoken_code_for_code_as_before_the_first_step(straig
     assert all("same_as_step_0" not in entry["spoken"][0] for entry in lines(straight))
 
 
+@pytest.mark.long(fast="tiny")
 def test_speaking_leaves_no_trace_in_training(place: Place, straight: Trainer, tmp_path: Path) -> None:
     silent = loop_of(place, tmp_path / "silent", OPTIONS, OFTEN)
     before = torch.random.get_rng_state()
@@ -95,6 +97,7 @@ def test_speaking_leaves_no_trace_in_training(place: Place, straight: Trainer, t
         assert lines(straight, kind) == lines(silent, kind)
 
 
+@pytest.mark.long(fast="tiny")
 def test_a_run_that_is_gone_on_with_speaks_as_the_straight_one(place: Place, straight: Trainer, tmp_path: Path) -> None:
     broken = speaking(place, tmp_path / "broken")
     broken.callbacks.append(StopAt(4, "enough for now"))
@@ -104,6 +107,7 @@ def test_a_run_that_is_gone_on_with_speaks_as_the_straight_one(place: Place, str
     assert lines(again) == lines(straight)
 
 
+@pytest.mark.long(fast="tiny")
 def test_a_body_that_is_trained_is_seen_to_speak_otherwise(place: Place, tmp_path: Path) -> None:
     options = replace(OPTIONS, mode="merged", full_body=True, lr_backbone=0.1, steps=4, text_dropout=0.0)
     loop = speaking(place, tmp_path / "run", options)

@@ -258,6 +258,7 @@ def test_a_base_that_does_not_speak_cannot_make_replay(world: World, stop_bias: 
     assert speaking.num_kept == 0
 
 
+@pytest.mark.long
 def test_a_merged_run_makes_its_replay_once_stays_near_the_base_on_it_and_measures_each_language(
     world: World, tmp_path: Path
 ) -> None:

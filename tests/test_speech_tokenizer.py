@@ -62,6 +62,7 @@ def test_the_log_mel_is_the_originals(small: SpeechTokenizer) -> None:
     assert difference(small.window, arrays["window"]) == 0
 
 
+@pytest.mark.long(fast="cpu-small")
 @pytest.mark.parametrize("kind", ["small", "full"])
 def test_codes_are_the_originals(golden: Callable[[str], SpeechTokenizer], kind: str) -> None:
     arrays, wave = expected("chatterbox", "s3_expected.npz"), golden_wave()

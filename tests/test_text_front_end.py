@@ -207,6 +207,7 @@ def compare(made: dict[str, Grown], name: str, folder: Path, more: tuple[str, ..
                 assert any(map(str.isdecimal, spelling.normalize_lines(text, language)))
 
 
+@pytest.mark.long(fast="chatterbox")
 @pytest.mark.parametrize("name", KINDS)
 def test_a_text_has_the_same_ids_in_data_synthesis_and_both_exports_for_forty_languages(
     name: str, tmp_path: Path
@@ -215,6 +216,7 @@ def test_a_text_has_the_same_ids_in_data_synthesis_and_both_exports_for_forty_la
     compare({language: small(name, language) for language in LANGUAGES}, name, tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", KINDS)
 def test_the_same_with_the_published_tokenizers(name: str, tmp_path: Path) -> None:
     compare({language: published(name, language) for language in LANGUAGES}, name, tmp_path)
@@ -230,6 +232,7 @@ any_text = st.lists(
 ).map("".join)
 
 
+@pytest.mark.long(fast=("am", "nl"))
 @pytest.mark.parametrize("language", ["am", "nl", "uk", "nv", "chr", "gez"])
 @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 @given(text=any_text)
@@ -243,6 +246,7 @@ def test_any_text_is_normalised_once_and_for_all(language: str, text: str) -> No
         assert spelling.encode(once, language) == spelling.encode(text, language)
 
 
+@pytest.mark.long(fast="chatterbox")
 @pytest.mark.parametrize("name", KINDS)
 def test_random_unicode_has_the_same_ids_in_data_and_in_an_export(name: str, tmp_path: Path) -> None:
     drawn: list[str] = []
@@ -453,6 +457,7 @@ def test_a_graft_with_rules_that_are_not_known_here_is_refused(graft_folder: Pat
     assert error.finding.cure
 
 
+@pytest.mark.long
 def test_sets_of_other_text_rules_are_refused(fixtures: Fixtures, tmp_path: Path) -> None:
     run = fixtures.whole_run("tiny").copied(tmp_path / "run")
     for name in ("train", "valid"):
@@ -499,6 +504,7 @@ def test_homophones_that_the_run_folds_are_folded_in_its_graft(tmp_path: Path) -
     assert folded.identity != build_text_rules("am").identity
 
 
+@pytest.mark.long(fast="chatterbox")
 @pytest.mark.parametrize("name", KINDS)
 def test_load_py_reads_text_as_training_did_without_voxgraft(fixtures: Fixtures, tmp_path: Path, name: str) -> None:
     """Through the classes of the original programs, of which the stubs have the signatures."""

@@ -185,6 +185,7 @@ def test_very_long_numbers_abbreviations_and_heaps_of_marks_are_taken() -> None:
         assert NORMALISERS["am"].normalise(text).text
 
 
+@pytest.mark.long(fast="tiny")
 @pytest.mark.parametrize("name", ["chatterbox", "tiny"])
 def test_every_amharic_sentence_is_spelled_without_unknowns(name: str, tmp_path: Path, all_amharic: list[str]) -> None:
     """As in a run: pieces are trained on the demo's text alone, and every other sentence must be spelled."""

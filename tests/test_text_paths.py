@@ -256,11 +256,13 @@ def on_one_line(texts: Sequence[str]) -> list[str]:
     return [text for text in texts if not set("\r\n") & set(text.strip())]
 
 
+@pytest.mark.long(fast="tiny")
 def test_prepare_samples_evaluate_and_speak_have_the_same_ids_for_forty_languages(home: Home) -> None:
     for language in LANGUAGES:
         compare_verbs(home, language, usable(home.grafts[language], own_texts(language)))
 
 
+@pytest.mark.long(fast="chatterbox")
 def test_the_page_has_the_same_ids_for_forty_languages(home: Home) -> None:
     """A page asks the commands above, so the families share the languages among them: each is asked once."""
     own = LANGUAGES[family_names().index(home.place.family.name) :: len(family_names())]
@@ -280,6 +282,7 @@ def test_a_graft_of_a_language_that_the_base_speaks_is_shown_as_training_reads_i
     assert english["grown"] == english["base"]
 
 
+@pytest.mark.long
 def test_random_unicode_has_the_same_ids_in_every_verb_and_on_the_page(home: Home) -> None:
     drawn: list[str] = []
 
@@ -328,6 +331,7 @@ def write_list(folder: Path, texts: Sequence[str]) -> None:
     (folder / "metadata.csv").write_text("".join(lines), encoding="utf-8")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("language", ["uk", "ff-Adlm"])
 def test_whole_verbs_write_the_same_ids_from_a_list_of_recordings_to_the_page(language: str, tmp_path: Path) -> None:
     raw = raw_texts(language)

@@ -53,6 +53,7 @@ def unknown_letters(made: Grown) -> list[str]:
     return find_unknown_letters(made.tokenizer, measure_coverage(made.tokenizer, new)[1], new)
 
 
+@pytest.mark.long(fast=("am-*", "yo-*", "km-bpe-json", "ar-*", "hi-*", "vi-*"))
 @every_kind
 @pytest.mark.parametrize("language", TEXTS)
 def test_every_letter_gets_a_piece_and_every_piece_can_occur(kind: str, language: str) -> None:
@@ -155,6 +156,7 @@ def test_digits_that_stand_only_inside_base_pieces_are_reported_as_unknown() -> 
     assert made.learnt.plan.left_unknown == dict(unknown)
 
 
+@pytest.mark.long(fast="*-bpe-json")
 @every_kind
 @pytest.mark.parametrize("text", ["ሰ", "é", "\u0301", "ß", "İ", "ﬁ", "0", "00", "½", "①", " ", "\u200b", "ሰላም", "''"])
 def test_survivors_are_what_text_leaves_between_its_neighbours(kind: str, text: str) -> None:

@@ -102,6 +102,7 @@ def attacks(kind: str, language: str) -> st.SearchStrategy[str]:
     return st.lists(piece, max_size=14).map("".join)
 
 
+@pytest.mark.long(fast=("am-*", "yo-bpe-json"))
 @every_kind
 @pytest.mark.parametrize("language", ["am", "km", "vi", "yo"])
 @unhurried
@@ -213,6 +214,7 @@ BASES = {
 }
 
 
+@pytest.mark.long(fast=("am-bpe-json", "qqq-sentencepiece-unigram"))
 @every_kind
 @pytest.mark.parametrize("language", NEW_LETTERS)
 @settings(unhurried, max_examples=60)

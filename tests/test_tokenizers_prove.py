@@ -43,6 +43,7 @@ def shown(result: TokenizerProveResult) -> str:
     return "\n".join(plain_text(line) if not hasattr(line, "rows") else "" for line in result.lines())
 
 
+@pytest.mark.long(fast="sentencepiece-bpe")
 @pytest.mark.parametrize("kind", SENTENCEPIECE)
 def test_a_community_merge_of_new_text_alone_leaves_letters_unknown(kind: str, tmp_path: Path) -> None:
     """The first N of 2N pieces: the single characters stand last in a BPE candidate, and are lost."""
@@ -54,6 +55,7 @@ def test_a_community_merge_of_new_text_alone_leaves_letters_unknown(kind: str, t
     assert result.proof.after.unknown_share > 0.05
 
 
+@pytest.mark.long(fast="sentencepiece-bpe")
 @pytest.mark.parametrize("kind", SENTENCEPIECE)
 def test_a_community_merge_of_mixed_text_moves_old_text_and_the_first_sentence_is_shown(
     kind: str, tmp_path: Path
@@ -72,6 +74,7 @@ def test_a_community_merge_of_mixed_text_moves_old_text_and_the_first_sentence_i
     assert "promise 1, old text reads the same: BROKEN" in shown(result)
 
 
+@pytest.mark.long(fast="sentencepiece-bpe")
 @pytest.mark.parametrize("kind", SENTENCEPIECE)
 def test_a_community_merge_of_raw_latin_text_has_pieces_that_can_never_occur(kind: str, tmp_path: Path) -> None:
     """The front writes capitals, the candidate learned small letters."""
@@ -142,6 +145,7 @@ def test_a_tokenizer_of_another_kind_is_told_so(tmp_path: Path) -> None:
     assert not result.proof.old_text_same
 
 
+@pytest.mark.long(fast="bpe-json")
 @pytest.mark.parametrize("kind", KINDS)
 def test_our_own_merge_has_no_finding_at_all(kind: str, tmp_path: Path) -> None:
     made = grown(kind, "am")

@@ -85,6 +85,7 @@ def assert_same_end(one: WholeRun, other: WholeRun) -> None:
     assert lines[0] == lines[1]
 
 
+@pytest.mark.long(fast="tiny")
 @pytest.mark.parametrize("family_name", family_names())
 def test_a_run_trains_from_zero_and_one_that_was_interrupted_ends_as_if_it_had_not_been(
     family_name: str, fixtures: Fixtures, tmp_path: Path
@@ -134,6 +135,7 @@ def test_fresh_begins_with_the_first_rows_though_the_graft_holds_trained_ones(
     assert {folder.name for folder in (run.folder.steps / "aside-1").iterdir()} == {"step-000002", "step-000004"}
 
 
+@pytest.mark.long
 def test_fresh_takes_the_rows_of_a_graft_that_was_made_anew(run: WholeRun, made: WholeRun) -> None:
     graft_anew(run, pieces=20, noise_seed=7)
     rows = run.rows()
@@ -143,6 +145,7 @@ def test_fresh_takes_the_rows_of_a_graft_that_was_made_anew(run: WholeRun, made:
     assert all(np.array_equal(values, first[name].numpy()) for name, values in rows.items())
 
 
+@pytest.mark.long
 def test_fresh_that_is_killed_before_its_first_step_still_knows_the_first_rows(
     run: WholeRun, made: WholeRun, trained: WholeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,6 +160,7 @@ def test_fresh_that_is_killed_before_its_first_step_still_knows_the_first_rows(
     assert_same_end(run, trained)
 
 
+@pytest.mark.long
 def test_fresh_says_what_to_do_when_the_first_rows_are_lost(run: WholeRun) -> None:
     (run.folder.step(0) / "rows.safetensors").unlink()
     error = run.refused("step-damaged", "--fresh")
@@ -241,6 +245,7 @@ def test_what_a_saved_step_depends_on_is_refused_with_both_columns(
     assert "--fresh" in error.finding.cure
 
 
+@pytest.mark.long
 def test_early_stop_counts_over_an_interruption_and_is_not_forgotten(made: WholeRun, tmp_path: Path) -> None:
     asked = {"train_patience": 2, "train_min_delta": 100, "train_steps": 20, "train_valid_every": 2}
     run = made.copied(tmp_path / "run")

@@ -62,6 +62,7 @@ def edited(run: WholeRun, edit: Callable[[int, PreparedClip], PreparedClip]) -> 
 # ---- tokenizer and base ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_another_tokenizer_is_refused_with_the_piece_that_differs(run: WholeRun, trained: WholeRun) -> None:
     graft_anew(run, pieces=30, longest=2)
     stale = run.refused("set-stale", train_steps=6)
@@ -75,12 +76,14 @@ def test_another_tokenizer_is_refused_with_the_piece_that_differs(run: WholeRun,
     assert run.train("--fresh", train_steps=2).start == 0
 
 
+@pytest.mark.long
 def test_a_tokenizer_that_lost_pieces_is_refused(run: WholeRun) -> None:
     graft_anew(run, pieces=5)
     run.write_sets()
     run.refused("resume-changed", train_steps=6)
 
 
+@pytest.mark.long(fast="tiny")
 @pytest.mark.parametrize("family_name", family_names())
 def test_a_tokenizer_that_only_grew_keeps_rows_and_moments_of_what_stayed(
     family_name: str, fixtures: Fixtures, tmp_path: Path
@@ -151,6 +154,7 @@ def test_a_set_without_clips_is_refused(run: WholeRun) -> None:
     assert_goes_on(run)
 
 
+@pytest.mark.long(fast="0")
 @pytest.mark.parametrize("beyond", [0, 1_000_000])
 def test_ids_without_a_row_are_refused_by_the_name_of_the_clip(run: WholeRun, beyond: int) -> None:
     size = load_graft(run.folder.graft).tokenizer.size
@@ -165,6 +169,7 @@ def test_ids_without_a_row_are_refused_by_the_name_of_the_clip(run: WholeRun, be
     assert_goes_on(run)
 
 
+@pytest.mark.long(fast="nan")
 @pytest.mark.parametrize("number", [np.nan, np.inf])
 def test_a_voice_that_is_no_number_is_refused_by_the_name_of_the_clip(run: WholeRun, number: float) -> None:
     def edit(at: int, clip: PreparedClip) -> PreparedClip:
@@ -178,6 +183,7 @@ def test_a_voice_that_is_no_number_is_refused_by_the_name_of_the_clip(run: Whole
     assert_goes_on(run)
 
 
+@pytest.mark.long(fast="3e*")
 @pytest.mark.parametrize(("number", "code"), [(np.inf, "condition-form"), (3e38, "loss-not-finite")])
 def test_a_number_that_only_training_meets_stops_it_before_the_optimizer_moves_and_names_the_clip(
     run: WholeRun, monkeypatch: pytest.MonkeyPatch, number: float, code: str
@@ -221,6 +227,7 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
 
 
+@pytest.mark.long(fast="flipped")
 @pytest.mark.parametrize(
     ("damage", "name"),
     [(cut, "optimizer.safetensors"), (flip_bit, "rows.safetensors"), (Path.unlink, "state.json")],
@@ -240,6 +247,7 @@ def test_a_damaged_step_is_passed_by_said_and_made_again(
     assert all(torch.equal(value, want["rows"][name]) for name, value in run.state().tensors["rows"].items())
 
 
+@pytest.mark.long
 def test_a_run_whose_steps_are_all_damaged_says_so_and_can_begin_again(run: WholeRun) -> None:
     for step in (0, 2, 4):
         flip_bit(run.folder.step(step) / "rows.safetensors")
@@ -293,6 +301,7 @@ def test_a_second_trainer_is_refused_and_the_first_is_not_harmed(made: WholeRun,
     assert (done.returncode, run.state().step) == (0, 6), done
 
 
+@pytest.mark.long(fast="2")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_training_after_the_step_with_a_save_and_words(
     made: WholeRun, tmp_path: Path, number: signal.Signals

@@ -97,6 +97,7 @@ def alarms(findings: Iterable[Finding]) -> dict[str, str]:
     return {item.code: item.level for item in findings if item.level != "note"}
 
 
+@pytest.mark.long(fast="tiny-*")
 @pytest.mark.parametrize(
     ("spoilt", "code"),
     [
@@ -164,6 +165,7 @@ def test_texts_that_never_use_a_new_row_are_told(world: World, tmp_path: Path) -
     assert check_unused_rows(english, pieces, 0) == []
 
 
+@pytest.mark.long(fast="tiny")
 def test_the_verb_tells_findings_once_the_state_always_and_speaks(world: World, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(world.run, run)

@@ -36,6 +36,7 @@ def journal(loop: Trainer) -> list[dict[str, Any]]:
     return [strip_clock_fields(entry) for entry in loop.journal.read()]
 
 
+@pytest.mark.long(fast=("tiny-gated", "tiny-full", "chatterbox-gated"))
 @pytest.mark.parametrize("mode", ["gated", "rows-only", "merged", "full"])
 def test_a_resumed_run_is_the_straight_one_bit_for_bit(place: Place, tmp_path: Path, mode: str) -> None:
     chosen: dict[str, Any] = {
@@ -61,6 +62,7 @@ def test_a_resumed_run_is_the_straight_one_bit_for_bit(place: Place, tmp_path: P
     assert straight.best_state == again.best_state
 
 
+@pytest.mark.long(fast="tiny")
 def test_the_loss_falls_and_the_base_keeps_its_bits(place: Place, tmp_path: Path) -> None:
     options = replace(OPTIONS, steps=16, lr_rows=2e-2, lr_adapter=2e-2, lr_backbone=1e-4)
     loop = loop_of(place, tmp_path / "run", options, replace(EVERY, valid_every=16, save_every=16))
@@ -75,6 +77,7 @@ def test_the_loss_falls_and_the_base_keeps_its_bits(place: Place, tmp_path: Path
     assert after["speech_loss"] < before["speech_loss"] - 0.005
 
 
+@pytest.mark.long(fast="tiny")
 def test_how_a_step_is_cut_into_packs_changes_nothing(place: Place, tmp_path: Path) -> None:
     few = loop_of(place, tmp_path / "few", replace(OPTIONS, steps=4, microbatch_tokens=2000))
     many = loop_of(place, tmp_path / "many", replace(OPTIONS, steps=4, microbatch_tokens=250))
@@ -88,6 +91,7 @@ def test_how_a_step_is_cut_into_packs_changes_nothing(place: Place, tmp_path: Pa
             assert left["text_loss"] == pytest.approx(right["text_loss"], rel=1e-5)
 
 
+@pytest.mark.long(fast="tiny")
 def test_early_stop_counts_over_a_resume(place: Place, tmp_path: Path) -> None:
     every = replace(EVERY, patience=2, min_delta=100.0, valid_every=2, save_every=2)
     straight = loop_of(place, tmp_path / "straight", OPTIONS, every)

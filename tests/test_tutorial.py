@@ -27,6 +27,7 @@ BRIEF += ["--train.sample-every=1000", "--train.tensorboard=false", "--data.min-
 """A training of a second instead of minutes."""
 
 
+@pytest.mark.long
 def test_the_page_leads_from_a_folder_of_talks_to_speech(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = write_talks(tmp_path / "talks", TALKS, UTTERANCES)
     monkeypatch.chdir(tmp_path)

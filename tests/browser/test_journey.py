@@ -57,6 +57,7 @@ def step_of(project: Path) -> int:
     return max((json.loads(line)["step"] for line in lines), default=0)
 
 
+@pytest.mark.long
 def test_from_recordings_to_hearing_a_sentence(browser: Any, server: Server) -> None:
     project = server.folder / PROJECT
     window = Window(browser, server)

@@ -51,6 +51,7 @@ def _index_encoder(case: Case, model: SpeechModel) -> ClipEncoder:
     return UnifiedVoiceClipEncoder(features, SemanticCodec.load(case.files.folder / "semantic_codec"), model)
 
 
+@pytest.mark.long(fast=("tiny", "chatterbox"))
 def test_a_clip_is_encoded_as_if_it_were_alone(case: Case) -> None:
     model = case.open()
     encoder = encoder_of(case, model)
