@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from tests.support.datasets import make_pairs, write_document
+from tests.support.families import PUBLISHED
 from tests.support.fixtures import Fixtures
 from tests.support.run_folders import PIECES, WholeRun, error_of
 from tests.support.runs import flip_bit
@@ -35,7 +36,7 @@ WIDTH = 64
 
 @pytest.fixture(scope="module")
 def made(fixtures: Fixtures) -> dict[str, WholeRun]:
-    return {name: fixtures.whole_run(name) for name in ("chatterbox", "indextts2")}
+    return {name: fixtures.whole_run(name) for name in PUBLISHED}
 
 
 @pytest.fixture
@@ -89,7 +90,7 @@ def test_a_run_that_can_be_trained_passes_and_nothing_is_loaded_that_only_traini
     assert "0 errors, 0 warnings" in done.stdout
 
 
-@pytest.mark.parametrize("name", ["chatterbox", "indextts2"])
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_healthy_data_is_no_matter_for_a_warning(made: dict[str, WholeRun], name: str) -> None:
     assert {item.code for item in looked(made[name])} == {"rows-unused"}
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.support.families import PUBLISHED
 from tests.support.trainers import NUM_NEW, OPTIONS, Place
 from voxgraft.config.train_options import TrainOptions
 from voxgraft.dataset.sampler import DataSamplerOptions, DeterministicSampler
@@ -26,14 +27,13 @@ from voxgraft.training.trainable import (
 )
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-FAMILIES = ("chatterbox", "indextts2")
 FULL = replace(OPTIONS, mode="merged", full_body=True)
 MODES = {"gated": OPTIONS, "merged-full": FULL, "merged-adapter": replace(OPTIONS, mode="merged")}
 
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Place]:
-    return {name: Place.make(name, tmp_path_factory.mktemp(name)) for name in FAMILIES}
+    return {name: Place.make(name, tmp_path_factory.mktemp(name)) for name in PUBLISHED}
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def on_device(options: TrainOptions, **changes: object) -> TrainOptions:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_replayed_packs_give_the_losses_and_gradients_of_plain_ones(
     places: dict[str, Place], name: str, mode: str
 ) -> None:
@@ -91,7 +91,7 @@ def test_replayed_packs_give_the_losses_and_gradients_of_plain_ones(
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_stopped_and_resumed_is_the_straight_run_bit_for_bit(
     places: dict[str, Place], name: str, mode: str, deterministic: None
 ) -> None:
@@ -111,7 +111,7 @@ def test_stopped_and_resumed_is_the_straight_run_bit_for_bit(
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_with_the_gate_closed_speech_is_the_bases_own_bit_for_bit_after_training(
     places: dict[str, Place], name: str, compiled: bool
 ) -> None:

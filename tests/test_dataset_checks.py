@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 
 from tests.support.datasets import CODE_HZ, MADE_FROM, made_clips, make_set
+from tests.support.families import PUBLISHED
 from voxgraft.dataset.checks import check_clip_dataset, count_trailing_run
 from voxgraft.dataset.sets import open_clip_dataset, write_clip_dataset
 from voxgraft.dataset.shards import AnyArray, DatasetHeader, PreparedClip
 from voxgraft.models import get_family
 from voxgraft.models.base import SequenceSpec
-
-FAMILIES = ("chatterbox", "indextts2")
 
 
 def frame_of(name: str) -> SequenceSpec:
@@ -32,7 +31,7 @@ def clips_of(name: str = "chatterbox", count: int = 7) -> list[PreparedClip]:
     return list(made_clips(name, frame_of(name), clips=count, speakers=2, seed=5, seconds=(1.0, 2.0)))
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_nothing_is_found_in_healthy_clips(name: str, tmp_path: Path) -> None:
     clips = make_set(tmp_path / "new", name, frame_of(name), clips=20)
     assert check_clip_dataset(clips, frame_of(name), CODE_HZ[name]) == []

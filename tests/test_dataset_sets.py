@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.datasets import CODE_HZ, MADE_FROM, made_clips, write_document
+from tests.support.families import PUBLISHED
 from voxgraft.checkpoints import open_checkpoint
 from voxgraft.checkpoints.write import TensorBytes, write_safetensors
 from voxgraft.core.errors import FileError, GraftError, VoxgraftError
@@ -28,7 +29,6 @@ from voxgraft.dataset.shards import AnyArray, ClipDataset, ClipInfo, DatasetHead
 from voxgraft.models import get_family
 from voxgraft.models.base import SequenceSpec
 
-FAMILIES = ("chatterbox", "indextts2")
 SHARD = "shard-00000.safetensors"
 LINES = "shard-00000.jsonl"
 
@@ -85,7 +85,7 @@ def read_all(clips: ClipDataset) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("shard_clips", [1, 3, 100])
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_what_is_written_is_read_back_bit_by_bit(name: str, shard_clips: int, tmp_path: Path) -> None:
     written = clips_of(name)
     write_clip_dataset(tmp_path / "new", header_of(name), written, shard_clips)

@@ -18,6 +18,7 @@ import torch
 import yaml
 
 from tests.support.checkpoint_files import saved
+from tests.support.families import ALL, PUBLISHED
 from tests.support.fixtures import Fixtures
 from tests.support.run_folders import WholeRun, error_of
 from tests.support.synthesis import prompts
@@ -38,7 +39,6 @@ from voxgraft.text.encoder import TextEncoder
 from voxgraft.tokenizers import open_tokenizer
 
 TERMS = ("--data-licence=CC-BY-4.0", "--consent=written, all speakers", "--accept-terms")
-FAMILIES = ("chatterbox", "indextts2", "tiny")
 
 
 def settings_of(*words: object) -> ExportSettings:
@@ -55,7 +55,7 @@ def bits(path: Path) -> dict[str, np.ndarray[Any, Any]]:
         return {name: checkpoint.read(name, raw=True) for name in checkpoint.tensors}
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=ALL)
 def run(request: pytest.FixtureRequest, fixtures: Fixtures) -> WholeRun:
     return fixtures.trained_run(request.param)
 
@@ -117,7 +117,7 @@ def test_the_merged_folder_has_the_adapter_in_its_weights_and_computes_as_the_op
 
 
 @pytest.mark.long(fast="chatterbox")
-@pytest.mark.parametrize("name", ["chatterbox", "indextts2"])
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_the_grown_folder_speaks_old_languages_with_the_very_logits_of_the_base(
     fixtures: Fixtures, tmp_path: Path, name: str
 ) -> None:
@@ -197,7 +197,7 @@ def test_the_text_step_of_an_indextts2_export_gives_the_program_what_was_learnt(
 
 
 @pytest.mark.long(fast="chatterbox")
-@pytest.mark.parametrize("name", ["chatterbox", "indextts2"])
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_load_py_is_sound_python_that_names_the_new_size(fixtures: Fixtures, tmp_path: Path, name: str) -> None:
     run = fixtures.trained_run(name)
     exported(run.path, f"--to={name}", "--parts=grown", f"--output={tmp_path / 'out'}")
@@ -208,7 +208,7 @@ def test_load_py_is_sound_python_that_names_the_new_size(fixtures: Fixtures, tmp
     assert len([line for line in text.splitlines() if len(line) > 120]) == 0
 
 
-@pytest.mark.parametrize("name", ["chatterbox", "indextts2"])
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_no_word_of_a_graft_can_become_code_in_load_py(fixtures: Fixtures, name: str) -> None:
     kind, files = get_family(name), fixtures.base(name)
     marks = ['x\n"""\nimport evil\n"""', '"; import evil; "', "'; import evil; '", "\\", "{tag}"]

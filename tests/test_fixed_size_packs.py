@@ -5,16 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.support.families import PUBLISHED
 from tests.support.fixtures import Fixtures
 from tests.support.trainers import OPTIONS, loop_of
 from voxgraft.models.speech_model import PackedBatch, compute_losses
 from voxgraft.training.cuda_graphs import BatchBucket, list_batch_tensors, pad_to_bucket
 from voxgraft.training.trainer import Trainer
 
-FAMILIES = ("chatterbox", "indextts2")
 
-
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=PUBLISHED)
 def loop(request: pytest.FixtureRequest, fixtures: Fixtures, tmp_path_factory: pytest.TempPathFactory) -> Trainer:
     return loop_of(fixtures.place(request.param), tmp_path_factory.mktemp("moulds") / "run")
 

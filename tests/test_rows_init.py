@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.support.families import PUBLISHED
 from tests.support.fixtures import Fixtures
 from voxgraft.config.run import RowInit, RowSettings
 from voxgraft.graft.rows import Float32Array, RowPlan, build_row_reports, init_rows, plan_rows
@@ -16,7 +17,7 @@ from voxgraft.tokenizers.base import TextCorpus
 SENTENCES = ("ሰላም ለዓለም ሁሉ።", "ሰላም ነው ወይ?", "ደህና ነኝ ሰላም ሰላም።") * 4
 
 
-@pytest.fixture(scope="module", params=["chatterbox", "indextts2"])
+@pytest.fixture(scope="module", params=PUBLISHED)
 def spelling(request: pytest.FixtureRequest, fixtures: Fixtures) -> TextEncoder:
     made = get_family(request.param)
     base = open_tokenizer(fixtures.base(request.param).tokenizer)

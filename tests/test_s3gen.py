@@ -315,6 +315,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.fixture(scope="module")
+def vocoder(folder: Path) -> S3GenVocoder:
+    """One for all tests that only ask it; it loads its file at the first question."""
+    return vocoder_of(folder)
+
+
 def vocoder_of(folder: Path) -> S3GenVocoder:
     vocoder = S3GenVocoder.find(folder)
     assert vocoder is not None
@@ -353,7 +359,6 @@ def test_without_a_recording_it_needs_the_built_in_voice(folder: Path, tmp_path:
     assert "prompt_token and prompt_feat" in error.finding.found
 
 
-@pytest.mark.long(fast="samples0-*")
 @pytest.mark.parametrize(
     ("samples", "code"),
     [
@@ -365,9 +370,8 @@ def test_without_a_recording_it_needs_the_built_in_voice(folder: Path, tmp_path:
     ],
 )
 def test_a_reference_that_cannot_be_used_is_refused(
-    folder: Path, samples: np.ndarray[tuple[int, ...], np.dtype[np.float32]], code: str
+    vocoder: S3GenVocoder, samples: np.ndarray[tuple[int, ...], np.dtype[np.float32]], code: str
 ) -> None:
-    vocoder = vocoder_of(folder)
     with pytest.raises(AudioError) as refusal:
         vocoder.sound([[1, 2]], [Clip(np.zeros(0, dtype=np.int64), {REFERENCE_AUDIO: samples})])
     assert refusal.value.code == code
@@ -386,10 +390,9 @@ def test_the_shortest_reference_sounds_and_of_a_long_one_ten_seconds_count(folde
     assert np.isfinite(vocoder.sound([[1, 2, 3]], [silent])[0]).all()
 
 
-@pytest.mark.long(fast="codes0")
 @pytest.mark.parametrize("codes", [[0, 6561], [-1], [1.5, 2.0]])
-def test_codes_that_are_none_are_refused(folder: Path, codes: list[int]) -> None:
-    assert error_of(lambda: vocoder_of(folder).sound([codes], [voice()])).code == "codes-outside"
+def test_codes_that_are_none_are_refused(vocoder: S3GenVocoder, codes: list[int]) -> None:
+    assert error_of(lambda: vocoder.sound([codes], [voice()])).code == "codes-outside"
 
 
 @pytest.fixture

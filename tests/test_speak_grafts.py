@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.support.families import PUBLISHED
 from tests.support.run_folders import WholeRun, error_of, make_run
 from tests.support.synthesis import codes_of, made_graft, settings_of, spoken
 from voxgraft.audio.files import encode_audio
@@ -42,7 +43,7 @@ def grafts(tmp_path_factory: pytest.TempPathFactory, base: Path) -> dict[str, Pa
     return {language: made_graft(folder, base, language, seed) for seed, language in enumerate(("am", "ti"), 3)}
 
 
-@pytest.fixture(scope="module", params=["chatterbox", "indextts2"])
+@pytest.fixture(scope="module", params=PUBLISHED)
 def silent(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
     """A trained run of a family without a vocoder."""
     run = make_run(request.param, tmp_path_factory.mktemp(request.param))
