@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.made_language import (
+from tests.support.toy_language import (
     World,
     alone,
     make_speaking_base,

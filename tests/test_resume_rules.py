@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.made_once import MadeOnce
-from tests.runs import edit_state
-from tests.whole_runs import WholeRun
+from tests.support.fixtures import Fixtures
+from tests.support.run_folders import WholeRun
+from tests.support.runs import edit_state
 from voxgraft.checkpoints.steps import load_step
 from voxgraft.config.commands import GoSettings
 from voxgraft.config.run import TrainSettings
@@ -84,9 +84,9 @@ OTHER_VALUES: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def trained(made_once: MadeOnce) -> WholeRun:
+def trained(fixtures: Fixtures) -> WholeRun:
     """A run that was trained for four steps."""
-    return made_once.trained_run("chatterbox")
+    return fixtures.trained_run("chatterbox")
 
 
 def test_every_setting_is_an_option_an_interval_or_not_in_a_step() -> None:
