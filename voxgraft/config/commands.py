@@ -6,13 +6,14 @@ Settings that several commands share, and everything that reads and checks setti
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
 from voxgraft.config.base import Settings
 from voxgraft.config.run import LANGUAGE_PATTERN, MAX_SEED, FamilyName, RowSettings, RunSettings, VocabularySettings
 from voxgraft.config.train_options import BaselineMode, TrainPrecision
+from voxgraft.core.families import FAMILIES, FAMILY_NAMES
 
 EvaluatedVariant = Literal["graft", "merged", "masked-finetune"]
 DemoMistake = Literal["unfrozen-high-rate", "seed-freeze", "no-single-characters", "wrong-tokenizer", "padded-codes"]
@@ -379,9 +380,14 @@ class UiSettings(Settings):
     """Open the page in a browser on this machine."""
 
 
-PublishedBaseName = Literal["chatterbox-multilingual", "chatterbox-english", "indextts2"]
-CompanionName = Literal["chatterbox", "indextts2"]
-ExportKind = Literal["chatterbox", "indextts2", "tiny", "peft", "graft"]
+PUBLISHED_BASE_NAMES = tuple(name for facts in FAMILIES.values() for name in facts.downloads)
+# As `FamilyName` in config/run.py: choices that the registry has.
+if TYPE_CHECKING:
+    PublishedBaseName = CompanionName = ExportKind = str
+else:
+    PublishedBaseName = Literal[PUBLISHED_BASE_NAMES]
+    CompanionName = Literal[tuple(name for name, facts in FAMILIES.items() if facts.companion)]
+    ExportKind = Literal[(*FAMILY_NAMES, "peft", "graft")]
 ExportParts = Literal["both", "grown", "merged"]
 ExportDtype = Literal["base", "bf16"]
 
@@ -389,8 +395,9 @@ ExportDtype = Literal["base", "bf16"]
 class DownloadSettings(Settings):
     """Which base, and where to."""
 
-    name: PublishedBaseName
-    """chatterbox-multilingual, chatterbox-english or indextts2."""
+    name: PublishedBaseName = Field(
+        description=f"{', '.join(PUBLISHED_BASE_NAMES[:-1])} or {PUBLISHED_BASE_NAMES[-1]}."
+    )
     folder: Path | None = None
     """Folder of the base. Default: models/NAME. Existing files are not downloaded again."""
     optional: bool = False

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from functools import reduce
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -29,16 +29,19 @@ from voxgraft.config.train_options import (
     TrainPrecision,
 )
 from voxgraft.core.errors import ConfigError
+from voxgraft.core.families import BUILT_IN_BASES, FAMILIES, FAMILY_NAMES
 from voxgraft.core.files import is_file, make_path_relative, read_text, write_text
 from voxgraft.core.run import RUN_FILE, RunFolder
 
-FamilyName = Literal["chatterbox", "indextts2", "tiny"]
+# A type checker wants the words of a Literal written out; the registry has them, so it sees a plain text.
+if TYPE_CHECKING:
+    FamilyName = str
+else:
+    FamilyName = Literal[FAMILY_NAMES]
 RowInit = Literal["romanised", "script-mean", "mean", "random"]
 TrainMode = Literal["gated", "merged", "rows-only"]
 SingleClipPolicy = Literal["leave-out", "own"]
 SpeakerSource = Literal["auto", "folder", "recording", "file"]
-BUILT_IN_BASES = {"tiny": Path(__file__).resolve().parent.parent / "assets" / "tiny"}
-"""Bases that come with voxgraft. A run names them by word, so that it does not depend on where voxgraft lies."""
 MAX_SEED = 2**63 - 1
 """Random generators take no larger ones."""
 LANGUAGE_PATTERN = r"^[a-z]{2,3}(-[A-Za-z0-9]{2,8})*$"
@@ -118,6 +121,15 @@ _OPTIONS, _INTERVALS = TrainOptions(), TrainIntervals()
 """Defaults of the settings below are theirs."""
 
 
+def _describe_loss_weight(part: Literal["text", "speech"]) -> str:
+    """The help of a weight whose default is the family's."""
+    families: dict[float, list[str]] = {}
+    for name, facts in FAMILIES.items():
+        families.setdefault(facts.loss_weights[part == "speech"], []).append(name)
+    defaults = ", ".join(f"{weight:g} for {' and '.join(names)}" for weight, names in families.items())
+    return f"Weight of the {part} loss. Default: {defaults}."
+
+
 class TrainSettings(Settings):
     """How the graft is trained. Rates are checked against the family's sane ranges."""
 
@@ -153,10 +165,8 @@ class TrainSettings(Settings):
     """Tokens (conditioning, text and speech) per optimizer step."""
     microbatch_tokens: int | None = Field(None, ge=64)
     """Tokens per forward pass. Default: as many as fit into memory, up to batch_tokens."""
-    text_weight: float | None = Field(None, ge=0)
-    """Weight of the text loss. Default: 1 for chatterbox, 0.2 for indextts2, 0.1 for tiny."""
-    speech_weight: float | None = Field(None, ge=0)
-    """Weight of the speech loss. Default: 1 for chatterbox and tiny, 0.8 for indextts2."""
+    text_weight: float | None = Field(None, ge=0, description=_describe_loss_weight("text"))
+    speech_weight: float | None = Field(None, ge=0, description=_describe_loss_weight("speech"))
     text_dropout: float | None = Field(None, ge=0, lt=1)
     """Share of samples trained without text, for classifier-free guidance. Default: 0.1 where the family uses it."""
     emotion_from: EmotionSource = _OPTIONS.emotion_from

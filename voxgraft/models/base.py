@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 
 from voxgraft.audio.files import resample
 from voxgraft.checkpoints.base import Shape
-from voxgraft.core.errors import ConfigError, Finding, GraftError, find_nearest_name
+from voxgraft.core.errors import ConfigError, FileError, Finding, GraftError, find_nearest_name
+from voxgraft.core.families import BUILT_IN_BASES
+from voxgraft.core.files import is_folder, path_exists
 from voxgraft.nn import IGNORE_INDEX
 from voxgraft.text import TextFrontend
 
@@ -247,8 +249,6 @@ class Family(ABC):
     """Sane learning rates by part: rows, adapter, body."""
     code_hz: ClassVar[float]
     """Speech codes per second."""
-    loss_weights: ClassVar[tuple[float, float]]
-    """Of text and speech, where the user does not say."""
     run_defaults: ClassVar[dict[str, Any]] = {}
     """Training settings that a new run of this family begins with, where they are not the usual ones."""
     clones_voices: ClassVar[bool] = True
@@ -334,7 +334,10 @@ class Family(ABC):
 
     def shipped_folder(self) -> Path | None:
         """The base folder that comes with voxgraft, for families that have one; an error where it was left out."""
-        return None
+        folder = BUILT_IN_BASES.get(self.name)
+        if folder is not None and not is_folder(folder):
+            raise FileError("base-not-shipped", f"assets/{folder.name} is not in the package", where=folder)
+        return folder
 
     def voices(self, files: BaseFiles) -> Mapping[str, Clip]:  # noqa: ARG002 (of families with voices by name)
         """Voices that lie in the base folder, by name; none where every voice is a recording."""
@@ -520,7 +523,5 @@ class StockProgram(ABC):
 
 def find_side_files(files: BaseFiles, names: Mapping[str, str]) -> tuple[dict[str, Path], tuple[str, ...]]:
     """Of the named files and folders those that are in the base, and the names of those that are not."""
-    from voxgraft.core.files import path_exists
-
     there = {name: files.folder / name for name in names if path_exists(files.folder / name)}
     return there, tuple(name for name in names if name not in there)

@@ -245,7 +245,6 @@ class Chatterbox(Family):
         "body": LearningRateRange(1e-5, 1e-4),
     }
     code_hz: ClassVar[float] = 25.0
-    loss_weights: ClassVar[tuple[float, float]] = (1.0, 1.0)
     licence: ClassVar[str] = (
         "Chatterbox is under the MIT licence, (c) 2025 Resemble AI: keep its notice with the graft, and note that the "
         "original program marks its speech with the Perth watermark."

@@ -135,7 +135,6 @@ class IndexTTS2(Family):
         "body": LearningRateRange(1e-5, 1e-4),
     }
     code_hz: ClassVar[float] = 50.0
-    loss_weights: ClassVar[tuple[float, float]] = (0.2, 0.8)
     licence: ClassVar[str] = (
         "IndexTTS-2 is under the bilibili Model Use License Agreement: whoever shares a graft made from it must carry "
         "that agreement and its disclaimer, and pass both on."

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from voxgraft.checkpoints.base import Shape
 from voxgraft.core.errors import FileError, Finding
-from voxgraft.core.files import is_file, is_folder, read_json, require_file, require_folder, write_json
+from voxgraft.core.files import is_file, read_json, require_file, require_folder, write_json
 from voxgraft.models.base import (
     BaseDescription,
     BaseFiles,
@@ -164,7 +163,6 @@ CHECKPOINT_NAME, TOKENIZER_NAME, CODEC_NAME, CARD_NAME = (
     "codec.safetensors",
     "card.json",
 )
-SHIPPED_FOLDER = "assets/tiny"
 MAX_SECONDS = 12
 
 
@@ -200,7 +198,6 @@ class Tiny(Family):
         "sample_every": 100,
     }
     code_hz: ClassVar[float] = 25.0
-    loss_weights: ClassVar[tuple[float, float]] = (0.1, 1.0)
     clones_voices: ClassVar[bool] = False
     licence: ClassVar[str] = "The tiny base is voxgraft's own, under the Apache-2.0 licence, as its card says."
 
@@ -272,12 +269,6 @@ class Tiny(Family):
 
     def read_config_pieces(self, config: Path) -> int | None:  # noqa: ARG002 (this family has no config file)
         return None
-
-    def shipped_folder(self) -> Path | None:
-        folder = Path(str(resources.files("voxgraft").joinpath(SHIPPED_FOLDER)))
-        if not is_folder(folder):
-            raise FileError("base-not-shipped", f"{SHIPPED_FOLDER} is not in the package", where=folder)
-        return folder
 
     def voices(self, files: BaseFiles) -> Mapping[str, Clip]:
         from voxgraft.models.tiny.model import build_voice_clip
