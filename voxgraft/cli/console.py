@@ -216,7 +216,7 @@ def format_progress(job: ProgressTask) -> str:
 
 
 class ProgressReporter:
-    """The recognizer of `core.progress`: passes long tasks and run events to a display.
+    """The listener of `core.progress`: passes long tasks and run events to a display.
 
     One thread polls all tasks and draws everything. So advancing a task costs the command one addition, reporting an
     event one queue entry, and a terminal that hangs blocks nobody.

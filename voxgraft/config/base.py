@@ -205,8 +205,25 @@ def _build_config_error(
     cure = _suggest_fix(kind, first, origin) or CATALOGUE[code].cure
     if others := [_describe_fault(fault, _find_origin(fault, where, origins)) for fault in faults[1:4]]:
         cure += f" Also: {'; '.join(others)}."
+    # Pydantic's words in ours: what the value should have been.
+    ours = {
+        "extra_forbidden": "",
+        "missing": "",
+        "model_type": "keys with values below it",
+        "path_type": "a path",
+        "string_pattern_mismatch": LANGUAGE_CODE_HINT
+        if _is_language_field(first)
+        else f"a text of the form {first.get('ctx', {}).get('pattern')}",
+        "string_type": "a text",
+        "tuple_type": "a list, such as [a.txt, b.txt]",
+    }
+    message = first["msg"].removeprefix("Value error, ").removeprefix("Input should be ").split(", unable")[0]
     return ConfigError(
-        code, _describe_fault(first, origin), expected=_describe_expected(first), where=origin.where, cure=cure
+        code,
+        _describe_fault(first, origin),
+        expected=ours.get(first["type"], message[0].lower() + message[1:]),
+        where=origin.where,
+        cure=cure,
     )
 
 
@@ -227,23 +244,6 @@ def _describe_fault(fault: ErrorDetails, origin: SettingOrigin) -> str:
         case "missing":
             return f"`{origin.name}` is not given"
     return f"`{origin.name}` is {_abbreviate_repr(fault['input'])}"
-
-
-def _describe_expected(fault: ErrorDetails) -> str:
-    """Pydantic's words in ours: what the value should have been."""
-    ours = {
-        "extra_forbidden": "",
-        "missing": "",
-        "model_type": "keys with values below it",
-        "path_type": "a path",
-        "string_pattern_mismatch": LANGUAGE_CODE_HINT
-        if _is_language_field(fault)
-        else f"a text of the form {fault.get('ctx', {}).get('pattern')}",
-        "string_type": "a text",
-        "tuple_type": "a list, such as [a.txt, b.txt]",
-    }
-    message = fault["msg"].removeprefix("Value error, ").removeprefix("Input should be ").split(", unable")[0]
-    return ours.get(fault["type"], message[0].lower() + message[1:])
 
 
 def _suggest_fix(kind: type[Settings], fault: ErrorDetails, origin: SettingOrigin) -> str:

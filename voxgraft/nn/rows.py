@@ -46,11 +46,6 @@ class RowLayout:
         return f"{self.base_pieces:,} base pieces + {self.num_new:,} new + {self.spare_rows:,} spare"
 
     @classmethod
-    def of_grown(cls, total_rows: int, base_pieces: int, spare_rows: int = 0) -> RowLayout:
-        """The layout of a grown table: what is neither piece nor spare is new."""
-        return cls(base_pieces, total_rows - base_pieces - spare_rows, spare_rows)
-
-    @classmethod
     def of_base(cls, base_rows: int, num_new: int, spare_rows: int = 0) -> RowLayout:
         """The layout that a base table gets when `num_new` rows are added."""
         return cls(base_rows - spare_rows, num_new, spare_rows)
@@ -112,13 +107,60 @@ class GrownLayer(GraftModule):
     part = "rows"
     base_weight: Tensor
     new_weight: nn.Parameter
+    base_bias: Tensor | None
+    new_bias: nn.Parameter | None
 
-    def __init__(self, rows: RowLayout, width: int, *, device: Any = None, dtype: torch.dtype | None = None) -> None:
-        """All rows zero; `from_base` and `from_grown` are the usual ways to make one."""
+    def __init__(
+        self,
+        rows: RowLayout,
+        width: int,
+        *,
+        bias: bool = False,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """All rows zero; `from_base` and `from_grown` are the usual ways to make one. Only a head can have a bias."""
         super().__init__()
         self.rows = rows
         self.width = width
-        self._add_halves("weight", (width,), device, dtype)
+        for name, shape in (("weight", (width,)), *((("bias", ()),) if bias else ())):
+            base = torch.zeros(rows.base_rows, *shape, device=device, dtype=dtype)
+            if not base.is_floating_point():
+                raise GraftError("rows-layout", f"a table of {base.dtype}", expected="a floating-point table")
+            # In half precision an update of a new row would round to nothing: new rows are float32 masters.
+            new = torch.zeros(rows.num_new, *shape, device=device, dtype=torch.promote_types(base.dtype, torch.float))
+            self.register_buffer(f"base_{name}", base)
+            self.register_parameter(f"new_{name}", nn.Parameter(new, requires_grad=rows.num_new > 0))
+        if not bias:
+            self.register_buffer("base_bias", None)
+            self.register_parameter("new_bias", None)
+
+    @classmethod
+    @torch.no_grad()
+    def from_base(cls, weight: Tensor, num_new: int, spare_rows: int = 0, *, bias: Tensor | None = None) -> Self:
+        """Grow a base's layer; its rows are copied, and each new row starts as the mean of the pieces' rows.
+
+        No random numbers are drawn. `load_new_rows` puts a graft's own rows in.
+        """
+        rows = RowLayout.of_base(_count_rows(weight, bias), num_new, spare_rows)
+        layer = cls(rows, weight.shape[1], bias=bias is not None, device=weight.device, dtype=weight.dtype)
+        for name, tensor in (("weight", weight), *((("bias", bias),) if bias is not None else ())):
+            layer._half("base", name).copy_(tensor)
+            new = layer._half("new", name)
+            new.copy_(tensor[: rows.base_pieces].to(new.dtype).mean(dim=0, keepdim=True).expand_as(new))
+        return layer
+
+    @classmethod
+    @torch.no_grad()
+    def from_grown(cls, weight: Tensor, base_pieces: int, spare_rows: int = 0, *, bias: Tensor | None = None) -> Self:
+        """Take apart a layer that is grown already: what is neither piece nor spare is new."""
+        rows = RowLayout(base_pieces, _count_rows(weight, bias) - base_pieces - spare_rows, spare_rows)
+        layer = cls(rows, weight.shape[1], bias=bias is not None, device=weight.device, dtype=weight.dtype)
+        for name, tensor in (("weight", weight), *((("bias", bias),) if bias is not None else ())):
+            base, new = rows.split(tensor)
+            layer._half("base", name).copy_(base)
+            layer._half("new", name).copy_(new)
+        return layer
 
     def extra_repr(self) -> str:
         return f"{self.rows}, width {self.width}"
@@ -147,40 +189,10 @@ class GrownLayer(GraftModule):
             for name, tensor in state.items():
                 self._half("new", name).copy_(tensor)
 
-    def _add_halves(self, name: str, shape: tuple[int, ...], device: Any, dtype: torch.dtype | None) -> None:
-        base = torch.zeros(self.rows.base_rows, *shape, device=device, dtype=dtype)
-        if not base.is_floating_point():
-            raise GraftError("rows-layout", f"a table of {base.dtype}", expected="a floating-point table")
-        # In half precision an update of a new row would round to nothing: new rows are float32 masters.
-        new = torch.zeros(self.rows.num_new, *shape, device=device, dtype=torch.promote_types(base.dtype, torch.float))
-        self.register_buffer(f"base_{name}", base)
-        self.register_parameter(f"new_{name}", nn.Parameter(new, requires_grad=self.rows.num_new > 0))
-
     def _half(self, half: str, name: str) -> Tensor:
         tensor = getattr(self, f"{half}_{name}")
         assert isinstance(tensor, Tensor)
         return tensor
-
-    @torch.no_grad()
-    def _fill_from_base(self, tensors: Mapping[str, Tensor | None]) -> Self:
-        """Base rows as given; each new row starts as the mean of the pieces' rows (no random numbers are drawn)."""
-        for name, tensor in tensors.items():
-            if tensor is None:
-                continue
-            self._half("base", name).copy_(tensor)
-            new = self._half("new", name)
-            new.copy_(tensor[: self.rows.base_pieces].to(new.dtype).mean(dim=0, keepdim=True).expand_as(new))
-        return self
-
-    @torch.no_grad()
-    def _fill_from_grown(self, tensors: Mapping[str, Tensor | None]) -> Self:
-        for name, tensor in tensors.items():
-            if tensor is None:
-                continue
-            base, new = self.rows.split(tensor)
-            self._half("base", name).copy_(base)
-            self._half("new", name).copy_(new)
-        return self
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         for name, base in self.base_tensors().items():
@@ -236,18 +248,6 @@ class GrownEmbedding(GrownLayer):
     is torch's device assert, since looking first would stall every step.
     """
 
-    @classmethod
-    def from_base(cls, weight: Tensor, num_new: int, spare_rows: int = 0) -> Self:
-        """Grow a base's table; the base's rows are copied, new rows start at their mean (see `load_new_rows`)."""
-        rows = RowLayout.of_base(_count_rows(weight), num_new, spare_rows)
-        return cls(rows, weight.shape[1], device=weight.device, dtype=weight.dtype)._fill_from_base({"weight": weight})
-
-    @classmethod
-    def from_grown(cls, weight: Tensor, base_pieces: int, spare_rows: int = 0) -> Self:
-        """Take apart a table that is grown already."""
-        rows = RowLayout.of_grown(_count_rows(weight), base_pieces, spare_rows)
-        return cls(rows, weight.shape[1], device=weight.device, dtype=weight.dtype)._fill_from_grown({"weight": weight})
-
     def forward(self, ids: Tensor) -> Tensor:
         """[...] integers -> [..., W] in the base's dtype."""
         if torch.compiler.is_compiling():
@@ -285,39 +285,6 @@ class GrownHead(GrownLayer):
     differently from the base alone. To compare bits with a base, give contiguous hidden states or freeze that base
     too: for a slice of a batch torch picks its kernel by whether the *weight* asks for a gradient, even in `no_grad`.
     """
-
-    base_bias: Tensor | None
-    new_bias: nn.Parameter | None
-
-    def __init__(
-        self,
-        rows: RowLayout,
-        width: int,
-        *,
-        bias: bool = False,
-        device: Any = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(rows, width, device=device, dtype=dtype)
-        if bias:
-            self._add_halves("bias", (), device, dtype)
-        else:
-            self.register_buffer("base_bias", None)
-            self.register_parameter("new_bias", None)
-
-    @classmethod
-    def from_base(cls, weight: Tensor, num_new: int, spare_rows: int = 0, *, bias: Tensor | None = None) -> Self:
-        """Grow a base's head; the base's rows are copied, new rows start at their mean (see `load_new_rows`)."""
-        rows = RowLayout.of_base(_count_rows(weight, bias), num_new, spare_rows)
-        head = cls(rows, weight.shape[1], bias=bias is not None, device=weight.device, dtype=weight.dtype)
-        return head._fill_from_base({"weight": weight, "bias": bias})
-
-    @classmethod
-    def from_grown(cls, weight: Tensor, base_pieces: int, spare_rows: int = 0, *, bias: Tensor | None = None) -> Self:
-        """Take apart a head that is grown already."""
-        rows = RowLayout.of_grown(_count_rows(weight, bias), base_pieces, spare_rows)
-        head = cls(rows, weight.shape[1], bias=bias is not None, device=weight.device, dtype=weight.dtype)
-        return head._fill_from_grown({"weight": weight, "bias": bias})
 
     def base_logits(self, hidden: Tensor) -> Tensor:
         """What the base's own head gives, bit for bit. [..., W] -> [..., P + S]"""
