@@ -184,14 +184,10 @@ def format_yaml_value(value: Any) -> str:
     if isinstance(value, tuple):
         return " [" + ", ".join(format_yaml_value(item).strip() for item in value) + "]"
     if isinstance(value, float):
-        return f" {_format_yaml_float(value)}"
+        # The shortest text that reads back as this number. YAML 1.1 takes 1e-05 for a word; 1.0e-05 is a number.
+        mantissa, mark, exponent = repr(value).partition("e")
+        return f" {mantissa}.0e{exponent}" if mark and "." not in mantissa else f" {value!r}"
     return " " + json.dumps(str(value) if isinstance(value, Path) else value, ensure_ascii=False)
-
-
-def _format_yaml_float(value: float) -> str:
-    """The shortest text that reads back as this number. YAML 1.1 takes 1e-05 for a word; 1.0e-05 is a number."""
-    mantissa, mark, exponent = repr(value).partition("e")
-    return repr(value) if not mark or "." in mantissa else f"{mantissa}.0e{exponent}"
 
 
 def _build_config_error(
@@ -243,7 +239,8 @@ def _describe_fault(fault: ErrorDetails, origin: SettingOrigin) -> str:
             return f"unknown key `{origin.name}`"
         case "missing":
             return f"`{origin.name}` is not given"
-    return f"`{origin.name}` is {_abbreviate_repr(fault['input'])}"
+    text = repr(fault["input"])
+    return f"`{origin.name}` is {text if len(text) <= 60 else text[:57] + '...'}"
 
 
 def _suggest_fix(kind: type[Settings], fault: ErrorDetails, origin: SettingOrigin) -> str:
@@ -330,8 +327,3 @@ def _annotation_parts(annotation: Any) -> list[Any]:
     """All types that an annotation is made of; the words of a Literal are among them."""
     origin = get_origin(annotation) or annotation
     return [origin, *(part for argument in get_args(annotation) for part in _annotation_parts(argument))]
-
-
-def _abbreviate_repr(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

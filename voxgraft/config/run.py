@@ -261,15 +261,12 @@ def find_overrides(run: RunFolder, settings: RunSettings) -> dict[str, str]:
 
 def diff_settings(settings: RunSettings, stated: RunSettings) -> dict[str, tuple[Any, Any]]:
     """By key, the values that are not those that are stated: both of them. Two ways to one file are the same."""
-    pairs = {
-        leaf.key: (_get_setting(settings, leaf.key), _get_setting(stated, leaf.key))
-        for leaf in iter_setting_fields(RunSettings)
-    }
-    return {key: (now, then) for key, (now, then) in pairs.items() if _comparable_value(now) != _comparable_value(then)}
-
-
-def _get_setting(settings: RunSettings, key: str) -> Any:
-    return reduce(getattr, key.split("."), settings)
+    different = {}
+    for leaf in iter_setting_fields(RunSettings):
+        now, then = (reduce(getattr, leaf.key.split("."), one) for one in (settings, stated))
+        if _comparable_value(now) != _comparable_value(then):
+            different[leaf.key] = (now, then)
+    return different
 
 
 def _comparable_value(value: Any) -> Any:

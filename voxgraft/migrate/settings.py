@@ -211,9 +211,9 @@ class _LegacyTranslator:
             return "suggested", f"out of bounds: {error.finding.expected}", number
         value = getattr(getattr(settings, section), name)
         sane = self.family.rates.get("body") if self.family and rule.key == "train.lr_backbone" else None
-        if sane and not sane.low <= value <= sane.high:
-            side = "below" if value < sane.low else "above"
-            expected = f"{sane.low:g} to {sane.high:g}"
+        if sane and not sane[0] <= value <= sane[1]:
+            side = "below" if value < sane[0] else "above"
+            expected = f"{sane[0]:g} to {sane[1]:g}"
             self.report("rate-out-of-range", f"{key.name} is {value:g}, {side} the range", expected)
         return "mapped", rule.why, value
 

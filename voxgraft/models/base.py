@@ -195,14 +195,6 @@ class GraftPoint:
 
 
 @dataclass(frozen=True, slots=True)
-class LearningRateRange:
-    """The learning rates that make sense for a part, lowest and highest."""
-
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
 class BaseFiles:
     """The files of one base folder that voxgraft reads."""
 
@@ -245,8 +237,8 @@ class Family(ABC):
     tokenizer_names: ClassVar[tuple[str, ...]]
     """File names of the tokenizer in a base folder, in the order in which they are looked for."""
     checkpoint_names: ClassVar[tuple[str, ...]]
-    rates: ClassVar[dict[str, LearningRateRange]]
-    """Sane learning rates by part: rows, adapter, body."""
+    rates: ClassVar[dict[str, tuple[float, float]]]
+    """By part (rows, adapter, body): the lowest and the highest learning rate that make sense."""
     code_hz: ClassVar[float]
     """Speech codes per second."""
     run_defaults: ClassVar[dict[str, Any]] = {}

@@ -27,7 +27,6 @@ from voxgraft.models.base import (
     EmotionSource,
     Family,
     GraftPoint,
-    LearningRateRange,
     SequenceSpec,
     SideFile,
     SpeakingStyle,
@@ -239,10 +238,10 @@ class Chatterbox(Family):
     deleted_ids: ClassVar[frozenset[int]] = frozenset()
     tokenizer_names: ClassVar[tuple[str, ...]] = tuple(dict.fromkeys(release.tokenizer for release in RELEASES))
     checkpoint_names: ClassVar[tuple[str, ...]] = tuple(release.checkpoint for release in RELEASES)
-    rates: ClassVar[dict[str, LearningRateRange]] = {
-        "rows": LearningRateRange(1e-4, 1e-2),
-        "adapter": LearningRateRange(2e-4, 3e-3),
-        "body": LearningRateRange(1e-5, 1e-4),
+    rates: ClassVar[dict[str, tuple[float, float]]] = {
+        "rows": (1e-4, 1e-2),
+        "adapter": (2e-4, 3e-3),
+        "body": (1e-5, 1e-4),
     }
     code_hz: ClassVar[float] = 25.0
     licence: ClassVar[str] = (

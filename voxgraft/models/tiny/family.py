@@ -18,7 +18,6 @@ from voxgraft.models.base import (
     ExportInfo,
     Family,
     GraftPoint,
-    LearningRateRange,
     SequenceSpec,
     SideFile,
     StockFolder,
@@ -183,10 +182,10 @@ class Tiny(Family):
     deleted_ids: ClassVar[frozenset[int]] = frozenset()
     tokenizer_names: ClassVar[tuple[str, ...]] = (TOKENIZER_NAME,)
     checkpoint_names: ClassVar[tuple[str, ...]] = (CHECKPOINT_NAME,)
-    rates: ClassVar[dict[str, LearningRateRange]] = {
-        "rows": LearningRateRange(1e-4, 1e-2),
-        "adapter": LearningRateRange(2e-4, 6e-3),
-        "body": LearningRateRange(1e-5, 1e-3),
+    rates: ClassVar[dict[str, tuple[float, float]]] = {
+        "rows": (1e-4, 1e-2),
+        "adapter": (2e-4, 6e-3),
+        "body": (1e-5, 1e-3),
     }
     # It is small and learns on a processor: the usual 10,000 steps of 16,384 positions would take days there.
     run_defaults: ClassVar[dict[str, Any]] = {
