@@ -83,13 +83,10 @@ class TrainProgress:
     """Tokens of a step in this session; sessions before may have had others."""
 
     def add(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        """Add one event."""
+        """Add one event. An opening has the journal so far."""
+        lines: Sequence[tuple[str, int, Mapping[str, Any]]] = ()
         if kind == "opening":
-            for entry in values.get("entries") or ():
-                self._add_to_history(entry["kind"], entry["step"], entry)
-            self.history.num_steps = values.get("steps") or self.history.num_steps
-            self._positions = values.get("positions")
-            self.step = step
+            lines = [(entry["kind"], entry["step"], entry) for entry in values.get("entries") or ()]
         elif kind == "doing":
             self.step, self.current_activity = max(self.step, step), str(values.get("what", ""))
             if self.current_activity == "step":
@@ -101,17 +98,20 @@ class TrainProgress:
         elif kind == "stopping":
             self.stopping = True
         else:
-            self._add_to_history(kind, step, values)
+            lines = [(kind, step, values)]
             self.step = max(self.step, step)
-
-    def _add_to_history(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        self.history.add(kind, step, values)
-        if kind == "step":
-            for key, curve in self.curves.items():
-                if (value := as_finite_float(values.get(key))) is not None:
-                    curve.add(value)
-            while self.max_logged_steps is not None and len(self.history.steps) > self.max_logged_steps:
-                del self.history.steps[next(iter(self.history.steps))]
+        for own_kind, own_step, own in lines:
+            self.history.add(own_kind, own_step, own)
+            if own_kind == "step":
+                for key, curve in self.curves.items():
+                    if (value := as_finite_float(own.get(key))) is not None:
+                        curve.add(value)
+                while self.max_logged_steps is not None and len(self.history.steps) > self.max_logged_steps:
+                    del self.history.steps[next(iter(self.history.steps))]
+        if kind == "opening":  # what this session was asked for, over what the journal says of earlier ones
+            self.history.num_steps = values.get("steps") or self.history.num_steps
+            self._positions = values.get("positions")
+            self.step = step
 
     @property
     def share(self) -> float | None:

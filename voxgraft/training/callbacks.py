@@ -13,7 +13,7 @@ import math
 import os
 import re
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:  # callbacks that only write files, such as TensorBoard's, nee
 __all__ = [
     "TENSORBOARD_FOLDER",
     "Callback",
+    "EventEncoder",
     "LogCallback",
     "TensorBoardWriter",
     "encode_event",
     "encode_first_event",
-    "encode_journal",
 ]
 
 TENSORBOARD_FOLDER = "tensorboard"
@@ -144,12 +144,6 @@ class TensorBoardWriter(Callback):
                 fits = isinstance(entry, dict) and isinstance(entry.get("kind"), str)
                 if fits and type(entry.get("step")) is int and entry["step"] >= 0:
                     yield entry
-
-
-def encode_journal(entries: Iterable[Mapping[str, Any]]) -> bytes:
-    """A complete event file from the lines of a journal."""
-    events = EventEncoder()
-    return b"".join(map(events.add, entries))
 
 
 class EventEncoder:

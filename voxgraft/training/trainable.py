@@ -154,16 +154,6 @@ def learning_rate_factor(step: int, options: TrainOptions) -> float:
     return options.min_lr_ratio + (1 - options.min_lr_ratio) * left
 
 
-def set_learning_rates(optimizer: torch.optim.Optimizer, step: int, options: TrainOptions) -> dict[str, float]:
-    """Give every part the rate that it has at a step."""
-    share = learning_rate_factor(step, options)
-    rates = {}
-    for group in optimizer.param_groups:
-        group["lr"] = options.rates[group["part"]] * share
-        rates[str(group["part"])] = group["lr"]
-    return rates
-
-
 def copy_optimizer_state(optimizer: torch.optim.Optimizer) -> NamedTensors:
     """A copy of the moments, by the name of their parameter."""
     found: NamedTensors = {}
