@@ -6,7 +6,7 @@ import json
 import math
 import shutil
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 

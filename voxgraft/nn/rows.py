@@ -59,10 +59,6 @@ class RowLayout:
     def base_rows(self) -> int:
         return self.base_pieces + self.spare_rows
 
-    @property
-    def total_rows(self) -> int:
-        return self.num_ids + self.spare_rows
-
     def split(self, table: Tensor) -> tuple[Tensor, Tensor]:
         """Copies of the base's rows (pieces, then spare, as the base has them) and of the new rows. [V, ...]"""
         base = torch.cat([table[: self.base_pieces], table[self.num_ids :]])
@@ -228,7 +224,7 @@ class GrownLayer(GraftModule):
         if not isinstance(table, Tensor):
             raise CheckpointError("layer-rows-mismatch", f"{key} is a {type(table).__name__}", expected="a tensor")
         name = key.rpartition(".")[2]
-        shape = (self.rows.total_rows, *self._half("base", name).shape[1:])
+        shape = (self.rows.num_ids + self.rows.spare_rows, *self._half("base", name).shape[1:])
         if tuple(table.shape) == shape:
             return table.detach()
         base_alone = tuple(table.shape) == (self.rows.base_rows, *shape[1:])
