@@ -46,6 +46,53 @@ MAX_SEED = 2**63 - 1
 """Random generators take no larger ones."""
 LANGUAGE_PATTERN = r"^[a-z]{2,3}(-[A-Za-z0-9]{2,8})*$"
 
+# Settings that several classes have, each defined once: its type, its limits and its help.
+BaseFolder = Annotated[
+    Path | None,
+    Field(description="Folder of the base as published, or tiny for the built-in one. It is never changed."),
+]
+FamilyOfBase = Annotated[FamilyName | None, Field(description="Model family. Default: detected from the base folder.")]
+NewLanguage = Annotated[
+    str | None,
+    Field(pattern=LANGUAGE_PATTERN, description="Code of the new language, for example am, ti, km."),
+]
+LanguageTexts = Annotated[
+    tuple[Path, ...],
+    Field(description="Text files of the new language, one sentence per line, or the manifest.jsonl of a dataset."),
+]
+ProofTexts = Annotated[
+    tuple[Path, ...],
+    Field(
+        description="Your own texts of base languages (en.txt, fr.txt ...) to verify, "
+        "in addition to the built-in corpus."
+    ),
+]
+ComputeDevice = Annotated[str | None, Field(description="Device: cpu, cuda or cuda:N. Default: cuda if available.")]
+ComputePrecision = Annotated[
+    TrainPrecision | None,
+    Field(
+        description="Precision: float32, bf16 or fp16. Default: bf16 if supported, fp16 on older GPUs, float32 on CPU."
+    ),
+]
+SpeechRecognizer = Annotated[
+    str | None,
+    Field(
+        description="Recognizer: built-in, whisper:FOLDER, whisper:small, command:PROGRAM {wav}, none. "
+        "Default: one that knows it."
+    ),
+]
+TextEncoding = Annotated[
+    str | None,
+    Field(description="Encoding of text files that are neither UTF-8 nor marked as UTF-16, for example windows-1252."),
+]
+SourceSpeaker = Annotated[
+    SpeakerSource,
+    Field(
+        description="Speaker of sources without names: auto (one per list, folder or recording), "
+        "folder, recording, file."
+    ),
+]
+
 
 class VocabularySettings(Settings):
     """How the new pieces are learned."""
@@ -87,10 +134,8 @@ class DataSettings(Settings):
     """Recordings with subtitles or transcripts that `go` imports. Default: none, you import them yourself."""
     speaker: str | None = None
     """Name of the only speaker of all sources. Default: names in the sources, else by speaker_from."""
-    speaker_from: SpeakerSource = "auto"
-    """Speaker of sources without names: auto (one per list, folder or recording), folder, recording, file."""
-    encoding: str | None = None
-    """Encoding of text files that are neither UTF-8 nor marked as UTF-16, for example windows-1252."""
+    speaker_from: SourceSpeaker = "auto"
+    encoding: TextEncoding = None
     max_left_out: float = Field(0.2, ge=0, le=1)
     """Maximum share of lines or sources that an import may leave out (unreadable, missing, no text)."""
     dataset: Path | None = None
@@ -173,10 +218,8 @@ class TrainSettings(Settings):
     """Source of the emotion vector (indextts2): target or prompt."""
     seed: int = Field(_OPTIONS.seed, ge=0, le=MAX_SEED)
     """Seed of all random choices: data order, prompts, text dropout, adapter initialization."""
-    device: str | None = None
-    """Device: cpu, cuda or cuda:N. Default: cuda if available."""
-    precision: TrainPrecision | None = None
-    """Precision: float32, bf16 or fp16. Default: bf16 if supported, fp16 on older GPUs, float32 on CPU."""
+    device: ComputeDevice = None
+    precision: ComputePrecision = None
     gradient_checkpointing: bool = _OPTIONS.gradient_checkpointing
     """Recompute activations in the backward pass: less memory, slower."""
     compile: bool | None = None
@@ -220,8 +263,7 @@ class TrainSettings(Settings):
 class EvaluationSettings(Settings):
     """How `go` and `evaluate` judge what was trained."""
 
-    recognizer: str | None = None
-    """Recognizer: built-in, whisper:FOLDER, whisper:small, command:PROGRAM {wav}, none. Default: one that knows it."""
+    recognizer: SpeechRecognizer = None
 
 
 class RunSettings(Settings):
@@ -229,16 +271,11 @@ class RunSettings(Settings):
 
     words: ClassVar[Mapping[str, Mapping[str, Path]]] = {"base": BUILT_IN_BASES}
 
-    base: Path | None = None
-    """Folder of the base as published, or tiny for the built-in one. It is never changed."""
-    family: FamilyName | None = None
-    """Model family. Default: detected from the base folder."""
-    language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
-    """Code of the new language, for example am, ti, km."""
-    texts: tuple[Path, ...] = ()
-    """Text files of the new language, one sentence per line, or the manifest.jsonl of a dataset."""
-    proof_texts: tuple[Path, ...] = ()
-    """Your own texts of base languages (en.txt, fr.txt ...) to verify, in addition to the built-in corpus."""
+    base: BaseFolder = None
+    family: FamilyOfBase = None
+    language: NewLanguage = None
+    texts: LanguageTexts = ()
+    proof_texts: ProofTexts = ()
     tokenizer: TokenizerSettings = TokenizerSettings()
     """Tokenizer of the new language."""
     rows: RowSettings = RowSettings()
