@@ -288,17 +288,17 @@ class Family(ABC):
     def stock_sampling(self) -> SamplingParams:
         """How the original program draws speech by default."""
 
-    @abstractmethod
-    def read_config_pieces(self, config: Path) -> int | None:
+    def read_config_pieces(self, config: Path) -> int | None:  # noqa: ARG002 (of families with a config file)
         """The number of text pieces that the base's own config file states, if it states one."""
+        return None
 
     @abstractmethod
     def matches_tensors(self, shapes: Mapping[str, Shape]) -> bool:
         """Whether a file's tensors are this family's, whole or not."""
 
-    @abstractmethod
-    def check_lookalike(self, path: Path, shapes: Mapping[str, Shape]) -> Finding | None:
+    def check_lookalike(self, path: Path, shapes: Mapping[str, Shape]) -> Finding | None:  # noqa: ARG002
         """What to say of a file that is easily taken for this family's and is another model; None for all others."""
+        return None
 
     @abstractmethod
     def infer_size(self, files: BaseFiles, shapes: Mapping[str, Shape]) -> ModelSize:
@@ -499,9 +499,9 @@ class StockProgram(ABC):
     def folder(self, files: BaseFiles, pieces: int) -> StockFolder:
         """The folder for a checkpoint with rows for that many pieces."""
 
-    @abstractmethod
-    def loader(self, facts: ExportInfo, files: BaseFiles) -> str | None:
+    def loader(self, facts: ExportInfo, files: BaseFiles) -> str | None:  # noqa: ARG002 (of programs that need one)
         """A short program that loads an export of another size; None where the program needs none."""
+        return None
 
     def text_step(self, files: BaseFiles) -> tuple[str, Mapping[str, str]]:  # noqa: ARG002 (most have one program)
         """Lines of Python in `prepared` of an export: text by its rules to what the program takes. And sources of the

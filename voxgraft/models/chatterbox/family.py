@@ -396,6 +396,3 @@ class Chatterbox(Family):
         from voxgraft.models.chatterbox.s3gen import S3GenVocoder
 
         return S3GenVocoder.find(files.folder, device)
-
-    def read_config_pieces(self, config: Path) -> int | None:  # noqa: ARG002 (this family has no config file)
-        return None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from voxgraft.checkpoints.base import Shape
-from voxgraft.core.errors import FileError, Finding
+from voxgraft.core.errors import FileError
 from voxgraft.core.files import is_file, read_json, require_file, require_folder, write_json
 from voxgraft.models.base import (
     BaseDescription,
@@ -149,13 +149,6 @@ def find_speaker_index(speakers: Sequence[str], name: str, where: Path | str = "
     return list(speakers).index(name)
 
 
-def require_same_speakers(speakers: Sequence[str], others: Sequence[str], what: str, where: Path) -> None:
-    """Raise unless a part of the base has the speakers of the table, in its order."""
-    if tuple(speakers) != tuple(others):
-        found = f"{VOICES_NAME} names {', '.join(speakers)}"
-        raise FileError("voices-broken", found, expected=f"{', '.join(others)}, as {what} has", where=where)
-
-
 CHECKPOINT_NAME, TOKENIZER_NAME, CODEC_NAME, CARD_NAME = (
     "t3.safetensors",
     "tokenizer.json",
@@ -229,9 +222,9 @@ class Tiny(Family):
         return TinyT3(self.infer_size(files, read_tensor_shapes(files.checkpoint)))
 
     def encoder(self, files: BaseFiles, model: SpeechModel) -> ClipEncoder:
-        from voxgraft.models.tiny.model import TinyClipEncoder
+        from voxgraft.models.tiny.model import TinyClipEncoder, load_codec
 
-        return TinyClipEncoder.load(files.folder, model.device)
+        return TinyClipEncoder(*load_codec(files.folder, model.device))
 
     def condition(self, prompt: Clip, target: Clip | None = None, *, emotion_from: EmotionSource = "target") -> Any:  # noqa: ARG002 (a speaker's number is all there is)
         from voxgraft.models.tiny.model import build_tiny_condition
@@ -245,9 +238,6 @@ class Tiny(Family):
 
     def matches_tensors(self, shapes: Mapping[str, Shape]) -> bool:
         return is_t3(shapes) and has_one_query(shapes)
-
-    def check_lookalike(self, path: Path, shapes: Mapping[str, Shape]) -> Finding | None:  # noqa: ARG002 (nothing is mistaken for it)
-        return None
 
     def infer_size(self, files: BaseFiles, shapes: Mapping[str, Shape]) -> T3Size:
         return T3Size.of(shapes, files.checkpoint)
@@ -266,18 +256,15 @@ class Tiny(Family):
     def stock(self) -> StockProgram:
         return TinyProgram()
 
-    def read_config_pieces(self, config: Path) -> int | None:  # noqa: ARG002 (this family has no config file)
-        return None
-
     def voices(self, files: BaseFiles) -> Mapping[str, Clip]:
         from voxgraft.models.tiny.model import build_voice_clip
 
         return {name: build_voice_clip(number) for number, name in enumerate(read_voices(files.folder))}
 
     def vocoder(self, files: BaseFiles, device: str = "cpu") -> Vocoder | None:
-        from voxgraft.models.tiny.model import TinyVocoder
+        from voxgraft.models.tiny.model import TinyVocoder, load_codec
 
-        return TinyVocoder.load(files.folder, device)
+        return TinyVocoder(*load_codec(files.folder, device))
 
 
 REQUIRED_FILES = {CODEC_NAME: "codec: from codes to sound", VOICES_NAME: "names of the speakers"}
@@ -293,9 +280,6 @@ class TinyProgram(StockProgram):
         card, _ = find_side_files(files, {CARD_NAME: ""})
         read = {CHECKPOINT_NAME: "language model", TOKENIZER_NAME: "text tokenizer", **REQUIRED_FILES}
         return StockFolder(CHECKPOINT_NAME, TOKENIZER_NAME, {**beside, **card}, missing=missing, read=read)
-
-    def loader(self, facts: ExportInfo, files: BaseFiles) -> None:  # noqa: ARG002 (there is none)
-        return None
 
     def usage(self, facts: ExportInfo, files: BaseFiles, *, drop_in: bool) -> list[str]:  # noqa: ARG002 (there is one way)
         return [
