@@ -473,69 +473,36 @@ def load_new_rows(model: nn.Module, state: Mapping[str, Tensor]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class ParameterCount:
-    """How many numbers of one of the `MODEL_PARTS` are trained, in which tensors, and how many are fixed."""
-
-    part: str
-    trained: int
-    fixed: int
-    trained_tensors: dict[str, tuple[int, ...]]
-
-    def line(self) -> str:
-        names = [f"{name} {list(shape)}" for name, shape in self.trained_tensors.items()]
-        shown = ", ".join(names) if len(names) <= 4 else f"{len(names)} tensors"
-        return f"{self.part}: {self.trained:,} trained{f' ({shown})' if names else ''}, {self.fixed:,} fixed"
-
-
-@dataclass(frozen=True, slots=True)
 class TrainableReport:
     """What training can move and what it cannot, counted from the tensors themselves."""
 
     tables: dict[str, RowLayout]
-    parts: tuple[ParameterCount, ...]
+    parts: dict[str, tuple[int, int]]
+    """How many numbers of each of the `MODEL_PARTS` are trained, and how many are fixed."""
     fixed_base_bytes: int
 
     @property
     def trained(self) -> int:
-        return sum(part.trained for part in self.parts)
+        return sum(trained for trained, _ in self.parts.values())
 
     @property
     def fixed(self) -> int:
-        return sum(part.fixed for part in self.parts)
-
-    def lines(self) -> list[str]:
-        """The report as people read it."""
-        total = self.trained + self.fixed
-        share = 100 * self.trained / total if total else 0.0
-        tables = []
-        for name, rows in self.tables.items():
-            line = f"{name}: ids 0 to {rows.base_pieces - 1:,} are the base's and fixed, "
-            line += f"{rows.base_pieces:,} to {rows.num_ids - 1:,} are new" if rows.num_new else "no new ones"
-            line += f", {rows.spare_rows} spare after them, fixed, read by no id" if rows.spare_rows else ""
-            tables.append(line)
-        return [
-            *tables,
-            *(part.line() for part in self.parts),
-            f"in all: {self.trained:,} trained of {total:,} ({share:.1f} %), {self.fixed:,} fixed",
-            f"base bits fixed: {self.fixed_base_bytes:,} bytes",
-        ]
+        return sum(fixed for _, fixed in self.parts.values())
 
 
 def build_trainable_report(model: nn.Module) -> TrainableReport:
     """Count what is trained, by part, and what is fixed, the base rows in the grown layers' buffers included."""
     tensors = list(_iter_model_tensors(model))
-    counts = []
+    parts = {}
     for part in MODEL_PARTS:
-        mine = {name: tensor for name, tensor, its_part, _ in tensors if its_part == part}
-        trained = {name: tuple(tensor.shape) for name, tensor in mine.items() if tensor.requires_grad}
-        num_trained = sum(mine[name].numel() for name in trained)
+        mine = [tensor for _, tensor, its_part, _ in tensors if its_part == part]
         if mine:
-            num_fixed = sum(tensor.numel() for tensor in mine.values()) - num_trained
-            counts.append(ParameterCount(part, num_trained, num_fixed, trained))
+            trained = sum(tensor.numel() for tensor in mine if tensor.requires_grad)
+            parts[part] = (trained, sum(tensor.numel() for tensor in mine) - trained)
     fixed_base = [tensor for _, tensor, _, of_graft in tensors if not of_graft and not tensor.requires_grad]
     return TrainableReport(
         tables={prefix.removesuffix("."): layer.rows for prefix, layer in _iter_grown_layers(model)},
-        parts=tuple(counts),
+        parts=parts,
         fixed_base_bytes=sum(tensor.numel() * tensor.element_size() for tensor in fixed_base),
     )
 
