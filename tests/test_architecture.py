@@ -9,7 +9,7 @@ from collections import Counter
 from functools import cache
 from pathlib import Path
 
-from tools.measure_code import SPEAK, find_cycles, imported_modules, load_modules, modules_imported_by
+from tools.measure_code import SPEAK, find_cycles, imported_modules, load_modules, measure, modules_imported_by
 from voxgraft.models import family_names
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -23,8 +23,12 @@ ORDER = (
     *("pipeline", "demo", "cli", "ui"),
 )
 LOOSE = {"__init__.py", "__main__.py"}
-MAX_MODULES = 204
+# Ceilings are what was reached: lower them with the code, never raise them for it. Ratios are per 1,000 code lines.
+MAX_MODULES = 194
 MAX_MODULE_LINES = 1_000
+MAX_FUNCTIONS = 74.0
+MAX_VALUE_CLASSES = 7.3  # dataclasses and NamedTuples together: neither is cheaper to read than the other
+MIN_COMMENT_LINES = 30.0
 
 
 @cache
@@ -93,6 +97,19 @@ def test_modules_stay_few_and_of_a_readable_size() -> None:
     sizes = {name: source.count("\n") for name, (_, source, _) in _modules().items()}
     assert len(sizes) <= MAX_MODULES
     assert {name: size for name, size in sizes.items() if size > MAX_MODULE_LINES} == {}
+
+
+def test_code_is_not_cut_into_small_pieces() -> None:
+    figures = measure(ROOT)
+
+    def figure(name: str) -> float:
+        value = figures[f"{name} per 1,000 code lines"]
+        assert isinstance(value, float)
+        return value
+
+    assert figure("functions") <= MAX_FUNCTIONS
+    assert figure("dataclasses") + figure("NamedTuples") <= MAX_VALUE_CLASSES
+    assert figure("comment lines") >= MIN_COMMENT_LINES
 
 
 def family_tables(modules: dict[str, tuple[Path, str, ast.Module]]) -> list[str]:
