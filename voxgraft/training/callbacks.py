@@ -25,16 +25,6 @@ from voxgraft.core.run import RunFolder
 if TYPE_CHECKING:  # callbacks that only write files, such as TensorBoard's, need no torch
     from voxgraft.training.validation import ValidationMetrics
 
-__all__ = [
-    "TENSORBOARD_FOLDER",
-    "Callback",
-    "EventEncoder",
-    "LogCallback",
-    "TensorBoardWriter",
-    "encode_event",
-    "encode_first_event",
-]
-
 TENSORBOARD_FOLDER = "tensorboard"
 _EVENT_FILE_PATTERN = re.compile(r"events\.out\.tfevents\.([0-9]{10})\.voxgraft")
 LOSS_TAGS = {"text_loss": "loss/text", "speech_loss": "loss/speech"}

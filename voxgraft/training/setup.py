@@ -46,8 +46,6 @@ from voxgraft.tokenizers import open_tokenizer
 from voxgraft.training.replay import SelfReplayBuilder, resolve_self_replay_count
 from voxgraft.training.validation import RetentionBound
 
-__all__ = ["TrainingSetup", "build_training_setup", "resolve_family_defaults"]
-
 DEFAULTS = TrainOptions()
 # Positions of a microbatch on a device whose memory is not measured.
 MAX_DEFAULT_MICROBATCH_TOKENS = 8_192

@@ -32,18 +32,6 @@ from voxgraft.training.step import TrainStep, count_output_classes, read_memory_
 from voxgraft.training.trainable import copy_optimizer_state, learning_rate_factor, restore_optimizer_state
 from voxgraft.training.validation import RetentionBound, Validator
 
-__all__ = [
-    "FIXED_IDENTITY_LABELS",
-    "BestStepState",
-    "ResumeChange",
-    "TrainIntervals",
-    "TrainOutcome",
-    "Trainer",
-    "compare_identities",
-    "require_no_fixed_changes",
-    "resume_training",
-]
-
 StopReason = Literal["done", "told", "no-better"]
 # Steps between two comparisons of the trained bits of several processes; also at the first step and at every save.
 SYNC_CHECK_INTERVAL = 10
