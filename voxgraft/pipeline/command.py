@@ -18,7 +18,6 @@ from typing import Any, Literal
 from voxgraft.config.base import deep_merge, format_commented_yaml, parse_settings
 from voxgraft.config.commands import PUBLISHED_BASE_NAMES, GoSettings, NewSettings, UpdateSettings
 from voxgraft.config.run import (
-    BUILT_IN_BASES,
     TITLE,
     RunSettings,
     drop_missing_values,
@@ -28,6 +27,7 @@ from voxgraft.config.run import (
 )
 from voxgraft.core import progress
 from voxgraft.core.errors import ConfigError, FileError, Finding, GraftError, VoxgraftError, finding
+from voxgraft.core.families import BUILT_IN_BASES
 from voxgraft.core.files import (
     atomic_write_folder,
     is_folder,
