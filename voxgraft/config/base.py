@@ -1,7 +1,7 @@
 """Settings: how they are defined, read from files, laid over each other and refused.
 
-Every setting is defined once and serves as flag, YAML key, help text and documentation. `run_settings.py` has what a
-run can say, `settings.py` the commands' own models. Nothing here imports torch or a tokenizer.
+Every setting is defined once and serves as flag, YAML key, help text and documentation. `config/run.py` has what a
+run can say, `config/commands.py` and `config/data.py` the commands' own models. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -30,10 +30,13 @@ class Settings(BaseModel):
     """Base of all settings: frozen, no unknown keys, the docstring under a field is its help."""
 
     model_config = ConfigDict(
+        # A mistyped key must not fall back to its default for the hours of a training.
         extra="forbid",
+        # No command changes what it was given: what is logged and hashed is what was used.
         frozen=True,
         use_attribute_docstrings=True,
         validate_default=True,
+        # JSON results and saved steps have no NaN.
         allow_inf_nan=False,
         defer_build=True,  # every start of the program would otherwise build the settings of all commands
     )
@@ -194,6 +197,7 @@ def _build_config_error(
     kind: type[Settings], error: ValidationError, where: Path | str, origins: Mapping[str, SettingOrigin]
 ) -> ConfigError:
     """All faults as one error: the first in full, three more in its cure; wrong values before missing ones."""
+    # A missing value is often the other half of a mistyped key, so it is named after that.
     faults = sorted(error.errors(include_url=False), key=lambda fault: fault["type"] == "missing")
     first = faults[0]
     origin = _find_origin(first, where, origins)

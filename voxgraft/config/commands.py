@@ -1,6 +1,6 @@
 """Settings of each command: one model per command. The docstring under a field is its help, here and in the manual.
 
-Settings that several commands share, and everything that reads and checks settings, are in `config.py`.
+What a run can say is in `config/run.py`; reading and checking settings is in `config/base.py`.
 """
 
 from __future__ import annotations

@@ -288,6 +288,7 @@ class RunSettings(Settings):
     """Evaluation."""
 
 
+# Flags are for one time: `train` says what it was told beside run.yaml, and the file stays the user's own text.
 def find_overrides(run: RunFolder, settings: RunSettings) -> dict[str, str]:
     """By key, the values that run.yaml has otherwise; as it would have to say them. Nothing where there is no file."""
     if not is_file(run.settings):
@@ -391,6 +392,7 @@ def rename_run_yaml_keys(path: Path) -> dict[str, str]:
     text = read_text(path)
     parse_yaml(text, path)
     valid = {leaf.key for leaf in iter_setting_fields(RunSettings)}
+    # Only keys are replaced, at their offsets: dumping the values would lose the user's comments and order.
     nodes = find_yaml_keys(text)
     renamed = {old: new for old, new in RENAMED_SETTINGS.items() if old in nodes and new in valid}
     # From the end of the file, so that offsets before it stay right.

@@ -103,6 +103,7 @@ class TinyTextFrontend(TextFrontend):
 
     def prepare(self, text: str, language: str | None) -> str:
         tag = f"[{language.lower()}]" if language else ""
+        # The tokenizer cuts at spaces and drops them; as a piece of their own they keep words apart.
         return tag + unicodedata.normalize("NFC", text.lower()).replace(" ", SPACE_TOKEN)
 
 
@@ -194,6 +195,7 @@ class Tiny(Family):
     licence: ClassVar[str] = "The tiny base is voxgraft's own, under the Apache-2.0 licence, as its card says."
 
     def files(self, folder: Path) -> BaseFiles:
+        # The codec is not among them: training on prepared data needs none.
         names = (CHECKPOINT_NAME, TOKENIZER_NAME, VOICES_NAME)
         missing = [name for name in names if not is_file(require_folder(folder) / name)]
         if missing:

@@ -42,6 +42,7 @@ from voxgraft.models.tiny.family import (
 )
 from voxgraft.nn.layers import no_init_weights
 
+# T3 has an input for emotion; the tiny base was trained with this one value, so nothing else would mean anything.
 FIXED_EMOTION = 0.5
 
 
@@ -243,6 +244,7 @@ class CodecBlock(nn.Module):
 
     def forward(self, frames: Tensor, mask: Tensor | None, speakers: Tensor | None = None) -> Tensor:
         """[B, F, C] -> [B, F, C]"""
+        # Convolutions want channels before time, linear layers and norms after it.
         mixed = self.mix(frames.transpose(1, 2)).transpose(1, 2)
         if self.voice is not None and speakers is not None:
             mixed = mixed + self.voice(speakers)[:, None]
