@@ -7,7 +7,7 @@ read them without importing model code or torch. Code of a family is loaded by `
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -41,6 +41,10 @@ class FamilyFacts:
     """Training speed, for estimates."""
     voice_bytes_per_clip: int = 0
     """What a prepared clip keeps of a voice beside its codes."""
+    speech_part_prefixes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """The speech ends of a base (no language model), by the beginnings of names that each has; any one is enough."""
+    speech_part_files: Mapping[str, str] = field(default_factory=dict)
+    """Speech ends that are known by their file names."""
     companion: Mapping[str, Any] | None = None
     """How an environment of the original program is installed: fields of `companions.environments.InstallRecipe`."""
     downloads: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

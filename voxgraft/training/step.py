@@ -22,6 +22,7 @@ from torch import Tensor, distributed, nn
 from voxgraft.config.train_options import TrainOptions
 from voxgraft.core.errors import ConfigError, VoxgraftError
 from voxgraft.dataset.sampler import DeterministicSampler, Sample
+from voxgraft.models.load import HALF_PRECISION_DTYPES
 from voxgraft.models.speech_model import PackedBatch, SpeechModel, compute_hidden_states
 from voxgraft.nn.attention import choose_attention_backend
 from voxgraft.nn.layers import cross_entropy_sum
@@ -274,7 +275,7 @@ class TrainStep:
 
     def _autocast(self) -> AbstractContextManager[Any]:
         """Half precision for a body that is kept in float32; one that is kept in half precision needs none."""
-        half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.options.precision)
+        half = HALF_PRECISION_DTYPES.get(self.options.precision)
         kept_full = next(self.trained.model.body.parameters()).dtype == torch.float32
         return torch.autocast(self.trained.model.device.type, half) if half and kept_full else nullcontext()
 

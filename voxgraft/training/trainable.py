@@ -64,7 +64,7 @@ class TrainableModel:
         return groups
 
     def restore(self, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Put back what `tensors` gave; nothing is changed unless all of it fits."""
+        """Put back what `tensors` gave; nothing is changed unless all of it fits. Other groups are left alone."""
         has_rows = bool(collect_new_rows(self.model))
         expected = {*(["rows"] if has_rows else []), *(part for part in self.parameters if part != "rows")}
         if missing := sorted(expected - groups.keys()):

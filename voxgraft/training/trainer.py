@@ -433,7 +433,7 @@ def resume_training(loop: Trainer, *, fresh: bool = False, from_step: int | None
     require_no_fixed_changes(fixed, state.step, changed_piece)
     groups = _extend_saved_rows(state, loop) if grew else state.tensors
     _truncate_after(loop, state.step)
-    trained.restore({name: group for name, group in groups.items() if name != "optimizer"})
+    trained.restore(groups)
     restore_optimizer_state(loop.stepper.optimizer, groups["optimizer"])
     loop.stepper.scaler.load_state_dict(state.values["scaler"])
     best_state = BestStepState(**state.values["standing"])
