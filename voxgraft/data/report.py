@@ -32,6 +32,7 @@ from voxgraft.audio.metrics import (
 from voxgraft.config.data import DataReportSettings, QualitySettings
 from voxgraft.core import progress
 from voxgraft.core.errors import ConfigError, FileError, VoxgraftError, find_nearest_name
+from voxgraft.core.families import FAMILIES
 from voxgraft.core.files import atomic_write, is_file, parse_json, read_lines, write_json, write_text
 from voxgraft.core.languages import is_syllabic_language
 from voxgraft.core.results import (
@@ -47,7 +48,7 @@ from voxgraft.core.results import (
 from voxgraft.core.run import worker_pool
 from voxgraft.data.folder import DatasetFolder, collect_problems, open_dataset_folder
 from voxgraft.data.manifest import DatasetSummary, ManifestClip, format_duration, write_manifest
-from voxgraft.models import family_names, get_family
+from voxgraft.models import get_family
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -67,12 +68,8 @@ METRICS_VERSION = 2
 METRICS_BATCH_CLIPS = 32
 POSITIONS_PER_STEP = 16_384
 DEFAULT_STEPS = 10_000
-# Measured on one NVIDIA H200, gated, rank 32, 16k positions at once; docs/log.md has the run.
-POSITIONS_PER_SECOND = {"chatterbox": 147_857, "indextts2": 166_057}
 TEXT_IDS_PER_LETTER = 0.7
 NUM_CONDITIONING = 34
-# What is kept of a voice beside its codes, for each clip.
-VOICE_BYTES_PER_CLIP = {"chatterbox": (256 + 150) * 4, "indextts2": (32 + 1) * 1280 * 4, "tiny": 4}
 # Of a code and of a text id.
 BYTES_PER_ID = 4
 # What a set says of a clip beside its text.
@@ -277,14 +274,14 @@ def estimate_training(clips: Sequence[ManifestClip]) -> list[TrainingEstimate]:
     ids = sum(len(clip.text) for clip in used) * TEXT_IDS_PER_LETTER
     lines = sum(len(clip.text.encode()) + METADATA_BYTES_PER_CLIP for clip in used)
     found = []
-    for name in family_names():
+    for name, facts in FAMILIES.items():
         kind = get_family(name)
         longest = kind.frame(_ASSUMED_NEW_PIECES).max_codes / kind.code_hz
         codes = sum(clip.seconds for clip in used) * kind.code_hz
         positions = round(codes + ids + NUM_CONDITIONING * len(used))
-        encoded = codes * BYTES_PER_ID + len(used) * VOICE_BYTES_PER_CLIP.get(name, 0)
+        encoded = codes * BYTES_PER_ID + len(used) * facts.voice_bytes_per_clip
         steps = max(1, -(-positions // POSITIONS_PER_STEP))
-        speed = POSITIONS_PER_SECOND.get(name)
+        speed = facts.positions_per_second
         found.append(
             TrainingEstimate(
                 family=name,

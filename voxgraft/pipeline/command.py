@@ -13,12 +13,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from voxgraft.config.base import deep_merge, format_commented_yaml, parse_settings
-from voxgraft.config.commands import GoSettings, NewSettings, PublishedBaseName, UpdateSettings
+from voxgraft.config.commands import PUBLISHED_BASE_NAMES, GoSettings, NewSettings, UpdateSettings
 from voxgraft.config.run import (
-    BUILT_IN_BASES,
     TITLE,
     RunSettings,
     drop_missing_values,
@@ -28,6 +27,7 @@ from voxgraft.config.run import (
 )
 from voxgraft.core import progress
 from voxgraft.core.errors import ConfigError, FileError, Finding, GraftError, VoxgraftError, finding
+from voxgraft.core.families import BUILT_IN_BASES
 from voxgraft.core.files import (
     atomic_write_folder,
     is_folder,
@@ -164,7 +164,7 @@ def create_run(settings: NewSettings) -> NewResult:
     if settings.base is not None:
         base = resolve_base_folder(settings.base)
         settings = settings.model_copy(update={"base": base})
-        if str(base) in get_args(PublishedBaseName) and not path_exists(base):
+        if str(base) in PUBLISHED_BASE_NAMES and not path_exists(base):
             place = Path("models") / base  # where `voxgraft download` puts it
             cure = f"download it first: `voxgraft download {base}`, then name its folder: --base {place}"
             if is_folder(place):

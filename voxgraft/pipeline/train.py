@@ -95,20 +95,20 @@ def _describe_model(course: TrainingSetup, loop: Trainer) -> dict[str, str]:
     """Base, tokenizer, rows, what is trained, what cannot change, and the device."""
     card, options, report = course.graft.card, course.options, build_trainable_report(loop.stepper.trained.model)
     mode = "merged (the body itself is trained)" if options.full_body else MODE_DESCRIPTIONS[options.mode]
-    numbers = sum(part.trained + part.fixed for part in report.parts if part.part in BASE_PARTS)
+    numbers = sum(sum(report.parts.get(part, ())) for part in BASE_PARTS)
     tables = {name: str(rows) for name, rows in report.tables.items()}
     rows = _join_pairs(tables)
     if len(set(tables.values())) == 1:
         rows = f"{', '.join(tables)}: {next(iter(tables.values()))}"
 
     total = report.trained + report.fixed
-    parts = {part.part: format_count(part.trained) for part in report.parts if part.trained}
+    parts = {part: format_count(trained) for part, (trained, _) in report.parts.items() if trained}
     if "adapter" in parts:
         parts["adapter"] += f" (rank {options.rank})"
     share = f"{format_count(report.trained)} of {format_count(total)} ({report.trained / total:.1%})"
 
     # By what asks for a gradient, not by the mode: the line stays true whatever a mode does.
-    moving = [part.part for part in report.parts if part.trained and part.part in BASE_PARTS]
+    moving = [part for part, (trained, _) in report.parts.items() if trained and part in BASE_PARTS]
     size = format_bytes(report.fixed_base_bytes)
     fixed = f"every bit of the base, {size}; compared at every save"
     if moving:
