@@ -328,7 +328,12 @@ def write_list(folder: Path, texts: Sequence[str]) -> None:
     (folder / "metadata.csv").write_text("".join(lines), encoding="utf-8")
 
 
-@pytest.mark.parametrize("language", ["uk", "ff-Adlm"])
+WHOLE_LANGUAGES = [
+    pytest.param(name, marks=() if name in ("uk", "ff-Adlm") else pytest.mark.long) for name in LANGUAGES
+]
+
+
+@pytest.mark.parametrize("language", WHOLE_LANGUAGES)
 def test_whole_verbs_write_the_same_ids_from_a_list_of_recordings_to_the_page(language: str, tmp_path: Path) -> None:
     raw = raw_texts(language)
     write_list(tmp_path / "recordings", raw)
