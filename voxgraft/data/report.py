@@ -47,7 +47,7 @@ from voxgraft.core.results import (
 )
 from voxgraft.core.run import worker_pool
 from voxgraft.data.folder import DatasetFolder, collect_problems, open_dataset_folder
-from voxgraft.data.manifest import DatasetSummary, ManifestClip, format_duration, write_manifest
+from voxgraft.data.manifest import DatasetSummary, ManifestClip, format_length, write_manifest
 from voxgraft.models import family_names, get_family
 
 if TYPE_CHECKING:
@@ -296,7 +296,7 @@ def describe_measured_results(summary: DatasetSummary) -> list[str]:
         (less, worse), (more, better) = below[-1], above[0]
         near = f"{less} minutes gave {worse} % phone error, {more} minutes {better} %."
     return [
-        f"You have {format_duration(summary.seconds)} in {len(summary.speakers):,} voices. {near}",
+        f"You have {format_length(summary.seconds)} in {len(summary.speakers):,} voices. {near}",
         f"Measured by minutes of speech: {table} phone error. That was the tiny base, Amharic in synthetic voices, a "
         "gated graft of rank 32, 800 steps of 2,560 positions on a GPU; other bases and human voices need more.",
         "Not measured: how much human speech Chatterbox or IndexTTS-2 need. What others report for theirs reaches "
@@ -332,16 +332,16 @@ def render_data_report(
             worst.setdefault(clip.id, clip)
     typical = used[:: max(1, len(used) // 8)][:8]
     speakers, splits = (
-        [(label, format_duration(seconds)) for label, seconds in sorted(found.items(), key=lambda item: -item[1])]
+        [(label, format_length(seconds)) for label, seconds in sorted(found.items(), key=lambda item: -item[1])]
         for found in (summary.speakers, summary.splits)
     )
     return render_page(
         "data_report.html",
         name=name,
         figures=[
-            (format_duration(summary.seconds), "used", f"{summary.used:,} clips"),
+            (format_length(summary.seconds), "used", f"{summary.used:,} clips"),
             (
-                format_duration(summary.rejected_seconds),
+                format_length(summary.rejected_seconds),
                 "rejected",
                 f"{summary.clips - summary.used:,} clips, none deleted",
             ),
@@ -452,7 +452,7 @@ def data_report(settings: DataReportSettings) -> SimpleResult:
         }
         kept = {**values, "quality": settings.quality.model_dump(), "page": page.name}
         write_json(dataset.folder / "report.json", json.loads(json.dumps(kept)), overwrite=True)
-    voices = f"{format_duration(summary.seconds)} in {len(summary.speakers):,} voices"
+    voices = f"{format_length(summary.seconds)} in {len(summary.speakers):,} voices"
     told: list[Line] = [f"{summary.used:,} of {summary.clips:,} clips used: {voices}"]
     if summary.reasons:
         rows = tuple((name, f"{count:,}") for name, count in summary.reasons.most_common())

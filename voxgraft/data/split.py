@@ -20,7 +20,7 @@ from voxgraft.config.data import DataSplitSettings
 from voxgraft.core.errors import ConfigError, Finding, finding
 from voxgraft.core.results import Line, Table, pluralize
 from voxgraft.data.folder import open_dataset_folder
-from voxgraft.data.manifest import SPLITS, ManifestClip, SplitName, format_duration, write_manifest
+from voxgraft.data.manifest import SPLITS, ManifestClip, SplitName, format_length, write_manifest
 from voxgraft.data.report import compute_dataset_metrics
 
 # Longest stretch of a recording. In short recordings a stretch is as long as what one split needs.
@@ -261,7 +261,7 @@ class DataSplitResult:
             (
                 name,
                 f"{one['clips']:,}",
-                format_duration(one["seconds"]),
+                format_length(one["seconds"]),
                 f"{one['recordings']:,}",
                 f"{one['speakers']:,}",
             )
