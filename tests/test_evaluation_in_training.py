@@ -29,11 +29,12 @@ from voxgraft.evaluation.sentences import EvalSentence, load_built_in_sentences
 from voxgraft.evaluation.synthesis import SpeechRenderer, SpokenSentence
 from voxgraft.models import get_family
 from voxgraft.models.base import Clip
-from voxgraft.pipeline.train import _build_loop
+from voxgraft.pipeline.train import _add_speech_judges, _build_loop
 from voxgraft.synthesis.engine import SpeakingModel
 from voxgraft.synthesis.inputs import ReferenceVoice
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.tokenizers import open_tokenizer
+from voxgraft.training.callbacks import Callback
 from voxgraft.training.distributed import DistributedContext
 from voxgraft.training.setup import build_training_setup
 from voxgraft.training.trainer import Trainer
@@ -162,6 +163,21 @@ def test_a_runs_own_judge_speaks_held_out_texts_in_held_out_voices(run: WholeRun
     assert all(voice.name.startswith("valid/") for voice in light.voices)
     assert light.sound.vocoder is not None
     assert light.ear.why_unsupported("am") == ""
+
+
+def test_without_a_recogniser_loops_and_lengths_judge_even_where_listening_was_asked_for(
+    run: WholeRun, tmp_path: Path
+) -> None:
+    def judges(recognizer: str, every: int) -> list[type[Callback]]:
+        asked = run.settings(train_listen_every=every, train_recognizer=recognizer)
+        course = build_training_setup(run.folder, asked, get_family("tiny"), run.files)
+        loop = _build_loop(course, DistributedContext())
+        _add_speech_judges(course, loop, asked)
+        return [type(one) for one in loop.callbacks if isinstance(one, InTrainingEvaluation | SpokenSteps)]
+
+    assert judges("none", 0) == [SpokenSteps]
+    assert judges("none", 2) == [InTrainingEvaluation, SpokenSteps]
+    assert judges(parrot(tmp_path, "ሰላም"), 2) == [InTrainingEvaluation]
 
 
 def test_no_sentence_by_which_evaluate_judges_ever_chooses_the_best_step() -> None:

@@ -332,7 +332,7 @@ def write_list(folder: Path, texts: Sequence[str]) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("language", ["uk", "ff-Adlm"])
+@pytest.mark.parametrize("language", LANGUAGES)
 def test_whole_verbs_write_the_same_ids_from_a_list_of_recordings_to_the_page(language: str, tmp_path: Path) -> None:
     raw = raw_texts(language)
     write_list(tmp_path / "recordings", raw)
