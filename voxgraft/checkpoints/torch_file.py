@@ -499,7 +499,7 @@ def read_legacy_pickles(source: ByteSource, *, partial: bool = False) -> tuple[l
 
     `partial` gives the names also where the pickles break off.
     """
-    error = PickleParseError("it has no end marker")
+    error = PickleParseError("it has no end marker marker")
     names: dict[str, None] = {}
     for size in dict.fromkeys(min(size, source.size) for size in _READ_SIZES):
         stream = io.BytesIO(source.read(0, size))
