@@ -36,7 +36,7 @@ from voxgraft.nn.layers import no_init_weights
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """What was heard in one wave."""
+    """The transcript of one wave."""
 
     text: str
     phones: tuple[str, ...] | None
@@ -44,7 +44,7 @@ class Transcript:
 
 
 class Recognizer(Protocol):
-    """Something that writes down what it hears."""
+    """A recognizer: writes a transcript of speech."""
 
     name: str
     """As in reports."""
@@ -181,7 +181,7 @@ class WhisperRecognizer:
 
 
 def is_whisper_installed() -> bool:
-    """Whether the package is there; imports nothing."""
+    """Whether the package is installed; imports nothing."""
     return importlib.util.find_spec(WHISPER_PACKAGE) is not None
 
 

@@ -196,7 +196,7 @@ ClipChecksum = tuple[int, int]
 
 
 def write_clip_audio(path: Path, samples: AudioSamples, rate: int) -> ClipChecksum:
-    """Write a clip beside its place, synced, and rename it there; one that is there is replaced."""
+    """Write a clip beside its place, synced, and rename it there; one that exists is replaced."""
     # libsndfile does not report a write that failed inside a Python stream. So it encodes into memory, where no write
     # fails, and the file is written by us.
     data = encode_audio(samples, rate, path.suffix[1:].upper())

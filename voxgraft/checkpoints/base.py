@@ -125,7 +125,7 @@ class ByteSource:
             raise _read_error(self.path, error) from None
 
     def chunks(self, start: int, size: int) -> Iterator[memoryview]:
-        """`size` bytes from `start`, a piece at a time. Each piece is good only until the next is asked for."""
+        """`size` bytes from `start`, a piece at a time. Each piece is good only until the next is requested."""
         buffer = memoryview(bytearray(min(size, CHUNK_BYTES)))
         end = start + size
         while start < end:
@@ -206,7 +206,7 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointExtra:
-    """Something in a checkpoint that is no tensor of the model: `kept` says whether a grown file still has it."""
+    """Something in a checkpoint that is no tensor of the model: `kept` says whether an extended file still has it."""
 
     name: str
     description: str
@@ -215,7 +215,7 @@ class CheckpointExtra:
 
 
 class Checkpoint:
-    """An open checkpoint. Nothing is read before it is asked for. Close it, or use it in a `with`."""
+    """An open checkpoint. Nothing is read before it is requested. Close it, or use it in a `with`."""
 
     def __init__(
         self,
@@ -258,7 +258,7 @@ class Checkpoint:
         return self._values(info) if raw else to_float32(self._values(info), info.dtype)
 
     def raw(self, name: str) -> Iterator[memoryview]:
-        """The bytes of a tensor's values, in order. Each piece is good only until the next is asked for."""
+        """The bytes of a tensor's values, in order. Each piece is good only until the next is requested."""
         return self.iter_bytes(self.info(name))
 
     def iter_bytes(self, info: TensorInfo) -> Iterator[memoryview]:
@@ -382,7 +382,7 @@ class ByteSink:
 
     @property
     def sha256(self) -> str | None:
-        """Hash of everything written, if it was asked for."""
+        """Hash of everything written, if it was requested."""
         return self._digest.hexdigest() if self._digest is not None else None
 
 

@@ -73,7 +73,7 @@ def migrate_state(
     to_format: int = STATE_FORMAT,
     where: str | Path = "",
 ) -> TrainState:
-    """A state of format `found` as one of today's; an error if a format on the way is no longer known."""
+    """A state of format `found` as one of today's; an error if a format in between is no longer known."""
     for number in range(from_format, to_format):
         if number not in migrations:
             text = f"step {state.step} has format {from_format}; format {number} can no longer be converted"
@@ -257,7 +257,8 @@ def make_hidden_step_name(step: int) -> str:
 
 
 def remove_step_folder(path: Path, step: int) -> None:
-    """Take a folder of ours away: out of sight in one rename, since nobody may meet it half removed; then its files."""
+    """Take a folder of voxgraft away: out of sight in one rename, since nobody may meet it half removed; then
+    its files."""
     failpoint("remove.begin")
     hidden = path.with_name(make_hidden_step_name(step))
     os.rename(path, hidden)
@@ -270,7 +271,7 @@ def remove_step_folder(path: Path, step: int) -> None:
 
 
 def list_leftover_folders(run: RunFolder) -> list[Path]:
-    """Hidden folders of ours: being written or removed now, or left by a process that was killed."""
+    """Hidden folders of voxgraft: being written or removed now, or left by a process that was killed."""
     paths = [run.steps / name for name in _list_names(run.steps) if _LEFTOVER_PATTERN.fullmatch(name)]
     return [path for path in paths if path.is_dir() and not path.is_symlink()]
 

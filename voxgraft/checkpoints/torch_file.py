@@ -1,7 +1,7 @@
 """Read torch's `.pth` and `.pt` files: the model's tensors, and a list of what else is inside.
 
 Both formats are read: zip archives (torch 1.6 and later) and the older sequence of pickles. The pickle is followed,
-never run (`pickles`). Values stay in the file until they are asked for.
+never run (`pickles`). Values stay in the file until they are requested.
 """
 
 from __future__ import annotations
@@ -294,7 +294,7 @@ def read_nested_torch(source: ByteSource, key: str) -> TorchCheckpoint:
 
 
 def read_torch_tensor(source: ByteSource) -> NDArray[np.generic]:
-    """The values of a file that holds one tensor by itself, or one under whatever name."""
+    """The values of a file that holds one tensor on its own, or one under whatever name."""
     archive = _read_archive(source, alone="tensor")
     found = {str(name): node for name, node in archive.tree.entries.items() if is_tensor(node)}
     if len(found) != 1:
@@ -320,7 +320,7 @@ def read_torch_records(source: ByteSource) -> tuple[dict[str, ZipRecord], str, b
 
 
 def _read_archive(source: ByteSource, alone: str | None = None) -> TorchArchive:
-    """What is in the file; a tensor that is there `alone` gets that name."""
+    """What is in the file; a tensor that exists `alone` gets that name."""
     records, folder, data = read_torch_records(source)
     pickle = records[folder + "data.pkl"]
     has_checksums = pickle.crc != 0

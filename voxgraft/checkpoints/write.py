@@ -467,7 +467,7 @@ def _growth_error(code: str, found: str, checkpoint: Checkpoint, expected: str =
 
 @dataclass(frozen=True, slots=True)
 class GrowthReport:
-    """What `grow_checkpoint` did. The hashes are None unless they were asked for."""
+    """What `grow_checkpoint` did. The hashes are None unless they were requested."""
 
     input: str
     output: str
@@ -477,7 +477,7 @@ class GrowthReport:
     grown: tuple[dict[str, Any], ...]
     """Tensors with more rows: `name`, `dtype`, `old_shape` and `new_shape`."""
     left_out: tuple[CheckpointExtra, ...]
-    """What the output does not have: optimizer, scheduler, random states. They do not fit a grown table."""
+    """What the output does not have: optimizer, scheduler, random states. They do not fit an extended table."""
     bytes_written: int
 
     def to_json(self) -> dict[str, Any]:

@@ -86,10 +86,10 @@ class CommandLine:
 
 
 def parse_command_line(words: Sequence[str], verbs: Sequence[CliCommand]) -> CommandLine | Callable[[], None]:
-    """What was typed, or the function that prints the help or version that was asked for."""
+    """What was typed, or the function that prints the help or version that was requested."""
     first = words[0] if words else ""
     if not any(verb.name == first for verb in verbs):
-        # What newcomers try: `help VERB`, `-V` and `version`.
+        # What newcomers try: `help COMMAND`, `-V` and `version`.
         if first in ("-V", "version"):
             words = ["--version", *words[1:]]
         elif first == "help":
@@ -126,7 +126,7 @@ def parse_command_line(words: Sequence[str], verbs: Sequence[CliCommand]) -> Com
 
 
 def translate_usage_error(error: CycloptsError, verbs: Sequence[CliCommand]) -> ConfigError:
-    """A parser error as one of ours."""
+    """A parser error as one of voxgraft's."""
     words = " ".join(error.command_chain or ())
     verb = next((verb for verb in verbs if verb.name == words), None)
     help_hint = f"see `voxgraft {verb.name} --help`." if verb else "see `voxgraft --help`."
@@ -220,7 +220,7 @@ def _build_signature_function(verb: CliCommand, *, show_all: bool) -> Callable[.
         if leaf.default is not None and leaf.default != ():
             many = leaf.default if isinstance(leaf.default, tuple) else (leaf.default,)
             shown = " ".join(str(value) for value in many)
-            if isinstance(leaf.default, bool):  # a switch shows the flag that its default stands for
+            if isinstance(leaf.default, bool):  # a switch shows the flag that its default means
                 section, dot, name = flag.removeprefix("--").rpartition(".")
                 shown = flag if leaf.default else f"--{section}{dot}no-{name}"
             naming["show_default"] = lambda _, shown=shown: shown
@@ -265,7 +265,7 @@ def resolve_settings(line: CommandLine) -> Settings:
             cure = f"create a run with `voxgraft new {Path(run)}`, or check the path."
             raise FileError("file-missing", f"{Path(run)} has no {RUN_FILE}", where=path, cure=cure)
         run_values = read_settings_values(RunSettings, path)
-        parse_settings(RunSettings, run_values, path)  # by itself first, so that every command refuses the same files
+        parse_settings(RunSettings, run_values, path)  # on its own first, so that every command refuses the same files
         values = deep_merge(run_values, values)
     return parse_settings(verb.settings, values, line.config or COMMAND_LINE_ORIGIN, origins)
 

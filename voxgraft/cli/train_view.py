@@ -108,7 +108,7 @@ class TrainProgress:
                         curve.add(value)
                 while self.max_logged_steps is not None and len(self.history.steps) > self.max_logged_steps:
                     del self.history.steps[next(iter(self.history.steps))]
-        if kind == "opening":  # what this session was asked for, over what the journal says of earlier ones
+        if kind == "opening":  # what this session was requested, over what the journal says of earlier ones
             self.history.num_steps = values.get("steps") or self.history.num_steps
             self._positions = values.get("positions")
             self.step = step

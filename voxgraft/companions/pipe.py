@@ -51,7 +51,7 @@ def frame(words: Mapping[str, Any], arrays: Arrays | None = None) -> bytes:
 
 
 def read_frame(read: Callable[[int], bytes]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """One message; `read` returns exactly as many bytes as it is asked for."""
+    """One message; `read` returns exactly as many bytes as requested."""
     magic, length = FRAME_HEAD.unpack(read(FRAME_HEAD.size))
     if magic != MAGIC or length > MAX_HEADER_BYTES:
         raise PipeError(f"{magic!r} and a header of {length:,} bytes")

@@ -1,7 +1,7 @@
 """The program that runs inside a companion environment: `python worker.py NAME [CHECKOUT]`.
 
 chatterbox: codes and a voice in, samples out. S3Gen and the Perth watermark are the package's own, and used as its
-`generate` does. indextts2: says whether the checkout can be imported, and which packages are there. It makes no sound
+`generate` does. indextts2: says whether the checkout can be imported, and which packages it has. It makes no sound
 of codes yet: the program's own interface takes text, which an export speaks with `load.py`.
 
 Runs by its path, so it imports nothing of voxgraft but `pipe.py` beside it; the upstream packages are imported by name.

@@ -302,7 +302,7 @@ def _resolve_path(folder: Path, value: Any) -> Any:
     if not isinstance(value, str) or not value:
         return value
     path = str(Path.home() / value[2:] if value.startswith("~/") else folder / value)
-    # `runs/a/../../talks` is hard to read. Where a folder on the way is a link, `..` leads elsewhere and has to stay.
+    # `runs/a/../../talks` is hard to read. Where a folder in between is a link, `..` leads elsewhere and has to stay.
     # A path that ends in `..` is left for whoever opens it: its folder may not exist.
     short = path if path.endswith("..") else os.path.normpath(path)
     try:

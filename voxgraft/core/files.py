@@ -60,7 +60,7 @@ MAX_JSON_BYTES = 16 << 20
 MAX_TEXT_BYTES = 2 << 30
 MAX_LINE_BYTES = 1 << 20
 MAX_NESTING_DEPTH = 64
-# Longer numbers cannot be printed (Python limits str(int)), and no file of ours holds any.
+# Longer numbers cannot be printed (Python limits str(int)), and no file of voxgraft holds any.
 MAX_NUMBER_DIGITS = 100
 CHUNK_BYTES = 1 << 20
 # Ends the hidden name of a folder that is complete and about to replace another.
@@ -314,7 +314,7 @@ def atomic_write(path: Path, *, overwrite: bool = False) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def atomic_write_folder(path: Path) -> Iterator[Path]:
-    """A new folder that becomes `path` when the block ends well. What was there before is kept as `NAME.previous`."""
+    """A new folder that becomes `path` when the block ends well. What existed before is kept as `NAME.previous`."""
     _require_valid_name(path)
     with _made_parents(path):
         temporary: Path | None = None

@@ -110,7 +110,7 @@ class RunFolder:
                 os.ftruncate(lock.descriptor, 0)
 
     def _locked_error(self, lock: FileLock) -> FileError:
-        """The error that names the process at work, by the signature in the lock file."""
+        """The error that names the running process, by the signature in the lock file."""
         for _ in range(_HOLDER_TRIES):
             with suppress(OSError, ValueError, RecursionError):
                 holder = json.loads(os.pread(lock.descriptor, MAX_HOLDER_BYTES, 0))

@@ -184,7 +184,7 @@ def _plan_import(
         except VoxgraftError as error:
             done.problems.append(SourceProblem.of(error, str(source.text)))
             continue
-        if mark in tasks:  # a copy of a source of this very import
+        if mark in tasks:  # a copy of a source of this import
             done.known.append(tasks[mark].recording)
             continue
         if journal is None:

@@ -33,7 +33,7 @@ from voxgraft.data.sources import (
 from voxgraft.data.subtitles import Cue, clean_cues, dedupe_rolling_captions, read_subtitles
 from voxgraft.text.normalize import build_normalizer
 
-# A longer file is a whole recording: one text for all of it does not say what is said where.
+# A longer file is a whole recording: one text for all of it does not say what is spoken where.
 MAX_ROW_SECONDS = 300.0
 MIN_CLIP_SECONDS = 0.05
 # If a recording ends this long before the end that a list states for a part of it, words are missing.

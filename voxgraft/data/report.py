@@ -273,7 +273,7 @@ def estimate_training(clips: Sequence[ManifestClip]) -> list[dict[str, Any]]:
                 "disk_bytes": round(encoded + ids * BYTES_PER_ID + lines),
                 # While sets are written, what is encoded lies in the batches too.
                 "most_disk_bytes": round(2 * encoded + ids * BYTES_PER_ID + lines),
-                # Clips that the family cannot hear whole.
+                # Clips that the family cannot encode completely.
                 "too_long": sum(clip.seconds > longest for clip in used),
             }
         )

@@ -343,7 +343,7 @@ class _SourceFinder:
 
 
 def _is_voxgraft_manifest(path: Path) -> bool:
-    """Whether a file is a manifest of ours: its clips are cut already, and `data merge` takes them as they are."""
+    """Whether a file is a manifest of voxgraft: its clips are cut already, and `data merge` takes them as they are."""
     try:
         with path.open("rb") as stream:
             return f'"{MANIFEST_HEADER_KEY}"'.encode() in stream.readline(200)
@@ -488,7 +488,7 @@ def read_transcript_list(path: Path, encoding: str | None = None) -> RowsOrProbl
 
 
 def parse_transcript_jsonl(text: str, name: str) -> RowsOrProblems:
-    """JSON lines as speech programs write them; the header of a manifest of ours is no row."""
+    """JSON lines as speech programs write them; the header of a manifest of voxgraft is no row."""
     for number, line in enumerate(re.split(r"\r\n|\n|\r", text), 1):
         if not line.strip():
             continue

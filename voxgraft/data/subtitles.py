@@ -95,7 +95,7 @@ def read_text_skipping_bad_lines(path: Path, encoding: str | None = None) -> tup
     try:
         return decode_text(data, path, encoding), {}
     except TextError as error:
-        # Only in UTF-8 can every line be decoded by itself.
+        # Only in UTF-8 can every line be decoded on its own.
         mark = next((name for mark, name in BYTE_ORDER_MARKS if data.startswith(mark)), None)
         if error.code != "text-encoding" or not (mark == "utf-8" or (mark is None and encoding is None)):
             raise

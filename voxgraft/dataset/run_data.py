@@ -103,7 +103,7 @@ class DataRequirements:
         return self.graft.card.language
 
     def header(self, *, of_base: bool) -> dict[str, Any]:
-        """What a set must say of itself. One of a base language is spelled by the base's own tokenizer."""
+        """What a set must say of itself. One of a base language is encoded by the base's own tokenizer."""
         card, own = self.graft.card, {} if of_base else {"language": self.language}
         tokenizer = self.spelling.base.sha256 if of_base else card.tokenizer_sha256
         text = "" if of_base else text_rules_identity(card.rules)
@@ -132,7 +132,7 @@ class RunData:
 
 
 def has_no_data(wanted: DataRequirements) -> bool:
-    """Whether nobody has named or made any data for the run yet."""
+    """Whether no one has named or made any data for the run yet."""
     data, run = wanted.settings.data, wanted.run
     named = data.train or data.valid or data.replay or data.replay_valid
     return not named and not any(path_exists(run.data_set(name)) for name in ("train", "valid"))
@@ -266,7 +266,7 @@ def build_sampler(
 def require_batches_fit(wanted: DataRequirements, data: RunData, *, replay_pending: bool = False) -> None:
     """Raise if steps or packs are too small for the clips, before replay is made, which takes minutes.
 
-    The new language must fill every step by itself with the share that replay leaves it: how long the utterances of
+    The new language must fill every step on its own with the share that replay leaves it: how long the utterances of
     the base will be is not known yet.
     """
     settings = wanted.settings
@@ -282,7 +282,7 @@ def require_batches_fit(wanted: DataRequirements, data: RunData, *, replay_pendi
 def sampling_findings(
     wanted: DataRequirements, data: RunData, stream: DeterministicSampler, others: Sequence[ClipDataset] = ()
 ) -> list[Finding]:
-    """What is wrong with the sets as they will be met; `others` stand behind the run's own in the stream."""
+    """What is wrong with the sets as they will be met; `others` follow the run's own in the stream."""
     card = wanted.graft.card
     return [
         *(item for flow in stream.streams for item in flow.findings()),
@@ -438,7 +438,7 @@ class RunContext:
 
     @property
     def data_requirements(self) -> DataRequirements | None:
-        """What the run's sets of clips must fit; None unless base and graft are there."""
+        """What the run's sets of clips must fit; None unless base and graft exist."""
         run, graft, family, base = self.run, self.graft, self.family, self.base
         tokenizer, checkpoint = self.base_tokenizer, self.base_checkpoint
         if run is None or graft is None or family is None or base is None or tokenizer is None or checkpoint is None:
@@ -507,7 +507,7 @@ def open_run_parts(context: RunContext, stack: contextlib.ExitStack) -> None:
 
 
 def provenance_findings(context: RunContext) -> list[Finding]:
-    """Hashes and settings that the run and its graft state, against what is there now."""
+    """Hashes and settings that the run and its graft state, against what exists now."""
     run, base, graft, grown = context.run, context.base, context.graft, context.grown
     if run is None or base is None:
         return []

@@ -150,7 +150,7 @@ class DeterministicSampler:
             found = f"{batch_tokens:,} tokens per step, but clip {flow.longest[1]!r} has {flow.longest[0]:,}"
             raise ConfigError("step-too-small", found, expected=f"at least {needed:,}, so that no step is empty")
         self._steps_per_epoch = self.streams[0].total / self.streams[0].budget
-        self._recent: tuple[int, tuple[Sample, ...]] = (0, ())  # the step that was asked for last
+        self._recent: tuple[int, tuple[Sample, ...]] = (0, ())  # the step that was requested last
 
     def step(self, number: int) -> tuple[Sample, ...]:
         """The clips of a step, counted from 1."""

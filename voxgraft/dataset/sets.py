@@ -135,7 +135,7 @@ def open_clip_dataset(
 
 
 class ShardedDataset(ClipDataset):
-    """A set of ours, memory-mapped."""
+    """A set of voxgraft, memory-mapped."""
 
     def __init__(self, folder: Path, file: DatasetIndex, shards: Sequence[Shard], infos: Sequence[ClipInfo]) -> None:
         self.folder, self.name, self.header, self.counts = folder, folder.name, file.header, file.counts

@@ -79,7 +79,7 @@ class DatasetHeader:
 
 
 class ClipDataset(ABC):
-    """Clips by their place, from 0 to `len(set) - 1`. Opening one reads no ids, codes or voices of sets of ours.
+    """Clips by their place, from 0 to `len(set) - 1`. Opening one reads no ids, codes or voices of sets of voxgraft.
 
     A set that brings its own prompts (`prompt_of`) has their voices and infos at places from `len(set)` on; those
     places lend a voice and nothing else.

@@ -58,7 +58,7 @@ class BundledClip:
 
 
 def load_bundled_clips(role: DatasetRole, language: str) -> list[BundledClip]:
-    """The clips of a language that are there to be trained on, or held out."""
+    """The clips of a language that exist to be trained on, or held out."""
     return [clip for clip in _load_all_clips() if (clip.role, clip.language) == (role, language)]
 
 
@@ -91,7 +91,7 @@ class DemoSetWriter:
     def write(
         self, name: str, role: DatasetRole, clips: Sequence[BundledClip], spelling: TextEncoder | None = None
     ) -> Path:
-        """One set, spelled by the run's own tokenizers or by another's; all clips are of one language."""
+        """One set, encoded by the run's own tokenizers or by another's; all clips are of one language."""
         language, spelling = clips[0].language, spelling or self.spelling
         self.write_prepared(name, self.header(language, role, spelling), self.prepared(clips, spelling))
         return self.run.data_set(name)
@@ -105,7 +105,7 @@ class DemoSetWriter:
         return TextEncoder.of(self.family, base, self.graft.tokenizer, self.graft.card.language, self.graft.card.rules)
 
     def header(self, language: str, role: DatasetRole, spelling: TextEncoder) -> DatasetHeader:
-        """The header of a set. Texts of a base language are spelled by the base's own tokenizer."""
+        """The header of a set. Texts of a base language are encoded by the base's own tokenizer."""
         is_new = language == spelling.language and spelling.grown is not None
         own = spelling.grown if is_new and spelling.grown is not None else spelling.base
         # Codes are valid only for the codec that made them.
@@ -135,7 +135,8 @@ def _load_all_clips() -> tuple[BundledClip, ...]:
     for number, line in enumerate(read_text(DEMO_DATA_FOLDER / TABLE_NAME).splitlines()[1:]):
         role, language, speaker, count, text = line.split("\t")
         end = begin + int(count)
-        clips.append(BundledClip(f"{language}-{number:04d}", role, language, speaker, text, codes[begin:end]))  # type: ignore[arg-type]
+        # type: ignore[arg-type]
+        clips.append(BundledClip(f"{language}-{number:04d}", role, language, speaker, text, codes[begin:end]))
         begin = end
     return tuple(clips)
 

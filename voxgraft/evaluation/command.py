@@ -262,7 +262,7 @@ def evaluate(settings: EvaluateSettings) -> EvaluateResult:
 def _load_sentence_sets(
     settings: EvaluateSettings, subject: EvaluationSubject, after: SpeakingModel
 ) -> dict[str, SentenceSet]:
-    """Of the new language, and of the base languages that are asked for or that have sentences."""
+    """Of the new language, and of the base languages that are requested or that have sentences."""
     spoken = subject.place.languages()
     new = after.spelling.language
     if strange := [name for name in settings.languages if name not in spoken or name == new]:

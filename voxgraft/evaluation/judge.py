@@ -99,7 +99,7 @@ class Evaluation:
     change: BaseValueChange | None = None
     utterances: list[EvaluatedUtterance] = field(default_factory=list)
     paces: dict[str, str] = field(default_factory=dict)
-    """By language: what lengths are held against, in words."""
+    """By language: what lengths are compared with, in words."""
 
     def row(self, language: str, who: str) -> ScoreRow | None:
         return next((row for row in self.rows if (row.language, row.who) == (language, who)), None)
@@ -472,7 +472,7 @@ class VoiceComparer:
     why: str = ""
 
     def score_similarity(self, said: Sequence[SpokenSentence], waves: Sequence[Wave], rate: int, seed: int) -> Score:
-        """How like the voices that were asked for the spoken ones are."""
+        """Similarity of the spoken voices to the requested ones."""
         if self.encoder is None:
             return unmeasured_score(self.why)
         long = [at for at, wave in enumerate(waves) if len(wave) >= MIN_SIMILARITY_SECONDS * rate]
@@ -487,7 +487,7 @@ class VoiceComparer:
 
 
 def open_voice_comparer(base: SpeakingModel, place: ModelContext, voices: Sequence[ReferenceVoice]) -> VoiceComparer:
-    """The base's voice encoder, where a voice is a vector that it hears and the sound has the voices asked for."""
+    """The base's voice encoder, where a voice is a vector that it computes and the sound has the requested voices."""
     vector = voices[0].clip.voice.get("speaker")
     if not isinstance(vector, np.ndarray) or vector.ndim != 1 or vector.dtype.kind != "f":
         return VoiceComparer(None, f"{place.family.name} has no voice encoder to compare voices")

@@ -175,7 +175,7 @@ def _check_old_languages(found: Evaluation, after: SpeakingModel) -> ChecklistIt
         return ChecklistItem("old-languages", question, "yes", told)
     if word == "not measured":
         return ChecklistItem("old-languages", question, "unknown", "no base language was evaluated")
-    # Not proven equal: then the change of the error decides, or of the loss where nothing was heard.
+    # Not proven equal: then the change of the error decides, or of the loss where nothing was transcribed.
     name = choose_main_error(found) or "speech_loss"
     changes = compute_retention_changes(found, name)
     if after.keeps_base:
@@ -430,7 +430,7 @@ def render_report(
         charts=draw_history_charts(history) if history is not None else [],
         retention=summarize_retention(found),
         retention_style=RETENTION_STYLES.get(summarize_retention(found), "soft"),
-        # A browser keeps the answers of a listening test by this name of what was heard.
+        # A browser keeps the answers of a listening test under this name.
         digest=hashlib.sha256(spoken.encode()).hexdigest()[:16],
         method=_describe_method(document, found),
         meanings=[(one.title, one.about) for one in SCORE_MEASURES],
@@ -455,7 +455,7 @@ def _row_name(row: ScoreRow) -> str:
 
 
 def _format_interval(name: str, score: Score) -> str:
-    """An interval in words, without signs that stand beside the value already."""
+    """An interval in words, without signs that are next to the value already."""
     if score.low is None or score.high is None or score.low == score.high:
         return ""
     low, high = (format_score(name, Score(value)).removesuffix(" %") for value in (score.low, score.high))
@@ -508,7 +508,7 @@ def _new_language_figure(document: Mapping[str, Any], found: Evaluation, now: Sc
 
 
 def _list_sentence_cards(found: Evaluation, language: str) -> list[dict[str, Any]]:
-    """Before, after and original of every sentence of which at least one can be heard."""
+    """Before, after and original of every sentence of which at least one can be played."""
     by_text: dict[str, dict[str, EvaluatedUtterance]] = {}
     for one in found.utterances:
         if one.sentence.language == language:
@@ -520,7 +520,7 @@ def _list_sentence_cards(found: Evaluation, language: str) -> list[dict[str, Any
         either = after or before
         assert either is not None
         players = [(said, said.who) for said in (before, after) if said is not None]
-        # The same sound needs one player only: nobody can hear a difference.
+        # The same sound needs one player only: no one can hear a difference.
         if before is not None and after is not None and before.wav is not None and before.wav == after.wav:
             players = [(after, "before and after, identical codes")]
         if original is not None:

@@ -76,7 +76,7 @@ class Score:
 
 
 class EditCount(NamedTuple):
-    """Of one sentence: how many edits lead from what was meant to what was heard, and how long the former is."""
+    """Of one sentence: how many edits lead from what was meant to the transcript, and how long the former is."""
 
     edits: int
     length: int
@@ -352,7 +352,7 @@ class ScoreRow(NamedTuple):
 def select_shown_measures(rows: Sequence[ScoreRow]) -> list[ScoreMeasure]:
     """Measures that any row has, without those that say nothing: all sentences said, and all distinct."""
     found = [one for one in SCORE_MEASURES if any(row.score(one.name).value is not None for row in rows)]
-    # Values that say nothing: everything could be said, and no two sentences sound the same.
+    # Values that say nothing: everything could be spoken, and no two sentences sound the same.
     dull = {"unsaid": 0.0, "distinct": 1.0}
     return [
         one
@@ -448,7 +448,7 @@ def has_code_loop(codes: Sequence[int], code_hz: float) -> bool:
 
 
 def compute_voice_similarity(found: Sequence[AnyArray], wanted: Sequence[AnyArray], seed: int) -> Score:
-    """The mean cosine between voices that were heard and voices that were asked for."""
+    """The mean cosine between spoken voices and requested voices."""
     cosines = [
         float(np.dot(one, two) / max(1e-9, float(np.linalg.norm(one) * np.linalg.norm(two))))
         for one, two in zip(found, wanted, strict=True)

@@ -27,7 +27,7 @@ BUILT_IN_SOURCE = "built-in"
 TEST_TEXTS_SOURCE = "test texts of the dataset"
 VALIDATION_TEXTS_SOURCE = "validation texts of the dataset, which has no test split; they also chose the best step"
 BOTH_TEXTS_SOURCE = "validation and test texts of the dataset, which has a single test text"
-# Test texts: with fewer, no sentence can be held against another one, and validation texts are taken as well.
+# Test texts: with fewer, no sentence can be compared with another one, and validation texts are taken as well.
 MIN_TEST_SENTENCES = 2
 
 
@@ -61,7 +61,7 @@ class SentenceSet:
 
 
 def list_built_in_languages() -> list[str]:
-    """Languages that have a set of ours."""
+    """Languages that have a set of voxgraft."""
     folder = resources.files("voxgraft").joinpath(SENTENCES_FOLDER)
     return sorted(
         entry.name.removesuffix(SENTENCES_SUFFIX) for entry in folder.iterdir() if entry.name.endswith(SENTENCES_SUFFIX)
@@ -185,7 +185,7 @@ def _hash_sentences(sentences: Iterable[EvalSentence]) -> str:
 
 # Languages that are written without spaces between words.
 LANGUAGES_WITHOUT_SPACES = frozenset({"zh", "ja", "th", "lo", "km", "my", "bo", "yue"})
-# Stress, length, syllables and ties: how a phone is said or written, not which one it is.
+# Stress, length, syllables and ties: how a phone is spoken or written, not which one it is.
 IGNORED_PHONE_MARKS = str.maketrans("", "", "ˈˌːˑ.‿͡")
 # Rows of seven Ethiopic letters (one per vowel) that are one sound in Amharic today, each with what replaces it.
 # Tigrinya still distinguishes them. Of the rows of ሀ and አ the first and the fourth letter also sound alike.
@@ -205,7 +205,7 @@ _HOMOPHONES: dict[str, dict[int, str]] = {
 def normalize_letters(text: str, language: str) -> str:
     """The text as it is compared: composed, lower case, letters, marks and digits with single spaces between words.
 
-    Letters that are one sound in the language are one letter here, since nobody can hear which of them was meant.
+    Letters that are one sound in the language are one letter here, since no one can hear which of them was meant.
     """
     lower = unicodedata.normalize("NFC", text.casefold())
     kept = "".join(character if unicodedata.category(character)[0] in "LMN" else " " for character in lower)

@@ -41,7 +41,7 @@ MAX_RECORDINGS = 100
 
 @dataclass(frozen=True, slots=True)
 class SpokenSentence:
-    """One sentence as one system said it. Without codes it could not be said at all, and `why` is the reason."""
+    """One sentence as one system said it. Without codes it could not be spoken at all, and `why` is the reason."""
 
     sentence: EvalSentence
     voice: ReferenceVoice
@@ -162,7 +162,7 @@ class SpeechRenderer:
         return self.vocoder is not None and self.vocoder.needs_latents
 
     def waves(self, said: Sequence[SpokenSentence], who: str) -> list[Wave]:
-        """Every utterance as sound; an empty wave for what could not be said."""
+        """Every utterance as sound; an empty wave for what could not be spoken."""
         assert self.vocoder is not None
         found: list[Wave] = []
         with progress.progress_task(f"vocoding {who}", len(said)) as advance:
@@ -183,7 +183,7 @@ def open_speech_renderer(place: ModelContext) -> SpeechRenderer:
 
 
 class ReferenceRecording(NamedTuple):
-    """One recording and what is said in it."""
+    """One recording and what is spoken in it."""
 
     sentence: EvalSentence
     wave: Wave

@@ -175,7 +175,7 @@ def require_export_kind(family: Family, kind: ExportKind, *, drop_in: bool = Fal
 
 
 def require_export_folder(output: Path, *, overwrite: bool, retry_command: str | None = None) -> None:
-    """Refuse a folder that is taken. With `overwrite` an export of ours is replaced, and nothing else.
+    """Refuse a folder that is taken. With `overwrite` an export of voxgraft is replaced, and nothing else.
 
     `retry_command` is the command that replaces it.
     """
@@ -190,7 +190,7 @@ def require_export_folder(output: Path, *, overwrite: bool, retry_command: str |
 
 
 def _resolve_terms(settings: ExportSettings, licence: str) -> ShareTerms:
-    """What the flags say; on a terminal, what they leave open is asked for."""
+    """What the flags say; a terminal asks for the rest."""
     data_licence = settings.data_licence or progress.ask_user(
         ["The terms are written into the card of the export. An empty answer leaves a term open."],
         "Under which licence are the recordings and texts that it was trained on?",

@@ -99,7 +99,7 @@ class DownloadItem:
 
 @dataclass(frozen=True, slots=True)
 class DownloadResult:
-    """What the base is made of, and whether it is there."""
+    """What the base is made of, and whether it exists."""
 
     base: PublishedBase
     folder: Path
@@ -115,7 +115,7 @@ class DownloadResult:
 
     @property
     def complete(self) -> bool:
-        """Whether every file is there, come as it may."""
+        """Whether every file exists, come as it may."""
         return all(one.there or one.place in self.hashes for one in self.wanted)
 
     def to_json(self) -> dict[str, Any]:

@@ -46,7 +46,7 @@ from voxgraft.models import family_names
 
 EXPORT_FORMAT = "voxgraft-export-1"
 EXPORT_CARD_NAME, EXPORT_README_NAME, LOADER_NAME = "export.json", "README.md", "load.py"
-# Not hashed in the card: the card itself, the page, which people and hubs edit, and what a hub adds by itself.
+# Not hashed in the card: the card itself, the page, which people and hubs edit, and what a hub adds on its own.
 UNHASHED_FILES = (EXPORT_CARD_NAME, EXPORT_README_NAME, ".gitattributes")
 TERMS_NAME = "terms.json"
 TERMS_FORMAT = "voxgraft-terms-1"
@@ -60,13 +60,13 @@ ADAPTER_CARD = "adapter_config.json"
 # What `voxgraft export --to peft` writes.
 ADAPTER_FILES = (ADAPTER_CARD, "adapter_model.safetensors", ROWS_NAME, "tokenizer.json", "bpe.model")
 TOKENIZER_ENDINGS = (".json", ".model")
-# Text for people, and what a hub adds by itself.
+# Text for people, and what a hub adds on its own.
 DOCUMENT_NAMES = (README_NAME, TERMS_NAME, "LICENSE", "LICENSE.md", "LICENSE.txt", "NOTICE", ".gitattributes")
 
 
 @dataclass(frozen=True, slots=True)
 class ShareTerms:
-    """What was said; None where nothing was."""
+    """What was stated; None where nothing was."""
 
     base: str
     """What the base's licence asks of whoever shares what was made of it."""
@@ -496,7 +496,7 @@ def pull(settings: PullSettings) -> ShareResult:
             path.rename(new / path.name)
         inside.rmdir()
     findings = found.terms.findings() if found.terms else []
-    if found.programs:  # hashes show damage on the way, and nothing of whoever wrote both the file and the card
+    if found.programs:  # hashes show damage in transit, and nothing of whoever wrote both the file and the card
         named = format_names(found.programs, MAX_FILES_NAMED)
         findings.append(finding("share-program", f"the files include programs: {named}", where=folder))
     findings += _unlisted_file_findings(found, folder, "do not belong to it and were not kept")

@@ -174,7 +174,7 @@ def _build_source(base: Path | None, name: str | None, place: Path) -> ExportSou
         raise GraftError("base-other", f"a base of {family.name}", expected=card.family, where=folder)
     for part, path in (("checkpoint", files.checkpoint), ("tokenizer", files.tokenizer)):
         actual, wanted = compute_sha256(path), str(card.base.get(f"{part}_sha256"))
-        # Rows and adapter only mean something on the very weights that they were trained on.
+        # Rows and adapter only mean something on the weights that they were trained on.
         if actual != wanted:
             expected = f"{wanted[:12]}, which the graft was created on"
             raise GraftError("base-other", f"{path.name} has sha256 {actual[:12]}", expected=expected, where=path)
@@ -182,7 +182,7 @@ def _build_source(base: Path | None, name: str | None, place: Path) -> ExportSou
 
 
 def _require_passing_check(settings: CheckSettings) -> None:
-    """Refuse what `check` says no to. Training data is no part of an export."""
+    """Refuse what `check` rejects. Training data is no part of an export."""
     with open_check_subject(settings) as subject:
         raise_first_error(run_checks(subject, with_data=False).findings)
 
@@ -199,9 +199,9 @@ class ExportedCheckpoint:
     expected: int
     """Names that the family's model has."""
     same: int
-    """Tensors that are the base's, bit for bit; rounded where that was asked for."""
+    """Tensors that are the base's, bit for bit; rounded where that was requested."""
     changed: int
-    """Tensors of the body that the new language has changed."""
+    """Tensors of the backbone that the new language has changed."""
     base_rows: int
     """Rows of the base in each text table, all of them the same bits."""
     new_rows: int
@@ -211,7 +211,7 @@ class ExportedCheckpoint:
 
     @property
     def precision(self) -> str:
-        """Exact is said only of what is the base's own, bit for bit, wherever it is the base at all."""
+        """ "Exact" is used only for values that equal the base's, bit for bit."""
         if not self.exact:
             return "rounded from the base"
         return "in the base's own format" if self.changed else "exact"
@@ -236,7 +236,7 @@ def write_grown_checkpoint(source: ExportSource, path: Path, *, dtype: str) -> E
     spare = source.family.spare_rows
     plan = GrowthPlan({name: TableGrowth(card.base_pieces, spare, rows) for name, rows in source.graft.rows.items()})
     with open_checkpoint(source.files.checkpoint) as base:
-        # A grown file keeps the format of the base, and its name is the original program's choice.
+        # An extended file keeps the format of the base, and its name is the original program's choice.
         if (path.suffix == ".safetensors") != (base.format == "safetensors"):
             found = f"{base.path.name} is a {base.format} file, but the original program needs {path.name}"
             raise CheckpointError("output-suffix", found, where=base.path)
@@ -425,7 +425,7 @@ _REUSABLE_TOKENS = {
     4: re.compile(r"\[[a-z]{2,3}\]"),
 }
 _TYPED_TAG = re.compile(r"\[[a-z]{2,3}(?:-[a-z0-9]+)*\]")
-# Latin words stand in every language's texts.
+# Latin words are in every language's texts.
 KEPT_SCRIPTS = ("Latin", "Common", "Inherited")
 # A script with this share of a language's letters is one of its own.
 OWN_SCRIPT_SHARE = 0.02
@@ -451,7 +451,7 @@ def build_drop_in_tokenizer(source: ExportSource) -> DropInTokenizer:
     if not isinstance(base, BpeJsonTokenizer):
         raise GraftError("drop-in-family", f"a tokenizer of type {base.kind}", expected="one of Chatterbox's")
     spelling = TextEncoder.of(source.family, base, grown, source.language, source.graft.card.rules)
-    # The run's own texts; without a run, every new piece and every letter by itself.
+    # The run's own texts; without a run, every new piece and every letter on its own.
     entry = find_exemplar(source.language)
     sentences = list(entry.letters) if entry else []
     if source.texts:
@@ -516,7 +516,7 @@ def _find_reusable_ids(base: BpeJsonTokenizer, source: ExportSource, sentences: 
 
 
 def _build_tokenizer_json(base: BpeJsonTokenizer, grown: Tokenizer, places: dict[int, int]) -> bytes:
-    """The grown file with its new pieces at reused ids, and without the pieces that was there."""
+    """The extended file with its new pieces at reused ids, and without the pieces that existed."""
     # The base must load the file with its own number of ids, so ids are exchanged and none is appended.
     document = json.loads(grown.data)
     gone = {base.pieces[one] for one in places.values()}

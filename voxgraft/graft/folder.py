@@ -36,7 +36,7 @@ GRAFT_FORMAT = "voxgraft-graft-1"
 GRAFT_CARD_NAME, ROWS_NAME, README_NAME = "graft.json", "rows.safetensors", "README.md"
 ADAPTER_NAME = "adapter"
 MERGED_CARD_NAME = "merged.json"
-# In an export: the normaliser by itself, and the text rules that it follows.
+# In an export: the normaliser on its own, and the text rules that it follows.
 TEXT_FOLDER, TEXT_RULES_NAME = "voxgraft_text", "rules.json"
 # In the run folder, beside the graft: what the run was made from.
 RUN_CARD_NAME = "card.json"
@@ -265,7 +265,7 @@ def _sum_of(value: dict[str, Any]) -> str:
 
 
 def load_base_tokenizer(path: Path, name: str | None) -> tuple[Family, Tokenizer]:
-    """Family and tokenizer of a base folder (the built-in one by its name), or of a tokenizer file by itself."""
+    """Family and tokenizer of a base folder (the built-in one by its name), or of a tokenizer file on its own."""
     path = resolve_base_folder(path)
     if not is_folder(path):
         tokenizer = open_tokenizer(path)
@@ -274,7 +274,7 @@ def load_base_tokenizer(path: Path, name: str | None) -> tuple[Family, Tokenizer
         family = resolve_base_family(path, name)
         return family, open_tokenizer(family.files(path).tokenizer)
     except FileError:
-        # Not a complete base; a tokenizer may lie in the folder by itself, without its gigabytes.
+        # Not a complete base; a tokenizer may lie in the folder on its own, without its gigabytes.
         families = [get_family(name)] if name else list(map(get_family, family_names()))
         alone = [(one, path / file) for one in families for file in one.tokenizer_names if path_exists(path / file)]
         if len({file for _, file in alone}) != 1:
@@ -292,7 +292,7 @@ def load_text_encoder(path: Path, name: str | None, grown: Path | None, language
 
 
 def _detect_tokenizer_family(tokenizer: Tokenizer) -> Family:
-    """The one family whose special pieces stand on their ids here; an error if that is none or several."""
+    """The one family whose special pieces have their ids here; an error if that is none or several."""
     fitting = [
         candidate
         for candidate in map(get_family, family_names())
@@ -314,7 +314,7 @@ MAX_LOSS_RISE = 0.05
 
 
 def read_merged_card(folder: Path) -> dict[str, Any]:
-    """The card of a merged folder, whose files are there and are the ones that were written."""
+    """The card of a merged folder, whose files exist and are the ones that were written."""
     path = require_folder(folder) / MERGED_CARD_NAME
     card = read_json(require_file(path))
     if not isinstance(card, dict) or card.get("format") != MERGED_FORMAT:
@@ -327,7 +327,7 @@ def read_merged_card(folder: Path) -> dict[str, Any]:
 
 
 def find_merged_card(checkpoint: Path) -> dict[str, Any] | None:
-    """The card in the folder of a checkpoint, if it names one that is there."""
+    """The card in the folder of a checkpoint, if it names one that exists."""
     path = checkpoint.parent / MERGED_CARD_NAME
     if not is_file(path):
         return None
@@ -341,7 +341,7 @@ def find_merged_card(checkpoint: Path) -> dict[str, Any] | None:
 
 
 def is_of_last_training(card: Mapping[str, Any], journal: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the point that a card tells of is the one that the journal says was written.
+    """Whether the point that a card reports is the one that the journal says was written.
 
     A training that was begun again and has not come to its end leaves the folder of the one before where it is.
     """
@@ -355,7 +355,7 @@ def is_of_last_training(card: Mapping[str, Any], journal: Sequence[Mapping[str, 
 
 
 def keeps_old_languages(checkpoint: Path) -> bool | None:
-    """What held-out losses say of old languages in this very checkpoint; None where there are none.
+    """What held-out losses say of old languages in this checkpoint; None where there are none.
 
     Judged by the losses themselves: the bound of a run is its user's, and may be as loose as they like.
     """

@@ -1,6 +1,6 @@
 """Compare everything but the text tables with the base: the same bits, so that speech cannot have changed, or how far.
 
-Both files are streamed once. Weights only give a distance; whether old languages suffered must be heard. The rest
+Both files are streamed once. Weights only give a distance; whether old languages suffered must be measured. The rest
 reads the optimizer state in a checkpoint: sizes, step, rates, schedule, moments on rows that should be fixed. It uses
 the pickle's description and the stored values; nothing is unpickled.
 """
@@ -71,7 +71,7 @@ NO_LOST_ROWS = LostRows()
 
 
 def find_lost_rows(subject: CheckSubject, name: str, marks: dict[int, str]) -> LostRows:
-    """Rows of a table of the body that are zero or were overwritten. None where it has no row per code or position.
+    """Rows of a table of the backbone that are zero or were overwritten. None where it has no row per code or position.
 
     `marks` names rows of the speech tables for people.
     """
@@ -188,7 +188,7 @@ class BodyComparison:
 
     @property
     def distance(self) -> float:
-        """How far the whole body moved, by its length; values that are not finite are left out."""
+        """How far the whole backbone moved, by its length; values that are not finite are left out."""
         return relative_distance([one for one in self.changes if not one.computed])
 
     @property
@@ -230,7 +230,7 @@ def compare_body(subject: CheckSubject) -> BodyComparison | None:
         for name in sorted(there, key=lambda name: checkpoint.tensors[name].start):
             change = _compare_tensor(base, checkpoint, name, family)
             if change.how == "changed":
-                # Single lost rows make neither the whole table a lost one nor the body a far one.
+                # Single lost rows make neither the whole table a lost one nor the backbone a far one.
                 rows = find_lost_rows(subject, name, marks)
                 few = rows.rows and 2 * len(rows.rows) < rows.num_rows
                 if few and not _is_tensor_lost(base.tensors[name], rows.moved, rows.base):
@@ -607,7 +607,7 @@ def examine_optimizer(subject: CheckSubject) -> tuple[OptimizerSnapshot | None, 
     moments = {one.first.shape for one in found.moments}
     for point, info in tables.items():
         new = info.shape[0] - pieces if pieces is not None else 0
-        alone = {(count, *info.shape[1:]) for count in (new, new - family.spare_rows) if new}  # new rows by themselves
+        alone = {(count, *info.shape[1:]) for count in (new, new - family.spare_rows) if new}  # new rows on their own
         odd = sorted(shape for shape in moments - model_shapes - alone if shape[1:] == info.shape[1:])
         if point.role == "embedding" and odd and info.shape not in moments:
             text = f"the optimizer state has moments of shape {list(odd[0])}, but {info.name} is {list(info.shape)}"

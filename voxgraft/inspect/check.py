@@ -156,7 +156,7 @@ def prepared_id_findings(subject: CheckSubject) -> list[Finding]:
 
 
 def prepared_encoding_findings(subject: CheckSubject) -> list[Finding]:
-    """A sample of the manifest spelled again: the same ids, or the data belongs to another tokenizer."""
+    """A sample of the manifest encoded again: the same ids, or the data belongs to another tokenizer."""
     prepared, spelling, tokenizer = subject.prepared, subject.spelling, subject.grown
     if prepared is None or spelling is None or tokenizer is None:
         return []
@@ -377,7 +377,7 @@ class CheckOutcome(NamedTuple):
 
 
 def run_checks(subject: CheckSubject, *, with_data: bool = True, skip_topics: Collection[str] = ()) -> CheckOutcome:
-    """Look at every topic whose parts are there. An error in a topic becomes a finding; the other topics still run.
+    """Look at every topic whose parts exist. An error in a topic becomes a finding; the other topics still run.
 
     Without `with_data` the training data is not opened; `skip_topics` names further topics to leave out.
     """

@@ -132,13 +132,13 @@ class Diagnosis:
     tables: list[RowTable] = field(default_factory=list)
     layers: list[LayerChange] = field(default_factory=list)
     distance: float | None = None
-    """How far the body moved, by its length."""
+    """How far the backbone moved, by its length."""
     unusable: tuple[str, ...] = ()
-    """Tensors of the body that are of another form, or in which nothing of the base is left."""
+    """Tensors of the backbone that are of another form, or in which nothing of the base is left."""
     not_finite: tuple[str, ...] = ()
-    """Tensors of the body with values that are not finite."""
+    """Tensors of the backbone with values that are not finite."""
     lost_rows: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """Tables of the body of which single rows are lost, and which."""
+    """Tables of the backbone of which single rows are lost, and which."""
     moves: list[RowMove] = field(default_factory=list)
     """Text tables whose new rows are not in their places."""
     num_pieces_with_rows: int = 0
@@ -151,7 +151,7 @@ class Diagnosis:
     heard: list[dict[str, Any]] = field(default_factory=list)
     """What was listened to: language, who, phone error."""
     not_heard: str = ""
-    """Why nothing was listened to, where it was asked for."""
+    """Why nothing was listened to, where it was requested."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -402,7 +402,7 @@ def examine_subject(subject: CheckSubject, case: DiagnosisCase, more: Sequence[F
 def _compare_with_base(
     subject: CheckSubject, findings: list[Finding], checked: list[str], not_checked: dict[str, str]
 ) -> tuple[list[RowTable], list[RowMove], OptimizerSnapshot | None, list[RowMoments], BodyComparison | None]:
-    """Row tables, moved rows, optimizer, its moments of the rows, and the body. Adds to the three collections."""
+    """Row tables, moved rows, optimizer, its moments of the rows, and the backbone. Adds to the three collections."""
     checkpoint, family = subject.checkpoint, subject.family
 
     def attempt(topic: str, make: Callable[[], TopicT]) -> TopicT | None:
@@ -607,7 +607,7 @@ class ListeningTest:
         return self._errors(self.base, [name for name in self.sets if name != self.language])
 
     def errors(self, checkpoint: Path, who: str) -> PhoneErrors:
-        """Of a checkpoint of the same family; an error of ours where it makes no whole model."""
+        """Of a checkpoint of the same family; an error of voxgraft where it makes no whole model."""
         files = replace(self.place.files, checkpoint=checkpoint, tokenizer=self.tokenizer or self.place.files.tokenizer)
         own = open_tokenizer(self.place.files.tokenizer)
         grown = open_tokenizer(self.tokenizer) if self.tokenizer else None
@@ -635,7 +635,7 @@ class ListeningTest:
 def open_listening_test(
     family: Family, files: BaseFiles, tokenizer: Path | None, language: str | None, sentences: int, seed: int
 ) -> ListeningTest:
-    """Everything opened; an error that says what is missing where nothing could be heard."""
+    """Everything opened; an error that says what is missing where nothing could be transcribed."""
     place = ModelContext(family, files, "cpu", torch.float32)
     sound, ear = open_speech_renderer(place), open_transcriber(None)
     if why := sound.why or ear.why:
@@ -679,7 +679,7 @@ def _measure_phone_errors(found: Diagnosis, settings: DiagnoseSettings) -> None:
 
 
 def keeps_base_languages(found: Diagnosis) -> bool | None:
-    """Whether no language of the base has clearly more phone errors; None where none was heard from the base."""
+    """Whether no language of the base has clearly more phone errors; None where none was transcribed from the base."""
     errors = {(str(one["who"]), str(one["language"])): float(one["phone_error"]) for one in found.heard}
     old = [(error, errors.get(("checkpoint", name))) for (who, name), error in errors.items() if who == "base"]
     return all(now is not None and now <= error + MAX_PHONE_ERROR_INCREASE for error, now in old) if old else None

@@ -83,7 +83,7 @@ ChunkFactory = Callable[[], Iterator[bytes | memoryview]]
 
 @dataclass(frozen=True, slots=True)
 class RepairOptions:
-    """What to repair. `share` is the body's point between the base (0) and the tuned one (1); None leaves it."""
+    """What to repair. `share` is the backbone's point between the base (0) and the tuned one (1); None leaves it."""
 
     rows: bool = False
     spare: bool = False
@@ -92,11 +92,11 @@ class RepairOptions:
     grow: bool = False
     share: float | None = None
     unusable: tuple[str, ...] = ()
-    """Tensors of the body that come from the base together with those that are missing."""
+    """Tensors of the backbone that come from the base together with those that are missing."""
     not_finite: tuple[str, ...] = ()
-    """Tensors of the body of which single values come from the base."""
+    """Tensors of the backbone of which single values come from the base."""
     lost_rows: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Tables of the body of which single rows do."""
+    """Tables of the backbone of which single rows do."""
     moves: Mapping[str, RowMove] = field(default_factory=dict)
     """Text tables whose new rows are not in their places."""
 
@@ -106,7 +106,7 @@ class RepairOptions:
         return {**plain, "lost_rows": {name: list(rows) for name, rows in self.lost_rows.items()}, "moves": moves}
 
     def patches(self, tensor: str) -> bool:
-        """Whether single values or rows of a tensor of the body come from the base."""
+        """Whether single values or rows of a tensor of the backbone come from the base."""
         return self.missing and (tensor in self.not_finite or tensor in self.lost_rows)
 
 
@@ -128,7 +128,7 @@ class RepairInputs(NamedTuple):
 
 
 class PointTrial(NamedTuple):
-    """What was heard at one point between base and tuned."""
+    """The transcript at one point between base and tuned."""
 
     share: float
     errors: PhoneErrors
@@ -197,7 +197,7 @@ class RepairResult:
 
 
 def repair(settings: RepairSettings) -> RepairResult:
-    """Repair what is asked for, or what a diagnosis names. The input is only read; the output appears whole or not."""
+    """Repair what is requested, or what a diagnosis names. The input is only read; the output appears whole or not."""
     folder = resolve_base_folder(settings.base)
     family = resolve_base_family(folder, settings.family)
     files = family.files(folder)
@@ -585,7 +585,7 @@ class _TableRepair:
 
 
 def _repair_body_tensor(parts: RepairInputs, info: TensorInfo, repairs: RepairOptions, done: Actions) -> TensorBytes:
-    """A tensor of the body at a point between base and tuned, with values and rows that are lost from the base.
+    """A tensor of the backbone at a point between base and tuned, with values and rows that are lost from the base.
 
     Between two forms there is no point: those are the base's.
     """

@@ -321,7 +321,7 @@ def find_row_moves(subject: CheckSubject, comparisons: Sequence[RowComparison]) 
 
 
 def _hash_base_rows(pairs: TablePairs, pieces: int, dtype: str) -> RowHashes:
-    """Base rows by their bits in a format; rows that are there twice, or zero, show nothing."""
+    """Base rows by their bits in a format; rows that occur twice, or zero, show nothing."""
     found: RowHashes = {}
     twice: set[bytes] = set()
     for old, new in pairs.values():
@@ -515,7 +515,7 @@ def new_row_findings(subject: CheckSubject) -> list[Finding]:
 def are_rows_noise(rows: RowArray) -> bool:
     """Whether rows [rows, width] are independent random numbers, give or take a small step that all took together.
 
-    Of few rows nothing can be said. Rows that were learned share directions, their mean or others.
+    Few rows allow no conclusion. Rows that were learned share directions, their mean or others.
     """
     rows = rows[np.isfinite(rows).all(axis=1) & rows.any(axis=1)]
     num_rows, width = rows.shape

@@ -153,7 +153,7 @@ Made = TypeVar("Made")
 def show_base(settings: ShowSettings) -> BaseReport:
     """Look at a base folder, at the base of a run, or at one checkpoint file.
 
-    What is wrong with a base is in the report's findings; what is no base of ours at all is an error.
+    What is wrong with a base is in the report's findings; what is no base of voxgraft at all is an error.
     """
     findings: list[Finding] = []
     settings = settings.model_copy(update={"base": resolve_base_folder(settings.base)})

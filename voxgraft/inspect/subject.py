@@ -126,7 +126,7 @@ def is_stand_in(checkpoint: Checkpoint) -> bool:
 
 
 def find_text_tables(checkpoint: Checkpoint, family: Family) -> dict[GraftPoint, TensorInfo]:
-    """The tables that are there and have the form of rows, in the family's order."""
+    """The tables that exist and have the form of rows, in the family's order."""
     tables: dict[GraftPoint, TensorInfo] = {}
     for point in family.graft_points:
         name = detect.STAND_IN_TABLE if point.role == "embedding" and is_stand_in(checkpoint) else point.tensor
@@ -263,7 +263,7 @@ def _detect_family(subject: CheckSubject) -> Family | None:
     if name is not None:
         return get_family(name)
     if subject.settings.base is not None:
-        return None  # that the base is of no known family has been said
+        return None  # that the base is of no known family has been reported
     if subject.graft is not None:
         return get_family(subject.graft.card.family)
     if checkpoint is not None and not is_stand_in(checkpoint):

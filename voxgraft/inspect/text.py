@@ -52,7 +52,7 @@ def size_table(subject: CheckSubject) -> Table | None:
 
 
 def base_size_findings(subject: CheckSubject) -> list[Finding]:
-    """The base by itself: its tokenizer, its tables, its own config."""
+    """The base on its own: its tokenizer, its tables, its own config."""
     base, tokenizer, checkpoint = subject.base, subject.base_tokenizer, subject.base_checkpoint
     if base is None or tokenizer is None or checkpoint is None or subject.family is None:
         return []
@@ -255,7 +255,7 @@ def run_rate_findings(subject: CheckSubject) -> list[Finding]:
     if family is None or run is None:
         return []
     train = subject.settings.train
-    # In merged mode an adapter is trained and folded in, unless the body itself is.
+    # In merged mode an adapter is trained and folded in, unless the backbone itself is.
     second = "body" if train.mode == "merged" and train.full_body else "adapter"
     findings: list[Finding] = []
     for part in ("rows",) if train.mode == "rows-only" else ("rows", second):
@@ -265,7 +265,7 @@ def run_rate_findings(subject: CheckSubject) -> list[Finding]:
 
 
 def old_rate_findings(subject: CheckSubject) -> list[Finding]:
-    """An old trainer has one rate for everything, so it is judged as a rate for the body."""
+    """An old trainer has one rate for everything, so it is judged as a rate for the backbone."""
     old, family = subject.old, subject.family
     if old is None or family is None or old.learning_rate is None:
         return []

@@ -1,7 +1,7 @@
 """Turn all findings of a diagnosis into one answer: RESUME, REPAIR or START FRESH, why, and the commands.
 
 Rules come in the order of what cannot be undone: what was never the base or cannot be read, then what was learned under
-wrong ids, then what `repair` can put right. This module reads no file.
+wrong ids, then what `repair` can fix. This module reads no file.
 """
 
 from __future__ import annotations
@@ -43,26 +43,27 @@ class DiagnosisCase:
     data_to_come: bool = False
     """Of a run without any saved step: whether there is nothing yet to learn from."""
     distance: float | None = None
-    """How far the body moved; None where that was not measured, or is no matter."""
+    """How far the backbone moved; None where that was not measured, or is no matter."""
     point: float | None = None
     """Of a body that moved too far: the point between base and tuned that a repair would take, where it was measured
     that the result is near enough."""
     kept: bool | None = None
-    """Whether old languages were measured, by ear or by held-out losses, and found to be as the base speaks them."""
+    """Whether old languages were measured, by transcription or by held-out losses, and found to be as the base
+    speaks them."""
     sounds: bool = False
-    """Whether the base has a vocoder here, so that points can be chosen by ear."""
+    """Whether the base has a vocoder here, so that points can be chosen by transcription."""
     has_optimizer: bool = False
     language: str | None = None
     has_new_rows: bool = True
     """Whether its text tables have more rows than the base's."""
     unusable: float = 0.0
-    """Share of the body that is of another form, or in which nothing of the base is left."""
+    """Share of the backbone that is of another form, or in which nothing of the base is left."""
     empty_rows: float = 0.0
     """Share of the new rows of the embedding that are all zero. A head that is still empty is learned in training."""
     ruined_rows: float = 0.0
     """Share of the new rows of the embedding that are not finite."""
     not_finite: float = 0.0
-    """Share of the body that is not finite."""
+    """Share of the backbone that is not finite."""
     dead_rows: bool = False
     """Whether rows of the speech tables are all zero."""
     noise: bool = False
@@ -366,7 +367,7 @@ def _verdict_resume(told: dict[str, Finding], case: DiagnosisCase) -> Verdict:
 
 
 def _verdict_resume_run(told: dict[str, Finding], case: DiagnosisCase) -> Verdict:
-    """A run resumes from its newest complete step by itself; without any it starts again."""
+    """A run resumes from its newest complete step on its own; without any it starts again."""
     train = f"voxgraft train {_quote_path(case.run)}"
     if case.steps is None:
         sentence, reason = (
@@ -403,7 +404,7 @@ def _format_repair_command(case: DiagnosisCase, repairs: Collection[RepairKind])
 
 
 def estimate_repair_point(distance: float) -> float:
-    """A point at which the body is nearer to the base than old languages have borne, rounded towards the base.
+    """A point at which the backbone is nearer to the base than old languages have borne, rounded towards the base.
 
     Distances are nearly proportional to the point. Where old languages were lost below that distance, half of the way
     is proposed.

@@ -444,7 +444,7 @@ def _read_document(text: str, path: Path) -> LegacyConfig | None:
         parts.append(f"a block of YAML at line {line}")
     if not keys:
         return None
-    # What a document says twice counts once, where it is said last.
+    # What a document says twice counts once, where it occurs last.
     keys.sort(key=lambda key: key.line or 0)
     said = [(key.name, key.value) for key in keys]
     once = tuple(key for at, key in enumerate(keys) if said[at] not in said[at + 1 :])

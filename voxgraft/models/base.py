@@ -56,7 +56,7 @@ class SequenceSpec:
     guided: bool = False
     """Whether the model was taught to read without text, which guidance goes by."""
     forbidden_text_ids: frozenset[int] = frozenset()
-    """Ids that the original program takes out of a text; one that is there would be unheard."""
+    """Ids that the original program takes out of a text; one in the text would not be spoken."""
     stock_start_positions: tuple[int, ...] = (0,)
     """With how many start ids the original program begins to speak, and at which positions."""
     stock_first_position: int = 1
@@ -123,7 +123,7 @@ def code_position(frame: SequenceSpec, index: int, *, stock: bool = True) -> int
 
 
 def _build_part(ids: IdArray) -> SequencePart:
-    """Each position is asked for the next id; the last one is asked for nothing."""
+    """Each position predicts the next id; the last one predicts nothing."""
     ids = ids.astype(np.int64)
     return SequencePart(ids, np.arange(len(ids)), np.concatenate([ids[1:], [IGNORE_INDEX]]))
 
@@ -206,7 +206,7 @@ class BaseFiles:
 
 @dataclass(frozen=True, slots=True)
 class SpeakingStyle:
-    """How something must be said, beside whose voice it is. None is as the base does it by default."""
+    """How something must be spoken, beside whose voice it is. None is as the base does it by default."""
 
     exaggeration: float | None = None
     emotion: Clip | None = None
@@ -275,7 +275,7 @@ class Family(ABC):
         """
 
     def apply_style(self, condition: Any, manner: SpeakingStyle) -> Any:
-        """The condition in another manner; an error that names what this family cannot be told."""
+        """The condition in another style; an error that names what this family is not known."""
         if asked := manner.asked():
             raise ConfigError("manner-unknown", f"{self.name} has no {' and no '.join(asked)}")
         return condition
@@ -336,7 +336,7 @@ class Family(ABC):
         return {}
 
     def voice(self, files: BaseFiles, name: str) -> Clip:
-        """One of `voices`; an error that names those that are there."""
+        """One of `voices`; an error that names those that exist."""
         voices = self.voices(files)
         if name not in voices:
             raise unknown_voice_error(name, voices, files.folder)
@@ -407,7 +407,7 @@ def encode_recording(encoder: ClipEncoder, samples: NDArray[np.float32], rate: i
 
 
 class SpeakerEncoder(Protocol):
-    """A network that hears whose voice a recording has, apart from any base."""
+    """A network that encodes whose voice a recording has, apart from any base."""
 
     def embed(self, waves: Sequence[Waveform]) -> Tensor:
         """One unit vector per recording at 16 kHz. [clips, width]"""
@@ -438,7 +438,7 @@ class Vocoder(ABC):
         """Raise what would keep it from sounding at all, before anything is spoken."""
 
     def findings(self) -> list[Finding]:
-        """What is to be said of its sound, whatever it was."""
+        """Findings about its sound, whatever was spoken."""
         return []
 
 

@@ -56,7 +56,8 @@ def list_files_with_suffix(folder: Path, suffixes: tuple[str, ...]) -> list[Path
 
 
 def refuse_lookalike_files(family: Family, checkpoint: Path, tokenizer: Path) -> None:
-    """Raise if files that have the family's names are another model's, or only stand for files in a git repository."""
+    """Raise if files that have the family's names are another model's, or are only pointers to files in a git
+    repository."""
     seen = scan_checkpoint(checkpoint)
     if seen.refusal is not None and seen.refusal.code == "checkpoint-lfs":
         raise CheckpointError.of(seen.refusal)
@@ -104,7 +105,7 @@ def find_matching_tokenizer(family: Family, seen: CheckpointScan) -> Path:
             tokenizer = open_tokenizer(path)
         except VoxgraftError:
             continue  # other JSON files lie about in every folder
-        # As many pieces is not enough: special pieces must stand on the ids that the model was trained with.
+        # As many pieces is not enough: special pieces must have the ids that the model was trained with.
         specials = all(tokenizer.ids.get(piece) == at for piece, at in family.special_ids.items())
         if tokenizer.size == pieces and specials and tokenizer.kind != "flat-map":
             fitting.append(path)
@@ -121,7 +122,7 @@ def find_matching_tokenizer(family: Family, seen: CheckpointScan) -> Path:
 
 
 def check_tensor_prefix(seen: CheckpointScan, tables: tuple[str, ...]) -> Finding | None:
-    """What to say of a file whose names all stand behind a prefix, as a wrapper around the model saves them."""
+    """What to say of a file whose names all follow a prefix, as a wrapper around the model saves them."""
     for name in seen.shapes:
         for table in tables:
             if name.endswith(f".{table}"):
@@ -140,9 +141,9 @@ LORA_NAME_PARTS = (".lora_A.", ".lora_B.", "lora_down.", "lora_up.")
 
 
 def refuse_unsupported_folder(folder: Path, failures: Mapping[Family, FileError]) -> None:
-    """Raise what a folder that no family takes is instead; nothing where that cannot be told.
+    """Raise what a folder that no family takes is instead; nothing where that is not known.
 
-    `failures` is why each family did not take it: one whose model is there all the same says best what is missing.
+    `failures` is why each family did not take it: one whose model exists says best what is missing.
     """
     around = scan_folder(folder)
     for family, failure in failures.items():

@@ -109,7 +109,7 @@ HALF_PRECISION_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def choose_device(requested: str | None) -> str:
-    """The device that was asked for, if it is there; else CUDA where there is one."""
+    """The device that was requested, if it exists; else CUDA where there is one."""
     if requested is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:

@@ -70,7 +70,7 @@ class LoraLayer(GraftModule):
     """A linear layer of the base with an adapter beside it: x W + b, and with the gate open + scale (x downᵀ) upᵀ.
 
     - `weight` and `bias` are the base's own parameters, under their own names and in the base's orientation. They ask
-      for no gradient once the adapter is added; who trains the body as well says `requires_grad_()` afterwards.
+      for no gradient once the adapter is added; who trains the backbone as well says `requires_grad_()` afterwards.
     - `down` [R, I] and `up` [O, R] are the adapter: float32 masters when the base is bf16 or fp16, else of the base's
       dtype. PEFT calls them lora_A and lora_B. The result has the dtype that the base alone would give.
     - `state_dict` and `load_state_dict` know the base's tensors and nothing else: see `adapter_state`.
@@ -225,7 +225,8 @@ def fused_lora_linear(x: Tensor, weights: Sequence[Tensor], bias: Tensor | None,
     [..., I], [O, I] each, [O], [R, I], [sum of O, R] -> [..., sum of O]
     """
     rows, dtype = x.reshape(-1, x.shape[-1]), weights[0].dtype
-    out: Tensor = _FusedLoraFunction.apply(rows, bias, down.to(dtype), up.to(dtype), *weights)  # type: ignore[no-untyped-call]
+    # type: ignore[no-untyped-call]
+    out: Tensor = _FusedLoraFunction.apply(rows, bias, down.to(dtype), up.to(dtype), *weights)
     return out.reshape(*x.shape[:-1], len(up))
 
 
@@ -551,7 +552,7 @@ MAX_TENSORS_BYTES = 2 << 30
 
 
 def write_peft_folder(folder: Path, model: nn.Module, *, base_name: str = "", overwrite: bool = False) -> None:
-    """The model's adapter as a new folder; with `overwrite`, what was there is kept as `NAME.previous`."""
+    """The model's adapter as a new folder; with `overwrite`, what existed is kept as `NAME.previous`."""
     config, tensors = to_peft(model, base_name)
     if not overwrite:
         require_output_path(folder)

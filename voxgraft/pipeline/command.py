@@ -297,7 +297,7 @@ class StageResult:
 
 @dataclass(frozen=True, slots=True)
 class GoResult:
-    """All stages up to the last that was asked for, or to the one that ended it."""
+    """All stages up to the last that was requested, or to the one that ended it."""
 
     run: Path
     stages: tuple[StageResult, ...]
@@ -356,12 +356,12 @@ def run_pipeline(settings: GoSettings) -> GoResult:
         if not decision.runs:
             outcomes.append(StageResult(name, "skipped", decision.why))
             continue
-        if name == "train":  # the data is there now, which a check at the start may not have had
+        if name == "train":  # the data exists now, which a check at the start may not have had
             _require_later_stages(work, stages, after_data=True)
         began = time.monotonic()
         try:
             result = run_command(work)
-        except KeyboardInterrupt:  # `train` ends by itself then; whatever the others have finished is kept
+        except KeyboardInterrupt:  # `train` ends on its own then; whatever the others have finished is kept
             outcomes.append(StageResult(name, "ended here", decision.why, time.monotonic() - began))
             return GoResult(settings.run, tuple(outcomes), EXIT_INTERRUPTED, changes)
         seconds = time.monotonic() - began
@@ -401,7 +401,7 @@ def _require_later_stages(work: PipelineContext, stages: Sequence[StageName], *,
         require_sentences(manifest, valid, settings.language, told.sentences)
     if "export" not in pending:
         return
-    # The kind must be one of this base and of this training, and its folder free or an export of ours.
+    # The kind must be one of this base and of this training, and its folder free or an export of voxgraft.
     train, merged = settings.train, settings.train.mode == "merged"
     kind = told.to or choose_export_kind(family.name, merged=merged)
     require_export_kind(family, kind)
@@ -419,7 +419,7 @@ def _require_later_stages(work: PipelineContext, stages: Sequence[StageName], *,
 
 
 def _plan_stages(settings: GoSettings, stages: Sequence[StageName]) -> GoResult:
-    """What would run, by what is there now. What a stage that has yet to run will leave is not guessed at."""
+    """What would run, by what exists now. What a stage that has yet to run will leave is not guessed at."""
     outcomes: list[StageResult] = []
     first = ""  # the first stage that would run and leave something that later ones decide by
     for name in stages:

@@ -97,7 +97,7 @@ class StageDecision:
 
 
 class PipelineContext:
-    """A run as it is at this moment, and what `go` was told."""
+    """A run as it is at this moment, and the settings of `go`."""
 
     def __init__(self, settings: GoSettings) -> None:
         self.told, self.run = settings, RunFolder(settings.run)
@@ -299,7 +299,7 @@ COMPARED_OPTIONS = tuple(
     for name in options_with_rule("fixed", "schedule", "learning")
     if name in TrainSettings.model_fields and name != "steps"
 )
-"""Settings that a finished training depends on. Whether steps are left is found out by itself."""
+"""Settings that a finished training depends on. Whether steps are left is determined separately."""
 
 
 def _decide_graft(work: PipelineContext) -> StageDecision:
@@ -365,7 +365,7 @@ def require_steps_left(work: PipelineContext, changes: Collection[str]) -> None:
 
 
 def _should_restart(work: PipelineContext) -> bool:
-    """Only if that was asked for, and what is saved is not what the run asks for now."""
+    """Only if that was requested, and what is saved is not what the run asks for now."""
     saved, card = work.last_step, work.card
     if work.told.when_changed != "fresh" or saved is None or card is None:
         return False

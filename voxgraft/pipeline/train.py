@@ -316,7 +316,7 @@ class TrainResult:
 
 
 def train(settings: TrainCommandSettings) -> TrainResult:
-    """Train a run. A run with saved steps resumes from the newest whole one by itself."""
+    """Train a run. A run with saved steps resumes from the newest whole one on its own."""
     if settings.fresh and settings.from_step is not None:
         raise ConfigError("config-value", "--fresh and --from-step are both given", expected="one of the two")
     run = RunFolder(settings.run)
@@ -449,7 +449,7 @@ def _build_loop(course: TrainingSetup, group: DistributedContext) -> Trainer:
 
 
 def _build_monitor(course: TrainingSetup, loop: Trainer) -> LearningMonitor:
-    """What looks whether the model learns, and speaks some sentences on the way."""
+    """What looks whether the model learns, and speaks some sentences during training."""
     settings, held_out = course.settings.train, collect_texts(course.valid[course.graft.card.language])
     sentences = build_sample_sentences(course.spelling, settings.sample_texts, held_out, course.options.seed)
     if sentences:

@@ -227,7 +227,7 @@ class PreparedDataset(NamedTuple):
     left_out: Mapping[str, Finding]
     """By id."""
     is_new: bool
-    """Whether it was written; False if it was there already with the same clips."""
+    """Whether it was written; False if it existed already with the same clips."""
 
 
 def make_prepared_dataset(

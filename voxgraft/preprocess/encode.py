@@ -215,7 +215,7 @@ def _encode_clips(encoder: ClipEncoder, waves: Mapping[str, Waveform]) -> tuple[
 
 
 def default_worker_count(device: str, file_bytes: int) -> int:
-    """One worker for each core as far as memory allows; on CUDA one, which fills the device by itself."""
+    """One worker for each core as far as memory allows; on CUDA one, which fills the device on its own."""
     if device.startswith("cuda"):
         return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -85,7 +85,7 @@ class SpokenUtterance:
 
     @property
     def stop(self) -> StopCause:
-        """Why it ended: by itself only if every chunk did."""
+        """Why it ended: on its own only if every chunk did."""
         return next((one.stop for one in self.pieces if one.stop != "ended"), "ended")
 
     def seconds(self, code_hz: float) -> float:
@@ -199,7 +199,7 @@ def _encode_chunk(
 def _check_text(system: SpeakingModel, one: UtteranceRequest, text: str, language: str) -> Iterator[Finding]:
     """What is suspicious in the text of an utterance: its script, digits that stay, letters without a piece."""
     where, spelling = f"utterance {one.name}", system.spelling
-    # Nothing is said of languages whose letters are not known.
+    # No finding for languages whose letters are not known.
     entry = find_exemplar(language)
     own = count_scripts(entry.letters) if entry else {}
     letters = count_letters_by_script(Counter(one.text))
@@ -324,20 +324,20 @@ STOP_DESCRIPTIONS = {"ended": "ended normally", "limit": "cut at the length limi
 
 @dataclass(frozen=True, slots=True)
 class SpeakResult:
-    """What was said, how it ended, and where it is."""
+    """What was spoken, how it ended, and where it is."""
 
     family: Family
     base: Path
     said: tuple[SpokenUtterance, ...]
     sound: tuple[Path, ...]
-    """The file of each utterance; none where only codes were asked for."""
+    """The file of each utterance; none where only codes were requested."""
     codes: Path | None
     notes: tuple[Finding, ...] = ()
-    """What is to be said of the speakers, whatever they said."""
+    """Findings about the speakers, whatever was spoken."""
 
     @property
     def cut(self) -> list[SpokenUtterance]:
-        """Utterances that did not end by themselves."""
+        """Utterances that did not end on their own."""
         return [one for one in self.said if one.stop != "ended"]
 
     @property

@@ -64,7 +64,7 @@ class ModelContext:
         """The base, or another checkpoint of its family."""
         if files is not None or self.opened is None:
             return load_model(self.family, files or self.files, device=self.device, dtype=self.dtype)
-        # New layers around the very same tensors: growing or adapting the copy leaves the original as it is.
+        # New layers around the same tensors: growing or adapting the copy leaves the original as it is.
         tensors = chain(self.opened.parameters(), self.opened.buffers())
         return copy.deepcopy(self.opened, {id(tensor): tensor for tensor in tensors})
 
@@ -187,7 +187,7 @@ def _open_step_model(place: ModelContext, run: RunFolder, step: int) -> Speaking
     if not isinstance(options, dict) or not options.keys() >= set(STEP_OPTIONS):
         raise CheckpointError("step-damaged", "the step does not state how it was trained", where=run.steps)
     rows = {name: values.float() for name, values in state.tensors.get("rows", {}).items()}
-    if not rows:  # the rows of a graft that was trained as part of the body
+    if not rows:  # the rows of a graft that was trained as part of the backbone
         rows = {name: torch.from_numpy(values) for name, values in graft.rows.items()}
     model = place.model()
     gate = _load_trained_parts(model, rows, state.tensors, options)
@@ -280,7 +280,7 @@ def _load_trained_parts(
     if has_adapter:
         gate = add_adapter(model, model.adapter_layers(), options["rank"], options["alpha"], options.get("seed", 0))
         load_adapter_state(model, groups["adapter"])
-    if mode == "masked-finetune":  # the rows were part of ordinary tables, which the body holds whole
+    if mode == "masked-finetune":  # the rows were part of ordinary tables, which the backbone holds whole
         for name in (model.text_embedding_name, model.text_head_name):
             grown = model.get_submodule(name)
             assert isinstance(grown, GrownLayer)
@@ -337,7 +337,7 @@ class SynthesisModels:
         return [*self.grafts, *([self.base] if self.base else [])]
 
     def language(self, asked: str | None) -> str:
-        """The language that was asked for, or the only one that can be meant."""
+        """The language that was requested, or the only one that can be meant."""
         return resolve_language(asked, self.new_languages, self.base_languages)
 
     def system(self, language: str) -> SpeakingModel:
@@ -403,7 +403,7 @@ def open_synthesis_models(settings: SpeakSettings, languages: Collection[str | N
 
 
 def resolve_language(asked: str | None, new: Sequence[str], old: Sequence[str]) -> str:
-    """The language that was asked for, in the spelling of its owner, or the only one that can be meant."""
+    """The language that was requested, in the spelling of its owner, or the only one that can be meant."""
     spoken = list(dict.fromkeys([*new, *old]))
     if asked is None:
         if len(new) == 1 or len(spoken) == 1:

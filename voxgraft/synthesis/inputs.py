@@ -61,7 +61,7 @@ _ABBREVIATION = regex.compile(
 
 @dataclass(frozen=True, slots=True)
 class TextChunk:
-    """What is said at once, and the silence after it."""
+    """What is spoken at once, and the silence after it."""
 
     text: str
     pause_seconds: float = 0.0
@@ -144,7 +144,7 @@ def _split_long_sentence(sentence: str, longest: float, pause: float) -> Iterato
         if estimate_speech_seconds(clause) > longest:
             parts = []
             for word in _merge_wordless_parts(_split_at(clause, _WORD_SPACE)):
-                # A word that is too long by itself is split into its graphemes.
+                # A word that is too long on its own is split into its graphemes.
                 parts += [word] if estimate_speech_seconds(word) <= longest else regex.findall(r"\X", word)
         words = list(_pack_parts(parts, longest))
         for place, part in enumerate(words, 1):
@@ -180,7 +180,7 @@ _UTTERANCE_NAME = re.compile(r"[^\W_][\w.-]{0,80}")
 
 @dataclass(frozen=True, slots=True)
 class UtteranceRequest:
-    """One text, and what it says itself of how it is said."""
+    """One text, and what it says itself of how it is spoken."""
 
     name: str
     text: str
@@ -305,7 +305,7 @@ class VoiceLoader:
         self._emotion: Clip | None = None
 
     def voice(self, asked: str | None) -> ReferenceVoice:
-        """The voice of an utterance: its own, that of all, or whatever is there."""
+        """The voice of an utterance: its own, that of all, or whatever exists."""
         name = asked or self.settings.voice
         if name not in self._found:
             self._found[name] = self._choose_default_voice() if name is None else self._load_voice(name)

@@ -1,7 +1,7 @@
 """The one text front end: text rules of the language, the family's own front, the tokenizer that the language chooses.
 
 Learning pieces, preparing data, training, samples, synthesis, evaluation, exports and the proof all come here. Text of
-a base language is always spelled by the base's own tokenizer and never normalised; rules and the extended tokenizer are
+a base language is always encoded by the base's own tokenizer and never normalised; rules and the extended tokenizer are
 for the new language alone.
 """
 

@@ -54,7 +54,7 @@ class ProofCounts:
     """They hold the new language's tag literally."""
     changed: int = 0
     base_unknown_moved: int = 0
-    """Of `base_unknown`: those that the extended tokenizer spells otherwise (it knows more characters)."""
+    """Of `base_unknown`: those that the extended tokenizer encodes differently (it knows more characters)."""
 
     @property
     def total(self) -> int:
@@ -63,7 +63,7 @@ class ProofCounts:
 
 @dataclass(frozen=True, slots=True)
 class TokenizerCoverage:
-    """How one tokenizer spells the new language's text."""
+    """How one tokenizer encodes the new language's text."""
 
     sentences: int
     characters: int
@@ -71,7 +71,7 @@ class TokenizerCoverage:
     unknown: int
     sentences_with_unknown: int
     unknown_characters: int
-    """One unknown token can stand for many characters in a row, so these are counted by themselves."""
+    """One unknown token can replace many characters in a row, so these are counted on their own."""
 
     @property
     def unknown_share(self) -> float:

@@ -183,7 +183,7 @@ def _create_hidden_folder(run: RunFolder, step: int) -> Iterator[Path]:
 def _write_step_files(folder: Path, state: TrainState, state_file: bytes, num_bytes: int) -> None:
     """Tensors, state.json and the manifest with the hashes of both, all synced.
 
-    The manifest comes last: a step is complete when its manifest is there.
+    The manifest comes last: a step is complete when its manifest exists.
     """
     # One thread hashes the chunks in their order while the next ones are written.
     with ThreadPoolExecutor(1) as pool, progress.progress_task(f"saving step {state.step}", num_bytes) as advance:

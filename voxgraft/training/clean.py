@@ -40,7 +40,7 @@ def clean(settings: CleanSettings) -> SimpleResult:
         doomed = {path: num_bytes for path, num_bytes, remove, _ in folders if remove}
         question = f"remove {pluralize(len(doomed), 'folder')}, {format_bytes(sum(doomed.values()))}?"
         asks = bool(doomed) and not settings.yes
-        # None where nobody can be asked: then nothing is removed, and the exit code says so.
+        # None where no one can be asked: then nothing is removed, and the exit code says so.
         answer = confirm_with_user(_folder_table(folders, doomed), question) if asks else True
         for path in list(doomed) if answer else ():
             try:

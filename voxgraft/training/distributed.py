@@ -30,7 +30,7 @@ from voxgraft.core.errors import ConfigError, Finding, VoxgraftError, finding
 HEARTBEAT_SECONDS = 2.0
 # A process without a heartbeat for that long counts as lost. Compiling and saving do not stop heartbeats.
 HEARTBEAT_TIMEOUT_SECONDS = 180.0
-# Time that a process has to end by itself after another failed: long enough to finish saving a checkpoint.
+# Time that a process has to end on its own after another failed: long enough to finish saving a checkpoint.
 EXIT_GRACE_SECONDS = 60.0
 STORE_CONNECT_SECONDS, STORE_TIMEOUT_SECONDS, STORE_LINGER_SECONDS = 600.0, 5.0, 2.0
 # Added to the heartbeats of a process that has ended normally.

@@ -44,7 +44,8 @@ class LearningThresholds:
     low_text_use: float = 0.02
     """Below this, twice one after another, the text makes no difference: the model does not read."""
     low_voice_use: float = 0.005
-    """Below this, on average over four validations, the prompt makes no difference: the model does not hear."""
+    """Below this, on average over four validations, the prompt makes no difference: the model does not use the
+    voice."""
     unsure_voice_use: float = 0.02
     """The same below this, where the average is also less than twice its standard error."""
     good_text_use: float = 0.1
@@ -80,7 +81,7 @@ class LearningStatus:
 
 
 def list_validation_points(history: History) -> list[ValidationPoint]:
-    """All validations of the new language that the journal tells of, by step."""
+    """All validations of the new language that the journal reports, by step."""
     others = [dict(history.held_out(key)) for key in ("text_use", "voice_use", "text_loss")]
     return [
         ValidationPoint(step, loss, *(known.get(step) for known in others))
@@ -166,7 +167,7 @@ def assess_learning(
 def _check_voice_use(
     judged: Sequence[ValidationPoint], options: TrainOptions, limits: LearningThresholds
 ) -> list[Finding]:
-    """Only a note where rows alone are trained: they cannot teach the model voices, and learn to read all the same."""
+    """Only a note where rows alone are trained: they cannot teach the model voices, and learn to read anyway."""
 
     def unused(looks: Sequence[ValidationPoint]) -> bool:
         uses = [look.voice_use for look in looks if look.voice_use is not None]

@@ -1,6 +1,6 @@
 """Self-made replay: what the frozen base says for given sentences, kept as an ordinary dataset.
 
-Everything random is a function of the seed and the sentence. An utterance that did not end by itself is left out.
+Everything random is a function of the seed and the sentence. An utterance that did not end on its own is left out.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ EncodeTextFunction = Callable[[str, str], Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class ReplayUtterance:
-    """One sentence to be said."""
+    """One sentence to be spoken."""
 
     id: str
     language: str
@@ -71,7 +71,7 @@ def plan_replay(
     """About `count` utterances, as many of each language, one in eight held out by its sentence.
 
     Of every language sentences are taken in an order by chance; those whose ids are not plain text are passed by. Where
-    there are fewer sentences than asked for, those that are trained on are said again, by other voices.
+    there are fewer sentences than asked for, those that are trained on are spoken again, by other voices.
     """
     by_language: dict[str, dict[str, None]] = {}
     for language, text in sentences:
@@ -102,7 +102,7 @@ class ReplayGenerator:
         self.num_kept = self.num_dropped = 0
 
     def clips(self, utterances: Sequence[ReplayUtterance]) -> Iterator[PreparedClip]:
-        """Every utterance that came to its end. All of an utterance's speaker share one voice: the one it was said in.
+        """Every utterance that came to its end. All of a speaker share one voice, that of the prompt.
 
         An error when none of the first ones does: such a base cannot teach itself.
         """
@@ -124,7 +124,7 @@ class ReplayGenerator:
                 for at, said in batch:
                     one, voice = voiced[at]
                     codes = np.asarray(said.codes, dtype=np.int32)
-                    # A code that repeats for a second at the end is no speech, even if the model stopped by itself.
+                    # A code that repeats for a second at the end is no speech, even if the model stopped on its own.
                     if not said.ended or not len(codes) or count_trailing_run(codes) >= self.family.code_hz:
                         self.num_dropped += 1
                         continue
@@ -175,7 +175,7 @@ class SelfReplayBuilder:
     def load_or_generate(
         self, count: int, train: Sequence[ClipDataset], device: str, dtype: torch.dtype
     ) -> tuple[ClipDataset, Finding]:
-        """The set, and where it came from. One process makes it; the others wait until it is there."""
+        """The set, and where it came from. One process makes it; the others wait until it exists."""
         utterances = self.plan(count)
         header = self._header(utterances)
         while not is_main_process() and self._fitting(header) is None:
@@ -199,7 +199,7 @@ class SelfReplayBuilder:
         return made, finding("self-replay", f"{found} that did not end", level=level)
 
     def plan(self, count: int) -> list[ReplayUtterance]:
-        """What is to be said, from the base's own spelling."""
+        """What is to be spoken, from the base's own spelling."""
         frame = self.frame
         barred = frame.forbidden_text_ids | {self.spelling.base.unknown_id, frame.text_start, frame.text_stop}
 
@@ -245,7 +245,7 @@ class SelfReplayBuilder:
         return DatasetHeader(family.name, language, "replay", family.code_hz, made_from)
 
     def _fitting(self, header: DatasetHeader) -> ClipDataset | None:
-        """The set that is there, if it is whole and what would be made now."""
+        """The set that exists, if it is whole and what would be made now."""
         if not path_exists(self.folder):
             return None
         try:

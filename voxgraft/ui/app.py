@@ -160,7 +160,7 @@ def _wire_tabs(context: PageContext, active: Any) -> list[Any]:
 
 
 def _wire_combined(context: PageContext, handlers: Sequence[EventHandler], part: Any) -> None:
-    """One event for all handlers: each event by itself costs a round trip."""
+    """One event for all handlers: each event on its own costs a round trip."""
 
     def call_all(project: str, *values: Any) -> Any:
         given = iter(values)

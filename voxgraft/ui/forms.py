@@ -382,7 +382,7 @@ class CommandForm:
         return self.command.plain(control.leaf, one) == self.command.plain(control.leaf, other)
 
     def _updates(self, folder: Path | None, before: Sequence[Any] | None, values: Sequence[Any]) -> list[Any]:
-        """Updates of this form's own controls. A value that is there already is not sent again: somebody may type."""
+        """Updates of this form's own controls. A value that exists already is not sent again: somebody may type."""
         updates = []
         for at, (control, value) in enumerate(zip(self.controls, values, strict=True)):
             if control.shared:
@@ -392,7 +392,7 @@ class CommandForm:
             if control.sought is not None:
                 sent["choices"] = self.context.roots.find(control.sought, folder)
             elif words := self.choices.get(control.leaf.key):
-                # The run's own word may be one that nobody can choose here, such as a program that listens.
+                # The run's own word may be one that no one can choose here, such as a program that listens.
                 sent["choices"] = dropdown_choices(
                     control.leaf, [*words, *([value] if value and value not in words else [])]
                 )

@@ -330,7 +330,7 @@ def _read_lock_holder(lock_file: Path) -> RunLockHolder | None:
             signature = (lock_file, status.st_ino, status.st_mtime_ns)
             if not isinstance(found, dict) or signature in _released_locks:
                 return None
-            # A process at work has signed, and one that ends well removes its signature. What a killed one has left is
+            # A running process has signed, and one that ends well removes its signature. What a killed one has left is
             # tested once only: testing means holding the lock for a moment, in which a training that starts is refused.
             try:
                 lock.acquire(shared=True)

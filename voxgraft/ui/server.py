@@ -144,7 +144,7 @@ def ui(settings: UiSettings) -> CommandResult:
         )  # fmt: skip
 
         class Server(uvicorn.Server):
-            """Logs nothing about open pages at shutdown: their event streams never end by themselves."""
+            """Logs nothing about open pages at shutdown: their event streams never end on their own."""
 
             async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
                 logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
@@ -195,7 +195,7 @@ def create_app(roots: Roots, settings: UiSettings, password: str | None) -> Acce
 
     from voxgraft.ui.app import PAGE_CSS, PAGE_HEAD_HTML, build_page, build_theme
 
-    # The secret in the address stands in for the password: a sandboxed page cannot send one.
+    # The secret in the address replaces the password: a sandboxed page cannot send one.
     prefix = f"/pages/{secrets.token_urlsafe(24)}"
     app: FastAPI = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
 

@@ -284,7 +284,7 @@ class Chatterbox(Family):
     def front(self, tokenizer: Path | None = None) -> TextFrontend:
         if tokenizer is None:
             return ChatterboxTextFrontend()
-        # By itself the name says nothing: an export and a graft have a tokenizer.json too.
+        # Alone, the name says nothing: an export and a graft have a tokenizer.json too.
         if tokenizer.name == ENGLISH_RELEASE.tokenizer and is_file(tokenizer.with_name(ENGLISH_RELEASE.checkpoint)):
             return ChatterboxEnglishFrontend()
         if tokenizer.name not in MULTILINGUAL_TOKENIZERS:

@@ -96,7 +96,7 @@ class S3GenSize:
         def count(prefix: str, published: int) -> int:
             numbers = {name[len(prefix) :].partition(".")[0] for name in shapes if name.startswith(prefix)}
             known = [int(number) for number in numbers if number.isascii() and number.isdigit() and len(number) < 5]
-            # Up to the last one that is there, so that a missing one before it is noticed.
+            # Up to the last one that exists, so that a missing one before it is noticed.
             return max((number + 1 for number in known if number < len(shapes)), default=published)
 
         standard, unet = FlowSize(), "flow.decoder.estimator."
@@ -322,7 +322,7 @@ def read_built_in_reference(path: Path) -> S3GenReference:
 
 @cache
 def find_watermarker() -> Any | None:
-    """the original program's inaudible watermark; None where its package is not installed."""
+    """The original program's inaudible watermark; None where its package is not installed."""
     try:
         make = import_module("perth").PerthImplicitWatermarker
     except ModuleNotFoundError:

@@ -173,7 +173,7 @@ class ChatterboxProgram(StockProgram):
     title: ClassVar[str] = "chatterbox-tts 0.1.7"
     can_drop_in: ClassVar[bool] = True
 
-    def folder(self, files: BaseFiles, pieces: int) -> StockFolder:  # noqa: ARG002 (the rows stand in the checkpoint alone)
+    def folder(self, files: BaseFiles, pieces: int) -> StockFolder:  # noqa: ARG002 (the rows are in the checkpoint alone)
         english = is_english_release(files)
         needed = REQUIRED_ENGLISH_FILES if english else REQUIRED_FILES
         beside, missing = find_side_files(files, needed)

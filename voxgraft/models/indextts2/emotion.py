@@ -25,7 +25,7 @@ from voxgraft.models.indextts2.family import CONFIG_NAMED_FILES
 from voxgraft.models.indextts2.shapes import get_config_file_name, read_base_config
 
 STYLE = "style"
-"""Among a voice's arrays: the vector that CAM++ hears of it. [192]"""
+"""Among a voice's arrays: the vector that CAM++ computes of it. [192]"""
 SPEAKER_EMOTION = "speaker_emotion"
 """Among a voice's arrays: the emotion that another one is blended with (see `encoder`). [W]"""
 

@@ -150,7 +150,7 @@ class SemanticCodec(nn.Module):
 
     @torch.no_grad()
     def vq2emb(self, codes: Tensor) -> Tensor:
-        """What each code stands for, as features. [...] -> [..., C]"""
+        """What each code means, as features. [...] -> [..., C]"""
         highest = self.size.codes - 1
         if codes.numel() and (int(codes.min()) < 0 or int(codes.max()) > highest):
             found = f"codes from {int(codes.min()):,} to {int(codes.max()):,}"
@@ -274,7 +274,7 @@ def count_feature_frames(num_samples: int) -> int:
     """How many frames of features a clip of that many samples has.
 
     Filter bank frames are taken in pairs. Of an odd number the last is left out: the original program fills its pair up
-    with padding, which no other frame hears.
+    with padding, which no other frame sees.
     """
     return max(0, 1 + (num_samples - FRAME) // HOP) // FRAMES_PER_PAIR
 
@@ -413,7 +413,7 @@ class UnifiedVoiceClipEncoder(ClipEncoder):
         model: UnifiedVoice,
         speakers: CAMPPlus | None = None,
     ) -> None:
-        """`speakers` hears the style that the vocoder and the emotion sliders go by; training needs none."""
+        """`speakers` computes the style that the vocoder and the emotion sliders go by; training needs none."""
         self.features, self.codec, self.model, self.speakers = features, codec, model, speakers
 
     @classmethod

@@ -310,7 +310,7 @@ CONFIG_NAMED_FILES = {
 
 
 def describe_indextts2(files: BaseFiles) -> BaseDescription:
-    """All file names but those that the original program fetches from elsewhere stand in the config."""
+    """All file names but those that the original program fetches from elsewhere are in the config."""
     config = files.config or files.folder / CONFIG_NAME
     settings = read_base_config(config) if files.config else {}
 
@@ -354,7 +354,7 @@ def get_statistics_name(files: BaseFiles) -> str:
     return named or STATISTICS_NAME
 
 
-# The original program lets this code stand for the whole prompt, so that its repetition penalty takes it for heard.
+# The original program uses this code for the whole prompt, so its repetition penalty counts it as used.
 FILLER_CODE = 1
 
 

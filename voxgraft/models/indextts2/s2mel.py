@@ -34,7 +34,7 @@ S2MEL_KEY = "net"
 NUM_STEPS = 25
 GUIDANCE = 0.7
 REGULATOR_NORM_EPS = 1e-5
-# Where the regulator's convolutions and norms stand in its list; Mish has no tensors.
+# Where the regulator's convolutions and norms are in its list; Mish has no tensors.
 REGULATOR_CONVS, REGULATOR_NORMS, REGULATOR_OUT = (0, 3, 6, 9), (1, 4, 7, 10), 12
 REGULATOR_KERNEL = 3
 # In the file and never read by the original; skip_in_linear of the first blocks too.
@@ -160,7 +160,7 @@ def is_optional_tensor(name: str, size: S2MelSize) -> bool:
 
 
 def fold_weight_norm(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """`weight_g` and `weight_v` as the one weight that they stand for; the norm is over all but the first dimension."""
+    """`weight_g` and `weight_v` as the one weight that they represent; the norm is over all but the first dimension."""
     folded: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         stem, _, kind = name.rpartition(".")
@@ -336,7 +336,7 @@ def count_target_frames(num_codes: int) -> int:
 def stretch_index(num_codes: int, num_frames: int) -> NDArray[np.int64]:
     """Which code each frame takes: nearest neighbour in float32. -> [frames]
 
-    Whole-number arithmetic picks other codes for some counts (26, 64, 70, ...), which can be heard as a shift.
+    Whole-number arithmetic picks other codes for some counts (26, 64, 70, ...), which is audible as a shift.
     """
     scale = np.float32(num_codes / num_frames)
     places: NDArray[np.int64] = np.floor(np.arange(num_frames, dtype=np.float32) * scale).astype(np.int64)

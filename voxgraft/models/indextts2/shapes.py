@@ -118,7 +118,7 @@ class UnifiedVoiceSize:
     width: int = 1280
     layers: int = 24
     heads: int = 0
-    """No tensor shows it, config.yaml does; 0 stands for heads of the published width of 64, and four at least."""
+    """No tensor shows it, config.yaml does; 0 means heads of the published width of 64, and four at least."""
     speech_rows: int = 8194
     max_text: int = 600
     max_speech: int = 1815
@@ -289,7 +289,7 @@ def get_config_section(settings: dict[Any, Any], name: str, config: Path) -> dic
 
 
 def get_config_file_name(section: dict[Any, Any], path: str, config: Path) -> str | None:
-    """The file name that a setting gives, if it is there; it may not lead out of the base folder."""
+    """The file name that a setting gives, if it exists; it may not lead out of the base folder."""
     name = section.get(path.rpartition(".")[2])
     if name is None:
         return None

@@ -62,7 +62,7 @@ MAX_KEPT_VOICES = 16
 
 @dataclass(frozen=True, slots=True)
 class ReferenceWaves:
-    """A recording as the original's parts hear it, each at most 15 s long."""
+    """A recording as the original's parts read it, each at most 15 s long."""
 
     speaker: NDArray[np.float32]  # 22,050 Hz: the mel
     speaker_16k: NDArray[np.float32]  # for codes, speaker latents and the style

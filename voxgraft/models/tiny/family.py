@@ -144,7 +144,7 @@ def write_voices(folder: Path, speakers: Sequence[str]) -> None:
 
 
 def find_speaker_index(speakers: Sequence[str], name: str, where: Path | str = "") -> int:
-    """The number of a speaker; an error that names those who are there for one who is not."""
+    """The number of a speaker; an error that names the existing ones."""
     if name not in speakers:
         raise unknown_voice_error(name, speakers, where)
     return list(speakers).index(name)
@@ -277,7 +277,7 @@ class TinyProgram(StockProgram):
 
     title: ClassVar[str] = "voxgraft"
 
-    def folder(self, files: BaseFiles, pieces: int) -> StockFolder:  # noqa: ARG002 (the rows stand in the checkpoint alone)
+    def folder(self, files: BaseFiles, pieces: int) -> StockFolder:  # noqa: ARG002 (the rows are in the checkpoint alone)
         beside, missing = find_side_files(files, REQUIRED_FILES)
         card, _ = find_side_files(files, {CARD_NAME: ""})
         read = {CHECKPOINT_NAME: "language model", TOKENIZER_NAME: "text tokenizer", **REQUIRED_FILES}

@@ -187,7 +187,8 @@ def _show_evaluation(context: PageContext, folder: str | None) -> list[Any]:
         kind = {"equal": "good", "not equal": "bad"}.get(word, "warn")
         said += note_html(f"old languages, base speech logits with and without the graft: {word}", kind)
         for given in scores["checklist"]:
-            point = ChecklistItem(*(str(given[key]) for key in ("name", "question", "answer", "found")))  # type: ignore[arg-type]
+            # type: ignore[arg-type]
+            point = ChecklistItem(*(str(given[key]) for key in ("name", "question", "answer", "found")))
             kind = {"yes": "good", "no": "bad"}.get(point.answer, "unmeasured")
             said += note_html(f"{point.question} {point.found}", "yet" if is_unreached_goal(point) else kind)
         rows = []
@@ -233,7 +234,7 @@ def _report_players(context: PageContext, folder: str | None, language: str | No
         return ""
     parser = _ReportAudioParser()
     parser.feed(read_text(report, MAX_REPORT_BYTES))
-    # By language, who and text: how long it is, and what was heard, as far as scores.json says it.
+    # By language, who and text: how long it is, and the transcript, as far as scores.json says it.
     scores = read_json(path) if (path := report.with_name("scores.json")).is_file() else {}
     spoken = scores.get("utterances") if isinstance(scores, dict) else None
     told = {}

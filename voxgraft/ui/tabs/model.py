@@ -98,7 +98,7 @@ def build_model_tab(context: PageContext) -> None:
         )
         form.finish("Download")
         form.button.interactive = False
-        # Another base has another licence, which nobody has accepted yet.
+        # Another base has another licence, which no one has accepted yet.
         context.wire([name.change], lambda chosen: [_download_terms_html(chosen), False], [name], [terms, agreed])
         context.on_project(lambda _: [_download_terms_html(name.value)], [terms], slow=True)
         listing = form.control("list_only").component
@@ -123,7 +123,7 @@ def build_model_tab(context: PageContext) -> None:
             with gr.Row():
                 form.add("tokenizer.file", sought=TOKENIZER_PATHS, label="Existing tokenizer")
                 form.add("proof_texts", sought=TEXT_PATHS)
-                form.add("language").placeholder = "a code, such as am"  # nothing finds it out by itself
+                form.add("language").placeholder = "a code, such as am"  # it cannot be detected
                 form.add("family")
         form.finish("Create the graft", keep=True)
     with gr.Accordion("Only add rows to a checkpoint file", open=False, elem_id="model-extend"):

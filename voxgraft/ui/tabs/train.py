@@ -61,7 +61,7 @@ NOT_TRAINED_YET = "not trained yet: progress is shown here"
 # Summary are looked for in the first part of a log, which may be long.
 SUMMARY_BYTES = 16 << 10
 MAX_SHOWN_FINDINGS = 8
-# Text use from which the model is said to read; see docs/training.md.
+# Text use from which the model counts as reading; see docs/training.md.
 MIN_TEXT_USE = 0.1
 # Step lines that are needed for a pace; the first ones are slower than the rest.
 MIN_TIMED_LINES = 5
