@@ -272,7 +272,7 @@ def test_a_mistake_that_nothing_tells_of_is_a_failure(tmp_path: Path) -> None:
     silence = MistakeReport("padded-codes", "codes with padding", ("clips-trailing-run",))
     result = DemoResult(tmp_path, {}, {}, None, silence)
     assert result.exit_code == 1
-    assert "not told: clips-trailing-run" in [
+    assert "not detected: clips-trailing-run" in [
         plain_text(line) for line in result.lines() if not isinstance(line, Table)
     ]
 

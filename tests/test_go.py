@@ -125,7 +125,7 @@ def test_a_dry_run_says_what_would_run_and_changes_nothing(tmp_path: Path, run: 
     before = listing(fresh)
     planned = gone(fresh, dry_run=True)
     assert words(planned) == {**dict.fromkeys(ALL, "would run"), "split": "not known yet"}
-    assert why(planned, "split") == "depends on what `import` leaves"
+    assert why(planned, "split") == "depends on the result of `import`"
     assert why(planned, "graft") == "no graft yet"
     more = gone(run, dry_run=True, max_sentences=3)
     assert words(more) == {**dict.fromkeys(ALL, "skipped"), "evaluate": "would run"}

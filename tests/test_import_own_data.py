@@ -159,7 +159,7 @@ def test_another_speaker_is_not_ignored_and_comes_with_reimport(tmp_path: Path) 
     assert done.exit_code == 1
     assert [problem.code for problem in done.problems] == ["import-settings"]
     assert "--reimport" in shown(done)
-    assert "speaker not given, and now Ivan" in done.problems[0].found
+    assert "speaker not given (now Ivan)" in done.problems[0].found
     assert {clip.speaker for clip in clips} == {"mine-metadata"}
     done, again = bring(tmp_path / "set", mine, speaker="Ivan", reimport=True)
     assert done.exit_code == 0

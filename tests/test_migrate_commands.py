@@ -25,7 +25,7 @@ def test_a_shell_script_is_read_with_its_variables_and_continuations(tmp_path: P
     assert train.steps == RunSettings().train.steps
     assert rows["train_gpt_v2 --max-steps", ""].fate == "gone"
     missing = rows["train_gpt_v2 --train-manifest", "data.train"]
-    assert (missing.fate, missing.why) == ("suggested", "not there: train_pairs.jsonl")
+    assert (missing.fate, missing.why) == ("suggested", "missing: train_pairs.jsonl")
     assert rows["train_gpt_v2 --train-manifest", "language"].new == "am"
     assert rows["train_gpt_v2 --amp", ""].value == ""
     assert rows["train_gpt_v2 --base-checkpoint", "base"].why == "this value depends on the shell"

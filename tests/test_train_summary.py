@@ -204,14 +204,14 @@ def test_a_warm_up_longer_than_the_run_and_steps_longer_than_the_data_are_said(w
     assert opening["rates"] == f"rows 1e-3, adapter 1e-3; warm-up 500 steps (longer than the run): {share}"
     told = [values["code"] for kind, _, values in heard.told if kind == "finding"]
     assert "warmup-too-long" in told
-    passes = re.search(r"1 in all, ([0-9.]+) passes over the data, ([0-9.]+) in every step", opening["steps"])
+    passes = re.search(r"1 in total, ([0-9.]+) epochs, ([0-9.]+) in every step", opening["steps"])
     assert passes is not None
     assert passes[1] == passes[2]
     assert float(passes[1]) > 1
 
 
 def test_few_steps_of_a_pass_are_told_with_a_decimal(first: tuple[dict[str, str], TrainResult, Heard]) -> None:
-    found = re.search(r"3 in all, ([0-9.]+) passes over the data, of ([0-9.]+) steps;", first[0]["steps"])
+    found = re.search(r"3 in total, ([0-9.]+) epochs, of ([0-9.]+) steps;", first[0]["steps"])
     assert found is not None
     assert float(found[1]) * float(found[2]) == pytest.approx(3, rel=0.1)
 
