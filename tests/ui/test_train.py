@@ -175,7 +175,7 @@ def test_clean_shows_sizes_and_removes_only_after_a_yes(home: Path) -> None:
         asked = form_of(context, "clean").result_html(PROJECT)
         assert "tick the box and press again" in asked
         assert "step-000002" in asked
-        assert "would go" in asked
+        assert "would be removed" in asked
         assert (home / PROJECT / "steps" / "step-000002").is_dir()
         done(home, "clean", words_of(context, "clean", yes=True))
         assert "removed 1 folder" in form_of(context, "clean").result_html(PROJECT)
