@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from voxgraft.checkpoints.tensors import read_tensor_shapes
 from voxgraft.config.commands import ExportKind, ExportSettings
@@ -162,7 +162,7 @@ def export(settings: ExportSettings) -> ExportResult:
 
 def choose_export_kind(family: str, *, merged: bool) -> ExportKind:
     """The default: the graft to share, or the original program's folders after merged training."""
-    return cast(ExportKind, family) if merged else "graft"
+    return family if merged else "graft"
 
 
 def require_export_kind(family: Family, kind: ExportKind, *, drop_in: bool = False) -> None:
