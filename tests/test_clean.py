@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.runs import assert_newest, edit_state, flip_bit, names_in, new_run, save, saved_by_child
+from tests.support.runs import assert_newest, edit_state, flip_bit, names_in, new_run, save, saved_by_child
 from voxgraft.checkpoints.steps import TrainState, list_complete_steps
 from voxgraft.cli import run_cli
 from voxgraft.config.commands import CleanSettings
@@ -249,6 +249,7 @@ def test_keep_must_leave_a_step(run: RunFolder, capsys: pytest.CaptureFixture[st
     assert list_complete_steps(run) == [100, 200, 300, 400]
 
 
+@pytest.mark.long(fast="y*")
 @pytest.mark.parametrize(("answer", "left"), [(b"y\n", 2), (b"n\n", 4), (b"\n", 4)])
 def test_a_person_at_a_terminal_is_asked(run: RunFolder, answer: bytes, left: int) -> None:
     large = {"body": {"weight": torch.zeros(10_000_000)}}

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.adapted_speaker import (
+from tests.support.adapter_model import (
     ALPHA,
     LAYERS,
     LOW_PRECISION,

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.made_once import MadeOnce
-from tests.trainers import Place, loop_of, resumed
+from tests.support.fixtures import Fixtures
+from tests.support.trainers import Place, loop_of, resumed
 from voxgraft.core.journal import RunJournal
 from voxgraft.core.run import RunFolder
 from voxgraft.training.callbacks import (
@@ -42,8 +42,8 @@ def accumulator() -> Any:
 
 
 @pytest.fixture(scope="module")
-def place(made_once: MadeOnce) -> Place:
-    return made_once.place("chatterbox")
+def place(fixtures: Fixtures) -> Place:
+    return fixtures.place("chatterbox")
 
 
 @pytest.fixture(scope="module")
