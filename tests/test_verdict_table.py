@@ -160,6 +160,7 @@ REAL = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "case", [one for one in CASES if one.name in REAL], ids=lambda one: f"{one.family}: {one.name}"
 )
@@ -176,6 +177,7 @@ def test_the_table_covers_both_families_and_all_verdicts() -> None:
     }
 
 
+@pytest.mark.long(fast="0.5-*")
 @pytest.mark.parametrize(("drift", "word"), [(0.0, "START FRESH"), (0.01, "START FRESH"), (0.5, "RESUME")])
 def test_a_small_common_step_of_12_000_random_rows_is_nothing_learnt(drift: float, word: str, tmp_path: Path) -> None:
     base = make_random_base(INDEX, tmp_path / "base", size=RandomBaseSize(16, 1, 12_000))
