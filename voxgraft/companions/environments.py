@@ -275,20 +275,10 @@ INSTALL_LOG_NAME = "install.log"
 INSTALL_TAIL_LINES = 4
 
 
-@dataclass(frozen=True, slots=True)
-class InstallRecipe:
-    """Calls of `pip install` in their order, and files that must go afterwards."""
-
-    title: str
-    steps: tuple[tuple[str, ...], ...]
-    removed: tuple[str, ...] = ()
-    """In site-packages, as patterns."""
-    needs_checkout: bool = False
-
-
-# Versions of Chatterbox that were run together on a CPU; IndexTTS-2 gets those that its source asks for.
-INSTALL_RECIPES = {
-    "chatterbox": InstallRecipe(
+# By name: a title, the calls of `pip install` in their order, and patterns of files in site-packages that must go
+# afterwards. Versions of Chatterbox were run together on a CPU; IndexTTS-2 gets those that its source asks for.
+INSTALL_RECIPES: dict[str, tuple[str, tuple[tuple[str, ...], ...], tuple[str, ...]]] = {
+    "chatterbox": (
         "chatterbox-tts 0.1.7",
         (
             ("torch==2.13.0",),
@@ -302,10 +292,10 @@ INSTALL_RECIPES = {
             ),
         ),
         # Its compiled part needs the CUDA libraries of another torch; without it, it falls back to Python.
-        removed=("torchaudio/lib/*.so",),
+        ("torchaudio/lib/*.so",),
     ),
     # Its source states what it needs, and which Python (3.10 or 3.11 when this was written).
-    "indextts2": InstallRecipe("IndexTTS-2, from a checkout", (("{checkout}",),), needs_checkout=True),
+    "indextts2": ("IndexTTS-2, from a checkout", (("{checkout}",),), ()),
 }
 
 
@@ -313,7 +303,7 @@ def create_environment(
     name: str, folder: Path, python: Path | None, pip_flags: Sequence[str], checkout: Path | None
 ) -> CompanionEnvironment:
     """A new environment in a folder; an error with the installer's last lines if a step fails."""
-    recipe = INSTALL_RECIPES[name]
+    title, steps, removed = INSTALL_RECIPES[name]
     log = folder / INSTALL_LOG_NAME
     own = folder / "venv" / "bin" / "python"
     try:
@@ -325,14 +315,14 @@ def create_environment(
             shutil.rmtree(folder)
         folder.mkdir(parents=True)
         interpreter = python or Path(getattr(sys, "_base_executable", sys.executable))
-        with progress.progress_task(f"making an environment for {recipe.title}", len(recipe.steps) + 1) as advance:
+        with progress.progress_task(f"making an environment for {title}", len(steps) + 1) as advance:
             _run_logged([interpreter, "-m", "venv", folder / "venv"], log)
             advance(1)
-            for step in recipe.steps:
+            for step in steps:
                 packages = [word.format(checkout=checkout) for word in step]
                 _run_logged([own, "-m", "pip", "install", "--disable-pip-version-check", *pip_flags, *packages], log)
                 advance(1)
-        for pattern in recipe.removed:
+        for pattern in removed:
             for path in (folder / "venv").glob(f"lib/python*/site-packages/{pattern}"):
                 path.unlink()
     except OSError as error:
@@ -359,7 +349,7 @@ def _run_logged(command: Sequence[str | Path], log: Path) -> None:
 def create_companion(settings: CompanionSettings) -> SimpleResult:
     """Create the environment, or check that the existing one answers."""
     name = settings.name
-    needs = INSTALL_RECIPES[name].needs_checkout
+    needs = any("{checkout}" in step for step in INSTALL_RECIPES[name][1])
     rebuilds = settings.force or settings.environment is not None
     if needs and settings.checkout is None and (rebuilds or find_environment(name) is None):
         found = f"{name} comes as source, and its checkout is not named"
