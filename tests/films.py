@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import pytest
 
-from benchmarks.made_film import Film, make_film
+from benchmarks.film import Film, make_film
 
 
 @lru_cache(maxsize=8)
