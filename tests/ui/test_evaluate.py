@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.ui_runs import PROJECT, done, form_of, tab_of, words_of
+from tests.support.ui import PROJECT, done, form_of, tab_of, words_of
 from voxgraft.evaluation.scores import Score, format_score
 
 pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")

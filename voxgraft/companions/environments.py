@@ -27,6 +27,7 @@ from voxgraft.companions.pipe import PROTOCOL, PipeError, frame, read_frame
 from voxgraft.config.commands import CompanionSettings
 from voxgraft.core import progress
 from voxgraft.core.errors import CompanionError, ConfigError, FileError, VoxgraftError
+from voxgraft.core.families import FAMILIES
 from voxgraft.core.files import (
     build_write_error,
     format_error_reason,
@@ -275,35 +276,26 @@ INSTALL_LOG_NAME = "install.log"
 INSTALL_TAIL_LINES = 4
 
 
-# By name: a title, the calls of `pip install` in their order, and patterns of files in site-packages that must go
-# afterwards. Versions of Chatterbox were run together on a CPU; IndexTTS-2 gets those that its source asks for.
-INSTALL_RECIPES: dict[str, tuple[str, tuple[tuple[str, ...], ...], tuple[str, ...]]] = {
-    "chatterbox": (
-        "chatterbox-tts 0.1.7",
-        (
-            ("torch==2.13.0",),
-            # These ask for old packages, or for packages that they do not use: hence --no-deps.
-            ("--no-deps", "torchaudio==2.11.0", "chatterbox-tts==0.1.7", "s3tokenizer==0.3.0"),
-            tuple(
-                "onnx==1.23.2 transformers==5.2.0 tokenizers==0.22.2 huggingface_hub==1.33.0 safetensors==0.5.3 "
-                "librosa==0.11.0 soundfile==0.14.0 diffusers==0.29.0 conformer==0.3.2 einops==0.8.2 omegaconf==2.4.0 "
-                "resemble-perth==1.0.1 pyloudnorm==0.2.0 numpy==2.4.6 numba==0.68.1 scipy==1.17.1 "
-                "setuptools==80.9.0".split()
-            ),
-        ),
-        # Its compiled part needs the CUDA libraries of another torch; without it, it falls back to Python.
-        ("torchaudio/lib/*.so",),
-    ),
-    # Its source states what it needs, and which Python (3.10 or 3.11 when this was written).
-    "indextts2": ("IndexTTS-2, from a checkout", (("{checkout}",),), ()),
-}
+@dataclass(frozen=True, slots=True)
+class InstallRecipe:
+    """Calls of `pip install` in their order, and files that must go afterwards."""
+
+    title: str
+    steps: Sequence[Sequence[str]]
+    removed: Sequence[str] = ()
+    """In site-packages, as patterns."""
+    checkout_package: str = ""
+    """Of a program that comes as source: the folder in a checkout that shows that it is one."""
+
+
+INSTALL_RECIPES = {name: InstallRecipe(**facts.companion) for name, facts in FAMILIES.items() if facts.companion}
 
 
 def create_environment(
     name: str, folder: Path, python: Path | None, pip_flags: Sequence[str], checkout: Path | None
 ) -> CompanionEnvironment:
     """A new environment in a folder; an error with the installer's last lines if a step fails."""
-    title, steps, removed = INSTALL_RECIPES[name]
+    recipe = INSTALL_RECIPES[name]
     log = folder / INSTALL_LOG_NAME
     own = folder / "venv" / "bin" / "python"
     try:
@@ -315,14 +307,14 @@ def create_environment(
             shutil.rmtree(folder)
         folder.mkdir(parents=True)
         interpreter = python or Path(getattr(sys, "_base_executable", sys.executable))
-        with progress.progress_task(f"making an environment for {title}", len(steps) + 1) as advance:
+        with progress.progress_task(f"making an environment for {recipe.title}", len(recipe.steps) + 1) as advance:
             _run_logged([interpreter, "-m", "venv", folder / "venv"], log)
             advance(1)
-            for step in steps:
+            for step in recipe.steps:
                 packages = [word.format(checkout=checkout) for word in step]
                 _run_logged([own, "-m", "pip", "install", "--disable-pip-version-check", *pip_flags, *packages], log)
                 advance(1)
-        for pattern in removed:
+        for pattern in recipe.removed:
             for path in (folder / "venv").glob(f"lib/python*/site-packages/{pattern}"):
                 path.unlink()
     except OSError as error:
@@ -349,15 +341,15 @@ def _run_logged(command: Sequence[str | Path], log: Path) -> None:
 def create_companion(settings: CompanionSettings) -> SimpleResult:
     """Create the environment, or check that the existing one answers."""
     name = settings.name
-    needs = any("{checkout}" in step for step in INSTALL_RECIPES[name][1])
+    package = INSTALL_RECIPES[name].checkout_package
     rebuilds = settings.force or settings.environment is not None
-    if needs and settings.checkout is None and (rebuilds or find_environment(name) is None):
+    if package and settings.checkout is None and (rebuilds or find_environment(name) is None):
         found = f"{name} comes as source, and its checkout is not named"
         raise ConfigError("config-missing", found, expected="--checkout FOLDER")
-    if not needs and settings.checkout is not None:
+    if not package and settings.checkout is not None:
         raise ConfigError("config-value", f"--checkout for {name}", expected="none: it is a package")
     if settings.checkout is not None:
-        require_folder(settings.checkout / "indextts")
+        require_folder(settings.checkout / package)
     if settings.python is not None:
         require_file(settings.python)
     began = time.monotonic()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 from voxgraft.config.commands import DownloadSettings
 from voxgraft.core import progress
 from voxgraft.core.errors import FileError, Finding
+from voxgraft.core.families import FAMILIES
 from voxgraft.core.files import (
     build_write_error,
     compute_sha256,
@@ -64,9 +64,13 @@ class PublishedBase:
 
 PUBLISHED_BASES = {
     name: PublishedBase(
-        base["title"], base["family"], base["licence"], tuple(PublishedFile(**file) for file in base["files"])
+        entry["title"],
+        facts.name,
+        entry["licence"],
+        tuple(PublishedFile(**{"repository": entry["repository"], **file}) for file in entry["files"]),
     )
-    for name, base in tomllib.loads(Path(__file__).with_name("bases.toml").read_text(encoding="utf-8")).items()
+    for facts in FAMILIES.values()
+    for name, entry in facts.downloads.items()
 }
 # In the base folder while files are fetched; an interrupted download resumes from what is in it.
 PARTIAL_FOLDER_NAME = ".download"
