@@ -105,7 +105,7 @@ class PickleInterpreter:
                 self._step(opcode.name, argument)
         except ValueError as error:  # the only exception of genops for bytes that are no pickle
             raise PickleParseError(str(error).splitlines()[0][:120]) from None
-        raise PickleParseError("it has no end marker marker")
+        raise PickleParseError("it has no end marker")
 
     def _step(self, name: str, argument: Any) -> None:
         """One operation of the pickle machine; what each does is documented in `pickletools`."""

@@ -78,7 +78,7 @@ SpeechRecognizer = Annotated[
     str | None,
     Field(
         description="Recognizer: built-in, whisper:FOLDER, whisper:small, command:PROGRAM {wav}, none. "
-        "Default: one that knows it."
+        "Default: by language."
     ),
 ]
 TextEncoding = Annotated[

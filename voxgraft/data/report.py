@@ -457,7 +457,7 @@ def data_report(settings: DataReportSettings) -> SimpleResult:
         rows = tuple((name, f"{count:,}") for name, count in summary.reasons.most_common())
         told.append(Table(("rejected for", "clips"), rows))
     if missing:
-        told.append(f"the sound of {len(missing):,} clips is missing or broken: {', '.join(missing[:8])}")
+        told.append(f"the audio of {len(missing):,} clips is missing or damaged: {', '.join(missing[:8])}")
     ahead = tuple(
         (
             one["family"],

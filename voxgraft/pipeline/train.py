@@ -96,7 +96,7 @@ def _describe_model(course: TrainingSetup, loop: Trainer) -> dict[str, str]:
     """Base, tokenizer, rows, what is trained, what cannot change, and the device."""
     card, options, report = course.graft.card, course.options, build_trainable_report(loop.stepper.trained.model)
     mode = "merged (the backbone itself is trained)" if options.full_body else MODE_DESCRIPTIONS[options.mode]
-    numbers = sum(sum(report.parts.get(part, ())) for part in BASE_PARTS)
+    numbers = sum(sum(counts) for part, counts in report.parts.items() if part in BASE_PARTS)
     tables = {name: str(rows) for name, rows in report.tables.items()}
     rows = _join_pairs(tables)
     if len(set(tables.values())) == 1:
@@ -178,7 +178,7 @@ def _describe_schedule(course: TrainingSetup, loop: Trainer, start: int) -> dict
     rates = _join_pairs({part: format_learning_rate(options.rates[part]) for part in loop.stepper.trained.parameters})
     if warmup > options.steps:
         share = f"only {options.steps / warmup:.1%} of these at the last of {pluralize(options.steps, 'step')}"
-        rates += f"; warm-up {pluralize(warmup, 'step')}(longer than the run): {share}"
+        rates += f"; warm-up {pluralize(warmup, 'step')} (longer than the run): {share}"
     else:
         rates += f"; warm-up {pluralize(warmup, 'step')}, then" if warmup else "; no warm-up,"
         rates += f" {options.schedule}"

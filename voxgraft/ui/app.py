@@ -86,10 +86,6 @@ def build_page(roots: Roots, pages: str = "", on_built: Callable[[PageContext], 
             """The tab is visible now: its timer runs, and no other."""
             return [name, *(gr.Timer(active=name == other) for other in TABS)]
 
-        def open_requested_tab(asked: str) -> list[Any]:
-            name = asked if asked in TABS else next(iter(TABS))
-            return [gr.Tabs(selected=name), *select_tab(name)]
-
         for name, tab in made.items():
             context.wire(
                 [tab.select],
@@ -99,9 +95,12 @@ def build_page(roots: Roots, pages: str = "", on_built: Callable[[PageContext], 
                 js=TAB_TO_URL_JS % name,
                 trigger_mode="always_last",
             )
-        asked = gr.Textbox(visible="hidden")
+        asked, first = gr.Textbox(visible="hidden"), next(iter(TABS))
         demo.load(
-            open_requested_tab,
+            lambda name: [
+                gr.Tabs(selected=name if name in TABS else first),
+                *select_tab(name if name in TABS else first),
+            ],
             asked,
             [tabs, active, *timers],
             js=TAB_FROM_URL_JS,
@@ -135,18 +134,18 @@ def _wire_tabs(context: PageContext, active: Any) -> list[Any]:
             trigger_mode="once",
         )
         for handlers, part in ((context.project_handlers, opened), (context.job_end_handlers, ended)):
-            own = [item for item in handlers if item.tab == tab]
-            _wire_combined(context, [item for item in own if not item.slow], part)
-            for item in own:
-                if item.slow:
-                    _wire_combined(context, [item], part)
+            own = [(handler, slow) for handler_tab, handler, slow in handlers if handler_tab == tab]
+            _wire_combined(context, [handler for handler, slow in own if not slow], part)
+            for handler, slow in own:
+                if slow:
+                    _wire_combined(context, [handler], part)
         views = [view for view in context.views if view.tab == tab]
 
         def show_jobs(project: str, views: Sequence[Any] = views) -> list[str]:
             newest = ProjectJobs(context.project_folder(project)).newest_by_command()
             return [view.html(newest.get(view.verb)) for view in views]
 
-        _wire_combined(context, [EventHandler(show_jobs, [], [view.shown for view in views])], jobs_changed)
+        _wire_combined(context, [(show_jobs, [], [view.shown for view in views])], jobs_changed)
         timers.append(timer)
         activated.append(visible)
     context.wire(
@@ -165,16 +164,16 @@ def _wire_combined(context: PageContext, handlers: Sequence[EventHandler], part:
     def call_all(project: str, *values: Any) -> Any:
         given = iter(values)
         results: list[Any] = []
-        for item in handlers:
-            own = [next(given) for _ in item.inputs]
+        for function, wanted, shown in handlers:
+            own = [next(given) for _ in wanted]
             try:
-                results += item.function(project, *own)
+                results += function(project, *own)
             except VoxgraftError:  # a project that cannot be read leaves what is shown as it is
-                results += [gr.skip()] * len(item.outputs)
+                results += [gr.skip()] * len(shown)
         return results if len(results) != 1 else results[0]
 
-    inputs = [item for handler in handlers for item in handler.inputs]
-    outputs = [item for handler in handlers for item in handler.outputs]
+    inputs = [item for _, wanted, _ in handlers for item in wanted]
+    outputs = [item for _, _, shown in handlers for item in shown]
     if outputs:
         context.wire([part.change], call_all, [context.project, *inputs], outputs, trigger_mode="always_last")
 
@@ -238,7 +237,7 @@ def build_project_bar(context: PageContext, demo: gr.Blocks) -> None:
         )  # fmt: skip
         button = gr.Button("Create the project", variant="primary", elem_id="new-start", elem_classes=["vg-act"])
     with gr.Accordion("Glossary", open=False, elem_id="words"):
-        gr.Markdown("\n".join(f"- **{word}**: {meaning}" for word, meaning in GLOSSARY.items()))
+        gr.Markdown(GLOSSARY)
     inputs = [name, language, base, texts]
     context.wire(
         [part.change for part in inputs], lambda *values: _preview_new_project(context, *values), inputs, [preview]
@@ -325,34 +324,10 @@ def _open_project(context: PageContext, project: str | None) -> list[Any]:
     return [short, gr.update(choices=choices, value=short), ""]
 
 
-GLOSSARY = {
-    "base": "A published model, for example Chatterbox. It is never changed. Elsewhere: pretrained model, checkpoint.",
-    "graft": "Everything that is added to a base for one language: new pieces, their rows, and a small adapter. A "
-    "small folder to share. Elsewhere: extended vocabulary plus LoRA.",
-    "row": "The vector of one token in the text tables. New letters get new rows. Elsewhere: embedding; adding rows "
-    "is called extending the embeddings.",
-    "frozen": "The base's rows are not in the optimizer, so nothing can change them. Elsewhere: freeze, freeze until "
-    "index.",
-    "gated": "The default training mode: the adapter is active only for the new language, so the old ones stay the "
-    "same, bit for bit.",
-    "merged": "One ordinary checkpoint for other programs. The training is merged into the base, so the old languages "
-    "can change. The change is measured during training and has a bound.",
-    "retention": "How well an old language is still spoken: its loss now compared with its loss before training. +0 % "
-    "is unchanged.",
-    "CER": "Character error rate: share of wrong letters in the transcript that a recognizer writes of the speech. "
-    "0 % is perfect, lower is better.",
-    "speech loss": "Cross-entropy of the next speech code on real speech; lower is better. Elsewhere: mel loss, code "
-    "loss.",
-    "text loss": "The same for the next text token.",
-    "text use": "Increase of the speech loss with another sentence's text. Near zero, the model does not read the "
-    "text, even if the loss falls.",
-    "held out": "Recordings that are never used for training, so measurements on them are valid. Elsewhere: "
-    "validation and test data.",
-    "tokenizer": "Splits text into the pieces that have rows. The old one does not change; new pieces are appended.",
-    "step": "One optimizer update from one batch. Elsewhere: iteration.",
-    "adapter": "A few added weights on the model's backbone, active for the new language only. Elsewhere: LoRA.",
-}
-PAGE_CSS = resources.files("voxgraft").joinpath("assets/templates/ui.css").read_text(encoding="utf-8")
+PAGE_CSS, GLOSSARY = (
+    resources.files("voxgraft").joinpath(f"assets/templates/{name}").read_text(encoding="utf-8")
+    for name in ("ui.css", "ui_glossary.md")
+)
 
 
 def build_theme() -> gr.themes.Base:

@@ -395,7 +395,7 @@ def load_codec(folder: Path, device: torch.device | str = "cpu") -> tuple[TinyCo
     codec = TinyCodec.open(find_part_file(folder, (CODEC_NAME,))).to(device)
     if speakers != tuple(codec.speakers):  # a speaker's number means the same row in both
         found = f"{VOICES_NAME} names {', '.join(speakers)}"
-        expected = f"{', '.join(codec.speakers)}, as {CODEC_NAME} has"
+        expected = f"{', '.join(codec.speakers)}, as in {CODEC_NAME}"
         raise FileError("voices-broken", found, expected=expected, where=folder)
     return codec, speakers
 
