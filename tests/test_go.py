@@ -219,7 +219,7 @@ def test_what_was_trained_is_thrown_away_only_if_that_is_asked_for(run: Path) ->
 
 def test_other_rates_after_training_are_told_and_begin_again_only_if_asked(run: Path) -> None:
     edit(run, "train", lr_rows=0.002)
-    with pytest.raises(VoxgraftError, match=r"train.lr_rows is 0.002 (was 0.001)"):
+    with pytest.raises(VoxgraftError, match=r"train.lr_rows is 0.002 \(was 0.001\)"):
         gone(run)
     result = gone(run, when_changed="fresh", until="train")
     assert ran(result) == ["check", "train"]
