@@ -103,7 +103,12 @@ TOPICS = (
             "voxgraft/text/normalize/rules.py",
             "voxgraft/text/normalize/tigrinya.py",
         ),
-        ("tests/test_text_rules.py", "tests/test_text_normalize.py", "tests/test_text_front_end.py"),
+        (
+            "tests/test_text_rules.py",
+            "tests/test_text_generic.py",
+            "tests/test_text_normalize.py",
+            "tests/test_text_front_end.py",
+        ),
     ),
 )
 
