@@ -75,7 +75,7 @@ def test_the_data_order_uses_the_prompts_of_the_manifest(tmp_path: Path) -> None
     for item in met:
         assert clips.infos[item.prompt[1]].id == made.records[item.clip]["prompt_id"]
         assert len(clips.codes(item.prompt[1])) == 0
-    (report,) = stream.report()
+    (report,) = stream.streams
     assert report.findings() == []
 
 

@@ -220,9 +220,9 @@ def test_a_share_of_items_is_silent_and_which_ones_changes_from_step_to_step() -
 def test_speakers_with_one_clip_are_left_out_and_counted() -> None:
     clips = ListedSet("new", ["a", "b", "a", "c", "a"], [4.0] * 5)
     stream = DeterministicSampler([clips], [1.0], TOKENS, 0)
-    (report,) = stream.report()
+    (report,) = stream.streams
     assert report.left_out["lone speaker"] == report.lone == ("new-0001", "new-0003")
-    assert (report.clips, report.used, report.tokens) == (5, 3, 3 * tokens_of(clips, 0))
+    assert (report.clips, report.used, report.total) == (5, 3, 3 * tokens_of(clips, 0))
     assert {item.clip for number in range(1, 20) for item in stream.step(number)} == {0, 2, 4}
     (found,) = report.findings()
     assert (found.code, found.level) == ("lone-speakers", "warning")
@@ -235,15 +235,16 @@ def test_speakers_with_one_clip_may_lend_it_their_own_voice_and_are_counted() ->
     stream = DeterministicSampler([clips], [1.0], TOKENS, 0, OWN)
     met = {item.clip: item.prompt for number in range(1, 20) for item in stream.step(number)}
     assert met[1] == (0, 1)
-    (report,) = stream.report()
+    (report,) = stream.streams
     assert (report.used, report.lone, report.left_out["lone speaker"]) == (3, ("new-0001",), ())
     assert "their own voice" in report.findings()[0].found
 
 
 def test_prompts_under_three_seconds_are_counted() -> None:
     clips = ListedSet("new", ["a", "a", "b", "b", "b"], [4.0, 2.0, 2.5, 1.0, 2.0])
-    (report,) = DeterministicSampler([clips], [1.0], TOKENS, 0).report()
-    assert report.short_prompts == ("new-0000", "new-0002", "new-0003", "new-0004")
+    (report,) = DeterministicSampler([clips], [1.0], TOKENS, 0).streams
+    names = "new-0000, new-0002, new-0003, new-0004"
+    assert report.findings()[0].found == f"4 of 5 clips have only shorter prompts: {names}"
     assert [found.code for found in report.findings()] == ["short-prompts"]
 
 
@@ -252,7 +253,7 @@ def test_clips_over_the_longest_length_are_left_out_and_still_lend_their_voice()
     options = DataSamplerOptions(max_tokens_per_clip=300)
     stream = DeterministicSampler([clips], [1.0], TOKENS, 0, options)
     assert stream.step(1) == (Sample(0, 1, (0, 0)),) * len(stream.step(1))
-    (report,) = stream.report()
+    (report,) = stream.streams
     assert report.left_out["too long"] == ("new-0000",)
     assert [found.code for found in report.findings()] == ["clips-left-out"]
     assert stream.longest == (tokens_of(clips, 1), "new-0001")
@@ -269,9 +270,9 @@ def test_a_set_that_loses_all_its_clips_is_refused_with_the_reasons() -> None:
 
 def test_where_nearly_every_clip_is_another_speaker_the_cure_is_the_speaker_setting() -> None:
     clips = ListedSet("new", [*"abcdefghij", "j", "j"], [4.0] * 12)
-    (report,) = DeterministicSampler([clips], [1.0], TOKENS, 0).report()
+    (report,) = DeterministicSampler([clips], [1.0], TOKENS, 0).streams
     assert report.findings()[0].code == "lone-speakers"
-    (report,) = DeterministicSampler([ListedSet("new", [*"abcdefghij", "j"], [4.0] * 11)], [1.0], TOKENS, 0).report()
+    (report,) = DeterministicSampler([ListedSet("new", [*"abcdefghij", "j"], [4.0] * 11)], [1.0], TOKENS, 0).streams
     (found,) = report.findings()
     assert (found.code, found.level) == ("speakers-one-clip", "warning")
     assert "data.speaker: NAME" in found.cure
@@ -290,7 +291,7 @@ def test_a_step_smaller_than_a_clip_is_refused_with_the_size_it_needs() -> None:
 
 def test_a_set_whose_share_is_less_than_a_clip_is_pointed_out() -> None:
     sets = [ListedSet("new", ["a"] * 4, [4.0] * 4), ListedSet("replay", ["a"] * 4, [4.0] * 4)]
-    reports = DeterministicSampler(sets, [0.95, 0.05], TOKENS, 0).report()
+    reports = DeterministicSampler(sets, [0.95, 0.05], TOKENS, 0).streams
     assert [[found.code for found in report.findings()] for report in reports] == [[], ["share-too-small"]]
 
 
@@ -369,8 +370,8 @@ def test_a_set_that_names_its_prompts_is_taken_at_its_word() -> None:
     stream = DeterministicSampler([clips], [1.0], TOKENS, 0)
     met = {item.clip: item.prompt for number in range(1, 9) for item in stream.step(number)}
     assert met == {0: (0, 1), 1: (0, 2), 2: (0, 0)}
-    (report,) = stream.report()
-    assert (report.used, report.lone, report.short_prompts, report.findings()) == (3, (), (), [])
+    (report,) = stream.streams
+    assert (report.used, report.lone, report.findings()) == (3, (), [])
 
 
 def test_limits_of_length_hold_at_their_edge() -> None:
@@ -379,10 +380,10 @@ def test_limits_of_length_hold_at_their_edge() -> None:
     assert {item.prompt[1] for item in steps if item.clip != 0} == {0}, "three seconds are long enough"
     assert {item.prompt[1] for item in steps if item.clip == 0} == {1}, "else the longest of the others"
     exact = DataSamplerOptions(max_tokens_per_clip=tokens_of(clips, 0))
-    assert DeterministicSampler([clips], [1.0], TOKENS, 0, exact).report()[0].left_out["too long"] == ()
+    assert DeterministicSampler([clips], [1.0], TOKENS, 0, exact).streams[0].left_out["too long"] == ()
     assert [item.clip for item in list_samples([clips], 0, exact)] == [0, 1, 2]
     shorter = DataSamplerOptions(max_tokens_per_clip=tokens_of(clips, 0) - 1)
-    assert DeterministicSampler([clips], [1.0], TOKENS, 0, shorter).report()[0].left_out["too long"] == ("new-0000",)
+    assert DeterministicSampler([clips], [1.0], TOKENS, 0, shorter).streams[0].left_out["too long"] == ("new-0000",)
     assert [item.clip for item in list_samples([clips], 0, shorter)] == [1, 2]
 
 
@@ -398,21 +399,21 @@ def test_no_text_and_all_texts_may_be_silent() -> None:
 
 def test_a_share_that_is_left_for_sets_to_come_is_taken_from_all() -> None:
     sets = [ListedSet("new", ["a"] * 4, [4.0] * 4), ListedSet("replay", ["a"] * 4, [4.0] * 4)]
-    reports = DeterministicSampler(sets, [3.0, 1.0], 1000, 0, left_for_others=0.2).report()
-    assert [report.batch_tokens for report in reports] == [pytest.approx(600), pytest.approx(200)]
-    assert [report.batch_tokens for report in DeterministicSampler(sets, [3.0, 1.0], 1000, 0).report()] == [750, 250]
+    reports = DeterministicSampler(sets, [3.0, 1.0], 1000, 0, left_for_others=0.2).streams
+    assert [report.budget for report in reports] == [pytest.approx(600), pytest.approx(200)]
+    assert [report.budget for report in DeterministicSampler(sets, [3.0, 1.0], 1000, 0).streams] == [750, 250]
 
 
 def test_a_share_of_exactly_the_longest_clip_is_enough() -> None:
     clips = ListedSet("new", ["a"] * 4, [4.0] * 4)
-    (report,) = DeterministicSampler([clips], [1.0], tokens_of(clips, 0), 0).report()
-    assert (report.longest, report.batch_tokens, report.findings()) == (tokens_of(clips, 0), tokens_of(clips, 0), [])
+    (report,) = DeterministicSampler([clips], [1.0], tokens_of(clips, 0), 0).streams
+    assert (report.longest[0], int(report.budget), report.findings()) == (tokens_of(clips, 0), tokens_of(clips, 0), [])
 
 
 def test_one_or_two_clips_alone_are_no_sign_of_wrong_speaker_names() -> None:
     def code(speakers: str) -> str:
         clips = ListedSet("new", list(speakers), [4.0] * len(speakers))
-        return DeterministicSampler([clips], [1.0], TOKENS, 0, OWN).report()[0].findings()[0].code
+        return DeterministicSampler([clips], [1.0], TOKENS, 0, OWN).streams[0].findings()[0].code
 
     assert [code(speakers) for speakers in ("a", "ab", "abc", "abcdd", "abcdefghii")] == [
         *["lone-speakers"] * 2,

@@ -26,9 +26,10 @@ from voxgraft.data.folder import DatasetFolder
 from voxgraft.data.manifest import read_manifest, write_manifest
 from voxgraft.demo.data import write_talks
 from voxgraft.graft.folder import load_graft
-from voxgraft.pipeline.command import PIPELINE_STAGES, GoResult, StageResult, run_pipeline
+from voxgraft.pipeline.command import GoResult, StageResult, run_pipeline
+from voxgraft.pipeline.stages import PIPELINE_STAGES
 
-ALL = [stage.name for stage in PIPELINE_STAGES]
+ALL = list(PIPELINE_STAGES)
 DATA = ["import", "split"]
 SHORT: dict[str, dict[str, Any]] = {
     "tokenizer": {"pieces": 20},

@@ -26,7 +26,7 @@ from voxgraft.config.data import (
 )
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.data.folder import DatasetFolder
-from voxgraft.data.import_command import DataImportResult, compute_max_clip_seconds, data_import
+from voxgraft.data.import_command import DataImportResult, build_import_options, data_import
 from voxgraft.data.manage import data_info, data_list, data_merge, data_remove, data_speakers
 from voxgraft.data.manifest import ManifestClip, read_manifest
 
@@ -204,9 +204,9 @@ def test_two_imports_at_once_are_refused(films: Path, tmp_path: Path) -> None:
 
 
 def test_the_longest_clip_is_what_the_family_hears(tmp_path: Path) -> None:
-    assert compute_max_clip_seconds(_settings(tmp_path, tmp_path)) == 15.0
+    assert build_import_options(_settings(tmp_path, tmp_path)).cut.longest == 15.0
     for name in ALL:
-        assert 5 <= compute_max_clip_seconds(_settings(tmp_path, tmp_path, family=name)) <= 15
+        assert 5 <= build_import_options(_settings(tmp_path, tmp_path, family=name)).cut.longest <= 15
     with pytest.raises(VoxgraftError):
         data_import(_settings(tmp_path, tmp_path, shortest=20.0))
 

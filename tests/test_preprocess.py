@@ -65,10 +65,10 @@ def test_the_sets_hold_ids_of_the_texts_codes_of_the_sound_and_voices_of_the_bas
 
 def test_the_room_that_sets_take_is_about_what_the_report_said_before(done: Preparing) -> None:
     used = [clip for clip in done.clips() if clip.split in ("train", "validation")]
-    expected = next(one for one in estimate_training(used) if one.family == "tiny")
+    expected = next(one for one in estimate_training(used) if one["family"] == "tiny")
     folders = [done.run.data_set(name) for name in ("train", "valid")]
     files = [path for folder in folders for path in folder.iterdir() if path.name != "set.json"]
-    assert sum(path.stat().st_size for path in files) == pytest.approx(expected.disk_bytes, rel=0.3)
+    assert sum(path.stat().st_size for path in files) == pytest.approx(expected["disk_bytes"], rel=0.3)
 
 
 def test_prepared_sets_are_what_check_looks_for(done: Preparing, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ from voxgraft.config.run import TrainSettings
 from voxgraft.config.train_options import RESUME_RULES, TrainIntervals, TrainOptions, options_with_rule
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.models import get_family
-from voxgraft.pipeline.stages import TRAIN_STAGE, PipelineContext
+from voxgraft.pipeline.stages import PipelineContext, decide_train
 from voxgraft.training.setup import build_training_setup
 from voxgraft.training.trainer import compare_identities, require_no_fixed_changes
 
@@ -129,11 +129,11 @@ def test_go_and_train_agree_on_what_another_value_means(trained: WholeRun, name:
 
     given = {key: getattr(changed, key) for key in ("base", "train", "data")}
     work = PipelineContext(GoSettings(run=trained.path, **given))
-    by_go = _refuses(lambda: TRAIN_STAGE.decide(work))
+    by_go = _refuses(lambda: decide_train(work))
     left = name in ("steps", "epochs") or not finished
     assert by_go == (by_train if left else rule in ("fixed", "schedule", "learning"))
     if not by_go:
-        assert TRAIN_STAGE.decide(work).runs == left
+        assert decide_train(work).runs == left
 
 
 def _refuses(act: Any) -> bool:

@@ -221,7 +221,7 @@ def test_an_utterance_is_learnt_in_the_voice_that_it_was_said_in(spoken: Spoken)
     stream = DeterministicSampler([learnt], [1.0], 4_000, 0, order)
     sets = [learnt, *held_out.values()]
     items = [*stream.step(1), *(item for part in held_out.values() for item in list_samples([part], 0, order))]
-    assert not stream.report()[0].left_out["lone speaker"]
+    assert not stream.streams[0].left_out["lone speaker"]
     for item in stream.step(1):
         expected = voices[learnt.infos[item.clip].speaker]
         lent = learnt.voice(item.prompt[1])

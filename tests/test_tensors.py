@@ -131,7 +131,7 @@ MEASURE = """
 import resource, sys
 from pathlib import Path
 import torch
-from voxgraft.models.load import iter_tensors, read_tensors
+from voxgraft.checkpoints.tensors import iter_tensors, read_tensors
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

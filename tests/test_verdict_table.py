@@ -84,7 +84,8 @@ def judge(case: Case, ground: Ground, folder: Path, monkeypatch: pytest.MonkeyPa
     assert not codes & set(case.not_codes)
     if case.word == RESUME and case.code not in ("new-rows-scale",):
         assert not [item for item in found.findings if item.level == "error"]
-    if case.word == REPAIR:
+    assert found.verdict.reason.startswith("by hand") == case.by_hand
+    if case.word == REPAIR and not case.by_hand:
         assert [command.split()[0] for command in found.verdict.commands] == ["voxgraft"]
         for command in found.verdict.commands:
             words = shlex.split(command)[1:]
