@@ -229,7 +229,7 @@ def read(made: Any) -> SentencePieceTokenizer:
 def test_a_sentencepiece_model_knows_its_ids_scores_and_which_pieces_stand_apart() -> None:
     tokenizer = read(model())
     assert (tokenizer.kind, read(model(2)).kind) == ("sentencepiece-unigram", "sentencepiece-bpe")
-    assert (tokenizer.unknown_id, tokenizer.control_ids) == (0, {0, 1, 2})
+    assert (tokenizer.unknown_id, set(tokenizer.control_ids)) == (0, {0, 1, 2})
     assert (tokenizer.lowest_score, tokenizer.highest_score) == (-3.5, -1.0)
     assert tokenizer.encode("a b") == [6, 3, 5]
     assert tokenizer.encode_exact("ab") == [7]
@@ -265,11 +265,19 @@ def test_added_pieces_come_last_with_scores_that_move_nothing() -> None:
 
 
 def put(at: int, **values: Any) -> Callable[[Any], None]:
-    return lambda made: [setattr(made.pieces[at], name, value) for name, value in values.items()] and None
+    def change(made: Any) -> None:
+        for name, value in values.items():
+            setattr(made.pieces[at], name, value)
+
+    return change
 
 
 def spec(part: str, **values: Any) -> Callable[[Any], None]:
-    return lambda made: [setattr(getattr(made, part), name, value) for name, value in values.items()] and None
+    def change(made: Any) -> None:
+        for name, value in values.items():
+            setattr(getattr(made, part), name, value)
+
+    return change
 
 
 def cut(count: int) -> Callable[[Any], None]:
