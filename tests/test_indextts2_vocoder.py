@@ -316,6 +316,7 @@ def test_a_base_without_the_files_has_no_sound_and_one_with_a_broken_file_says_w
     assert family.vocoder(family.files(base)) is None
 
 
+@pytest.mark.long
 def test_a_graft_speaks_into_a_file_with_latents_behind_its_own_gate(tmp_path: Path) -> None:
     """Everything but w2v-bert, which is too large for this test: the voice comes as its encoder would give it."""
     run = make_run("indextts2", tmp_path)

@@ -341,6 +341,13 @@ def test_the_report_of_a_model_that_trains_its_body_says_so(grown: ToySpeaker) -
     grown.requires_grad_(True)
     parts = build_trainable_report(grown).parts
     assert parts["body"][1] == WIDTH, "the buffer alone"
+    fixed = (PIECES + SPARE) * (2 * WIDTH + 1) + WIDTH
+    assert build_trainable_report(grown).fixed_base_bytes == 4 * fixed, "neither the body nor new rows"
+    for parameter in grown.parameters():
+        parameter.requires_grad_(False)
+    whole = build_trainable_report(grown)
+    assert whole.trained == 0
+    assert whole.fixed_base_bytes == 4 * (whole.fixed - NEW * (2 * WIDTH + 1)), "a frozen graft is not the base's"
     assert parts["base rows"][0] == 0, "base rows cannot be made trainable"
     freeze_base(grown)
     assert {trained > 0 for part, (trained, _) in build_trainable_report(grown).parts.items() if part != "rows"} == {

@@ -55,7 +55,7 @@ def unknown_letters(made: Grown) -> list[str]:
     return find_unknown_letters(made.tokenizer, measure_coverage(made.tokenizer, new)[1], new)
 
 
-@pytest.mark.long(fast=("ar-*", "el-*", "ff-Adlm-*", "qqq-*", "si-*", "sr-*", "th-*"))
+@pytest.mark.long(fast=("ar-*", "el-*", "ff-Adlm-*", "qqq-*", "si-*", "sr-*", "th-*", "yue-sentencepiece-bpe"))
 @every_kind
 @pytest.mark.parametrize("language", TEXTS)
 def test_every_letter_gets_a_piece_and_every_piece_can_occur(kind: str, language: str) -> None:

@@ -71,7 +71,8 @@ def test_help_and_the_parts_below_the_page_need_no_gradio() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_told_to_stop_it_leaves_nothing_behind_and_says_how_to_come_back(
     tmp_path: Path, number: signal.Signals
 ) -> None:

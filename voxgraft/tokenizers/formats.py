@@ -249,7 +249,8 @@ class SentencePieceTokenizer(Tokenizer):
     def __init__(self, data: bytes, model: Any, path: Path) -> None:
         super().__init__(data, path)
         self._model = model
-        self._engine = _load_processor(data, path)
+        # The checked model and not the file's bytes: it has lost the tests that a file may bring along.
+        self._engine = _load_processor(model.SerializeToString(), path)
         self.pieces = tuple(piece.piece for piece in model.pieces)
         self.unknown_id = next(at for at, piece in enumerate(model.pieces) if piece.type == _UNKNOWN)
         spelled = (_NORMAL, _USER_DEFINED)
