@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from voxgraft.checkpoints.tensors import read_tensor_shapes
 from voxgraft.config.commands import ExportKind, ExportSettings
@@ -173,7 +173,7 @@ def export(settings: ExportSettings) -> ExportResult:
 
 def choose_export_kind(family: str, *, merged: bool) -> ExportKind:
     """The default: the graft to share, or the original program's folders after merged training."""
-    return cast(ExportKind, family) if merged else "graft"
+    return family if merged else "graft"
 
 
 def require_export_kind(family: Family, kind: ExportKind, *, drop_in: bool = False) -> None:
