@@ -111,6 +111,7 @@ class CompanionProcess:
             if self._process.poll() is None:
                 return
             self.close()  # it died between two requests
+        # A file and no pipe: nobody reads it while the worker runs, and a full pipe would stop it.
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the process)
         # PYTHONPATH and the like belong to this environment; the worker's packages are pinned, and nothing is fetched.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
@@ -133,6 +134,7 @@ class CompanionProcess:
             assert stream is not None
             os.set_blocking(stream.fileno(), False)
         said, _ = self._read(time.monotonic() + self.start_seconds)
+        # An environment may have been made by another version of voxgraft.
         if said.get("protocol") != PROTOCOL:
             found = f"{self.name} uses protocol version {said.get('protocol')}"
             raise CompanionError("companion-broken", found, expected=str(PROTOCOL))
@@ -146,6 +148,7 @@ class CompanionProcess:
         while left:
             self._wait(descriptor, deadline, writing=True)
             try:
+                # A pipe holds 64 KB: an array of a voice goes through in parts, each within the deadline.
                 left = left[os.write(descriptor, left) :]
             except BlockingIOError:
                 continue

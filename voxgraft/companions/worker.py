@@ -36,6 +36,7 @@ class S3GenSynthesizer:
         """Samples of an utterance, with the watermark."""
         model = self._model(words["s3gen"], words.get("device", "cpu"))
         reference = self._reference(model, words, arrays)
+        # S3Gen starts from noise: with a seed the same codes give the same samples.
         self.torch.manual_seed(int(words.get("seed", 0)))
         with self.torch.inference_mode():
             codes = self.torch.from_numpy(arrays["codes"]).long().to(model.device)
