@@ -16,8 +16,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from benchmarks.made_film import RATE_HZ, Film, make_film
-from benchmarks.made_talk import Pairing, make_talk, pairing
+from benchmarks.film import RATE_HZ, Film, Pairing, make_film, make_talk, pairing
 from voxgraft.audio.metrics import RollingAudioBuffer
 from voxgraft.data.segment import AudioSegment, CutOptions, cut_segments
 from voxgraft.data.subtitles import clean_cues, dedupe_rolling_captions, parse_subtitles
@@ -51,7 +50,7 @@ class Outcome:
 
 def cuts_of(film: Film, options: CutOptions, *, by_cues_alone: bool = False) -> Iterator[AudioSegment]:
     """Clips of a film, as `data import` makes them or by nothing but the captions' times."""
-    cues = parse_subtitles(film.srt(), ".srt", "film.srt").cues
+    cues = parse_subtitles(film.srt(), ".srt", "film.srt")[0]
     cues, _ = clean_cues(cues, "am", "film.srt")
     tape = RollingAudioBuffer((film.wave[at : at + BLOCK] for at in range(0, len(film.wave), BLOCK)), RATE_HZ)
     if by_cues_alone:

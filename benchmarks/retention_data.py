@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from benchmarks.retention_material import FORMAT, STARTS, VOICES
+from benchmarks.retention_training import FORMAT, STARTS, VOICES
 from recipes.tiny_base.corpus import ESPEAK_SHARES, ETHIOPIC_PAUSES, MAX_SECONDS, MIN_SECONDS, SHARES, SIZES
 from recipes.tiny_base.speech import RATE_HZ, Voices
 from recipes.tiny_base.texts import EVALUATED, FOLDED, LANGUAGES, Line, plan_lines
@@ -34,7 +34,7 @@ from voxgraft.core.files import compute_sha256
 from voxgraft.graft.rows import build_new_rows
 from voxgraft.models import get_family
 from voxgraft.models.base import BaseFiles
-from voxgraft.models.tiny.model import TinyClipEncoder
+from voxgraft.models.tiny.model import TinyClipEncoder, load_codec
 from voxgraft.text.encoder import TextEncoder, learn_language_pieces
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.tokenizers.base import TextCorpus
@@ -67,7 +67,7 @@ class Maker:
 
     def __post_init__(self) -> None:
         self.voices = Voices(self.packages)
-        self.encoder = TinyClipEncoder.load(self.files.folder)
+        self.encoder = TinyClipEncoder(*load_codec(self.files.folder))
         self.kind = get_family("tiny")
         self.base = open_tokenizer(self.files.tokenizer)
         self.spelling = TextEncoder.of(self.kind, self.base, None, NEW)

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from tests.talks import write_talks
 from voxgraft.checkpoints.steps import list_complete_steps
 from voxgraft.cli import run_cli
 from voxgraft.config.commands import GoSettings
@@ -25,10 +24,12 @@ from voxgraft.core.files import compute_sha256
 from voxgraft.core.run import RunFolder
 from voxgraft.data.folder import DatasetFolder
 from voxgraft.data.manifest import read_manifest, write_manifest
+from voxgraft.demo.data import write_talks
 from voxgraft.graft.folder import load_graft
-from voxgraft.pipeline.command import PIPELINE_STAGES, GoResult, StageResult, run_pipeline
+from voxgraft.pipeline.command import GoResult, StageResult, run_pipeline
+from voxgraft.pipeline.stages import PIPELINE_STAGES
 
-ALL = [stage.name for stage in PIPELINE_STAGES]
+ALL = list(PIPELINE_STAGES)
 DATA = ["import", "split"]
 SHORT: dict[str, dict[str, Any]] = {
     "tokenizer": {"pieces": 20},
@@ -133,6 +134,7 @@ def test_a_dry_run_says_what_would_run_and_changes_nothing(tmp_path: Path, run: 
     assert listing(fresh) == before
 
 
+@pytest.mark.long
 def test_until_ends_after_the_stage_that_is_named(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     assert words(gone(run, until="split")) == dict.fromkeys(DATA, "done")
@@ -140,11 +142,18 @@ def test_until_ends_after_the_stage_that_is_named(tmp_path: Path) -> None:
     assert ran(gone(run, until="graft")) == ["graft"]
 
 
+@pytest.mark.long
 def test_ctrl_c_in_a_stage_before_training_shows_the_stages_and_the_command_that_continues(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     command = [sys.executable, "-u", "-m", "voxgraft", "go", str(run), "--until", "split"]
     child = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        # A shell that runs the tests in the background has them ignore SIGINT, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert child.stdout is not None
     for line in child.stdout:
@@ -158,6 +167,7 @@ def test_ctrl_c_in_a_stage_before_training_shows_the_stages_and_the_command_that
     assert words(gone(run, until="split")) == dict.fromkeys(DATA, "done")
 
 
+@pytest.mark.long
 def test_a_go_that_was_killed_while_it_trained_goes_on_where_it_was(run: Path) -> None:
     edit(run, "train", steps=400)
     command = [sys.executable, "-m", "voxgraft", "go", str(run), "--until", "train"]
@@ -175,6 +185,7 @@ def test_a_go_that_was_killed_while_it_trained_goes_on_where_it_was(run: Path) -
     assert words(gone(run)) == dict.fromkeys(ALL, "skipped")
 
 
+@pytest.mark.long
 def test_other_text_settings_make_graft_and_sets_anew_and_leave_the_clips_alone(prepared: Path) -> None:
     run = prepared
     clips = listing(run / "data" / "clips")
@@ -225,6 +236,7 @@ def test_a_training_that_cannot_go_on_with_other_settings_says_so_before_anythin
     assert load_graft(run / "graft").card.method["trained"]["rank"] == 8
 
 
+@pytest.mark.long
 def test_more_steps_go_on_and_what_follows_is_made_anew(run: Path) -> None:
     old = compute_sha256(run / "export" / "graft" / "graft.json")
     edit(run, "train", steps=3)
@@ -249,6 +261,7 @@ def test_a_clip_with_another_text_is_prepared_again(prepared: Path) -> None:
     assert ran(gone(run, until="prepare")) == []
 
 
+@pytest.mark.long
 def test_clips_that_came_later_get_a_side_and_no_other_clip_changes_its_own(prepared: Path) -> None:
     path = prepared / "data" / "manifest.jsonl"
     clips = list(read_manifest(path))
@@ -263,6 +276,7 @@ def test_clips_that_came_later_get_a_side_and_no_other_clip_changes_its_own(prep
     assert all(after[name] for name in late)
 
 
+@pytest.mark.long
 def test_another_recording_is_imported_and_a_broken_one_ends_it_with_the_exit_code_of_import(
     run: Path, tmp_path: Path
 ) -> None:
@@ -281,6 +295,7 @@ def test_another_recording_is_imported_and_a_broken_one_ends_it_with_the_exit_co
     assert ran(gone(run)) == [], "so much may be left out now"
 
 
+@pytest.mark.long
 def test_one_broken_recording_of_many_is_told_and_does_not_end_it(run: Path, tmp_path: Path) -> None:
     talks = tmp_path / "talks"
     shutil.copytree(Path(str(_sources(run)[0])), talks)
@@ -324,6 +339,7 @@ def test_a_project_that_was_moved_as_a_whole_has_nothing_to_do(
     assert words(gone(Path("run"))) == dict.fromkeys(ALL, "skipped")
 
 
+@pytest.mark.long
 def test_a_changed_source_ends_it_with_the_flag_that_imports_it_again(
     prepared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -352,6 +368,7 @@ def test_a_changed_source_ends_it_with_the_flag_that_imports_it_again(
     assert ran(gone(prepared, until="split")) == []
 
 
+@pytest.mark.long
 def test_the_speaker_of_a_new_run_is_that_of_its_clips(tmp_path: Path) -> None:
     write_talks(tmp_path / "talks", 3, 3)
     run = tmp_path / "run"
@@ -404,6 +421,7 @@ def test_what_is_done_has_its_reason_in_the_past_and_no_stage_points_at_the_next
         assert reason in printed, reason
 
 
+@pytest.mark.long
 def test_other_sentences_or_another_number_of_them_are_scored_anew(run: Path, tmp_path: Path) -> None:
     assert ran(run_pipeline(GoSettings(run=run))) == [], "nothing is reported for sentences: the scores stay"
     more = gone(run, max_sentences=3)
@@ -437,6 +455,7 @@ def test_terms_that_are_told_later_are_written_into_the_export(run: Path) -> Non
     assert ran(gone(run, data_licence="CC0", consent="asked", accept_terms=True)) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["peft", "tiny"])
 def test_an_export_of_another_kind_is_made_once(run: Path, kind: str) -> None:
     assert ran(gone(run, to=kind)) == ["export"]

@@ -16,10 +16,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.check_files import State, extended_sentencepiece, state_of
-from tests.damaged_checkpoints import INDEX, NEW_PIECES, T3, Evil, Ground, make_ground
-from tests.shared import shared
-from tests.verdict_cases import CASES, COMPUTED, MARKS, REPAIR, RESUME, SPEECH, Case, Made
+from tests.support.check_files import State, extended_sentencepiece, state_of
+from tests.support.damaged_checkpoints import INDEX, NEW_PIECES, T3, Evil, Ground, make_ground
+from tests.support.shared import shared
+from tests.support.verdict_cases import CASES, COMPUTED, MARKS, REPAIR, RESUME, SPEECH, Case, Made
 from tools.random_bases import RandomBaseSize, make_random_base
 from voxgraft.cli import run_cli as run_command
 from voxgraft.config.commands import DiagnoseSettings
@@ -161,6 +161,7 @@ REAL = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "case", [one for one in CASES if one.name in REAL], ids=lambda one: f"{one.family}: {one.name}"
 )
@@ -177,6 +178,7 @@ def test_the_table_covers_both_families_and_all_verdicts() -> None:
     }
 
 
+@pytest.mark.long(fast="0.5-*")
 @pytest.mark.parametrize(("drift", "word"), [(0.0, "START FRESH"), (0.01, "START FRESH"), (0.5, "RESUME")])
 def test_a_small_common_step_of_12_000_random_rows_is_nothing_learnt(drift: float, word: str, tmp_path: Path) -> None:
     base = make_random_base(INDEX, tmp_path / "base", size=RandomBaseSize(16, 1, 12_000))

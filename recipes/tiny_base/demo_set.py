@@ -27,12 +27,12 @@ from voxgraft.core.files import compute_sha256
 from voxgraft.demo.data import (
     CODEC_METADATA_KEY,
     CODES_NAME,
-    RECORDINGS_NAME,
+    RECORDINGS_FOLDER,
     SILENCE_METADATA_KEY,
     SPEECH_COLUMNS,
     TABLE_NAME,
 )
-from voxgraft.models.tiny.model import TinyClipEncoder
+from voxgraft.models.tiny.model import TinyClipEncoder, load_codec
 
 DATA = Path(__file__).resolve().parents[2] / "voxgraft" / "assets"
 NEW_LANGUAGE = "am"
@@ -84,7 +84,7 @@ def main() -> None:
     kept = recordings(held_out[NEW_LANGUAGE])
     parts = [("train", learnt), *(("valid", some[: HELD_OUT[name]]) for name, some in held_out.items())]
     write_codes(given.out, given.base, parts)
-    write_recordings(given.out / RECORDINGS_NAME, kept, voices)
+    write_recordings(given.out / RECORDINGS_FOLDER.name, kept, voices)
     minutes = sum(one.seconds for one in learnt) / 60
     print(f"{len(learnt):,} clips, {minutes:.1f} min of {NEW_LANGUAGE}; held out: {HELD_OUT}; {len(kept)} as audio")
 
@@ -150,7 +150,7 @@ def recordings(held_out: Sequence[Spoken]) -> list[Spoken]:
 
 def write_codes(folder: Path, base: Path, parts: Sequence[tuple[str, Sequence[Spoken]]]) -> None:
     """The table of clips, and their codes one after another in the same order."""
-    encoder = TinyClipEncoder.load(base)
+    encoder = TinyClipEncoder(*load_codec(base))
     rows, codes = ["\t".join(SPEECH_COLUMNS)], []
     for role, clips in parts:
         waves = [one.wave.astype(np.float32) / 32768 for one in clips]

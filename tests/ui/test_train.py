@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.ui_runs import PROJECT, done, form_of, tab_of, words_of
+from tests.support.ui import PROJECT, done, form_of, tab_of, words_of
 from voxgraft.core.run import RunFolder
 
 pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
@@ -155,7 +155,7 @@ def test_the_opening_lines_are_those_of_the_newest_training(home: Path) -> None:
     job = done(home, "train", line)
     with tab_of(home, "train") as context:
         opening = shown(context, {})["opening"]
-    assert job.exit_code == 0, job.log()
+    assert job.exit_code == 0, job.tail()
     assert opening.startswith("run:")
     assert "fixed:" in opening
     assert "resumes from step 4" in opening
