@@ -655,6 +655,12 @@ def _new_first(ground: Ground, state: State) -> None:
         state[name] = torch.cat([table[ground.pieces : last], table[: ground.pieces], table[last:]])
 
 
+def _empty_and_shifted(ground: Ground, state: State) -> None:
+    for name in ground.tables:
+        state[name][new_rows(ground)] = 0
+        state[name] = torch.roll(state[name], 3, 0)
+
+
 def _blocks_exchanged(ground: Ground, state: State) -> None:
     """The new rows and as many base rows are in each other's places."""
     for name in ground.tables:
@@ -982,6 +988,9 @@ CASES: list[Case] = [
     *_for_both("shifted by seven, then shrunk", changed(_decayed_after(7)), REPAIR, "rows-shifted", "only shifted"),
     *_for_both("shifted by a hundred", rolled(100, 0, 1, 2), REPAIR, "rows-shifted", "only shifted"),
     *_for_both("shifted back by 20, then shrunk", changed(_decayed_after(-20)), REPAIR, "rows-shifted", "only shifted"),
+    *_for_both(
+        "empty, then shifted by three", changed(_empty_and_shifted), FRESH, "new-rows-zero", "nothing was learned"
+    ),
     *_for_both("new rows before all others", changed(_new_first), REPAIR, "rows-shifted", "only shifted"),
     *_for_both("a block of both exchanged", changed(_blocks_exchanged), FRESH, "rows-scattered", "renumbered"),
     *_for_both("half of the base rows swapped", changed(_half_swapped), REPAIR, "base-rows-changed", "changed"),

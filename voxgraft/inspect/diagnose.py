@@ -77,6 +77,7 @@ from voxgraft.inspect.rows import (
     classify_rows,
     compare_base_rows,
     find_row_moves,
+    read_moved_rows,
     row_comparison_findings,
     row_move_findings,
 )
@@ -359,6 +360,10 @@ def examine_subject(subject: CheckSubject, case: DiagnosisCase, more: Sequence[F
     moved = {one.tensor for one in moves}
     embeddings = [table for table in tables if table.role == "embedding" and table.tensor not in moved]
     embedding_name = family.graft_points[0].tensor if family else ""
+    moved_rows = next(
+        (read_moved_rows(subject, one) for one in moves if one.tensor == embedding_name), np.empty((0, 1))
+    )
+    moved_empty = float((~moved_rows.any(axis=1)).mean()) if len(moved_rows) else 0.0
     not_finite = [one for one in body.changes if one.num_bad] if body else []
     case = replace(
         case,
@@ -369,7 +374,7 @@ def examine_subject(subject: CheckSubject, case: DiagnosisCase, more: Sequence[F
         unusable=body.unusable_share if body else 0.0,
         not_finite=body.not_finite_share if body else 0.0,
         dead_rows=any(one.dead for one in body.lost_rows.values()) if body else False,
-        empty_rows=max((table.share_of_new(ROW_ZERO) for table in embeddings), default=0.0),
+        empty_rows=max((table.share_of_new(ROW_ZERO) for table in embeddings), default=moved_empty),
         ruined_rows=max((table.share_of_new(ROW_NONFINITE) for table in embeddings), default=0.0),
         learnt_by_moments=_has_learned(subject, optimizer, moments, tables),
         noise=any(item.code == "new-rows-random" and embedding_name in item.found for item in findings),

@@ -453,16 +453,26 @@ def row_move_findings(subject: CheckSubject, moves: Sequence[RowMove]) -> list[F
                 found = f"{move.tensor} has {move.num_found:,} base rows of {move.source}"
             found += ", in no order"
         findings.append(finding(code, found, expected="base rows on their own ids", where=where))
-        if move.how not in ("shifted", "swapped") or subject.checkpoint is None or subject.base_pieces is None:
-            continue
-        # The new rows, from where they are: what is shifted past the end comes in again at the start.
-        info = subject.checkpoint.tensors[move.source or move.tensor]
-        rows = TableReader(subject.checkpoint, info).rows(0, info.shape[0])
-        stop = info.shape[0] - (subject.spare_rows or 0)
-        if rows.shape[1] > 1 and are_rows_noise(rows[(np.arange(subject.base_pieces, stop) + move.shift) % len(rows)]):
-            found = f"the new rows of {move.tensor} look like independent random numbers"
-            findings.append(finding("new-rows-random", found, where=where))
+        rows = read_moved_rows(subject, move)
+        if len(rows) and rows.shape[1] > 1:
+            if are_rows_noise(rows):
+                found = f"the new rows of {move.tensor} look like independent random numbers"
+                findings.append(finding("new-rows-random", found, where=where))
+            if num_zero := int((~rows.any(axis=1)).sum()):
+                found = f"{num_zero:,} of {len(rows):,} new rows of {move.tensor} are all zero"
+                findings.append(finding("new-rows-zero", found, where=where))
     return findings
+
+
+def read_moved_rows(subject: CheckSubject, move: RowMove) -> RowArray:
+    """The new rows of a table that was shifted or swapped, from where they are now; none for other moves."""
+    checkpoint, pieces = subject.checkpoint, subject.base_pieces
+    if move.how not in ("shifted", "swapped") or checkpoint is None or pieces is None:
+        return np.empty((0, 1), np.float32)
+    info = checkpoint.tensors[move.source or move.tensor]
+    rows = TableReader(checkpoint, info).rows(0, info.shape[0])
+    # What is shifted past the end comes in again at the start.
+    return rows[(np.arange(pieces, len(rows) - (subject.spare_rows or 0)) + move.shift) % len(rows)]
 
 
 # New rows.

@@ -289,7 +289,7 @@ def _verdict_repair(told: dict[str, Finding], case: DiagnosisCase) -> Verdict | 
         if code in told and not borne:
             faults.setdefault(repair, []).append(words.format(found=told[code].found))
     if "tensor-not-finite" in told:
-        faults.setdefault("rows", ["text rows are not finite"])
+        faults.setdefault("rows", ["text rows are not finite, or too large to compute with"])
     item = told.get("ids-past-table") or told.get("rows-vs-tokenizer")
     if case.short_rows and item is not None and item.level == "error" and "head" not in faults:
         # `extend` reads a single file, and is enough where the base's rows are all there.
