@@ -183,7 +183,7 @@ def test_strict_loading_names_missing_and_unexpected_tensors_as_upstream_does() 
 
 @pytest.mark.parametrize(
     ("found", "message"),
-    [(13, "13 rows of width 8, as the base has without a graft"), (17, "17 rows of width 8"), (0, "0 rows of width 8")],
+    [(13, "13 rows of width 8, as in the base without a graft"), (17, "17 rows of width 8"), (0, "0 rows of width 8")],
 )
 def test_wrong_row_counts_are_named_with_what_was_expected(found: int, message: str) -> None:
     model = nn.ModuleDict({"text_emb": an_embedding()})

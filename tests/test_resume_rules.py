@@ -168,4 +168,4 @@ def test_a_step_with_old_names_and_equal_values_has_not_changed(trained: WholeRu
     edit_state(run.folder.step(4), format=1, values=values)
     result = run.train(train_steps=6)
     assert (result.start, result.outcome.step) == (4, 6)
-    assert {line["key"] for line in run.journal("changed")} == {"train.steps", "share of the rates at step 5"}
+    assert {line["key"] for line in run.journal("changed")} == {"train.steps", "learning rate factor at step 5"}

@@ -238,7 +238,7 @@ def test_a_damaged_step_is_passed_by_said_and_made_again(
 ) -> None:
     damage(run.folder.step(4) / name)
     assert run_command(run.words()) == 0
-    assert "step 4 is not whole" in capsys.readouterr().err
+    assert "step 4 is incomplete" in capsys.readouterr().err
     said = [line for line in run.journal("finding") if line["code"] == "step-damaged"]
     assert [line["step"] for line in said] == [2]
     assert run.steps == [0, 2, 4]
@@ -316,7 +316,7 @@ def test_a_signal_ends_training_after_the_step_with_a_save_and_words(
     done = process.ended()
     assert done.returncode == 130
     assert "stopped on request" in done.stdout
-    assert "the same command resumes from here" in done.stdout
+    assert "run the same command to resume" in done.stdout
     assert "Traceback" not in done.stderr
     last = run.logged()[-1]
     assert run.steps == [0, last]

@@ -123,7 +123,7 @@ def test_the_last_line_names_what_goes_on_without_the_page(tmp_path: Path) -> No
     job = ProjectJobs(project).start("data text", ["data", "text", "--language", "am", "--texts", "long.txt"], tmp_path)
     try:
         assert list_running_jobs(roots) == ["data text in am"]
-        assert "data text in am continues" in _format_stop_message(list_running_jobs(roots))
+        assert "still running: data text in am" in _format_stop_message(list_running_jobs(roots))
     finally:
         job.stop()
         while job.alive:

@@ -25,7 +25,7 @@ from voxgraft.models.indextts2.family import CONFIG_NAMED_FILES
 from voxgraft.models.indextts2.shapes import get_config_file_name, read_base_config
 
 STYLE = "style"
-"""Among a voice's arrays: the vector that CAM++ hears of it. [192]"""
+"""Among a voice's arrays: the vector that CAM++ computes of it. [192]"""
 SPEAKER_EMOTION = "speaker_emotion"
 """Among a voice's arrays: the emotion that another one is blended with (see `encoder`). [W]"""
 
@@ -85,15 +85,15 @@ class EmotionTable:
 
 def _read_matrix(path: Path, what: str, rows: int) -> Vector:
     if not is_file(path):
-        cure = "put it beside the base's checkpoint: `voxgraft download indextts2` fetches it. Or name a recording."
-        raise FileError("base-file-missing", f"{path.name}, {what}, is not in the base", where=path, cure=cure)
+        cure = "put it next to the base's checkpoint (`voxgraft download indextts2` downloads it), or give a recording."
+        raise FileError("base-file-missing", f"{path.name}, {what}, is missing from the base", where=path, cure=cure)
     source = ByteSource(path)
     try:
         matrix = np.asarray(read_torch_tensor(source), dtype=np.float32)
     finally:
         source.close()
     if matrix.ndim != 2 or len(matrix) != rows or not np.isfinite(matrix).all():
-        found, expected = f"{path.name} holds {list(matrix.shape)}", f"{rows} vectors of finite numbers"
+        found, expected = f"{path.name} has shape {list(matrix.shape)}", f"{rows} vectors of finite numbers"
         raise CheckpointError("tensors-mismatch", found, expected=expected, where=path)
     return matrix
 
@@ -123,11 +123,11 @@ def mix_emotions(files: BaseFiles, sliders: Sequence[float], weight: float, voic
         )
     table, own = EmotionTable.load(files), np.asarray(voice.voice["emotion"], np.float32)
     if STYLE not in voice.voice:
-        raise GraftError("emotion-voice", "which voice of the emotions is nearest is not known", where=files.folder)
+        raise GraftError("emotion-voice", "the nearest stored voice is not known", where=files.folder)
     style = np.asarray(voice.voice[STYLE], np.float32)
     if table.voices.shape[1:] != style.shape or table.vectors.shape[1:] != own.shape:
         found = f"emotion files {list(table.voices.shape)} and {list(table.vectors.shape)}"
-        expected = f"{len(style)} and {len(own)} wide, as the voice and the base are"
+        expected = f"{len(style)} and {len(own)} wide, as in the voice and the base"
         raise CheckpointError("tensors-mismatch", found, expected=expected, where=files.folder)
     vector = table.blend(scale_shares(weigh_sliders(sliders), weight), style, own)
     return Clip(np.zeros(0, dtype=np.int64), {"emotion": vector})

@@ -150,7 +150,7 @@ class SemanticCodec(nn.Module):
 
     @torch.no_grad()
     def vq2emb(self, codes: Tensor) -> Tensor:
-        """What each code stands for, as features. [...] -> [..., C]"""
+        """What each code means, as features. [...] -> [..., C]"""
         highest = self.size.codes - 1
         if codes.numel() and (int(codes.min()) < 0 or int(codes.max()) > highest):
             found = f"codes from {int(codes.min()):,} to {int(codes.max()):,}"
@@ -274,7 +274,7 @@ def count_feature_frames(num_samples: int) -> int:
     """How many frames of features a clip of that many samples has.
 
     Filter bank frames are taken in pairs. Of an odd number the last is left out: the original program fills its pair up
-    with padding, which no other frame hears.
+    with padding, which no other frame sees.
     """
     return max(0, 1 + (num_samples - FRAME) // HOP) // FRAMES_PER_PAIR
 
@@ -364,7 +364,7 @@ def _read_w2v_bert_sizes(path: Path) -> dict[str, Any]:
 
     said = read_json(path)
     if not isinstance(said, dict):
-        found = f"{path.name} holds a {type(said).__name__}"
+        found = f"{path.name} contains a {type(said).__name__}"
         raise ConfigError("base-config", found, expected="settings by name", where=path)
     for name, value in REQUIRED_CONFIG_VALUES.items():
         if said.get(name, value) != value:
@@ -377,7 +377,7 @@ def _read_w2v_bert_sizes(path: Path) -> dict[str, Any]:
             raise ConfigError("base-config", f"{name} is {size!r}", expected=expected, where=path)
     if sizes["hidden_size"] % sizes["num_attention_heads"] or sizes["conv_depthwise_kernel_size"] % 2 == 0:
         found = ", ".join(f"{name} {size}" for name, size in sizes.items())
-        expected = "heads that share the width evenly, and an odd kernel"
+        expected = "heads that divide the width, and an odd kernel"
         raise ConfigError("base-config", found, expected=expected, where=path)
     epsilon = said.get("layer_norm_eps", 1e-5)
     if not isinstance(epsilon, float) or not 0 < epsilon < 1:
@@ -413,7 +413,7 @@ class UnifiedVoiceClipEncoder(ClipEncoder):
         model: UnifiedVoice,
         speakers: CAMPPlus | None = None,
     ) -> None:
-        """`speakers` hears the style that the vocoder and the emotion sliders go by; training needs none."""
+        """`speakers` computes the style that the vocoder and the emotion sliders go by; training needs none."""
         self.features, self.codec, self.model, self.speakers = features, codec, model, speakers
 
     @classmethod
@@ -477,7 +477,7 @@ def blend_emotion(condition: UnifiedVoiceCondition, other: Clip, weight: float) 
     wanted = np.asarray(other.voice["emotion"])
     if wanted.shape != own.shape:
         found = f"an emotion of shape {list(wanted.shape)}"
-        raise GraftError("condition-form", found, expected=f"{list(own.shape)}, as the base has")
+        raise GraftError("condition-form", found, expected=f"{list(own.shape)}, as in the base")
     merged = interpolate_emotion(torch.from_numpy(own.copy()), torch.from_numpy(wanted.copy()), weight)
     return replace(condition, emotion=merged.float().numpy())
 
