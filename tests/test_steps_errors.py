@@ -39,6 +39,7 @@ from voxgraft.checkpoints.steps import (
     load_step,
     migrate_state,
     read_step_values,
+    sync_folder_if_possible,
 )
 from voxgraft.core.errors import CheckpointError, VoxgraftError
 from voxgraft.core.files import FAILPOINT_VARIABLE
@@ -300,3 +301,10 @@ def test_older_states_go_through_every_migration_on_the_way(run: RunFolder) -> N
     assert migrate_state(TrainState(5, {}, {}), 3, table, 3).values == {}
     with pytest.raises(CheckpointError):
         migrate_state(TrainState(5, {}, {}), 0, table, 3)
+
+
+def test_a_file_system_that_cannot_sync_folders_is_no_error_and_a_folder_that_is_gone_is_one(tmp_path: Path) -> None:
+    sync_folder_if_possible(tmp_path)
+    sync_folder_if_possible(Path("/proc/self"))  # EINVAL
+    with pytest.raises(FileNotFoundError):
+        sync_folder_if_possible(tmp_path / "gone")
