@@ -225,8 +225,8 @@ def fused_lora_linear(x: Tensor, weights: Sequence[Tensor], bias: Tensor | None,
     [..., I], [O, I] each, [O], [R, I], [sum of O, R] -> [..., sum of O]
     """
     rows, dtype = x.reshape(-1, x.shape[-1]), weights[0].dtype
-    # type: ignore[no-untyped-call]
-    out: Tensor = _FusedLoraFunction.apply(rows, bias, down.to(dtype), up.to(dtype), *weights)
+    halves = down.to(dtype), up.to(dtype)
+    out: Tensor = _FusedLoraFunction.apply(rows, bias, *halves, *weights)  # type: ignore[no-untyped-call]
     return out.reshape(*x.shape[:-1], len(up))
 
 

@@ -187,8 +187,8 @@ def _show_evaluation(context: PageContext, folder: str | None) -> list[Any]:
         kind = {"equal": "good", "not equal": "bad"}.get(word, "warn")
         said += note_html(f"old languages, base speech logits with and without the graft: {word}", kind)
         for given in scores["checklist"]:
-            # type: ignore[arg-type]
-            point = ChecklistItem(*(str(given[key]) for key in ("name", "question", "answer", "found")))
+            texts = [str(given[key]) for key in ("name", "question", "answer", "found")]
+            point = ChecklistItem(*texts)  # type: ignore[arg-type]
             kind = {"yes": "good", "no": "bad"}.get(point.answer, "unmeasured")
             said += note_html(f"{point.question} {point.found}", "yet" if is_unreached_goal(point) else kind)
         rows = []
