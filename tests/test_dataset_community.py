@@ -453,6 +453,7 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_manifests_of_an_independent_maker_are_taken(others: Path) -> None:
     tokenizer = open_tokenizer(others / "bpe.model")
     frame = unified_voice_sequence_spec(tokenizer.size)

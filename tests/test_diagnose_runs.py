@@ -70,6 +70,7 @@ def test_a_run_without_any_whole_step_starts_fresh(fixtures: Fixtures, tmp_path:
     assert found.verdict.commands == (f"voxgraft train {run.path} --fresh",)
 
 
+@pytest.mark.long
 def test_a_run_on_another_base_starts_fresh(fixtures: Fixtures, tmp_path: Path) -> None:
     run = fixtures.trained_run("chatterbox")
     other = fixtures.base("chatterbox", seed=7)

@@ -362,3 +362,14 @@ def test_a_grafts_rows_are_loaded_whole_or_not_at_all(grown: ToySpeaker) -> None
     with pytest.raises(GraftError, match=r"'text_head.bias': \[7\]"):
         load_new_rows(grown, wrong)
     assert torch.equal(collect_new_rows(grown)["text_emb.weight"], state["text_emb.weight"])
+
+
+def test_a_base_tensor_that_is_new_or_gone_is_named_too(grown: ToySpeaker) -> None:
+    digests = hash_base_tensors(grown)
+    require_same_base(grown, digests)
+    name = next(iter(digests))
+    for other in ({**digests, "gone": "0"}, {key: value for key, value in digests.items() if key != name}):
+        with pytest.raises(
+            GraftError, match=f"1 of {len(other)} base tensors .*: {'gone' if 'gone' in other else name}"
+        ):
+            require_same_base(grown, other)

@@ -77,6 +77,7 @@ def test_a_process_that_hangs_is_ended_with_the_cause_of_the_one_that_failed(tmp
     assert "error process-failed: process 1 of 2 ended: pack-too-small" in found[0][1]
 
 
+@pytest.mark.long
 def test_a_process_that_gives_no_sign_of_life_is_given_up(tmp_path: Path) -> None:
     workers = started("stop", 2, tmp_path)
     code, said = ended(workers[:1])[0]

@@ -118,6 +118,7 @@ def test_every_planted_fault_is_found_and_nothing_else(faulty: tuple[Path, Mappi
     assert len(list(dataset.glob("clips/*/*.flac"))) == len(clips), "nothing is deleted"
 
 
+@pytest.mark.long
 def test_clips_are_taken_back_and_rejected_by_hand(faulty: tuple[Path, Mapping[str, str]]) -> None:
     dataset, _ = faulty
     _, before = _report(dataset)
@@ -180,6 +181,7 @@ def test_a_clip_at_a_rate_that_nobody_records_at_counts_as_broken(tmp_path: Path
     assert clip.rejected == ("sound-missing",)
 
 
+@pytest.mark.long
 def test_only_what_is_new_is_measured_again(faulty: tuple[Path, Mapping[str, str]]) -> None:
     dataset, _ = faulty
     _report(dataset)

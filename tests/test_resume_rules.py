@@ -110,6 +110,7 @@ def test_the_page_on_run_folders_names_all_settings_that_are_fixed() -> None:
     assert row.split("|")[1].replace("`", "").replace(" ", "").split(",") == list(options_with_rule("fixed"))
 
 
+@pytest.mark.long(fast="*-unfinished")
 @pytest.mark.parametrize("finished", [False, True], ids=["unfinished", "finished"])
 @pytest.mark.parametrize("name", TrainSettings.model_fields)
 def test_go_and_train_agree_on_what_another_value_means(trained: WholeRun, name: str, finished: bool) -> None:

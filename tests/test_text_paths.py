@@ -262,7 +262,7 @@ def test_prepare_samples_evaluate_and_speak_have_the_same_ids_for_forty_language
         compare_verbs(home, language, usable(home.grafts[language], own_texts(language)))
 
 
-@pytest.mark.long(fast="chatterbox")
+@pytest.mark.long
 def test_the_page_has_the_same_ids_for_forty_languages(home: Home) -> None:
     """A page asks the commands above, so the families share the languages among them: each is asked once."""
     own = LANGUAGES[family_names().index(home.place.family.name) :: len(family_names())]

@@ -224,7 +224,7 @@ def test_train_merge_and_prove_meet_in_files(kind: str, tmp_path: Path) -> None:
     assert plain_text(proven.lines()[0]) == "promise 1, old text reads the same: kept"  # type: ignore[arg-type]
 
 
-@pytest.mark.long(fast="bpe-json")
+@pytest.mark.long
 @every_kind
 def test_a_text_with_a_stray_letter_of_another_script_still_holds_and_the_letter_is_reported(kind: str) -> None:
     stray = "Ꮳ"  # Cherokee; its own case is the upper one in one family and the lower one in the other

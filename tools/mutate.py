@@ -337,6 +337,7 @@ def main() -> int:
         __import__(name)
     results = []
     with tempfile.TemporaryDirectory(prefix="mutate-") as scratch:
+        os.chmod(scratch, 0o755)  # some tests run a process as another user
         copy = make_copy(Path(scratch))
         tests = {topic.name: topic.tests for topic in TOPICS}
         if not arguments.no_baseline:
