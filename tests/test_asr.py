@@ -163,7 +163,7 @@ def test_the_wav_file_holds_the_samples(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        (command("raise SystemExit('no model')"), "ended with 1: no model"),
+        (command("raise SystemExit('no model')"), "exit code 1: no model"),
         (command("import sys; sys.stdout.buffer.write(b'\\xff')"), "not UTF-8"),
         ("command:/nowhere/ears {wav}", "/nowhere/ears"),
     ],

@@ -66,7 +66,7 @@ def test_seed_000_24001_rows_for_24000_pieces_is_right_and_says_why(
     result = checked(tokenizer=amharic, checkpoint=checkpoint)
     assert result.exit_code == 0
     assert codes(result) == {"spare-row"}
-    assert "24,001 rows for 24,000 pieces is right" in found(result, "spare-row")
+    assert "24,001 rows for 24,000 pieces is correct" in found(result, "spare-row")
 
 
 @pytest.mark.long
@@ -228,7 +228,9 @@ def test_seed_003_an_optimizer_state_for_another_table_is_told_from_one_that_fit
     assert "step: int 38000" in listed
     assert ("moments-mismatch" in codes(result, "warning")) == warned
     if warned:
-        assert "moments of [24000, 16], text_embedding.weight is [24001, 16]" in found(result, "moments-mismatch")
+        assert "moments of shape [24000, 16], but text_embedding.weight is [24001, 16]" in found(
+            result, "moments-mismatch"
+        )
 
 
 # ---- seed 004 ---------------------------------------------------------------------------------------------------------
@@ -245,7 +247,7 @@ def test_seed_004_an_overwritten_embedding_table_is_found_row_by_row(t3: BaseFil
     checkpoint = saved(tmp_path / "checkpoint_best.pt", {"model_state_dict": state})
     result = checked(base=t3.folder, checkpoint=checkpoint, base_config=config)
     said = found(result, "base-rows-changed")
-    assert "2,454 of 2,454 base rows of text_emb.weight are not the base's" in said
+    assert "2,454 of 2,454 base rows of text_emb.weight differ from the base" in said
     assert "overwritten, not trained" in said
     assert "all 2,454 base rows of text_head.weight are the base's bits" in found(result, "base-rows-same")
     assert {"freeze-off", "base-rows-changed"} <= codes(result, "error")

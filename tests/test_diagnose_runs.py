@@ -57,7 +57,7 @@ def test_a_run_whose_newest_step_is_damaged_goes_on_from_the_one_before(fixtures
     before = run.steps[-1]
     found = of_run(run.path).found
     assert found.verdict.word == "RESUME"
-    assert f"step {before} is whole" in found.verdict.reason
+    assert f"step {before} is complete" in found.verdict.reason
     assert "step-damaged" in {item.code for item in found.findings}
 
 

@@ -125,7 +125,7 @@ def test_without_a_network_it_says_what_to_put_where(tmp_path: Path) -> None:
         "semantic_codec/model.safetensors",
         "s2mel.pth",
         "bilibili",
-        "are free",
+        " free",
     ):
         assert word in done.stdout
     assert "->  bpe.model" not in done.stdout  # that one is there

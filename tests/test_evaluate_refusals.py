@@ -54,7 +54,7 @@ def test_a_sentence_that_cannot_be_said_counts_as_heard_empty_and_is_counted(
     assert (unsaid["heard"], unsaid["cer"], unsaid["codes"]) == ("", 1.0, None)
     assert "text tokens" in unsaid["why"]
     table = next(line for line in result.lines() if isinstance(line, Table))
-    assert "not spoken" in table.columns
+    assert "not said" in table.columns
     # Of one sentence there is no other to hold it against.
     control = scores(result, "am", "shuffled")["cer"]
     assert control["value"] is None
@@ -87,5 +87,5 @@ def test_a_recording_that_cannot_be_heard_is_refused_before_anything_is_spoken(
         error = error_of(lambda: evaluated(tiny.path, tmp_path, recognizer="built-in", recordings=folder))
     assert error.code == "audio-shape"
     assert "500" in error.finding.found
-    assert any(name.startswith("listening") for name in jobs.names)
-    assert not any("speaks" in name for name in jobs.names)
+    assert any(name.startswith("transcribing") for name in jobs.names)
+    assert not any("generating" in name for name in jobs.names)

@@ -110,7 +110,7 @@ def test_rows_and_trained_numbers_are_those_of_the_saved_step(
     assert (
         f"rows {format_count(counts['rows'])}, adapter {format_count(counts['adapter'])} (rank 4)" in opening["trained"]
     )
-    assert f"in all {format_count(sum(counts.values()))} of " in opening["trained"]
+    assert f"total {format_count(sum(counts.values()))} of " in opening["trained"]
 
 
 def test_the_fixed_bits_are_all_of_the_base(world: World, first: tuple[dict[str, str], TrainResult, Heard]) -> None:

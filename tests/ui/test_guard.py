@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from typing import Any
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import pytest
 
 from voxgraft.ui.server import MAX_WAITING_LOGINS, AccessGuard, is_local
+
+
+Result = TypeVar("Result")
+
+
+def run_in_thread(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine to its end, also beside browser tests, whose event loop runs in the main thread."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result()
 
 
 async def _inner(scope: Any, receive: Any, send: Any) -> None:
@@ -18,7 +29,7 @@ async def _inner(scope: Any, receive: Any, send: Any) -> None:
 
 def answer(guard: AccessGuard, path: str = "/", method: str = "GET", **headers: str) -> tuple[int, dict[str, str]]:
     """Status and headers of a guarded answer."""
-    return asyncio.run(answering(guard, path, method, **headers))
+    return run_in_thread(answering(guard, path, method, **headers))
 
 
 async def answering(
@@ -147,7 +158,7 @@ def guesses(guard: AccessGuard, *asked: dict[str, str]) -> list[tuple[int, int, 
     async def all_at_once() -> None:
         await asyncio.gather(*(one(number, headers) for number, headers in enumerate(asked)))
 
-    asyncio.run(all_at_once())
+    run_in_thread(all_at_once())
     return came
 
 
@@ -263,5 +274,5 @@ def test_an_error_of_the_server_itself_stays_one() -> None:
 
     scope = {"type": "http", "method": "POST", "path": "/", "headers": [(b"host", b"localhost")]}
     with pytest.raises(OSError, match="disk"):
-        asyncio.run(AccessGuard(failing, frozenset({"localhost"}))(scope, _never, send))
+        run_in_thread(AccessGuard(failing, frozenset({"localhost"}))(scope, _never, send))
     assert [message.get("status") for message in sent] == [500, None]
