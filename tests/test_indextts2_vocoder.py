@@ -34,9 +34,10 @@ from voxgraft.models.indextts2.s2mel import count_target_frames
 from voxgraft.models.indextts2.vocoder import IndexTTS2Vocoder, VocoderParts, compute_mel, prepare_reference
 from voxgraft.models.speech_model import compute_speech_latents
 from voxgraft.nn.adapter import adapter_state, add_adapter, load_adapter_state
-from voxgraft.synthesis.command import synthesize, write_audio_files
+from voxgraft.synthesis.command import synthesize
 from voxgraft.synthesis.engine import open_synthesis_models
 from voxgraft.synthesis.inputs import ReferenceVoice, UtteranceRequest, VoiceLoader
+from voxgraft.synthesis.sound import write_audio_files
 
 # Recommended by the golden README: 5e-4, 1e-5, 1e-3 (2e-2 from own resampling), 1e-4, and for the whole chain 2e-4, 8.
 REFERENCE_MEL_LIMIT, WAVE_16K_LIMIT, FBANK_LIMIT, OWN_FBANK_LIMIT, STYLE_LIMIT = 5e-4, 1e-5, 1e-3, 2e-2, 1e-4
@@ -323,7 +324,7 @@ def test_a_graft_speaks_into_a_file_with_latents_behind_its_own_gate(tmp_path: P
     requests = [UtteranceRequest("001", "ሰላም። ቤቱ ትልቅ ነው", "am"), UtteranceRequest("002", "bring me the cup", "en")]
     said = synthesize(speakers, loader, requests, settings, vocoder)
     outputs = (tmp_path / "am.wav", tmp_path / "en.wav")
-    paths = write_audio_files(said, vocoder, outputs, settings)
+    paths = write_audio_files(said, vocoder, outputs)
     model = speakers.system("am")
     condition = loader.condition(loader.voice(None))
     for one, path in zip(said, paths, strict=True):
@@ -339,7 +340,7 @@ def test_a_graft_speaks_into_a_file_with_latents_behind_its_own_gate(tmp_path: P
             assert piece.latents is not None
             assert np.abs(piece.latents - wanted.numpy()).max() < 1e-4
     first = paths[0].read_bytes()
-    write_audio_files(said, vocoder, outputs, settings)
+    write_audio_files(said, vocoder, outputs, overwrite=True)
     assert paths[0].read_bytes() == first
 
 

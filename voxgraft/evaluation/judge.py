@@ -498,7 +498,7 @@ def open_voice_comparer(base: SpeakingModel, place: ModelContext, voices: Sequen
     # A vocoder that needs a reference sound speaks with the base's own voice where a held-out clip has none stored.
     own = place.family.voices(place.files)
     sounding = all(voice.name in own or REFERENCE_AUDIO in voice.clip.voice for voice in voices)
-    if encoder.reference_rate is not None and not sounding:
+    if place.family.clones_voices and not sounding:
         why = "held-out clips lend their voice without its sound, and the base's own is heard (--voices FILE.wav)"
         return VoiceComparer(None, why)
     return VoiceComparer(encoder)

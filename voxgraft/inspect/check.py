@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +60,9 @@ from voxgraft.inspect.text import (
     tokenizer_findings,
     tokenizer_proof_findings,
 )
+
+if TYPE_CHECKING:
+    from voxgraft.inspect.first_contact import FirstContact
 
 # A text has some hundred ids; the longest that any model takes has some thousand.
 MAX_IDS_BYTES = 1 << 20
@@ -469,8 +472,12 @@ class CheckResult:
         return style_line((listed, LEVEL_STYLES["error"] if counts["error"] else "bold green"))
 
 
-def check(settings: CheckSettings) -> CheckResult:
+def check(settings: CheckSettings) -> CheckResult | FirstContact:
     """Look at everything that was given. What cannot be read is a finding; the rest is still looked at."""
+    if settings.speak:
+        from voxgraft.inspect.first_contact import check_first_contact
+
+        return check_first_contact(settings)
     given = {name: bool(getattr(settings, name)) for name in _INPUT_NAMES}
     given["texts"] = bool(resolve_text_files(settings, settings.run))
     given["tokenizer"] = settings.tokenizer.file is not None or settings.run is not None

@@ -5,7 +5,6 @@ Texts are split into chunks that a model can speak at once. All chunks are plann
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,18 +12,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from voxgraft.audio.files import encode_audio
 from voxgraft.config.commands import SpeakSettings
 from voxgraft.core import progress
 from voxgraft.core.errors import ConfigError, Finding, GraftError, TextError, finding
-from voxgraft.core.files import atomic_write, is_folder, require_output_path, write_json
+from voxgraft.core.files import is_folder, require_output_path
 from voxgraft.core.languages import count_letters_by_script, count_scripts, find_exemplar
 from voxgraft.core.results import Line, style_line
-from voxgraft.models.base import Family, Latents, Vocoder
-from voxgraft.models.generate import StopCause
+from voxgraft.models.base import Family, Vocoder
 from voxgraft.synthesis.engine import (
     SpeakingModel,
     SynthesisEngine,
@@ -36,7 +30,6 @@ from voxgraft.synthesis.engine import (
     open_synthesis_models,
 )
 from voxgraft.synthesis.inputs import (
-    ReferenceVoice,
     TextChunk,
     UtteranceRequest,
     VoiceLoader,
@@ -45,52 +38,23 @@ from voxgraft.synthesis.inputs import (
     read_utterances,
     split_into_chunks,
 )
+from voxgraft.synthesis.sound import (
+    AUDIO_FORMATS,
+    JSON_SUFFIX,
+    NPY_SUFFIX,
+    STOP_DESCRIPTIONS,
+    WAV_SUFFIX,
+    SpokenChunk,
+    SpokenUtterance,
+    Wave,
+    stream_pieces,
+    write_audio_files,
+    write_codes_file,
+)
 
 # Words in another script inside a text are fine; with a smaller share of its own, the text is of another language.
 MIN_OWN_SCRIPT_SHARE = 0.3
 SAMPLING_SETTINGS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "guidance")
-CODES_FORMAT = "voxgraft-codes-1"
-WAV_SUFFIX, JSON_SUFFIX, NPY_SUFFIX = ".wav", ".json", ".npy"
-# By suffix, the name that libsndfile has for the format.
-AUDIO_FORMATS = {WAV_SUFFIX: "WAV", ".flac": "FLAC", ".ogg": "OGG", ".mp3": "MP3"}
-# Speech that was cut off fades out instead of ending with a click.
-FADE_SECONDS = 0.02
-Wave = NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True)
-class SpokenChunk:
-    """One chunk of an utterance: what is generated, and once it is, the codes and why they ended."""
-
-    piece: TextChunk
-    ids: tuple[int, ...]
-    """Text tokens that the model is given."""
-    max_codes: int
-    seed: int
-    codes: tuple[int, ...] = ()
-    stop: StopCause = "ended"
-    latents: Latents | None = None
-    """For a vocoder that needs them. [codes, width]"""
-
-
-@dataclass(frozen=True, slots=True)
-class SpokenUtterance:
-    """One utterance: planned, and after `synthesize` with its codes."""
-
-    utterance: UtteranceRequest
-    language: str
-    voice: ReferenceVoice
-    pieces: tuple[SpokenChunk, ...]
-    findings: tuple[Finding, ...]
-
-    @property
-    def stop(self) -> StopCause:
-        """Why it ended: by itself only if every chunk did."""
-        return next((one.stop for one in self.pieces if one.stop != "ended"), "ended")
-
-    def seconds(self, code_hz: float) -> float:
-        """With the pauses between its chunks."""
-        return sum(len(one.codes) / code_hz + one.piece.pause_seconds for one in self.pieces)
 
 
 def synthesize(
@@ -104,13 +68,7 @@ def synthesize(
 
     `vocoder` is what will render it, if anything will: it must know the voices, and may need latents.
     """
-    # Only codes that the decoder can read; the rest as the original program samples, unless the settings say otherwise.
-    given = {name: value for name in SAMPLING_SETTINGS if (value := getattr(settings, name)) is not None}
-    sampling = replace(speakers.place.family.stock_sampling(), readable=True, **given)
-    planned = [plan_utterance(speakers, voices, one, settings) for one in utterances]
-    for plan in planned:
-        if vocoder is not None and (why := vocoder.why_not(plan.voice.clip)):
-            raise GraftError("vocoder-voice", why, where=f"voice {plan.voice.name}")
+    planned = [plan_utterance(speakers, voices, one, settings, vocoder) for one in utterances]
     requests: dict[str, dict[tuple[int, int], SynthesisRequest]] = {}
     for at, plan in enumerate(planned):
         condition = voices.condition(plan.voice)
@@ -119,17 +77,7 @@ def synthesize(
             key = (one.max_codes, at, place)
             request = SynthesisRequest(one.ids, condition, one.seed, one.max_codes, plan.language, key)
             requests.setdefault(plan.language, {})[at, place] = request
-    engines = {
-        id(system): SynthesisEngine(
-            system.model,
-            sampling,
-            set_gate=system.set_gate_for,
-            batch_size=settings.batch,
-            loop_code_hz=system.family.code_hz,
-            latents=vocoder is not None and vocoder.needs_latents,
-        )
-        for system in speakers.all
-    }
+    engines = {id(system): _build_engine(system, settings, vocoder) for system in speakers.all}
     results: dict[tuple[int, int], SynthesisResult] = {}
     with progress.progress_task("speaking", sum(map(len, requests.values()))) as advance:
         for language, own in requests.items():
@@ -152,10 +100,43 @@ def synthesize(
     return said
 
 
+def stream_speech(
+    speakers: SynthesisModels,
+    voices: VoiceLoader,
+    utterance: UtteranceRequest,
+    settings: SpeakSettings,
+    vocoder: Vocoder,
+) -> Iterator[Wave]:
+    """One utterance as sound, in waveforms that follow each other without a gap, the first as soon as there is one."""
+    plan = plan_utterance(speakers, voices, utterance, settings, vocoder)
+    engine = _build_engine(speakers.system(plan.language), settings, vocoder)
+    return stream_pieces(plan, engine, voices.condition(plan.voice), vocoder)
+
+
+def _build_engine(system: SpeakingModel, settings: SpeakSettings, vocoder: Vocoder | None) -> SynthesisEngine:
+    # Only codes that the decoder can read; the rest as the original program samples, unless the settings say otherwise.
+    given = {name: value for name in SAMPLING_SETTINGS if (value := getattr(settings, name)) is not None}
+    return SynthesisEngine(
+        system.model,
+        replace(system.family.stock_sampling(), readable=True, **given),
+        set_gate=system.set_gate_for,
+        batch_size=settings.batch,
+        loop_code_hz=system.family.code_hz,
+        latents=settings.latents or (vocoder is not None and vocoder.needs_latents),
+    )
+
+
 def plan_utterance(
-    speakers: SynthesisModels, voices: VoiceLoader, one: UtteranceRequest, settings: SpeakSettings
+    speakers: SynthesisModels,
+    voices: VoiceLoader,
+    one: UtteranceRequest,
+    settings: SpeakSettings,
+    vocoder: Vocoder | None = None,
 ) -> SpokenUtterance:
-    """An utterance in chunks that the model can speak, each with its limit and its seed, but without codes."""
+    """An utterance in chunks that the model can speak, each with its limit and its seed, but without codes.
+
+    Refused if the vocoder cannot sound like the voice.
+    """
     language = speakers.language(one.language or settings.language)
     system, family = speakers.system(language), speakers.place.family
     frame = system.model.frame
@@ -173,8 +154,10 @@ def plan_utterance(
         limit = limit_codes(seconds, family.code_hz, frame.max_codes if settings.max_seconds else most)
         seed = draw_seed("speak", settings.seed, language, piece.text)
         chunks.append(SpokenChunk(piece, tuple(ids), limit, seed))
-    findings = tuple(_check_text(system, one, text, language))
-    return SpokenUtterance(one, language, voices.voice(one.voice), tuple(chunks), findings)
+    findings, voice = tuple(_check_text(system, one, text, language)), voices.voice(one.voice)
+    if vocoder is not None and (why := vocoder.why_not(voice.clip)):
+        raise GraftError("vocoder-voice", why, where=f"voice {voice.name}")
+    return SpokenUtterance(one, language, voice, tuple(chunks), findings)
 
 
 def _encode_chunk(
@@ -237,6 +220,9 @@ def _plan_files(
         if kind == NPY_SUFFIX and len(utterances) > 1:
             found = f"{len(utterances)} utterances in {codes.name}"
             raise ConfigError("speak-output", found, expected=f"a name that ends in {JSON_SUFFIX}")
+    if settings.latents and (codes is None or codes.suffix.lower() != JSON_SUFFIX):
+        found = "--latents without a code file that can hold them"
+        raise ConfigError("speak-output", found, expected=f"--codes NAME{JSON_SUFFIX}")
     sound: tuple[Path, ...] = ()
     if codes is None or output is not None:
         output = output or Path("speech.wav" if len(utterances) == 1 else "speech")
@@ -251,75 +237,6 @@ def _plan_files(
     for path in (*sound, *([codes] if codes else [])):
         require_output_path(path, overwrite=settings.overwrite)
     return sound
-
-
-def write_audio_files(
-    said: Sequence[SpokenUtterance], vocoder: Vocoder, files: Sequence[Path], settings: SpeakSettings
-) -> tuple[Path, ...]:
-    """The file of each utterance: its own, or the same one for all, with a paragraph's pause between them."""
-    rate = vocoder.sample_rate
-    together: list[Wave] = []
-    joined = len(files) == 1 and len(said) > 1
-
-    def write(path: Path, wave: Wave) -> None:
-        data = encode_audio(wave, rate, AUDIO_FORMATS[path.suffix.lower()])
-        with atomic_write(path, overwrite=settings.overwrite) as file:
-            file.write(data)
-
-    with progress.progress_task("making sound", len(said)) as advance:
-        for at, utterance in enumerate(said):
-            parts: list[Wave] = []
-            for one in utterance.pieces:
-                latents = None if one.latents is None else [one.latents]
-                (wave,) = vocoder.sound([one.codes], [utterance.voice.clip], latents)
-                if one.stop != "ended":
-                    count = min(len(wave), round(FADE_SECONDS * rate))
-                    wave = wave.copy()
-                    wave[len(wave) - count :] *= np.linspace(1, 0, count, dtype=np.float32)
-                parts += [wave, np.zeros(round(one.piece.pause_seconds * rate), dtype=np.float32)]
-            if joined:
-                together += [*parts, np.zeros(round(2 * settings.pause * rate), dtype=np.float32)]
-            else:
-                write(files[at], np.concatenate(parts))
-            advance(1)
-    if joined:
-        write(files[0], np.concatenate(together[:-1]))
-    return tuple(files[0 if joined else at] for at in range(len(said)))
-
-
-def _write_codes_file(said: Sequence[SpokenUtterance], path: Path, family: Family, *, overwrite: bool) -> None:
-    """JSON with all that a vocoder needs, or the bare codes of one utterance, its chunks one after another."""
-    if path.suffix.lower() == NPY_SUFFIX:
-        stream = io.BytesIO()
-        np.save(stream, np.array([code for piece in said[0].pieces for code in piece.codes], dtype=np.int32))
-        with atomic_write(path, overwrite=overwrite) as file:
-            file.write(stream.getvalue())
-        return
-    utterances = [
-        {
-            "name": utterance.utterance.name,
-            "language": utterance.language,
-            "text": utterance.utterance.text,
-            "voice": utterance.voice.name,
-            "pieces": [
-                {
-                    "text": one.piece.text,
-                    "text_ids": list(one.ids),
-                    "codes": list(one.codes),
-                    "stop": one.stop,
-                    "seed": one.seed,
-                    "pause_seconds": one.piece.pause_seconds,
-                }
-                for one in utterance.pieces
-            ],
-        }
-        for utterance in said
-    ]
-    document = {"format": CODES_FORMAT, "family": family.name, "code_hz": family.code_hz, "utterances": utterances}
-    write_json(path, document, overwrite=overwrite)
-
-
-STOP_DESCRIPTIONS = {"ended": "ended by itself", "limit": "cut at its limit", "loop": "cut: it went round in a loop"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,7 +308,7 @@ def speak(settings: SpeakSettings) -> SpeakResult:
     utterances = read_utterances(settings.text, settings.file)
     speakers = open_synthesis_models(settings, {one.language or settings.language for one in utterances})
     family, files = speakers.place.family, speakers.place.files
-    vocoder = family.vocoder(files, speakers.place.device)
+    vocoder = speakers.place.vocoder()
     outputs = _plan_files(utterances, settings, family, vocoder)
     sounding = vocoder if outputs else None
     if sounding is not None:
@@ -410,8 +327,10 @@ def speak(settings: SpeakSettings) -> SpeakResult:
         notes.append(finding("speak-untrained", f"the graft of {', '.join(untrained)} was not trained yet"))
     sound: tuple[Path, ...] = ()
     if sounding is not None:
-        sound = write_audio_files(said, sounding, outputs, settings)
+        sound = write_audio_files(
+            said, sounding, outputs, pause=settings.pause, batch=settings.batch, overwrite=settings.overwrite
+        )
         notes += sounding.findings()
     if settings.codes is not None:
-        _write_codes_file(said, settings.codes, family, overwrite=settings.overwrite)
+        write_codes_file(said, settings.codes, family, latents=settings.latents, overwrite=settings.overwrite)
     return SpeakResult(family, files.folder, tuple(said), sound, settings.codes, tuple(notes))

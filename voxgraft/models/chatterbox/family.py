@@ -28,6 +28,7 @@ from voxgraft.models.base import (
     Family,
     GraftPoint,
     LearningRateRange,
+    PublishedFile,
     SequenceSpec,
     SideFile,
     SpeakingStyle,
@@ -52,6 +53,8 @@ from voxgraft.models.detect import (
 from voxgraft.text import TextFrontend
 
 if TYPE_CHECKING:
+    import torch
+
     from voxgraft.models.base import Clip, ClipEncoder, SpeakerEncoder, StockProgram, Vocoder
     from voxgraft.models.speech_model import SpeechModel
     from voxgraft.nn.decode import SamplingParams
@@ -394,10 +397,15 @@ class Chatterbox(Family):
 
         return VoiceEncoder.load(place)
 
-    def vocoder(self, files: BaseFiles, device: str = "cpu") -> Vocoder | None:
+    def published_files(self, files: BaseFiles) -> tuple[PublishedFile, ...]:
+        from voxgraft.models.chatterbox.published import list_chatterbox_files
+
+        return list_chatterbox_files(files)
+
+    def vocoder(self, files: BaseFiles, device: str = "cpu", dtype: torch.dtype | None = None) -> Vocoder | None:
         from voxgraft.models.chatterbox.s3gen import S3GenVocoder
 
-        return S3GenVocoder.find(files.folder, device)
+        return S3GenVocoder.find(files.folder, device, dtype)
 
     def read_config_pieces(self, config: Path) -> int | None:  # noqa: ARG002 (this family has no config file)
         return None

@@ -102,21 +102,30 @@ class SemanticCodec(nn.Module):
         self.requires_grad_(False).eval()
 
     @classmethod
+    def read_shapes(cls, path: Path) -> tuple[SemanticCodecSize, dict[str, tuple[int, ...]]]:
+        """Size and tensors of a file, its decoder left out; refused, by name, unless it has every tensor."""
+        from voxgraft.checkpoints.tensors import read_tensor_shapes
+        from voxgraft.models.detect import require_exact_tensors
+
+        stored = read_tensor_shapes(path)
+        used = {name: shape for name, shape in stored.items() if not name.startswith(UNUSED_PREFIXES)}
+        size = SemanticCodecSize.of(used)
+        with init_empty_weights():
+            shapes = {name: tuple(tensor.shape) for name, tensor in cls(size).state_dict().items()}
+        # Also nothing besides: a codec at another rate has the same tensors and some more.
+        require_exact_tensors(used, shapes, "semantic codec", path)
+        return size, shapes
+
+    @classmethod
     def load(cls, place: Path) -> SemanticCodec:
         """From a file, or from the published folder that holds it."""
-        from voxgraft.checkpoints.tensors import read_tensor_shapes, read_tensors
-        from voxgraft.models.detect import require_exact_tensors
+        from voxgraft.checkpoints.tensors import read_tensors
         from voxgraft.models.load import find_part_file
 
         path = find_part_file(place, (CODEC_NAME, Path(CODEC_NAME).name))
-        stored = {
-            name: shape for name, shape in read_tensor_shapes(path).items() if not name.startswith(UNUSED_PREFIXES)
-        }
+        size, shapes = cls.read_shapes(path)
         with init_empty_weights():
-            codec = cls(SemanticCodecSize.of(stored))
-        shapes = {name: tuple(tensor.shape) for name, tensor in codec.state_dict().items()}
-        # Also nothing besides: a codec at another rate has the same tensors and some more.
-        require_exact_tensors(stored, shapes, "semantic codec", path)
+            codec = cls(size)
         codec.load_state_dict(read_tensors(path, shapes), assign=True)
         return codec.requires_grad_(False)
 
@@ -301,7 +310,7 @@ class W2vBertFeatureExtractor(nn.Module):
         from voxgraft.models.load import find_part_file
 
         library = import_transformers()
-        sizes = _read_w2v_bert_sizes(w2v_bert / "config.json")
+        sizes = read_w2v_bert_sizes(w2v_bert / "config.json")
         changed = {"num_hidden_layers": NUM_USED_LAYERS, "apply_spec_augment": False, "mask_time_prob": 0.0}
         with init_empty_weights():
             network: nn.Module = library.Wav2Vec2BertModel(library.Wav2Vec2BertConfig(**sizes | changed))
@@ -358,7 +367,7 @@ def import_transformers() -> Any:
         raise VoxgraftError("package-missing", found, expected="transformers", cure=cure) from None
 
 
-def _read_w2v_bert_sizes(path: Path) -> dict[str, Any]:
+def read_w2v_bert_sizes(path: Path) -> dict[str, Any]:
     """What the config says of the network; refused where it is not w2v-bert 2.0."""
     from voxgraft.core.files import read_json
 

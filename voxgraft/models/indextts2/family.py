@@ -26,6 +26,7 @@ from voxgraft.models.base import (
     Family,
     GraftPoint,
     LearningRateRange,
+    PublishedFile,
     SequenceSpec,
     SideFile,
     SideFilePurpose,
@@ -56,6 +57,8 @@ from voxgraft.models.indextts2.shapes import (
 from voxgraft.text import TextFrontend
 
 if TYPE_CHECKING:
+    import torch
+
     from voxgraft.models.base import Clip, ClipEncoder, StockProgram, Vocoder
     from voxgraft.models.speech_model import SpeechModel
     from voxgraft.nn.decode import SamplingParams
@@ -222,10 +225,10 @@ class IndexTTS2(Family):
 
         return mix_emotions(files, shares, weight, voice)
 
-    def vocoder(self, files: BaseFiles, device: str = "cpu") -> Vocoder | None:
+    def vocoder(self, files: BaseFiles, device: str = "cpu", dtype: torch.dtype | None = None) -> Vocoder | None:
         from voxgraft.models.indextts2.vocoder import IndexTTS2Vocoder
 
-        return IndexTTS2Vocoder.find(files, device)
+        return IndexTTS2Vocoder.find(files, device, dtype)
 
     def stock_sampling(self) -> SamplingParams:
         from voxgraft.nn.decode import SamplingParams
@@ -274,6 +277,11 @@ class IndexTTS2(Family):
 
     def stock(self) -> StockProgram:
         return IndexTTS2Program()
+
+    def published_files(self, files: BaseFiles) -> tuple[PublishedFile, ...]:
+        from voxgraft.models.indextts2.published import list_indextts2_files
+
+        return list_indextts2_files(files)
 
     def read_config_pieces(self, config: Path) -> int | None:
         pieces = get_config_section(read_base_config(config), "gpt", config).get("number_text_tokens")

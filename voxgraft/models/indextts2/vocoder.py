@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -136,7 +137,7 @@ class IndexTTS2Vocoder(Vocoder):
     """Every utterance is drawn from a generator of its own with this seed, so that none depends on its neighbours."""
 
     def __init__(self, load: Callable[[], VocoderParts], dtype: torch.dtype | None = None) -> None:
-        """A half-precision `dtype` is for the flow alone, which takes most of the time; None is float32 throughout."""
+        """A half-precision `dtype` is for the flow, the slowest part, with TF32 in BigVGAN; None is exact float32."""
         self._load, self.dtype = load, dtype
         self._prompts: dict[int, tuple[Clip, FlowPrompt]] = {}
 
@@ -146,7 +147,9 @@ class IndexTTS2Vocoder(Vocoder):
         return self._load()
 
     @classmethod
-    def find(cls, files: BaseFiles, device: torch.device | str = "cpu") -> IndexTTS2Vocoder | None:
+    def find(
+        cls, files: BaseFiles, device: torch.device | str = "cpu", dtype: torch.dtype | None = None
+    ) -> IndexTTS2Vocoder | None:
         """The vocoder of a base folder; None where a file of it is missing.
 
         Names and shapes of all tensors are checked at once, so that a wrong file is refused before anything is spoken.
@@ -162,9 +165,11 @@ class IndexTTS2Vocoder(Vocoder):
             found = f"s2mel takes latents of {size.latents[0]:,} numbers"
             raise CheckpointError("tensors-mismatch", found, expected=f"{width:,}, as the GPT has", where=s2mel)
         BigVGAN.read_shapes(bigvgan)
-        return cls(
-            lambda: VocoderParts(S2Mel.load(s2mel, settings), BigVGAN.load(bigvgan), load_code_table(codec)).to(device)
-        )
+
+        def load() -> VocoderParts:
+            return VocoderParts(S2Mel.load(s2mel, settings), BigVGAN.load(bigvgan), load_code_table(codec)).to(device)
+
+        return cls(load, dtype)
 
     def why_not(self, voice: Clip) -> str:
         if REFERENCE_AUDIO not in voice.voice:
@@ -205,7 +210,9 @@ class IndexTTS2Vocoder(Vocoder):
         """Content vectors [n, 1024] with noise [M, P + F] to waves [256 F]."""
         frames = [count_target_frames(len(content)) for content in contents]
         targets = self.parts.s2mel.length_regulator(contents, frames)
-        return self.parts.bigvgan.vocode(self.parts.s2mel.solve(prompts, targets, noises, dtype=self.dtype))
+        mels = self.parts.s2mel.solve(prompts, targets, noises, dtype=self.dtype)
+        with exact_float32() if self.dtype is None else nullcontext():
+            return self.parts.bigvgan.vocode(mels)
 
     def draw_noise(self, num_frames: int) -> Tensor:
         """Standard normal noise of prompt and target. Drawn on the CPU, so that it is the same on every device."""
