@@ -2,9 +2,11 @@
 #
 #   make setup   the environment alone, in .venv; the others do it by themselves
 #   make demo    the whole story on a small base, in a folder demo/
-#   make test    the tests
+#   make test    the fast tests, under five minutes on two cores
+#   make long    the long tests, and only those
+#   make fuzz    a whole fuzz campaign: damaged files by the thousand
 #   make lint    format, lint and types
-#   make check   lint, and the tests with the long ones: what must be green before a release
+#   make check   lint, test, long and fuzz: what must be green before a release
 #   make interop the real Chatterbox package loads and speaks what export writes (needs `voxgraft companion chatterbox`)
 #   make docs    write docs/cli.md and docs/errors.md anew
 #   make clean   remove everything that make has made
@@ -15,11 +17,13 @@
 PYTHON ?= python3
 PIP_FLAGS ?=
 PYTEST_FLAGS ?=
+PYTEST = $(BIN)/pytest -n 2 --dist worksteal
+FUZZ ?= 0.5
 INTEROP ?= small
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: help setup demo test lint check interop docs clean
+.PHONY: help setup demo test long fuzz lint check interop docs clean
 
 help:
 	@sed -n '/^#   make/s/^#   //p' Makefile
@@ -32,8 +36,15 @@ demo: $(INSTALLED)
 
 # Compiled beforehand: the tests start some three hundred processes, and Python may have been told to write no bytecode.
 test: $(INSTALLED)
-	$(BIN)/python -m compileall -q voxgraft
-	$(BIN)/pytest -n 2 --dist worksteal $(PYTEST_FLAGS)
+	$(BIN)/python -m compileall -q voxgraft tests
+	$(PYTEST) $(PYTEST_FLAGS)
+
+long: $(INSTALLED)
+	$(BIN)/python -m compileall -q voxgraft tests
+	$(PYTEST) --long $(PYTEST_FLAGS)
+
+fuzz: $(INSTALLED)
+	$(PYTEST) --all --fuzz $(FUZZ) tests/fuzz tests/test_checkpoints_fuzz.py tests/test_diagnose_fuzz.py $(PYTEST_FLAGS)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff format --check .
@@ -41,7 +52,9 @@ lint: $(INSTALLED)
 	$(BIN)/mypy
 
 check: lint
-	$(MAKE) test PYTEST_FLAGS=--long
+	$(MAKE) test
+	$(MAKE) long
+	$(MAKE) fuzz
 
 interop: $(INSTALLED)
 	$(BIN)/python -m tests.interop.interop --size $(INTEROP)

@@ -51,7 +51,7 @@ class Outcome:
 
 def cuts_of(film: Film, options: CutOptions, *, by_cues_alone: bool = False) -> Iterator[AudioSegment]:
     """Clips of a film, as `data import` makes them or by nothing but the captions' times."""
-    cues = parse_subtitles(film.srt(), ".srt", "film.srt").cues
+    cues = parse_subtitles(film.srt(), ".srt", "film.srt")[0]
     cues, _ = clean_cues(cues, "am", "film.srt")
     tape = RollingAudioBuffer((film.wave[at : at + BLOCK] for at in range(0, len(film.wave), BLOCK)), RATE_HZ)
     if by_cues_alone:

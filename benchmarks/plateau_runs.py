@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.made_language import (
+from tests.support.toy_language import (
     World,
     alone,
     make_speaking_base,
@@ -34,7 +34,7 @@ from voxgraft.core.journal import RunJournal
 from voxgraft.core.run import RunFolder
 from voxgraft.dataset.shards import AnyArray, PreparedClip
 from voxgraft.models import get_family
-from voxgraft.pipeline.train import _build_loop, _build_monitor, _load_sample_sentences, train
+from voxgraft.pipeline.train import _build_loop, _build_monitor, train
 from voxgraft.training.distributed import DistributedContext
 from voxgraft.training.setup import build_training_setup
 from voxgraft.training.trainer import Trainer
@@ -179,7 +179,7 @@ def _spoiled(task: Task, world: World) -> None:
     settings = _settings(world, task, {}, fault.data)
     course = build_training_setup(RunFolder(world.run), settings, get_family(world.family_name), world.files)
     loop = _build_loop(course, DistributedContext())
-    watch = _build_monitor(course, loop, _load_sample_sentences(course, settings))
+    watch = _build_monitor(course, loop)
     watch.tell(0, course.findings)
     fault.meddle(loop)
     loop.train(0)

@@ -19,7 +19,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from tests.community import community_merge
+from tests.support.tokenizers import community_merge
 from voxgraft.config.run import VocabularySettings
 from voxgraft.core.languages import is_letter
 from voxgraft.core.results import Table

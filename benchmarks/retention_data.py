@@ -34,7 +34,7 @@ from voxgraft.core.files import compute_sha256
 from voxgraft.graft.rows import build_new_rows
 from voxgraft.models import get_family
 from voxgraft.models.base import BaseFiles
-from voxgraft.models.tiny.model import TinyClipEncoder
+from voxgraft.models.tiny.model import TinyClipEncoder, load_codec
 from voxgraft.text.encoder import TextEncoder, learn_language_pieces
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.tokenizers.base import TextCorpus
@@ -67,7 +67,7 @@ class Maker:
 
     def __post_init__(self) -> None:
         self.voices = Voices(self.packages)
-        self.encoder = TinyClipEncoder.load(self.files.folder)
+        self.encoder = TinyClipEncoder(*load_codec(self.files.folder))
         self.kind = get_family("tiny")
         self.base = open_tokenizer(self.files.tokenizer)
         self.spelling = TextEncoder.of(self.kind, self.base, None, NEW)

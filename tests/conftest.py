@@ -6,13 +6,14 @@ import gc
 import os
 from collections import Counter
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
-    from tests.made_once import MadeOnce
+    from tests.support.fixtures import Fixtures
 
 # The workers share the cores: a thread pool of torch in each of them only makes them wait for one another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -21,14 +22,17 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 settings.register_profile("voxgraft", deadline=None, max_examples=60)
 settings.load_profile("voxgraft")
 
-FUZZ_SHARE = 0.05
-"""Of a whole campaign, which takes minutes, in an ordinary run of the suite."""
+FUZZ_SHARE = 0.02
+"""Of a whole campaign, which takes minutes (`make fuzz`), in an ordinary run of the suite."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--long", action="store_true", help="also the tests that are marked as long: what others show sooner, at length"
+        "--long",
+        action="store_true",
+        help="only the tests that are marked as long: they prove at length what a fast test proves already",
     )
+    parser.addoption("--all", action="store_true", help="the fast tests and the long ones")
     parser.addoption(
         "--fuzz",
         type=float,
@@ -42,15 +46,30 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "long: takes many seconds, and is run by `make check` (pytest --long)")
+    config.addinivalue_line(
+        "markers",
+        "long(fast=PATTERNS): takes many seconds; run by `make long` (pytest --long) and not by `make test`. "
+        "Cases whose id matches one of the patterns are fast all the same.",
+    )
+
+
+def is_long(item: pytest.Item) -> bool:
+    marker = item.get_closest_marker("long")
+    if marker is None:
+        return False
+    fast = marker.kwargs.get("fast", ())
+    patterns = (fast,) if isinstance(fast, str) else fast
+    case = item.callspec.id if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ""
+    return not any(fnmatchcase(case, pattern) for pattern in patterns)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("--long"):
-        skip = pytest.mark.skip(reason="long: run it with --long, or all of them with `make check`")
-        for item in items:
-            if item.get_closest_marker("long"):
-                item.add_marker(skip)
+    """Without an option the fast tests, with `--long` only the long ones: the two together run each test once."""
+    if config.getoption("--all"):
+        return
+    wants_long = config.getoption("--long")
+    config.hook.pytest_deselected(items=[item for item in items if is_long(item) != wants_long])
+    items[:] = [item for item in items if is_long(item) == wants_long]
 
 
 def pytest_collection_finish() -> None:
@@ -60,11 +79,11 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session")
-def made_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MadeOnce]:
+def fixtures(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fixtures]:
     """Bases, sets and runs that are made once for all tests, which leave them as they are."""
-    from tests.made_once import MadeOnce
+    from tests.support.fixtures import Fixtures
 
-    made = MadeOnce(tmp_path_factory)
+    made = Fixtures(tmp_path_factory)
     yield made
     assert made.changed() == [], "a test has written to what is common to all"
 
@@ -75,11 +94,11 @@ PROVE_ANEW = {"test_check_seeds", "test_graft_and_extend", "test_tokenizers_prom
 
 @pytest.fixture(scope="module", autouse=True)
 def kept_proofs(request: pytest.FixtureRequest) -> Iterator[None]:
-    """See tests/kept_proofs.py."""
+    """See tests/support/tokenizers.py."""
     if request.module.__name__.rpartition(".")[2] in PROVE_ANEW:
         yield
         return
-    from tests.kept_proofs import proofs_kept
+    from tests.support.tokenizers import proofs_kept
 
     with proofs_kept():
         yield

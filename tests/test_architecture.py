@@ -9,7 +9,7 @@ from collections import Counter
 from functools import cache
 from pathlib import Path
 
-from tools.measure_code import SPEAK, find_cycles, imported_modules, load_modules, modules_imported_by
+from tools.measure_code import SPEAK, find_cycles, imported_modules, load_modules, measure, modules_imported_by
 from voxgraft.models import family_names
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -23,8 +23,12 @@ ORDER = (
     *("pipeline", "demo", "cli", "ui"),
 )
 LOOSE = {"__init__.py", "__main__.py"}
-MAX_MODULES = 204
+# Ceilings are what was reached: lower them with the code, never raise them for it. Ratios are per 1,000 code lines.
+MAX_MODULES = 194
 MAX_MODULE_LINES = 1_000
+MAX_FUNCTIONS = 74.0
+MAX_VALUE_CLASSES = 7.3  # dataclasses and NamedTuples together: neither is cheaper to read than the other
+MIN_COMMENT_LINES = 30.0
 
 
 @cache
@@ -95,6 +99,39 @@ def test_modules_stay_few_and_of_a_readable_size() -> None:
     assert {name: size for name, size in sizes.items() if size > MAX_MODULE_LINES} == {}
 
 
+def test_code_is_not_cut_into_small_pieces() -> None:
+    figures = measure(ROOT)
+
+    def figure(name: str) -> float:
+        value = figures[f"{name} per 1,000 code lines"]
+        assert isinstance(value, float)
+        return value
+
+    assert figure("functions") <= MAX_FUNCTIONS
+    assert figure("dataclasses") + figure("NamedTuples") <= MAX_VALUE_CLASSES
+    assert figure("comment lines") >= MIN_COMMENT_LINES
+
+
+def family_tables(modules: dict[str, tuple[Path, str, ast.Module]]) -> list[str]:
+    """Modules with a list, table or choice of families; each belongs into the registry or a family's facts.toml."""
+    names = set(family_names())
+    return sorted(
+        name
+        for name, (_, _, tree) in modules.items()
+        # Old trainers had these two families and get no third; their formats are told apart here.
+        if name != "voxgraft.migrate.configs"
+        and any(
+            len(names & {leaf.value for leaf in ast.iter_child_nodes(node) if isinstance(leaf, ast.Constant)}) > 1
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Dict | ast.List | ast.Set | ast.Tuple)
+        )
+    )
+
+
+def test_families_are_listed_in_the_registry_only() -> None:
+    assert family_tables(_modules()) == ["voxgraft.core.families"]
+
+
 def test_only_the_registry_names_a_family() -> None:
     """Code outside of a family's folder imports no module of it; the registry loads families by name."""
     families = tuple(f"voxgraft.models.{name}" for name in family_names())
@@ -127,10 +164,11 @@ def test_the_checks_find_what_they_look_for(tmp_path: Path) -> None:
         (package / name / "__init__.py").write_text("")
     (package / "__init__.py").write_text("")
     (package / "core" / "a.py").write_text("from voxgraft.nn import b\n\n\nclass Same: ...\n")
-    (package / "nn" / "b.py").write_text("class Same: ...\n")
+    (package / "nn" / "b.py").write_text('class Same: ...\n\n\nSPEEDS = {"chatterbox": 1, "tiny": 2}\n')
     (package / "left.py").write_text("")
     modules = load_modules(tmp_path)
     modules.pop("voxgraft.left")
     assert upward_imports(modules) == ["voxgraft.core.a -> voxgraft.nn.b"]
     assert repeated_classes(modules) == ["Same"]
+    assert family_tables(modules) == ["voxgraft.nn.b"]
     assert loose_modules(package) == ["left.py"]

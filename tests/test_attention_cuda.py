@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tests.test_tiles import dense
+from tests.test_attention_tiles import dense
 from voxgraft.nn.attention import AttentionBackend, Packing, max_num_tiles, tiled_attention
 
 pytestmark = pytest.mark.skipif(

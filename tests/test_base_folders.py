@@ -12,7 +12,7 @@ import pytest
 import torch
 import yaml
 
-from tests.base_files import (
+from tests.support.base_files import (
     SMALL_T3,
     SMALL_VOICE,
     chatterbox_base,
@@ -26,7 +26,7 @@ from tests.base_files import (
     sentencepiece_tokenizer,
     thin,
 )
-from tests.shared import shared
+from tests.support.shared import shared
 from tools.random_bases.chatterbox import voice_encoder_shapes
 from tools.random_bases.indextts2 import semantic_codec_shapes
 from voxgraft.checkpoints import open_checkpoint

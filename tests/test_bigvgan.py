@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests import s2mel as golden
-from tests.checkpoint_files import saved
-from tests.golden import difference
+from tests.support import s2mel as golden
+from tests.support.checkpoint_files import saved
+from tests.support.shared import difference
 from voxgraft.core.errors import CheckpointError, FileError
 from voxgraft.models.indextts2.bigvgan import (
     AntiAliasedSnake,
@@ -59,6 +59,7 @@ def test_the_filter_is_the_originals() -> None:
     assert difference(kaiser_sinc_filter(), golden.arrays()["bigvgan_filter"]) < 1e-7
 
 
+@pytest.mark.long(fast="small-*")
 @pytest.mark.parametrize(("kind", "utterance"), golden.CASES)
 def test_the_wave_is_the_originals_inside_and_outside(kind: str, utterance: str) -> None:
     arrays, model = golden.arrays(), golden_model(kind)

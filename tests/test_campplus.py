@@ -9,10 +9,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from tests import s3gen
-from tests.checkpoint_files import saved
-from tests.clips import noise
-from tests.golden import difference, formula
+from tests.support import s3gen
+from tests.support.audio import noise
+from tests.support.checkpoint_files import saved
+from tests.support.shared import difference, formula
 from voxgraft.core.errors import AudioError, CheckpointError
 from voxgraft.models.campplus import CAMPPLUS_LIMITS, CAMPPlus, CAMPPlusSize, kaldi_fbank, kaldi_filters
 

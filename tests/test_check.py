@@ -15,7 +15,8 @@ import pytest
 import torch
 from sentencepiece import sentencepiece_model_pb2 as proto
 
-from tests.check_files import PIECES, SENTENCES, checked, codes, flat_map, found, old_yaml, state_of
+from tests.support.check_files import PIECES, SENTENCES, checked, codes, flat_map, found, old_yaml, state_of
+from tests.support.families import PUBLISHED
 from tools.random_bases import RandomBaseSize, make_random_base
 from voxgraft.checkpoints.write import write_rows_file
 from voxgraft.cli import run_cli
@@ -26,7 +27,6 @@ from voxgraft.graft.command import extend, graft
 from voxgraft.inspect.check import CHECK_TOPICS
 from voxgraft.models.base import BaseFiles
 
-FAMILIES = ("chatterbox", "indextts2")
 SIZES = {"chatterbox": RandomBaseSize(16, 1, 640), "indextts2": RandomBaseSize(16, 1, 1000)}
 KHMER = Path(str(resources.files("voxgraft").joinpath("assets/demo/km.txt")))
 AMHARIC = Path(str(resources.files("voxgraft").joinpath("assets/demo/am.txt")))
@@ -57,7 +57,7 @@ class Made:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Made]:
     result = {}
-    for name in FAMILIES:
+    for name in PUBLISHED:
         folder = tmp_path_factory.mktemp(name)
         base = make_random_base(name, folder / "base", size=SIZES[name])
         run = folder / "run"
@@ -98,7 +98,8 @@ def index(made: dict[str, Made]) -> Made:
 # ---- all is well ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.long(fast="indextts2")
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_a_run_as_graft_makes_it_passes_without_a_warning(name: str, made: dict[str, Made]) -> None:
     result = checked(**made[name].run_settings())
     assert result.exit_code == 0
@@ -108,7 +109,7 @@ def test_a_run_as_graft_makes_it_passes_without_a_warning(name: str, made: dict[
     assert looked_at <= set(result.outcome.checked)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_a_checkpoint_as_extend_makes_it_is_shown_to_speak_as_the_base_does(name: str, made: dict[str, Made]) -> None:
     result = checked(**made[name].loose())
     assert result.exit_code == 0
@@ -118,7 +119,7 @@ def test_a_checkpoint_as_extend_makes_it_is_shown_to_speak_as_the_base_does(name
     assert head in found(result, "body-same")
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_check_changes_nothing(name: str, made: dict[str, Made]) -> None:
     folder = made[name].run.parent
     before = {path: (compute_sha256(path), path.stat().st_mtime_ns) for path in folder.rglob("*") if path.is_file()}
@@ -310,7 +311,7 @@ def test_a_piece_that_moves_old_text_is_found_by_the_proof(index: Made, tmp_path
 # ---- text -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_the_users_text_is_shared_out_and_three_sentences_are_spelled(
     name: str, made: dict[str, Made], tmp_path: Path
 ) -> None:

@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from tests.check_files import checked, codes, found, old_yaml
+from tests.support.check_files import checked, codes, found, old_yaml
 from tools.random_bases import RandomBaseSize, make_random_base
 from voxgraft.config.run import TrainMode, TrainSettings
 from voxgraft.models.base import BaseFiles

@@ -15,11 +15,11 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from tests.made_once import MadeOnce
-from tests.made_pairs import make_pairs
-from tests.made_sets import write_document
-from tests.runs import flip_bit
-from tests.whole_runs import PIECES, WholeRun, error_of
+from tests.support.datasets import make_pairs, write_document
+from tests.support.families import PUBLISHED
+from tests.support.fixtures import Fixtures
+from tests.support.run_folders import PIECES, WholeRun, error_of
+from tests.support.runs import flip_bit
 from voxgraft.cli.app import CommandLine, parse_command_line, resolve_settings
 from voxgraft.cli.commands import COMMANDS
 from voxgraft.config.commands import CheckSettings
@@ -35,8 +35,8 @@ WIDTH = 64
 
 
 @pytest.fixture(scope="module")
-def made(made_once: MadeOnce) -> dict[str, WholeRun]:
-    return {name: made_once.whole_run(name) for name in ("chatterbox", "indextts2")}
+def made(fixtures: Fixtures) -> dict[str, WholeRun]:
+    return {name: fixtures.whole_run(name) for name in PUBLISHED}
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_a_run_that_can_be_trained_passes_and_nothing_is_loaded_that_only_traini
     assert "0 errors, 0 warnings" in done.stdout
 
 
-@pytest.mark.parametrize("name", ["chatterbox", "indextts2"])
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_healthy_data_is_no_matter_for_a_warning(made: dict[str, WholeRun], name: str) -> None:
     assert {item.code for item in looked(made[name])} == {"rows-unused"}
 
@@ -190,6 +190,7 @@ def test_an_overlap_is_a_warning_for_who_asks_for_it(run: WholeRun) -> None:
     assert run.train(data_allow_overlap="true").outcome.step == 4
 
 
+@pytest.mark.long(fast="0.6-train")
 @pytest.mark.parametrize("name", ["train", "valid"])
 @pytest.mark.parametrize("share", [0.3, 0.6])
 def test_a_flipped_byte_of_a_shard_is_found_by_check_and_stops_train(run: WholeRun, name: str, share: float) -> None:

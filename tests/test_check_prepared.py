@@ -13,7 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.check_files import SENTENCES, checked, codes, extended_sentencepiece, found, grown_state, saved, state_of
+from tests.support.check_files import (
+    SENTENCES,
+    checked,
+    codes,
+    extended_sentencepiece,
+    found,
+    grown_state,
+    saved,
+    state_of,
+)
 from tools.random_bases import RandomBaseSize, make_random_base
 from voxgraft.core.errors import FileError, VoxgraftError
 from voxgraft.inspect.check import MAX_IDS_BYTES, read_npy_ids

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from tests.check_files import checked, codes, extended_sentencepiece, found, saved, state_of
+from tests.support.check_files import checked, codes, extended_sentencepiece, found, saved, state_of
+from tests.support.families import PUBLISHED
 from tools.random_bases import RandomBaseSize, make_random_base
 from voxgraft.config.commands import ExtendSettings
 from voxgraft.graft.command import extend
 from voxgraft.models.base import BaseFiles
 
-FAMILIES = ("chatterbox", "indextts2")
 SIZES = {"chatterbox": RandomBaseSize(16, 1, 640), "indextts2": RandomBaseSize(16, 1, 1000)}
 PIECES = 1565
 
@@ -35,7 +35,7 @@ class Grown:
 @pytest.fixture(scope="module")
 def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, BaseFiles]:
     folder = tmp_path_factory.mktemp("bases")
-    return {name: make_random_base(name, folder / name, size=SIZES[name]) for name in FAMILIES}
+    return {name: make_random_base(name, folder / name, size=SIZES[name]) for name in PUBLISHED}
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ def test_a_checkpoint_in_half_precision_holds_the_base_rows_rounded(
     assert "base-rows-same" not in codes(result)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_one_flipped_bit_anywhere_is_found(name: str, bases: dict[str, BaseFiles], tmp_path: Path) -> None:
     base = bases[name]
     table = {"chatterbox": "text_head.weight", "indextts2": "text_head.weight"}[name]

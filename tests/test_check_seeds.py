@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.check_files import (
+from tests.support.check_files import (
     LETTERS,
     State,
     checked,
@@ -25,7 +25,7 @@ from tests.check_files import (
     saved,
     state_of,
 )
-from tests.shared import shared
+from tests.support.shared import shared
 from tools.random_bases import RandomBaseSize, make_random_base
 from voxgraft.config.commands import ExtendSettings
 from voxgraft.graft.command import extend
@@ -69,6 +69,7 @@ def test_seed_000_24001_rows_for_24000_pieces_is_right_and_says_why(
     assert "24,001 rows for 24,000 pieces is right" in found(result, "spare-row")
 
 
+@pytest.mark.long
 def test_seed_000_a_checkpoint_grown_by_extend_passes_against_its_base(
     index: BaseFiles, amharic: Path, tmp_path: Path
 ) -> None:

@@ -15,7 +15,16 @@ import pytest
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from tests.checkpoint_files import BASE_ROWS, SPARE_ROWS, archive, saved, speech_model, trainer_extras, values, written
+from tests.support.checkpoint_files import (
+    BASE_ROWS,
+    SPARE_ROWS,
+    archive,
+    saved,
+    speech_model,
+    trainer_extras,
+    values,
+    written,
+)
 from voxgraft.checkpoints import find_dangerous_globals, open_checkpoint
 from voxgraft.checkpoints.write import GrowthPlan, TableGrowth, grow_checkpoint, verify_growth
 from voxgraft.core.errors import VoxgraftError
@@ -124,6 +133,7 @@ def test_damaged_torch_files_open_or_are_refused(count: int, tmp_path: Path) -> 
     assert {"torch-archive", "torch-checksum", "checkpoint-truncated"} <= set(found)
 
 
+@pytest.mark.long
 def test_damaged_pickles_open_or_are_refused(count: int, tmp_path: Path) -> None:
     # Without the random states, which are most of the bytes and would take most of the damage.
     extras = {name: value for name, value in trainer_extras().items() if name != "rng_state"}

@@ -15,7 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from tests.checkpoint_files import (
+from tests.support.checkpoint_files import (
     BASE_ROWS,
     NEW_ROWS,
     SPARE_ROWS,

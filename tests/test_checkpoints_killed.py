@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.torch import save_file
 
-from tests.checkpoint_files import saved, values
+from tests.support.checkpoint_files import saved, values
 from voxgraft.checkpoints import open_checkpoint
 from voxgraft.checkpoints.write import GrowthPlan, TableGrowth, grow_checkpoint, verify_growth
 from voxgraft.core.files import compute_sha256

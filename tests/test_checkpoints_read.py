@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from tests.checkpoint_files import bits, saved, speech_model, trainer_extras, values
+from tests.support.checkpoint_files import bits, saved, speech_model, trainer_extras, values
 from voxgraft.checkpoints import open_checkpoint
 from voxgraft.core.errors import CheckpointError
 

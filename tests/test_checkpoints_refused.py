@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from tests.checkpoint_files import (
+from tests.support.checkpoint_files import (
     TWO_FLOATS,
     archive,
     entry,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from tests.checkpoint_files import bits, values
+from tests.support.checkpoint_files import bits, values
 from voxgraft.checkpoints import open_checkpoint
 from voxgraft.checkpoints.base import Scalar, from_float32, to_float32
 from voxgraft.checkpoints.write import TensorBytes, read_rows_file, write_rows_file, write_safetensors, write_torch

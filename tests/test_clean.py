@@ -14,16 +14,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.runs import assert_newest, edit_state, flip_bit, names_in, new_run, save, saved_by_child
+from tests.support.runs import assert_newest, edit_state, flip_bit, names_in, new_run, save, saved_by_child
 from voxgraft.checkpoints.steps import TrainState, list_complete_steps
 from voxgraft.cli import run_cli
 from voxgraft.config.commands import CleanSettings
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.core.progress import use_prompt_callbacks
-from voxgraft.core.results import Line, Table, plain_text
+from voxgraft.core.results import Line, SimpleResult, Table, plain_text
 from voxgraft.core.run import RunFolder
 from voxgraft.training.checkpoint import move_later_steps_aside, save_step
-from voxgraft.training.clean import CleanResult, clean
+from voxgraft.training.clean import clean
 
 ROOT = Path(__file__).parent.parent
 IMPATIENT = """
@@ -41,7 +41,7 @@ def run(tmp_path: Path) -> RunFolder:
     return run
 
 
-def cleaned(run: RunFolder, *, keep: int = 1, yes: bool = True) -> CleanResult:
+def cleaned(run: RunFolder, *, keep: int = 1, yes: bool = True) -> SimpleResult:
     return clean(CleanSettings(run=run.path, keep=keep, yes=yes))
 
 
@@ -51,7 +51,7 @@ def refused(run: RunFolder) -> VoxgraftError:
     return caught.value
 
 
-def text_of(report: CleanResult) -> str:
+def text_of(report: SimpleResult) -> str:
     lines = [line.lines() if isinstance(line, Table) else [plain_text(line)] for line in report.lines()]
     return "\n".join(text for texts in lines for text in texts)
 
@@ -64,7 +64,7 @@ def test_the_last_and_the_best_stay_and_the_rest_goes(run: RunFolder) -> None:
     report = cleaned(run)
     assert list_complete_steps(run) == [200, 400]
     assert_newest(run, 400)
-    assert (report.exit_code, report.done) == (0, True)
+    assert (report.exit_code, report.values["removed"]) == (0, True)
     assert text_of(report).startswith("removed 2 folders, ")
 
 
@@ -80,9 +80,9 @@ def test_without_yes_and_with_nobody_to_ask_sizes_are_shown_and_nothing_goes(run
     before = everything(run.steps)
     report = cleaned(run, yes=False)
     assert everything(run.steps) == before
-    assert (report.exit_code, report.done) == (1, False)
+    assert (report.exit_code, report.values["removed"]) == (1, False)
     size = sum(len(data) for name, data in before.items() if name.startswith(("step-000100", "step-000300")))
-    assert report.freed_bytes == size
+    assert report.values["bytes"] == size
     for word in ("step-000100", "step-000200", "remove", "keep", "the last", "the best", "MB", "--yes"):
         assert word in text_of(report)
 
@@ -121,7 +121,7 @@ def test_what_was_removed_without_asking_is_shown_afterwards(run: RunFolder) -> 
 def test_the_first_and_the_best_are_called_so(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     save(run, 0, 100, 200, 300, keep=(0, 100))
-    why = {folder.path.name: folder.why for folder in cleaned(run).folders}
+    why = {one["folder"]: one["why"] for one in cleaned(run).values["folders"]}
     assert why["step-000000"].startswith("the first")
     assert (why["step-000100"], why["step-000200"], why["step-000300"]) == ("the best", "older", "the last")
     assert list_complete_steps(run) == [0, 100, 300]
@@ -161,14 +161,16 @@ def test_the_last_is_the_last_whole_one_down_to_the_bit(run: RunFolder) -> None:
     assert list_complete_steps(run) == [200, 300]
     assert_newest(run, 300)
     assert run.step(400).is_dir()  # newer than the last whole one: somebody may want to look at it
-    assert "not whole" in {folder.path.name: folder.why for folder in report.folders}["step-000400"]
+    assert "not whole" in {one["folder"]: one["why"] for one in report.values["folders"]}["step-000400"]
 
 
 def test_damaged_steps_that_are_older_go_with_the_rest(run: RunFolder) -> None:
     (run.step(300) / "manifest.json").unlink()
     report = cleaned(run)
     assert names_in(run.steps) == ["step-000200", "step-000400"]
-    assert "manifest.json does not exist" in {f.path.name: f.why for f in report.folders}["step-000300"]
+    assert (
+        "manifest.json does not exist" in {one["folder"]: one["why"] for one in report.values["folders"]}["step-000300"]
+    )
 
 
 def test_a_damaged_best_step_stays(run: RunFolder) -> None:
@@ -210,7 +212,7 @@ def test_what_is_not_ours_is_shown_and_never_touched(run: RunFolder, tmp_path: P
     report = cleaned(run)
     assert names_in(run.steps) == ["notes.txt", "step-000050", "step-000100 backup", "step-000200", "step-000400"]
     assert len(names_in(tmp_path / "elsewhere")) == 5
-    whys = {folder.path.name: folder.why for folder in report.folders}
+    whys = {one["folder"]: one["why"] for one in report.values["folders"]}
     assert (whys["step-000050"], whys["notes.txt"]) == ("a link", "not one of ours")
 
 
@@ -218,7 +220,7 @@ def test_a_step_that_cannot_be_removed_is_told(run: RunFolder, monkeypatch: pyte
     monkeypatch.setenv("VOXGRAFT_FAULT", "remove.begin:1:eacces")
     report = cleaned(run)
     assert report.exit_code == 1
-    assert [item.code for item in report.findings] == ["step-left"]
+    assert [item["code"] for item in report.values["findings"]] == ["step-left"]
     assert "removed 1 folder," in text_of(report)
     assert list_complete_steps(run) == [100, 200, 400]
 
@@ -247,6 +249,7 @@ def test_keep_must_leave_a_step(run: RunFolder, capsys: pytest.CaptureFixture[st
     assert list_complete_steps(run) == [100, 200, 300, 400]
 
 
+@pytest.mark.long(fast="y*")
 @pytest.mark.parametrize(("answer", "left"), [(b"y\n", 2), (b"n\n", 4), (b"\n", 4)])
 def test_a_person_at_a_terminal_is_asked(run: RunFolder, answer: bytes, left: int) -> None:
     large = {"body": {"weight": torch.zeros(10_000_000)}}

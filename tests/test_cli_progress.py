@@ -142,6 +142,7 @@ def test_time_left_is_told_only_after_a_measurement() -> None:
     assert 170 <= (large.seconds_left() or 0) <= 190, "the first of few parts is a measurement"
 
 
+@pytest.mark.long
 def test_the_time_for_which_a_process_was_suspended_is_not_counted_as_its_pace() -> None:
     code = (
         "import time\n"

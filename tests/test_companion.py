@@ -18,9 +18,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from tests.checkpoint_files import saved
-from tests.made_once import MadeOnce
-from tests.whole_runs import error_of
+from tests.support.checkpoint_files import saved
+from tests.support.fixtures import Fixtures
+from tests.support.run_folders import error_of
 from voxgraft.checkpoints import open_checkpoint
 from voxgraft.cli.app import run_cli
 from voxgraft.companions.environments import COMPANIONS_VARIABLE, CompanionProcess, find_environment
@@ -29,7 +29,7 @@ from voxgraft.models.base import REFERENCE_AUDIO, Clip
 from voxgraft.models.chatterbox.model import read_built_in_voice
 from voxgraft.models.chatterbox.upstream import CompanionVocoder
 
-WORKER = Path(__file__).parent / "fake_worker.py"
+WORKER = Path(__file__).parent / "support" / "workers" / "companion.py"
 PATIENCE_SECONDS = 20
 
 
@@ -189,11 +189,11 @@ def make_fake(places: Path) -> None:
 
 
 def test_the_companion_sounds_like_the_voice_that_is_asked_for(
-    made_once: MadeOnce, places: Path, tmp_path: Path
+    fixtures: Fixtures, places: Path, tmp_path: Path
 ) -> None:
     base = tmp_path / "base"
     base.mkdir()
-    for path in made_once.trained_run("chatterbox").base.iterdir():
+    for path in fixtures.trained_run("chatterbox").base.iterdir():
         (base / path.name).hardlink_to(path)
     assert CompanionVocoder.find(base) is None  # no environment
     make_fake(places)
@@ -270,6 +270,7 @@ def test_an_environment_of_somebody_else_is_taken_only_if_it_answers(
     assert CompanionVocoder.find(tmp_path) is None
 
 
+@pytest.mark.long
 def test_an_installation_that_fails_says_what_pip_said_and_is_not_taken_for_one(
     places: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.whole_runs import error_of
+from tests.support.run_folders import error_of
 from voxgraft.cli.app import CommandLine, parse_command_line, resolve_settings
 from voxgraft.cli.commands import COMMANDS
 from voxgraft.config.commands import CompareSettings

@@ -72,6 +72,7 @@ def told_of(mistake: DemoMistake, folder: Path, steps: int) -> set[tuple[str, st
     return {(when, item.code) for when, item in told.caught}
 
 
+@pytest.mark.long
 def test_the_notebook_tells_the_story_from_nothing_to_a_report_and_leaves_the_base_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -129,6 +130,7 @@ def test_a_folder_that_is_not_a_demo_is_not_touched(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["precious.txt"]
 
 
+@pytest.mark.long
 def test_a_demo_that_was_killed_while_it_was_replaced_is_replaced_by_the_next(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     _recreate_demo_folder(folder)
@@ -217,6 +219,7 @@ def test_the_speech_that_ships_is_an_hour_in_four_voices_and_nothing_held_out_is
     assert all(int(clip.codes.min()) >= 0 and int(clip.codes.max()) < 2560 for clip in learnt)
 
 
+@pytest.mark.long
 def test_codes_of_another_codec_are_refused(tmp_path: Path) -> None:
     files = make_random_base("tiny", tmp_path / "base")
     texts = tmp_path / "am.txt"
@@ -229,6 +232,7 @@ def test_codes_of_another_codec_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "data" / "train").exists()
 
 
+@pytest.mark.long
 def test_the_command_tells_of_a_mistake_with_the_seed_that_it_was_given(tmp_path: Path) -> None:
     done = run_cli("demo", tmp_path / "demo", "--mistake", "padded-codes", "--seed", "5", "--json")
     assert done.returncode == 0, done.stderr
@@ -236,6 +240,7 @@ def test_the_command_tells_of_a_mistake_with_the_seed_that_it_was_given(tmp_path
     assert "seed: 5" in (tmp_path / "demo" / "am" / "run.yaml").read_text(encoding="utf-8")
 
 
+@pytest.mark.long(fast="no-single-characters")
 @pytest.mark.parametrize("mistake", ["no-single-characters", "wrong-tokenizer"])
 def test_a_mistake_in_tokenizer_or_data_is_refused_before_the_first_step(mistake: DemoMistake, tmp_path: Path) -> None:
     result = demo(DemoSettings(folder=tmp_path / "demo", mistake=mistake))

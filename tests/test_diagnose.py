@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from tests.check_files import extended_sentencepiece, saved, state_of
-from tests.damaged_cases import DAMAGED, Damage, Maker
-from tests.damaged_checkpoints import INDEX, T3, Ground, make_ground
-from tests.healthy_cases import HEALTHY
+from tests.support.check_files import extended_sentencepiece, saved, state_of
+from tests.support.damaged_checkpoints import INDEX, T3, Ground, make_ground
+from tests.support.diagnose_cases import DAMAGED, HEALTHY, Damage, Maker
 from tools.random_bases import RandomBaseSize, make_random_base
 from voxgraft.config.commands import DiagnoseSettings
 from voxgraft.core.errors import VoxgraftError
@@ -64,6 +63,7 @@ def test_every_case_stands_in_the_manual_with_its_verdict() -> None:
         assert all(f"`{code}`" in rows[case.name] for code in case.codes)
 
 
+@pytest.mark.long
 def test_24_001_rows_for_24_000_pieces_are_right(tmp_path: Path) -> None:
     base = make_random_base(INDEX, tmp_path / "base", size=RandomBaseSize(8, 1, 12_000))
     tokenizer = extended_sentencepiece(base.tokenizer, tmp_path / "grown.model", 24_000)

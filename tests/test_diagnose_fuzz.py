@@ -1,6 +1,6 @@
 """Hostile and damaged checkpoints: each is diagnosed or refused with a code, none is run, and no repair is half written.
 
-A hundred and sixty by themselves; ten thousand with `pytest tests/test_diagnose_fuzz.py --fuzz 63`, others with `--fuzz-seed`.
+Sixty by themselves, twenty more with `--long`; ten thousand with `pytest tests/test_diagnose_fuzz.py --fuzz 63`, others with `--fuzz-seed`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.damaged_checkpoints import INDEX, T3, Evil, Ground, adam, make_ground
 from tests.fuzz import byte_mutations, pickle_mutations, safetensors_mutations, zip_mutations
+from tests.support.damaged_checkpoints import INDEX, T3, Evil, Ground, adam, make_ground
 from voxgraft.checkpoints import open_checkpoint
 from voxgraft.checkpoints.base import FLOAT_DTYPES
 from voxgraft.checkpoints.load import strip_model_prefix
@@ -41,7 +41,7 @@ def seeds(request: pytest.FixtureRequest) -> Seeds:
     """So many times `count` seeds as are asked for, no two campaigns with the same."""
     times, campaign = (request.config.getoption(name) for name in ("--fuzz", "--fuzz-seed"))
     first = campaign * 1_000_000
-    return lambda count: range(first, first + int(max(1.0, times) * count))
+    return lambda count: range(first, first + int(max(0.5, times) * count))
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +124,7 @@ def test_damaged_safetensors_are_diagnosed_or_refused(grounds: dict[str, Ground]
     assert found["RESUME"] + found["REPAIR"] > 0
 
 
+@pytest.mark.long
 def test_damaged_torch_files_with_an_optimizer_are_diagnosed_or_refused(
     grounds: dict[str, Ground], seeds: Seeds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,11 +12,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.check_files import state_of
-from tests.damaged_checkpoints import INDEX, Ground, make_ground, moved_body
-from tests.made_once import MadeOnce
-from tests.speaking_grafts import spoken
-from tests.whole_runs import WholeRun, error_of
+from tests.support.check_files import state_of
+from tests.support.damaged_checkpoints import INDEX, Ground, make_ground, moved_body
+from tests.support.fixtures import Fixtures
+from tests.support.run_folders import WholeRun, error_of
+from tests.support.synthesis import spoken
 from voxgraft.cli import run_cli as run_command
 from voxgraft.config.commands import DiagnoseSettings, ExportSettings
 from voxgraft.core.errors import VoxgraftError
@@ -40,8 +40,8 @@ def of_run(path: Path) -> DiagnoseResult:
     return diagnose(DiagnoseSettings(checkpoint=path, report=False))
 
 
-def test_a_trained_run_is_resumed(made_once: MadeOnce) -> None:
-    run = made_once.trained_run("chatterbox")
+def test_a_trained_run_is_resumed(fixtures: Fixtures) -> None:
+    run = fixtures.trained_run("chatterbox")
     found = of_run(run.path).found
     assert found.verdict.word == "RESUME", found.verdict
     assert found.verdict.commands == (f"voxgraft train {run.path}",)
@@ -49,8 +49,8 @@ def test_a_trained_run_is_resumed(made_once: MadeOnce) -> None:
     assert not [item for item in found.findings if item.level == "error"]
 
 
-def test_a_run_whose_newest_step_is_damaged_goes_on_from_the_one_before(made_once: MadeOnce, tmp_path: Path) -> None:
-    run = made_once.trained_run("chatterbox").copied(tmp_path / "run")
+def test_a_run_whose_newest_step_is_damaged_goes_on_from_the_one_before(fixtures: Fixtures, tmp_path: Path) -> None:
+    run = fixtures.trained_run("chatterbox").copied(tmp_path / "run")
     newest = run.folder.step(run.steps[-1])
     biggest = max(newest.iterdir(), key=lambda path: path.stat().st_size)
     biggest.write_bytes(biggest.read_bytes()[:-8])
@@ -61,8 +61,8 @@ def test_a_run_whose_newest_step_is_damaged_goes_on_from_the_one_before(made_onc
     assert "step-damaged" in {item.code for item in found.findings}
 
 
-def test_a_run_without_any_whole_step_starts_fresh(made_once: MadeOnce, tmp_path: Path) -> None:
-    run = made_once.trained_run("chatterbox").copied(tmp_path / "run")
+def test_a_run_without_any_whole_step_starts_fresh(fixtures: Fixtures, tmp_path: Path) -> None:
+    run = fixtures.trained_run("chatterbox").copied(tmp_path / "run")
     for step in list(run.steps):
         (run.folder.step(step) / "manifest.json").unlink()
     found = of_run(run.path).found
@@ -70,9 +70,9 @@ def test_a_run_without_any_whole_step_starts_fresh(made_once: MadeOnce, tmp_path
     assert found.verdict.commands == (f"voxgraft train {run.path} --fresh",)
 
 
-def test_a_run_on_another_base_starts_fresh(made_once: MadeOnce, tmp_path: Path) -> None:
-    run = made_once.trained_run("chatterbox")
-    other = made_once.base("chatterbox", seed=7)
+def test_a_run_on_another_base_starts_fresh(fixtures: Fixtures, tmp_path: Path) -> None:
+    run = fixtures.trained_run("chatterbox")
+    other = fixtures.base("chatterbox", seed=7)
     found = diagnose(DiagnoseSettings(checkpoint=run.path, base=other.folder, report=False)).found
     assert found.verdict.word == "START FRESH"
     assert "base-other" in {item.code for item in found.findings}
@@ -152,8 +152,8 @@ def merged_run(run: Path, ground_base: BaseFiles, *, english: float) -> Path:
     return written
 
 
-def test_a_merged_run_whose_old_languages_were_measured_raises_no_alarm(made_once: MadeOnce, tmp_path: Path) -> None:
-    run = made_once.trained_run("chatterbox").copied(tmp_path / "run")
+def test_a_merged_run_whose_old_languages_were_measured_raises_no_alarm(fixtures: Fixtures, tmp_path: Path) -> None:
+    run = fixtures.trained_run("chatterbox").copied(tmp_path / "run")
     checkpoint = merged_run(run.path, run.files, english=2.05)
     found = of_run(run.path).found
     assert found.verdict.word == "RESUME", found.verdict
@@ -164,9 +164,9 @@ def test_a_merged_run_whose_old_languages_were_measured_raises_no_alarm(made_onc
 
 
 @pytest.fixture(scope="module")
-def really_merged(made_once: MadeOnce, tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
+def really_merged(fixtures: Fixtures, tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
     """A run after two dozen steps of merged training, with English beside the new language."""
-    run = made_once.whole_run("indextts2").copied(tmp_path_factory.mktemp("merged") / "run")
+    run = fixtures.whole_run("indextts2").copied(tmp_path_factory.mktemp("merged") / "run")
     world = run.world
     english = replace(world, made_from=replace(world.made_from, tokenizer_sha256=world.spelling.base.sha256))
     english.write("english", english.clips(24, 11, "en"), "replay", "en")
@@ -177,6 +177,7 @@ def really_merged(made_once: MadeOnce, tmp_path_factory: pytest.TempPathFactory)
     return run
 
 
+@pytest.mark.long
 def test_a_merged_run_that_was_really_trained_raises_no_alarm(really_merged: WholeRun) -> None:
     run, merged = really_merged, really_merged.path / "merged"
     for place in (run.path, merged, merged / run.files.checkpoint.name):
@@ -188,6 +189,7 @@ def test_a_merged_run_that_was_really_trained_raises_no_alarm(really_merged: Who
     assert "old languages were measured" in found.verdict.reason
 
 
+@pytest.mark.long
 def test_a_merged_checkpoint_of_an_earlier_training_stands_for_the_last_one_nowhere(
     really_merged: WholeRun, tmp_path: Path
 ) -> None:
@@ -204,17 +206,17 @@ def test_a_merged_checkpoint_of_an_earlier_training_stands_for_the_last_one_nowh
 
 
 def test_a_merged_run_that_lost_old_languages_is_repaired_whatever_its_own_bound_was(
-    made_once: MadeOnce, tmp_path: Path
+    fixtures: Fixtures, tmp_path: Path
 ) -> None:
-    run = made_once.trained_run("chatterbox").copied(tmp_path / "run")
+    run = fixtures.trained_run("chatterbox").copied(tmp_path / "run")
     checkpoint = merged_run(run.path, run.files, english=4.0)
     found = diagnose(DiagnoseSettings(checkpoint=checkpoint, base=run.base, report=False)).found
     assert found.verdict.word == "REPAIR"
     assert "--body 0.18" in found.verdict.commands[0]
 
 
-def test_losses_that_were_measured_on_another_file_count_for_nothing(made_once: MadeOnce, tmp_path: Path) -> None:
-    run = made_once.trained_run("chatterbox").copied(tmp_path / "run")
+def test_losses_that_were_measured_on_another_file_count_for_nothing(fixtures: Fixtures, tmp_path: Path) -> None:
+    run = fixtures.trained_run("chatterbox").copied(tmp_path / "run")
     checkpoint = merged_run(run.path, run.files, english=2.0)
     state = load_file(checkpoint)
     save_file({name: tensor * 1.001 for name, tensor in state.items()}, checkpoint)
@@ -222,7 +224,8 @@ def test_losses_that_were_measured_on_another_file_count_for_nothing(made_once: 
     assert found.verdict.word == "REPAIR", found.verdict
 
 
-def test_a_run_with_a_broken_part_is_never_resumed(made_once: MadeOnce, tmp_path: Path) -> None:
+@pytest.mark.long
+def test_a_run_with_a_broken_part_is_never_resumed(fixtures: Fixtures, tmp_path: Path) -> None:
     def damage(run: WholeRun, part: str) -> None:
         if part == "rows":
             (run.folder.graft / "rows.safetensors").unlink()
@@ -237,7 +240,7 @@ def test_a_run_with_a_broken_part_is_never_resumed(made_once: MadeOnce, tmp_path
                 journal.write("finding", 9, code="loss-not-finite", found="the loss is nan", level="error", where="x")
 
     for part in ("rows", "card", "journal", "data", "loss"):
-        run = made_once.trained_run("chatterbox").copied(tmp_path / part)
+        run = fixtures.trained_run("chatterbox").copied(tmp_path / part)
         damage(run, part)
         found = of_run(run.path)
         assert found.found.verdict.word != "RESUME", (part, found.found.verdict)
@@ -245,8 +248,8 @@ def test_a_run_with_a_broken_part_is_never_resumed(made_once: MadeOnce, tmp_path
         assert found.exit_code == 1
 
 
-def test_a_stop_that_was_overcome_and_a_warning_are_told_with_resume(made_once: MadeOnce, tmp_path: Path) -> None:
-    run = made_once.trained_run("chatterbox").copied(tmp_path / "run")
+def test_a_stop_that_was_overcome_and_a_warning_are_told_with_resume(fixtures: Fixtures, tmp_path: Path) -> None:
+    run = fixtures.trained_run("chatterbox").copied(tmp_path / "run")
     with RunJournal(run.folder.journal) as journal:
         journal.write("finding", 1, code="loss-not-finite", found="the loss is nan", level="error", where="x")
     verdict = of_run(run.path).found.verdict
@@ -256,9 +259,9 @@ def test_a_stop_that_was_overcome_and_a_warning_are_told_with_resume(made_once: 
 
 
 def test_a_run_that_was_never_trained_and_has_no_data_is_told_what_comes_first(
-    made_once: MadeOnce, tmp_path: Path
+    fixtures: Fixtures, tmp_path: Path
 ) -> None:
-    run = made_once.whole_run("chatterbox").copied(tmp_path / "run")
+    run = fixtures.whole_run("chatterbox").copied(tmp_path / "run")
     shutil.rmtree(run.folder.data)
     verdict = of_run(run.path).found.verdict
     assert verdict.word == "RESUME"
@@ -274,8 +277,8 @@ def test_a_path_that_is_not_there_gets_no_verdict(
     assert "file-missing" in capsys.readouterr().err
 
 
-def test_a_part_of_a_run_gets_no_verdict_but_the_name_of_its_run(made_once: MadeOnce) -> None:
-    run = made_once.trained_run("chatterbox")
+def test_a_part_of_a_run_gets_no_verdict_but_the_name_of_its_run(fixtures: Fixtures) -> None:
+    run = fixtures.trained_run("chatterbox")
     step = run.folder.step(run.steps[-1])
     for part in (run.folder.graft, run.folder.graft / "rows.safetensors", step, step / "rows.safetensors"):
         with pytest.raises(VoxgraftError, match="checkpoint-part"):

@@ -21,9 +21,22 @@ from typing import cast
 import pytest
 import yaml
 
-from tests.docs_pages import GENERATED, PAGES, ROOT, Block, anchors, blocks, commands, inline_commands, links
-from tests.docs_scenes import HOOKS, SHORT, Scene, scene_of
-from tests.made_once import MadeOnce
+from tests.support.docs import (
+    GENERATED,
+    HOOKS,
+    PAGES,
+    ROOT,
+    SHORT,
+    Block,
+    Scene,
+    anchors,
+    blocks,
+    commands,
+    inline_commands,
+    links,
+    scene_of,
+)
+from tests.support.fixtures import Fixtures
 from voxgraft.cli import run_cli
 from voxgraft.cli.app import CommandLine, nest_dotted_keys, parse_command_line
 from voxgraft.cli.commands import COMMANDS
@@ -114,17 +127,20 @@ def test_every_block_says_what_it_is(page: str) -> None:
     assert unknown == [], f"blocks are fenced, with one of {', '.join(LANGUAGES)}"
 
 
+@pytest.mark.long(
+    fast=("text.md", "hardware.md", "ui.md", "training.md", "families.md", "faq.md", "glossary.md", "design.md")
+)
 @pytest.mark.parametrize(
     "page", [page for page in WRITTEN if any(b.language in ("sh", "console") for b in blocks(page))]
 )
 def test_the_commands_of_a_page_run_in_its_order(
     page: str,
-    made_once: MadeOnce,
+    fixtures: Fixtures,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    scene = scene_of(page, tmp_path, made_once)
+    scene = scene_of(page, tmp_path, fixtures)
     monkeypatch.chdir(tmp_path)
     for block in blocks(page):
         for command in commands(block) if block.language in ("sh", "console") else ():

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.fake_hub import FakeHub, running
-from tests.made_once import MadeOnce
-from tests.whole_runs import error_of
+from tests.support.fixtures import Fixtures
+from tests.support.hub import FakeHub, running
+from tests.support.run_folders import error_of
 from voxgraft.core.files import require_disk_space
 from voxgraft.export.download import DOWNLOAD_SLACK_BYTES, PUBLISHED_BASES
 from voxgraft.models import get_family
@@ -38,14 +38,15 @@ def told(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def files(made_once: MadeOnce) -> dict[str, bytes]:
+def files(fixtures: Fixtures) -> dict[str, bytes]:
     """What the repository holds: a random base under the published names, and a file that nobody needs."""
-    base = made_once.base("chatterbox").folder
+    base = fixtures.base("chatterbox").folder
     held = {path.name: path.read_bytes() for path in base.iterdir() if path.is_file()}
     large = np.random.default_rng(0).bytes(3 * CHUNK_BYTES)
     return {**held, "s3gen.pt": large, "conds.pt": b"a voice", "t3_turbo.safetensors": b"another model"}
 
 
+@pytest.mark.long
 def test_a_base_comes_whole_with_hashes_and_goes_on_where_it_broke_off(files: dict[str, bytes], tmp_path: Path) -> None:
     with running({REPOSITORY: files}) as hub:
         hub.breaks_after = 2 * CHUNK_BYTES
@@ -83,6 +84,7 @@ def _check_nothing_is_fetched_twice_and_a_changed_file_is_noticed(hub: FakeHub, 
     assert not [one for one in hub.asked if "resolve" in one]
 
 
+@pytest.mark.long(fast="ve.pt")
 @pytest.mark.parametrize("name", ["ve.pt", "grapheme_mtl_merged_expanded_v1.json"])
 def test_a_file_that_comes_damaged_never_gets_its_name_and_the_next_call_fetches_it_again(
     files: dict[str, bytes], tmp_path: Path, name: str
@@ -136,6 +138,7 @@ def test_without_a_network_it_says_what_to_put_where(tmp_path: Path) -> None:
     assert not (tmp_path / "models" / "indextts2" / ".download").exists()
 
 
+@pytest.mark.long
 def test_without_a_network_a_base_that_is_all_there_is_fine_and_says_that_nothing_was_compared(
     files: dict[str, bytes], tmp_path: Path
 ) -> None:

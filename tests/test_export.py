@@ -17,10 +17,11 @@ import pytest
 import torch
 import yaml
 
-from tests.checkpoint_files import saved
-from tests.made_once import MadeOnce
-from tests.speaking_models import prompts
-from tests.whole_runs import WholeRun, error_of
+from tests.support.checkpoint_files import saved
+from tests.support.families import ALL, PUBLISHED
+from tests.support.fixtures import Fixtures
+from tests.support.run_folders import WholeRun, error_of
+from tests.support.synthesis import prompts
 from voxgraft.checkpoints import open_checkpoint
 from voxgraft.cli.app import CommandLine, parse_command_line, resolve_settings
 from voxgraft.cli.commands import COMMANDS
@@ -38,7 +39,6 @@ from voxgraft.text.encoder import TextEncoder
 from voxgraft.tokenizers import open_tokenizer
 
 TERMS = ("--data-licence=CC-BY-4.0", "--consent=written, all speakers", "--accept-terms")
-FAMILIES = ("chatterbox", "indextts2", "tiny")
 
 
 def settings_of(*words: object) -> ExportSettings:
@@ -55,9 +55,9 @@ def bits(path: Path) -> dict[str, np.ndarray[Any, Any]]:
         return {name: checkpoint.read(name, raw=True) for name in checkpoint.tensors}
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
-def run(request: pytest.FixtureRequest, made_once: MadeOnce) -> WholeRun:
-    return made_once.trained_run(request.param)
+@pytest.fixture(scope="module", params=ALL)
+def run(request: pytest.FixtureRequest, fixtures: Fixtures) -> WholeRun:
+    return fixtures.trained_run(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -68,12 +68,14 @@ def pair(run: WholeRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
+@pytest.mark.long(fast="tiny")
 def test_an_export_that_names_no_kind_is_the_graft_to_share_as_that_of_go(run: WholeRun, tmp_path: Path) -> None:
     result = exported(run.path, f"--output={tmp_path / 'out'}")
     assert result.kind == "graft"
     assert (tmp_path / "out" / "graft.json").is_file()
 
 
+@pytest.mark.long(fast=("tiny", "chatterbox"))
 def test_the_grown_folder_is_the_base_with_the_grafts_rows_and_no_other_bit_changed(run: WholeRun, pair: Path) -> None:
     kind = get_family(run.family_name)
     base, grown = kind.files(run.base), kind.files(pair / "grown")
@@ -114,11 +116,12 @@ def test_the_merged_folder_has_the_adapter_in_its_weights_and_computes_as_the_op
     assert card["checkpoints"]["grown"]["exact"] is True
 
 
-@pytest.mark.parametrize("name", ["chatterbox", "indextts2"])
+@pytest.mark.long(fast="chatterbox")
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_the_grown_folder_speaks_old_languages_with_the_very_logits_of_the_base(
-    made_once: MadeOnce, tmp_path: Path, name: str
+    fixtures: Fixtures, tmp_path: Path, name: str
 ) -> None:
-    run, kind = made_once.trained_run(name), get_family(name)
+    run, kind = fixtures.trained_run(name), get_family(name)
     exported(run.path, f"--to={name}", "--parts=grown", f"--output={tmp_path / 'out'}")
     logits = []
     for folder in (run.base, tmp_path / "out" / "grown"):
@@ -144,9 +147,9 @@ def test_both_folders_open_in_our_own_strict_loader_and_hold_the_files_of_the_ba
 
 
 def test_the_config_of_indextts2_states_the_number_of_pieces_and_nothing_else_changes(
-    made_once: MadeOnce, tmp_path: Path
+    fixtures: Fixtures, tmp_path: Path
 ) -> None:
-    run = made_once.trained_run("indextts2")
+    run = fixtures.trained_run("indextts2")
     base = tmp_path / "base"
     shutil.copytree(run.base, base)
     text = (base / "config.yaml").read_text(encoding="utf-8").replace("gpt:\n", "gpt:  # sizes\n")
@@ -163,9 +166,9 @@ def test_the_config_of_indextts2_states_the_number_of_pieces_and_nothing_else_ch
 
 
 def test_the_text_step_of_an_indextts2_export_gives_the_program_what_was_learnt(
-    made_once: MadeOnce, tmp_path: Path
+    fixtures: Fixtures, tmp_path: Path
 ) -> None:
-    run = made_once.trained_run("indextts2")
+    run = fixtures.trained_run("indextts2")
     exported(run.path, "--to=indextts2", "--parts=grown", f"--output={tmp_path / 'out'}")
     stub = tmp_path / "stub" / "indextts"
     stub.mkdir(parents=True)
@@ -193,9 +196,10 @@ def test_the_text_step_of_an_indextts2_export_gives_the_program_what_was_learnt(
         assert spelling.prepare(step) == spelling.prepare(text)
 
 
-@pytest.mark.parametrize("name", ["chatterbox", "indextts2"])
-def test_load_py_is_sound_python_that_names_the_new_size(made_once: MadeOnce, tmp_path: Path, name: str) -> None:
-    run = made_once.trained_run(name)
+@pytest.mark.long(fast="chatterbox")
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_load_py_is_sound_python_that_names_the_new_size(fixtures: Fixtures, tmp_path: Path, name: str) -> None:
+    run = fixtures.trained_run(name)
     exported(run.path, f"--to={name}", "--parts=grown", f"--output={tmp_path / 'out'}")
     text = (tmp_path / "out" / "load.py").read_text(encoding="utf-8")
     ast.parse(text)
@@ -204,9 +208,9 @@ def test_load_py_is_sound_python_that_names_the_new_size(made_once: MadeOnce, tm
     assert len([line for line in text.splitlines() if len(line) > 120]) == 0
 
 
-@pytest.mark.parametrize("name", ["chatterbox", "indextts2"])
-def test_no_word_of_a_graft_can_become_code_in_load_py(made_once: MadeOnce, name: str) -> None:
-    kind, files = get_family(name), made_once.base(name)
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_no_word_of_a_graft_can_become_code_in_load_py(fixtures: Fixtures, name: str) -> None:
+    kind, files = get_family(name), fixtures.base(name)
     marks = ['x\n"""\nimport evil\n"""', '"; import evil; "', "'; import evil; '", "\\", "{tag}"]
     for mark in marks:
         text = kind.stock().loader(ExportInfo(mark, mark, mark, 10, 5), files)
@@ -220,9 +224,9 @@ def test_no_word_of_a_graft_can_become_code_in_load_py(made_once: MadeOnce, name
 
 @pytest.mark.parametrize(("key", "value"), [("tag", '"""\nimport os\n"""'), ("tag", ""), ("language", 'am"; x; "')])
 def test_a_graft_whose_card_holds_more_than_a_tag_and_a_language_is_not_opened(
-    made_once: MadeOnce, tmp_path: Path, key: str, value: str
+    fixtures: Fixtures, tmp_path: Path, key: str, value: str
 ) -> None:
-    shutil.copytree(made_once.whole_run("chatterbox").folder.graft, tmp_path / "graft")
+    shutil.copytree(fixtures.whole_run("chatterbox").folder.graft, tmp_path / "graft")
     path = tmp_path / "graft" / "graft.json"
     card = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps({**card, key: value}), encoding="utf-8")
@@ -261,9 +265,9 @@ class ChatterboxMultilingualTTS:
 
 
 def test_load_py_leaves_the_package_as_it_was_for_other_models_of_the_process(
-    made_once: MadeOnce, tmp_path: Path
+    fixtures: Fixtures, tmp_path: Path
 ) -> None:
-    run = made_once.trained_run("chatterbox")
+    run = fixtures.trained_run("chatterbox")
     exported(run.path, "--to=chatterbox", "--parts=merged", f"--output={tmp_path / 'out'}")
     modules = tmp_path / "stub" / "chatterbox" / "models" / "t3" / "modules"
     modules.mkdir(parents=True)
@@ -293,8 +297,8 @@ print(json.dumps(found))
     assert json.loads(done.stdout) == [pieces, False, 2454, 2454]
 
 
-def test_rounding_halves_the_file_and_says_that_it_is_not_exact(made_once: MadeOnce, tmp_path: Path) -> None:
-    run = made_once.trained_run("indextts2")
+def test_rounding_halves_the_file_and_says_that_it_is_not_exact(fixtures: Fixtures, tmp_path: Path) -> None:
+    run = fixtures.trained_run("indextts2")
     result = exported(run.path, "--to=indextts2", "--dtype=bf16", f"--output={tmp_path / 'out'}", *TERMS)
     kind = get_family("indextts2")
     base = kind.files(run.base)
@@ -315,9 +319,9 @@ def test_rounding_halves_the_file_and_says_that_it_is_not_exact(made_once: MadeO
 
 
 def test_the_number_of_names_is_held_against_the_familys_own_list_and_not_against_the_base(
-    made_once: MadeOnce, tmp_path: Path
+    fixtures: Fixtures, tmp_path: Path
 ) -> None:
-    run, kind = made_once.trained_run("chatterbox"), get_family("chatterbox")
+    run, kind = fixtures.trained_run("chatterbox"), get_family("chatterbox")
     result = exported(run.path, "--to=chatterbox", "--parts=grown", f"--output={tmp_path / 'out'}")
     one = result.card["checkpoints"]["grown"]
     names = load_model(kind, kind.files(run.base)).state_dict().keys()
@@ -333,6 +337,7 @@ def test_the_number_of_names_is_held_against_the_familys_own_list_and_not_agains
     assert "speech_head.weight" in error.finding.found
 
 
+@pytest.mark.long(fast="tiny")
 def test_a_peft_export_is_the_adapter_and_a_graft_export_opens_as_a_graft(run: WholeRun, tmp_path: Path) -> None:
     peft, graft = tmp_path / "peft", tmp_path / "graft"
     exported(run.path, "--to=peft", f"--output={peft}", *TERMS)
@@ -360,9 +365,9 @@ def test_a_graft_by_itself_is_exported_with_its_base(run: WholeRun, tmp_path: Pa
 
 
 def test_terms_that_nobody_states_are_left_open_and_told_and_a_person_is_asked(
-    made_once: MadeOnce, tmp_path: Path
+    fixtures: Fixtures, tmp_path: Path
 ) -> None:
-    run = made_once.trained_run("chatterbox")
+    run = fixtures.trained_run("chatterbox")
     silent = exported(run.path, "--to=graft", f"--output={tmp_path / 'open'}")
     assert [item.code for item in silent.findings] == ["terms-not-stated"]
     assert "not stated" in (tmp_path / "open" / "README.md").read_text(encoding="utf-8")
@@ -382,8 +387,8 @@ def test_terms_that_nobody_states_are_left_open_and_told_and_a_person_is_asked(
     assert (terms["data_licence"], terms["consent"], terms["accepted"]) == ("CC0", "they are my own words", True)
 
 
-def test_only_an_export_of_ours_is_replaced(made_once: MadeOnce, tmp_path: Path) -> None:
-    words = (made_once.trained_run("chatterbox").path, "--to=graft", f"--output={tmp_path / 'out'}", *TERMS)
+def test_only_an_export_of_ours_is_replaced(fixtures: Fixtures, tmp_path: Path) -> None:
+    words = (fixtures.trained_run("chatterbox").path, "--to=graft", f"--output={tmp_path / 'out'}", *TERMS)
     exported(*words)
     assert error_of(lambda: exported(*words)).code == "file-exists"
     exported(*words, "--overwrite")
@@ -396,9 +401,9 @@ def test_only_an_export_of_ours_is_replaced(made_once: MadeOnce, tmp_path: Path)
 
 
 def test_what_does_not_pass_check_is_not_exported_and_nothing_is_left_behind(
-    made_once: MadeOnce, tmp_path: Path
+    fixtures: Fixtures, tmp_path: Path
 ) -> None:
-    run = made_once.trained_run("chatterbox").copied(tmp_path / "run")
+    run = fixtures.trained_run("chatterbox").copied(tmp_path / "run")
     rows = run.folder.graft / "rows.safetensors"
     data = bytearray(rows.read_bytes())
     data[-4:] = np.float32(np.nan).tobytes()
@@ -409,9 +414,9 @@ def test_what_does_not_pass_check_is_not_exported_and_nothing_is_left_behind(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
 
 
-def test_an_export_onto_another_base_is_refused(made_once: MadeOnce, tmp_path: Path) -> None:
-    run = made_once.trained_run("chatterbox")
-    other = made_once.base("chatterbox", seed=7).folder
+def test_an_export_onto_another_base_is_refused(fixtures: Fixtures, tmp_path: Path) -> None:
+    run = fixtures.trained_run("chatterbox")
+    other = fixtures.base("chatterbox", seed=7).folder
     error = error_of(
         lambda: exported(run.folder.graft, "--to=chatterbox", f"--base={other}", f"--output={tmp_path / 'out'}")
     )
@@ -419,8 +424,8 @@ def test_an_export_onto_another_base_is_refused(made_once: MadeOnce, tmp_path: P
     assert not (tmp_path / "out").exists()
 
 
-def test_kinds_that_cannot_be_made_are_refused_by_name(made_once: MadeOnce, tmp_path: Path) -> None:
-    run, fresh = made_once.trained_run("indextts2"), made_once.whole_run("indextts2")
+def test_kinds_that_cannot_be_made_are_refused_by_name(fixtures: Fixtures, tmp_path: Path) -> None:
+    run, fresh = fixtures.trained_run("indextts2"), fixtures.whole_run("indextts2")
     out = f"--output={tmp_path / 'out'}"
     assert error_of(lambda: exported(run.path, "--to=chatterbox", out)).code == "export-kind"
     assert error_of(lambda: exported(run.path, "--to=indextts2", "--drop-in", out)).code == "export-kind"
@@ -431,8 +436,8 @@ def test_kinds_that_cannot_be_made_are_refused_by_name(made_once: MadeOnce, tmp_
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_an_untrained_graft_and_missing_parts_are_told(made_once: MadeOnce, tmp_path: Path) -> None:
-    fresh = made_once.whole_run("indextts2")
+def test_an_untrained_graft_and_missing_parts_are_told(fixtures: Fixtures, tmp_path: Path) -> None:
+    fresh = fixtures.whole_run("indextts2")
     result = exported(fresh.path, "--to=indextts2", f"--output={tmp_path / 'out'}", "--parts=merged", *TERMS)
     assert [item.code for item in result.findings] == ["export-untrained", "export-part-missing"]
     assert "s2mel.pth" in result.findings[1].found

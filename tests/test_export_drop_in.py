@@ -14,12 +14,11 @@ import numpy as np
 import pytest
 import torch
 
-from tests.made_once import MadeOnce
-from tests.shared import shared
-from tests.speaking_grafts import give_adapter
-from tests.speaking_models import prompts
+from tests.support.fixtures import Fixtures
+from tests.support.run_folders import error_of
+from tests.support.shared import shared
+from tests.support.synthesis import give_adapter, prompts
 from tests.test_export import bits, exported, settings_of
-from tests.whole_runs import error_of
 from tools.random_bases import make_random_base
 from voxgraft.config.commands import GraftSettings, NewSettings
 from voxgraft.config.run import TokenizerSettings
@@ -74,6 +73,7 @@ def dropped(run: Path) -> Path:
     return result.folder
 
 
+@pytest.mark.long
 def test_a_drop_in_is_the_base_but_for_reused_rows_and_layers_with_the_adapter_and_needs_no_loader(
     base: Path, run: Path, dropped: Path
 ) -> None:
@@ -150,6 +150,7 @@ def speech_logits(model: SpeechModel, ids: list[int]) -> torch.Tensor:
         return model.speech_logits(compute_hidden_states(model, batch)[-4:])
 
 
+@pytest.mark.long
 def test_an_id_that_only_the_last_of_thousands_of_sentences_needs_is_not_taken(run: Path, tmp_path: Path) -> None:
     source = open_export_source(settings_of(run, "--to=chatterbox"))
     many = [f"{one} {other}" for one in SENTENCES[:1] for other in TEXTS.read_text(encoding="utf-8").splitlines()[:700]]
@@ -164,14 +165,15 @@ def test_an_id_that_only_the_last_of_thousands_of_sentences_needs_is_not_taken(r
     assert room[1] == room[0] - len("αβγ")
 
 
-def test_a_language_that_does_not_fit_is_refused_with_the_numbers(made_once: MadeOnce, tmp_path: Path) -> None:
-    narrow = made_once.trained_run("chatterbox")  # a base of few rows
+def test_a_language_that_does_not_fit_is_refused_with_the_numbers(fixtures: Fixtures, tmp_path: Path) -> None:
+    narrow = fixtures.trained_run("chatterbox")  # a base of few rows
     error = error_of(lambda: exported(narrow.path, "--to=chatterbox", "--drop-in", f"--output={tmp_path / 'out'}"))
     assert error.code == "drop-in-no-room"
     assert "--tokenizer.pieces" in error.finding.cure
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_the_published_tokenizer_has_room_for_amharic_with_a_thousand_pieces(base: Path, tmp_path: Path) -> None:
     real = shared("real/chatterbox/grapheme_mtl_merged_expanded_v1.json")
     folder = tmp_path / "base"

@@ -11,17 +11,17 @@ import pytest
 import torch
 
 from tests.interop.indextts2_export import CHECKPOINT, faults_of, opened
-from tests.made_once import MadeOnce
-from tests.shared import shared
-from tests.whole_runs import WholeRun
+from tests.support.fixtures import Fixtures
+from tests.support.run_folders import WholeRun
+from tests.support.shared import shared
 from voxgraft.config.commands import ExportSettings
 from voxgraft.export.command import export
 from voxgraft.models.indextts2.shapes import UnifiedVoiceSize, unified_voice_shapes
 
 
 @pytest.fixture(scope="module")
-def run(made_once: MadeOnce) -> WholeRun:
-    return made_once.trained_run("indextts2")
+def run(fixtures: Fixtures) -> WholeRun:
+    return fixtures.trained_run("indextts2")
 
 
 @pytest.fixture(scope="module")

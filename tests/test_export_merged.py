@@ -5,20 +5,21 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.made_once import MadeOnce
-from tests.merged_runs import copied, train_settings
-from tests.speaking_grafts import spoken
+import pytest
+
+from tests.support.fixtures import Fixtures
+from tests.support.run_folders import copied, error_of, train_settings
+from tests.support.synthesis import spoken
 from tests.test_export import bits, exported
-from tests.whole_runs import error_of
 from voxgraft.evaluation.report import SCORES_FORMAT
 from voxgraft.graft.folder import read_merged_card
 from voxgraft.pipeline.train import train
 
 
 def test_a_merged_run_gives_its_checkpoint_with_its_measured_cost_and_a_grown_base_beside_it(
-    made_once: MadeOnce, tmp_path: Path
+    fixtures: Fixtures, tmp_path: Path
 ) -> None:
-    world = made_once.stopping_world()
+    world = fixtures.stopping_world()
     run = copied(world, tmp_path / "run")
     data = {"replay": (run / "data" / "english",), "replay_valid": (run / "data" / "english-valid",)}
     train(train_settings(world, run, mode="merged", **data))
@@ -38,8 +39,8 @@ def test_a_merged_run_gives_its_checkpoint_with_its_measured_cost_and_a_grown_ba
     assert json.loads((result.folder / "export.json").read_text(encoding="utf-8"))["step"] == card["step"]
 
 
-def test_a_cost_is_told_only_of_the_very_checkpoint_that_was_measured(made_once: MadeOnce, tmp_path: Path) -> None:
-    world = made_once.stopping_world()
+def test_a_cost_is_told_only_of_the_very_checkpoint_that_was_measured(fixtures: Fixtures, tmp_path: Path) -> None:
+    world = fixtures.stopping_world()
     run = copied(world, tmp_path / "run")
     train(train_settings(world, run, mode="merged", steps=1))
     card = read_merged_card(run / "merged")
@@ -55,8 +56,8 @@ def test_a_cost_is_told_only_of_the_very_checkpoint_that_was_measured(made_once:
     assert told == ["evaluation own"]
 
 
-def test_a_masked_baseline_is_not_exported(made_once: MadeOnce, tmp_path: Path) -> None:
-    world = made_once.stopping_world()
+def test_a_masked_baseline_is_not_exported(fixtures: Fixtures, tmp_path: Path) -> None:
+    world = fixtures.stopping_world()
     run = copied(world, tmp_path / "run")
     train(train_settings(world, run, baseline="masked-finetune", steps=2))
     error = error_of(lambda: exported(run, "--to=indextts2", f"--base={world.files.folder}"))
@@ -64,10 +65,11 @@ def test_a_masked_baseline_is_not_exported(made_once: MadeOnce, tmp_path: Path) 
     assert not (run / "export").exists()
 
 
+@pytest.mark.long
 def test_a_merged_run_of_indextts2_speaks_although_its_base_knows_fewer_rows(
-    made_once: MadeOnce, tmp_path: Path
+    fixtures: Fixtures, tmp_path: Path
 ) -> None:
-    world = made_once.stopping_world()
+    world = fixtures.stopping_world()
     run = copied(world, tmp_path / "run")
     train(train_settings(world, run, mode="merged", steps=1))
     words = ("ሰላም", f"--run={run}", f"--base={world.files.folder}", "--max-seconds=0.3", "--variant=merged")

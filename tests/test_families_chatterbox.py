@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from tests.shared import shared
+from tests.support.shared import shared
 from voxgraft.core.errors import FileError
 from voxgraft.models import get_family
 from voxgraft.models.chatterbox.family import (

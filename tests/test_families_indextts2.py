@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sentencepiece import SentencePieceProcessor
 
-from tests.shared import shared
+from tests.support.shared import shared
 from voxgraft.core.errors import ConfigError, FileError, VoxgraftError
 from voxgraft.models import detect_family
 from voxgraft.models.indextts2.family import IndexTTS2, IndexTTS2TextFrontend

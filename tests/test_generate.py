@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.speaking_models import STOP_BIAS, prompts, small_t3, small_voice
+from tests.support.synthesis import STOP_BIAS, prompts, small_t3, small_voice
 from voxgraft.core.errors import ConfigError, GraftError
 from voxgraft.models.generate import (
     CODES_PER_CHECK,
@@ -65,6 +65,7 @@ def test_no_utterance_holds_its_stop_or_anything_after_it(stopping: SpeechModel)
         assert spoken.stopped == (len(spoken.codes) < 60)
 
 
+@pytest.mark.long(fast="7")
 @pytest.mark.parametrize("max_codes", [1, CODES_PER_CHECK - 1, CODES_PER_CHECK, CODES_PER_CHECK + 1, 40])
 def test_the_limit_cuts_and_changes_nothing_before_it(stopping: SpeechModel, max_codes: int) -> None:
     given = prompts(stopping, (4,) * 8)
@@ -142,6 +143,7 @@ def test_text_ids_out_of_range_are_refused_before_anything_is_computed(model: Sp
     assert caught.value.code == "ids-outside"
 
 
+@pytest.mark.long
 def test_the_benchmark_runs_and_writes_what_it_measured(tmp_path: Path) -> None:
     out = tmp_path / "decode.json"
     command = [sys.executable, "-m", "benchmarks.decode", "--tiny", "--device", "cpu", "--no-peer", "--out", str(out)]

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from tests.talks import write_talks
 from voxgraft.checkpoints.steps import list_complete_steps
 from voxgraft.cli import run_cli
 from voxgraft.config.commands import GoSettings
@@ -25,10 +24,12 @@ from voxgraft.core.files import compute_sha256
 from voxgraft.core.run import RunFolder
 from voxgraft.data.folder import DatasetFolder
 from voxgraft.data.manifest import read_manifest, write_manifest
+from voxgraft.demo.data import write_talks
 from voxgraft.graft.folder import load_graft
-from voxgraft.pipeline.command import PIPELINE_STAGES, GoResult, StageResult, run_pipeline
+from voxgraft.pipeline.command import GoResult, StageResult, run_pipeline
+from voxgraft.pipeline.stages import PIPELINE_STAGES
 
-ALL = [stage.name for stage in PIPELINE_STAGES]
+ALL = list(PIPELINE_STAGES)
 DATA = ["import", "split"]
 SHORT: dict[str, dict[str, Any]] = {
     "tokenizer": {"pieces": 20},
@@ -133,6 +134,7 @@ def test_a_dry_run_says_what_would_run_and_changes_nothing(tmp_path: Path, run: 
     assert listing(fresh) == before
 
 
+@pytest.mark.long
 def test_until_ends_after_the_stage_that_is_named(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     assert words(gone(run, until="split")) == dict.fromkeys(DATA, "done")
@@ -140,6 +142,7 @@ def test_until_ends_after_the_stage_that_is_named(tmp_path: Path) -> None:
     assert ran(gone(run, until="graft")) == ["graft"]
 
 
+@pytest.mark.long
 def test_ctrl_c_in_a_stage_before_training_shows_the_stages_and_the_command_that_continues(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     command = [sys.executable, "-u", "-m", "voxgraft", "go", str(run), "--until", "split"]
@@ -158,6 +161,7 @@ def test_ctrl_c_in_a_stage_before_training_shows_the_stages_and_the_command_that
     assert words(gone(run, until="split")) == dict.fromkeys(DATA, "done")
 
 
+@pytest.mark.long
 def test_a_go_that_was_killed_while_it_trained_goes_on_where_it_was(run: Path) -> None:
     edit(run, "train", steps=400)
     command = [sys.executable, "-m", "voxgraft", "go", str(run), "--until", "train"]
@@ -175,6 +179,7 @@ def test_a_go_that_was_killed_while_it_trained_goes_on_where_it_was(run: Path) -
     assert words(gone(run)) == dict.fromkeys(ALL, "skipped")
 
 
+@pytest.mark.long
 def test_other_text_settings_make_graft_and_sets_anew_and_leave_the_clips_alone(prepared: Path) -> None:
     run = prepared
     clips = listing(run / "data" / "clips")

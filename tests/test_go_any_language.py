@@ -15,9 +15,9 @@ import pytest
 import soundfile
 import yaml
 
-from tests.evaluating_parts import parrot
+from tests.support.evaluation import parrot
+from tests.support.run_folders import error_of
 from tests.test_import_own_data import lj_list
-from tests.whole_runs import error_of
 from voxgraft.cli import run_cli
 from voxgraft.config.commands import GoSettings
 from voxgraft.config.run import rewrite_run_yaml

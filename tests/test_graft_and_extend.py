@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 import torch
 
-from tests.made_once import MadeOnce
-from tests.runs import program
+from tests.support.families import PUBLISHED
+from tests.support.fixtures import Fixtures
+from tests.support.runs import program
 from tools.random_bases import make_random_base
 from voxgraft.checkpoints import open_checkpoint
 from voxgraft.config.commands import ExtendSettings, GraftSettings
@@ -31,7 +32,6 @@ from voxgraft.models import get_family
 from voxgraft.models.base import BaseFiles
 from voxgraft.tokenizers import open_tokenizer
 
-FAMILIES = ("chatterbox", "indextts2")
 AMHARIC = Path(str(resources.files("voxgraft").joinpath("assets/demo/am.txt")))
 
 
@@ -41,24 +41,24 @@ def run_cli(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def bases(made_once: MadeOnce) -> dict[str, BaseFiles]:
-    return {name: made_once.base(name) for name in FAMILIES}
+def bases(fixtures: Fixtures) -> dict[str, BaseFiles]:
+    return {name: fixtures.base(name) for name in PUBLISHED}
 
 
 @pytest.fixture(scope="module")
 def grafts(bases: dict[str, BaseFiles], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("runs")
-    for name in FAMILIES:
+    for name in PUBLISHED:
         result = graft(settings(bases[name], folder / name))
         assert result.exit_code == 0
-    return {name: folder / name / "graft" for name in FAMILIES}
+    return {name: folder / name / "graft" for name in PUBLISHED}
 
 
 def settings(base: BaseFiles, run: Path, language: str = "am", texts: tuple[Path, ...] = (AMHARIC,)) -> GraftSettings:
     return GraftSettings(run=run, base=base.folder, language=language, texts=texts)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_a_graft_has_a_row_for_every_new_piece_in_every_text_table(name: str, grafts: dict[str, Path]) -> None:
     made = load_graft(grafts[name])
     assert made.tokenizer.size == made.card.base_pieces + made.card.num_rows
@@ -68,7 +68,7 @@ def test_a_graft_has_a_row_for_every_new_piece_in_every_text_table(name: str, gr
     assert made.card.proof["changed"] == 0
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_the_base_is_never_written_to(name: str, bases: dict[str, BaseFiles], tmp_path: Path) -> None:
     def state() -> dict[Path, tuple[str, int]]:
         paths = (path for path in bases[name].folder.rglob("*") if path.is_file())
@@ -79,7 +79,7 @@ def test_the_base_is_never_written_to(name: str, bases: dict[str, BaseFiles], tm
     assert before == state()
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_the_same_run_gives_the_same_bytes(
     name: str, bases: dict[str, BaseFiles], grafts: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -89,7 +89,7 @@ def test_the_same_run_gives_the_same_bytes(
         assert path.read_bytes() == (again.folder / path.name).read_bytes(), path.name
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_extend_keeps_every_old_bit_and_puts_the_graft_rows_in_place(
     name: str, bases: dict[str, BaseFiles], grafts: dict[str, Path], tmp_path: Path
 ) -> None:

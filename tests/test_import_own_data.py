@@ -463,7 +463,7 @@ def test_sounds_of_a_list_that_are_gone_after_the_import_are_no_change(tmp_path:
     shutil.rmtree(mine / "wavs")
     done, clips = bring(dataset, mine)
     assert (done.exit_code, len(clips)) == (0, 6)
-    assert all(path is None for _, path in find_sources([mine], "ru").sources[0].sounds)
+    assert all(path is None for _, path in find_sources([mine], "ru")[0][0].sounds)
 
 
 # ---- Ctrl-C ---------------------------------------------------------------------------------------------------------

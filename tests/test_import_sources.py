@@ -14,8 +14,8 @@ from voxgraft.config.data import DataImportSettings
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.core.languages import canonical_language_code
 from voxgraft.data.import_command import DataImportResult, data_import
-from voxgraft.data.manifest import ManifestClip, read_manifest
-from voxgraft.data.sources import SourceScan, compute_source_fingerprint, find_sources
+from voxgraft.data.manifest import ManifestClip, SourceProblem, read_manifest
+from voxgraft.data.sources import ImportSource, compute_source_fingerprint, find_sources
 
 RATE = 16_000
 CUE = "1\n00:00:00,000 --> 00:00:01,500\nሰላም\n"
@@ -40,8 +40,8 @@ def _import(tmp_path: Path, *sources: Path, **more: Any) -> tuple[DataImportResu
     return done, list(read_manifest(tmp_path / "set" / "manifest.jsonl"))
 
 
-def _told(found: SourceScan) -> list[tuple[str, str]]:
-    return sorted((problem.code, Path(problem.file).name) for problem in found.problems)
+def _told(found: tuple[list[ImportSource], list[SourceProblem]]) -> list[tuple[str, str]]:
+    return sorted((problem.code, Path(problem.file).name) for problem in found[1])
 
 
 def test_a_manifest_of_ours_is_not_cut_a_second_time(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_a_manifest_of_ours_is_not_cut_a_second_time(tmp_path: Path) -> None:
         find_sources([tmp_path / "set" / "manifest.jsonl"], "am")
     assert caught.value.code == "source-none"
     found = find_sources([tmp_path], "am")
-    assert [source.text.name for source in found.sources] == ["a.jsonl"]
+    assert [source.text.name for source in found[0]] == ["a.jsonl"]
     assert _told(found) == [("source-own", "manifest.jsonl")]
 
 
@@ -80,7 +80,7 @@ def test_sounds_that_a_list_does_not_name_are_told(tmp_path: Path) -> None:
     (tmp_path / "test.csv").write_text("beside|ሰላም\nmissing|ሰላም\n", encoding="utf-8")
     found = find_sources([tmp_path], "am")
     assert _told(found) == [("text-missing", name) for name in ("b.wav", "c.wav", "e.wav")]
-    assert [(source.kind, [path.name for path in source.files]) for source in found.sources] == [
+    assert [(source.kind, [path.name for path in source.files]) for source in found[0]] == [
         ("list", []),
         ("list", []),
         ("folder", ["own.wav"]),
@@ -109,7 +109,7 @@ def test_sounds_beside_a_dataset_in_columns_are_told_only_if_it_does_not_name_th
                 out.write_table(table)
         found = find_sources([tmp_path], "am")
         assert _told(found) == [("text-missing", "c.wav")], column
-        assert [source.kind for source in found.sources] == ["columns"]
+        assert [source.kind for source in found[0]] == ["columns"]
 
 
 def test_a_list_in_an_encoding_that_was_named_is_looked_into(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_folder_of_sounds_is_known_by_its_own_pairs(tmp_path: Path) -> None:
     _files(tmp_path, "a.wav", "a.txt", "b.wav", "b.txt")
 
     def mark() -> str:
-        (source,) = [one for one in find_sources([tmp_path], "am").sources if one.text == tmp_path]
+        (source,) = [one for one in find_sources([tmp_path], "am")[0] if one.text == tmp_path]
         return compute_source_fingerprint(source)
 
     first = mark()
@@ -177,8 +177,8 @@ def test_subtitles_of_another_language_are_those_that_name_a_film_and_a_language
     tmp_path: Path, names: tuple[str, ...], taken: set[str]
 ) -> None:
     found = find_sources([_files(tmp_path, *names)], "am")
-    assert {source.text.name for source in found.sources} == taken
-    assert all(source.media is not None for source in found.sources)
+    assert {source.text.name for source in found[0]} == taken
+    assert all(source.media is not None for source in found[0])
     told = {name for _, name in _told(found)}
     assert {name for name in names if name.endswith(".srt")} - taken <= told
 
@@ -188,9 +188,9 @@ def test_a_lone_file_of_another_language_is_told_unless_its_media_are_named(tmp_
     with pytest.raises(VoxgraftError, match="another language") as caught:
         find_sources([tmp_path / "film.en.srt"], "am")
     assert caught.value.code == "source-none"
-    (source,) = find_sources([tmp_path / "film.en.srt"], "am", media=tmp_path / "film.mp4").sources
+    (source,) = find_sources([tmp_path / "film.en.srt"], "am", media=tmp_path / "film.mp4")[0]
     assert source.media == tmp_path / "film.mp4"
-    assert len(find_sources([tmp_path / "film.en.srt"], "eng").sources) == 1
+    assert len(find_sources([tmp_path / "film.en.srt"], "eng")[0]) == 1
 
 
 def test_codes_of_one_language_are_one() -> None:

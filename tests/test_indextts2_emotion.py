@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests import s2mel as golden
-from tests.checkpoint_files import saved
+from tests.support import s2mel as golden
+from tests.support.checkpoint_files import saved
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.models.base import BaseFiles, Clip
 from voxgraft.models.indextts2.emotion import (

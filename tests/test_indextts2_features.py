@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.checkpoint_files import saved
-from tests.clips import UNUSABLE, noise, recordings, refuses_unusable
-from tests.shared import shared
+from tests.support.audio import UNUSABLE, noise, recordings, refuses_unusable
+from tests.support.checkpoint_files import saved
+from tests.support.shared import shared
 from tools.random_bases import make_random_base
 from voxgraft.audio.features import pad_rows
 from voxgraft.core.errors import CheckpointError, ConfigError, FileError, VoxgraftError

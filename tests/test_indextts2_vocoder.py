@@ -13,14 +13,22 @@ import numpy as np
 import pytest
 import torch
 
-from tests import s2mel as golden
-from tests.golden import difference, expected, formula, golden_state
-from tests.speaking_grafts import give_adapter, settings_of, spoken
+from tests.support import s2mel as golden
+from tests.support.indextts2 import (
+    LIMIT,
+    golden_condition,
+    random_condition,
+    random_model,
+    random_vocoder,
+    random_voice,
+    write_s2mel,
+    write_waveform_end,
+)
+from tests.support.indextts2 import golden_model as golden_unified_voice
+from tests.support.run_folders import make_run
+from tests.support.shared import difference, expected, formula, golden_state
+from tests.support.synthesis import give_adapter, settings_of, spoken
 from tests.test_bigvgan import golden_model as golden_bigvgan
-from tests.unified_voice import LIMIT, golden_condition, random_condition, random_model
-from tests.unified_voice import golden_model as golden_unified_voice
-from tests.waveform_ends import random_vocoder, random_voice, write_s2mel, write_waveform_end
-from tests.whole_runs import make_run
 from tools.random_bases import make_random_base
 from voxgraft.audio.features import mel_filters
 from voxgraft.audio.files import encode_audio

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.runs import (
+from tests.support.runs import (
     as_nobody,
     child,
     names_in,

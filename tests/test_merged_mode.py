@@ -14,11 +14,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.made_language import World
-from tests.made_once import MadeOnce
-from tests.made_sets import made_clips
-from tests.merged_runs import copied, make_run, train_settings
-from tests.trainers import EVERY, OPTIONS, Place, StopAt, loop_of, resumed
+from tests.support.datasets import made_clips
+from tests.support.fixtures import Fixtures
+from tests.support.run_folders import copied, make_merged_run, train_settings
+from tests.support.toy_language import World
+from tests.support.trainers import EVERY, OPTIONS, Place, StopAt, loop_of, resumed
 from voxgraft.checkpoints import open_checkpoint
 from voxgraft.checkpoints.steps import load_step
 from voxgraft.config.train_options import TrainOptions
@@ -49,23 +49,23 @@ EVERYTHING = {"adapter": replace(MERGED, full_body=False), "body": replace(MERGE
 
 
 @pytest.fixture(scope="module")
-def place(made_once: MadeOnce) -> Place:
-    return made_once.place("chatterbox")
+def place(fixtures: Fixtures) -> Place:
+    return fixtures.place("chatterbox")
 
 
 @pytest.fixture(scope="module")
-def t3(made_once: MadeOnce, tmp_path_factory: pytest.TempPathFactory) -> World:
-    return make_run("chatterbox", tmp_path_factory.mktemp("world-t3"), made_once.base("chatterbox").folder)
+def t3(fixtures: Fixtures, tmp_path_factory: pytest.TempPathFactory) -> World:
+    return make_merged_run("chatterbox", tmp_path_factory.mktemp("world-t3"), fixtures.base("chatterbox").folder)
 
 
 @pytest.fixture(scope="module")
-def index(made_once: MadeOnce) -> World:
-    return made_once.stopping_world()
+def index(fixtures: Fixtures) -> World:
+    return fixtures.stopping_world()
 
 
 @pytest.fixture(scope="module")
-def tiny(made_once: MadeOnce, tmp_path_factory: pytest.TempPathFactory) -> World:
-    return make_run("tiny", tmp_path_factory.mktemp("world-tiny"), made_once.base("tiny").folder)
+def tiny(fixtures: Fixtures, tmp_path_factory: pytest.TempPathFactory) -> World:
+    return make_merged_run("tiny", tmp_path_factory.mktemp("world-tiny"), fixtures.base("tiny").folder)
 
 
 @pytest.fixture(params=family_names())

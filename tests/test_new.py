@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.made_once import MadeOnce
+from tests.support.fixtures import Fixtures
 from voxgraft.cli import run_cli as run_line
 from voxgraft.config.base import iter_setting_fields, parse_settings, read_settings_values
 from voxgraft.config.run import RunSettings
@@ -36,9 +36,9 @@ ODD_NAMES = [
 
 
 @pytest.fixture(scope="session")
-def bases(made_once: MadeOnce) -> Path:
+def bases(fixtures: Fixtures) -> Path:
     """A folder with a tiny base of each family."""
-    folders = [made_once.base(name).folder for name in family_names()]
+    folders = [fixtures.base(name).folder for name in family_names()]
     return folders[0].parent
 
 

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from tests.adapted_speaker import (
+from tests.support.adapter_model import (
     ALPHA,
     CODES,
     LAYERS,

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from tests.adapted_speaker import ALPHA, LAYERS, RANK, Speaker, a_base, codes, taught, with_adapter
+from tests.support.adapter_model import ALPHA, LAYERS, RANK, Speaker, a_base, codes, taught, with_adapter
 from voxgraft.core.errors import GraftError, VoxgraftError
 from voxgraft.nn.adapter import (
     ADAPTER_CONFIG_NAME,

@@ -18,8 +18,8 @@ from fontTools.pens.ttGlyphPen import TTGlyphPen  # type: ignore[import-untyped]
 from matplotlib import font_manager
 from matplotlib.figure import Figure
 
-from tests.made_once import MadeOnce
-from tests.trainers import EVERY, OPTIONS, loop_of
+from tests.support.fixtures import Fixtures
+from tests.support.trainers import EVERY, OPTIONS, loop_of
 from voxgraft.cli import run_cli
 from voxgraft.config.commands import PlotSettings
 from voxgraft.core.errors import FileError
@@ -45,10 +45,10 @@ FINDING = {"code": "not-reading", "found": "text use is near zero", "level": "wa
 
 
 @pytest.fixture(scope="module")
-def entries(made_once: MadeOnce, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def entries(fixtures: Fixtures, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """The journal of a real training, with a base language beside the new one and a finding on the way."""
     run = tmp_path_factory.mktemp("plot") / "run"
-    loop = loop_of(made_once.place("chatterbox"), run, replace(OPTIONS, steps=8), replace(EVERY, valid_every=2))
+    loop = loop_of(fixtures.place("chatterbox"), run, replace(OPTIONS, steps=8), replace(EVERY, valid_every=2))
     loop.validations["en"] = loop.validations["am"]
     loop.callbacks.append(
         LogCallback(lambda kind, step, _: loop.write("finding", 5, **FINDING) if (kind, step) == ("step", 5) else None)
@@ -274,6 +274,7 @@ def _text_figure(text: str) -> Figure:
     return figure
 
 
+@pytest.mark.long(fast="Ethiopic")
 @pytest.mark.parametrize("text", SCRIPTS.values(), ids=SCRIPTS.keys())
 def test_no_chart_shows_boxes_for_letters_that_its_font_lacks(text: str, entries: list[dict[str, Any]]) -> None:
     history = History.of(entries)

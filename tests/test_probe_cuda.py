@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.test_captured_cuda import FAMILIES, MODES, Made, on_device
-from tests.trainers import Place
+from tests.support.trainers import Place
+from tests.test_cuda_graphs import FAMILIES, MODES, Made, on_device
 from voxgraft.core.errors import ConfigError
 from voxgraft.dataset.sets import open_clip_dataset
 from voxgraft.models import get_family

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.process_sums import CASES, measured
-from tests.trainers import Place
+from tests.support.campaigns.process_sums import CASES, measured
+from tests.support.trainers import Place
 from voxgraft.training.distributed import bit_checksum
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.fake_hub import running
-from tests.made_once import MadeOnce
-from tests.speaking_grafts import codes_of, made_graft, spoken
+from tests.support.fixtures import Fixtures
+from tests.support.hub import running
+from tests.support.run_folders import error_of
+from tests.support.synthesis import codes_of, made_graft, spoken
 from tests.test_export import TERMS, exported
-from tests.whole_runs import error_of
 from voxgraft.cli.app import run_cli
 from voxgraft.config.commands import PullSettings, PushSettings
 from voxgraft.core.errors import VoxgraftError
@@ -56,6 +56,7 @@ def cli(words: list[str], cwd: Path, **environment: str) -> subprocess.Completed
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, env={**os.environ, **environment})
 
 
+@pytest.mark.long
 def test_grafts_that_were_zipped_and_pulled_speak_the_same_codes_on_a_copy_of_the_base_alone_and_side_by_side(
     grafts: dict[str, Path], base: Path, tmp_path: Path
 ) -> None:
@@ -216,10 +217,11 @@ def test_a_link_in_what_a_hub_sent_is_refused(tmp_path: Path) -> None:
     assert error_of(lambda: require_plain_files(tmp_path / "in")).code == "share-broken"
 
 
+@pytest.mark.long
 def test_an_export_for_stock_software_is_shared_whole_and_one_changed_byte_is_noticed(
-    made_once: MadeOnce, tmp_path: Path
+    fixtures: Fixtures, tmp_path: Path
 ) -> None:
-    trained = made_once.trained_run("indextts2")
+    trained = fixtures.trained_run("indextts2")
     exported(trained.path, "--to=indextts2", "--parts=merged", f"--output={tmp_path / 'out'}", *TERMS)
     push(PushSettings(folder=tmp_path / "out", to=str(tmp_path / "out.zip")))
     assert pull(PullSettings(source=str(tmp_path / "out.zip"), folder=tmp_path / "back")).contents.kind == "export"
@@ -242,8 +244,8 @@ def test_an_export_for_stock_software_is_shared_whole_and_one_changed_byte_is_no
     assert "torch.py" in error.finding.found
 
 
-def test_a_pulled_export_says_that_its_loader_is_a_program(made_once: MadeOnce, tmp_path: Path) -> None:
-    trained = made_once.trained_run("indextts2")
+def test_a_pulled_export_says_that_its_loader_is_a_program(fixtures: Fixtures, tmp_path: Path) -> None:
+    trained = fixtures.trained_run("indextts2")
     exported(trained.path, "--to=indextts2", "--parts=grown", f"--output={tmp_path / 'out'}", *TERMS)
     push(PushSettings(folder=tmp_path / "out", to=str(tmp_path / "out.zip")))
     pulled = pull(PullSettings(source=str(tmp_path / "out.zip"), folder=tmp_path / "back"))
@@ -309,8 +311,8 @@ def test_a_way_of_packing_that_we_do_not_write_is_not_read(method: int, tmp_path
     assert not (tmp_path / "out").exists()
 
 
-def test_nothing_is_published_without_its_terms(made_once: MadeOnce, tmp_path: Path) -> None:
-    trained = made_once.trained_run("chatterbox")
+def test_nothing_is_published_without_its_terms(fixtures: Fixtures, tmp_path: Path) -> None:
+    trained = fixtures.trained_run("chatterbox")
     exported(trained.path, "--to=graft", f"--output={tmp_path / 'open'}")
     error = error_of(lambda: push(PushSettings(folder=tmp_path / "open", to="somebody/amharic")))
     assert error.code == "push-terms"
@@ -389,9 +391,9 @@ def test_a_hub_that_names_files_outside_of_the_folder_is_refused(grafts: dict[st
     assert not (tmp_path / "inner" / "here").exists()
 
 
-def test_settings_of_a_run_are_not_taken_from_others(tmp_path: Path, made_once: MadeOnce) -> None:
+def test_settings_of_a_run_are_not_taken_from_others(tmp_path: Path, fixtures: Fixtures) -> None:
     graft = tmp_path / "graft"
-    shutil.copytree(made_once.trained_run("chatterbox").path / "graft", graft)
+    shutil.copytree(fixtures.trained_run("chatterbox").path / "graft", graft)
     (graft / "notes").mkdir()
     for place in ("run.yaml", "notes/Run.yaml"):
         (graft / place).write_text("train: {recognizer: 'command:touch owned'}", encoding="utf-8")

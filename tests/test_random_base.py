@@ -19,7 +19,7 @@ from sentencepiece import SentencePieceProcessor
 from sentencepiece import sentencepiece_model_pb2 as proto
 from tokenizers import Tokenizer
 
-from tests.shared import shared
+from tests.support.shared import shared
 from tools.random_bases import RandomBaseSize, get_random_base_spec, make_random_base
 from tools.random_bases.chatterbox import voice_encoder_shapes
 from tools.random_bases.indextts2 import semantic_codec_shapes
@@ -158,6 +158,7 @@ def test_what_hears_lies_beside_the_checkpoint_as_torch_and_safetensors_read_it(
         assert {key: value.shape for key, value in codec.items()} == semantic_codec_shapes(32, 64, 2)
 
 
+@pytest.mark.long(fast="BF16*")
 @pytest.mark.parametrize(("dtype", "torch_dtype"), [("F16", torch.float16), ("BF16", torch.bfloat16)])
 def test_a_base_in_half_precision_holds_the_same_values_rounded(tmp_path: Path, dtype: Any, torch_dtype: Any) -> None:
     size = replace(get_random_base_spec("indextts2").sizes["tiny"], layers=1)
@@ -184,6 +185,7 @@ def test_too_few_pieces_are_refused_and_nothing_is_written(tmp_path: Path, name:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long(fast="indextts2")
 def test_the_module_writes_the_base_that_the_function_makes(tiny: tuple[str, BaseFiles], tmp_path: Path) -> None:
     name, files = tiny
     command = [sys.executable, "-m", "tools.random_bases", name, str(tmp_path / "again"), "--seed", "7"]

@@ -13,10 +13,10 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from tests.check_files import State, state_of
 from tests.contract.cases import Case, batch
-from tests.damaged_cases import DAMAGED, Damage
-from tests.damaged_checkpoints import INDEX, NEW_PIECES, T3, Evil, Ground, make_ground, moved_body
+from tests.support.check_files import State, state_of
+from tests.support.damaged_checkpoints import INDEX, NEW_PIECES, T3, Evil, Ground, make_ground, moved_body
+from tests.support.diagnose_cases import DAMAGED, Damage
 from voxgraft.cli import run_cli as run_command
 from voxgraft.config.commands import RepairSettings
 from voxgraft.core.errors import VoxgraftError

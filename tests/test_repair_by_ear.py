@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from safetensors.torch import save_file
 
-from tests.check_files import State, state_of
-from tests.damaged_checkpoints import moved_body
+from tests.support.check_files import State, state_of
+from tests.support.damaged_checkpoints import moved_body
 from voxgraft.config.commands import DiagnoseSettings, RepairSettings
 from voxgraft.inspect.diagnose import diagnose
 from voxgraft.inspect.repair import PointTrial, repair, select_best_point
@@ -33,6 +33,7 @@ def ruined(tiny: BaseFiles, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_a_ruined_body_is_heard_and_the_way_back_is_chosen(ruined: Path, tmp_path: Path) -> None:
     found = diagnose(
         DiagnoseSettings(checkpoint=ruined, base=Path("tiny"), report=False, listen=True, sentences=1)

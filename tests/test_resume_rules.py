@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from tests.made_once import MadeOnce
-from tests.runs import edit_state
-from tests.whole_runs import WholeRun
+from tests.support.fixtures import Fixtures
+from tests.support.run_folders import WholeRun
+from tests.support.runs import edit_state
 from voxgraft.checkpoints.steps import load_step
 from voxgraft.config.commands import GoSettings
 from voxgraft.config.run import TrainSettings
 from voxgraft.config.train_options import RESUME_RULES, TrainIntervals, TrainOptions, options_with_rule
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.models import get_family
-from voxgraft.pipeline.stages import TRAIN_STAGE, PipelineContext
+from voxgraft.pipeline.stages import PipelineContext, decide_train
 from voxgraft.training.setup import build_training_setup
 from voxgraft.training.trainer import compare_identities, require_no_fixed_changes
 
@@ -84,9 +84,9 @@ OTHER_VALUES: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def trained(made_once: MadeOnce) -> WholeRun:
+def trained(fixtures: Fixtures) -> WholeRun:
     """A run that was trained for four steps."""
-    return made_once.trained_run("chatterbox")
+    return fixtures.trained_run("chatterbox")
 
 
 def test_every_setting_is_an_option_an_interval_or_not_in_a_step() -> None:
@@ -129,11 +129,11 @@ def test_go_and_train_agree_on_what_another_value_means(trained: WholeRun, name:
 
     given = {key: getattr(changed, key) for key in ("base", "train", "data")}
     work = PipelineContext(GoSettings(run=trained.path, **given))
-    by_go = _refuses(lambda: TRAIN_STAGE.decide(work))
+    by_go = _refuses(lambda: decide_train(work))
     left = name in ("steps", "epochs") or not finished
     assert by_go == (by_train if left else rule in ("fixed", "schedule", "learning"))
     if not by_go:
-        assert TRAIN_STAGE.decide(work).runs == left
+        assert decide_train(work).runs == left
 
 
 def _refuses(act: Any) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runs import Child, as_nobody, child, hold, hold_with_worker, read_only, take, take_on_a_full_disk
+from tests.support.runs import Child, as_nobody, child, hold, hold_with_worker, read_only, take, take_on_a_full_disk
 from voxgraft.core.errors import FileError
 from voxgraft.core.run import RunFolder
 

@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from tests import s2mel as golden
-from tests.checkpoint_files import saved
-from tests.golden import difference, golden_state
+from tests.support import s2mel as golden
+from tests.support.checkpoint_files import saved
+from tests.support.shared import difference, golden_state
 from voxgraft.core.errors import AudioError, CheckpointError, ConfigError
 from voxgraft.models.indextts2.dit import DiTSize
 from voxgraft.models.indextts2.encoder import SemanticCodec, SemanticCodecSize
@@ -153,9 +153,10 @@ def test_the_estimator_is_the_originals_inside_and_outside(kind: str, utterance:
 STEPS = [("small", "a", 25), ("small", "a", 4), ("small", "a", 1), ("small", "b", 25), ("small", "b", 4)]
 
 
+@pytest.mark.long(fast="small-*")
 @pytest.mark.parametrize(
     ("kind", "utterance", "steps"),
-    [*STEPS, ("full", "a", 4), pytest.param("full", "a", 25, marks=pytest.mark.long)],
+    [*STEPS, ("full", "a", 4), ("full", "a", 25)],
 )
 def test_the_solvers_mel_is_the_originals(kind: str, utterance: str, steps: int) -> None:
     prompt, content = golden.prompt(kind, utterance), golden.content(kind, utterance)

@@ -16,13 +16,13 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from tests import s3gen
-from tests.checkpoint_files import saved
-from tests.evaluating_parts import evaluated
-from tests.golden import difference, formula
-from tests.made_once import MadeOnce
-from tests.speaking_grafts import spoken
-from tests.whole_runs import WholeRun, error_of
+from tests.support import s3gen
+from tests.support.checkpoint_files import saved
+from tests.support.evaluation import evaluated
+from tests.support.fixtures import Fixtures
+from tests.support.run_folders import WholeRun, error_of
+from tests.support.shared import difference, formula
+from tests.support.synthesis import spoken
 from voxgraft.audio.files import encode_audio, read_audio
 from voxgraft.core.errors import AudioError, CheckpointError
 from voxgraft.dataset.sets import open_clip_dataset
@@ -91,6 +91,7 @@ def golden_utterance(name: str) -> tuple[list[int], S3GenReference, S3GenNoise]:
     return ids, reference, golden_noise(name, 2 * (20 + codes), reference.num_frames(codes))
 
 
+@pytest.mark.long(fast="*-small")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("meanflow", [False, True])
 @pytest.mark.parametrize("name", UTTERANCES)
@@ -105,6 +106,7 @@ def test_codes_become_the_mel_and_the_waveform_of_the_original(kind: str, meanfl
     assert difference(model.fade, golden["trim_fade"]) < 1e-6
 
 
+@pytest.mark.long(fast="small")
 @pytest.mark.parametrize("kind", KINDS)
 def test_both_utterances_in_one_batch_are_the_originals_of_each_alone(kind: str) -> None:
     model, golden = golden_model(kind), s3gen.golden()
@@ -146,6 +148,7 @@ def batch(model: S3Gen) -> tuple[list[list[int]], list[S3GenReference], list[S3G
     ]  # fmt: skip
 
 
+@pytest.mark.long(fast="True")
 @pytest.mark.parametrize("meanflow", [False, True])
 def test_nothing_of_a_neighbour_leaks_through_the_masks(meanflow: bool) -> None:
     size = replace(s3gen.SMALL_SIZE, flow=replace(s3gen.SMALL_SIZE.flow, meanflow=meanflow))
@@ -210,6 +213,7 @@ def small_state(*, meanflow: bool = False) -> dict[str, Tensor]:
     return s3gen.published_state(s3gen.random_model(size), small_tokenizer())
 
 
+@pytest.mark.long(fast="s3gen.safetensors-*")
 @pytest.mark.parametrize(
     ("file", "meanflow"),
     [("s3gen.pt", False), ("s3gen.safetensors", False), ("s3gen_v3.pt", False), ("s3gen.pt", True)],
@@ -236,6 +240,7 @@ def without(name: str) -> Callable[[dict[str, Tensor]], object]:
     return lambda state: state.pop(name)
 
 
+@pytest.mark.long(fast="*flow.extra*")
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -310,6 +315,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.fixture(scope="module")
+def vocoder(folder: Path) -> S3GenVocoder:
+    """One for all tests that only ask it; it loads its file at the first question."""
+    return vocoder_of(folder)
+
+
 def vocoder_of(folder: Path) -> S3GenVocoder:
     vocoder = S3GenVocoder.find(folder)
     assert vocoder is not None
@@ -360,14 +371,14 @@ def test_without_a_recording_it_needs_the_built_in_voice(folder: Path, tmp_path:
     ],
 )
 def test_a_reference_that_cannot_be_used_is_refused(
-    folder: Path, samples: np.ndarray[tuple[int, ...], np.dtype[np.float32]], code: str
+    vocoder: S3GenVocoder, samples: np.ndarray[tuple[int, ...], np.dtype[np.float32]], code: str
 ) -> None:
-    vocoder = vocoder_of(folder)
     with pytest.raises(AudioError) as refusal:
         vocoder.sound([[1, 2]], [Clip(np.zeros(0, dtype=np.int64), {REFERENCE_AUDIO: samples})])
     assert refusal.value.code == code
 
 
+@pytest.mark.long
 def test_the_shortest_reference_sounds_and_of_a_long_one_ten_seconds_count(folder: Path) -> None:
     vocoder = vocoder_of(folder)
     (wave,) = vocoder.sound([[1, 2, 3]], [voice(REFERENCE_LIMITS.min_samples)])
@@ -379,8 +390,8 @@ def test_the_shortest_reference_sounds_and_of_a_long_one_ten_seconds_count(folde
 
 
 @pytest.mark.parametrize("codes", [[0, 6561], [-1], [1.5, 2.0]])
-def test_codes_that_are_none_are_refused(folder: Path, codes: list[int]) -> None:
-    assert error_of(lambda: vocoder_of(folder).sound([codes], [voice()])).code == "codes-outside"
+def test_codes_that_are_none_are_refused(vocoder: S3GenVocoder, codes: list[int]) -> None:
+    assert error_of(lambda: vocoder.sound([codes], [voice()])).code == "codes-outside"
 
 
 @pytest.fixture
@@ -411,9 +422,9 @@ def test_sound_without_a_mark_is_told_of(folder: Path) -> None:
     assert [item.code for item in vocoder_of(folder).findings()] == ["watermark-absent"]
 
 
-def run_with_s3gen(made_once: MadeOnce, folder: Path) -> tuple[WholeRun, Path]:
+def run_with_s3gen(fixtures: Fixtures, folder: Path) -> tuple[WholeRun, Path]:
     """A run, and its base in a folder of its own whose S3Gen is whole."""
-    run = made_once.trained_run("chatterbox").copied(folder / "run")
+    run = fixtures.trained_run("chatterbox").copied(folder / "run")
     base = folder / "base"
     base.mkdir()
     for path in run.base.iterdir():
@@ -423,10 +434,11 @@ def run_with_s3gen(made_once: MadeOnce, folder: Path) -> tuple[WholeRun, Path]:
     return run, base
 
 
+@pytest.mark.long
 def test_chatterbox_speaks_without_a_companion_in_the_voice_that_is_asked_for(
-    made_once: MadeOnce, tmp_path: Path
+    fixtures: Fixtures, tmp_path: Path
 ) -> None:
-    run, base = run_with_s3gen(made_once, tmp_path)
+    run, base = run_with_s3gen(fixtures, tmp_path)
     short = ("ሰላም", f"--run={run.path}", "--max-seconds=0.4", "--pause=0")
     words = (*short, f"--base={base}")
     half = error_of(lambda: spoken(*short, f"--base={run.base}", f"--output={tmp_path / 'x.wav'}"))
@@ -456,10 +468,11 @@ def test_chatterbox_speaks_without_a_companion_in_the_voice_that_is_asked_for(
     assert not (tmp_path / "z.wav").exists()
 
 
+@pytest.mark.long
 def test_speech_of_chatterbox_is_judged_at_its_own_rate_with_the_likeness_of_its_voice(
-    made_once: MadeOnce, tmp_path: Path
+    fixtures: Fixtures, tmp_path: Path
 ) -> None:
-    run, base = run_with_s3gen(made_once, tmp_path)
+    run, base = run_with_s3gen(fixtures, tmp_path)
     recording = tmp_path / "me.wav"
     recording.write_bytes(encode_audio(recorded(88_200, 44_100), 44_100))
     given = evaluated(run.path, tmp_path, voices=recording, name="given", base=base, recognizer="built-in").evaluation

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests import s3gen
-from tests.golden import difference, formula
+from tests.support import s3gen
+from tests.support.shared import difference, formula
 from voxgraft.audio.features import hifigan_mel, mel_filters, resample_sinc
 from voxgraft.models.chatterbox.flow import CodeToMel, FlowSize, step_times
 from voxgraft.models.chatterbox.hift import HarmonicSource, HiFT, HiftSize, fold_weight_norm, published_shapes
@@ -82,6 +82,7 @@ def test_sinc_resampling_keeps_a_tone(rates: tuple[int, int]) -> None:
     assert float((found[inner] - after[inner]).abs().max()) < 5e-3
 
 
+@pytest.mark.long(fast="*-small")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("name", "codes"), [("a", 25), ("b", 18)])
 def test_the_encoders_mean_is_the_originals(kind: str, name: str, codes: int) -> None:
@@ -105,6 +106,7 @@ def test_a_padded_row_has_the_states_that_the_original_has_for_it_alone(kind: st
     assert difference(states[1, :36, :32], s3gen.golden()[f"{kind}.solo_h_b_first32"]) < FLOW_LIMIT
 
 
+@pytest.mark.long(fast="*-small")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("meanflow", [False, True])
 def test_the_velocity_is_the_originals(kind: str, meanflow: bool) -> None:
@@ -117,6 +119,7 @@ def test_the_velocity_is_the_originals(kind: str, meanflow: bool) -> None:
     assert difference(found.transpose(1, 2), s3gen.golden()[name]) < ESTIMATOR_LIMIT
 
 
+@pytest.mark.long(fast="*-small")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("steps", [1, 3, 10, None])
 def test_the_solution_is_the_originals(kind: str, steps: int | None) -> None:

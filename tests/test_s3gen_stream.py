@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests import s3gen
-from tests.whole_runs import error_of
+from tests.support import s3gen
+from tests.support.run_folders import error_of
 from voxgraft.models.chatterbox.s3gen import S3Gen, S3GenNoise, S3GenReference
 from voxgraft.models.chatterbox.stream import CONTEXT, F0_CONTEXT, S3GenStream
 
@@ -46,6 +46,7 @@ def waveform_of(model: S3Gen, stream: S3GenStream, noise: S3GenNoise) -> Tensor:
     return wave
 
 
+@pytest.mark.long(fast=("cuts0", "cuts1"))
 @pytest.mark.parametrize("cuts", [[30], [14, 28, 42], [1, 2, 3, 50], list(range(5, 60, 5)), [60]])
 def test_streamed_pieces_are_the_waveform_of_the_kept_mel_wherever_they_are_cut(
     model: S3Gen, reference: S3GenReference, cuts: list[int]

@@ -13,8 +13,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from tests.made_once import MadeOnce
-from tests.trainers import EVERY, OPTIONS, Place, StopAt, loop_of, resumed
+from tests.support.fixtures import Fixtures
+from tests.support.trainers import EVERY, OPTIONS, Place, StopAt, loop_of, resumed
 from voxgraft.audio.files import read_audio
 from voxgraft.config.train_options import TrainOptions
 from voxgraft.core.errors import CompanionError, VoxgraftError
@@ -31,8 +31,8 @@ OLD = SampleSentence("en", "en", "I", (20, 30, 40), False, 2)
 
 
 @pytest.fixture(scope="module", params=family_names())
-def place(request: pytest.FixtureRequest, made_once: MadeOnce) -> Place:
-    return made_once.place(request.param)
+def place(request: pytest.FixtureRequest, fixtures: Fixtures) -> Place:
+    return fixtures.place(request.param)
 
 
 def speaking(place: Place, run: Path, options: TrainOptions = OPTIONS) -> Trainer:
@@ -55,6 +55,7 @@ def lines(loop: Trainer, kind: str = "samples") -> list[dict[str, Any]]:
     return [strip_clock_fields(entry) for entry in loop.journal.read() if entry["kind"] == kind]
 
 
+@pytest.mark.long(fast="tiny")
 def test_samples_are_written_from_step_0_on_and_the_journal_says_what_they_hold(straight: Trainer) -> None:
     told = lines(straight)
     assert [entry["step"] for entry in told] == [0, 8]
@@ -79,6 +80,7 @@ def test_an_old_language_is_spoken_code_for_code_as_before_the_first_step(straig
     assert all("same_as_step_0" not in entry["spoken"][0] for entry in lines(straight))
 
 
+@pytest.mark.long(fast="tiny")
 def test_speaking_leaves_no_trace_in_training(place: Place, straight: Trainer, tmp_path: Path) -> None:
     silent = loop_of(place, tmp_path / "silent", OPTIONS, OFTEN)
     before = torch.random.get_rng_state()
@@ -95,6 +97,7 @@ def test_speaking_leaves_no_trace_in_training(place: Place, straight: Trainer, t
         assert lines(straight, kind) == lines(silent, kind)
 
 
+@pytest.mark.long(fast="tiny")
 def test_a_run_that_is_gone_on_with_speaks_as_the_straight_one(place: Place, straight: Trainer, tmp_path: Path) -> None:
     broken = speaking(place, tmp_path / "broken")
     broken.callbacks.append(StopAt(4, "enough for now"))
@@ -104,6 +107,7 @@ def test_a_run_that_is_gone_on_with_speaks_as_the_straight_one(place: Place, str
     assert lines(again) == lines(straight)
 
 
+@pytest.mark.long(fast="tiny")
 def test_a_body_that_is_trained_is_seen_to_speak_otherwise(place: Place, tmp_path: Path) -> None:
     options = replace(OPTIONS, mode="merged", full_body=True, lr_backbone=0.1, steps=4, text_dropout=0.0)
     loop = speaking(place, tmp_path / "run", options)
@@ -127,8 +131,8 @@ def test_a_sentence_is_cut_off_when_it_takes_longer_than_slow_speech(place: Plac
 
 
 @pytest.fixture(scope="module", params=family_names())
-def spelling(request: pytest.FixtureRequest, made_once: MadeOnce) -> TextEncoder:
-    base = open_tokenizer(made_once.base(request.param).tokenizer)
+def spelling(request: pytest.FixtureRequest, fixtures: Fixtures) -> TextEncoder:
+    base = open_tokenizer(fixtures.base(request.param).tokenizer)
     return TextEncoder.of(get_family(request.param), base, base, "am")
 
 
@@ -183,16 +187,16 @@ class Beeps(Vocoder):
         return [np.full(640 * len(some), 0.25, dtype=np.float32) for some in codes]
 
 
-def test_samples_become_sound_where_there_is_a_waveform_end(made_once: MadeOnce, tmp_path: Path) -> None:
-    loop = loop_of(made_once.place("chatterbox"), tmp_path / "run", OPTIONS, OFTEN)
+def test_samples_become_sound_where_there_is_a_waveform_end(fixtures: Fixtures, tmp_path: Path) -> None:
+    loop = loop_of(fixtures.place("chatterbox"), tmp_path / "run", OPTIONS, OFTEN)
     told = SampleCallback(loop, [OLD], Beeps()).on_sample(0)
     samples, rate = read_audio(loop.run_folder.path / told["folder"] / "en.wav")
     assert (len(samples), rate) == (640 * told["spoken"][0]["codes"], 16_000)
     assert told["silent_because"] == ""
 
 
-def test_a_waveform_end_that_fails_is_told_of_and_asked_no_more(made_once: MadeOnce, tmp_path: Path) -> None:
-    loop = loop_of(made_once.place("chatterbox"), tmp_path / "run", OPTIONS, OFTEN)
+def test_a_waveform_end_that_fails_is_told_of_and_asked_no_more(fixtures: Fixtures, tmp_path: Path) -> None:
+    loop = loop_of(fixtures.place("chatterbox"), tmp_path / "run", OPTIONS, OFTEN)
     broken = Broken()
     sampler = SampleCallback(loop, [OLD], broken)
     assert [sampler.on_sample(step)["silent_because"] for step in (0, 8)] == ["it is gone", "it is gone"]

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from tests.made_language import World
-from tests.made_once import MadeOnce
-from tests.made_sets import ListedSet
-from tests.merged_runs import copied, train_settings
+from tests.support.datasets import ListedSet
+from tests.support.fixtures import Fixtures
+from tests.support.run_folders import copied, train_settings
+from tests.support.toy_language import World
 from voxgraft.config.run import DataSettings
 from voxgraft.config.train_options import TrainModeOrBaseline
 from voxgraft.core.errors import Finding, GraftError, TextError
@@ -50,8 +50,8 @@ def any_ids(_ids: Sequence[int]) -> bool:
 
 
 @pytest.fixture(scope="module")
-def world(made_once: MadeOnce) -> World:
-    return made_once.stopping_world()
+def world(fixtures: Fixtures) -> World:
+    return fixtures.stopping_world()
 
 
 def self_replay(world: World, run: Path, **changed: Any) -> SelfReplayBuilder:
@@ -221,7 +221,7 @@ def test_an_utterance_is_learnt_in_the_voice_that_it_was_said_in(spoken: Spoken)
     stream = DeterministicSampler([learnt], [1.0], 4_000, 0, order)
     sets = [learnt, *held_out.values()]
     items = [*stream.step(1), *(item for part in held_out.values() for item in list_samples([part], 0, order))]
-    assert not stream.report()[0].left_out["lone speaker"]
+    assert not stream.streams[0].left_out["lone speaker"]
     for item in stream.step(1):
         expected = voices[learnt.infos[item.clip].speaker]
         lent = learnt.voice(item.prompt[1])
@@ -258,6 +258,7 @@ def test_a_base_that_does_not_speak_cannot_make_replay(world: World, stop_bias: 
     assert speaking.num_kept == 0
 
 
+@pytest.mark.long
 def test_a_merged_run_makes_its_replay_once_stays_near_the_base_on_it_and_measures_each_language(
     world: World, tmp_path: Path
 ) -> None:

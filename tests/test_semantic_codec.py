@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from tests.checkpoint_files import saved
-from tests.clips import DEVICES
-from tests.golden import difference, expected, formula, golden_state, names
+from tests.support.audio import DEVICES
+from tests.support.checkpoint_files import saved
+from tests.support.shared import difference, expected, formula, golden_state, names
 from voxgraft.audio.features import pad_rows
 from voxgraft.core.errors import CheckpointError, VoxgraftError
 from voxgraft.models.indextts2.encoder import SemanticCodec, SemanticCodecSize

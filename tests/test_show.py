@@ -15,9 +15,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from tests.base_files import SMALL_T3, chatterbox_base, hollow, index_base, index_config, thin
-from tests.made_once import MadeOnce
-from tests.shared import shared
+from tests.support.base_files import SMALL_T3, chatterbox_base, hollow, index_base, index_config, thin
+from tests.support.fixtures import Fixtures
+from tests.support.shared import shared
 from voxgraft.checkpoints import open_checkpoint
 from voxgraft.checkpoints.base import RAW_DTYPES, TORCH_DTYPES, combine_digests, tensor_digests
 from voxgraft.cli import run_cli
@@ -37,9 +37,9 @@ State = dict[str, Tensor]
 
 
 @pytest.fixture(scope="module", params=family_names())
-def base(request: pytest.FixtureRequest, made_once: MadeOnce) -> tuple[str, BaseFiles]:
+def base(request: pytest.FixtureRequest, fixtures: Fixtures) -> tuple[str, BaseFiles]:
     name: str = request.param
-    return name, made_once.base(name)
+    return name, fixtures.base(name)
 
 
 def shown(place: Path, *, fingerprint: bool = True) -> BaseReport:
@@ -267,9 +267,9 @@ def error_of(place: Path) -> VoxgraftError:
 
 
 def test_a_grown_file_alone_is_told_which_tokenizer_it_lacks_and_shown_whole_beside_it(
-    made_once: MadeOnce, tmp_path: Path
+    fixtures: Fixtures, tmp_path: Path
 ) -> None:
-    state = load_file(made_once.base("chatterbox").checkpoint)
+    state = load_file(fixtures.base("chatterbox").checkpoint)
     for point in get_family("chatterbox").graft_points:
         state[point.tensor] = torch.cat([state[point.tensor], torch.ones(3, state[point.tensor].shape[1])])
     alone = tmp_path / "grown" / "grown.safetensors"
@@ -350,9 +350,9 @@ def test_the_fingerprint_is_that_of_the_frozen_model(base: tuple[str, BaseFiles]
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_the_fingerprint_does_not_depend_on_the_file_format(
-    made_once: MadeOnce, tmp_path: Path, dtype: torch.dtype
+    fixtures: Fixtures, tmp_path: Path, dtype: torch.dtype
 ) -> None:
-    base = made_once.base("indextts2")
+    base = fixtures.base("indextts2")
     state = {key: tensor.to(dtype) for key, tensor in state_of(base).items()}
     aliases = {f"inference_model.{key}": state[key] for key in list(state)[:5]} | {"gpt.wte.weight": torch.ones(3)}
     found: set[str | None] = set()

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from tests.speaking_grafts import codes_of, settings_of, spoken
-from tests.whole_runs import error_of
+from tests.support.run_folders import error_of
+from tests.support.synthesis import codes_of, settings_of, spoken
 from voxgraft.asr import open_recognizer
 from voxgraft.audio.files import read_audio
 from voxgraft.evaluation.scores import compute_error_rates
@@ -51,6 +51,7 @@ def codes_with(speakers: SynthesisModels, *flags: str, **more: Any) -> list[tupl
     return [piece.codes for piece in said_with(speakers, *flags, **more).pieces]
 
 
+@pytest.mark.long
 def test_twenty_sentences_in_two_languages_all_end_by_themselves_and_are_understood(tmp_path: Path) -> None:
     meant = [*sentences("en", 10), *sentences("fr", 10)]
     lines = ["text\tlanguage", *(f"{one.text}\t{one.language}" for one in meant)]
@@ -93,6 +94,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_one_others(tmp_path: Pat
         assert (file.getnchannels(), file.getsampwidth(), file.getframerate()) == (1, 2, 16_000)
 
 
+@pytest.mark.long
 def test_without_chance_the_seed_changes_nothing_and_every_cut_to_the_best_code_is_that(
     speakers: SynthesisModels,
 ) -> None:
@@ -112,6 +114,7 @@ def test_a_penalty_for_repetition_makes_codes_differ_more(speakers: SynthesisMod
     assert shares("--repetition-penalty=3") > shares("--repetition-penalty=1")
 
 
+@pytest.mark.long
 def test_voices_languages_seeds_and_temperatures_are_heard(speakers: SynthesisModels) -> None:
     usual = codes_with(speakers)
     assert codes_with(speakers, "--voice=m1") == usual  # the first of the table

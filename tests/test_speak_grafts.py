@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from tests.speaking_grafts import codes_of, made_graft, settings_of, spoken
-from tests.whole_runs import WholeRun, error_of, make_run
+from tests.support.families import PUBLISHED
+from tests.support.run_folders import WholeRun, error_of, make_run
+from tests.support.synthesis import codes_of, made_graft, settings_of, spoken
 from voxgraft.audio.files import encode_audio
 from voxgraft.models import get_family
 from voxgraft.models.base import Clip
@@ -42,7 +43,7 @@ def grafts(tmp_path_factory: pytest.TempPathFactory, base: Path) -> dict[str, Pa
     return {language: made_graft(folder, base, language, seed) for seed, language in enumerate(("am", "ti"), 3)}
 
 
-@pytest.fixture(scope="module", params=["chatterbox", "indextts2"])
+@pytest.fixture(scope="module", params=PUBLISHED)
 def silent(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
     """A trained run of a family without a vocoder."""
     run = make_run(request.param, tmp_path_factory.mktemp(request.param))
@@ -57,6 +58,7 @@ def table(folder: Path, *languages: str) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_grafts_beside_each_other_speak_as_alone_code_for_code_and_so_does_the_base(
     grafts: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -136,6 +138,7 @@ def test_amharic_of_a_graft_makes_sound_of_the_right_length(grafts: dict[str, Pa
     assert len(result.said[0].pieces) == 2
 
 
+@pytest.mark.long
 def test_grafts_that_cannot_stand_beside_each_other_are_refused(grafts: dict[str, Path], silent: WholeRun) -> None:
     twice = [f"--graft={grafts['am']}", f"--graft={grafts['am']}"]
     assert error_of(lambda: spoken("x", *twice)).code == "speak-grafts"
@@ -199,6 +202,7 @@ def test_a_recording_of_any_usual_rate_and_format_lends_its_voice(silent: WholeR
     assert missing.code == "voice-unknown"
 
 
+@pytest.mark.long(fast="chatterbox")
 def test_manners_of_the_families_are_heard_and_those_of_others_refused(silent: WholeRun, tmp_path: Path) -> None:
     def codes(*flags: str) -> dict[str, list[tuple[int, ...]]]:
         words = ("ቤቱ ትልቅ ነው", f"--run={silent.path}", *SHORT, f"--codes={tmp_path / 'codes.json'}", "--overwrite")

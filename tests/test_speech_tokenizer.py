@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from tests.checkpoint_files import saved
-from tests.clips import DEVICES, UNUSABLE, golden_wave, noise, recordings, refuses_unusable
-from tests.golden import difference, expected, golden_state, names
+from tests.support.audio import DEVICES, UNUSABLE, golden_wave, noise, recordings, refuses_unusable
+from tests.support.checkpoint_files import saved
+from tests.support.shared import difference, expected, golden_state, names
 from voxgraft.audio.features import pad_rows
 from voxgraft.core.errors import CheckpointError, VoxgraftError
 from voxgraft.models.chatterbox.encoder import SpeechTokenizer, SpeechTokenizerSize, count_codes, quantize_codes
@@ -62,6 +62,7 @@ def test_the_log_mel_is_the_originals(small: SpeechTokenizer) -> None:
     assert difference(small.window, arrays["window"]) == 0
 
 
+@pytest.mark.long(fast="cpu-small")
 @pytest.mark.parametrize("kind", ["small", "full"])
 def test_codes_are_the_originals(golden: Callable[[str], SpeechTokenizer], kind: str) -> None:
     arrays, wave = expected("chatterbox", "s3_expected.npz"), golden_wave()

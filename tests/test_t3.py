@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.golden import difference, expected, formula, golden_state, names
-from tests.shared import shared
+from tests.support.shared import difference, expected, formula, golden_state, names, shared
 from voxgraft.models.base import build_sequence
 from voxgraft.models.chatterbox.model import T3, T3Condition
 from voxgraft.models.chatterbox.shapes import T3Size

@@ -6,25 +6,30 @@ import json
 import math
 import shutil
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.made_once import MadeOnce
-from tests.trainers import Place, loop_of, resumed
+from tests.support.fixtures import Fixtures
+from tests.support.trainers import Place, loop_of, resumed
 from voxgraft.core.journal import RunJournal
 from voxgraft.core.run import RunFolder
 from voxgraft.training.callbacks import (
     TENSORBOARD_FOLDER,
+    EventEncoder,
     TensorBoardWriter,
     encode_event,
     encode_first_event,
-    encode_journal,
 )
 
 Curves = dict[str, list[tuple[int, float]]]
+
+
+def encoded(entries: Iterable[Mapping[str, Any]]) -> bytes:
+    """The event file that a journal should have."""
+    return b"".join(map(EventEncoder().add, entries))
 
 
 @pytest.fixture
@@ -37,8 +42,8 @@ def accumulator() -> Any:
 
 
 @pytest.fixture(scope="module")
-def place(made_once: MadeOnce) -> Place:
-    return made_once.place("chatterbox")
+def place(fixtures: Fixtures) -> Place:
+    return fixtures.place("chatterbox")
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +145,7 @@ def test_words_are_texts_and_times_are_the_journals(accumulator: Any, tmp_path: 
 
 def test_followed_line_by_line_or_made_at_once_the_bytes_are_the_same(trained: Path) -> None:
     (file,) = files(trained)
-    assert file.read_bytes() == encode_journal(RunJournal(trained / "journal.jsonl").read())
+    assert file.read_bytes() == encoded(RunJournal(trained / "journal.jsonl").read())
 
 
 def test_a_run_that_goes_on_where_it_ended_adds_to_its_file(run: Path) -> None:
@@ -150,7 +155,7 @@ def test_a_run_that_goes_on_where_it_ended_adds_to_its_file(run: Path) -> None:
     assert follow(run) == []
     assert files(run) == [before]
     assert before.stat().st_size > size
-    assert before.read_bytes() == encode_journal(RunJournal(run / "journal.jsonl").read())
+    assert before.read_bytes() == encoded(RunJournal(run / "journal.jsonl").read())
 
 
 def test_after_a_cut_nothing_of_what_was_cut_is_left_also_for_a_reader_that_was_there(
@@ -167,7 +172,7 @@ def test_after_a_cut_nothing_of_what_was_cut_is_left_also_for_a_reader_that_was_
     assert start == 4
     loop.write("finding", start, code="plateau", found="made up", level="note", cure="")
     (file,) = files(run)
-    assert file.read_bytes() == encode_journal(loop.journal.read())
+    assert file.read_bytes() == encoded(loop.journal.read())
     watching.Reload()
     assert [step for step, _ in curves(watching)["loss/text"]] == list(range(1, 5))
     loop.train(start)
@@ -213,7 +218,7 @@ def test_a_broken_line_is_passed_over(run: Path) -> None:
     whole = (run / "journal.jsonl").read_bytes()
     (run / "journal.jsonl").write_bytes(b'{"kind": 3}\nnonsense\n[1]\n' + whole + b'{"kind": "step", "st')
     assert follow(run) == []
-    assert files(run)[-1].read_bytes() == encode_journal(json.loads(line) for line in whole.splitlines())
+    assert files(run)[-1].read_bytes() == encoded(json.loads(line) for line in whole.splitlines())
 
 
 def records(data: bytes) -> Iterator[tuple[bytes, bytes, bytes, bytes]]:

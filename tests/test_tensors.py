@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from tests.checkpoint_files import saved, values
+from tests.support.checkpoint_files import saved, values
 from voxgraft.checkpoints import open_checkpoint
 from voxgraft.checkpoints.tensors import iter_tensors, read_tensor_shapes, read_tensors
 from voxgraft.core.errors import CheckpointError, FileError
@@ -131,7 +131,7 @@ MEASURE = """
 import resource, sys
 from pathlib import Path
 import torch
-from voxgraft.models.load import iter_tensors, read_tensors
+from voxgraft.checkpoints.tensors import iter_tensors, read_tensors
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -147,6 +147,7 @@ print(streamed, peak() - before, sum(t.nbytes for t in kept.values()))
 """
 
 
+@pytest.mark.long(fast="stored1")
 @pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16])
 def test_memory_is_the_model_and_one_tensor_or_one_tensor_when_streamed(tmp_path: Path, stored: torch.dtype) -> None:
     one = 4 << 22  # bytes of one tensor as float32; eight are asked for, and as many are in the file unasked

@@ -16,13 +16,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.made_once import MadeOnce
-from tests.shared import shared
-from tests.speaking_grafts import made_graft, spoken
+from tests.support.fixtures import Fixtures
+from tests.support.run_folders import error_of
+from tests.support.shared import shared
+from tests.support.synthesis import made_graft, spoken
+from tests.support.tokenizers import Grown
+from tests.support.tokenizers import base as small_base
 from tests.test_export import exported
-from tests.tokenizer_bases import Grown
-from tests.tokenizer_bases import base as small_base
-from tests.whole_runs import error_of
 from voxgraft.config.commands import CheckSettings, TokenizerShowSettings
 from voxgraft.config.run import VocabularySettings
 from voxgraft.core.languages import _exemplar_table as cldr
@@ -207,6 +207,7 @@ def compare(made: dict[str, Grown], name: str, folder: Path, more: tuple[str, ..
                 assert any(map(str.isdecimal, spelling.normalize_lines(text, language)))
 
 
+@pytest.mark.long(fast="chatterbox")
 @pytest.mark.parametrize("name", KINDS)
 def test_a_text_has_the_same_ids_in_data_synthesis_and_both_exports_for_forty_languages(
     name: str, tmp_path: Path
@@ -215,6 +216,7 @@ def test_a_text_has_the_same_ids_in_data_synthesis_and_both_exports_for_forty_la
     compare({language: small(name, language) for language in LANGUAGES}, name, tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", KINDS)
 def test_the_same_with_the_published_tokenizers(name: str, tmp_path: Path) -> None:
     compare({language: published(name, language) for language in LANGUAGES}, name, tmp_path)
@@ -230,6 +232,7 @@ any_text = st.lists(
 ).map("".join)
 
 
+@pytest.mark.long(fast=("am", "nl"))
 @pytest.mark.parametrize("language", ["am", "nl", "uk", "nv", "chr", "gez"])
 @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 @given(text=any_text)
@@ -243,6 +246,7 @@ def test_any_text_is_normalised_once_and_for_all(language: str, text: str) -> No
         assert spelling.encode(once, language) == spelling.encode(text, language)
 
 
+@pytest.mark.long(fast="chatterbox")
 @pytest.mark.parametrize("name", KINDS)
 def test_random_unicode_has_the_same_ids_in_data_and_in_an_export(name: str, tmp_path: Path) -> None:
     drawn: list[str] = []
@@ -453,8 +457,9 @@ def test_a_graft_with_rules_that_are_not_known_here_is_refused(graft_folder: Pat
     assert error.finding.cure
 
 
-def test_sets_of_other_text_rules_are_refused(made_once: MadeOnce, tmp_path: Path) -> None:
-    run = made_once.whole_run("tiny").copied(tmp_path / "run")
+@pytest.mark.long
+def test_sets_of_other_text_rules_are_refused(fixtures: Fixtures, tmp_path: Path) -> None:
+    run = fixtures.whole_run("tiny").copied(tmp_path / "run")
     for name in ("train", "valid"):
         path = run.folder.data_set(name) / "set.json"
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -466,8 +471,8 @@ def test_sets_of_other_text_rules_are_refused(made_once: MadeOnce, tmp_path: Pat
     assert "amharic-0" in str(error)
 
 
-def test_check_tells_of_digits_that_stay_and_of_clips_with_other_rules(made_once: MadeOnce, tmp_path: Path) -> None:
-    run = made_once.whole_run("tiny").copied(tmp_path / "run")
+def test_check_tells_of_digits_that_stay_and_of_clips_with_other_rules(fixtures: Fixtures, tmp_path: Path) -> None:
+    run = fixtures.whole_run("tiny").copied(tmp_path / "run")
     texts = tmp_path / "more.txt"
     texts.write_text("ሰላም 1234567890123456789012 ለዓለም\n" * 3, encoding="utf-8")
     imports = run.path / "data" / "imports"
@@ -499,10 +504,11 @@ def test_homophones_that_the_run_folds_are_folded_in_its_graft(tmp_path: Path) -
     assert folded.identity != build_text_rules("am").identity
 
 
+@pytest.mark.long(fast="chatterbox")
 @pytest.mark.parametrize("name", KINDS)
-def test_load_py_reads_text_as_training_did_without_voxgraft(made_once: MadeOnce, tmp_path: Path, name: str) -> None:
+def test_load_py_reads_text_as_training_did_without_voxgraft(fixtures: Fixtures, tmp_path: Path, name: str) -> None:
     """Through the classes of the original programs, of which the stubs have the signatures."""
-    run = made_once.trained_run(name)
+    run = fixtures.trained_run(name)
     exported(run.path, f"--to={name}", "--parts=merged", f"--output={tmp_path / 'out'}")
     for place, text in STUBS[name].items():
         (tmp_path / "stub" / place).parent.mkdir(parents=True, exist_ok=True)
@@ -573,9 +579,9 @@ SPEAKS = {
 }
 
 
-def test_a_language_code_with_capitals_is_known_to_the_original_program_in_lower_case(made_once: MadeOnce) -> None:
+def test_a_language_code_with_capitals_is_known_to_the_original_program_in_lower_case(fixtures: Fixtures) -> None:
     facts = ExportInfo("ff-Adlm", "Fula (Adlam)", "[ff-adlm]", 10, 5)
-    text = get_family("chatterbox").stock().loader(facts, made_once.base("chatterbox"))
+    text = get_family("chatterbox").stock().loader(facts, fixtures.base("chatterbox"))
     assert text is not None
     assert "SUPPORTED_LANGUAGES.setdefault(LANGUAGE.lower(), NAME)" in text
     made = small("chatterbox", "ff-Adlm")

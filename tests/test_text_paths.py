@@ -19,10 +19,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 
 import voxgraft.graft.command as graft_verb
-from tests.made_once import MadeOnce
-from tests.preparing_runs import RATE, resolved, voice_like
+from tests.support.fixtures import Fixtures
+from tests.support.preprocess_runs import RATE, resolved, voice_like
+from tests.support.ui import form_of, tab_of
 from tests.test_text_front_end import LANGUAGES, any_text, texts_of
-from tests.ui_runs import form_of, tab_of
 from voxgraft.checkpoints import open_checkpoint
 from voxgraft.checkpoints.tensors import read_tensor_shapes
 from voxgraft.cli import run_cli
@@ -123,8 +123,8 @@ def make_grafts(name: str, folder: Path, files: BaseFiles, languages: Sequence[s
 
 
 @pytest.fixture(scope="module", params=family_names())
-def home(request: pytest.FixtureRequest, made_once: MadeOnce, tmp_path_factory: pytest.TempPathFactory) -> Home:
-    kind, made = get_family(request.param), made_once.whole_run(request.param)
+def home(request: pytest.FixtureRequest, fixtures: Fixtures, tmp_path_factory: pytest.TempPathFactory) -> Home:
+    kind, made = get_family(request.param), fixtures.whole_run(request.param)
     folder = tmp_path_factory.mktemp(kind.name)
     model = load_model(kind, made.files, device="cpu", dtype=torch.float32)
     place = ModelContext(kind, made.files, "cpu", torch.float32, model)
@@ -256,11 +256,13 @@ def on_one_line(texts: Sequence[str]) -> list[str]:
     return [text for text in texts if not set("\r\n") & set(text.strip())]
 
 
+@pytest.mark.long(fast="tiny")
 def test_prepare_samples_evaluate_and_speak_have_the_same_ids_for_forty_languages(home: Home) -> None:
     for language in LANGUAGES:
         compare_verbs(home, language, usable(home.grafts[language], own_texts(language)))
 
 
+@pytest.mark.long(fast="chatterbox")
 def test_the_page_has_the_same_ids_for_forty_languages(home: Home) -> None:
     """A page asks the commands above, so the families share the languages among them: each is asked once."""
     own = LANGUAGES[family_names().index(home.place.family.name) :: len(family_names())]
@@ -268,9 +270,9 @@ def test_the_page_has_the_same_ids_for_forty_languages(home: Home) -> None:
 
 
 def test_a_graft_of_a_language_that_the_base_speaks_is_shown_as_training_reads_it(
-    made_once: MadeOnce, tmp_path: Path
+    fixtures: Fixtures, tmp_path: Path
 ) -> None:
-    files = made_once.base("chatterbox")
+    files = fixtures.base("chatterbox")
     (one,) = make_grafts("chatterbox", tmp_path, files, ["fr"]).values()
     grown = load_graft(one.run.graft).tokenizer.path
     asked = TokenizerShowSettings(base=files.tokenizer, family="chatterbox", grown=grown, text=("En 2026 «oui»",))
@@ -280,6 +282,7 @@ def test_a_graft_of_a_language_that_the_base_speaks_is_shown_as_training_reads_i
     assert english["grown"] == english["base"]
 
 
+@pytest.mark.long
 def test_random_unicode_has_the_same_ids_in_every_verb_and_on_the_page(home: Home) -> None:
     drawn: list[str] = []
 
@@ -328,7 +331,8 @@ def write_list(folder: Path, texts: Sequence[str]) -> None:
     (folder / "metadata.csv").write_text("".join(lines), encoding="utf-8")
 
 
-@pytest.mark.parametrize("language", ["uk", "ff-Adlm"])
+@pytest.mark.long
+@pytest.mark.parametrize("language", LANGUAGES)
 def test_whole_verbs_write_the_same_ids_from_a_list_of_recordings_to_the_page(language: str, tmp_path: Path) -> None:
     raw = raw_texts(language)
     write_list(tmp_path / "recordings", raw)

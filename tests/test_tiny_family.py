@@ -270,6 +270,7 @@ def test_what_ships_says_from_what_and_by_which_command_it_was_made(tmp_path: Pa
     assert LISTENER_CARD.items() <= cards[shipped.parent / "listener"].items()
 
 
+@pytest.mark.long
 def test_a_trained_base_is_a_base_that_says_what_it_learnt(tmp_path: Path) -> None:
     """Languages of three letters are learned in seconds, and what was held out is then spoken code by code."""
     examples = toy_examples(500, 0, "abc")

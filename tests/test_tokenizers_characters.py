@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.tokenizer_bases import KINDS, Grown, base, learn
+from tests.support.tokenizers import KINDS, Grown, base, learn
 from voxgraft.config.run import VocabularySettings
 from voxgraft.core.languages import find_exemplar, is_letter, script_characters
 from voxgraft.text.normalize import NO_RULES, TextRules
@@ -44,6 +45,7 @@ TEXTS = {
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
+@cache
 def learnt(kind: str, language: str, *sentences: str) -> Grown:
     return learn(kind, language, sentences, VocabularySettings(pieces=20, min_count=2))
 
@@ -53,6 +55,7 @@ def unknown_letters(made: Grown) -> list[str]:
     return find_unknown_letters(made.tokenizer, measure_coverage(made.tokenizer, new)[1], new)
 
 
+@pytest.mark.long(fast=("ar-*", "el-*", "ff-Adlm-*", "qqq-*", "si-*", "sr-*", "th-*"))
 @every_kind
 @pytest.mark.parametrize("language", TEXTS)
 def test_every_letter_gets_a_piece_and_every_piece_can_occur(kind: str, language: str) -> None:

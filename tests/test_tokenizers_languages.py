@@ -11,7 +11,7 @@ import pytest
 import sentencepiece
 import tokenizers
 
-from tests.tokenizer_bases import KINDS, LANGUAGES, Grown, base, demo_texts, grown, learn
+from tests.support.tokenizers import KINDS, LANGUAGES, Grown, base, demo_texts, grown, learn
 from voxgraft.config.commands import TokenizerMergeSettings, TokenizerProveSettings, TokenizerTrainSettings
 from voxgraft.config.run import VocabularySettings
 from voxgraft.core.languages import is_letter, script_characters
@@ -35,6 +35,7 @@ def prove_quickly(made: Grown, sentences: tuple[str, ...]) -> prove.TokenizerPro
     return prove.prove_tokenizer(spelling.base, made.tokenizer, corpus, spelling.prepare_base, new)
 
 
+@pytest.mark.long(fast=("am-bpe-json", "am-sentencepiece-unigram"))
 @every_kind
 @every_language
 def test_old_text_reads_the_same_and_every_letter_of_the_new_language_has_a_piece(kind: str, language: str) -> None:
@@ -112,6 +113,7 @@ def test_why_a_language_in_latin_script_adds_few_pieces_is_said_and_of_a_new_scr
     assert "that is fine" not in str(format_additions(other.learnt.additions, other.learnt.plan, other.texts))
 
 
+@pytest.mark.long(fast="am-bpe-json")
 @every_kind
 @pytest.mark.parametrize("language", ["am", "vi"])
 def test_general_symbols_never_become_characters_and_are_reported(kind: str, language: str) -> None:
@@ -152,6 +154,7 @@ def test_a_letter_that_no_text_showed_is_never_unknown(kind: str) -> None:
         assert made.tokenizer.unknown_id not in ids, letter
 
 
+@pytest.mark.long(fast="am-bpe-json")
 @every_kind
 @pytest.mark.parametrize("language", ["am", "vi"])
 def test_the_same_texts_give_the_same_bytes(kind: str, language: str) -> None:
@@ -168,6 +171,7 @@ def test_every_vietnamese_piece_on_the_unigram_model_occurs_in_the_text_that_it_
     assert {made.tokenizer.ids[piece.text] for piece in merges} <= spelled
 
 
+@pytest.mark.long(fast="bpe-json")
 @every_kind
 def test_new_pieces_make_the_new_language_shorter(kind: str) -> None:
     made = grown(kind, "am")
@@ -198,6 +202,7 @@ def test_stock_libraries_read_the_written_file_and_give_the_same_ids(kind: str, 
         assert ids == made.tokenizer.encode(prepared) == reopened.encode(prepared)
 
 
+@pytest.mark.long(fast="bpe-json")
 @every_kind
 def test_train_merge_and_prove_meet_in_files(kind: str, tmp_path: Path) -> None:
     path, text = tmp_path / "base.tokenizer", tmp_path / "am.txt"
@@ -219,6 +224,7 @@ def test_train_merge_and_prove_meet_in_files(kind: str, tmp_path: Path) -> None:
     assert plain_text(proven.lines()[0]) == "promise 1, old text reads the same: kept"  # type: ignore[arg-type]
 
 
+@pytest.mark.long(fast="bpe-json")
 @every_kind
 def test_a_text_with_a_stray_letter_of_another_script_still_holds_and_the_letter_is_reported(kind: str) -> None:
     stray = "Ꮳ"  # Cherokee; its own case is the upper one in one family and the lower one in the other

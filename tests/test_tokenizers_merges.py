@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from tests.tokenizer_bases import LANGUAGES, grown
+from tests.support.tokenizers import LANGUAGES, grown
 from voxgraft.tokenizers.formats import SentencePieceUnigramTokenizer
 from voxgraft.tokenizers.train import MergeRules, learn_merges
 

@@ -14,8 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sentencepiece import sentencepiece_model_pb2 as schema
 
-from tests.community import community_merge
-from tests.tokenizer_bases import KINDS, base, demo_texts, grown
+from tests.support.tokenizers import KINDS, base, community_merge, demo_texts, grown
 from voxgraft.config.run import VocabularySettings
 from voxgraft.tokenizers import parse_tokenizer, prove
 from voxgraft.tokenizers.base import Tokenizer, TokenizerAdditions, load_proof_corpus
@@ -103,6 +102,7 @@ def attacks(kind: str, language: str) -> st.SearchStrategy[str]:
     return st.lists(piece, max_size=14).map("".join)
 
 
+@pytest.mark.long(fast=("am-*", "yo-bpe-json"))
 @every_kind
 @pytest.mark.parametrize("language", ["am", "km", "vi", "yo"])
 @unhurried
@@ -214,6 +214,7 @@ BASES = {
 }
 
 
+@pytest.mark.long(fast=("am-bpe-json", "qqq-sentencepiece-unigram"))
 @every_kind
 @pytest.mark.parametrize("language", NEW_LETTERS)
 @settings(unhurried, max_examples=60)

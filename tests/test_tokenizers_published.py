@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.shared import shared
+from tests.support.shared import shared
+from tests.support.tokenizers import LANGUAGES, demo_texts
 from tests.test_tokenizers_promise import COMPOSED, DIGITS, INVISIBLE, MARKS, SCRIPTS, SPACES, SYMBOLS, TAGS
 from tests.test_tokenizers_promise import check_old_text_reads_the_same as check
-from tests.tokenizer_bases import LANGUAGES, demo_texts
 from voxgraft.config.run import VocabularySettings
 from voxgraft.core.languages import is_letter
 from voxgraft.graft.folder import load_base_tokenizer
@@ -98,6 +98,7 @@ def test_a_published_tokenizer_is_opened_as_what_it_is(name: str) -> None:
         assert tokenizer.ids[piece] == at
 
 
+@pytest.mark.long(fast="am-indextts2")
 @every_file
 @every_language
 def test_the_stock_wrappers_ids_are_the_same_after_growth(name: str, language: str) -> None:
@@ -113,6 +114,7 @@ def test_the_stock_wrappers_ids_are_the_same_after_growth(name: str, language: s
     assert compared > 150
 
 
+@pytest.mark.long(fast=("am-chatterbox", "am-indextts2"))
 @every_file
 @every_language
 def test_promise_1_holds_and_the_new_language_is_spelled_in_full(name: str, language: str) -> None:
@@ -145,6 +147,7 @@ def test_swahili_adds_nothing_to_the_published_indextts2() -> None:
     assert spelling.grown.size == spelling.base.size
 
 
+@pytest.mark.long(fast="chatterbox")
 @every_file
 @settings(suppress_health_check=[HealthCheck.too_slow], max_examples=150)
 @given(data=st.data())

@@ -27,8 +27,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from tests.made_once import MadeOnce
-from tests.trainers import EVERY, OPTIONS, Place, loop_of
+from tests.support.fixtures import Fixtures
+from tests.support.trainers import EVERY, OPTIONS, Place, loop_of
 from voxgraft.cli import CliCommand, run_cli
 from voxgraft.cli.console import BarDisplay, LineDisplay, ProgressReporter
 from voxgraft.cli.train_view import (
@@ -51,8 +51,8 @@ DEADLINE_SECONDS = 60
 
 
 @pytest.fixture(scope="module")
-def place(made_once: MadeOnce) -> Place:
-    return made_once.place("chatterbox")
+def place(fixtures: Fixtures) -> Place:
+    return fixtures.place("chatterbox")
 
 
 def small_loop(place: Place, run: Path, steps: int = 6) -> Trainer:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.made_once import MadeOnce
-from tests.trainers import EVERY, OPTIONS, Place, StopAt, loop_of, resumed
+from tests.support.fixtures import Fixtures
+from tests.support.trainers import EVERY, OPTIONS, Place, StopAt, loop_of, resumed
 from voxgraft.core.journal import History, strip_clock_fields
 from voxgraft.dataset.sampler import list_samples
 from voxgraft.dataset.sets import open_clip_dataset
@@ -23,8 +23,8 @@ from voxgraft.training.validation import ValidationMetrics, Validator
 
 
 @pytest.fixture(scope="module", params=family_names())
-def place(request: pytest.FixtureRequest, made_once: MadeOnce) -> Place:
-    return made_once.place(request.param)
+def place(request: pytest.FixtureRequest, fixtures: Fixtures) -> Place:
+    return fixtures.place(request.param)
 
 
 def everything(loop: Trainer) -> dict[str, torch.Tensor]:
@@ -36,6 +36,7 @@ def journal(loop: Trainer) -> list[dict[str, Any]]:
     return [strip_clock_fields(entry) for entry in loop.journal.read()]
 
 
+@pytest.mark.long(fast=("tiny-gated", "tiny-full", "chatterbox-gated"))
 @pytest.mark.parametrize("mode", ["gated", "rows-only", "merged", "full"])
 def test_a_resumed_run_is_the_straight_one_bit_for_bit(place: Place, tmp_path: Path, mode: str) -> None:
     chosen: dict[str, Any] = {
@@ -61,6 +62,7 @@ def test_a_resumed_run_is_the_straight_one_bit_for_bit(place: Place, tmp_path: P
     assert straight.best_state == again.best_state
 
 
+@pytest.mark.long(fast="tiny")
 def test_the_loss_falls_and_the_base_keeps_its_bits(place: Place, tmp_path: Path) -> None:
     options = replace(OPTIONS, steps=16, lr_rows=2e-2, lr_adapter=2e-2, lr_backbone=1e-4)
     loop = loop_of(place, tmp_path / "run", options, replace(EVERY, valid_every=16, save_every=16))
@@ -75,6 +77,7 @@ def test_the_loss_falls_and_the_base_keeps_its_bits(place: Place, tmp_path: Path
     assert after["speech_loss"] < before["speech_loss"] - 0.005
 
 
+@pytest.mark.long(fast="tiny")
 def test_how_a_step_is_cut_into_packs_changes_nothing(place: Place, tmp_path: Path) -> None:
     few = loop_of(place, tmp_path / "few", replace(OPTIONS, steps=4, microbatch_tokens=2000))
     many = loop_of(place, tmp_path / "many", replace(OPTIONS, steps=4, microbatch_tokens=250))
@@ -88,6 +91,7 @@ def test_how_a_step_is_cut_into_packs_changes_nothing(place: Place, tmp_path: Pa
             assert left["text_loss"] == pytest.approx(right["text_loss"], rel=1e-5)
 
 
+@pytest.mark.long(fast="tiny")
 def test_early_stop_counts_over_a_resume(place: Place, tmp_path: Path) -> None:
     every = replace(EVERY, patience=2, min_delta=100.0, valid_every=2, save_every=2)
     straight = loop_of(place, tmp_path / "straight", OPTIONS, every)
@@ -128,9 +132,9 @@ def reads_text(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("reads_text")
 def test_speech_decides_at_the_end_between_the_lowest_loss_and_the_last_step_and_is_asked_once(
-    made_once: MadeOnce, tmp_path: Path
+    fixtures: Fixtures, tmp_path: Path
 ) -> None:
-    place, asked = made_once.place("tiny"), list[tuple[int, int]]()
+    place, asked = fixtures.place("tiny"), list[tuple[int, int]]()
     loop, outcome = ended_with(place, tmp_path / "run", better=True, asked=asked)
     losses = {line["step"]: line["speech_loss"] for line in loop.journal.read() if line["kind"] == "valid"}
     assert (outcome.best_state.best_step, outcome.best_state.best_loss, asked) == (8, losses[8], [(4, 8)])
@@ -147,9 +151,9 @@ def test_speech_decides_at_the_end_between_the_lowest_loss_and_the_last_step_and
 
 @pytest.mark.usefixtures("reads_text")
 def test_the_lowest_loss_stays_the_best_where_the_last_step_does_not_speak_clearly_better(
-    made_once: MadeOnce, tmp_path: Path
+    fixtures: Fixtures, tmp_path: Path
 ) -> None:
     asked: list[tuple[int, int]] = []
-    loop, outcome = ended_with(made_once.place("tiny"), tmp_path / "run", better=False, asked=asked)
+    loop, outcome = ended_with(fixtures.place("tiny"), tmp_path / "run", better=False, asked=asked)
     assert (outcome.best_state.best_step, outcome.choice, asked) == (4, "", [(4, 8)])
     assert loop.journal.read()[-1]["speech"]["failed"] == 0.1

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.made_once import MadeOnce
-from tests.process_sums import CASES, measured
-from tests.runs import Child, child
-from tests.train_worker import main as work
-from tests.trainers import Place
+from tests.support.campaigns.process_sums import CASES, measured
+from tests.support.fixtures import Fixtures
+from tests.support.runs import Child, child
+from tests.support.trainers import Place
+from tests.support.workers.train import main as work
 from voxgraft.checkpoints.steps import load_step
 from voxgraft.core.journal import RunJournal, strip_clock_fields
 from voxgraft.core.run import RunFolder
@@ -22,8 +22,8 @@ SHORT: dict[str, Any] = {"steps": 6, "every": {"save_every": 3, "valid_every": 3
 
 
 @pytest.fixture(scope="module")
-def place(made_once: MadeOnce) -> Place:
-    return made_once.place("chatterbox")
+def place(fixtures: Fixtures) -> Place:
+    return fixtures.place("chatterbox")
 
 
 def train(place: Place, run: Path, world_size: int, **changed: Any) -> list[dict[str, Any]]:
@@ -63,6 +63,7 @@ def straight(place: Place, tmp_path_factory: pytest.TempPathFactory) -> list[dic
     return train(place, tmp_path_factory.mktemp("straight") / "run", 1, **SHORT)
 
 
+@pytest.mark.long(fast="2")
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_two_and_four_processes_learn_what_one_learns(
     place: Place, straight: list[dict[str, Any]], tmp_path: Path, world_size: int
@@ -70,12 +71,14 @@ def test_two_and_four_processes_learn_what_one_learns(
     same(straight, train(place, tmp_path / "run", world_size, **SHORT))
 
 
+@pytest.mark.long
 def test_two_processes_train_a_body_as_one_does(place: Place, tmp_path: Path) -> None:
     changed: dict[str, Any] = {**SHORT, "mode": "merged", "full_body": True}
     alone, together = (train(place, tmp_path / str(world_size), world_size, **changed) for world_size in (1, 2))
     same(alone, together)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_two_processes_sum_the_gradients_of_a_body_in_half_precision_as_one_does(
     place: Place, tmp_path: Path, precision: str

@@ -11,9 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.golden import Shape, difference, expected, names
-from tests.shared import shared
-from tests.unified_voice import (
+from tests.support.indextts2 import (
     GOLDEN_SIZE,
     LIMIT,
     RANDOM_SIZE,
@@ -22,6 +20,7 @@ from tests.unified_voice import (
     random_condition,
     random_model,
 )
+from tests.support.shared import Shape, difference, expected, names, shared
 from voxgraft.core.errors import GraftError
 from voxgraft.models.base import SequencePart, TokenSequence, build_sequence, code_position
 from voxgraft.models.generate import GenerationPrompt, generate_codes

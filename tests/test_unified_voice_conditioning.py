@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.golden import difference, expected
-from tests.unified_voice import (
+from tests.support.indextts2 import (
     FRAMES,
     LIMIT,
     golden_condition,
@@ -20,6 +19,7 @@ from tests.unified_voice import (
     random_features,
     random_model,
 )
+from tests.support.shared import difference, expected
 from voxgraft.core.errors import ConfigError, GraftError
 from voxgraft.models.base import EmotionSource
 from voxgraft.models.indextts2 import model as conformer

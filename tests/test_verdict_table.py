@@ -16,10 +16,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.check_files import State, extended_sentencepiece, state_of
-from tests.damaged_checkpoints import INDEX, NEW_PIECES, T3, Evil, Ground, make_ground
-from tests.shared import shared
-from tests.verdict_cases import CASES, COMPUTED, MARKS, REPAIR, RESUME, SPEECH, Case, Made
+from tests.support.check_files import State, extended_sentencepiece, state_of
+from tests.support.damaged_checkpoints import INDEX, NEW_PIECES, T3, Evil, Ground, make_ground
+from tests.support.shared import shared
+from tests.support.verdict_cases import CASES, COMPUTED, MARKS, REPAIR, RESUME, SPEECH, Case, Made
 from tools.random_bases import RandomBaseSize, make_random_base
 from voxgraft.cli import run_cli as run_command
 from voxgraft.config.commands import DiagnoseSettings

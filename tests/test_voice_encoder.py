@@ -9,9 +9,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from tests.checkpoint_files import saved
-from tests.clips import DEVICES, UNUSABLE, golden_wave, noise, recordings, refuses_unusable
-from tests.golden import difference, expected, golden_state, names
+from tests.support.audio import DEVICES, UNUSABLE, golden_wave, noise, recordings, refuses_unusable
+from tests.support.checkpoint_files import saved
+from tests.support.shared import difference, expected, golden_state, names
 from voxgraft.audio.features import Waveform, find_sound_bounds
 from voxgraft.core.errors import CheckpointError, VoxgraftError
 from voxgraft.models.chatterbox.encoder import TRIM_DB, WINDOW_FRAMES, VoiceEncoder, split_into_windows

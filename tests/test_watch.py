@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.made_once import MadeOnce
-from tests.made_sets import made_clips
-from tests.trainers import EVERY, NUM_NEW, OPTIONS, Place, StopAt, loop_of, resumed
+from tests.support.datasets import made_clips
+from tests.support.fixtures import Fixtures
+from tests.support.trainers import EVERY, NUM_NEW, OPTIONS, Place, StopAt, loop_of, resumed
 from voxgraft.config.train_options import TrainOptions
 from voxgraft.core.errors import finding
 from voxgraft.core.journal import History, strip_clock_fields
@@ -39,9 +39,9 @@ CHANCE = 9.0
 
 
 @pytest.fixture(scope="module", params=family_names())
-def place(request: pytest.FixtureRequest, made_once: MadeOnce, tmp_path_factory: pytest.TempPathFactory) -> Place:
+def place(request: pytest.FixtureRequest, fixtures: Fixtures, tmp_path_factory: pytest.TempPathFactory) -> Place:
     """Texts are made of the new rows but for the last two, so that each of those is met in every step."""
-    common = made_once.place(request.param)
+    common = fixtures.place(request.param)
     place = Place(request.param, tmp_path_factory.mktemp("place") / request.param)
     shutil.copytree(common.folder, place.folder, ignore=shutil.ignore_patterns("train"))
     header = open_clip_dataset(common.folder / "train").header

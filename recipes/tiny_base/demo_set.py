@@ -32,7 +32,7 @@ from voxgraft.demo.data import (
     SPEECH_COLUMNS,
     TABLE_NAME,
 )
-from voxgraft.models.tiny.model import TinyClipEncoder
+from voxgraft.models.tiny.model import TinyClipEncoder, load_codec
 
 DATA = Path(__file__).resolve().parents[2] / "voxgraft" / "assets"
 NEW_LANGUAGE = "am"
@@ -150,7 +150,7 @@ def recordings(held_out: Sequence[Spoken]) -> list[Spoken]:
 
 def write_codes(folder: Path, base: Path, parts: Sequence[tuple[str, Sequence[Spoken]]]) -> None:
     """The table of clips, and their codes one after another in the same order."""
-    encoder = TinyClipEncoder.load(base)
+    encoder = TinyClipEncoder(*load_codec(base))
     rows, codes = ["\t".join(SPEECH_COLUMNS)], []
     for role, clips in parts:
         waves = [one.wave.astype(np.float32) / 32768 for one in clips]

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.browser.browsing import Server, Window, loudness, serving, wait_for_players
-from tests.talks import write_talks
 from voxgraft.config.run import set_run_yaml_values
+from voxgraft.demo.data import write_talks
 from voxgraft.ui.jobs import ProjectJobs
 
 PROJECT = "amharic"
@@ -57,6 +57,7 @@ def step_of(project: Path) -> int:
     return max((json.loads(line)["step"] for line in lines), default=0)
 
 
+@pytest.mark.long
 def test_from_recordings_to_hearing_a_sentence(browser: Any, server: Server) -> None:
     project = server.folder / PROJECT
     window = Window(browser, server)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.browser.browsing import Server, Window, serving
-from tests.ui_pages import PROJECT, make_project
+from tests.support.ui import PROJECT, make_project
 from voxgraft.ui.jobs import ProjectJobs
 
 PASSWORD = "a long password"
@@ -64,6 +64,7 @@ def page_elsewhere(text: str) -> Iterator[str]:
         other.shutdown()
 
 
+@pytest.mark.long
 def test_a_path_that_leads_out_is_refused_in_the_form_and_nothing_starts(browser: Any, server: Server) -> None:
     window = Window(browser, server)
     window.open(PROJECT, "model")
@@ -192,6 +193,7 @@ def test_names_and_texts_with_markup_are_shown_as_they_are(browser: Any, server:
     assert not window.foreign
 
 
+@pytest.mark.long
 def test_with_a_password_nobody_gets_in_without_it(browser: Any, tmp_path: Path) -> None:
     folder = tmp_path / "home"
     folder.mkdir()
@@ -208,6 +210,7 @@ def test_with_a_password_nobody_gets_in_without_it(browser: Any, tmp_path: Path)
         context.close()
 
 
+@pytest.mark.long
 def test_in_a_narrow_window_nothing_sticks_out_and_all_has_a_name_for_a_screen_reader(
     browser: Any, server: Server
 ) -> None:
@@ -224,6 +227,7 @@ def test_in_a_narrow_window_nothing_sticks_out_and_all_has_a_name_for_a_screen_r
     assert not nameless
 
 
+@pytest.mark.long
 def test_broken_recordings_and_subtitles_are_told_of_and_break_nothing(browser: Any, server: Server) -> None:
     broken = server.folder.parent / "broken"
     broken.mkdir()

@@ -12,23 +12,23 @@ import pytest
 
 from tests.browser.browsing import Server, Window, loudness, serving, wait_for_players
 from tests.browser.test_journey import step_of, until
-from tests.ui_runs import PROJECT, home_of
+from tests.support.ui import PROJECT, home_of
 from voxgraft.checkpoints.steps import list_complete_steps
 from voxgraft.config.run import set_run_yaml_values
 from voxgraft.core.run import RunFolder
 from voxgraft.ui.jobs import ProjectJobs
 
 if TYPE_CHECKING:
-    from tests.made_once import MadeOnce
+    from tests.support.fixtures import Fixtures
 
 ENDLESS = {"train.steps": "1000000", "train.save_every": "1000000", "train.valid_every": "1000000",
            "train.sample_every": "1000000", "train.log_every": "10"}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def server(made_once: MadeOnce, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(fixtures: Fixtures, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("tabs") / "home"
-    shutil.copytree(home_of(made_once), folder)
+    shutil.copytree(home_of(fixtures), folder)
     try:
         with serving(folder) as started:
             yield started
@@ -53,6 +53,7 @@ def choose(window: Window, control: str, words: str) -> None:
     window.page.locator("[role=option]", has_text=words).first.click()
 
 
+@pytest.mark.long
 def test_training_is_started_from_a_step_watched_and_stopped(browser: Any, server: Server) -> None:
     project = server.folder / PROJECT
     set_run_yaml_values(project, ENDLESS)
@@ -86,6 +87,7 @@ def _step_shown(window: Window) -> int:
     return int(str(fact.inner_text()).split(" of ")[0].split()[-1].replace(",", ""))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("part", "key", "name"),
     [
@@ -114,6 +116,7 @@ def test_a_broken_file_for_speaking_gets_the_verbs_own_words(
     assert error["cure"] in window.text("speak-heard")
 
 
+@pytest.mark.long
 def test_a_broken_file_in_the_other_uploads_gets_the_verbs_own_words(
     browser: Any, server: Server, tmp_path: Path
 ) -> None:
@@ -139,6 +142,7 @@ def _upload_broken(window: Window, verb: str, key: str, path: Path) -> None:
     window.command(verb, f"{PROJECT}/uploads/{path.stem}")
 
 
+@pytest.mark.long
 def test_an_evaluation_is_read_and_listened_to_and_its_report_opens_in_a_sandbox(browser: Any, server: Server) -> None:
     window = opened(browser, server, "evaluate", "voxgraft evaluate")
     window.page.wait_for_selector("#evaluate-scores table")
@@ -154,6 +158,7 @@ def test_an_evaluation_is_read_and_listened_to_and_its_report_opens_in_a_sandbox
     assert not window.console
 
 
+@pytest.mark.long
 def test_an_export_needs_its_terms_and_is_packed_into_a_zip_to_save(browser: Any, server: Server) -> None:
     window = opened(browser, server, "export", "voxgraft export")
     start = window.page.locator("#export-start")

@@ -1,9 +1,9 @@
-"""What the contract tests need to know of each family: how to make a voice out of nothing. The rest is the interface."""
+"""A small random base of each family, and what the contract tests ask of it through the family's interface."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,37 +23,6 @@ RANK = 4
 SPREAD = 0.1
 """Of random rows and adapters: far from nothing, and not so far that rounding is all one sees."""
 TOLERANCE = 5e-5
-
-
-def _t3_condition(model: SpeechModel, draw: np.random.Generator) -> Any:
-    from voxgraft.models.chatterbox.model import T3Condition
-
-    voice = draw.random(256, dtype=np.float32)
-    prompt = draw.integers(0, model.frame.num_codes, int(draw.integers(3, 40)))
-    return T3Condition(voice / np.linalg.norm(voice), prompt, float(draw.random()))
-
-
-def _index_condition(model: SpeechModel, draw: np.random.Generator) -> Any:
-    from voxgraft.models.indextts2.model import UnifiedVoice, UnifiedVoiceCondition
-
-    assert isinstance(model, UnifiedVoice)
-    width = model.size.width
-    latents = draw.standard_normal((32, width), dtype=np.float32)
-    return UnifiedVoiceCondition(latents, draw.standard_normal(width, dtype=np.float32))
-
-
-def _tiny_condition(model: SpeechModel, draw: np.random.Generator) -> Any:
-    from voxgraft.models.tiny.model import TinyCondition, TinyT3
-
-    assert isinstance(model, TinyT3)
-    return TinyCondition(draw.integers(0, model.size.speaker_width, 1))
-
-
-CONDITIONS: dict[str, Callable[[SpeechModel, np.random.Generator], Any]] = {
-    "chatterbox": _t3_condition,
-    "indextts2": _index_condition,
-    "tiny": _tiny_condition,
-}
 
 
 @dataclass(frozen=True)
@@ -86,7 +55,8 @@ class Case:
         return model, gate
 
     def condition(self, model: SpeechModel, seed: int) -> Any:
-        return CONDITIONS[self.family.name](model, np.random.default_rng(seed))
+        made: Any = import_module(f"tools.random_bases.{self.family.name}").random_condition
+        return made(model, np.random.default_rng(seed))
 
 
 def case_of(name: str, base: Path) -> Case:

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from tests.contract.cases import Case, case_of
-from tests.made_once import MadeOnce
+from tests.support.fixtures import Fixtures
 from voxgraft.models import family_names
 
 
 @pytest.fixture(scope="session")
-def bases(made_once: MadeOnce) -> dict[str, Path]:
-    return {name: made_once.base(name, seed=3).folder for name in family_names()}
+def bases(fixtures: Fixtures) -> dict[str, Path]:
+    return {name: fixtures.base(name, seed=3).folder for name in family_names()}
 
 
 @pytest.fixture(params=family_names())

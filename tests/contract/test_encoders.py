@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.contract.cases import TOLERANCE, Case
-from tests.shared import shared
+from tests.support.shared import shared
 from voxgraft.models.base import Clip, ClipEncoder, build_sequence
 from voxgraft.models.generate import GenerationPrompt, generate_codes
 from voxgraft.models.speech_model import SpeechModel, compute_losses, pack_batch
@@ -51,6 +51,7 @@ def _index_encoder(case: Case, model: SpeechModel) -> ClipEncoder:
     return UnifiedVoiceClipEncoder(features, SemanticCodec.load(case.files.folder / "semantic_codec"), model)
 
 
+@pytest.mark.long(fast=("tiny", "chatterbox"))
 def test_a_clip_is_encoded_as_if_it_were_alone(case: Case) -> None:
     model = case.open()
     encoder = encoder_of(case, model)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import torch
 
 from tests.contract.cases import NUM_NEW, Case, batch, prompts
@@ -100,6 +101,7 @@ def test_base_rows_and_body_are_the_same_bits_after_training_with_weight_decay(c
     assert all(not torch.equal(parameter, start[name]) for name, parameter in trained.items())
 
 
+@pytest.mark.long(fast="tiny")
 def test_a_model_trained_whole_learns_utterances_by_heart(case: Case) -> None:
     """So gradients reach what they should: a random body under fixed random heads could not be moved this far."""
     model = case.open().requires_grad_(True)

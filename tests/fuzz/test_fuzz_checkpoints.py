@@ -9,6 +9,7 @@ import pytest
 from tests.fuzz.harness import Campaign
 
 
+@pytest.mark.long(fast=("safetensors", "torch-pickle", "rows"))
 @pytest.mark.parametrize(
     "target", ["safetensors", "torch-zip", "torch-pickle", "torch-legacy", "shards", "graft-card", "rows"]
 )

@@ -9,6 +9,7 @@ import pytest
 from tests.fuzz.harness import Campaign
 
 
+@pytest.mark.long(fast="subtitles")
 @pytest.mark.parametrize("target", ["subtitles", "recording-list", "media", "manifest", "bring"])
 def test_a_damaged_source_is_read_or_refused_with_a_code_and_no_line_goes_unsaid(
     target: str, survive: Callable[[str], Campaign]

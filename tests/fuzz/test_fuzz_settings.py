@@ -9,6 +9,7 @@ import pytest
 from tests.fuzz.harness import Campaign
 
 
+@pytest.mark.long(fast="run-yaml")
 @pytest.mark.parametrize("target", ["run-yaml", "base-config", "old-config", "old-command"])
 def test_a_damaged_file_is_read_or_refused_with_a_code_and_a_sound_one_is_read(
     target: str, survive: Callable[[str], Campaign]

@@ -21,8 +21,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from tests.shared import shared
-from tests.speaking_grafts import give_adapter
+from tests.support.shared import shared
+from tests.support.synthesis import give_adapter
 from tools.random_bases import make_random_base
 from voxgraft.cli.app import run_cli
 

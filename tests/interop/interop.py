@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tests.speaking_grafts import give_adapter
+from tests.support.synthesis import give_adapter
 from tools.random_bases import RandomBaseSize, make_random_base, random_blocks
 from voxgraft.cli.app import run_cli
 from voxgraft.companions.environments import CompanionEnvironment, find_environment

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.ui_pages import PROJECT
+from tests.support.ui import PROJECT
 
 if TYPE_CHECKING:
-    from tests.made_once import MadeOnce
+    from tests.support.fixtures import Fixtures
 
 
 @pytest.fixture(scope="session")
-def made_home(made_once: MadeOnce) -> Path:
+def made_home(fixtures: Fixtures) -> Path:
     """The folder of the project, the same for all. Nobody writes to it."""
-    from tests.ui_runs import home_of
+    from tests.support.ui import home_of
 
-    return home_of(made_once)
+    return home_of(fixtures)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.ui_pages import PROJECT, make_project, page_of
+from tests.support.ui import PROJECT, make_project, page_of
 from voxgraft.cli.app import CommandLine, parse_command_line, resolve_settings
 from voxgraft.cli.commands import COMMANDS
 from voxgraft.config.base import parse_settings, read_settings_values

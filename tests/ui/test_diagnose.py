@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.ui_runs import PROJECT, done, form_of, tab_of, words_of
+from tests.support.ui import PROJECT, done, form_of, tab_of, words_of
 from voxgraft.models import get_family
 from voxgraft.ui import commands
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.ui_runs import PROJECT, done, form_of, tab_of, words_of
+from tests.support.ui import PROJECT, done, form_of, tab_of, words_of
 from voxgraft.evaluation.report import format_score
 from voxgraft.evaluation.scores import Score
 

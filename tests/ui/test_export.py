@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.ui_runs import PROJECT, done, form_of, tab_of, words_of
+from tests.support.ui import PROJECT, done, form_of, tab_of, words_of
 
 pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
 from voxgraft.ui.tabs import evaluate as export

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.ui_pages import PROJECT, make_project, page_of
+from tests.support.ui import PROJECT, make_project, page_of
 from voxgraft.config.commands import GoSettings
 from voxgraft.config.run import set_run_yaml_values
 from voxgraft.core.errors import VoxgraftError

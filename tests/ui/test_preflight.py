@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.ui_runs import PROJECT, done, tab_of, words_of
+from tests.support.ui import PROJECT, done, tab_of, words_of
 
 pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
 from voxgraft.ui.tabs import inspect

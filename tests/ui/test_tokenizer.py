@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.ui_runs import PROJECT, tab_of
+from tests.support.ui import PROJECT, tab_of
 
 pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
 from voxgraft.ui.tabs import model

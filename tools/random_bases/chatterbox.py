@@ -8,8 +8,9 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from tools.random_bases import RandomBaseSize, RandomBaseSpec, bpe_tokenizer_json
@@ -36,6 +37,9 @@ from voxgraft.models.chatterbox.shapes import (
     t3_shapes,
 )
 from voxgraft.tokenizers.base import load_proof_corpus
+
+if TYPE_CHECKING:
+    from voxgraft.models.speech_model import SpeechModel
 
 RANDOM_SIZES = {
     "tiny": RandomBaseSize(width=64, layers=2, pieces=640),
@@ -148,3 +152,12 @@ RANDOM_BASE_SPEC = RandomBaseSpec(
     _write_side_files,
     side_shapes=_random_side_shapes,
 )
+
+
+def random_condition(model: SpeechModel, draw: np.random.Generator) -> Any:
+    """A voice out of nothing, as the family's model is conditioned on it."""
+    from voxgraft.models.chatterbox.model import T3Condition
+
+    voice = draw.random(256, dtype=np.float32)
+    prompt = draw.integers(0, model.frame.num_codes, int(draw.integers(3, 40)))
+    return T3Condition(voice / np.linalg.norm(voice), prompt, float(draw.random()))

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import sentencepiece
@@ -38,6 +38,9 @@ from voxgraft.models.indextts2.shapes import (
     unified_voice_shapes,
 )
 from voxgraft.tokenizers.base import load_proof_corpus
+
+if TYPE_CHECKING:
+    from voxgraft.models.speech_model import SpeechModel
 
 RANDOM_SIZES = {
     "tiny": RandomBaseSize(width=64, layers=2, pieces=1000),
@@ -238,3 +241,13 @@ RANDOM_BASE_SPEC = RandomBaseSpec(
     _random_unified_voice_blocks,
     _random_side_shapes,
 )
+
+
+def random_condition(model: SpeechModel, draw: np.random.Generator) -> Any:
+    """A voice out of nothing, as the family's model is conditioned on it."""
+    from voxgraft.models.indextts2.model import UnifiedVoice, UnifiedVoiceCondition
+
+    assert isinstance(model, UnifiedVoice)
+    width = model.size.width
+    latents = draw.standard_normal((32, width), dtype=np.float32)
+    return UnifiedVoiceCondition(latents, draw.standard_normal(width, dtype=np.float32))

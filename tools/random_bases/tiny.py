@@ -8,7 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from tools.random_bases import RandomBaseSize, RandomBaseSpec, bpe_tokenizer_json
 from voxgraft.checkpoints import open_checkpoint
@@ -28,6 +30,9 @@ from voxgraft.models.tiny.family import (
     TinyTextFrontend,
     write_voices,
 )
+
+if TYPE_CHECKING:
+    from voxgraft.models.speech_model import SpeechModel
 
 MergePair = tuple[str, str]
 WORD_PATTERN = re.compile(r"\w+|[^\w\s]+")
@@ -154,3 +159,11 @@ def _training_texts() -> Iterator[str]:
 RANDOM_BASE_SPEC = RandomBaseSpec(
     RANDOM_SIZES, CHECKPOINT_NAME, lambda size: t3_shapes(random_t3_size(size)), _write_side_files
 )
+
+
+def random_condition(model: SpeechModel, draw: np.random.Generator) -> Any:
+    """A voice out of nothing, as the family's model is conditioned on it."""
+    from voxgraft.models.tiny.model import TinyCondition, TinyT3
+
+    assert isinstance(model, TinyT3)
+    return TinyCondition(draw.integers(0, model.size.speaker_width, 1))

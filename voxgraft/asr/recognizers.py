@@ -30,7 +30,7 @@ from voxgraft.audio.features import (
 )
 from voxgraft.audio.files import encode_audio
 from voxgraft.core.errors import AudioError, CheckpointError, ConfigError, VoxgraftError
-from voxgraft.core.files import is_file, is_folder
+from voxgraft.core.files import is_file, is_folder, read_json
 from voxgraft.nn.layers import no_init_weights
 
 
@@ -367,7 +367,20 @@ class BuiltInRecognizer:
         from voxgraft.models.load import find_part_file
 
         place = BUILT_IN_RECOGNIZER_FOLDER if folder is None else folder
-        symbols, config = _read_config(find_part_file(place, (BUILT_IN_CONFIG_NAME,)))
+        path = find_part_file(place, (BUILT_IN_CONFIG_NAME,))
+        notes = read_json(path)
+        try:
+            if not isinstance(notes, dict) or notes.get("format") != BUILT_IN_FORMAT:
+                raise ValueError(f"not {BUILT_IN_FORMAT}")
+            symbols, config = CTCSymbols.from_json(notes), CTCNetworkConfig(**notes["network"])
+        except (AttributeError, KeyError, TypeError, ValueError) as fault:
+            expected = f"the notes of a recognizer ({BUILT_IN_FORMAT}: network, letters, phones, languages)"
+            raise CheckpointError("codec-notes", f"{fault}", expected=expected, where=path) from fault
+        found = (len(symbols.letters), len(symbols.phones), len(symbols.by_language))
+        stated = (config.num_letters, config.num_phones, config.num_languages)
+        if found != stated:
+            told = f"{found} letters, phones and languages"
+            raise CheckpointError("codec-notes", told, expected=f"{stated} of them", where=path)
         with no_init_weights():
             network = CTCNetwork(config)
         shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
@@ -426,23 +439,3 @@ def decode_ctc_greedy(scores: Tensor, allowed: Tensor, steps: Sequence[int]) -> 
     best = scores.float().cpu().masked_fill(~allowed, -torch.inf).argmax(-1)  # [B, T]
     rows = [torch.unique_consecutive(row[:count]).tolist() for row, count in zip(best, steps, strict=True)]
     return [[symbol for symbol in row if symbol != CTC_BLANK] for row in rows]
-
-
-def _read_config(path: Path) -> tuple[CTCSymbols, CTCNetworkConfig]:
-    from voxgraft.core.files import read_json
-
-    notes = read_json(path)
-    try:
-        if not isinstance(notes, dict) or notes.get("format") != BUILT_IN_FORMAT:
-            raise ValueError(f"not {BUILT_IN_FORMAT}")
-        symbols, config = CTCSymbols.from_json(notes), CTCNetworkConfig(**notes["network"])
-    except (AttributeError, KeyError, TypeError, ValueError) as fault:
-        expected = f"the notes of a recognizer ({BUILT_IN_FORMAT}: network, letters, phones, languages)"
-        raise CheckpointError("codec-notes", f"{fault}", expected=expected, where=path) from fault
-    found = (len(symbols.letters), len(symbols.phones), len(symbols.by_language))
-    stated = (config.num_letters, config.num_phones, config.num_languages)
-    if found != stated:
-        expected = f"{stated} of them"
-        told = f"{found} letters, phones and languages"
-        raise CheckpointError("codec-notes", told, expected=expected, where=path)
-    return symbols, config

@@ -11,7 +11,6 @@ import io
 import os
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -192,26 +191,8 @@ def _to_mono(frame: Any) -> AudioSamples:
     return np.clip(mixed, -4.0, 4.0)  # float formats may hold anything; speech may overshoot a little
 
 
-@dataclass(frozen=True, slots=True)
-class ClipChecksum:
-    """Size and checksum of a file, by which damage is noticed without decoding it."""
-
-    num_bytes: int
-    crc32: int
-
-    @classmethod
-    def of(cls, data: bytes) -> ClipChecksum:
-        return cls(len(data), zlib.crc32(data))
-
-    @classmethod
-    def from_json(cls, value: object) -> ClipChecksum:
-        numbers = value if isinstance(value, list) else []
-        if len(numbers) != 2 or not all(type(number) is int for number in numbers):
-            raise FileError("manifest-line", f"{value!r:.80} is no size and checksum")
-        return cls(*numbers)
-
-    def to_json(self) -> list[int]:
-        return [self.num_bytes, self.crc32]
+ClipChecksum = tuple[int, int]
+"""Size and CRC-32 of a file, by which damage is noticed without decoding it."""
 
 
 def write_clip_audio(path: Path, samples: AudioSamples, rate: int) -> ClipChecksum:
@@ -236,7 +217,7 @@ def write_clip_audio(path: Path, samples: AudioSamples, rate: int) -> ClipChecks
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
         raise build_write_error(error, path) from None
-    return ClipChecksum.of(data)
+    return len(data), zlib.crc32(data)
 
 
 def is_clip_intact(path: Path, num_samples: int, expected: ClipChecksum | None) -> bool:
@@ -245,7 +226,9 @@ def is_clip_intact(path: Path, num_samples: int, expected: ClipChecksum | None) 
 
     try:
         data = path.read_bytes()  # the system's own errors are worth more than libsndfile's
-        return len(_decode_int16(data)) == num_samples if expected is None else ClipChecksum.of(data) == expected
+        return (
+            len(_decode_int16(data)) == num_samples if expected is None else (len(data), zlib.crc32(data)) == expected
+        )
     except soundfile.SoundFileError:
         return False
     except OSError as error:

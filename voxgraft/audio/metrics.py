@@ -11,9 +11,8 @@ import importlib.util
 import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import soxr
@@ -314,9 +313,6 @@ class ClipMetrics:
     """The highest frequency with energy, whatever the sample rate."""
     script: float
     """Share of letters in the script of the language."""
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 CLIP_METRIC_NAMES = tuple(own.name for own in fields(ClipMetrics))

@@ -131,6 +131,7 @@ def translate_usage_error(error: CycloptsError, verbs: Sequence[CliCommand]) -> 
     verb = next((verb for verb in verbs if verb.name == words), None)
     help_hint = f"see `voxgraft {verb.name} --help`." if verb else "see `voxgraft --help`."
     found = str(error)
+    # Each kind of usage error gets a code, what was expected and a cure, as all other errors have.
     match error:
         case UnknownCommandError():
             start, word = f"{words} " if words else "", (error.unused_tokens or [""])[0]
@@ -181,7 +182,7 @@ def build_cli_app(
     groups: dict[str, App] = {}
     for order, verb in enumerate(verbs):
         group, _, name = verb.name.rpartition(" ")
-        if group and group not in groups:
+        if group and group not in groups:  # `data import` is the command `import` of the app `data`
             groups[group] = App(group, help=COMMAND_GROUPS.get(group, ""), sort_key=order, group=panels.get(group))
             app.command(groups[group])
         about = f"{verb.help}\n\nExample: {verb.example}" if verb.example else verb.help
@@ -253,6 +254,7 @@ def resolve_settings(line: CommandLine) -> Settings:
     flags = nest_dotted_keys(line.values)
     config = read_settings_values(verb.settings, line.config) if line.config else {}
     values = deep_merge(config, flags)
+    # Where each value came from, so that an error names the flag or the file, not just the key.
     origins = {key: SettingOrigin(str(line.config), key) for key in _dotted_keys(config)}
     for leaf in verb.leaves():
         if leaf.key in line.values or leaf.key not in origins:
@@ -272,6 +274,7 @@ def resolve_settings(line: CommandLine) -> Settings:
 
 def nest_dotted_keys(values: Mapping[str, Any]) -> dict[str, Any]:
     """Dotted keys to nested mappings."""
+    # `--train.steps 900` has the place that `steps` below `train` has in run.yaml.
     result: dict[str, Any] = {}
     for key, value in values.items():
         *sections, name = key.split(".")

@@ -196,6 +196,7 @@ class ProgressTask:
 
         Measured from the end of the first part on. Where the parts are large, the first one is enough.
         """
+        # A wrong time is worse than none: nothing is said before there is something to measure.
         if not self.total or self.first is None:
             return None
         at, done = self.first
@@ -216,7 +217,7 @@ def format_progress(job: ProgressTask) -> str:
 
 
 class ProgressReporter:
-    """The recognizer of `core.progress`: passes long tasks and run events to a display.
+    """The listener of `core.progress`: passes long tasks and run events to a display.
 
     One thread polls all tasks and draws everything. So advancing a task costs the command one addition, reporting an
     event one queue entry, and a terminal that hangs blocks nobody.
@@ -238,12 +239,13 @@ class ProgressReporter:
         self._closing.set()
         if self._thread is not None:
             self._thread.join()
-        self.look()
+        self.look()  # what was queued since the thread last looked
         with self._drop_broken_display():
             self._display.close()
 
     def tell(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         """Queue an event of a run. Takes no lock: a signal handler may call it."""
+        # Appending to a deque is atomic; the thread that draws takes events from its other end.
         self._events.append(lambda: self._display.tell(kind, step, values))
         self._begin()
 

@@ -83,13 +83,10 @@ class TrainProgress:
     """Tokens of a step in this session; sessions before may have had others."""
 
     def add(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        """Add one event."""
+        """Add one event. An opening has the journal so far."""
+        lines: Sequence[tuple[str, int, Mapping[str, Any]]] = ()
         if kind == "opening":
-            for entry in values.get("entries") or ():
-                self._add_to_history(entry["kind"], entry["step"], entry)
-            self.history.num_steps = values.get("steps") or self.history.num_steps
-            self._positions = values.get("positions")
-            self.step = step
+            lines = [(entry["kind"], entry["step"], entry) for entry in values.get("entries") or ()]
         elif kind == "doing":
             self.step, self.current_activity = max(self.step, step), str(values.get("what", ""))
             if self.current_activity == "step":
@@ -101,17 +98,20 @@ class TrainProgress:
         elif kind == "stopping":
             self.stopping = True
         else:
-            self._add_to_history(kind, step, values)
+            lines = [(kind, step, values)]
             self.step = max(self.step, step)
-
-    def _add_to_history(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        self.history.add(kind, step, values)
-        if kind == "step":
-            for key, curve in self.curves.items():
-                if (value := as_finite_float(values.get(key))) is not None:
-                    curve.add(value)
-            while self.max_logged_steps is not None and len(self.history.steps) > self.max_logged_steps:
-                del self.history.steps[next(iter(self.history.steps))]
+        for own_kind, own_step, own in lines:
+            self.history.add(own_kind, own_step, own)
+            if own_kind == "step":
+                for key, curve in self.curves.items():
+                    if (value := as_finite_float(own.get(key))) is not None:
+                        curve.add(value)
+                while self.max_logged_steps is not None and len(self.history.steps) > self.max_logged_steps:
+                    del self.history.steps[next(iter(self.history.steps))]
+        if kind == "opening":  # what this session was asked for, over what the journal says of earlier ones
+            self.history.num_steps = values.get("steps") or self.history.num_steps
+            self._positions = values.get("positions")
+            self.step = step
 
     @property
     def share(self) -> float | None:
@@ -210,39 +210,6 @@ def _format_number(value: Any, form: str) -> str:
     return "-" if known is None else format(known, form)
 
 
-def format_event(kind: str, step: int, values: Mapping[str, Any], progress: TrainProgress) -> list[tuple[str, str]]:
-    """Lines, with their styles, for an event that is worth keeping: findings, samples, a change of state."""
-    if kind == "opening":
-        return [(line, "") for line in values.get("lines") or ()]
-    if kind == "finding":
-        keys = ("code", "found", "expected", "where", "cure", "level")
-        item = Finding(**{key: str(values[key]) for key in keys if values.get(key)})  # type: ignore[arg-type]
-        first, *rest = item.lines()
-        return [(f"step {step:,}: {first}", LEVEL_STYLES.get(item.level, "")), *((line, "") for line in rest)]
-    if kind == "samples":
-        spoken = []
-        for one in values.get("spoken") or ():
-            marks = [] if one.get("stopped", True) else ["did not stop"]
-            marks += ["as at step 0"] if one.get("same_as_step_0") else []
-            seconds = as_finite_float(one.get("seconds"))
-            length = "" if seconds is None else f" {seconds:.1f} s"
-            spoken.append(f"{one.get('name', '?')}{length}" + (f" ({'; '.join(marks)})" if marks else ""))
-        where = f" in {values.get('folder', '?')}: {', '.join(spoken)}" if spoken else ""
-        return [(f"step {step:,}: samples{where}", "")]
-    if kind == "interpolation":
-        losses = {str(name): as_finite_float(loss) for name, loss in (values.get("speech_losses") or {}).items()}
-        words = ", ".join(f"{name} {loss:.4f}" for name, loss in losses.items() if loss is not None)
-        share, chosen = as_finite_float(values.get("share")) or 0, ", chosen" if values.get("chosen") else ""
-        text = f"step {step:,}: share {share:g} of what was trained: speech loss {words}{chosen}"
-        return [(text, "bold" if chosen else "")]
-    if kind == "stop-asked":
-        return [(f"step {step:,}: stops: {values.get('why', '')}", "bold yellow")]
-    if isinstance(values.get("state"), str) and progress.history.state_changed:
-        style = STATE_STYLES.get(values["state"], ("", ""))[0]
-        return [(f"step {step:,}: {format_learning_state(values)}", style)]
-    return []
-
-
 # Drawing takes some milliseconds of the training's time: it is done once a second, and at once for these events.
 REDRAW_SECONDS = 1.0
 REDRAW_AT_ONCE_EVENTS = ("opening", "stopping", "end")
@@ -281,8 +248,37 @@ class TrainView:
         self._early = None
 
     def _add_event(self, kind: str, step: int, values: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """Lines, with their styles, for an event that is worth keeping: findings, samples, a change of state."""
         self._train_progress.add(kind, step, values)
-        return format_event(kind, step, values, self._train_progress)
+        if kind == "opening":
+            return [(line, "") for line in values.get("lines") or ()]
+        if kind == "finding":
+            keys = ("code", "found", "expected", "where", "cure", "level")
+            item = Finding(**{key: str(values[key]) for key in keys if values.get(key)})  # type: ignore[arg-type]
+            first, *rest = item.lines()
+            return [(f"step {step:,}: {first}", LEVEL_STYLES.get(item.level, "")), *((line, "") for line in rest)]
+        if kind == "samples":
+            spoken = []
+            for one in values.get("spoken") or ():
+                marks = [] if one.get("stopped", True) else ["did not stop"]
+                marks += ["as at step 0"] if one.get("same_as_step_0") else []
+                seconds = as_finite_float(one.get("seconds"))
+                length = "" if seconds is None else f" {seconds:.1f} s"
+                spoken.append(f"{one.get('name', '?')}{length}" + (f" ({'; '.join(marks)})" if marks else ""))
+            where = f" in {values.get('folder', '?')}: {', '.join(spoken)}" if spoken else ""
+            return [(f"step {step:,}: samples{where}", "")]
+        if kind == "interpolation":
+            losses = {str(name): as_finite_float(loss) for name, loss in (values.get("speech_losses") or {}).items()}
+            words = ", ".join(f"{name} {loss:.4f}" for name, loss in losses.items() if loss is not None)
+            share, chosen = as_finite_float(values.get("share")) or 0, ", chosen" if values.get("chosen") else ""
+            text = f"step {step:,}: share {share:g} of what was trained: speech loss {words}{chosen}"
+            return [(text, "bold" if chosen else "")]
+        if kind == "stop-asked":
+            return [(f"step {step:,}: stops: {values.get('why', '')}", "bold yellow")]
+        if isinstance(values.get("state"), str) and self._train_progress.history.state_changed:
+            style = STATE_STYLES.get(values["state"], ("", ""))[0]
+            return [(f"step {step:,}: {format_learning_state(values)}", style)]
+        return []
 
     def _print(self, lines: Sequence[tuple[str, str]], *, opening: bool = False) -> None:
         raise NotImplementedError
@@ -320,6 +316,7 @@ class TrainLineView(TrainView):
             elif points := history.retention(name):
                 words.append(f"{points[-1][1]:+.2%} since step 0")
             return [("  ".join(words), ""), *lines]
+        # Saving is told in logs only; the live picture shows the saved step all the time.
         if kind == "saved":
             return [(f"step {step:,}  saved", "")]
         if kind == "stopping" and not was_stopping:

@@ -27,6 +27,7 @@ from voxgraft.companions.pipe import PROTOCOL, PipeError, frame, read_frame
 from voxgraft.config.commands import CompanionSettings
 from voxgraft.core import progress
 from voxgraft.core.errors import CompanionError, ConfigError, FileError, VoxgraftError
+from voxgraft.core.families import FAMILIES
 from voxgraft.core.files import (
     build_write_error,
     format_error_reason,
@@ -280,33 +281,14 @@ class InstallRecipe:
     """Calls of `pip install` in their order, and files that must go afterwards."""
 
     title: str
-    steps: tuple[tuple[str, ...], ...]
-    removed: tuple[str, ...] = ()
+    steps: Sequence[Sequence[str]]
+    removed: Sequence[str] = ()
     """In site-packages, as patterns."""
-    needs_checkout: bool = False
+    checkout_package: str = ""
+    """Of a program that comes as source: the folder in a checkout that shows that it is one."""
 
 
-# Versions of Chatterbox that were run together on a CPU; IndexTTS-2 gets those that its source asks for.
-INSTALL_RECIPES = {
-    "chatterbox": InstallRecipe(
-        "chatterbox-tts 0.1.7",
-        (
-            ("torch==2.13.0",),
-            # These ask for old packages, or for packages that they do not use: hence --no-deps.
-            ("--no-deps", "torchaudio==2.11.0", "chatterbox-tts==0.1.7", "s3tokenizer==0.3.0"),
-            tuple(
-                "onnx==1.23.2 transformers==5.2.0 tokenizers==0.22.2 huggingface_hub==1.33.0 safetensors==0.5.3 "
-                "librosa==0.11.0 soundfile==0.14.0 diffusers==0.29.0 conformer==0.3.2 einops==0.8.2 omegaconf==2.4.0 "
-                "resemble-perth==1.0.1 pyloudnorm==0.2.0 numpy==2.4.6 numba==0.68.1 scipy==1.17.1 "
-                "setuptools==80.9.0".split()
-            ),
-        ),
-        # Its compiled part needs the CUDA libraries of another torch; without it, it falls back to Python.
-        removed=("torchaudio/lib/*.so",),
-    ),
-    # Its source states what it needs, and which Python (3.10 or 3.11 when this was written).
-    "indextts2": InstallRecipe("IndexTTS-2, from a checkout", (("{checkout}",),), needs_checkout=True),
-}
+INSTALL_RECIPES = {name: InstallRecipe(**facts.companion) for name, facts in FAMILIES.items() if facts.companion}
 
 
 def create_environment(
@@ -359,15 +341,15 @@ def _run_logged(command: Sequence[str | Path], log: Path) -> None:
 def create_companion(settings: CompanionSettings) -> SimpleResult:
     """Create the environment, or check that the existing one answers."""
     name = settings.name
-    needs = INSTALL_RECIPES[name].needs_checkout
+    package = INSTALL_RECIPES[name].checkout_package
     rebuilds = settings.force or settings.environment is not None
-    if needs and settings.checkout is None and (rebuilds or find_environment(name) is None):
+    if package and settings.checkout is None and (rebuilds or find_environment(name) is None):
         found = f"{name} comes as source, and its checkout is not named"
         raise ConfigError("config-missing", found, expected="--checkout FOLDER")
-    if not needs and settings.checkout is not None:
+    if not package and settings.checkout is not None:
         raise ConfigError("config-value", f"--checkout for {name}", expected="none: it is a package")
     if settings.checkout is not None:
-        require_folder(settings.checkout / "indextts")
+        require_folder(settings.checkout / package)
     if settings.python is not None:
         require_file(settings.python)
     began = time.monotonic()

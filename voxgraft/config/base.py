@@ -1,7 +1,7 @@
 """Settings: how they are defined, read from files, laid over each other and refused.
 
-Every setting is defined once and serves as flag, YAML key, help text and documentation. `run_settings.py` has what a
-run can say, `settings.py` the commands' own models. Nothing here imports torch or a tokenizer.
+Every setting is defined once and serves as flag, YAML key, help text and documentation. `config/run.py` has what a
+run can say, `config/commands.py` and `config/data.py` the commands' own models. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -30,10 +30,13 @@ class Settings(BaseModel):
     """Base of all settings: frozen, no unknown keys, the docstring under a field is its help."""
 
     model_config = ConfigDict(
+        # A mistyped key must not fall back to its default for the hours of a training.
         extra="forbid",
+        # No command changes what it was given: what is logged and hashed is what was used.
         frozen=True,
         use_attribute_docstrings=True,
         validate_default=True,
+        # JSON results and saved steps have no NaN.
         allow_inf_nan=False,
         defer_build=True,  # every start of the program would otherwise build the settings of all commands
     )
@@ -184,20 +187,17 @@ def format_yaml_value(value: Any) -> str:
     if isinstance(value, tuple):
         return " [" + ", ".join(format_yaml_value(item).strip() for item in value) + "]"
     if isinstance(value, float):
-        return f" {_format_yaml_float(value)}"
+        # The shortest text that reads back as this number. YAML 1.1 takes 1e-05 for a word; 1.0e-05 is a number.
+        mantissa, mark, exponent = repr(value).partition("e")
+        return f" {mantissa}.0e{exponent}" if mark and "." not in mantissa else f" {value!r}"
     return " " + json.dumps(str(value) if isinstance(value, Path) else value, ensure_ascii=False)
-
-
-def _format_yaml_float(value: float) -> str:
-    """The shortest text that reads back as this number. YAML 1.1 takes 1e-05 for a word; 1.0e-05 is a number."""
-    mantissa, mark, exponent = repr(value).partition("e")
-    return repr(value) if not mark or "." in mantissa else f"{mantissa}.0e{exponent}"
 
 
 def _build_config_error(
     kind: type[Settings], error: ValidationError, where: Path | str, origins: Mapping[str, SettingOrigin]
 ) -> ConfigError:
     """All faults as one error: the first in full, three more in its cure; wrong values before missing ones."""
+    # A missing value is often the other half of a mistyped key, so it is named after that.
     faults = sorted(error.errors(include_url=False), key=lambda fault: fault["type"] == "missing")
     first = faults[0]
     origin = _find_origin(first, where, origins)
@@ -205,8 +205,25 @@ def _build_config_error(
     cure = _suggest_fix(kind, first, origin) or CATALOGUE[code].cure
     if others := [_describe_fault(fault, _find_origin(fault, where, origins)) for fault in faults[1:4]]:
         cure += f" Also: {'; '.join(others)}."
+    # Pydantic's words in ours: what the value should have been.
+    ours = {
+        "extra_forbidden": "",
+        "missing": "",
+        "model_type": "keys with values below it",
+        "path_type": "a path",
+        "string_pattern_mismatch": LANGUAGE_CODE_HINT
+        if _is_language_field(first)
+        else f"a text of the form {first.get('ctx', {}).get('pattern')}",
+        "string_type": "a text",
+        "tuple_type": "a list, such as [a.txt, b.txt]",
+    }
+    message = first["msg"].removeprefix("Value error, ").removeprefix("Input should be ").split(", unable")[0]
     return ConfigError(
-        code, _describe_fault(first, origin), expected=_describe_expected(first), where=origin.where, cure=cure
+        code,
+        _describe_fault(first, origin),
+        expected=ours.get(first["type"], message[0].lower() + message[1:]),
+        where=origin.where,
+        cure=cure,
     )
 
 
@@ -226,24 +243,8 @@ def _describe_fault(fault: ErrorDetails, origin: SettingOrigin) -> str:
             return f"unknown key `{origin.name}`"
         case "missing":
             return f"`{origin.name}` is not given"
-    return f"`{origin.name}` is {_abbreviate_repr(fault['input'])}"
-
-
-def _describe_expected(fault: ErrorDetails) -> str:
-    """Pydantic's words in ours: what the value should have been."""
-    ours = {
-        "extra_forbidden": "",
-        "missing": "",
-        "model_type": "keys with values below it",
-        "path_type": "a path",
-        "string_pattern_mismatch": LANGUAGE_CODE_HINT
-        if _is_language_field(fault)
-        else f"a text of the form {fault.get('ctx', {}).get('pattern')}",
-        "string_type": "a text",
-        "tuple_type": "a list, such as [a.txt, b.txt]",
-    }
-    message = fault["msg"].removeprefix("Value error, ").removeprefix("Input should be ").split(", unable")[0]
-    return ours.get(fault["type"], message[0].lower() + message[1:])
+    text = repr(fault["input"])
+    return f"`{origin.name}` is {text if len(text) <= 60 else text[:57] + '...'}"
 
 
 def _suggest_fix(kind: type[Settings], fault: ErrorDetails, origin: SettingOrigin) -> str:
@@ -330,8 +331,3 @@ def _annotation_parts(annotation: Any) -> list[Any]:
     """All types that an annotation is made of; the words of a Literal are among them."""
     origin = get_origin(annotation) or annotation
     return [origin, *(part for argument in get_args(annotation) for part in _annotation_parts(argument))]
-
-
-def _abbreviate_repr(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,22 +1,50 @@
 """Settings of each command: one model per command. The docstring under a field is its help, here and in the manual.
 
-Settings that several commands share, and everything that reads and checks settings, are in `config.py`.
+What a run can say is in `config/run.py`; reading and checking settings is in `config/base.py`.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
 from voxgraft.config.base import Settings
-from voxgraft.config.run import LANGUAGE_PATTERN, MAX_SEED, FamilyName, RowSettings, RunSettings, VocabularySettings
-from voxgraft.config.train_options import BaselineMode, TrainPrecision
+from voxgraft.config.run import (
+    LANGUAGE_PATTERN,
+    MAX_SEED,
+    BaseFolder,
+    ComputeDevice,
+    ComputePrecision,
+    FamilyName,
+    FamilyOfBase,
+    LanguageTexts,
+    NewLanguage,
+    ProofTexts,
+    RowSettings,
+    RunSettings,
+    SpeechRecognizer,
+    VocabularySettings,
+)
+from voxgraft.config.train_options import BaselineMode
+from voxgraft.core.families import FAMILIES, FAMILY_NAMES
 
 EvaluatedVariant = Literal["graft", "merged", "masked-finetune"]
 DemoMistake = Literal["unfrozen-high-rate", "seed-freeze", "no-single-characters", "wrong-tokenizer", "padded-codes"]
 ComparisonMetric = Literal["phone_error", "cer", "wer", "speech_loss"]
+
+# Settings that several classes have, each defined once: its type, its limits and its help.
+FamilyOfFiles = Annotated[FamilyName | None, Field(description="Model family. Default: detected from the files.")]
+BaseTokenizer = Annotated[Path, Field(description="Tokenizer file of the base, or the folder of the base.")]
+RunWithFlags = Annotated[Path, Field(description="Folder of the run. Flags override its run.yaml.")]
+RunWithSettings = Annotated[Path, Field(description="Folder of the run, with its run.yaml.")]
+OverwriteOutput = Annotated[bool, Field(description="Replace the output if it exists.")]
+ResultVariant = Annotated[
+    EvaluatedVariant | None,
+    Field(description="Result of the run: graft, merged or masked-finetune. Default: that of the last training."),
+]
+SavedStep = Annotated[int | None, Field(ge=0, description="Saved step of the run, instead of the final result.")]
 
 
 class NewSettings(Settings):
@@ -24,14 +52,10 @@ class NewSettings(Settings):
 
     run: Path
     """Folder of the new run. It must not exist."""
-    base: Path | None = None
-    """Folder of the base as published, or tiny for the built-in one. It is never changed."""
-    language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
-    """Code of the new language, for example am, ti, km."""
-    family: FamilyName | None = None
-    """Model family. Default: detected from the base folder."""
-    texts: tuple[Path, ...] = ()
-    """Text files of the new language, one sentence per line, or the manifest.jsonl of a dataset."""
+    base: BaseFolder = None
+    language: NewLanguage = None
+    family: FamilyOfBase = None
+    texts: LanguageTexts = ()
     sources: tuple[Path, ...] = ()
     """Recordings with subtitles or transcripts that `go` imports. Their texts are used if no texts are given."""
     speaker: str | None = None
@@ -43,15 +67,13 @@ class NewSettings(Settings):
 class UpdateSettings(Settings):
     """A run whose run.yaml an older version wrote."""
 
-    run: Path
-    """Folder of the run, with its run.yaml."""
+    run: RunWithSettings
 
 
 class GraftSettings(RunSettings):
     """A run, and everything that its run.yaml can say."""
 
-    run: Path
-    """Folder of the run. Flags override its run.yaml."""
+    run: RunWithFlags
 
 
 class CheckSettings(RunSettings):
@@ -76,8 +98,7 @@ class CheckSettings(RunSettings):
 class TrainCommandSettings(RunSettings):
     """A run, everything that its run.yaml can say, and where to begin."""
 
-    run: Path
-    """Folder of the run. Flags override its run.yaml."""
+    run: RunWithFlags
     fresh: bool = False
     """Start over at step 0. Saved steps are set aside, not deleted."""
     from_step: int | None = Field(None, ge=0)
@@ -99,8 +120,7 @@ class ExtendSettings(Settings):
     """Model family. Default: detected from the tensors."""
     output: Path
     """New checkpoint file."""
-    overwrite: bool = False
-    """Replace the output if it exists."""
+    overwrite: OverwriteOutput = False
     rows: RowSettings = RowSettings()
     """New rows."""
     verify: bool = True
@@ -112,18 +132,15 @@ class ExtendSettings(Settings):
 class TokenizerTrainSettings(Settings):
     """What the new pieces are trained on."""
 
-    base: Path
-    """Tokenizer file of the base, or the folder of the base."""
-    family: FamilyName | None = None
-    """Model family. Default: detected from the files."""
+    base: BaseTokenizer
+    family: FamilyOfFiles = None
     language: str = Field(pattern=LANGUAGE_PATTERN)
     """Code of the new language, for example am, ti, km."""
     texts: tuple[Path, ...] = Field(min_length=1)
     """Text files of the new language, one sentence per line."""
     output: Path = Path("additions.json")
     """File for the pieces and characters to add, for `tokenizer merge`."""
-    overwrite: bool = False
-    """Replace the output if it exists."""
+    overwrite: OverwriteOutput = False
     tokenizer: VocabularySettings = VocabularySettings()
     """Tokenizer of the new language."""
 
@@ -131,33 +148,26 @@ class TokenizerTrainSettings(Settings):
 class TokenizerMergeSettings(Settings):
     """A base's tokenizer, and what is added to it."""
 
-    base: Path
-    """Tokenizer file of the base, or the folder of the base."""
-    family: FamilyName | None = None
-    """Model family. Default: detected from the files."""
+    base: BaseTokenizer
+    family: FamilyOfFiles = None
     additions: Path
     """File written by `tokenizer train`."""
     output: Path
     """Extended tokenizer file."""
-    overwrite: bool = False
-    """Replace the output if it exists."""
+    overwrite: OverwriteOutput = False
 
 
 class TokenizerProveSettings(Settings):
     """Two tokenizers, and the texts on which they are compared."""
 
-    base: Path
-    """Tokenizer file of the base, or the folder of the base."""
+    base: BaseTokenizer
     grown: Path
     """Extended tokenizer file, made by any program."""
-    family: FamilyName | None = None
-    """Model family. Default: detected from the files."""
-    language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
-    """Code of the new language, for example am, ti, km."""
+    family: FamilyOfFiles = None
+    language: NewLanguage = None
     texts: tuple[Path, ...] = ()
     """Text files of the new language, one sentence per line, to count unknowns and tokens per character."""
-    proof_texts: tuple[Path, ...] = ()
-    """Your own texts of base languages (en.txt, fr.txt ...) to verify, in addition to the built-in corpus."""
+    proof_texts: ProofTexts = ()
 
 
 class TokenizerShowSettings(Settings):
@@ -165,12 +175,10 @@ class TokenizerShowSettings(Settings):
 
     text: tuple[str, ...] = Field(min_length=1)
     """Sentences to tokenize."""
-    base: Path
-    """Tokenizer file of the base, or the folder of the base."""
+    base: BaseTokenizer
     grown: Path | None = None
     """Extended tokenizer file to compare with the base's."""
-    family: FamilyName | None = None
-    """Model family. Default: detected from the files."""
+    family: FamilyOfFiles = None
     language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
     """Language of the sentences. Its tag is added if the family uses tags."""
 
@@ -195,8 +203,7 @@ class ShowSettings(Settings):
 
     base: Path
     """Folder of a base, folder of a run (its base is shown), or a checkpoint file."""
-    family: FamilyName | None = None
-    """Model family. Default: detected from the files."""
+    family: FamilyOfFiles = None
     fingerprint: bool = True
     """Compute the fingerprint, which reads all values (a few seconds for gigabytes)."""
 
@@ -237,12 +244,9 @@ class EvaluateSettings(Settings):
     """Folder of a run, a graft, or another checkpoint of the base's family (merged, exported, another base)."""
     base: Path | None = None
     """Folder of the base to compare with. Default: the run's base."""
-    family: FamilyName | None = None
-    """Model family. Default: detected from the base folder."""
-    variant: EvaluatedVariant | None = None
-    """Result of the run: graft, merged or masked-finetune. Default: that of the last training."""
-    step: int | None = Field(None, ge=0)
-    """Saved step of the run, instead of the final result."""
+    family: FamilyOfBase = None
+    variant: ResultVariant = None
+    step: SavedStep = None
     language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
     """Code of the new language, if the model does not state it."""
     languages: tuple[str, ...] = ()
@@ -251,8 +255,7 @@ class EvaluateSettings(Settings):
     """Sentence files named by language: am.txt, am.tsv. Default: built-in sentences, else held-out texts."""
     max_sentences: int = Field(100, ge=2)
     """Maximum number of sentences per language."""
-    recognizer: str | None = None
-    """Recognizer: built-in, whisper:FOLDER, whisper:small, command:PROGRAM {wav}, none. Default: one that knows it."""
+    recognizer: SpeechRecognizer = None
     recordings: Path | None = None
     """Folder with recordings of the new language (NAME.wav, .mp3 ... with NAME.txt) as a reference for error rates."""
     voices: tuple[str, ...] = ()
@@ -265,10 +268,8 @@ class EvaluateSettings(Settings):
     """Number of sentences per language with players in the report."""
     seed: int = Field(0, ge=0, le=MAX_SEED)
     """Seed of sampling and of the confidence intervals."""
-    device: str | None = None
-    """Device: cpu, cuda or cuda:N. Default: cuda if available."""
-    precision: TrainPrecision | None = None
-    """Precision: float32, bf16 or fp16. Default: bf16 if supported, fp16 on older GPUs, float32 on CPU."""
+    device: ComputeDevice = None
+    precision: ComputePrecision = None
 
 
 class CompareSettings(Settings):
@@ -299,12 +300,9 @@ class SpeakSettings(Settings):
     """Folders of grafts to speak with, one or several on one base."""
     base: Path | None = None
     """Folder of the base. Default: the run's base, else the built-in one if it fits."""
-    family: FamilyName | None = None
-    """Model family. Default: detected from the base folder."""
-    variant: EvaluatedVariant | None = None
-    """Result of the run: graft, merged or masked-finetune. Default: that of the last training."""
-    step: int | None = Field(None, ge=0)
-    """Saved step of the run, instead of the final result."""
+    family: FamilyOfBase = None
+    variant: ResultVariant = None
+    step: SavedStep = None
     language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
     """Language of the texts. It selects tokenizer and adapter. Default: the run's or the only graft's language."""
     voice: str | None = None
@@ -345,10 +343,8 @@ class SpeakSettings(Settings):
     """Also write the language model's latents into NAME.json, as float16: IndexTTS-2's vocoder needs them."""
     overwrite: bool = False
     """Replace existing files."""
-    device: str | None = None
-    """Device: cpu, cuda or cuda:N. Default: cuda if available."""
-    precision: TrainPrecision | None = None
-    """Precision: float32, bf16 or fp16. Default: bf16 if supported, fp16 on older GPUs, float32 on CPU."""
+    device: ComputeDevice = None
+    precision: ComputePrecision = None
 
 
 class DemoSettings(Settings):
@@ -387,9 +383,14 @@ class UiSettings(Settings):
     """Open the page in a browser on this machine."""
 
 
-PublishedBaseName = Literal["chatterbox-multilingual", "chatterbox-english", "indextts2"]
-CompanionName = Literal["chatterbox", "indextts2"]
-ExportKind = Literal["chatterbox", "indextts2", "tiny", "peft", "graft"]
+PUBLISHED_BASE_NAMES = tuple(name for facts in FAMILIES.values() for name in facts.downloads)
+# As `FamilyName` in config/run.py: choices that the registry has.
+if TYPE_CHECKING:
+    PublishedBaseName = CompanionName = ExportKind = str
+else:
+    PublishedBaseName = Literal[PUBLISHED_BASE_NAMES]
+    CompanionName = Literal[tuple(name for name, facts in FAMILIES.items() if facts.companion)]
+    ExportKind = Literal[(*FAMILY_NAMES, "peft", "graft")]
 ExportParts = Literal["both", "grown", "merged"]
 ExportDtype = Literal["base", "bf16"]
 
@@ -397,8 +398,9 @@ ExportDtype = Literal["base", "bf16"]
 class DownloadSettings(Settings):
     """Which base, and where to."""
 
-    name: PublishedBaseName
-    """chatterbox-multilingual, chatterbox-english or indextts2."""
+    name: PublishedBaseName = Field(
+        description=f"{', '.join(PUBLISHED_BASE_NAMES[:-1])} or {PUBLISHED_BASE_NAMES[-1]}."
+    )
     folder: Path | None = None
     """Folder of the base. Default: models/NAME. Existing files are not downloaded again."""
     optional: bool = False
@@ -437,8 +439,7 @@ class ExportSettings(Settings):
     """Checkpoints to write: grown (old languages unchanged), merged (the new language), or both."""
     base: Path | None = None
     """Folder of the base. Default: the run's base."""
-    family: FamilyName | None = None
-    """Model family. Default: detected from the base folder."""
+    family: FamilyOfBase = None
     dtype: ExportDtype = "base"
     """Number format: base keeps all bits; bf16 is rounded, half the size."""
     copy_files: bool = False
@@ -486,8 +487,7 @@ WhenChanged = Literal["stop", "fresh", "keep"]
 class GoSettings(RunSettings):
     """A run, how far to go, what the last two stages need, and all keys of run.yaml, into which flags are written."""
 
-    run: Path
-    """Folder of the run, with its run.yaml."""
+    run: RunWithSettings
     until: StageName | None = None
     """Last stage to run: import, split, graft, prepare, check, train, evaluate or export. Default: all."""
     dry_run: bool = False
@@ -521,8 +521,7 @@ EngineName = Literal["local", "ray"]
 class PrepareSettings(RunSettings):
     """A run, the clips that its sets are made of, and who does the work."""
 
-    run: Path
-    """Folder of the run. Flags override its run.yaml."""
+    run: RunWithFlags
     manifest: Path | None = None
     """Manifest of the clips, or its folder. Default: that of data.dataset."""
     engine: EngineName = "local"
@@ -549,8 +548,7 @@ class DiagnoseSettings(Settings):
     """Folder of the base it was made from, or tiny for the built-in one. Default: the run's base."""
     tokenizer: Path | None = None
     """Extended tokenizer it was trained with."""
-    family: FamilyName | None = None
-    """Model family. Default: detected from the base folder."""
+    family: FamilyOfBase = None
     language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
     """Code of the new language. With a tokenizer, sentences of the language are checked for unknowns."""
     texts: tuple[Path, ...] = ()
@@ -586,8 +584,7 @@ class RepairSettings(Settings):
     """Replace the output and its report if they exist."""
     tokenizer: Path | None = None
     """Extended tokenizer, to initialize rows that must be made again. Without it they start from the mean row."""
-    family: FamilyName | None = None
-    """Model family. Default: detected from the base folder."""
+    family: FamilyOfBase = None
     only: tuple[RepairName, ...] = ()
     """Parts to repair: rows, spare, head, missing, grow, body. Default: what `diagnose` names."""
     body: Annotated[float, Field(ge=0, le=1)] | None = None

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from voxgraft.config.base import Settings
-from voxgraft.config.run import LANGUAGE_PATTERN, MAX_SEED, FamilyName, SpeakerSource
+from voxgraft.config.run import LANGUAGE_PATTERN, MAX_SEED, FamilyName, SourceSpeaker, TextEncoding
 
 VadBackend = Literal["energy", "silero"]
 CutMethod = Literal["pauses", "times"]
 AudioFormat = Literal["flac", "wav"]
 SplitBy = Literal["auto", "speaker", "recording", "stretch"]
+
+# Settings that several classes have, each defined once: its type, its limits and its help.
+DatasetFolder = Annotated[Path, Field(description="Folder of the dataset.")]
+WorkerCount = Annotated[int, Field(ge=0, le=256, description="Number of processes; 0: one per core.")]
 
 
 class DataImportSettings(Settings):
@@ -33,12 +37,10 @@ class DataImportSettings(Settings):
     """Sample rate of the clips. 24,000 suits every family."""
     format: AudioFormat = "flac"
     """File format of the clips."""
-    encoding: str | None = None
-    """Encoding of text files that are neither UTF-8 nor marked as UTF-16, for example windows-1252."""
+    encoding: TextEncoding = None
     speaker: str | None = None
     """Name of the only speaker. Default: names in the sources, else by speaker_from."""
-    speaker_from: SpeakerSource = "auto"
-    """Speaker of sources without names: auto (one per list, folder or recording), folder, recording, file."""
+    speaker_from: SourceSpeaker = "auto"
     reimport: bool = False
     """Import changed sources again. Unchanged clips keep their ids and splits."""
     max_left_out: float = Field(0.2, ge=0, le=1)
@@ -61,8 +63,7 @@ class DataImportSettings(Settings):
     """Remove repeated text of rolling captions."""
     fold_homophones: bool = False
     """Amharic: write one letter for letters with the same sound."""
-    workers: int = Field(0, ge=0, le=256)
-    """Number of processes; 0: one per core."""
+    workers: WorkerCount = 0
 
 
 class DataListSettings(Settings):
@@ -75,8 +76,7 @@ class DataListSettings(Settings):
 class DataInfoSettings(Settings):
     """The dataset to look at."""
 
-    dataset: Path
-    """Folder of the dataset."""
+    dataset: DatasetFolder
     problems: bool = False
     """Show every line of the sources that was not used, and why."""
     clips: bool = False
@@ -97,8 +97,7 @@ class DataMergeSettings(Settings):
 class DataRemoveSettings(Settings):
     """What is removed from a dataset."""
 
-    dataset: Path
-    """Folder of the dataset."""
+    dataset: DatasetFolder
     recording: tuple[str, ...] = ()
     """Recordings to remove; the name of an imported list means all of its recordings."""
     speaker: tuple[str, ...] = ()
@@ -114,8 +113,7 @@ class DataRemoveSettings(Settings):
 class DataSpeakersSettings(Settings):
     """Who speaks in a dataset."""
 
-    dataset: Path
-    """Folder of the dataset."""
+    dataset: DatasetFolder
     voices: Path | None = None
     """Chatterbox's base folder or ve.safetensors, to separate unlabelled recordings by voice."""
     rename: tuple[str, ...] = ()
@@ -156,22 +154,19 @@ class QualitySettings(Settings):
 class DataReportSettings(Settings):
     """The dataset that is measured, and the thresholds."""
 
-    dataset: Path
-    """Folder of the dataset."""
+    dataset: DatasetFolder
     quality: QualitySettings = Field(default_factory=QualitySettings)
     take_back: tuple[str, ...] = ()
     """Ids of clips to use in spite of the reasons against them."""
     reject: tuple[str, ...] = ()
     """Ids of clips to reject."""
-    workers: int = Field(0, ge=0, le=256)
-    """Number of processes; 0: one per core."""
+    workers: WorkerCount = 0
 
 
 class DataSplitSettings(Settings):
     """What is trained on and what is held out."""
 
-    dataset: Path
-    """Folder of the dataset."""
+    dataset: DatasetFolder
     validation: float = Field(0.05, ge=0, lt=1)
     """Share of the hours for validation."""
     test: float = Field(0.05, ge=0, lt=1)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from functools import reduce
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -29,19 +29,69 @@ from voxgraft.config.train_options import (
     TrainPrecision,
 )
 from voxgraft.core.errors import ConfigError
+from voxgraft.core.families import BUILT_IN_BASES, FAMILIES, FAMILY_NAMES
 from voxgraft.core.files import is_file, make_path_relative, read_text, write_text
 from voxgraft.core.run import RUN_FILE, RunFolder
 
-FamilyName = Literal["chatterbox", "indextts2", "tiny"]
+# A type checker wants the words of a Literal written out; the registry has them, so it sees a plain text.
+if TYPE_CHECKING:
+    FamilyName = str
+else:
+    FamilyName = Literal[FAMILY_NAMES]
 RowInit = Literal["romanised", "script-mean", "mean", "random"]
 TrainMode = Literal["gated", "merged", "rows-only"]
 SingleClipPolicy = Literal["leave-out", "own"]
 SpeakerSource = Literal["auto", "folder", "recording", "file"]
-BUILT_IN_BASES = {"tiny": Path(__file__).resolve().parent.parent / "assets" / "tiny"}
-"""Bases that come with voxgraft. A run names them by word, so that it does not depend on where voxgraft lies."""
 MAX_SEED = 2**63 - 1
 """Random generators take no larger ones."""
 LANGUAGE_PATTERN = r"^[a-z]{2,3}(-[A-Za-z0-9]{2,8})*$"
+
+# Settings that several classes have, each defined once: its type, its limits and its help.
+BaseFolder = Annotated[
+    Path | None,
+    Field(description="Folder of the base as published, or tiny for the built-in one. It is never changed."),
+]
+FamilyOfBase = Annotated[FamilyName | None, Field(description="Model family. Default: detected from the base folder.")]
+NewLanguage = Annotated[
+    str | None,
+    Field(pattern=LANGUAGE_PATTERN, description="Code of the new language, for example am, ti, km."),
+]
+LanguageTexts = Annotated[
+    tuple[Path, ...],
+    Field(description="Text files of the new language, one sentence per line, or the manifest.jsonl of a dataset."),
+]
+ProofTexts = Annotated[
+    tuple[Path, ...],
+    Field(
+        description="Your own texts of base languages (en.txt, fr.txt ...) to verify, "
+        "in addition to the built-in corpus."
+    ),
+]
+ComputeDevice = Annotated[str | None, Field(description="Device: cpu, cuda or cuda:N. Default: cuda if available.")]
+ComputePrecision = Annotated[
+    TrainPrecision | None,
+    Field(
+        description="Precision: float32, bf16 or fp16. Default: bf16 if supported, fp16 on older GPUs, float32 on CPU."
+    ),
+]
+SpeechRecognizer = Annotated[
+    str | None,
+    Field(
+        description="Recognizer: built-in, whisper:FOLDER, whisper:small, command:PROGRAM {wav}, none. "
+        "Default: one that knows it."
+    ),
+]
+TextEncoding = Annotated[
+    str | None,
+    Field(description="Encoding of text files that are neither UTF-8 nor marked as UTF-16, for example windows-1252."),
+]
+SourceSpeaker = Annotated[
+    SpeakerSource,
+    Field(
+        description="Speaker of sources without names: auto (one per list, folder or recording), "
+        "folder, recording, file."
+    ),
+]
 
 
 class VocabularySettings(Settings):
@@ -84,10 +134,8 @@ class DataSettings(Settings):
     """Recordings with subtitles or transcripts that `go` imports. Default: none, you import them yourself."""
     speaker: str | None = None
     """Name of the only speaker of all sources. Default: names in the sources, else by speaker_from."""
-    speaker_from: SpeakerSource = "auto"
-    """Speaker of sources without names: auto (one per list, folder or recording), folder, recording, file."""
-    encoding: str | None = None
-    """Encoding of text files that are neither UTF-8 nor marked as UTF-16, for example windows-1252."""
+    speaker_from: SourceSpeaker = "auto"
+    encoding: TextEncoding = None
     max_left_out: float = Field(0.2, ge=0, le=1)
     """Maximum share of lines or sources that an import may leave out (unreadable, missing, no text)."""
     dataset: Path | None = None
@@ -116,6 +164,15 @@ class DataSettings(Settings):
 
 _OPTIONS, _INTERVALS = TrainOptions(), TrainIntervals()
 """Defaults of the settings below are theirs."""
+
+
+def _describe_loss_weight(part: Literal["text", "speech"]) -> str:
+    """The help of a weight whose default is the family's."""
+    families: dict[float, list[str]] = {}
+    for name, facts in FAMILIES.items():
+        families.setdefault(facts.loss_weights[part == "speech"], []).append(name)
+    defaults = ", ".join(f"{weight:g} for {' and '.join(names)}" for weight, names in families.items())
+    return f"Weight of the {part} loss. Default: {defaults}."
 
 
 class TrainSettings(Settings):
@@ -153,20 +210,16 @@ class TrainSettings(Settings):
     """Tokens (conditioning, text and speech) per optimizer step."""
     microbatch_tokens: int | None = Field(None, ge=64)
     """Tokens per forward pass. Default: as many as fit into memory, up to batch_tokens."""
-    text_weight: float | None = Field(None, ge=0)
-    """Weight of the text loss. Default: 1 for chatterbox, 0.2 for indextts2, 0.1 for tiny."""
-    speech_weight: float | None = Field(None, ge=0)
-    """Weight of the speech loss. Default: 1 for chatterbox and tiny, 0.8 for indextts2."""
+    text_weight: float | None = Field(None, ge=0, description=_describe_loss_weight("text"))
+    speech_weight: float | None = Field(None, ge=0, description=_describe_loss_weight("speech"))
     text_dropout: float | None = Field(None, ge=0, lt=1)
     """Share of samples trained without text, for classifier-free guidance. Default: 0.1 where the family uses it."""
     emotion_from: EmotionSource = _OPTIONS.emotion_from
     """Source of the emotion vector (indextts2): target or prompt."""
     seed: int = Field(_OPTIONS.seed, ge=0, le=MAX_SEED)
     """Seed of all random choices: data order, prompts, text dropout, adapter initialization."""
-    device: str | None = None
-    """Device: cpu, cuda or cuda:N. Default: cuda if available."""
-    precision: TrainPrecision | None = None
-    """Precision: float32, bf16 or fp16. Default: bf16 if supported, fp16 on older GPUs, float32 on CPU."""
+    device: ComputeDevice = None
+    precision: ComputePrecision = None
     gradient_checkpointing: bool = _OPTIONS.gradient_checkpointing
     """Recompute activations in the backward pass: less memory, slower."""
     compile: bool | None = None
@@ -210,8 +263,7 @@ class TrainSettings(Settings):
 class EvaluationSettings(Settings):
     """How `go` and `evaluate` judge what was trained."""
 
-    recognizer: str | None = None
-    """Recognizer: built-in, whisper:FOLDER, whisper:small, command:PROGRAM {wav}, none. Default: one that knows it."""
+    recognizer: SpeechRecognizer = None
 
 
 class RunSettings(Settings):
@@ -219,16 +271,11 @@ class RunSettings(Settings):
 
     words: ClassVar[Mapping[str, Mapping[str, Path]]] = {"base": BUILT_IN_BASES}
 
-    base: Path | None = None
-    """Folder of the base as published, or tiny for the built-in one. It is never changed."""
-    family: FamilyName | None = None
-    """Model family. Default: detected from the base folder."""
-    language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
-    """Code of the new language, for example am, ti, km."""
-    texts: tuple[Path, ...] = ()
-    """Text files of the new language, one sentence per line, or the manifest.jsonl of a dataset."""
-    proof_texts: tuple[Path, ...] = ()
-    """Your own texts of base languages (en.txt, fr.txt ...) to verify, in addition to the built-in corpus."""
+    base: BaseFolder = None
+    family: FamilyOfBase = None
+    language: NewLanguage = None
+    texts: LanguageTexts = ()
+    proof_texts: ProofTexts = ()
     tokenizer: TokenizerSettings = TokenizerSettings()
     """Tokenizer of the new language."""
     rows: RowSettings = RowSettings()
@@ -241,6 +288,7 @@ class RunSettings(Settings):
     """Evaluation."""
 
 
+# Flags are for one time: `train` says what it was told beside run.yaml, and the file stays the user's own text.
 def find_overrides(run: RunFolder, settings: RunSettings) -> dict[str, str]:
     """By key, the values that run.yaml has otherwise; as it would have to say them. Nothing where there is no file."""
     if not is_file(run.settings):
@@ -251,15 +299,12 @@ def find_overrides(run: RunFolder, settings: RunSettings) -> dict[str, str]:
 
 def diff_settings(settings: RunSettings, stated: RunSettings) -> dict[str, tuple[Any, Any]]:
     """By key, the values that are not those that are stated: both of them. Two ways to one file are the same."""
-    pairs = {
-        leaf.key: (_get_setting(settings, leaf.key), _get_setting(stated, leaf.key))
-        for leaf in iter_setting_fields(RunSettings)
-    }
-    return {key: (now, then) for key, (now, then) in pairs.items() if _comparable_value(now) != _comparable_value(then)}
-
-
-def _get_setting(settings: RunSettings, key: str) -> Any:
-    return reduce(getattr, key.split("."), settings)
+    different = {}
+    for leaf in iter_setting_fields(RunSettings):
+        now, then = (reduce(getattr, leaf.key.split("."), one) for one in (settings, stated))
+        if _comparable_value(now) != _comparable_value(then):
+            different[leaf.key] = (now, then)
+    return different
 
 
 def _comparable_value(value: Any) -> Any:
@@ -347,6 +392,7 @@ def rename_run_yaml_keys(path: Path) -> dict[str, str]:
     text = read_text(path)
     parse_yaml(text, path)
     valid = {leaf.key for leaf in iter_setting_fields(RunSettings)}
+    # Only keys are replaced, at their offsets: dumping the values would lose the user's comments and order.
     nodes = find_yaml_keys(text)
     renamed = {old: new for old, new in RENAMED_SETTINGS.items() if old in nodes and new in valid}
     # From the end of the file, so that offsets before it stay right.

@@ -28,6 +28,7 @@ runtime: speed and memory only; training resumes, and a finished run stays finis
 """
 
 
+# Marks for the fields below. `go`, `train` and the saved steps all read them, so that they cannot disagree.
 FIXED: dict[str, ResumeRule] = {"resume": "fixed"}
 SCHEDULE: dict[str, ResumeRule] = {"resume": "schedule"}
 LEARNING: dict[str, ResumeRule] = {"resume": "learning"}
@@ -100,6 +101,7 @@ class TrainIntervals:
     """First step at which early stopping may happen."""
 
 
+# A field without a mark fails here, at import.
 RESUME_RULES: dict[str, ResumeRule] = {one.name: one.metadata["resume"] for one in fields(TrainOptions)}
 
 

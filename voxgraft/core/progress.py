@@ -1,7 +1,7 @@
 """Progress, events and questions of long jobs, without knowing who shows them.
 
-The library calls `progress_task` and `tell`; the command line installs a recognizer by `use_progress_listener`. Without
-one nothing is printed.
+The library calls `progress_task` and `report_event`; the command line installs a listener by
+`use_progress_listener`. Without one nothing is printed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _active_listener: ContextVar[ProgressListener | None] = ContextVar("listener", d
 
 @contextlib.contextmanager
 def use_progress_listener(listener: ProgressListener) -> Iterator[None]:
-    """Send the progress of everything inside the block to `recognizer`."""
+    """Send the progress of everything inside the block to `listener`."""
     token = _active_listener.set(listener)
     try:
         yield

@@ -122,7 +122,7 @@ class ImportJournal:
 
     def add(self, clip: ManifestClip, written: ClipChecksum) -> None:
         """Record a clip whose file is complete; a known clip gets the checksum of its new file."""
-        entries: list[dict[str, Any]] = [{"sum": {clip.id: written.to_json()}}]
+        entries: list[dict[str, Any]] = [{"sum": {clip.id: list(written)}}]
         if clip.id not in self.ids:
             self.clips.append(clip)
             self.ids.add(clip.id)
@@ -207,7 +207,10 @@ def read_import_journal(path: Path) -> ImportJournal:
             journal.clips.append(parse_manifest_line(json.dumps(value, ensure_ascii=False), path, number))
             journal.ids.add(journal.clips[-1].id)
         elif kind == "sum" and isinstance(value, dict):
-            journal.sums |= {name: ClipChecksum.from_json(numbers) for name, numbers in value.items()}
+            for name, numbers in value.items():
+                if not isinstance(numbers, list) or list(map(type, numbers)) != [int, int]:
+                    raise FileError("manifest-line", f"{numbers!r:.80} is no size and checksum")
+                journal.sums[name] = (numbers[0], numbers[1])
         elif kind in ("problem", "failure"):
             (found if kind == "problem" else failures).append(SourceProblem.from_json(value))
         elif kind == "failed":

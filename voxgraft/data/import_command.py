@@ -410,11 +410,11 @@ def data_import(settings: DataImportSettings, again: ReimportPolicy | None = Non
         told = f"--media names one file for {len(settings.sources)} sources"
         raise ConfigError("config-value", told, expected="one subtitle file")
     dataset = DatasetFolder(settings.dataset)
-    found = find_sources(settings.sources, settings.language, settings.media, settings.encoding)
+    sources, unused = find_sources(settings.sources, settings.language, settings.media, settings.encoding)
     options, results = build_import_options(settings), list[SourceImportResult]()
     with dataset.locked():
         dataset.reconcile_published()
-        plan = _plan_import(dataset, found.sources, options, again, verify=True)
+        plan = _plan_import(dataset, sources, options, again, verify=True)
         with progress.progress_task("importing sources", len(plan.tasks)) as advance:
             for result in _run_import_tasks(dataset, plan.tasks, options, settings.workers or os.cpu_count() or 1):
                 results.append(result)
@@ -423,7 +423,7 @@ def data_import(settings: DataImportSettings, again: ReimportPolicy | None = Non
         new_clips = dataset.publish()
         own = {*(task.recording for task in plan.tasks), *plan.known, *plan.refused}
         journals = tuple(journal for journal in dataset.journals() if journal.recording in own)
-        problems = store_scan_problems(dataset, settings.sources, (*found.problems, *plan.problems))
+        problems = store_scan_problems(dataset, settings.sources, (*unused, *plan.problems))
         write_problems_file(dataset)
         used = sum(clip.is_used for clip in dataset.clips())
         doubled = tuple(doubled_sources(dataset, results))
@@ -435,7 +435,7 @@ def data_import(settings: DataImportSettings, again: ReimportPolicy | None = Non
         new_clips,
         (*problems, *(problem for one in results for problem in one.problems)),
         used,
-        compute_import_loss(journals, found.problems),
+        compute_import_loss(journals, unused),
         settings.max_left_out,
         doubled,
     )
@@ -448,19 +448,15 @@ def build_reimport_policy(settings: DataImportSettings) -> ReimportPolicy:
     return ReimportPolicy(settings.reimport, asked=frozenset(asked))
 
 
-def compute_max_clip_seconds(settings: DataImportSettings) -> float:
-    """Maximum clip length: the setting, else one or two breaths of speech, if the family can hold that many codes."""
-    if settings.longest is not None:
-        return settings.longest
-    if settings.family is None:
-        return DEFAULT_MAX_CLIP_SECONDS
-    kind = get_family(settings.family)
-    return min(DEFAULT_MAX_CLIP_SECONDS, MAX_CODES_SHARE * kind.frame(ASSUMED_VOCABULARY_SIZE).max_codes / kind.code_hz)
-
-
 def build_import_options(settings: DataImportSettings) -> ImportOptions:
     """Import options from the settings."""
-    longest = compute_max_clip_seconds(settings)
+    longest = settings.longest
+    if longest is None:  # one or two breaths of speech, if the family can hold that many codes
+        longest = DEFAULT_MAX_CLIP_SECONDS
+        if settings.family is not None:
+            kind = get_family(settings.family)
+            max_codes = MAX_CODES_SHARE * kind.frame(ASSUMED_VOCABULARY_SIZE).max_codes
+            longest = min(longest, max_codes / kind.code_hz)
     if settings.shortest >= longest:
         found = f"shortest is {settings.shortest} s and longest {longest:g} s"
         raise ConfigError("config-value", found, expected="a shortest below the longest")

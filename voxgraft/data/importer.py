@@ -286,15 +286,15 @@ def _segments_from_subtitles(
 ) -> Iterator[Segment]:
     assert source.media is not None
     name = source.text.name
-    read = read_subtitles(source.text, options.encoding)
-    problems += read.problems
-    cues, silent = clean_cues(read.cues, options.language, name)
+    shown, unread = read_subtitles(source.text, options.encoding)
+    problems += unread
+    cues, silent = clean_cues(shown, options.language, name)
     problems += silent
     if options.rolling:
         cues, repeated = dedupe_rolling_captions(cues, name)
         problems += repeated
     if not cues:
-        raise FileError("subtitle-none", f"nothing is said in {name}: {read.cues[0].text!r:.80}", where=source.text)
+        raise FileError("subtitle-none", f"nothing is said in {name}: {shown[0].text!r:.80}", where=source.text)
     # Decoded block by block: a film of hours is never in memory.
     media = MediaReader(source.media, options.rate)
     voice = SileroVad(options.rate) if options.activity == "silero" else None

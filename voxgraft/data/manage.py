@@ -42,7 +42,7 @@ from voxgraft.data.folder import (
     open_dataset_folder,
     write_problems_file,
 )
-from voxgraft.data.manifest import DatasetSummary, ManifestClip, format_duration, write_manifest
+from voxgraft.data.manifest import DatasetSummary, ManifestClip, format_length, write_manifest
 from voxgraft.data.sources import sanitize_name
 from voxgraft.models import load_speaker_encoder
 from voxgraft.text.normalize import build_normalizer
@@ -71,7 +71,7 @@ def data_list(settings: DataListSettings) -> SimpleResult:
     if own.has_manifest:
         summary = DatasetSummary.of(own.clips())
         rows = tuple(
-            (name, f"{summary.clips_of[name]:,}", format_duration(seconds))
+            (name, f"{summary.clips_of[name]:,}", format_length(seconds))
             for name, seconds in sorted(summary.recordings.items())
         )
         table = Table(("recording", "clips", "used"), rows)
@@ -81,7 +81,7 @@ def data_list(settings: DataListSettings) -> SimpleResult:
         raise FileError("dataset-missing", f"no dataset in {folder.name}", where=folder)
     summaries = [(one, DatasetSummary.of(one.clips())) for one in sets]
     shown = tuple(
-        (one.name, f"{found.clips:,}", f"{found.used:,}", format_duration(found.seconds), f"{len(found.speakers):,}")
+        (one.name, f"{found.clips:,}", f"{found.used:,}", format_length(found.seconds), f"{len(found.speakers):,}")
         for one, found in summaries
     )
     table = Table(("dataset", "clips", "used", "length", "speakers"), shown)
@@ -97,10 +97,10 @@ def data_info(settings: DataInfoSettings) -> SimpleResult:
     unfinished = [journal.recording for journal in dataset.journals() if not journal.is_published]
     problems = collect_problems(dataset)
     values = {**summary.to_json(), "missing_audio": missing, "unfinished": unfinished, "problems": len(problems)}
-    splits = ", ".join(f"{name} {format_duration(seconds)}" for name, seconds in sorted(summary.splits.items()))
+    splits = ", ".join(f"{name} {format_length(seconds)}" for name, seconds in sorted(summary.splits.items()))
     lines: list[Line] = [
-        f"{pluralize(summary.clips, 'clip')}, {summary.used:,} used: {format_duration(summary.seconds)}; "
-        f"rejected: {format_duration(summary.rejected_seconds)}",
+        f"{pluralize(summary.clips, 'clip')}, {summary.used:,} used: {format_length(summary.seconds)}; "
+        f"rejected: {format_length(summary.rejected_seconds)}",
         f"{pluralize(len(summary.recordings), 'recording')}, {pluralize(len(summary.speakers), 'speaker')}, "
         f"languages: {', '.join(summary.languages) or 'none'}",
         f"split: {splits or 'nothing'}",
@@ -155,7 +155,7 @@ def data_remove(settings: DataRemoveSettings) -> SimpleResult:
         going = [c for c in clips if c.recording in recordings or c.speaker in speakers or c.id in ids]
         gone = {clip.id for clip in going}
         seconds = sum(clip.seconds for clip in going)
-        told = f"{len(going):,} clips, {format_duration(seconds)}"
+        told = f"{len(going):,} clips, {format_length(seconds)}"
         answer: bool | None = True
         if going and not settings.yes:
             answer = confirm_with_user([_clip_table(going[:MAX_CLIPS_SHOWN])], f"remove {told}?")
@@ -388,7 +388,7 @@ def data_speakers(settings: DataSpeakersSettings) -> SimpleResult:
     summary = DatasetSummary.of(made)
     by_length = sorted(summary.speakers.items(), key=lambda item: -item[1])
     lines: list[Line] = [
-        Table(("speaker", "used"), tuple((name, format_duration(seconds)) for name, seconds in by_length))
+        Table(("speaker", "used"), tuple((name, format_length(seconds)) for name, seconds in by_length))
     ]
     lines += [
         f"{recording}: {count} voices were separated; listen, and name or join them"

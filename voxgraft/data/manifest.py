@@ -225,8 +225,8 @@ class DatasetSummary:
         }
 
 
-def format_duration(seconds: float) -> str:
-    """A duration in hours, minutes or seconds, with one decimal."""
+def format_length(seconds: float) -> str:
+    """A length of audio in hours, minutes or seconds, with one decimal."""
     if seconds >= 3600:
         return f"{seconds / 3600:.1f} h"
     return f"{seconds / 60:.1f} min" if seconds >= 60 else f"{seconds:.1f} s"

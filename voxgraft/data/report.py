@@ -13,7 +13,7 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,12 +32,14 @@ from voxgraft.audio.metrics import (
 from voxgraft.config.data import DataReportSettings, QualitySettings
 from voxgraft.core import progress
 from voxgraft.core.errors import ConfigError, FileError, VoxgraftError, find_nearest_name
+from voxgraft.core.families import FAMILIES
 from voxgraft.core.files import atomic_write, is_file, parse_json, read_lines, write_json, write_text
 from voxgraft.core.languages import is_syllabic_language
 from voxgraft.core.results import (
     BAD_COLOR,
     GOOD_COLOR,
     Line,
+    SimpleResult,
     Table,
     data_url,
     draw_inline_chart,
@@ -46,8 +48,8 @@ from voxgraft.core.results import (
 )
 from voxgraft.core.run import worker_pool
 from voxgraft.data.folder import DatasetFolder, collect_problems, open_dataset_folder
-from voxgraft.data.manifest import DatasetSummary, ManifestClip, format_duration, write_manifest
-from voxgraft.models import family_names, get_family
+from voxgraft.data.manifest import DatasetSummary, ManifestClip, format_length, write_manifest
+from voxgraft.models import get_family
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -67,12 +69,8 @@ METRICS_VERSION = 2
 METRICS_BATCH_CLIPS = 32
 POSITIONS_PER_STEP = 16_384
 DEFAULT_STEPS = 10_000
-# Measured on one NVIDIA H200, gated, rank 32, 16k positions at once; docs/log.md has the run.
-POSITIONS_PER_SECOND = {"chatterbox": 147_857, "indextts2": 166_057}
 TEXT_IDS_PER_LETTER = 0.7
 NUM_CONDITIONING = 34
-# What is kept of a voice beside its codes, for each clip.
-VOICE_BYTES_PER_CLIP = {"chatterbox": (256 + 150) * 4, "indextts2": (32 + 1) * 1280 * 4, "tiny": 4}
 # Of a code and of a text id.
 BYTES_PER_ID = 4
 # What a set says of a clip beside its text.
@@ -118,7 +116,24 @@ def apply_quality_checks(
     reasons: dict[str, list[str]] = {clip.id: [r for r in clip.rejected if r not in QUALITY_REASONS] for clip in clips}
     for clip in clips:
         own = measures.get(clip.id)
-        reasons[clip.id] += _quality_reasons(own, clip.language, settings) if own else ["sound-missing"]
+        if own is None:
+            reasons[clip.id].append("sound-missing")
+            continue
+        syllabic = is_syllabic_language(clip.language)
+        fastest = min(settings.fastest, settings.fastest_syllables) if syllabic else settings.fastest
+        checks = {
+            "too-short": own.seconds < settings.shortest,
+            "too-long": own.seconds > settings.longest,
+            "too-slow": own.letters_per_second < (settings.slowest / 2 if syllabic else settings.slowest),
+            "too-fast": own.letters_per_second > fastest,
+            "silence": own.silence > settings.silence,
+            "long-pause": own.longest_pause > settings.pause,
+            "noise": own.snr_db is not None and own.snr_db < settings.snr,
+            "clipping": own.clipped > settings.clipped,
+            "narrow-band": own.bandwidth_hz < settings.bandwidth,
+            "other-script": own.script < settings.script,
+        }
+        reasons[clip.id] += [name for name, is_bad in checks.items() if is_bad]
     # Clips far from their speaker's usual pace: often their text is not what is spoken.
     by_speaker: dict[str, list[str]] = defaultdict(list)
     for clip in clips:
@@ -149,25 +164,6 @@ def apply_quality_checks(
     return [replace(clip, rejected=tuple(dict.fromkeys(reasons[clip.id]))) for clip in clips]
 
 
-def _quality_reasons(own: ClipMetrics, language: str, settings: QualitySettings) -> list[str]:
-    syllabic = is_syllabic_language(language)
-    fastest = min(settings.fastest, settings.fastest_syllables) if syllabic else settings.fastest
-    slowest = settings.slowest / 2 if syllabic else settings.slowest
-    checks = {
-        "too-short": own.seconds < settings.shortest,
-        "too-long": own.seconds > settings.longest,
-        "too-slow": own.letters_per_second < slowest,
-        "too-fast": own.letters_per_second > fastest,
-        "silence": own.silence > settings.silence,
-        "long-pause": own.longest_pause > settings.pause,
-        "noise": own.snr_db is not None and own.snr_db < settings.snr,
-        "clipping": own.clipped > settings.clipped,
-        "narrow-band": own.bandwidth_hz < settings.bandwidth,
-        "other-script": own.script < settings.script,
-    }
-    return [name for name, found in checks.items() if found]
-
-
 _MetricsEntry = tuple[str, str, ClipMetrics, AudioFingerprint]
 """Clip id, cache key, metrics, fingerprint."""
 
@@ -192,7 +188,7 @@ def compute_dataset_metrics(
         with atomic_write(dataset.folder / METRICS_FILE, overwrite=True) as stream:
             for name, key, own, fingerprint in entries:
                 packed = base64.b64encode(fingerprint.astype("<u4").tobytes()).decode()
-                values = {"id": name, "key": key, "measures": own.to_json(), "print": packed}
+                values = {"id": name, "key": key, "measures": asdict(own), "print": packed}
                 stream.write(json.dumps(values).encode() + b"\n")
     found = {name: measures for name, _, measures, _ in entries}
     return found, {name: fingerprint for name, _, _, fingerprint in entries}, len(fresh)
@@ -252,50 +248,34 @@ def _measure_batch(dataset: DatasetFolder, clips: Sequence[ManifestClip]) -> lis
     return done
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingEstimate:
-    """One family's training on these clips."""
-
-    family: str
-    positions: int
-    steps_a_pass: int
-    passes: float
-    """Passes over the data in the usual number of steps."""
-    gpu_hours: float | None
-    """Of an H200, for the usual number of steps; None where it was not measured."""
-    disk_bytes: int
-    """Of the sets."""
-    most_disk_bytes: int
-    """While sets are written: what is encoded lies in the batches too."""
-    too_long: int
-    """Clips that the family cannot hear whole."""
-
-
-def estimate_training(clips: Sequence[ManifestClip]) -> list[TrainingEstimate]:
-    """For every family, from the clips that are used."""
+def estimate_training(clips: Sequence[ManifestClip]) -> list[dict[str, Any]]:
+    """One family's training on the clips that are used, for every family."""
     used = [clip for clip in clips if clip.is_used]
     ids = sum(len(clip.text) for clip in used) * TEXT_IDS_PER_LETTER
     lines = sum(len(clip.text.encode()) + METADATA_BYTES_PER_CLIP for clip in used)
     found = []
-    for name in family_names():
+    for name, facts in FAMILIES.items():
         kind = get_family(name)
         longest = kind.frame(_ASSUMED_NEW_PIECES).max_codes / kind.code_hz
         codes = sum(clip.seconds for clip in used) * kind.code_hz
         positions = round(codes + ids + NUM_CONDITIONING * len(used))
-        encoded = codes * BYTES_PER_ID + len(used) * VOICE_BYTES_PER_CLIP.get(name, 0)
+        encoded = codes * BYTES_PER_ID + len(used) * facts.voice_bytes_per_clip
         steps = max(1, -(-positions // POSITIONS_PER_STEP))
-        speed = POSITIONS_PER_SECOND.get(name)
+        speed = facts.positions_per_second
         found.append(
-            TrainingEstimate(
-                family=name,
-                positions=positions,
-                steps_a_pass=steps,
-                passes=round(DEFAULT_STEPS / steps, 1),
-                gpu_hours=round(DEFAULT_STEPS * POSITIONS_PER_STEP / speed / 3600, 2) if speed else None,
-                disk_bytes=round(encoded + ids * BYTES_PER_ID + lines),
-                most_disk_bytes=round(2 * encoded + ids * BYTES_PER_ID + lines),
-                too_long=sum(clip.seconds > longest for clip in used),
-            )
+            {
+                "family": name,
+                "positions": positions,
+                "steps_a_pass": steps,
+                # In the usual number of steps, and H200 hours for these; None where that was not measured.
+                "passes": round(DEFAULT_STEPS / steps, 1),
+                "gpu_hours": round(DEFAULT_STEPS * POSITIONS_PER_STEP / speed / 3600, 2) if speed else None,
+                "disk_bytes": round(encoded + ids * BYTES_PER_ID + lines),
+                # While sets are written, what is encoded lies in the batches too.
+                "most_disk_bytes": round(2 * encoded + ids * BYTES_PER_ID + lines),
+                # Clips that the family cannot hear whole.
+                "too_long": sum(clip.seconds > longest for clip in used),
+            }
         )
     return found
 
@@ -313,7 +293,7 @@ def describe_measured_results(summary: DatasetSummary) -> list[str]:
         (less, worse), (more, better) = below[-1], above[0]
         near = f"{less} minutes gave {worse} % phone error, {more} minutes {better} %."
     return [
-        f"You have {format_duration(summary.seconds)} in {len(summary.speakers):,} voices. {near}",
+        f"You have {format_length(summary.seconds)} in {len(summary.speakers):,} voices. {near}",
         f"Measured by minutes of speech: {table} phone error. That was the tiny base, Amharic in synthetic voices, a "
         "gated graft of rank 32, 800 steps of 2,560 positions on a GPU; other bases and human voices need more.",
         "Not measured: how much human speech Chatterbox or IndexTTS-2 need. What others report for theirs reaches "
@@ -326,7 +306,7 @@ def render_data_report(
     folder: Path,
     clips: Sequence[ManifestClip],
     measures: Mapping[str, ClipMetrics],
-    estimates: Sequence[TrainingEstimate],
+    estimates: Sequence[Mapping[str, Any]],
     problem_counts: Mapping[str, int],
 ) -> str:
     """The whole page."""
@@ -349,16 +329,16 @@ def render_data_report(
             worst.setdefault(clip.id, clip)
     typical = used[:: max(1, len(used) // 8)][:8]
     speakers, splits = (
-        [(label, format_duration(seconds)) for label, seconds in sorted(found.items(), key=lambda item: -item[1])]
+        [(label, format_length(seconds)) for label, seconds in sorted(found.items(), key=lambda item: -item[1])]
         for found in (summary.speakers, summary.splits)
     )
     return render_page(
         "data_report.html",
         name=name,
         figures=[
-            (format_duration(summary.seconds), "used", f"{summary.used:,} clips"),
+            (format_length(summary.seconds), "used", f"{summary.used:,} clips"),
             (
-                format_duration(summary.rejected_seconds),
+                format_length(summary.rejected_seconds),
                 "rejected",
                 f"{summary.clips - summary.used:,} clips, none deleted",
             ),
@@ -379,13 +359,13 @@ def render_data_report(
         estimate_heads=ESTIMATE_HEADS,
         estimates=[
             (
-                one.family,
-                f"{one.positions:,}",
-                f"{one.steps_a_pass:,}",
-                f"{one.passes:,g}",
-                "not measured" if one.gpu_hours is None else f"{one.gpu_hours:g}",
-                f"{one.disk_bytes / 1e6:,.0f} MB ({one.most_disk_bytes / 1e6:,.0f})",
-                f"{one.too_long:,}",
+                one["family"],
+                f"{one['positions']:,}",
+                f"{one['steps_a_pass']:,}",
+                f"{one['passes']:,g}",
+                "not measured" if one["gpu_hours"] is None else f"{one['gpu_hours']:g}",
+                f"{one['disk_bytes'] / 1e6:,.0f} MB ({one['most_disk_bytes'] / 1e6:,.0f})",
+                f"{one['too_long']:,}",
             )
             for one in estimates
         ],
@@ -430,59 +410,8 @@ def _describe_player(folder: Path, clip: ManifestClip, measures: Mapping[str, Cl
     }
 
 
-@dataclass(frozen=True, slots=True)
-class DataReportResult:
-    """What was measured and decided."""
-
-    page: Path
-    summary: DatasetSummary
-    estimates: tuple[TrainingEstimate, ...]
-    read: int
-    missing: tuple[str, ...]
-    rejected: tuple[tuple[str, tuple[str, ...]], ...]
-
-    @property
-    def exit_code(self) -> int:
-        """1 if the sound of a clip does not exist or broken."""
-        return int(bool(self.missing))
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "page": str(self.page),
-            **self.summary.to_json(),
-            "measured": self.read,
-            "missing_audio": list(self.missing),
-            "rejected_clips": {name: list(reasons) for name, reasons in self.rejected},
-            "estimates": [asdict(one) for one in self.estimates],
-        }
-
-    def lines(self) -> list[Line]:
-        found = self.summary
-        voices = f"{format_duration(found.seconds)} in {len(found.speakers):,} voices"
-        lines: list[Line] = [f"{found.used:,} of {found.clips:,} clips used: {voices}"]
-        if found.reasons:
-            rows = tuple((name, f"{count:,}") for name, count in found.reasons.most_common())
-            lines.append(Table(("rejected for", "clips"), rows))
-        if self.missing:
-            lines.append(
-                f"the sound of {len(self.missing):,} clips is missing or broken: {', '.join(self.missing[:8])}"
-            )
-        ahead = tuple(
-            (
-                one.family,
-                f"{one.steps_a_pass:,}",
-                "" if one.gpu_hours is None else f"{one.gpu_hours:g}",
-                f"{one.disk_bytes / 1e6:,.0f} ({one.most_disk_bytes / 1e6:,.0f})",
-                f"{one.too_long:,}",
-            )
-            for one in self.estimates
-        )
-        heads = ("family", "steps a pass", "H200 hours, 10,000 steps", "MB of sets (while written)", "too long")
-        return [*lines, Table(heads, ahead), *describe_measured_results(found), f"page with players: {self.page}"]
-
-
-def data_report(settings: DataReportSettings) -> DataReportResult:
-    """Measure, judge, and write what was found into the manifest and onto a page."""
+def data_report(settings: DataReportSettings) -> SimpleResult:
+    """Measure, judge, and write what was found into the manifest and onto a page. Exit code 1 if audio is missing."""
     dataset = open_dataset_folder(settings.dataset)
     with dataset.locked():
         clips = list(dataset.clips())
@@ -504,18 +433,39 @@ def data_report(settings: DataReportSettings) -> DataReportResult:
         judged = apply_quality_checks(decided, measures, fingerprints, settings.quality)
         if judged != clips:
             write_manifest(dataset.manifest, judged)
-        found = estimate_training(judged)
+        estimates = estimate_training(judged)
         problems = Counter(problem.code for problem in collect_problems(dataset))
-        page = render_data_report(dataset.name, dataset.folder, judged, measures, found, problems)
-        write_text(dataset.folder / "report.html", page, overwrite=True)
-        report = DataReportResult(
-            dataset.folder / "report.html",
-            DatasetSummary.of(judged),
-            tuple(found),
-            num_read,
-            tuple(clip.id for clip in judged if clip.id not in measures),
-            tuple((clip.id, clip.rejected) for clip in judged if clip.rejected),
+        html = render_data_report(dataset.name, dataset.folder, judged, measures, estimates, problems)
+        page = dataset.folder / "report.html"
+        write_text(page, html, overwrite=True)
+        summary, missing = DatasetSummary.of(judged), [clip.id for clip in judged if clip.id not in measures]
+        values = {
+            "page": str(page),
+            **summary.to_json(),
+            "measured": num_read,
+            "missing_audio": missing,
+            "rejected_clips": {clip.id: list(clip.rejected) for clip in judged if clip.rejected},
+            "estimates": estimates,
+        }
+        kept = {**values, "quality": settings.quality.model_dump(), "page": page.name}
+        write_json(dataset.folder / "report.json", json.loads(json.dumps(kept)), overwrite=True)
+    voices = f"{format_length(summary.seconds)} in {len(summary.speakers):,} voices"
+    told: list[Line] = [f"{summary.used:,} of {summary.clips:,} clips used: {voices}"]
+    if summary.reasons:
+        rows = tuple((name, f"{count:,}") for name, count in summary.reasons.most_common())
+        told.append(Table(("rejected for", "clips"), rows))
+    if missing:
+        told.append(f"the sound of {len(missing):,} clips is missing or broken: {', '.join(missing[:8])}")
+    ahead = tuple(
+        (
+            one["family"],
+            f"{one['steps_a_pass']:,}",
+            "" if one["gpu_hours"] is None else f"{one['gpu_hours']:g}",
+            f"{one['disk_bytes'] / 1e6:,.0f} ({one['most_disk_bytes'] / 1e6:,.0f})",
+            f"{one['too_long']:,}",
         )
-        values = {**report.to_json(), "quality": settings.quality.model_dump(), "page": "report.html"}
-        write_json(dataset.folder / "report.json", json.loads(json.dumps(values)), overwrite=True)
-        return report
+        for one in estimates
+    )
+    heads = ("family", "steps a pass", "H200 hours, 10,000 steps", "MB of sets (while written)", "too long")
+    told += [Table(heads, ahead), *describe_measured_results(summary), f"page with players: {page}"]
+    return SimpleResult(values, tuple(told), int(bool(missing)))

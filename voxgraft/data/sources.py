@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from voxgraft.audio.files import AUDIO_SUFFIXES, MEDIA_SUFFIXES
 from voxgraft.core.errors import ConfigError, FileError, VoxgraftError
@@ -128,17 +128,10 @@ def sanitize_name(name: str) -> str:
     return _UNSAFE_CHARACTERS.sub("_", name).strip("._-")[:80] or "recording"
 
 
-class SourceScan(NamedTuple):
-    """Everything that was found."""
-
-    sources: list[ImportSource]
-    problems: list[SourceProblem]
-
-
 def find_sources(
     places: Sequence[Path], language: str, media: Path | None = None, encoding: str | None = None
-) -> SourceScan:
-    """Sources in files and folders, including all subfolders; an error if there is none."""
+) -> tuple[list[ImportSource], list[SourceProblem]]:
+    """Sources in files and folders, including all subfolders, and what could not be used; an error if there is none."""
     finder = _SourceFinder(language, encoding)
     files: list[Path] = []
     for place in places:
@@ -153,7 +146,7 @@ def find_sources(
     if not sources:
         seen = "; ".join(problem.found for problem in problems[:3])
         raise FileError("source-none", seen or "no recording with a text", where=", ".join(map(str, places)))
-    return SourceScan(sorted(sources, key=lambda source: str(source.text)), problems)
+    return sorted(sources, key=lambda source: str(source.text)), problems
 
 
 def compute_source_fingerprint(source: ImportSource) -> str:

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import regex
 
@@ -20,7 +20,7 @@ from voxgraft.config.data import DataSplitSettings
 from voxgraft.core.errors import ConfigError, Finding, finding
 from voxgraft.core.results import Line, Table, pluralize
 from voxgraft.data.folder import open_dataset_folder
-from voxgraft.data.manifest import SPLITS, ManifestClip, SplitName, format_duration, write_manifest
+from voxgraft.data.manifest import SPLITS, ManifestClip, SplitName, format_length, write_manifest
 from voxgraft.data.report import compute_dataset_metrics
 
 # Longest stretch of a recording. In short recordings a stretch is as long as what one split needs.
@@ -40,12 +40,8 @@ MAX_LEAKS_SHOWN = 8
 MIN_SPEAKERS_JUDGED, MAX_SINGLE_CLIP_SHARE = 3, 0.8
 
 
-class SplitLeak(NamedTuple):
-    """Two clips in different splits with the same audio or the same sentence."""
-
-    kind: str
-    one: str
-    two: str
+SplitLeak = tuple[str, str, str]
+"""What two clips in different splits have in common (`audio` or `text`), and the ids of the two."""
 
 
 def group_clips(
@@ -186,13 +182,13 @@ def find_split_leaks(clips: Sequence[ManifestClip], prints: Mapping[str, AudioFi
     """Audio and sentences that are in two splits. Only clips that are used count."""
     side = {clip.id: clip.split for clip in clips if clip.is_used and clip.split}
     own = {name: value for name, value in prints.items() if name in side}
-    found = [SplitLeak("audio", one, two) for one, two in find_duplicate_audio(own) if side[one] != side[two]]
+    found: list[SplitLeak] = [("audio", one, two) for one, two in find_duplicate_audio(own) if side[one] != side[two]]
     first: dict[str, dict[str, str]] = defaultdict(dict)
     for clip in clips:
         text = " ".join(_NON_LETTERS.sub(" ", clip.text.lower()).split())
         if clip.id not in side or len(text.split()) < MIN_LEAK_WORDS:
             continue
-        found += [SplitLeak("text", other, clip.id) for at, other in first[text].items() if at != clip.split]
+        found += [("text", other, clip.id) for at, other in first[text].items() if at != clip.split]
         first[text].setdefault(str(clip.split), clip.id)
     return found
 
@@ -210,14 +206,13 @@ class DataSplitResult:
     @property
     def exit_code(self) -> int:
         """1 if the same audio is both trained on and held out."""
-        return int(any(leak.kind == "audio" for leak in self.leaks))
+        return int(any(kind == "audio" for kind, _, _ in self.leaks))
 
     def findings(self) -> list[Finding]:
         found = []
         for kind in ("audio", "text"):
-            own = [leak for leak in self.leaks if leak.kind == kind]
-            if own:
-                shown = ", ".join(f"{leak.one} and {leak.two}" for leak in own[:MAX_LEAKS_SHOWN])
+            if own := [f"{one} and {two}" for shared, one, two in self.leaks if shared == kind]:
+                shown = ", ".join(own[:MAX_LEAKS_SHOWN])
                 found.append(finding(f"split-leak-{kind}", f"{len(own):,} pairs: {shown}", where=self.manifest))
         speakers = Counter(clip.speaker for clip in self.clips if clip.is_used)
         lone = sum(count == 1 for count in speakers.values())
@@ -255,7 +250,7 @@ class DataSplitResult:
         return {
             "manifest": str(self.manifest),
             "sides": self.sides(),
-            "leaks": [leak._asdict() for leak in self.leaks],
+            "leaks": [{"kind": kind, "one": one, "two": two} for kind, one, two in self.leaks],
             "unheard": list(self.unheard),
             "by_stretch": self.splits_recordings,
             "shared_speakers": self.shared_speakers,
@@ -266,7 +261,7 @@ class DataSplitResult:
             (
                 name,
                 f"{one['clips']:,}",
-                format_duration(one["seconds"]),
+                format_length(one["seconds"]),
                 f"{one['recordings']:,}",
                 f"{one['speakers']:,}",
             )

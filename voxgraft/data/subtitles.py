@@ -10,13 +10,15 @@ from __future__ import annotations
 import codecs
 import html
 import re
+import tomllib
 import warnings
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import pysubs2
 import regex
@@ -49,13 +51,8 @@ class Cue:
         return (self.start + self.end) / 2
 
 
-class CueFile(NamedTuple):
-    """Every cue of a subtitle file, and a problem for every line that is in none."""
-
-    cues: list[Cue]
-    problems: list[SourceProblem]
-
-
+CuesAndProblems = tuple[list[Cue], list[SourceProblem]]
+"""Every cue of a subtitle file, and a problem for every line that is in none."""
 MAX_TEXT_BYTES = 64 << 20
 # More lines than this share in another encoding: then the whole file is in another encoding.
 MAX_UNDECODABLE_SHARE = 0.2
@@ -152,7 +149,7 @@ _ASS_DRAWING = re.compile(r"\{[^}]*\\p[1-9]")
 _PYSUBS2_ERRORS = (Pysubs2Error, ValueError, KeyError, IndexError, AttributeError, TypeError, OverflowError)
 
 
-def parse_substation(text: str, name: str) -> CueFile:
+def parse_substation(text: str, name: str) -> CuesAndProblems:
     """Cues of the events of an ASS or SSA file that are shown; comments and drawings are no speech."""
     lines = re.split(r"\r\n|\n|\r", text)
     events = [(number, line) for number, line in enumerate(lines, 1) if _ASS_EVENT.match(line)]
@@ -162,7 +159,8 @@ def parse_substation(text: str, name: str) -> CueFile:
     sections = [place for place, line in enumerate(lines[:first]) if _ASS_SECTION.match(line)]
     # Only the section with the events' format: a damaged style or font would spoil every event.
     head = ["[Script Info]", "ScriptType: v4.00+", *(lines[sections[-1] : first] if sections else [])]
-    found = CueFile([], [])
+    cues: list[Cue] = []
+    problems: list[SourceProblem] = []
     for number, line in events:
         try:
             with warnings.catch_warnings():  # about margins and layers, which are not used
@@ -179,18 +177,18 @@ def parse_substation(text: str, name: str) -> CueFile:
         elif not text:
             problem = SourceProblem("subtitle-empty", f"{line!r:.120}", name, number)
         if problem is not None:
-            found.problems.append(problem)
+            problems.append(problem)
             continue
         event = read[0]
         times = event.start / 1000, event.end / 1000  # pysubs2 counts milliseconds
-        found.cues.append(Cue(*times, text, number, number, event.name.strip(), original_text=event.text))
+        cues.append(Cue(*times, text, number, number, event.name.strip(), original_text=event.text))
     in_events = False
     for number, line in enumerate(lines, 1):
         if section := _ASS_SECTION.match(line):
             in_events = section[1].strip().lower() == "events"
         elif in_events and line.strip() and ":" not in line and not line.lstrip().startswith((";", "!")):
-            found.problems.append(SourceProblem("subtitle-stray", f"no event: {line.strip()!r:.120}", name, number))
-    return found
+            problems.append(SourceProblem("subtitle-stray", f"no event: {line.strip()!r:.120}", name, number))
+    return cues, problems
 
 
 SUBTITLE_SUFFIXES = (".srt", ".vtt", ".webvtt", ".ass", ".ssa")
@@ -217,46 +215,48 @@ _TIME_LIKE = re.compile(rf"\d{_OPTIONAL_SPACES}:{_OPTIONAL_SPACES}\d")
 NumberedLines = list[tuple[int, str]]
 
 
-def read_subtitles(path: Path, encoding: str | None = None) -> CueFile:
+def read_subtitles(path: Path, encoding: str | None = None) -> CuesAndProblems:
     """The cues of a subtitle file in order; an error if there is none."""
     text, broken = read_text_skipping_bad_lines(path, encoding)
-    found = parse_subtitles(text, path.suffix.lower(), path.name)
-    found.problems.extend([SourceProblem("text-encoding", told, path.name, line) for line, told in broken.items()])
-    if not found.cues:
+    cues, problems = parse_subtitles(text, path.suffix.lower(), path.name)
+    problems += [SourceProblem("text-encoding", told, path.name, line) for line, told in broken.items()]
+    if not cues:
         read_encoded_text(path, encoding)  # raises if the encoding is the reason
-        seen = "; ".join(problem.found for problem in found.problems[:3])
+        seen = "; ".join(problem.found for problem in problems[:3])
         raise FileError("subtitle-none", f"no subtitle in {path.name}" + (f": {seen}" if seen else ""), where=path)
-    return found
+    return cues, problems
 
 
-def parse_subtitles(text: str, ending: str, name: str) -> CueFile:
+def parse_subtitles(text: str, ending: str, name: str) -> CuesAndProblems:
     """The cues of a text; `ending` is the file suffix of its format."""
     if ending in (".ass", ".ssa"):
-        found = parse_substation(text, name)
+        cues, problems = parse_substation(text, name)
     else:
-        found = CueFile([], [])
+        cues, problems = [], []
         block: NumberedLines = []
         # Only real line ends: `splitlines` also breaks at characters that may occur inside a text.
         for number, line in enumerate([*re.split(r"\r\n|\n|\r", text), ""], 1):
             if line.strip():
                 block.append((number, line))
             elif block:
-                _parse_block(block, found, name, is_vtt=ending in (".vtt", ".webvtt"))
+                _parse_block(block, cues, problems, name, is_vtt=ending in (".vtt", ".webvtt"))
                 block = []
     kept: list[Cue] = []
-    for cue in found.cues:
+    for cue in cues:
         seconds = cue.end - cue.start
         if 0 < seconds <= MAX_CUE_SECONDS:
             kept.append(cue)
             continue
         code = "subtitle-time" if seconds <= 0 else "subtitle-too-long"
         told = f"from {cue.start:.3f} s to {cue.end:.3f} s: {cue.text!r:.{MAX_QUOTED_CHARACTERS}}"
-        found.problems.append(SourceProblem(code, told, name, cue.line, cue.last_line))
-    return CueFile(sorted(kept, key=lambda cue: (cue.start, cue.end)), found.problems)
+        problems.append(SourceProblem(code, told, name, cue.line, cue.last_line))
+    return sorted(kept, key=lambda cue: (cue.start, cue.end)), problems
 
 
-def _parse_block(block: NumberedLines, found: CueFile, name: str, *, is_vtt: bool) -> None:
-    """A run of lines without an empty one: usually one cue, several where an empty line was forgotten."""
+def _parse_block(
+    block: NumberedLines, cues: list[Cue], problems: list[SourceProblem], name: str, *, is_vtt: bool
+) -> None:
+    """Parse a run of lines without an empty one: usually one cue, several where an empty line was forgotten."""
     heads = [
         place
         for place, (_, line) in enumerate(block)
@@ -271,7 +271,7 @@ def _parse_block(block: NumberedLines, found: CueFile, name: str, *, is_vtt: boo
     if not heads or first > 1 or (first == 1 and not is_vtt and not _CUE_NUMBER.match(block[0][1])):
         text = " / ".join(line.strip() for _, line in block[:first])
         told = f"no time for {text!r:.{MAX_QUOTED_CHARACTERS}}"
-        found.problems.append(SourceProblem("subtitle-stray", told, name, block[0][0], block[first - 1][0]))
+        problems.append(SourceProblem("subtitle-stray", told, name, block[0][0], block[first - 1][0]))
     for head, after in pairwise([*heads, len(block)]):
         (number, line), body = block[head], block[head + 1 : after]
         if after < len(block) and body and _CUE_NUMBER.match(body[-1][1]):
@@ -282,54 +282,16 @@ def _parse_block(block: NumberedLines, found: CueFile, name: str, *, is_vtt: boo
         if not times:
             shown = f"{line.strip()!r:.80} is no pair of times"
             shown += f"; its text: {text!r:.{MAX_QUOTED_CHARACTERS}}" if text else ""
-            found.problems.append(SourceProblem("subtitle-time", shown, name, number, last))
+            problems.append(SourceProblem("subtitle-time", shown, name, number, last))
         elif not text:
-            found.problems.append(SourceProblem("subtitle-empty", f"{line.strip():.80}", name, number, last))
+            problems.append(SourceProblem("subtitle-empty", f"{line.strip():.80}", name, number, last))
         else:
             # Hours may be missing; a fraction of two digits is hundredths.
             start, end = (
                 int(hours or 0) * 3600 + int(minutes) * 60 + int(seconds) + int((fraction or "0").ljust(3, "0")) / 1000
                 for hours, minutes, seconds, fraction in (times.groups()[:4], times.groups()[4:])
             )
-            found.cues.append(Cue(start, end, text, number, last, original_text=text))
-
-
-_SOUND_WORDS_BY_LANGUAGE: dict[str, tuple[str, ...]] = {
-    "en": tuple(
-        "music musical song singing sings applause applauds laughter laughs laughing chuckles giggles sighs gasps "
-        "coughs coughing cough crying cries sobbing screams screaming shouting cheering cheers crowd whistles "
-        "barking bell bells ringing rings beep beeping buzzing siren sirens thunder gunshot gunshots explosion "
-        "knocks door footsteps silence inaudible unintelligible indistinct chatter background foreign groans grunts "
-        "whispers whispering static noise horn honks engine phone clears".split()
-    ),
-    "am": tuple(
-        "ሙዚቃ ዘፈን መዝሙር ጭብጨባ ሳቅ ሳቅታ ይስቃል ትስቃለች እየሳቀ እየሳቀች ለቅሶ ልቅሶ ያለቅሳል ታለቅሳለች ሳል ይስላል ጩኸት እልልታ ፉጨት ድምፅ ድምጽ "
-        "ደወል ስልክ ተኩስ ፍንዳታ ነጎድጓድ ጸጥታ ዝምታ የማይሰማ ማስታወቂያ".split()
-    ),
-    "ti": tuple("ሙዚቃ ደርፊ መዝሙር ጨብጨባ ጣቕዒት ሰሓቕ ብኽያት ሳዓል ጫውጫውታ ድምጺ ደወል ስቕታ".split()),
-    "fr": tuple(
-        "musique chanson chant applaudissements rires rire rit soupir soupire toux tousse pleurs pleure cris crie "
-        "sonnerie sonne sirène tonnerre silence inaudible brouhaha porte bruit".split()
-    ),
-    "es": tuple("música canción aplausos risas risa ríe suspira tos tose llanto llora gritos grita silencio".split()),
-    "de": tuple("musik lied applaus gelächter lachen lacht seufzt husten hustet weint schreit stille klingelt".split()),
-    "sw": tuple("muziki wimbo makofi kicheko vicheko anacheka kilio analia kelele kimya".split()),
-    "om": tuple("muuziqaa sirba harka kolfa boo'icha sagalee".split()),
-    "ar": tuple("موسيقى أغنية تصفيق ضحك يضحك تضحك بكاء يبكي صراخ صمت".split()),
-}
-# Roles before a colon, besides names in capitals and names that occur again and again.
-NARRATOR_LABELS: dict[str, tuple[str, ...]] = {
-    "en": ("narrator", "interviewer", "announcer", "reporter", "host", "man", "woman", "voice-over"),
-    "am": ("ተራኪ", "አቅራቢ", "ጋዜጠኛ", "ጠያቂ", "መላሽ", "ሴት", "ወንድ", "ድምፅ"),
-    "ti": ("ተራኺ", "ጋዜጠኛ", "ሓታቲ"),
-    "fr": ("narrateur", "journaliste", "homme", "femme", "voix off"),
-}
-
-
-# Words that often come before a colon and name nobody.
-NON_SPEAKER_LABELS = frozenset(
-    ("note", "warning", "example", "question", "answer", "ማስጠንቀቂያ", "ማሳሰቢያ", "ማስታወሻ", "ለምሳሌ", "ጥያቄ", "መልስ")
-)
+            cues.append(Cue(start, end, text, number, last, original_text=text))
 
 
 SUNG = "sung"
@@ -359,18 +321,25 @@ _LETTER_OR_DIGIT = regex.compile(r"[\p{L}\p{N}]")
 MAX_LABEL_WORDS = 3
 
 
+@cache
+def _caption_words_by_language() -> dict[str, Any]:
+    """Sound words and roles by language, and words that are no speakers."""
+    return tomllib.loads(Path(__file__).with_name("caption_words.toml").read_text(encoding="utf-8"))
+
+
 def clean_cues(cues: Sequence[Cue], language: str, name: str) -> tuple[list[Cue], list[SourceProblem]]:
     """The cues with only what is spoken, and a problem for each in which nothing is."""
+    known = _caption_words_by_language()
     # Captions of every language use English sound words and roles too.
-    languages = ("en", base_language(language))
-    sounds = {word for own in languages for word in _SOUND_WORDS_BY_LANGUAGE.get(own, ())}
-    names = {label.lower() for own in languages for label in NARRATOR_LABELS.get(own, ())}
+    own_words = [known.get(own, {}) for own in ("en", base_language(language))]
+    sounds = {word for own in own_words for word in own.get("sounds", ())}
+    names = {label.lower() for own in own_words for label in own.get("roles", ())}
     seen: Counter[str] = Counter()
     for cue in cues:
         lines = _strip_markup(cue.text).split("\n")
         seen.update({label for line in lines if (label := _find_speaker_label(_LEADING_DASH.sub("", line)))})
     least = max(MIN_SPEAKER_LABEL_COUNT, MIN_SPEAKER_LABEL_SHARE * len(cues))
-    names |= {label.lower() for label, times in seen.items() if times >= least} - NON_SPEAKER_LABELS
+    names |= {label.lower() for label, times in seen.items() if times >= least} - {*known["no_speakers"]}
 
     def replace_square_bracket(found: re.Match[str]) -> str:
         """Text in square brackets is never spoken, but before a colon it may name the speaker."""

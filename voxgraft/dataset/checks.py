@@ -278,15 +278,11 @@ class StoredCodes(NamedTuple):
     seconds: float | None
 
 
-class TrimmedLength(NamedTuple):
-    """Codes that are the clip's own, and the evidence for cutting the rest; None if nothing is cut."""
+def compute_trimmed_lengths(clips: Sequence[StoredCodes], code_hz: float) -> list[tuple[int, PaddingEvidence | None]]:
+    """The own length of each clip: as stated, by its duration, or, if that is unknown, by its end.
 
-    length: int
-    reason: PaddingEvidence | None = None
-
-
-def compute_trimmed_lengths(clips: Sequence[StoredCodes], code_hz: float) -> list[TrimmedLength]:
-    """The own length of each clip: as stated, by its duration, or, if that is unknown, by its end."""
+    With the evidence for cutting the rest; None if nothing is cut.
+    """
     # Clips of one batch are neighbours by name and were stored at one length. In padded data nearly every clip has such
     # a mate, and its end is the code that pads others too.
     order = sorted(range(len(clips)), key=lambda at: clips[at].name)
@@ -300,17 +296,18 @@ def compute_trimmed_lengths(clips: Sequence[StoredCodes], code_hz: float) -> lis
                 mated[order[one]] = mated[order[other]] = True
     is_padded = sum(mated) >= MIN_PADDED_SHARE * len(clips)
     ends = Counter(clip.last for clip in clips if clip.run >= MIN_PADDING_RUN)
-    result: list[TrimmedLength] = []
+    result: list[tuple[int, PaddingEvidence | None]] = []
     for mate, clip in zip(mated, clips, strict=True):
         padded_end = is_padded and mate and clip.run >= MIN_PADDING_RUN and ends[clip.last] > 1
-        trimmed = TrimmedLength(clip.length)
+        length: int = clip.length
+        evidence: PaddingEvidence | None = None
         if clip.stated is not None and 0 < clip.stated < clip.length:
-            trimmed = TrimmedLength(clip.stated, "stated")
+            length, evidence = clip.stated, "stated"
         if clip.seconds is not None:
             spoken = max(1, round(clip.seconds * code_hz))
-            if trimmed.length > spoken + MAX_CODE_SLACK:
-                trimmed = TrimmedLength(spoken, "seconds")
-        elif padded_end and (own := clip.length - clip.run + MAX_CODE_SLACK) < trimmed.length:
-            trimmed = TrimmedLength(own, "run")
-        result.append(trimmed)
+            if length > spoken + MAX_CODE_SLACK:
+                length, evidence = spoken, "seconds"
+        elif padded_end and (own := clip.length - clip.run + MAX_CODE_SLACK) < length:
+            length, evidence = own, "run"
+        result.append((length, evidence))
     return result

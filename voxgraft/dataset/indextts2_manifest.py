@@ -12,7 +12,7 @@ import os
 import re
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tokenize import TokenError
@@ -23,7 +23,13 @@ import numpy as np
 from voxgraft.core import progress
 from voxgraft.core.errors import FileError, Finding, GraftError, VoxgraftError, finding
 from voxgraft.core.files import compute_sha256, is_file, parse_json, read_lines, require_file
-from voxgraft.dataset.checks import EncodeText, StoredCodes, TrimmedLength, compute_trimmed_lengths, count_trailing_run
+from voxgraft.dataset.checks import (
+    EncodeText,
+    PaddingEvidence,
+    StoredCodes,
+    compute_trimmed_lengths,
+    count_trailing_run,
+)
 from voxgraft.dataset.shards import (
     AnyArray,
     ClipDataset,
@@ -146,8 +152,13 @@ def _parse_pair(entry: Any, line: int, manifest: Path, found_files: dict[tuple[s
         raise FileError("pairs-line", f"{wrong} is {entry.get(wrong)!r:.60}", expected=expected, where=where)
     if text is not None and not isinstance(text, str):
         raise FileError("pairs-line", f"target_text is {text!r:.60}", expected="a text", where=where)
-    target = _utterance_name(entry, "target_id", str(entry[PAIR_KEYS[1]]))
-    prompt = _utterance_name(entry, "prompt_id", str(entry[PAIR_KEYS[0]]))
+    names = []
+    for key, path in (("target_id", PAIR_KEYS[1]), ("prompt_id", PAIR_KEYS[0])):
+        stated = entry.get(key)
+        # Where the name of an utterance is not stated, its files are named after it.
+        file = str(entry[path]).replace("\\", "/").rsplit("/", 1)[-1].removesuffix(".npy")
+        names.append(stated if isinstance(stated, str) and stated else file)
+    target, prompt = names
     return PromptTargetPair(
         line=line,
         id=str(entry.get("id") or f"{target}__{prompt}"),
@@ -164,16 +175,6 @@ def _parse_pair(entry: Any, line: int, manifest: Path, found_files: dict[tuple[s
         num_codes=entry["target_code_len"] if type(entry.get("target_code_len")) is int else None,
         target_seconds=_positive_or_none(entry.get("target_duration")),
         prompt_seconds=_positive_or_none(entry.get("prompt_duration")),
-    )
-
-
-def _utterance_name(entry: Mapping[str, Any], key: str, path: str) -> str:
-    """The utterance's name; where it is not stated, its files are named after it."""
-    stated = entry.get(key)
-    return (
-        stated
-        if isinstance(stated, str) and stated
-        else path.replace("\\", "/").rsplit("/", 1)[-1].removesuffix(".npy")
     )
 
 
@@ -312,7 +313,17 @@ def open_pair_dataset(
     """
     pairs = read_pair_manifest(manifest)
     num_pairs = len(pairs)
-    language = _require_one_language(pairs, language, manifest)
+    stated: dict[str, int] = {}  # languages of the lines, each with the first line that has it
+    for pair in pairs:
+        if pair.language is not None:
+            stated.setdefault(pair.language, pair.line)
+    wanted = language.lower() if language else next(iter(stated), None)
+    if wanted is None:
+        cure = f"say it, for example {manifest.name}::am."
+        raise FileError("pairs-language", "no line states its language", where=manifest, cure=cure)
+    if others := [f"{found} (line {line})" for found, line in stated.items() if found != wanted]:
+        raise FileError("pairs-language", f"lines are in {', '.join(others)}", expected=wanted, where=manifest)
+    language = language or wanted
     left_out: dict[str, list[PromptTargetPair]] = defaultdict(list)
     findings: list[Finding] = []
 
@@ -371,7 +382,7 @@ def open_pair_dataset(
     pairs = leave_out("pairs-no-text", lambda pair: not len(spelled[pair.text]))
     pairs = leave_out(
         "pairs-too-long",
-        lambda pair: len(spelled[pair.text]) > frame.max_text or kept[pair.codes].length > frame.max_codes,
+        lambda pair: len(spelled[pair.text]) > frame.max_text or kept[pair.codes][0] > frame.max_codes,
     )
     if silent := [pair.id for pair in pairs if pair.target_emotion is None]:
         told = f"{len(silent):,} of {len(pairs):,} pairs name no emotion of the target; the prompt's is used"
@@ -404,7 +415,7 @@ class PairDataset(ClipDataset):
         header: DatasetHeader,
         pairs: Sequence[PromptTargetPair],
         encoded_texts: Mapping[str, Int32Array],
-        kept: Mapping[Path, TrimmedLength],
+        kept: Mapping[Path, tuple[int, PaddingEvidence | None]],
         stored: Mapping[Path, StoredCodes],
         digests: Mapping[Path, str],
         seconds: Mapping[str, float],
@@ -413,7 +424,7 @@ class PairDataset(ClipDataset):
         self.name, self.header, self.findings = name, header, list(findings)
         self._pairs, self._encoded_texts, self._kept, self._stored = pairs, encoded_texts, kept, stored
         self.num_text = np.array([len(encoded_texts[pair.text]) for pair in pairs], dtype=np.int64)
-        self.num_codes = np.array([kept[pair.codes].length for pair in pairs], dtype=np.int64)
+        self.num_codes = np.array([kept[pair.codes][0] for pair in pairs], dtype=np.int64)
         # Each distinct prompt is one place behind the clips; many pairs share a prompt.
         places: dict[tuple[Path, Path | None], int] = {}
         prompts: list[PromptTargetPair] = []
@@ -432,7 +443,7 @@ class PairDataset(ClipDataset):
         self.infos = infos
         digest = hashlib.sha256(str(header.made_from.settings["manifest_sha256"]).encode())
         for pair in pairs:
-            digest.update(f"{pair.id}\0{digests[pair.codes]}\0{kept[pair.codes].length}\n".encode())
+            digest.update(f"{pair.id}\0{digests[pair.codes]}\0{kept[pair.codes][0]}\n".encode())
         # Other codes, another trimming or other pairs are another set.
         self.fingerprint = digest.hexdigest()
 
@@ -450,7 +461,7 @@ class PairDataset(ClipDataset):
         if codes.shape != (stored.length,):
             found = f"{pair.codes.name} changed to shape {list(codes.shape)}"
             raise FileError("array-broken", found, expected=f"{stored.length:,} codes", where=pair.codes)
-        return codes[: self._kept[pair.codes].length].astype(np.int32)
+        return codes[: self._kept[pair.codes][0]].astype(np.int32)
 
     def voice(self, clip: int) -> dict[str, AnyArray]:
         pair = self._pairs[clip] if clip < len(self) else self._prompts[clip - len(self)]
@@ -461,20 +472,3 @@ class PairDataset(ClipDataset):
 
     def prompt_of(self, clip: int) -> int:
         return self._prompt_indices[clip]
-
-
-def _require_one_language(pairs: Iterable[PromptTargetPair], language: str | None, manifest: Path) -> str:
-    """The one language of all lines."""
-    stated: dict[str, int] = {}
-    for pair in pairs:
-        if pair.language is not None:
-            stated.setdefault(pair.language, pair.line)
-    wanted = language.lower() if language else next(iter(stated), None)
-    if wanted is None:
-        cure = f"say it, for example {manifest.name}::am."
-        raise FileError("pairs-language", "no line states its language", where=manifest, cure=cure)
-    others = {found: line for found, line in stated.items() if found != wanted}
-    if others:
-        listed = ", ".join(f"{found} (line {line})" for found, line in others.items())
-        raise FileError("pairs-language", f"lines are in {listed}", expected=wanted, where=manifest)
-    return language or wanted

@@ -285,7 +285,7 @@ def sampling_findings(
     """What is wrong with the sets as they will be met; `others` stand behind the run's own in the stream."""
     card = wanted.graft.card
     return [
-        *(item for report in stream.report() for item in report.findings()),
+        *(item for flow in stream.streams for item in flow.findings()),
         *check_unused_rows(data.train, card.base_pieces, card.num_rows),
         *check_prompt_copies((*data.train, *data.replay, *others), stream),
     ]

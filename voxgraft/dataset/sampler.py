@@ -9,10 +9,10 @@ from __future__ import annotations
 import heapq
 import math
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,37 +24,27 @@ from voxgraft.dataset.shards import ClipDataset, format_clip_names
 SingleClipPolicy = Literal["leave-out", "own"]
 
 
-class _SpeakerClips(NamedTuple):
-    """The clips of one speaker, sorted by id, so that their order in the files does not matter."""
-
-    clips: tuple[int, ...]
-    long: tuple[int, ...]
-    """Those that are long enough to be prompts."""
-    longest: tuple[int, ...]
-    """The two longest, the longest first."""
-
-
 class PromptSelector:
     """Chooses the prompt of each clip: another clip of the same speaker, drawn by seed, step and clip id."""
 
     def __init__(self, clips: ClipDataset, min_seconds: float, order: Sequence[int]) -> None:
-        """`order` holds the indices of all clips, sorted by id."""
+        """`order` holds the indices of all clips, sorted by id, so that their order in the files does not matter."""
         self._clips = clips
         self._own = len(clips) > 0 and clips.prompt_of(0) is not None
         by_name: dict[str, list[int]] = defaultdict(list)
         for clip in order:
             by_name[clips.infos[clip].speaker].append(clip)
-        speakers = {}
+        # By speaker: the clips that are long enough to be prompts, and the two longest, the longest first.
+        self._long: dict[str, list[int]] = {}
+        self._longest: dict[str, list[int]] = {}
         for name, places in by_name.items():
-            long = tuple(clip for clip in places if clips.infos[clip].seconds >= min_seconds)
-            longest = sorted(places, key=lambda clip: -clips.infos[clip].seconds)[:2]
-            speakers[name] = _SpeakerClips(tuple(places), long, tuple(longest))
-        self._speakers = [speakers[info.speaker] for info in clips.infos[: len(clips)]]
-        self._place_among_long = {clip: at for one in speakers.values() for at, clip in enumerate(one.long)}
+            self._long[name] = [clip for clip in places if clips.infos[clip].seconds >= min_seconds]
+            self._longest[name] = sorted(places, key=lambda clip: -clips.infos[clip].seconds)[:2]
+        self._place_among_long = {clip: at for long in self._long.values() for at, clip in enumerate(long)}
 
     def is_single_clip(self, clip: int) -> bool:
         """Whether the speaker has no other clip to take the voice from."""
-        return not self._own and len(self._speakers[clip].clips) == 1
+        return not self._own and len(self._longest[self._clips.infos[clip].speaker]) == 1
 
     def has_only_short_prompts(self, clip: int) -> bool:
         """Whether every other clip of the speaker is too short, so that the longest of them is used."""
@@ -65,62 +55,20 @@ class PromptSelector:
         given = self._clips.prompt_of(clip)
         if given is not None:
             return given
-        speaker = self._speakers[clip]
+        speaker = self._clips.infos[clip].speaker
         # Drawn by id, not by place: adding clips to a set does not change the prompts of other speakers.
         if others := self._num_long_others(clip):
             at = rng.hash_int("prompt", seed, step, self._clips.infos[clip].id) % others
             own = self._place_among_long.get(clip, others)
-            return speaker.long[at + (at >= own)]  # skip the clip itself
-        return next((one for one in speaker.longest if one != clip), clip)
+            return self._long[speaker][at + (at >= own)]  # skip the clip itself
+        return next((one for one in self._longest[speaker] if one != clip), clip)
 
     def _num_long_others(self, clip: int) -> int:
-        return len(self._speakers[clip].long) - (clip in self._place_among_long)
+        return len(self._long[self._clips.infos[clip].speaker]) - (clip in self._place_among_long)
 
 
 # If such a share of the clips is the only one of its speaker, the names are hardly those of people.
 MIN_CLIPS_FOR_WARNING, MOSTLY_SINGLE_SHARE = 3, 0.8
-
-
-@dataclass(frozen=True, slots=True)
-class DataSamplerReport:
-    """One set. Clips are named by their ids."""
-
-    name: str
-    clips: int
-    used: int
-    tokens: int
-    """Of one pass over the clips that are used."""
-    batch_tokens: float
-    """The set's share of a step."""
-    longest: int
-    left_out: Mapping[str, tuple[str, ...]]
-    """By reason; a clip may have two."""
-    lone: tuple[str, ...]
-    """Clips whose speaker has no other one."""
-    short_prompts: tuple[str, ...]
-    """Clips that are used with a prompt under the wanted length, the longest that their speaker has."""
-
-    def findings(self) -> list[Finding]:
-        """All that a user should know, with the cure."""
-        found: list[tuple[str, str]] = []
-        left_lone, too_long = self.left_out.get("lone speaker", ()), self.left_out.get("too long", ())
-        if self.lone:
-            fate = "left out" if left_lone else "learned with their own voice, which teaches copying"
-            text = f"{len(self.lone):,} of {self.clips:,} clips have no other of their speaker and are {fate}"
-            nearly_all = self.clips >= MIN_CLIPS_FOR_WARNING and len(self.lone) >= MOSTLY_SINGLE_SHARE * self.clips
-            code = "speakers-one-clip" if nearly_all else "lone-speakers"
-            found.append((code, f"{text}: {format_clip_names(self.lone)}"))
-        if too_long:
-            text = f"{len(too_long):,} of {self.clips:,} clips are too long and left out: {format_clip_names(too_long)}"
-            found.append(("clips-left-out", text))
-        if self.short_prompts:
-            text = f"{len(self.short_prompts):,} of {self.used:,} clips have only shorter prompts"
-            found.append(("short-prompts", f"{text}: {format_clip_names(self.short_prompts)}"))
-        if self.batch_tokens < self.longest:
-            share = f"{self.batch_tokens:,.0f} tokens of a step"
-            text = f"{share} are this set's, and its longest clip has {self.longest:,}"
-            found.append(("share-too-small", text))
-        return [finding(code, text, where=self.name) for code, text in found]
 
 
 MAX_CACHED_EPOCHS = 3
@@ -191,17 +139,17 @@ class DeterministicSampler:
             raise ConfigError("stream-settings", f"{batch_tokens} tokens a step", expected="at least 1")
         # Fractions: shares of a step must add up exactly over any number of steps.
         total = sum(map(Fraction, weights)) / (1 - Fraction(left_for_others))
-        self._streams = [
-            _DatasetStream(clips, Fraction(weight) / total * batch_tokens, seed, self.options)
+        self.streams = [
+            DatasetStream(clips, Fraction(weight) / total * batch_tokens, seed, self.options)
             for clips, weight in zip(sets, weights, strict=True)
         ]
         # A share of at least the longest clip holds the start of some clip in every step.
-        if all(flow.budget < flow.longest[0] for flow in self._streams):
-            needed = min(math.ceil(flow.longest[0] * batch_tokens / flow.budget) for flow in self._streams)
-            flow = max(self._streams, key=lambda flow: flow.budget)
+        if all(flow.budget < flow.longest[0] for flow in self.streams):
+            needed = min(math.ceil(flow.longest[0] * batch_tokens / flow.budget) for flow in self.streams)
+            flow = max(self.streams, key=lambda flow: flow.budget)
             found = f"{batch_tokens:,} tokens a step, and clip {flow.longest[1]!r} has {flow.longest[0]:,}"
             raise ConfigError("step-too-small", found, expected=f"at least {needed:,}, so that no step is empty")
-        self._steps_per_epoch = self._streams[0].total / self._streams[0].budget
+        self._steps_per_epoch = self.streams[0].total / self.streams[0].budget
         self._recent: tuple[int, tuple[Sample, ...]] = (0, ())  # the step that was asked for last
 
     def step(self, number: int) -> tuple[Sample, ...]:
@@ -212,7 +160,7 @@ class DeterministicSampler:
         if recent[0] != number:
             items: list[Sample] = []
             draw = self.options.text_dropout
-            for at, flow in enumerate(self._streams):
+            for at, flow in enumerate(self.streams):
                 for clip in flow.clips_of(number):
                     prompt = flow.prompts.prompt(clip, self.seed, number)
                     name = flow.set.infos[clip].id
@@ -237,32 +185,34 @@ class DeterministicSampler:
     @property
     def longest(self) -> tuple[int, str]:
         """Tokens and id of the longest clip that any step can hold."""
-        return max((flow.longest for flow in self._streams), key=lambda found: found[0])
-
-    def report(self) -> tuple[DataSamplerReport, ...]:
-        """For each set what is used, what is left out and why."""
-        return tuple(flow.report() for flow in self._streams)
+        return max((flow.longest for flow in self.streams), key=lambda found: found[0])
 
 
-class _DatasetStream:
-    """One set as an endless stream, and the share of a step that it has."""
+class DatasetStream:
+    """One set as an endless stream, and the share of a step that it has. Clips are named by their ids."""
 
     def __init__(self, clips: ClipDataset, budget: Fraction, seed: int, options: DataSamplerOptions) -> None:
-        self.set, self.budget, self._seed, self._options = clips, budget, seed, options
+        self.set, self.name, self.budget, self._seed = clips, clips.name, budget, seed
         order = sorted(range(len(clips)), key=lambda clip: clips.infos[clip].id)
         self.prompts = PromptSelector(clips, options.min_prompt_seconds, order)
         self._tokens = clips.num_text + clips.num_codes + (options.num_conditioning + _NUM_FRAMING_TOKENS)
-        lone = options.single_clip_speakers == "leave-out"
-        self._left_out = {
-            "lone speaker": [clip for clip in order if lone and self.prompts.is_single_clip(clip)],
+        lone = [clip for clip in order if self.prompts.is_single_clip(clip)]
+        left_out = {
+            "lone speaker": lone if options.single_clip_speakers == "leave-out" else [],
             "too long": [clip for clip in order if self._tokens[clip] > (options.max_tokens_per_clip or math.inf)],
         }
-        out = {clip for clips in self._left_out.values() for clip in clips}
+        self.lone = tuple(clips.infos[clip].id for clip in sorted(lone))
+        """Clips whose speaker has no other one."""
+        self.left_out = {reason: tuple(clips.infos[clip].id for clip in found) for reason, found in left_out.items()}
+        """By reason; a clip may have two."""
+        out = {clip for found in left_out.values() for clip in found}
         self._used = np.array([clip for clip in order if clip not in out], dtype=np.int64)
-        if not len(self._used):
-            reasons = ", ".join(f"{reason}: {len(found):,}" for reason, found in self._left_out.items())
+        self.clips, self.used = len(clips), len(self._used)
+        if not self.used:
+            reasons = ", ".join(f"{reason}: {len(found):,}" for reason, found in left_out.items())
             raise GraftError("stream-empty", f"no clip of {clips.name} can be used ({reasons})", expected="some")
         self.total = int(self._tokens[self._used].sum())
+        """Tokens of one pass over the clips that are used."""
         longest = int(self._used[np.argmax(self._tokens[self._used])])
         self.longest = int(self._tokens[longest]), clips.infos[longest].id
         self._epochs: OrderedDict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = OrderedDict()
@@ -283,21 +233,30 @@ class _DatasetStream:
             first, last = np.searchsorted(starts, [begin - epoch * self.total, end - epoch * self.total])
             yield from clips[first:last].tolist()
 
-    def report(self) -> DataSamplerReport:
-        infos = self.set.infos
-        lone = [clip for clip in range(len(self.set)) if self.prompts.is_single_clip(clip)]
-        short = [clip for clip in self._used.tolist() if self.prompts.has_only_short_prompts(clip)]
-        return DataSamplerReport(
-            name=self.set.name,
-            clips=len(self.set),
-            used=len(self._used),
-            tokens=self.total,
-            batch_tokens=float(self.budget),
-            longest=self.longest[0],
-            left_out={reason: tuple(infos[clip].id for clip in found) for reason, found in self._left_out.items()},
-            lone=tuple(infos[clip].id for clip in lone),
-            short_prompts=tuple(infos[clip].id for clip in short),
-        )
+    def findings(self) -> list[Finding]:
+        """All that a user should know, with the cure."""
+        found: list[tuple[str, str]] = []
+        too_long = self.left_out["too long"]
+        if self.lone:
+            fate = (
+                "left out" if self.left_out["lone speaker"] else "learned with their own voice, which teaches copying"
+            )
+            text = f"{len(self.lone):,} of {self.clips:,} clips have no other of their speaker and are {fate}"
+            nearly_all = self.clips >= MIN_CLIPS_FOR_WARNING and len(self.lone) >= MOSTLY_SINGLE_SHARE * self.clips
+            code = "speakers-one-clip" if nearly_all else "lone-speakers"
+            found.append((code, f"{text}: {format_clip_names(self.lone)}"))
+        if too_long:
+            text = f"{len(too_long):,} of {self.clips:,} clips are too long and left out: {format_clip_names(too_long)}"
+            found.append(("clips-left-out", text))
+        used = self._used.tolist()
+        if short := [self.set.infos[clip].id for clip in used if self.prompts.has_only_short_prompts(clip)]:
+            text = f"{len(short):,} of {self.used:,} clips have only shorter prompts"
+            found.append(("short-prompts", f"{text}: {format_clip_names(short)}"))
+        if self.budget < self.longest[0]:
+            share = f"{float(self.budget):,.0f} tokens of a step"
+            text = f"{share} are this set's, and its longest clip has {self.longest[0]:,}"
+            found.append(("share-too-small", text))
+        return [finding(code, text, where=self.name) for code, text in found]
 
 
 def list_samples(

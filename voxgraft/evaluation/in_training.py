@@ -80,6 +80,12 @@ class InTrainingEvaluation(Callback):
     def __post_init__(self) -> None:
         self._rounds: list[EvaluationRound] | None = None
 
+    @property
+    def why_unheard(self) -> str:
+        """Why nothing can be transcribed; empty where something can."""
+        nothing = "" if self.sentences else "no held-out text is there to be said"
+        return self.sound.why or self.ear.why_unsupported(self.system.spelling.language or "") or nothing
+
     def on_validation(self, step: int, found: dict[str, ValidationMetrics]) -> dict[str, Any]:
         """What was heard, and the best step by it. Every process calls this at every validation."""
         noted: dict[str, Any] = {}
@@ -118,10 +124,9 @@ class InTrainingEvaluation(Callback):
         """What the first process hears; nothing in the others."""
         if not self.loop.first:
             return {}
-        language = self.system.spelling.language or ""
-        nothing = "" if self.sentences else "no held-out text is there to be said"
-        if why := self.sound.why or self.ear.why_unsupported(language) or nothing:
+        if why := self.why_unheard:
             return {"why": why}
+        language = self.system.spelling.language or ""
         said = synthesize_sentences(
             self.system, self.sentences, self.voices, self.seed, label, latents=self.sound.needs_latents
         )

@@ -10,13 +10,13 @@ import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from voxgraft.config.commands import DownloadSettings
 from voxgraft.core import progress
 from voxgraft.core.errors import FileError, Finding
+from voxgraft.core.families import FAMILIES
 from voxgraft.core.files import (
     build_write_error,
     compute_sha256,
@@ -62,68 +62,15 @@ class PublishedBase:
     files: tuple[PublishedFile, ...]
 
 
-_chatterbox = partial(PublishedFile, "ResembleAI/chatterbox")
-_indextts2 = partial(PublishedFile, "IndexTeam/IndexTTS-2")
-_w2v_bert = partial(PublishedFile, "facebook/w2v-bert-2.0", prefix="w2v-bert-2.0/")
-_bigvgan = partial(PublishedFile, "nvidia/bigvgan_v2_22khz_80band_256x", prefix="bigvgan_v2_22khz_80band_256x/")
-# Sizes are in bytes, for planning without a network; the hub's own listing decides.
 PUBLISHED_BASES = {
-    "chatterbox-multilingual": PublishedBase(
-        "Chatterbox multilingual (v2), 23 languages",
-        "chatterbox",
-        "MIT, (c) Resemble AI",
-        (
-            _chatterbox("t3_mtl23ls_v2.safetensors", "T3, the language model", 2_143_989_752),
-            _chatterbox("grapheme_mtl_merged_expanded_v1.json", "text tokenizer", 69_989),
-            _chatterbox("ve.pt", "voice encoder: preparing and speaking", 5_698_626),
-            _chatterbox("s3gen.pt", "S3Gen: codes for preparing, sound for speaking", 1_057_165_844),
-            _chatterbox("conds.pt", "built-in voice", 107_374),
-            _chatterbox("Cangjie5_TC.json", "Cangjie codes, for spelling Chinese", 1_920_163),
-        ),
-    ),
-    "chatterbox-english": PublishedBase(
-        "Chatterbox, English",
-        "chatterbox",
-        "MIT, (c) Resemble AI",
-        (
-            _chatterbox("t3_cfg.safetensors", "T3, the language model", 2_129_653_744),
-            _chatterbox("tokenizer.json", "text tokenizer", 25_470),
-            _chatterbox("ve.safetensors", "voice encoder: preparing and speaking", 5_695_784),
-            _chatterbox("s3gen.safetensors", "S3Gen: codes for preparing, sound for speaking", 1_056_484_620),
-            _chatterbox("conds.pt", "built-in voice", 107_374),
-        ),
-    ),
-    "indextts2": PublishedBase(
-        "IndexTTS-2, Chinese and English",
-        "indextts2",
-        "bilibili Model Use License Agreement; parts of others have licences of their own, on their pages",
-        (
-            _indextts2("config.yaml", "sizes and file names", 3_000),
-            _indextts2("gpt.pth", "the GPT, the language model", 3_484_663_079),
-            _indextts2("bpe.model", "text tokenizer", 475_997),
-            _indextts2("wav2vec2bert_stats.pt", "mean and variance of the speech features: preparing", 9_343),
-            _w2v_bert("model.safetensors", "w2v-bert: from a recording to features, for preparing", 2_322_063_736),
-            _w2v_bert("config.json", "its sizes", 1_874),
-            _w2v_bert("preprocessor_config.json", "its front end", 275),
-            PublishedFile(
-                "amphion/MaskGCT",
-                "semantic_codec/model.safetensors",
-                "semantic codec: from features to codes, for preparing",
-                177_183_712,
-            ),
-            _indextts2("s2mel.pth", "from codes to a spectrogram: speaking", 1_202_198_223),
-            _indextts2("feat1.pt", "voices behind the emotion vectors: speaking", 57_170),
-            _indextts2("feat2.pt", "emotion vectors: speaking", 374_866),
-            PublishedFile("funasr/campplus", "campplus_cn_common.bin", "the speaker's style: speaking", 28_036_335),
-            _bigvgan(
-                "bigvgan_generator.pt", "vocoder: from the spectrogram to the waveform, for speaking", 449_228_171
-            ),
-            _bigvgan("config.json", "its sizes", 1_405),
-            _indextts2(
-                "qwen0.6bemo4-merge/", "emotion from a text: speaking", 1_204_000_000, needed=False, is_folder=True
-            ),
-        ),
-    ),
+    name: PublishedBase(
+        entry["title"],
+        facts.name,
+        entry["licence"],
+        tuple(PublishedFile(**{"repository": entry["repository"], **file}) for file in entry["files"]),
+    )
+    for facts in FAMILIES.values()
+    for name, entry in facts.downloads.items()
 }
 
 

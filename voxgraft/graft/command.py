@@ -39,7 +39,7 @@ from voxgraft.core.files import (
     write_text,
 )
 from voxgraft.core.languages import describe_character, find_exemplar, printable_text
-from voxgraft.core.results import Line, SimpleResult, Table, style_line
+from voxgraft.core.results import Line, SimpleResult, Table, pluralize, style_line
 from voxgraft.core.run import RUN_FILE
 from voxgraft.data.manifest import resolve_text_files
 from voxgraft.graft.folder import (
@@ -92,7 +92,7 @@ def format_additions(additions: TokenizerAdditions, plan: CharacterPlan, texts: 
     """What a language adds, for people."""
     entry = find_exemplar(additions.language)
     name = entry.name if entry else additions.language
-    lines: list[Line] = [f"{name}: {len(texts.sentences):,} sentence{'s' if len(texts.sentences) != 1 else ''}"]
+    lines: list[Line] = [f"{name}: {pluralize(len(texts.sentences), 'sentence')}"]
     lines += [line for item in check_text_language(additions.language, texts.sentences) for line in item.lines()]
     if texts.repeated or texts.renormalized:
         lines.append(f"  {texts.repeated:,} repeated lines left out, {texts.renormalized:,} brought into NFC")

@@ -234,10 +234,10 @@ def prepared_code_findings(subject: CheckSubject) -> list[Finding]:
                 run, seconds = count_trailing_run(codes), durations.get(path.stem)
                 clips.append(StoredCodes(path.stem, len(codes), int(codes[-1]), run, stated=None, seconds=seconds))
     kept = compute_trimmed_lengths(clips, family.code_hz)
-    cut = [(clip, one) for clip, one in zip(clips, kept, strict=True) if one.reason is not None]
+    cut = [(clip, one) for clip, one in zip(clips, kept, strict=True) if one[1] is not None]
     if not cut:
         return []
-    stored, padding = sum(clip.length for clip in clips), sum(clip.length - one.length for clip, one in cut)
+    stored, padding = sum(clip.length for clip in clips), sum(clip.length - length for clip, (length, _) in cut)
     found = f"{len(cut):,} of {len(clips):,} clips are padded: {padding:,} of {stored:,} codes ({padding / stored:.0%})"
     return [finding("prepared-codes-padded", found, expected="0", where=prepared / CODES_FOLDER)]
 

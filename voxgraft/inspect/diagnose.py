@@ -31,6 +31,7 @@ from voxgraft.config.commands import CheckSettings, DiagnoseSettings
 from voxgraft.config.run import RunSettings, TokenizerSettings
 from voxgraft.config.train_options import rename_saved_mode
 from voxgraft.core.errors import CATALOGUE, CheckpointError, ConfigError, FileError, Finding, VoxgraftError, finding
+from voxgraft.core.families import FAMILIES
 from voxgraft.core.files import (
     atomic_write,
     atomic_write_folder,
@@ -100,7 +101,6 @@ from voxgraft.tokenizers.base import TextCorpus
 
 DIAGNOSIS_REPORT_NAME, DIAGNOSIS_PICTURE_NAME, DIAGNOSIS_JSON_NAME = "report.html", "diagnosis.png", "diagnosis.json"
 VERDICT_STYLES = {"RESUME": "bold green", "REPAIR": "bold yellow", "START FRESH": "bold red"}
-FAMILY_TITLES = {"chatterbox": "Chatterbox", "indextts2": "IndexTTS-2", "tiny": "the tiny base"}
 _MAX_LAYERS_SHOWN = 5
 # Phone error that an old language may have more than from the base; the default of `repair --choose` too.
 MAX_PHONE_ERROR_INCREASE = 0.05
@@ -347,7 +347,7 @@ def examine_subject(subject: CheckSubject, case: DiagnosisCase, more: Sequence[F
     not_finite = [one for one in body.changes if one.num_bad] if body else []
     case = replace(
         case,
-        family=FAMILY_TITLES.get(family.name, family.name) if family else "",
+        family=FAMILIES[family.name].title if family else "",
         base_tokenizer=subject.base.tokenizer if subject.base else None,
         base_suffix=subject.base.checkpoint.suffix if subject.base else case.base_suffix,
         distance=body.verdict_distance if body else None,
@@ -520,7 +520,7 @@ def _describe_checkpoint(checkpoint: Checkpoint | None, family: Family | None) -
         return "a file that cannot be read as a checkpoint of a known family"
     kinds = sorted({info.dtype for info in checkpoint.tensors.values()})
     shown = format_bytes(checkpoint.source.size)
-    name = FAMILY_TITLES.get(family.name, family.name) if family else "a model"
+    name = FAMILIES[family.name].title if family else "a model"
     model = "a stand-in" if is_stand_in(checkpoint) else name
     table = next(iter(find_text_tables(checkpoint, family).values()), None) if family else None
     rows = f", {table.shape[0]:,} text rows" if table else ""
@@ -576,7 +576,7 @@ def diagnose_run(settings: DiagnoseSettings) -> Diagnosis:
             run.path, base, None, file=checkpoint, run=run.path, steps=steps, language=own.language, kept=kept
         )
         found = examine_subject(subject, case, findings)
-    name = FAMILY_TITLES.get(found.family, found.family) or "an unknown base"
+    name = FAMILIES[found.family].title if found.family in FAMILIES else found.family or "an unknown base"
     saved = f"{len(folders)} saved steps, {len(whole)} of them whole" if folders else "no saved step"
     newest = f", the newest whole one is {whole[-1]:,}" if whole else ""
     state = f"; the journal says: {history.state.values['state']}" if history.state else ""

@@ -276,13 +276,13 @@ def old_rate_findings(subject: CheckSubject) -> list[Finding]:
 
 
 def _rate_findings(family: Family, part: str, name: str, rate: float, where: Path) -> list[Finding]:
-    allowed = family.rates[part]
-    if allowed.low <= rate <= allowed.high:
+    low, high = family.rates[part]
+    if low <= rate <= high:
         return []
-    side = "below" if rate < allowed.low else "above"
-    far = not allowed.low / _ERROR_FACTOR <= rate <= allowed.high * _ERROR_FACTOR
+    side = "below" if rate < low else "above"
+    far = not low / _ERROR_FACTOR <= rate <= high * _ERROR_FACTOR
     found = f"{name} is {rate:g}, {side} the range for the {part} of {family.name}"
-    expected = f"{allowed.low:g} to {allowed.high:g}"
+    expected = f"{low:g} to {high:g}"
     level: Level = "error" if far else "warning"
     return [finding("rate-out-of-range", found, expected=expected, where=where, level=level)]
 

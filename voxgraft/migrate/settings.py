@@ -17,13 +17,12 @@ from typing import Any, NamedTuple
 from voxgraft.config.base import parse_settings
 from voxgraft.config.run import RunSettings
 from voxgraft.core.errors import CATALOGUE, CheckpointError, ConfigError, FileError, Finding, Level, finding
+from voxgraft.core.families import FAMILIES
 from voxgraft.migrate.configs import KeyFate, LegacyConfig, LegacyKey, LegacyKeyRule, format_legacy_value
 from voxgraft.models import family_names, get_family, resolve_base_family
 from voxgraft.models.base import Family
 from voxgraft.tokenizers import open_tokenizer
 
-PUBLISHED_PIECES = {"chatterbox": 2454, "indextts2": 12_000}
-"""Pieces of the published tokenizers, for old configs that come without a base."""
 # A language code inside another value: FILE::am of a manifest, am=FILE of a dataset.
 _LANGUAGE_PATTERNS = {"manifest": re.compile(r"(?:::|@|=)([a-z]{2,3})$"), "dataset": re.compile(r"^([a-z]{2,3})=")}
 
@@ -123,7 +122,7 @@ class _LegacyTranslator:
                 break
         name = given.family or old.family
         self.family: Family | None = get_family(name) if name and self.base is None else None
-        self.num_base_pieces = PUBLISHED_PIECES.get(self.family.name) if self.family else None
+        self.num_base_pieces = FAMILIES[self.family.name].num_published_pieces if self.family else None
         if self.base is not None:
             self.family = resolve_base_family(self.base, given.family)
             if old.family not in (None, self.family.name):
@@ -212,9 +211,9 @@ class _LegacyTranslator:
             return "suggested", f"out of bounds: {error.finding.expected}", number
         value = getattr(getattr(settings, section), name)
         sane = self.family.rates.get("body") if self.family and rule.key == "train.lr_backbone" else None
-        if sane and not sane.low <= value <= sane.high:
-            side = "below" if value < sane.low else "above"
-            expected = f"{sane.low:g} to {sane.high:g}"
+        if sane and not sane[0] <= value <= sane[1]:
+            side = "below" if value < sane[0] else "above"
+            expected = f"{sane[0]:g} to {sane[1]:g}"
             self.report("rate-out-of-range", f"{key.name} is {value:g}, {side} the range", expected)
         return "mapped", rule.why, value
 

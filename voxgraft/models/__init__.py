@@ -1,4 +1,4 @@
-"""The table of families. The only place that names a concrete one, and it imports it on demand."""
+"""Families by name, and by the files of a folder. `core/families.py` has the names; code is imported on demand."""
 
 from __future__ import annotations
 
@@ -6,29 +6,23 @@ from importlib import import_module
 from pathlib import Path
 
 from voxgraft.core.errors import ConfigError, FileError, VoxgraftError, find_nearest_name
+from voxgraft.core.families import FAMILIES, FAMILY_NAMES
 from voxgraft.core.files import path_exists, require_folder
 from voxgraft.models.base import Family, SpeakerEncoder
-
-_FAMILY_CLASSES = {
-    "chatterbox": ("voxgraft.models.chatterbox.family", "Chatterbox"),
-    "indextts2": ("voxgraft.models.indextts2.family", "IndexTTS2"),
-    "tiny": ("voxgraft.models.tiny.family", "Tiny"),
-}
 
 
 def family_names() -> list[str]:
     """Names of all families, in the order in which they are tried."""
-    return list(_FAMILY_CLASSES)
+    return list(FAMILY_NAMES)
 
 
 def get_family(name: str) -> Family:
     """The family of that name."""
-    if name not in _FAMILY_CLASSES:
+    if name not in FAMILIES:
         hint = find_nearest_name(name, family_names())
-        cure = f"did you mean `{hint}`?" if hint else f"known families: {', '.join(_FAMILY_CLASSES)}."
+        cure = f"did you mean `{hint}`?" if hint else f"known families: {', '.join(FAMILY_NAMES)}."
         raise ConfigError("family-unknown", f"there is no family `{name}`", cure=cure)
-    module, kind = _FAMILY_CLASSES[name]
-    made = getattr(import_module(module), kind)()
+    made = getattr(import_module(f"voxgraft.models.{name}.family"), FAMILIES[name].class_name)()
     assert isinstance(made, Family)
     return made
 

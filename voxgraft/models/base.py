@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 
 from voxgraft.audio.files import resample
 from voxgraft.checkpoints.base import Shape
-from voxgraft.core.errors import ConfigError, Finding, GraftError, find_nearest_name
+from voxgraft.core.errors import ConfigError, FileError, Finding, GraftError, find_nearest_name
+from voxgraft.core.families import BUILT_IN_BASES
+from voxgraft.core.files import is_folder, path_exists
 from voxgraft.nn import IGNORE_INDEX
 from voxgraft.text import TextFrontend
 
@@ -210,14 +212,6 @@ class GraftPoint:
 
 
 @dataclass(frozen=True, slots=True)
-class LearningRateRange:
-    """The learning rates that make sense for a part, lowest and highest."""
-
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
 class BaseFiles:
     """The files of one base folder that voxgraft reads."""
 
@@ -260,12 +254,10 @@ class Family(ABC):
     tokenizer_names: ClassVar[tuple[str, ...]]
     """File names of the tokenizer in a base folder, in the order in which they are looked for."""
     checkpoint_names: ClassVar[tuple[str, ...]]
-    rates: ClassVar[dict[str, LearningRateRange]]
-    """Sane learning rates by part: rows, adapter, body."""
+    rates: ClassVar[dict[str, tuple[float, float]]]
+    """By part (rows, adapter, body): the lowest and the highest learning rate that make sense."""
     code_hz: ClassVar[float]
     """Speech codes per second."""
-    loss_weights: ClassVar[tuple[float, float]]
-    """Of text and speech, where the user does not say."""
     run_defaults: ClassVar[dict[str, Any]] = {}
     """Training settings that a new run of this family begins with, where they are not the usual ones."""
     clones_voices: ClassVar[bool] = True
@@ -313,17 +305,17 @@ class Family(ABC):
     def stock_sampling(self) -> SamplingParams:
         """How the original program draws speech by default."""
 
-    @abstractmethod
-    def read_config_pieces(self, config: Path) -> int | None:
+    def read_config_pieces(self, config: Path) -> int | None:  # noqa: ARG002 (of families with a config file)
         """The number of text pieces that the base's own config file states, if it states one."""
+        return None
 
     @abstractmethod
     def matches_tensors(self, shapes: Mapping[str, Shape]) -> bool:
         """Whether a file's tensors are this family's, whole or not."""
 
-    @abstractmethod
-    def check_lookalike(self, path: Path, shapes: Mapping[str, Shape]) -> Finding | None:
+    def check_lookalike(self, path: Path, shapes: Mapping[str, Shape]) -> Finding | None:  # noqa: ARG002
         """What to say of a file that is easily taken for this family's and is another model; None for all others."""
+        return None
 
     @abstractmethod
     def infer_size(self, files: BaseFiles, shapes: Mapping[str, Shape]) -> ModelSize:
@@ -351,7 +343,10 @@ class Family(ABC):
 
     def shipped_folder(self) -> Path | None:
         """The base folder that comes with voxgraft, for families that have one; an error where it was left out."""
-        return None
+        folder = BUILT_IN_BASES.get(self.name)
+        if folder is not None and not is_folder(folder):
+            raise FileError("base-not-shipped", f"assets/{folder.name} is not in the package", where=folder)
+        return folder
 
     def voices(self, files: BaseFiles) -> Mapping[str, Clip]:  # noqa: ARG002 (of families with voices by name)
         """Voices that lie in the base folder, by name; none where every voice is a recording."""
@@ -531,9 +526,9 @@ class StockProgram(ABC):
     def folder(self, files: BaseFiles, pieces: int) -> StockFolder:
         """The folder for a checkpoint with rows for that many pieces."""
 
-    @abstractmethod
-    def loader(self, facts: ExportInfo, files: BaseFiles) -> str | None:
+    def loader(self, facts: ExportInfo, files: BaseFiles) -> str | None:  # noqa: ARG002 (of programs that need one)
         """A short program that loads an export of another size; None where the program needs none."""
+        return None
 
     def text_step(self, files: BaseFiles) -> tuple[str, Mapping[str, str]]:  # noqa: ARG002 (most have one program)
         """Lines of Python in `prepared` of an export: text by its rules to what the program takes. And sources of the
@@ -547,7 +542,5 @@ class StockProgram(ABC):
 
 def find_side_files(files: BaseFiles, names: Mapping[str, str]) -> tuple[dict[str, Path], tuple[str, ...]]:
     """Of the named files and folders those that are in the base, and the names of those that are not."""
-    from voxgraft.core.files import path_exists
-
     there = {name: files.folder / name for name in names if path_exists(files.folder / name)}
     return there, tuple(name for name in names if name not in there)

@@ -15,6 +15,7 @@ from typing import Any
 from voxgraft.checkpoints.base import Shape
 from voxgraft.checkpoints.load import open_checkpoint
 from voxgraft.core.errors import CheckpointError, FileError, Finding, VoxgraftError, finding
+from voxgraft.core.families import FAMILIES
 from voxgraft.core.files import is_file, path_exists, read_json, require_folder
 from voxgraft.models.base import Family
 
@@ -135,16 +136,6 @@ def _count_text_rows(family: Family, seen: CheckpointScan) -> int:
     return shape[0] if shape else 0
 
 
-# The speech ends of a base, by the beginnings of names that each of them has; any one is enough.
-SPEECH_MODEL_PREFIXES = {
-    "Chatterbox's waveform model S3Gen": ("flow.", "mel2wav.", "tokenizer.encoder."),
-    "Chatterbox's voice encoder": ("lstm.weight_ih_l0", "similarity_weight"),
-    "IndexTTS-2's semantic codec": ("quantizer.quantizers.0.codebook.", "encoder.0.convnext."),
-}
-SPEECH_MODEL_FILES = {
-    "s2mel.pth": "IndexTTS-2's waveform model",
-    "wav2vec2bert_stats.pt": "IndexTTS-2's feature statistics",
-}
 LORA_NAME_PARTS = (".lora_A.", ".lora_B.", "lora_down.", "lora_up.")
 
 
@@ -174,10 +165,12 @@ def refuse_unsupported_folder(folder: Path, failures: Mapping[Family, FileError]
     parts = {
         seen.path.name: what
         for seen in around
-        for what, starts in SPEECH_MODEL_PREFIXES.items()
-        if any(name.startswith(starts) for name in seen.shapes)
+        for facts in FAMILIES.values()
+        for what, starts in facts.speech_part_prefixes.items()
+        if any(name.startswith(tuple(starts)) for name in seen.shapes)
     }
-    parts |= {name: what for name, what in SPEECH_MODEL_FILES.items() if is_file(folder / name)}
+    files = {name: what for facts in FAMILIES.values() for name, what in facts.speech_part_files.items()}
+    parts |= {name: what for name, what in files.items() if is_file(folder / name)}
     if parts:
         listed = ", ".join(f"{name} ({what})" for name, what in sorted(parts.items()))
         found = f"the folder has only parts that hear or voice speech: {listed}"

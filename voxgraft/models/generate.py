@@ -176,7 +176,15 @@ class DecodeSession:
         longest = batch.packing.longest
         self.graph: DecodeGraph | None = None
         if generator is not None:
-            kind = DecodeGraphKey.of(self.num_streams, sampling, self._first_position)
+            kind = DecodeGraphKey(
+                num_streams=self.num_streams,
+                guided=sampling.guidance > 0,
+                stochastic=sampling.temperature > 0,
+                top_k=sampling.top_k > 0,
+                top_p=sampling.top_p < 1,
+                readable=sampling.readable,
+                first_position=self._first_position,
+            )
             self.graph = generator.get_graph(kind, longest, sampling.max_codes)
         if self.graph is not None:
             self.graph.set(sampling)
@@ -385,18 +393,6 @@ class DecodeGraphKey:
     top_p: bool
     readable: bool
     first_position: int
-
-    @classmethod
-    def of(cls, num_streams: int, sampling: SamplingParams, first_position: int) -> DecodeGraphKey:
-        return cls(
-            num_streams=num_streams,
-            guided=sampling.guidance > 0,
-            stochastic=sampling.temperature > 0,
-            top_k=sampling.top_k > 0,
-            top_p=sampling.top_p < 1,
-            readable=sampling.readable,
-            first_position=first_position,
-        )
 
 
 class DecodeGraph:

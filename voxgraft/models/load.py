@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from voxgraft.checkpoints.base import ByteSink
-from voxgraft.checkpoints.tensors import iter_tensors, read_stored_tensor, read_tensor_shapes, read_tensors
+from voxgraft.checkpoints.tensors import iter_tensors
 from voxgraft.core import progress
 from voxgraft.core.errors import CheckpointError, ConfigError, FileError
 from voxgraft.core.files import atomic_write, is_file, is_folder, require_file
@@ -21,21 +21,6 @@ from voxgraft.models.base import BaseFiles, Family
 from voxgraft.models.speech_model import SpeechModel
 from voxgraft.nn.layers import init_empty_weights
 from voxgraft.nn.rows import GrownLayer, grow_layers
-
-__all__ = [
-    "HALF_PRECISION_DTYPES",
-    "choose_device",
-    "choose_dtype",
-    "find_part_file",
-    "grow_model",
-    "iter_tensors",
-    "list_base_parameters",
-    "load_model",
-    "read_stored_tensor",
-    "read_tensor_shapes",
-    "read_tensors",
-    "save_model",
-]
 
 
 def find_part_file(place: Path, names: tuple[str, ...]) -> Path:

@@ -189,8 +189,14 @@ class LlamaBackbone(Backbone):
     def frequencies_on(self, device: torch.device) -> Tensor:
         """The rotary angle per position, [D / 2]. No buffer: `.to(bfloat16)` would round it."""
         if device not in self._frequencies:
-            made = rotary_frequencies(self.head_width, self.size.theta, self.size.scaling)
-            self._frequencies[device] = made.to(device)
+            # Computed on the CPU, so that every device gets the same bits.
+            exponents = torch.arange(0, self.head_width, 2, device="cpu").float() / self.head_width
+            frequencies = 1.0 / self.size.theta**exponents
+            if (scaling := self.size.scaling) is not None:
+                turns = scaling.trained_positions * frequencies / (2 * math.pi)  # within the trained context
+                share_kept = ((turns - scaling.low) / (scaling.high - scaling.low)).clamp(0, 1)
+                frequencies = frequencies * (share_kept + (1 - share_kept) / scaling.factor)
+            self._frequencies[device] = frequencies.to(device)
         return self._frequencies[device]
 
     @property
@@ -264,17 +270,6 @@ class _LlamaBlock(nn.Module):
         x = x + self.self_attn(self.input_layernorm(x), layer, rotation, context)
         out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return out
-
-
-def rotary_frequencies(head_width: int, theta: float, scaling: RopeScaling | None) -> Tensor:
-    """The angle per position of each pair of a head's numbers. [D / 2]"""
-    # Computed on the CPU, so that every device gets the same bits.
-    frequencies = 1.0 / theta ** (torch.arange(0, head_width, 2, device="cpu").float() / head_width)
-    if scaling is None:
-        return frequencies
-    turns = scaling.trained_positions * frequencies / (2 * math.pi)  # within the trained context
-    share_kept = ((turns - scaling.low) / (scaling.high - scaling.low)).clamp(0, 1)
-    return frequencies * (share_kept + (1 - share_kept) / scaling.factor)
 
 
 def apply_rotary(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:

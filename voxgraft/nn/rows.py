@@ -46,11 +46,6 @@ class RowLayout:
         return f"{self.base_pieces:,} base pieces + {self.num_new:,} new + {self.spare_rows:,} spare"
 
     @classmethod
-    def of_grown(cls, total_rows: int, base_pieces: int, spare_rows: int = 0) -> RowLayout:
-        """The layout of a grown table: what is neither piece nor spare is new."""
-        return cls(base_pieces, total_rows - base_pieces - spare_rows, spare_rows)
-
-    @classmethod
     def of_base(cls, base_rows: int, num_new: int, spare_rows: int = 0) -> RowLayout:
         """The layout that a base table gets when `num_new` rows are added."""
         return cls(base_rows - spare_rows, num_new, spare_rows)
@@ -63,10 +58,6 @@ class RowLayout:
     @property
     def base_rows(self) -> int:
         return self.base_pieces + self.spare_rows
-
-    @property
-    def total_rows(self) -> int:
-        return self.num_ids + self.spare_rows
 
     def split(self, table: Tensor) -> tuple[Tensor, Tensor]:
         """Copies of the base's rows (pieces, then spare, as the base has them) and of the new rows. [V, ...]"""
@@ -112,13 +103,60 @@ class GrownLayer(GraftModule):
     part = "rows"
     base_weight: Tensor
     new_weight: nn.Parameter
+    base_bias: Tensor | None
+    new_bias: nn.Parameter | None
 
-    def __init__(self, rows: RowLayout, width: int, *, device: Any = None, dtype: torch.dtype | None = None) -> None:
-        """All rows zero; `from_base` and `from_grown` are the usual ways to make one."""
+    def __init__(
+        self,
+        rows: RowLayout,
+        width: int,
+        *,
+        bias: bool = False,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """All rows zero; `from_base` and `from_grown` are the usual ways to make one. Only a head can have a bias."""
         super().__init__()
         self.rows = rows
         self.width = width
-        self._add_halves("weight", (width,), device, dtype)
+        for name, shape in (("weight", (width,)), *((("bias", ()),) if bias else ())):
+            base = torch.zeros(rows.base_rows, *shape, device=device, dtype=dtype)
+            if not base.is_floating_point():
+                raise GraftError("rows-layout", f"a table of {base.dtype}", expected="a floating-point table")
+            # In half precision an update of a new row would round to nothing: new rows are float32 masters.
+            new = torch.zeros(rows.num_new, *shape, device=device, dtype=torch.promote_types(base.dtype, torch.float))
+            self.register_buffer(f"base_{name}", base)
+            self.register_parameter(f"new_{name}", nn.Parameter(new, requires_grad=rows.num_new > 0))
+        if not bias:
+            self.register_buffer("base_bias", None)
+            self.register_parameter("new_bias", None)
+
+    @classmethod
+    @torch.no_grad()
+    def from_base(cls, weight: Tensor, num_new: int, spare_rows: int = 0, *, bias: Tensor | None = None) -> Self:
+        """Grow a base's layer; its rows are copied, and each new row starts as the mean of the pieces' rows.
+
+        No random numbers are drawn. `load_new_rows` puts a graft's own rows in.
+        """
+        rows = RowLayout.of_base(_count_rows(weight, bias), num_new, spare_rows)
+        layer = cls(rows, weight.shape[1], bias=bias is not None, device=weight.device, dtype=weight.dtype)
+        for name, tensor in (("weight", weight), *((("bias", bias),) if bias is not None else ())):
+            layer._half("base", name).copy_(tensor)
+            new = layer._half("new", name)
+            new.copy_(tensor[: rows.base_pieces].to(new.dtype).mean(dim=0, keepdim=True).expand_as(new))
+        return layer
+
+    @classmethod
+    @torch.no_grad()
+    def from_grown(cls, weight: Tensor, base_pieces: int, spare_rows: int = 0, *, bias: Tensor | None = None) -> Self:
+        """Take apart a layer that is grown already: what is neither piece nor spare is new."""
+        rows = RowLayout(base_pieces, _count_rows(weight, bias) - base_pieces - spare_rows, spare_rows)
+        layer = cls(rows, weight.shape[1], bias=bias is not None, device=weight.device, dtype=weight.dtype)
+        for name, tensor in (("weight", weight), *((("bias", bias),) if bias is not None else ())):
+            base, new = rows.split(tensor)
+            layer._half("base", name).copy_(base)
+            layer._half("new", name).copy_(new)
+        return layer
 
     def extra_repr(self) -> str:
         return f"{self.rows}, width {self.width}"
@@ -147,40 +185,10 @@ class GrownLayer(GraftModule):
             for name, tensor in state.items():
                 self._half("new", name).copy_(tensor)
 
-    def _add_halves(self, name: str, shape: tuple[int, ...], device: Any, dtype: torch.dtype | None) -> None:
-        base = torch.zeros(self.rows.base_rows, *shape, device=device, dtype=dtype)
-        if not base.is_floating_point():
-            raise GraftError("rows-layout", f"a table of {base.dtype}", expected="a floating-point table")
-        # In half precision an update of a new row would round to nothing: new rows are float32 masters.
-        new = torch.zeros(self.rows.num_new, *shape, device=device, dtype=torch.promote_types(base.dtype, torch.float))
-        self.register_buffer(f"base_{name}", base)
-        self.register_parameter(f"new_{name}", nn.Parameter(new, requires_grad=self.rows.num_new > 0))
-
     def _half(self, half: str, name: str) -> Tensor:
         tensor = getattr(self, f"{half}_{name}")
         assert isinstance(tensor, Tensor)
         return tensor
-
-    @torch.no_grad()
-    def _fill_from_base(self, tensors: Mapping[str, Tensor | None]) -> Self:
-        """Base rows as given; each new row starts as the mean of the pieces' rows (no random numbers are drawn)."""
-        for name, tensor in tensors.items():
-            if tensor is None:
-                continue
-            self._half("base", name).copy_(tensor)
-            new = self._half("new", name)
-            new.copy_(tensor[: self.rows.base_pieces].to(new.dtype).mean(dim=0, keepdim=True).expand_as(new))
-        return self
-
-    @torch.no_grad()
-    def _fill_from_grown(self, tensors: Mapping[str, Tensor | None]) -> Self:
-        for name, tensor in tensors.items():
-            if tensor is None:
-                continue
-            base, new = self.rows.split(tensor)
-            self._half("base", name).copy_(base)
-            self._half("new", name).copy_(new)
-        return self
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         for name, base in self.base_tensors().items():
@@ -216,7 +224,7 @@ class GrownLayer(GraftModule):
         if not isinstance(table, Tensor):
             raise CheckpointError("layer-rows-mismatch", f"{key} is a {type(table).__name__}", expected="a tensor")
         name = key.rpartition(".")[2]
-        shape = (self.rows.total_rows, *self._half("base", name).shape[1:])
+        shape = (self.rows.num_ids + self.rows.spare_rows, *self._half("base", name).shape[1:])
         if tuple(table.shape) == shape:
             return table.detach()
         base_alone = tuple(table.shape) == (self.rows.base_rows, *shape[1:])
@@ -235,18 +243,6 @@ class GrownEmbedding(GrownLayer):
     `F.embedding` on the base's table gives. On the CPU an id outside 0 .. P + N - 1 raises `TokenIdError`; on CUDA it
     is torch's device assert, since looking first would stall every step.
     """
-
-    @classmethod
-    def from_base(cls, weight: Tensor, num_new: int, spare_rows: int = 0) -> Self:
-        """Grow a base's table; the base's rows are copied, new rows start at their mean (see `load_new_rows`)."""
-        rows = RowLayout.of_base(_count_rows(weight), num_new, spare_rows)
-        return cls(rows, weight.shape[1], device=weight.device, dtype=weight.dtype)._fill_from_base({"weight": weight})
-
-    @classmethod
-    def from_grown(cls, weight: Tensor, base_pieces: int, spare_rows: int = 0) -> Self:
-        """Take apart a table that is grown already."""
-        rows = RowLayout.of_grown(_count_rows(weight), base_pieces, spare_rows)
-        return cls(rows, weight.shape[1], device=weight.device, dtype=weight.dtype)._fill_from_grown({"weight": weight})
 
     def forward(self, ids: Tensor) -> Tensor:
         """[...] integers -> [..., W] in the base's dtype."""
@@ -285,39 +281,6 @@ class GrownHead(GrownLayer):
     differently from the base alone. To compare bits with a base, give contiguous hidden states or freeze that base
     too: for a slice of a batch torch picks its kernel by whether the *weight* asks for a gradient, even in `no_grad`.
     """
-
-    base_bias: Tensor | None
-    new_bias: nn.Parameter | None
-
-    def __init__(
-        self,
-        rows: RowLayout,
-        width: int,
-        *,
-        bias: bool = False,
-        device: Any = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(rows, width, device=device, dtype=dtype)
-        if bias:
-            self._add_halves("bias", (), device, dtype)
-        else:
-            self.register_buffer("base_bias", None)
-            self.register_parameter("new_bias", None)
-
-    @classmethod
-    def from_base(cls, weight: Tensor, num_new: int, spare_rows: int = 0, *, bias: Tensor | None = None) -> Self:
-        """Grow a base's head; the base's rows are copied, new rows start at their mean (see `load_new_rows`)."""
-        rows = RowLayout.of_base(_count_rows(weight, bias), num_new, spare_rows)
-        head = cls(rows, weight.shape[1], bias=bias is not None, device=weight.device, dtype=weight.dtype)
-        return head._fill_from_base({"weight": weight, "bias": bias})
-
-    @classmethod
-    def from_grown(cls, weight: Tensor, base_pieces: int, spare_rows: int = 0, *, bias: Tensor | None = None) -> Self:
-        """Take apart a head that is grown already."""
-        rows = RowLayout.of_grown(_count_rows(weight, bias), base_pieces, spare_rows)
-        head = cls(rows, weight.shape[1], bias=bias is not None, device=weight.device, dtype=weight.dtype)
-        return head._fill_from_grown({"weight": weight, "bias": bias})
 
     def base_logits(self, hidden: Tensor) -> Tensor:
         """What the base's own head gives, bit for bit. [..., W] -> [..., P + S]"""
@@ -510,69 +473,36 @@ def load_new_rows(model: nn.Module, state: Mapping[str, Tensor]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class ParameterCount:
-    """How many numbers of one of the `MODEL_PARTS` are trained, in which tensors, and how many are fixed."""
-
-    part: str
-    trained: int
-    fixed: int
-    trained_tensors: dict[str, tuple[int, ...]]
-
-    def line(self) -> str:
-        names = [f"{name} {list(shape)}" for name, shape in self.trained_tensors.items()]
-        shown = ", ".join(names) if len(names) <= 4 else f"{len(names)} tensors"
-        return f"{self.part}: {self.trained:,} trained{f' ({shown})' if names else ''}, {self.fixed:,} fixed"
-
-
-@dataclass(frozen=True, slots=True)
 class TrainableReport:
     """What training can move and what it cannot, counted from the tensors themselves."""
 
     tables: dict[str, RowLayout]
-    parts: tuple[ParameterCount, ...]
+    parts: dict[str, tuple[int, int]]
+    """How many numbers of each of the `MODEL_PARTS` are trained, and how many are fixed."""
     fixed_base_bytes: int
 
     @property
     def trained(self) -> int:
-        return sum(part.trained for part in self.parts)
+        return sum(trained for trained, _ in self.parts.values())
 
     @property
     def fixed(self) -> int:
-        return sum(part.fixed for part in self.parts)
-
-    def lines(self) -> list[str]:
-        """The report as people read it."""
-        total = self.trained + self.fixed
-        share = 100 * self.trained / total if total else 0.0
-        tables = []
-        for name, rows in self.tables.items():
-            line = f"{name}: ids 0 to {rows.base_pieces - 1:,} are the base's and fixed, "
-            line += f"{rows.base_pieces:,} to {rows.num_ids - 1:,} are new" if rows.num_new else "no new ones"
-            line += f", {rows.spare_rows} spare after them, fixed, read by no id" if rows.spare_rows else ""
-            tables.append(line)
-        return [
-            *tables,
-            *(part.line() for part in self.parts),
-            f"in all: {self.trained:,} trained of {total:,} ({share:.1f} %), {self.fixed:,} fixed",
-            f"base bits fixed: {self.fixed_base_bytes:,} bytes",
-        ]
+        return sum(fixed for _, fixed in self.parts.values())
 
 
 def build_trainable_report(model: nn.Module) -> TrainableReport:
     """Count what is trained, by part, and what is fixed, the base rows in the grown layers' buffers included."""
     tensors = list(_iter_model_tensors(model))
-    counts = []
+    parts = {}
     for part in MODEL_PARTS:
-        mine = {name: tensor for name, tensor, its_part, _ in tensors if its_part == part}
-        trained = {name: tuple(tensor.shape) for name, tensor in mine.items() if tensor.requires_grad}
-        num_trained = sum(mine[name].numel() for name in trained)
+        mine = [tensor for _, tensor, its_part, _ in tensors if its_part == part]
         if mine:
-            num_fixed = sum(tensor.numel() for tensor in mine.values()) - num_trained
-            counts.append(ParameterCount(part, num_trained, num_fixed, trained))
+            trained = sum(tensor.numel() for tensor in mine if tensor.requires_grad)
+            parts[part] = (trained, sum(tensor.numel() for tensor in mine) - trained)
     fixed_base = [tensor for _, tensor, _, of_graft in tensors if not of_graft and not tensor.requires_grad]
     return TrainableReport(
         tables={prefix.removesuffix("."): layer.rows for prefix, layer in _iter_grown_layers(model)},
-        parts=tuple(counts),
+        parts=parts,
         fixed_base_bytes=sum(tensor.numel() * tensor.element_size() for tensor in fixed_base),
     )
 

@@ -13,12 +13,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from voxgraft.config.base import deep_merge, format_commented_yaml, parse_settings
-from voxgraft.config.commands import GoSettings, NewSettings, PublishedBaseName, UpdateSettings
+from voxgraft.config.commands import PUBLISHED_BASE_NAMES, GoSettings, NewSettings, StageName, UpdateSettings
 from voxgraft.config.run import (
-    BUILT_IN_BASES,
     TITLE,
     RunSettings,
     drop_missing_values,
@@ -28,6 +27,7 @@ from voxgraft.config.run import (
 )
 from voxgraft.core import progress
 from voxgraft.core.errors import ConfigError, FileError, Finding, GraftError, VoxgraftError, finding
+from voxgraft.core.families import BUILT_IN_BASES
 from voxgraft.core.files import (
     atomic_write_folder,
     is_folder,
@@ -41,7 +41,6 @@ from voxgraft.core.files import (
 from voxgraft.core.languages import base_language, find_exemplar
 from voxgraft.core.results import (
     EXIT_INTERRUPTED,
-    CommandResult,
     Line,
     SimpleResult,
     Table,
@@ -59,16 +58,8 @@ from voxgraft.migrate.settings import ConfigTranslation, KeyTranslation, UserOve
 from voxgraft.models import get_family, resolve_base_family, resolve_base_folder
 from voxgraft.models.base import Family
 from voxgraft.pipeline.stages import (
-    CHECK_STAGE,
-    EVALUATE_STAGE,
-    EXPORT_STAGE,
-    GRAFT_STAGE,
-    IMPORT_STAGE,
-    PREPARE_STAGE,
-    SPLIT_STAGE,
-    TRAIN_STAGE,
+    PIPELINE_STAGES,
     PipelineContext,
-    PipelineStage,
     StageDecision,
     require_steps_left,
 )
@@ -119,7 +110,19 @@ class NewResult:
         lines: list[Line] = []
         if self.old is not None:
             lines.append(f"{self.old.path.name} was read as {self.old.kind}: {len(self.rows)} keys")
-            lines += self._key_tables()
+            for fate, title in FATE_TITLES.items():
+                has_successor = fate in ("mapped", "suggested")
+                cells: list[tuple[str, ...]] = []
+                above = ""
+                for row in (row for row in self.rows if row.fate == fate):
+                    why = "(as above)" if row.why and row.why == above else row.why
+                    above = row.why
+                    new = [str(item) for item in row.new] if isinstance(row.new, tuple) else row.new
+                    new_cells = (f"{row.key}: {format_legacy_value(new)}",) if has_successor else ()
+                    cells.append((f"{row.old}: {row.value}" if row.value else row.old, *new_cells, why))
+                if cells:
+                    heads = ("old", "new", "remark") if has_successor else ("old", "why")
+                    lines.append(Table(heads, tuple(cells), title))
             if self.old.path.suffix.lower() in (".yaml", ".yml"):
                 checked = f"voxgraft check --base BASE --base-config {shlex.quote(str(self.old.path))}"
                 lines.append(f"to judge its sizes and freezing: {checked}")
@@ -131,25 +134,6 @@ class NewResult:
         missing = [name for name in REQUIRED_SETTINGS if not getattr(self.settings, name)]
         fill_in = f"fill in {', '.join(missing)} there" if missing else "look through it"
         return [*lines, f"next: {fill_in}, then: {self.next_command}"]
-
-    def _key_tables(self) -> list[Line]:
-        """One table for each fate that a key of the old config had."""
-        tables: list[Line] = []
-        for fate, title in FATE_TITLES.items():
-            has_successor = fate in ("mapped", "suggested")
-            cells: list[tuple[str, ...]] = []
-            above = ""
-            for row in self.rows:
-                if row.fate != fate:
-                    continue
-                why = "(as above)" if row.why and row.why == above else row.why
-                above = row.why
-                new = [str(item) for item in row.new] if isinstance(row.new, tuple) else row.new
-                new_cells = (f"{row.key}: {format_legacy_value(new)}",) if has_successor else ()
-                cells.append((f"{row.old}: {row.value}" if row.value else row.old, *new_cells, why))
-            if cells:
-                tables.append(Table(("old", "new", "remark") if has_successor else ("old", "why"), tuple(cells), title))
-        return tables
 
 
 def create_run(settings: NewSettings) -> NewResult:
@@ -164,7 +148,7 @@ def create_run(settings: NewSettings) -> NewResult:
     if settings.base is not None:
         base = resolve_base_folder(settings.base)
         settings = settings.model_copy(update={"base": base})
-        if str(base) in get_args(PublishedBaseName) and not path_exists(base):
+        if str(base) in PUBLISHED_BASE_NAMES and not path_exists(base):
             place = Path("models") / base  # where `voxgraft download` puts it
             cure = f"download it first: `voxgraft download {base}`, then name its folder: --base {place}"
             if is_folder(place):
@@ -287,16 +271,6 @@ def update_run(settings: UpdateSettings) -> SimpleResult:
     return SimpleResult({"run": str(run.path), "renamed": renamed}, tuple(lines))
 
 
-PIPELINE_STAGES = (
-    IMPORT_STAGE,
-    SPLIT_STAGE,
-    GRAFT_STAGE,
-    PREPARE_STAGE,
-    CHECK_STAGE,
-    TRAIN_STAGE,
-    EVALUATE_STAGE,
-    EXPORT_STAGE,
-)
 StageStatus = Literal["done", "skipped", "ended here", "would run", "not known yet"]
 STAGES_WITHOUT_OUTPUT = ("check", "evaluate")
 """Stages by which no later one decides."""
@@ -343,7 +317,7 @@ class GoResult:
         )
         lines: list[Line] = [Table(("stage", "", "took", "why"), rows)]
         again, last = f"voxgraft go {shlex.quote(str(self.run))}", self.stages[-1].name
-        names = [stage.name for stage in PIPELINE_STAGES]
+        names: list[str] = list(PIPELINE_STAGES)
         follows = "".join(names[names.index(last) + 1 :][:1]) if last in names else ""
         if self.exit_code == EXIT_INTERRUPTED:
             lines.append(f"`{last}` was interrupted; `{again}` continues there.")
@@ -356,8 +330,8 @@ class GoResult:
 
 def run_pipeline(settings: GoSettings) -> GoResult:
     """Run every stage that is not finished, or only say which those are."""
-    names = [stage.name for stage in PIPELINE_STAGES]
-    stages = PIPELINE_STAGES[: names.index(settings.until) + 1] if settings.until else PIPELINE_STAGES
+    stages = list(PIPELINE_STAGES)
+    stages = stages[: stages.index(settings.until) + 1] if settings.until else stages
     work = PipelineContext(settings)
     changes = find_overrides(work.run, work.settings)
     _require_later_stages(work, stages)
@@ -373,42 +347,43 @@ def run_pipeline(settings: GoSettings) -> GoResult:
             [style_line("run.yaml: ", (key, "bold"), f" is {value or 'empty'} now") for key, value in changes.items()]
         )
     outcomes: list[StageResult] = []
-    for stage in stages:
+    for name in stages:
+        decide, run_command = PIPELINE_STAGES[name]
         work = PipelineContext(settings)  # read again each time: the stage before has changed the run
-        decision = stage.decide(work)
+        decision = decide(work)
         word = "runs" if decision.runs else "skipped"
-        progress.report_lines([style_line((stage.name, "bold"), f": {word}: {decision.why}")])
+        progress.report_lines([style_line((name, "bold"), f": {word}: {decision.why}")])
         if not decision.runs:
-            outcomes.append(StageResult(stage.name, "skipped", decision.why))
+            outcomes.append(StageResult(name, "skipped", decision.why))
             continue
-        if stage is TRAIN_STAGE:  # the data is there now, which a check at the start may not have had
+        if name == "train":  # the data is there now, which a check at the start may not have had
             _require_later_stages(work, stages, after_data=True)
         began = time.monotonic()
         try:
-            result: CommandResult = stage.work(work)
+            result = run_command(work)
         except KeyboardInterrupt:  # `train` ends by itself then; whatever the others have finished is kept
-            outcomes.append(StageResult(stage.name, "ended here", decision.why, time.monotonic() - began))
+            outcomes.append(StageResult(name, "ended here", decision.why, time.monotonic() - began))
             return GoResult(settings.run, tuple(outcomes), EXIT_INTERRUPTED, changes)
         seconds = time.monotonic() - began
         progress.report_lines([line for line in result.lines() if not str(line).startswith(NEXT_COMMAND_PREFIX)])
         status: StageStatus = "ended here" if result.exit_code else "done"
-        outcomes.append(StageResult(stage.name, status, decision.was or decision.why, seconds, result.to_json()))
+        outcomes.append(StageResult(name, status, decision.was or decision.why, seconds, result.to_json()))
         if result.exit_code:
             return GoResult(settings.run, tuple(outcomes), result.exit_code, changes)
     return GoResult(settings.run, tuple(outcomes), changes=changes)
 
 
-def _require_later_stages(work: PipelineContext, stages: Sequence[PipelineStage], *, after_data: bool = False) -> None:
+def _require_later_stages(work: PipelineContext, stages: Sequence[StageName], *, after_data: bool = False) -> None:
     """Raise the error that `evaluate` or `export` would end with, before hours of training.
 
     `after_data`: check only what the data can have changed since the start.
     """
     settings, told = work.settings, work.told
     pending: list[str] = []
-    for stage in stages:
-        if stage.name in STAGES_AFTER_TRAINING:
-            decision = _decide_stage(stage, work, known=False)
-            pending += [stage.name] if decision is None or decision.runs else []
+    for name in stages:
+        if name in STAGES_AFTER_TRAINING:
+            decision = _decide_stage(name, work, known=False)
+            pending += [name] if decision is None or decision.runs else []
     if settings.base is None or settings.language is None:
         return  # the stages that need them first say so
     folder = resolve_base_folder(settings.base)
@@ -443,26 +418,26 @@ def _require_later_stages(work: PipelineContext, stages: Sequence[PipelineStage]
         require_disk_space(output, size, "the export")
 
 
-def _plan_stages(settings: GoSettings, stages: Sequence[PipelineStage]) -> GoResult:
+def _plan_stages(settings: GoSettings, stages: Sequence[StageName]) -> GoResult:
     """What would run, by what is there now. What a stage that has yet to run will leave is not guessed at."""
     outcomes: list[StageResult] = []
     first = ""  # the first stage that would run and leave something that later ones decide by
-    for stage in stages:
-        decision = _decide_stage(stage, PipelineContext(settings), known=not first)
+    for name in stages:
+        decision = _decide_stage(name, PipelineContext(settings), known=not first)
         word: StageStatus = "skipped"
         if decision is not None and decision.runs:
-            first, word = first or ("" if stage.name in STAGES_WITHOUT_OUTPUT else stage.name), "would run"
+            first, word = first or ("" if name in STAGES_WITHOUT_OUTPUT else name), "would run"
         elif first:
             word = "not known yet"
         why = decision.why if decision is not None and word != "not known yet" else f"depends on what `{first}` leaves"
-        outcomes.append(StageResult(stage.name, word, why))
+        outcomes.append(StageResult(name, word, why))
     return GoResult(settings.run, tuple(outcomes))
 
 
-def _decide_stage(stage: PipelineStage, work: PipelineContext, *, known: bool) -> StageDecision | None:
+def _decide_stage(name: StageName, work: PipelineContext, *, known: bool) -> StageDecision | None:
     """None where an earlier stage must leave something first."""
     try:
-        return stage.decide(work)
+        return PIPELINE_STAGES[name][0](work)
     except VoxgraftError:
         if known:
             raise

@@ -143,15 +143,6 @@ class PipelineContext:
         return StageDecision(True, f"{what}; begins again {flag}", f"{what}; began again {flag}")
 
 
-@dataclass(frozen=True, slots=True)
-class PipelineStage:
-    """One stage: decides by what lies in the run, and runs one command."""
-
-    name: StageName
-    decide: Callable[[PipelineContext], StageDecision]
-    work: Callable[[PipelineContext], CommandResult]
-
-
 def resolve_dataset(work: PipelineContext) -> DatasetFolder:
     """The dataset of a run: the one that its run.yaml names, or its own data folder."""
     named = work.settings.data.dataset
@@ -170,15 +161,15 @@ def _decide_import(work: PipelineContext) -> StageDecision:
     settings, policy = _import_settings(work)
     try:
         kept = places if not used else [place for place in places if place not in gone]
-        found = find_sources(kept, work.language, encoding=settings.encoding)
+        sources, unused = find_sources(kept, work.language, encoding=settings.encoding)
     except VoxgraftError:
         if not used:
             raise
         return StageDecision(False, f"{missing}; {there}")
     if not dataset.has_manifest:
-        told = f"{pluralize(len(found.sources), 'source')} with texts, and"
+        told = f"{pluralize(len(sources), 'source')} with texts, and"
         return StageDecision(True, f"{told} no clips yet", f"{told} there were no clips yet")
-    waiting = preview_import(dataset, found.sources, build_import_options(settings), policy)
+    waiting = preview_import(dataset, sources, build_import_options(settings), policy)
     if waiting.new:
         names = format_names(waiting.new)
         return StageDecision(True, f"not imported yet: {names}", f"was not imported yet: {names}")
@@ -188,7 +179,7 @@ def _decide_import(work: PipelineContext) -> StageDecision:
         return StageDecision(True, waiting.problems[0].found)
     if not used:
         return StageDecision(True, "there is no clip that can be used yet", "there was no clip that could be used")
-    lost_share, lost = compute_import_loss(dataset.journals(), found.problems)
+    lost_share, lost = compute_import_loss(dataset.journals(), unused)
     if lost_share > settings.max_left_out:
         return StageDecision(True, lost)
     notes = [missing, there] if gone else [there]
@@ -328,12 +319,13 @@ def _decide_graft(work: PipelineContext) -> StageDecision:
 
 
 def _decide_check(work: PipelineContext) -> StageDecision:
-    if _decide_train(work).runs:
+    if decide_train(work).runs:
         return StageDecision(True, "training comes next", "training came next")
     return StageDecision(False, "nothing is to be trained")
 
 
-def _decide_train(work: PipelineContext) -> StageDecision:
+def decide_train(work: PipelineContext) -> StageDecision:
+    """Whether steps are left to train, and whether what is saved still belongs to the run."""
     saved, card = work.last_step, work.card
     if saved is None or card is None:
         return StageDecision(True, "no step is saved yet", "no step was saved yet")
@@ -561,26 +553,28 @@ def _read_json_object(path: Path, most: int) -> dict[str, Any]:
     return value
 
 
-IMPORT_STAGE = PipelineStage("import", _decide_import, lambda work: data_import(*_import_settings(work)))
-SPLIT_STAGE = PipelineStage("split", _decide_split, _run_split)
-GRAFT_STAGE = PipelineStage("graft", _decide_graft, lambda work: graft(work.verb_settings(GraftSettings)))
-PREPARE_STAGE = PipelineStage(
-    "prepare", _decide_prepare, lambda work: prepare(load_command_settings(PrepareSettings, work.run))
-)
-CHECK_STAGE = PipelineStage("check", _decide_check, lambda work: check(work.verb_settings(CheckSettings)))
-TRAIN_STAGE = PipelineStage(
-    "train", _decide_train, lambda work: train(work.verb_settings(TrainCommandSettings, fresh=_should_restart(work)))
-)
-EVALUATE_STAGE = PipelineStage(
-    "evaluate",
-    _decide_evaluate,
-    lambda work: evaluate(
-        EvaluateSettings(
-            model=work.run.path,
-            sentences=work.told.sentences,
-            max_sentences=work.told.max_sentences,
-            name=EVALUATION_NAME,
-        )
+PipelineStage = tuple[Callable[[PipelineContext], StageDecision], Callable[[PipelineContext], CommandResult]]
+"""Decides by what lies in the run, and runs one command."""
+PIPELINE_STAGES: dict[StageName, PipelineStage] = {
+    "import": (_decide_import, lambda work: data_import(*_import_settings(work))),
+    "split": (_decide_split, _run_split),
+    "graft": (_decide_graft, lambda work: graft(work.verb_settings(GraftSettings))),
+    "prepare": (_decide_prepare, lambda work: prepare(load_command_settings(PrepareSettings, work.run))),
+    "check": (_decide_check, lambda work: check(work.verb_settings(CheckSettings))),
+    "train": (
+        decide_train,
+        lambda work: train(work.verb_settings(TrainCommandSettings, fresh=_should_restart(work))),
     ),
-)
-EXPORT_STAGE = PipelineStage("export", _decide_export, _run_export)
+    "evaluate": (
+        _decide_evaluate,
+        lambda work: evaluate(
+            EvaluateSettings(
+                model=work.run.path,
+                sentences=work.told.sentences,
+                max_sentences=work.told.max_sentences,
+                name=EVALUATION_NAME,
+            )
+        ),
+    ),
+    "export": (_decide_export, _run_export),
+}

@@ -29,6 +29,7 @@ from voxgraft.core.results import (
     format_count,
     format_duration,
     format_learning_rate,
+    pluralize,
 )
 from voxgraft.core.run import RUN_FILE, RunFolder
 from voxgraft.dataset.run_data import is_self_replay
@@ -45,7 +46,7 @@ from voxgraft.training.distributed import DistributedContext, join_distributed
 from voxgraft.training.monitors import DeadRowMonitor, LearningMonitor
 from voxgraft.training.outputs import MergedCheckpoint, is_graft_current, write_merged_folder, write_trained_graft
 from voxgraft.training.prefetch import BatchBuilder
-from voxgraft.training.samples import SampleCallback, SampleSentence, build_sample_sentences, collect_texts
+from voxgraft.training.samples import SampleCallback, build_sample_sentences, collect_texts
 from voxgraft.training.setup import TrainingSetup, build_training_setup
 from voxgraft.training.step import TrainStep, estimate_memory, fit_microbatch_tokens, read_memory_usage
 from voxgraft.training.trainable import build_optimizer, make_trainable
@@ -95,20 +96,20 @@ def _describe_model(course: TrainingSetup, loop: Trainer) -> dict[str, str]:
     """Base, tokenizer, rows, what is trained, what cannot change, and the device."""
     card, options, report = course.graft.card, course.options, build_trainable_report(loop.stepper.trained.model)
     mode = "merged (the body itself is trained)" if options.full_body else MODE_DESCRIPTIONS[options.mode]
-    numbers = sum(part.trained + part.fixed for part in report.parts if part.part in BASE_PARTS)
+    numbers = sum(sum(report.parts.get(part, ())) for part in BASE_PARTS)
     tables = {name: str(rows) for name, rows in report.tables.items()}
     rows = _join_pairs(tables)
     if len(set(tables.values())) == 1:
         rows = f"{', '.join(tables)}: {next(iter(tables.values()))}"
 
     total = report.trained + report.fixed
-    parts = {part.part: format_count(part.trained) for part in report.parts if part.trained}
+    parts = {part: format_count(trained) for part, (trained, _) in report.parts.items() if trained}
     if "adapter" in parts:
         parts["adapter"] += f" (rank {options.rank})"
     share = f"{format_count(report.trained)} of {format_count(total)} ({report.trained / total:.1%})"
 
     # By what asks for a gradient, not by the mode: the line stays true whatever a mode does.
-    moving = [part.part for part in report.parts if part.trained and part.part in BASE_PARTS]
+    moving = [part for part, (trained, _) in report.parts.items() if trained and part in BASE_PARTS]
     size = format_bytes(report.fixed_base_bytes)
     fixed = f"every bit of the base, {size}; compared at every save"
     if moving:
@@ -140,7 +141,7 @@ def _describe_data(course: TrainingSetup, loop: Trainer, start: int) -> dict[str
     """What is trained on, replay, and the size of a step."""
     options = course.options
     held_out = {name: f"{len(validation.items):,} clips" for name, validation in loop.validations.items()}
-    learnt = [f"{report.used:,} of {report.clips:,} clips in {report.name}" for report in course.stream.report()]
+    learnt = [f"{flow.used:,} of {flow.clips:,} clips in {flow.name}" for flow in course.stream.streams]
     seconds = sum(info.seconds for clips in course.train for info in clips.infos[: len(clips)])
 
     replay = ""
@@ -173,10 +174,10 @@ def _describe_schedule(course: TrainingSetup, loop: Trainer, start: int) -> dict
     warmup = options.warmup_steps
     rates = _join_pairs({part: format_learning_rate(options.rates[part]) for part in loop.stepper.trained.parameters})
     if warmup > options.steps:
-        share = f"only {options.steps / warmup:.1%} of these at the last of {_format_step_count(options.steps)}"
-        rates += f"; warm-up {_format_step_count(warmup)}, longer than the run: {share}"
+        share = f"only {options.steps / warmup:.1%} of these at the last of {pluralize(options.steps, 'step')}"
+        rates += f"; warm-up {pluralize(warmup, 'step')}, longer than the run: {share}"
     else:
-        rates += f"; warm-up {_format_step_count(warmup)}, then" if warmup else "; no warm-up,"
+        rates += f"; warm-up {pluralize(warmup, 'step')}, then" if warmup else "; no warm-up,"
         rates += f" {options.schedule}"
 
     steps, each = course.options.steps, stream.steps_per_epoch
@@ -198,7 +199,7 @@ def _describe_schedule(course: TrainingSetup, loop: Trainer, start: int) -> dict
         duration = f"known after {SPEED_WINDOW_STEPS} steps"
     else:
         duration = (
-            f"about {format_duration(left * seconds)} for {_format_step_count(left)}, at the speed of those before"
+            f"about {format_duration(left * seconds)} for {pluralize(left, 'step')}, at the speed of those before"
         )
 
     best = loop.best_state
@@ -230,10 +231,6 @@ def _describe_initial_rows(course: TrainingSetup, loop: Trainer) -> str:
         return "the rows that the graft had before it was trained"
     anew = "; its adapter is not used, a new one is trained" if "adapter" in loop.stepper.trained.parameters else ""
     return f"the rows that an earlier training left in the graft, of its step {trained['step']:,}{anew}"
-
-
-def _format_step_count(count: int) -> str:
-    return f"{count:,} step{'s' if count != 1 else ''}"
 
 
 def _join_pairs(texts: Mapping[Any, str], between: str = " ") -> str:
@@ -334,16 +331,17 @@ def train(settings: TrainCommandSettings) -> TrainResult:
         raise_first_error(course.findings)
         if not settings.fresh and settings.from_step is None:
             _refuse_missing_steps(course)
-        # Processes that disagree would deadlock or average gradients of different models.
-        group.require_same(_rank_fingerprint(course))
+        # Processes that disagree would deadlock or average gradients of different models. Only what they must have in
+        # common on whatever machine they run.
+        identity = course.identity
+        options = {f"train.{key}": value for key, value in identity.pop("options").items()}
+        steps = [folder.path.name for folder in list_step_folders(run)]
+        common = {"voxgraft": __version__, "torch": torch.__version__, **identity, **options, "saved steps": steps}
+        common |= asdict(course.every)
+        group.require_same({key: json.dumps(value, ensure_ascii=False) for key, value in common.items()})
         loop = _build_loop(course, group)
-        watch = _build_monitor(course, loop, _load_sample_sentences(course, settings))
-        evaluation: InTrainingEvaluation | None = None
-        if settings.train.listen_every:
-            evaluation = build_in_training_evaluation(course, loop, settings.train.recognizer)
-            loop.callbacks.append(evaluation)
-        elif settings.baseline is None:
-            loop.callbacks.append(spoken_steps(course, loop))
+        watch = _build_monitor(course, loop)
+        evaluation = _add_speech_judges(course, loop, settings)
         if settings.train.tensorboard:
             loop.callbacks.append(TensorBoardWriter(run, loop.write))
         changed: list[ResumeChange] = []
@@ -420,15 +418,6 @@ def _refuse_missing_steps(course: TrainingSetup) -> None:
         raise CheckpointError("steps-gone", found, where=run.steps, cure=f"put {run.steps.name}/ back, {cure}")
 
 
-def _rank_fingerprint(course: TrainingSetup) -> dict[str, str]:
-    """What all processes must have in common, on whatever machine they run."""
-    identity = course.identity
-    options = {f"train.{key}": value for key, value in identity.pop("options").items()}
-    steps = [folder.path.name for folder in list_step_folders(course.run)]
-    seen = {"voxgraft": __version__, "torch": torch.__version__, **identity, **options, "saved steps": steps}
-    return {key: json.dumps(value, ensure_ascii=False) for key, value in {**seen, **asdict(course.every)}.items()}
-
-
 def _build_loop(course: TrainingSetup, group: DistributedContext) -> Trainer:
     """Model, optimizer, data and validations put together, before the first step."""
     options, order, near = course.options, course.stream.options, course.near
@@ -458,17 +447,31 @@ def _build_loop(course: TrainingSetup, group: DistributedContext) -> Trainer:
     return loop
 
 
-def _load_sample_sentences(course: TrainingSetup, settings: TrainCommandSettings) -> list[SampleSentence]:
-    held_out = collect_texts(course.valid[course.graft.card.language])
-    return build_sample_sentences(course.spelling, settings.train.sample_texts, held_out, course.options.seed)
-
-
-def _build_monitor(course: TrainingSetup, loop: Trainer, sentences: Sequence[SampleSentence]) -> LearningMonitor:
+def _build_monitor(course: TrainingSetup, loop: Trainer) -> LearningMonitor:
     """What looks whether the model learns, and speaks some sentences on the way."""
+    settings, held_out = course.settings.train, collect_texts(course.valid[course.graft.card.language])
+    sentences = build_sample_sentences(course.spelling, settings.sample_texts, held_out, course.options.seed)
     if sentences:
-        sounds = loop.first and course.settings.train.sample_sound
+        sounds = loop.first and settings.sample_sound
         vocoder = course.family.vocoder(course.files, course.device) if sounds else None
         loop.callbacks.append(SampleCallback(loop, sentences, vocoder))
     pieces, stepper = course.graft.tokenizer.pieces, loop.stepper
     rows = DeadRowMonitor(stepper.trained, stepper.optimizer, course.stream, course.train, lambda at: str(pieces[at]))
     return LearningMonitor(loop, rows)
+
+
+def _add_speech_judges(
+    course: TrainingSetup, loop: Trainer, settings: TrainCommandSettings
+) -> InTrainingEvaluation | None:
+    """What chooses the best step by its speech: a recogniser every `listen_every` steps, else loops and lengths.
+
+    With few clips the held-out loss alone prefers a step that loops. So where nothing is transcribed, the step of the
+    lowest loss and the last one say the same texts at the end.
+    """
+    evaluation: InTrainingEvaluation | None = None
+    if settings.train.listen_every:
+        evaluation = build_in_training_evaluation(course, loop, settings.train.recognizer)
+        loop.callbacks.append(evaluation)
+    if settings.baseline is None and (evaluation is None or evaluation.why_unheard):
+        loop.callbacks.append(spoken_steps(course, loop))
+    return evaluation

@@ -13,7 +13,7 @@ import math
 import os
 import re
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,16 +24,6 @@ from voxgraft.core.run import RunFolder
 
 if TYPE_CHECKING:  # callbacks that only write files, such as TensorBoard's, need no torch
     from voxgraft.training.validation import ValidationMetrics
-
-__all__ = [
-    "TENSORBOARD_FOLDER",
-    "Callback",
-    "LogCallback",
-    "TensorBoardWriter",
-    "encode_event",
-    "encode_first_event",
-    "encode_journal",
-]
 
 TENSORBOARD_FOLDER = "tensorboard"
 _EVENT_FILE_PATTERN = re.compile(r"events\.out\.tfevents\.([0-9]{10})\.voxgraft")
@@ -104,31 +94,30 @@ class TensorBoardWriter(Callback):
     def follow(self) -> None:
         """Add what the journal has beyond what was read of it."""
         new = b"".join(self._events.add(entry) for entry in self._new_lines())
-        if self._file is None:
-            self._file = self._open_file(new)
-        elif new:
-            _append_bytes(self._file, new)
-
-    def _open_file(self, data: bytes) -> Path:
-        """The file that the journal's events are in: the last one if it fits, else a new one."""
+        if self._file is not None:
+            if new:
+                _append_bytes(self._file, new)
+            return
+        # The file that the journal's events are in: the last one if it fits, else a new one.
         files = [path for path in self._folder.iterdir() if path.is_file()] if self._folder.is_dir() else []
         old = {int(match[1]): path for path in files if (match := _EVENT_FILE_PATTERN.fullmatch(path.name))}
         paths = [old[number] for number in sorted(old)]
         before, last = paths[:-1], paths[-1:]
         alone = bool(last) and not any(path.stat().st_size for path in before)
-        if alone and data.startswith(known := last[0].read_bytes()):
-            _append_bytes(last[0], data[len(known) :])
-            return last[0]
-        new = self._folder / f"events.out.tfevents.{max(old, default=0) + 1:010d}.voxgraft"
-        with atomic_write(new) as stream:
-            stream.write(data)
+        if alone and new.startswith(known := last[0].read_bytes()):
+            _append_bytes(last[0], new[len(known) :])
+            self._file = last[0]
+            return
+        path = self._folder / f"events.out.tfevents.{max(old, default=0) + 1:010d}.voxgraft"
+        with atomic_write(path) as stream:
+            stream.write(new)
         # A TensorBoard that is running continues from the file that it reads to one of a later name, whose first event
         # makes earlier ones void. It would not if the file it reads were removed, so that one is only emptied.
-        for path in last:
-            os.truncate(path, 0)
-        for path in before:
-            path.unlink()
-        return new
+        for old_path in last:
+            os.truncate(old_path, 0)
+        for old_path in before:
+            old_path.unlink()
+        self._file = path
 
     def _new_lines(self) -> Iterator[Mapping[str, Any]]:
         """Complete, well-formed lines of the journal; reporting a broken line is left to the journal's own reader."""
@@ -145,12 +134,6 @@ class TensorBoardWriter(Callback):
                 fits = isinstance(entry, dict) and isinstance(entry.get("kind"), str)
                 if fits and type(entry.get("step")) is int and entry["step"] >= 0:
                     yield entry
-
-
-def encode_journal(entries: Iterable[Mapping[str, Any]]) -> bytes:
-    """A complete event file from the lines of a journal."""
-    events = EventEncoder()
-    return b"".join(map(events.add, entries))
 
 
 class EventEncoder:

@@ -254,7 +254,18 @@ def _publish_step(new: Path, place: Path, step: int) -> None:
     for _ in range(MAX_ATTEMPTS):
         try:
             if os.path.lexists(place):
-                _move_existing_step(StepFolder(step, place))
+                old = place.with_name(place.name + ".old")
+                before = folder_identity(place)
+                damage = find_step_damage(StepFolder(step, place))
+                # Checking the hashes takes seconds, in which another process may have replaced the folder.
+                if folder_identity(place) != before:
+                    raise FileNotFoundError(errno.ENOENT, "another saver has moved it", str(place))
+                if damage is not None:
+                    old = _find_unused_name(place.parent, place.name + ".damaged-{}")
+                elif os.path.lexists(old):
+                    remove_step_folder(old, step)
+                failpoint("save.make-way")
+                os.rename(place, old)
             failpoint("save.rename")
             os.rename(new, place)
             break
@@ -267,22 +278,6 @@ def _publish_step(new: Path, place: Path, step: int) -> None:
     else:
         raise FileError("file-unwritable", f"other processes keep writing {place.name}", where=place)
     sync_folder_if_possible(place.parent)
-
-
-def _move_existing_step(taken: StepFolder) -> None:
-    old = taken.path.with_name(taken.path.name + ".old")
-    before = folder_identity(taken.path)
-    damage = find_step_damage(taken)
-    # Checking the hashes takes seconds, in which another process may have replaced the folder.
-    if folder_identity(taken.path) != before:
-        raise FileNotFoundError(errno.ENOENT, "another saver has moved it", str(taken.path))
-    if damage is None:
-        if os.path.lexists(old):
-            remove_step_folder(old, taken.step)
-    else:
-        old = _find_unused_name(taken.path.parent, taken.path.name + ".damaged-{}")
-    failpoint("save.make-way")
-    os.rename(taken.path, old)
 
 
 def _find_unused_name(folder: Path, pattern: str) -> Path:

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from voxgraft.checkpoints.steps import (
     StepFolder,
@@ -24,102 +22,62 @@ from voxgraft.config.commands import CleanSettings
 from voxgraft.core.errors import FileError, Finding, finding
 from voxgraft.core.files import is_file, require_folder
 from voxgraft.core.progress import confirm_with_user
-from voxgraft.core.results import Line, Table, format_bytes, pluralize
+from voxgraft.core.results import Line, SimpleResult, Table, format_bytes, pluralize
 from voxgraft.core.run import RUN_FILE, RunFolder
-
-__all__ = ["CleanResult", "FolderDecision", "clean"]
 
 _DAMAGED_STEP_NAME = re.compile(r"step-[0-9]{6,18}\.damaged-[0-9]+")
 _SET_ASIDE_NAME = re.compile(r"aside-[0-9]+")
 
 
-@dataclass(frozen=True, slots=True)
-class FolderDecision:
-    """A folder among the steps: its size, and what becomes of it and why."""
-
-    path: Path
-    num_bytes: int
-    remove: bool
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class CleanResult:
-    """What was removed, or would be."""
-
-    run: Path
-    folders: tuple[FolderDecision, ...]
-    done: bool
-    """Whether the removing was done."""
-    asked: bool
-    """Whether somebody was asked."""
-    findings: tuple[Finding, ...] = ()
-
-    @property
-    def exit_code(self) -> int:
-        """1 if something is to be removed and nobody was there to say so, or if it could not be removed."""
-        return int(bool(self.findings) or not (self.done or self.asked))
-
-    @property
-    def freed_bytes(self) -> int:
-        """Bytes that were freed, or would be."""
-        return sum(folder.num_bytes for folder in self.folders if folder.remove)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "run": str(self.run),
-            "removed": self.done,
-            "bytes": self.freed_bytes,
-            "folders": [
-                {"folder": one.path.name, "bytes": one.num_bytes, "remove": one.remove, "why": one.why}
-                for one in self.folders
-            ],
-            "findings": [item.to_json() for item in self.findings],
-        }
-
-    def lines(self) -> list[Line]:
-        doomed = [folder for folder in self.folders if folder.remove]
-        problems = [line for item in self.findings for line in item.lines()]
-        if not doomed:
-            return [*_folder_table(self.folders), "nothing to remove", *problems]
-        amount = f"{pluralize(len(doomed), 'folder')}, {format_bytes(self.freed_bytes)}"
-        if self.done:  # a user who was asked has seen the table
-            table = [] if self.asked else _folder_table(self.folders, done=True)
-            return [f"removed {amount}", *table, *problems]
-        if self.asked:
-            return ["nothing was removed"]
-        nobody = "nobody is there to be asked, so nothing was removed"
-        return [*_folder_table(self.folders), f"{nobody}: {amount} would be. Run it again with --yes."]
-
-
-def clean(settings: CleanSettings) -> CleanResult:
+def clean(settings: CleanSettings) -> SimpleResult:
     """Remove saved steps beyond the last `keep`, and leftovers; refused while training runs."""
     run = RunFolder(require_folder(settings.run))
     if not is_file(run.settings):
         raise FileError("file-missing", f"{run.path} has no {RUN_FILE}, so it is no run", where=run.settings)
+    findings: list[Finding] = []
     with run.lock("clean"):
-        folders = tuple(_decide_folders(run, settings.keep))
-        doomed = [folder for folder in folders if folder.remove]
-        size = format_bytes(sum(folder.num_bytes for folder in doomed))
-        question = f"remove {pluralize(len(doomed), 'folder')}, {size}?"
+        folders = list(_decide_folders(run, settings.keep))
+        doomed = {path: num_bytes for path, num_bytes, remove, _ in folders if remove}
+        question = f"remove {pluralize(len(doomed), 'folder')}, {format_bytes(sum(doomed.values()))}?"
         asks = bool(doomed) and not settings.yes
-        answer = confirm_with_user(_folder_table(folders), question) if asks else True
-        if not answer:
-            return CleanResult(run.path, folders, done=False, asked=answer is not None)
-        findings = []
-        for folder in doomed:
+        # None where nobody can be asked: then nothing is removed, and the exit code says so.
+        answer = confirm_with_user(_folder_table(folders, doomed), question) if asks else True
+        for path in list(doomed) if answer else ():
             try:
-                remove_step_folder(folder.path, 0)
+                remove_step_folder(path, 0)
             except OSError as error:
-                found = f"{folder.path.name} cannot be removed: {error.strerror}"
-                findings.append(finding("step-left", found, where=folder.path))
-    left = {item.where for item in findings}
-    folders = tuple(replace(folder, remove=folder.remove and str(folder.path) not in left) for folder in folders)
-    return CleanResult(run.path, folders, done=True, asked=asks, findings=tuple(findings))
+                findings.append(finding("step-left", f"{path.name} cannot be removed: {error.strerror}", where=path))
+                del doomed[path]
+    amount = f"{pluralize(len(doomed), 'folder')}, {format_bytes(sum(doomed.values()))}"
+    problems = [line for item in findings for line in item.lines()]
+    lines: list[Line]
+    if not doomed:
+        lines = [*_folder_table(folders, doomed), "nothing to remove", *problems]
+    elif answer:  # a user who was asked has seen the table
+        lines = [f"removed {amount}", *([] if asks else _folder_table(folders, doomed, done=True)), *problems]
+    elif answer is None:
+        nobody = "nobody is there to be asked, so nothing was removed"
+        lines = [*_folder_table(folders, doomed), f"{nobody}: {amount} would be. Run it again with --yes."]
+    else:
+        lines = ["nothing was removed"]
+    values = {
+        "run": str(run.path),
+        "removed": bool(answer),
+        "bytes": sum(doomed.values()),
+        "folders": [
+            {"folder": path.name, "bytes": num_bytes, "remove": path in doomed, "why": why}
+            for path, num_bytes, _, why in folders
+        ],
+        "findings": [item.to_json() for item in findings],
+    }
+    return SimpleResult(values, tuple(lines), exit_code=int(bool(findings) or answer is None))
 
 
-def _decide_folders(run: RunFolder, keep: int) -> Iterator[FolderDecision]:
-    """Every folder in `steps/`. Without a complete step nothing goes: then any remainder may be worth something."""
+def _decide_folders(run: RunFolder, keep: int) -> Iterator[tuple[Path, int, bool, str]]:
+    """Every folder in `steps/`: its size, whether it is removed, and why.
+
+    Without a complete step nothing goes: then any remainder may be worth something.
+    """
     steps = list_step_folders(run)
     # The newest complete folders of `keep` steps, oldest first. Every hash is checked, since the rest is removed.
     newest: dict[int, StepFolder] = {}
@@ -164,10 +122,12 @@ def _decide_folders(run: RunFolder, keep: int) -> Iterator[FolderDecision]:
             num_bytes = sum(
                 os.lstat(os.path.join(folder, one)).st_size for folder, _, names in os.walk(path) for one in names
             )
-        yield FolderDecision(path, num_bytes, remove, why)
+        yield path, num_bytes, remove, why
 
 
-def _folder_table(folders: tuple[FolderDecision, ...], *, done: bool = False) -> list[Line]:
+def _folder_table(
+    folders: Sequence[tuple[Path, int, bool, str]], doomed: Collection[Path], *, done: bool = False
+) -> list[Line]:
     words = ("kept", "removed") if done else ("keep", "remove")
-    rows = tuple((each.path.name, format_bytes(each.num_bytes), words[each.remove], each.why) for each in folders)
+    rows = tuple((path.name, format_bytes(size), words[path in doomed], why) for path, size, _, why in folders)
     return [Table(("in steps/", "size", "", "why"), rows)] if rows else []

@@ -108,9 +108,17 @@ def pad_to_bucket(batch: PackedBatch, bucket: BatchBucket) -> PackedBatch:
     padding = np.resize(unused if len(unused) else every, bucket.positions - len(order))
 
     silent = torch.zeros(len(batch.text.ids), dtype=torch.bool) if batch.silent is None else batch.silent
+    # Padding as sequences after the others; sequences that are still missing are empty.
+    whole, rest = divmod(bucket.positions - len(batch.packing.positions), bucket.longest)
+    lengths = [*batch.packing.offsets.diff().tolist(), *[bucket.longest] * whole, *([rest] if rest else [])]
+    padded = Packing.of(lengths, "cpu", batch.packing.backend)
+    offsets = torch.cat([padded.offsets, padded.offsets[-1:].expand(bucket.sequences - len(lengths))])
+    tiles = padded.tiles
+    if tiles is not None:  # as many as any microbatch of this bucket may need; entries of zeros cost no work
+        tiles = F.pad(tiles, (0, 0, 0, max_num_tiles(bucket.positions, bucket.sequences) - tiles.shape[1]))
     return replace(
         batch,
-        packing=_pad_packing(batch.packing, bucket),
+        packing=replace(padded, offsets=offsets, longest=bucket.longest, tiles=tiles),
         order=torch.from_numpy(np.concatenate([moved, padding])),
         conditions=map_tensors(  # the first voice again and again
             batch.conditions, lambda value: torch.cat([value, value[:1].expand(missing, *value.shape[1:])])
@@ -132,18 +140,6 @@ def list_batch_tensors(batch: PackedBatch) -> list[Tensor]:
     # Groups of padded rows exist on the CPU only; their number depends on the sequences.
     map_tensors(replace(batch, packing=replace(batch.packing, groups=(), places=None)), collect)
     return tensors
-
-
-def _pad_packing(packing: Packing, bucket: BatchBucket) -> Packing:
-    """Padding as sequences after the others; sequences that are still missing are empty."""
-    whole, rest = divmod(bucket.positions - len(packing.positions), bucket.longest)
-    lengths = [*packing.offsets.diff().tolist(), *[bucket.longest] * whole, *([rest] if rest else [])]
-    padded = Packing.of(lengths, "cpu", packing.backend)
-    offsets = torch.cat([padded.offsets, padded.offsets[-1:].expand(bucket.sequences - len(lengths))])
-    tiles = padded.tiles
-    if tiles is not None:  # as many as any microbatch of this bucket may need; entries of zeros cost no work
-        tiles = F.pad(tiles, (0, 0, 0, max_num_tiles(bucket.positions, bucket.sequences) - tiles.shape[1]))
-    return replace(padded, offsets=offsets, longest=bucket.longest, tiles=tiles)
 
 
 def _pad_part(part: PackedTokens, length: int, positions: int) -> PackedTokens:

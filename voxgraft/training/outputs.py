@@ -35,7 +35,7 @@ from voxgraft.graft.folder import (
     format_graft_readme,
     hash_adapter_files,
 )
-from voxgraft.models.load import grow_model, load_model, save_model
+from voxgraft.models.load import HALF_PRECISION_DTYPES, grow_model, load_model, save_model
 from voxgraft.models.speech_model import SpeechModel
 from voxgraft.nn.adapter import add_adapter, load_adapter_state, merge_adapter, write_peft_folder
 from voxgraft.nn.rows import load_new_rows
@@ -74,7 +74,7 @@ def write_merged_folder(
     first = outcome.best_state.first
     state = load_step(course.run, step).state
     trained = loop.stepper.trained
-    trained.restore({name: group for name, group in state.tensors.items() if name != "optimizer"})
+    trained.restore(state.tensors)
     is_baseline = course.options.mode == "masked-finetune"
     if is_baseline:  # written as it is; merged training is also tried in part
         losses = {name: validation.run().speech_loss for name, validation in loop.validations.items()}
@@ -148,7 +148,7 @@ def _build_merged_model(course: TrainingSetup, state: TrainState, share: float) 
         merge_adapter(model)
     if body:
         # Training in half precision started from rounded values; only what it added to those is taken.
-        half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(options.precision, torch.float32)
+        half = HALF_PRECISION_DTYPES.get(options.precision, torch.float32)
         model.load_state_dict(
             {
                 name: interpolate_tensor(value, value.to(half), body[name], share) if name in body else value
@@ -195,7 +195,7 @@ def write_trained_graft(course: TrainingSetup, loop: Trainer, outcome: TrainOutc
     """Replace the graft by that of the best step, or of the last where none is better. The old one is kept beside."""
     state = load_step(course.run, outcome.best_state.best_step or outcome.step).state
     trained = loop.stepper.trained
-    trained.restore({name: group for name, group in state.tensors.items() if name != "optimizer"})
+    trained.restore(state.tensors)
     card, folder = course.graft.card, course.run.graft
     options = state.values["identity"]["options"]  # those that the step was made with, which may not be today's
     method: dict[str, Any] = {**card.method, "trained": {"step": state.step, **options}}

@@ -21,6 +21,7 @@ from voxgraft.config.train_options import (
     TrainPrecision,
 )
 from voxgraft.core.errors import Finding, raise_first_error
+from voxgraft.core.families import FAMILIES
 from voxgraft.core.run import RunFolder
 from voxgraft.dataset.run_data import (
     DataRequirements,
@@ -44,8 +45,6 @@ from voxgraft.text.encoder import TextEncoder
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.training.replay import SelfReplayBuilder, resolve_self_replay_count
 from voxgraft.training.validation import RetentionBound
-
-__all__ = ["TrainingSetup", "build_training_setup", "resolve_family_defaults"]
 
 DEFAULTS = TrainOptions()
 # Positions of a microbatch on a device whose memory is not measured.
@@ -207,7 +206,7 @@ def build_training_setup(
 
 def resolve_family_defaults(train: TrainSettings, family: Family) -> dict[str, Any]:
     """Options that the settings leave open and that only the family, or another setting, decides."""
-    text_weight, speech_weight = family.loss_weights
+    text_weight, speech_weight = FAMILIES[family.name].loss_weights
     usual = {
         "alpha": float(train.rank),
         "text_weight": text_weight,

@@ -22,13 +22,14 @@ from torch import Tensor, distributed, nn
 from voxgraft.config.train_options import TrainOptions
 from voxgraft.core.errors import ConfigError, VoxgraftError
 from voxgraft.dataset.sampler import DeterministicSampler, Sample
+from voxgraft.models.load import HALF_PRECISION_DTYPES
 from voxgraft.models.speech_model import PackedBatch, SpeechModel, compute_hidden_states
 from voxgraft.nn.attention import choose_attention_backend
 from voxgraft.nn.layers import cross_entropy_sum
 from voxgraft.training.cuda_graphs import CudaGraphRunner
 from voxgraft.training.distributed import DistributedContext
 from voxgraft.training.prefetch import BatchBuilder, BatchPrefetcher, FrozenBase, KLBatch, RankBatches, kl_sum
-from voxgraft.training.trainable import FlatAdamW, TrainableModel, set_learning_rates
+from voxgraft.training.trainable import FlatAdamW, TrainableModel, learning_rate_factor
 
 MIN_LOSS_SCALE = 1.0
 # Text, speech, and KL to the base.
@@ -141,20 +142,23 @@ class TrainStep:
             raise ConfigError("memory-too-small", found, expected=expected) from None
         sums = self.group.all_reduce_sum(own_sums)
         self.prefetcher.prefetch()
-        rates = set_learning_rates(self.optimizer, number, self.options)
-        parts = [str(group["part"]) for group in self.optimizer.param_groups]
+        factor = learning_rate_factor(number, self.options)
+        groups = self.optimizer.param_groups
+        for group in groups:
+            group["lr"] = self.options.rates[group["part"]] * factor
         if self._flat_optimizer:
             # Clips and updates on the device, which itself leaves a non-finite step out: nothing to wait for here.
             norms = self._flat_optimizer.clip_and_step(self.options.max_grad_norm, sums)
         else:
             self.scaler.unscale_(self.optimizer)
             limit = self.options.max_grad_norm or float("inf")
-            groups = self.optimizer.param_groups
             norms = [nn.utils.clip_grad_norm_(group["params"], limit).float() for group in groups]
         # The one place in a step that waits for the device.
         values = torch.cat([sums, torch.stack(norms)]).tolist()
         text, speech, kl = (total / count for total, count in zip(values[:NUM_LOSSES], share.counts, strict=True))
+        parts = [str(group["part"]) for group in groups]
         gradients = dict(zip(parts, values[NUM_LOSSES:], strict=True))
+        rates = {part: float(group["lr"]) for part, group in zip(parts, groups, strict=True)}
         self._require_finite([text, speech, kl, *gradients.values()], number, items)
         if not self._flat_optimizer:
             self.scaler.step(self.optimizer)
@@ -271,7 +275,7 @@ class TrainStep:
 
     def _autocast(self) -> AbstractContextManager[Any]:
         """Half precision for a body that is kept in float32; one that is kept in half precision needs none."""
-        half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.options.precision)
+        half = HALF_PRECISION_DTYPES.get(self.options.precision)
         kept_full = next(self.trained.model.body.parameters()).dtype == torch.float32
         return torch.autocast(self.trained.model.device.type, half) if half and kept_full else nullcontext()
 

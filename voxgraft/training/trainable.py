@@ -64,7 +64,7 @@ class TrainableModel:
         return groups
 
     def restore(self, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Put back what `tensors` gave; nothing is changed unless all of it fits."""
+        """Put back what `tensors` gave; nothing is changed unless all of it fits. Other groups are left alone."""
         has_rows = bool(collect_new_rows(self.model))
         expected = {*(["rows"] if has_rows else []), *(part for part in self.parameters if part != "rows")}
         if missing := sorted(expected - groups.keys()):
@@ -152,16 +152,6 @@ def learning_rate_factor(step: int, options: TrainOptions) -> float:
     done = min(1.0, (step - options.warmup_steps) / span)
     left = 1 - done if options.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2
     return options.min_lr_ratio + (1 - options.min_lr_ratio) * left
-
-
-def set_learning_rates(optimizer: torch.optim.Optimizer, step: int, options: TrainOptions) -> dict[str, float]:
-    """Give every part the rate that it has at a step."""
-    share = learning_rate_factor(step, options)
-    rates = {}
-    for group in optimizer.param_groups:
-        group["lr"] = options.rates[group["part"]] * share
-        rates[str(group["part"])] = group["lr"]
-    return rates
 
 
 def copy_optimizer_state(optimizer: torch.optim.Optimizer) -> NamedTensors:

@@ -32,18 +32,6 @@ from voxgraft.training.step import TrainStep, count_output_classes, read_memory_
 from voxgraft.training.trainable import copy_optimizer_state, learning_rate_factor, restore_optimizer_state
 from voxgraft.training.validation import RetentionBound, Validator
 
-__all__ = [
-    "FIXED_IDENTITY_LABELS",
-    "BestStepState",
-    "ResumeChange",
-    "TrainIntervals",
-    "TrainOutcome",
-    "Trainer",
-    "compare_identities",
-    "require_no_fixed_changes",
-    "resume_training",
-]
-
 StopReason = Literal["done", "told", "no-better"]
 # Steps between two comparisons of the trained bits of several processes; also at the first step and at every save.
 SYNC_CHECK_INTERVAL = 10
@@ -445,7 +433,7 @@ def resume_training(loop: Trainer, *, fresh: bool = False, from_step: int | None
     require_no_fixed_changes(fixed, state.step, changed_piece)
     groups = _extend_saved_rows(state, loop) if grew else state.tensors
     _truncate_after(loop, state.step)
-    trained.restore({name: group for name, group in groups.items() if name != "optimizer"})
+    trained.restore(groups)
     restore_optimizer_state(loop.stepper.optimizer, groups["optimizer"])
     loop.stepper.scaler.load_state_dict(state.values["scaler"])
     best_state = BestStepState(**state.values["standing"])

@@ -88,18 +88,18 @@ class SubtitleTarget(Target):
         path = scratch / seed
         path.write_bytes(data)
         text = read_encoded_text(path)
-        found = parse_subtitles(text, path.suffix, seed)
-        told = {line for problem in found.problems for line in problem.lines}
-        used = {line for cue in found.cues for line in range(cue.line, cue.last_line + 1)}
+        cues, problems = parse_subtitles(text, path.suffix, seed)
+        told = {line for problem in problems for line in problem.lines}
+        used = {line for cue in cues for line in range(cue.line, cue.last_line + 1)}
         for number, line in enumerate(LINE_ENDS.split(text), 1):
             if line.strip() and number not in told | used:
                 assert _is_form(line, number, path.suffix, text, told | used), (
                     f"line {number} went unsaid: {line[:80]!r}"
                 )
-        cleaned, unsaid = clean_cues(found.cues, "am", seed)
+        cleaned, unsaid = clean_cues(cues, "am", seed)
         last, again = dedupe_rolling_captions(cleaned, seed)
         lines = sorted([cue.line for cue in last] + [problem.line for problem in (*unsaid, *again)])
-        assert lines == sorted(cue.line for cue in found.cues), "a cue went unsaid"
+        assert lines == sorted(cue.line for cue in cues), "a cue went unsaid"
         return [(cue.start, cue.end, cue.text, cue.speaker) for cue in last]
 
 

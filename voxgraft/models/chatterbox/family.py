@@ -27,7 +27,6 @@ from voxgraft.models.base import (
     EmotionSource,
     Family,
     GraftPoint,
-    LearningRateRange,
     PublishedFile,
     SequenceSpec,
     SideFile,
@@ -242,13 +241,12 @@ class Chatterbox(Family):
     deleted_ids: ClassVar[frozenset[int]] = frozenset()
     tokenizer_names: ClassVar[tuple[str, ...]] = tuple(dict.fromkeys(release.tokenizer for release in RELEASES))
     checkpoint_names: ClassVar[tuple[str, ...]] = tuple(release.checkpoint for release in RELEASES)
-    rates: ClassVar[dict[str, LearningRateRange]] = {
-        "rows": LearningRateRange(1e-4, 1e-2),
-        "adapter": LearningRateRange(2e-4, 3e-3),
-        "body": LearningRateRange(1e-5, 1e-4),
+    rates: ClassVar[dict[str, tuple[float, float]]] = {
+        "rows": (1e-4, 1e-2),
+        "adapter": (2e-4, 3e-3),
+        "body": (1e-5, 1e-4),
     }
     code_hz: ClassVar[float] = 25.0
-    loss_weights: ClassVar[tuple[float, float]] = (1.0, 1.0)
     licence: ClassVar[str] = (
         "Chatterbox is under the MIT licence, (c) 2025 Resemble AI: keep its notice with the graft, and note that the "
         "original program marks its speech with the Perth watermark."
@@ -406,6 +404,3 @@ class Chatterbox(Family):
         from voxgraft.models.chatterbox.s3gen import S3GenVocoder
 
         return S3GenVocoder.find(files.folder, device, dtype)
-
-    def read_config_pieces(self, config: Path) -> int | None:  # noqa: ARG002 (this family has no config file)
-        return None

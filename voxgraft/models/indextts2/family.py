@@ -25,7 +25,6 @@ from voxgraft.models.base import (
     ExportInfo,
     Family,
     GraftPoint,
-    LearningRateRange,
     PublishedFile,
     SequenceSpec,
     SideFile,
@@ -132,13 +131,12 @@ class IndexTTS2(Family):
     deleted_ids: ClassVar[frozenset[int]] = frozenset({0, 1})
     tokenizer_names: ClassVar[tuple[str, ...]] = ("bpe.model",)
     checkpoint_names: ClassVar[tuple[str, ...]] = ("gpt.pth", "gpt.safetensors")
-    rates: ClassVar[dict[str, LearningRateRange]] = {
-        "rows": LearningRateRange(1e-4, 1e-2),
-        "adapter": LearningRateRange(2e-4, 3e-3),
-        "body": LearningRateRange(1e-5, 1e-4),
+    rates: ClassVar[dict[str, tuple[float, float]]] = {
+        "rows": (1e-4, 1e-2),
+        "adapter": (2e-4, 3e-3),
+        "body": (1e-5, 1e-4),
     }
     code_hz: ClassVar[float] = 50.0
-    loss_weights: ClassVar[tuple[float, float]] = (0.2, 0.8)
     licence: ClassVar[str] = (
         "IndexTTS-2 is under the bilibili Model Use License Agreement: whoever shares a graft made from it must carry "
         "that agreement and its disclaimer, and pass both on."

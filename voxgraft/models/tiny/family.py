@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from voxgraft.checkpoints.base import Shape
-from voxgraft.core.errors import FileError, Finding
-from voxgraft.core.files import is_file, is_folder, read_json, require_file, require_folder, write_json
+from voxgraft.core.errors import FileError
+from voxgraft.core.files import is_file, read_json, require_file, require_folder, write_json
 from voxgraft.models.base import (
     BaseDescription,
     BaseFiles,
@@ -19,7 +18,6 @@ from voxgraft.models.base import (
     ExportInfo,
     Family,
     GraftPoint,
-    LearningRateRange,
     SequenceSpec,
     SideFile,
     StockFolder,
@@ -107,6 +105,7 @@ class TinyTextFrontend(TextFrontend):
 
     def prepare(self, text: str, language: str | None) -> str:
         tag = f"[{language.lower()}]" if language else ""
+        # The tokenizer cuts at spaces and drops them; as a piece of their own they keep words apart.
         return tag + unicodedata.normalize("NFC", text.lower()).replace(" ", SPACE_TOKEN)
 
 
@@ -153,20 +152,12 @@ def find_speaker_index(speakers: Sequence[str], name: str, where: Path | str = "
     return list(speakers).index(name)
 
 
-def require_same_speakers(speakers: Sequence[str], others: Sequence[str], what: str, where: Path) -> None:
-    """Raise unless a part of the base has the speakers of the table, in its order."""
-    if tuple(speakers) != tuple(others):
-        found = f"{VOICES_NAME} names {', '.join(speakers)}"
-        raise FileError("voices-broken", found, expected=f"{', '.join(others)}, as {what} has", where=where)
-
-
 CHECKPOINT_NAME, TOKENIZER_NAME, CODEC_NAME, CARD_NAME = (
     "t3.safetensors",
     "tokenizer.json",
     "codec.safetensors",
     "card.json",
 )
-SHIPPED_FOLDER = "assets/tiny"
 MAX_SECONDS = 12
 
 
@@ -187,10 +178,10 @@ class Tiny(Family):
     deleted_ids: ClassVar[frozenset[int]] = frozenset()
     tokenizer_names: ClassVar[tuple[str, ...]] = (TOKENIZER_NAME,)
     checkpoint_names: ClassVar[tuple[str, ...]] = (CHECKPOINT_NAME,)
-    rates: ClassVar[dict[str, LearningRateRange]] = {
-        "rows": LearningRateRange(1e-4, 1e-2),
-        "adapter": LearningRateRange(2e-4, 6e-3),
-        "body": LearningRateRange(1e-5, 1e-3),
+    rates: ClassVar[dict[str, tuple[float, float]]] = {
+        "rows": (1e-4, 1e-2),
+        "adapter": (2e-4, 6e-3),
+        "body": (1e-5, 1e-3),
     }
     # It is small and learns on a processor: the usual 10,000 steps of 16,384 positions would take days there.
     run_defaults: ClassVar[dict[str, Any]] = {
@@ -202,11 +193,11 @@ class Tiny(Family):
         "sample_every": 100,
     }
     code_hz: ClassVar[float] = 25.0
-    loss_weights: ClassVar[tuple[float, float]] = (0.1, 1.0)
     clones_voices: ClassVar[bool] = False
     licence: ClassVar[str] = "The tiny base is voxgraft's own, under the Apache-2.0 licence, as its card says."
 
     def files(self, folder: Path) -> BaseFiles:
+        # The codec is not among them: training on prepared data needs none.
         names = (CHECKPOINT_NAME, TOKENIZER_NAME, VOICES_NAME)
         missing = [name for name in names if not is_file(require_folder(folder) / name)]
         if missing:
@@ -235,9 +226,9 @@ class Tiny(Family):
         return TinyT3(self.infer_size(files, read_tensor_shapes(files.checkpoint)))
 
     def encoder(self, files: BaseFiles, model: SpeechModel) -> ClipEncoder:
-        from voxgraft.models.tiny.model import TinyClipEncoder
+        from voxgraft.models.tiny.model import TinyClipEncoder, load_codec
 
-        return TinyClipEncoder.load(files.folder, model.device)
+        return TinyClipEncoder(*load_codec(files.folder, model.device))
 
     def condition(self, prompt: Clip, target: Clip | None = None, *, emotion_from: EmotionSource = "target") -> Any:  # noqa: ARG002 (a speaker's number is all there is)
         from voxgraft.models.tiny.model import build_tiny_condition
@@ -251,9 +242,6 @@ class Tiny(Family):
 
     def matches_tensors(self, shapes: Mapping[str, Shape]) -> bool:
         return is_t3(shapes) and has_one_query(shapes)
-
-    def check_lookalike(self, path: Path, shapes: Mapping[str, Shape]) -> Finding | None:  # noqa: ARG002 (nothing is mistaken for it)
-        return None
 
     def infer_size(self, files: BaseFiles, shapes: Mapping[str, Shape]) -> T3Size:
         return T3Size.of(shapes, files.checkpoint)
@@ -272,15 +260,6 @@ class Tiny(Family):
     def stock(self) -> StockProgram:
         return TinyProgram()
 
-    def read_config_pieces(self, config: Path) -> int | None:  # noqa: ARG002 (this family has no config file)
-        return None
-
-    def shipped_folder(self) -> Path | None:
-        folder = Path(str(resources.files("voxgraft").joinpath(SHIPPED_FOLDER)))
-        if not is_folder(folder):
-            raise FileError("base-not-shipped", f"{SHIPPED_FOLDER} is not in the package", where=folder)
-        return folder
-
     def voices(self, files: BaseFiles) -> Mapping[str, Clip]:
         from voxgraft.models.tiny.model import build_voice_clip
 
@@ -292,9 +271,9 @@ class Tiny(Family):
         device: str = "cpu",
         dtype: torch.dtype | None = None,  # noqa: ARG002 (too small for it)
     ) -> Vocoder | None:
-        from voxgraft.models.tiny.model import TinyVocoder
+        from voxgraft.models.tiny.model import TinyVocoder, load_codec
 
-        return TinyVocoder.load(files.folder, device)
+        return TinyVocoder(*load_codec(files.folder, device))
 
 
 REQUIRED_FILES = {CODEC_NAME: "codec: from codes to sound", VOICES_NAME: "names of the speakers"}
@@ -310,9 +289,6 @@ class TinyProgram(StockProgram):
         card, _ = find_side_files(files, {CARD_NAME: ""})
         read = {CHECKPOINT_NAME: "language model", TOKENIZER_NAME: "text tokenizer", **REQUIRED_FILES}
         return StockFolder(CHECKPOINT_NAME, TOKENIZER_NAME, {**beside, **card}, missing=missing, read=read)
-
-    def loader(self, facts: ExportInfo, files: BaseFiles) -> None:  # noqa: ARG002 (there is none)
-        return None
 
     def usage(self, facts: ExportInfo, files: BaseFiles, *, drop_in: bool) -> list[str]:  # noqa: ARG002 (there is one way)
         return [

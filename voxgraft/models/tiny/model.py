@@ -30,18 +30,19 @@ from voxgraft.audio.features import (
     exact_float32,
     validate_waveforms,
 )
-from voxgraft.core.errors import AudioError, CheckpointError, GraftError
+from voxgraft.core.errors import AudioError, CheckpointError, FileError, GraftError
 from voxgraft.models.base import Clip, ClipEncoder, Latents, SequenceSpec, Vocoder
 from voxgraft.models.chatterbox.model import T3, T3ConditionBatch
 from voxgraft.models.tiny.family import (
     CODEC_NAME,
+    VOICES_NAME,
     find_speaker_index,
     read_voices,
-    require_same_speakers,
     tiny_sequence_spec,
 )
 from voxgraft.nn.layers import no_init_weights
 
+# T3 has an input for emotion; the tiny base was trained with this one value, so nothing else would mean anything.
 FIXED_EMOTION = 0.5
 
 
@@ -243,6 +244,7 @@ class CodecBlock(nn.Module):
 
     def forward(self, frames: Tensor, mask: Tensor | None, speakers: Tensor | None = None) -> Tensor:
         """[B, F, C] -> [B, F, C]"""
+        # Convolutions want channels before time, linear layers and norms after it.
         mixed = self.mix(frames.transpose(1, 2)).transpose(1, 2)
         if self.voice is not None and speakers is not None:
             mixed = mixed + self.voice(speakers)[:, None]
@@ -363,11 +365,6 @@ class TinyClipEncoder(ClipEncoder):
     def __init__(self, codec: TinyCodec, speakers: Sequence[str]) -> None:
         self.codec, self.speakers = codec, tuple(speakers)
 
-    @classmethod
-    def load(cls, folder: Path, device: torch.device | str = "cpu") -> TinyClipEncoder:
-        """From the base folder: codec.safetensors and voices.json."""
-        return cls(*load_codec(folder, device))
-
     def encode(self, waves: Sequence[Waveform], speakers: Sequence[str] | None = None) -> list[Clip]:
         """`speakers` says by name who speaks in each; without it all are the first of the table."""
         names = [self.speakers[0]] * len(waves) if speakers is None else list(speakers)
@@ -394,7 +391,10 @@ def load_codec(folder: Path, device: torch.device | str = "cpu") -> tuple[TinyCo
 
     speakers = read_voices(folder)
     codec = TinyCodec.open(find_part_file(folder, (CODEC_NAME,))).to(device)
-    require_same_speakers(speakers, codec.speakers, CODEC_NAME, folder)
+    if speakers != tuple(codec.speakers):  # a speaker's number means the same row in both
+        found = f"{VOICES_NAME} names {', '.join(speakers)}"
+        expected = f"{', '.join(codec.speakers)}, as {CODEC_NAME} has"
+        raise FileError("voices-broken", found, expected=expected, where=folder)
     return codec, speakers
 
 
@@ -416,11 +416,6 @@ class TinyVocoder(Vocoder):
     def __init__(self, codec: TinyCodec, speakers: Sequence[str]) -> None:
         self.codec, self.speakers = codec, tuple(speakers)
 
-    @classmethod
-    def load(cls, folder: Path, device: torch.device | str = "cpu") -> TinyVocoder:
-        """From the base folder: codec.safetensors and voices.json."""
-        return cls(*load_codec(folder, device))
-
     @torch.no_grad()
     def sound(
         self,
@@ -431,12 +426,13 @@ class TinyVocoder(Vocoder):
         """One utterance after another: their neighbours' padding would colour their ends."""
         if len(codes) != len(voices):
             raise GraftError("packing", f"{len(codes)} utterances and {len(voices)} voices", expected="as many of each")
-        return [self._sound(own, int(voice.voice["speaker"][0])) for own, voice in zip(codes, voices, strict=True)]
-
-    def _sound(self, codes: Sequence[int], speaker: int) -> NDArray[np.float32]:
-        if not len(codes):
-            return np.zeros(0, dtype=np.float32)
         device = next(self.codec.parameters()).device
-        with exact_float32():
-            wave = self.codec.decode(torch.tensor(list(codes), device=device), self.speakers[speaker])
-        return wave.reshape(-1).float().cpu().numpy()
+        waves = []
+        for own, voice in zip(codes, voices, strict=True):
+            wave = torch.zeros(0)
+            if len(own):
+                speaker = self.speakers[int(voice.voice["speaker"][0])]
+                with exact_float32():
+                    wave = self.codec.decode(torch.tensor(list(own), device=device), speaker)
+            waves.append(wave.reshape(-1).float().cpu().numpy())
+        return waves

@@ -9,6 +9,7 @@ import gradio as gr
 
 from voxgraft.config.run import set_run_yaml_values
 from voxgraft.core.errors import VoxgraftError
+from voxgraft.core.families import FAMILIES
 from voxgraft.core.files import read_json, text_lines
 from voxgraft.core.results import format_bytes
 from voxgraft.core.run import RunFolder
@@ -30,7 +31,7 @@ from voxgraft.ui.forms import COMMAND_LABEL, CommandForm, PageContext
 from voxgraft.ui.html import error_html, facts_html, findings_html, note_html, table_html
 
 # Files by which a folder is known to be a base, of every family.
-BASE_FILE_NAMES = ("t3_mtl23ls_v2.safetensors", "t3_cfg.safetensors", "gpt.pth", "t3.safetensors", "tiny.json")
+BASE_FILE_NAMES = tuple(name for facts in FAMILIES.values() for name in facts.base_files)
 # Facts, where other trainers have check boxes.
 FROZEN_FACTS = (
     ("the base's files", "only read: nothing here writes to them", "good"),

@@ -1,5 +1,0 @@
-"""Python imports this by itself when its folder is on PYTHONPATH: worker processes fail like the one that starts them."""
-
-from tests.failing_system import install_from_environment
-
-install_from_environment()

@@ -1,0 +1,71 @@
+"""The registry of families: their names, and the facts about each that settings, help and estimates need.
+
+Facts are in `facts.toml` of the family's folder. They are data, so that `--help` and the packages below `models` can
+read them without importing model code or torch. Code of a family is loaded by `models.get_family`.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+# One line per family, in the order in which a base folder is tried against them.
+FAMILY_NAMES = (
+    "chatterbox",
+    "indextts2",
+    "tiny",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyFacts:
+    """What `facts.toml` of a family says. Every field but the first five may be missing there."""
+
+    name: str
+    class_name: str
+    """The `Family` in the folder's family.py."""
+    title: str
+    loss_weights: tuple[float, float]
+    """Of text and speech, where the user does not say."""
+    base_files: tuple[str, ...]
+    """Names by which a list of folders shows that one is a base."""
+    built_in: str | None = None
+    """Folder in assets/ of a base that comes with voxgraft."""
+    num_published_pieces: int | None = None
+    """Pieces of the published tokenizer, for old configs that come without a base."""
+    positions_per_second: int | None = None
+    """Training speed, for estimates."""
+    voice_bytes_per_clip: int = 0
+    """What a prepared clip keeps of a voice beside its codes."""
+    speech_part_prefixes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """The speech ends of a base (no language model), by the beginnings of names that each has; any one is enough."""
+    speech_part_files: Mapping[str, str] = field(default_factory=dict)
+    """Speech ends that are known by their file names."""
+    companion: Mapping[str, Any] | None = None
+    """How an environment of the original program is installed: fields of `companions.environments.InstallRecipe`."""
+    downloads: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Published bases by name: fields of `export.download.PublishedBase`."""
+
+
+def _read_facts(name: str) -> FamilyFacts:
+    path = Path(__file__).resolve().parent.parent / "models" / name / "facts.toml"
+    values = tomllib.loads(path.read_text(encoding="utf-8"))
+    text_weight, speech_weight = values.pop("loss_weights")
+    base_files = tuple(values.pop("base_files"))
+    return FamilyFacts(name=name, loss_weights=(text_weight, speech_weight), base_files=base_files, **values)
+
+
+# Read at import, since settings list their choices; three small files take about a millisecond.
+FAMILIES: Mapping[str, FamilyFacts] = MappingProxyType({name: _read_facts(name) for name in FAMILY_NAMES})
+BUILT_IN_BASES: Mapping[str, Path] = MappingProxyType(
+    {
+        name: Path(__file__).resolve().parent.parent / "assets" / facts.built_in
+        for name, facts in FAMILIES.items()
+        if facts.built_in
+    }
+)
+"""Bases that come with voxgraft. A run names them by word, so that it does not depend on where voxgraft lies."""
