@@ -46,8 +46,8 @@ from voxgraft.models.indextts2.bigvgan import BigVGAN, BigVGANSize, bigvgan_shap
 from voxgraft.models.indextts2.dit import DiTSize
 from voxgraft.models.indextts2.s2mel import FlowPrompt, S2Mel, S2MelSize, count_target_frames, s2mel_shapes
 from voxgraft.models.indextts2.vocoder import IndexTTS2Vocoder, VocoderParts
+from voxgraft.synthesis.command import stream_sentence
 from voxgraft.synthesis.engine import SynthesisEngine, SynthesisRequest
-from voxgraft.synthesis.sound import stream_sentence
 
 NUM_CODES_TABLE = 8192
 # Imported by the originals for anything but their vocoders.

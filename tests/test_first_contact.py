@@ -12,10 +12,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from tests import s3gen
-from tests.checkpoint_files import saved
+from tests.support import s3gen
+from tests.support.checkpoint_files import saved
+from tests.support.indextts2 import write_waveform_end
 from tests.test_s3gen import write_conditions
-from tests.waveform_ends import write_waveform_end
 from tools.random_bases import make_random_base
 from voxgraft.cli.app import run_cli
 from voxgraft.config.commands import CheckSettings

@@ -6,14 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests import s3gen
+from tests.support import s3gen
 from tests.test_s2mel import SMALL, random_prompt
 from tests.test_s2mel import random_model as random_s2mel
 from voxgraft.models.chatterbox import flow
 from voxgraft.models.chatterbox.s3gen import S3GenNoise
-from voxgraft.models.flow_graphs import FRAME_STEP, SolverGraphs, pad_frames
 from voxgraft.models.indextts2 import s2mel
-from voxgraft.nn.layers import round_up
+from voxgraft.nn.layers import FRAME_STEP, SolverGraphs, pad_frames, round_up
 
 CODES = [[5, 6, 7, 8, 9, 10, 11], [1, 2, 3]]
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="NOT TESTED: there is no GPU")

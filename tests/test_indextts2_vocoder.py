@@ -36,16 +36,14 @@ from voxgraft.core.errors import VoxgraftError
 from voxgraft.models import get_family
 from voxgraft.models.base import REFERENCE_AUDIO, Clip
 from voxgraft.models.campplus import CAMPPlus, kaldi_fbank
-from voxgraft.models.indextts2.emotion import STYLE
-from voxgraft.models.indextts2.encoder import SemanticCodec, SemanticCodecSize
+from voxgraft.models.indextts2.encoder import STYLE, SemanticCodec, SemanticCodecSize
 from voxgraft.models.indextts2.s2mel import count_target_frames
 from voxgraft.models.indextts2.vocoder import IndexTTS2Vocoder, VocoderParts, compute_mel, prepare_reference
 from voxgraft.models.speech_model import compute_speech_latents
 from voxgraft.nn.adapter import adapter_state, add_adapter, load_adapter_state
-from voxgraft.synthesis.command import synthesize
+from voxgraft.synthesis.command import synthesize, write_audio_files
 from voxgraft.synthesis.engine import open_synthesis_models
 from voxgraft.synthesis.inputs import ReferenceVoice, UtteranceRequest, VoiceLoader
-from voxgraft.synthesis.sound import write_audio_files
 
 # Recommended by the golden README: 5e-4, 1e-5, 1e-3 (2e-2 from own resampling), 1e-4, and for the whole chain 2e-4, 8.
 REFERENCE_MEL_LIMIT, WAVE_16K_LIMIT, FBANK_LIMIT, OWN_FBANK_LIMIT, STYLE_LIMIT = 5e-4, 1e-5, 1e-3, 2e-2, 1e-4

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests import s3gen
-from tests.golden import difference, formula
+from tests.support import s3gen
+from tests.support.shared import difference, formula
 from tests.test_s3gen import UTTERANCES, golden_model, golden_utterance
 from tests.test_s3gen_stages import (
     DECODE_LIMIT,

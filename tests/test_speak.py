@@ -22,10 +22,9 @@ from voxgraft.audio.files import read_audio
 from voxgraft.evaluation.scores import compute_error_rates
 from voxgraft.evaluation.sentences import EvalSentence, load_built_in_sentences
 from voxgraft.models import get_family
-from voxgraft.synthesis.command import synthesize
+from voxgraft.synthesis.command import CODES_FORMAT, SpokenUtterance, synthesize
 from voxgraft.synthesis.engine import SynthesisModels, open_synthesis_models
 from voxgraft.synthesis.inputs import UtteranceRequest, VoiceLoader
-from voxgraft.synthesis.sound import CODES_FORMAT, SpokenUtterance
 
 TEXT = "bring me the blue cup"
 

@@ -11,19 +11,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests import s3gen
-from tests.checkpoint_files import saved
-from tests.speaking_grafts import settings_of, spoken
+from tests.support import s3gen
+from tests.support.checkpoint_files import saved
+from tests.support.run_folders import error_of
+from tests.support.synthesis import settings_of, spoken
 from tests.test_s3gen import write_conditions
-from tests.whole_runs import error_of
 from tools.random_bases import make_random_base
 from voxgraft.models.base import Vocoder
 from voxgraft.models.chatterbox.encoder import SpeechTokenizer
 from voxgraft.models.chatterbox.s3gen import find_watermarker
-from voxgraft.synthesis.command import stream_speech, synthesize
+from voxgraft.synthesis.command import Wave, render_pieces, stream_speech, synthesize
 from voxgraft.synthesis.engine import SynthesisModels, open_synthesis_models
 from voxgraft.synthesis.inputs import UtteranceRequest, VoiceLoader
-from voxgraft.synthesis.sound import Wave, render_pieces
 
 TEXT = "Bring me the blue cup. She walks home slowly."
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from tests.speaking_grafts import spoken
+from tests.support.run_folders import error_of
+from tests.support.synthesis import spoken
 from tests.test_speak_stream import base  # noqa: F401 (a fixture)
-from tests.whole_runs import error_of
 from voxgraft.audio.files import read_audio
 
 

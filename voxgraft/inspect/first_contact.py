@@ -30,13 +30,11 @@ from voxgraft.core.run import RUN_FILE
 from voxgraft.evaluation.scores import Transcriber, compute_error_rates, open_transcriber
 from voxgraft.evaluation.sentences import EvalSentence
 from voxgraft.inspect.doctor import installed_version
-from voxgraft.inspect.original import compare_with_original
 from voxgraft.models import resolve_base_family, resolve_base_folder
-from voxgraft.models.base import BaseFiles, Family, PublishedFile
-from voxgraft.synthesis.command import synthesize
+from voxgraft.models.base import BaseFiles, Family, PublishedTensors
+from voxgraft.synthesis.command import STOP_DESCRIPTIONS, SpokenUtterance, Wave, render_pieces, synthesize
 from voxgraft.synthesis.engine import open_synthesis_models
 from voxgraft.synthesis.inputs import UtteranceRequest, VoiceLoader
-from voxgraft.synthesis.sound import STOP_DESCRIPTIONS, SpokenUtterance, Wave, render_pieces
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.tokenizers.base import load_proof_corpus
 
@@ -135,7 +133,7 @@ def check_first_contact(settings: CheckSettings, max_seconds: float | None = Non
     return FirstContact(base, tuple(listed), tuple(speech), original, tuple(dict.fromkeys(findings)))
 
 
-def _compare_file(published: PublishedFile, files: BaseFiles, findings: list[Finding]) -> dict[str, Any]:
+def _compare_file(published: PublishedTensors, files: BaseFiles, findings: list[Finding]) -> dict[str, Any]:
     """One row of the page; differences become findings."""
     path = next((files.folder / name for name in published.names if is_file(files.folder / name)), None)
     if path is None:
@@ -252,7 +250,21 @@ def _speak(
             rows.append(_describe_speech(said, wave, vocoder.sample_rate, seconds, ear, findings))
             first = first or said
             advance(1)
-    original = {} if first is None else compare_with_original(speakers, voices, vocoder, first, findings)
+    if first is None:
+        return rows, {}
+    one, model = first.pieces[0], speakers.system(first.language).model
+    condition, voice = voices.condition(first.voice), first.voice.clip
+    original: dict[str, Any] = {}
+    try:
+        stock = family.stock()
+        compared = stock.compare(speakers.place.files, model, vocoder, voice, condition, one.ids, one.codes)
+        for what, (told, agrees) in compared.items():
+            original[what] = told
+            if not agrees:
+                findings.append(finding("first-contact-original", f"{what}: {told}"))
+    except VoxgraftError as error:
+        findings.append(error.finding)
+        original["original program"] = f"not compared: stopped by {error.code}"
     return rows, original
 
 

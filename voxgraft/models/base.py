@@ -171,7 +171,7 @@ class BaseDescription:
 
 
 @dataclass(frozen=True, slots=True)
-class PublishedFile:
+class PublishedTensors:
     """One file of a base, and what its makers published in it."""
 
     names: tuple[str, ...]
@@ -367,7 +367,7 @@ class Family(ABC):
     def stock(self) -> StockProgram:
         """The program that the base was published with, and what it wants to find in a folder."""
 
-    def published_files(self, files: BaseFiles) -> tuple[PublishedFile, ...]:  # noqa: ARG002 (of published families)
+    def published_files(self, files: BaseFiles) -> tuple[PublishedTensors, ...]:  # noqa: ARG002 (of published families)
         """Every file with tensors that the folder of a published base has; none for a base that is made here."""
         return ()
 
@@ -534,6 +534,22 @@ class StockProgram(ABC):
         """Lines of Python in `prepared` of an export: text by its rules to what the program takes. And sources of the
         family's own, by name, that they import."""
         return "    return RULES.apply(text)", {}
+
+    def compare(
+        self,
+        files: BaseFiles,  # noqa: ARG002 (of programs that can be asked)
+        model: SpeechModel,  # noqa: ARG002
+        vocoder: Vocoder,  # noqa: ARG002
+        voice: Clip,  # noqa: ARG002
+        condition: Any,  # noqa: ARG002
+        text_ids: Sequence[int],  # noqa: ARG002
+        codes: Sequence[int],  # noqa: ARG002
+    ) -> dict[str, tuple[str, bool]]:
+        """The program beside voxgraft, if its companion is installed: codes and mel of one utterance on the same noise.
+
+        By what is compared: the result in words, and whether both agree.
+        """
+        return {"original program": (f"not compared: the companion of {self.title} takes no codes", True)}
 
     @abstractmethod
     def usage(self, facts: ExportInfo, files: BaseFiles, *, drop_in: bool) -> list[str]:

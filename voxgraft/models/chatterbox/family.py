@@ -27,7 +27,7 @@ from voxgraft.models.base import (
     EmotionSource,
     Family,
     GraftPoint,
-    PublishedFile,
+    PublishedTensors,
     SequenceSpec,
     SideFile,
     SpeakingStyle,
@@ -395,8 +395,8 @@ class Chatterbox(Family):
 
         return VoiceEncoder.load(place)
 
-    def published_files(self, files: BaseFiles) -> tuple[PublishedFile, ...]:
-        from voxgraft.models.chatterbox.published import list_chatterbox_files
+    def published_files(self, files: BaseFiles) -> tuple[PublishedTensors, ...]:
+        from voxgraft.models.chatterbox.upstream import list_chatterbox_files
 
         return list_chatterbox_files(files)
 

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from voxgraft.models.chatterbox.shapes import NUM_SPEECH_CODES
-from voxgraft.models.flow_graphs import SolverGraphs, pad_frames
+from voxgraft.nn.layers import SolverGraphs, pad_frames
 
 NUM_MELS = 80
 SPEAKER_WIDTH = 192

@@ -25,7 +25,7 @@ from voxgraft.models.base import (
     ExportInfo,
     Family,
     GraftPoint,
-    PublishedFile,
+    PublishedTensors,
     SequenceSpec,
     SideFile,
     SideFilePurpose,
@@ -219,7 +219,7 @@ class IndexTTS2(Family):
         return blend_emotion(condition, manner.emotion, 1.0 if manner.emotion_weight is None else manner.emotion_weight)
 
     def mix_emotions(self, files: BaseFiles, shares: Sequence[float], weight: float, voice: Clip) -> Clip:
-        from voxgraft.models.indextts2.emotion import mix_emotions
+        from voxgraft.models.indextts2.encoder import mix_emotions
 
         return mix_emotions(files, shares, weight, voice)
 
@@ -276,8 +276,8 @@ class IndexTTS2(Family):
     def stock(self) -> StockProgram:
         return IndexTTS2Program()
 
-    def published_files(self, files: BaseFiles) -> tuple[PublishedFile, ...]:
-        from voxgraft.models.indextts2.published import list_indextts2_files
+    def published_files(self, files: BaseFiles) -> tuple[PublishedTensors, ...]:
+        from voxgraft.models.indextts2.vocoder import list_indextts2_files
 
         return list_indextts2_files(files)
 

@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from voxgraft.audio.features import exact_float32
 from voxgraft.core.errors import AudioError, CheckpointError, ConfigError
 from voxgraft.models.detect import linear_shapes, norm_shapes, prefix_shapes, require_exact_tensors
-from voxgraft.models.flow_graphs import SolverGraphs, pad_frames
 from voxgraft.models.indextts2.dit import (
     MAX_FRAMES,
     NUM_MELS,
@@ -33,7 +32,7 @@ from voxgraft.models.indextts2.dit import (
     FrameMask,
 )
 from voxgraft.models.indextts2.shapes import FEATURE_WIDTH
-from voxgraft.nn.layers import init_empty_weights
+from voxgraft.nn.layers import SolverGraphs, init_empty_weights, pad_frames
 
 Shape = tuple[int, ...]
 # Mel frames for each code: the true ratio is 86.13 / 50 = 1.7227, and the original rounds it.
