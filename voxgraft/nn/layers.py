@@ -184,9 +184,10 @@ class SolverGraphs:
         A shape is captured when it comes a second time: what is spoken once does not wait for a graph.
         """
         key = (kind, tuple((tuple(one.shape), one.dtype, one.device) for one in inputs))
-        if (captured := self._graphs.pop(key, None)) is not None:
-            self._graphs[key] = captured  # dicts keep their order: the least recently used is first
-            return captured.replay(inputs)
+        known = self._graphs.pop(key, None)
+        if known is not None:
+            self._graphs[key] = known  # dicts keep their order: the least recently used is first
+            return known.replay(inputs)
         found = solve(*inputs)
         if self.refusal or inputs[0].device.type != "cuda":
             return found
@@ -202,10 +203,10 @@ class SolverGraphs:
             self.refusal = str(failure).partition("\n")[0]
         if self.refusal:
             self._graphs.clear()
-        else:
-            while len(self._graphs) >= MAX_GRAPHS:
-                del self._graphs[next(iter(self._graphs))]
-            self._graphs[key] = captured
+            return found
+        while len(self._graphs) >= MAX_GRAPHS:
+            del self._graphs[next(iter(self._graphs))]
+        self._graphs[key] = captured
         return found
 
     @staticmethod
