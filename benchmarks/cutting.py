@@ -16,8 +16,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from benchmarks.made_film import RATE_HZ, Film, make_film
-from benchmarks.made_talk import Pairing, make_talk, pairing
+from benchmarks.film import RATE_HZ, Film, Pairing, make_film, make_talk, pairing
 from voxgraft.audio.metrics import RollingAudioBuffer
 from voxgraft.data.segment import AudioSegment, CutOptions, cut_segments
 from voxgraft.data.subtitles import clean_cues, dedupe_rolling_captions, parse_subtitles

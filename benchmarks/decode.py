@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.transformers_loop import TransformersLoop, prompt_vectors, stock_body
+from benchmarks.peers import TransformersLoop, prompt_vectors, stock_body
 from voxgraft.models.base import build_sequence
 from voxgraft.models.chatterbox.model import T3, T3Condition
 from voxgraft.models.chatterbox.shapes import T3Size

@@ -2,7 +2,7 @@
 
     python -m benchmarks.import_speed FOLDER --hours 10 --kills 10
 
-Makes films of known captions (see `made_film`), tiled to long recordings of several formats in FOLDER; imports them once
+Makes films of known captions (see `film`), tiled to long recordings of several formats in FOLDER; imports them once
 undisturbed and once killed again and again (SIGKILL of the whole command at random places), and compares both byte by
 byte. Needs espeak-ng (`pip install espeakng-loader`) and psutil; about 2 GB of room for ten hours.
 """
@@ -24,7 +24,7 @@ import numpy as np
 import psutil
 import soundfile
 
-from benchmarks.made_film import RATE_HZ, Film, make_film, stamp
+from benchmarks.film import RATE_HZ, Film, make_film, stamp
 from voxgraft.audio.files import MediaReader
 from voxgraft.data.manifest import read_manifest
 

@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from benchmarks.retention_material import FORMAT, STARTS, VOICES
+from benchmarks.retention_training import FORMAT, STARTS, VOICES
 from recipes.tiny_base.corpus import ESPEAK_SHARES, ETHIOPIC_PAUSES, MAX_SECONDS, MIN_SECONDS, SHARES, SIZES
 from recipes.tiny_base.speech import RATE_HZ, Voices
 from recipes.tiny_base.texts import EVALUATED, FOLDED, LANGUAGES, Line, plan_lines

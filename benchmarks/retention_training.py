@@ -1,27 +1,33 @@
-"""Training for the retention benchmark: voxgraft's own step, for many runs one after another on one compiled model.
+"""The methods of the retention benchmark, its data as read back, and training: many runs on one compiled model.
 
-A rig is built once for a method; every run begins with the base's values, empty moments and options of its own, so that
-what was compiled and recorded serves all of them.
+A *job* is one process: one method at one size, so that its kernels are compiled once. Within it the rates of the grid
+are tried with seed 0 on all data, the one with the lowest held-out loss of the new language is taken, and everything
+else is run at that rate. A rig is built once for a method; every run begins with the base's values, empty moments and
+options of its own, so that what was compiled and recorded serves all of them.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from safetensors import safe_open
 from torch import Tensor
 
-from benchmarks.retention_material import VOICES, Clips, Material
-from benchmarks.retention_methods import METHODS, ROW_RATE, Method, Run
 from voxgraft.checkpoints.tensors import read_tensors
-from voxgraft.config.train_options import TrainOptions
+from voxgraft.config.train_options import TrainModeOrBaseline, TrainOptions, TrainPart
 from voxgraft.dataset.sampler import DataSamplerOptions, DeterministicSampler, Sample, list_samples
+from voxgraft.dataset.shards import AnyArray, ClipDataset, ClipInfo, DatasetHeader, DatasetProvenance, Int32Array
 from voxgraft.models import get_family
 from voxgraft.models.base import BaseFiles, Family
 from voxgraft.models.load import load_model
@@ -33,7 +39,233 @@ from voxgraft.training.replay import ReplayGenerator, ReplayUtterance
 from voxgraft.training.step import TrainStep
 from voxgraft.training.trainable import build_optimizer, copy_optimizer_state, make_trainable, restore_optimizer_state
 
-__all__ = ["Bench", "Rig", "as_without_compiling"]
+FORMAT = "voxgraft-retention-1"
+STARTS = ("romanised", "script-mean", "mean", "random")
+"""How new rows may start."""
+VOICES = ("m1", "m3", "f2", "f4")
+"""Who says the sentences, in turns: the speakers that all three languages have."""
+CODE_HZ = 25.0
+Replay = Literal["", "recorded", "self-made"]
+ROW_RATE = 1e-3
+"""Of new rows beside an adapter or a body that has a rate of its own."""
+BODY_RATES = (1e-4, 3e-4, 1e-3, 3e-3)
+ADAPTER_RATES = (5e-4, 1e-3, 3e-3, 6e-3)
+ROWS_RATES = (1e-3, 3e-3, 1e-2)
+SHARES = (0.25, 0.5, 0.75)
+"""Points between base and tuned that are measured after replay with KL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One way to teach a language."""
+
+    title: str
+    mode: TrainModeOrBaseline
+    part: TrainPart
+    """Whose rate the grid is of. As the seeds trained, and naively, everything has that rate."""
+    rates: tuple[float, ...]
+    rank: int = 32
+    full_body: bool = False
+    masked: bool = True
+    """Naive training is that of the seeds without their mask."""
+    replay: Replay = ""
+
+    @property
+    def keeps_base(self) -> bool:
+        return self.mode in ("gated", "rows-only")
+
+
+METHODS = {
+    "naive": Method("naive full training", "masked-finetune", "body", BODY_RATES, masked=False),
+    "seeds": Method("masked-finetune", "masked-finetune", "body", (1e-4,)),
+    "rows": Method("rows only", "rows-only", "rows", ROWS_RATES),
+    **{
+        f"gated-{rank}": Method(f"gated LoRA {rank}", "gated", "adapter", ADAPTER_RATES, rank)
+        for rank in (8, 16, 32, 64)
+    },
+    "replay": Method("full + recorded replay", "merged", "body", BODY_RATES, full_body=True, replay="recorded"),
+    "self": Method("full + self-made replay, KL", "merged", "body", BODY_RATES, full_body=True, replay="self-made"),
+    "self-lora": Method("LoRA 32 + self-made replay, KL", "merged", "adapter", ADAPTER_RATES, replay="self-made"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One training, by all that it depends on beside the common settings."""
+
+    method: str
+    rate: float
+    seed: int = 0
+    minutes: float = 60.0
+    start: str = "romanised"
+    times_steps: int = 1
+
+    @property
+    def name(self) -> str:
+        parts = [self.method, f"{self.rate:g}", f"seed {self.seed}"]
+        parts += [f"{self.minutes:g} min"] if self.minutes != 60 else []
+        parts += [self.start] if self.start != "romanised" else []
+        parts += [f"{self.times_steps} times the steps"] if self.times_steps != 1 else []
+        return ", ".join(parts)
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What one process does for a method once its rate is chosen."""
+
+    method: str
+    seeds: int = 3
+    minutes: tuple[float, ...] = ()
+    starts: tuple[str, ...] = ()
+    extra: tuple[Run, ...] = ()
+    """Runs at rates of their own."""
+    curve: bool = False
+    """Listen on the way, to know by which step an error is reached."""
+    waits: bool = False
+    """For the grid of another process of the same method."""
+
+    def after(self, rate: float, seeds: int) -> list[Run]:
+        """The runs at the chosen rate, the most important first."""
+        further = [Run(self.method, rate, seed) for seed in range(1, min(self.seeds, seeds))]
+        shorter = [Run(self.method, rate, minutes=minutes) for minutes in self.minutes]
+        return [*further, *shorter, *(Run(self.method, rate, start=start) for start in self.starts)]
+
+
+SLOW_RATE = 1e-5
+LONG = 10
+JOBS = {
+    "base": Job(""),
+    "self": Job("self"),
+    "gated-32": Job("gated-32", curve=True),
+    "self-lora": Job("self-lora", seeds=1),
+    "seeds-long": Job("seeds", seeds=0, extra=(Run("seeds", SLOW_RATE, times_steps=LONG),)),
+    "naive": Job("naive", minutes=(10, 30)),
+    "replay": Job("replay"),
+    "resume": Job("seeds"),
+    "seeds": Job("seeds", extra=(Run("seeds", SLOW_RATE),)),
+    "gated-64": Job("gated-64", seeds=1),
+    "starts": Job("gated-32", seeds=1, minutes=(10, 30), starts=STARTS[1:], curve=True, waits=True),
+    "gated-16": Job("gated-16", seeds=1),
+    "gated-8": Job("gated-8", seeds=1),
+    "rows": Job("rows", seeds=1),
+}
+"""In the order in which they begin: the longest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """One sentence to be said and heard."""
+
+    language: str
+    text: str
+    phones: tuple[str, ...]
+    unheard: bool
+    """Whether it has words that no training has heard."""
+    ids: tuple[int, ...]
+    speaker: int
+    codes: tuple[int, ...]
+    """As the codec has it of the synthesiser's voice."""
+
+
+class Clips(ClipDataset):
+    """A set in memory. A voice is a speaker's number, so that every clip can lend its own."""
+
+    def __init__(
+        self, name: str, texts: Sequence[Int32Array], codes: Sequence[Int32Array], speakers: Sequence[int]
+    ) -> None:
+        self.name = name
+        self.header = DatasetHeader("tiny", name.partition(".")[0], "train", CODE_HZ, DatasetProvenance("", ""))
+        self._texts, self._codes = list(texts), list(codes)
+        self._voices = [{"speaker": np.array([number], np.int32)} for number in speakers]
+        self.num_text = np.array([len(one) for one in texts], np.int64)
+        self.num_codes = np.array([len(one) for one in codes], np.int64)
+        self.infos = [
+            ClipInfo(f"{name}-{at:05d}", str(number), "", len(own) / CODE_HZ, "")
+            for at, (own, number) in enumerate(zip(codes, speakers, strict=True))
+        ]
+        self.fingerprint = ""
+
+    def text_ids(self, clip: int) -> Int32Array:
+        return self._texts[clip]
+
+    def codes(self, clip: int) -> Int32Array:
+        return self._codes[clip]
+
+    def voice(self, clip: int) -> dict[str, AnyArray]:
+        return self._voices[clip]
+
+    def prompt_of(self, clip: int) -> int:
+        return clip
+
+    @property
+    def minutes(self) -> float:
+        return float(self.num_codes.sum()) / CODE_HZ / 60
+
+    def first(self, minutes: float) -> Clips:
+        """Its first clips, as many as that."""
+        count = int(np.searchsorted(np.cumsum(self.num_codes) / CODE_HZ, 60 * minutes)) + 1
+        speakers = [int(voice["speaker"][0]) for voice in self._voices[:count]]
+        return Clips(f"{self.name}-{minutes:g}", self._texts[:count], self._codes[:count], speakers)
+
+
+class Material:
+    """The whole file."""
+
+    def __init__(self, path: Path) -> None:
+        with safe_open(path, framework="numpy") as file:
+            self.notes: dict[str, Any] = json.loads(file.metadata()["retention"])
+            self._arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
+        if self.notes["format"] != FORMAT:
+            raise SystemExit(f"{path} is {self.notes['format']!r}, not {FORMAT!r}: make it anew")
+
+    def require_base(self, checkpoint: Path, codec: Path) -> None:
+        """Codes of another codec mean something else, and so do rows of another base."""
+        for path, name in ((checkpoint, "base_sha256"), (codec, "codec_sha256")):
+            if hashlib.sha256(path.read_bytes()).hexdigest() != self.notes[name]:
+                raise SystemExit(f"the data were made for another {path.name}: run benchmarks.retention_data again")
+
+    def clips(self, name: str) -> Clips:
+        return Clips(name, self.rows_of(f"{name}.ids"), self.rows_of(f"{name}.codes"), self._speakers(name))
+
+    def sentences(self, language: str, most: int | None = None) -> list[Sentence]:
+        """The sentences of a language; fewer of them, if that is wanted, are spread over all."""
+        told, name = self.notes["sentences"][language], f"{language}.sentences"
+        parts = zip(told, self.rows_of(f"{name}.ids"), self.rows_of(f"{name}.codes"), self._speakers(name), strict=True)
+        found = [
+            Sentence(
+                language,
+                one["text"],
+                tuple(one["phones"]),
+                one["unheard"],
+                tuple(ids.tolist()),
+                speaker,
+                tuple(codes.tolist()),
+            )
+            for one, ids, codes, speaker in parts
+        ]
+        count = min(most or len(found), len(found))
+        return [found[at * len(found) // count] for at in range(count)]
+
+    def start(self, name: str) -> dict[str, NDArray[np.float32]]:
+        """First rows by tensor."""
+        prefix = f"rows.{name}."
+        return {
+            key.removeprefix(prefix): value.astype(np.float32)
+            for key, value in self._arrays.items()
+            if key.startswith(prefix)
+        }
+
+    def rows_of(self, name: str) -> list[Int32Array]:
+        """A list of rows of different lengths."""
+        ends = np.cumsum(self._arrays[f"{name}.counts"], dtype=np.int64)
+        return [part.astype(np.int32) for part in np.split(self._arrays[name], ends[:-1])]
+
+    def _speakers(self, name: str) -> list[int]:
+        return [int(number) for number in self._arrays[f"{name}.speakers"]]
+
 
 WARMUP_SHARE = 0.05
 REPLAY_SHARE = 0.25

@@ -143,9 +143,9 @@ def test_evaluations_can_be_named_by_folder_or_file_and_those_of_one_name_are_to
     one = scores_file(tmp_path / "a" / "run", am_after_cer=0.2)
     two = scores_file(tmp_path / "b" / "run", am_after_cer=0.3)
     result = compared(tmp_path / "picture", one, two / "eval" / "default")
-    assert {run.name: run.error.value for run in result.runs} == {"run": 0.2, "default": 0.3}
+    assert {name: run["error"]["value"] for name, run in result.runs.items()} == {"run": 0.2, "default": 0.3}
     both = compared(tmp_path / "both", one, two)
-    assert {run.name: run.error.value for run in both.runs} == {str(one): 0.2, str(two): 0.3}
+    assert {name: run["error"]["value"] for name, run in both.runs.items()} == {str(one): 0.2, str(two): 0.3}
 
 
 def test_the_same_evaluation_given_twice_is_refused(tmp_path: Path) -> None:

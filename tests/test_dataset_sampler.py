@@ -370,8 +370,8 @@ def test_a_set_that_names_its_prompts_is_taken_at_its_word() -> None:
     stream = DeterministicSampler([clips], [1.0], TOKENS, 0)
     met = {item.clip: item.prompt for number in range(1, 9) for item in stream.step(number)}
     assert met == {0: (0, 1), 1: (0, 2), 2: (0, 0)}
-    (report,) = stream.report()
-    assert (report.used, report.lone, report.short_prompts, report.findings()) == (3, (), (), [])
+    (report,) = stream.streams
+    assert (report.used, report.lone, report.findings()) == (3, (), [])
 
 
 def test_limits_of_length_hold_at_their_edge() -> None:
@@ -380,10 +380,10 @@ def test_limits_of_length_hold_at_their_edge() -> None:
     assert {item.prompt[1] for item in steps if item.clip != 0} == {0}, "three seconds are long enough"
     assert {item.prompt[1] for item in steps if item.clip == 0} == {1}, "else the longest of the others"
     exact = DataSamplerOptions(max_tokens_per_clip=tokens_of(clips, 0))
-    assert DeterministicSampler([clips], [1.0], TOKENS, 0, exact).report()[0].left_out["too long"] == ()
+    assert DeterministicSampler([clips], [1.0], TOKENS, 0, exact).streams[0].left_out["too long"] == ()
     assert [item.clip for item in list_samples([clips], 0, exact)] == [0, 1, 2]
     shorter = DataSamplerOptions(max_tokens_per_clip=tokens_of(clips, 0) - 1)
-    assert DeterministicSampler([clips], [1.0], TOKENS, 0, shorter).report()[0].left_out["too long"] == ("new-0000",)
+    assert DeterministicSampler([clips], [1.0], TOKENS, 0, shorter).streams[0].left_out["too long"] == ("new-0000",)
     assert [item.clip for item in list_samples([clips], 0, shorter)] == [1, 2]
 
 
@@ -399,21 +399,21 @@ def test_no_text_and_all_texts_may_be_silent() -> None:
 
 def test_a_share_that_is_left_for_sets_to_come_is_taken_from_all() -> None:
     sets = [ListedSet("new", ["a"] * 4, [4.0] * 4), ListedSet("replay", ["a"] * 4, [4.0] * 4)]
-    reports = DeterministicSampler(sets, [3.0, 1.0], 1000, 0, left_for_others=0.2).report()
-    assert [report.batch_tokens for report in reports] == [pytest.approx(600), pytest.approx(200)]
-    assert [report.batch_tokens for report in DeterministicSampler(sets, [3.0, 1.0], 1000, 0).report()] == [750, 250]
+    reports = DeterministicSampler(sets, [3.0, 1.0], 1000, 0, left_for_others=0.2).streams
+    assert [report.budget for report in reports] == [pytest.approx(600), pytest.approx(200)]
+    assert [report.budget for report in DeterministicSampler(sets, [3.0, 1.0], 1000, 0).streams] == [750, 250]
 
 
 def test_a_share_of_exactly_the_longest_clip_is_enough() -> None:
     clips = ListedSet("new", ["a"] * 4, [4.0] * 4)
-    (report,) = DeterministicSampler([clips], [1.0], tokens_of(clips, 0), 0).report()
-    assert (report.longest, report.batch_tokens, report.findings()) == (tokens_of(clips, 0), tokens_of(clips, 0), [])
+    (report,) = DeterministicSampler([clips], [1.0], tokens_of(clips, 0), 0).streams
+    assert (report.longest[0], int(report.budget), report.findings()) == (tokens_of(clips, 0), tokens_of(clips, 0), [])
 
 
 def test_one_or_two_clips_alone_are_no_sign_of_wrong_speaker_names() -> None:
     def code(speakers: str) -> str:
         clips = ListedSet("new", list(speakers), [4.0] * len(speakers))
-        return DeterministicSampler([clips], [1.0], TOKENS, 0, OWN).report()[0].findings()[0].code
+        return DeterministicSampler([clips], [1.0], TOKENS, 0, OWN).streams[0].findings()[0].code
 
     assert [code(speakers) for speakers in ("a", "ab", "abc", "abcdd", "abcdefghii")] == [
         *["lone-speakers"] * 2,

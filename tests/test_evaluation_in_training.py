@@ -17,14 +17,13 @@ from tests.support.trainers import OPTIONS as USUAL
 from voxgraft.core.journal import History
 from voxgraft.dataset.sets import open_clip_dataset
 from voxgraft.evaluation.in_training import (
-    EvaluationRound,
     InTrainingEvaluation,
     SpokenSteps,
     _choose_sentences,
     build_in_training_evaluation,
     clearly_fewer,
 )
-from voxgraft.evaluation.scores import SpeakingPace, Transcriber, open_transcriber
+from voxgraft.evaluation.scores import Transcriber, open_transcriber
 from voxgraft.evaluation.sentences import EvalSentence, load_built_in_sentences
 from voxgraft.evaluation.synthesis import SpeechRenderer, SpokenSentence
 from voxgraft.models import get_family
@@ -132,10 +131,8 @@ def test_a_step_past_the_bound_on_old_languages_is_never_the_best(place: Place, 
     worse = type(found)(found.text_loss, 2.0, None, None, 3)
     assert light.on_validation(4, {"am": found, "en": worse})["heard"]["within"] is False
     assert light.on_validation(8, {"am": found, "en": type(found)(0.0, 1.0, None, None, 3)})["heard"]["within"] is True
-    assert not light._update_best_step(4, [EvaluationRound(4, 0.0, within=False)], {"am": found})
-    assert light._update_best_step(
-        8, [EvaluationRound(4, 0.0, within=False), EvaluationRound(8, 0.5, within=True)], {"am": found}
-    )
+    assert not light._update_best_step(4, [(4, 0.0, False)], {"am": found})
+    assert light._update_best_step(8, [(4, 0.0, False), (8, 0.5, True)], {"am": found})
     assert loop.best_state.best_step == 8
 
 
@@ -234,7 +231,7 @@ def test_speech_with_two_saved_steps_leaves_the_weights_of_the_last(place: Place
     loop, light = judged(place, tmp_path / "run", open_transcriber("none"), listen=0)
     loop.train(0)
     want = {name: value.clone() for group in loop.stepper.trained.tensors().values() for name, value in group.items()}
-    spoken = SpokenSteps(loop, light.system, SENTENCES, light.voices, SpeakingPace(0.1, "made up"))
+    spoken = SpokenSteps(loop, light.system, SENTENCES, light.voices, 0.1)
     found = spoken.compare_steps(8, 12)
     assert found["utterances"] == 24
     assert {type(found[name]) for name in ("failed_before", "failed")} == {float}
@@ -247,7 +244,7 @@ def test_loops_missing_ends_and_wrong_lengths_are_failures_and_few_of_them_decid
     place: Place, tmp_path: Path
 ) -> None:
     loop, light = judged(place, tmp_path / "run", open_transcriber("none"), listen=0)
-    spoken = SpokenSteps(loop, light.system, SENTENCES, light.voices, SpeakingPace(0.5, "made up"))  # four letters: 2 s
+    spoken = SpokenSteps(loop, light.system, SENTENCES, light.voices, 0.5)  # four letters: 2 s
 
     def fails(codes: Sequence[int], *, stopped: bool = True) -> bool:
         return spoken._fails(SpokenSentence(SENTENCES[0], light.voices[0], tuple(codes), stopped, len(codes) / 25))

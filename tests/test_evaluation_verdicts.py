@@ -6,17 +6,16 @@ from typing import Any
 
 import pytest
 
-from voxgraft.evaluation.judge import BaseValueChange, Evaluation, LanguageRetention
+from voxgraft.evaluation.judge import Evaluation, LanguageRetention
 from voxgraft.evaluation.report import (
     build_checklist,
     choose_main_error,
-    compute_retention_changes,
-    format_score,
+    find_worst_change,
     is_unreached_goal,
     list_figures,
     summarize_retention,
 )
-from voxgraft.evaluation.scores import Score, ScoreRow, unmeasured_score
+from voxgraft.evaluation.scores import Score, ScoreRow, format_score, unmeasured_score
 
 
 class Graft:
@@ -42,7 +41,8 @@ def kept(language: str = "en", *, equal: bool | None = True) -> LanguageRetentio
 
 
 def found(*rows: ScoreRow, kept_languages: tuple[LanguageRetention, ...] = (kept(),), changed: int = 0) -> Evaluation:
-    return Evaluation("am", list(rows), list(kept_languages), BaseValueChange(changed, 5000, (), "two files"))
+    change = {"changed": changed, "total": 5000, "tensors": [], "compared": "two files"}
+    return Evaluation("am", list(rows), list(kept_languages), change)
 
 
 def answers(evaluation: Evaluation, mode: str = "gated") -> dict[str, str]:
@@ -141,21 +141,18 @@ def test_the_worst_change_is_the_highest_and_nothing_where_logits_are_equal() ->
         row("after", "fr", cer=0.15),
     )
     unequal = (kept("en", equal=False), kept("fr", equal=False))
-    worst = compute_retention_changes(found(*rows, kept_languages=unequal), "cer").worst
+    worst, _ = find_worst_change(found(*rows, kept_languages=unequal), "cer")
     assert worst is not None
     assert worst[0] == "en"
     assert worst[1] == pytest.approx(0.1)
-    assert compute_retention_changes(found(*rows, kept_languages=(kept("en"), kept("fr"))), "cer").rises == {
-        "en": 0.0,
-        "fr": 0.0,
-    }
-    assert compute_retention_changes(found(*rows, kept_languages=()), "cer").worst is None
+    assert find_worst_change(found(*rows, kept_languages=(kept("en"), kept("fr"))), "cer") == (("en", 0.0), [])
+    assert find_worst_change(found(*rows, kept_languages=()), "cer") == (None, [])
 
 
 def test_a_base_language_that_has_changed_and_was_not_heard_is_named_and_leaves_the_point_open() -> None:
     rows = (row("before", "fr", phone_error=0.06), row("after", "fr", phone_error=0.06), row("after", **GOOD))
     deaf = found(*rows, kept_languages=(kept("fr", equal=False), kept("en", equal=False)))
-    assert compute_retention_changes(deaf, "phone_error").missing == ("en",)
+    assert find_worst_change(deaf, "phone_error")[1] == ["en"]
     assert answers(deaf, "merged")["old-languages"] == "unknown"
 
 

@@ -147,7 +147,13 @@ def test_ctrl_c_in_a_stage_before_training_shows_the_stages_and_the_command_that
     run = new_run(tmp_path)
     command = [sys.executable, "-u", "-m", "voxgraft", "go", str(run), "--until", "split"]
     child = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        # A shell that runs the tests in the background has them ignore SIGINT, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert child.stdout is not None
     for line in child.stdout:
@@ -230,6 +236,7 @@ def test_a_training_that_cannot_go_on_with_other_settings_says_so_before_anythin
     assert load_graft(run / "graft").card.method["trained"]["rank"] == 8
 
 
+@pytest.mark.long
 def test_more_steps_go_on_and_what_follows_is_made_anew(run: Path) -> None:
     old = compute_sha256(run / "export" / "graft" / "graft.json")
     edit(run, "train", steps=3)
@@ -254,6 +261,7 @@ def test_a_clip_with_another_text_is_prepared_again(prepared: Path) -> None:
     assert ran(gone(run, until="prepare")) == []
 
 
+@pytest.mark.long
 def test_clips_that_came_later_get_a_side_and_no_other_clip_changes_its_own(prepared: Path) -> None:
     path = prepared / "data" / "manifest.jsonl"
     clips = list(read_manifest(path))
@@ -268,6 +276,7 @@ def test_clips_that_came_later_get_a_side_and_no_other_clip_changes_its_own(prep
     assert all(after[name] for name in late)
 
 
+@pytest.mark.long
 def test_another_recording_is_imported_and_a_broken_one_ends_it_with_the_exit_code_of_import(
     run: Path, tmp_path: Path
 ) -> None:
@@ -286,6 +295,7 @@ def test_another_recording_is_imported_and_a_broken_one_ends_it_with_the_exit_co
     assert ran(gone(run)) == [], "so much may be left out now"
 
 
+@pytest.mark.long
 def test_one_broken_recording_of_many_is_told_and_does_not_end_it(run: Path, tmp_path: Path) -> None:
     talks = tmp_path / "talks"
     shutil.copytree(Path(str(_sources(run)[0])), talks)
@@ -329,6 +339,7 @@ def test_a_project_that_was_moved_as_a_whole_has_nothing_to_do(
     assert words(gone(Path("run"))) == dict.fromkeys(ALL, "skipped")
 
 
+@pytest.mark.long
 def test_a_changed_source_ends_it_with_the_flag_that_imports_it_again(
     prepared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -357,6 +368,7 @@ def test_a_changed_source_ends_it_with_the_flag_that_imports_it_again(
     assert ran(gone(prepared, until="split")) == []
 
 
+@pytest.mark.long
 def test_the_speaker_of_a_new_run_is_that_of_its_clips(tmp_path: Path) -> None:
     write_talks(tmp_path / "talks", 3, 3)
     run = tmp_path / "run"
@@ -409,6 +421,7 @@ def test_what_is_done_has_its_reason_in_the_past_and_no_stage_points_at_the_next
         assert reason in printed, reason
 
 
+@pytest.mark.long
 def test_other_sentences_or_another_number_of_them_are_scored_anew(run: Path, tmp_path: Path) -> None:
     assert ran(run_pipeline(GoSettings(run=run))) == [], "nothing is reported for sentences: the scores stay"
     more = gone(run, max_sentences=3)
@@ -442,6 +455,7 @@ def test_terms_that_are_told_later_are_written_into_the_export(run: Path) -> Non
     assert ran(gone(run, data_licence="CC0", consent="asked", accept_terms=True)) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["peft", "tiny"])
 def test_an_export_of_another_kind_is_made_once(run: Path, kind: str) -> None:
     assert ran(gone(run, to=kind)) == ["export"]

@@ -28,6 +28,7 @@ from voxgraft.evaluation.sentences import list_built_in_languages
 from voxgraft.pipeline.command import GoResult, run_pipeline
 
 LANGUAGE = "nl"
+pytestmark = pytest.mark.long  # test_go.py has the same stages on a language with sentences
 SHORT: dict[str, Any] = {
     "data": {"min_prompt_seconds": 0.5},
     "train": {

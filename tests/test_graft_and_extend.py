@@ -68,6 +68,7 @@ def test_a_graft_has_a_row_for_every_new_piece_in_every_text_table(name: str, gr
     assert made.card.proof["changed"] == 0
 
 
+@pytest.mark.long(fast="chatterbox")
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_base_is_never_written_to(name: str, bases: dict[str, BaseFiles], tmp_path: Path) -> None:
     def state() -> dict[Path, tuple[str, int]]:
@@ -79,6 +80,7 @@ def test_the_base_is_never_written_to(name: str, bases: dict[str, BaseFiles], tm
     assert before == state()
 
 
+@pytest.mark.long(fast="chatterbox")
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_same_run_gives_the_same_bytes(
     name: str, bases: dict[str, BaseFiles], grafts: dict[str, Path], tmp_path: Path

@@ -112,6 +112,7 @@ def test_two_processes_give_the_same_bytes_as_one(films: Path, whole: Path, tmp_
     assert _contents(tmp_path / "set") == _contents(whole)
 
 
+@pytest.mark.long(fast="1")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_killed_again_and_again_nothing_is_lost_or_doubled(
     films: Path, whole: Path, tmp_path: Path, workers: int

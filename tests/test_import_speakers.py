@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.torch import save_file
 
-from benchmarks.made_film import RATE_HZ, amharic_sentences, speak
+from benchmarks.film import RATE_HZ, amharic_sentences, speak
 from voxgraft.audio.files import write_clip_audio
 from voxgraft.config.data import DataSpeakersSettings
 from voxgraft.core.errors import VoxgraftError

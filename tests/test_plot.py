@@ -25,7 +25,7 @@ from voxgraft.config.commands import PlotSettings
 from voxgraft.core.errors import FileError
 from voxgraft.core.journal import SPEECH_LOSS, TEXT_LOSS, History
 from voxgraft.core.run import RunFolder
-from voxgraft.evaluation.compare import ComparisonPoint, draw_comparison
+from voxgraft.evaluation.compare import draw_comparison
 from voxgraft.evaluation.scores import Score
 from voxgraft.text.encoder import romanize
 from voxgraft.training.callbacks import LogCallback
@@ -282,7 +282,7 @@ def test_no_chart_shows_boxes_for_letters_that_its_font_lacks(text: str, entries
         warnings.simplefilter("error")  # matplotlib warns of every glyph that is missing
         assert render_run_comparison({text: history, "other": history}, text)["png"]
         assert render_run_curves(history, text)["svg"]
-        dots = [ComparisonPoint(text, Score(0.1, 0.05, 0.2), ("en", 0.01), "gated")]
+        dots = [(text, Score(0.1, 0.05, 0.2), ("en", 0.01), "gated")]
         assert draw_comparison(dots, "cer", [text])["png"]
 
 

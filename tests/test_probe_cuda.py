@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.support.families import PUBLISHED
 from tests.support.trainers import Place
-from tests.test_cuda_graphs import FAMILIES, MODES, Made, on_device
+from tests.test_cuda_graphs import MODES, Made, on_device
 from voxgraft.core.errors import ConfigError
 from voxgraft.dataset.sets import open_clip_dataset
 from voxgraft.models import get_family
@@ -28,7 +29,7 @@ def capped() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Place]:
-    return {name: Place.make(name, tmp_path_factory.mktemp(name)) for name in FAMILIES}
+    return {name: Place.make(name, tmp_path_factory.mktemp(name)) for name in PUBLISHED}
 
 
 def take_what_is_left() -> list[torch.Tensor]:
@@ -47,7 +48,7 @@ def take_what_is_left() -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_with_room_for_all_a_step_is_one_pack_and_trains(
     places: dict[str, Place], name: str, mode: str, compiled: bool
 ) -> None:
@@ -59,7 +60,7 @@ def test_with_room_for_all_a_step_is_one_pack_and_trains(
     assert any(not torch.equal(value, before[key]) for key, value in made.everything().items())
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_what_was_known_is_taken_and_gives_the_same_bits_again(places: dict[str, Place], name: str) -> None:
     options = on_device(MODES["gated"], compile=True, deterministic=True)
     try:

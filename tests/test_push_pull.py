@@ -68,10 +68,7 @@ def test_grafts_that_were_zipped_and_pulled_speak_the_same_codes_on_a_copy_of_th
     shutil.copytree(base, friend / "base")
     for language, folder in grafts.items():
         push(PushSettings(folder=folder, to=str(tmp_path / f"{language}.zip")))
-        assert (
-            pull(PullSettings(source=str(tmp_path / f"{language}.zip"), folder=friend / language)).contents.kind
-            == "graft"
-        )
+        assert pull(PullSettings(source=str(tmp_path / f"{language}.zip"), folder=friend / language)).kind == "graft"
     here = codes_of(
         spoken(
             "--file", table, *(f"--graft={one}" for one in grafts.values()), *SHORT, f"--codes={tmp_path / 'a.json'}"
@@ -224,7 +221,7 @@ def test_an_export_for_stock_software_is_shared_whole_and_one_changed_byte_is_no
     trained = fixtures.trained_run("indextts2")
     exported(trained.path, "--to=indextts2", "--parts=merged", f"--output={tmp_path / 'out'}", *TERMS)
     push(PushSettings(folder=tmp_path / "out", to=str(tmp_path / "out.zip")))
-    assert pull(PullSettings(source=str(tmp_path / "out.zip"), folder=tmp_path / "back")).contents.kind == "export"
+    assert pull(PullSettings(source=str(tmp_path / "out.zip"), folder=tmp_path / "back")).kind == "export"
     for name in ("merged/gpt.pth", "merged/config.yaml", "merged/bpe.model", "load.py", "terms.json"):
         path = tmp_path / "back" / name
         good = path.read_bytes()

@@ -12,7 +12,7 @@ import pytest
 import soundfile
 import soxr
 
-from benchmarks.made_film import RATE_HZ, amharic_sentences, speak
+from benchmarks.film import RATE_HZ, amharic_sentences, speak
 from tests.support.shared import shared
 from voxgraft.audio.files import AudioSamples, MediaReader, read_clip_audio, write_clip_audio
 from voxgraft.audio.metrics import (

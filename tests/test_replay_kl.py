@@ -75,6 +75,7 @@ def items_of_replay(stepper: TrainStep) -> list[Sample]:
     return [Sample(1, clip, (1, (clip + 4) % 16), silent=clip == 2) for clip in range(6)]
 
 
+@pytest.mark.long(fast="*tiny*")
 def test_the_base_behind_a_closed_gate_is_the_base_to_the_last_bit(place: Place, tmp_path: Path) -> None:
     loop = loop_of(place, tmp_path / "run", NEAR)
     loop.train(0)
@@ -90,6 +91,7 @@ def test_the_base_behind_a_closed_gate_is_the_base_to_the_last_bit(place: Place,
         assert torch.equal(stepper.base.head(hidden), fresh.speech_logits(expected))
 
 
+@pytest.mark.long(fast="*tiny*")
 def test_the_places_of_a_pack_are_those_of_its_replay(place: Place, tmp_path: Path) -> None:
     stepper = loop_of(place, tmp_path / "run", NEAR).stepper
     own = [Sample(0, clip, (0, clip + 4)) for clip in range(3)]
@@ -108,6 +110,7 @@ def test_the_places_of_a_pack_are_those_of_its_replay(place: Place, tmp_path: Pa
     assert stepper.batch_builder.kl_batch(own) is None
 
 
+@pytest.mark.long(fast=("*tiny*adapter*", "*adapter*tiny*"))
 @pytest.mark.parametrize("full_body", [False, True], ids=["adapter", "body"])
 def test_a_resumed_merged_run_with_replay_is_the_straight_one_bit_for_bit(
     place: Place, tmp_path: Path, full_body: bool
@@ -156,6 +159,7 @@ def _open(stepper: TrainStep) -> AbstractContextManager[None]:
     return stepper.trained.gate.opened() if stepper.trained.gate else nullcontext()
 
 
+@pytest.mark.long(fast="adapter")
 @pytest.mark.parametrize("full_body", [False, True], ids=["adapter", "body"])
 def test_held_near_the_base_a_model_stays_many_times_nearer(t3: Place, tmp_path: Path, full_body: bool) -> None:
     options = replace(NEAR, full_body=full_body, warmup_steps=1, lr_rows=1e-3, lr_adapter=2e-2, lr_backbone=2e-3)

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.cutting import Outcome, cuts_of, measure
-from benchmarks.made_film import RATE_HZ, amharic_sentences, speak
-from benchmarks.made_talk import make_talk, pairing
+from benchmarks.film import RATE_HZ, amharic_sentences, make_talk, pairing, speak
 from tests.support.audio import film
 from voxgraft.audio.files import AudioSamples
 from voxgraft.audio.metrics import (

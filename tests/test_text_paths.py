@@ -309,6 +309,9 @@ SHORT: dict[str, Any] = {
 }
 """A training of a second."""
 CLIPS = 15
+# Number rules of our own, of num2words and none; Latin script; no spaces between words; from right to left; code with
+# capitals. The functions that the verbs call are compared above for every language.
+WHOLE_LANGUAGES = ("am", "uk", "nl", "th", "ur", "ff-Adlm")
 
 
 def raw_texts(language: str) -> list[str]:
@@ -332,7 +335,7 @@ def write_list(folder: Path, texts: Sequence[str]) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("language", WHOLE_LANGUAGES)
 def test_whole_verbs_write_the_same_ids_from_a_list_of_recordings_to_the_page(language: str, tmp_path: Path) -> None:
     raw = raw_texts(language)
     write_list(tmp_path / "recordings", raw)

@@ -180,6 +180,7 @@ def straight(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Trainer:
     return loop
 
 
+@pytest.mark.long(fast="*tiny*")
 def test_the_state_depends_on_nothing_but_the_journal(straight: Trainer) -> None:
     entries = straight.journal.read()
     history = History.of(entries)
@@ -208,6 +209,7 @@ def findings(loop: Trainer) -> list[dict[str, Any]]:
     return [entry for entry in loop.journal.read() if entry["kind"] == "finding"]
 
 
+@pytest.mark.long(fast="*tiny*")
 def test_a_watched_run_that_is_gone_on_with_tells_what_the_straight_one_tells(
     place: Place, straight: Trainer, tmp_path: Path
 ) -> None:
@@ -230,6 +232,7 @@ def mask(part: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     return masked
 
 
+@pytest.mark.long(fast="*tiny*")
 def test_rows_that_get_no_gradient_are_told_once_by_name(place: Place, tmp_path: Path) -> None:
     loop = watched(place, tmp_path / "run")
     for parameter in loop.stepper.trained.parameters["rows"].values():
@@ -245,10 +248,12 @@ def test_rows_that_get_no_gradient_are_told_once_by_name(place: Place, tmp_path:
     assert told[0]["step"] == EVERY.valid_every
 
 
+@pytest.mark.long(fast="*tiny*")
 def test_rows_that_learn_and_rows_that_never_occur_are_not_dead(straight: Trainer) -> None:
     assert "dead-rows" not in [entry["code"] for entry in findings(straight)]
 
 
+@pytest.mark.long(fast="*tiny*")
 def test_a_loss_that_is_not_finite_stands_in_the_journal_before_training_ends(place: Place, tmp_path: Path) -> None:
     loop = watched(place, tmp_path / "run")
     with torch.no_grad():
@@ -259,6 +264,7 @@ def test_a_loss_that_is_not_finite_stands_in_the_journal_before_training_ends(pl
     assert [entry["step"] for entry in told] == [1]
 
 
+@pytest.mark.long(fast="*tiny*")
 def test_a_held_out_loss_that_is_not_finite_is_stuck_at_once(place: Place, tmp_path: Path) -> None:
     loop = watched(place, tmp_path / "run")
     found = {"am": ValidationMetrics(1.0, float("nan"), float("nan"), None, 3)}
@@ -267,6 +273,7 @@ def test_a_held_out_loss_that_is_not_finite_is_stuck_at_once(place: Place, tmp_p
     assert [entry["code"] for entry in findings(loop)] == ["loss-not-finite"]
 
 
+@pytest.mark.long(fast="*tiny*")
 def test_a_finding_is_written_once_and_again_when_it_has_changed(place: Place, tmp_path: Path) -> None:
     loop = loop_of(place, tmp_path / "run")
     watch = LearningMonitor(loop)

@@ -355,6 +355,8 @@ def main() -> int:
                 (line for line in log.read_text().splitlines() if line.startswith(("FAILED", "ERROR"))), outcome
             )
             print(f"{number:>3} {word:<8} {time.monotonic() - begun:4.0f} s  {mutation.describe()}", flush=True)
+            if word == "caught":
+                print(f"             by {first[:150]}", flush=True)
             results.append({"number": number, "outcome": word, "mutation": mutation.describe(), "by": first[:200]})
     survivors = [result for result in results if result["outcome"] == "SURVIVED"]
     print(f"{len(results) - len(survivors)} of {len(results)} caught")

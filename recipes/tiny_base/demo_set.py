@@ -27,7 +27,7 @@ from voxgraft.core.files import compute_sha256
 from voxgraft.demo.data import (
     CODEC_METADATA_KEY,
     CODES_NAME,
-    RECORDINGS_NAME,
+    RECORDINGS_FOLDER,
     SILENCE_METADATA_KEY,
     SPEECH_COLUMNS,
     TABLE_NAME,
@@ -84,7 +84,7 @@ def main() -> None:
     kept = recordings(held_out[NEW_LANGUAGE])
     parts = [("train", learnt), *(("valid", some[: HELD_OUT[name]]) for name, some in held_out.items())]
     write_codes(given.out, given.base, parts)
-    write_recordings(given.out / RECORDINGS_NAME, kept, voices)
+    write_recordings(given.out / RECORDINGS_FOLDER.name, kept, voices)
     minutes = sum(one.seconds for one in learnt) / 60
     print(f"{len(learnt):,} clips, {minutes:.1f} min of {NEW_LANGUAGE}; held out: {HELD_OUT}; {len(kept)} as audio")
 

@@ -165,7 +165,7 @@ def _train_through_everything(browser: Any, window: Window, server: Server) -> N
     assert step_of(project) == stopped_at + 5
     second = ProjectJobs(project).latest("train")
     assert second is not None
-    assert f"resumes from step {stopped_at:,}" in second.log()
+    assert f"resumes from step {stopped_at:,}" in second.tail()
 
 
 def _hear(window: Window) -> None:

@@ -66,7 +66,7 @@ def test_training_is_started_from_a_step_watched_and_stopped(browser: Any, serve
     until(lambda: step_of(project) > 6)
     job = ProjectJobs(project).latest("train")
     assert job is not None
-    assert job.argv == ["train", PROJECT, "--from-step", "2"]
+    assert job.read("job.json")["argv"] == ["train", PROJECT, "--from-step", "2"]
     seen = _step_shown(window)
     until(lambda: _step_shown(window) > seen)
     window.open_part("train-said")
@@ -110,7 +110,7 @@ def test_a_broken_file_for_speaking_gets_the_verbs_own_words(
     window.page.locator("#speak-start").click()
     job = until(lambda: (found := jobs.latest("speak")) != before and found)
     until(lambda: not job.alive)
-    error = (job.result() or {})["error"]
+    error = job.read("out.txt")["error"]
     assert key in error["found"] or name in error["found"] + error["where"]
     window.page.wait_for_selector(f"#speak-heard .vg-bad >> text={error['code']}")
     assert error["cure"] in window.text("speak-heard")

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from benchmarks.made_film import Film, make_film
+from benchmarks.film import Film, make_film
 from tests.support.shared import formula, shared
 from voxgraft.core.errors import VoxgraftError
 

@@ -67,7 +67,7 @@ def make_home(folder: Path) -> None:
         job = done(
             folder, "evaluate", ["evaluate", PROJECT, "--max-sentences", "2", "--players", "2", "--languages", "en"]
         )
-        assert job.exit_code == 0, job.log()
+        assert job.exit_code == 0, job.tail()
 
 
 def home_of(fixtures: Fixtures) -> Path:

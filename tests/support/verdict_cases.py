@@ -7,6 +7,8 @@ another place, in another wrapping, with and without an optimizer, and sound fil
 from __future__ import annotations
 
 import json
+import tarfile
+import zipfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,6 +52,8 @@ class Case:
     keeps_body: bool = True
     """Whether a repair leaves the body's finite values as they are in the file or in the base."""
     not_codes: tuple[str, ...] = field(default=())
+    by_hand: bool = False
+    """Whether the user has to do something before any command can help."""
 
 
 def new_rows(ground: Ground) -> slice:
@@ -250,6 +254,81 @@ def legacy_cut(ground: Ground, folder: Path) -> Made:
     return made
 
 
+def packed(how: str) -> Callable[[Ground, Path], Made]:
+    """A whole file inside something else."""
+
+    def make(ground: Ground, folder: Path) -> Made:
+        inner, path = ground.write(folder, ground.grown()), folder / "packed.pth"
+        if how == "tar":
+            with tarfile.open(path, "w") as tar:
+                tar.add(inner, inner.name)
+        elif how == "compressed":
+            torch.save(ground.grown(), inner)
+            with zipfile.ZipFile(inner) as old, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as new:
+                for name in old.namelist():
+                    new.writestr(name, old.read(name))
+        else:
+            path.write_text(f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 9\n")
+        return {"checkpoint": path, "tokenizer": ground.tokenizer}
+
+    return make
+
+
+def saved_as(content: Callable[[State], Any]) -> Callable[[Ground, Path], Made]:
+    """A torch file with the model somewhere inside."""
+
+    def make(ground: Ground, folder: Path) -> Made:
+        path = folder / "case.pt"
+        torch.save(content(ground.grown()), path)
+        return {"checkpoint": path, "tokenizer": ground.tokenizer}
+
+    return make
+
+
+def _average(state: State, prefix: str = "") -> State:
+    return {prefix + name: tensor * 0.99 if tensor.is_floating_point() else tensor for name, tensor in state.items()}
+
+
+def _some_wrapped(state: State) -> State:
+    """Some parts of the model in a wrapper of their own, as torch.compile leaves them."""
+    return {
+        f"{first}._orig_mod.{rest}" if (first := name.partition(".")[0]) in ("tfmr", "gpt") else name: tensor
+        for name, tensor in state.items()
+        if (rest := name.partition(".")[2])
+    }
+
+
+def trainer_folder(ground: Ground, folder: Path) -> Made:
+    """As a trainer keeps its state: the model, and the optimizer beside it."""
+    place = folder / "checkpoint-100"
+    place.mkdir()
+    saved(place / "model.safetensors", ground.grown())
+    torch.save({"state": {0: {"exp_avg": torch.randn(4, 4)}}, "param_groups": [{"lr": 1e-4}]}, place / "optimizer.bin")
+    return {"checkpoint": place, "tokenizer": ground.tokenizer}
+
+
+def _shared_head(ground: Ground, folder: Path) -> Made:
+    """The head is the embedding itself: one storage under two names."""
+    state = ground.grown()
+    state["text_head.weight"] = state[ground.tables[0]]
+    torch.save(state, folder / "case.pt")
+    lost = _all_new("text_head.weight")(ground)
+    return {"checkpoint": folder / "case.pt", "tokenizer": ground.tokenizer, "lost": lost}
+
+
+def _head_as_integers(ground: Ground, state: State) -> None:
+    state["text_head.weight"] = (state["text_head.weight"] * 100).to(torch.int8)
+
+
+def _embedding_of_no_rows(ground: Ground, state: State) -> None:
+    state[ground.tables[0]] = state[ground.tables[0]][:0]
+
+
+def _third_layer(ground: Ground, state: State) -> None:
+    first, more = ("tfmr.layers.0.", "tfmr.layers.7.") if ground.name == T3 else ("gpt.h.0.", "gpt.h.7.")
+    state |= {name.replace(first, more): one.clone() for name, one in state.items() if name.startswith(first)}
+
+
 def wrapped(
     prefix: str, *, key: str | None = None, modules: bool = False, damaged: bool = False
 ) -> Callable[..., Made]:
@@ -416,6 +495,19 @@ def random_rows(drift: float, *, rows: slice | None = None) -> Callable[[Ground,
     return make
 
 
+def _moments_not_finite(ground: Ground, folder: Path) -> Made:
+    """Sound weights from before a bad step, with the optimizer's state from after it."""
+    state = ground.grown()
+    tables = [torch.nn.Parameter(state[name].clone()) for name in ground.tables]
+    optimizer = torch.optim.AdamW(tables, lr=1e-3)
+    for table in tables:
+        table.grad = torch.zeros_like(table)
+        table.grad[new_rows(ground)] = float("nan")
+    optimizer.step()
+    path = ground.write(folder, state, optimizer=optimizer.state_dict(), step=1)
+    return {"checkpoint": path, "tokenizer": ground.tokenizer}
+
+
 def no_gradient(*, alone: bool = False, trained: bool = False, noise: bool = False) -> Callable[[Ground, Path], Made]:
     """An optimizer inside whose moments say whether new rows ever had a gradient."""
 
@@ -545,6 +637,40 @@ def _numbered_anew(ground: Ground, state: State) -> None:
         state[name][: len(order)] = state[name][order].clone()
 
 
+def _decayed_after(by: int) -> Change:
+    """All rows moved, and the base's shrank afterwards: no row has a base row's bits any more."""
+
+    def change(ground: Ground, state: State) -> None:
+        for name in ground.tables:
+            state[name] = torch.roll(state[name], by, 0)
+            rows = (torch.arange(ground.pieces) + by) % len(state[name])
+            state[name][rows] *= 0.98
+
+    return change
+
+
+def _new_first(ground: Ground, state: State) -> None:
+    for name in ground.tables:
+        table, last = state[name], ground.pieces + NEW_PIECES
+        state[name] = torch.cat([table[ground.pieces : last], table[: ground.pieces], table[last:]])
+
+
+def _blocks_exchanged(ground: Ground, state: State) -> None:
+    """The new rows and as many base rows are in each other's places."""
+    for name in ground.tables:
+        first = state[name][:NEW_PIECES].clone()
+        state[name][:NEW_PIECES] = state[name][new_rows(ground)]
+        state[name][new_rows(ground)] = first
+
+
+def _half_swapped(ground: Ground, state: State) -> None:
+    one, two = ground.tables[:2]
+    half = ground.pieces // 2
+    first = state[one][:half].clone()
+    state[one][:half] = state[two][:half]
+    state[two][:half] = first
+
+
 def _tied(source: int, target: int) -> Change:
     def change(ground: Ground, state: State) -> None:
         state[ground.tables[target]] = state[ground.tables[source]].clone()
@@ -560,6 +686,11 @@ def _transposed(*tables: int, shrunk: float = 1.0, double: bool = False) -> Chan
             state[name] = table.t().contiguous()
 
     return change
+
+
+def _body_transposed(ground: Ground, state: State) -> None:
+    for name in body_of(ground, state):
+        state[name] = state[name].t().contiguous()
 
 
 def _two_exchanged(ground: Ground, state: State) -> None:
@@ -596,6 +727,70 @@ def only_grown(*tables: int) -> Callable[[Ground, Path], Made]:
 def _long_rows(ground: Ground, state: State) -> None:
     for name in ground.tables[:2]:
         state[name][new_rows(ground)] *= 42
+
+
+def _scaled(factor: float, *, new: bool) -> Change:
+    def change(ground: Ground, state: State) -> None:
+        for name in ground.tables:
+            state[name][new_rows(ground) if new else slice(ground.pieces)] *= factor
+
+    return change
+
+
+def _new_value(value: float) -> Change:
+    def change(ground: Ground, state: State) -> None:
+        state[ground.tables[0]][ground.pieces + 3, 2] = value
+
+    return change
+
+
+def _copies_of_base_rows(ground: Ground, state: State) -> None:
+    for name in ground.tables:
+        state[name][new_rows(ground)] = state[name][10 : 10 + NEW_PIECES].clone()
+
+
+def _body_value(value: float, count: int = 1) -> Change:
+    def change(ground: Ground, state: State) -> None:
+        state[body_of(ground, state)[0]].reshape(-1)[:count] = value
+
+    return change
+
+
+def _speech_swapped(ground: Ground, state: State) -> None:
+    one, two = SPEECH[ground.name]
+    state[one], state[two] = state[two], state[one]
+
+
+def _stop_like_start(table: int) -> Change:
+    def change(ground: Ground, state: State) -> None:
+        name, (first, last) = SPEECH[ground.name][table], MARKS[ground.name]
+        state[name][last] = state[name][first].clone()
+
+    return change
+
+
+def padded(how: str, count: int = 32) -> Callable[[Ground, Path], Made]:
+    """Text tables that were filled up to a multiple of 64 rows."""
+
+    def make(ground: Ground, folder: Path) -> Made:
+        state, chance = ground.grown(), torch.Generator().manual_seed(7)
+        for name in ground.tables:
+            shape = (count, *state[name].shape[1:])
+            mean = state[name].mean(0, keepdim=True).expand(shape)
+            rows = {"zero": torch.zeros(shape), "equal": mean}.get(how, 0.02 * torch.randn(shape, generator=chance))
+            state[name] = torch.cat([state[name], rows])
+        if how != "never trained":
+            return {"checkpoint": ground.write(folder, state), "tokenizer": ground.tokenizer}
+        tables = [torch.nn.Parameter(state[name].clone()) for name in ground.tables]
+        optimizer = torch.optim.AdamW(tables, lr=1e-4)
+        for table in tables:
+            table.grad = torch.zeros_like(table)
+            table.grad[new_rows(ground)] = 1.0
+        optimizer.step()
+        path = ground.write(folder, state, optimizer=optimizer.state_dict(), step=1)
+        return {"checkpoint": path, "tokenizer": ground.tokenizer}
+
+    return make
 
 
 def _head_empty(ground: Ground, state: State) -> None:
@@ -687,6 +882,31 @@ CASES: list[Case] = [
     *_for_both("a model for each key, under model", models_by_key(outer="model"), RESUME, "", "nothing is wrong"),
     *_for_both("the same, damaged", models_by_key(outer="checkpoint", damaged=True), REPAIR, "speech-rows-lost"),
     *_for_both("the same, legacy", models_by_key(outer="model", legacy=True), REPAIR, "checkpoint-legacy"),
+    *_for_both("an average beside it", saved_as(lambda one: {"model": one, "ema": _average(one)}), RESUME, ""),
+    *_for_both("an average, other keys", saved_as(lambda one: {"x": one, "x_ema": _average(one)}), RESUME, "body-same"),
+    *_for_both("an average by its names", saved_as(lambda one: one | _average(one, "ema.")), RESUME, "body-same"),
+    *_for_both("a list with its step", saved_as(lambda one: [one, 3]), RESUME, "body-same", "nothing is wrong"),
+    *_for_both("parts in a wrapper", saved_as(_some_wrapped), RESUME, "checkpoint-prefixed", "a wrapper's name"),
+    *_for_both("a trainer's folder", trainer_folder, RESUME, "body-same", "nothing is wrong"),
+    *_for_both("a layer more", changed(_third_layer), RESUME, "body-extra", "the base does not have"),
+    *_for_both("head and embedding are one", _shared_head, REPAIR, "head-missing", "the head for text"),
+    *_for_both(
+        "head as integers",
+        changed(_head_as_integers, _all_new("text_head.weight")),
+        REPAIR,
+        "head-missing",
+        "the head for text",
+    ),
+    *_for_both(
+        "embedding without rows",
+        lambda ground, folder: {
+            **changed(_embedding_of_no_rows)(ground, folder),
+            "lost": _all_new(ground.tables[0])(ground),
+        },
+        REPAIR,
+        "embedding-not-grown",
+        "the embedding did not",
+    ),
     *_for_both("torch shards", torch_shards(), RESUME, "", "nothing is wrong"),
     *_for_both(
         "torch shards, no index, rows changed", torch_shards(index=False, damaged=True), REPAIR, "base-rows-shrunk"
@@ -731,6 +951,7 @@ CASES: list[Case] = [
     *_for_both("new rows alone, no gradient", no_gradient(alone=True), FRESH, "new-rows-untrained", "nothing was"),
     *_for_both("new rows alone, trained", no_gradient(alone=True, trained=True), RESUME, "", "nothing is wrong"),
     *_for_both("trained, noisy rows", no_gradient(trained=True, noise=True), RESUME, "new-rows-random"),
+    *_for_both("moments not finite", _moments_not_finite, RESUME, "moments-not-finite", "not to be used"),
     *_for_both("random rows and no gradient", no_gradient(noise=True), FRESH, "new-rows-untrained", "nothing was"),
     # 8
     *_for_both("bf16 kept as float32", stored_as(BF16), RESUME, "body-rounded", "", not_codes=("base-rows-changed",)),
@@ -749,6 +970,7 @@ CASES: list[Case] = [
     *_for_both("both tables transposed", changed(_transposed(0, 1)), REPAIR, "table-transposed", "rows and columns"),
     *_for_both("transposed and shrunk", changed(_transposed(1, shrunk=0.97)), REPAIR, "base-rows-shrunk", "exchanged"),
     *_for_both("transposed, float64", changed(_transposed(1, double=True)), REPAIR, "table-transposed", "exchanged"),
+    *_for_both("body transposed", changed(_body_transposed), REPAIR, "table-transposed", "rows and columns exchanged"),
     *_for_both("all rows shifted by one", rolled(1, 0, 1, 2), REPAIR, "rows-shifted", "only moved"),
     *_for_both("all rows shifted back by one", rolled(-1, 0, 1, 2), REPAIR, "rows-shifted", "only moved"),
     *_for_both("embedding shifted by three", rolled(3, 0), REPAIR, "rows-shifted", "only moved"),
@@ -757,6 +979,12 @@ CASES: list[Case] = [
     *_for_both("a row put before all", changed(_row_inserted(0)), REPAIR, "rows-shifted", "only moved"),
     *_for_both("a row put into the base's", changed(_row_inserted(300)), REPAIR, "rows-shifted", "only moved"),
     *_for_both("the first row dropped", changed(_row_dropped), REPAIR, "rows-shifted", "only moved"),
+    *_for_both("shifted by seven, then shrunk", changed(_decayed_after(7)), REPAIR, "rows-shifted", "only moved"),
+    *_for_both("shifted by a hundred", rolled(100, 0, 1, 2), REPAIR, "rows-shifted", "only moved"),
+    *_for_both("shifted back by 20, then shrunk", changed(_decayed_after(-20)), REPAIR, "rows-shifted", "only moved"),
+    *_for_both("new rows before all others", changed(_new_first), REPAIR, "rows-shifted", "only moved"),
+    *_for_both("a block of both exchanged", changed(_blocks_exchanged), FRESH, "rows-scattered", "numbered again"),
+    *_for_both("half of the base rows swapped", changed(_half_swapped), REPAIR, "base-rows-changed", "changed"),
     *_for_both("embedding and head swapped", changed(_swapped), REPAIR, "rows-swapped", "swapped"),
     *_for_both("swapped and shifted by one", changed(_swapped_and_rolled), REPAIR, "rows-swapped", "swapped"),
     *_for_both("base rows moved among themselves", changed(_base_rolled), REPAIR, "base-rows-changed", "changed"),
@@ -791,7 +1019,43 @@ CASES: list[Case] = [
         "nothing is",
         not_codes=("new-rows-scale",),
     ),
+    # values that no training gives, and rows that nothing reads
+    *_for_both(
+        "base rows negated",
+        changed(_scaled(-1, new=False)),
+        REPAIR,
+        "base-rows-changed",
+        "changed",
+        not_codes=("base-rows-shrunk",),
+    ),
+    *_for_both("new rows next to zero", changed(_scaled(1e-6, new=True)), FRESH, "new-rows-zero", "next to it"),
+    *_for_both("new rows copied from base rows", changed(_copies_of_base_rows), RESUME, "new-rows-equal", "base rows"),
+    *_for_both(
+        "a new value of 1e30",
+        changed(_new_value(1e30), lambda ground: {ground.tables[0]: [ground.pieces + 3]}),
+        REPAIR,
+        "tensor-not-finite",
+        "not finite",
+    ),
+    *_for_both("a value of 1e6 in the body", changed(_body_value(1e6)), REPAIR, "body-not-finite", "absurdly large"),
+    *_for_both("values of 3e38 in the body", changed(_body_value(3e38, 5)), REPAIR, "body-not-finite", "absurdly"),
+    *_for_both("speech tables swapped", changed(_speech_swapped), REPAIR, "body-lost", "nothing left of the base"),
+    *_for_both("stop is a copy of start", changed(_stop_like_start(0)), REPAIR, "speech-rows-lost", "stop of speech"),
+    *_for_both("the same in the head", changed(_stop_like_start(1)), REPAIR, "speech-rows-lost", "stop of speech"),
+    *_for_both("stop row three times as long", speech_rows(1, stop, "3"), REPAIR, "speech-rows-lost", "stop of speech"),
+    *_for_both("stop row shrunk to 20 %", speech_rows(1, stop, "0.2"), REPAIR, "speech-rows-lost", "stop of speech"),
+    *(
+        case
+        for how in ("zero", "equal", "never trained")
+        for case in _for_both(f"filled up with rows, {how}", padded(how), REPAIR, "rows-padded", "filled up")
+    ),
+    *_for_both("32 rows too many, perhaps pieces", padded("unknown"), FRESH, "rows-vs-tokenizer", "do not belong"),
     # cut, and sound
     *_for_both("cut off", cut, FRESH, "", "cannot be read"),
+    *(
+        Case(f"packed, {how}", family, packed(how), REPAIR, code, "saved otherwise", by_hand=True)
+        for family in (T3, INDEX)
+        for how, code in (("tar", "checkpoint-tar"), ("compressed", "torch-compressed"), ("lfs", "checkpoint-lfs"))
+    ),
     *_for_both("trained, and sound", trained, RESUME, "base-rows-same", "nothing is wrong"),
 ]

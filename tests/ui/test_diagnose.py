@@ -67,8 +67,8 @@ def test_a_repair_takes_the_checkpoint_and_the_base_from_above_and_writes_a_new_
     assert words[words.index("--output") + 1] == f"{PROJECT}/repaired.safetensors"
     before = path.read_bytes()
     job = done(home, "repair", words)
-    assert job.exit_code == 0, job.log()
-    assert "written to" in job.output()
+    assert job.exit_code == 0, job.tail()
+    assert "written to" in job.tail("out.txt")
     assert path.read_bytes() == before
 
 

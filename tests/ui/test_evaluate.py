@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.ui import PROJECT, done, form_of, tab_of, words_of
-from voxgraft.evaluation.report import format_score
-from voxgraft.evaluation.scores import Score
+from voxgraft.evaluation.scores import Score, format_score
 
 pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
 from voxgraft.ui.tabs import evaluate
@@ -111,7 +110,7 @@ def test_two_evaluations_are_compared_in_a_picture_and_a_table(context: Any, hom
     words = words_of(context, "compare", runs=[FOLDER, f"{PROJECT}/eval/second"], measure="speech_loss")
     job = done(home, "compare", words)
     shown = form_of(context, "compare").result_html(PROJECT)
-    assert f'src="/pages/secret/{PROJECT}/compared.png' in shown, job.log()
+    assert f'src="/pages/secret/{PROJECT}/compared.png' in shown, job.tail()
     assert "default" in shown
     assert "second" in shown
     assert "speech loss, new language" in shown

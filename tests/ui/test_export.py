@@ -51,7 +51,7 @@ def test_an_export_is_packed_and_taken_in_again(context: Any, home: Path) -> Non
     words = words_of(context, "push")
     assert words[1] == f"{PROJECT}/export/graft"
     job = done(home, "push", words)
-    assert f'download="{PROJECT}.zip"' in form_of(context, "push").result_html(PROJECT), job.log()
+    assert f'download="{PROJECT}.zip"' in form_of(context, "push").result_html(PROJECT), job.tail()
     done(home, "pull", words_of(context, "pull", source=f"{PROJECT}/{PROJECT}.zip"))
     assert f"whole, in {PROJECT}/pulled" in form_of(context, "pull").result_html(PROJECT)
     assert (home / PROJECT / "pulled" / "graft.json").is_file()

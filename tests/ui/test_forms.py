@@ -64,10 +64,10 @@ def dataset(folder: Path, *texts: str) -> Path:
 
 def after_a_job(page: Any, part: str, *values: Any) -> Any:
     """What the page sends to a part when a job has ended, with these values in what it looks at."""
-    for item in page.job_end_handlers:
-        ids = [output.elem_id for output in item.outputs]
+    for _, (function, _, outputs), _ in page.job_end_handlers:
+        ids = [output.elem_id for output in outputs]
         if part in ids:
-            return item.function(PROJECT, *values)[ids.index(part)]
+            return function(PROJECT, *values)[ids.index(part)]
     raise AssertionError(f"nothing follows in {part}")
 
 
@@ -83,7 +83,7 @@ def typed(form: Any, **values: Any) -> list[Any]:
 def refilled(form: Any, filled: list[Any], values: list[Any]) -> dict[str, Any]:
     """What a form's own controls are sent after a job: their new values, where they get one."""
     own = [control.leaf.key for control in form.controls if not control.shared]
-    sent = form._refill(PROJECT, filled, *values)[: len(own)]
+    sent = form.fill(PROJECT, filled, *values)[: len(own)]
     return {key: update["value"] for key, update in zip(own, sent, strict=True) if "value" in update}
 
 
@@ -168,9 +168,9 @@ def test_a_project_whose_run_yaml_cannot_be_read_shows_nothing_of_the_one_before
     set_run_yaml_values(project_of(page), {"train.steps": "40"})
     form = form_of(page, "train")
     keys = [control.leaf.key for control in form.controls]
-    assert form._opened(PROJECT)[keys.index("train.steps")]["value"] == "40"
+    assert form.fill(PROJECT)[keys.index("train.steps")]["value"] == "40"
     (project_of(page) / "run.yaml").write_text("train: [\n")
-    sent = form._opened(PROJECT)
+    sent = form.fill(PROJECT)
     assert sent[keys.index("train.steps")]["value"] == ""
     assert "error" in sent[len(keys)]
 
@@ -203,7 +203,7 @@ def test_the_runs_own_word_can_be_chosen_where_it_is_not_among_the_choices(page:
     set_run_yaml_values(project_of(page), OUTSIDE)
     form = form_of(page, "train")
     keys = [control.leaf.key for control in form.controls]
-    sent = form._opened(PROJECT)[keys.index("train.recognizer")]
+    sent = form.fill(PROJECT)[keys.index("train.recognizer")]
     assert sent["value"] in sent["choices"]
 
 
@@ -272,10 +272,13 @@ def test_a_language_that_nobody_lists_is_made_and_told_of_outside_the_form(page:
 
 
 def test_before_anything_is_filled_in_a_form_says_what_it_needs_and_starts_nothing(page: Any) -> None:
+    from voxgraft.ui.forms import start_job
+
     speak, bring = form_of(page, "speak"), form_of(page, "data import")
     assert speak._preview(PROJECT, *typed(speak)) == "still needed: Text or File"
     assert bring._preview(PROJECT, *typed(bring)) == "still needed: From"
-    assert "still needed: Text or File" in speak._start(PROJECT, *typed(speak, text=" \n "))
+    values = typed(speak, text=" \n ")
+    assert "still needed: Text or File" in start_job(page, PROJECT, speak.view, lambda: speak.words(PROJECT, values))
     assert not (project_of(page) / "jobs").exists()
     for form in page.forms:
         assert not form._preview("", *(control.component.value for control in form.controls)).startswith("error")

@@ -53,10 +53,10 @@ def test_a_job_ends_with_its_exit_code_its_result_and_what_it_told(project: Path
     jobs = ProjectJobs(project)
     fine = ended(jobs.start("data text", ["data", "text", "ሰላም 3", "--language", "am", "--json"], tmp_path))
     assert (fine.state, fine.exit_code) == ("done", 0)
-    assert fine.result() is not None
+    assert fine.read("out.txt")
     refused = ended(jobs.start("show", ["show", "nowhere"], tmp_path))
     assert (refused.state, refused.exit_code) == ("failed", 2)
-    assert "file-missing" in refused.log()
+    assert "file-missing" in refused.tail()
     assert [job.number for job in jobs.all()] == [2, 1]
     assert jobs.latest("data text") == fine
     assert jobs.newest_by_command() == {"show": refused, "data text": fine}
@@ -107,14 +107,14 @@ def test_a_stop_that_comes_before_the_verb_has_started_is_not_forgotten(project:
 def test_a_verb_that_is_killed_by_nobody_who_pressed_stop_is_told_as_lost(project: Path, tmp_path: Path) -> None:
     job = ProjectJobs(project).start("data text", long_work(tmp_path), tmp_path)
     until(lambda: (job.folder / "pid.json").exists())
-    os.kill(job._read("pid.json")["pid"], signal.SIGKILL)
+    os.kill(job.read("pid.json")["pid"], signal.SIGKILL)
     assert (ended(job).exit_code, job.state) == (-signal.SIGKILL, "lost")
 
 
 def test_a_third_stop_ends_what_hears_no_other(project: Path, tmp_path: Path) -> None:
     job = ProjectJobs(project).start("data text", long_work(tmp_path), tmp_path)
     until(lambda: (job.folder / "pid.json").exists())
-    os.kill(job._read("pid.json")["pid"], signal.SIGSTOP)
+    os.kill(job.read("pid.json")["pid"], signal.SIGSTOP)
     for _ in range(2):
         job.stop()
     assert job.alive
@@ -128,7 +128,7 @@ def test_a_process_that_only_has_the_number_of_a_job_is_never_stopped(
 ) -> None:
     job = ProjectJobs(project).start("data text", long_work(tmp_path), tmp_path)
     until(lambda: (job.folder / "pid.json").exists())
-    own = job._read("pid.json")
+    own = job.read("pid.json")
     stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
     forged = {**own, "pid": stranger.pid, "group": stranger.pid, "starts": {str(stranger.pid): "1"}}
     if change == "machine":
@@ -217,7 +217,7 @@ def test_what_lies_in_the_way_of_a_job_does_not_stop_it(project: Path, tmp_path:
 def test_a_job_that_was_killed_with_everything_is_told_as_lost(project: Path, tmp_path: Path) -> None:
     job = ProjectJobs(project).start("data text", long_work(tmp_path), tmp_path)
     until(lambda: (job.folder / "pid.json").exists())
-    os.killpg(job._read("pid.json")["group"], signal.SIGKILL)
+    os.killpg(job.read("pid.json")["group"], signal.SIGKILL)
     assert ended(job).state == "lost"
     assert job.exit_code is None
 
@@ -226,7 +226,7 @@ def test_a_job_does_not_inherit_the_password(project: Path, tmp_path: Path, monk
     monkeypatch.setenv(PASSWORD_VARIABLE, "correct horse")
     job = ProjectJobs(project).start("data text", long_work(tmp_path), tmp_path)
     until(lambda: (job.folder / "pid.json").exists())
-    environment = Path(f"/proc/{job._read('pid.json')['pid']}/environ")
+    environment = Path(f"/proc/{job.read('pid.json')['pid']}/environ")
     if not environment.exists():
         pytest.skip("NOT TESTED: no /proc here")
     until(lambda: b"PYTHONUTF8" in environment.read_bytes())
@@ -249,4 +249,4 @@ def test_what_is_no_job_is_passed_over(project: Path) -> None:
     (project / "jobs" / "0007-train" / "job.json").write_text("{broken")
     found = ProjectJobs(project).all()
     assert [job.number for job in found] == [7]
-    assert (found[0].state, found[0].verb, found[0].argv) == ("lost", "", [])
+    assert (found[0].state, found[0].verb) == ("lost", "")

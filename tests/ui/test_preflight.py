@@ -23,7 +23,7 @@ def context(home: Path) -> Iterator[Any]:
 
 def test_what_needs_files_of_other_trainers_is_one_line_that_says_so(context: Any, home: Path) -> None:
     job = done(home, "check", words_of(context, "check"))
-    result = job.result() or {}
+    result = job.read("out.txt")
     shown = inspect._coverage_html(context, PROJECT)
     assert f"looked at: {len(result['checked'])} things" in shown
     lines = re.findall(r"<summary>([^<]+)</summary>", shown)

@@ -84,7 +84,7 @@ def test_what_was_said_can_be_heard_and_saved_beside_what_the_base_says(context:
     assert alone.count("with the graft (en)") == 4  # as titles, and as names of the players
     job = done(home, evaluate.BASE_JOB, base_words(context, text="hello\nworld", **limits))
     both = evaluate._spoken_html(context, PROJECT)
-    assert both.count("<audio") == 4, job.log()
+    assert both.count("<audio") == 4, job.tail()
     titles = re.findall(r"<strong>([^<]+)</strong>", both)
     assert titles[:4] == ["with the graft (en)", "the base alone (en)"] * 2
     assert both.count(" download=") == 4

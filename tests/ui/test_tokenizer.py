@@ -38,8 +38,9 @@ def test_the_command_of_each_language_is_shown(context: Any) -> None:
 
 @pytest.mark.parametrize("typed", ["xx: not a language of the base", "12:30", "en:"])
 def test_a_colon_alone_makes_no_other_language(context: Any, typed: str) -> None:
-    found = model._lines_by_language(context.project_folder(PROJECT), typed)
-    assert found == {"am": [typed]}
+    (argv,) = model._tokenize_argvs(context, PROJECT, typed)
+    assert typed in argv
+    assert argv[argv.index("--language") + 1] == "am"
 
 
 def test_nothing_typed_is_told_and_breaks_nothing(context: Any) -> None:

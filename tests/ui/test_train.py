@@ -155,7 +155,7 @@ def test_the_opening_lines_are_those_of_the_newest_training(home: Path) -> None:
     job = done(home, "train", line)
     with tab_of(home, "train") as context:
         opening = shown(context, {})["opening"]
-    assert job.exit_code == 0, job.log()
+    assert job.exit_code == 0, job.tail()
     assert opening.startswith("run:")
     assert "fixed:" in opening
     assert "resumes from step 4" in opening

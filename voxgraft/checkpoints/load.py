@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxgraft.checkpoints.base import (
+    FLOAT_DTYPES,
     PREFIX_BYTES,
     RAW_DTYPES,
     ByteSource,
@@ -290,14 +291,41 @@ def _is_pickle(head: bytes) -> bool:
 # What data parallel training, torch.compile, PEFT and trainers with a class of their own around the model put before
 # every name, alone or before each other. No family has one of them before all of its own names.
 WRAPPER_PREFIXES = ("module.", "_orig_mod.", "base_model.model.", "model.", "t3.", "gpt.")
+# The same inside a name, where only a part of the model was compiled, sharded or recomputed.
+_PART_WRAPPERS = frozenset(("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"))
 # Models that the original programs hold beside the language model.
 _OTHER_MODEL_PREFIXES = ("s3gen.", "ve.", "conds.", "s2mel.", "semantic_codec.", "bigvgan.", "campplus_model.")
 
 
+def unwrap_parts(checkpoint: Checkpoint) -> Checkpoint:
+    """The same open file without the words that wrappers around parts of the model put into the names of these parts.
+
+    The very object where there are none. Where two names would become one, all stay as they are.
+    """
+    prefix = _find_prefix(list(checkpoint.tensors))
+    if 2 * sum(name.startswith(prefix) for name in checkpoint.tensors) < len(checkpoint.tensors):
+        prefix = ""  # the text table is in a wrapper, and most of the model is not
+    short = {
+        name: prefix + ".".join(word for word in name.removeprefix(prefix).split(".") if word not in _PART_WRAPPERS)
+        for name in checkpoint.tensors
+        if name.startswith(prefix)
+    }
+    names = {name: short.get(name, name) for name in checkpoint.tensors}
+    if all(name == own for name, own in names.items()) or len(set(names.values())) < len(names):
+        return checkpoint
+    found = copy.copy(checkpoint)  # of the same kind: an archive keeps its checksums and its optimizer state
+    found.tensors = {names[name]: replace(info, name=names[name]) for name, info in checkpoint.tensors.items()}
+    return found
+
+
 def find_model_prefix(checkpoint: Checkpoint) -> str:
     """The prefix of the model's own names, as found before its text table; empty if there is none."""
+    return _find_prefix(list(unwrap_parts(checkpoint).tensors))
+
+
+def _find_prefix(names: Sequence[str]) -> str:
     # Wrappers' names that all tensors start with, one after another.
-    names, shared = list(checkpoint.tensors), ""
+    shared = ""
     while names and (found := next((one for one in WRAPPER_PREFIXES if names[0].startswith(shared + one)), "")):
         if not all(name.startswith(shared + found) for name in names):
             break
@@ -323,6 +351,7 @@ def find_model_prefix(checkpoint: Checkpoint) -> str:
 
 def strip_model_prefix(checkpoint: Checkpoint) -> Checkpoint:
     """The same open file with the model's own names alone; everything beside it becomes an `CheckpointExtra`."""
+    checkpoint = unwrap_parts(checkpoint)
     prefix, others = find_model_prefix(checkpoint), set(list_other_model_tensors(checkpoint))
     if not prefix and not others:
         return checkpoint
@@ -343,7 +372,7 @@ def list_other_model_tensors(checkpoint: Checkpoint) -> list[str]:
     prefix = find_model_prefix(checkpoint)
     return [
         name
-        for name in checkpoint.tensors
+        for name in unwrap_parts(checkpoint).tensors
         if not name.startswith(prefix) or name.removeprefix(prefix).startswith(_OTHER_MODEL_PREFIXES)
     ]
 
@@ -369,7 +398,7 @@ _MIN_TRANSPOSE_COSINE = 0.9
 def forms_of(
     checkpoint: Checkpoint, base: Checkpoint | None, tables: Sequence[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names of the tensors that are float64, and of the text tables (`tables`) that are transposed.
+    """Names of the tensors that are float64, and of the text tables (`tables`) and matrices that are transposed.
 
     Without the base only float64 is recognised.
     """
@@ -382,7 +411,15 @@ def forms_of(
     if base is None:
         return doubles, ()
     read = in_forms(checkpoint, doubles)
-    return doubles, tuple(name for name in tables if _is_transposed(read, base, name))
+    transposed = [name for name in tables if _is_transposed(read, base, name)]
+    matrices = [
+        name for name, old in own.items() if len(old.shape) == 2 and name in read.tensors and name not in tables
+    ]
+    turned = [name for name in matrices if read.tensors[name].shape == own[name].shape[::-1]]
+    if any(own[name].shape[0] != own[name].shape[1] and _is_transposed(read, base, name) for name in turned):
+        # A program that keeps its layers the other way round (Conv1D and Linear) has transposed square ones as well.
+        transposed += [name for name in turned if _is_transposed(read, base, name)]
+    return doubles, tuple(transposed)
 
 
 def in_forms(checkpoint: Checkpoint, doubles: Sequence[str], transposed: Sequence[str] = ()) -> Checkpoint:
@@ -405,15 +442,19 @@ def _is_transposed(checkpoint: Checkpoint, base: Checkpoint, name: str) -> bool:
     if new is None or old is None or len(new.shape) != 2 or len(old.shape) != 2:
         return False
     width = old.shape[1]
-    # A square table looks the same either way. A hostile file can state any number of rows.
-    if new.shape[0] != width or new.shape[1] == width or new.shape[1] > MAX_TABLE_ROWS:
+    # A hostile file can state any number of rows.
+    if new.shape[0] != width or new.shape[1] > MAX_TABLE_ROWS or not {new.dtype, old.dtype} <= set(FLOAT_DTYPES):
         return False
     count = min(_TRANSPOSE_SAMPLE_ROWS, old.shape[0], new.shape[1])
-    turned = in_forms(checkpoint, (), (name,))
-    left, right = (
-        np.nan_to_num(one.read_rows(name, 0, count).astype(np.float64), posinf=0.0, neginf=0.0)
-        for one in (base, turned)
-    )
-    lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
-    cosines = (left * right).sum(axis=1) / np.maximum(lengths, 1e-30)
-    return count > 0 and float(np.median(cosines)) >= _MIN_TRANSPOSE_COSINE
+
+    def cosine(other: Checkpoint) -> float:
+        left, right = (
+            np.nan_to_num(one.read_rows(name, 0, count).astype(np.float64), posinf=0.0, neginf=0.0)
+            for one in (base, other)
+        )
+        lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
+        return float(np.median((left * right).sum(axis=1) / np.maximum(lengths, 1e-30)))
+
+    if not count or (new.shape[1] == width and cosine(checkpoint) >= _MIN_TRANSPOSE_COSINE):
+        return False  # of a square table the values alone show which way round it is
+    return cosine(in_forms(checkpoint, (), (name,))) >= _MIN_TRANSPOSE_COSINE

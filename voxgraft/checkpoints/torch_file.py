@@ -333,9 +333,16 @@ def _read_archive(source: ByteSource, alone: str | None = None) -> TorchArchive:
     tree = read_pickle(data, source.path)
     if alone is not None and is_tensor(tree):
         tree = PickleDict(entries={alone: tree})
+    return TorchArchive(records, folder, _require_dict(tree, source), has_checksums)
+
+
+def _require_dict(tree: Any, source: ByteSource) -> PickleDict:
+    """What a file holds as a dictionary; entries of a list (a model, and its step behind it) are named by number."""
+    if isinstance(tree, list | tuple) and any(isinstance(node, PickleDict) for node in tree):
+        return PickleDict(entries={str(at): node for at, node in enumerate(tree)})
     if not isinstance(tree, PickleDict):
         raise _contents_error(source, f"it holds {NodeDescriber().describe(tree)} and no dictionary of tensors")
-    return TorchArchive(records, folder, tree, has_checksums)
+    return tree
 
 
 def _find_state_dict(tree: PickleDict, source: ByteSource) -> tuple[str | None, PickleDict]:
@@ -353,6 +360,7 @@ def _find_state_dict(tree: PickleDict, source: ByteSource) -> tuple[str | None, 
         return None, tree
     if len(models) > 1:  # a pipeline saved as one: the model that reads text is the one that is meant
         models = [key for key in models if any(_is_text_table(name) for name in inner[key].entries)] or models
+        models = [key for key in models if "ema" not in key.lower()] or models  # the model before an average of it
     if len(models) == 1:
         return models[0], inner[models[0]]
     if models:
@@ -454,8 +462,7 @@ def read_legacy_torch(source: ByteSource) -> TorchCheckpoint:
         raise _archive_error(source, f"it states protocol {protocol!r:.40}", f"{LEGACY_PROTOCOL}")
     if isinstance(system, PickleDict) and system.entries.get("little_endian") is False:
         raise _archive_error(source, "its numbers are not little-endian")
-    if not isinstance(tree, PickleDict):
-        raise _contents_error(source, f"it holds {NodeDescriber().describe(tree)} and no dictionary of tensors")
+    tree = _require_dict(tree, source)
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys) or len(set(keys)) != len(keys):
         raise _archive_error(source, "its list of storages is no list of names")
     # Type and number of values of every storage that the tree names, by its key.

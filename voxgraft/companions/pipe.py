@@ -8,6 +8,7 @@ names, types and shapes of the arrays, then the arrays' bytes.
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import struct
@@ -58,22 +59,19 @@ def read_frame(read: Callable[[int], bytes]) -> tuple[dict[str, Any], dict[str, 
     try:
         words = json.loads(read(length))
         shapes = words.pop("arrays")
-        arrays = {str(name): _read_array(read, str(dtype), tuple(shape)) for name, dtype, shape in shapes}
+        arrays = {}
+        for name, dtype, sizes in shapes:
+            shape = tuple(sizes)
+            is_plain = len(shape) <= 4 and all(type(size) is int and size >= 0 for size in shape)
+            if dtype not in ALLOWED_DTYPES or not is_plain:
+                raise PipeError(f"an array of {dtype} {shape}")
+            num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+            if num_bytes > MAX_ARRAY_BYTES:
+                raise PipeError(f"an array of {num_bytes:,} bytes")
+            arrays[str(name)] = np.frombuffer(read(num_bytes), dtype).reshape(shape).copy()
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise PipeError(f"a header that cannot be read: {error}") from None
     return words, arrays
-
-
-def _read_array(read: Callable[[int], bytes], dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
-    if dtype not in ALLOWED_DTYPES or len(shape) > 4 or not all(type(size) is int and size >= 0 for size in shape):
-        raise PipeError(f"an array of {dtype} {shape}")
-    count = 1
-    for size in shape:
-        count *= size
-    num_bytes = count * np.dtype(dtype).itemsize
-    if num_bytes > MAX_ARRAY_BYTES:
-        raise PipeError(f"an array of {num_bytes:,} bytes")
-    return np.frombuffer(read(num_bytes), dtype).reshape(shape).copy()
 
 
 def serve(answers: WorkerHandlers, about: Mapping[str, Any]) -> None:

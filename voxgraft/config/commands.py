@@ -386,7 +386,9 @@ class UiSettings(Settings):
 PUBLISHED_BASE_NAMES = tuple(name for facts in FAMILIES.values() for name in facts.downloads)
 # As `FamilyName` in config/run.py: choices that the registry has.
 if TYPE_CHECKING:
-    PublishedBaseName = CompanionName = ExportKind = str
+    PublishedBaseName = str
+    CompanionName = str
+    ExportKind = str
 else:
     PublishedBaseName = Literal[PUBLISHED_BASE_NAMES]
     CompanionName = Literal[tuple(name for name, facts in FAMILIES.items() if facts.companion)]

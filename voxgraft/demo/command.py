@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -23,12 +23,13 @@ from voxgraft.core import progress
 from voxgraft.core.errors import FileError, Finding, VoxgraftError
 from voxgraft.core.files import build_write_error, is_file, is_folder, path_exists, read_json, write_json, write_text
 from voxgraft.core.results import Line, Table, TableCell, format_duration, style_line
-from voxgraft.demo.data import DEMO_LANGUAGE, load_bundled_clips, load_silence_code
+from voxgraft.dataset.sets import write_clip_dataset
+from voxgraft.demo.data import DEMO_LANGUAGE, SILENCE_METADATA_KEY, load_bundled_clips, read_codes_metadata
 from voxgraft.demo.session import DemoRunner, RunYamlChanges, build_demo_settings, build_step_settings
 from voxgraft.evaluation.command import EVALUATION_REPORT_NAME, EvaluateResult
 from voxgraft.evaluation.judge import WHO_AFTER, WHO_BEFORE, WHO_CODEC, WHO_RECORDINGS, WHO_SHUFFLED
-from voxgraft.evaluation.report import measure_title, summarize_retention
-from voxgraft.evaluation.scores import Score
+from voxgraft.evaluation.report import format_with_interval, summarize_retention
+from voxgraft.evaluation.scores import measure_title
 from voxgraft.graft.folder import ADAPTER_NAME, BASELINE_FOLDER_NAME, MERGED_FOLDER_NAME
 from voxgraft.nn.adapter import read_peft_folder
 from voxgraft.tokenizers import open_tokenizer
@@ -77,30 +78,24 @@ class DemoResult:
         return 0 if kept else 1
 
     def to_json(self) -> dict[str, Any]:
-        return {
+        document: dict[str, Any] = {
             "folder": str(self.folder),
             "seconds": dict(self.seconds),
             "added": dict(self.added),
             "mistake": self.told.to_json() if self.told else None,
-            **self._evaluation_json(),
         }
-
-    def _evaluation_json(self) -> dict[str, Any]:
         if self.evaluated is None:
-            return {}
+            return document
         evaluation = self.evaluated.evaluation
-        scores = {
-            language: {
-                row.who: {name: row.score(name).to_json() for name in REPORTED_MEASURES if name in row.scores}
-                for row in evaluation.rows
-                if row.language == language
-            }
-            for language in evaluation.languages
-        }
+        scores: dict[str, Any] = {language: {} for language in evaluation.languages}
+        for row in evaluation.rows:
+            known = {name: row.score(name).to_json() for name in REPORTED_MEASURES if name in row.scores}
+            scores[row.language][row.who] = known
         return {
+            **document,
             "languages": scores,
             "equal": {kept.language: kept.equal for kept in evaluation.kept},
-            "base_values_changed": evaluation.change.changed if evaluation.change else None,
+            "base_values_changed": evaluation.change["changed"] if evaluation.change else None,
             "checklist": {point.name: point.answer for point in self.evaluated.points},
             "report": str(self.evaluated.folder / EVALUATION_REPORT_NAME),
         }
@@ -130,11 +125,11 @@ def demo(settings: DemoSettings) -> DemoResult:
     _recreate_demo_folder(folder)
     runner = DemoRunner(folder)
     if settings.mistake is not None:
-        mistake = MISTAKES[settings.mistake]
-        report = MistakeReport(settings.mistake, mistake.about, mistake.expected)
+        about, expected, make, is_evaluated = MISTAKES[settings.mistake]
+        report = MistakeReport(settings.mistake, about, expected)
         runner.chapter(f"{report.name}: {report.about}")
-        mistake.make(runner, settings, report)
-        if mistake.is_evaluated:
+        make(runner, settings, report)
+        if is_evaluated:
             report.evaluated = runner.evaluate(settings.sentences, settings.seed)
         return DemoResult(folder, runner.seconds, {}, report.evaluated, report)
     runner.new(build_demo_settings(settings))
@@ -185,8 +180,8 @@ def format_evaluation(found: EvaluateResult, added: Mapping[str, str]) -> list[L
     evaluation = found.evaluation
     rows: list[tuple[TableCell, ...]] = []
     for language in evaluation.languages:
-        speakers = (evaluation.row(language, WHO_BEFORE), evaluation.row(language, WHO_AFTER))
-        errors = (_format_with_interval(row.score(DEMO_ERROR_MEASURE)) if row else "" for row in speakers)
+        scores = (evaluation.score(language, who, DEMO_ERROR_MEASURE) for who in (WHO_BEFORE, WHO_AFTER))
+        errors = (format_with_interval(DEMO_ERROR_MEASURE, score) for score in scores)
         kept = next((one for one in evaluation.kept if one.language == language), None)
         logits: TableCell = ""
         if kept is not None and kept.equal is None:
@@ -200,29 +195,19 @@ def format_evaluation(found: EvaluateResult, added: Mapping[str, str]) -> list[L
     facts: list[tuple[TableCell, ...]] = [*added.items()]
     # The new language's error by kinds of words, and what it compares with.
     new = evaluation.language or ""
-    after = evaluation.row(new, WHO_AFTER)
     for kind, words in WORD_KINDS.items():
-        score = after.score(DEMO_ERROR_MEASURE + kind) if after is not None else None
-        if score is not None and score.value is not None:
-            facts.append((f"phone error in {new}{words}", _format_with_interval(score)))
+        score = evaluation.score(new, WHO_AFTER, DEMO_ERROR_MEASURE + kind)
+        if score.value is not None:
+            facts.append((f"phone error in {new}{words}", format_with_interval(DEMO_ERROR_MEASURE, score)))
     for who, words in REFERENCE_LABELS.items():
-        row = evaluation.row(new, who)
-        name = next((name for name in (DEMO_ERROR_MEASURE, "cer") if row and row.score(name).value is not None), None)
-        if row is not None and name is not None:
-            facts.append((f"{words}, {measure_title(name)}", _format_with_interval(row.score(name))))
+        known = [(name, evaluation.score(new, who, name)) for name in (DEMO_ERROR_MEASURE, "cer")]
+        for name, score in [(name, score) for name, score in known if score.value is not None][:1]:
+            facts.append((f"{words}, {measure_title(name)}", format_with_interval(name, score)))
     if (change := evaluation.change) is not None:
-        values = f"{change.changed:,} of {change.total:,} values are others" if change.changed else "0"
-        style = "bold red" if change.changed else "bold green"
+        values = f"{change['changed']:,} of {change['total']:,} values are others" if change["changed"] else "0"
+        style = "bold red" if change["changed"] else "bold green"
         facts.append(("bits changed in the base", style_line((values, style))))
     return [table, Table(("what", "found"), tuple(facts)), f"report: {found.folder / EVALUATION_REPORT_NAME}"]
-
-
-def _format_with_interval(score: Score) -> str:
-    if score.value is None:
-        return "–"
-    if score.low is None or score.high is None:
-        return f"{100 * score.value:.1f} %"
-    return f"{100 * score.value:.1f} % ({100 * score.low:.1f} to {100 * score.high:.1f})"
 
 
 @dataclass
@@ -260,16 +245,6 @@ class MistakeReport:
     def to_json(self) -> dict[str, Any]:
         found = [{"when": when, **item.to_json()} for when, item in self.caught]
         return {"name": self.name, "caught": self.is_caught, "expected": list(self.expected), "findings": found}
-
-
-class Mistake(NamedTuple):
-    """One mistake: in words, the findings that must report it, and how it is made."""
-
-    about: str
-    expected: tuple[str, ...]
-    make: Callable[[DemoRunner, DemoSettings, MistakeReport], None]
-    is_evaluated: bool = False
-    """Whether it results in a model that can be listened to."""
 
 
 def _train_unfrozen(runner: DemoRunner, settings: DemoSettings, report: MistakeReport) -> None:
@@ -339,7 +314,7 @@ def _use_wrong_tokenizer(runner: DemoRunner, settings: DemoSettings, report: Mis
     report.add(WHEN_BEFORE_TRAINING, runner.check().outcome.findings)
     runner.chapter("the same data under the name of the run's own tokenizer, as data without a label would come")
     header = writer.header(DEMO_LANGUAGE, "train", writer.spelling)
-    writer.write_prepared("train", header, writer.prepared(clips, spelled))
+    write_clip_dataset(runner.run.data_set("train"), header, writer.prepared(clips, spelled))
     report.add(WHEN_BEFORE_TRAINING, runner.check().outcome.findings)
     _try_to_train(runner, report)
 
@@ -349,7 +324,8 @@ def _use_padded_codes(runner: DemoRunner, settings: DemoSettings, report: Mistak
     _set_up_run(runner, settings, {})
     writer, clips = runner.writer, load_bundled_clips("train", DEMO_LANGUAGE)
     runner.chapter(f"data/train again, every {PADDED_BATCH_SIZE} clips padded to the longest of them")
-    prepared, silence = list(writer.prepared(clips, writer.spelling)), load_silence_code()
+    prepared = list(writer.prepared(clips, writer.spelling))
+    silence = int(read_codes_metadata()[SILENCE_METADATA_KEY])
     padded = []
     for first in range(0, len(prepared), PADDED_BATCH_SIZE):
         group = prepared[first : first + PADDED_BATCH_SIZE]
@@ -358,7 +334,8 @@ def _use_padded_codes(runner: DemoRunner, settings: DemoSettings, report: Mistak
             codes = np.full(longest, silence, dtype=np.int32)
             codes[: len(clip.codes)] = clip.codes
             padded.append(replace(clip, codes=codes))
-    writer.write_prepared("train", writer.header(DEMO_LANGUAGE, "train", writer.spelling), padded)
+    header = writer.header(DEMO_LANGUAGE, "train", writer.spelling)
+    write_clip_dataset(runner.run.data_set("train"), header, padded)
     report.add(WHEN_BEFORE_TRAINING, runner.check().outcome.findings)
     _try_to_train(runner, report)
 
@@ -395,32 +372,38 @@ def _check_trained_output(runner: DemoRunner, report: MistakeReport, name: str) 
     report.add(WHEN_OUTPUT_CHECKED, runner.check(flags, wanted, report.expected).outcome.findings)
 
 
-MISTAKES: dict[DemoMistake, Mistake] = {
-    "unfrozen-high-rate": Mistake(
+# By name: in words, the findings that must report it, how it is made, and whether that gives a model to listen to.
+MISTAKES: dict[
+    DemoMistake, tuple[str, tuple[str, ...], Callable[[DemoRunner, DemoSettings, MistakeReport], None], bool]
+] = {
+    "unfrozen-high-rate": (
         "the whole body is trained on Amharic alone, at 1e-3",
         ("replay-missing", "retention-bound", "body-changed"),
         _train_unfrozen,
-        is_evaluated=True,
+        True,
     ),
-    "seed-freeze": Mistake(
+    "seed-freeze": (
         "old rows are 'frozen' by a mask on their gradients, and the rest is trained on Amharic alone",
         ("base-rows-shrunk", "body-changed"),
         _train_masked_rows,
-        is_evaluated=True,
+        True,
     ),
-    "no-single-characters": Mistake(
+    "no-single-characters": (
         "a tokenizer with words of Amharic and none of its letters",
         ("proof-unknown-letters",),
         _graft_without_letters,
+        False,
     ),
-    "wrong-tokenizer": Mistake(
+    "wrong-tokenizer": (
         "data that another tokenizer of the same size has spelled",
         ("set-stale", "clips-other-tokenizer"),
         _use_wrong_tokenizer,
+        False,
     ),
-    "padded-codes": Mistake(
+    "padded-codes": (
         "codes that were saved with the padding of their batch",
         ("clips-trailing-run", "clips-seconds"),
         _use_padded_codes,
+        False,
     ),
 }

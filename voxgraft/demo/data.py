@@ -31,7 +31,9 @@ from voxgraft.tokenizers import open_tokenizer
 
 DEMO_LANGUAGE = "am"
 DEMO_DATA_FOLDER = Path(str(resources.files("voxgraft").joinpath("assets/demo")))
-TABLE_NAME, CODES_NAME, RECORDINGS_NAME = "speech.tsv", "speech.safetensors", "recordings"
+TABLE_NAME, CODES_NAME = "speech.tsv", "speech.safetensors"
+# Held-out clips as sound, each with its text and phones.
+RECORDINGS_FOLDER = DEMO_DATA_FOLDER / "recordings"
 SPEECH_COLUMNS = ("role", "language", "speaker", "codes", "text")
 CODEC_METADATA_KEY, SILENCE_METADATA_KEY = "codec_sha256", "silence_code"
 TINY_CODEC_NAME = "codec.safetensors"
@@ -57,21 +59,6 @@ class BundledClip:
     codes: Codes
 
 
-def load_bundled_clips(role: DatasetRole, language: str) -> list[BundledClip]:
-    """The clips of a language that are there to be trained on, or held out."""
-    return [clip for clip in _load_all_clips() if (clip.role, clip.language) == (role, language)]
-
-
-def find_bundled_recordings() -> Path:
-    """Held-out clips as sound, each with its text and phones."""
-    return DEMO_DATA_FOLDER / RECORDINGS_NAME
-
-
-def load_silence_code() -> int:
-    """The code of silence."""
-    return int(_read_metadata()[SILENCE_METADATA_KEY])
-
-
 @dataclass(frozen=True, slots=True)
 class DemoSetWriter:
     """Writes clips as sets of a run: texts as the run spells them, voices as the base numbers them."""
@@ -81,23 +68,14 @@ class DemoSetWriter:
     files: BaseFiles
     graft: Graft
 
-    def write_all(self) -> tuple[Path, ...]:
-        """data/train and data/valid of the new language; gives the held-out sets of base languages."""
-        self.write("train", "train", load_bundled_clips("train", DEMO_LANGUAGE))
-        self.write("valid", "valid", load_bundled_clips("valid", DEMO_LANGUAGE))
-        old = [language for language in self.family.languages if load_bundled_clips("valid", language)]
-        return tuple(self.write(f"valid-{name}", "valid", load_bundled_clips("valid", name)) for name in old)
-
     def write(
         self, name: str, role: DatasetRole, clips: Sequence[BundledClip], spelling: TextEncoder | None = None
     ) -> Path:
         """One set, spelled by the run's own tokenizers or by another's; all clips are of one language."""
         language, spelling = clips[0].language, spelling or self.spelling
-        self.write_prepared(name, self.header(language, role, spelling), self.prepared(clips, spelling))
-        return self.run.data_set(name)
-
-    def write_prepared(self, name: str, header: DatasetHeader, clips: Iterable[PreparedClip]) -> None:
-        write_clip_dataset(self.run.data_set(name), header, clips)
+        path, header = self.run.data_set(name), self.header(language, role, spelling)
+        write_clip_dataset(path, header, self.prepared(clips, spelling))
+        return path
 
     @property
     def spelling(self) -> TextEncoder:
@@ -110,7 +88,7 @@ class DemoSetWriter:
         own = spelling.grown if is_new and spelling.grown is not None else spelling.base
         # Codes are valid only for the codec that made them.
         path = self.files.folder / TINY_CODEC_NAME
-        made_with, codec = _read_metadata()[CODEC_METADATA_KEY], compute_sha256(path)
+        made_with, codec = read_codes_metadata()[CODEC_METADATA_KEY], compute_sha256(path)
         if codec != made_with:
             expected = f"{made_with[:12]}, with which {CODES_NAME} was made"
             raise FileError("demo-codec", f"{path.name} has sha256 {codec[:12]}", expected=expected, where=path)
@@ -127,21 +105,24 @@ class DemoSetWriter:
 
 
 @cache
-def _load_all_clips() -> tuple[BundledClip, ...]:
+def load_bundled_clips(role: DatasetRole, language: str) -> tuple[BundledClip, ...]:
+    """The clips of a language that are there to be trained on, or held out."""
     with safe_open(str(DEMO_DATA_FOLDER / CODES_NAME), framework="numpy") as file:
         codes = file.get_tensor("codes").astype(np.int32)
     clips = []
     begin = 0
     for number, line in enumerate(read_text(DEMO_DATA_FOLDER / TABLE_NAME).splitlines()[1:]):
-        role, language, speaker, count, text = line.split("\t")
+        own_role, own_language, speaker, count, text = line.split("\t")
         end = begin + int(count)
-        clips.append(BundledClip(f"{language}-{number:04d}", role, language, speaker, text, codes[begin:end]))  # type: ignore[arg-type]
+        if (own_role, own_language) == (role, language):
+            clips.append(BundledClip(f"{language}-{number:04d}", role, language, speaker, text, codes[begin:end]))
         begin = end
     return tuple(clips)
 
 
 @cache
-def _read_metadata() -> dict[str, str]:
+def read_codes_metadata() -> dict[str, str]:
+    """What the file of codes says of itself: the codec that made them, and the code of silence."""
     with safe_open(str(DEMO_DATA_FOLDER / CODES_NAME), framework="numpy") as file:
         return dict(file.metadata() or {})
 

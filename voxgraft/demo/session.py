@@ -30,7 +30,7 @@ from voxgraft.core.files import write_text
 from voxgraft.core.journal import RunJournal
 from voxgraft.core.results import LEVEL_STYLES, Line, style_line
 from voxgraft.core.run import RunFolder
-from voxgraft.demo.data import DEMO_LANGUAGE, DemoSetWriter, find_bundled_recordings, load_bundled_clips
+from voxgraft.demo.data import DEMO_LANGUAGE, RECORDINGS_FOLDER, DemoSetWriter, load_bundled_clips
 from voxgraft.evaluation.command import EvaluateResult, evaluate
 from voxgraft.export.command import export
 from voxgraft.graft.command import GraftResult, graft
@@ -111,8 +111,12 @@ class DemoRunner:
 
     def prepare(self) -> None:
         """Write the sets of the run from the bundled codes; run.yaml names those of base languages."""
-        with self._timed("prepare"):
-            old = self.writer.write_all()
+        with self._run_command("prepare", shown=False):
+            writer = self.writer
+            writer.write("train", "train", load_bundled_clips("train", DEMO_LANGUAGE))
+            writer.write("valid", "valid", load_bundled_clips("valid", DEMO_LANGUAGE))
+            held_out_clips = {name: load_bundled_clips("valid", name) for name in self.family.languages}
+            old = [writer.write(f"valid-{name}", "valid", clips) for name, clips in held_out_clips.items() if clips]
         train_set, held_out = load_bundled_clips("train", DEMO_LANGUAGE), load_bundled_clips("valid", DEMO_LANGUAGE)
         minutes = sum(len(clip.codes) for clip in train_set) / self.family.code_hz / 60
         names = ", ".join(path.name.removeprefix("valid-") for path in old)
@@ -127,7 +131,7 @@ class DemoRunner:
     def choose_steps(self, minutes: float) -> None:
         """Set as many steps as the time allows, by the time of a few of them on this machine."""
         progress.report_lines(["a few steps are timed first, of a model that nobody keeps"])
-        with self._timed("measure"):
+        with self._run_command("measure", shown=False):
             # Steps with the run's own settings and data; the first ones warm up.
             settings = load_command_settings(TrainCommandSettings, self.run)
             course = build_training_setup(self.run, settings, self.family, self.files)
@@ -177,7 +181,7 @@ class DemoRunner:
 
     def evaluate(self, sentences: int, seed: int) -> EvaluateResult:
         """Evaluate the trained graft against the base; the bundled sounds serve as recordings of people."""
-        values = {"recordings": find_bundled_recordings(), "max_sentences": sentences, "seed": seed}
+        values = {"recordings": RECORDINGS_FOLDER, "max_sentences": sentences, "seed": seed}
         usual = EvaluateSettings(model=self.run.path)
         other = {name: value for name, value in values.items() if value != getattr(usual, name)}
         flags = " ".join(f"--{name.replace('_', '-')} {shlex.quote(str(value))}" for name, value in other.items())
@@ -213,14 +217,11 @@ class DemoRunner:
         progress.report_lines([style_line((title, "bold")), *lines])
 
     @contextmanager
-    def _run_command(self, verb: str, flags: str = "", *, of_run: bool = True) -> Iterator[None]:
+    def _run_command(self, verb: str, flags: str = "", *, of_run: bool = True, shown: bool = True) -> Iterator[None]:
+        """Print the command line unless it is not to be `shown`, and add up the seconds of the command."""
         words = ["voxgraft", verb, *([shlex.quote(str(self.run.path))] if of_run else []), flags]
-        self.chapter(f"$ {' '.join(word for word in words if word)}")
-        with self._timed(verb):
-            yield
-
-    @contextmanager
-    def _timed(self, verb: str) -> Iterator[None]:
+        if shown:
+            self.chapter(f"$ {' '.join(word for word in words if word)}")
         began = time.monotonic()
         try:
             yield

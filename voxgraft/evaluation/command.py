@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from voxgraft.evaluation.judge import (
     WHO_AFTER,
     Evaluation,
     Evaluator,
-    open_voice_comparer,
+    open_voice_encoder,
     score_codec_clips,
     score_recordings,
 )
@@ -44,12 +44,11 @@ from voxgraft.evaluation.report import (
     ChecklistItem,
     build_checklist,
     build_scores_json,
-    format_score,
     is_unreached_goal,
     render_report,
     summarize_retention,
 )
-from voxgraft.evaluation.scores import format_recognizer_hint, open_transcriber, select_shown_measures
+from voxgraft.evaluation.scores import open_transcriber, tabulate_scores
 from voxgraft.evaluation.sentences import (
     SentenceSet,
     build_text_sentences,
@@ -67,8 +66,6 @@ from voxgraft.evaluation.synthesis import (
 from voxgraft.graft.folder import GRAFT_CARD_NAME as GRAFT_CARD
 from voxgraft.graft.folder import MERGED_CARD_NAME, load_graft
 from voxgraft.synthesis.engine import (
-    ModelContext,
-    SpeakingModel,
     open_base_model,
     open_checkpoint_model,
     open_grafted_model,
@@ -83,60 +80,6 @@ ANSWER_MARKS = {"yes": ("✓", "green"), "no": ("✗", "bold red"), "unknown": (
 GOAL_MARK = ("○", "yellow")
 
 
-@dataclass(frozen=True)
-class EvaluationSubject:
-    """What is evaluated, ready to be opened."""
-
-    kind: str
-    """run, graft, merged or checkpoint."""
-    path: Path
-    place: ModelContext
-    open: Callable[[], SpeakingModel]
-    held_out: HeldOutData
-    history: History | None = None
-    run: RunFolder | None = None
-    settings: RunSettings | None = None
-    """Of its run."""
-
-
-def resolve_subject(settings: EvaluateSettings) -> EvaluationSubject:
-    """What the path names: a run, a graft, a merged model or a checkpoint."""
-    path = require_folder(settings.model)
-    run = RunFolder(path)
-    own: RunSettings | None = None
-    if is_file(run.settings):
-        own = parse_settings(RunSettings, read_settings_values(RunSettings, run.settings), run.settings)
-    elif settings.variant is not None or settings.step is not None:
-        found = f"{path.name} is not a run, and --variant or --step is given"
-        raise ConfigError("config-value", found, expected="a run for these", where=path)
-    base, family = settings.base or (own.base if own else None), settings.family or (own.family if own else None)
-    if base is None:
-        cure = "name the base that it is compared with: --base FOLDER."
-        raise ConfigError("config-missing", "`base` is not given", where=run.settings if own else path, cure=cure)
-    place = open_model_context(base, family, settings.device, settings.precision)
-    if own is not None:
-        journal = RunJournal(run.journal).read()
-        graft = load_graft(run.graft)
-        return EvaluationSubject(
-            "run",
-            run.path,
-            place,
-            lambda: open_run_model(place, run, graft, settings.variant, settings.step),
-            open_held_out_data(run, own, place.family, place.files, graft),
-            History.of(journal) if journal else None,
-            run,
-            own,
-        )
-    held_out = HeldOutData(why={"": NO_RUN_REASON}, seed=settings.seed)
-    if is_file(path / GRAFT_CARD):
-        return EvaluationSubject("graft", path, place, lambda: open_grafted_model(place, load_graft(path)), held_out)
-    if is_file(path / MERGED_CARD_NAME):
-        return EvaluationSubject("merged", path, place, lambda: open_merged_model(place, path), held_out)
-    return EvaluationSubject(
-        "checkpoint", path, place, lambda: open_checkpoint_model(place, path, settings.language), held_out
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class EvaluateResult:
     """What was found, and where its files are."""
@@ -145,12 +88,8 @@ class EvaluateResult:
     document: Mapping[str, Any]
     evaluation: Evaluation
     points: tuple[ChecklistItem, ...]
-    broken: bool
-    """Whether old languages are not what the base's own promise says."""
-
-    @property
-    def exit_code(self) -> int:
-        return 1 if self.broken else 0
+    exit_code: int
+    """1 where old languages are not what the base's own promise says."""
 
     def to_json(self) -> dict[str, Any]:
         brief = {key: value for key, value in self.document.items() if key != "utterances"}
@@ -158,13 +97,8 @@ class EvaluateResult:
 
     def lines(self) -> list[Line]:
         found = self.evaluation
-        shown = select_shown_measures(found.rows)
-        rows = tuple(
-            (row.language, row.title, *(format_score(measure.name, row.score(measure.name)) for measure in shown))
-            for row in found.rows
-        )
-        columns = ("language", "who", *(measure.title for measure in shown))
-        lines: list[Line] = [Table(columns, rows)]
+        columns, rows = tabulate_scores(found.rows)
+        lines: list[Line] = [Table(tuple(columns), tuple(rows))]
         listener = self.document["listener"]
         if listener["name"] is not None:
             lines.append(f"recogniser: {listener['name']}; {SCORES_NAME} has 95 % intervals over the sentences")
@@ -184,20 +118,51 @@ class EvaluateResult:
 
 
 def evaluate(settings: EvaluateSettings) -> EvaluateResult:
-    """Compare a run, a graft or a checkpoint with its base."""
-    subject = resolve_subject(settings)
+    """Compare a run, a graft, a merged model or a checkpoint with its base."""
+    path = require_folder(settings.model)
+    run = RunFolder(path)
+    own: RunSettings | None = None
+    if is_file(run.settings):
+        own = parse_settings(RunSettings, read_settings_values(RunSettings, run.settings), run.settings)
+    elif settings.variant is not None or settings.step is not None:
+        found = f"{path.name} is not a run, and --variant or --step is given"
+        raise ConfigError("config-value", found, expected="a run for these", where=path)
+    base_folder, family = settings.base or (own.base if own else None), settings.family or (own.family if own else None)
+    if base_folder is None:
+        cure = "name the base that it is compared with: --base FOLDER."
+        raise ConfigError("config-missing", "`base` is not given", where=run.settings if own else path, cure=cure)
+    place = open_model_context(base_folder, family, settings.device, settings.precision)
+    history: History | None = None
+    held_out = HeldOutData(why={"": NO_RUN_REASON}, seed=settings.seed)
+    if own is not None:
+        kind, graft = "run", load_graft(run.graft)
+        held_out = open_held_out_data(run, own, place.family, place.files, graft)
+        journal = RunJournal(run.journal).read()
+        history = History.of(journal) if journal else None
+    else:
+        cards = {"graft": GRAFT_CARD, "merged": MERGED_CARD_NAME}
+        kind = next((kind for kind, name in cards.items() if is_file(path / name)), "checkpoint")
     if settings.output is not None and (is_folder(settings.output) or is_file(settings.output)):
         raise FileError("file-exists", f"{settings.output.name} is there already", where=settings.output)
-    if settings.output is None and subject.run is None:
-        found = f"{subject.path.name} is a {subject.kind}, and the folder for its report is not named"
+    if settings.output is None and own is None:
+        found = f"{path.name} is a {kind}, and the folder for its report is not named"
         raise ConfigError("config-missing", found, expected="--output FOLDER")
-    folder = settings.output or RunFolder(subject.path).eval / settings.name
-    named = settings.recognizer or (subject.settings.evaluate.recognizer if subject.settings else None)
+    folder = settings.output or run.eval / settings.name
+    named = settings.recognizer or (own.evaluate.recognizer if own else None)
+
     # Everything that can be refused is opened before the first sentence is spoken, which takes minutes.
-    base, after = open_base_model(subject.place), subject.open()
+    base = open_base_model(place)
+    if kind == "run":
+        after = open_run_model(place, run, graft, settings.variant, settings.step)
+    elif kind == "graft":
+        after = open_grafted_model(place, load_graft(path))
+    elif kind == "merged":
+        after = open_merged_model(place, path)
+    else:
+        after = open_checkpoint_model(place, path, settings.language)
     new_language = after.spelling.language
     ear = open_transcriber(named, new_language)
-    sets = _load_sentence_sets(settings, subject, after)
+    sets = _load_sentence_sets(settings, place.languages(), new_language, run if own else None, own, held_out)
     originals = {language: read_sentence_recordings(one.sentences) for language, one in sets.items()}
     if settings.recordings and new_language is None:
         found = f"recordings are given, and {after.name} has no new language"
@@ -207,64 +172,91 @@ def evaluate(settings: EvaluateSettings) -> EvaluateResult:
         mark = score_recordings(recordings, ear, settings.seed)
     else:
         mark = score_recordings(originals.get(new_language or "", ()), ear, settings.seed, ORIGINAL_RECORDINGS_TITLE)
-    held_out = subject.held_out
     clips = held_out.sets.get(new_language or "") or held_out.all_sets
-    voices = choose_eval_voices(
-        base, subject.place.files, settings.voices, clips, held_out.min_prompt_seconds, settings.seed
-    )
-    sound = open_speech_renderer(subject.place).restrict_to_voices([voice.clip for voice in voices])
-    evaluation = Evaluator(
-        base,
-        after,
-        sets,
-        voices,
-        sound,
-        ear,
-        open_voice_comparer(base, subject.place, voices),
-        held_out,
-        settings.seed,
-        settings.players,
-        originals,
-    ).run()
-    for language in evaluation.languages:
-        clips = held_out.sets.get(language, ())
-        evaluation.add(score_codec_clips(clips, language, sound, ear, sets, settings.seed))
-    evaluation.add(mark)
+    voices = choose_eval_voices(base, place.files, settings.voices, clips, held_out.min_prompt_seconds, settings.seed)
+    sound = open_speech_renderer(place).restrict_to_voices([voice.clip for voice in voices])
+    encoder = open_voice_encoder(base, place, voices)
+
+    parts = (base, after, sets, voices, sound, ear, encoder, held_out, settings.seed, settings.players, originals)
+    evaluation = Evaluator(*parts).run()
+    order = evaluation.languages
+    marks = [
+        score_codec_clips(held_out.sets.get(language, ()), language, sound, ear, sets, settings.seed)
+        for language in order
+    ]
+    # Marks come behind the rows of their language.
+    rows = [*evaluation.rows, *filter(None, [*marks, mark])]
+    evaluation.rows = sorted(rows, key=lambda row: order.index(row.language))
     points = build_checklist(evaluation, after)
+
     listener = ear.listener
-    about = {
+    card = (path if own is None else run.graft) / GRAFT_CARD
+    is_graft = after.checkpoint is None and settings.step is None and is_file(card)
+    about: dict[str, Any] = {
         "name": settings.name,
-        **_describe_subject(settings, subject, after),
+        "subject": {
+            "kind": kind,
+            "path": str(path.resolve()),
+            "title": path.resolve().name,
+            "family": place.family.name,
+            "system": after.name,
+            "mode": after.mode,
+            "step": after.step,
+            "label": after.label,
+            "keeps_base": after.keeps_base,
+            "checkpoint_sha256": None if after.checkpoint is None else compute_sha256(after.checkpoint),
+            # The card has the hashes of all parts of the graft. None where something else was evaluated.
+            "graft_sha256": compute_sha256(card) if is_graft else None,
+        },
+        "base": str(place.files.folder.resolve()),
+        "base_sha256": compute_sha256(place.files.checkpoint),
         "listener": {
             "name": None if listener is None or sound.vocoder is None else listener.name,
             "languages": None if listener is None or listener.languages is None else sorted(listener.languages),
             "why": sound.why or (ear.why_unsupported(new_language) if new_language else ear.why),
-            "how": format_recognizer_hint(shlex.quote(str(settings.model))),
+            "how": "to measure errors, add a recogniser: `pip install faster-whisper`, then "
+            f"`voxgraft evaluate {shlex.quote(str(settings.model))} --recognizer whisper:small` (or whisper:FOLDER), "
+            "or any program that prints what it hears: `--recognizer 'command:PROGRAM {wav}'`",
             "named": named,
         },
-        "sentences": _describe_sentences(sets, subject, new_language),
+        "sentences": {},
         "voices": [voice.name for voice in voices],
-        "sampling": asdict(subject.place.family.stock_sampling()),
+        "sampling": asdict(place.family.stock_sampling()),
         "seed": settings.seed,
-        "device": subject.place.device,
-        "dtype": str(subject.place.dtype).removeprefix("torch."),
+        "device": place.device,
+        "dtype": str(place.dtype).removeprefix("torch."),
         "versions": {"voxgraft": __version__, "torch": torch.__version__, "python": platform.python_version()},
     }
+    for language, one in sets.items():
+        # Whether sentences were in the training texts, as far as that is known.
+        texts: Sequence[str] | str = "what the base was trained on is not known here"
+        if own is not None and language == new_language:
+            texts = load_training_texts(run, own)
+        about["sentences"][language] = {
+            "source": one.source,
+            "sha256": one.sha256,
+            "count": len(one.sentences),
+            "rare": sum(bool(sentence.rare) for sentence in one.sentences),
+            **({"training": texts} if isinstance(texts, str) else find_training_overlap(one, texts)),
+        }
     document = build_scores_json(about, evaluation, points)
     with atomic_write_folder(folder) as new:
         write_json(new / SCORES_NAME, document)
-        write_text(new / EVALUATION_REPORT_NAME, render_report(document, evaluation, points, subject.history))
+        write_text(new / EVALUATION_REPORT_NAME, render_report(document, evaluation, points, history))
     # Only a model that promises to keep the base breaks a promise: others may change it.
     broken = after.keeps_base and summarize_retention(evaluation) == "not equal"
-    return EvaluateResult(folder, document, evaluation, tuple(points), broken)
+    return EvaluateResult(folder, document, evaluation, tuple(points), 1 if broken else 0)
 
 
 def _load_sentence_sets(
-    settings: EvaluateSettings, subject: EvaluationSubject, after: SpeakingModel
+    settings: EvaluateSettings,
+    spoken: Sequence[str],
+    new: str | None,
+    run: RunFolder | None,
+    own: RunSettings | None,
+    held_out: HeldOutData,
 ) -> dict[str, SentenceSet]:
     """Of the new language, and of the base languages that are asked for or that have sentences."""
-    spoken = subject.place.languages()
-    new = after.spelling.language
     if strange := [name for name in settings.languages if name not in spoken or name == new]:
         known = ", ".join(spoken)
         raise ConfigError("evaluate-language", f"languages: {', '.join(strange)}", expected=f"of the base: {known}")
@@ -275,58 +267,17 @@ def _load_sentence_sets(
         if name != new and (not settings.languages or name in settings.languages or name in named)
     ]
     sets = load_sentence_sets([*([new] if new else []), *old], settings.sentences, settings.max_sentences)
-    if new is not None and new not in sets and subject.run is not None and subject.settings is not None:
+    if new is not None and new not in sets and run is not None and own is not None:
         # Held-out texts of the run's own data, with their recordings where the manifest names them.
-        manifest = resolve_manifest_path(subject.settings.data.dataset, subject.run.data)
-        own = load_manifest_sentences(manifest, new) if is_file(manifest) else None
-        own = own or build_text_sentences(collect_texts(subject.held_out.sets.get(new, ())), new)
-        if own is not None:
-            sets = {new: own.spread(settings.max_sentences), **sets}
+        manifest = resolve_manifest_path(own.data.dataset, run.data)
+        found = load_manifest_sentences(manifest, new) if is_file(manifest) else None
+        found = found or build_text_sentences(collect_texts(held_out.sets.get(new, ())), new)
+        if found is not None:
+            sets = {new: found.spread(settings.max_sentences), **sets}
     if new is not None and new not in sets:
-        found = f"there are no sentences in {new}: no built-in ones, and no held-out texts of a data set"
-        raise ConfigError("sentences-missing", found, expected=f"--sentences {new}.txt", where=subject.path)
+        missing = f"there are no sentences in {new}: no built-in ones, and no held-out texts of a data set"
+        raise ConfigError("sentences-missing", missing, expected=f"--sentences {new}.txt", where=settings.model)
     if not sets:
-        raise GraftError("sentences-missing", "there are no sentences in any language of the base", where=subject.path)
+        missing = "there are no sentences in any language of the base"
+        raise GraftError("sentences-missing", missing, where=settings.model)
     return sets
-
-
-def _describe_subject(settings: EvaluateSettings, subject: EvaluationSubject, after: SpeakingModel) -> dict[str, Any]:
-    card = (subject.path if subject.run is None else subject.run.graft) / GRAFT_CARD
-    is_graft = after.checkpoint is None and settings.step is None and is_file(card)
-    return {
-        "subject": {
-            "kind": subject.kind,
-            "path": str(subject.path.resolve()),
-            "title": subject.path.resolve().name,
-            "family": subject.place.family.name,
-            "system": after.name,
-            "mode": after.mode,
-            "step": after.step,
-            "label": after.label,
-            "keeps_base": after.keeps_base,
-            "checkpoint_sha256": None if after.checkpoint is None else compute_sha256(after.checkpoint),
-            # The card has the hashes of all parts of the graft. None where something else was evaluated.
-            "graft_sha256": compute_sha256(card) if is_graft else None,
-        },
-        "base": str(subject.place.files.folder.resolve()),
-        "base_sha256": compute_sha256(subject.place.files.checkpoint),
-    }
-
-
-def _describe_sentences(
-    sets: Mapping[str, SentenceSet], subject: EvaluationSubject, new_language: str | None
-) -> dict[str, Any]:
-    """Where sentences come from, and whether they were in the training texts, as far as that is known."""
-    described = {}
-    for language, found in sets.items():
-        texts: tuple[str, ...] | str = "what the base was trained on is not known here"
-        if subject.run is not None and subject.settings is not None and language == new_language:
-            texts = load_training_texts(subject.run, subject.settings)
-        described[language] = {
-            "source": found.source,
-            "sha256": found.sha256,
-            "count": len(found.sentences),
-            "rare": sum(bool(one.rare) for one in found.sentences),
-            **({"training": texts} if isinstance(texts, str) else find_training_overlap(found, texts)),
-        }
-    return described

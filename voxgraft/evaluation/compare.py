@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -21,15 +21,8 @@ from voxgraft.core.files import atomic_write, is_file, is_folder, require_folder
 from voxgraft.core.results import Line, Table, style_line
 from voxgraft.core.run import RunFolder
 from voxgraft.evaluation.judge import WHO_AFTER
-from voxgraft.evaluation.report import (
-    SCORES_NAME,
-    RetentionChanges,
-    StoredScores,
-    format_score,
-    measure_title,
-    read_scores,
-)
-from voxgraft.evaluation.scores import SCORE_MEASURES, Score
+from voxgraft.evaluation.report import SCORES_NAME, find_worst_change, read_scores, summarize_retention
+from voxgraft.evaluation.scores import SCORE_MEASURES, Score, format_score, measure_title
 from voxgraft.training.plots import (
     COLORS,
     DOTS_PER_INCH,
@@ -44,6 +37,8 @@ from voxgraft.training.plots import (
 COMPARISON_FORMATS: tuple[ImageFormat, ...] = ("png", "svg")
 PREFERRED_METRICS: tuple[ComparisonMetric, ...] = ("phone_error", "cer", "speech_loss")
 MODE_MARKERS = {"gated": "o", "merged": "D", "masked-finetune": "X", "rows-only": "s", "checkpoint": "^"}
+MODE_STYLES = {mode: (marker, COLORS[at]) for at, (mode, marker) in enumerate(MODE_MARKERS.items())}
+OTHER_MODE_STYLE = ("o", TEXT_COLOR)
 FIGURE_INCHES = (8.6, 5.6)
 FIGURE_MARGINS = {"left": 0.085, "right": 0.985, "bottom": 0.115, "top": 0.93}
 # Per cent: a log scale has no zero, so smaller errors are drawn here.
@@ -57,15 +52,8 @@ LABEL_CHARACTER_PIXELS, LABEL_LINE_PIXELS, MARKER_PIXELS = 8.6, 17.0, 8.0
 LABEL_RADII = (14, 24, 36, 50, 66, 84, 104, 126, 150)
 # Left, bottom, right and top, in pixels.
 Box = tuple[float, float, float, float]
-
-
-class ComparisonPoint(NamedTuple):
-    """One run: its error in the new language, the worst change of an old one, and the way it was trained."""
-
-    name: str
-    error: Score
-    worst: tuple[str, float] | None
-    mode: str
+# One run: its name, its error in the new language, the worst change of an old one, and the way it was trained.
+ComparisonPoint = tuple[str, Score, tuple[str, float] | None, str]
 
 
 def draw_comparison(
@@ -75,15 +63,14 @@ def draw_comparison(
 
     Notes below it name runs without a number, and conditions that differ between runs.
     """
-    about = next(one for one in SCORE_MEASURES if one.name == measure)
-    percent = about.form == "percent"
+    title, form, _ = SCORE_MEASURES[measure]
+    percent = form == "percent"
     factor, unit = (100.0, "%") if percent else (1.0, "nats")
 
     def across(value: float) -> float:
         return max(factor * value, MIN_X) if percent else value
 
-    shown = [dot for dot in dots if dot.error.value is not None and dot.worst is not None]
-    left_out = [dot.name for dot in dots if dot not in shown]
+    left_out = [name for name, error, worst, _ in dots if error.value is None or worst is None]
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # a matplotlibrc of the user must not change the bytes
         matplotlib.rcParams.update(MATPLOTLIB_STYLE)
@@ -91,18 +78,20 @@ def draw_comparison(
         FigureCanvasAgg(figure)
         axes = figure.subplots()
         figure.subplots_adjust(**FIGURE_MARGINS)
-        places = []
-        for dot in shown:
-            assert dot.error.value is not None
-            assert dot.worst is not None
-            x, y, colour = across(dot.error.value), factor * dot.worst[1], _mode_color(dot.mode)
-            if dot.error.low is not None and dot.error.high is not None:
-                interval = [across(dot.error.low), across(dot.error.high)]
-                axes.plot(interval, [y, y], color=colour, linewidth=1.2, alpha=0.45)
-            axes.plot([x], [y], MODE_MARKERS.get(dot.mode, "o"), color=colour, markersize=8, zorder=3, clip_on=False)
+        names, places, modes = [], [], []
+        for name, error, worst, mode in dots:
+            if error.value is None or worst is None:
+                continue
+            x, y, (marker, color) = across(error.value), factor * worst[1], MODE_STYLES.get(mode, OTHER_MODE_STYLE)
+            if error.low is not None and error.high is not None:
+                axes.plot([across(error.low), across(error.high)], [y, y], color=color, linewidth=1.2, alpha=0.45)
+            axes.plot([x], [y], marker, color=color, markersize=8, zorder=3, clip_on=False)
+            # Letters that no font has are romanised first: labels are placed by the length that is drawn.
+            names.append(make_text_renderable(name))
             places.append((x, y))
+            modes.append(mode)
         axes.set_title("Best is low and left: the new language is spoken, and nothing is lost")
-        axes.set_xlabel(f"{about.title} in the new language, {unit}")
+        axes.set_xlabel(f"{title} in the new language, {unit}")
         axes.set_ylabel(f"worst change of an old language, {'points' if percent else 'nats'}")
         axes.axhline(0, color=MUTED_COLOR, linewidth=1, zorder=1)
         if percent:
@@ -117,54 +106,48 @@ def draw_comparison(
             axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:+g}" if value else "0"))
-        for mode in dict.fromkeys(dot.mode for dot in shown):
-            axes.plot([], [], MODE_MARKERS.get(mode, "o"), color=_mode_color(mode), label=mode)
-        if shown:
+        for mode in dict.fromkeys(modes):
+            marker, color = MODE_STYLES.get(mode, OTHER_MODE_STYLE)
+            axes.plot([], [], marker, color=color, label=mode)
+        if names:
             axes.legend(loc="upper right")
-        # Letters that no font has are romanised first: labels are placed by the length that is drawn.
-        _place_labels(axes, [make_text_renderable(dot.name) for dot in shown], places)
+        place_labels(axes, names, places)
         notes = [f"not measured: {', '.join(left_out)}"] if left_out else []
         notes += [f"not the same in all runs: {', '.join(differing)}"] if differing else []
         if notes:
             figure.text(0.01, 0.012, "; ".join(notes), fontsize=8, color=MUTED_COLOR)
         pictures: dict[ImageFormat, bytes] = {}
-        for form in COMPARISON_FORMATS:
+        for ending in COMPARISON_FORMATS:
             make_figure_renderable(figure)
             stream = io.BytesIO()
             # Without dates and versions, so that the same dots give the same bytes.
-            nameless = {"Software": None} if form == "png" else {"Date": None, "Creator": None}
-            figure.savefig(stream, format=form, dpi=DOTS_PER_INCH, metadata=nameless)
-            pictures[form] = stream.getvalue()
+            nameless = {"Software": None} if ending == "png" else {"Date": None, "Creator": None}
+            figure.savefig(stream, format=ending, dpi=DOTS_PER_INCH, metadata=nameless)
+            pictures[ending] = stream.getvalue()
         return pictures
 
 
-def _mode_color(mode: str) -> str:
-    return COLORS[list(MODE_MARKERS).index(mode)] if mode in MODE_MARKERS else TEXT_COLOR
-
-
-def _place_labels(axes: Axes, names: Sequence[str], places: Sequence[tuple[float, float]]) -> None:
+def place_labels(axes: Axes, names: Sequence[str], places: Sequence[tuple[float, float]]) -> None:
     """Names beside their dots, each at the nearest place where it covers neither a dot nor another name."""
     pixels = [tuple(map(float, axes.transData.transform(place))) for place in places]
     frame = axes.get_window_extent()
     taken: list[Box] = [(x - MARKER_PIXELS, y - MARKER_PIXELS, x + MARKER_PIXELS, y + MARKER_PIXELS) for x, y in pixels]
-
-    def is_free(box: Box) -> bool:
-        left, bottom, right, top = box
-        inside = left > frame.x0 and right < frame.x1 and bottom > frame.y0 and top < frame.y1
-        return inside and not any(
-            left < other[2] and other[0] < right and bottom < other[3] and other[1] < top for other in taken
-        )
-
     to_points = 72 / DOTS_PER_INCH
     for name, place, (x, y) in zip(names, places, pixels, strict=True):
         width, candidates = LABEL_CHARACTER_PIXELS * len(name), []
         for radius, (side, rise) in product(LABEL_RADII, ((1, 1), (1, -1), (-1, 1), (-1, -1), (1, 0), (-1, 0))):
             away, up = side * (radius if rise == 0 else max(8.0, 0.5 * radius)), rise * radius
             left = x + away if side > 0 else x + away - width
-            box = (left, y + up - LABEL_LINE_PIXELS / 2, left + width, y + up + LABEL_LINE_PIXELS / 2)
-            candidates.append((away, up, box))
-        # The nearest comes first, and is taken too where all are covered.
-        away, up, box = next((found for found in candidates if is_free(found[2])), candidates[0])
+            bottom, right, top = y + up - LABEL_LINE_PIXELS / 2, left + width, y + up + LABEL_LINE_PIXELS / 2
+            candidates.append((away, up, (left, bottom, right, top)))
+            inside = left > frame.x0 and right < frame.x1 and bottom > frame.y0 and top < frame.y1
+            if inside and not any(
+                left < other[2] and other[0] < right and bottom < other[3] and other[1] < top for other in taken
+            ):
+                break
+        else:
+            candidates.append(candidates[0])  # all are covered: the nearest
+        away, up, box = candidates[-1]
         taken.append(box)
         arrow = (
             {"arrowstyle": "-", "color": MUTED_COLOR, "linewidth": 0.7, "shrinkB": 3}
@@ -184,86 +167,41 @@ def _place_labels(axes: Axes, names: Sequence[str], places: Sequence[tuple[float
         )
 
 
-class ComparisonEntry(NamedTuple):
-    """One evaluation in the picture."""
-
-    name: str
-    scores: StoredScores
-    error: Score
-    changes: RetentionChanges
-    """What base languages have lost."""
-    word: str
-
-    def to_json(self) -> dict[str, Any]:
-        worst = self.changes.worst
-        return {
-            "scores": str(self.scores.path),
-            "mode": self.scores.about.get("mode"),
-            "step": self.scores.about.get("step"),
-            "language": self.scores.language,
-            "error": self.error.to_json(),
-            "worst_language": worst[0] if worst else None,
-            "worst_change": worst[1] if worst else None,
-            "not_measured": list(self.changes.missing),
-            "how": self.scores.how,
-            "logits": self.word,
-        }
-
-
 @dataclass(frozen=True, slots=True)
 class CompareResult:
     """The picture and its table."""
 
     measure: str
-    runs: tuple[ComparisonEntry, ...]
+    runs: dict[str, dict[str, Any]]
+    """By name: error, worst change of an old language, and what was measured how."""
     files: tuple[Path, ...]
     differing: list[str]
     """Conditions that are not the same in all runs: their errors were not measured alike."""
     exit_code: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        runs = {run.name: run.to_json() for run in self.runs}
         files = [str(path) for path in self.files]
-        return {"measure": self.measure, "differing": self.differing, "runs": runs, "files": files}
+        return {"measure": self.measure, "differing": self.differing, "runs": self.runs, "files": files}
 
     def lines(self) -> list[Line]:
-        columns = (
-            "run",
-            "way",
-            "step",
-            f"{measure_title(self.measure)}, new",
-            "95 of 100",
-            "worst old",
-            "change",
-            "logits",
-        )
+        title = f"{measure_title(self.measure)}, new"
+        columns = ("run", "way", "step", title, "95 of 100", "worst old", "change", "logits")
         rows = []
-        for run in self.runs:
-            step, low, high = run.scores.about.get("step"), run.error.low, run.error.high
-            ends = (format_score(self.measure, Score(value)) for value in (low, high))
-            language, change = run.changes.worst or ("–", None)
-            if run.changes.missing:
-                language += f" (not measured: {', '.join(run.changes.missing)})"
-            if change is None:
-                points = "–"
-            else:
+        for name, run in self.runs.items():
+            error, step, change = Score.from_json(run["error"]), run["step"], run["worst_change"]
+            ends = (format_score(self.measure, Score(value)) for value in (error.low, error.high))
+            old = run["worst_language"] or "–"
+            old += f" (not measured: {', '.join(run['not_measured'])})" if run["not_measured"] else ""
+            points = "–"
+            if change is not None:
                 points = f"{change:+.3f}" if self.measure == "speech_loss" else f"{100 * change:+.1f} points"
-            mode = str(run.scores.about.get("mode") or "–")
-            rows.append(
-                (
-                    run.name,
-                    mode,
-                    f"{step:,}" if isinstance(step, int) else "–",
-                    format_score(self.measure, run.error),
-                    "–" if low is None else " to ".join(ends),
-                    language,
-                    points,
-                    run.word,
-                )
-            )
+            between = "–" if error.low is None else " to ".join(ends)
+            steps = f"{step:,}" if isinstance(step, int) else "–"
+            told = (format_score(self.measure, error), between, old, points, run["logits"])
+            rows.append((name, run["mode"] or "–", steps, *told))
         lines: list[Line] = [Table(columns, tuple(rows)), *(f"picture: {path}" for path in self.files)]
         for what in self.differing:
-            by_run = "; ".join(f"{run.name}: {run.scores.how[what]}" for run in self.runs)
+            by_run = "; ".join(f"{name}: {run['how'][what]}" for name, run in self.runs.items())
             lines.append(style_line((f"not the same {what} in all runs: ", "bold red"), by_run))
         return lines
 
@@ -274,30 +212,37 @@ def compare(settings: CompareSettings) -> CompareResult:
     files = tuple(stem.with_name(f"{stem.name}.{form}") for form in COMPARISON_FORMATS)
     for path in files:
         require_output_path(path, overwrite=settings.overwrite)
-    found = {name: read_scores(path) for name, path in _find_score_files(settings).items()}
+    paths = _find_score_files(settings)
+    found = {name: read_scores(path) for name, path in paths.items()}
     # The first measure that every evaluation has of its new language; of none, the one that most have.
     counts = {
-        name: sum(one.score(one.language or "", WHO_AFTER, name).value is not None for one in found.values())
+        name: sum(one.score(one.language or "", WHO_AFTER, name).value is not None for one, _, _ in found.values())
         for name in PREFERRED_METRICS
     }
     common = max(PREFERRED_METRICS, key=lambda name: (counts[name], -PREFERRED_METRICS.index(name)))
     measure = settings.measure or common
-
-    def build_entry(name: str, scores: StoredScores) -> ComparisonEntry:
+    runs: dict[str, dict[str, Any]] = {}
+    dots: list[ComparisonPoint] = []
+    for name, (scores, about, how) in found.items():
         error = scores.score(scores.language or "", WHO_AFTER, measure)
-        changes = RetentionChanges.of(scores.equal, lambda language, who: scores.score(language, who, measure).value)
-        answers = list(scores.equal.values())
-        word = "not measured" if not answers or None in answers else "equal" if all(answers) else "not equal"
-        return ComparisonEntry(name, scores, error, changes, word)
-
-    runs = tuple(build_entry(name, one) for name, one in found.items())
-    if not any(run.error.value is not None for run in runs):
-        tried = ", ".join(f"{run.name}: {run.error.why}" for run in runs[:4])
+        worst, missing = find_worst_change(scores, measure)
+        dots.append((name, error, worst, about.get("mode") or "?"))
+        runs[name] = {
+            "scores": str(paths[name]),
+            "mode": about.get("mode"),
+            "step": about.get("step"),
+            "language": scores.language,
+            "error": error.to_json(),
+            "worst_language": worst[0] if worst else None,
+            "worst_change": worst[1] if worst else None,
+            "not_measured": missing,
+            "how": how,
+            "logits": summarize_retention(scores),
+        }
+    if not any(error.value is not None for _, error, _, _ in dots):
+        tried = ", ".join(f"{name}: {error.why}" for name, error, _, _ in dots[:4])
         raise ConfigError("compare-nothing", f"nobody has {measure_title(measure)} of a new language ({tried})")
-    dots = [
-        ComparisonPoint(run.name, run.error, run.changes.worst, run.scores.about.get("mode") or "?") for run in runs
-    ]
-    conditions = [one.how for one in found.values()]
+    conditions = [how for _, _, how in found.values()]
     differing = [what for what in conditions[0] if len({how[what] for how in conditions}) > 1]
     pictures = draw_comparison(dots, measure, differing)
     for path, form in zip(files, COMPARISON_FORMATS, strict=True):

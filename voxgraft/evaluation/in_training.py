@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
@@ -20,10 +20,10 @@ from voxgraft.dataset.run_data import HeldOutData
 from voxgraft.evaluation.judge import measure_recorded_pace
 from voxgraft.evaluation.scores import (
     CUT_OFF_RATIO,
-    SpeakingPace,
     Transcriber,
     compute_error_rates,
     compute_stop_scores,
+    expected_seconds,
     has_code_loop,
     open_transcriber,
 )
@@ -55,14 +55,8 @@ UTTERANCES = 24
 LONGEST_SHARE = 1 / CUT_OFF_RATIO
 # Standard errors from which a difference is more than chance.
 CLEAR = 2.0
-
-
-class EvaluationRound(NamedTuple):
-    """One round: the error that decides, and whether base languages were within their bound."""
-
-    step: int
-    error: float
-    within: bool
+# One round: its step, the error that decides, and whether base languages were within their bound.
+EvaluationRound = tuple[int, float, bool]
 
 
 @dataclass
@@ -76,9 +70,7 @@ class InTrainingEvaluation(Callback):
     sound: SpeechRenderer
     ear: Transcriber
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        self._rounds: list[EvaluationRound] | None = None
+    _rounds: list[EvaluationRound] | None = field(default=None, init=False)
 
     @property
     def why_unheard(self) -> str:
@@ -94,14 +86,15 @@ class InTrainingEvaluation(Callback):
             bound, losses = self.loop.bound, {name: one.speech_loss for name, one in found.items()}
             within = bound is None or not bound.exceeded(self.loop.best_state.first, losses)
             noted["heard"] = heard = self._share_from_main(self._heard(f"step {step:,}"), within=within)
+        new = [(step, heard)]
         if self._rounds is None:
             # Read late: a resumed run cuts its journal first. From then on kept up here.
             lines = [line for line in self.loop.journal.read() if line["kind"] == "valid" and line.get("heard")]
-            self._rounds = [one for line in lines if (one := _parse_round(line["step"], line["heard"]))]
-        rounds = [one for one in self._rounds if one.step < step]
-        if now := _parse_round(step, heard):
-            rounds.append(now)
-            self._rounds = rounds
+            new = [*((line["step"], line["heard"]) for line in lines if line["step"] < step), *new]
+        self._rounds = rounds = [one for one in self._rounds or () if one[0] < step]
+        for number, told in new:
+            if (error := _find_deciding_error(told)) is not None:
+                rounds.append((number, error, bool(told.get("within", True))))
         if self._update_best_step(step, rounds, found):
             noted["best_step"] = self.loop.best_state.best_step
         return noted
@@ -142,36 +135,40 @@ class InTrainingEvaluation(Callback):
     ) -> bool:
         """Set the best step by what was heard; False if nothing that can decide has been heard yet."""
         # Step 0 is the base, which has learned nothing; a step past the bound has lost too much.
-        usable = [one for one in rounds if one.within and one.step > 0]
+        usable = [(error, number) for number, error, within in rounds if within and number > 0]
         if not usable:
             return False
-        best = min(usable, key=lambda one: (one.error, one.step))
+        _, best = min(usable)
         language = next(iter(found))  # the new one comes first
         loss: float | None = found[language].speech_loss
-        if best.step != step:
-            lines = [line for line in self.loop.journal.read() if line["kind"] == "valid" and line["step"] == best.step]
+        if best != step:
+            lines = [line for line in self.loop.journal.read() if line["kind"] == "valid" and line["step"] == best]
             losses = (as_finite_float(line.get("speech_loss")) for line in lines if line.get("set") == language)
             loss = next(losses, None)
-        since = sum(one.step > best.step for one in rounds)
+        since = sum(number > best for number, _, _ in rounds)
         self.loop.best_state = replace(
-            self.loop.best_state, best_step=best.step, best_loss=loss, rounds_without_better=since
+            self.loop.best_state, best_step=best, best_loss=loss, rounds_without_better=since
         )
         return True
 
 
-@dataclass(frozen=True)
 class SpokenSteps(Callback):
     """Synthesises held-out texts with two saved steps and counts failures. No recogniser is used.
 
     Both say the same texts with the same voices and the same seeds. Afterwards the weights are the last step's.
     """
 
-    loop: Trainer
-    system: SpeakingModel
-    sentences: Sequence[EvalSentence]
-    voices: Sequence[ReferenceVoice]
-    pace: SpeakingPace | None
-    seed: int = 0
+    def __init__(
+        self,
+        loop: Trainer,
+        system: SpeakingModel,
+        sentences: Sequence[EvalSentence],
+        voices: Sequence[ReferenceVoice],
+        pace: float | None,
+        seed: int = 0,
+    ) -> None:
+        self.loop, self.system, self.sentences, self.voices = loop, system, sentences, voices
+        self.pace, self.seed = pace, seed  # the pace is in seconds per letter
 
     def compare_steps(self, best: int, last: int) -> dict[str, Any]:
         progress.report_event("doing", last, {"what": "sampling"})
@@ -197,7 +194,7 @@ class SpokenSteps(Callback):
     def _fails(self, said: SpokenSentence) -> bool:
         if said.codes is None or said.is_runaway or has_code_loop(said.codes, said.code_hz):
             return True
-        usual = self.pace.seconds(said.sentence.text, said.sentence.language) if self.pace else said.seconds
+        usual = said.seconds if self.pace is None else expected_seconds(self.pace, said.sentence)
         return not CUT_OFF_RATIO * usual <= said.seconds <= LONGEST_SHARE * usual
 
 
@@ -216,8 +213,7 @@ def spoken_steps(course: TrainingSetup, loop: Trainer) -> SpokenSteps:
     language = course.graft.card.language
     system, sentences, voices = _speaking_parts(course, loop)
     pace = measure_recorded_pace(HeldOutData({language: tuple(course.valid[language])}), language)
-    usual = None if pace is None else SpeakingPace(pace, "the held-out recordings")
-    return SpokenSteps(loop, system, sentences, voices, usual, course.options.seed)
+    return SpokenSteps(loop, system, sentences, voices, pace, course.options.seed)
 
 
 def build_in_training_evaluation(course: TrainingSetup, loop: Trainer, recognizer: str | None) -> InTrainingEvaluation:
@@ -251,11 +247,6 @@ def _choose_sentences(language: str, held_out: Sequence[str]) -> list[EvalSenten
     texts = [text for text in dict.fromkeys(held_out) if normalize_letters(text, language) not in {"", *judged}]
     count = min(len(texts), NUM_SENTENCES)
     return [EvalSentence(language, texts[at * len(texts) // count]) for at in range(count)]
-
-
-def _parse_round(step: int, told: dict[str, Any]) -> EvaluationRound | None:
-    error = _find_deciding_error(told)
-    return None if error is None else EvaluationRound(step, error, bool(told.get("within", True)))
 
 
 def _find_deciding_error(told: dict[str, Any]) -> float | None:

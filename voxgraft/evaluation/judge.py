@@ -30,7 +30,6 @@ from voxgraft.evaluation.scores import (
     ERROR_MEASURES,
     Score,
     ScoreRow,
-    SpeakingPace,
     Transcriber,
     compute_error_rates,
     compute_sentence_errors,
@@ -66,26 +65,9 @@ WHO_BEFORE, WHO_AFTER, WHO_SHUFFLED, WHO_ORIGINAL = "before", "after", "shuffled
 WHO_RECORDINGS, WHO_CODEC = "recordings", "codec"
 GIVEN_RECORDINGS_TITLE, ORIGINAL_RECORDINGS_TITLE = "recordings that were given", "original recordings of the sentences"
 CONTROL_TITLE = "control: held against other sentences"
-IS_BASE_REASON = "this is the base"
 NEW_LANGUAGE_KL_REASON = "the base is not changed by the new language: it is compared in its own languages"
-
-
-class EvaluatedUtterance(NamedTuple):
-    """One sentence as one system said it, for whoever looks or listens."""
-
-    sentence: EvalSentence
-    who: str
-    voice: str
-    seconds: float
-    stopped: bool
-    num_codes: int | None
-    heard: Transcript | None
-    errors: Mapping[str, float | None]
-    wav: bytes | None = None
-    """Only of the few that the report plays."""
-    why: str = ""
-    ids: tuple[int, ...] = ()
-    """Text tokens that the model was given; none for a recording."""
+# What one system said in one language; no waves without a vocoder, nothing heard without a recogniser.
+SystemSpeech = tuple[Sequence[SpokenSentence], Sequence[Wave] | None, Sequence[Transcript] | None]
 
 
 @dataclass
@@ -96,39 +78,24 @@ class Evaluation:
     """The new one, if there is one."""
     rows: list[ScoreRow] = field(default_factory=list)
     kept: list[LanguageRetention] = field(default_factory=list)
-    change: BaseValueChange | None = None
-    utterances: list[EvaluatedUtterance] = field(default_factory=list)
+    change: Mapping[str, Any] | None = None
+    """How many values of the base's tensors differ (`compare_base_values`)."""
+    utterances: list[dict[str, Any]] = field(default_factory=list)
+    """As in scores.json, and `wav` with the sound of the few that the report plays."""
     paces: dict[str, str] = field(default_factory=dict)
     """By language: what lengths are held against, in words."""
 
     def row(self, language: str, who: str) -> ScoreRow | None:
         return next((row for row in self.rows if (row.language, row.who) == (language, who)), None)
 
-    def add(self, row: ScoreRow | None) -> None:
-        """Insert a row behind those of its language; None is ignored."""
-        if row is not None:
-            order = [*self.languages, row.language]
-            self.rows = sorted([*self.rows, row], key=lambda one: order.index(one.language))
+    def score(self, language: str, who: str, name: str) -> Score:
+        row = self.row(language, who)
+        return unmeasured_score("not looked at") if row is None else row.score(name)
 
     @property
     def languages(self) -> list[str]:
         """The new one first."""
         return list(dict.fromkeys(row.language for row in self.rows))
-
-
-class _SystemSpeech(NamedTuple):
-    """What one system said in one language; no waves without a vocoder, nothing heard without a recogniser."""
-
-    said: Sequence[SpokenSentence]
-    waves: Sequence[Wave] | None
-    heard: Sequence[Transcript] | None
-
-
-def _is_same_speech(one: SpokenSentence, other: SpokenSentence) -> bool:
-    """Whether two utterances in one voice sound the same. Behind an adapter equal codes may have other latents."""
-    if one.codes != other.codes or (one.latents is None) != (other.latents is None):
-        return False
-    return one.latents is None or other.latents is None or np.array_equal(one.latents, other.latents)
 
 
 @dataclass
@@ -141,7 +108,8 @@ class Evaluator:
     voices: Sequence[ReferenceVoice]
     sound: SpeechRenderer
     ear: Transcriber
-    voice_comparer: VoiceComparer
+    voice_encoder: ClipEncoder | str
+    """Or the reason why there is none."""
     held_out: HeldOutData
     seed: int = 0
     players: int = 8
@@ -162,112 +130,117 @@ class Evaluator:
         before = self._speak(self.base, sentences, f"the base, {language}")
         after = self._speak(self.after, sentences, f"{self.after.name}, {language}", like=before)
         # The usual length of speech is known from recordings; else, in its own languages, from the base.
-        recorded = measure_recorded_pace(self.held_out, language)
-        if recorded is not None:
-            pace: SpeakingPace | None = SpeakingPace(recorded, "the held-out recordings")
-        else:
-            pace = None if is_new else measure_spoken_pace(before.said)
+        pace, pace_source = measure_recorded_pace(self.held_out, language), "the held-out recordings"
+        is_base_pace = pace is None and not is_new
+        if is_base_pace:
+            pace, pace_source = measure_spoken_pace(before[0]), "the base's own speech"
         if pace is None:
             found.paces[language] = "there is nothing to know the usual length from"
         elif is_new:
-            found.paces[language] = f"lengths are held against {pace.of}"
+            found.paces[language] = f"lengths are held against {pace_source}"
         else:
             found.paces[language] = (
                 "lengths are held against what the base says of the same sentence; "
-                f"cut-off speech is known by {pace.of}"
+                f"cut-off speech is known by {pace_source}"
             )
-        scores = self._compute_scores(self.base, before, pace, None)
+        scores = self._compute_scores(self.base, before)
+        scores |= compute_stop_scores(before[0], pace, None, self.seed, is_own_pace=is_base_pace)
+        scores["kl"] = unmeasured_score("this is the base")
         found.rows.append(ScoreRow(language, WHO_BEFORE, "base", scores))
-        scores = self._compute_scores(self.after, after, pace, None if is_new else before.said)
+        scores = self._compute_scores(self.after, after)
+        scores |= compute_stop_scores(after[0], pace, None if is_new else before[0], self.seed)
         if is_new:
             scores["kl"] = unmeasured_score(NEW_LANGUAGE_KL_REASON)
         else:
-            found.kept.append(kept := measure_retention(self.base, self.after, before.said, after.said))
+            found.kept.append(kept := measure_retention(self.base, self.after, before[0], after[0]))
             scores["kl"] = kept.kl
         found.rows.append(ScoreRow(language, WHO_AFTER, self.after.name, scores))
-        if is_new and after.heard is not None:
+        heard = after[2]
+        if is_new and heard is not None:
             control = dict.fromkeys(ERROR_MEASURES, unmeasured_score("there is no other sentence to hold it against"))
             if len(sentences) > 1:
                 # Each sentence is replaced by its successor on a random circle, so that none stays in its place.
                 order = rng.hash_permutation(len(sentences), "shuffled", self.seed).tolist()
                 moved = dict(zip(order, [*order[1:], order[0]], strict=True))
                 others = [sentences[moved[at]] for at in range(len(sentences))]
-                control = compute_error_rates(others, after.heard, self.seed)
+                control = compute_error_rates(others, heard, self.seed)
             found.rows.append(ScoreRow(language, WHO_SHUFFLED, CONTROL_TITLE, control))
         count = len(sentences)
         played = (
             {at * count // self.players for at in range(self.players)} if count > self.players else set(range(count))
         )
-        for spoken, who in ((before, WHO_BEFORE), (after, WHO_AFTER)):
-            found.utterances += self._build_utterances(spoken, who, played)
-        recordings = {one.sentence: one for one in self.originals.get(language, ())}
+        for (said, waves, heard), who in ((before, WHO_BEFORE), (after, WHO_AFTER)):
+            for at, one in enumerate(said):
+                sound = waves[at] if waves is not None and at in played and len(waves[at]) else None
+                wav = None if sound is None else encode_audio(sound, self.sound.rate)
+                found.utterances.append(_describe_utterance(one, who, heard[at] if heard else None, wav))
+        recordings = {sentence: (wave, rate) for sentence, wave, rate in self.originals.get(language, ())}
         for at in sorted(played):
-            if (one := recordings.get(sentences[at])) is not None and self.sound.vocoder is not None:
+            if sentences[at] in recordings and self.sound.vocoder is not None:
                 # No higher rate than the speech beside it: otherwise the rate gives the recording away.
-                rate, seconds = min(one.rate, self.sound.rate), len(one.wave) / one.rate
-                wav = encode_audio(resample(one.wave, one.rate, rate), rate)
-                original = EvaluatedUtterance(sentences[at], WHO_ORIGINAL, "", seconds, True, None, None, {}, wav)
-                found.utterances.append(original)
+                wave, own_rate = recordings[sentences[at]]
+                rate = min(own_rate, self.sound.rate)
+                wav = encode_audio(resample(wave, own_rate, rate), rate)
+                original = SpokenSentence(sentences[at], self.voices[0], None, True, len(wave) / own_rate)
+                entry = _describe_utterance(original, WHO_ORIGINAL, None, wav)
+                found.utterances.append({**entry, "voice": ""})  # a person's own voice
 
     def _speak(
-        self, system: SpeakingModel, sentences: Sequence[EvalSentence], who: str, like: _SystemSpeech | None = None
-    ) -> _SystemSpeech:
+        self, system: SpeakingModel, sentences: Sequence[EvalSentence], who: str, like: SystemSpeech | None = None
+    ) -> SystemSpeech:
         """Synthesise, render and transcribe. The same codes in the same voice are the same sound: taken from `like`."""
         said = synthesize_sentences(system, sentences, self.voices, self.seed, who, latents=self.sound.needs_latents)
         if self.sound.vocoder is None:
-            return _SystemSpeech(said, None, None)
-        if like is not None and all(map(_is_same_speech, said, like.said)):
-            return _SystemSpeech(said, like.waves, like.heard)
+            return said, None, None
+        # Behind an adapter equal codes may have other latents.
+        if like is not None and all(
+            new.codes == old.codes
+            and (new.latents is None) == (old.latents is None)
+            and (new.latents is None or old.latents is None or np.array_equal(new.latents, old.latents))
+            for new, old in zip(said, like[0], strict=True)
+        ):
+            return said, *like[1:]
         waves = self.sound.waves(said, who)
         language = sentences[0].language
         deaf = self.ear.why_unsupported(language)
-        return _SystemSpeech(said, waves, None if deaf else self.ear.hear(waves, self.sound.rate, language, who))
+        return said, waves, None if deaf else self.ear.hear(waves, self.sound.rate, language, who)
 
-    def _compute_scores(
-        self,
-        system: SpeakingModel,
-        spoken: _SystemSpeech,
-        pace: SpeakingPace | None,
-        before: Sequence[SpokenSentence] | None,
-    ) -> dict[str, Score]:
-        language = spoken.said[0].sentence.language
-        if spoken.heard is None:
+    def _compute_scores(self, system: SpeakingModel, spoken: SystemSpeech) -> dict[str, Score]:
+        """Errors, likeness of the voice and losses: what does not depend on the other system."""
+        said, waves, heard = spoken
+        language = said[0].sentence.language
+        if heard is None:
             why = self.sound.why or self.ear.why_unsupported(language)
             scores = dict.fromkeys(ERROR_MEASURES, unmeasured_score(why))
         else:
-            scores = compute_error_rates([one.sentence for one in spoken.said], spoken.heard, self.seed)
-        scores |= compute_stop_scores(spoken.said, pace, before, self.seed)
+            scores = compute_error_rates([one.sentence for one in said], heard, self.seed)
         scores["likeness"] = (
             unmeasured_score(self.sound.why)
-            if spoken.waves is None
-            else self.voice_comparer.score_similarity(spoken.said, spoken.waves, self.sound.rate, self.seed)
+            if waves is None
+            else score_voices(self.voice_encoder, said, waves, self.sound.rate, self.seed)
         )
-        scores |= compute_held_out_losses(system, self.held_out, language)
-        # The caller replaces it for what is compared with the base.
-        scores["kl"] = unmeasured_score(IS_BASE_REASON)
-        return scores
+        return scores | compute_held_out_losses(system, self.held_out, language)
 
-    def _build_utterances(self, spoken: _SystemSpeech, who: str, played: set[int]) -> list[EvaluatedUtterance]:
-        made = []
-        for at, one in enumerate(spoken.said):
-            heard = spoken.heard[at] if spoken.heard is not None else None
-            wave = spoken.waves[at] if spoken.waves is not None and at in played else None
-            made.append(
-                EvaluatedUtterance(
-                    one.sentence,
-                    who,
-                    one.voice.name,
-                    one.seconds,
-                    one.stopped,
-                    num_codes=None if one.codes is None else len(one.codes),
-                    heard=heard,
-                    errors=compute_sentence_errors(one.sentence, heard) if heard is not None else {},
-                    wav=encode_audio(wave, self.sound.rate) if wave is not None and len(wave) else None,
-                    why=one.why,
-                    ids=one.ids,
-                )
-            )
-        return made
+
+def _describe_utterance(one: SpokenSentence, who: str, heard: Transcript | None, wav: bytes | None) -> dict[str, Any]:
+    """One sentence as one system said it, for whoever looks or listens: its entry in scores.json, and the sound."""
+    errors = {} if heard is None else compute_sentence_errors(one.sentence, heard)
+    return {
+        "language": one.sentence.language,
+        "who": who,
+        "text": one.sentence.text,
+        "text_ids": list(one.ids),
+        "rare": list(one.sentence.rare),
+        "voice": one.voice.name,
+        "codes": None if one.codes is None else len(one.codes),
+        "seconds": round(one.seconds, 3),
+        "stopped": one.stopped,
+        "heard": None if heard is None else heard.text,
+        "heard_phones": None if heard is None or heard.phones is None else " ".join(heard.phones),
+        **{name: None if value is None else round(value, 4) for name, value in errors.items()},
+        **({"why": one.why} if one.why else {}),
+        "wav": wav,
+    }
 
 
 def compute_held_out_losses(system: SpeakingModel, held_out: HeldOutData, language: str) -> dict[str, Score]:
@@ -359,24 +332,9 @@ class LanguageRetention(NamedTuple):
     kl: Score
     why: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        values = {name: value for name, value in self._asdict().items() if name not in ("kl", "language")}
-        return {**values, "kl": self.kl.to_json()}
 
-
-class BaseValueChange(NamedTuple):
-    """How many values of the base's tensors differ from what they were."""
-
-    changed: int
-    total: int
-    tensors: tuple[str, ...]
-    """The tensors that have changed."""
-    compared: str
-    """What was compared with what, in words."""
-
-
-def compare_base_values(base: SpeakingModel, after: SpeakingModel) -> BaseValueChange:
-    """Compare every tensor of the base with the same one now, bit for bit; new rows do not count.
+def compare_base_values(base: SpeakingModel, after: SpeakingModel) -> dict[str, Any]:
+    """How many values of the base's tensors differ from what they were, bit for bit; new rows do not count.
 
     Two checkpoints are compared as they are stored: in memory both may be rounded, and small changes lost. What has no
     checkpoint of its own is the base's, opened from the same file, and is compared where it computes.
@@ -400,7 +358,7 @@ def compare_base_values(base: SpeakingModel, after: SpeakingModel) -> BaseValueC
             count = was.numel() if now is None else _count_different_values(was, now, base.model.spare_rows)
             changed += count
             tensors += [name] if count else []
-        return BaseValueChange(changed, total, tuple(tensors), compared)
+        return {"changed": changed, "total": total, "tensors": tensors, "compared": compared}
 
 
 def _read_stored_tensor(checkpoint: Checkpoint, name: str) -> Tensor | None:
@@ -464,59 +422,58 @@ def _compute_speech_logits(
         return hidden, system.model.speech_logits(hidden)
 
 
-@dataclass(frozen=True)
-class VoiceComparer:
-    """The family's own voice encoder; or none that can be used, and why."""
-
-    encoder: ClipEncoder | None
-    why: str = ""
-
-    def score_similarity(self, said: Sequence[SpokenSentence], waves: Sequence[Wave], rate: int, seed: int) -> Score:
-        """How like the voices that were asked for the spoken ones are."""
-        if self.encoder is None:
-            return unmeasured_score(self.why)
-        long = [at for at, wave in enumerate(waves) if len(wave) >= MIN_SIMILARITY_SECONDS * rate]
-        if not long:
-            return unmeasured_score("no utterance is long enough to have a voice")
-        try:
-            clips = self.encoder.encode([resample(waves[at], rate, self.encoder.sample_rate) for at in long])
-        except VoxgraftError as error:
-            return unmeasured_score(f"the voice encoder refused the speech: {error.finding.found}")
-        wanted = [np.asarray(said[at].voice.clip.voice["speaker"]) for at in long]
-        return compute_voice_similarity([np.asarray(clip.voice["speaker"]) for clip in clips], wanted, seed)
+def score_voices(
+    encoder: ClipEncoder | str, said: Sequence[SpokenSentence], waves: Sequence[Wave], rate: int, seed: int
+) -> Score:
+    """How like the voices that were asked for the spoken ones are."""
+    if isinstance(encoder, str):
+        return unmeasured_score(encoder)
+    long = [at for at, wave in enumerate(waves) if len(wave) >= MIN_SIMILARITY_SECONDS * rate]
+    if not long:
+        return unmeasured_score("no utterance is long enough to have a voice")
+    try:
+        clips = encoder.encode([resample(waves[at], rate, encoder.sample_rate) for at in long])
+    except VoxgraftError as error:
+        return unmeasured_score(f"the voice encoder refused the speech: {error.finding.found}")
+    wanted = [np.asarray(said[at].voice.clip.voice["speaker"]) for at in long]
+    return compute_voice_similarity([np.asarray(clip.voice["speaker"]) for clip in clips], wanted, seed)
 
 
-def open_voice_comparer(base: SpeakingModel, place: ModelContext, voices: Sequence[ReferenceVoice]) -> VoiceComparer:
-    """The base's voice encoder, where a voice is a vector that it hears and the sound has the voices asked for."""
+def open_voice_encoder(base: SpeakingModel, place: ModelContext, voices: Sequence[ReferenceVoice]) -> ClipEncoder | str:
+    """The base's voice encoder, where a voice is a vector that it hears and the sound has the voices asked for.
+
+    Else the reason why voices cannot be compared.
+    """
     vector = voices[0].clip.voice.get("speaker")
     if not isinstance(vector, np.ndarray) or vector.ndim != 1 or vector.dtype.kind != "f":
-        return VoiceComparer(None, f"voices of {place.family.name} are not told by ear")
+        return f"voices of {place.family.name} are not told by ear"
     try:
         encoder = place.family.encoder(place.files, base.model)
     except VoxgraftError as error:
-        return VoiceComparer(None, f"the base's voice encoder cannot be opened: {error.finding.found}")
+        return f"the base's voice encoder cannot be opened: {error.finding.found}"
     # A vocoder that needs a reference sound speaks with the base's own voice where a held-out clip has none stored.
     own = place.family.voices(place.files)
     sounding = all(voice.name in own or REFERENCE_AUDIO in voice.clip.voice for voice in voices)
     if place.family.clones_voices and not sounding:
-        why = "held-out clips lend their voice without its sound, and the base's own is heard (--voices FILE.wav)"
-        return VoiceComparer(None, why)
-    return VoiceComparer(encoder)
+        return "held-out clips lend their voice without its sound, and the base's own is heard (--voices FILE.wav)"
+    return encoder
 
 
 def score_recordings(
     recordings: Sequence[ReferenceRecording], ear: Transcriber, seed: int, title: str = GIVEN_RECORDINGS_TITLE
 ) -> ScoreRow | None:
     """The recogniser's error on recordings themselves; None where it does not know their language."""
-    language = recordings[0].sentence.language if recordings else ""
+    language = recordings[0][0].language if recordings else ""
     if not recordings or ear.why_unsupported(language):
         return None
-    heard: list[tuple[ReferenceRecording, Transcript]] = []
+    sentences: list[EvalSentence] = []
+    heard: list[Transcript] = []
     # A recogniser takes a batch of one sample rate.
-    for rate in sorted({one.rate for one in recordings}):
-        some = [one for one in recordings if one.rate == rate]
-        heard += zip(some, ear.hear([one.wave for one in some], rate, language, "recordings"), strict=True)
-    errors = compute_error_rates([one.sentence for one, _ in heard], [found for _, found in heard], seed)
+    for rate in sorted({rate for _, _, rate in recordings}):
+        some = [(sentence, wave) for sentence, wave, own in recordings if own == rate]
+        sentences += [sentence for sentence, _ in some]
+        heard += ear.hear([wave for _, wave in some], rate, language, "recordings")
+    errors = compute_error_rates(sentences, heard, seed)
     return ScoreRow(language, WHO_RECORDINGS, f"mark: {title}", errors)
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -26,10 +25,18 @@ from voxgraft.evaluation.judge import (
     WHO_ORIGINAL,
     WHO_RECORDINGS,
     WHO_SHUFFLED,
-    EvaluatedUtterance,
     Evaluation,
+    LanguageRetention,
 )
-from voxgraft.evaluation.scores import ERROR_MEASURES, SCORE_MEASURES, Score, ScoreRow, select_shown_measures
+from voxgraft.evaluation.scores import (
+    ERROR_MEASURES,
+    SCORE_MEASURES,
+    Score,
+    ScoreRow,
+    format_score,
+    measure_title,
+    select_shown_measures,
+)
 from voxgraft.synthesis.engine import SpeakingModel
 from voxgraft.training.monitors import LearningThresholds
 
@@ -52,7 +59,6 @@ MAX_FAILURE_RATE = 0.02
 PACE_RANGE = (0.8, 1.25)
 # Of an old language's error where it is not proven equal: another seed changes about a point.
 MAX_ERROR_RISE = 0.01
-_MEASURES_BY_NAME = {measure.name: measure for measure in SCORE_MEASURES}
 MAX_CHART_POINTS = 240
 # A curve of more points is a line alone.
 MAX_MARKED_POINTS = 30
@@ -66,8 +72,15 @@ ROW_NAMES = {
     WHO_CODEC: "held-out clips through the codec",
 }
 ORIGINAL_TITLE = "original recording"
+# What tells whether the text is used where no recogniser does, the more telling first.
+TEXT_USE_NOTES = {
+    "text_use": "nats that another sentence's text costs a code of held-out speech; 0 is speech without its text",
+    "length_fit": "correlation of the length of the speech with that of the text; 0 is speech without its text",
+}
 # One large number of the page: what it is, the number, a note, and a style.
 Figure = tuple[str, str, str, str]
+# One curve of a chart: its label, steps with values, number of its colour, and whether it is drawn faintly.
+ChartSeries = tuple[str, Sequence[tuple[int, float]], int, bool]
 
 
 class ChecklistItem(NamedTuple):
@@ -77,21 +90,6 @@ class ChecklistItem(NamedTuple):
     question: str
     answer: ChecklistAnswer
     found: str
-
-
-def format_score(name: str, score: Score) -> str:
-    """A score as people read it; a dash where there is none."""
-    if score.value is None:
-        return "–"
-    form = _MEASURES_BY_NAME[name].form if name in _MEASURES_BY_NAME else "percent"
-    text = f"{100 * score.value:.1f} %" if form == "percent" else f"{score.value:.{2 if form != 'nats' else 3}f}"
-    # No sign before what is rounded to zero.
-    return text.removeprefix("-") if not any(digit in text for digit in "123456789") else text
-
-
-def measure_title(name: str) -> str:
-    """A measure as people call it."""
-    return _MEASURES_BY_NAME[name].title if name in _MEASURES_BY_NAME else name
 
 
 def choose_main_error(found: Evaluation) -> str | None:
@@ -108,39 +106,20 @@ def summarize_retention(found: Evaluation) -> str:
     return "equal" if all(answers) else "not equal"
 
 
-class RetentionChanges(NamedTuple):
-    """By how much base languages' scores rose. One that is proven equal has not changed at all."""
+def find_worst_change(found: Evaluation, name: str) -> tuple[tuple[str, float] | None, list[str]]:
+    """The base language whose score rose most, and by how much; and those without a score.
 
-    rises: dict[str, float]
-    missing: tuple[str, ...]
-    """Languages that are not proven equal and have no score."""
-
-    @classmethod
-    def of(cls, equal: Mapping[str, bool | None], score: Callable[[str, str], float | None]) -> RetentionChanges:
-        """`equal` by language; `score` of a language, before or after."""
-        rises: dict[str, float] = {}
-        for language, same in equal.items():
-            old, new = score(language, WHO_BEFORE), score(language, WHO_AFTER)
-            if same:
-                rises[language] = 0.0
-            elif old is not None and new is not None:
-                rises[language] = new - old
-        return cls(rises, tuple(name for name in equal if name not in rises))
-
-    @property
-    def worst(self) -> tuple[str, float] | None:
-        """The language that has lost most of those that were measured, and how much."""
-        return max(self.rises.items(), key=lambda item: item[1]) if self.rises else None
-
-
-def compute_retention_changes(found: Evaluation, name: str) -> RetentionChanges:
-    """What base languages have lost by one score."""
-
-    def score(language: str, who: str) -> float | None:
-        row = found.row(language, who)
-        return row.score(name).value if row else None
-
-    return RetentionChanges.of({kept.language: kept.equal for kept in found.kept}, score)
+    A language that is proven equal has not changed at all, whatever chance drew.
+    """
+    rises: dict[str, float] = {}
+    for kept in found.kept:
+        old, new = (found.score(kept.language, who, name).value for who in (WHO_BEFORE, WHO_AFTER))
+        if kept.equal:
+            rises[kept.language] = 0.0
+        elif old is not None and new is not None:
+            rises[kept.language] = new - old
+    missing = [kept.language for kept in found.kept if kept.language not in rises]
+    return max(rises.items(), key=lambda item: item[1], default=None), missing
 
 
 def is_unreached_goal(point: ChecklistItem) -> bool:
@@ -152,12 +131,12 @@ def build_checklist(found: Evaluation, after: SpeakingModel) -> list[ChecklistIt
     """Every point, in the order in which a reader asks."""
     assert found.change is not None
     change = found.change
-    told = f"{change.changed:,} of {change.total:,} values of the base are others than before"
-    if change.changed and not after.keeps_base:
+    told = f"{change['changed']:,} of {change['total']:,} values of the base are others than before"
+    if change["changed"] and not after.keeps_base:
         told += f": this is {after.mode}, not a graft"
     elif after.gate is not None and not after.keeps_base:
         told += "; but its adapter acts on every language"
-    kept = ChecklistItem("base-values", "Is the base itself unchanged?", "no" if change.changed else "yes", told)
+    kept = ChecklistItem("base-values", "Is the base itself unchanged?", "no" if change["changed"] else "yes", told)
     points = [kept, _check_old_languages(found, after)]
     now = found.row(found.language, WHO_AFTER) if found.language is not None else None
     if now is not None:
@@ -177,19 +156,19 @@ def _check_old_languages(found: Evaluation, after: SpeakingModel) -> ChecklistIt
         return ChecklistItem("old-languages", question, "unknown", "no base language was spoken")
     # Not proven equal: then the change of the error decides, or of the loss where nothing was heard.
     name = choose_main_error(found) or "speech_loss"
-    changes = compute_retention_changes(found, name)
     if after.keeps_base:
         largest = max(kept.largest_difference or 0.0 for kept in found.kept)
         return ChecklistItem("old-languages", question, "no", f"speech logits differ by up to {largest:.3g}")
-    if changes.worst is None:
+    worst, missing = find_worst_change(found, name)
+    if worst is None:
         told = "logits differ, and by how much speech suffers was not heard"
         return ChecklistItem("old-languages", question, "unknown", told)
-    language, rise = changes.worst
-    change = f"{100 * rise:+.1f} points" if _MEASURES_BY_NAME[name].form == "percent" else f"{rise:+.3f} nats"
+    language, rise = worst
+    change = f"{rise:+.3f} nats" if name == "speech_loss" else f"{100 * rise:+.1f} points"
     told = f"{measure_title(name)} of {language} has changed by {change}"
-    if changes.missing:
-        told += f"; not measured: {', '.join(changes.missing)}"
-    answer: ChecklistAnswer = "no" if rise > MAX_ERROR_RISE else "unknown" if changes.missing else "yes"
+    if missing:
+        told += f"; not measured: {', '.join(missing)}"
+    answer: ChecklistAnswer = "no" if rise > MAX_ERROR_RISE else "unknown" if missing else "yes"
     return ChecklistItem("old-languages", question, answer, told)
 
 
@@ -205,11 +184,7 @@ def _check_intelligible(found: Evaluation, now: ScoreRow) -> ChecklistItem:
     # Beyond chance: the two intervals do not overlap.
     better = bool(known) and all((own.high or 0.0) < (score.low or 0.0) for score in known.values())
     against = ", ".join(f"{titles[who]} {format_score(name, score)}" for who, score in known.items())
-    interval = ""
-    if own.low is not None and own.high is not None:
-        low, high = (format_score(name, Score(value)).removesuffix(" %") for value in (own.low, own.high))
-        interval = f" ({low} to {high})"
-    told = f"{measure_title(name)} {format_score(name, own)}{interval}; {against or 'no control was measured'}"
+    told = f"{measure_title(name)} {format_with_interval(name, own)}; {against or 'no control was measured'}"
     return ChecklistItem("speaks", question, "yes" if better else "no" if known else "unknown", told)
 
 
@@ -236,62 +211,43 @@ def _check_near_reference(found: Evaluation, now: ScoreRow) -> ChecklistItem:
 
 def _check_delivery(found: Evaluation, now: ScoreRow) -> list[ChecklistItem]:
     """Whether speech follows its text, ends, does not repeat itself, and keeps the pace."""
-    points = []
-
-    def add(name: str, question: str, score: Score, good: bool, told: str) -> None:
-        answer: ChecklistAnswer = "unknown" if score.value is None else "yes" if good else "no"
-        points.append(ChecklistItem(name, question, answer, told))
-
     use, fit = now.score("text_use"), now.score("length_fit")
-    told = (
-        f"another sentence's text makes held-out speech {use.value:.3f} nats a code less likely"
-        if use.value is not None
-        else use.why
-    )
+    reads = use.why
+    if use.value is not None:
+        reads = f"another sentence's text makes held-out speech {use.value:.3f} nats a code less likely"
     if fit.value is not None:
-        told += f"; its length follows that of the text with a correlation of {fit.value:.2f}"
-    add("reads", "Does it read the text?", use, (use.value or 0.0) >= LearningThresholds().good_text_use, told)
+        reads += f"; its length follows that of the text with a correlation of {fit.value:.2f}"
 
     runaway, cut = now.score("runaway"), now.score("cut")
     ends = f"{format_score('runaway', runaway)} ran on, {format_score('cut', cut)} were cut off"
-    told = runaway.why if runaway.value is None else f"{ends}, of {runaway.count} sentences"
+    stops = runaway.why if runaway.value is None else f"{ends}, of {runaway.count} sentences"
     failures = max(runaway.value or 0.0, cut.value or 0.0)
-    add("stops", "Does it come to an end?", runaway, failures <= MAX_FAILURE_RATE, told)
 
     share, distinct = now.score("repeats"), now.score("distinct")
-    told = share.why
+    loops = share.why
     if share.value is not None:
-        told = f"{format_score('repeats', share)} of {share.count} sentences repeat the same sounds for "
-        told += "two seconds or more"
+        loops = f"{format_score('repeats', share)} of {share.count} sentences repeat the same sounds for "
+        loops += "two seconds or more"
         if distinct.value is not None and distinct.value < 1:
             same = format_score("distinct", Score(1 - distinct.value))
-            told += f"; {same} are code for code the speech of another sentence"
-    add("repeats", "Is it free of loops?", share, (share.value or 0.0) <= MAX_FAILURE_RATE, told)
+            loops += f"; {same} are code for code the speech of another sentence"
 
     ratio, (low, high) = now.score("duration"), PACE_RANGE
-    told = ratio.why
+    pace = ratio.why
     if ratio.value is not None:
-        told = f"{ratio.value:.2f} times the usual length, of which {low} to {high} counts as kept"
-        told += f"; {found.paces[now.language]}" if found.paces.get(now.language) else ""
-    add("pace", "Does it keep the pace?", ratio, low <= (ratio.value or 0.0) <= high, told)
-    return points
+        pace = f"{ratio.value:.2f} times the usual length, of which {low} to {high} counts as kept"
+        pace += f"; {found.paces[now.language]}" if found.paces.get(now.language) else ""
 
-
-class StoredScores(NamedTuple):
-    """What a comparison needs from a scores.json."""
-
-    path: Path
-    about: dict[str, Any]
-    language: str | None
-    scores: dict[tuple[str, str], dict[str, Score]]
-    """By language and who."""
-    equal: dict[str, bool | None]
-    """By base language."""
-    how: dict[str, str]
-    """What must be the same for two evaluations to be measured alike: language, sentences, recognizer, base."""
-
-    def score(self, language: str, who: str, name: str) -> Score:
-        return self.scores.get((language, who), {}).get(name, Score(None, why="not in the file"))
+    good_text_use = LearningThresholds().good_text_use
+    return [
+        ChecklistItem(name, question, "unknown" if score.value is None else "yes" if good else "no", told)
+        for name, question, score, good, told in (
+            ("reads", "Does it read the text?", use, (use.value or 0.0) >= good_text_use, reads),
+            ("stops", "Does it come to an end?", runaway, failures <= MAX_FAILURE_RATE, stops),
+            ("repeats", "Is it free of loops?", share, (share.value or 0.0) <= MAX_FAILURE_RATE, loops),
+            ("pace", "Does it keep the pace?", ratio, low <= (ratio.value or 0.0) <= high, pace),
+        )
+    ]
 
 
 def build_scores_json(about: dict[str, Any], found: Evaluation, points: list[ChecklistItem]) -> dict[str, Any]:
@@ -317,35 +273,28 @@ def build_scores_json(about: dict[str, Any], found: Evaluation, points: list[Che
         ],
         "retention": {
             "word": summarize_retention(found),
-            "base_values": {**found.change._asdict(), "tensors": list(found.change.tensors)},
-            "languages": {kept.language: kept.to_json() for kept in found.kept},
+            "base_values": found.change,
+            "languages": {
+                kept.language: {
+                    **{name: value for name, value in kept._asdict().items() if name != "language"},
+                    "kl": kept.kl.to_json(),
+                }
+                for kept in found.kept
+            },
         },
         "lengths": found.paces,
         "checklist": [point._asdict() for point in points],
         "not_measured": [{"why": why, "what": what} for why, what in by_reason.items()],
-        "utterances": [
-            {
-                "language": one.sentence.language,
-                "who": one.who,
-                "text": one.sentence.text,
-                "text_ids": list(one.ids),
-                "rare": list(one.sentence.rare),
-                "voice": one.voice,
-                "codes": one.num_codes,
-                "seconds": round(one.seconds, 3) if math.isfinite(one.seconds) else None,
-                "stopped": one.stopped,
-                "heard": None if one.heard is None else one.heard.text,
-                "heard_phones": None if one.heard is None or one.heard.phones is None else " ".join(one.heard.phones),
-                **{name: None if value is None else round(value, 4) for name, value in one.errors.items()},
-                **({"why": one.why} if one.why else {}),
-            }
-            for one in found.utterances
-        ],
+        "utterances": [{key: value for key, value in one.items() if key != "wav"} for one in found.utterances],
     }
 
 
-def read_scores(path: Path) -> StoredScores:
-    """A scores.json of this format, checked: reports are edited by hand and written by other versions."""
+def read_scores(path: Path) -> tuple[Evaluation, dict[str, Any], dict[str, str]]:
+    """A scores.json of this format, checked: reports are edited by hand and written by other versions.
+
+    Gives the scores and whether languages are equal; what was evaluated; and what must be the same for two evaluations
+    to be measured alike (language, sentences, recogniser, base).
+    """
     value = read_json(require_file(path), MAX_SCORES_BYTES)
     if not isinstance(value, dict) or value.get("format") != SCORES_FORMAT:
         stated = value.get("format") if isinstance(value, dict) else None
@@ -355,23 +304,22 @@ def read_scores(path: Path) -> StoredScores:
     rows, retention = value.get("rows"), value.get("retention")
     if not isinstance(rows, list) or not isinstance(retention, dict):
         raise FileError("scores-format", f"{path.name} has no rows, or says nothing of retention", where=path)
-    scores: dict[tuple[str, str], dict[str, Score]] = {}
+    found = Evaluation(value["language"] if isinstance(value.get("language"), str) else None)
     for number, row in enumerate(rows, 1):
         values = row.get("scores") if isinstance(row, dict) else None
         if not isinstance(values, dict):
             raise FileError("scores-format", f"row {number} of {path.name} has no scores by name", where=path)
         for name, score in values.items():
             if not isinstance(score, dict) or not isinstance(score.get("count", 0), int):
-                found = f"row {number} of {path.name} has for {name!r:.60} {score!r:.80}"
-                raise FileError("scores-format", found, expected="a value with a count, or none and why", where=path)
-        by_name = {str(name): Score.from_json(score) for name, score in values.items()}
-        scores[str(row.get("language")), str(row.get("who"))] = by_name
-    kept = retention.get("languages")
-    equal = {
-        str(name): one.get("equal") if isinstance(one, dict) else None
-        for name, one in (kept if isinstance(kept, dict) else {}).items()
-    }
-    language = value.get("language")
+                wrong = f"row {number} of {path.name} has for {name!r:.60} {score!r:.80}"
+                raise FileError("scores-format", wrong, expected="a value with a count, or none and why", where=path)
+        scores = {str(name): Score.from_json(score) for name, score in values.items()}
+        language, who, title = (str(row.get(key)) for key in ("language", "who", "title"))
+        found.rows.append(ScoreRow(language, who, title, scores))
+    languages = retention.get("languages")
+    for name, one in (languages if isinstance(languages, dict) else {}).items():
+        equal = one.get("equal") if isinstance(one, dict) else None
+        found.kept.append(LanguageRetention(str(name), equal, None, 0, 0, 0, Score(None)))
     about = value.get("subject")
     if not isinstance(about, dict) or not isinstance(about.get("mode"), str | None):
         raise FileError("scores-format", f"{path.name} does not say in words what was judged (subject)", where=path)
@@ -388,7 +336,7 @@ def read_scores(path: Path) -> StoredScores:
         "listener": str(listener.get("name") or "nobody") if isinstance(listener, dict) else "?",
         "base": f"{base.name} {digest[:8]}" if isinstance(digest, str) else str(base),
     }
-    return StoredScores(path, about, language if isinstance(language, str) else None, scores, equal, how)
+    return found, about, how
 
 
 def render_report(
@@ -419,13 +367,13 @@ def render_report(
         points=points,
         figures=list_figures(document, found),
         main_error=main,
-        about_main_error=next((one.about[0].lower() + one.about[1:] for one in SCORE_MEASURES if one.name == main), ""),
+        about_main_error=SCORE_MEASURES[main][2][0].lower() + SCORE_MEASURES[main][2][1:] if main else "",
         scale=scale if main else 1.0,
-        measures=select_shown_measures(found.rows),
+        measures=[(name, *SCORE_MEASURES[name]) for name in select_shown_measures(found.rows)],
         word_kinds=word_kinds,
         played=[(name, cards) for name in found.languages if (cards := _list_sentence_cards(found, name))],
-        has_heard=any(one.heard for one in found.utterances),
-        has_original=any(one.who == WHO_ORIGINAL for one in found.utterances),
+        has_heard=any(one["heard"] for one in found.utterances),
+        has_original=any(one["who"] == WHO_ORIGINAL for one in found.utterances),
         listener_cure=str(document["listener"].get("how", "")).split("`"),
         charts=draw_history_charts(history) if history is not None else [],
         retention=summarize_retention(found),
@@ -433,13 +381,13 @@ def render_report(
         # A browser keeps the answers of a listening test by this name of what was heard.
         digest=hashlib.sha256(spoken.encode()).hexdigest()[:16],
         method=_describe_method(document, found),
-        meanings=[(one.title, one.about) for one in SCORE_MEASURES],
+        meanings=[(title, about) for title, _, about in SCORE_MEASURES.values()],
         missing=missing,
         answer_sign=lambda point: NOT_YET_SIGN if is_unreached_goal(point) else ANSWER_SIGNS[point.answer],
         language_name=language_name,
         row_name=_row_name,
         format_score=format_score,
-        format_interval=_format_interval,
+        format_interval=format_interval,
         measure_title=measure_title,
     )
 
@@ -454,7 +402,7 @@ def _row_name(row: ScoreRow) -> str:
     return ROW_NAMES.get(row.who) or row.title.removeprefix("mark: ")
 
 
-def _format_interval(name: str, score: Score) -> str:
+def format_interval(name: str, score: Score) -> str:
     """An interval in words, without signs that stand beside the value already."""
     if score.low is None or score.high is None or score.low == score.high:
         return ""
@@ -462,17 +410,35 @@ def _format_interval(name: str, score: Score) -> str:
     return f"{low} to {high}"
 
 
+def format_with_interval(name: str, score: Score) -> str:
+    """A score with its interval in brackets."""
+    between = format_interval(name, score)
+    return f"{format_score(name, score)} ({between})" if between else format_score(name, score)
+
+
 def list_figures(document: Mapping[str, Any], found: Evaluation) -> list[Figure]:
     """The few numbers that matter most."""
     assert found.change is not None
     word = summarize_retention(found)
     names = ", ".join(language_name(kept.language) for kept in found.kept) or "no language of the base"
-    changed = f"{found.change.changed:,} of {found.change.total:,} values changed"
-    now = found.row(found.language, WHO_AFTER) if found.language else None
-    figures = [] if now is None else [_new_language_figure(document, found, now)]
+    changed = f"{found.change['changed']:,} of {found.change['total']:,} values changed"
+    main, now = choose_main_error(found), found.row(found.language, WHO_AFTER) if found.language else None
+    figures: list[Figure] = []
+    if now is not None and main is not None:
+        before = found.row(now.language, WHO_BEFORE)
+        notes = [format_interval(main, now.score(main))]
+        notes += [f"before {format_score(main, before.score(main))}"] if before else []
+        what = f"{language_name(found.language)}, {measure_title(main)}"
+        figures.append((what, format_score(main, now.score(main)), ", ".join(filter(None, notes)), ""))
+    elif now is not None:
+        # Without a recogniser: whether the text is used at all.
+        what, big, note = "recognised", "–", f"No error rate: {document['listener']['why']}"
+        if name := next((name for name in TEXT_USE_NOTES if now.score(name).value is not None), None):
+            what, big = measure_title(name), format_score(name, now.score(name))
+            note = f"{TEXT_USE_NOTES[name]}. {note}"
+        figures.append((f"{language_name(found.language)}, {what}", big, note, ""))
     figures.append((f"{names}: speech logits", word, changed, RETENTION_STYLES.get(word, "soft")))
     # The mark of the headline's own error; else of letters, beside what the graft has of that.
-    main = choose_main_error(found)
     marks = [row for row in found.rows if row.who in (WHO_RECORDINGS, WHO_CODEC) and row.language == found.language]
     for name in dict.fromkeys(filter(None, (main, "cer"))):
         if mark := next((row for row in marks if row.score(name).value is not None), None):
@@ -489,68 +455,50 @@ def list_figures(document: Mapping[str, Any], found: Evaluation) -> list[Figure]
     return figures
 
 
-def _new_language_figure(document: Mapping[str, Any], found: Evaluation, now: ScoreRow) -> Figure:
-    """The main error before and after. Without a recogniser: whether the text is used at all."""
-    what = language_name(found.language)
-    if (name := choose_main_error(found)) is not None:
-        before = found.row(now.language, WHO_BEFORE)
-        notes = [_format_interval(name, now.score(name))]
-        notes += [f"before {format_score(name, before.score(name))}"] if before else []
-        return f"{what}, {measure_title(name)}", format_score(name, now.score(name)), ", ".join(filter(None, notes)), ""
-    why = f"No error rate: {document['listener']['why']}"
-    for name, note in (
-        ("text_use", "nats that another sentence's text costs a code of held-out speech; 0 is speech without its text"),
-        ("length_fit", "correlation of the length of the speech with that of the text; 0 is speech without its text"),
-    ):
-        if (score := now.score(name)).value is not None:
-            return f"{what}, {measure_title(name)}", format_score(name, score), f"{note}. {why}", ""
-    return f"{what}, recognised", "–", why, ""
-
-
 def _list_sentence_cards(found: Evaluation, language: str) -> list[dict[str, Any]]:
     """Before, after and original of every sentence of which at least one can be heard."""
-    by_text: dict[str, dict[str, EvaluatedUtterance]] = {}
+    by_text: dict[str, dict[str, dict[str, Any]]] = {}
     for one in found.utterances:
-        if one.sentence.language == language:
-            by_text.setdefault(one.sentence.text, {})[one.who] = one
-    heard = [spoken for spoken in by_text.values() if any(one.wav for one in spoken.values())]
+        if one["language"] == language:
+            by_text.setdefault(one["text"], {})[one["who"]] = one
+    heard = [spoken for spoken in by_text.values() if any(one["wav"] for one in spoken.values())]
     cards = []
     for number, spoken in enumerate(heard):
         before, after, original = (spoken.get(who) for who in (WHO_BEFORE, WHO_AFTER, WHO_ORIGINAL))
         either = after or before
         assert either is not None
-        players = [(said, said.who) for said in (before, after) if said is not None]
+        players = [(said, said["who"]) for said in (before, after) if said is not None]
         # The same sound needs one player only: nobody can hear a difference.
-        if before is not None and after is not None and before.wav is not None and before.wav == after.wav:
+        if before is not None and after is not None and before["wav"] is not None and before["wav"] == after["wav"]:
             players = [(after, "before and after, code for code the same")]
         if original is not None:
             players.append((original, ORIGINAL_TITLE))
         described = []
         for one, title in players:
-            errors = (one.errors.get(name) for name in ("phone_error", "cer"))
+            errors = (one.get(name) for name in ("phone_error", "cer"))
             error = next((value for value in errors if value is not None), None)
-            facts = [f"{one.seconds:.1f} s"]
+            facts = [f"{one['seconds']:.1f} s"]
             facts += [] if error is None else [f"{100 * error:.0f} % wrong"]
-            facts += [] if one.stopped or one.num_codes is None else ["ran on"]
+            facts += [] if one["stopped"] or one["codes"] is None else ["ran on"]
             described.append(
                 {
-                    "who": one.who,
+                    "who": one["who"],
                     "title": title,
                     "language": language,
-                    "heard": one.heard.text if one.heard else None,
+                    "heard": one["heard"],
                     "facts": facts,
-                    "why": one.why or "no sound",
-                    "source": None if one.wav is None else data_url(one.wav, "audio/wav"),
+                    "why": one.get("why", "no sound"),
+                    "source": None if one["wav"] is None else data_url(one["wav"], "audio/wav"),
                     "data": {  # what the blind listening test knows of a player
-                        "data-clip": f"{language}-{number}-{one.who}",
+                        "data-clip": f"{language}-{number}-{one['who']}",
                         "data-sentence": f"{language}-{number}",
                         "data-language": language,
-                        "data-who": one.who,
-                        "data-text": one.sentence.text,
+                        "data-who": one["who"],
+                        "data-text": one["text"],
                     },
                 }
             )
-        cards.append({"text": either.sentence.text, "rare": either.sentence.rare, "players": described})
+        cards.append({"text": either["text"], "rare": either["rare"], "players": described})
     return cards
 
 
@@ -577,31 +525,22 @@ def _describe_method(document: Mapping[str, Any], found: Evaluation) -> list[tup
     ]
 
 
-class ChartSeries(NamedTuple):
-    """One curve of a chart. Hashable, since charts are cached."""
-
-    label: str
-    points: Sequence[tuple[int, float]]
-    color: int = 0
-    faint: bool = False
-
-
 def draw_history_charts(history: History) -> list[Markup]:
     """The curves that a reader of a report asks for, each as a card; none that has no points."""
     speech = [
-        ChartSeries("training", history.train(SPEECH_LOSS), 1, faint=True),
-        ChartSeries("held out", history.held_out(SPEECH_LOSS), 0),
+        ("training", history.train(SPEECH_LOSS), 1, True),
+        ("held out", history.held_out(SPEECH_LOSS), 0, False),
     ]
     uses = [
-        ChartSeries(use.partition("_")[0], history.held_out(use), number)
+        (use.partition("_")[0], history.held_out(use), number, False)
         for number, use in enumerate(("text_use", "voice_use"))
     ]
     old = [
-        ChartSeries(name, [(step, 100 * share) for step, share in history.retention(name)], number)
+        (name, [(step, 100 * share) for step, share in history.retention(name)], number, False)
         for number, name in enumerate(history.base_languages)
     ]
     heard = [
-        ChartSeries(title, [(step, 100 * value) for step, value in history.held_out("heard", name)], number)
+        (title, [(step, 100 * value) for step, value in history.held_out("heard", name)], number, False)
         for number, (name, title) in enumerate((("phone_error", "phone error"), ("cer", "letter error")))
     ]
     level = history.initial_loss(SPEECH_LOSS)
@@ -615,14 +554,14 @@ def draw_history_charts(history: History) -> list[Markup]:
 
 def draw_chart(title: str, series: Sequence[ChartSeries], levels: Sequence[float] = ()) -> list[Markup]:
     """One picture with its legend, or nothing where there is nothing to draw. `levels` are drawn as dashed lines."""
-    drawn = []
-    for one in series:
-        if one.points:
+    drawn: list[ChartSeries] = []
+    for label, points, color, faint in series:
+        if points:
             # At most as many points as can be seen, each the mean of its neighbours.
-            size = -(-len(one.points) // MAX_CHART_POINTS)
-            groups = [one.points[first : first + size] for first in range(0, len(one.points), size)]
+            size = -(-len(points) // MAX_CHART_POINTS)
+            groups = [points[first : first + size] for first in range(0, len(points), size)]
             thinned = tuple((group[-1][0], sum(value for _, value in group) / len(group)) for group in groups)
-            drawn.append(one._replace(points=thinned))
+            drawn.append((label, thinned, color % len(SERIES_COLORS), faint))
     return [_draw_lines(title, tuple(drawn), tuple(levels))] if drawn else []
 
 
@@ -638,10 +577,10 @@ def _draw_lines(title: str, series: tuple[ChartSeries, ...], levels: tuple[float
         axes.margins(x=0.01, y=0.06)
         for level in levels:
             axes.axhline(level, color=LEVEL_COLOR, linestyle=(0, (3, 4)), linewidth=1)
-        for one in sorted(series, key=lambda one: not one.faint):
-            steps, values = zip(*one.points, strict=True)
-            dots = "o" if len(steps) == 1 or (len(steps) <= MAX_MARKED_POINTS and not one.faint) else ""
-            color = SERIES_COLORS[one.color % len(SERIES_COLORS)]
-            axes.plot(steps, values, color=color, alpha=0.45 if one.faint else 1, marker=dots, markersize=4.5)
+        for _, points, color, faint in sorted(series, key=lambda one: not one[3]):
+            steps, values = zip(*points, strict=True)
+            dots = "o" if len(steps) == 1 or (len(steps) <= MAX_MARKED_POINTS and not faint) else ""
+            alpha = 0.45 if faint else 1
+            axes.plot(steps, values, color=SERIES_COLORS[color], alpha=alpha, marker=dots, markersize=4.5)
 
-    return draw_inline_chart(title, draw, [(one.color % len(SERIES_COLORS), one.label) for one in series])
+    return draw_inline_chart(title, draw, [(color, label) for label, _, color, _ in series])

@@ -22,6 +22,7 @@ from voxgraft.asr import Recognizer, Transcript, open_recognizer, recognizers
 from voxgraft.audio.files import resample
 from voxgraft.core import progress, rng
 from voxgraft.core.errors import ConfigError, VoxgraftError
+from voxgraft.core.journal import as_finite_float
 from voxgraft.dataset.shards import AnyArray
 from voxgraft.evaluation.sentences import LANGUAGES_WITHOUT_SPACES, EvalSentence, normalize_letters, normalize_phones
 from voxgraft.evaluation.synthesis import SpokenSentence
@@ -49,7 +50,6 @@ RECOGNIZER_CURE = (
 MIN_FIT_SENTENCES = 5
 # Speech of less than this share of its usual length has lost words.
 CUT_OFF_RATIO = 0.4
-BASE_SPEECH = "the base's own speech"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +70,9 @@ class Score:
     @classmethod
     def from_json(cls, value: Any) -> Score:
         """What `to_json` gave; anything else is a score that was not measured."""
-        if not isinstance(value, dict) or not _is_finite_number(value.get("value")):
-            return cls(None, why=str(value.get("why", "")) if isinstance(value, dict) else "")
-        low, high = (value.get(name) if _is_finite_number(value.get(name)) else None for name in ("low", "high"))
-        count: Any = value.get("count")
-        return cls(float(value["value"]), low, high, int(count) if _is_finite_number(count) else 0)
-
-
-class EditCount(NamedTuple):
-    """Of one sentence: how many edits lead from what was meant to what was heard, and how long the former is."""
-
-    edits: int
-    length: int
+        given = value if isinstance(value, dict) else {}
+        number, low, high, count = (as_finite_float(given.get(name)) for name in ("value", "low", "high", "count"))
+        return cls(None, why=str(given.get("why", ""))) if number is None else cls(number, low, high, int(count or 0))
 
 
 def unmeasured_score(why: str) -> Score:
@@ -105,44 +96,28 @@ def edit_distance(meant: Sequence[Hashable], heard: Sequence[Hashable]) -> int:
     return row[-1]
 
 
-def count_edits(meant: Sequence[Hashable], heard: Sequence[Hashable]) -> EditCount:
-    """Edit distance and length of one sentence."""
-    return EditCount(edit_distance(meant, heard), len(meant))
-
-
-def compute_error_rate(tallies: Sequence[EditCount], seed: int) -> Score:
-    """All edits over the total length, with a bootstrap interval over the sentences."""
-    if not tallies or not sum(one.length for one in tallies):
+def compute_error_rate(counts: Sequence[tuple[int, int]], seed: int) -> Score:
+    """All edits over the total length, with a bootstrap interval. `counts` are edits and length of each sentence."""
+    if not sum(length for _, length in counts):
         return unmeasured_score("there is nothing to compare")
-    wrong = np.array([one.edits for one in tallies], dtype=np.float64)
-    lengths = np.array([one.length for one in tallies], dtype=np.float64)
-
-    def rate(picked: NDArray[np.int64]) -> FloatArray:
-        result: FloatArray = wrong[picked].sum(1) / np.maximum(lengths[picked].sum(1), 1)
-        return result
-
-    return _add_bootstrap_interval(float(wrong.sum() / lengths.sum()), rate, len(tallies), seed)
-
-
-def compute_mean_score(values: Sequence[float], seed: int) -> Score:
-    """The mean, with its interval; of yes and no the share of yes."""
-    return _summarize_values(values, lambda array: array.mean(-1), seed)
+    wrong, lengths = np.array(counts, dtype=np.float64).T
+    return _add_bootstrap_interval(
+        float(wrong.sum() / lengths.sum()),
+        lambda picked: np.asarray(wrong[picked].sum(1) / np.maximum(lengths[picked].sum(1), 1)),
+        len(counts),
+        seed,
+    )
 
 
-def compute_median_score(values: Sequence[float], seed: int) -> Score:
-    """The median, with its interval."""
-    score = _summarize_values(values, lambda array: np.median(array, -1), seed)
-    return score if score.value is None else Score(float(median(values)), score.low, score.high, score.count)
-
-
-def _summarize_values(values: Sequence[float], summary: Callable[[FloatArray], Any], seed: int) -> Score:
+def compute_average(values: Sequence[float], seed: int, average: Callable[..., Any] = np.mean) -> Score:
+    """The mean (of yes and no the share of yes) or `np.median`, with its interval."""
     if not values:
         return unmeasured_score("there is nothing to measure")
     array = np.array(values, dtype=np.float64)
     if not np.isfinite(array).all():
         return unmeasured_score("a number is not finite")
     return _add_bootstrap_interval(
-        float(summary(array)), lambda picked: np.asarray(summary(array[picked])), len(array), seed
+        float(average(array)), lambda picked: np.asarray(average(array[picked], axis=-1)), len(array), seed
     )
 
 
@@ -155,10 +130,6 @@ def _add_bootstrap_interval(
     drawn = of_draws((raw % np.uint64(count)).astype(np.int64))
     low, high = np.percentile(drawn, [2.5, 97.5])  # holds 95 of 100 draws
     return Score(value, float(low), float(high), count)
-
-
-def _is_finite_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 @dataclass(frozen=True)
@@ -238,15 +209,6 @@ def require_recognizer(setting: str | None, language: str) -> None:
         raise ConfigError("listener-language", why, cure=RECOGNIZER_CURE)
 
 
-def format_recognizer_hint(subject: str) -> str:
-    """What to do where no recogniser knows the language; `subject` is what is evaluated, as typed."""
-    return (
-        f"to measure errors, add a recogniser: `pip install faster-whisper`, then "
-        f"`voxgraft evaluate {subject} --recognizer whisper:small` (or whisper:FOLDER), or any program that prints "
-        "what it hears: `--recognizer 'command:PROGRAM {wav}'`"
-    )
-
-
 def compute_error_rates(meant: Sequence[EvalSentence], heard: Sequence[Transcript], seed: int) -> dict[str, Score]:
     """Phone, letter and word error over sentences of one language, and the first two of common and rare ones apart."""
     pairs = list(zip(meant, heard, strict=True))
@@ -269,8 +231,8 @@ def compute_error_rates(meant: Sequence[EvalSentence], heard: Sequence[Transcrip
 
 def compute_sentence_errors(meant: EvalSentence, heard: Transcript) -> dict[str, float | None]:
     """Letter and phone error of one sentence; None where there is nothing to compare."""
-    by_name = {"cer": _count_text_edits(meant, heard), "phone_error": _count_phone_edits(meant, heard)}
-    return {name: one.edits / one.length if one is not None and one.length else None for name, one in by_name.items()}
+    counts = {"cer": _count_text_edits(meant, heard), "phone_error": _count_phone_edits(meant, heard)}
+    return {name: one[0] / one[1] if one is not None and one[1] else None for name, one in counts.items()}
 
 
 def _compute_phone_error_rate(pairs: Sequence[tuple[EvalSentence, Transcript]], seed: int) -> Score:
@@ -281,62 +243,47 @@ def _compute_phone_error_rate(pairs: Sequence[tuple[EvalSentence, Transcript]], 
     return compute_error_rate([one for pair in pairs if (one := _count_phone_edits(*pair)) is not None], seed)
 
 
-def _count_text_edits(meant: EvalSentence, heard: Transcript, *, words: bool = False) -> EditCount:
+def _count_text_edits(meant: EvalSentence, heard: Transcript, *, words: bool = False) -> tuple[int, int]:
     # The text normaliser first (numbers in words, one form of each apostrophe): recognisers write 2026 where people
     # say words.
     normalizer = _load_normalizer(meant.language)
     one, two = (normalize_letters(normalizer.normalise(text).text, meant.language) for text in (meant.text, heard.text))
-    return count_edits(one.split(), two.split()) if words else count_edits(one, two)
+    meant_units, heard_units = (one.split(), two.split()) if words else (list(one), list(two))
+    return edit_distance(meant_units, heard_units), len(meant_units)
 
 
-def _count_phone_edits(meant: EvalSentence, heard: Transcript) -> EditCount | None:
+def _count_phone_edits(meant: EvalSentence, heard: Transcript) -> tuple[int, int] | None:
     if meant.phones is None or heard.phones is None:
         return None
-    return count_edits(normalize_phones(meant.phones), normalize_phones(heard.phones))
+    phones = normalize_phones(meant.phones)
+    return edit_distance(phones, normalize_phones(heard.phones)), len(phones)
 
 
-class ScoreMeasure(NamedTuple):
-    """What a score is called, how it is written, and what it means."""
-
-    name: str
-    title: str
-    form: str
-    """percent, ratio, nats or number."""
-    about: str
-
-
-SCORE_MEASURES = (
-    ScoreMeasure("phone_error", "phone error", "percent", "Sounds that were heard wrong, left out or put in."),
-    ScoreMeasure("cer", "letter error", "percent", "The same in letters (character error rate)."),
-    ScoreMeasure("wer", "word error", "percent", "The same in words (word error rate)."),
-    ScoreMeasure(
-        "unsaid", "not said", "percent", "Sentences that could not be said at all; they count as heard empty."
-    ),
-    ScoreMeasure("runaway", "runaway", "percent", "Sentences that did not come to an end before their limit."),
-    ScoreMeasure("cut", "cut off", "percent", "Sentences that ended after less than 0.4 of their usual length."),
-    ScoreMeasure(
-        "duration",
+# By name, in the order in which they are shown: title, form (percent, ratio, nats or number) and meaning.
+SCORE_MEASURES = {
+    "phone_error": ("phone error", "percent", "Sounds that were heard wrong, left out or put in."),
+    "cer": ("letter error", "percent", "The same in letters (character error rate)."),
+    "wer": ("word error", "percent", "The same in words (word error rate)."),
+    "unsaid": ("not said", "percent", "Sentences that could not be said at all; they count as heard empty."),
+    "runaway": ("runaway", "percent", "Sentences that did not come to an end before their limit."),
+    "cut": ("cut off", "percent", "Sentences that ended after less than 0.4 of their usual length."),
+    "duration": (
         "length",
         "ratio",
         "Length of the speech: in the new language against the usual pace, in old ones against the base; 1 is equal.",
     ),
-    ScoreMeasure(
-        "repeats", "repeats", "percent", "Sentences in which two seconds or more are the same sounds over and over."
-    ),
-    ScoreMeasure(
-        "length_fit",
+    "repeats": ("repeats", "percent", "Sentences in which two seconds or more are the same sounds over and over."),
+    "length_fit": (
         "length fit",
         "number",
         "Correlation of the length of the speech with the number of letters: 1 is exact, 0 is speech without its text.",
     ),
-    ScoreMeasure(
-        "distinct", "distinct", "percent", "Sentences whose speech is not that of another sentence, code for code."
-    ),
-    ScoreMeasure("likeness", "voice", "number", "Likeness to the voice that was asked for; 1 is the same."),
-    ScoreMeasure("speech_loss", "speech loss", "nats", "Cross-entropy of held-out recordings, per speech code."),
-    ScoreMeasure("text_use", "text use", "nats", "How much worse the speech loss is with another sentence's text."),
-    ScoreMeasure("kl", "KL to base", "nats", "How far what is said next is from what the base would say."),
-)
+    "distinct": ("distinct", "percent", "Sentences whose speech is not that of another sentence, code for code."),
+    "likeness": ("voice", "number", "Likeness to the voice that was asked for; 1 is the same."),
+    "speech_loss": ("speech loss", "nats", "Cross-entropy of held-out recordings, per speech code."),
+    "text_use": ("text use", "nats", "How much worse the speech loss is with another sentence's text."),
+    "kl": ("KL to base", "nats", "How far what is said next is from what the base would say."),
+}
 
 
 class ScoreRow(NamedTuple):
@@ -351,55 +298,74 @@ class ScoreRow(NamedTuple):
         return self.scores.get(name) or unmeasured_score("not looked at")
 
 
-def select_shown_measures(rows: Sequence[ScoreRow]) -> list[ScoreMeasure]:
+def measure_title(name: str) -> str:
+    """A measure as people call it."""
+    return SCORE_MEASURES[name][0] if name in SCORE_MEASURES else name
+
+
+def tabulate_scores(rows: Sequence[ScoreRow]) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Titles and cells of the table of scores, for a terminal and for the web page."""
+    shown = select_shown_measures(rows)
+    cells = [(row.language, row.title, *(format_score(name, row.score(name)) for name in shown)) for row in rows]
+    return ["language", "who", *map(measure_title, shown)], cells
+
+
+def format_score(name: str, score: Score) -> str:
+    """A score as people read it; a dash where there is none."""
+    if score.value is None:
+        return "–"
+    form = SCORE_MEASURES[name][1] if name in SCORE_MEASURES else "percent"
+    text = f"{100 * score.value:.1f} %" if form == "percent" else f"{score.value:.{2 if form != 'nats' else 3}f}"
+    # No sign before what is rounded to zero.
+    return text.removeprefix("-") if not any(digit in text for digit in "123456789") else text
+
+
+def select_shown_measures(rows: Sequence[ScoreRow]) -> list[str]:
     """Measures that any row has, without those that say nothing: all sentences said, and all distinct."""
-    found = [one for one in SCORE_MEASURES if any(row.score(one.name).value is not None for row in rows)]
-    # Values that say nothing: everything could be said, and no two sentences sound the same.
     dull = {"unsaid": 0.0, "distinct": 1.0}
-    return [
-        one
-        for one in found
-        if one.name not in dull or any(row.score(one.name).value not in (None, dull[one.name]) for row in rows)
-    ]
+    values = {name: {row.score(name).value for row in rows} for name in SCORE_MEASURES}
+    return [name for name, found in values.items() if found - {None, dull.get(name)}]
 
 
-@dataclass(frozen=True, slots=True)
-class SpeakingPace:
-    """Seconds that a letter takes, and whose pace that is."""
-
-    seconds_per_letter: float
-    of: str
-
-    def seconds(self, text: str, language: str) -> float:
-        return self.seconds_per_letter * max(1, len(normalize_letters(text, language)))
+def expected_seconds(pace: float, sentence: EvalSentence) -> float:
+    """The usual length of a sentence at a pace in seconds per letter."""
+    return pace * max(1, len(normalize_letters(sentence.text, sentence.language)))
 
 
-def measure_spoken_pace(said: Sequence[SpokenSentence]) -> SpeakingPace | None:
-    """The median pace of speech that the base ended itself."""
+def measure_spoken_pace(said: Sequence[SpokenSentence]) -> float | None:
+    """The median pace of speech that the base ended itself, in seconds per letter."""
     paces = [
         one.seconds / len(letters)
         for one in said
         if one.codes and one.stopped and (letters := normalize_letters(one.sentence.text, one.sentence.language))
     ]
-    return SpeakingPace(median(paces), BASE_SPEECH) if paces else None
+    return median(paces) if paces else None
 
 
 def compute_stop_scores(
-    said: Sequence[SpokenSentence], pace: SpeakingPace | None, before: Sequence[SpokenSentence] | None, seed: int
+    said: Sequence[SpokenSentence],
+    pace: float | None,
+    before: Sequence[SpokenSentence] | None,
+    seed: int,
+    *,
+    is_own_pace: bool = False,
 ) -> dict[str, Score]:
-    """Stop failures, length and repetition. Lengths are compared with `before`, the base's speech, if given."""
+    """Stop failures, length and repetition. Lengths are compared with `before`, the base's speech, if given.
+
+    `pace` is in seconds per letter; `is_own_pace` says that it was measured on this very speech.
+    """
     spoken = [one for one in said if one.codes is not None]
-    unsaid = {"unsaid": compute_mean_score([float(one.codes is None) for one in said], seed)}
+    unsaid = {"unsaid": compute_average([float(one.codes is None) for one in said], seed)}
     if not spoken:
         why = said[0].why if said else "there is no sentence"
         names = ("runaway", "cut", "duration", "repeats", "length_fit", "distinct")
         return unsaid | dict.fromkeys(names, unmeasured_score(f"nothing could be said: {why}"))
     counts = Counter(one.codes for one in spoken)
-    usual = [pace.seconds(one.sentence.text, one.sentence.language) for one in spoken] if pace else []
+    usual = [expected_seconds(pace, one.sentence) for one in spoken] if pace is not None else []
     lasting = [one.seconds for one in spoken]
     cut = (
-        compute_mean_score([float(got < CUT_OFF_RATIO * due) for got, due in zip(lasting, usual, strict=True)], seed)
-        if pace
+        compute_average([float(got < CUT_OFF_RATIO * due) for got, due in zip(lasting, usual, strict=True)], seed)
+        if pace is not None
         else unmeasured_score("there is nothing to know the usual length from")
     )
 
@@ -411,7 +377,7 @@ def compute_stop_scores(
         ratios = [one.seconds / old.seconds for one, old in pairs if one.codes and old.codes and old.stopped]
     elif pace is None:
         duration = unmeasured_score("there is nothing to hold the length against")
-    elif pace.of == BASE_SPEECH:
+    elif is_own_pace:
         duration = unmeasured_score("it is what lengths are held against")
     else:
         ratios = [one.seconds / due for one, due in zip(spoken, usual, strict=True) if one.codes]
@@ -425,12 +391,12 @@ def compute_stop_scores(
         fit = score_without_interval(correlation, len(spoken))
     return {
         **unsaid,
-        "runaway": compute_mean_score([float(one.is_runaway) for one in spoken], seed),
+        "runaway": compute_average([float(one.is_runaway) for one in spoken], seed),
         "cut": cut,
-        "duration": compute_median_score(ratios, seed) if ratios else duration,
-        "repeats": compute_mean_score([float(has_code_loop(one.codes or (), one.code_hz)) for one in spoken], seed),
+        "duration": compute_average(ratios, seed, np.median) if ratios else duration,
+        "repeats": compute_average([float(has_code_loop(one.codes or (), one.code_hz)) for one in spoken], seed),
         "length_fit": fit,
-        "distinct": compute_mean_score([float(counts[one.codes] == 1) for one in spoken], seed),
+        "distinct": compute_average([float(counts[one.codes] == 1) for one in spoken], seed),
     }
 
 
@@ -455,4 +421,4 @@ def compute_voice_similarity(found: Sequence[AnyArray], wanted: Sequence[AnyArra
         float(np.dot(one, two) / max(1e-9, float(np.linalg.norm(one) * np.linalg.norm(two))))
         for one, two in zip(found, wanted, strict=True)
     ]
-    return compute_mean_score(cosines, seed)
+    return compute_average(cosines, seed)

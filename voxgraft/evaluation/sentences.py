@@ -109,7 +109,7 @@ def read_sentence_file(path: Path) -> SentenceSet:
     unique = {one.text: one for one in sentences if any(character.isalpha() for character in one.text)}
     if not unique:
         raise TextError("text-empty", f"{len(lines)} lines, none with a letter", where=path)
-    return SentenceSet(language, path.name, _hash_sentences(unique.values()), tuple(unique.values()))
+    return _build_sentence_set(language, path.name, unique.values())
 
 
 def load_manifest_sentences(manifest: Path, language: str) -> SentenceSet | None:
@@ -124,20 +124,22 @@ def load_manifest_sentences(manifest: Path, language: str) -> SentenceSet | None
     test, validation = sides["test"], sides["validation"]
     if len(test) >= MIN_TEST_SENTENCES:
         return _build_sentence_set(language, TEST_TEXTS_SOURCE, test.values())
-    source = BOTH_TEXTS_SOURCE if test else VALIDATION_TEXTS_SOURCE
-    return _build_sentence_set(language, source, {**validation, **test}.values())
+    source, both = BOTH_TEXTS_SOURCE if test else VALIDATION_TEXTS_SOURCE, {**validation, **test}
+    return _build_sentence_set(language, source, both.values()) if both else None
 
 
-def _build_sentence_set(language: str, source: str, sentences: Iterable[EvalSentence]) -> SentenceSet | None:
+def _build_sentence_set(language: str, source: str, sentences: Iterable[EvalSentence]) -> SentenceSet:
     found = tuple(sentences)
-    return SentenceSet(language, source, _hash_sentences(found), found) if found else None
+    # The layout of these lines is part of scores.json: reports of two runs are compared by this hash.
+    lines = (f"{one.text}\t{' '.join(one.rare)}\t{' '.join(one.phones or ())}\n" for one in found)
+    return SentenceSet(language, source, hashlib.sha256("".join(lines).encode()).hexdigest(), found)
 
 
 def build_text_sentences(texts: Iterable[str], language: str) -> SentenceSet | None:
     """The same from texts alone: those of a prepared validation set whose manifest was not found."""
     composed = dict.fromkeys(unicodedata.normalize("NFC", text.strip()) for text in texts)
-    found = (EvalSentence(language, text) for text in composed if any(sign.isalpha() for sign in text))
-    return _build_sentence_set(language, VALIDATION_TEXTS_SOURCE, found)
+    found = [EvalSentence(language, text) for text in composed if any(sign.isalpha() for sign in text)]
+    return _build_sentence_set(language, VALIDATION_TEXTS_SOURCE, found) if found else None
 
 
 def require_sentences(manifest: Path, valid_sets: Sequence[Path], language: str, files: Sequence[Path]) -> None:
@@ -177,12 +179,6 @@ def load_sentence_sets(languages: Sequence[str], files: Sequence[Path], most: in
     return {language: found.spread(most) for language, found in chosen.items() if found is not None}
 
 
-def _hash_sentences(sentences: Iterable[EvalSentence]) -> str:
-    # The layout of these lines is part of scores.json: reports of two runs are compared by this hash.
-    lines = (f"{one.text}\t{' '.join(one.rare)}\t{' '.join(one.phones or ())}\n" for one in sentences)
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
-
-
 # Languages that are written without spaces between words.
 LANGUAGES_WITHOUT_SPACES = frozenset({"zh", "ja", "th", "lo", "km", "my", "bo", "yue"})
 # Stress, length, syllables and ties: how a phone is said or written, not which one it is.
@@ -212,11 +208,6 @@ def normalize_letters(text: str, language: str) -> str:
     return " ".join(kept.split()).translate(_HOMOPHONES.get(language, {}))
 
 
-def split_normalized_words(text: str, language: str) -> list[str]:
-    """The words of `normalize_letters`."""
-    return normalize_letters(text, language).split()
-
-
 def normalize_phones(phones: Sequence[str]) -> list[str]:
     """Phones as they are compared: without marks that are not heard, and without those that were only marks."""
     bare = (unicodedata.normalize("NFD", phone).translate(IGNORED_PHONE_MARKS) for phone in phones)
@@ -238,11 +229,8 @@ def load_training_texts(run: RunFolder, settings: RunSettings) -> tuple[str, ...
 
 def find_training_overlap(found: SentenceSet, texts: Iterable[str]) -> dict[str, list[str]]:
     """Sentences and rare words of a set that these texts contain, letters compared as scores compare them."""
-    seen: set[str] = set()
-    heard: set[str] = set()
-    for text in texts:
-        seen.add(normalize_letters(text, found.language))
-        heard.update(split_normalized_words(text, found.language))
+    seen = {normalize_letters(text, found.language) for text in texts}
+    heard = {word for text in seen for word in text.split()}
     rare = dict.fromkeys(word for one in found.sentences for word in one.rare)
     return {
         "seen_in_training": [

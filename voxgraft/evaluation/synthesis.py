@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +36,8 @@ VOCODER_BATCH_SIZE = 16
 RECORDING_RATE_HZ = 24_000
 # Of more recordings than these, some are chosen that are spread evenly over all.
 MAX_RECORDINGS = 100
+# What is said in a recording, its samples and their rate.
+ReferenceRecording = tuple[EvalSentence, Wave, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,14 +183,6 @@ def open_speech_renderer(place: ModelContext) -> SpeechRenderer:
     return SpeechRenderer(vocoder, "" if vocoder else missing)
 
 
-class ReferenceRecording(NamedTuple):
-    """One recording and what is said in it."""
-
-    sentence: EvalSentence
-    wave: Wave
-    rate: int
-
-
 def read_reference_recordings(folder: Path, language: str) -> list[ReferenceRecording]:
     """Audio or video files NAME.* with NAME.txt beside them, and NAME.phones where the phones are known."""
     files = sorted(require_folder(folder).iterdir())
@@ -207,7 +200,7 @@ def read_reference_recordings(folder: Path, language: str) -> list[ReferenceReco
         phones = path.with_suffix(".phones")
         known = tuple(read_text(phones).split()) if is_file(phones) else None
         sentence = EvalSentence(language, read_text(path.with_suffix(".txt")).strip(), phones=known)
-        recordings.append(ReferenceRecording(sentence, *read_audio(path, code="wav-form")))
+        recordings.append((sentence, *read_audio(path, code="wav-form")))
     return recordings
 
 
@@ -217,6 +210,6 @@ def read_sentence_recordings(sentences: Sequence[EvalSentence]) -> list[Referenc
     for sentence in sentences:
         if sentence.recording is not None:
             with contextlib.suppress(VoxgraftError):
-                wave, rate = read_audio(sentence.recording, RECORDING_RATE_HZ, max_seconds=MAX_CLIP_SECONDS)
-                found.append(ReferenceRecording(sentence, wave, rate))
+                audio = read_audio(sentence.recording, RECORDING_RATE_HZ, max_seconds=MAX_CLIP_SECONDS)
+                found.append((sentence, *audio))
     return found

@@ -12,8 +12,9 @@ import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from voxgraft.checkpoints.tensors import read_tensor_shapes
 from voxgraft.config.commands import ExportKind, ExportSettings
@@ -145,7 +146,17 @@ def export(settings: ExportSettings) -> ExportResult:
     words += ["--copy-files"] if settings.copy_files else []
     command = shlex.join(map(str, words))
     require_export_folder(output, overwrite=settings.overwrite, retry_command=f"{command} --overwrite")
-    terms = _resolve_terms(settings, source.graft.card.licence or source.family.licence)
+    # What the flags say; on a terminal, what they leave open is asked for.
+    licence = source.graft.card.licence or source.family.licence
+    data_licence = settings.data_licence or progress.ask_user(
+        ["Terms go into the card of the export; an empty answer leaves one open."],
+        "Under which licence are the recordings and texts that it was trained on?",
+    )
+    consent = settings.consent or progress.ask_user(
+        [], "How have the speakers consented to a voice model of their speech?"
+    )
+    accepted = settings.accept_terms or progress.confirm_with_user([licence], "Do you pass these terms of the base on?")
+    terms = ShareTerms(licence, bool(accepted), data_licence or None, consent or None)
     findings = terms.findings(command)
     if source.trained_step is None:
         findings.append(finding("export-untrained", "the graft was not trained yet", where=source.graft.folder))
@@ -162,7 +173,7 @@ def export(settings: ExportSettings) -> ExportResult:
 
 def choose_export_kind(family: str, *, merged: bool) -> ExportKind:
     """The default: the graft to share, or the original program's folders after merged training."""
-    return cast(ExportKind, family) if merged else "graft"
+    return family if merged else "graft"
 
 
 def require_export_kind(family: Family, kind: ExportKind, *, drop_in: bool = False) -> None:
@@ -187,19 +198,6 @@ def require_export_folder(output: Path, *, overwrite: bool, retry_command: str |
     elif not any(is_file(output / name) for name in (TERMS_NAME, EXPORT_CARD_NAME)):
         found = f"{output.name} is there already, and is no export of ours"
         raise FileError("file-exists", found, where=output, cure="choose another folder.")
-
-
-def _resolve_terms(settings: ExportSettings, licence: str) -> ShareTerms:
-    """What the flags say; on a terminal, what they leave open is asked for."""
-    data_licence = settings.data_licence or progress.ask_user(
-        ["Terms go into the card of the export; an empty answer leaves one open."],
-        "Under which licence are the recordings and texts that it was trained on?",
-    )
-    consent = settings.consent or progress.ask_user(
-        [], "How have the speakers consented to a voice model of their speech?"
-    )
-    accepted = settings.accept_terms or progress.confirm_with_user([licence], "Do you pass these terms of the base on?")
-    return ShareTerms(licence, bool(accepted), data_licence or None, consent or None)
 
 
 def _write_shareable_folder(source: ExportSource, kind: str, output: Path, terms: ShareTerms) -> dict[str, Any]:
@@ -374,36 +372,29 @@ def _collect_language_costs(source: ExportSource) -> list[dict[str, Any]]:
     if source.merged is None or source.run is None:
         return []
     card = source.merged
-    costs: list[dict[str, Any]] = []
-
-    def add(language: str, measure: str, before: float | None, after: float, measured_by: str) -> None:
-        cost = {"language": language, "measure": measure, "before": before, "after": after, "source": measured_by}
-        costs.append(cost)
-
+    costs: list[tuple[str, str, float | None, float, str]] = []
     first = card.get("speech_losses_before") or {}
     for point in card.get("points") or []:
         if point.get("share") == card.get("share"):
             for language, loss in (point.get("speech_losses") or {}).items():
-                add(str(language), "speech loss", first.get(language), float(loss), "held out in training")
+                costs.append((str(language), "speech loss", first.get(language), float(loss), "held out in training"))
     folder = source.run.eval
     for place in sorted(folder.iterdir()) if folder.is_dir() else []:
         if not is_file(place / SCORES_NAME):
             continue
         try:
-            scores = read_scores(place / SCORES_NAME)
+            scores, about, _ = read_scores(place / SCORES_NAME)
         except VoxgraftError:  # of another version, or half of one: it says nothing then
             continue
         # A step alone would not do: merging again with another share leaves another checkpoint of the same step.
-        same = scores.about.get("checkpoint_sha256") == str(card["checkpoint_sha256"])
-        if scores.about.get("mode") != "merged" or not same:
+        same = about.get("checkpoint_sha256") == str(card["checkpoint_sha256"])
+        if about.get("mode") != "merged" or not same:
             continue
-        for language in dict.fromkeys(language for language, _ in scores.scores):
-            before, after = (scores.scores.get((language, who), {}) for who in (WHO_BEFORE, WHO_AFTER))
-            for key, title in COST_MEASURES.items():
-                if key in after and (value := after[key].value) is not None:
-                    was = before[key].value if key in before else None
-                    add(language, title, was, value, f"evaluation {place.name}")
-    return costs
+        for language, (key, title) in product(scores.languages, COST_MEASURES.items()):
+            if (value := scores.score(language, WHO_AFTER, key).value) is not None:
+                was = scores.score(language, WHO_BEFORE, key).value
+                costs.append((language, title, was, value, f"evaluation {place.name}"))
+    return [dict(zip(("language", "measure", "before", "after", "source"), one, strict=True)) for one in costs]
 
 
 def _build_export_readme(

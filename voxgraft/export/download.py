@@ -72,8 +72,6 @@ PUBLISHED_BASES = {
     for facts in FAMILIES.values()
     for name, entry in facts.downloads.items()
 }
-
-
 # In the base folder while files are fetched; an interrupted download resumes from what is in it.
 PARTIAL_FOLDER_NAME = ".download"
 DOWNLOAD_SLACK_BYTES = 256 << 20
@@ -84,39 +82,20 @@ DOWNLOAD_FORMAT = "voxgraft-download-1"
 
 
 @dataclass(frozen=True, slots=True)
-class DownloadItem:
-    """One file to have: where it is, where it goes, and how it is verified."""
-
-    file: PublishedFile
-    name: str
-    place: str
-    num_bytes: int
-    sha256: str | None = None
-    git_id: str | None = None
-    """Of a small file, for which the hub keeps no SHA-256."""
-    there: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class DownloadResult:
     """What the base is made of, and whether it is there."""
 
     base: PublishedBase
     folder: Path
-    wanted: tuple[DownloadItem, ...]
-    hashes: dict[str, str]
+    files: list[dict[str, Any]]
+    """Each with repository, name, place, bytes, sha256, there and what."""
     free_bytes: int | None
     problem: Finding | None = None
     listed: bool = False
 
     @property
     def exit_code(self) -> int:
-        return 1 if self.problem and not self.complete else 0
-
-    @property
-    def complete(self) -> bool:
-        """Whether every file is there, come as it may."""
-        return all(one.there or one.place in self.hashes for one in self.wanted)
+        return 1 if self.problem and not all(one["there"] for one in self.files) else 0
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -125,45 +104,28 @@ class DownloadResult:
             "licence": self.base.licence,
             "folder": str(self.folder),
             "free_bytes": self.free_bytes,
-            "files": [
-                {
-                    "repository": one.file.repository,
-                    "name": one.name,
-                    "place": one.place,
-                    "bytes": one.num_bytes,
-                    "sha256": self.hashes.get(one.place) or one.sha256,
-                    "there": one.there or one.place in self.hashes,
-                    "what": one.file.what,
-                }
-                for one in self.wanted
-            ],
+            "files": self.files,
             "problem": self.problem.to_json() if self.problem else None,
         }
 
     def lines(self) -> list[Line]:
-        rows = tuple(
-            (
-                one.place,
-                format_bytes(one.num_bytes),
-                "there" if one.there or one.place in self.hashes else "missing",
-                one.file.repository,
-                one.file.what,
-            )
-            for one in self.wanted
-        )
+        rows = []
+        for one in self.files:
+            there = "there" if one["there"] else "missing"
+            rows.append((one["place"], format_bytes(one["bytes"]), there, one["repository"], one["what"]))
         lines: list[Line] = [style_line((self.base.title, "bold")), f"licence: {self.base.licence}"]
-        lines.append(Table(("file in the folder", "size", "", "from", "what"), rows))
+        lines.append(Table(("file in the folder", "size", "", "from", "what"), tuple(rows)))
         free = f"; {format_bytes(self.free_bytes)} are free" if self.free_bytes is not None else ""
-        lines.append(f"{format_bytes(sum(one.num_bytes for one in self.wanted))} in all{free}")
-        if self.problem is not None and self.complete:
-            lines += self.problem.lines()
-            return [*lines, f"all there by their names, and held against no hash: {self.folder}"]
+        lines.append(f"{format_bytes(sum(one['bytes'] for one in self.files))} in all{free}")
         if self.problem is not None:
-            missing = [one for one in self.wanted if not one.there]
+            missing = [one for one in self.files if not one["there"]]
             lines += self.problem.lines()
+            if not missing:
+                return [*lines, f"all there by their names, and held against no hash: {self.folder}"]
             these = "this file" if len(missing) == 1 else f"these {len(missing)} files"
             lines.append(f"Put {these} into {self.folder} by hand, under the names above:")
-            lines += [f"  https://huggingface.co/{one.file.repository}  {one.name}  ->  {one.place}" for one in missing]
+            for one in missing:
+                lines.append(f"  https://huggingface.co/{one['repository']}  {one['name']}  ->  {one['place']}")
             return lines
         done = "listed only" if self.listed else "all there, with the hashes in download.json"
         return [*lines, f"{done}: {self.folder}"]
@@ -180,27 +142,17 @@ def download(settings: DownloadSettings) -> DownloadResult:
     for file in files:
         path = folder / file.place
         there = is_file(path) or (is_folder(path) and any(path.iterdir()))
-        planned.append(DownloadItem(file, file.name, file.place, file.about_bytes, there=there))
+        planned.append(_describe_file(file, file.name, file.place, file.about_bytes, there=there))
     if settings.list_only:
-        return DownloadResult(base, folder, tuple(planned), {}, free, listed=True)
+        return DownloadResult(base, folder, planned, free, listed=True)
     try:
-        wanted = _list_published_files(files, folder)
+        listings = {one: list_hub_files(one) for one in dict.fromkeys(file.repository for file in files)}
     except FileError as error:
         if error.code not in ("hub-missing", "hub-unreachable"):
             raise
-        return DownloadResult(base, folder, tuple(planned), {}, free, error.finding)
-    hashes = _download_missing_files(wanted, folder)
-    get_family(base.family).files(folder)  # raises if the folder is not a whole base now
-    card = {"format": DOWNLOAD_FORMAT, "title": base.title, "licence": base.licence, "files": hashes}
-    write_json(folder / DOWNLOAD_CARD_NAME, card, overwrite=True)
-    return DownloadResult(base, folder, tuple(wanted), hashes, free)
-
-
-def _list_published_files(files: Sequence[PublishedFile], folder: Path) -> list[DownloadItem]:
-    """The files as the hub has them, with sizes and hashes; folders file by file."""
-    repositories = dict.fromkeys(file.repository for file in files)
-    listings = {one: list_hub_files(one) for one in repositories}
-    items = []
+        return DownloadResult(base, folder, planned, free, error.finding)
+    # The files as the hub has them, folders file by file; with the git id of those that have no SHA-256 there.
+    wanted = []
     for file in files:
         listing = listings[file.repository]
         names = [name for name in listing if name.startswith(file.name)] if file.is_folder else [file.name]
@@ -210,26 +162,38 @@ def _list_published_files(files: Sequence[PublishedFile], folder: Path) -> list[
             num_bytes, sha256, git_id = listing[name]
             place = file.place + name.removeprefix(file.name) if file.is_folder else file.place
             there = is_file(folder / place) and (folder / place).stat().st_size == num_bytes
-            items.append(DownloadItem(file, name, place, num_bytes, sha256, git_id, there))
-    return items
+            wanted.append((_describe_file(file, name, place, num_bytes, sha256, there=there), git_id))
+    hashes = _download_missing_files(wanted, folder)
+    get_family(base.family).files(folder)  # raises if the folder is not a whole base now
+    card = {"format": DOWNLOAD_FORMAT, "title": base.title, "licence": base.licence, "files": hashes}
+    write_json(folder / DOWNLOAD_CARD_NAME, card, overwrite=True)
+    described = [{**one, "sha256": hashes[one["place"]], "there": True} for one, _ in wanted]
+    return DownloadResult(base, folder, described, free)
 
 
-def _download_missing_files(wanted: Sequence[DownloadItem], folder: Path) -> dict[str, str]:
+def _describe_file(
+    file: PublishedFile, name: str, place: str, num_bytes: int, sha256: str | None = None, *, there: bool
+) -> dict[str, Any]:
+    found = {"repository": file.repository, "name": name, "place": place, "bytes": num_bytes, "sha256": sha256}
+    return {**found, "there": there, "what": file.what}
+
+
+def _download_missing_files(wanted: Sequence[tuple[dict[str, Any], str | None]], folder: Path) -> dict[str, str]:
     """Fetch what is missing; SHA-256 of all files by place."""
-    total = sum(one.num_bytes for one in wanted if not one.there)
+    total = sum(one["bytes"] for one, _ in wanted if not one["there"])
     require_disk_space(folder, total, "the download", slack=DOWNLOAD_SLACK_BYTES)
     hashes: dict[str, str] = {}
     with progress.progress_task("fetching", total) as advance:
-        for one in wanted:
-            target = folder / one.place
-            if one.there:
-                hashes[one.place] = _verify_hash(one, target)
+        for one, git_id in wanted:
+            target = folder / one["place"]
+            if one["there"]:
+                hashes[one["place"]] = _verify_hash(one, git_id, target)
                 continue
-            parts = folder / PARTIAL_FOLDER_NAME / one.file.repository.replace("/", "--")
-            fetched = download_hub_file(one.file.repository, one.name, parts)
+            parts = folder / PARTIAL_FOLDER_NAME / one["repository"].replace("/", "--")
+            fetched = download_hub_file(one["repository"], one["name"], parts)
             # A file gets its name only after it was verified; a wrong one is removed, so that the next call fetches it.
             try:
-                hashes[one.place] = _verify_hash(one, fetched)
+                hashes[one["place"]] = _verify_hash(one, git_id, fetched)
             except FileError:
                 fetched.unlink(missing_ok=True)
                 raise
@@ -238,20 +202,20 @@ def _download_missing_files(wanted: Sequence[DownloadItem], folder: Path) -> dic
                 os.replace(fetched, target)
             except OSError as error:
                 raise build_write_error(error, target) from None
-            advance(one.num_bytes)
+            advance(one["bytes"])
     shutil.rmtree(folder / PARTIAL_FOLDER_NAME, ignore_errors=True)
     return hashes
 
 
-def _verify_hash(one: DownloadItem, path: Path) -> str:
+def _verify_hash(one: dict[str, Any], git_id: str | None, path: Path) -> str:
     actual = compute_sha256(path)
-    stated, found = one.sha256, actual
-    if stated is None and one.git_id is not None:
+    stated, found = one["sha256"], actual
+    if stated is None and git_id is not None:
         # Git names a file by the SHA-1 of "blob SIZE\\0" and its bytes.
         data = read_bytes(path, MAX_GIT_FILE_BYTES)
-        stated, found = one.git_id, hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+        stated, found = git_id, hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
     if stated is not None and found != stated:
-        kind = "sha256" if one.sha256 else "git id"
-        expected = f"{stated[:12]}, as {one.file.repository} has it"
-        raise FileError("download-hash", f"{one.place} has {kind} {found[:12]}", expected=expected, where=path)
+        kind = "sha256" if one["sha256"] else "git id"
+        expected = f"{stated[:12]}, as {one['repository']} has it"
+        raise FileError("download-hash", f"{one['place']} has {kind} {found[:12]}", expected=expected, where=path)
     return actual

@@ -16,7 +16,7 @@ import zipfile
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -61,6 +61,8 @@ ADAPTER_CARD = "adapter_config.json"
 ADAPTER_FILES = (ADAPTER_CARD, "adapter_model.safetensors", ROWS_NAME, "tokenizer.json", "bpe.model")
 TOKENIZER_ENDINGS = (".json", ".model")
 # Text for people, and what a hub adds by itself.
+ZIP_SUFFIX = ".zip"
+MAX_FILES_NAMED = 8
 DOCUMENT_NAMES = (README_NAME, TERMS_NAME, "LICENSE", "LICENSE.md", "LICENSE.txt", "NOTICE", ".gitattributes")
 
 
@@ -122,7 +124,7 @@ def read_terms(folder: Path) -> ShareTerms | None:
 
 @dataclass(frozen=True, slots=True)
 class SharedFolder:
-    """What was found in a folder."""
+    """What was found in a folder; after `push` and `pull` also where it went, which is their result."""
 
     kind: str
     """graft, export or adapter."""
@@ -136,6 +138,32 @@ class SharedFolder:
     """Files that run when somebody uses it."""
     others: tuple[str, ...] = ()
     """Files that lie in the folder and are no part of it. Nothing says what they are, so they are not shared."""
+    place: str = ""
+    is_sent: bool = False
+    findings: tuple[Finding, ...] = ()
+    exit_code: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "language": self.language,
+            "family": self.family,
+            "bytes": self.num_bytes,
+            "terms": self.terms.to_json() if self.terms else None,
+            "place": self.place,
+            "findings": [item.to_json() for item in self.findings],
+        }
+
+    def lines(self) -> list[Line]:
+        about = self.kind + (f" of {self.language}" if self.language else "")
+        about += f" for {self.family}" if self.family else ""
+        where = f"{'sent to' if self.is_sent else 'in'} {self.place}"
+        lines: list[Line] = [f"{about}, {self.num_bytes / 1e6:,.1f} MB: {where}"]
+        if not self.is_sent and self.kind == "graft":
+            lines.append(f"speak with it: voxgraft speak TEXT --graft {self.place} --base BASE ({self.base})")
+        if not self.is_sent and self.terms:
+            lines += [line for line in self.terms.lines()[2:] if line]
+        return [*lines, *(text for item in self.findings for text in item.lines())]
 
 
 def inspect_shared_folder(folder: Path) -> SharedFolder:
@@ -329,20 +357,6 @@ def parse_hub_repository(text: str) -> str:
     return found[1]
 
 
-def upload_to_hub(folder: Path, repository: str, *, private: bool, leave_out: Collection[str] = ()) -> str:
-    """Upload a folder; the address of the commit."""
-    with _hub_client("send to", repository) as hub:
-        api = hub.HfApi()
-        api.create_repo(parse_hub_repository(repository), private=private, exist_ok=True)
-        done = api.upload_folder(
-            repo_id=parse_hub_repository(repository),
-            folder_path=folder,
-            commit_message="voxgraft push",
-            ignore_patterns=[glob.escape(name) for name in sorted(leave_out)],
-        )
-    return str(getattr(done, "commit_url", done))
-
-
 def download_from_hub(repository: str, folder: Path, revision: str | None) -> None:
     """Download a repository into a folder."""
     seen: dict[str, str] = {}
@@ -403,46 +417,7 @@ def _hub_client(doing: str, what: str) -> Iterator[Any]:
         raise FileError("hub-unreachable", f"cannot {doing} {what}: {format_error_reason(error)}") from None
 
 
-ZIP_SUFFIX = ".zip"
-MAX_FILES_NAMED = 8
-
-
-@dataclass(frozen=True, slots=True)
-class ShareResult:
-    """What went where."""
-
-    contents: SharedFolder
-    place: str
-    sent: bool
-    findings: tuple[Finding, ...] = ()
-    exit_code: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        found = self.contents
-        return {
-            "kind": found.kind,
-            "language": found.language,
-            "family": found.family,
-            "bytes": found.num_bytes,
-            "terms": found.terms.to_json() if found.terms else None,
-            "place": self.place,
-            "findings": [item.to_json() for item in self.findings],
-        }
-
-    def lines(self) -> list[Line]:
-        found = self.contents
-        about = found.kind + (f" of {found.language}" if found.language else "")
-        about += f" for {found.family}" if found.family else ""
-        where = f"{'sent to' if self.sent else 'in'} {self.place}"
-        lines: list[Line] = [f"{about}, {found.num_bytes / 1e6:,.1f} MB: {where}"]
-        if not self.sent and found.kind == "graft":
-            lines.append(f"speak with it: voxgraft speak TEXT --graft {self.place} --base BASE ({found.base})")
-        if not self.sent and found.terms:
-            lines += [line for line in found.terms.lines()[2:] if line]
-        return [*lines, *(text for item in self.findings for text in item.lines())]
-
-
-def push(settings: PushSettings) -> ShareResult:
+def push(settings: PushSettings) -> SharedFolder:
     """Send a folder. To a hub only with stated terms; a zip file stays where it is, and is only warned about."""
     to = settings.to
     if not to.endswith(ZIP_SUFFIX) and not _REPOSITORY.fullmatch(to):
@@ -456,14 +431,22 @@ def push(settings: PushSettings) -> ShareResult:
     others = tuple(_unlisted_file_findings(found, settings.folder, "are no part of it and were not sent"))
     if to.endswith(ZIP_SUFFIX):
         pack_zip(settings.folder, Path(to), overwrite=settings.overwrite, leave_out=found.others)
-        return ShareResult(found, to, True, (*findings, *others))
+        return replace(found, place=to, is_sent=True, findings=(*findings, *others))
     if findings:
         raise GraftError("push-terms", findings[0].found, where=settings.folder)
-    place = upload_to_hub(settings.folder, to, private=settings.private, leave_out=found.others)
-    return ShareResult(found, place, True, others)
+    with _hub_client("send to", to) as hub:
+        api, repository = hub.HfApi(), parse_hub_repository(to)
+        api.create_repo(repository, private=settings.private, exist_ok=True)
+        done = api.upload_folder(
+            repo_id=repository,
+            folder_path=settings.folder,
+            commit_message="voxgraft push",
+            ignore_patterns=[glob.escape(name) for name in sorted(found.others)],
+        )
+    return replace(found, place=str(getattr(done, "commit_url", done)), is_sent=True, findings=others)
 
 
-def pull(settings: PullSettings) -> ShareResult:
+def pull(settings: PullSettings) -> SharedFolder:
     """Fetch a folder and look at it; what is not whole is not kept."""
     source = settings.source
     is_zip = source.endswith(ZIP_SUFFIX)
@@ -500,7 +483,7 @@ def pull(settings: PullSettings) -> ShareResult:
         named = format_names(found.programs, MAX_FILES_NAMED)
         findings.append(finding("share-program", f"programs are among the files: {named}", where=folder))
     findings += _unlisted_file_findings(found, folder, "are no part of it and were not kept")
-    return ShareResult(found, str(folder), False, tuple(findings))
+    return replace(found, place=str(folder), findings=tuple(findings))
 
 
 def require_plain_files(folder: Path) -> None:

@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from voxgraft.checkpoints import Checkpoint, open_checkpoint
 from voxgraft.checkpoints.base import ByteSink, from_float32
@@ -272,7 +271,13 @@ def write_drop_in_checkpoint(
         kept = torch.cat([table[:base_pieces], table[source.graft.tokenizer.size :]])
         kept[old] = table[new]
         state[point.tensor] = kept
-    tensors = {name: _to_tensor_bytes(tensor) for name, tensor in state.items()}
+    tensors = {}
+    for name, tensor in state.items():
+        if tensor.dtype == torch.bfloat16:  # which NumPy does not have
+            data = tensor.contiguous().view(torch.int16).numpy().tobytes()
+            tensors[name] = TensorBytes("BF16", tuple(tensor.shape), partial(list, [data]))
+        else:
+            tensors[name] = TensorBytes.of(tensor.contiguous().numpy())
     with atomic_write(path) as stream:
         write_safetensors(stream, tensors, None) if path.suffix == ".safetensors" else write_torch(stream, tensors)
     _round_checkpoint(path, dtype)
@@ -297,19 +302,13 @@ def _load_merged_model(source: ExportSource) -> SpeechModel:
     return model
 
 
-def _to_tensor_bytes(tensor: Tensor) -> TensorBytes:
-    if tensor.dtype == torch.bfloat16:
-        bits = tensor.contiguous().view(torch.int16).numpy().view(np.uint16)
-        return TensorBytes("BF16", tuple(tensor.shape), lambda: [bits.tobytes()])
-    return TensorBytes.of(tensor.contiguous().numpy())
-
-
 def _round_checkpoint(path: Path, dtype: str) -> None:
     """Write a file again with its float32 tensors as bfloat16, unless the base's own format is wanted."""
     if dtype == BASE_DTYPE:
         return
 
     def rounded(name: str) -> Iterator[bytes]:
+        # Read when it is written: the whole file need not fit into memory.
         yield from_float32(np.asarray(checkpoint.read(name), dtype=np.float32), ROUNDED_DTYPE).tobytes()
 
     with open_checkpoint(path) as checkpoint:

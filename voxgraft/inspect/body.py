@@ -48,6 +48,8 @@ _STABLE_TABLE_COSINE = 0.9
 # A row that became so many times longer or shorter, by the others of its table, was not trained. In a head it is always
 # or never the answer, whatever its direction.
 _OUTLIER_FACTOR = 8.0
+# The same for start and stop, each of which decides alone whether a sentence begins or ends.
+_MARK_OUTLIER_FACTOR = 2.5
 # A bias decides alone whether a code is ever spoken: e to the 5th is 148 times as likely, or as unlikely.
 _BIAS_STEP, _BIAS_SPREAD = 5.0, 10.0
 
@@ -82,6 +84,9 @@ def find_lost_rows(subject: CheckSubject, name: str, marks: dict[int, str]) -> L
     if old.shape != new.shape or len(old.shape) not in (1, 2) or not {old.dtype, new.dtype} <= set(FLOAT_DTYPES):
         return NO_LOST_ROWS
 
+    is_speech = family.get_part_name(name) == "speech tables"
+    named = {row: f", {mark}" for row, mark in marks.items() if is_speech and row < old.shape[0]}
+
     def read(one: Checkpoint, start: int, stop: int) -> NDArray[np.float64]:
         # Values that are not finite have findings of their own, and the base has the originals.
         values = one.read_rows(name, start, stop).astype(np.float64)
@@ -111,10 +116,10 @@ def find_lost_rows(subject: CheckSubject, name: str, marks: dict[int, str]) -> L
         else:
             times = left / np.maximum(length, 1e-30)
             usual = float(np.median(times[finite]))
-            other |= finite & ((times > _OUTLIER_FACTOR * usual) | (_OUTLIER_FACTOR * times < usual))
+            limits = np.full(len(times), _OUTLIER_FACTOR)
+            limits[list(named)] = _MARK_OUTLIER_FACTOR
+            other |= finite & ((times > limits * usual) | (limits * times < usual))
         lost = dead | other
-    is_speech = family.get_part_name(name) == "speech tables"
-    named = {row: f", {mark}" for row, mark in marks.items() if is_speech and row < old.shape[0]}
     rows = np.flatnonzero(lost).tolist()
     names = tuple(f"row {row:,}{named.get(row, '')}" for row in sorted(rows, key=lambda row: (row not in named, row)))
     rest, base_rest = (float(np.nansum(values[~lost] ** 2)) for values in (moved, length))
@@ -126,6 +131,9 @@ _MAX_NAMED_TENSORS = 3
 _LOST_MEAN_STEP = 0.1
 # Of its own length: a computed table that is farther from the base's was damaged, since nothing trains it.
 _RECOMPUTED_DISTANCE = 0.2
+# A value that is larger than this, and so many times the base's, is ruined. Weights of both families are below 10, and
+# AdamW moves a value by about the learning rate in a step.
+_RUINED_VALUE, _RUINED_RATIO = 10.0, 100.0
 # Values that are looked at before a whole piece is: most tensors show in these that they are full float32.
 _PROBE_VALUES = 512
 TensorChangeKind = Literal["same", "rounded", "changed", "form"]
@@ -145,11 +153,13 @@ class TensorChange:
     num_values: int = 0
     """Of the base's tensor."""
     num_bad: int = 0
-    """Values that are not finite. `moved` is measured on the others."""
+    """Values that `find_ruined_values` names. `moved` is measured on the others."""
     overflowed: bool = False
     """All of these are infinite and the tensor is kept as F16, which holds nothing above 65,504."""
     computed: bool = False
     """A table that the program computes. No training moves it, so it says nothing about how far a body moved."""
+    has_rows: bool = False
+    """A table with a row per code or position."""
     lost_rows: LostRows = NO_LOST_ROWS
     """Of a table with a row per code or position: rows in which nothing of the base is left."""
 
@@ -160,6 +170,8 @@ class BodyComparison:
 
     changes: tuple[TensorChange, ...]
     missing: tuple[str, ...]
+    extra: tuple[str, ...] = ()
+    """Tensors that the base does not have, and that are no second name of another."""
 
     @property
     def unusable(self) -> list[TensorChange]:
@@ -168,8 +180,11 @@ class BodyComparison:
 
     @property
     def unusable_share(self) -> float:
-        """Of all tensors or of all their values, whichever is more: a model is mostly matrices."""
-        return self._larger_share(self.unusable, sum(one.num_values for one in self.unusable))
+        """Of all tensors or of all their values, whichever is more: a model is mostly matrices.
+
+        Tables count as tensors only. The base has their rows, and in a small model they hold most of the values.
+        """
+        return self._larger_share(self.unusable, sum(one.num_values for one in self.unusable if not one.has_rows))
 
     @property
     def not_finite_share(self) -> float:
@@ -200,8 +215,14 @@ class BodyComparison:
 
 
 def relative_distance(changes: list[TensorChange]) -> float:
-    """Length of the difference by length of the base's values, of several tensors together."""
-    return math.sqrt(sum(one.moved for one in changes) / max(sum(one.base for one in changes), 1e-30))
+    """Length of the difference by length of the base's values, of several tensors together.
+
+    Measured again without the tables of codes and positions, the larger counts: rows of codes that a training never
+    reads stay as they are, and would dilute what happened to the layers.
+    """
+    groups = changes, [one for one in changes if not one.has_rows]
+    squares = [sum(one.moved for one in group) / max(sum(one.base for one in group), 1e-30) for group in groups]
+    return math.sqrt(max(squares))
 
 
 def body_findings(subject: CheckSubject) -> list[Finding]:
@@ -239,7 +260,12 @@ def compare_body(subject: CheckSubject) -> BodyComparison | None:
             advance(base.tensors[name].num_bytes)
     order = {name: at for at, name in enumerate(names)}
     changes.sort(key=lambda one: order[one.name])
-    return BodyComparison(tuple(changes), tuple(name for name in names if name not in checkpoint.tensors))
+    known = [info for name, info in checkpoint.tensors.items() if name in base.tensors]
+    same_storage = {(info.storage, info.start) for info in known if info.storage}
+    own = (info for name, info in checkpoint.tensors.items() if name not in base.tensors)
+    extra = tuple(info.name for info in own if not info.storage or (info.storage, info.start) not in same_storage)
+    missing = tuple(name for name in names if name not in checkpoint.tensors)
+    return BodyComparison(tuple(changes), missing, extra)
 
 
 def measure_blend_distance(subject: CheckSubject, body: BodyComparison, share: float) -> float:
@@ -287,7 +313,8 @@ def body_comparison_findings(subject: CheckSubject, body: BodyComparison) -> lis
     ):
         odd = [one for one in body.changes if one.num_bad and one.overflowed == overflowed]
         more = f": {sum(one.num_bad for one in odd):,} {values}"
-        add(code, [one.name for one in odd], "hold values that are not finite", more=more)
+        how = "hold values that are not finite" + ("" if overflowed else ", or absurdly large")
+        add(code, [one.name for one in odd], how, more=more)
     add("body-form", named("form"), "have another shape or kind of number", "the base's shapes and numbers")
     expected = f"tensors that moved by less than {OVERWRITTEN_CHANGE:.0%} of their length"
     lost = [one.name for one in body.changes if one.lost]
@@ -298,16 +325,18 @@ def body_comparison_findings(subject: CheckSubject, body: BodyComparison) -> lis
         findings.append(finding("speech-rows-lost", found, expected="the base's, or trained on from them", where=where))
     moved = f"; together they moved by {body.distance:.2g} of their length"
     add("body-changed", named("changed"), "are not the base's", "the base's bits", more=moved)
+    found = f"{len(body.extra):,} tensors are not in the base{listed(body.extra)}"
+    extra = [finding("body-extra", found, expected="the base's tensors", where=where)] if body.extra else []
     if findings or not body.changes:
-        return findings
+        return findings + extra
     # The claim that speech cannot have changed is made only where every tensor was seen to be the same.
     if rounded := named("rounded"):
         found = f"{len(rounded):,} of {total:,} other tensors are the base's, rounded to a shorter number format"
-        return [finding("body-rounded", found, where=where)]
-    if heads := [one.name for one in body.changes if one.name.endswith("_head.weight")]:
+        findings.append(finding("body-rounded", found, where=where))
+    elif heads := [one.name for one in body.changes if one.name.endswith("_head.weight")]:
         found = f"all {total:,} other tensors are the base's bits, {' and '.join(heads)} among them: "
         findings.append(finding("body-same", found + "the text tables are the only thing that grew", where=where))
-    return findings
+    return findings + extra
 
 
 def body_tensor_names(base: Checkpoint, family: Family) -> list[str]:
@@ -331,7 +360,8 @@ def _compare_tensor(
     `repair` would write at that share is compared in its place.
     """
     old, new = base.tensors[name], checkpoint.tensors[name]
-    other = TensorChange(name, "form", num_values=old.num_values, computed=family.is_computed(name))
+    has_rows = family.get_part_name(name) in PARTS_WITH_ROWS
+    other = TensorChange(name, "form", num_values=old.num_values, computed=family.is_computed(name), has_rows=has_rows)
     floats = old.dtype in FLOAT_DTYPES and new.dtype in FLOAT_DTYPES
     if old.shape != new.shape or (not floats and old.dtype != new.dtype):
         return other
@@ -356,18 +386,18 @@ def _compare_tensor(
             start = num_seen - len(before)
             rows = np.arange(start, num_seen) // max(old.num_values // max(old.shape[0], 1), 1) if old.shape else [0]
             lost_values = np.isin(rows, blend[1].lost_rows.rows)
-            after = np.where(np.isfinite(after) & ~lost_values, after, before)
+            after = np.where(find_ruined_values(before, after) | lost_values, before, after)
             value = (before + blend[0] * (after.astype(np.float64) - before)).astype(np.float32)
             # As in `repair`: what became infinite in fp16 is kept in the base's own format.
             after = round_to_dtype(value, old.dtype if new.dtype == "F16" and blend[1].num_bad else new.dtype)
         near = _match_number_format(before, after, new.dtype)
         same = same and bool(np.array_equal(near.view(np.uint32), after.view(np.uint32)))
-        if not (finite := np.isfinite(after)).all():  # also a value of the base that the shorter format cannot hold
+        if (ruined := find_ruined_values(before, after)).any():  # also what the shorter format cannot hold
             same = False
-            num_bad += int((~finite).sum())
-            infinite = infinite and not np.isnan(after).any()
-            near = np.where(finite, near, before)
-            after = np.where(finite, after, before)
+            num_bad += int(ruined.sum())
+            infinite = infinite and bool(np.isinf(after[ruined]).all())
+            near = np.where(ruined, before, near)
+            after = np.where(ruined, before, after)
         with np.errstate(over="ignore", invalid="ignore"):
             moved += _sum_of_squares(after - near)
         left += _sum_of_squares(after)
@@ -405,6 +435,15 @@ def round_to_dtype(values: NDArray[np.float32], dtype: str) -> NDArray[np.float3
     """Values in another format, as float32 again."""
     with np.errstate(over="ignore", invalid="ignore"):
         return to_float32(from_float32(values, dtype), dtype).astype(np.float32, copy=False)
+
+
+def find_ruined_values(before: NDArray[np.float32], after: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Values of a body that are not finite, or so large that no training made them: a flipped bit in an exponent."""
+    size = np.abs(after)
+    if size.max(initial=0.0) <= _RUINED_VALUE:  # nearly always, and false where a value is NaN
+        return np.zeros(after.shape, bool)
+    large = (size > _RUINED_VALUE) & (size > _RUINED_RATIO * np.abs(before))
+    return np.asarray(large | ~np.isfinite(after))
 
 
 def _is_tensor_lost(old: TensorInfo, moved: float, length: float) -> bool:
@@ -510,6 +549,8 @@ class RowMoments(NamedTuple):
     first: NDArray[np.float32]
     second: NDArray[np.float32]
     """Of the square root of the second moment."""
+    finite: bool = True
+    """Whether all of these values can be computed with; others count as zero in the lengths."""
 
 
 def read_optimizer_snapshot(checkpoint: Checkpoint) -> OptimizerSnapshot | None:
@@ -580,8 +621,8 @@ def read_row_moments(
             if count > 0 and len(alone) == len(own):
                 padding = (pieces, shape[0] - pieces - count)
                 for info, one in zip(own, alone, strict=True):
-                    first, second = (np.pad(part, padding) for part in _read_moment_norms(checkpoint, one, count))
-                    rows.append(RowMoments(info.name, first, second))
+                    first, second, finite = _read_moment_norms(checkpoint, one, count)
+                    rows.append(RowMoments(info.name, np.pad(first, padding), np.pad(second, padding), finite))
                 break
     return rows
 
@@ -611,6 +652,9 @@ def examine_optimizer(subject: CheckSubject) -> tuple[OptimizerSnapshot | None, 
             text = f"the optimizer state has moments of {list(odd[0])}, {info.name} is {list(info.shape)}"
             cure = "voxgraft takes no optimizer state from elsewhere; in the old trainer start a fresh one."
             findings.append(finding("moments-mismatch", text, where=where, cure=cure, level="warning"))
+    if odd_tables := [one.tensor for one in rows if not one.finite]:
+        text = f"the optimizer's moments of {', '.join(odd_tables)} are not finite"
+        findings.append(finding("moments-not-finite", text, where=where))
     for one in rows if pieces is not None else ():
         # When the base rows got gradients: never, up to the end, or once and not recently, compared with the new rows.
         old, is_new = one.second[:pieces] > 0, one.second[pieces:] > 0
@@ -646,7 +690,7 @@ def find_new_rows_with_gradients(subject: CheckSubject, rows: list[RowMoments]) 
     """Which new rows of the embedding ever had a gradient; None where the optimizer does not say."""
     family, pieces = subject.family, subject.base_pieces
     own = next((one for one in rows if family and one.tensor == family.graft_points[0].tensor), None)
-    if own is None or family is None or pieces is None:
+    if own is None or family is None or pieces is None or not own.finite:
         return None
     new = own.second[pieces : len(own.second) - family.spare_rows]
     return np.asarray(new > 0) if len(new) else None
@@ -664,17 +708,19 @@ def _find_float_tensor(checkpoint: TorchCheckpoint, node: Any) -> TensorInfo | N
 
 def _read_moment_norms(
     checkpoint: Checkpoint, kept: ParameterMoments, num_rows: int
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    first, second = np.empty(num_rows, np.float32), np.empty(num_rows, np.float32)
+) -> tuple[NDArray[np.float32], NDArray[np.float32], bool]:
+    first, second, finite = np.empty(num_rows, np.float32), np.empty(num_rows, np.float32), True
     assert kept.second is not None
     for start in range(0, num_rows, BLOCK_ROWS):
         part = slice(start, min(start + BLOCK_ROWS, num_rows))
         with np.errstate(over="ignore", invalid="ignore"):
-            one = np.nan_to_num(_read_float_block(checkpoint, kept.first.rows(part.start, part.stop)))
-            two = np.nan_to_num(_read_float_block(checkpoint, kept.second.rows(part.start, part.stop)))
+            one = _read_float_block(checkpoint, kept.first.rows(part.start, part.stop))
+            two = _read_float_block(checkpoint, kept.second.rows(part.start, part.stop))
+            finite = finite and bool(np.isfinite(one).all() and np.isfinite(two).all())
+            one, two = np.nan_to_num(one), np.nan_to_num(two)
             first[part] = np.sqrt((one * one).sum(axis=1))
             second[part] = np.sqrt(np.abs(two).sum(axis=1))
-    return np.nan_to_num(first), np.nan_to_num(second)
+    return np.nan_to_num(first), np.nan_to_num(second), finite
 
 
 def _read_float_block(checkpoint: Checkpoint, info: TensorInfo) -> NDArray[np.float32]:

@@ -6,6 +6,7 @@ speaks and listens, and asks `verdict` for the answer. Drawing and HTML are in `
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -26,6 +27,7 @@ from voxgraft.checkpoints.steps import (
     find_step_damage,
     list_step_folders,
 )
+from voxgraft.checkpoints.torch_file import TEXT_TABLE_NAMES
 from voxgraft.config.base import parse_settings, read_settings_values
 from voxgraft.config.commands import CheckSettings, DiagnoseSettings
 from voxgraft.config.run import RunSettings, TokenizerSettings
@@ -79,7 +81,7 @@ from voxgraft.inspect.rows import (
     row_move_findings,
 )
 from voxgraft.inspect.subject import CheckSubject, find_text_tables, is_stand_in, open_check_subject, to_check_settings
-from voxgraft.inspect.text import has_second_spare_row, size_table
+from voxgraft.inspect.text import count_padding_rows, has_second_spare_row, size_table
 from voxgraft.inspect.verdict import (
     FAR_DISTANCE,
     MAJORITY_SHARE,
@@ -106,6 +108,7 @@ _MAX_LAYERS_SHOWN = 5
 MAX_PHONE_ERROR_INCREASE = 0.05
 # Topics of `check` whose comparisons are kept here, so that `check` does not do them a second time.
 _MEASURED_TOPICS = ("base rows", "body", "optimizer state")
+_NEW_ROW_CODES = ("new-rows-zero", "new-rows-equal", "new-rows-scale", "new-rows-random")
 _MAX_BUILT_IN_SENTENCES = 200
 # How far all steps together could have carried a value, by its size, for gradients to have taught it something.
 _MIN_LEARNED_REACH = 0.1
@@ -143,8 +146,8 @@ class Diagnosis:
     """Text tables whose new rows are not in their places."""
     num_pieces_with_rows: int = 0
     """Pieces that the embedding has rows for."""
-    second_spare: bool = False
-    """Whether a row behind the pieces was provably never read."""
+    num_unread: int = 0
+    """Rows behind the pieces and the spare row that were provably never read."""
     optimizer: OptimizerSnapshot | None = None
     moments: list[RowMoments] = field(default_factory=list)
     sizes: Table | None = None
@@ -286,7 +289,7 @@ def _to_check_settings(settings: DiagnoseSettings, base: Path) -> CheckSettings:
     if is_folder(folder := checkpoint):  # merged, exported, or a copy: something like the base's own files is in it
         family = resolve_base_family(base, settings.family)
         whole = (path for name in family.checkpoint_names if (path := folder / name).is_file())
-        found = find_shards(folder) or next(whole, None)
+        found = find_shards(folder) or next(whole, None) or (_find_only_model(folder) if tokenizer else None)
         if found is not None:
             tokenizers = (path for name in family.tokenizer_names if (path := folder / name).is_file())
             checkpoint, tokenizer = found, tokenizer or next(tokenizers, None)
@@ -303,6 +306,17 @@ def _to_check_settings(settings: DiagnoseSettings, base: Path) -> CheckSettings:
         base_config=settings.base_config,
         prepared=settings.prepared,
     )
+
+
+def _find_only_model(folder: Path) -> Path | None:
+    """The one file with a text table in a trainer's folder, where optimizer and random states are beside it."""
+    models = []
+    for path in sorted(folder.iterdir()):
+        if path.suffix in (".safetensors", ".pt", ".pth", ".bin", ".ckpt") and is_file(path):
+            with contextlib.suppress(VoxgraftError), open_any_checkpoint(path) as checkpoint:
+                if any(name.endswith(TEXT_TABLE_NAMES) for name in checkpoint.tensors):
+                    models.append(path)
+    return models[0] if len(models) == 1 else None
 
 
 def examine_subject(subject: CheckSubject, case: DiagnosisCase, more: Sequence[Finding] = ()) -> Diagnosis:
@@ -341,8 +355,9 @@ def examine_subject(subject: CheckSubject, case: DiagnosisCase, more: Sequence[F
         )
         same_bits = {"base-rows-same", "base-rows-rounded"} & codes and {"body-same", "body-rounded"} & codes
         is_base = bool(same_bits) and ours == theirs and not codes & {"base-rows-changed", "base-rows-shrunk"}
-    num_rows, num_wanted, num_pieces_with_rows, second_spare = _count_embedding_rows(subject)
-    embeddings = [table for table in tables if table.role == "embedding"]
+    num_rows, num_wanted, num_pieces_with_rows, num_unread = _count_embedding_rows(subject)
+    moved = {one.tensor for one in moves}
+    embeddings = [table for table in tables if table.role == "embedding" and table.tensor not in moved]
     embedding_name = family.graft_points[0].tensor if family else ""
     not_finite = [one for one in body.changes if one.num_bad] if body else []
     case = replace(
@@ -392,7 +407,7 @@ def examine_subject(subject: CheckSubject, case: DiagnosisCase, more: Sequence[F
         lost_rows={name: one.rows for name, one in body.lost_rows.items()} if body else {},
         moves=moves,
         num_pieces_with_rows=num_pieces_with_rows,
-        second_spare=second_spare,
+        num_unread=num_unread,
         optimizer=optimizer,
         moments=moments,
         sizes=size_table(subject),
@@ -429,7 +444,8 @@ def _compare_with_base(
             info = checkpoint.tensors.get(point.tensor)
             if info is not None and info.name not in known:  # the name of a text table, but not the form of one
                 found = f"{info.name} is {info.dtype} {list(info.shape)}"
-                findings.append(finding("tensor-shape", found, where=checkpoint.path))
+                code = "tensor-shape" if point.role == "embedding" else "head-missing"
+                findings.append(finding(code, found, where=checkpoint.path))
 
         def verify_checksums(opened: Checkpoint) -> None:
             for info in text_tables if opened.format == "torch-zip" else ():
@@ -443,6 +459,13 @@ def _compare_with_base(
         comparisons = attempt("base rows", lambda: compare_base_rows(subject)) or []
         moves = attempt("places of the rows", lambda: find_row_moves(subject, comparisons)) or []
         findings += row_comparison_findings(subject, comparisons, [one.tensor for one in moves])
+        # What was found of rows in the new rows' places is about other rows where these moved.
+        elsewhere = [one.tensor for one in moves]
+        findings[:] = [
+            item
+            for item in findings
+            if item.code not in _NEW_ROW_CODES or not any(name in item.found for name in elsewhere)
+        ]
         findings += row_move_findings(subject, moves)
         tables = attempt("rows one by one", lambda: classify_rows(subject, comparisons, moments)) or []
     body = attempt("body", lambda: compare_body(subject))
@@ -474,21 +497,23 @@ def _has_learned(
     return rate * optimizer.step >= _MIN_LEARNED_REACH * typical
 
 
-def _count_embedding_rows(subject: CheckSubject) -> tuple[int, int, int, bool]:
-    """Rows of the embedding, rows that its tokenizer needs, pieces that it has rows for, and whether one of its rows is
-    provably a second spare row.
+def _count_embedding_rows(subject: CheckSubject) -> tuple[int, int, int, int]:
+    """Rows of the embedding, rows that its tokenizer needs, pieces that it has rows for, and rows behind all of these
+    that were provably never read.
     """
     checkpoint, family, tokenizer = subject.checkpoint, subject.family, subject.tokenizer
     table = find_text_tables(checkpoint, family).get(family.graft_points[0]) if checkpoint and family else None
     if table is None or family is None or tokenizer is None or subject.base_pieces is None:
-        return 0, 0, 0, False
+        return 0, 0, 0, 0
     rows, spare = table.shape[0], family.spare_rows
     wanted = tokenizer.size + spare
     is_short = rows < wanted and rows != subject.base_pieces + spare
     if spare and is_short and not has_second_spare_row(subject, rows - 1):
         spare = 0  # nothing shows that the last row is the spare one, and a trained row is never cut off
-    second = bool(spare) and rows == wanted + spare and has_second_spare_row(subject, tokenizer.size)
-    return rows, wanted, max(rows - spare, 0), second
+    num_unread = count_padding_rows(subject, tokenizer.size)
+    if spare and rows == wanted + spare and has_second_spare_row(subject, tokenizer.size):
+        num_unread = spare
+    return rows, wanted, max(rows - spare, 0), num_unread
 
 
 def _is_missing_data(item: Finding) -> bool:

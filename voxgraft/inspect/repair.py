@@ -8,6 +8,7 @@ Which repairs are needed is decided by `verdict`; the result is diagnosed again 
 from __future__ import annotations
 
 import hashlib
+import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -39,6 +40,7 @@ from voxgraft.checkpoints.load import (
     iter_values,
     list_other_model_tensors,
     strip_model_prefix,
+    unwrap_parts,
 )
 from voxgraft.checkpoints.torch_file import STATE_DICT_KEYS
 from voxgraft.checkpoints.write import STORAGE_CLASSES, TensorBytes, check_output_path, write_safetensors, write_torch
@@ -48,7 +50,7 @@ from voxgraft.core.errors import CheckpointError, ConfigError
 from voxgraft.core.files import atomic_write, compute_sha256, require_output_path, write_json
 from voxgraft.core.results import Line, Table, style_line
 from voxgraft.graft.rows import Float32Array, RowPlan, build_new_rows, init_rows, iter_base_tables
-from voxgraft.inspect.body import body_tensor_names
+from voxgraft.inspect.body import body_tensor_names, find_ruined_values
 from voxgraft.inspect.diagnose import (
     VERDICT_STYLES,
     Diagnosis,
@@ -58,7 +60,7 @@ from voxgraft.inspect.diagnose import (
     open_listening_test,
 )
 from voxgraft.inspect.rows import SPARE_SAMPLE_ROWS, RowMove, is_spare_copy
-from voxgraft.inspect.subject import BLOCK_ROWS, find_text_tables, table_names
+from voxgraft.inspect.subject import BLOCK_ROWS, are_rows_finite, find_text_tables, table_names
 from voxgraft.inspect.verdict import Verdict
 from voxgraft.models import resolve_base_family, resolve_base_folder
 from voxgraft.models.base import BaseFiles, Family
@@ -73,7 +75,7 @@ _MAX_TENSORS_SHOWN = 12
 # By repair: findings of which the new file must have none.
 _CODES_BY_REPAIR = {
     "rows": "base-rows-changed base-rows-shrunk tensor-not-finite rows-shifted rows-swapped table-transposed".split(),
-    "spare": ["spare-row-copied", "spare-counted-twice"],
+    "spare": ["spare-row-copied", "spare-counted-twice", "rows-padded"],
     "head": ["head-not-grown", "embedding-not-grown", "bias-not-grown", "head-missing"],
     "missing": "body-missing body-form body-lost body-not-finite body-overflow speech-rows-lost".split(),
     "grow": ["ids-past-table", "rows-vs-tokenizer"],
@@ -123,8 +125,8 @@ class RepairInputs(NamedTuple):
     """New rows by tensor, built from the base when they are first needed."""
     num_pieces_with_rows: int = 0
     """Pieces that the embedding has rows for: all of its rows but a spare one behind them."""
-    second_spare: bool = False
-    """Whether one row behind the pieces was provably never read, beside the spare one."""
+    num_unread: int = 0
+    """Rows behind the pieces that were provably never read, beside the spare one."""
 
 
 class PointTrial(NamedTuple):
@@ -278,7 +280,8 @@ def _choose_repairs(settings: RepairSettings, found: Diagnosis) -> RepairOptions
         with open_any_checkpoint(settings.checkpoint) as checkpoint:
             converts = (settings.output.suffix == ".safetensors") != (checkpoint.format == "safetensors")
             old = checkpoint.format == "torch-legacy" or find_shards(settings.checkpoint) is not None
-            renames = bool(find_model_prefix(checkpoint) or list_other_model_tensors(checkpoint))
+            plain = unwrap_parts(checkpoint)
+            renames = plain is not checkpoint or bool(find_model_prefix(plain) or list_other_model_tensors(plain))
         if not (converts or old or renames):
             raise CheckpointError("repair-needless", verdict.sentence, where=settings.checkpoint)
     if not settings.only and not asked - {"body"} and verdict.word == "REPAIR":
@@ -326,7 +329,7 @@ def _open_repair_inputs(
             tables = iter_base_tables(base, family, own.size)
             return {tensor: init_rows(table, plans, settings.rows, role) for tensor, role, table in tables}
 
-        yield RepairInputs(family, base, tuned, own.size, pieces, made, found.num_pieces_with_rows, found.second_spare)
+        yield RepairInputs(family, base, tuned, own.size, pieces, made, found.num_pieces_with_rows, found.num_unread)
 
 
 def write_repaired_checkpoint(
@@ -406,9 +409,9 @@ def plan_repair(parts: RepairInputs, repairs: RepairOptions) -> tuple[dict[str, 
     tensors: dict[str, TensorBytes] = {}
     for name, info in tuned.items():
         # A second name for a table (a tied head) gets the table's new bytes.
-        own = [one for one in tables if one == name or (one in tuned and info.storage and info.same_bytes(tuned[one]))]
-        if own:
-            tensors[name] = tables[own[0]]
+        alias = [one for one in tables if one in tuned and info.storage and info.same_bytes(tuned[one])]
+        if name in tables or alias:
+            tensors[name] = tables[name if name in tables else alias[0]]
         elif name in body and repairs.missing and name in repairs.unusable:
             tensors[name] = _take_from_base(parts, name, "since it was not to be used", done)
         elif name in body and (repairs.share is not None or repairs.patches(name)):
@@ -445,8 +448,8 @@ def _plan_tables(parts: RepairInputs, repairs: RepairOptions, done: Actions) -> 
             theirs[point] = replace(source, name=info.name)
     embedding = next((info for point, info in theirs.items() if point.role == "embedding"), None)
     for point, old in ours.items() if repairs.head and embedding is not None else ():
-        # A missing head is a table without any row. It keeps numbers as the embedding does.
-        if embedding is not None and point.role != "embedding" and old.name not in parts.tuned.tensors:
+        # A head that is missing, or is none by its form, is a table without rows, in the format of the embedding.
+        if embedding is not None and point.role != "embedding" and point not in theirs:
             theirs[point] = replace(old, dtype=embedding.dtype, shape=(0, *old.shape[1:]), storage="")
     for point, info in theirs.items():
         own = ours.get(point)
@@ -471,7 +474,7 @@ class _TableRepair:
 
     def tensor(self, done: Actions) -> TensorBytes:
         parts, spare = self.parts, self.parts.family.spare_rows
-        most = parts.pieces + spare * (2 if self.repairs.spare and parts.second_spare else 1) + max(self.shift, 0)
+        most = parts.pieces + spare + (parts.num_unread if self.repairs.spare else 0) + max(self.shift, 0)
         if self.tuned.shape[0] > most:  # to cut them off would throw away what was learned
             found = f"{self.tuned.name} has {self.tuned.shape[0]:,} rows for {parts.pieces:,} pieces"
             expected = f"{most:,} rows or fewer, or the tokenizer that it was trained with"
@@ -521,9 +524,17 @@ class _TableRepair:
         if self.move is not None and self.move.how == "copied":
             positions[:] = -1
         elif self.shift:
-            positions[positions >= rows] -= rows  # what is shifted past the end often comes in again at the start
-            for at in np.flatnonzero((positions >= 0) & (positions < first + self.shift)):
-                positions[at] = positions[at] if self._is_new(int(positions[at])) else -1
+            # What is shifted past the end often comes in again at the start; a spare row may have stayed the last.
+            tail = self.old.rows(first, self.old.shape[0])
+            end = rows - tail.shape[0]
+            stayed = self._row_bytes(parts.base, tail) == self._row_bytes(parts.tuned, self.tuned.rows(end, rows))
+            positions[positions >= (end if stayed else rows)] -= end if stayed else rows
+            at_start = np.flatnonzero((positions >= 0) & (positions < first + self.shift))
+            if len(at_start):  # a row that is one of the base's, or was left empty, is no new row
+                known = self._row_bytes(parts.base, self.old)
+                places = positions[at_start].tolist()
+                there = [self._row_bytes(parts.tuned, self.tuned.rows(place, place + 1)) for place in places]
+                positions[at_start[[one <= known for one in there]]] = -1
             positions[positions < 0] = -1
         elif self.repairs.head or self.repairs.grow:
             # Where a table has as many rows as the embedding, the same rows mean the same pieces.
@@ -541,7 +552,7 @@ class _TableRepair:
             for start in range(int(taken.min()), int(taken.max()) + 1, BLOCK_ROWS) if len(taken) else ():
                 stop = min(start + BLOCK_ROWS, int(taken.max()) + 1)
                 values = _read_floats(parts.tuned, self.tuned.rows(start, stop))
-                finite[start:stop] = np.isfinite(values).reshape(len(values), -1).all(axis=1)
+                finite[start:stop] = are_rows_finite(values)
             if (bad := ~finite[positions]).any():
                 done.append((name, f"{int(bad.sum()):,} new rows were not finite and are made from the base's"))
                 positions[bad] = -1
@@ -559,16 +570,10 @@ class _TableRepair:
         rows = self.parts.made()[self.old.name][first:last]
         yield from_float32(np.ascontiguousarray(rows, np.float32), self.dtype).tobytes()
 
-    def _is_new(self, row: int) -> bool:
-        """Whether a row at the start is none of the base's, and none that was left empty."""
-        own = _read_floats(self.parts.tuned, self.tuned.rows(row, row + 1)).reshape(1, -1)
-        if not own.any() or not np.isfinite(own).all():
-            return False
-        for start in range(0, self.old.shape[0], BLOCK_ROWS):
-            block = _read_floats(self.parts.base, self.old.rows(start, min(start + BLOCK_ROWS, self.old.shape[0])))
-            if (block.reshape(len(block), -1) == own).all(axis=1).any():
-                return False
-        return True
+    def _row_bytes(self, checkpoint: Checkpoint, info: TensorInfo) -> set[bytes]:
+        """The rows of a table as float32 bytes, without those that are empty or not finite."""
+        rows = _read_floats(checkpoint, info).reshape(info.shape[0], math.prod(info.shape[1:]))
+        return {row.tobytes() for row in rows[rows.any(axis=1) & are_rows_finite(rows)]}
 
     def _chunks(self, checkpoint: Checkpoint, info: TensorInfo, first: int, last: int) -> ChunkFactory:
         """Some rows of a file as they are, or rounded where the new table has a shorter number format."""
@@ -596,7 +601,7 @@ def _repair_body_tensor(parts: RepairInputs, info: TensorInfo, repairs: RepairOp
         return _copy_tensor(parts.tuned, info)
     rows = repairs.lost_rows.get(name, ()) if repairs.missing else ()
     if repairs.missing and name in repairs.not_finite:
-        done.append((name, "values that were not finite are the base's"))
+        done.append((name, "values that were not finite, or absurdly large, are the base's"))
     if rows:
         done.append((name, f"{len(rows):,} lost rows are the base's"))
     if share != 1:
@@ -616,10 +621,10 @@ def _repair_body_tensor(parts: RepairInputs, info: TensorInfo, repairs: RepairOp
                 to_float32(raw, one.dtype).astype(np.float32, copy=False) for raw, one in ((ours, old), (theirs, info))
             )
             if patched:
-                keeps = np.isfinite(after)
+                ruined = find_ruined_values(before, after)
                 if rows:
-                    keeps &= ~lost[np.arange(start, start + len(after)) // max(width, 1)]
-                after = np.where(keeps, after, before)
+                    ruined |= lost[np.arange(start, start + len(after)) // max(width, 1)]
+                after = np.where(ruined, before, after)
             start += len(after)
             if share != 1:
                 # Summed in float64, so that what did not move stays the same bits.

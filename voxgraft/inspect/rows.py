@@ -22,7 +22,7 @@ from voxgraft.core import progress
 from voxgraft.core.errors import Finding, finding
 from voxgraft.graft.folder import ROWS_NAME
 from voxgraft.inspect.body import OVERWRITTEN_CHANGE, RowMoments, round_to_dtype
-from voxgraft.inspect.subject import BLOCK_ROWS, CheckSubject, find_text_tables
+from voxgraft.inspect.subject import BLOCK_ROWS, CheckSubject, are_rows_finite, find_text_tables
 from voxgraft.models.base import GraftPoint
 
 RowArray = NDArray[np.float32]
@@ -92,9 +92,11 @@ class RowComparison(NamedTuple):
         if len(self.changed) < max(2, 0.99 * self.num_rows):
             return False
         loss = 1 - float(np.median(self.factor))
+        if not 0 < loss <= 1:  # decay never turns a row around
+            return False
         near = np.abs(1 - self.factor - loss) <= _DECAY_SPREAD * abs(loss)
         clean = self.beside <= _DECAY_SPREAD * abs(loss)
-        return loss > 0 and bool(np.mean(near & clean) >= 0.99)
+        return bool(np.mean(near & clean) >= 0.99)
 
 
 def base_row_findings(subject: CheckSubject) -> list[Finding]:
@@ -239,7 +241,7 @@ def is_unread_row(subject: CheckSubject, row: int, second_moments: NDArray[np.fl
     """
     pieces, pairs = subject.base_pieces, _table_pairs(subject)
     pair = pairs.get(subject.family.graft_points[0]) if subject.family else None
-    if pieces is None or pair is None or not pieces < pair[0].info.shape[0] or row >= pair[1].info.shape[0]:
+    if pieces is None or pair is None or not pieces < pair[0].info.shape[0] or not 0 <= row < pair[1].info.shape[0]:
         return False
     old, new = pair
     if second_moments is not None and len(second_moments) == new.info.shape[0] and second_moments[pieces:row].any():
@@ -255,15 +257,26 @@ def is_unread_row(subject: CheckSubject, row: int, second_moments: NDArray[np.fl
     return bool(0 < factor <= 1 and beside <= rounding * factor)
 
 
+def are_last_rows_unread(subject: CheckSubject, count: int, second_moments: NDArray[np.float32] | None) -> bool:
+    """Whether the last rows of the embedding were provably never read: zero, all equal, or without any gradient."""
+    pieces, pairs = subject.base_pieces, _table_pairs(subject)
+    pair = pairs.get(subject.family.graft_points[0]) if subject.family else None
+    if pieces is None or pair is None or not 0 < count <= pair[1].info.shape[0] - pieces:
+        return False
+    num_rows = pair[1].info.shape[0]
+    if second_moments is not None and len(second_moments) == num_rows and second_moments[pieces:-count].any():
+        return not second_moments[-count:].any()
+    rows = pair[1].rows(num_rows - count, num_rows)
+    return not rows.any() or (count > 1 and bool((rows == rows[0]).all()))
+
+
 # Rows that are in the wrong place.
 RowMoveKind = Literal["shifted", "swapped", "copied", "scattered"]
 # Base rows before the first new one: where these went, the new ones behind them went.
 _TAIL_ROWS = 32
 _MOST_SHARE, _HALF_SHARE = 0.9, 0.5
-# Median cosine of rows that were trained after they had moved.
+# Cosine of rows that were trained after they had moved.
 _MIN_DIRECTION_COSINE = 0.9
-# Shifts that are tried by direction; by hash any shift is found.
-_MAX_TRIED_SHIFT = 4
 _DIRECTION_SAMPLE_ROWS = 256
 RowHashes = dict[bytes, tuple[str, int]]
 
@@ -309,12 +322,13 @@ def find_row_moves(subject: CheckSubject, comparisons: Sequence[RowComparison]) 
     for point, (old, new) in every.items() if head is not None else ():
         if point.role != "head-bias" or head is None:
             continue
-        # A bias goes with its head: single values have no hash, but most of them fit in only one of two places.
-        count = min(subject.base_pieces or 0, old.info.shape[0], new.info.shape[0]) - abs(head.shift)
-        first = max(0, -head.shift)
-        if count > 0:
-            wanted = old.rows(first, first + count)
-            here, there = (new.rows(at, at + count) for at in (first, first + head.shift))
+        # A bias goes with its head: single values have no hash, but most of them fit in only one of two places. The
+        # last base rows are looked at, since rows may have been put between the first ones.
+        last = min(subject.base_pieces or 0, old.info.shape[0], new.info.shape[0], new.info.shape[0] - head.shift)
+        first = max(0, last - _TAIL_ROWS, -head.shift)
+        if last > first:
+            wanted = old.rows(first, last)
+            here, there = (new.rows(first + shift, last + shift) for shift in (0, head.shift))
             if np.nanmedian(np.abs(there - wanted)) < np.nanmedian(np.abs(here - wanted)):
                 found.append(RowMove(new.info.name, "shifted", shift=head.shift))
     return found
@@ -366,44 +380,56 @@ def _find_row_move(
     own = tables == old.info.name
     wrong = np.zeros(pieces, bool)
     wrong[compared.changed[compared.relative >= OVERWRITTEN_CHANGE]] = True
-    if (own[:pieces] & wrong).sum() < _HALF_SHARE * wrong.sum() and not own[pieces:].any():
-        return _find_move_by_direction(point, pairs, pieces) if wrong.mean() >= _HALF_SHARE else None
-    if not own[pieces:].any() and own[:pieces][wrong].all():
+    if (own[:pieces] & wrong).sum() < _HALF_SHARE * wrong.sum():
+        # Most of them are no base rows by their bits: trained after they had moved, or overwritten.
+        move = _find_move_by_direction(point, pairs, pieces) if wrong.mean() >= _HALF_SHARE else None
+        if move is not None or not own[pieces:].any():
+            return move
+    # Base rows that are behind the base's places and no longer in their own; a copy of a base row is no move.
+    left_behind = np.zeros(len(rows), bool)
+    left_behind[pieces:] = own[pieces:] & wrong[np.where(own[pieces:], rows[pieces:], 0)]
+    if not left_behind.any() and own[:pieces][wrong].all():
         return None  # shuffled among themselves: new rows are where they were
     positions = {int(row): at for at, row in enumerate(rows) if own[at]}
     tail = [positions[row] - row for row in range(max(0, pieces - _TAIL_ROWS), pieces) if row in positions]
-    if len(tail) >= _HALF_SHARE * min(_TAIL_ROWS, pieces) and len(set(tail)) == 1:
+    if (
+        len(tail) >= _HALF_SHARE * min(_TAIL_ROWS, pieces)
+        and len(set(tail)) == 1
+        and (tail[0] or not left_behind.any())
+    ):
         return RowMove(name, "shifted", shift=tail[0], num_found=len(positions)) if tail[0] else None
-    if own[pieces:].any():
-        return RowMove(name, "scattered", num_found=int(own[pieces:].sum()))
+    if left_behind.any():
+        return RowMove(name, "scattered", num_found=int(left_behind.sum()))
     return None
 
 
 def _find_move_by_direction(point: GraftPoint, pairs: TablePairs, pieces: int) -> RowMove | None:
     """The same for rows that were trained, or shrunk, after they had moved."""
     old, new = pairs[point]
-    num_rows = new.info.shape[0]
-    count = min(_DIRECTION_SAMPLE_ROWS, pieces - 2 * _MAX_TRIED_SHIFT, num_rows - pieces + pieces // 2)
-    if count < _TAIL_ROWS:
-        return None
-    start = pieces - count - _MAX_TRIED_SHIFT
-    wanted = old.rows(start, start + count)
-    for shift in (step * sign for step in range(1, _MAX_TRIED_SHIFT + 1) for sign in (1, -1)):
-        first = start + shift
-        fits = first >= 0 and first + count <= num_rows
-        if fits and _have_same_direction(wanted, new.rows(first, first + count)):
-            return RowMove(new.info.name, "shifted", shift=shift)
-    there = new.rows(start, start + count)
+    start = max(0, pieces - _DIRECTION_SAMPLE_ROWS)
+    wanted = _unit_rows(old.rows(start, pieces))
+    # Every row of the table votes for the shift of the sampled base row that it points along with.
+    votes: Counter[int] = Counter()
+    for first, rows in new.blocks():
+        cosines = _unit_rows(rows) @ wanted.T  # [rows of the block, sampled rows]
+        nearest = cosines.argmax(axis=1)
+        alike = np.flatnonzero(cosines[np.arange(len(rows)), nearest] >= _MIN_DIRECTION_COSINE)
+        votes.update((first + alike - nearest[alike] - start).tolist())
+    shift, count = votes.most_common(1)[0] if votes else (0, 0)
+    if shift and count >= _HALF_SHARE * len(wanted) and len(wanted) >= _TAIL_ROWS:
+        return RowMove(new.info.name, "shifted", shift=shift)
+    there = _unit_rows(new.rows(start, min(pieces, new.info.shape[0])))
     for place, (other, _) in pairs.items():
-        if place != point and _have_same_direction(other.rows(start, start + count), there):
+        theirs = _unit_rows(other.rows(start, start + len(there)))
+        if place != point and float(np.median((theirs * there).sum(axis=1))) >= _MIN_DIRECTION_COSINE:
             return RowMove(new.info.name, "swapped", other.info.name)
     return None
 
 
-def _have_same_direction(one: RowArray, two: RowArray) -> bool:
-    left, right = (np.nan_to_num(rows.astype(np.float64)) for rows in (one, two))
-    lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
-    return float(np.median((left * right).sum(axis=1) / np.maximum(lengths, 1e-30))) >= _MIN_DIRECTION_COSINE
+def _unit_rows(rows: RowArray) -> NDArray[np.float64]:
+    """Rows of length 1; those of zeros stay zero."""
+    wide = np.nan_to_num(rows.astype(np.float64), posinf=0.0, neginf=0.0)
+    return np.asarray(wide / np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), 1e-30))
 
 
 def row_move_findings(subject: CheckSubject, moves: Sequence[RowMove]) -> list[Finding]:
@@ -427,6 +453,15 @@ def row_move_findings(subject: CheckSubject, moves: Sequence[RowMove]) -> list[F
                 found = f"{move.tensor} has {move.num_found:,} base rows of {move.source}"
             found += ", in no order"
         findings.append(finding(code, found, expected="base rows on their own ids", where=where))
+        if move.how not in ("shifted", "swapped") or subject.checkpoint is None or subject.base_pieces is None:
+            continue
+        # The new rows, from where they are: what is shifted past the end comes in again at the start.
+        info = subject.checkpoint.tensors[move.source or move.tensor]
+        rows = TableReader(subject.checkpoint, info).rows(0, info.shape[0])
+        stop = info.shape[0] - (subject.spare_rows or 0)
+        if rows.shape[1] > 1 and are_rows_noise(rows[(np.arange(subject.base_pieces, stop) + move.shift) % len(rows)]):
+            found = f"the new rows of {move.tensor} look like independent random numbers"
+            findings.append(finding("new-rows-random", found, where=where))
     return findings
 
 
@@ -441,6 +476,8 @@ _COMMON_DRIFT = 0.1
 _STRUCTURE_FACTOR = 1.3
 _POWER_ITERATIONS = 12
 _MAX_MEAN_SCALE = 4.0
+# By the base's usual row: shorter than the mean of any number of its rows that a tokenizer has.
+_EMPTY_ROW_RATIO = 1e-3
 # By the base's longest row: a single new row that is longer drowns its sentence.
 _MAX_ROW_SCALE = 10.0
 # Logits. A softmax with such an offset (a factor of exp(50)) gives the same answer whatever the input is. Ten times the
@@ -477,14 +514,22 @@ def new_row_findings(subject: CheckSubject) -> list[Finding]:
                 found = f"{int(large.sum()):,} of {len(sizes):,} new values of {name} are up to {top} in size"
                 biases.append(finding("new-rows-scale", found, expected=f"at most {limit:,.3g}", where=where))
             continue
-        if not len(new) or not np.isfinite(new).all():
+        if not len(new) or not are_rows_finite(new).all():
             continue
-        zero = ~new.any(axis=1)
+        norms = np.sqrt(_squared_row_norms(new))
+        zero = norms <= _empty_row_limit(TableReader(base, info), pieces)
         if zero.any():
-            found = f"{int(zero.sum()):,} of {len(new):,} new rows of {name} are all zero"
+            how = "all zero" if not new[zero].any() else "all zero, or next to it"
+            found = f"{int(zero.sum()):,} of {len(new):,} new rows of {name} are {how}"
             findings.append(finding("new-rows-zero", found, where=where))
-        rows = new[~zero]
+        rows, norms = new[~zero], norms[~zero]
         groups = [count for count in Counter(row.tobytes() for row in rows).values() if count > 1]
+        own_rows = (digest for _, block in TableReader(base, info).blocks(pieces) for digest in _row_digests(block))
+        num_copies = len(set(_row_digests(rows)).intersection(own_rows))
+        if 2 * num_copies >= len(rows) > 0:
+            found = f"{num_copies:,} of {len(new):,} new rows of {name} are copies of base rows, bit for bit"
+            findings.append(finding("new-rows-equal", found, where=where))
+            continue  # they look like the base's rows in all that follows
         if groups:
             how = "are equal" if len(groups) == 1 else f"stand in {len(groups):,} groups of equal rows"
             found = f"{sum(groups):,} of {len(new):,} new rows of {name} {how}, bit for bit"
@@ -494,7 +539,6 @@ def new_row_findings(subject: CheckSubject) -> list[Finding]:
         sample = base.read_rows(name, 0, min(pieces, _SAMPLE_ROWS, info.shape[0]))
         usable = len(sample) and np.isfinite(sample).all()
         base_norms = np.sqrt(_squared_row_norms(sample)) if usable else np.zeros(1)
-        norms = np.sqrt(_squared_row_norms(rows))
         mean, base_mean, longest = float(norms.mean()), float(base_norms.mean()), float(base_norms.max())
         if base_mean and mean > _MAX_MEAN_SCALE * base_mean:  # an average of rows may well be short
             times = f"{mean / base_mean:,.3g} times as long as base rows"
@@ -510,6 +554,14 @@ def new_row_findings(subject: CheckSubject) -> list[Finding]:
             found = f"the {len(rows):,} new rows of {name} look like independent random numbers"
             findings.append(finding("new-rows-random", found, where=where))
     return findings + biases
+
+
+def _empty_row_limit(base: TableReader, pieces: int) -> float:
+    """A new row that is no longer than this is empty, whatever its values: by the length of the base's rows."""
+    sample = base.rows(0, min(pieces, _SAMPLE_ROWS, base.info.shape[0]))
+    lengths = np.sqrt(_squared_row_norms(sample))
+    usual = float(np.median(lengths)) if len(lengths) else 0.0
+    return _EMPTY_ROW_RATIO * usual if np.isfinite(usual) else 0.0
 
 
 def are_rows_noise(rows: RowArray) -> bool:
@@ -631,7 +683,7 @@ def _classify_table(
     moved = np.full(num_rows, np.nan, np.float32)
     if compared is not None:
         moved[:num_base] = 0
-        moved[compared.changed] = compared.relative
+        moved[compared.changed] = np.minimum(compared.relative, np.finfo(np.float32).max)
         lost = 1 - compared.factor
         along = (lost > 0) & (compared.beside <= _DECAY_SPREAD * np.abs(lost))
         drifted = np.full(len(lost), _KIND_INDEX[ROW_DRIFTED], np.uint8)
@@ -640,25 +692,27 @@ def _classify_table(
         else:
             drifted[compared.relative >= OVERWRITTEN_CHANGE] = _KIND_INDEX[ROW_OVERWRITTEN]
         kinds[compared.changed] = np.where(along, _KIND_INDEX[ROW_DECAYED], drifted)
-    lengths = np.empty(num_rows, np.float32)
+    lengths, usable = np.empty(num_rows, np.float32), np.empty(num_rows, bool)
     digests: list[bytes] = []
     for start, rows in table.blocks():
         with np.errstate(over="ignore", invalid="ignore"):
             lengths[start : start + len(rows)] = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
+        usable[start : start + len(rows)] = are_rows_finite(rows)
         digests += [_row_digest(row) for row in rows[max(num_base - start, 0) : max(last_new - start, 0)]]
     if point.role != "head-bias":  # a bias of zero, or two equal ones, mean nothing
         # Of several kinds that fit a new row, the last one here counts.
         if len(info.shape) == 2 and are_rows_noise(table.rows(num_base, last_new)):
             kinds[new] = _KIND_INDEX[ROW_NOISE]
-        if moments is not None and point.role == "embedding":
+        if moments is not None and moments.finite and point.role == "embedding":
             kinds[new][moments.second[new] == 0] = _KIND_INDEX[ROW_UNTRAINED]
         counts, spare = Counter(digests), None
         pair, pieces = _table_pairs(subject).get(point), subject.base_pieces
         if pair is not None and pieces is not None and subject.spare_rows and pair[0].info.shape[0] > pieces:
             spare = _row_digest(pair[0].rows(pieces, pieces + 1)[0])  # of the base's own spare row
         kinds[new][[counts[digest] > 1 for digest in digests]] = _KIND_INDEX[ROW_EQUAL]
-        kinds[new][lengths[new] == 0] = _KIND_INDEX[ROW_ZERO]
+        limit = _empty_row_limit(pair[0], num_base) if pair is not None else 0.0
+        kinds[new][lengths[new] <= limit] = _KIND_INDEX[ROW_ZERO]
         kinds[new][[digest == spare for digest in digests]] = _KIND_INDEX[ROW_COPIED]
-    kinds[~np.isfinite(lengths)] = _KIND_INDEX[ROW_NONFINITE]
+    kinds[~usable] = _KIND_INDEX[ROW_NONFINITE]
     rounded = bool(compared and compared.rounded)
     return RowTable(info.name, point.role, num_base, kinds, moved, lengths, rounded)

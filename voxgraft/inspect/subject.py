@@ -6,6 +6,7 @@ A part that cannot be opened becomes a finding and stays away, so that the other
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from voxgraft.checkpoints.base import FLOAT_DTYPES, Checkpoint, TensorInfo
 from voxgraft.checkpoints.load import (
@@ -24,6 +26,7 @@ from voxgraft.checkpoints.load import (
     list_other_model_tensors,
     open_any_checkpoint,
     strip_model_prefix,
+    unwrap_parts,
 )
 from voxgraft.config.commands import CheckSettings
 from voxgraft.config.run import RunSettings
@@ -118,6 +121,16 @@ def read_old_config_numbers(path: Path) -> OldConfigNumbers:
 
 # Rows that are read at once. Measures are taken in float64: eight copies of a block of full width stay under 50 MB.
 BLOCK_ROWS = 512
+
+
+# Its square does not fit in float32: a norm over such a value gives NaN, as a value that is not finite does.
+_LARGEST_SQUARE_ROOT = 1e18
+
+
+def are_rows_finite(rows: NDArray[np.generic]) -> NDArray[np.bool_]:
+    """Which rows hold only values that can be computed with."""
+    flat = rows.reshape(len(rows), math.prod(rows.shape[1:]))
+    return np.asarray((np.abs(flat) <= _LARGEST_SQUARE_ROOT).all(axis=1))
 
 
 def is_stand_in(checkpoint: Checkpoint) -> bool:
@@ -226,8 +239,10 @@ def _strip_wrapper(subject: CheckSubject, checkpoint: Checkpoint | None) -> Chec
         cure = "save it again: `voxgraft repair OLD --base BASE --output NEW.safetensors`; nothing in it is run."
         subject.findings.append(finding("checkpoint-legacy", found, where=where, level="warning", cure=cure))
     prefix, others = find_model_prefix(checkpoint), len(list_other_model_tensors(checkpoint))
-    if prefix or others:
+    wrapped = unwrap_parts(checkpoint) is not checkpoint
+    if prefix or others or wrapped:
         words = [f"every name of the model in {where.name} starts with {prefix!r}"] if prefix else []
+        words += ["names of its parts hold the name of a wrapper"] if wrapped else []
         words += [f"{others:,} tensors of other models are beside it"] if others else []
         subject.findings.append(finding("checkpoint-prefixed", ", and ".join(words), where=where))
     plain = strip_model_prefix(checkpoint)
@@ -236,11 +251,15 @@ def _strip_wrapper(subject: CheckSubject, checkpoint: Checkpoint | None) -> Chec
     ) or ((), ())
     if doubles:
         subject.try_or_report(lambda: subject.findings.append(_double_finding(plain, doubles)))
-    for name in transposed:
+    tables = [name for name in transposed if name in table_names(subject.family)]
+    for name in tables:
         shape = plain.tensors[name].shape
         expected = f"{list(shape[::-1])}, one row for each piece"
         found = f"{name} is transposed: {list(shape)}"
         subject.findings.append(finding("table-transposed", found, expected=expected, where=where))
+    if matrices := [name for name in transposed if name not in tables]:
+        found = f"{len(matrices):,} matrices of the body are transposed ({matrices[0]}, ...)"
+        subject.findings.append(finding("table-transposed", found, expected="the base's shapes", where=where))
     return in_forms(plain, doubles, transposed)
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from voxgraft.checkpoints.base import Checkpoint
 from voxgraft.checkpoints.load import find_dangerous_globals
@@ -25,8 +26,8 @@ from voxgraft.data.manifest import resolve_manifest_path
 from voxgraft.graft.folder import GRAFT_CARD_NAME, ROWS_NAME
 from voxgraft.graft.rows import RowCount, text_table_findings
 from voxgraft.inspect.body import read_optimizer_snapshot, read_row_moments
-from voxgraft.inspect.rows import is_unread_row
-from voxgraft.inspect.subject import CheckSubject, StatedNumber, find_text_tables, is_stand_in
+from voxgraft.inspect.rows import are_last_rows_unread, is_unread_row
+from voxgraft.inspect.subject import CheckSubject, StatedNumber, are_rows_finite, find_text_tables, is_stand_in
 from voxgraft.models.base import Family
 from voxgraft.models.detect import stand_in_parts
 from voxgraft.text.encoder import TextEncoder, check_text_language, prove_text_encoder
@@ -82,10 +83,10 @@ def row_size_findings(subject: CheckSubject) -> list[Finding]:
             findings.append(finding(code, found, expected=f"{tokenizer.size:,} rows", where=checkpoint.path))
         return findings
     pieces = tokenizer.size if tokenizer else table.shape[0] - family.spare_rows if table else 0
-    heads = [f"{point.tensor} is not in the file" for point in family.graft_points if point.role != "embedding"]
+    heads = tuple(f"{point.tensor} is " for point in family.graft_points if point.role != "embedding")
     findings = [
-        finding("head-missing", item.found, where=item.where)
-        if item.code == "tensor-missing" and item.found in heads
+        finding("head-missing", item.found, where=item.where)  # of a head nothing is needed that the base lacks
+        if item.code in ("tensor-missing", "tensor-shape") and item.found.startswith(heads)
         else item
         for item in _row_count_findings(checkpoint, family, pieces, subject)
     ]
@@ -153,8 +154,13 @@ def _row_count_findings(
     """`row_findings`, with a row too many named for what it is."""
     items = text_table_findings(checkpoint, family, pieces)
     doubled = pieces + 2 * family.spare_rows
-    tables = find_text_tables(checkpoint, family)
-    if not family.spare_rows or {info.shape[0] for info in tables.values()} != {doubled}:
+    sizes = {info.shape[0] for info in find_text_tables(checkpoint, family).values()}
+    is_doubled = bool(family.spare_rows) and sizes == {doubled}
+    if len(sizes) == 1 and not is_doubled and subject is not None and (count := count_padding_rows(subject, pieces)):
+        found = f"{max(sizes):,} rows for {pieces:,} pieces: the last {count:,} were never read"
+        padded = finding("rows-padded", found, expected=f"{pieces + family.spare_rows:,}", where=checkpoint.path)
+        return [padded if item.code == "rows-vs-tokenizer" else item for item in items]
+    if not is_doubled:
         return items
     if subject is not None and subject.base_checkpoint is not None and not has_second_spare_row(subject, pieces):
         return [replace(item, found=f"{item.found}; row {pieces:,} is no second spare row") for item in items]
@@ -167,14 +173,29 @@ def has_second_spare_row(subject: CheckSubject, pieces: int) -> bool:
     """Whether the row behind the last piece was provably never trained. Sizes alone do not show that: a tokenizer that
     lacks one piece of those that were learned gives the same numbers.
     """
+    return is_unread_row(subject, pieces, _embedding_moments(subject))
+
+
+def count_padding_rows(subject: CheckSubject, pieces: int) -> int:
+    """Rows behind the pieces and the spare row, as a table that is filled up to a multiple of 64 has them; 0 where one
+    of them may have been trained.
+    """
     checkpoint, family = subject.checkpoint, subject.family
-    if checkpoint is None or family is None:
-        return False
-    optimizer = read_optimizer_snapshot(checkpoint)
-    tables = list(find_text_tables(checkpoint, family).values())
-    moments = read_row_moments(checkpoint, optimizer, tables) if optimizer else []
-    own = next((one.second for one in moments if one.tensor == family.graft_points[0].tensor), None)
-    return is_unread_row(subject, pieces, own)
+    table = find_text_tables(checkpoint, family).get(family.graft_points[0]) if checkpoint and family else None
+    if table is None or family is None:
+        return 0
+    count = table.shape[0] - pieces - family.spare_rows
+    return count if count > 0 and are_last_rows_unread(subject, count, _embedding_moments(subject)) else 0
+
+
+def _embedding_moments(subject: CheckSubject) -> NDArray[np.float32] | None:
+    """Length of the second moment of each row of the embedding; None where the optimizer does not say."""
+    checkpoint, family = subject.checkpoint, subject.family
+    optimizer = read_optimizer_snapshot(checkpoint) if checkpoint is not None else None
+    if checkpoint is None or family is None or optimizer is None:
+        return None
+    moments = read_row_moments(checkpoint, optimizer, list(find_text_tables(checkpoint, family).values()))
+    return next((one.second for one in moments if one.tensor == family.graft_points[0].tensor and one.finite), None)
 
 
 def _spare_row_note(family: Family, pieces: int, checkpoint: Checkpoint) -> list[Finding]:
@@ -203,12 +224,16 @@ def nonfinite_row_findings(subject: CheckSubject) -> list[Finding]:
     findings: list[Finding] = []
     for info in find_text_tables(checkpoint, family).values():
         bad: list[int] = []
+        large = False
         for start in range(0, info.shape[0], _VALUE_BLOCK_ROWS):
             stop = min(start + _VALUE_BLOCK_ROWS, info.shape[0])
-            finite = np.isfinite(checkpoint.read_rows(info.name, start, stop)).reshape(stop - start, -1).all(axis=1)
-            bad += (np.flatnonzero(~finite) + start).tolist()
+            rows = checkpoint.read_rows(info.name, start, stop)
+            odd = ~are_rows_finite(rows)
+            bad += (np.flatnonzero(odd) + start).tolist()
+            large = large or bool((odd & np.isfinite(rows).all(axis=tuple(range(1, rows.ndim)))).any())
         if bad:
-            found = f"{len(bad):,} of {info.shape[0]:,} rows of {info.name} are not finite, the first is row {bad[0]:,}"
+            how = "not finite" + (", or too large to compute with" if large else "")
+            found = f"{len(bad):,} of {info.shape[0]:,} rows of {info.name} are {how}, the first is row {bad[0]:,}"
             findings.append(finding("tensor-not-finite", found, where=checkpoint.path))
     return findings
 

@@ -149,7 +149,8 @@ _REPAIRS_BY_CODE: dict[str, tuple[RepairKind, str]] = {
     "bias-not-grown": ("head", "the head grew and its bias did not"),
     "spare-row-copied": ("spare", "the base's spare row is on the first new piece"),
     "spare-counted-twice": ("spare", "it has a spare row too many"),
-    "table-transposed": ("rows", "a text table has its rows and columns exchanged"),
+    "rows-padded": ("spare", "its text tables were filled up with rows that no piece uses"),
+    "table-transposed": ("rows", "tables or matrices have their rows and columns exchanged"),
     "rows-shifted": ("rows", "its text rows only moved: they stand on other ids than their own"),
     "rows-swapped": ("rows", "its text rows only moved: embedding and head are swapped"),
     "base-rows-shrunk": ("rows", "weight decay has shrunk the base's rows under a gradient mask"),
@@ -158,7 +159,7 @@ _REPAIRS_BY_CODE: dict[str, tuple[RepairKind, str]] = {
     "body-missing": ("missing", "tensors of the base are not in the file"),
     "body-form": ("missing", "tensors of the body have another form than the base's"),
     "body-lost": ("missing", "tensors of the body have nothing left of the base's"),
-    "body-not-finite": ("missing", "tensors of the body hold values that are not finite"),
+    "body-not-finite": ("missing", "tensors of the body hold values that are not finite, or absurdly large"),
     "body-overflow": ("missing", "values too large for fp16 became infinite when it was saved"),
     "speech-rows-lost": ("missing", "{found}"),
     "pickle-code": ("resave", "the file carries code that a loader could run"),
@@ -174,13 +175,21 @@ _RESUME_NOTES = {
         "give texts of old languages to the base's own tokenizer",
     ),
     "new-rows-zero": ("some new rows are still empty", "{found}: train on texts with their pieces"),
-    "new-rows-equal": ("new rows are copies of one another", "{found}: only training tells their pieces apart"),
+    "new-rows-equal": (
+        "new rows are copies of one another, or of base rows",
+        "{found}: only training tells them apart",
+    ),
     "checkpoint-prefixed": (
         "a wrapper's name comes before all others, or other models beside it",
         "`voxgraft repair` writes the file without them",
     ),
+    "body-extra": (
+        "it holds tensors that the base does not have",
+        "{found}: the original program ignores or refuses them",
+    ),
     "moments-mismatch": ("its optimizer state is not to be used", "take the weights and a fresh optimizer"),
     "moments-on-base-rows": ("its optimizer state is not to be used", "take the weights and a fresh optimizer"),
+    "moments-not-finite": ("its optimizer state is not to be used", "take the weights and a fresh optimizer"),
 }
 _OTHER_BASE_HINT = "; if it was made from another base (the English one, an older one), name that with --base"
 # Codes of errors that are neither in _FATAL_FAULTS nor in _REPAIRS_BY_CODE and still have their answer.
@@ -188,6 +197,8 @@ _CODES_WITH_OWN_RULES = frozenset(
     "ids-past-table rows-vs-tokenizer tensor-not-finite "  # rows: misfit, ruined or repairable
     "config-vs-rows config-vs-tokenizer proof-changed moments-mismatch".split()  # added to RESUME
 )
+# What was opened is around the checkpoint, or stands for it.
+_PACKED_CODES = ("checkpoint-tar", "torch-compressed", "checkpoint-lfs")
 # Rounding to bf16 adds a little to a distance.
 _ROUNDING_MARGIN = 0.02
 # From this share on nothing of the whole is worth continuing with.
@@ -198,11 +209,13 @@ def decide_verdict(findings: Sequence[Finding], case: DiagnosisCase, *, readable
     """The answer to all findings at once."""
     errors = {item.code: item for item in reversed(findings) if item.level == "error"}
     told = {item.code: item for item in reversed(findings)}
-    # A file that is whole, but not yet a checkpoint: the program that wrote it can make one of it.
+    # A file that is whole, but not yet a checkpoint: the program that wrote or packed it can make one of it.
     item = errors.get("checkpoint-low-rank") or (errors.get("torch-contents") if "pickle-code" in told else None)
+    item = item or next((errors[code] for code in _PACKED_CODES if code in errors), None)
     if item is not None and case.run is None:
         sentence = f"it has to be saved otherwise before anything can be said of it: {item.found}"
-        return Verdict("REPAIR", sentence, f"by hand: {item.cure}", ("then voxgraft diagnose NEW",))
+        cure = item.cure or CATALOGUE[item.code].cure
+        return Verdict("REPAIR", sentence, f"by hand: {cure}", ("then voxgraft diagnose NEW",))
     code = next((code for code in _FATAL_FAULTS if code in errors), None)
     if code is not None or not readable:
         sentence, reason = _FATAL_FAULTS[code] if code is not None else _UNREADABLE_FAULT
@@ -362,7 +375,7 @@ def _verdict_resume(told: dict[str, Finding], case: DiagnosisCase) -> Verdict:
     sentence = ", but ".join([sentence, *besides])
     reason = "; ".join([reason, *besides.values()])
     # Ours cannot continue with another trainer's state: the trainer that wrote it can.
-    if case.has_optimizer and not told.keys() & {"moments-mismatch", "moments-on-base-rows"}:
+    if case.has_optimizer and not told.keys() & {"moments-mismatch", "moments-on-base-rows", "moments-not-finite"}:
         command = f"in the trainer that wrote it: --resume {_quote_path(case.checkpoint)}"
     else:
         command = f"in the trainer that wrote it: start from {_quote_path(case.checkpoint)} with a fresh optimizer"

@@ -119,7 +119,8 @@ class GrownLayer(GraftModule):
         super().__init__()
         self.rows = rows
         self.width = width
-        for name, shape in (("weight", (width,)), *((("bias", ()),) if bias else ())):
+        shapes: dict[str, tuple[int, ...]] = {"weight": (width,), "bias": ()} if bias else {"weight": (width,)}
+        for name, shape in shapes.items():
             base = torch.zeros(rows.base_rows, *shape, device=device, dtype=dtype)
             if not base.is_floating_point():
                 raise GraftError("rows-layout", f"a table of {base.dtype}", expected="a floating-point table")
@@ -140,7 +141,7 @@ class GrownLayer(GraftModule):
         """
         rows = RowLayout.of_base(_count_rows(weight, bias), num_new, spare_rows)
         layer = cls(rows, weight.shape[1], bias=bias is not None, device=weight.device, dtype=weight.dtype)
-        for name, tensor in (("weight", weight), *((("bias", bias),) if bias is not None else ())):
+        for name, tensor in {"weight": weight, **({} if bias is None else {"bias": bias})}.items():
             layer._half("base", name).copy_(tensor)
             new = layer._half("new", name)
             new.copy_(tensor[: rows.base_pieces].to(new.dtype).mean(dim=0, keepdim=True).expand_as(new))
@@ -152,7 +153,7 @@ class GrownLayer(GraftModule):
         """Take apart a layer that is grown already: what is neither piece nor spare is new."""
         rows = RowLayout(base_pieces, _count_rows(weight, bias) - base_pieces - spare_rows, spare_rows)
         layer = cls(rows, weight.shape[1], bias=bias is not None, device=weight.device, dtype=weight.dtype)
-        for name, tensor in (("weight", weight), *((("bias", bias),) if bias is not None else ())):
+        for name, tensor in {"weight": weight, **({} if bias is None else {"bias": bias})}.items():
             base, new = rows.split(tensor)
             layer._half("base", name).copy_(base)
             layer._half("new", name).copy_(new)

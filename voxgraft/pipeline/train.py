@@ -96,7 +96,7 @@ def _describe_model(course: TrainingSetup, loop: Trainer) -> dict[str, str]:
     """Base, tokenizer, rows, what is trained, what cannot change, and the device."""
     card, options, report = course.graft.card, course.options, build_trainable_report(loop.stepper.trained.model)
     mode = "merged (the body itself is trained)" if options.full_body else MODE_DESCRIPTIONS[options.mode]
-    numbers = sum(sum(report.parts.get(part, ())) for part in BASE_PARTS)
+    numbers = sum(sum(counts) for part, counts in report.parts.items() if part in BASE_PARTS)
     tables = {name: str(rows) for name, rows in report.tables.items()}
     rows = _join_pairs(tables)
     if len(set(tables.values())) == 1:

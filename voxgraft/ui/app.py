@@ -84,10 +84,6 @@ def build_page(roots: Roots, pages: str = "", on_built: Callable[[PageContext], 
             """The tab is visible now: its timer runs, and no other."""
             return [name, *(gr.Timer(active=name == other) for other in TABS)]
 
-        def open_requested_tab(asked: str) -> list[Any]:
-            name = asked if asked in TABS else next(iter(TABS))
-            return [gr.Tabs(selected=name), *select_tab(name)]
-
         for name, tab in made.items():
             context.wire(
                 [tab.select],
@@ -97,9 +93,12 @@ def build_page(roots: Roots, pages: str = "", on_built: Callable[[PageContext], 
                 js=TAB_TO_URL_JS % name,
                 trigger_mode="always_last",
             )
-        asked = gr.Textbox(visible="hidden")
+        asked, first = gr.Textbox(visible="hidden"), next(iter(TABS))
         demo.load(
-            open_requested_tab,
+            lambda name: [
+                gr.Tabs(selected=name if name in TABS else first),
+                *select_tab(name if name in TABS else first),
+            ],
             asked,
             [tabs, active, *timers],
             js=TAB_FROM_URL_JS,
@@ -133,18 +132,18 @@ def _wire_tabs(context: PageContext, active: Any) -> list[Any]:
             trigger_mode="once",
         )
         for handlers, part in ((context.project_handlers, opened), (context.job_end_handlers, ended)):
-            own = [item for item in handlers if item.tab == tab]
-            _wire_combined(context, [item for item in own if not item.slow], part)
-            for item in own:
-                if item.slow:
-                    _wire_combined(context, [item], part)
+            own = [(handler, slow) for handler_tab, handler, slow in handlers if handler_tab == tab]
+            _wire_combined(context, [handler for handler, slow in own if not slow], part)
+            for handler, slow in own:
+                if slow:
+                    _wire_combined(context, [handler], part)
         views = [view for view in context.views if view.tab == tab]
 
         def show_jobs(project: str, views: Sequence[Any] = views) -> list[str]:
             newest = ProjectJobs(context.project_folder(project)).newest_by_command()
             return [view.html(newest.get(view.verb)) for view in views]
 
-        _wire_combined(context, [EventHandler(show_jobs, [], [view.shown for view in views])], jobs_changed)
+        _wire_combined(context, [(show_jobs, [], [view.shown for view in views])], jobs_changed)
         timers.append(timer)
         activated.append(visible)
     context.wire(
@@ -163,16 +162,16 @@ def _wire_combined(context: PageContext, handlers: Sequence[EventHandler], part:
     def call_all(project: str, *values: Any) -> Any:
         given = iter(values)
         results: list[Any] = []
-        for item in handlers:
-            own = [next(given) for _ in item.inputs]
+        for function, wanted, shown in handlers:
+            own = [next(given) for _ in wanted]
             try:
-                results += item.function(project, *own)
+                results += function(project, *own)
             except VoxgraftError:  # a project that cannot be read leaves what is shown as it is
-                results += [gr.skip()] * len(item.outputs)
+                results += [gr.skip()] * len(shown)
         return results if len(results) != 1 else results[0]
 
-    inputs = [item for handler in handlers for item in handler.inputs]
-    outputs = [item for handler in handlers for item in handler.outputs]
+    inputs = [item for _, wanted, _ in handlers for item in wanted]
+    outputs = [item for _, _, shown in handlers for item in shown]
     if outputs:
         context.wire([part.change], call_all, [context.project, *inputs], outputs, trigger_mode="always_last")
 
@@ -236,7 +235,7 @@ def build_project_bar(context: PageContext, demo: gr.Blocks) -> None:
         )  # fmt: skip
         button = gr.Button("Make the project", variant="primary", elem_id="new-start", elem_classes=["vg-act"])
     with gr.Accordion("What the words mean", open=False, elem_id="words"):
-        gr.Markdown("\n".join(f"- **{word}**: {meaning}" for word, meaning in GLOSSARY.items()))
+        gr.Markdown(GLOSSARY)
     inputs = [name, language, base, texts]
     context.wire(
         [part.change for part in inputs], lambda *values: _preview_new_project(context, *values), inputs, [preview]
@@ -323,35 +322,10 @@ def _open_project(context: PageContext, project: str | None) -> list[Any]:
     return [short, gr.update(choices=choices, value=short), ""]
 
 
-GLOSSARY = {
-    "base": "A published model as its makers give it out, for example Chatterbox. It is only ever read. "
-    "Elsewhere: pretrained model, checkpoint.",
-    "graft": "Everything that is added to a base for one language: new letters and pieces of text, their rows, and a "
-    "small adapter. A small folder to share. Elsewhere: extended vocabulary plus LoRA.",
-    "row": "One token's line of numbers in the table that turns text into what the model works with. New letters get "
-    "new rows. Elsewhere: embedding; making room for them is called extending the embeddings.",
-    "frozen": "The base's rows are not in the optimizer at all, so nothing can move them. Elsewhere: freeze, freeze "
-    "until index; there a check box, here a fact.",
-    "gated": "The usual way to train: the adapter acts only while the new language is spoken, so that the old ones "
-    "stay exactly as they were, bit for bit.",
-    "merged": "One ordinary checkpoint for other programs. The training is folded into the base, so the old languages "
-    "can change; how much is measured while it trains, and bounded.",
-    "retention": "How well an old language is still spoken: its loss now against its loss before training. +0 % is as "
-    "before.",
-    "CER": "Character error rate: somebody (a recogniser) listens and writes down what was said; this share of "
-    "the letters is wrong. 0 % is perfect, lower is better.",
-    "speech loss": "How surprised the model is by the next bit of real speech; lower is better. Elsewhere: mel loss, "
-    "code loss.",
-    "text loss": "The same for the next bit of text.",
-    "text use": "How much worse the speech gets with another sentence's text. Near zero the model is not reading, "
-    "however the loss falls.",
-    "held out": "Recordings that are never trained on, so that what is measured on them can be believed. Elsewhere: "
-    "validation and test data.",
-    "tokenizer": "Cuts text into the pieces that have rows. The old one stays as it is; new pieces are put after it.",
-    "step": "One small improvement, made from one batch. Elsewhere: iteration.",
-    "adapter": "A few added weights on the model's body that act for the new language. Elsewhere: LoRA.",
-}
-PAGE_CSS = resources.files("voxgraft").joinpath("assets/templates/ui.css").read_text(encoding="utf-8")
+PAGE_CSS, GLOSSARY = (
+    resources.files("voxgraft").joinpath(f"assets/templates/{name}").read_text(encoding="utf-8")
+    for name in ("ui.css", "ui_glossary.md")
+)
 
 
 def build_theme() -> gr.themes.Base:

@@ -71,10 +71,7 @@ class CommandBuilder:
             if leaf.key in fixed:
                 words_of[leaf.key] = self.plain(leaf, fixed[leaf.key])
             elif leaf.key in values:
-                known = self.plain(leaf, own[leaf.key])
-                given = self._judged(
-                    leaf, self.plain(leaf, values[leaf.key]), [*known, *self._paths_named_by_run(leaf, project)]
-                )
+                given, known, _ = self._judged(leaf, values[leaf.key], own[leaf.key], project)
                 words_of[leaf.key] = given if leaf.field.is_required() or given != known else []
         typed: dict[str, Any] = {}
         for leaf in self.verb.leaves():
@@ -117,9 +114,7 @@ class CommandBuilder:
         for leaf in self.verb.leaves():
             if leaf.key not in values or leaf.key not in run_keys:
                 continue
-            known = self.plain(leaf, own[leaf.key])
-            ours = [*known, *self._paths_named_by_run(leaf, project)]
-            words = self._judged(leaf, self.plain(leaf, values[leaf.key]), ours)
+            words, known, ours = self._judged(leaf, values[leaf.key], own[leaf.key], project)
             if not words or words == known:
                 continue
             is_bare = leaf.is_number or bool in (leaf.field.annotation, *get_args(leaf.field.annotation))
@@ -152,37 +147,37 @@ class CommandBuilder:
             return [word for item in value for word in self.plain(leaf, item)]
         return [str(value)]
 
-    def _judged(self, leaf: SettingField, words: list[str], own: Collection[str]) -> list[str]:
-        """Validated words: paths must be inside the roots, choices among the known. The run's `own` words pass."""
-        typed = [word for word in words if word not in own]
+    def _judged(
+        self, leaf: SettingField, value: Any, own: Any, project: Path | None
+    ) -> tuple[list[str], list[str], list[str]]:
+        """Validated words of a value, those of the run's `own` value, and all that pass because they are the run's.
+
+        Paths must be inside the roots, choices among the known.
+        """
+        words, own_words = self.plain(leaf, value), self.plain(leaf, own)
+        ours = [*own_words]
+        if leaf.is_path and project is not None and (settings := _load_if_valid(project)) is not None:
+            # Paths that the form of this setting is filled with because the run names them, wherever they are.
+            base, dataset = run_base_folder(project), run_dataset_folder(project)
+            named = {
+                "base": [base] if base is not None else [],
+                "dataset": [dataset],
+                "manifest": [dataset],
+                "sources": [*settings.data.sources],
+                "texts": [*settings.texts, dataset / MANIFEST_NAME],
+            }.get(leaf.key, [])
+            ours += [*(self.roots.short((self.roots.home / path).resolve()) for path in named), *map(str, named)]
+        typed = [word for word in words if word not in ours]
         if typed and leaf.key in EXECUTABLE_SETTINGS and leaf.key not in self.choices:
             raise ConfigError("ui-executed", f"`{leaf.key}` names a program, and nothing typed here is executed")
         known = self.choices.get(leaf.key)
         if known is not None and (other := [word for word in typed if word not in known]):
             raise ConfigError("config-value", f"`{leaf.key}` is {other[0]!r}", expected=", ".join(map(str, known)))
         is_path = leaf.is_path or (leaf.key in self.path_keys and any("/" in word or "." in word for word in typed))
-        if not is_path:
-            return words
-        passed = {*own, "tiny"} if (self.verb.name, leaf.key) in TINY_BASE_SETTINGS else {*own}
-        return [word if word in passed else self.roots.short(self.roots.resolve_inside(word)) for word in words]
-
-    def _paths_named_by_run(self, leaf: SettingField, project: Path | None) -> list[str]:
-        """Paths that the form of this setting is filled with because the run names them, wherever they are."""
-        if project is None or not leaf.is_path:
-            return []
-        settings = _load_if_valid(project)
-        if settings is None:
-            return []
-        base, dataset = run_base_folder(project), run_dataset_folder(project)
-        named = {
-            "base": [base] if base is not None else [],
-            "dataset": [dataset],
-            "manifest": [dataset],
-            "sources": [*settings.data.sources],
-            "texts": [*settings.texts, dataset / MANIFEST_NAME],
-        }
-        found = named.get(leaf.key, [])
-        return [*(self.roots.short((self.roots.home / path).resolve()) for path in found), *map(str, found)]
+        if is_path:
+            passed = {*ours, "tiny"} if (self.verb.name, leaf.key) in TINY_BASE_SETTINGS else {*ours}
+            words = [word if word in passed else self.roots.short(self.roots.resolve_inside(word)) for word in words]
+        return words, own_words, ours
 
 
 def format_command(argv: Sequence[str]) -> str:

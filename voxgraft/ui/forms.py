@@ -33,18 +33,8 @@ COMMAND_LABEL = "The same on a command line"
 RECEIVED_CARDS = (GRAFT_CARD_NAME, EXPORT_CARD_NAME, ADAPTER_CARD)
 # Folders of faster-whisper models.
 WHISPER_FOLDERS = PathFilter(mark="model.bin")
-
-
-class EventHandler(NamedTuple):
-    """A function to call after an event: `function(project, *inputs)` returns a value for each output."""
-
-    function: Callable[..., Sequence[Any]]
-    inputs: list[Any]
-    outputs: list[Any]
-    slow: bool = False
-    """Whether it takes so long that the others must not wait for it."""
-    tab: str = ""
-    """The tab that it belongs to; only the visible tab is kept up to date."""
+# What to call after an event: `function(project, *inputs)` gives a value for each output. Inputs and outputs follow.
+EventHandler = tuple[Callable[..., Sequence[Any]], list[Any], list[Any]]
 
 
 @dataclass(slots=True)
@@ -60,8 +50,9 @@ class PageContext:
     """The tab that is being built."""
     forms: list[CommandForm] = field(default_factory=list)
     views: list[JobView] = field(default_factory=list)
-    project_handlers: list[EventHandler] = field(default_factory=list)
-    job_end_handlers: list[EventHandler] = field(default_factory=list)
+    project_handlers: list[tuple[str, EventHandler, bool]] = field(default_factory=list)
+    """With the tab that it belongs to (only the visible one is kept up to date), and whether others must not wait."""
+    job_end_handlers: list[tuple[str, EventHandler, bool]] = field(default_factory=list)
     refresh_ticks: dict[str, Any] = field(default_factory=dict)
     """By tab: a hidden part that changes every two seconds while it is in view, and when a project is opened."""
 
@@ -104,7 +95,7 @@ class PageContext:
         slow: bool = False,
     ) -> None:
         """Call `function(project, *inputs)` when a project is opened or reloaded; it gives a value for each output."""
-        self.project_handlers.append(EventHandler(function, list(inputs), outputs, slow, self.tab))
+        self.project_handlers.append((self.tab, (function, list(inputs), outputs), slow))
 
     def on_change(self, function: Callable[[str], Sequence[Any]], outputs: list[Any], *, slow: bool = False) -> None:
         """The same, and again whenever a job of the project has ended, or its run.yaml has changed."""
@@ -115,7 +106,7 @@ class PageContext:
         self, function: Callable[..., Sequence[Any]], inputs: list[Any], outputs: list[Any], *, slow: bool = False
     ) -> None:
         """Call `function(project, *inputs)` whenever a job of the project has ended, or its run.yaml has changed."""
-        self.job_end_handlers.append(EventHandler(function, inputs, outputs, slow, self.tab))
+        self.job_end_handlers.append((self.tab, (function, inputs, outputs), slow))
 
 
 class FormControl(NamedTuple):
@@ -171,9 +162,6 @@ class CommandForm:
     followed_components: list[Any] = field(default_factory=list)
     render_result: Callable[[dict[str, Any]], str] | None = None
 
-    def __post_init__(self) -> None:
-        self.context.forms.append(self)
-
     @property
     def command(self) -> CommandBuilder:
         return CommandBuilder(find_command(self.name), self.context.roots, self.json, self.choices, self.path_keys)
@@ -191,9 +179,13 @@ class CommandForm:
         sought: PathFilter | None = None,
         default: Callable[[Path], Any] | None = None,
         lines: int = 1,
+        shared: FormControl | None = None,
     ) -> Any:
-        """Create the control of one setting here; returns the component."""
+        """Create the control of one setting here, or take one that another form has created; returns the component."""
         leaf = next(leaf for leaf in find_command(self.name).leaves() if leaf.key == key)
+        if shared is not None:
+            self.controls.append(FormControl(leaf, shared.component, shared.sought, shared.default, shared=True))
+            return shared.component
         if key in EXECUTABLE_SETTINGS and key not in self.choices:
             raise ValueError(f"{key} names a program: give the words that can be chosen")
         about: dict[str, Any] = {
@@ -214,11 +206,6 @@ class CommandForm:
             for key in keys:
                 self.add(key)
 
-    def share_control(self, key: str, other: FormControl) -> None:
-        """Set one more setting by a control that another form has created."""
-        leaf = next(leaf for leaf in find_command(self.name).leaves() if leaf.key == key)
-        self.controls.append(FormControl(leaf, other.component, other.sought, other.default, shared=True))
-
     def control(self, key: str) -> FormControl:
         """The control of a setting."""
         return next(control for control in self.controls if control.leaf.key == key)
@@ -228,6 +215,7 @@ class CommandForm:
 
         With `keep`, also a button that writes changed values into run.yaml, where they count for every command.
         """
+        self.context.forms.append(self)
         name, components = slug(self.name), self.components
         self.preview = gr.Textbox(
             label=COMMAND_LABEL,
@@ -250,13 +238,18 @@ class CommandForm:
             edits = [component.input for component in components]
             edits += [component.blur for component in components if isinstance(component, gr.Textbox | gr.Dropdown)]
             wire(edits, self._preview, inputs, [self.preview], trigger_mode="always_last")
-        wire([start.click], self._start, inputs, [view.shown])
+        wire(
+            [start.click],
+            lambda project, *values: start_job(self.context, project, view, lambda: self.words(project, values)),
+            inputs,
+            [view.shown],
+        )
         if save is not None:
             wire([save.click], self._keep, inputs, [self.preview, view.shown])
         filling = [control.component for control in self.controls if not control.shared]
         filling += [self.preview, self.filled]
-        self.context.on_project(self._opened, filling)
-        self.context.on_job_end(self._refill, [self.filled, *components], filling)
+        self.context.on_project(self.fill, filling)
+        self.context.on_job_end(self.fill, [self.filled, *components], filling)
         for component in self.followed_components:
             self.follow(component)
         return view
@@ -295,17 +288,13 @@ class CommandForm:
         for key, free_path in self.fresh.items():
             if not typed.get(key) and not typed.get(self.unless.get(key, "")):
                 typed[key] = self.context.roots.short(free_path(folder).resolve())
-        return self.build_command_argv(folder, typed)
+        fixed = self.fixed(folder)
+        self.require({**typed, **fixed})
+        return self.command.words(typed, folder, fixed)
 
     def typed_values(self, values: Sequence[Any]) -> dict[str, Any]:
         """Values of the controls by setting."""
         return {control.leaf.key: value for control, value in zip(self.controls, values, strict=True)}
-
-    def build_command_argv(self, folder: Path, typed: Mapping[str, Any]) -> list[str]:
-        """The argv of the command for values by setting; missing ones are named by their labels on the page."""
-        fixed = self.fixed(folder)
-        self.require({**typed, **fixed})
-        return self.command.words(typed, folder, fixed)
 
     def require(self, values: Mapping[str, Any]) -> None:
         """Raise an error that names, by their labels, the settings that have to be given and are not."""
@@ -340,36 +329,9 @@ class CommandForm:
         kept = f"written into run.yaml: {', '.join(changed)}" if changed else nothing
         return [self._preview(project, *values), note_html(kept, "good")]
 
-    def _start(self, project: str, *values: Any) -> str:
-        assert self.view is not None
-        return start_job(self.context, project, self.view, lambda: self.words(project, values))
-
-    def _opened(self, project: str) -> list[Any]:
-        """Every control as the project has it, and the command line for that."""
-        folder = self.context.project_folder(project) if project else None
-        try:
-            values = self._values(folder)
-        except VoxgraftError as error:  # an unreadable run.yaml: no value of another project may stay
-            values = self._values(None)
-            return [*self._updates(None, None, values), str(error), values]
-        return [*self._updates(folder, None, values), self._preview(project, *values), values]
-
-    def _refill(self, project: str, filled: Sequence[Any], *values: Any) -> list[Any]:
-        """After a job or a change of run.yaml: what somebody typed or emptied stays, all else is updated."""
-        folder = self.context.project_folder(project)
-        fresh = self._values(folder)
-        before = filled if len(filled) == len(values) else fresh
-        now = [
-            new if self._have_same_words(control, value, old) else value
-            for control, value, old, new in zip(self.controls, values, before, fresh, strict=True)
-        ]
-        return [*self._updates(folder, values, now), self._preview(project, *now), fresh]
-
     def initial_values(self, project: str) -> list[Any]:
-        """Every control's value as the project has it."""
-        return self._values(self.context.project_folder(project))
-
-    def _values(self, folder: Path | None) -> list[Any]:
+        """Every control's value as the project has it; without a project the defaults."""
+        folder = self.context.project_folder(project) if project else None
         own = effective_values(find_command(self.name), folder)
         values = []
         for control in self.controls:
@@ -378,16 +340,34 @@ class CommandForm:
             values.append(component_value(control.leaf, value, self.command))
         return values
 
-    def _have_same_words(self, control: FormControl, one: Any, other: Any) -> bool:
-        return self.command.plain(control.leaf, one) == self.command.plain(control.leaf, other)
+    def fill(self, project: str, filled: Sequence[Any] = (), *values: Any) -> list[Any]:
+        """Updates of this form's own controls, the command line, and what was filled in.
 
-    def _updates(self, folder: Path | None, before: Sequence[Any] | None, values: Sequence[Any]) -> list[Any]:
-        """Updates of this form's own controls. A value that is there already is not sent again: somebody may type."""
-        updates = []
-        for at, (control, value) in enumerate(zip(self.controls, values, strict=True)):
+        Without `values`, when a project is opened, every control gets what the project has. Else, after a job or a
+        change of run.yaml, what somebody typed or emptied since it was `filled` stays, and all else is updated.
+        """
+        folder = self.context.project_folder(project) if project else None
+        try:
+            fresh = self.initial_values(project)
+            error = ""
+        except VoxgraftError as refusal:
+            if values:
+                raise
+            # An unreadable run.yaml: no value of another project may stay.
+            fresh, folder, error = self.initial_values(""), None, str(refusal)
+        plain, now = self.command.plain, fresh
+        if values:
+            before = filled if len(filled) == len(values) else fresh
+            now = [
+                new if plain(control.leaf, value) == plain(control.leaf, old) else value
+                for control, value, old, new in zip(self.controls, values, before, fresh, strict=True)
+            ]
+        updates: list[Any] = []
+        for at, (control, value) in enumerate(zip(self.controls, now, strict=True)):
             if control.shared:
                 continue
-            is_there = before is not None and self._have_same_words(control, before[at], value)
+            # A value that is there already is not sent again: somebody may type.
+            is_there = bool(values) and plain(control.leaf, values[at]) == plain(control.leaf, value)
             sent: dict[str, Any] = {} if is_there else {"value": value}
             if control.sought is not None:
                 sent["choices"] = self.context.roots.find(control.sought, folder)
@@ -397,7 +377,7 @@ class CommandForm:
                     control.leaf, [*words, *([value] if value and value not in words else [])]
                 )
             updates.append(gr.update(**sent) if sent else gr.skip())
-        return updates
+        return [*updates, error or self._preview(project, *now), fresh]
 
 
 def build_job_controls(
@@ -431,7 +411,10 @@ def add_job_view(context: PageContext, view: JobView, stop: Any) -> None:
 
     def stop_job(project: str) -> str:
         try:
-            return view.html(ProjectJobs(context.project_folder(project)).stop(view.verb))
+            job = ProjectJobs(context.project_folder(project)).latest(view.verb)
+            if job is not None:
+                job.stop()
+            return view.html(job)
         except VoxgraftError as error:
             return error_html(error)
 
@@ -452,7 +435,7 @@ def start_job(context: PageContext, project: str, view: JobView, build_argv: Cal
 def last_job_result(folder: Path, verb: str) -> dict[str, Any] | None:
     """The JSON result of the newest job of a command; None while it runs."""
     job = ProjectJobs(folder).latest(verb)
-    return job.result() if job is not None and not job.alive else None
+    return (job.read("out.txt") or None) if job is not None and not job.alive else None
 
 
 def slug(name: str) -> str:

@@ -66,7 +66,7 @@ def job_html(job: UiJob | None, is_json: bool = False, title: str = "Result") ->
     """A job: its state, its log, and its result unless that is JSON, which a tab shows in its own way."""
     if job is None:
         return ""
-    state, log = job.state, job.log(MAX_LOG_BYTES).strip()
+    state, log = job.state, job.tail("log.txt", MAX_LOG_BYTES).strip()
     words, kind = JOB_STATE_LABELS[state]
     if state == "failed" and job.exit_code == EXIT_BAD_INPUT:
         words = "was refused: see below"
@@ -75,7 +75,7 @@ def job_html(job: UiJob | None, is_json: bool = False, title: str = "Result") ->
         is_open = " open" if state != "done" else ""
         told = f'<div class="vg-tail" tabindex="0"><pre class="vg-log">{escape(log)}</pre></div>'
         parts.append(f"<details{is_open}><summary>Log</summary>{told}</details>")
-    if not is_json and (output := job.output().strip()):
+    if not is_json and (output := job.tail("out.txt").strip()):
         named = escape(title)
         pre = f'<pre class="vg-result" tabindex="0" aria-label="{named}">{escape(output)}</pre>'
         parts.append(f'<div class="vg-title">{named}</div>{pre}')

@@ -25,7 +25,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from voxgraft.core.errors import ConfigError, FileError
 from voxgraft.core.files import FileLock, build_write_error, format_error_reason, is_locked, read_json, write_json
@@ -53,34 +53,25 @@ class UiJob:
 
     @property
     def verb(self) -> str:
-        return str(self._read("job.json").get("verb", ""))
-
-    @property
-    def argv(self) -> list[str]:
-        """The words after `voxgraft`."""
-        return [str(word) for word in self._read("job.json").get("argv", [])]
-
-    @property
-    def started(self) -> float:
-        return float(self._read("job.json").get("started", 0.0))
+        return str(self.read("job.json").get("verb", ""))
 
     @property
     def exit_code(self) -> int | None:
         """None while it runs, and if nobody recorded its end."""
-        code = self._read("exit.json").get("exit_code")
+        code = self.read("exit.json").get("exit_code")
         return code if isinstance(code, int) else None
 
     @property
     def seconds(self) -> float:
         """How long it has taken so far, or took."""
-        ended = self._read("exit.json").get("ended")
+        started, ended = float(self.read("job.json").get("started", 0.0)), self.read("exit.json").get("ended")
         if not ended and self.alive:
             ended = time.time()
         elif not ended:
-            ended = self.started
+            ended = started
             with contextlib.suppress(OSError):
                 ended = (self.folder / "log.txt").stat().st_mtime
-        return max(0.0, float(ended) - self.started)
+        return max(0.0, float(ended) - started)
 
     @property
     def alive(self) -> bool:
@@ -94,35 +85,40 @@ class UiJob:
             return "stopping" if asked else "running"
         code = self.exit_code
         if code is None:  # the last stop kills also the process that would record the end
-            return "stopped" if self._read("stop.json").get("times", 0) > GRACEFUL_STOPS else "lost"
+            return "stopped" if self.read("stop.json").get("times", 0) > GRACEFUL_STOPS else "lost"
         if code == EXIT_INTERRUPTED or (asked and code != 0):
             return "stopped"
         if code < 0:  # killed by a signal, not by Stop
             return "lost"
         return "done" if code == 0 else "failed"
 
-    def log(self, max_bytes: int = MAX_SHOWN_BYTES) -> str:
-        """The end of its log."""
-        return _read_tail(self.folder / "log.txt", max_bytes)
-
-    def output(self, max_bytes: int = MAX_SHOWN_BYTES) -> str:
-        """The end of what it printed as its result."""
-        return _read_tail(self.folder / "out.txt", max_bytes)
-
-    def result(self) -> dict[str, Any] | None:
-        """The JSON result of a job with --json that has ended."""
+    def tail(self, name: str = "log.txt", max_bytes: int = MAX_SHOWN_BYTES) -> str:
+        """The end of its log, or of out.txt, what it printed as its result."""
         try:
-            found = read_json(self.folder / "out.txt")
+            with (self.folder / name).open("rb") as stream:
+                size = stream.seek(0, os.SEEK_END)
+                stream.seek(max(0, size - max_bytes))
+                data = stream.read()
+        except OSError:
+            return ""
+        if size > max_bytes:
+            data = data.partition(b"\n")[2]
+        return data.decode("utf-8", errors="replace")
+
+    def read(self, name: str) -> dict[str, Any]:
+        """A JSON file in its folder (out.txt is one after --json); empty if there is none, or no whole one."""
+        try:
+            found = read_json(self.folder / name)
         except (FileError, ValueError):
-            return None
-        return found if isinstance(found, dict) else None
+            return {}
+        return found if isinstance(found, dict) else {}
 
     def stop(self) -> None:
         """Ask it to stop as Ctrl-C does; a second time is a second Ctrl-C, and a third one kills it."""
         if not self.alive:
             return
         about = self._processes()
-        times = int(self._read("stop.json").get("times", 0)) + 1
+        times = int(self.read("stop.json").get("times", 0)) + 1
         write_json(self.folder / "stop.json", {"times": times, "asked": time.time()}, overwrite=True)
         # `run_job` looks for stop.json after it has written pid.json: one of the two sees the other's file.
         about = about or self._processes()
@@ -132,7 +128,7 @@ class UiJob:
 
     def _processes(self) -> dict[str, Any]:
         """Its pid.json, empty before it is written; an error if its processes are on another machine."""
-        about = self._read("pid.json")
+        about = self.read("pid.json")
         if not about:
             return about
         group = about.get("group")
@@ -145,23 +141,12 @@ class UiJob:
         where = str(about.get("machine") or "?").partition(" ")[0]
         raise ConfigError("ui-job-elsewhere", f"its processes are not on this machine, but on {where}")
 
-    def _read(self, name: str) -> dict[str, Any]:
-        try:
-            found = read_json(self.folder / name)
-        except (FileError, ValueError):
-            return {}
-        return found if isinstance(found, dict) else {}
 
-
-@dataclass(frozen=True, slots=True)
 class ProjectJobs:
     """The jobs of one project."""
 
-    project: Path
-
-    @property
-    def folder(self) -> Path:
-        return self.project / JOBS_FOLDER
+    def __init__(self, project: Path) -> None:
+        self.project, self.folder = project, project / JOBS_FOLDER
 
     def all(self) -> list[UiJob]:
         """Every job, the newest first."""
@@ -199,13 +184,6 @@ class ProjectJobs:
             with self._made(verb, about) as (job, lock):
                 _launch_runner(job, lock.descriptor)
             return job
-
-    def stop(self, verb: str) -> UiJob | None:
-        """Ask the newest job of a command to stop."""
-        job = self.latest(verb)
-        if job is not None:
-            job.stop()
-        return job
 
     @contextlib.contextmanager
     def _start_lock(self) -> Iterator[None]:
@@ -278,49 +256,13 @@ def _lock_exclusive(lock: FileLock, folder: Path) -> None:
         raise FileError("run-lock-unsupported", f"nothing can be locked here: {error.strerror}", where=folder) from None
 
 
-def _read_tail(path: Path, max_bytes: int) -> str:
-    try:
-        with path.open("rb") as stream:
-            size = stream.seek(0, os.SEEK_END)
-            stream.seek(max(0, size - max_bytes))
-            data = stream.read()
-    except OSError:
-        return ""
-    if size > max_bytes:
-        data = data.partition(b"\n")[2]
-    return data.decode("utf-8", errors="replace")
-
-
-class RunLockHolder(NamedTuple):
-    """A command that was started elsewhere, as its signature in the run's lock says."""
-
-    verb: str
-    pid: str = "?"
-    host: str = "?"
-    since: str = "?"
-
-    @property
-    def words(self) -> str:
-        """The message about it."""
-        return (
-            f"`voxgraft {self.verb}` is at work on this project, started elsewhere (process {self.pid} on {self.host}, "
-            f"since {self.since}). Stop it there, with Ctrl-C, before you start something here."
-        )
-
-
-def find_external_holder(project: Path) -> RunLockHolder | None:
-    """The command that works on the run without being a job of this page."""
-    holder = _read_lock_holder(RunFolder(project).lock_file)
-    if holder is None or any(job.verb == holder.verb for job in ProjectJobs(project).at_work()):
-        return None
-    return holder
-
-
 # Signatures whose process is known to be gone: lock file, inode, time of change.
 _released_locks: set[tuple[Path, int, int]] = set()
 
 
-def _read_lock_holder(lock_file: Path) -> RunLockHolder | None:
+def find_external_holder(project: Path) -> tuple[str, str] | None:
+    """The command that works on the run without being a job of this page, and a message about it."""
+    lock_file = RunFolder(project).lock_file
     try:
         with FileLock(lock_file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK) as lock:
             found = json.loads(os.pread(lock.descriptor, MAX_HOLDER_BYTES, 0))
@@ -330,14 +272,20 @@ def _read_lock_holder(lock_file: Path) -> RunLockHolder | None:
                 return None
             # A process at work has signed, and one that ends well removes its signature. What a killed one has left is
             # tested once only: testing means holding the lock for a moment, in which a training that starts is refused.
-            try:
+            with contextlib.suppress(BlockingIOError):
                 lock.acquire(shared=True)
-            except BlockingIOError:
-                return RunLockHolder(*(str(found.get(key, "?")) for key in ("verb", "pid", "host", "since")))
-            _released_locks.add(signature)
-            return None
+                _released_locks.add(signature)
+                return None
     except (OSError, ValueError):
         return None
+    verb, pid, host, since = (str(found.get(key, "?")) for key in ("verb", "pid", "host", "since"))
+    if any(job.verb == verb for job in ProjectJobs(project).at_work()):
+        return None
+    words = (
+        f"`voxgraft {verb}` is at work on this project, started elsewhere (process {pid} on {host}, since {since}). "
+        "Stop it there, with Ctrl-C, before you start something here."
+    )
+    return verb, words
 
 
 def run_job(folder: Path, lock: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -38,8 +38,8 @@ MAX_PLAYER_SECONDS = 600
 class ImportForm(CommandForm):
     """The form of the import. Uploaded lists were checked as UTF-8; with another encoding they are checked again."""
 
-    def build_command_argv(self, folder: Path, typed: Mapping[str, Any]) -> list[str]:
-        words = super().build_command_argv(folder, typed)
+    def words(self, project: str, values: Sequence[Any]) -> list[str]:
+        words, typed = super().words(project, values), self.typed_values(values)
         if encoding := str(typed.get("encoding") or "").strip():
             check_uploaded_lists(
                 self.context.roots, self.command.plain(self.control("sources").leaf, typed["sources"]), encoding
@@ -97,7 +97,7 @@ def build_data_tab(context: PageContext) -> None:
         heard = gr.Audio(label="Sound of the clip", interactive=False, elem_id="data-sound", buttons=["download"])
         said = gr.HTML(elem_id="data-said")
         form = CommandForm(context, "data info")
-        form.share_control("dataset", dataset)
+        form.add("dataset", shared=dataset)
         form.add_all(("problems", "clips"))
         form.finish("Show everything about the dataset")
         _show_dataset(context, dataset, lambda folder: _dataset_facts(context, folder), [state, clip])
@@ -109,7 +109,7 @@ def build_data_tab(context: PageContext) -> None:
         )
     with gr.Accordion("3. Quality: measure every clip, and reject the bad ones", open=False, elem_id="data-quality"):
         form = CommandForm(context, "data report")
-        form.share_control("dataset", dataset)
+        form.add("dataset", shared=dataset)
         with gr.Accordion("Thresholds", open=False):
             form.add_all([f"quality.{name}" for name in QUALITY_KEYS])
         form.add_all(("take_back", "reject", "workers"))
@@ -131,12 +131,12 @@ def build_data_tab(context: PageContext) -> None:
             "validation nor for the test is for training."
         )
         form = CommandForm(context, "data split")
-        form.share_control("dataset", dataset)
+        form.add("dataset", shared=dataset)
         form.add_all(("validation", "test", "by", "seed"))
         form.finish("Split")
     with gr.Accordion("Speakers: who speaks, other names, separate voices", open=False, elem_id="data-who"):
         form = CommandForm(context, "data speakers")
-        form.share_control("dataset", dataset)
+        form.add("dataset", shared=dataset)
         with gr.Row():
             form.add("rename")
             form.add("voices", sought=VOICE_ENCODER_PATHS)
@@ -152,7 +152,7 @@ def build_data_tab(context: PageContext) -> None:
             merging.add("used_only")
         merging.finish("Merge")
         removing = CommandForm(context, "data remove")
-        removing.share_control("dataset", dataset)
+        removing.add("dataset", shared=dataset)
         removing.add_all(("recording", "speaker", "clip"))
         with gr.Row():
             removing.add("missing", label="Clips without sound")

@@ -21,8 +21,8 @@ from voxgraft.core.errors import ConfigError, VoxgraftError
 from voxgraft.core.files import read_json, read_text
 from voxgraft.core.results import format_bytes
 from voxgraft.core.run import RunFolder
-from voxgraft.evaluation.report import ChecklistItem, format_score, is_unreached_goal, measure_title
-from voxgraft.evaluation.scores import Score, ScoreRow, select_shown_measures
+from voxgraft.evaluation.report import ChecklistItem, is_unreached_goal
+from voxgraft.evaluation.scores import Score, ScoreRow, format_score, measure_title, tabulate_scores
 from voxgraft.export.share import read_terms
 from voxgraft.graft.folder import GRAFT_CARD_NAME, read_graft_card
 from voxgraft.models import get_family
@@ -196,12 +196,7 @@ def _show_evaluation(context: PageContext, folder: str | None) -> list[Any]:
         for row in scores["rows"]:
             values = {name: Score.from_json(score) for name, score in row["scores"].items()}
             rows.append(ScoreRow(row["language"], row["who"], row["title"], values))
-        measures = select_shown_measures(rows)
-        cells = [
-            (row.language, row.title, *(format_score(one.name, row.score(one.name)) for one in measures))
-            for row in rows
-        ]
-        said += table_html(("language", "who", *(one.title for one in measures)), cells)
+        said += table_html(*tabulate_scores(rows))
         return [said, gr.update(choices=languages, value=first), _report_players(context, folder, first)]
     except VoxgraftError as error:
         return [error_html(error), gr.update(choices=[], value=None), ""]
@@ -341,12 +336,10 @@ def build_export_tab(context: PageContext) -> None:
             form.add("revision")
         add_upload(context, form, "source", "Upload a zip", (".zip",))
         form.finish("Unpack and check")
-
-        def show_pulled(found: dict[str, Any]) -> str:
-            head = f"whole, in {found['place']}: the tab Speak can speak with a graft in it"
-            return note_html(head, "good") + findings_html(found)
-
-        form.show_result("pull-shown", show_pulled)
+        whole = "whole, in {}: the tab Speak can speak with a graft in it"
+        form.show_result(
+            "pull-shown", lambda found: note_html(whole.format(found["place"]), "good") + findings_html(found)
+        )
 
 
 def check_terms_stated(*said: Any) -> list[Any]:
@@ -441,21 +434,16 @@ def build_speak_tab(context: PageContext) -> None:
     form.finish("Say it")
     # The same texts from the base alone, in its own job, and all sounds side by side.
     view, button = build_job_controls(context, BASE_JOB, "Hear the base", is_json=True)
-
-    def speak_base(project: str, *values: Any) -> str:
-        return start_job(context, project, view, lambda: build_base_argv(context, form, project, values))
-
-    context.wire([button.click], speak_base, [context.project, *form.components], [view.shown])
+    context.wire(
+        [button.click],
+        lambda project, *values: start_job(
+            context, project, view, lambda: build_base_argv(context, form, project, values)
+        ),
+        [context.project, *form.components],
+        [view.shown],
+    )
     shown = gr.HTML(elem_id="speak-heard", elem_classes=["vg-live"])
     context.on_change(lambda project: [_spoken_html(context, project)], [shown])
-    with gr.Accordion("No sound with Chatterbox? Its vocoder is a program of its own", open=False):
-        gr.Markdown(
-            "Makes an environment for the original program once; needs a network and some gigabytes. For IndexTTS-2, "
-            "whose source you have to fetch yourself, and for other environments, use the command line."
-        )
-        companion = CommandForm(context, "companion", given=lambda _: {"name": "chatterbox"})
-        companion.add("force")
-        companion.finish("Make it")
 
 
 def build_base_argv(context: PageContext, form: CommandForm, project: str, values: Sequence[Any]) -> list[str]:

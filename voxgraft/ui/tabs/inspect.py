@@ -115,15 +115,16 @@ def build_preflight_tab(context: PageContext) -> None:
                 if verb and verb not in offered:
                     offered.add(verb)
                     button = gr.Button(words, size="sm", elem_id=f"cure-{item['code']}", elem_classes=["vg-act"])
-                    outputs = [views[verb].shown]
+                    # With the values that the form of the command has when the project is opened.
+                    form, view = next(form for form in context.forms if form.name == verb), views[verb]
                     context.wire(
-                        [button.click], lambda project, verb=verb: cure(project, verb), [context.project], outputs
+                        [button.click],
+                        lambda project, form=form, view=view: start_job(
+                            context, project, view, lambda: form.words(project, form.initial_values(project))
+                        ),
+                        [context.project],
+                        [view.shown],
                     )
-
-        def cure(project: str, verb: str) -> str:
-            # With the values that the form of the command has when the project is opened.
-            form = next(form for form in context.forms if form.name == verb)
-            return start_job(context, project, views[verb], lambda: form.words(project, form.initial_values(project)))
 
         gr.render(inputs=[found])(show_findings)
         checked = gr.HTML(elem_id="check-checked")
@@ -213,7 +214,7 @@ def build_diagnose_tab(context: PageContext) -> None:
             context, "repair", fresh={"output": lambda project: next_free_path(project / "repaired.safetensors")}
         )  # fmt: skip
         for key in ("checkpoint", "base", "tokenizer", "language"):
-            repair.share_control(key, form.control(key))
+            repair.add(key, shared=form.control(key))
         with gr.Row():
             repair.add("only", label="Repair only")
             repair.add("body")

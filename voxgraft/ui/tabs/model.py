@@ -257,28 +257,23 @@ def build_tokenizer_tab(context: PageContext) -> None:
 
 
 def _tokenize_argvs(context: PageContext, project: str, typed: str) -> list[list[str]]:
-    """The argv of one command for each language of the text."""
+    """The argv of one command for each language of the text: the one whose code begins a line, else the new one."""
     folder = context.project_folder(project)
-    command = CommandBuilder(find_command("tokenizer show"), context.roots, json=True)
-    argvs = []
-    for language, texts in _lines_by_language(folder, typed).items():
-        fixed = {"base": run_base_folder(folder), "grown": find_grown_tokenizer(folder), "language": language}
-        known = {key: value for key, value in fixed.items() if value}
-        argvs.append(command.words({"text": "\n".join(texts)}, None, known))
-    return argvs
-
-
-def _lines_by_language(folder: Path, typed: str) -> dict[str | None, list[str]]:
-    """The lines by language: the one whose code begins the line, else the new one."""
     base, new = run_base_folder(folder), run_language(folder)
     family = resolve_base_family(base, load_run_settings(folder).family) if base is not None else None
     spoken = (new, *(family.languages if family else ()))
-    found: dict[str | None, list[str]] = {}
+    lines: dict[str | None, list[str]] = {}
     for line in text_lines(typed):
         code, colon, rest = (part.strip() for part in line.partition(":"))
         is_said = bool(colon and rest) and code in spoken
-        found.setdefault(code if is_said else new, []).append(rest if is_said else line)
-    return found or {new: []}
+        lines.setdefault(code if is_said else new, []).append(rest if is_said else line)
+    command = CommandBuilder(find_command("tokenizer show"), context.roots, json=True)
+    argvs = []
+    for language, texts in (lines or {new: []}).items():
+        fixed = {"base": base, "grown": find_grown_tokenizer(folder), "language": language}
+        known = {key: value for key, value in fixed.items() if value}
+        argvs.append(command.words({"text": "\n".join(texts)}, None, known))
+    return argvs
 
 
 def _preview_tokenize(context: PageContext, project: str, typed: str) -> str:

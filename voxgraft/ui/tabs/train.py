@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import gradio as gr
 
@@ -23,7 +23,7 @@ from voxgraft.core.files import read_json
 from voxgraft.core.journal import SPEECH_LOSS, History, RunJournal, as_finite_float
 from voxgraft.core.results import format_bytes, format_duration
 from voxgraft.core.run import RunFolder
-from voxgraft.evaluation.report import ChartSeries, draw_chart
+from voxgraft.evaluation.report import draw_chart
 from voxgraft.ui.commands import load_run_settings
 from voxgraft.ui.files import TEXT_PATHS, PathFilter, file_stamp
 from voxgraft.ui.forms import CommandForm, PageContext, recognizer_choices
@@ -213,11 +213,12 @@ def _refresh_status(context: PageContext, project: str, known: dict[str, str], a
     except VoxgraftError:
         return nothing
     run, job, holder = RunFolder(folder), ProjectJobs(folder).latest("train"), find_external_holder(folder)
-    at_work = (job is not None and job.alive) or (holder is not None and holder.verb == "train")
-    work = [note_html(holder.words, "warn") if holder else "", gr.update(interactive=holder is None)]
+    at_work = (job is not None and job.alive) or (holder is not None and holder[0] == "train")
+    work = [note_html(holder[1], "warn") if holder else "", gr.update(interactive=holder is None)]
     try:
         status = load_train_status(run)
-        history, steps = status.history, list_saved_steps(run, status.history)
+        history, steps = status.history, list_saved_steps(run)
+        losses = dict(history.held_out(SPEECH_LOSS))
     except VoxgraftError as error:
         return [{"project": project}, error_html(error), *nothing[4:], *work]
     try:
@@ -246,16 +247,20 @@ def _refresh_status(context: PageContext, project: str, known: dict[str, str], a
             sampled[len(chosen) - 1] = gr.update(choices=choices, value=chosen[-1])
         sampled[2] = samples_html(context, run, history, *chosen)
     # Where training can start. The choice is for one training: the next one resumes from the newest step.
-    starts = [(f"the newest saved step ({steps[0].step:,})" if steps else "the beginning", START_NEWEST)]
-    starts += [(one.words, str(one.step)) for one in steps if one.damage is None]
+    starts = [(f"the newest saved step ({next(iter(steps)):,})" if steps else "the beginning", START_NEWEST)]
+    rows = []
+    for step, (num_bytes, damage) in steps.items():
+        loss, size, is_best = losses.get(step), format_bytes(num_bytes), bool(step) and step == history.best_step
+        rows.append(
+            (f"{step:,}", size, "–" if loss is None else f"{loss:.4f}", "the best" if is_best else damage or "")
+        )
+        if damage is None:
+            heldout = f", held-out speech loss {loss:.3f}" if loss is not None else ""
+            starts.append((f"step {step:,}: {size}{heldout}{', the best' if is_best else ''}", str(step)))
     starts += [("begin again at step 0 (fresh)", START_FRESH)] if steps else []
     start: list[Any] = [gr.update(choices=starts), gr.skip(), gr.skip()]
     if project != known.get("project") or at_work or newest_job != known.get("job"):
         start = [gr.update(choices=starts, value=START_NEWEST), "", False]
-    rows = []
-    for one in steps:
-        loss, mark = "–" if one.loss is None else f"{one.loss:.4f}", "the best" if one.is_best else one.damage or ""
-        rows.append((f"{one.step:,}", format_bytes(one.num_bytes), loss, mark))
     saved = table_html(("step", "size", "held-out speech loss", ""), rows)
     return [
         {"project": project, "samples": heard, "job": newest_job},
@@ -339,19 +344,19 @@ def train_curves_html(history: History) -> str:
     drawn: list[str] = []
     for name, key in LOSS_KEYS.items():
         series = [
-            ChartSeries("train", history.train(key), 1, faint=True),
-            ChartSeries("held out", history.held_out(key), 0),
+            ("train", history.train(key), 1, True),
+            ("held out", history.held_out(key), 0, False),
         ]
         levels = {"step 0": (history.initial_loss(key), 4), "chance": (history.chance.get(key), 5)}
         for word, (level, colour) in levels.items():
             if level is not None:
                 ends = [(0, level), (max(history.last_step, 1), level)]
-                series.append(ChartSeries(f"{word}: {level:.2f}", ends, colour, faint=True))
+                series.append((f"{word}: {level:.2f}", ends, colour, True))
         drawn += draw_chart(f"{name.capitalize()} loss, nats", series) if history.last_step else []
-    uses = [ChartSeries(name, history.held_out(f"{name}_use"), at) for at, name in enumerate(("text", "voice"))]
+    uses = [(name, history.held_out(f"{name}_use"), at, False) for at, name in enumerate(("text", "voice"))]
     drawn += draw_chart("Use: how much worse with another sentence's text, another voice", uses, [0.0])
     old = [
-        ChartSeries(name, [(step, 100 * share) for step, share in history.retention(name)], at)
+        (name, [(step, 100 * share) for step, share in history.retention(name)], at, False)
         for at, name in enumerate(history.base_languages)
     ]
     drawn += draw_chart("Old languages: rise of the speech loss since step 0, %", old, [0.0])
@@ -410,34 +415,15 @@ def _sample_entries(entry: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     return [one for one in entry.get("spoken") or () if isinstance(one, Mapping)]
 
 
-class SavedStep(NamedTuple):
-    """A saved step that training can resume from."""
-
-    step: int
-    num_bytes: int
-    loss: float | None
-    is_best: bool
-    damage: str | None
-
-    @property
-    def words(self) -> str:
-        """Its label in a list."""
-        loss = f", held-out speech loss {self.loss:.3f}" if self.loss is not None else ""
-        return f"step {self.step:,}: {format_bytes(self.num_bytes)}{loss}{', the best' if self.is_best else ''}"
-
-
-def list_saved_steps(run: RunFolder, history: History) -> list[SavedStep]:
-    """The saved steps, newest first."""
-    losses = dict(history.held_out(SPEECH_LOSS))
-    found = []
+def list_saved_steps(run: RunFolder) -> dict[int, tuple[int, str | None]]:
+    """The saved steps that training can resume from, newest first: bytes, and what is damaged."""
+    found = {}
     for folder in reversed(list_step_folders(run)):
         if folder.is_old:
             continue
         damage = find_step_damage(folder, quick=True)
         sizes = read_step_manifest(folder.path)["files"].values() if damage is None else ()
-        size = sum(int(entry["bytes"]) for entry in sizes)
-        is_best = bool(history.best_step) and folder.step == history.best_step
-        found.append(SavedStep(folder.step, size, losses.get(folder.step), is_best, damage))
+        found[folder.step] = sum(int(entry["bytes"]) for entry in sizes), damage
     return found
 
 

@@ -16,13 +16,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.retention_material import Sentence
-from benchmarks.retention_training import Bench, as_without_compiling, held_out
+from benchmarks.retention_training import Bench, Sentence, as_without_compiling, held_out
 from voxgraft.asr import Transcript
 from voxgraft.asr.recognizers import BuiltInRecognizer
 from voxgraft.audio.features import exact_float32
 from voxgraft.core import rng
-from voxgraft.evaluation.scores import EditCount, compute_error_rate, count_edits
+from voxgraft.evaluation.scores import compute_error_rate, edit_distance
 from voxgraft.evaluation.sentences import normalize_letters, normalize_phones
 from voxgraft.models.generate import GenerationPrompt, SpeechGenerator
 from voxgraft.models.speech_model import SpeechModel, compute_hidden_states
@@ -35,6 +34,8 @@ from voxgraft.training.validation import Validator
 __all__ = ["Judge", "Speech"]
 
 Wave = NDArray[np.float32]
+# Edits that lead from what was meant to what was heard, and the length of the former.
+EditCount = tuple[int, int]
 NOTHING = Transcript("", ())
 SHORTEST = SAMPLE_RATE // 4
 PACK = 8_192
@@ -203,20 +204,22 @@ def _acting(gate: Gate | None, acts: bool) -> AbstractContextManager[None]:
 
 
 def _phones(meant: Sentence, heard: Transcript) -> EditCount:
-    return count_edits(normalize_phones(meant.phones), normalize_phones(heard.phones or ()))
+    phones = normalize_phones(meant.phones)
+    return edit_distance(phones, normalize_phones(heard.phones or ())), len(phones)
 
 
 def _letters(meant: Sentence, heard: Transcript) -> EditCount:
-    return count_edits(normalize_letters(meant.text, meant.language), normalize_letters(heard.text, meant.language))
+    letters = normalize_letters(meant.text, meant.language)
+    return edit_distance(letters, normalize_letters(heard.text, meant.language)), len(letters)
 
 
-def _summed(tallies: Sequence[EditCount]) -> EditCount:
-    return EditCount(sum(one.edits for one in tallies), sum(one.length for one in tallies))
+def _summed(counts: Sequence[EditCount]) -> EditCount:
+    return sum(edits for edits, _ in counts), sum(length for _, length in counts)
 
 
-def _rate(tallies: Iterable[EditCount]) -> float:
-    total = _summed(list(tallies))
-    return total.edits / max(1, total.length)
+def _rate(counts: Iterable[EditCount]) -> float:
+    edits, length = _summed(list(counts))
+    return edits / max(1, length)
 
 
 def _digest(said: Sequence[Speech]) -> str:
