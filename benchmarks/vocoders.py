@@ -186,7 +186,7 @@ def measure_chatterbox(arguments: argparse.Namespace, device: torch.device, *, m
         small = FlowSize(1, 64, width=64, inner=64, transformers=1, mid_blocks=1, meanflow=meanflow)
         size = replace(size, flow=small, hift=HiftSize(32, 32))
     model = random_s3gen(size, device)
-    model.half = arguments.dtype
+    model.flow_dtype = arguments.dtype
     draw = torch.Generator().manual_seed(1)
     num_codes = round(25 * arguments.seconds)
     codes = torch.randint(0, 6561, (num_codes,), generator=draw).tolist()
@@ -369,7 +369,7 @@ def measure_first_sound(arguments: argparse.Namespace, device: torch.device) -> 
     if arguments.small:
         s3gen = S3GenSize(FlowSize(1, 64, width=64, inner=64, transformers=1, mid_blocks=1), HiftSize(32, 32))
     model = random_s3gen(s3gen, device)
-    model.half = arguments.dtype
+    model.flow_dtype = arguments.dtype
     reference = random_reference(arguments.reference_seconds, device)
     rng = np.random.default_rng(0)
     condition = T3Condition(rng.standard_normal(256).astype(np.float32), rng.integers(0, 6561, 150))

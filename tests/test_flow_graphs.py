@@ -30,7 +30,7 @@ def test_frames_are_padded_on_cuda_alone() -> None:
 
 def s3gen_mels(device: str = "cpu", dtype: torch.dtype | None = None, times: int = 1) -> list[Tensor]:
     model = s3gen.random_model().to(device)
-    model.half = dtype
+    model.flow_dtype = dtype
     references = [s3gen.random_reference(6, 13, 5), s3gen.random_reference(9, 18, 6)]
     noise = [
         S3GenNoise.draw(torch.Generator().manual_seed(0), len(own), one)

@@ -140,4 +140,4 @@ def test_a_code_file_has_latents_in_half_precision_when_asked(tmp_path: Path) ->
     assert values.shape == states.shape == (len(full["codes"]), kept["shape"][1])
     assert np.abs(values - states).max() <= 1e-3 * np.abs(states).max()
     for wrong in ((), (f"--codes={tmp_path / 'x.npy'}",)):
-        assert error_of(lambda given=wrong: spoken(*words, *given, "--latents")).code == "speak-output"  # type: ignore[misc]
+        assert error_of(lambda given=wrong: spoken(*words, *given, "--latents")).code == "speak-output"

@@ -472,12 +472,17 @@ class CheckResult:
         return style_line((listed, LEVEL_STYLES["error"] if counts["error"] else "bold green"))
 
 
-def check(settings: CheckSettings) -> CheckResult | FirstContact:
-    """Look at everything that was given. What cannot be read is a finding; the rest is still looked at."""
-    if settings.speak:
-        from voxgraft.inspect.first_contact import check_first_contact
+def check_command(settings: CheckSettings) -> CheckResult | FirstContact:
+    """`check`, or with --speak the first contact with a base."""
+    if not settings.speak:
+        return check(settings)
+    from voxgraft.inspect.first_contact import check_first_contact
 
-        return check_first_contact(settings)
+    return check_first_contact(settings)
+
+
+def check(settings: CheckSettings) -> CheckResult:
+    """Look at everything that was given. What cannot be read is a finding; the rest is still looked at."""
     given = {name: bool(getattr(settings, name)) for name in _INPUT_NAMES}
     given["texts"] = bool(resolve_text_files(settings, settings.run))
     given["tokenizer"] = settings.tokenizer.file is not None or settings.run is not None

@@ -75,13 +75,11 @@ class FirstContact:
 
     def lines(self) -> list[Line]:
         heads = [f"{name}: {value}" for name, value in self.base.items()]
-        columns = ("file", "size", "sha256", "tensors", "format", "result")
-        rows = tuple(tuple(str(one[name]) for name in columns) for one in self.files)
-        lines: list[Line] = ["voxgraft check --speak: paste this page into an issue", *heads, "", Table(columns, rows)]
-        if self.speech:
-            columns = ("language", "text", "sound", "ended", "speed", "peak", "heard", "errors")
-            rows = tuple(tuple(str(one[name]) for name in columns) for one in self.speech)
-            lines += ["", Table(columns, rows)]
+        lines: list[Line] = ["voxgraft check --speak: paste this page into an issue", *heads]
+        for table in (self.files, self.speech):
+            if table:
+                rows = tuple(tuple(map(str, one.values())) for one in table)
+                lines += ["", Table(tuple(table[0]), rows)]
         lines += ["", *(f"{name}: {value}" for name, value in self.original.items())]
         for item in sorted(self.findings, key=lambda item: list(LEVEL_STYLES).index(item.level)):
             first, *rest = item.lines()
@@ -137,12 +135,13 @@ def _compare_file(published: PublishedTensors, files: BaseFiles, findings: list[
     """One row of the page; differences become findings."""
     path = next((files.folder / name for name in published.names if is_file(files.folder / name)), None)
     if path is None:
-        row = {"file": published.names[0], "size": "", "sha256": "", "tensors": "", "format": ""}
+        absent = dict.fromkeys(("size", "sha256", "tensors", "format"), "")
         if published.needed:
             found = f"{published.names[0]} ({published.what}) is not in the folder"
             findings.append(finding("base-file-missing", found, where=files.folder.name))
-        return {**row, "result": "missing" if published.needed else "absent (optional)"}
-    row = {
+        result = "missing" if published.needed else "absent (optional)"
+        return {"file": published.names[0], **absent, "result": result}
+    row: dict[str, Any] = {
         "file": path.relative_to(files.folder).as_posix(),
         "size": format_bytes(path.stat().st_size),
         "sha256": compute_sha256(path)[:HASH_DIGITS],

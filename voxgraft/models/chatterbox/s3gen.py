@@ -177,7 +177,7 @@ class S3Gen(nn.Module):
     def __init__(self, size: S3GenSize | None = None) -> None:
         super().__init__()
         self.size = size or S3GenSize()
-        self.half: torch.dtype | None = None
+        self.flow_dtype: torch.dtype | None = None
         """Half precision for the flow, which takes most of the time, with TF32 in HiFT; None is exact float32."""
         self.flow = CodeToMel(self.size.flow)
         self.mel2wav = HiFT(self.size.hift)
@@ -205,7 +205,7 @@ class S3Gen(nn.Module):
 
     def precision(self) -> AbstractContextManager[None]:
         """How products and convolutions are rounded inside this block."""
-        return exact_float32() if self.half is None else nullcontext()
+        return exact_float32() if self.flow_dtype is None else nullcontext()
 
     @torch.no_grad()
     def prepare_reference(self, wave: Waveform, tokenizer: SpeechTokenizer) -> S3GenReference:
@@ -264,7 +264,7 @@ class S3Gen(nn.Module):
             row[: len(reference.mel)] = reference.mel
         speaker = torch.stack([reference.speaker.to(self.fade) for reference in references])
         start = _pad_last([own.flow for own in noise]).transpose(1, 2).to(self.fade)  # [B, T, 80]
-        mel = self.flow(ids.to(self.device), speaker, prompt, start, mask, steps, self.half)  # [B, T, 80]
+        mel = self.flow(ids.to(self.device), speaker, prompt, start, mask, steps, self.flow_dtype)  # [B, T, 80]
         return [
             own[len(reference.mel) : FRAMES_PER_CODE * len(row)]
             for own, reference, row in zip(mel, references, rows, strict=True)
@@ -397,7 +397,7 @@ class S3GenVocoder(Vocoder):
     def model(self) -> S3Gen:
         if self._model is None:
             self._model = S3Gen.load(self.path).to(self.device)
-            self._model.half = self.dtype
+            self._model.flow_dtype = self.dtype
         return self._model
 
     def sound(
