@@ -51,7 +51,10 @@ from voxgraft.synthesis.engine import SynthesisEngine, SynthesisRequest
 
 NUM_CODES_TABLE = 8192
 # Imported by the originals for anything but their vocoders.
-UNUSED_PACKAGES = "librosa torchaudio s3tokenizer perth pyloudnorm onnx descript dac audiotools matplotlib tensorboard"
+UNUSED_PACKAGES = (
+    "librosa torchaudio s3tokenizer perth pyloudnorm onnx descript dac audiotools matplotlib tensorboard "
+    "indextts.s2mel.dac"
+).split()
 # About 15 words of English: text tokens, and codes at 25 a second.
 SENTENCE_TOKENS, SENTENCE_SECONDS = 70, 6
 
@@ -79,12 +82,12 @@ class _EmptyModule(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return type(name, (), {})
+        return type(name, (), {"__init__": lambda self, *_, **__: None})
 
 
 class _EmptyPackages(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(self, fullname: str, *_: Any) -> importlib.machinery.ModuleSpec | None:
-        if fullname.partition(".")[0] not in UNUSED_PACKAGES.split():
+        if not any(fullname == name or fullname.startswith(f"{name}.") for name in UNUSED_PACKAGES):
             return None
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
 
@@ -167,7 +170,7 @@ def random_reference(seconds: int, device: torch.device) -> S3GenReference:
 def original_s3gen(model: S3Gen, device: torch.device) -> Any:
     """The package's own S3Gen with our weights. Its speech tokenizer is left out: nothing here is a recording."""
     package = importlib.import_module("chatterbox.models.s3gen.s3gen")
-    package.S3Tokenizer = lambda *_: torch.nn.Identity()
+    package.S3Tokenizer = lambda *_: torch.nn.Linear(1, 1)
     original = package.S3Token2Wav(meanflow=model.size.flow.meanflow)
     held, state = model.state_dict(), {}
     for name, shape in published_shapes(model).items():
@@ -176,7 +179,9 @@ def original_s3gen(model: S3Gen, device: torch.device) -> Any:
             weight = held[name.removesuffix(GAIN).removesuffix(DIRECTION) + "weight"]
             weight = weight if name.endswith(DIRECTION) else weight.flatten(1).norm(dim=1).view(shape)
         state[name] = weight.cpu()
-    original.load_state_dict(state, strict=True)
+    different = original.load_state_dict(state, strict=False)
+    assert not different.unexpected_keys, different.unexpected_keys[:5]
+    assert all(name.startswith("tokenizer.") for name in different.missing_keys), different.missing_keys[:5]
     return original.to(device).eval()
 
 
