@@ -1,15 +1,15 @@
-# Everything that a fresh machine needs: Python 3.11 to 3.13 with venv, and make.
+# Requirements: Python 3.11 to 3.13 with venv, and make.
 #
-#   make setup   the environment alone, in .venv; the others do it by themselves
-#   make demo    the whole story on a small base, in a folder demo/
-#   make test    the fast tests, under five minutes on two cores
-#   make long    the long tests, and only those
-#   make fuzz    a whole fuzz campaign: damaged files by the thousand
-#   make lint    format, lint and types
-#   make check   lint, test, long and fuzz: what must be green before a release
-#   make interop the real Chatterbox package loads and speaks what export writes (needs `voxgraft companion chatterbox`)
-#   make docs    write docs/cli.md and docs/errors.md anew
-#   make clean   remove everything that make has made
+#   make setup   install into .venv; the other targets do this when needed
+#   make demo    run the demo on the tiny base, in the folder demo/
+#   make test    run the fast tests: under five minutes on two cores
+#   make long    run only the long tests
+#   make fuzz    run a fuzz campaign with thousands of damaged files
+#   make lint    check format, lint and types
+#   make check   lint, test, long and fuzz; must pass before a release
+#   make interop load and run exports with the real Chatterbox package (needs `voxgraft companion chatterbox`)
+#   make docs    generate docs/cli.md and docs/errors.md
+#   make clean   remove .venv, the demo and all caches
 #
 # Another Python:  make test PYTHON=python3.13
 # Flags for pip, for example another index for a CPU-only torch:  make test PIP_FLAGS=...
@@ -69,12 +69,12 @@ clean:
 # The stamp is written last, so that an installation that broke off is made again.
 $(INSTALLED): pyproject.toml constraints.txt
 	@command -v $(PYTHON) > /dev/null \
-	    || { echo "$(PYTHON) is not there. On Debian or Ubuntu: sudo apt install python3 python3-venv"; exit 1; }
+	    || { echo "$(PYTHON) not found. On Debian or Ubuntu: sudo apt install python3 python3-venv"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' \
-	    || { echo "voxgraft is tested with Python 3.11, 3.12 and 3.13, and $(PYTHON) is $$($(PYTHON) --version)." \
-	              "Name another one: make PYTHON=python3.12 ..."; exit 1; }
+	    || { echo "voxgraft is tested with Python 3.11, 3.12 and 3.13, but $(PYTHON) is $$($(PYTHON) --version)." \
+	              "Use another one: make PYTHON=python3.12 ..."; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2> /dev/null \
-	    || { echo "$(PYTHON) cannot make virtual environments." \
+	    || { echo "$(PYTHON) cannot create virtual environments." \
 	              "On Debian or Ubuntu: sudo apt install python3-venv"; exit 1; }
 	$(PYTHON) -m venv --clear .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile $(PIP_FLAGS) -c constraints.txt -e '.[dev]'

@@ -82,7 +82,7 @@ class _EmptyModule(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return type(name, (), {"__init__": lambda self, *_, **__: None})
+        return type(name, (), {"__init__": lambda *_, **__: None})
 
 
 class _EmptyPackages(importlib.abc.MetaPathFinder, importlib.abc.Loader):

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # How long one example takes says something about the machine and nothing about the code.
-settings.register_profile("voxgraft", deadline=None, max_examples=60)
-settings.load_profile("voxgraft")
+settings.register_profile("fast", deadline=None, max_examples=30)
+settings.register_profile("all", deadline=None, max_examples=100)
+settings.load_profile("fast")
 
 FUZZ_SHARE = 0.02
 """Of a whole campaign, which takes minutes (`make fuzz`), in an ordinary run of the suite."""
@@ -46,6 +47,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--all"):
+        settings.load_profile("all")
     config.addinivalue_line(
         "markers",
         "long(fast=PATTERNS): takes many seconds; run by `make long` (pytest --long) and not by `make test`. "

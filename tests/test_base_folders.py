@@ -175,7 +175,7 @@ def test_an_indextts2_checkpoint_without_a_config_is_told_what_it_lacks(tmp_path
     index_base(tmp_path)
     (tmp_path / "config.yaml").unlink()
     error = refused(tmp_path, FileError)
-    assert "gpt.pth holds IndexTTS-2's tensors" in error.finding.found
+    assert "gpt.pth contains IndexTTS-2's tensors" in error.finding.found
     assert "config.yaml" in error.finding.cure
 
 
@@ -219,7 +219,7 @@ def instead(name: str, shape: tuple[int, ...]) -> Callable[[dict[str, Any]], Non
         (instead("text_emb.weight", ()), "text_emb.weight is []", 1),
         (instead("tfmr.layers.99.mlp.up_proj.weight", (1, 1)), "tfmr.layers.30.self_attn", 630),
         (instead("tfmr.layers.9999.mlp.up_proj.weight", (1, 1)), "tfmr.layers.9999.mlp.up_proj.weight [1, 1] is no", 1),
-        (instead("lm_head.weight", (3, 3)), "lm_head.weight [3, 3] is no tensor of it", 1),
+        (instead("lm_head.weight", (3, 3)), "lm_head.weight [3, 3] is not part of it", 1),
     ],
 )
 def test_tensors_that_make_no_whole_t3_are_listed_and_counted(
@@ -248,7 +248,7 @@ def test_a_width_that_no_heads_divide_is_refused() -> None:
         ("number_text_tokens", 24000, "text_embedding.weight is [401, 64], not [24001, 64]"),
         ("model_dim", 128, "not [3, 128]"),
         ("layers", 3, "gpt.h.2.ln_1.weight [64] is missing"),
-        ("layers", 1, "gpt.h.1.attn.c_attn.bias [192] is no tensor of it"),
+        ("layers", 1, "gpt.h.1.attn.c_attn.bias [192] is not part of it"),
         ("max_mel_tokens", 100, "mel_pos_embedding.emb.weight is [1818, 64], not [103, 64]"),
     ],
 )
@@ -313,7 +313,7 @@ def _config() -> dict[str, Any]:
     [
         ("t3_turbo_v1.safetensors", 24, 1024, "Chatterbox Turbo"),
         ("t3_nano_v1.safetensors", 12, 768, "Chatterbox Nano"),
-        ("model.safetensors", 6, 512, "of the kind of Chatterbox Turbo and Nano"),
+        ("model.safetensors", 6, 512, "similar to Chatterbox Turbo and Nano"),
     ],
 )
 def test_turbo_and_nano_are_refused_by_name(
@@ -401,7 +401,7 @@ def _write_wrapped(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "code", "named"),
     [
-        (_write_s3gen, "base-speech-parts", "s3gen.pt (Chatterbox's waveform model S3Gen)"),
+        (_write_s3gen, "base-speech-parts", "s3gen.pt (Chatterbox's vocoder S3Gen)"),
         (lambda folder: thin(folder / "ve.pt", voice_encoder_shapes()), "base-speech-parts", "voice encoder"),
         (
             lambda folder: hollow(folder / "model.safetensors", semantic_codec_shapes(32, 64, 1)),
@@ -492,7 +492,7 @@ def test_the_command_line_refuses_a_near_miss_with_its_cure_and_makes_nothing(
     assert run_cli(["show", str(base / "t3_turbo_v1.safetensors")]) == 2
     printed = capsys.readouterr().err
     assert printed.count("error base-turbo") == 2
-    assert "cure: use Chatterbox multilingual" in printed
+    assert "fix: use Chatterbox multilingual" in printed
     assert not (tmp_path / "run").exists()
 
 

@@ -84,7 +84,7 @@ def test_it_gives_the_same_vectors_after_its_way_through_a_file(tmp_path: Path, 
 
 @pytest.mark.parametrize(
     ("change", "said"),
-    [("missing", "head.bn1.running_var [32] is missing"), ("besides", "head.extra [2] is no tensor of it")],
+    [("missing", "head.bn1.running_var [32] is missing"), ("besides", "head.extra [2] is not part of it")],
 )
 def test_a_file_with_other_tensors_is_refused_by_name(tmp_path: Path, change: str, said: str) -> None:
     state = random_network().state_dict()

@@ -147,7 +147,7 @@ def test_a_topic_that_an_error_stopped_is_not_called_checked(index: Made, tmp_pa
 
 
 def test_nothing_to_check_is_an_error_and_not_a_pass() -> None:
-    with pytest.raises(ConfigError, match="neither a run nor any file"):
+    with pytest.raises(ConfigError, match="neither a run nor a file"):
         checked()
 
 
@@ -183,7 +183,7 @@ def test_a_run_is_checked_by_its_run_yaml(chatterbox: Made, tmp_path: Path, caps
     assert "error rate-out-of-range: train.lr_rows is 0.2, above the range for the rows of chatterbox" in printed
     verdict, following = printed.rstrip().splitlines()[-2:]
     assert verdict.startswith("1 error, ")
-    assert following == "next: cure the errors; training does not start while there is one"
+    assert following == "next: fix the errors; training does not start while there is one"
 
 
 # ---- base, run and graft ----------------------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ def test_a_graft_whose_rows_do_not_fit_is_told_and_its_tokenizer_still_checked(
     result = checked(**chatterbox.run_settings(run=run))
     assert codes(result, "error") == {"graft-mismatch"}
     assert {"tokenizer", "old text", "text"} <= set(result.outcome.checked)
-    assert result.outcome.not_checked["graft"] == "needs a run with a whole graft"
+    assert result.outcome.not_checked["graft"] == "needs a run with a complete graft"
 
 
 def test_a_named_tokenizer_that_is_not_the_grafts_is_told(chatterbox: Made, tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ def test_a_tag_that_is_no_added_token_splits(kept_in_vocab: bool, chatterbox: Ma
     path.write_text(json.dumps(document), encoding="utf-8")
     result = checked(tokenizer=path, base=chatterbox.base.folder, language="am")
     assert "tag-splits" in codes(result, "error")
-    assert ("is a piece but no added token" in found(result, "tag-splits")) == kept_in_vocab
+    assert ("is a piece but not an added token" in found(result, "tag-splits")) == kept_in_vocab
 
 
 def test_a_piece_that_moves_old_text_is_found_by_the_proof(index: Made, tmp_path: Path) -> None:
@@ -401,7 +401,7 @@ def test_a_part_that_cannot_be_read_is_a_finding_and_the_rest_is_still_checked(
     [
         ({"pieces": 51}, "tokenizer was"),
         ({"rows": {"init": "random"}}, "rows was"),
-        ({"texts": (KHMER,)}, "texts are other files"),
+        ({"texts": (KHMER,)}, "texts are different files"),
     ],
 )
 def test_settings_that_changed_after_the_graft_are_told(

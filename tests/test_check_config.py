@@ -28,7 +28,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> BaseFiles:
     [
         (640, "freeze-needless", "the base's number of pieces"),
         (100, "freeze-boundary", "base rows 100 to 639 are trained"),
-        (650, "freeze-boundary", "new rows 640 to 649 never learn"),
+        (650, "freeze-boundary", "new rows 640 to 649 are never trained"),
         (99_999, "freeze-boundary", "past the"),
     ],
 )

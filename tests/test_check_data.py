@@ -135,7 +135,7 @@ def test_a_set_that_was_made_for_another_use_is_refused(run: WholeRun, made_for:
     world = run.world
     world.write("other", world.clips(8, 3), made_for)
     flag = f"--data.{given_as}={run.folder.data_set('other')}"
-    assert assert_both_refuse(run, "set-role", flag) == f"other was made for {made_for}, and is given for {given_as}"
+    assert assert_both_refuse(run, "set-role", flag) == f"other was prepared for {made_for}, but is used for {given_as}"
     (item,) = [item for item in looked(run, flag) if item.code == "set-role"]
     assert f"data.{made_for}" in item.cure
 
@@ -145,7 +145,7 @@ def test_what_is_learnt_from_is_not_held_out(run: WholeRun) -> None:
     shutil.copytree(run.folder.data_set("train"), path.parent)
     write_document(path.parent, {**json.loads(path.read_text()), "role": "valid"})
     told = assert_both_refuse(run, "set-not-held-out", f"--data.valid={path.parent}")
-    assert told == "same is held out, and has the very clips of train"
+    assert told == "same is held out, but has the same clips as train"
 
 
 def mixed(run: WholeRun, **changed: Any) -> None:
@@ -161,7 +161,7 @@ def test_held_out_clips_that_are_also_learnt_from_are_counted_named_and_refused(
     mixed(run, speaker="somebody", recording="another", text="")
     told = assert_both_refuse(run, "clips-not-held-out")
     pairs = "other-clip1-00000 is train/clip1-00000, other-clip1-00001 is train/clip1-00001"
-    assert told == f"2 of 6 held-out clips are also trained on: {pairs}"
+    assert told == f"2 of 6 held-out clips are also in training: {pairs}"
 
 
 def test_clips_that_were_encoded_again_are_known_by_text_and_recording(run: WholeRun) -> None:
@@ -169,7 +169,7 @@ def test_clips_that_were_encoded_again_are_known_by_text_and_recording(run: Whol
     twins = islice(world.clips(16, 1), 2)
     again = (replace(one, codes=np.asarray(one.codes)[::-1].copy()) for one in twins)
     world.write("valid", chain(world.clips(4, 2), again), "valid")
-    assert assert_both_refuse(run, "clips-not-held-out").startswith("2 of 6 held-out clips are also trained on")
+    assert assert_both_refuse(run, "clips-not-held-out").startswith("2 of 6 held-out clips are also in training")
 
 
 def test_a_text_that_is_said_again_in_another_recording_is_a_note(run: WholeRun) -> None:
@@ -179,7 +179,7 @@ def test_a_text_that_is_said_again_in_another_recording_is_a_note(run: WholeRun)
     world.write("valid", chain(world.clips(7, 2), [said_again]), "valid")
     (item,) = [item for item in looked(run) if item.code == "texts-not-held-out"]
     assert item.level == "note"
-    assert item.found.startswith("1 of 8 held-out clips say a text that is also trained on: clip1-00000 says the text")
+    assert item.found.startswith("1 of 8 held-out clips have a text that is also in training: clip1-00000 has the text")
     assert not [item for item in looked(run) if item.level == "error"]
 
 
@@ -268,7 +268,7 @@ def test_a_sentence_in_a_language_that_nobody_speaks_is_refused_by_both(run: Who
 def test_a_warm_up_longer_than_the_run_is_a_warning(run: WholeRun) -> None:
     findings = looked(run, train_warmup_steps=500)
     told = said([item for item in findings if item.level == "warning"], "warmup-too-long")
-    assert told == "a warm-up of 500 steps, and the run has 4: the rates end at 0.8% of theirs"
+    assert told == "warm-up of 500 steps, run of 4: the rates only reach 0.8% of their peak"
     assert not said(looked(run, train_warmup_steps=4), "warmup-too-long")
 
 

@@ -79,7 +79,7 @@ def test_data_that_this_tokenizer_spelled_passes(pairs: bool, files: Files, tmp_
     result = checked(base=files.base.folder, tokenizer=files.tokenizer, prepared=folder)
     assert result.exit_code == 0
     assert codes(result) == {"spare-row"}
-    assert {"prepared ids", "spelling of the prepared data"} <= set(result.outcome.checked)
+    assert {"prepared ids", "tokenization of the prepared data"} <= set(result.outcome.checked)
 
 
 @pytest.mark.parametrize("bad", [PIECES, PIECES + 1, 2**31 - 1, -1])
@@ -122,7 +122,7 @@ def test_data_spelled_by_another_tokenizer_of_equal_size_is_found(files: Files, 
     folder = prepared(tmp_path / "data", moved)
     result = checked(base=files.base.folder, tokenizer=files.tokenizer, prepared=folder)
     assert codes(result, "error") == {"prepared-other-tokenizer"}
-    assert "4 of 4 sentences are spelled otherwise; the first: 'ሰላም ለዓለም' is stored as" in found(
+    assert "4 of 4 sentences are encoded differently; the first: 'ሰላም ለዓለም' is stored as" in found(
         result, "prepared-other-tokenizer"
     )
 

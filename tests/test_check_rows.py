@@ -132,7 +132,7 @@ def test_a_wrapper_s_name_before_all_others_is_told_and_looked_past(index: Grown
     mixed = checked(
         base=index.base.folder, checkpoint=saved(tmp_path / "mixed.pth", {**wrapped, "loss": torch.zeros(1)})
     )
-    assert "1 tensors of other models are beside it" in found(mixed, "checkpoint-prefixed")
+    assert "1 tensors of other models are in the file" in found(mixed, "checkpoint-prefixed")
     assert "base-rows-same" in codes(mixed)
 
 

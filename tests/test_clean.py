@@ -161,7 +161,7 @@ def test_the_last_is_the_last_whole_one_down_to_the_bit(run: RunFolder) -> None:
     assert list_complete_steps(run) == [200, 300]
     assert_newest(run, 300)
     assert run.step(400).is_dir()  # newer than the last whole one: somebody may want to look at it
-    assert "not whole" in {one["folder"]: one["why"] for one in report.values["folders"]}["step-000400"]
+    assert "incomplete" in {one["folder"]: one["why"] for one in report.values["folders"]}["step-000400"]
 
 
 def test_damaged_steps_that_are_older_go_with_the_rest(run: RunFolder) -> None:
@@ -213,7 +213,7 @@ def test_what_is_not_ours_is_shown_and_never_touched(run: RunFolder, tmp_path: P
     assert names_in(run.steps) == ["notes.txt", "step-000050", "step-000100 backup", "step-000200", "step-000400"]
     assert len(names_in(tmp_path / "elsewhere")) == 5
     whys = {one["folder"]: one["why"] for one in report.values["folders"]}
-    assert (whys["step-000050"], whys["notes.txt"]) == ("a link", "not one of ours")
+    assert (whys["step-000050"], whys["notes.txt"]) == ("a link", "not written by voxgraft")
 
 
 def test_a_step_that_cannot_be_removed_is_told(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,7 +89,7 @@ def test_an_error_is_told_with_what_where_and_cure_and_without_a_traceback(capsy
     assert capsys.readouterr().err.splitlines() == [
         "error file-empty: base.pt is empty",
         "  in: bases/base.pt",
-        "  cure: fetch or copy it again.",
+        "  fix: download or copy it again.",
     ]
 
 
@@ -237,7 +237,7 @@ def test_the_function_of_every_verb_is_there(verb: CliCommand) -> None:
     [
         ("exten", "usage-unknown-verb", "did you mean `voxgraft extend`?"),
         ("tokenizer sho", "usage-unknown-verb", "did you mean `voxgraft tokenizer show`?"),
-        ("tokenizer qqqq", "usage-unknown-verb", "commands: train, merge, prove, show."),
+        ("tokenizer qqqq", "usage-unknown-verb", "use one of: train, merge, prove, show."),
         ("extend --row.noise 1", "usage-unknown-flag", "did you mean `--rows.noise`?"),
         ("extend --rows_init=mean", "usage-unknown-flag", "did you mean `--rows.init`?"),
         ("graft run --texst a.txt", "usage-unknown-flag", "did you mean `--texts`?"),

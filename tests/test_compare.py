@@ -176,8 +176,8 @@ def test_runs_that_were_not_measured_alike_are_told_apart_run_by_run(
     assert result.to_json()["differing"] == [what]
     assert result.to_json()["runs"]["strange"]["how"][what] == told
     lines = [plain_text(line) for line in result.lines() if not isinstance(line, Table)]
-    assert any(f"not the same {what}" in line and f"strange: {told}" in line for line in lines)
-    assert f"not the same in all runs: {what}" in result.files[1].read_text(encoding="utf-8")
+    assert any(f"different {what} between runs" in line and f"strange: {told}" in line for line in lines)
+    assert f"different between runs: {what}" in result.files[1].read_text(encoding="utf-8")
 
 
 def test_an_old_language_that_nobody_listened_to_is_named_beside_the_worst(tmp_path: Path) -> None:

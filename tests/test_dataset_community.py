@@ -103,7 +103,7 @@ def test_padded_codes_are_cut_counted_and_named_whatever_shows_it(way: str, tmp_
     expected = {
         "seconds": "by their duration",
         "single manifest": "by their duration",
-        "run": "by the run at their end",
+        "run": "by the repeated code at their end",
     }
     assert expected.get(way, "by their stated length") in text
     assert "of 24 targets are padded" in text
@@ -453,6 +453,7 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_manifests_of_an_independent_maker_are_taken(others: Path) -> None:
     tokenizer = open_tokenizer(others / "bpe.model")
     frame = unified_voice_sequence_spec(tokenizer.size)

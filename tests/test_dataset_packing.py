@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxgraft.core.errors import ConfigError
-from voxgraft.dataset.sampler import assign_to_ranks, pack_microbatches, require_clip_fits
+from voxgraft.dataset.sampler import Microbatch, assign_to_ranks, pack_microbatches, require_clip_fits
 
 LENGTHS = st.lists(st.integers(1, 500), max_size=120)
 
@@ -62,7 +62,7 @@ def test_no_items_are_no_packs() -> None:
 
 
 def test_a_clip_longer_than_a_pack_is_refused_by_its_name() -> None:
-    with pytest.raises(ConfigError, match=r"packs of 1,000 positions, and clip7 has 1,234"):
+    with pytest.raises(ConfigError, match=r"packs of 1,000 positions, but clip7 has 1,234"):
         require_clip_fits(1234, 1000, "clip7")
     with pytest.raises(ConfigError) as caught:
         pack_microbatches([10, 1234, 5], 1000)
@@ -91,3 +91,8 @@ def test_one_process_gets_every_pack_and_several_get_the_largest_first() -> None
     packs = pack_microbatches([100, 300, 200, 300], 300)
     assert [[pack and pack.tokens for pack in hand] for hand in assign_to_ranks(packs, 1)] == [[300, 300, 300]]
     assert [[pack and pack.tokens for pack in hand] for hand in assign_to_ranks(packs, 2)] == [[300, 300], [300, None]]
+
+
+def test_a_microbatch_is_its_places_and_knows_its_positions() -> None:
+    pack = Microbatch([3, 1], 7)
+    assert (list(pack), pack.tokens) == ([3, 1], 7)

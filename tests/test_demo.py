@@ -257,7 +257,7 @@ def test_a_body_that_is_trained_without_replay_is_stopped_and_then_named_by_chec
     told = told_of("unfrozen-high-rate", tmp_path, steps=21)
     assert ("before training", "replay-missing") in told
     assert ("while training", "retention-bound") in told
-    assert ("in what it left", "body-changed") in told
+    assert ("in its output", "body-changed") in told
     journal = RunJournal(tmp_path / "am" / "journal.jsonl").read()
     assert [line["step"] for line in journal if line["kind"] == "stop-asked"] == [20]
     assert [line["step"] for line in journal if line["kind"] == "end"][-1] == 21
@@ -266,14 +266,14 @@ def test_a_body_that_is_trained_without_replay_is_stopped_and_then_named_by_chec
 @pytest.mark.long
 def test_masked_rows_are_found_shrunk_in_what_the_masked_baseline_left(tmp_path: Path) -> None:
     told = told_of("seed-freeze", tmp_path, steps=12)
-    assert {("in what it left", "base-rows-shrunk"), ("in what it left", "body-changed")} <= told
+    assert {("in its output", "base-rows-shrunk"), ("in its output", "body-changed")} <= told
 
 
 def test_a_mistake_that_nothing_tells_of_is_a_failure(tmp_path: Path) -> None:
     silence = MistakeReport("padded-codes", "codes with padding", ("clips-trailing-run",))
     result = DemoResult(tmp_path, {}, {}, None, silence)
     assert result.exit_code == 1
-    assert "not told: clips-trailing-run" in [
+    assert "not detected: clips-trailing-run" in [
         plain_text(line) for line in result.lines() if not isinstance(line, Table)
     ]
 

@@ -21,7 +21,7 @@ def test_a_folder_that_is_there_or_no_single_folder_is_refused(
     tmp_path: Path, count: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([str(tmp_path)] * count) == 2
-    assert "name one folder" in capsys.readouterr().err
+    assert "give one folder" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

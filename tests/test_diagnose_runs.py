@@ -45,7 +45,7 @@ def test_a_trained_run_is_resumed(fixtures: Fixtures) -> None:
     found = of_run(run.path).found
     assert found.verdict.word == "RESUME", found.verdict
     assert found.verdict.commands == (f"voxgraft train {run.path}",)
-    assert f"the newest whole one is {run.steps[-1]}" in found.what
+    assert f"the newest complete one is {run.steps[-1]}" in found.what
     assert not [item for item in found.findings if item.level == "error"]
 
 
@@ -70,6 +70,7 @@ def test_a_run_without_any_whole_step_starts_fresh(fixtures: Fixtures, tmp_path:
     assert found.verdict.commands == (f"voxgraft train {run.path} --fresh",)
 
 
+@pytest.mark.long
 def test_a_run_on_another_base_starts_fresh(fixtures: Fixtures, tmp_path: Path) -> None:
     run = fixtures.trained_run("chatterbox")
     other = fixtures.base("chatterbox", seed=7)
@@ -265,7 +266,7 @@ def test_a_run_that_was_never_trained_and_has_no_data_is_told_what_comes_first(
     shutil.rmtree(run.folder.data)
     verdict = of_run(run.path).found.verdict
     assert verdict.word == "RESUME"
-    assert "its data is still to come" in verdict.sentence
+    assert "its data is not prepared yet" in verdict.sentence
     assert "voxgraft prepare" in verdict.commands[0]
 
 

@@ -187,4 +187,4 @@ def test_a_full_disk_while_a_folder_is_copied_is_named_and_not_shown_as_a_list(t
         shutil.copytree(source, target, dirs_exist_ok=True)
     found = build_write_error(caught.value, target)
     assert found.code == "disk-full"
-    assert found.finding.found == "no room to write target"
+    assert found.finding.found == "no disk space to write target"

@@ -54,7 +54,7 @@ def test_a_sentence_that_cannot_be_said_counts_as_heard_empty_and_is_counted(
     assert (unsaid["heard"], unsaid["cer"], unsaid["codes"]) == ("", 1.0, None)
     assert "text tokens" in unsaid["why"]
     table = next(line for line in result.lines() if isinstance(line, Table))
-    assert "not said" in table.columns
+    assert "not spoken" in table.columns
     # Of one sentence there is no other to hold it against.
     control = scores(result, "am", "shuffled")["cer"]
     assert control["value"] is None

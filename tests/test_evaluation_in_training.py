@@ -87,6 +87,7 @@ def test_the_step_that_is_understood_best_is_the_best_and_is_saved_whatever_the_
     assert History.of(loop.journal.read()).held_out("heard", "cer") == [(0, 1.0), (4, 1 / 8), (8, 0.0), (12, 1.0)]
 
 
+@pytest.mark.long
 def test_a_run_that_is_gone_on_with_takes_the_same_step_for_the_best(place: Place, tmp_path: Path) -> None:
     ear = open_transcriber(moody_listener(tmp_path, ["bad", "perfect", "good", "bad"]))
     first, _ = judged(place, tmp_path / "run", ear)

@@ -106,12 +106,12 @@ def test_a_mark_that_the_listener_does_not_reach_itself_is_no_mark() -> None:
 def test_the_headline_holds_an_error_against_a_mark_of_the_same_error_alone() -> None:
     after = row("after", phone_error=0.3, cer=0.4)
     alike = str(list_figures({}, found(after, row("codec", phone_error=0.02, cer=0.05))))
-    assert "the mark, phone error" in alike
-    assert "no mark" not in alike
+    assert "reference, phone error" in alike
+    assert "no reference" not in alike
     letters = str(list_figures({}, found(after, row("codec", cer=0.05))))
-    assert "the mark, letter error" in letters
-    assert "now 40.0 % (no mark for phone error)" in letters
-    assert "the mark" not in str(list_figures({}, found(after)))
+    assert "reference, letter error" in letters
+    assert "now 40.0 % (no reference for phone error)" in letters
+    assert "reference," not in str(list_figures({}, found(after)))
 
 
 def test_a_pace_says_what_it_is_held_against() -> None:

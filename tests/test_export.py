@@ -371,7 +371,7 @@ def test_terms_that_nobody_states_are_left_open_and_told_and_a_person_is_asked(
     silent = exported(run.path, "--to=graft", f"--output={tmp_path / 'open'}")
     assert [item.code for item in silent.findings] == ["terms-not-stated"]
     assert "not stated" in (tmp_path / "open" / "README.md").read_text(encoding="utf-8")
-    again = shlex.split(silent.findings[0].cure.partition("once more: ")[2])
+    again = shlex.split(silent.findings[0].cure.partition("in quotes: ")[2])
     assert not exported(*again[2:]).findings, "the cure can be pasted"
     asked: list[str] = []
 

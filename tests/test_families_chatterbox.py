@@ -177,7 +177,7 @@ def test_files_of_two_releases_are_never_paired(tmp_path: Path) -> None:
     (tmp_path / "t3_mtl23ls_v2.safetensors").write_bytes(b"x")
     (tmp_path / "tokenizer.json").write_bytes(b"x")
     with pytest.raises(
-        FileError, match=r"t3_mtl23ls_v2\.safetensors is there without its tokenizer grapheme_mtl"
+        FileError, match=r"t3_mtl23ls_v2\.safetensors exists without its tokenizer grapheme_mtl"
     ) as caught:
         Chatterbox().files(tmp_path)
     assert caught.value.code == "base-file-missing"
@@ -199,7 +199,7 @@ def test_each_checkpoint_has_its_own_tokenizer_and_front_where_all_releases_are_
         assert tokenizer.name == release.tokenizer
         assert isinstance(Chatterbox().front(tokenizer), ChatterboxEnglishFrontend) == (release.title == "English")
     (tmp_path / "mtl_tokenizer.json").unlink()
-    with pytest.raises(FileError, match=r"t3_23lang\.safetensors is there without its tokenizer"):
+    with pytest.raises(FileError, match=r"t3_23lang\.safetensors exists without its tokenizer"):
         Chatterbox().find_tokenizer(tmp_path / "t3_23lang.safetensors")
 
 

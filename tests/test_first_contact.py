@@ -209,7 +209,7 @@ WRONG_INDEXTTS2: dict[str, tuple[Change, str, str]] = {
     "emotion vectors of another number": (
         lambda base: saved(torch.zeros(70, 192), base / "feat1.pt"),
         "tensors-mismatch",
-        "feat1.pt holds [70, 192]",
+        "feat1.pt has shape [70, 192]",
     ),
 }
 

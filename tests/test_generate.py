@@ -98,7 +98,7 @@ def test_without_guidance_there_is_one_row_a_stream_and_with_it_two(model: Speec
     if model.frame.guided:
         assert len(DecodeSession(model, given, replace(WARM, guidance=0.5)).logits) == 6
     else:
-        with pytest.raises(ConfigError, match="never taught to read without text"):
+        with pytest.raises(ConfigError, match="not trained for guidance"):
             DecodeSession(model, given, replace(WARM, guidance=0.5))
 
 

@@ -125,7 +125,7 @@ def test_a_dry_run_says_what_would_run_and_changes_nothing(tmp_path: Path, run: 
     before = listing(fresh)
     planned = gone(fresh, dry_run=True)
     assert words(planned) == {**dict.fromkeys(ALL, "would run"), "split": "not known yet"}
-    assert why(planned, "split") == "depends on what `import` leaves"
+    assert why(planned, "split") == "depends on the result of `import`"
     assert why(planned, "graft") == "no graft yet"
     more = gone(run, dry_run=True, max_sentences=3)
     assert words(more) == {**dict.fromkeys(ALL, "skipped"), "evaluate": "would run"}
@@ -162,7 +162,7 @@ def test_ctrl_c_in_a_stage_before_training_shows_the_stages_and_the_command_that
     os.killpg(child.pid, signal.SIGINT)  # as a terminal does it
     output = child.communicate(timeout=60)[0]
     assert child.returncode == 130, output
-    assert f"`import` was interrupted; `voxgraft go {run}` continues there." in output
+    assert f"`import` was interrupted. Run `voxgraft go {run}` to continue." in output
     assert "Traceback" not in output
     assert words(gone(run, until="split")) == dict.fromkeys(DATA, "done")
 
@@ -192,8 +192,8 @@ def test_other_text_settings_make_graft_and_sets_anew_and_leave_the_clips_alone(
     edit(run, "tokenizer", min_count=2)
     result = gone(run, until="prepare")
     assert ran(result) == ["graft", "prepare"]
-    assert "settings have changed since the graft was made" in why(result, "graft")
-    assert why(result, "prepare") == "train was spelled by another tokenizer"
+    assert "settings have changed since the graft was created" in why(result, "graft")
+    assert why(result, "prepare") == "train was encoded with another tokenizer"
     assert listing(run / "data" / "clips") == clips
     assert ran(gone(run, until="prepare")) == []
 
@@ -219,7 +219,7 @@ def test_what_was_trained_is_thrown_away_only_if_that_is_asked_for(run: Path) ->
 
 def test_other_rates_after_training_are_told_and_begin_again_only_if_asked(run: Path) -> None:
     edit(run, "train", lr_rows=0.002)
-    with pytest.raises(VoxgraftError, match=r"train.lr_rows is 0.002, and was 0.001"):
+    with pytest.raises(VoxgraftError, match=r"train.lr_rows is 0.002 \(was 0.001\)"):
         gone(run)
     result = gone(run, when_changed="fresh", until="train")
     assert ran(result) == ["check", "train"]
@@ -231,7 +231,7 @@ def test_a_training_that_cannot_go_on_with_other_settings_says_so_before_anythin
     with pytest.raises(VoxgraftError) as caught:
         gone(run)
     assert caught.value.code == "trained-otherwise"
-    assert "train.rank is 8, and was 4" in caught.value.finding.found
+    assert "train.rank is 8 (was 4)" in caught.value.finding.found
     assert ran(gone(run, when_changed="fresh", until="train")) == ["check", "train"]
     assert load_graft(run / "graft").card.method["trained"]["rank"] == 8
 
@@ -243,7 +243,7 @@ def test_more_steps_go_on_and_what_follows_is_made_anew(run: Path) -> None:
     result = gone(run)
     assert ran(result) == ["check", "train", "evaluate", "export"]
     assert why(result, "train") == "continued from step 2"
-    assert why(result, "evaluate") == "its scores were of another model"
+    assert why(result, "evaluate") == "its scores belonged to another model"
     assert compute_sha256(run / "export" / "graft" / "graft.json") != old
     assert compute_sha256(run / "export" / "graft.previous" / "graft.json") == old
 
@@ -393,7 +393,7 @@ def test_recordings_without_a_usable_clip_end_it_before_anything_else_runs(tmp_p
 
 
 ENDS = [
-    *[("train", "ended here", 1, "has said no"), ("train", "ended here", 130, "was interrupted")],
+    *[("train", "ended here", 1, "failed (see above)"), ("train", "ended here", 130, "was interrupted")],
     *[("train", "done", 0, "continues with `evaluate`"), ("export", "done", 0, "")],
     *[("train", "would run", 0, ""), ("train", "skipped", 0, "")],
 ]

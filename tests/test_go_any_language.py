@@ -119,7 +119,7 @@ def test_a_language_without_sentences_or_a_recogniser_reaches_an_export_and_a_re
     spoken_texts = {one["text"] for one in scores["utterances"] if one["language"] == LANGUAGE}
     assert spoken_texts <= texts
     assert len(spoken_texts) == 3
-    assert scores["sentences"][LANGUAGE]["source"] == "test texts of the data set"
+    assert scores["sentences"][LANGUAGE]["source"] == "test texts of the dataset"
     assert {one["who"] for one in scores["utterances"] if one["language"] == LANGUAGE} == {
         "before",
         "after",
@@ -182,7 +182,7 @@ def test_fewer_steps_than_are_trained_are_refused_and_not_written_down(run: Path
     assert (run / "run.yaml").read_text(encoding="utf-8") == before
     rewrite_run_yaml(run / "run.yaml", {"train": {"steps": 1}})
     decided = {stage.name: stage for stage in gone(run, until="train").stages}["train"]
-    assert (decided.word, decided.why) == ("skipped", "2 steps are done, and run.yaml asks for 1")
+    assert (decided.word, decided.why) == ("skipped", "2 steps are done, and run.yaml sets 1")
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_validation_texts_stand_in_where_there_is_no_test_side_and_the_report_sa
     write_manifest(manifest, clips)
     assert run_cli(["evaluate", str(run), "--max-sentences", "2", "--languages", "en", "--quiet"]) == 0
     scores = json.loads((run / "eval" / "default" / "scores.json").read_text(encoding="utf-8"))
-    assert scores["sentences"][LANGUAGE]["source"].startswith("validation texts of the data set, which has no test")
+    assert scores["sentences"][LANGUAGE]["source"].startswith("validation texts of the dataset, which has no test")
 
 
 def test_a_recogniser_of_run_yaml_is_used_by_evaluate_and_another_one_evaluates_again(

@@ -317,7 +317,7 @@ def test_bad_input_ends_with_exit_code_2_one_message_and_no_traceback(
     done = run_cli("graft", run)
     assert done.returncode == 2
     assert "text-not-utf8" in done.stderr
-    assert "cure:" in done.stderr
+    assert "fix:" in done.stderr
     assert "Traceback" not in done.stderr + done.stdout
     assert [path.name for path in run.iterdir()] == ["run.yaml"]
 

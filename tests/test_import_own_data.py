@@ -159,7 +159,7 @@ def test_another_speaker_is_not_ignored_and_comes_with_reimport(tmp_path: Path) 
     assert done.exit_code == 1
     assert [problem.code for problem in done.problems] == ["import-settings"]
     assert "--reimport" in shown(done)
-    assert "speaker not given, and now Ivan" in done.problems[0].found
+    assert "speaker not given (now Ivan)" in done.problems[0].found
     assert {clip.speaker for clip in clips} == {"mine-metadata"}
     done, again = bring(tmp_path / "set", mine, speaker="Ivan", reimport=True)
     assert done.exit_code == 0
@@ -174,7 +174,7 @@ def test_split_says_that_all_sides_are_one_person(tmp_path: Path) -> None:
     bring(tmp_path / "set", lj_list(tmp_path / "mine", 24))
     done = data_split(DataSplitSettings(dataset=tmp_path / "set"))
     assert "no leak was found" not in shown(done)
-    assert "all sides are the same speaker, mine-metadata" in shown(done)
+    assert "all splits have the same speaker, mine-metadata" in shown(done)
     assert done.findings() == []
 
 
@@ -202,7 +202,7 @@ def test_one_long_recording_is_split_by_stretches_with_a_gap(tmp_path: Path, sec
             if one.split != two.split and one.start < two.start:
                 assert two.start - (one.start + one.seconds) >= 5.0
     assert sum(clip.split == "train" for clip in used) > 0.6 * count
-    assert "stretches of recordings are held out" in shown(done)
+    assert "parts of recordings are held out" in shown(done)
     assert data_split(DataSplitSettings(dataset=tmp_path)).clips == done.clips
 
 
@@ -241,8 +241,8 @@ def test_five_planted_faults_are_listed_with_file_line_and_cure_and_the_rest_is_
     printed = capsys.readouterr().out
     expected = {
         "media-unreadable": (4, "convert it"),
-        "media-missing": (8, "put it there"),
-        "transcript-empty": (12, "write down what is said"),
+        "media-missing": (8, "put the recording there"),
+        "transcript-empty": (12, "write the transcript"),
         "text-encoding": (16, "UTF-8"),
         "table-double-id": (20, "remove the wrong line"),
     }
@@ -251,7 +251,7 @@ def test_five_planted_faults_are_listed_with_file_line_and_cure_and_the_rest_is_
     for code, (line, cure) in expected.items():
         block = next(block for block in blocks if block.startswith(code))
         assert f"metadata.csv, line {line}\n" in block
-        assert "cure: " in block
+        assert "fix: " in block
         assert cure in block
     clips = list(read_manifest(tmp_path / "set" / "manifest.jsonl"))
     assert len(clips) == 25
@@ -494,7 +494,9 @@ def test_ctrl_c_while_processes_work_gives_one_error_and_exit_code_130(
     output = child.communicate(timeout=60)[0]
     assert child.returncode == 130, output
     assert "Traceback" not in output
-    assert [line for line in output.splitlines() if "error" in line] == ["error interrupted: stopped by the keyboard"]
+    assert [line for line in output.splitlines() if "error" in line] == [
+        "error interrupted: interrupted from the keyboard"
+    ]
 
 
 def _children(pid: int) -> list[str]:

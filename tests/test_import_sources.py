@@ -50,7 +50,7 @@ def test_a_manifest_of_ours_is_not_cut_a_second_time(tmp_path: Path) -> None:
     _files(tmp_path / "in", "long.wav")
     (tmp_path / "in" / "a.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
     _import(tmp_path, tmp_path / "in")
-    with pytest.raises(VoxgraftError, match="dataset of ours") as caught:
+    with pytest.raises(VoxgraftError, match="voxgraft dataset") as caught:
         find_sources([tmp_path / "set" / "manifest.jsonl"], "am")
     assert caught.value.code == "source-none"
     found = find_sources([tmp_path], "am")

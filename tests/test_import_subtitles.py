@@ -59,7 +59,7 @@ def test_line_ends_and_marked_encodings_change_nothing(tmp_path: Path, ends: str
 def test_an_encoding_is_never_guessed(tmp_path: Path) -> None:
     path = tmp_path / "a.srt"
     path.write_bytes("1\n00:00:01,000 --> 00:00:02,500\ncafé\n".encode("cp1252"))
-    with pytest.raises(VoxgraftError, match="line 3 holds byte 0xe9") as caught:
+    with pytest.raises(VoxgraftError, match="line 3 contains byte 0xe9") as caught:
         read_subtitles(path)
     assert caught.value.code == "text-encoding"
     assert read_subtitles(path, "windows-1252")[0][0].text == "café"

@@ -308,13 +308,14 @@ def test_a_base_without_the_files_has_no_sound_and_one_with_a_broken_file_says_w
     shutil.copytree(base, tmp_path / "wider")
     write_s2mel(tmp_path / "wider", 96)
     wrong = error_of(lambda: family.vocoder(family.files(tmp_path / "wider")))
-    assert (wrong.code, wrong.finding.expected) == ("tensors-mismatch", "64, as the GPT has")
+    assert (wrong.code, wrong.finding.expected) == ("tensors-mismatch", "64, as in the GPT")
     (base / "config.yaml").write_text(config.replace("num_heads: 2", "num_heads: 5"))
     assert error_of(lambda: family.vocoder(family.files(base))).code == "base-config"
     (base / "s2mel.pth").unlink()
     assert family.vocoder(family.files(base)) is None
 
 
+@pytest.mark.long
 def test_a_graft_speaks_into_a_file_with_latents_behind_its_own_gate(tmp_path: Path) -> None:
     """Everything but w2v-bert, which is too large for this test: the voice comes as its encoder would give it."""
     run = make_run("indextts2", tmp_path)

@@ -147,6 +147,7 @@ def test_a_broken_line_in_the_middle_is_an_error_with_its_number(journal: RunJou
     assert len(error.finding.found) < 1000
 
 
+@pytest.mark.long
 def test_a_writer_killed_at_any_time_leaves_whole_lines_without_a_gap(journal: RunJournal) -> None:
     for seconds in (0.0, 0.002, 0.01, 0.03, 0.05):
         process = child(write_without_end, journal.path)
@@ -223,6 +224,7 @@ def test_readers_never_see_a_cut_half_done(journal: RunJournal) -> None:
         process.wait()
 
 
+@pytest.mark.long
 def test_a_cut_killed_at_any_time_leaves_the_journal_as_it_was_or_cut(journal: RunJournal) -> None:
     chance = random.Random(0)
     written(journal, 100)

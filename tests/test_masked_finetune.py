@@ -146,6 +146,7 @@ class _Listener:
             self.opening = list(values["lines"])
 
 
+@pytest.mark.long
 def test_it_is_labelled_and_never_taken_for_a_graft(world: World, tmp_path: Path) -> None:
     run = copied(world, tmp_path / "run")
     graft = {path.name: path.read_bytes() for path in (run / "graft").iterdir()}
@@ -169,6 +170,7 @@ def test_it_is_labelled_and_never_taken_for_a_graft(world: World, tmp_path: Path
     }
 
 
+@pytest.mark.long
 def test_it_has_no_replay_and_can_be_measured_on_base_languages(world: World, tmp_path: Path) -> None:
     run = copied(world, tmp_path / "run")
     data = {"replay": (run / "data" / "english",), "replay_valid": (run / "data" / "english-valid",)}

@@ -25,10 +25,10 @@ def test_a_shell_script_is_read_with_its_variables_and_continuations(tmp_path: P
     assert train.steps == RunSettings().train.steps
     assert rows["train_gpt_v2 --max-steps", ""].fate == "gone"
     missing = rows["train_gpt_v2 --train-manifest", "data.train"]
-    assert (missing.fate, missing.why) == ("suggested", "not there: train_pairs.jsonl")
+    assert (missing.fate, missing.why) == ("suggested", "missing: train_pairs.jsonl")
     assert rows["train_gpt_v2 --train-manifest", "language"].new == "am"
     assert rows["train_gpt_v2 --amp", ""].value == ""
-    assert rows["train_gpt_v2 --base-checkpoint", "base"].why == "only a shell knows what this value becomes"
+    assert rows["train_gpt_v2 --base-checkpoint", "base"].why == "this value depends on the shell"
     assert rows["train_gpt_v2 --output-dir", ""].value == "runs/out"
     not_read = next(item for item in result.findings if item.code == "old-not-read")
     assert not_read.found == "line 19: scripts/other.py"
@@ -100,7 +100,7 @@ def test_of_two_values_the_last_counts_and_the_other_is_named(tmp_path: Path) ->
     lines = [f"python trainers/train_gpt_v2.py --warmup-steps {steps}" for steps in (3, 7)]
     first, last = made_from(tmp_path, "\n".join(lines), "notes.txt").rows
     assert (first.fate, last.fate) == ("suggested", "mapped")
-    assert first.why == "another value comes later, and counts: 7 (train_gpt_v2 --warmup-steps)"
+    assert first.why == "a later value is used: 7 (train_gpt_v2 --warmup-steps)"
 
 
 @pytest.mark.parametrize(

@@ -176,7 +176,7 @@ def test_what_is_given_by_hand_wins_over_the_old_file(fixtures: Fixtures, tmp_pa
         shutil.copytree(fixtures.base("chatterbox").folder, tmp_path / name)
     result = made_from(tmp_path, CONFIG, base=tmp_path / "mine")
     assert settings_of(tmp_path / "run").base == tmp_path / "mine"
-    assert rows_by_name(result)["finetuning.pretrained_model"].why == "--base was given by hand, and counts"
+    assert rows_by_name(result)["finetuning.pretrained_model"].why == "--base was given by hand and is used"
 
 
 def test_settings_of_another_family_are_warned_about(fixtures: Fixtures, tmp_path: Path) -> None:

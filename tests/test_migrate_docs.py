@@ -27,10 +27,10 @@ def test_the_whole_way_from_an_old_config_to_a_run_in_a_process_of_its_own(tmp_p
     for word in (
         "Taken over",
         "as comments",
-        "Gone, and why",
-        "another command does this",
+        "Dropped, and why",
+        "Done by another command",
         "voxgraft prepare",
-        "Not known",
+        "Unknown",
         "voxgraft graft runs/am",
     ):
         assert word in done.stdout

@@ -274,7 +274,7 @@ def test_a_language_is_never_refused_but_doubts_are_said(
 def test_a_run_without_a_base_is_made_and_says_what_is_missing(project: Path) -> None:
     done = program(project, "new", "run", "--language", "am")
     assert done.returncode == 0
-    assert "note run-incomplete: not given yet: base, texts" in done.stdout
+    assert "note run-incomplete: not set yet: base, texts" in done.stdout
     assert settings_of(project / "run") == RunSettings(language="am")
 
 

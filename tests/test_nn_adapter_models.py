@@ -118,7 +118,7 @@ def test_an_adapters_values_are_loaded_whole_or_not_at_all(adapted: Speaker) -> 
     last = list(zeros)[-1]
     for wrong, message in [
         ({}, r"the adapter lacks blocks.0.q_proj.down, .* and 12 more"),
-        (zeros | {"head.up": torch.zeros(1)}, "the model has no place for head.up"),
+        (zeros | {"head.up": torch.zeros(1)}, "the model has no layer for head.up"),
         (zeros | {last: torch.zeros(WIDTH, RANK + 1)}, rf"{last} is torch.float32 \[16, 5\].*\[16, 4\]"),
         (zeros | {last: torch.zeros(WIDTH, RANK, dtype=torch.int32)}, f"{last} is torch.int32"),
     ]:

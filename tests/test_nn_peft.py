@@ -245,10 +245,10 @@ UP = f"base_model.model.{LAYERS[0]}.lora_B.weight"
 @pytest.mark.parametrize(
     ("change", "code", "message"),
     [
-        ({DOWN: None}, "adapter-broken", f"half of an adapter: 1 lacking, {LAYERS[0]}.down"),
+        ({DOWN: None}, "adapter-broken", f"half of an adapter: 1 missing, {LAYERS[0]}.down"),
         ({DOWN: torch.zeros(RANK + 1, 16)}, "adapter-mismatch", f"{LAYERS[0]}.down has rank 5"),
         ({UP: torch.zeros(16, RANK - 1)}, "adapter-mismatch", f"{LAYERS[0]}.up has rank 3"),
-        ({UP: torch.full((16, RANK), float("nan"))}, "adapter-broken", "holds NaN or infinity"),
+        ({UP: torch.full((16, RANK), float("nan"))}, "adapter-broken", "contains NaN or infinity"),
         ({UP: torch.zeros(16, RANK, dtype=torch.int32)}, "adapter-broken", f"{UP} is I32"),
         ({UP: torch.zeros(16 * RANK)}, "adapter-broken", r"torch.float32 [64]"),
         ({"head.weight": torch.zeros(2, 2)}, "adapter-variant", "there is a tensor head.weight"),

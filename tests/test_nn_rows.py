@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from voxgraft.core.errors import CheckpointError, GraftError
-from voxgraft.nn.rows import GrownEmbedding, GrownHead, GrownLayer, RowLayout, TokenIdError, grow_layers
+from voxgraft.nn.rows import GrownEmbedding, GrownHead, GrownLayer, RowLayout, TokenIdError, grow_layers, to_plain_layer
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here"))]
 LOW_PRECISION = [torch.bfloat16, torch.float16]
@@ -183,7 +183,7 @@ def test_strict_loading_names_missing_and_unexpected_tensors_as_upstream_does() 
 
 @pytest.mark.parametrize(
     ("found", "message"),
-    [(13, "13 rows of width 8, as the base has without a graft"), (17, "17 rows of width 8"), (0, "0 rows of width 8")],
+    [(13, "13 rows of width 8, as in the base without a graft"), (17, "17 rows of width 8"), (0, "0 rows of width 8")],
 )
 def test_wrong_row_counts_are_named_with_what_was_expected(found: int, message: str) -> None:
     model = nn.ModuleDict({"text_emb": an_embedding()})
@@ -377,3 +377,22 @@ def test_tables_of_the_wrong_shape_or_kind_are_refused() -> None:
         GrownEmbedding.from_base(torch.zeros(13, 8, dtype=torch.int8), 1)
     with pytest.raises(GraftError, match="13 base pieces"):
         GrownEmbedding.from_grown(table(13), base_pieces=13, spare_rows=1)
+
+
+@pytest.mark.parametrize("num_new", [0, 3])
+@pytest.mark.parametrize("bias", [False, True])
+def test_as_plain_layers_both_have_the_same_rows_in_the_order_of_a_file(num_new: int, bias: bool) -> None:
+    embedding, head = an_embedding(num_new), a_head(num_new, bias=bias).eval()
+    plain, linear = to_plain_layer(embedding), to_plain_layer(head)
+    assert (type(plain), type(linear)) == (nn.Embedding, nn.Linear)
+    assert (plain.training, linear.training) == (True, False)
+    assert {name: list(value.shape) for name, value in linear.state_dict().items()} == {
+        "weight": [13 + num_new, 8],
+        **({"bias": [13 + num_new]} if bias else {}),
+    }
+    for grown, layer in ((embedding, plain), (head, linear)):
+        assert layer.state_dict().keys() == grown.state_dict().keys()
+        assert all(torch.equal(value, grown.state_dict()[name]) for name, value in layer.state_dict().items())
+    ids, hidden = torch.arange(12 + num_new), table(5, seed=4)
+    assert torch.equal(plain(ids), embedding(ids))
+    torch.testing.assert_close(linear(hidden), head(hidden))

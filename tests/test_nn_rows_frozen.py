@@ -313,7 +313,7 @@ def test_one_flipped_bit_in_the_base_is_found_and_named(buffer: str, name: str, 
     path, _, attribute = buffer.rpartition(".")
     getattr(grown.get_submodule(path), attribute).data.view(torch.int32).view(-1)[-1] ^= 1
     assert compute_base_fingerprint(grown) != fingerprint
-    with pytest.raises(GraftError, match=f"1 of {len(digests)} base tensors are not what they were: {name}") as caught:
+    with pytest.raises(GraftError, match=f"1 of {len(digests)} base tensors changed: {name}") as caught:
         require_same_base(grown, digests, "runs/amharic")
     assert (caught.value.code, caught.value.finding.where) == ("base-moved", "runs/amharic")
 
@@ -341,6 +341,13 @@ def test_the_report_of_a_model_that_trains_its_body_says_so(grown: ToySpeaker) -
     grown.requires_grad_(True)
     parts = build_trainable_report(grown).parts
     assert parts["body"][1] == WIDTH, "the buffer alone"
+    fixed = (PIECES + SPARE) * (2 * WIDTH + 1) + WIDTH
+    assert build_trainable_report(grown).fixed_base_bytes == 4 * fixed, "neither the body nor new rows"
+    for parameter in grown.parameters():
+        parameter.requires_grad_(False)
+    whole = build_trainable_report(grown)
+    assert whole.trained == 0
+    assert whole.fixed_base_bytes == 4 * (whole.fixed - NEW * (2 * WIDTH + 1)), "a frozen graft is not the base's"
     assert parts["base rows"][0] == 0, "base rows cannot be made trainable"
     freeze_base(grown)
     assert {trained > 0 for part, (trained, _) in build_trainable_report(grown).parts.items() if part != "rows"} == {
@@ -355,3 +362,14 @@ def test_a_grafts_rows_are_loaded_whole_or_not_at_all(grown: ToySpeaker) -> None
     with pytest.raises(GraftError, match=r"'text_head.bias': \[7\]"):
         load_new_rows(grown, wrong)
     assert torch.equal(collect_new_rows(grown)["text_emb.weight"], state["text_emb.weight"])
+
+
+def test_a_base_tensor_that_is_new_or_gone_is_named_too(grown: ToySpeaker) -> None:
+    digests = hash_base_tensors(grown)
+    require_same_base(grown, digests)
+    name = next(iter(digests))
+    for other in ({**digests, "gone": "0"}, {key: value for key, value in digests.items() if key != name}):
+        with pytest.raises(
+            GraftError, match=f"1 of {len(other)} base tensors .*: {'gone' if 'gone' in other else name}"
+        ):
+            require_same_base(grown, other)

@@ -67,7 +67,7 @@ def test_a_process_that_is_killed_ends_the_others(tmp_path: Path) -> None:
     found = ended(started("kill", 2, tmp_path))
     assert found[1][0] == -9
     assert found[0][0] == 2
-    assert "error process-lost: another process is gone (" in found[0][1]
+    assert "error process-lost: another process has ended (" in found[0][1]
     assert "torchrun" in found[0][1]
 
 
@@ -77,6 +77,7 @@ def test_a_process_that_hangs_is_ended_with_the_cause_of_the_one_that_failed(tmp
     assert "error process-failed: process 1 of 2 ended: pack-too-small" in found[0][1]
 
 
+@pytest.mark.long
 def test_a_process_that_gives_no_sign_of_life_is_given_up(tmp_path: Path) -> None:
     workers = started("stop", 2, tmp_path)
     code, said = ended(workers[:1])[0]
@@ -84,7 +85,7 @@ def test_a_process_that_gives_no_sign_of_life_is_given_up(tmp_path: Path) -> Non
     stopped = workers[1].ended(LONGEST_SECONDS)
     assert (stopped.returncode, stopped.stdout) == (-9, "stopping\n")
     assert code == 2
-    assert re.search("error process-lost: process 1 of 2 was not heard of for [0-9]+ seconds", said)
+    assert re.search("error process-lost: process 1 of 2 sent no sign of life for [0-9]+ seconds", said)
 
 
 def test_processes_that_do_not_see_the_same_are_refused_by_all(tmp_path: Path) -> None:

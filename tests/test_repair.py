@@ -225,7 +225,7 @@ def test_what_cannot_be_saved_is_refused_and_nothing_is_written(grounds: dict[st
     ground = grounds[T3]
     case = next(one for one in DAMAGED if one.name == "stand-in")
     path = case.make(ground, tmp_path)["checkpoint"]
-    with pytest.raises(VoxgraftError, match="this never was Chatterbox"):
+    with pytest.raises(VoxgraftError, match="this was never Chatterbox"):
         repaired(ground, path, tmp_path / "new.safetensors")
     sound = ground.write(tmp_path, ground.grown())
     with pytest.raises(VoxgraftError, match="repair-needless"):

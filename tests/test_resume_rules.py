@@ -110,6 +110,7 @@ def test_the_page_on_run_folders_names_all_settings_that_are_fixed() -> None:
     assert row.split("|")[1].replace("`", "").replace(" ", "").split(",") == list(options_with_rule("fixed"))
 
 
+@pytest.mark.long(fast="*-unfinished")
 @pytest.mark.parametrize("finished", [False, True], ids=["unfinished", "finished"])
 @pytest.mark.parametrize("name", TrainSettings.model_fields)
 def test_go_and_train_agree_on_what_another_value_means(trained: WholeRun, name: str, finished: bool) -> None:
@@ -167,4 +168,4 @@ def test_a_step_with_old_names_and_equal_values_has_not_changed(trained: WholeRu
     edit_state(run.folder.step(4), format=1, values=values)
     result = run.train(train_steps=6)
     assert (result.start, result.outcome.step) == (4, 6)
-    assert {line["key"] for line in run.journal("changed")} == {"train.steps", "share of the rates at step 5"}
+    assert {line["key"] for line in run.journal("changed")} == {"train.steps", "learning rate factor at step 5"}

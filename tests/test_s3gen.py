@@ -251,14 +251,14 @@ def without(name: str) -> Callable[[dict[str, Tensor]], object]:
         ),
         (without("speaker_encoder.head.bn1.running_mean"), "speaker_encoder.head.bn1.running_mean [32] is missing"),
         (without("tokenizer.encoder.conv1.bias"), "tokenizer.encoder.conv1.bias [64] is missing"),
-        (lambda state: state.update({"flow.extra": torch.zeros(2)}), "flow.extra [2] is no tensor of it"),
+        (lambda state: state.update({"flow.extra": torch.zeros(2)}), "flow.extra [2] is not part of it"),
         (
             lambda state: state.update({"flow.encoder_proj.bias": torch.zeros(81)}),
             "flow.encoder_proj.bias is [81], not [80]",
         ),
         (
             lambda state: state.update({"mel2wav.conv_post.weight": torch.zeros(18, 4, 7)}),
-            "mel2wav.conv_post.weight [18, 4, 7] is no tensor of it",
+            "mel2wav.conv_post.weight [18, 4, 7] is not part of it",
         ),
     ],
 )
@@ -487,4 +487,4 @@ def test_speech_of_chatterbox_is_judged_at_its_own_rate_with_the_likeness_of_its
     clip = Clip(held_out.codes(0), held_out.voice(0))
     nobody = open_voice_encoder(open_base_model(place), place, [ReferenceVoice("valid/1", clip)])
     assert isinstance(nobody, str)
-    assert "without its sound" in nobody
+    assert "only part of the voice" in nobody

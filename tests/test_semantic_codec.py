@@ -136,7 +136,7 @@ def test_it_gives_the_same_codes_after_its_way_through_a_file(tmp_path: Path, ti
 
 def test_a_codec_of_another_version_is_refused_with_what_it_has_besides(tmp_path: Path, tiny: SemanticCodec) -> None:
     state = tiny.state_dict() | {"down.weight": torch.zeros(16, 16, 3)}
-    with pytest.raises(CheckpointError, match=r"down.weight \[16, 16, 3\] is no tensor of it"):
+    with pytest.raises(CheckpointError, match=r"down.weight \[16, 16, 3\] is not part of it"):
         SemanticCodec.load(saved(state, tmp_path / "model.safetensors"))
 
 

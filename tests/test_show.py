@@ -280,7 +280,7 @@ def test_a_grown_file_alone_is_told_which_tokenizer_it_lacks_and_shown_whole_bes
     assert report.release == f"no published release ({rows:,} text rows)"
     (item,) = report.findings
     assert f"text rows for {rows:,} pieces" in item.found
-    assert "put its tokenizer beside it" in item.cure
+    assert "put its tokenizer next to it" in item.cure
     assert "download" not in item.cure
 
 

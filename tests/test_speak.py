@@ -224,8 +224,8 @@ def test_the_program_reads_standard_input_and_prints_a_line_for_each_utterance(t
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0].startswith("001  en  ")
-    assert lines[0].endswith("ended by itself: speech/001.wav")
-    assert lines[-1].endswith("0 did not end by themselves")
+    assert lines[0].endswith("ended normally: speech/001.wav")
+    assert lines[-1].endswith("0 were cut")
     assert (tmp_path / "speech" / "002.wav").is_file()
 
 

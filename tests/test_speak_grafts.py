@@ -230,6 +230,7 @@ def test_manners_of_the_families_are_heard_and_those_of_others_refused(silent: W
     assert error_of(lambda: codes("--emotion=0,1,0")).code == "manner-unknown"
 
 
+@pytest.mark.long
 def test_eight_sliders_are_heard_in_the_codes_and_depend_on_the_voice(tmp_path: Path) -> None:
     run = make_run("indextts2", tmp_path)
     speakers = open_synthesis_models(settings_of("x", f"--run={run.path}", "--device=cpu"))

@@ -39,6 +39,7 @@ from voxgraft.checkpoints.steps import (
     load_step,
     migrate_state,
     read_step_values,
+    sync_folder_if_possible,
 )
 from voxgraft.core.errors import CheckpointError, VoxgraftError
 from voxgraft.core.files import FAILPOINT_VARIABLE
@@ -300,3 +301,24 @@ def test_older_states_go_through_every_migration_on_the_way(run: RunFolder) -> N
     assert migrate_state(TrainState(5, {}, {}), 3, table, 3).values == {}
     with pytest.raises(CheckpointError):
         migrate_state(TrainState(5, {}, {}), 0, table, 3)
+
+
+def test_a_file_system_that_cannot_sync_folders_is_no_error_and_a_folder_that_is_gone_is_one(tmp_path: Path) -> None:
+    sync_folder_if_possible(tmp_path)
+    sync_folder_if_possible(Path("/proc/self"))  # EINVAL
+    with pytest.raises(FileNotFoundError):
+        sync_folder_if_possible(tmp_path / "gone")
+
+
+def test_only_a_step_that_another_process_has_put_there_is_a_reason_to_rename_again(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(run, 1)
+    monkeypatch.setenv(FAILPOINT_VARIABLE, "save.rename:1:eio")
+    with pytest.raises(VoxgraftError) as failure:
+        save_step(run, state(2), keep_last=2)
+    assert failure.value.code == "disk-fault"
+    assert list_complete_steps(run) == [1]
+    monkeypatch.setenv(FAILPOINT_VARIABLE, "save.rename:1:enotempty")
+    save_step(run, state(2), keep_last=2)
+    assert list_complete_steps(run) == [1, 2]

@@ -157,7 +157,7 @@ def test_a_damaged_step_is_passed_by_and_told(run: RunFolder, file: str, damage:
     assert_same(loaded.state, state(1))
     (told,) = loaded.findings
     assert (told.code, told.level, told.where) == ("step-damaged", "warning", str(run.step(2)))
-    assert told.found.startswith("step 2 is not whole")
+    assert told.found.startswith("step 2 is incomplete")
     assert file == "manifest.json" or file in told.found
     assert list_complete_steps(run) == [1]
     assert refused(load_step, run, 2).code == "step-damaged"
@@ -180,8 +180,8 @@ def test_a_run_of_damaged_steps_is_refused_and_never_taken_for_a_new_one(run: Ru
         flip_bit(run.step(step) / "rows.safetensors")
     error = refused(load_step, run)
     assert error.code == "step-damaged"
-    assert "step 2 is not whole" in str(error)
-    assert "step 1 is not whole" in str(error)
+    assert "step 2 is incomplete" in str(error)
+    assert "step 1 is incomplete" in str(error)
 
 
 def test_a_step_that_is_not_there_is_refused_with_those_that_are(run: RunFolder) -> None:
@@ -254,7 +254,7 @@ def test_a_step_renamed_to_another_number_is_told_from_the_real_one(run: RunFold
     os.rename(run.step(2), run.step(700))
     loaded = load_step(run)
     assert loaded.state.step == 1
-    assert "holds step 2" in loaded.findings[0].found
+    assert "contains step 2" in loaded.findings[0].found
 
 
 def test_files_that_somebody_added_to_a_step_change_nothing(run: RunFolder) -> None:

@@ -246,7 +246,7 @@ def test_any_text_is_normalised_once_and_for_all(language: str, text: str) -> No
         assert spelling.encode(once, language) == spelling.encode(text, language)
 
 
-@pytest.mark.long(fast="chatterbox")
+@pytest.mark.long
 @pytest.mark.parametrize("name", KINDS)
 def test_random_unicode_has_the_same_ids_in_data_and_in_an_export(name: str, tmp_path: Path) -> None:
     drawn: list[str] = []
@@ -424,6 +424,7 @@ def changed_card(folder: Path, place: Path, **changes: object) -> Path:
     return place
 
 
+@pytest.mark.long
 def test_a_number_is_spoken_in_words_with_the_ids_of_training(graft_folder: Path, tmp_path: Path) -> None:
     words = (f"--graft={graft_folder}", "--max-seconds=0.4", "--language=am", "--codes", tmp_path / "codes.json")
     result = spoken("2026።", *words)

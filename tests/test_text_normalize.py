@@ -319,3 +319,57 @@ def with_new_characters(sentences: list[str]) -> list[str]:
             seen |= set(text)
             chosen.append(text)
     return chosen
+
+
+LONGEST, TOO_LONG = 10**14 + 5, 10**15 + 5
+"""Numbers of 15 digits are said, and longer ones are identifiers, which are read digit by digit."""
+
+
+@pytest.mark.parametrize(
+    ("text", "rules"),
+    [
+        (f"{LONGEST}ኛ", ["ordinal"]),
+        (f"{TOO_LONG}ኛ", ["cardinal"]),
+        ("24:00", ["time"]),
+        ("25:00", ["cardinal", "digit-by-digit", "space-after-mark"]),
+        ("23:59", ["time"]),
+        ("23:60", ["cardinal", "cardinal", "space-after-mark"]),
+        ("12:30:59", ["time"]),
+        ("12:30:60", ["cardinal", "cardinal", "cardinal", "space-after-mark", "space-after-mark"]),
+        ("2026-12-31", ["date"]),
+        ("2026-01-01", ["date"]),
+        ("2026-13-01", ["cardinal", "two-numbers"]),
+        ("2026-12-32", ["cardinal", "interval"]),
+        ("2026-12-00", ["cardinal", "two-numbers"]),
+        ("30/13/2010", ["date"]),
+        ("30/14/2010", ["cardinal", "cardinal", "cardinal", "symbol-removed", "symbol-removed"]),
+        ("32/1/2010", ["cardinal", "cardinal", "cardinal", "symbol-removed", "symbol-removed"]),
+        ("1/2", ["fraction"]),
+        ("5 1/2", ["fraction"]),
+        ("2/2", ["cardinal", "cardinal", "symbol-removed"]),
+        ("0/2", ["cardinal", "cardinal", "symbol-removed"]),
+        ("3-5", ["interval"]),
+        ("5-5", ["two-numbers"]),
+        ("5-3", ["two-numbers"]),
+        ("3-5%", ["interval"]),
+        ("0911223344", ["phone"]),
+        ("001", ["digit-by-digit"]),
+        ("-5", ["negative"]),
+        ("5%", ["percent"]),
+    ],
+)
+def test_a_shape_ends_where_its_numbers_make_no_sense(text: str, rules: list[str]) -> None:
+    assert [change.rule for change in NORMALISERS["am"].normalise(text).changes] == rules
+
+
+def test_the_longest_number_is_said_as_one_and_a_longer_one_digit_by_digit() -> None:
+    say, said = AmharicVerbalizer(), NORMALISERS["am"].normalise
+    assert said(str(LONGEST)).text == say.cardinal(LONGEST)
+    assert said(str(TOO_LONG)).text == say.digits(str(TOO_LONG))
+    assert said(f"{LONGEST}.50 ብር").text == say.money(LONGEST, 50, "ብር")
+    assert said(f"{TOO_LONG}.50 ብር").text == f"{say.digits(f'{TOO_LONG}50')} ብር"
+    assert said("5.5 ብር").text == f"{say.cardinal(5)} {say.point} {say.digits('5')} ብር"
+    assert said("5.55 ብር").text == say.money(5, 55, "ብር")
+    point = f" {say.point} "
+    assert said(f"1.{LONGEST}.3").text == point.join([say.cardinal(1), say.cardinal(LONGEST), say.cardinal(3)])
+    assert said(f"1.{TOO_LONG}.3").text == point.join([say.cardinal(1), say.digits(str(TOO_LONG)), say.cardinal(3)])

@@ -156,7 +156,7 @@ def test_families_without_voices_of_their_own_say_so(tmp_path: Path) -> None:
     other = make_random_base("chatterbox", tmp_path / "chatterbox")
     kind = get_family("chatterbox")
     assert kind.vocoder(other) is None
-    with pytest.raises(ConfigError, match="speaks like a recording"):
+    with pytest.raises(ConfigError, match="imitates a recording"):
         kind.voice(other, "one")
 
 

@@ -55,7 +55,7 @@ def unknown_letters(made: Grown) -> list[str]:
     return find_unknown_letters(made.tokenizer, measure_coverage(made.tokenizer, new)[1], new)
 
 
-@pytest.mark.long(fast=("ar-*", "el-*", "ff-Adlm-*", "qqq-*", "si-*", "sr-*", "th-*"))
+@pytest.mark.long(fast=("ar-*", "el-*", "ff-Adlm-*", "qqq-*", "si-*", "sr-*", "th-*", "yue-sentencepiece-bpe"))
 @every_kind
 @pytest.mark.parametrize("language", TEXTS)
 def test_every_letter_gets_a_piece_and_every_piece_can_occur(kind: str, language: str) -> None:
@@ -174,3 +174,11 @@ def test_survivors_are_what_text_leaves_between_its_neighbours(kind: str, text: 
 def test_what_a_front_changes_does_not_survive(text: str, stays: bool) -> None:
     made = learnt(INDEX, "am", "ሰላም")
     assert survives_preprocessing(made.base, made.spelling.prepare, text) is stays
+
+
+def test_punctuation_of_the_language_gets_a_piece_where_it_stands_in_the_texts_and_letters_are_missing_too() -> None:
+    tokenizer = base(INDEX).base
+    assert "।" not in tokenizer.characters
+    assert "।" in plan_characters(tokenizer, str, "hi", ["नमस्ते दुनिया।"]).new
+    assert "।" not in plan_characters(tokenizer, str, "hi", ["नमस्ते दुनिया"]).new
+    assert plan_characters(tokenizer, str.upper, "en", ["HELLO “WORLD” §"]).new == ()

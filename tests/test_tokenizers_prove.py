@@ -43,7 +43,7 @@ def shown(result: TokenizerProveResult) -> str:
     return "\n".join(plain_text(line) if not hasattr(line, "rows") else "" for line in result.lines())
 
 
-@pytest.mark.long(fast="sentencepiece-bpe")
+@pytest.mark.long
 @pytest.mark.parametrize("kind", SENTENCEPIECE)
 def test_a_community_merge_of_new_text_alone_leaves_letters_unknown(kind: str, tmp_path: Path) -> None:
     """The first N of 2N pieces: the single characters stand last in a BPE candidate, and are lost."""
@@ -74,7 +74,7 @@ def test_a_community_merge_of_mixed_text_moves_old_text_and_the_first_sentence_i
     assert "promise 1, old text reads the same: BROKEN" in shown(result)
 
 
-@pytest.mark.long(fast="sentencepiece-bpe")
+@pytest.mark.long
 @pytest.mark.parametrize("kind", SENTENCEPIECE)
 def test_a_community_merge_of_raw_latin_text_has_pieces_that_can_never_occur(kind: str, tmp_path: Path) -> None:
     """The front writes capitals, the candidate learned small letters."""

@@ -103,7 +103,7 @@ def test_a_run_trains_from_zero_and_one_that_was_interrupted_ends_as_if_it_had_n
     with progress.use_progress_listener(interrupted_at(3)):
         first = run.train()
     assert (first.outcome.reason, first.outcome.step, first.exit_code) == ("told", 3, 130)
-    assert "the same command resumes from here" in first.lines()
+    assert "run the same command to resume" in first.lines()
     assert run.steps == [0, 2, 3]
     again = run.train()
     assert (again.start, again.outcome.step, again.outcome.reason, again.exit_code) == (3, 4, "done", 0)
@@ -181,7 +181,7 @@ def test_a_finished_run_says_so_and_changes_nothing(run: WholeRun) -> None:
     before = {path: path.read_bytes() for path in sorted(run.path.rglob("*")) if path.is_file()}
     result = run.train()
     assert result.exit_code == 0
-    assert "nothing is left to train: done, at step 4" in str(result.lines()[0])
+    assert "nothing left to train: done, at step 4" in str(result.lines()[0])
     assert "--train.steps" in str(result.lines()[0])
     after = {path: path.read_bytes() for path in sorted(run.path.rglob("*")) if path.is_file()}
     assert [path for path in after if after[path] != before.get(path)] == []
@@ -210,7 +210,7 @@ def test_more_steps_go_on_and_say_what_that_does_to_the_schedule(run: WholeRun) 
     assert run.logged() == list(range(1, 9))
     changed = {line["key"]: (line["was"], line["now"]) for line in run.journal("changed")}
     assert changed["train.steps"] == (4, 8)
-    was, now = changed["share of the rates at step 5"]
+    was, now = changed["learning rate factor at step 5"]
     assert was == pytest.approx(0.1)
     step = next(line for line in run.journal("step") if line["step"] == 5)
     assert now > 0.4

@@ -58,7 +58,7 @@ def test_flags_that_run_yaml_does_not_have_are_told_before_and_after(
     assert result.only_now["train.steps"] == "4"
     assert "train.steps: 4" in opening["this time"]
     said = text_of(result)
-    assert "only this time, since run.yaml says otherwise: " in said
+    assert "for this command only (not in run.yaml): " in said
     assert "train.steps: 4" in said
     assert "give them again; to keep them, write them into run.yaml" in said
     assert result.to_json()["only_now"] == result.only_now
@@ -91,7 +91,7 @@ def test_two_ways_to_one_file_are_the_same_and_a_run_without_settings_has_none(t
 def test_the_last_lines_say_which_step_the_graft_is(first: tuple[WholeRun, TrainResult, dict[str, str]]) -> None:
     run, result, _ = first
     best = result.outcome.best_state.best_step
-    assert f"graft: {run.folder.graft}, with what was trained up to step {best:,}" in text_of(result)
+    assert f"graft: {run.folder.graft}, trained up to step {best:,}" in text_of(result)
     assert result.to_json()["graft_step"] == load_graft(run.folder.graft).card.method["trained"]["step"] == best
 
 
@@ -138,20 +138,18 @@ def test_a_trained_graft_without_its_steps_is_not_trained_on_in_silence(run: Who
     rows, journal = run.rows(), run.folder.journal.read_bytes()
     shutil.rmtree(run.folder.steps)
     error = run.refused("steps-gone")
-    assert "the graft's rows are those of step 4" in error.finding.found
+    assert "the graft's rows are trained (step 4)" in error.finding.found
     assert "--fresh" in error.finding.cure
     assert f"voxgraft graft {run.path}" in error.finding.cure
     assert run.folder.journal.read_bytes() == journal
     opening = opening_of(run, "--fresh")
-    assert opening["start"].startswith(
-        "step 0, from the rows that an earlier training left in the graft, of its step 4"
-    )
+    assert opening["start"].startswith("step 0, from the graft's rows from step 4 of an earlier training")
     begun = run.state(0).tensors["rows"]
     assert all(np.array_equal(values, begun[name].numpy()) for name, values in rows.items())
 
 
 def test_fresh_says_that_it_begins_with_the_first_rows(run: WholeRun) -> None:
-    assert opening_of(run, "--fresh")["start"] == "step 0, from the rows that the graft had before it was trained"
+    assert opening_of(run, "--fresh")["start"] == "step 0, from the initial rows of the graft"
 
 
 def test_a_journal_without_its_steps_is_not_cut_in_silence(run: WholeRun) -> None:
@@ -159,6 +157,6 @@ def test_a_journal_without_its_steps_is_not_cut_in_silence(run: WholeRun) -> Non
     graft_anew(run)
     shutil.rmtree(run.folder.steps)
     error = run.refused("steps-gone")
-    assert "the journal tells of step 4" in error.finding.found
+    assert "the journal has step 4" in error.finding.found
     assert run.logged() == [1, 2, 3, 4]
     assert opening_of(run, "--fresh")["start"] == "step 0, from the graft's own rows"

@@ -128,7 +128,7 @@ def test_device_data_and_a_step_are_said(first: tuple[dict[str, str], TrainResul
     clips = next(len(values["clips"]) for kind, step, values in heard.told if (kind, step) == ("step", 1))
     assert opening["a step"].startswith(f"900 positions, about {clips} clips, in packs of at most ")
     assert opening["rates"] == "rows 1e-3, adapter 1e-3; warm-up 2 steps, then cosine"
-    assert opening["steps"].startswith("3 in all, ")
+    assert opening["steps"].startswith("3 in total, ")
     assert [
         word
         for word in ("text", "speech", "held out", "text use", "step 0", "chance")
@@ -163,13 +163,13 @@ def test_a_resumed_run_says_from_where_how_long_and_what_has_changed(world: Worl
     opening, result, _ = trained(run, steps=5, lr_rows=2e-3)
     assert result.start == 3
     assert opening["start"].startswith("resumes from step 3; best so far: step ")
-    assert re.match(r"about [0-9]+ s for 2 steps, at the speed of those before", opening["time"])
+    assert re.match(r"about [0-9]+ s for 2 steps, at the speed so far", opening["time"])
     assert "train.steps: was 3, is 5" in opening["changed"]
     assert "train.lr_rows: was 0.001, is 0.002" in opening["changed"]
     assert "adapter" not in opening["changed"]
     assert "warmup" not in opening["changed"]
     again, _, _ = trained(run, steps=5, lr_rows=2e-3)
-    assert again["time"] == "no step is left"
+    assert again["time"] == "no steps left"
     assert "changed" not in again
 
 
@@ -201,17 +201,17 @@ def test_a_warm_up_longer_than_the_run_and_steps_longer_than_the_data_are_said(w
     run = copied(world, tmp_path)
     opening, _, heard = trained(run, verb={"fresh": True}, steps=1, warmup_steps=500, batch_tokens=10_000)
     share = "only 0.2% of these at the last of 1 step"
-    assert opening["rates"] == f"rows 1e-3, adapter 1e-3; warm-up 500 steps, longer than the run: {share}"
+    assert opening["rates"] == f"rows 1e-3, adapter 1e-3; warm-up 500 steps (longer than the run): {share}"
     told = [values["code"] for kind, _, values in heard.told if kind == "finding"]
     assert "warmup-too-long" in told
-    passes = re.search(r"1 in all, ([0-9.]+) passes over the data, ([0-9.]+) in every step", opening["steps"])
+    passes = re.search(r"1 in total, ([0-9.]+) epochs, ([0-9.]+) in every step", opening["steps"])
     assert passes is not None
     assert passes[1] == passes[2]
     assert float(passes[1]) > 1
 
 
 def test_few_steps_of_a_pass_are_told_with_a_decimal(first: tuple[dict[str, str], TrainResult, Heard]) -> None:
-    found = re.search(r"3 in all, ([0-9.]+) passes over the data, of ([0-9.]+) steps;", first[0]["steps"])
+    found = re.search(r"3 in total, ([0-9.]+) epochs, of ([0-9.]+) steps;", first[0]["steps"])
     assert found is not None
     assert float(found[1]) * float(found[2]) == pytest.approx(3, rel=0.1)
 

@@ -1,4 +1,4 @@
-"""A run that trains, as it is seen: on real terminals of several widths, in logs, stopped by the keyboard, unread."""
+"""A run that trains, as it is seen: on real terminals of several widths, in logs, interrupted from the keyboard, unread."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_a_terminal_sees_the_opening_first_and_everything_after_it(
     assert "step 6: warning plateau: no \\x1b[2J better" in seen
     assert "step 4: learning: step 4" in seen
     assert "step 6: samples in samples/step-000006: am 1.2 s (did not stop)" in seen
-    assert "step 6: share 0.5 of what was trained: speech loss am 2.5000, en 1.0000, chosen" in seen
+    assert "step 6: interpolation weight 0.5: speech loss am 2.5000, en 1.0000, chosen" in seen
     last = seen[seen.rindex("step 6 of 6") :]
     entry = [line for line in loop.journal.read() if line["kind"] == "valid"][-1]
     start = loop.journal.read()[0]

@@ -142,6 +142,7 @@ def trained_rows(case: Case, made: Made, name: str, wanted: torch.Tensor) -> tor
     return wanted.bfloat16() if case.name.startswith("bf16") else wanted
 
 
+@pytest.mark.long(fast="chatterbox: *")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.family}: {case.name}")
 def test_every_case_gets_its_verdict_and_every_repair_holds(
     case: Case, grounds: dict[str, Ground], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

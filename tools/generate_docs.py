@@ -1,4 +1,4 @@
-"""Write docs/cli.md from the help of every verb, and docs/errors.md from the catalogue of codes.
+"""Write docs/cli.md from the help of every command, and docs/errors.md from the catalogue of codes.
 
 `--check` writes nothing and exits with 1 if a page is not what it would write.
 """
@@ -22,15 +22,15 @@ GENERATED = "<!-- Written by tools/generate_docs.py (make docs); changes made he
 
 
 def cli_page() -> str:
-    """The manual: what `--help` prints, verb by verb."""
+    """The manual: what `--help` prints, command by command."""
     lines = [
         "# The command line",
         "",
         GENERATED,
         "",
         "Every setting below is also a key of a YAML file: `--rows.init mean` is `rows: {init: mean}`, and `--proof-texts` is",
-        "`proof_texts`. A run's `run.yaml` lies underneath, a `--config` file over it, and flags win over both. Relative paths in",
-        "a file start at the folder of that file.",
+        "`proof_texts`. Flags override a `--config` file, which overrides the run's `run.yaml`. Relative paths in a file are",
+        "relative to the folder of that file.",
         "",
         *_help_section([]),
     ]
@@ -40,14 +40,14 @@ def cli_page() -> str:
 
 
 def errors_page() -> str:
-    """The catalogue: every code by area, with its meaning and its cure."""
+    """The catalogue: every code by area, with its meaning and its fix."""
     lines = [
         "# Errors and findings",
         "",
         GENERATED,
         "",
-        "Everything that voxgraft has to say about a file, a setting or a checkpoint carries one of these codes. An *error* stops",
-        "the verb (exit code 2), or makes `check` say no (exit code 1); a *warning* or a *note* does not.",
+        "Every error and every finding has one of these codes. An *error* stops the command (exit code 2) or makes `check` fail",
+        "(exit code 1). A *warning* or a *note* does not.",
         "",
     ]
     order = list(dict.fromkeys(entry.area for entry in CATALOGUE.values()))
@@ -55,7 +55,7 @@ def errors_page() -> str:
     for area, group in groupby(entries, key=lambda item: item[1].area):
         lines += [f"## {area[0].upper()}{area[1:]}", ""]
         for code, entry in group:
-            lines += [f"### `{code}`", "", f"*{entry.level}* · {entry.why}", "", f"Cure: {entry.cure}", ""]
+            lines += [f"### `{code}`", "", f"*{entry.level}* · {entry.why}", "", f"Fix: {entry.cure}", ""]
     return "\n".join(lines)
 
 

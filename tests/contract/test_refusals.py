@@ -75,7 +75,7 @@ def test_a_tensor_of_whole_numbers_is_named_even_where_tensors_are_kept_as_store
 def test_ids_out_of_range_are_refused(case: Case) -> None:
     model = case.open()
     frame = model.frame
-    with pytest.raises(GraftError, match=f"text id {frame.num_text_ids} at place 1"):
+    with pytest.raises(GraftError, match=f"text id {frame.num_text_ids} at position 1"):
         build_sequence(frame, [5, frame.num_text_ids], [1, 2])
     with pytest.raises(GraftError, match="speech code -1"):
         build_sequence(frame, [5], [1, -1])
@@ -111,7 +111,7 @@ def test_the_longest_utterance_that_is_allowed_can_be_computed(case: Case) -> No
 def test_ids_that_the_stock_program_deletes_are_refused(case: Case) -> None:
     frame = case.open().frame
     for barred in case.family.deleted_ids:
-        with pytest.raises(GraftError, match="the text holds the ids"):
+        with pytest.raises(GraftError, match="the text contains the ids"):
             build_sequence(frame, [5, barred], [1])
 
 

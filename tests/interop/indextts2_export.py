@@ -77,7 +77,7 @@ def faults_of(export: Path, base: Path, graft: Path, names: Collection[str], sha
         if not faults:
             changed = _changed(new, old)
             faults += [f"{part}: {fault}" for fault in _rows(new, old, rows)]
-            faults += [f"{part}: {name} is not the base's" for name in sorted(changed) if part == "grown"]
+            faults += [f"{part}: {name} differs from the base" for name in sorted(changed) if part == "grown"]
             faults += [] if part == "grown" or changed else ["merged: nothing of the adapter is in it"]
             kept = old["text_embedding.weight"].shape[0] - 1
             print(

@@ -315,7 +315,7 @@ def with_tokenizer(ground: Ground, path: Path) -> Made:
 FRESH = "START FRESH"
 DAMAGED = [
     Damage(
-        "stand-in", T3, _stand_in, FRESH, ("checkpoint-stand-in",), "this never was Chatterbox: nothing of the base"
+        "stand-in", T3, _stand_in, FRESH, ("checkpoint-stand-in",), "this was never Chatterbox: nothing of the base"
     ),
     *(
         Damage("masked, with decay", family, _masked, "REPAIR", ("base-rows-shrunk",), "weight decay")
@@ -331,66 +331,86 @@ DAMAGED = [
     Damage("spare row on the first new piece", INDEX, _spare_copied, "REPAIR", ("spare-row-copied",), "spare row"),
     Damage("spare row counted twice", INDEX, _spare_twice, "REPAIR", ("spare-counted-twice",), "spare row too many"),
     *(
-        Damage("head not extended", family, _head_left, "REPAIR", ("head-not-grown",), "the head did not")
+        Damage("head not extended", family, _head_left, "REPAIR", ("head-not-grown",), "but not the head")
         for family in (T3, INDEX)
     ),
     *(
-        Damage("new rows still noise", family, _noise, FRESH, ("new-rows-random",), "nothing was learned")
+        Damage("new rows still noise", family, _noise, FRESH, ("new-rows-random",), "was not learned")
         for family in (T3, INDEX)
     ),
     Damage("three sizes", T3, _three_numbers, "REPAIR", ("ids-past-table",), "more pieces than it has rows for"),
     Damage("no new rows", T3, _not_grown, "REPAIR", ("ids-past-table",), "no rows for the new pieces"),
-    Damage("backbone moved", T3, body_at(0.1), "REPAIR", ("body-changed",), "the body moved by 10.0%"),
-    Damage("backbone moved", INDEX, body_at(0.1), "REPAIR", ("body-changed",), "the body moved by 10.0%"),
-    Damage("another backbone", T3, body_at(0.5), FRESH, ("body-changed",), "the body is another"),
+    Damage("backbone moved", T3, body_at(0.1), "REPAIR", ("body-changed",), "the backbone changed by 10.0%"),
+    Damage("backbone moved", INDEX, body_at(0.1), "REPAIR", ("body-changed",), "the backbone changed by 10.0%"),
+    Damage("another backbone", T3, body_at(0.5), FRESH, ("body-changed",), "the backbone is another one"),
     Damage("backbone not finite", INDEX, _body_not_finite, "REPAIR", ("body-not-finite",), "not finite"),
-    Damage("tensors missing", INDEX, _body_missing, "REPAIR", ("body-missing",), "not in the file"),
+    Damage("tensors missing", INDEX, _body_missing, "REPAIR", ("body-missing",), "missing from the file"),
     *(
         case
         for family in (T3, INDEX)
         for case in (
-            Damage("tensors of another shape or dtype", family, _other_form, "REPAIR", ("body-form",), "another form"),
-            Damage("another model size", family, _all_other_forms, FRESH, ("body-form",), "the body is another"),
-            Damage("integers only", family, _all_whole_numbers, FRESH, ("body-form",), "the body is another"),
-            Damage("speech head zero", family, _emptied, "REPAIR", ("body-lost",), "nothing left of the base's"),
-            Damage("head missing", family, _no_head, "REPAIR", ("head-missing",), "the head for text is not"),
+            Damage(
+                "tensors of another shape or dtype",
+                family,
+                _other_form,
+                "REPAIR",
+                ("body-form",),
+                "another shape or type",
+            ),
+            Damage(
+                "another model size", family, _all_other_forms, FRESH, ("body-form",), "the backbone is another one"
+            ),
+            Damage("integers only", family, _all_whole_numbers, FRESH, ("body-form",), "the backbone is another one"),
+            Damage("speech head zero", family, _emptied, "REPAIR", ("body-lost",), "nothing in common with the base's"),
+            Damage("head missing", family, _no_head, "REPAIR", ("head-missing",), "the text head is missing"),
             Damage(
                 "one new row not finite", family, _new_row_not_finite, "REPAIR", ("tensor-not-finite",), "not finite"
             ),
             Damage("new rows not finite", family, _new_rows_not_finite, FRESH, ("tensor-not-finite",), "rows are lost"),
             Damage("one new row zero", family, _new_rows_empty(1), "RESUME", ("new-rows-zero",), "still empty"),
-            Damage("new rows zero", family, _new_rows_empty(150), FRESH, ("new-rows-zero",), "nothing was learned"),
+            Damage("new rows zero", family, _new_rows_empty(150), FRESH, ("new-rows-zero",), "was not learned"),
             Damage("new rows equal", family, _equal_rows, "RESUME", ("new-rows-equal",), "copies of one another"),
-            Damage("of another base", family, _other_base, FRESH, ("body-lost",), "the body is another"),
-            Damage("adapter not merged", family, _not_merged, "REPAIR", ("checkpoint-low-rank",), "saved otherwise"),
-            Damage("adapter alone", family, _adapter_alone, "REPAIR", ("checkpoint-low-rank",), "saved otherwise"),
+            Damage("of another base", family, _other_base, FRESH, ("body-lost",), "the backbone is another one"),
+            Damage(
+                "adapter not merged", family, _not_merged, "REPAIR", ("checkpoint-low-rank",), "saved in another format"
+            ),
+            Damage(
+                "adapter alone", family, _adapter_alone, "REPAIR", ("checkpoint-low-rank",), "saved in another format"
+            ),
             Damage(
                 "names prefixed by a trainer",
                 family,
                 _in_a_class,
                 "RESUME",
                 ("checkpoint-prefixed",),
-                "a wrapper's name",
+                "names have a prefix",
             ),
             Damage(
-                "names prefixed by a wrapper", family, _prefixed, "RESUME", ("checkpoint-prefixed",), "a wrapper's name"
+                "names prefixed by a wrapper",
+                family,
+                _prefixed,
+                "RESUME",
+                ("checkpoint-prefixed",),
+                "names have a prefix",
             ),
         )
     ),
-    Damage("flat map", T3, _flat_map, FRESH, ("tokenizer-flat-map",), "a flat map in place of a tokenizer"),
-    Damage("standalone tokenizer", INDEX, _standalone, FRESH, ("special-ids-moved",), "numbers everything again"),
+    Damage("flat map", T3, _flat_map, FRESH, ("tokenizer-flat-map",), "a flat map instead of a tokenizer"),
+    Damage("standalone tokenizer", INDEX, _standalone, FRESH, ("special-ids-moved",), "assigns all ids again"),
     Damage("no single characters", INDEX, _no_letters, FRESH, ("proof-unknown-letters",), "have no piece"),
-    Damage("old text encoded differently", INDEX, _interleaved, "RESUME", ("proof-changed",), "spells old languages"),
-    Damage("padded codes", INDEX, _padded, FRESH, ("prepared-codes-padded",), "it learned padding"),
-    Damage("wrong start and stop", INDEX, _start_stop, FRESH, ("config-start-stop",), "the wrong ids"),
-    Damage("config unlike rows", INDEX, _other_config, "RESUME", ("config-vs-rows",), "its config is not its own"),
-    Damage("whole model object", INDEX, _whole_object, "REPAIR", ("torch-contents",), "saved otherwise"),
-    Damage("code in the pickle", INDEX, _code, "REPAIR", ("pickle-code",), "carries code"),
+    Damage("old text encoded differently", INDEX, _interleaved, "RESUME", ("proof-changed",), "encodes old languages"),
+    Damage("padded codes", INDEX, _padded, FRESH, ("prepared-codes-padded",), "trained on padding"),
+    Damage("wrong start and stop", INDEX, _start_stop, FRESH, ("config-start-stop",), "wrong start and stop ids"),
+    Damage(
+        "config unlike rows", INDEX, _other_config, "RESUME", ("config-vs-rows",), "its config belongs to another model"
+    ),
+    Damage("whole model object", INDEX, _whole_object, "REPAIR", ("torch-contents",), "saved in another format"),
+    Damage("code in the pickle", INDEX, _code, "REPAIR", ("pickle-code",), "contains code"),
     Damage("flipped bit", INDEX, _bit_flipped, FRESH, ("torch-checksum",), "damaged after it was written"),
     Damage("cut off", T3, _cut_off, FRESH, ("checkpoint-truncated",), "cannot be read"),
     Damage("cut off", INDEX, _cut_off, FRESH, (), "cannot be read"),
     Damage("optimizer discarded", INDEX, _restarted, "RESUME", ("optimizer-restarted",), "nothing is wrong"),
-    Damage("optimizer of another table", INDEX, _other_moments, "RESUME", ("moments-mismatch",), "not to be used"),
+    Damage("optimizer of another table", INDEX, _other_moments, "RESUME", ("moments-mismatch",), "must not be used"),
 ]
 
 

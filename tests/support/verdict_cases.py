@@ -655,6 +655,12 @@ def _new_first(ground: Ground, state: State) -> None:
         state[name] = torch.cat([table[ground.pieces : last], table[: ground.pieces], table[last:]])
 
 
+def _empty_and_shifted(ground: Ground, state: State) -> None:
+    for name in ground.tables:
+        state[name][new_rows(ground)] = 0
+        state[name] = torch.roll(state[name], 3, 0)
+
+
 def _blocks_exchanged(ground: Ground, state: State) -> None:
     """The new rows and as many base rows are in each other's places."""
     for name in ground.tables:
@@ -836,7 +842,7 @@ CASES: list[Case] = [
     ),
     Case("second spare, perhaps a piece", INDEX, second_spare("unknown"), FRESH, "rows-vs-tokenizer"),
     # 2
-    *_for_both("body moved by 8 %", trained_body(0.08), REPAIR, "body-changed", "moved by 8.0%", keeps_body=False),
+    *_for_both("body moved by 8 %", trained_body(0.08), REPAIR, "body-changed", "changed by 8.0%", keeps_body=False),
     *_for_both("body moved by 1.6 %", trained_body(0.016), REPAIR, "body-changed", "moved by 1.6%", keeps_body=False),
     *_for_both("body moved by 3 %", trained_body(0.03), REPAIR, "body-changed", "moved by 3.0%", keeps_body=False),
     *_for_both("body moved by 22 %", trained_body(0.22), REPAIR, "body-changed", "moved by 22.0%", keeps_body=False),
@@ -886,16 +892,16 @@ CASES: list[Case] = [
     *_for_both("an average, other keys", saved_as(lambda one: {"x": one, "x_ema": _average(one)}), RESUME, "body-same"),
     *_for_both("an average by its names", saved_as(lambda one: one | _average(one, "ema.")), RESUME, "body-same"),
     *_for_both("a list with its step", saved_as(lambda one: [one, 3]), RESUME, "body-same", "nothing is wrong"),
-    *_for_both("parts in a wrapper", saved_as(_some_wrapped), RESUME, "checkpoint-prefixed", "a wrapper's name"),
+    *_for_both("parts in a wrapper", saved_as(_some_wrapped), RESUME, "checkpoint-prefixed", "names have a prefix"),
     *_for_both("a trainer's folder", trainer_folder, RESUME, "body-same", "nothing is wrong"),
     *_for_both("a layer more", changed(_third_layer), RESUME, "body-extra", "the base does not have"),
-    *_for_both("head and embedding are one", _shared_head, REPAIR, "head-missing", "the head for text"),
+    *_for_both("head and embedding are one", _shared_head, REPAIR, "head-missing", "the text head"),
     *_for_both(
         "head as integers",
         changed(_head_as_integers, _all_new("text_head.weight")),
         REPAIR,
         "head-missing",
-        "the head for text",
+        "the text head",
     ),
     *_for_both(
         "embedding without rows",
@@ -905,7 +911,7 @@ CASES: list[Case] = [
         },
         REPAIR,
         "embedding-not-grown",
-        "the embedding did not",
+        "but not the embedding",
     ),
     *_for_both("torch shards", torch_shards(), RESUME, "", "nothing is wrong"),
     *_for_both(
@@ -939,57 +945,60 @@ CASES: list[Case] = [
     ),
     *_for_both("one NaN in the body", changed(_one_nan(0)), REPAIR, "body-not-finite", "not finite"),
     *_for_both("one infinity in the body", changed(_one_nan(1, float("inf"))), REPAIR, "body-not-finite", "not finite"),
-    *_for_both("one NaN, and moved", _nan_and_moved, REPAIR, "body-not-finite", "moved by 8", keeps_body=False),
-    *_for_both("one tensor missing", changed(_one_missing), REPAIR, "body-missing", "not in the file"),
-    *_for_both("all of the body NaN", changed(_all_nan), FRESH, "body-not-finite", "the training blew up"),
+    *_for_both("one NaN, and moved", _nan_and_moved, REPAIR, "body-not-finite", "changed by 8", keeps_body=False),
+    *_for_both("one tensor missing", changed(_one_missing), REPAIR, "body-missing", "missing from the file"),
+    *_for_both("all of the body NaN", changed(_all_nan), FRESH, "body-not-finite", "the training diverged"),
     *_for_both("one NaN in a base row", changed(_base_row_nan), REPAIR, "tensor-not-finite", "text rows"),
     # 7
-    *_for_both("random rows", random_rows(0.0), FRESH, "new-rows-random", "nothing was learned"),
-    *_for_both("random rows, drifted by 5 %", random_rows(0.05), FRESH, "new-rows-random", "nothing was learned"),
+    *_for_both("random rows", random_rows(0.0), FRESH, "new-rows-random", "was not learned"),
+    *_for_both("random rows, drifted by 5 %", random_rows(0.05), FRESH, "new-rows-random", "was not learned"),
     *_for_both("new rows of the head zero", changed(_head_empty), RESUME, "new-rows-zero", "still empty"),
-    *_for_both("rows without a gradient", no_gradient(), FRESH, "new-rows-untrained", "nothing was learned"),
-    *_for_both("new rows alone, no gradient", no_gradient(alone=True), FRESH, "new-rows-untrained", "nothing was"),
+    *_for_both("rows without a gradient", no_gradient(), FRESH, "new-rows-untrained", "was not learned"),
+    *_for_both("new rows alone, no gradient", no_gradient(alone=True), FRESH, "new-rows-untrained", "was not learned"),
     *_for_both("new rows alone, trained", no_gradient(alone=True, trained=True), RESUME, "", "nothing is wrong"),
     *_for_both("trained, noisy rows", no_gradient(trained=True, noise=True), RESUME, "new-rows-random"),
-    *_for_both("moments not finite", _moments_not_finite, RESUME, "moments-not-finite", "not to be used"),
-    *_for_both("random rows and no gradient", no_gradient(noise=True), FRESH, "new-rows-untrained", "nothing was"),
+    *_for_both("moments not finite", _moments_not_finite, RESUME, "moments-not-finite", "must not be used"),
+    *_for_both("random rows and no gradient", no_gradient(noise=True), FRESH, "new-rows-untrained", "was not learned"),
     # 8
     *_for_both("bf16 kept as float32", stored_as(BF16), RESUME, "body-rounded", "", not_codes=("base-rows-changed",)),
     *_for_both("fp16 kept as float32", stored_as(F16), RESUME, "body-rounded", "", not_codes=("base-rows-changed",)),
     *_for_both("bf16 kept as fp16", stored_as(BF16, F16), RESUME, "body-rounded", "", not_codes=("base-rows-changed",)),
-    *_for_both("bf16, body moved", stored_as(BF16, BF16, 0.08), REPAIR, "body-changed", "moved by", keeps_body=False),
+    *_for_both("bf16, body moved", stored_as(BF16, BF16, 0.08), REPAIR, "body-changed", "changed by", keeps_body=False),
     *_for_both("bf16, moved by 1.55 %", stored_as(BF16, BF16, 0.0155), REPAIR, "body-changed", "", keeps_body=False),
     *_for_both("bf16 as float32, moved", stored_as(BF16, share=0.08), REPAIR, "body-changed", "", keeps_body=False),
-    *_for_both("float64", doubles(), REPAIR, "checkpoint-float64", "float32 holds every value exactly"),
+    *_for_both("float64", doubles(), REPAIR, "checkpoint-float64", "float32 represents every value exactly"),
     *_for_both("float64 under model", doubles(key="model"), REPAIR, "checkpoint-float64", "every value exactly"),
     *_for_both("float64, rounded", doubles(exact=False), REPAIR, "checkpoint-float64", "1 values are rounded"),
     *_for_both("float64 in the text tables", doubles(only="text_"), REPAIR, "checkpoint-float64", "float64"),
-    *_for_both("float64, body moved", doubles(share=0.08), REPAIR, "body-changed", "moved by 8.0%", keeps_body=False),
+    *_for_both("float64, body moved", doubles(share=0.08), REPAIR, "body-changed", "changed by 8.0%", keeps_body=False),
     # 9
-    *_for_both("head transposed", changed(_transposed(1)), REPAIR, "table-transposed", "rows and columns exchanged"),
-    *_for_both("both tables transposed", changed(_transposed(0, 1)), REPAIR, "table-transposed", "rows and columns"),
-    *_for_both("transposed and shrunk", changed(_transposed(1, shrunk=0.97)), REPAIR, "base-rows-shrunk", "exchanged"),
-    *_for_both("transposed, float64", changed(_transposed(1, double=True)), REPAIR, "table-transposed", "exchanged"),
-    *_for_both("body transposed", changed(_body_transposed), REPAIR, "table-transposed", "rows and columns exchanged"),
-    *_for_both("all rows shifted by one", rolled(1, 0, 1, 2), REPAIR, "rows-shifted", "only moved"),
-    *_for_both("all rows shifted back by one", rolled(-1, 0, 1, 2), REPAIR, "rows-shifted", "only moved"),
-    *_for_both("embedding shifted by three", rolled(3, 0), REPAIR, "rows-shifted", "only moved"),
-    *_for_both("head shifted by one", rolled(1, 1), REPAIR, "rows-shifted", "only moved"),
-    *_for_both("shifted by one, then decayed", rolled(1, 0, 1, drift=0.05), REPAIR, "rows-shifted", "only moved"),
-    *_for_both("a row put before all", changed(_row_inserted(0)), REPAIR, "rows-shifted", "only moved"),
-    *_for_both("a row put into the base's", changed(_row_inserted(300)), REPAIR, "rows-shifted", "only moved"),
-    *_for_both("the first row dropped", changed(_row_dropped), REPAIR, "rows-shifted", "only moved"),
-    *_for_both("shifted by seven, then shrunk", changed(_decayed_after(7)), REPAIR, "rows-shifted", "only moved"),
-    *_for_both("shifted by a hundred", rolled(100, 0, 1, 2), REPAIR, "rows-shifted", "only moved"),
-    *_for_both("shifted back by 20, then shrunk", changed(_decayed_after(-20)), REPAIR, "rows-shifted", "only moved"),
-    *_for_both("new rows before all others", changed(_new_first), REPAIR, "rows-shifted", "only moved"),
-    *_for_both("a block of both exchanged", changed(_blocks_exchanged), FRESH, "rows-scattered", "numbered again"),
+    *_for_both("head transposed", changed(_transposed(1)), REPAIR, "table-transposed", "transposed"),
+    *_for_both("both tables transposed", changed(_transposed(0, 1)), REPAIR, "table-transposed", "transposed"),
+    *_for_both("transposed and shrunk", changed(_transposed(1, shrunk=0.97)), REPAIR, "base-rows-shrunk", "transposed"),
+    *_for_both("transposed, float64", changed(_transposed(1, double=True)), REPAIR, "table-transposed", "transposed"),
+    *_for_both("body transposed", changed(_body_transposed), REPAIR, "table-transposed", "transposed"),
+    *_for_both("all rows shifted by one", rolled(1, 0, 1, 2), REPAIR, "rows-shifted", "only shifted"),
+    *_for_both("all rows shifted back by one", rolled(-1, 0, 1, 2), REPAIR, "rows-shifted", "only shifted"),
+    *_for_both("embedding shifted by three", rolled(3, 0), REPAIR, "rows-shifted", "only shifted"),
+    *_for_both("head shifted by one", rolled(1, 1), REPAIR, "rows-shifted", "only shifted"),
+    *_for_both("shifted by one, then decayed", rolled(1, 0, 1, drift=0.05), REPAIR, "rows-shifted", "only shifted"),
+    *_for_both("a row put before all", changed(_row_inserted(0)), REPAIR, "rows-shifted", "only shifted"),
+    *_for_both("a row put into the base's", changed(_row_inserted(300)), REPAIR, "rows-shifted", "only shifted"),
+    *_for_both("the first row dropped", changed(_row_dropped), REPAIR, "rows-shifted", "only shifted"),
+    *_for_both("shifted by seven, then shrunk", changed(_decayed_after(7)), REPAIR, "rows-shifted", "only shifted"),
+    *_for_both("shifted by a hundred", rolled(100, 0, 1, 2), REPAIR, "rows-shifted", "only shifted"),
+    *_for_both("shifted back by 20, then shrunk", changed(_decayed_after(-20)), REPAIR, "rows-shifted", "only shifted"),
+    *_for_both(
+        "empty, then shifted by three", changed(_empty_and_shifted), FRESH, "new-rows-zero", "nothing was learned"
+    ),
+    *_for_both("new rows before all others", changed(_new_first), REPAIR, "rows-shifted", "only shifted"),
+    *_for_both("a block of both exchanged", changed(_blocks_exchanged), FRESH, "rows-scattered", "renumbered"),
     *_for_both("half of the base rows swapped", changed(_half_swapped), REPAIR, "base-rows-changed", "changed"),
     *_for_both("embedding and head swapped", changed(_swapped), REPAIR, "rows-swapped", "swapped"),
     *_for_both("swapped and shifted by one", changed(_swapped_and_rolled), REPAIR, "rows-swapped", "swapped"),
     *_for_both("base rows moved among themselves", changed(_base_rolled), REPAIR, "base-rows-changed", "changed"),
     *_for_both("two base rows exchanged", changed(_two_exchanged), REPAIR, "base-rows-changed", "changed"),
-    *_for_both("all ids numbered again", changed(_numbered_anew), FRESH, "rows-scattered", "numbered again"),
+    *_for_both("all ids numbered again", changed(_numbered_anew), FRESH, "rows-scattered", "renumbered"),
     *_for_both(
         "head a copy of the embedding",
         changed(_tied(0, 1), _all_new("text_head.weight")),
@@ -997,17 +1006,17 @@ CASES: list[Case] = [
         "head-missing",
         "head",
     ),
-    *_for_both("embedding a copy of the head", changed(_tied(1, 0)), FRESH, "rows-copied", "written over"),
+    *_for_both("embedding a copy of the head", changed(_tied(1, 0)), FRESH, "rows-copied", "overwritten"),
     # 10
     *_for_both("base renamed", renamed_base(), RESUME, "body-same", "identical to the base"),
     *_for_both("base renamed, bf16", renamed_base(BF16), RESUME, "body-rounded", "the base, rounded"),
-    *_for_both("embedding not grown", only_grown(1, 2), REPAIR, "embedding-not-grown", "the embedding did not"),
-    Case("bias not grown", INDEX, only_grown(0, 1), REPAIR, "bias-not-grown", "its bias did not"),
-    *_for_both("head not extended", only_grown(0), REPAIR, "head-not-grown", "the head did not"),
+    *_for_both("embedding not grown", only_grown(1, 2), REPAIR, "embedding-not-grown", "but not the embedding"),
+    Case("bias not grown", INDEX, only_grown(0, 1), REPAIR, "bias-not-grown", "but not its bias"),
+    *_for_both("head not extended", only_grown(0), REPAIR, "head-not-grown", "but not the head"),
     *_for_both("overflow in the body", overflow("body"), REPAIR, "body-overflow", "too large for fp16"),
     *_for_both("overflow in a new row", overflow("new row"), REPAIR, "tensor-not-finite", "not finite"),
-    *_for_both("rows 42 times too long", changed(_long_rows), RESUME, "new-rows-scale", "times as long"),
-    *_for_both("one row 500 times too long", changed(_one_long_row), RESUME, "new-rows-scale", "times as long"),
+    *_for_both("rows 42 times too long", changed(_long_rows), RESUME, "new-rows-scale", "times as large"),
+    *_for_both("one row 500 times too long", changed(_one_long_row), RESUME, "new-rows-scale", "times as large"),
     Case("bias of 10,000 on new rows", INDEX, changed(_bias_of_new(1e4)), RESUME, "new-rows-scale", "text_head.bias"),
     Case("bias of -10,000 on one row", INDEX, changed(_bias_of_new(-1e4, 1)), RESUME, "new-rows-scale", "1 of"),
     Case(
@@ -1028,7 +1037,7 @@ CASES: list[Case] = [
         "changed",
         not_codes=("base-rows-shrunk",),
     ),
-    *_for_both("new rows next to zero", changed(_scaled(1e-6, new=True)), FRESH, "new-rows-zero", "next to it"),
+    *_for_both("new rows next to zero", changed(_scaled(1e-6, new=True)), FRESH, "new-rows-zero", "nearly zero"),
     *_for_both("new rows copied from base rows", changed(_copies_of_base_rows), RESUME, "new-rows-equal", "base rows"),
     *_for_both(
         "a new value of 1e30",
@@ -1039,7 +1048,9 @@ CASES: list[Case] = [
     ),
     *_for_both("a value of 1e6 in the body", changed(_body_value(1e6)), REPAIR, "body-not-finite", "absurdly large"),
     *_for_both("values of 3e38 in the body", changed(_body_value(3e38, 5)), REPAIR, "body-not-finite", "absurdly"),
-    *_for_both("speech tables swapped", changed(_speech_swapped), REPAIR, "body-lost", "nothing left of the base"),
+    *_for_both(
+        "speech tables swapped", changed(_speech_swapped), REPAIR, "body-lost", "nothing in common with the base"
+    ),
     *_for_both("stop is a copy of start", changed(_stop_like_start(0)), REPAIR, "speech-rows-lost", "stop of speech"),
     *_for_both("the same in the head", changed(_stop_like_start(1)), REPAIR, "speech-rows-lost", "stop of speech"),
     *_for_both("stop row three times as long", speech_rows(1, stop, "3"), REPAIR, "speech-rows-lost", "stop of speech"),
@@ -1053,7 +1064,7 @@ CASES: list[Case] = [
     # cut, and sound
     *_for_both("cut off", cut, FRESH, "", "cannot be read"),
     *(
-        Case(f"packed, {how}", family, packed(how), REPAIR, code, "saved otherwise", by_hand=True)
+        Case(f"packed, {how}", family, packed(how), REPAIR, code, "saved in another format", by_hand=True)
         for family in (T3, INDEX)
         for how, code in (("tar", "checkpoint-tar"), ("compressed", "torch-compressed"), ("lfs", "checkpoint-lfs"))
     ),

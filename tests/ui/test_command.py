@@ -71,7 +71,8 @@ def test_help_and_the_parts_below_the_page_need_no_gradio() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_told_to_stop_it_leaves_nothing_behind_and_says_how_to_come_back(
     tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -122,7 +123,7 @@ def test_the_last_line_names_what_goes_on_without_the_page(tmp_path: Path) -> No
     job = ProjectJobs(project).start("data text", ["data", "text", "--language", "am", "--texts", "long.txt"], tmp_path)
     try:
         assert list_running_jobs(roots) == ["data text in am"]
-        assert "data text in am continues" in _format_stop_message(list_running_jobs(roots))
+        assert "still running: data text in am" in _format_stop_message(list_running_jobs(roots))
     finally:
         job.stop()
         while job.alive:

@@ -76,4 +76,4 @@ def test_an_error_of_the_verb_is_shown_with_its_cure(context: Any, home: Path) -
     done(home, "diagnose", words_of(context, "diagnose", checkpoint="nowhere.pth"))
     shown = form_of(context, "diagnose").result_html(PROJECT)
     assert "file-missing" in shown
-    assert "cure:" in shown
+    assert "fix:" in shown

@@ -28,7 +28,7 @@ def test_the_button_can_be_pressed_once_all_terms_are_stated(context: Any, lacki
     said = {**TERMS, **({lacking: False if lacking == "accept_terms" else "  "} if lacking else {})}
     button, words = export.check_terms_stated(*said.values())
     assert button["interactive"] is (lacking is None)
-    assert ("needed before" in words) is (lacking is not None)
+    assert ("are required" in words) is (lacking is not None)
 
 
 def test_the_graft_is_exported_unless_something_else_is_chosen(context: Any) -> None:
@@ -53,7 +53,7 @@ def test_an_export_is_packed_and_taken_in_again(context: Any, home: Path) -> Non
     job = done(home, "push", words)
     assert f'download="{PROJECT}.zip"' in form_of(context, "push").result_html(PROJECT), job.tail()
     done(home, "pull", words_of(context, "pull", source=f"{PROJECT}/{PROJECT}.zip"))
-    assert f"whole, in {PROJECT}/pulled" in form_of(context, "pull").result_html(PROJECT)
+    assert f"complete, in {PROJECT}/pulled" in form_of(context, "pull").result_html(PROJECT)
     assert (home / PROJECT / "pulled" / "graft.json").is_file()
 
 
@@ -69,7 +69,7 @@ def test_what_is_not_an_export_of_ours_is_refused_with_a_cure(context: Any, home
     done(home, "pull", words_of(context, "pull", source="bad.zip"))
     shown = form_of(context, "pull").result_html(PROJECT)
     assert "vg-bad" in shown
-    assert "cure:" in shown
+    assert "fix:" in shown
     assert not (home / PROJECT / "pulled").exists()
 
 

@@ -266,7 +266,7 @@ def test_a_language_that_nobody_lists_is_made_and_told_of_outside_the_form(page:
 
     _, _, said, _, _ = _create_project(page, "strange", "xx-klingon", "tiny", [])
     assert "language-unlisted" in said
-    assert "cure" in said
+    assert "fix: " in said
     _, _, said, _, _ = _create_project(page, "known", "am", "tiny", [])
     assert said == ""
 

@@ -25,10 +25,10 @@ def test_what_needs_files_of_other_trainers_is_one_line_that_says_so(context: An
     job = done(home, "check", words_of(context, "check"))
     result = job.read("out.txt")
     shown = inspect._coverage_html(context, PROJECT)
-    assert f"looked at: {len(result['checked'])} things" in shown
+    assert f"{len(result['checked'])} checks were made" in shown
     lines = re.findall(r"<summary>([^<]+)</summary>", shown)
     assert len(lines) == 2
-    assert f"files of other trainers: {len(result['not_checked'])} more" in lines[1]
+    assert f"{len(result['not_checked'])} more checks are for files of other trainers" in lines[1]
     for name in (*result["checked"], *result["not_checked"]):
         assert name in shown
 
@@ -40,7 +40,7 @@ def test_the_job_of_a_cure_is_in_view_until_the_next_check(context: Any, home: P
     done(home, "check", words_of(context, "check"))
     assert view.html(before) == "", "it is older than what was found"
     cure = done(home, "data split", ["data", "split", "nowhere"])
-    assert "was refused" in view.html(cure)
+    assert "failed" in view.html(cure)
     done(home, "check", words_of(context, "check"))
     assert view.html(cure) == ""
     assert view.html(None) == ""

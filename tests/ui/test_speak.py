@@ -97,5 +97,5 @@ def test_an_error_of_the_verb_is_shown_with_its_cure(context: Any, home: Path) -
     done(home, "speak", words_of(context, "speak", text="hello", language="en", voice="noise.wav"))
     shown = evaluate._spoken_html(context, PROJECT)
     assert "noise.wav" in shown
-    assert "cure:" in shown
+    assert "fix:" in shown
     assert "<audio" not in shown

@@ -175,7 +175,7 @@ def test_clean_shows_sizes_and_removes_only_after_a_yes(home: Path) -> None:
         asked = form_of(context, "clean").result_html(PROJECT)
         assert "tick the box and press again" in asked
         assert "step-000002" in asked
-        assert "would go" in asked
+        assert "would be removed" in asked
         assert (home / PROJECT / "steps" / "step-000002").is_dir()
         done(home, "clean", words_of(context, "clean", yes=True))
         assert "removed 1 folder" in form_of(context, "clean").result_html(PROJECT)
@@ -229,7 +229,7 @@ def test_a_training_that_was_started_in_a_terminal_is_at_work_and_cannot_be_star
 def test_who_prepares_elsewhere_is_told_and_is_no_training(home: Path) -> None:
     with tab_of(home, "train") as context, training_elsewhere(home / PROJECT, "prepare"):
         found = shown(context, {})
-        assert "`voxgraft prepare` is at work" in found["elsewhere"]
+        assert "`voxgraft prepare` is running" in found["elsewhere"]
         assert "ended: done" in found["figures"]
 
 

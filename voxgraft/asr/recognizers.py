@@ -36,7 +36,7 @@ from voxgraft.nn.layers import no_init_weights
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """What was heard in one wave."""
+    """The transcript of one wave."""
 
     text: str
     phones: tuple[str, ...] | None
@@ -44,7 +44,7 @@ class Transcript:
 
 
 class Recognizer(Protocol):
-    """Something that writes down what it hears."""
+    """A recognizer: writes a transcript of speech."""
 
     name: str
     """As in reports."""
@@ -91,7 +91,7 @@ class CommandRecognizer:
             raise ConfigError("listener-unknown", found, expected="an argument with {wav} in it")
         self.name = f"command:{command}"
         if shutil.which(self._words[0]) is None:
-            raise _recognizer_failed_error(self.name, f"the program {self._words[0]} is not found")
+            raise _recognizer_failed_error(self.name, f"program {self._words[0]} not found")
 
     def hear(self, waves: Sequence[NDArray[np.float32]], rate: int, language: str) -> list[Transcript]:
         """What the program prints for each wave, on one line."""
@@ -110,11 +110,11 @@ class CommandRecognizer:
                     raise _recognizer_failed_error(self.name, str(fault)) from fault
                 if done.returncode != 0:
                     said = done.stderr.decode(errors="replace").strip()[-MAX_STDERR_SHOWN:]
-                    raise _recognizer_failed_error(self.name, f"it ended with {done.returncode}: {said}")
+                    raise _recognizer_failed_error(self.name, f"exit code {done.returncode}: {said}")
                 try:
                     heard.append(Transcript(" ".join(done.stdout.decode().split()), None))
                 except UnicodeDecodeError as fault:
-                    raise _recognizer_failed_error(self.name, f"what it printed is not UTF-8: {fault}") from fault
+                    raise _recognizer_failed_error(self.name, f"its output is not UTF-8: {fault}") from fault
         return heard
 
 
@@ -141,10 +141,10 @@ class WhisperRecognizer:
         try:
             package = importlib.import_module(WHISPER_PACKAGE)
         except ImportError as fault:
-            cure = "pip install faster-whisper, or name another recogniser: 'command:PROGRAM {wav}'."
+            cure = "pip install faster-whisper, or use another recognizer: 'command:PROGRAM {wav}'."
             raise ConfigError("package-missing", "faster-whisper is not installed", cure=cure) from fault
         sizes = ", ".join(WHISPER_SIZES)
-        expected = f"a folder as faster-whisper takes it, with {WHISPER_MODEL_NAME}, or a size: {sizes}"
+        expected = f"a model folder for faster-whisper, with {WHISPER_MODEL_NAME}, or a size: {sizes}"
         folder = Path(model)
         is_local = is_folder(folder)
         if not is_local and (folder.name != model or folder.suffix):
@@ -181,7 +181,7 @@ class WhisperRecognizer:
 
 
 def is_whisper_installed() -> bool:
-    """Whether the package is there; imports nothing."""
+    """Whether the package is installed; imports nothing."""
     return importlib.util.find_spec(WHISPER_PACKAGE) is not None
 
 
@@ -374,7 +374,7 @@ class BuiltInRecognizer:
                 raise ValueError(f"not {BUILT_IN_FORMAT}")
             symbols, config = CTCSymbols.from_json(notes), CTCNetworkConfig(**notes["network"])
         except (AttributeError, KeyError, TypeError, ValueError) as fault:
-            expected = f"the notes of a recognizer ({BUILT_IN_FORMAT}: network, letters, phones, languages)"
+            expected = f"the metadata of a recognizer ({BUILT_IN_FORMAT}: network, letters, phones, languages)"
             raise CheckpointError("codec-notes", f"{fault}", expected=expected, where=path) from fault
         found = (len(symbols.letters), len(symbols.phones), len(symbols.by_language))
         stated = (config.num_letters, config.num_phones, config.num_languages)

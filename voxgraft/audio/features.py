@@ -223,7 +223,7 @@ def validate_waveform(wave: Waveform, limits: WaveformLimits, where: str = "") -
         found = f"a tensor {list(wave.shape)} of {str(wave.dtype).removeprefix('torch.')}"
         raise AudioError("audio-shape", found, expected=expected, where=where)
     samples = wave.detach().to("cpu", torch.float32)
-    found = limits.told(len(samples)) if len(samples) else "no samples at all"
+    found = limits.told(len(samples)) if len(samples) else "no samples"
     if len(samples) < limits.min_samples:
         expected = f"at least {limits.told(limits.min_samples)}"
         raise AudioError("audio-too-short", found, expected=expected, where=where)

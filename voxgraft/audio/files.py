@@ -53,7 +53,7 @@ def read_audio(
         reason = format_error_reason(error).splitlines()[0]
         raise AudioError(code, f"{path.name}: {reason}", expected="WAV, FLAC, OGG or MP3", where=path) from None
     if found_rate < 1:
-        raise AudioError(code, f"{path.name} has {found_rate} samples a second", where=path)
+        raise AudioError(code, f"{path.name} has a sample rate of {found_rate} Hz", where=path)
     return (samples, found_rate) if rate is None else (resample(samples, found_rate, rate), rate)
 
 
@@ -125,7 +125,7 @@ class MediaReader:
         import soxr
 
         if not container.streams.audio:
-            raise AudioError("media-unreadable", f"{self.path.name} holds no sound", where=self.path)
+            raise AudioError("media-unreadable", f"{self.path.name} contains no audio", where=self.path)
         # The file's time 0 in seconds, the file's rate, and the samples given so far: together the expected time.
         zero, rate, num_samples = float(container.start_time or 0) / av.time_base, 0, 0
         resampler: Any = None
@@ -147,7 +147,7 @@ class MediaReader:
                 if rate == 0:
                     rate = frame.sample_rate
                     if not MIN_SAMPLE_RATE <= rate <= MAX_SAMPLE_RATE:
-                        found = f"{self.path.name} has {rate:,} samples a second"
+                        found = f"{self.path.name} has a sample rate of {rate:,} Hz"
                         expected = f"{MIN_SAMPLE_RATE:,} to {MAX_SAMPLE_RATE:,}"
                         raise AudioError("media-rate", found, expected=expected, where=self.path)
                     if rate != self.rate:
@@ -172,7 +172,7 @@ class MediaReader:
                     yield block if resampler is None else resampler.resample_chunk(block)
                     pending = []
         if rate == 0:
-            raise AudioError("media-unreadable", f"{self.path.name} holds no sound", where=self.path)
+            raise AudioError("media-unreadable", f"{self.path.name} contains no audio", where=self.path)
         block = np.concatenate([*pending, np.zeros(0, np.float32)])
         yield block if resampler is None else resampler.resample_chunk(block, last=True)
 
@@ -196,12 +196,15 @@ ClipChecksum = tuple[int, int]
 
 
 def write_clip_audio(path: Path, samples: AudioSamples, rate: int) -> ClipChecksum:
-    """Write a clip beside its place, synced, and rename it there; one that is there is replaced."""
+    """Write a clip beside its place, synced, and rename it there; one that exists is replaced."""
     # libsndfile does not report a write that failed inside a Python stream. So it encodes into memory, where no write
     # fails, and the file is written by us.
     data = encode_audio(samples, rate, path.suffix[1:].upper())
     if not np.array_equal(_decode_int16(data), _to_int16(samples)):
-        found, cure = f"{path.name} decodes to other samples than were encoded", "check this machine's memory."
+        found, cure = (
+            f"{path.name} decodes to samples that differ from the encoded ones",
+            "check this machine's memory.",
+        )
         raise WriteError("disk-fault", found, where=path, cure=cure)
     part = path.with_name(f".{path.name}.part")
     try:
@@ -211,7 +214,7 @@ def write_clip_audio(path: Path, samples: AudioSamples, rate: int) -> ClipChecks
             stream.flush()
             os.fdatasync(stream.fileno())
             if (size := os.fstat(stream.fileno()).st_size) != len(data):
-                raise OSError(errno.EIO, f"{size:,} of {len(data):,} bytes were kept")
+                raise OSError(errno.EIO, f"{size:,} of {len(data):,} bytes were written")
         os.replace(part, path)
     except OSError as error:
         with contextlib.suppress(OSError):
@@ -248,6 +251,6 @@ def read_clip_audio(path: Path) -> tuple[AudioSamples, int]:
     """A clip that `write_clip_audio` wrote, and its rate."""
     samples, rate = read_audio(path, code="media-unreadable")
     if rate < MIN_SAMPLE_RATE:
-        found = f"{path.name} has {rate:,} samples a second"
+        found = f"{path.name} has a sample rate of {rate:,} Hz"
         raise AudioError("media-rate", found, expected=f"at least {MIN_SAMPLE_RATE:,}", where=path)
     return samples, rate

@@ -81,7 +81,7 @@ def from_float32(values: NDArray[np.float32], dtype: str) -> NDArray[np.generic]
         # Half of the dropped part, plus one when the kept part is odd, carries exactly the values that round up.
         half = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
         return ((bits + half) >> np.uint32(16)).astype("<u2")
-    raise ValueError(f"no table of rows is kept as {dtype}")
+    raise ValueError(f"a table of rows cannot be stored as {dtype}")
 
 
 # Large enough for the speed of the disk, small enough that growing a file of any size needs little memory. It is a
@@ -125,7 +125,7 @@ class ByteSource:
             raise _read_error(self.path, error) from None
 
     def chunks(self, start: int, size: int) -> Iterator[memoryview]:
-        """`size` bytes from `start`, a piece at a time. Each piece is good only until the next is asked for."""
+        """`size` bytes from `start`, a piece at a time. Each piece is good only until the next is requested."""
         buffer = memoryview(bytearray(min(size, CHUNK_BYTES)))
         end = start + size
         while start < end:
@@ -206,7 +206,7 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointExtra:
-    """Something in a checkpoint that is no tensor of the model: `kept` says whether a grown file still has it."""
+    """Something in a checkpoint that is no tensor of the model: `kept` says whether an extended file still has it."""
 
     name: str
     description: str
@@ -215,7 +215,7 @@ class CheckpointExtra:
 
 
 class Checkpoint:
-    """An open checkpoint. Nothing is read before it is asked for. Close it, or use it in a `with`."""
+    """An open checkpoint. Nothing is read before it is requested. Close it, or use it in a `with`."""
 
     def __init__(
         self,
@@ -244,9 +244,7 @@ class Checkpoint:
         if name in self.tensors:
             return self.tensors[name]
         near = difflib.get_close_matches(name, self.tensors, n=3, cutoff=0.5)
-        found = f"there is no tensor {name} among the {len(self.tensors)}" + (
-            f"; the nearest are {', '.join(near)}" if near else ""
-        )
+        found = f"no tensor {name} among {len(self.tensors)}" + (f"; the nearest are {', '.join(near)}" if near else "")
         raise CheckpointError("tensor-missing", found, where=self.path)
 
     def read(self, name: str, *, raw: bool = False) -> NDArray[np.generic]:
@@ -260,7 +258,7 @@ class Checkpoint:
         return self._values(info) if raw else to_float32(self._values(info), info.dtype)
 
     def raw(self, name: str) -> Iterator[memoryview]:
-        """The bytes of a tensor's values, in order. Each piece is good only until the next is asked for."""
+        """The bytes of a tensor's values, in order. Each piece is good only until the next is requested."""
         return self.iter_bytes(self.info(name))
 
     def iter_bytes(self, info: TensorInfo) -> Iterator[memoryview]:
@@ -282,7 +280,7 @@ class Checkpoint:
                 self.source.fill(info.start, values.reshape(-1).view(np.uint8).data)
             return _converted(values, info)
         if info.num_bytes > max(info.span_bytes, MAX_EXPANDED_BYTES):
-            found = f"{info.name} unfolds {info.span_bytes:,} stored bytes to {info.num_bytes:,}"
+            found = f"{info.name} expands {info.span_bytes:,} stored bytes to {info.num_bytes:,}"
             raise CheckpointError("tensor-shape", found, where=self.path)
         stored = np.frombuffer(self.source.read(info.start, info.span_bytes), dtype)
         # The stride of a dimension of one is never used and may be any number.
@@ -384,7 +382,7 @@ class ByteSink:
 
     @property
     def sha256(self) -> str | None:
-        """Hash of everything written, if it was asked for."""
+        """Hash of everything written, if it was requested."""
         return self._digest.hexdigest() if self._digest is not None else None
 
 
@@ -466,7 +464,7 @@ def read_safetensors(source: ByteSource) -> Checkpoint:
     metadata = header.pop("__metadata__", None)
     texts = isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())
     if metadata is not None and not texts:
-        raise error("safetensors-metadata", f"__metadata__ is {_short_repr(metadata)}", "texts by name")
+        raise error("safetensors-metadata", f"__metadata__ is {_short_repr(metadata)}", "strings by name")
     data_start = PREFIX_BYTES + length
     tensors: dict[str, TensorInfo] = {}
     for name, entry in header.items():
@@ -486,12 +484,12 @@ def read_safetensors(source: ByteSource) -> Checkpoint:
         info = tensors[name] = TensorInfo(name, dtype, shape, data_start + begin, row_major_strides(shape))
         if end - begin != info.num_bytes:
             expected = f"{info.num_bytes:,} for {dtype} {list(shape)}"
-            raise error("safetensors-offsets", f"{shown} is given {end - begin:,} bytes", expected)
+            raise error("safetensors-offsets", f"{shown} has {end - begin:,} bytes", expected)
     # Every byte after the header must belong to exactly one tensor.
     end = data_start
     for info in sorted(tensors.values(), key=lambda info: (info.start, info.num_bytes)):
         if info.start != end:
-            fault = "overlaps the tensor before it" if info.start < end else "leaves a hole before it"
+            fault = "overlaps the tensor before it" if info.start < end else "leaves a gap before it"
             found = f"{_short_repr(info.name)} starts at {info.start - data_start:,} and {fault}"
             raise error("safetensors-offsets", found, f"{end - data_start:,}")
         end += info.num_bytes

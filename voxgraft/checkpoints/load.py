@@ -67,7 +67,7 @@ class _JoinedSource(ByteSource):
         while len(view):
             at = bisect.bisect_right(self.starts, start) - 1
             if at >= len(self.sources):
-                found = f"the files end at byte {self.size:,}, and more was to be read"
+                found = f"the files end at byte {self.size:,}, before the expected end"
                 raise CheckpointError("checkpoint-truncated", found, where=self.path)
             count = min(len(view), self.starts[at + 1] - start)
             self.sources[at].fill(start - self.starts[at], view[:count])
@@ -114,10 +114,10 @@ def open_shards(path: Path) -> Checkpoint:
             parts.append(read_torch_archive(source) if is_archive else read_safetensors(source))
             part = parts[-1].tensors.keys()
             if twice := next((name for name in part if name in there), None):
-                raise _shards_error(f"{twice} is in {file.name} and in a file before it", path)
+                raise _shards_error(f"{twice} is in {file.name} and in an earlier file", path)
             wanted = tensors_by_file.get(file.name, ())
             if lacking := next((name for name in wanted if name not in part), None):
-                raise _shards_error(f"{lacking} is not in {file.name}, where the index has it", path)
+                raise _shards_error(f"{lacking} is not in {file.name}, although the index lists it there", path)
             there |= part
         joined = _JoinedSource(path, sources)
         archives = [one for one in parts if isinstance(one, TorchCheckpoint)]

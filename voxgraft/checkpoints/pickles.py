@@ -105,7 +105,7 @@ class PickleInterpreter:
                 self._step(opcode.name, argument)
         except ValueError as error:  # the only exception of genops for bytes that are no pickle
             raise PickleParseError(str(error).splitlines()[0][:120]) from None
-        raise PickleParseError("it has no end")
+        raise PickleParseError("it has no end marker")
 
     def _step(self, name: str, argument: Any) -> None:
         """One operation of the pickle machine; what each does is documented in `pickletools`."""
@@ -122,7 +122,7 @@ class PickleInterpreter:
                 self._memo[len(self._memo) if argument is None else int(argument)] = self._top()
             case "BINGET" | "LONG_BINGET" | "GET":
                 if int(argument) not in self._memo:
-                    raise PickleParseError(f"it recalls value {argument}, which it has not kept")
+                    raise PickleParseError(f"it reads memo entry {argument}, which was never stored")
                 self._stack.append(self._memo[int(argument)])
             case "MARK":
                 self._marks.append(self._stack)
@@ -163,7 +163,7 @@ class PickleInterpreter:
             case "STACK_GLOBAL":
                 own, module = self._pop(), self._pop()
                 if not isinstance(own, str) or not isinstance(module, str):
-                    raise PickleParseError("a name that is no text")
+                    raise PickleParseError("a name that is not a string")
                 self._push_global(module, own)
             case "EXT1" | "EXT2" | "EXT4":  # a number that copyreg maps to a name, which is not known here
                 self._push_global("copyreg", f"extension {argument}")
@@ -178,7 +178,7 @@ class PickleInterpreter:
             case "OBJ":
                 listed = self._pop_mark()
                 if not listed:
-                    raise PickleParseError("an object of no kind")
+                    raise PickleParseError("an object without a class")
                 self._make(listed[0], tuple(listed[1:]))
             case "BUILD":
                 self._set_state(self._pop())
@@ -197,21 +197,21 @@ class PickleInterpreter:
             case "FRAME":  # only a hint for buffering
                 pass
             case _:
-                raise PickleParseError(f"the operation {name} has no place in a checkpoint")
+                raise PickleParseError(f"the opcode {name} is not allowed in a checkpoint")
 
     def _pop(self) -> Any:
         if not self._stack:
-            raise PickleParseError("it takes a value that it has not put down")
+            raise PickleParseError("it pops a value from an empty stack")
         return self._stack.pop()
 
     def _top(self) -> Any:
         if not self._stack:
-            raise PickleParseError("it uses a value that it has not put down")
+            raise PickleParseError("it reads a value from an empty stack")
         return self._stack[-1]
 
     def _pop_mark(self) -> list[Any]:
         if not self._marks:
-            raise PickleParseError("it closes a list that it has not opened")
+            raise PickleParseError("a stack mark is missing")
         items, self._stack = self._stack, self._marks.pop()
         return items
 
@@ -364,7 +364,7 @@ def is_tensor(node: Any) -> bool:
 def parse_tensor(maker: str, args: Any, depth: int = 0) -> TorchTensor:
     """What torch's function of that name would build. A parameter or a subclass holds a tensor one level down."""
     if maker not in _REBUILDERS or not isinstance(args, tuple) or depth > 2:
-        raise TensorParseError("it is made in a way that no tensor is")
+        raise TensorParseError("it is not built like a tensor")
     if maker in _REBUILD_PARAMETER:  # (tensor, requires_grad, hooks), perhaps with a state, which is left out
         if len(args) < 2 or not isinstance(args[0], PickleObject) or not isinstance(args[1], bool):
             raise TensorParseError("it is a parameter without a tensor")
@@ -376,10 +376,10 @@ def parse_tensor(maker: str, args: Any, depth: int = 0) -> TorchTensor:
         return parse_tensor(str(args[0]), args[2], depth + 1)
     if maker == _REBUILD_UNTYPED:  # (storage, offset, shape, strides, requires_grad, hooks, dtype)
         if len(args) not in (7, 8) or not isinstance(args[6], PickleGlobal):
-            raise TensorParseError("it does not say its type")
+            raise TensorParseError("its dtype is missing")
         storage, dtype = _parse_storage(args[0]), UNTYPED_DTYPES.get(str(args[6]))
         if storage[0] != UNTYPED_STORAGE or dtype is None:
-            raise TensorParseError(f"its type is {args[6]}, kept as {storage[0]}")
+            raise TensorParseError(f"its dtype is {args[6]}, stored as {storage[0]}")
         return _build_view(storage, dtype, args)
     if len(args) not in (4, 6, 7):  # (storage, offset, shape, strides), and v2 adds requires_grad, hooks, notes
         raise TensorParseError(f"it has {len(args)} parts")
@@ -388,7 +388,7 @@ def parse_tensor(maker: str, args: Any, depth: int = 0) -> TorchTensor:
         raise TensorParseError("it is conjugated or negated when it is read")
     storage = _parse_storage(args[0])
     if storage[0] not in STORAGE_DTYPES:
-        raise TensorParseError(f"its values are kept as {storage[0]}")
+        raise TensorParseError(f"its values are stored as {storage[0]}")
     return _build_view(storage, STORAGE_DTYPES[storage[0]], args)
 
 
@@ -402,7 +402,7 @@ def _parse_storage(node: Any) -> tuple[str, str, str, int]:
         texts = isinstance(kind, PickleGlobal) and isinstance(key, str) and isinstance(location, str)
         if texts and type(num_items) is int and num_items >= 0:
             return str(kind), key, location, num_items
-    raise TensorParseError("its storage is not named as torch names it")
+    raise TensorParseError("its storage does not have a torch name")
 
 
 def _build_view(storage: tuple[str, str, str, int], dtype: str, args: tuple[Any, ...]) -> TorchTensor:
@@ -420,13 +420,13 @@ def _build_view(storage: tuple[str, str, str, int], dtype: str, args: tuple[Any,
     ]
     offset, shape, strides = args[1], parse_shape(sizes[0]), sizes[1]
     if shape is None:
-        raise TensorParseError("its shape is no list of sizes")
+        raise TensorParseError("its shape is not a list of sizes")
     if type(offset) is not int or offset < 0:
-        raise TensorParseError("its place in the storage is no number")
+        raise TensorParseError("its storage offset is not a number")
     if not isinstance(strides, tuple) or len(strides) != len(shape):
         raise TensorParseError("its strides do not fit its shape")
     if not all(type(stride) is int and 0 <= stride < 1 << 63 for stride in strides):
-        raise TensorParseError("its strides are no counts")
+        raise TensorParseError("its strides are not whole numbers")
     num_values = num_items // item_bytes(dtype) if storage_class == UNTYPED_STORAGE else num_items
     needed = offset + span_values(shape, strides)
     if needed > num_values:

@@ -73,12 +73,10 @@ def migrate_state(
     to_format: int = STATE_FORMAT,
     where: str | Path = "",
 ) -> TrainState:
-    """A state of format `found` as one of today's; an error if a format on the way is no longer known."""
+    """A state of format `found` as one of today's; an error if a format in between is no longer known."""
     for number in range(from_format, to_format):
         if number not in migrations:
-            text = (
-                f"step {state.step} has format {from_format}, and nothing is left that turns {number} into {number + 1}"
-            )
+            text = f"step {state.step} has format {from_format}; format {number} can no longer be converted"
             raise CheckpointError("step-older", text, expected=str(to_format), where=where)
         state = migrations[number](state)
     return state
@@ -114,7 +112,7 @@ def find_step_damage(folder: StepFolder, *, quick: bool = False) -> str | None:
         manifest = read_step_manifest(folder.path)
         files = manifest["files"]
         if manifest["step"] != folder.step:
-            return f"the folder is named {folder.path.name}, but holds step {manifest['step']}"
+            return f"the folder is named {folder.path.name}, but contains step {manifest['step']}"
         for name, entry in files.items():
             try:
                 status = os.stat(folder.path / name)
@@ -136,14 +134,14 @@ def find_step_damage(folder: StepFolder, *, quick: bool = False) -> str | None:
             for name, digest in zip(files, digests, strict=True):
                 advance(files[name]["bytes"])
                 wrong += [name] if digest != files[name]["sha256"] else []
-        return f"{', '.join(wrong)} changed since it was written: its SHA-256 is another" if wrong else None
+        return f"{', '.join(wrong)} changed since it was written: its SHA-256 differs" if wrong else None
     except VoxgraftError as error:
         return error.finding.found
 
 
 def damaged_step_finding(folder: StepFolder, damage: str) -> Finding:
     """The finding for a step that is not complete."""
-    return finding("step-damaged", f"step {folder.step} is not whole: {damage}", where=folder.path)
+    return finding("step-damaged", f"step {folder.step} is incomplete: {damage}", where=folder.path)
 
 
 def read_step_manifest(folder: Path) -> dict[str, Any]:
@@ -160,7 +158,9 @@ def read_step_manifest(folder: Path) -> dict[str, Any]:
         sound = sound and named and type(size) is int and hashed
     if not sound:
         expected = f"`step`, and `files` with {STEP_STATE_NAME} among them"
-        raise CheckpointError("step-damaged", f"{STEP_MANIFEST_NAME} is not one of ours", expected=expected, where=path)
+        raise CheckpointError(
+            "step-damaged", f"{STEP_MANIFEST_NAME} was not written by voxgraft", expected=expected, where=path
+        )
     return dict(manifest)
 
 
@@ -176,9 +176,9 @@ def read_step_state(folder: StepFolder) -> dict[str, Any]:
     keep = state.get("keep") if isinstance(state, dict) else None
     kept_steps = isinstance(keep, list) and all(type(step) is int for step in keep)
     if type(number) is not int or number < 0 or not kept_steps or not isinstance(state.get("values"), dict):
-        raise CheckpointError("step-damaged", f"{STEP_STATE_NAME} is not one of ours", where=path)
+        raise CheckpointError("step-damaged", f"{STEP_STATE_NAME} was not written by voxgraft", where=path)
     if state.get("step") != folder.step:
-        found = f"{STEP_STATE_NAME} is that of step {state.get('step')}"
+        found = f"{STEP_STATE_NAME} belongs to step {state.get('step')}"
         raise CheckpointError("step-damaged", found, expected=str(folder.step), where=path)
     return dict(state)
 
@@ -233,11 +233,11 @@ def load_step(run: RunFolder, step: int | None = None) -> StepLoadResult:
         else:
             if findings:
                 more = "".join(f" {item.found}." for item in findings[1:4])
-                cure = f"bring the files back, or resume from another step.{' Also:' if more else ''}{more}"
+                cure = f"restore the files, or resume from another step.{' Also:' if more else ''}{more}"
                 raise CheckpointError("step-damaged", findings[0].found, where=findings[0].where, cure=cure)
             found = "the run has no saved step" if step is None else f"the run has no step {step}"
             there = ", ".join(str(folder.step) for folder in list_step_folders(run)) or "none"
-            expected = f"one of those that are there: {there}"
+            expected = f"one of the saved steps: {there}"
             raise CheckpointError("step-missing", found, expected=expected, where=run.steps)
     raise FileError("file-unreadable", "the steps keep changing while they are read", where=run.steps)
 
@@ -257,7 +257,8 @@ def make_hidden_step_name(step: int) -> str:
 
 
 def remove_step_folder(path: Path, step: int) -> None:
-    """Take a folder of ours away: out of sight in one rename, since nobody may meet it half removed; then its files."""
+    """Take a folder of voxgraft away: out of sight in one rename, since nobody may meet it half removed; then
+    its files."""
     failpoint("remove.begin")
     hidden = path.with_name(make_hidden_step_name(step))
     os.rename(path, hidden)
@@ -270,7 +271,7 @@ def remove_step_folder(path: Path, step: int) -> None:
 
 
 def list_leftover_folders(run: RunFolder) -> list[Path]:
-    """Hidden folders of ours: being written or removed now, or left by a process that was killed."""
+    """Hidden folders of voxgraft: being written or removed now, or left by a process that was killed."""
     paths = [run.steps / name for name in _list_names(run.steps) if _LEFTOVER_PATTERN.fullmatch(name)]
     return [path for path in paths if path.is_dir() and not path.is_symlink()]
 
@@ -300,7 +301,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
         lock.acquire()
         if not lock.is_at(folder):
             # Between open and flock the folder was renamed or removed: the lock is on something else.
-            raise FileNotFoundError(errno.ENOENT, "another folder is there now", str(folder))
+            raise FileNotFoundError(errno.ENOENT, "another folder exists there now", str(folder))
         yield
 
 

@@ -48,7 +48,7 @@ def iter_tensors(
             elif info.shape != tuple(shape):
                 misfits.append(f"{prefix}{name} is {list(info.shape)}, not {list(shape)}")
             elif dtype is not None and info.dtype not in ALL_FLOAT_DTYPES:
-                misfits.append(f"{prefix}{name} holds {info.dtype}, not floating-point numbers")
+                misfits.append(f"{prefix}{name} is {info.dtype}, not floating point")
         if misfits:
             more = f"; and {len(misfits) - MAX_LISTED_MISMATCHES} more" if len(misfits) > MAX_LISTED_MISMATCHES else ""
             listed = "; ".join(misfits[:MAX_LISTED_MISMATCHES]) + more

@@ -1,7 +1,7 @@
 """Read torch's `.pth` and `.pt` files: the model's tensors, and a list of what else is inside.
 
 Both formats are read: zip archives (torch 1.6 and later) and the older sequence of pickles. The pickle is followed,
-never run (`pickles`). Values stay in the file until they are asked for.
+never run (`pickles`). Values stay in the file until they are requested.
 """
 
 from __future__ import annotations
@@ -100,19 +100,19 @@ def _find_directory(source: ByteSource) -> tuple[int, int, int]:
     _, disk, first_disk, here, count, size, start, comment = END_RECORD.unpack_from(tail, at)
     end = tail_start + at
     if (disk, first_disk) != (0, 0) or here != count or end + END_RECORD.size + comment != source.size:
-        raise _archive_error(source, "the end of the archive does not add up")
+        raise _archive_error(source, "the end record of the archive is inconsistent")
     locator_at = end - LOCATOR64_RECORD.size
     if locator_at >= 0 and source.read(locator_at, 4) == LOCATOR64_SIGNATURE:
         # The same facts in 64 bits; those that fit in 32 bits must agree.
         _, _, end, _ = LOCATOR64_RECORD.unpack(source.read(locator_at, LOCATOR64_RECORD.size))
         if end + END64_RECORD.size > locator_at:
-            raise _archive_error(source, f"the 64-bit end of the archive is said to be at {end:,}")
+            raise _archive_error(source, f"the 64-bit end record is missing at {end:,}")
         signature, _, _, _, _, _, here, *large = END64_RECORD.unpack(source.read(end, END64_RECORD.size))
         pairs = zip((count, size, start), large, (MAX_UINT16, MAX_UINT32, MAX_UINT32), strict=True)
         agree = all(short in (long, limit) for short, long, limit in pairs)
         count, size, start = large
         if signature != END64_SIGNATURE or here != count or not agree:
-            raise _archive_error(source, "the two ends of the archive do not agree")
+            raise _archive_error(source, "the two end records of the archive differ")
     if start + size != end or size > MAX_DIRECTORY_BYTES:
         raise _archive_error(source, f"a directory of {size:,} bytes at {start:,} that should end at {end:,}")
     if count * CENTRAL_HEADER.size > size:
@@ -130,7 +130,7 @@ def _parse_directory_entry(source: ByteSource, data: bytes, at: int, limit: int)
     name_end = at + CENTRAL_HEADER.size + name_size
     end = name_end + extra_size + comment_size
     if signature != CENTRAL_SIGNATURE or end > len(data):
-        raise _archive_error(source, "an entry of the directory is broken")
+        raise _archive_error(source, "an entry of the directory is damaged")
     # Names are compared as bytes with the local header; the decoded form is only for people and for lookups.
     name_bytes = data[at + CENTRAL_HEADER.size : name_end]
     if MAX_UINT32 in (size, packed, header):
@@ -154,7 +154,7 @@ def _parse_directory_entry(source: ByteSource, data: bytes, at: int, limit: int)
     if flags & ENCRYPTED_FLAG or packed != size:
         raise _archive_error(source, f"the record {name!r} is encrypted or has two sizes, {size:,} and {packed:,}")
     if header + LOCAL_HEADER.size > source.size:
-        raise _archive_error(source, f"the record {name_bytes!r} is said to be at {header:,}, past the end")
+        raise _archive_error(source, f"the record {name_bytes!r} should be at {header:,}, past the end")
     local = LOCAL_HEADER.unpack(source.read(header, LOCAL_HEADER.size))
     start = header + LOCAL_HEADER.size + int(local[9]) + int(local[10])
     if local[0] != LOCAL_SIGNATURE or local[9] != name_size or start > source.size:
@@ -294,11 +294,11 @@ def read_nested_torch(source: ByteSource, key: str) -> TorchCheckpoint:
 
 
 def read_torch_tensor(source: ByteSource) -> NDArray[np.generic]:
-    """The values of a file that holds one tensor by itself, or one under whatever name."""
+    """The values of a file that holds one tensor on its own, or one under whatever name."""
     archive = _read_archive(source, alone="tensor")
     found = {str(name): node for name, node in archive.tree.entries.items() if is_tensor(node)}
     if len(found) != 1:
-        raise _contents_error(source, f"it holds {len(found):,} tensors", "one tensor")
+        raise _contents_error(source, f"it contains {len(found):,} tensors", "one tensor")
     tensors = {name: _describe_tensor(name, node, source) for name, node in found.items()}
     return TorchCheckpoint(source, archive, tensors, None).read(next(iter(tensors)))
 
@@ -320,7 +320,7 @@ def read_torch_records(source: ByteSource) -> tuple[dict[str, ZipRecord], str, b
 
 
 def _read_archive(source: ByteSource, alone: str | None = None) -> TorchArchive:
-    """What is in the file; a tensor that is there `alone` gets that name."""
+    """What is in the file; a tensor that exists `alone` gets that name."""
     records, folder, data = read_torch_records(source)
     pickle = records[folder + "data.pkl"]
     has_checksums = pickle.crc != 0
@@ -341,7 +341,7 @@ def _require_dict(tree: Any, source: ByteSource) -> PickleDict:
     if isinstance(tree, list | tuple) and any(isinstance(node, PickleDict) for node in tree):
         return PickleDict(entries={str(at): node for at, node in enumerate(tree)})
     if not isinstance(tree, PickleDict):
-        raise _contents_error(source, f"it holds {NodeDescriber().describe(tree)} and no dictionary of tensors")
+        raise _contents_error(source, f"it contains {NodeDescriber().describe(tree)} but no dictionary of tensors")
     return tree
 
 
@@ -364,11 +364,11 @@ def _find_state_dict(tree: PickleDict, source: ByteSource) -> tuple[str | None, 
     if len(models) == 1:
         return models[0], inner[models[0]]
     if models:
-        raise _contents_error(source, f"tensors stand under several keys: {', '.join(models[:6])}")
+        raise _contents_error(source, f"tensors are under several keys: {', '.join(models[:6])}")
     whole = next((node for node in tree.entries.values() if isinstance(node, PickleObject) and node.state), None)
     keys = ", ".join(str(key)[:40] for key in list(tree.entries)[:6])
     found = f"no dictionary of tensors among its entries ({keys})"
-    raise _contents_error(source, found + (f"; it holds a whole object, {whole.maker}" if whole else ""))
+    raise _contents_error(source, found + (f"; it contains a whole object, {whole.maker}" if whole else ""))
 
 
 def _flatten_pipeline(tree: PickleDict) -> PickleDict:
@@ -413,7 +413,7 @@ def _parse_state_dict(state: PickleDict, source: ByteSource) -> dict[str, TorchT
     """The tensors of a dictionary by name; everything else in it is left out."""
     nodes = {name: node for name, node in state.entries.items() if is_tensor(node)}
     if odd := [name for name in nodes if not is_encodable_text(name)]:
-        raise _contents_error(source, f"a tensor has the name {odd[0]!a:.40}, which is no text")
+        raise _contents_error(source, f"a tensor has the name {odd[0]!a:.40}, which is not a string")
     return {name: _describe_tensor(name, node, source) for name, node in nodes.items()}
 
 
@@ -464,7 +464,7 @@ def read_legacy_torch(source: ByteSource) -> TorchCheckpoint:
         raise _archive_error(source, "its numbers are not little-endian")
     tree = _require_dict(tree, source)
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys) or len(set(keys)) != len(keys):
-        raise _archive_error(source, "its list of storages is no list of names")
+        raise _archive_error(source, "its list of storages is not a list of names")
     # Type and number of values of every storage that the tree names, by its key.
     waiting: list[Any] = [tree]
     seen: set[int] = set()
@@ -506,7 +506,7 @@ def read_legacy_pickles(source: ByteSource, *, partial: bool = False) -> tuple[l
 
     `partial` gives the names also where the pickles break off.
     """
-    error = PickleParseError("it has no end")
+    error = PickleParseError("it has no end marker")
     names: dict[str, None] = {}
     for size in dict.fromkeys(min(size, source.size) for size in _READ_SIZES):
         stream = io.BytesIO(source.read(0, size))

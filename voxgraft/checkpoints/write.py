@@ -330,7 +330,7 @@ class _ZipWriter:
 
 def _require_byte_count(expected: int, found: int, name: str) -> None:
     if found != expected:
-        raise ValueError(f"{name} was to have {expected} bytes and gave {found}")
+        raise ValueError(f"{name} should have {expected} bytes, but has {found}")
 
 
 # 20,000 rows of three tables, 4,096 wide, have under 1 GB.
@@ -467,7 +467,7 @@ def _growth_error(code: str, found: str, checkpoint: Checkpoint, expected: str =
 
 @dataclass(frozen=True, slots=True)
 class GrowthReport:
-    """What `grow_checkpoint` did. The hashes are None unless they were asked for."""
+    """What `grow_checkpoint` did. The hashes are None unless they were requested."""
 
     input: str
     output: str
@@ -477,7 +477,7 @@ class GrowthReport:
     grown: tuple[dict[str, Any], ...]
     """Tensors with more rows: `name`, `dtype`, `old_shape` and `new_shape`."""
     left_out: tuple[CheckpointExtra, ...]
-    """What the output does not have: optimizer, scheduler, random states. They do not fit a grown table."""
+    """What the output does not have: optimizer, scheduler, random states. They do not fit an extended table."""
     bytes_written: int
 
     def to_json(self) -> dict[str, Any]:
@@ -653,14 +653,14 @@ def verify_growth(old: Checkpoint, new: Checkpoint, plan: GrowthPlan) -> GrowthP
         "wrapper": (old.wrapper, new.wrapper),
         "metadata": (old.metadata, new.metadata),
         "names": (list(old.tensors), list(new.tensors)),
-        "values beside the tensors": (
+        "values other than tensors": (
             [(extra.name, repr(extra.value)) for extra in old.extras if extra.kept],
             [(extra.name, repr(extra.value)) for extra in new.extras],
         ),
     }
     for what, (was, is_now) in pairs.items():
         if was != is_now:
-            found = f"the {what} are not the same: {is_now!s:.80}"
+            found = f"the {what} differ: {is_now!s:.80}"
             raise _growth_error("growth-differs", found, new, expected=f"{was!s:.80}")
     groups = _alias_groups(new)
     for name, group in _alias_groups(old).items():
@@ -714,7 +714,7 @@ def _compare_streams(
     left, right = ((np.frombuffer(chunk, np.uint8) for chunk in stream) for stream in (was, now))
     for one, two in pair_chunks(left, right):
         if len(one) != len(two):
-            found = f"{name} has {count:,} bytes in one of the files and more in the other"
+            found = f"{name} has {count:,} bytes in one file and more in the other"
             raise _growth_error("growth-differs", found, new)
         different = one != two
         if different.any():

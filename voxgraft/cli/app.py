@@ -86,10 +86,10 @@ class CommandLine:
 
 
 def parse_command_line(words: Sequence[str], verbs: Sequence[CliCommand]) -> CommandLine | Callable[[], None]:
-    """What was typed, or the function that prints the help or version that was asked for."""
+    """What was typed, or the function that prints the help or version that was requested."""
     first = words[0] if words else ""
     if not any(verb.name == first for verb in verbs):
-        # What newcomers try: `help VERB`, `-V` and `version`.
+        # What newcomers try: `help COMMAND`, `-V` and `version`.
         if first in ("-V", "version"):
             words = ["--version", *words[1:]]
         elif first == "help":
@@ -126,7 +126,7 @@ def parse_command_line(words: Sequence[str], verbs: Sequence[CliCommand]) -> Com
 
 
 def translate_usage_error(error: CycloptsError, verbs: Sequence[CliCommand]) -> ConfigError:
-    """A parser error as one of ours."""
+    """A parser error as one of voxgraft's."""
     words = " ".join(error.command_chain or ())
     verb = next((verb for verb in verbs if verb.name == words), None)
     help_hint = f"see `voxgraft {verb.name} --help`." if verb else "see `voxgraft --help`."
@@ -138,7 +138,7 @@ def translate_usage_error(error: CycloptsError, verbs: Sequence[CliCommand]) -> 
             names = [verb.name.removeprefix(start).split(" ")[0] for verb in verbs if verb.name.startswith(start)]
             names = list(dict.fromkeys(names))
             hint = find_nearest_name(word, names)
-            cure = f"did you mean `voxgraft {start}{hint}`?" if hint else f"commands: {', '.join(names)}."
+            cure = f"did you mean `voxgraft {start}{hint}`?" if hint else f"use one of: {', '.join(names)}."
             found = f"there is no command `{start}{word}`"
             return ConfigError("usage-unknown-verb", found, where=COMMAND_LINE_ORIGIN, cure=cure)
         case UnknownOptionError():
@@ -164,7 +164,7 @@ def translate_usage_error(error: CycloptsError, verbs: Sequence[CliCommand]) -> 
         case RepeatArgumentError():
             found = f"`{error.token.keyword}` is given twice"
         case UnusedCliTokensError():
-            found = f"{' '.join(map(repr, error.unused_tokens or ()))} is more than the command takes"
+            found = f"unexpected argument: {' '.join(map(repr, error.unused_tokens or ()))}"
     expected = verb.usage.removeprefix("Usage: ") if verb else ""
     return ConfigError("usage", found, expected=expected, where=COMMAND_LINE_ORIGIN, cure=help_hint)
 
@@ -220,7 +220,7 @@ def _build_signature_function(verb: CliCommand, *, show_all: bool) -> Callable[.
         if leaf.default is not None and leaf.default != ():
             many = leaf.default if isinstance(leaf.default, tuple) else (leaf.default,)
             shown = " ".join(str(value) for value in many)
-            if isinstance(leaf.default, bool):  # a switch shows the flag that its default stands for
+            if isinstance(leaf.default, bool):  # a switch shows the flag that its default means
                 section, dot, name = flag.removeprefix("--").rpartition(".")
                 shown = flag if leaf.default else f"--{section}{dot}no-{name}"
             naming["show_default"] = lambda _, shown=shown: shown
@@ -264,10 +264,10 @@ def resolve_settings(line: CommandLine) -> Settings:
         if values.get("speak") and not path_exists(path):  # `check BASE --speak`: the folder is a base
             return parse_settings(verb.settings, values, line.config or COMMAND_LINE_ORIGIN, origins)
         if not path_exists(path):
-            cure = f"make a run with `voxgraft new {Path(run)}`, or check the path."
+            cure = f"create a run with `voxgraft new {Path(run)}`, or check the path."
             raise FileError("file-missing", f"{Path(run)} has no {RUN_FILE}", where=path, cure=cure)
         run_values = read_settings_values(RunSettings, path)
-        parse_settings(RunSettings, run_values, path)  # by itself first, so that every command refuses the same files
+        parse_settings(RunSettings, run_values, path)  # on its own first, so that every command refuses the same files
         values = deep_merge(run_values, values)
     return parse_settings(verb.settings, values, line.config or COMMAND_LINE_ORIGIN, origins)
 
@@ -320,7 +320,7 @@ def run_cli(words: Sequence[str], verbs: Sequence[CliCommand] = COMMANDS) -> int
         _show_error(console, error.finding)
         return EXIT_BAD_INPUT
     except KeyboardInterrupt:
-        _show_error(console, finding("interrupted", "stopped by the keyboard"))
+        _show_error(console, finding("interrupted", "interrupted from the keyboard"))
         return EXIT_INTERRUPTED
     except Exception as error:  # the one place where everything is caught
         if (refused := convert_system_error(error)) is not None:

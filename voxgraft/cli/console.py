@@ -196,7 +196,7 @@ class ProgressTask:
 
         Measured from the end of the first part on. Where the parts are large, the first one is enough.
         """
-        # A wrong time is worse than none: nothing is said before there is something to measure.
+        # A wrong time is worse than none: nothing is spoken before there is something to measure.
         if not self.total or self.first is None:
             return None
         at, done = self.first

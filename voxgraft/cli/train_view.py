@@ -26,7 +26,7 @@ LOSS_COLUMNS = ("train", "held out", "best", "step 0", "chance")
 # Style on a terminal, and kind of note in the web interface, by state of learning.
 STATE_STYLES = {"stuck": ("bold red", "bad"), "learning": ("green", "good"), "good enough": ("bold green", "good")}
 END_REASON_LABELS = {"told": "stopped on request", "no-better": "no longer getting better"}
-STOPPING_MESSAGE = "finishing the step and saving ... (once more: stop at once)"
+STOPPING_MESSAGE = "finishing the step and saving ... (press again to stop at once)"
 # First steps that are slower than the rest: compilation, first touch of memory.
 SKIPPED_TIMING_STEPS = 2
 # Must be even: points are merged in pairs.
@@ -108,7 +108,7 @@ class TrainProgress:
                         curve.add(value)
                 while self.max_logged_steps is not None and len(self.history.steps) > self.max_logged_steps:
                     del self.history.steps[next(iter(self.history.steps))]
-        if kind == "opening":  # what this session was asked for, over what the journal says of earlier ones
+        if kind == "opening":  # what this session was requested, over what the journal says of earlier ones
             self.history.num_steps = values.get("steps") or self.history.num_steps
             self._positions = values.get("positions")
             self.step = step
@@ -271,10 +271,10 @@ class TrainView:
             losses = {str(name): as_finite_float(loss) for name, loss in (values.get("speech_losses") or {}).items()}
             words = ", ".join(f"{name} {loss:.4f}" for name, loss in losses.items() if loss is not None)
             share, chosen = as_finite_float(values.get("share")) or 0, ", chosen" if values.get("chosen") else ""
-            text = f"step {step:,}: share {share:g} of what was trained: speech loss {words}{chosen}"
+            text = f"step {step:,}: interpolation weight {share:g}: speech loss {words}{chosen}"
             return [(text, "bold" if chosen else "")]
         if kind == "stop-asked":
-            return [(f"step {step:,}: stops: {values.get('why', '')}", "bold yellow")]
+            return [(f"step {step:,}: stopping: {values.get('why', '')}", "bold yellow")]
         if isinstance(values.get("state"), str) and self._train_progress.history.state_changed:
             style = STATE_STYLES.get(values["state"], ("", ""))[0]
             return [(f"step {step:,}: {format_learning_state(values)}", style)]

@@ -111,6 +111,7 @@ class CompanionProcess:
             if self._process.poll() is None:
                 return
             self.close()  # it died between two requests
+        # A file and no pipe: nobody reads it while the worker runs, and a full pipe would stop it.
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the process)
         # PYTHONPATH and the like belong to this environment; the worker's packages are pinned, and nothing is fetched.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
@@ -133,8 +134,9 @@ class CompanionProcess:
             assert stream is not None
             os.set_blocking(stream.fileno(), False)
         said, _ = self._read(time.monotonic() + self.start_seconds)
+        # An environment may have been made by another version of voxgraft.
         if said.get("protocol") != PROTOCOL:
-            found = f"{self.name} speaks version {said.get('protocol')} of our protocol"
+            found = f"{self.name} uses protocol version {said.get('protocol')}"
             raise CompanionError("companion-broken", found, expected=str(PROTOCOL))
         self.about = said
 
@@ -146,6 +148,7 @@ class CompanionProcess:
         while left:
             self._wait(descriptor, deadline, writing=True)
             try:
+                # A pipe holds 64 KB: an array of a voice goes through in parts, each within the deadline.
                 left = left[os.write(descriptor, left) :]
             except BlockingIOError:
                 continue
@@ -174,7 +177,7 @@ class CompanionProcess:
         try:
             return read_frame(exactly)
         except PipeError as error:
-            raise CompanionError("companion-broken", f"{self.name} gave {error}", where=self._stderr_tail()) from None
+            raise CompanionError("companion-broken", f"{self.name} sent {error}", where=self._stderr_tail()) from None
 
     def _wait(self, descriptor: int, deadline: float, *, writing: bool) -> None:
         left = deadline - time.monotonic()
@@ -182,7 +185,7 @@ class CompanionProcess:
         waiting.register(descriptor, select.POLLOUT if writing else select.POLLIN)
         if not waiting.poll(max(left, 0) * 1000):
             seconds = self.answer_seconds if self.about else self.start_seconds
-            found = f"{self.name} has not answered for {seconds:g} seconds, and was ended"
+            found = f"{self.name} did not answer for {seconds:g} seconds and was stopped"
             raise CompanionError("companion-hung", found, where=self._stderr_tail())
 
     def _exit_error(self) -> CompanionError:
@@ -193,7 +196,7 @@ class CompanionProcess:
             code = None
         how = "closed its pipe" if code is None else f"ended with exit code {code}"
         if code is not None and code < 0:
-            how = f"was ended by signal {signal.Signals(-code).name}"
+            how = f"was killed by signal {signal.Signals(-code).name}"
         begun = "" if self.about else " before it was ready"
         return CompanionError("companion-died", f"{self.name} {how}{begun}", where=self._stderr_tail())
 
@@ -302,12 +305,12 @@ def create_environment(
         if path_exists(folder):
             ours = is_file(folder / COMPANION_CARD_NAME) or is_file(log)
             if not ours and any(folder.iterdir()):
-                found = f"{folder.name} is there already, and is no companion of ours"
+                found = f"{folder.name} exists already and is not an environment of voxgraft"
                 raise FileError("file-exists", found, where=folder)
             shutil.rmtree(folder)
         folder.mkdir(parents=True)
         interpreter = python or Path(getattr(sys, "_base_executable", sys.executable))
-        with progress.progress_task(f"making an environment for {recipe.title}", len(recipe.steps) + 1) as advance:
+        with progress.progress_task(f"creating an environment for {recipe.title}", len(recipe.steps) + 1) as advance:
             _run_logged([interpreter, "-m", "venv", folder / "venv"], log)
             advance(1)
             for step in recipe.steps:
@@ -344,7 +347,7 @@ def create_companion(settings: CompanionSettings) -> SimpleResult:
     package = INSTALL_RECIPES[name].checkout_package
     rebuilds = settings.force or settings.environment is not None
     if package and settings.checkout is None and (rebuilds or find_environment(name) is None):
-        found = f"{name} comes as source, and its checkout is not named"
+        found = f"{name} is installed from source, and --checkout is not set"
         raise ConfigError("config-missing", found, expected="--checkout FOLDER")
     if not package and settings.checkout is not None:
         raise ConfigError("config-value", f"--checkout for {name}", expected="none: it is a package")
@@ -396,6 +399,6 @@ def create_companion(settings: CompanionSettings) -> SimpleResult:
         "made": is_new,
         "seconds": round(seconds, 1),
     }
-    how = f"made in {seconds:.0f} s" if is_new else "was there"
+    how = f"created in {seconds:.0f} s" if is_new else "existed already"
     table = Table(("package", "version"), tuple(versions.items()))
     return SimpleResult(result, (table, f"{name} answers: {environment.folder} ({how})"))

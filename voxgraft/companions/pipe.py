@@ -52,7 +52,7 @@ def frame(words: Mapping[str, Any], arrays: Arrays | None = None) -> bytes:
 
 
 def read_frame(read: Callable[[int], bytes]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """One message; `read` returns exactly as many bytes as it is asked for."""
+    """One message; `read` returns exactly as many bytes as requested."""
     magic, length = FRAME_HEAD.unpack(read(FRAME_HEAD.size))
     if magic != MAGIC or length > MAX_HEADER_BYTES:
         raise PipeError(f"{magic!r} and a header of {length:,} bytes")
@@ -83,7 +83,17 @@ def serve(answers: WorkerHandlers, about: Mapping[str, Any]) -> None:
     out = os.dup(1)
     os.dup2(2, 1)
     sys.stdout = sys.stderr
-    _exit_with_parent()
+    parent = os.getppid()
+
+    def watch() -> None:
+        # End when the parent has ended, also in the middle of a request: nobody is left to close the pipe.
+        while os.getppid() == parent:
+            time.sleep(PARENT_POLL_SECONDS)
+        if os.getpgrp() == os.getpid():  # its own process group: children end with it
+            os.killpg(0, signal.SIGKILL)
+        os._exit(EXIT_PARENT_GONE)
+
+    threading.Thread(target=watch, daemon=True).start()
 
     def read_exactly(count: int) -> bytes:
         parts = []
@@ -112,17 +122,3 @@ def serve(answers: WorkerHandlers, about: Mapping[str, Any]) -> None:
             traceback.print_exc()
             said, given = {"error": f"{type(error).__name__}: {error}"[:2000]}, {}
         send({"id": words.get("id"), **said}, given)
-
-
-def _exit_with_parent() -> None:
-    """End this process when its parent has ended, also in the middle of a request."""
-    parent = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(PARENT_POLL_SECONDS)
-        if os.getpgrp() == os.getpid():  # its own process group: children end with it
-            os.killpg(0, signal.SIGKILL)
-        os._exit(EXIT_PARENT_GONE)
-
-    threading.Thread(target=watch, daemon=True).start()

@@ -2,7 +2,7 @@
 
 chatterbox: codes and a voice in, samples out. S3Gen and the Perth watermark are the package's own, and used as its
 `generate` does. For comparisons also the mel from given noise, and the language model's scores for given codes.
-indextts2: says whether the checkout can be imported, and which packages are there. It makes no sound of codes yet: the
+indextts2: says whether the checkout can be imported, and which packages it has. It makes no sound of codes yet: the
 program's own interface takes text, which an export speaks with `load.py`.
 
 Runs by its path, so it imports nothing of voxgraft but `pipe.py` beside it; the upstream packages are imported by name.
@@ -37,6 +37,7 @@ class S3GenSynthesizer:
         """Samples of an utterance, with the watermark."""
         model = self._model(words["s3gen"], words.get("device", "cpu"))
         reference = self._reference(model, words, arrays)
+        # S3Gen starts from noise: with a seed the same codes give the same samples.
         self.torch.manual_seed(int(words.get("seed", 0)))
         with self.torch.inference_mode():
             codes = self.torch.from_numpy(arrays["codes"]).long().to(model.device)
@@ -101,7 +102,7 @@ class S3GenSynthesizer:
             lacking = model.load_state_dict(state, strict=False)
             known = set(getattr(model, "ignore_state_dict_missing", ()))
             if set(lacking.missing_keys) - known or lacking.unexpected_keys:
-                raise ValueError(f"{path} is no whole S3Gen: {lacking}"[:500])
+                raise ValueError(f"{path} is not a complete S3Gen: {lacking}"[:500])
             self.models[path, device] = model.to(device).eval()
         return self.models[path, device]
 

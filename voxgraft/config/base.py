@@ -42,7 +42,7 @@ class Settings(BaseModel):
     )
 
     words: ClassVar[Mapping[str, Mapping[str, Path]]] = {}
-    """By key: words in a YAML file that stand for a path of ours, where nothing of that name lies beside the file."""
+    """By key: words in a YAML file that mean a bundled path, unless such a file exists next to the YAML file."""
 
     @field_validator("*", mode="before")
     @classmethod
@@ -143,7 +143,7 @@ def read_settings_values(kind: type[Settings], path: Path) -> dict[str, Any]:
     if values is None:
         return {}
     if not isinstance(values, Mapping):
-        found = f"{path.name} holds a {'list' if isinstance(values, list) else 'single value'}"
+        found = f"{path.name} contains a {'list' if isinstance(values, list) else 'single value'}"
         raise ConfigError("config-shape", found, expected="keys with values", where=path)
     return _resolve_paths(kind, values, path.parent)
 
@@ -302,7 +302,7 @@ def _resolve_path(folder: Path, value: Any) -> Any:
     if not isinstance(value, str) or not value:
         return value
     path = str(Path.home() / value[2:] if value.startswith("~/") else folder / value)
-    # `runs/a/../../talks` is hard to read. Where a folder on the way is a link, `..` leads elsewhere and has to stay.
+    # `runs/a/../../talks` is hard to read. Where a folder in between is a link, `..` leads elsewhere and has to stay.
     # A path that ends in `..` is left for whoever opens it: its folder may not exist.
     short = path if path.endswith("..") else os.path.normpath(path)
     try:

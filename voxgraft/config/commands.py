@@ -65,19 +65,19 @@ class NewSettings(Settings):
 
 
 class UpdateSettings(Settings):
-    """A run whose run.yaml an older version wrote."""
+    """A run with settings of an older version."""
 
     run: RunWithSettings
 
 
 class GraftSettings(RunSettings):
-    """A run, and everything that its run.yaml can say."""
+    """The run, and all settings of its run.yaml."""
 
     run: RunWithFlags
 
 
 class CheckSettings(RunSettings):
-    """A run, or loose files that belong together; `tokenizer.file` is the extended tokenizer that is checked."""
+    """A run, or single files that belong together; `tokenizer.file` is the extended tokenizer to check."""
 
     run: Path | None = None
     """Folder of the run. Without it, the given files are checked against each other."""
@@ -96,19 +96,19 @@ class CheckSettings(RunSettings):
 
 
 class TrainCommandSettings(RunSettings):
-    """A run, everything that its run.yaml can say, and where to begin."""
+    """The run, all settings of its run.yaml, and where to start."""
 
     run: RunWithFlags
     fresh: bool = False
-    """Start over at step 0. Saved steps are set aside, not deleted."""
+    """Start over at step 0. Saved steps are moved aside, not deleted."""
     from_step: int | None = Field(None, ge=0)
-    """Resume from this saved step instead of the newest. Later steps are set aside, not deleted."""
+    """Resume from this saved step instead of the newest. Later steps are moved aside, not deleted."""
     baseline: BaselineMode | None = None
     """For comparison only: train everything with masked base rows, at lr_backbone. Loses the old languages."""
 
 
 class ExtendSettings(Settings):
-    """One checkpoint file, and the tokenizer that it grows to."""
+    """A checkpoint file, and the extended tokenizer."""
 
     checkpoint: Path
     """Checkpoint file to extend (.safetensors, .pt, .pth). It is never changed."""
@@ -130,7 +130,7 @@ class ExtendSettings(Settings):
 
 
 class TokenizerTrainSettings(Settings):
-    """What the new pieces are trained on."""
+    """Base, language and texts of the new pieces."""
 
     base: BaseTokenizer
     family: FamilyOfFiles = None
@@ -146,7 +146,7 @@ class TokenizerTrainSettings(Settings):
 
 
 class TokenizerMergeSettings(Settings):
-    """A base's tokenizer, and what is added to it."""
+    """The base's tokenizer, and the additions."""
 
     base: BaseTokenizer
     family: FamilyOfFiles = None
@@ -158,7 +158,7 @@ class TokenizerMergeSettings(Settings):
 
 
 class TokenizerProveSettings(Settings):
-    """Two tokenizers, and the texts on which they are compared."""
+    """Two tokenizers, and the texts to compare them on."""
 
     base: BaseTokenizer
     grown: Path
@@ -171,7 +171,7 @@ class TokenizerProveSettings(Settings):
 
 
 class TokenizerShowSettings(Settings):
-    """What to spell, and with which tokenizers."""
+    """Sentences to tokenize, and the tokenizers."""
 
     text: tuple[str, ...] = Field(min_length=1)
     """Sentences to tokenize."""
@@ -193,13 +193,13 @@ class DataTextSettings(Settings):
     texts: tuple[Path, ...] = ()
     """Text files, one sentence per line."""
     explain: bool = False
-    """Show every change with its rule, and what was left unchanged."""
+    """Show every change with its rule, and what did not change."""
     fold_homophones: bool = False
     """Amharic: write one letter for letters with the same sound."""
 
 
 class ShowSettings(Settings):
-    """The base to look at."""
+    """The base to show."""
 
     base: Path
     """Folder of a base, folder of a run (its base is shown), or a checkpoint file."""
@@ -209,14 +209,14 @@ class ShowSettings(Settings):
 
 
 class DoctorSettings(Settings):
-    """What `doctor` looks at."""
+    """The folder to check."""
 
     folder: Path = Path(".")
     """Folder whose free disk space is reported."""
 
 
 class CleanSettings(Settings):
-    """The run in which room is made."""
+    """The run, and what to keep."""
 
     run: Path
     """Folder of the run."""
@@ -227,18 +227,18 @@ class CleanSettings(Settings):
 
 
 class PlotSettings(Settings):
-    """The runs whose curves are drawn."""
+    """The runs to plot."""
 
     runs: tuple[Path, ...] = Field(min_length=1)
     """Folders of runs, also while they train. For several runs the held-out losses are compared."""
     output: Path | None = None
-    """Name of the two pictures, without suffix. Default: curves in the run folder, or here for several runs."""
+    """Name of the PNG and SVG files, without suffix. Default: curves in the run folder, or here for several runs."""
     overwrite: bool = False
-    """Replace existing pictures. Those in a run folder are always replaced."""
+    """Replace existing files. Those in a run folder are always replaced."""
 
 
 class EvaluateSettings(Settings):
-    """What is judged, who listens, and which sentences are spoken."""
+    """The model, the recognizer and the sentences."""
 
     model: Path
     """Folder of a run, a graft, or another checkpoint of the base's family (merged, exported, another base)."""
@@ -273,7 +273,7 @@ class EvaluateSettings(Settings):
 
 
 class CompareSettings(Settings):
-    """The evaluations that are held against each other."""
+    """The evaluations to compare."""
 
     runs: tuple[Path, ...] = Field(min_length=1)
     """Folders of evaluated runs or of single evaluations, or scores.json files."""
@@ -282,13 +282,13 @@ class CompareSettings(Settings):
     measure: ComparisonMetric | None = None
     """Measure to compare. Default: the first of phone error, letter error and speech loss that all runs have."""
     output: Path = Path("compared")
-    """Name of the two pictures, without suffix."""
+    """Name of the PNG and SVG files, without suffix."""
     overwrite: bool = False
-    """Replace existing pictures."""
+    """Replace existing files."""
 
 
 class SpeakSettings(Settings):
-    """What is said, by whom and how, and where it goes."""
+    """Texts, model, voice, sampling and output."""
 
     text: tuple[str, ...] = ()
     """Texts to speak; each is one utterance."""
@@ -348,10 +348,10 @@ class SpeakSettings(Settings):
 
 
 class DemoSettings(Settings):
-    """How long the demonstration takes, whether it goes wrong, and where it leaves its files."""
+    """Length of the demo, its folder, and an optional mistake."""
 
     folder: Path | None = None
-    """Folder of the demo; it is made again each time. Default: demo, or demo-MISTAKE."""
+    """Folder of the demo. It is replaced every time. Default: demo, or demo-MISTAKE."""
     minutes: float | None = Field(None, gt=0, le=600)
     """Minutes of training. Default: 560 steps, about 4 minutes on two cores."""
     steps: int | None = Field(None, ge=1)
@@ -365,7 +365,7 @@ class DemoSettings(Settings):
 
 
 class UiSettings(Settings):
-    """Where the web interface listens, which folders it shows, and who may use it."""
+    """Address, folders and password of the web UI."""
 
     roots: tuple[Path, ...] = (Path("."),)
     """Folders that the web UI may read and write. Commands run in the first."""
@@ -398,7 +398,7 @@ ExportDtype = Literal["base", "bf16"]
 
 
 class DownloadSettings(Settings):
-    """Which base, and where to."""
+    """The base to download, and its folder."""
 
     name: PublishedBaseName = Field(
         description=f"{', '.join(PUBLISHED_BASE_NAMES[:-1])} or {PUBLISHED_BASE_NAMES[-1]}."
@@ -412,7 +412,7 @@ class DownloadSettings(Settings):
 
 
 class CompanionSettings(Settings):
-    """Which original program, and what its environment is made of."""
+    """The original program, and its environment."""
 
     name: CompanionName
     """chatterbox (a package) or indextts2 (your own checkout)."""
@@ -429,7 +429,7 @@ class CompanionSettings(Settings):
 
 
 class ExportSettings(Settings):
-    """What is given back to which program, and under which terms."""
+    """The model, the target program and the terms."""
 
     model: Path
     """Folder of a run, or of a graft with --base."""
@@ -451,15 +451,15 @@ class ExportSettings(Settings):
     overwrite: bool = False
     """Replace the output if it exists. The old one is kept as NAME.previous."""
     data_licence: str | None = Field(None, max_length=2000)
-    """Licence of the recordings and texts. Asked for on a terminal."""
+    """Licence of the recordings and texts. A terminal asks for it."""
     consent: str | None = Field(None, max_length=2000)
-    """How the speakers consented. Asked for on a terminal."""
+    """How the speakers consented. A terminal asks for it."""
     accept_terms: bool = False
-    """Accept to pass on the terms of the base's licence. Asked for on a terminal."""
+    """Accept that the terms of the base's licence are passed on. A terminal asks for it."""
 
 
 class PushSettings(Settings):
-    """What is sent, and where to."""
+    """The folder to publish, and the target."""
 
     folder: Path
     """Folder of a graft or of an export."""
@@ -472,7 +472,7 @@ class PushSettings(Settings):
 
 
 class PullSettings(Settings):
-    """What is fetched, and where to."""
+    """The source, and the output folder."""
 
     source: str
     """NAME.zip, or OWNER/NAME of a hub repository."""
@@ -487,7 +487,7 @@ WhenChanged = Literal["stop", "fresh", "keep"]
 
 
 class GoSettings(RunSettings):
-    """A run, how far to go, what the last two stages need, and all keys of run.yaml, into which flags are written."""
+    """The run, the stages, and all settings of run.yaml. Flags are saved in run.yaml."""
 
     run: RunWithSettings
     until: StageName | None = None
@@ -505,11 +505,11 @@ class GoSettings(RunSettings):
     to: ExportKind | None = None
     """`export`: target. Default: graft, after merged training the base's program."""
     data_licence: str | None = Field(None, max_length=2000)
-    """`export`: licence of the recordings and texts. Asked for on a terminal."""
+    """`export`: licence of the recordings and texts. A terminal asks for it."""
     consent: str | None = Field(None, max_length=2000)
-    """`export`: how the speakers consented. Asked for on a terminal."""
+    """`export`: how the speakers consented. A terminal asks for it."""
     accept_terms: bool = False
-    """`export`: accept to pass on the terms of the base's licence."""
+    """`export`: accept that the terms of the base's licence are passed on."""
 
     @property
     def given(self) -> dict[str, Any]:
@@ -521,7 +521,7 @@ EngineName = Literal["local", "ray"]
 
 
 class PrepareSettings(RunSettings):
-    """A run, the clips that its sets are made of, and who does the work."""
+    """The run, its clips, and how to encode them."""
 
     run: RunWithFlags
     manifest: Path | None = None
@@ -529,7 +529,7 @@ class PrepareSettings(RunSettings):
     engine: EngineName = "local"
     """Engine: local (processes on this machine) or ray (Ray Data, on the cluster at RAY_ADDRESS or this machine)."""
     workers: int | None = Field(None, ge=1, le=4096)
-    """Number of worker processes. Default: one per core as far as memory allows, one on CUDA."""
+    """Number of worker processes. Default: one per core if memory allows; one on CUDA."""
     batch_seconds: float = Field(60.0, gt=0, le=3600)
     """Seconds of audio per encoder batch. Clips of a batch have similar lengths."""
     voices: tuple[str, ...] = ()
@@ -542,12 +542,12 @@ RepairName = Literal["rows", "spare", "head", "missing", "grow", "body"]
 
 
 class DiagnoseSettings(Settings):
-    """What is looked at, what it was made from, and where the report goes."""
+    """The checkpoint, its base and tokenizer, and the report."""
 
     checkpoint: Path
     """Checkpoint of any trainer (.safetensors, .pt, .pth), a folder with one, or a run. It is never changed."""
     base: Path | None = None
-    """Folder of the base it was made from, or tiny for the built-in one. Default: the run's base."""
+    """Folder of the base it was trained from, or tiny for the built-in one. Default: the run's base."""
     tokenizer: Path | None = None
     """Extended tokenizer it was trained with."""
     family: FamilyOfBase = None
@@ -574,25 +574,25 @@ class DiagnoseSettings(Settings):
 
 
 class RepairSettings(Settings):
-    """What is repaired, from which base, and where it goes."""
+    """The checkpoint, its base, the parts to repair and the output."""
 
     checkpoint: Path
     """Checkpoint to repair (.safetensors, .pt, .pth, a folder of shards). It is never changed."""
     base: Path
-    """Folder of the base it was made from, or tiny for the built-in one."""
+    """Folder of the base it was trained from, or tiny for the built-in one."""
     output: Path
     """New file: NAME.safetensors, or NAME.pt or NAME.pth for a torch archive."""
     overwrite: bool = False
     """Replace the output and its report if they exist."""
     tokenizer: Path | None = None
-    """Extended tokenizer, to initialize rows that must be made again. Without it they start from the mean row."""
+    """Extended tokenizer, to initialize rows that must be rebuilt. Without it they start from the mean row."""
     family: FamilyOfBase = None
     only: tuple[RepairName, ...] = ()
     """Parts to repair: rows, spare, head, missing, grow, body. Default: what `diagnose` names."""
     body: Annotated[float, Field(ge=0, le=1)] | None = None
     """Interpolate the backbone between the base (0) and the tuned model (1)."""
     choose: bool = False
-    """Choose that point by recognizer, if the base has a vocoder."""
+    """Choose that point with the recognizer, if the base has a vocoder."""
     points: tuple[Annotated[float, Field(ge=0, le=1)], ...] = Field((0.0, 0.25, 0.5, 0.75, 1.0), min_length=1)
     """Points to try."""
     language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
@@ -602,6 +602,6 @@ class RepairSettings(Settings):
     worse: float = Field(0.05, ge=0, le=1)
     """Maximum increase of an old language's phone error over the base's."""
     rows: RowSettings = RowSettings()
-    """Rows that are made again."""
+    """Rows that are rebuilt."""
     seed: int = Field(0, ge=0, le=MAX_SEED)
     """Seed of sampling."""

@@ -1,4 +1,4 @@
-"""What the `data` commands can be told, `data text` apart. The docstring under a field is its help."""
+"""Settings of the `data` commands, except `data text`. The docstring under a field is its help."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WorkerCount = Annotated[int, Field(ge=0, le=256, description="Number of processe
 
 
 class DataImportSettings(Settings):
-    """Recordings with texts, and how clips are made of them."""
+    """Recordings with texts, and how they are cut into clips."""
 
     dataset: Path
     """Folder of the dataset. Clips are added to an existing one."""
@@ -74,7 +74,7 @@ class DataListSettings(Settings):
 
 
 class DataInfoSettings(Settings):
-    """The dataset to look at."""
+    """The dataset to show."""
 
     dataset: DatasetFolder
     problems: bool = False
@@ -84,7 +84,7 @@ class DataInfoSettings(Settings):
 
 
 class DataMergeSettings(Settings):
-    """Datasets that become one."""
+    """The datasets to merge."""
 
     dataset: Path
     """Folder of the merged dataset. Clips are added to an existing one."""
@@ -95,7 +95,7 @@ class DataMergeSettings(Settings):
 
 
 class DataRemoveSettings(Settings):
-    """What is removed from a dataset."""
+    """The clips to remove."""
 
     dataset: DatasetFolder
     recording: tuple[str, ...] = ()
@@ -111,7 +111,7 @@ class DataRemoveSettings(Settings):
 
 
 class DataSpeakersSettings(Settings):
-    """Who speaks in a dataset."""
+    """The speakers of a dataset."""
 
     dataset: DatasetFolder
     voices: Path | None = None
@@ -121,7 +121,7 @@ class DataSpeakersSettings(Settings):
 
 
 class QualitySettings(Settings):
-    """Thresholds by which clips are rejected. Each can be moved; nothing is ever deleted."""
+    """Thresholds for rejecting clips. Nothing is ever deleted."""
 
     shortest: float = Field(0.8, ge=0)
     """Seconds."""
@@ -152,19 +152,19 @@ class QualitySettings(Settings):
 
 
 class DataReportSettings(Settings):
-    """The dataset that is measured, and the thresholds."""
+    """The dataset to measure, and the thresholds."""
 
     dataset: DatasetFolder
     quality: QualitySettings = Field(default_factory=QualitySettings)
     take_back: tuple[str, ...] = ()
-    """Ids of clips to use in spite of the reasons against them."""
+    """Ids of clips to use although they were rejected."""
     reject: tuple[str, ...] = ()
     """Ids of clips to reject."""
     workers: WorkerCount = 0
 
 
 class DataSplitSettings(Settings):
-    """What is trained on and what is held out."""
+    """How to split into training, validation and test."""
 
     dataset: DatasetFolder
     validation: float = Field(0.05, ge=0, lt=1)

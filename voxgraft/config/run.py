@@ -1,4 +1,4 @@
-"""What a run folder's run.yaml can say; commands that work on a run, or on a part of it, share these."""
+"""Settings of a run's run.yaml, shared by the commands that work on a run."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ SpeechRecognizer = Annotated[
     str | None,
     Field(
         description="Recognizer: built-in, whisper:FOLDER, whisper:small, command:PROGRAM {wav}, none. "
-        "Default: one that knows it."
+        "Default: by language."
     ),
 ]
 TextEncoding = Annotated[
@@ -95,7 +95,7 @@ SourceSpeaker = Annotated[
 
 
 class VocabularySettings(Settings):
-    """How the new pieces are learned."""
+    """How the new pieces are trained."""
 
     pieces: int = Field(1000, ge=0, le=20_000)
     """Maximum number of multi-character pieces to add. Single characters do not count."""
@@ -110,17 +110,17 @@ class VocabularySettings(Settings):
 
 
 class TokenizerSettings(VocabularySettings):
-    """How the new pieces are learned, or the file that has them."""
+    """How the new pieces are trained, or an existing tokenizer file."""
 
     file: Path | None = None
     """Extended tokenizer to use instead of training one. It is verified in the same way."""
 
 
 class RowSettings(Settings):
-    """How the new rows start."""
+    """Initialization of the new rows."""
 
     init: RowInit = "romanised"
-    """Initialization of new rows. romanised: mean of the base rows that spell the romanised piece."""
+    """Initialization of new rows. romanised: mean of the base rows of the piece's romanised form."""
     noise: float = Field(0.05, ge=0, le=1)
     """Noise added to each new row, as a fraction of the base rows' standard deviation; makes all rows different."""
     seed: int = Field(0, ge=0, le=MAX_SEED)
@@ -128,7 +128,7 @@ class RowSettings(Settings):
 
 
 class DataSettings(Settings):
-    """What is trained on: sets that `prepare` made, or pair manifests (*.jsonl) of the IndexTTS-2 forks."""
+    """Training data: sets from `prepare`, or pair manifests (*.jsonl) of the IndexTTS-2 forks."""
 
     sources: tuple[Path, ...] = ()
     """Recordings with subtitles or transcripts that `go` imports. Default: none, you import them yourself."""
@@ -155,7 +155,7 @@ class DataSettings(Settings):
     replay_share: float = Field(0.25, gt=0, lt=1)
     """Share of replay in every step."""
     min_prompt_seconds: float = Field(3.0, ge=0)
-    """Minimum length of voice prompts, which are other clips of the same speaker, where there are any that long."""
+    """Minimum length of voice prompts (other clips of the same speaker), if there are clips that long."""
     allow_overlap: bool = False
     """Train even if held-out clips are also in a training set. The held-out loss then says little."""
     single_clip_speakers: SingleClipPolicy = "leave-out"
@@ -176,7 +176,7 @@ def _describe_loss_weight(part: Literal["text", "speech"]) -> str:
 
 
 class TrainSettings(Settings):
-    """How the graft is trained. Rates are checked against the family's sane ranges."""
+    """Training settings. Learning rates are checked against the family's useful ranges."""
 
     mode: TrainMode = "gated"
     """Training mode: gated (the base never changes), merged (one ordinary checkpoint), rows-only."""
@@ -261,13 +261,13 @@ class TrainSettings(Settings):
 
 
 class EvaluationSettings(Settings):
-    """How `go` and `evaluate` judge what was trained."""
+    """Evaluation settings of `go` and `evaluate`."""
 
     recognizer: SpeechRecognizer = None
 
 
 class RunSettings(Settings):
-    """Everything that a run folder's run.yaml can say."""
+    """All settings of a run's run.yaml."""
 
     words: ClassVar[Mapping[str, Mapping[str, Path]]] = {"base": BUILT_IN_BASES}
 
@@ -323,8 +323,8 @@ def _format_override(value: Any) -> str:
 
 
 TITLE = (
-    "What this run is asked for. Every key is here with its meaning; flags of a command win over this file.\n"
-    "Relative paths start at this folder. A key without a value is not set; its comment says what counts then."
+    "Settings of this run, each with a comment. Flags of a command override this file.\n"
+    "Relative paths are relative to this folder. A key without a value is not set; its comment gives the default."
 )
 
 
@@ -357,7 +357,7 @@ def set_run_yaml_values(run_folder: Path, yaml_values: Mapping[str, str]) -> Non
     text = read_text(path)
     parse_yaml(text, path)
     # Lists over several lines and sections in braces are how somebody chose to write them: the file is left as it is.
-    refusal = ConfigError("ui-keep", f"{', '.join(yaml_values)} cannot be put at one line", where=path)
+    refusal = ConfigError("ui-keep", f"{', '.join(yaml_values)} cannot be written to one line", where=path)
     for key, value in yaml_values.items():
         section, _, name = key.rpartition(".")
         nodes = find_yaml_keys(text)  # again for each value: offsets have moved

@@ -37,7 +37,7 @@ RUNTIME: dict[str, ResumeRule] = {"resume": "runtime"}
 
 @dataclass(frozen=True, slots=True)
 class TrainOptions:
-    """All that a step depends on, beside the data and the model, with nothing left open."""
+    """Everything a step depends on besides the data and the model."""
 
     mode: TrainModeOrBaseline = field(default="gated", metadata=FIXED)
     full_body: bool = field(default=False, metadata=FIXED)

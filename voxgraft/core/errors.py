@@ -67,10 +67,10 @@ class Finding:
     level: Level = "error"
 
     def lines(self) -> list[str]:
-        """The finding as people read it: what, where, cure."""
+        """The finding as people read it: what was found, where, and the fix."""
         expected = f" (expected: {self.expected})" if self.expected else ""
         lines = [f"{self.level} {self.code}: {self.found}{expected}"]
-        return lines + [f"  {name}: {text}" for name, text in (("in", self.where), ("cure", self.cure)) if text]
+        return lines + [f"  {name}: {text}" for name, text in (("in", self.where), ("fix", self.cure)) if text]
 
     def to_json(self) -> dict[str, str]:
         return asdict(self)

@@ -60,7 +60,7 @@ MAX_JSON_BYTES = 16 << 20
 MAX_TEXT_BYTES = 2 << 30
 MAX_LINE_BYTES = 1 << 20
 MAX_NESTING_DEPTH = 64
-# Longer numbers cannot be printed (Python limits str(int)), and no file of ours holds any.
+# Longer numbers cannot be printed (Python limits str(int)), and no file of voxgraft holds any.
 MAX_NUMBER_DIGITS = 100
 CHUNK_BYTES = 1 << 20
 # Ends the hidden name of a folder that is complete and about to replace another.
@@ -103,7 +103,7 @@ def require_folder(path: Path) -> Path:
     except (OSError, ValueError) as error:
         raise FileError("file-unreadable", f"{path.name}: {format_error_reason(error)}", where=path) from None
     if not os.access(path, os.R_OK | os.X_OK):
-        raise FileError("file-unreadable", f"folder {path.name} may not be read", where=path)
+        raise FileError("file-unreadable", f"folder {path.name} cannot be read (permissions)", where=path)
     return path
 
 
@@ -150,14 +150,14 @@ def text_lines(text: str) -> list[str]:
 def decode_utf8(data: bytes, where: Path | str, line: int | None = None) -> str:
     """Strict UTF-8; names the line of the first wrong byte. A byte-order mark at the start is dropped."""
     if b"\x00" in data:
-        raise TextError("text-binary", "the file holds NUL bytes", where=where)
+        raise TextError("text-binary", "the file contains NUL bytes", where=where)
     try:
         return data.removeprefix(b"\xef\xbb\xbf").decode("utf-8")
     except UnicodeDecodeError as error:
         at = line if line is not None else data[: error.start].count(b"\n") + 1
         byte = error.object[error.start]
         raise TextError(
-            "text-not-utf8", f"line {at} holds byte 0x{byte:02x}, which is not UTF-8", where=where
+            "text-not-utf8", f"line {at} contains byte 0x{byte:02x}, which is not UTF-8", where=where
         ) from None
 
 
@@ -223,7 +223,7 @@ def parse_json(text: str, where: Path | str) -> Any:
         if layer:
             raise FileError("json-too-deep", f"nested more than {MAX_NESTING_DEPTH} levels deep", where=where)
     if _ESCAPED_SURROGATE.search(text) and not is_encodable_text(json.dumps(value, ensure_ascii=False)):
-        raise FileError("json-broken", "a text holds half of a character (a lone surrogate)", where=where)
+        raise FileError("json-broken", "a string contains half of a character (a lone surrogate)", where=where)
     return value
 
 
@@ -267,7 +267,7 @@ def require_output_path(path: Path, *, overwrite: bool = False) -> None:
     """Refuse a path that `atomic_write` would refuse. Long commands call it before they start to work."""
     _require_valid_name(path)
     if path_exists(path) and not overwrite:
-        raise FileError("file-exists", f"{path.name} is there already", where=path)
+        raise FileError("file-exists", f"{path.name} exists already", where=path)
     if is_folder(path):
         raise FileError("not-a-file", f"{path.name} is a folder", where=path)
 
@@ -314,7 +314,7 @@ def atomic_write(path: Path, *, overwrite: bool = False) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def atomic_write_folder(path: Path) -> Iterator[Path]:
-    """A new folder that becomes `path` when the block ends well. What was there before is kept as `NAME.previous`."""
+    """A new folder that becomes `path` when the block ends well. What existed before is kept as `NAME.previous`."""
     _require_valid_name(path)
     with _made_parents(path):
         temporary: Path | None = None
@@ -556,7 +556,7 @@ def build_write_error(error: OSError, path: Path) -> WriteError:
         error = OSError(int(number[1]), os.strerror(int(number[1])))
     code = _CODES_BY_ERRNO.get(error.errno or 0, "file-unwritable")
     if code == "disk-full":
-        return WriteError(code, f"no room to write {path.name}", where=path)
+        return WriteError(code, f"no disk space to write {path.name}", where=path)
     return WriteError(code, f"cannot write {path.name}: {format_error_reason(error)}", where=path)
 
 

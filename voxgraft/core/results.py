@@ -231,7 +231,7 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    # Style sheets and scripts of ours go in as they are.
+    # Style sheets and scripts of voxgraft go in as they are.
     environment.globals["asset"] = lambda name: Markup(assets.joinpath(name).read_text(encoding="utf-8"))  # noqa: S704
     # A number and its percent sign stay on one line.
     environment.filters["units"] = lambda text: str(text).replace(" %", "\u00a0%")

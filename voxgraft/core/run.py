@@ -110,7 +110,7 @@ class RunFolder:
                 os.ftruncate(lock.descriptor, 0)
 
     def _locked_error(self, lock: FileLock) -> FileError:
-        """The error that names the process at work, by the signature in the lock file."""
+        """The error that names the running process, by the signature in the lock file."""
         for _ in range(_HOLDER_TRIES):
             with suppress(OSError, ValueError, RecursionError):
                 holder = json.loads(os.pread(lock.descriptor, MAX_HOLDER_BYTES, 0))
@@ -118,10 +118,10 @@ class RunFolder:
                     break
             time.sleep(_HOLDER_WAIT_SECONDS)
         else:
-            found = "another process is at work on this run; it did not leave its name"
+            found = "another process is working on this run"
             return FileError("run-locked", found, where=self.path)
         verb, host, pid = holder.get("verb", "?"), holder.get("host", "?"), holder.get("pid", "?")
-        found = f"`voxgraft {verb}` is at work on this run: process {pid} on {host}, since {holder.get('since', '?')}"
+        found = f"`voxgraft {verb}` is working on this run: process {pid} on {host}, since {holder.get('since', '?')}"
         cure = f"wait until it ends, or stop it: `kill {pid}` on {host}." if type(pid) is int else ""
         return FileError("run-locked", found, where=self.path, cure=cure)
 

@@ -88,7 +88,7 @@ def _make_strict_loader(where: Path | str) -> type[yaml.SafeLoader]:
         def construct_yaml_str(self, node: yaml.ScalarNode) -> str:
             if not is_encodable_text(node.value):
                 line = node.start_mark.line + 1
-                found = f"line {line} holds half of a character (a lone surrogate)"
+                found = f"line {line} contains half of a character (a lone surrogate)"
                 raise ConfigError("yaml-broken", found, where=where)
             return str(super().construct_yaml_str(node))
 

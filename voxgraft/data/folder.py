@@ -188,7 +188,7 @@ def read_import_journal(path: Path) -> ImportJournal:
     for number, line in lines:
         entry = parse_json(line, path)
         if not isinstance(entry, dict) or len(entry) != 1:
-            raise FileError("manifest-line", f"line {number} of the journal is none of ours", where=path)
+            raise FileError("manifest-line", f"line {number} of the journal was not written by voxgraft", where=path)
         ((kind, value),) = entry.items()
         if kind == "source" and isinstance(value, dict):
             journal.source = value
@@ -209,14 +209,14 @@ def read_import_journal(path: Path) -> ImportJournal:
         elif kind == "sum" and isinstance(value, dict):
             for name, numbers in value.items():
                 if not isinstance(numbers, list) or list(map(type, numbers)) != [int, int]:
-                    raise FileError("manifest-line", f"{numbers!r:.80} is no size and checksum")
+                    raise FileError("manifest-line", f"{numbers!r:.80} is not a size and checksum")
                 journal.sums[name] = (numbers[0], numbers[1])
         elif kind in ("problem", "failure"):
             (found if kind == "problem" else failures).append(SourceProblem.from_json(value))
         elif kind == "failed":
             failures = []  # only those of the last attempt count
         elif kind not in ("done", "published", "again"):
-            raise FileError("manifest-line", f"line {number} of the journal is none of ours", where=path)
+            raise FileError("manifest-line", f"line {number} of the journal was not written by voxgraft", where=path)
         journal.is_done |= kind == "done"
         journal.is_published |= kind == "published"
         journal.is_reimport |= kind == "again"
@@ -289,9 +289,7 @@ class DatasetFolder:
         new = []
         for clip in (clip for journal in fresh for clip in journal.clips):
             if clip.id in known:
-                found = (
-                    f"{clip.id} of {clip.source} has the id of another clip, which comes from {known[clip.id].source}"
-                )
+                found = f"{clip.id} of {clip.source} has the same id as a clip from {known[clip.id].source}"
                 cure = (
                     f"rename the file, remove {clip.recording} from {self.folder / IMPORTS_FOLDER}, and import again."
                 )
@@ -333,7 +331,7 @@ class DatasetFolder:
     def _finish_removal(self) -> list[str]:
         note = read_json(self.folder / REMOVAL_FILE, MAX_REMOVAL_BYTES)
         if not isinstance(note, dict) or not {"clips", "sources"} <= note.keys():
-            found = f"{REMOVAL_FILE} does not say which clips were being removed"
+            found = f"{REMOVAL_FILE} does not list the clips to remove"
             raise FileError("manifest-line", found, where=self.folder / REMOVAL_FILE)
         left: list[str] = []
         # Clips that the manifest still lists: the kill came before the manifest was written, so nothing is removed.
@@ -389,7 +387,7 @@ def open_dataset_folder(folder: Path) -> DatasetFolder:
     """Open an existing dataset."""
     dataset = DatasetFolder(require_folder(folder))
     if not dataset.has_manifest:
-        raise FileError("dataset-missing", f"{folder.name} holds no {MANIFEST_NAME}", where=folder)
+        raise FileError("dataset-missing", f"{folder.name} has no {MANIFEST_NAME}", where=folder)
     return dataset
 
 
@@ -403,7 +401,7 @@ def _file_lock(path: Path, *, shared: bool, seconds: float) -> Iterator[None]:
         try:
             lock.acquire(shared=shared, timeout=seconds)
         except BlockingIOError:
-            found = f"another process works on {path.parent.name}"
+            found = f"another process is working on {path.parent.name}"
             raise FileError("dataset-busy", found, where=path.parent) from None
         yield
 
@@ -475,7 +473,7 @@ def format_problems(problems: Sequence[SourceProblem], file: Path) -> list[Line]
     ]
     told = ", ".join(f"{code} {count:,}" for code, count in turns.most_common())
     lines: list[Line] = [line for item in shown for line in item.lines()]
-    return [*lines, f"not used as they stand: {told} (every line: {file})"]
+    return [*lines, f"left out or changed: {told} (all lines: {file})"]
 
 
 def _read_scan_problems(dataset: DatasetFolder) -> list[SourceProblem]:

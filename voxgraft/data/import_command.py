@@ -184,7 +184,7 @@ def _plan_import(
         except VoxgraftError as error:
             done.problems.append(SourceProblem.of(error, str(source.text)))
             continue
-        if mark in tasks:  # a copy of a source of this very import
+        if mark in tasks:  # a copy of a source of this import
             done.known.append(tasks[mark].recording)
             continue
         if journal is None:
@@ -226,18 +226,18 @@ def _find_source_change(
     """How a source or its options differ from those at import time; None if they are the same."""
     name, was = source.text.name, f"was imported as {journal.recording}"
     if str(journal.source.get("fingerprint")) != mark:
-        what = "its text" if source.kind == "list" else "its text or its sound"
+        what = "its text" if source.kind == "list" else "its text or its audio"
         return SourceProblem(
-            "source-changed", f"{name} {was}, and {what} is another now", str(source.text), cure=again.cure
+            "source-changed", f"{name} {was}, and {what} changed since", str(source.text), cure=again.cure
         )
     if heard := journal.find_changed_audio(sounds):
-        found = f"{name} {was}, and {format_names(heard)} changed since, or came later"
+        found = f"{name} {was}, and {format_names(heard)} changed or were added since"
         return SourceProblem("source-changed", found, str(source.text), cure=again.cure)
     before = journal.source.get("options")
     asked = None if again.changed else again.asked
     if others := options.differences(before, asked) if isinstance(before, Mapping) else {}:
         shown = {key: ["not given" if one is None else one for one in pair] for key, pair in others.items()}
-        told = ", ".join(f"{key} {then}, and now {now}" for key, (then, now) in shown.items())
+        told = ", ".join(f"{key} {then} (now {now})" for key, (then, now) in shown.items())
         return SourceProblem("import-settings", f"{name} {was} with {told}", str(source.text), cure=again.cure)
     return None
 
@@ -272,7 +272,7 @@ def _run_import_tasks(
             for future in as_completed([pool.submit(work, task) for task in tasks]):
                 yield future.result()
     except BrokenProcessPool:
-        found = "a process was ended from outside (often for memory); nothing that it had finished is lost"
+        found = "a process was killed (often out of memory); finished work is kept"
         raise FileError("source-failed", found, where=dataset.folder, cure="run the same command again.") from None
 
 
@@ -305,7 +305,7 @@ class DataImportResult:
         if not self.used:
             counts = Counter(reason for one in self.journals for clip in one.clips for reason in clip.rejected)
             why = ", ".join(f"{count:,} clips are {reason}" for reason, count in counts.most_common())
-            told = "there is no clip that can be used" + (f": {why}" if why else "")
+            told = "no clip can be used" + (f": {why}" if why else "")
             found.append(finding("import-empty", told, where=self.dataset))
         elif self.left_out[0] > self.max_left_out:
             expected = f"at most {self.max_left_out:.0%} (--max-left-out)"
@@ -321,7 +321,7 @@ class DataImportResult:
             cure = (
                 f"if {copies} replaces {format_names([*names])}, remove the older clips: "
                 f"`voxgraft data remove {shlex.quote(str(self.dataset))} {flags}`. "
-                "If two people read the same sentences, there is nothing to do."
+                "If two people read the same sentences, no action is needed."
             )
             found.append(finding("source-doubled", format_names(copied), where=self.dataset, cure=cure))
         # Digits stay in the text where no rule says how the language reads them.
@@ -370,7 +370,7 @@ class DataImportResult:
             )
             lines.append(Table(("source", "clips", "minutes", "rejected", ""), rows))
         if self.plan.known:
-            lines.append(f"there already, unchanged: {', '.join(self.plan.known[:MAX_SHOWN_PROBLEMS])}")
+            lines.append(f"imported before, unchanged: {', '.join(self.plan.known[:MAX_SHOWN_PROBLEMS])}")
         lines.append(f"{pluralize(self.new_clips, 'new clip')} in {self.dataset / 'manifest.jsonl'}")
         # The speakers, why they are taken for that, and how to change it.
         by: dict[str, list[SourceImportResult]] = defaultdict(list)
@@ -384,8 +384,8 @@ class DataImportResult:
             lines.append(f"{pluralize(len(names), 'speaker')} for {clips} ({why}): {shown}")
         if by:
             lines.append(
-                "to change that: --speaker NAME if it is one person, or --speaker-from folder, recording or file; "
-                "for clips that are there already with --reimport (in run.yaml: data.speaker, data.speaker_from)"
+                "to change this: --speaker NAME for one person, or --speaker-from folder, recording or file; "
+                "add --reimport if the clips were imported before (in run.yaml: data.speaker, data.speaker_from)"
             )
         if self.source_results or self.problems:
             # Whole paths: every list may be called metadata.csv.
@@ -399,7 +399,7 @@ class DataImportResult:
             lines += format_problems(problems, self.dataset / PROBLEMS_FILE)
         found = [item for item in self.findings() if item.code not in REFUSAL_CODES]
         if self.left_out[0] and not any(item.level == "error" for item in found):
-            lines.append(f"{self.left_out[1]}; within what --max-left-out allows ({self.max_left_out:.0%})")
+            lines.append(f"{self.left_out[1]}; --max-left-out allows {self.max_left_out:.0%}")
         return [*lines, *(line for item in found for line in item.lines())]
 
 
@@ -407,7 +407,7 @@ def data_import(settings: DataImportSettings, again: ReimportPolicy | None = Non
     """Find sources, cut them, and write the manifest."""
     again = again or build_reimport_policy(settings)
     if settings.media is not None and len(settings.sources) != 1:
-        told = f"--media names one file for {len(settings.sources)} sources"
+        told = f"--media gives one file for {len(settings.sources)} sources"
         raise ConfigError("config-value", told, expected="one subtitle file")
     dataset = DatasetFolder(settings.dataset)
     sources, unused = find_sources(settings.sources, settings.language, settings.media, settings.encoding)

@@ -33,7 +33,7 @@ from voxgraft.data.sources import (
 from voxgraft.data.subtitles import Cue, clean_cues, dedupe_rolling_captions, read_subtitles
 from voxgraft.text.normalize import build_normalizer
 
-# A longer file is a whole recording: one text for all of it does not say what is said where.
+# A longer file is a whole recording: one text for all of it does not say what is spoken where.
 MAX_ROW_SECONDS = 300.0
 MIN_CLIP_SECONDS = 0.05
 # If a recording ends this long before the end that a list states for a part of it, words are missing.
@@ -225,12 +225,12 @@ def _describe_speaker_origin(
     source: ImportSource, recording: str, clips: Sequence[ManifestClip], options: ImportOptions
 ) -> str:
     if options.speaker:
-        return "as --speaker says"
+        return "set by --speaker"
     if options.speaker_from != "auto":
-        return f"one for each {options.speaker_from}, as --speaker-from says"
+        return f"one per {options.speaker_from}, set by --speaker-from"
     if source.kind == "subtitles":
         has_labels = any(clip.speaker != recording for clip in clips)
-        return "labels in the subtitles" if has_labels else "one for each recording with subtitles"
+        return "labels in the subtitles" if has_labels else "one per recording with subtitles"
     if any(clip.speaker != _default_speaker(source, recording) for clip in clips):
         return "the speaker column"
     if source.kind == "folder":
@@ -251,7 +251,7 @@ def _iter_source_clips(
         seconds = len(cut.samples) / options.rate
         # Subtitles of a longer version of the film continue after the end of the recording.
         if seconds < MIN_CLIP_SECONDS:
-            found = f"{cut.text!r:.100} at {cut.start:.1f} s: the recording is over"
+            found = f"{cut.text!r:.100} at {cut.start:.1f} s: the recording ends before it"
             problems.append(SourceProblem("media-short", found, file, *lines))
             continue
         text = build_normalizer(language, fold_homophones=options.fold_homophones).normalise(cut.text).text
@@ -294,7 +294,7 @@ def _segments_from_subtitles(
         cues, repeated = dedupe_rolling_captions(cues, name)
         problems += repeated
     if not cues:
-        raise FileError("subtitle-none", f"nothing is said in {name}: {shown[0].text!r:.80}", where=source.text)
+        raise FileError("subtitle-none", f"no speech in {name}: {shown[0].text!r:.80}", where=source.text)
     # Decoded block by block: a film of hours is never in memory.
     media = MediaReader(source.media, options.rate)
     voice = SileroVad(options.rate) if options.activity == "silero" else None
@@ -392,7 +392,7 @@ def read_row_audio(
                 for block in media.blocks():
                     blocks.append(block)
                     if sum(map(len, blocks)) > MAX_ROW_SECONDS * media.rate:
-                        found = f"{media.path.name} is longer than {MAX_ROW_SECONDS:.0f} s, with one text for all of it"
+                        found = f"{media.path.name} is longer than {MAX_ROW_SECONDS:.0f} s, with a single text"
                         raise AudioError("audio-too-long", found, where=media.path)
                 yield row, np.concatenate(blocks), media
             except VoxgraftError as error:

@@ -109,11 +109,9 @@ def data_info(settings: DataInfoSettings) -> SimpleResult:
         lines.append(f"rejected for: {', '.join(f'{name} {count:,}' for name, count in summary.reasons.most_common())}")
     if missing:
         shown = ", ".join(missing[:MAX_CLIPS_SHOWN])
-        lines.append(
-            f"the sound of {len(missing):,} clips does not exist: {shown}. `data remove --missing` takes them out."
-        )
+        lines.append(f"the audio of {len(missing):,} clips is missing: {shown}. `data remove --missing` removes them.")
     if unfinished:
-        lines.append(f"not finished: {', '.join(unfinished)}; the same import continues with them")
+        lines.append(f"unfinished: {', '.join(unfinished)}; run the same import again to continue")
     if settings.problems:
         lines += [line for problem in problems for line in problem.finding().lines()[:2]]
         values["every_problem"] = [problem.to_json() for problem in problems]
@@ -137,8 +135,8 @@ def data_remove(settings: DataRemoveSettings) -> SimpleResult:
     dataset = open_dataset_folder(settings.dataset)
     recordings, speakers, ids = set(settings.recording), set(settings.speaker), set(settings.clip)
     if not (recordings or speakers or ids or settings.missing):
-        cure = "name --recording, --speaker, --clip or --missing."
-        raise ConfigError("config-missing", "nothing is named that should go", cure=cure)
+        cure = "use --recording, --speaker, --clip or --missing."
+        raise ConfigError("config-missing", "nothing to remove was given", cure=cure)
     with dataset.locked():
         dataset.reconcile_published()
         clips = list(dataset.clips())
@@ -160,14 +158,14 @@ def data_remove(settings: DataRemoveSettings) -> SimpleResult:
         if going and not settings.yes:
             answer = confirm_with_user([_clip_table(going[:MAX_CLIPS_SHOWN])], f"remove {told}?")
         if not answer:
-            nobody = "" if answer is not None else "nobody is there to be asked, so "
+            nobody = "" if answer is not None else "there is no terminal to ask on, so "
             lines = (f"{nobody}nothing was removed: {told} would be.",)
             return SimpleResult({"removed": 0, "would": len(going)}, lines, 1)
         left = dataset.remove(going, [clip for clip in clips if clip.id not in gone])
         write_problems_file(dataset)
     done = [f"removed {told}"]
     if left:
-        done.append(f"{len(left):,} sounds lie outside of the dataset and stay where they are: {left[0]} ...")
+        done.append(f"{len(left):,} audio files are outside the dataset and were kept: {left[0]} ...")
     return SimpleResult({"removed": len(going), "seconds": round(seconds, 3), "left": left}, tuple(done))
 
 
@@ -191,17 +189,15 @@ def data_merge(settings: DataMergeSettings) -> SimpleResult:
     target = DatasetFolder(settings.dataset)
     sources = [open_dataset_folder(folder) for folder in settings.sets]
     if own := [source for source in sources if source.folder.resolve() == target.folder.resolve()]:
-        found = f"{own[0].name} is to be put into itself"
-        raise ConfigError(
-            "config-value", found, expected="other datasets than the one they go into", where=own[0].folder
-        )
+        found = f"{own[0].name} would be merged into itself"
+        raise ConfigError("config-value", found, expected="datasets other than the target", where=own[0].folder)
     with target.locked():
         merging = _DatasetMerger(target)
         for source in sources:
             merging.add(source, used_only=settings.used_only)
         write_manifest(target.manifest, merging.clips)
     done = {"added": merging.added, "renamed": merging.renamed, "known": merging.known}
-    told = "{added:,} clips added, {renamed:,} of them under a new id, {known:,} were there already".format(**done)
+    told = "{added:,} clips added, {renamed:,} of them under a new id, {known:,} existed already".format(**done)
     return SimpleResult({**done, "clips": len(merging.clips)}, (told,))
 
 
@@ -391,7 +387,7 @@ def data_speakers(settings: DataSpeakersSettings) -> SimpleResult:
         Table(("speaker", "used"), tuple((name, format_length(seconds)) for name, seconds in by_length))
     ]
     lines += [
-        f"{recording}: {count} voices were separated; listen, and name or join them"
+        f"{recording}: {count} voices were found; listen to them, then rename or merge them"
         for recording, count in parted.items()
     ]
     return SimpleResult({"speakers": dict(summary.speakers), "renamed": names, "voices": parted}, tuple(lines))
@@ -410,7 +406,7 @@ def _split_by_voice(
         if clip.speaker == clip.recording and clip.is_used:
             unnamed[clip.recording].append(clip)
     speakers: dict[str, str] = {}
-    with progress.progress_task("listening to voices", sum(map(len, unnamed.values()))) as advance:
+    with progress.progress_task("comparing voices", sum(map(len, unnamed.values()))) as advance:
         for recording, own in unnamed.items():
             ids: list[str] = []
             vectors: list[SpeakerEmbeddings] = []
@@ -439,7 +435,7 @@ def _split_by_voice(
 def data_text(settings: DataTextSettings) -> SimpleResult:
     """Normalize sentences of the command line and of files."""
     if not settings.text and not settings.texts:
-        cure = "give sentences, or --texts with files that have a sentence on each line."
+        cure = "give sentences, or files with one sentence per line with --texts."
         raise ConfigError("config-missing", "there is no text to normalise", cure=cure)
     for text in settings.text:
         if not is_encodable_text(text):  # invalid bytes of the command line arrive as lone surrogates

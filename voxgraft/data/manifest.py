@@ -37,13 +37,13 @@ SplitName = Literal["train", "validation", "test"]
 SPLITS: tuple[SplitName, ...] = ("train", "validation", "test")
 # What a value of each kind must be, and the check.
 _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "name": ("a text that is not empty", lambda value: is_encodable_text(value) and bool(value)),
+    "name": ("a non-empty text", lambda value: is_encodable_text(value) and bool(value)),
     "text": ("a text", is_encodable_text),
     "seconds": (
         "a number of seconds, 0 or more",
         lambda value: type(value) in (int, float) and math.isfinite(value) and value >= 0,
     ),
-    "rate": ("a whole number of samples a second", lambda value: type(value) is int and value > 0),
+    "rate": ("a sample rate in Hz, a whole number", lambda value: type(value) is int and value > 0),
     "split": ("train, validation, test or null", lambda value: value is None or value in SPLITS),
     "reasons": ("a list of texts", lambda value: isinstance(value, list) and all(map(is_encodable_text, value))),
     "flag": ("true or false", lambda value: isinstance(value, bool)),
@@ -126,10 +126,10 @@ def read_manifest(path: Path) -> Iterator[ManifestClip]:
             header = parse_json(first, path)
     version = header.get(MANIFEST_HEADER_KEY) if isinstance(header, dict) else None
     if version is None:
-        found = f"line {number} does not say {{{json.dumps(MANIFEST_HEADER_KEY)}: {MANIFEST_VERSION}}}"
+        found = f"line {number} does not have {{{json.dumps(MANIFEST_HEADER_KEY)}: {MANIFEST_VERSION}}}"
         raise FileError("manifest-unknown", found, where=path)
     if version != MANIFEST_VERSION:
-        found = f"the manifest is of version {json.dumps(version):.20}"
+        found = f"the manifest has version {json.dumps(version):.20}"
         raise FileError("manifest-version", found, expected=f"version {MANIFEST_VERSION}", where=path)
     lines_of: dict[str, int] = {}
     for number, line in lines:
@@ -158,7 +158,7 @@ def parse_manifest_line(line: str, where: Path, number: int) -> ManifestClip:
     place = f"{where}, line {number}"
     values = parse_json(line, place)
     if not isinstance(values, dict):
-        raise FileError("manifest-line", f"line {number} is no JSON object", where=place)
+        raise FileError("manifest-line", f"line {number} is not a JSON object", where=place)
     # Unknown keys are kept in `other`, so that a newer version's manifest survives an older program.
     known = {own.name for own in fields(ManifestClip)} - {"other"}
     if missing := [name for name in _REQUIRED_FIELDS if name not in values]:
@@ -278,7 +278,7 @@ class SourceProblem:
         if not isinstance(values, Mapping) or not all(
             isinstance(values.get(name), kind) for name, kind in kinds.items()
         ):
-            raise FileError("manifest-line", f"{values!r:.80} is no problem that was written down")
+            raise FileError("manifest-line", f"{values!r:.80} is not a stored problem")
         code, found, file, line, last = (values[name] for name in kinds)
         return cls(code, found, file, line, last, cure=str(values.get("cure", "")))
 
@@ -319,7 +319,7 @@ def select_clips(path: Path, language: str) -> tuple[list[ManifestClip], dict[st
     told = ", ".join(f"{count:,} {reason}" for reason, count in aside.items())
     for split in ROLE_BY_SPLIT:
         if not any(clip.split == split for clip in clips):
-            found = f"no clip of {path.name} is for {split}" + (f" ({told})" if told else "")
+            found = f"no clip of {path.name} has split {split}" + (f" ({told})" if told else "")
             raise GraftError("manifest-no-split", found, expected=f"clips in {language} with split {split}", where=path)
     return clips, dict(aside)
 
@@ -336,8 +336,8 @@ def assign_voices(speakers: Iterable[str], voices: Iterable[str], given: Iterabl
         for value, options, what in ((speaker, known, "speaker of the manifest"), (voice, names, "voice of the base")):
             if value not in options:
                 hint = find_nearest_name(value, options)
-                found = f"--voices {words}: {value!r} is no {what}"
-                cure = f"did you mean `{hint}`?" if hint else "name them as SPEAKER=VOICE."
+                found = f"--voices {words}: {value!r} is not a {what}"
+                cure = f"did you mean `{hint}`?" if hint else "write them as SPEAKER=VOICE."
                 raise ConfigError("config-value", found, expected=f"one of {', '.join(options[:20])}", cure=cure)
         chosen[speaker] = voice
     chosen |= {speaker: speaker for speaker in known if speaker in names and speaker not in chosen}

@@ -85,19 +85,19 @@ HISTOGRAM_BINS = 32
 ESTIMATE_HEADS = (
     "family",
     "positions",
-    "steps a pass",
-    "passes in 10,000 steps",
+    "steps per epoch",
+    "epochs in 10,000 steps",
     "H200 hours",
     "disk for sets (while they are written)",
     "too long",
 )
 METRIC_TITLES = {
     "seconds": "Length, seconds",
-    "letters_per_second": "Letters a second",
+    "letters_per_second": "Letters per second",
     "silence": "Share without speech",
     "longest_pause": "Longest pause, seconds",
-    "snr_db": "Speech above noise, dB",
-    "level_db": "Level of the speech, dB",
+    "snr_db": "Signal-to-noise ratio, dB",
+    "level_db": "Speech level, dB",
     "bandwidth_hz": "Bandwidth, Hz",
     "script": "Share of letters in the language's script",
 }
@@ -230,7 +230,7 @@ def _measure_in_batches(
     except (BrokenProcessPool, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # without errno the pool broke while starting its processes ("handle is closed")
-        found = "a process that measured clips was ended from outside (often for memory)"
+        found = "a process that measured clips was killed (often out of memory)"
         cure = "run the same command again, with fewer --workers."
         raise FileError("source-failed", found, where=dataset.folder, cure=cure) from None
 
@@ -273,7 +273,7 @@ def estimate_training(clips: Sequence[ManifestClip]) -> list[dict[str, Any]]:
                 "disk_bytes": round(encoded + ids * BYTES_PER_ID + lines),
                 # While sets are written, what is encoded lies in the batches too.
                 "most_disk_bytes": round(2 * encoded + ids * BYTES_PER_ID + lines),
-                # Clips that the family cannot hear whole.
+                # Clips that the family cannot encode completely.
                 "too_long": sum(clip.seconds > longest for clip in used),
             }
         )
@@ -286,9 +286,11 @@ def describe_measured_results(summary: DatasetSummary) -> list[str]:
     below = [pair for pair in MEASURED_PHONE_ERRORS if pair[0] <= summary.seconds / 60]
     above = [pair for pair in MEASURED_PHONE_ERRORS if pair[0] > summary.seconds / 60]
     if not below:
-        near = f"That is less than anything that was measured: {above[0][0]} minutes gave {above[0][1]} % phone error."
+        near = (
+            f"This is less than the smallest measured amount: {above[0][0]} minutes gave {above[0][1]} % phone error."
+        )
     elif not above:
-        near = f"{below[-1][0]} minutes gave {below[-1][1]} % phone error; what more gives was not measured."
+        near = f"{below[-1][0]} minutes gave {below[-1][1]} % phone error; larger amounts were not measured."
     else:
         (less, worse), (more, better) = below[-1], above[0]
         near = f"{less} minutes gave {worse} % phone error, {more} minutes {better} %."
@@ -296,8 +298,8 @@ def describe_measured_results(summary: DatasetSummary) -> list[str]:
         f"You have {format_length(summary.seconds)} in {len(summary.speakers):,} voices. {near}",
         f"Measured by minutes of speech: {table} phone error. That was the tiny base, Amharic in synthetic voices, a "
         "gated graft of rank 32, 800 steps of 2,560 positions on a GPU; other bases and human voices need more.",
-        "Not measured: how much human speech Chatterbox or IndexTTS-2 need. What others report for theirs reaches "
-        "from 8 hours (one user, a language near to a known one) over 26 (with an adapter) to 100 and 1,000 hours.",
+        "Not measured: how much human speech Chatterbox or IndexTTS-2 need. Other projects report "
+        "8 hours (one user, a language close to a known one), 26 hours (with an adapter), and 100 to 1,000 hours.",
     ]
 
 
@@ -345,7 +347,7 @@ def render_data_report(
             (f"{len(summary.speakers):,}", "speakers", pluralize(len(summary.recordings), "recording")),
             (
                 f"{sum(problem_counts.values()):,}",
-                "lines not used as they stand",
+                "lines left out or changed",
                 ", ".join(f"{code} {count:,}" for code, count in problems) or "none",
             ),
         ],
@@ -394,9 +396,9 @@ def _describe_player(folder: Path, clip: ManifestClip, measures: Mapping[str, Cl
     if own := measures.get(clip.id):
         snr = "unknown" if own.snr_db is None else f"{own.snr_db:.0f} dB"
         facts += [f"{own.seconds:.1f} s", f"{own.letters_per_second:.1f} letters/s"]
-        facts += [f"above noise {snr}", f"up to {own.bandwidth_hz:,.0f} Hz"]
+        facts += [f"SNR {snr}", f"up to {own.bandwidth_hz:,.0f} Hz"]
     path = clip.resolve_audio(folder)
-    source, why = "", "the sound does not exist"
+    source, why = "", "the audio file is missing"
     if path.is_file() and path.stat().st_size <= MAX_PLAYER_BYTES:
         source = data_url(path.read_bytes(), AUDIO_MIME_TYPES.get(path.suffix, "audio/wav"))
     elif path.is_file():
@@ -455,7 +457,7 @@ def data_report(settings: DataReportSettings) -> SimpleResult:
         rows = tuple((name, f"{count:,}") for name, count in summary.reasons.most_common())
         told.append(Table(("rejected for", "clips"), rows))
     if missing:
-        told.append(f"the sound of {len(missing):,} clips is missing or broken: {', '.join(missing[:8])}")
+        told.append(f"the audio of {len(missing):,} clips is missing or damaged: {', '.join(missing[:8])}")
     ahead = tuple(
         (
             one["family"],
@@ -466,6 +468,6 @@ def data_report(settings: DataReportSettings) -> SimpleResult:
         )
         for one in estimates
     )
-    heads = ("family", "steps a pass", "H200 hours, 10,000 steps", "MB of sets (while written)", "too long")
+    heads = ("family", "steps per epoch", "H200 hours, 10,000 steps", "MB of sets (while written)", "too long")
     told += [Table(heads, ahead), *describe_measured_results(summary), f"page with players: {page}"]
     return SimpleResult(values, tuple(told), int(bool(missing)))

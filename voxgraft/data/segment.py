@@ -34,7 +34,7 @@ STOP_CONSONANT_SECONDS, STOP_CONSONANT_COST = (0.09, 0.18), 0.5
 OFFSET_COST_PER_SECOND = 2.2
 # Cost of a second of speech between two cues that their times do not explain.
 LOST_SPEECH_COST_PER_SECOND = 6.0
-# A cue that outlasts the recording by more, with speech up to the very end, was recorded only in part.
+# A cue that outlasts the recording by more, with speech up to the end, was recorded only in part.
 MIN_TRUNCATION_SECONDS = 0.1
 SENTENCE_END = re.compile(r"(?:[.!?…።፧፨؟।。！？]|፡፡|::)[\"'”’»)\]]*(?=\s|$)")
 ENDS_WITH_SENTENCE = re.compile(SENTENCE_END.pattern + r"\s*$")

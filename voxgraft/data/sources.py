@@ -244,7 +244,7 @@ class _SourceFinder:
         subtitles, lists, columns, films, others = kinds
         own = [path for path in lists if _is_voxgraft_manifest(path)]
         for path in own:
-            self._report("source-own", f"{path} is the manifest of a dataset of ours", path)
+            self._report("source-own", f"{path} is the manifest of a voxgraft dataset", path)
         lists = [path for path in lists if path not in own]
         used = self._pair(subtitles, films, media)
         sounds = {path: self._read_names(path) for path in (*lists, *columns)}
@@ -258,7 +258,9 @@ class _SourceFinder:
             if longer is None:
                 longer_lists.append(path)
             else:
-                self._report("list-repeated", f"all {len(places):,} sounds of {path.name} are in {longer.name}", path)
+                self._report(
+                    "list-repeated", f"all {len(places):,} audio files of {path.name} are in {longer.name}", path
+                )
         lists = [path for path in lists if path in longer_lists]
         self.sources += [ImportSource("list", path, sounds=sounds[path] or ()) for path in lists]
         self.sources += [ImportSource("columns", path) for path in columns]  # most hold their audio inside
@@ -270,7 +272,9 @@ class _SourceFinder:
             self.sources.append(ImportSource("folder", folder, files=files))
         for film in left:
             if first_microphone_name(film):
-                self._report("second-microphone", f"{film.name} is {first_microphone_name(film)} again", film)
+                self._report(
+                    "second-microphone", f"{film.name} is another recording of {first_microphone_name(film)}", film
+                )
             elif film not in with_text and not unread:
                 self._report("text-missing", f"no text for {film.name}", film)
         texts = {film.with_suffix(ending) for film in (*with_text, *listed) for ending in SIDECAR_SUFFIXES}
@@ -282,7 +286,7 @@ class _SourceFinder:
                 self._report("media-missing", f"no recording for {path.name}", path)
             else:
                 why = f": no recording named {path.stem}" if path.suffix.lower() in (".txt", ".lab") else ""
-                self._report("source-unknown", f"{path.name} was not looked at{why}", path)
+                self._report("source-unknown", f"{path.name} was skipped{why}", path)
         return not unread
 
     def _read_names(self, path: Path) -> tuple[tuple[str, Path | None], ...] | None:
@@ -325,7 +329,7 @@ class _SourceFinder:
         for path in sorted(spoken, key=lambda path: (spoken[path] is None, str(path))):
             named = spoken[path]
             if media is None and named is not None and named[1] != own:
-                self._report("source-unknown", f"{path.name} is of another language ({named[1]}, not {own})", path)
+                self._report("source-unknown", f"{path.name} is in another language ({named[1]}, not {own})", path)
                 continue
             film = media or _find_media_beside(path, named[0] if named else path.stem, films)
             if film is None:
@@ -339,7 +343,7 @@ class _SourceFinder:
 
 
 def _is_voxgraft_manifest(path: Path) -> bool:
-    """Whether a file is a manifest of ours: its clips are cut already, and `data merge` takes them as they are."""
+    """Whether a file is a manifest of voxgraft: its clips are cut already, and `data merge` takes them as they are."""
     try:
         with path.open("rb") as stream:
             return f'"{MANIFEST_HEADER_KEY}"'.encode() in stream.readline(200)
@@ -409,7 +413,7 @@ def parse_transcript_row(values: Mapping[str, Any], line: int) -> TranscriptRow 
     if isinstance(audio, Mapping):  # as the Hugging Face datasets library stores audio
         data = audio.get("bytes")
         if data is not None and not isinstance(data, bytes):
-            return f"the bytes of its sound are {data!r:.40}, which are none"
+            return f"its audio is {data!r:.40}, not bytes"
         audio = audio.get("path") or f"row-{line}.wav"
     audio = audio or found["id"]
     if not is_encodable_text(audio) or not is_encodable_text(found["text"]):
@@ -426,7 +430,7 @@ def parse_transcript_row(values: Mapping[str, Any], line: int) -> TranscriptRow 
         except (TypeError, ValueError, OverflowError):
             numbers[name] = math.nan
         if not math.isfinite(numbers[name]) or numbers[name] < 0:
-            return f"{name} is {found[name]!r:.40}, which is no number of seconds"
+            return f"{name} is {found[name]!r:.40}, which is not a number of seconds"
     start = numbers.get("start", 0.0)
     end = numbers.get("end", start + numbers["seconds"] if "seconds" in numbers else None)
     if "start" not in numbers and "end" not in numbers:
@@ -440,7 +444,7 @@ def parse_transcript_row(values: Mapping[str, Any], line: int) -> TranscriptRow 
         name: "" if found[name] is None else str(found[name]).strip() for name in ("speaker", "recording", "language")
     }
     if not all(map(is_encodable_text, names.values())):
-        return "a name holds half of a character"
+        return "a name contains half of a character"
     text = str(found["text"])
     return TranscriptRow(line, str(audio), text, text, **names, start=start, end=end, data=data)
 
@@ -484,7 +488,7 @@ def read_transcript_list(path: Path, encoding: str | None = None) -> RowsOrProbl
 
 
 def parse_transcript_jsonl(text: str, name: str) -> RowsOrProblems:
-    """JSON lines as speech programs write them; the header of a manifest of ours is no row."""
+    """JSON lines as speech programs write them; the header of a manifest of voxgraft is no row."""
     for number, line in enumerate(re.split(r"\r\n|\n|\r", text), 1):
         if not line.strip():
             continue
@@ -495,7 +499,7 @@ def parse_transcript_jsonl(text: str, name: str) -> RowsOrProblems:
             continue
         if isinstance(values, dict) and "voxgraft_manifest" in values:
             continue
-        made = parse_transcript_row(values, number) if isinstance(values, dict) else "no JSON object"
+        made = parse_transcript_row(values, number) if isinstance(values, dict) else "not a JSON object"
         yield _row_problem(made, values, name, number) if isinstance(made, str) else made
 
 
@@ -543,7 +547,7 @@ def parse_transcript_table(text: str, name: str) -> RowsOrProblems:
         if has_header and values == head:
             continue
         if has_header and len(values) != len(head):
-            yield SourceProblem("table-line", f"{len(values)} columns under a head of {len(head)}", name, line)
+            yield SourceProblem("table-line", f"{len(values)} columns, but the header has {len(head)}", name, line)
         elif has_header:
             named = dict(zip(head, values, strict=True))
             made = parse_transcript_row(named, line)
@@ -572,7 +576,7 @@ def read_sidecar_rows(folder: Path, sounds: Sequence[Path], encoding: str | None
         text = find_sidecar(sound)
         name = str(sound.relative_to(folder))
         if text is None:
-            yield SourceProblem("text-missing", f"no text beside {name}", name)
+            yield SourceProblem("text-missing", f"no text file next to {name}", name)
             continue
         beside = os.path.relpath(text, folder)
         try:

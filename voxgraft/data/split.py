@@ -269,37 +269,37 @@ class DataSplitResult:
         )
         told: list[Line] = [line for item in self.findings() for line in item.lines()]
         if not self.leaks:
-            told.append("no sound and no sentence is both trained on and held out")
+            told.append("no audio and no sentence is both in training and held out")
         if shared := self.shared_speakers:
             # Held-out clips of voices that are learned say nothing about other voices.
             used = [clip for clip in self.clips if clip.is_used]
             if len({clip.speaker for clip in used}) == 1:
                 told.append(
-                    f"all sides are the same speaker, {shared[0]}: "
+                    f"all splits have the same speaker, {shared[0]}: "
                     "held-out clips measure new sentences in a known voice"
                 )
             else:
                 held_out = {clip.speaker for clip in used if clip.split in SPLITS[1:]}
                 many = f"{len(shared):,} of {pluralize(len(held_out), 'held-out speaker')}"
-                told.append(f"{many} are trained on as well; --by speaker holds out whole speakers")
+                told.append(f"{many} are also in training; --by speaker holds out whole speakers")
         if self.splits_recordings:
             aside = sum(SPLIT_GAP_REASON in clip.rejected for clip in self.clips)
             told.append(
-                "stretches of recordings are held out, since there are too few to hold out whole ones; "
-                f"{pluralize(aside, 'clip')} in the {SPLIT_GAP_SECONDS:.0f} s beside these are not used "
+                "parts of recordings are held out, because there are too few whole recordings; "
+                f"{pluralize(aside, 'clip')} in the {SPLIT_GAP_SECONDS:.0f} s next to them are not used "
                 f"({SPLIT_GAP_REASON})"
             )
         if self.unheard:
             shown = ", ".join(self.unheard[:MAX_LEAKS_SHOWN])
-            told.append(f"the sound of {len(self.unheard):,} clips is missing or broken, and was not compared: {shown}")
+            told.append(f"the audio of {len(self.unheard):,} clips is missing or damaged and was not compared: {shown}")
         return [Table(("side", "clips", "used", "recordings", "speakers"), rows), *told]
 
 
 def data_split(settings: DataSplitSettings) -> DataSplitResult:
     """Split a dataset, and check whether anything is in two splits."""
     if settings.validation + settings.test >= 1:
-        found = f"validation {settings.validation} and test {settings.test} leave nothing to learn from"
-        raise ConfigError("config-value", found, expected="shares that are together below 1")
+        found = f"validation {settings.validation} and test {settings.test} leave nothing to train on"
+        raise ConfigError("config-value", found, expected="shares with a sum below 1")
     shares: dict[SplitName, float] = {"validation": settings.validation, "test": settings.test}
     return _split_dataset(
         settings.dataset, lambda clips, prints: split_clips(clips, shares, settings.by, settings.seed, prints)

@@ -78,9 +78,11 @@ def decode_text(data: bytes, where: Path | str, encoding: str | None = None) -> 
         text = data.decode(name or _choose_encoding(data, encoding))
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
-        raise TextError("text-encoding", f"line {line} holds {_describe_bad_byte(data, error)}", where=where) from None
+        raise TextError(
+            "text-encoding", f"line {line} contains {_describe_bad_byte(data, error)}", where=where
+        ) from None
     if "\x00" in text:
-        raise TextError("text-binary", "the file holds NUL characters", where=where)
+        raise TextError("text-binary", "the file contains NUL characters", where=where)
     return text
 
 
@@ -93,7 +95,7 @@ def read_text_skipping_bad_lines(path: Path, encoding: str | None = None) -> tup
     try:
         return decode_text(data, path, encoding), {}
     except TextError as error:
-        # Only in UTF-8 can every line be decoded by itself.
+        # Only in UTF-8 can every line be decoded on its own.
         mark = next((name for mark, name in BYTE_ORDER_MARKS if data.startswith(mark)), None)
         if error.code != "text-encoding" or not (mark == "utf-8" or (mark is None and encoding is None)):
             raise
@@ -103,7 +105,7 @@ def read_text_skipping_bad_lines(path: Path, encoding: str | None = None) -> tup
                 line.decode("utf-8")
             except UnicodeDecodeError as fault:
                 broken[at + 1] = (
-                    f"{line.decode('utf-8', 'replace').strip()!r:.60} holds {_describe_bad_byte(line, fault)}"
+                    f"{line.decode('utf-8', 'replace').strip()!r:.60} contains {_describe_bad_byte(line, fault)}"
                 )
                 lines[at] = b""
         if len(broken) > max(1, MAX_UNDECODABLE_SHARE * sum(map(bool, lines))):
@@ -171,7 +173,7 @@ def parse_substation(text: str, name: str) -> CuesAndProblems:
         text = _ASS_LINE_BREAK.sub("\n", read[0].text).strip() if len(read) == 1 else ""
         problem = None
         if len(read) != 1:
-            problem = SourceProblem("subtitle-time", f"no event that can be read: {line!r:.120}", name, number)
+            problem = SourceProblem("subtitle-time", f"unreadable event: {line!r:.120}", name, number)
         elif read[0].is_comment or _ASS_DRAWING.search(read[0].text):
             problem = SourceProblem("subtitle-nothing-said", f"not speech: {line!r:.120}", name, number)
         elif not text:
@@ -280,7 +282,7 @@ def _parse_block(
         text = "\n".join(text.strip() for _, text in body)
         times = _TIMING_LINE.match(line)
         if not times:
-            shown = f"{line.strip()!r:.80} is no pair of times"
+            shown = f"{line.strip()!r:.80} is not a pair of times"
             shown += f"; its text: {text!r:.{MAX_QUOTED_CHARACTERS}}" if text else ""
             problems.append(SourceProblem("subtitle-time", shown, name, number, last))
         elif not text:

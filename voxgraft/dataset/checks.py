@@ -38,14 +38,14 @@ DURATION_SLACK_SECONDS, DURATION_SLACK_SHARE = 0.25, 0.05
 _UNKNOWN_ERROR_SHARE = 0.01
 _FAULT_TEXTS = {
     "clips-text-outside": "{values:,} text ids have no row",
-    "clips-text-barred": "{values:,} text ids are ones that the original program takes out",
-    "clips-codes-outside": "{values:,} speech codes are none of the family's",
-    "clips-too-long": "longer than the model has positions for",
+    "clips-text-barred": "{values:,} text ids are removed by the original program",
+    "clips-codes-outside": "{values:,} speech codes are outside the family's range",
+    "clips-too-long": "longer than the model's maximum",
     "clips-no-content": "no text or no codes",
-    "clips-voice-broken": "their voice holds numbers that cannot be used",
-    "clips-trailing-run": "their codes end in one code over and over",
-    "clips-seconds": "as many codes as another length would have",
-    "clips-text-unknown": "{values:,} unknown tokens in their text",
+    "clips-voice-broken": "the voice condition has unusable values",
+    "clips-trailing-run": "the codes end with one repeated code",
+    "clips-seconds": "the number of codes does not match the length",
+    "clips-text-unknown": "{values:,} unknown tokens in the text",
 }
 _SHARE_DEPENDENT_FAULTS = ("clips-trailing-run", "clips-seconds")
 PaddingEvidence = Literal["stated", "seconds", "run"]
@@ -70,16 +70,16 @@ def check_text_tokenization(clips: ClipDataset, spell: EncodeText) -> list[Findi
     first = clips.infos[different[0]].text
     ids, spelled = clips.text_ids(different[0]).tolist(), list(spell(first))
     at = next((at for at, (one, other) in enumerate(zip(ids, spelled, strict=False)) if one != other), None)
-    shown = f"id {ids[at]} at place {at}, spelled {spelled[at]}" if at is not None else f"{len(ids)} ids"
+    shown = f"id {ids[at]} at position {at}, expected {spelled[at]}" if at is not None else f"{len(ids)} ids"
     names = format_clip_names([clips.infos[clip].id for clip in different])
-    text = f"{len(different):,} of {len(compared):,} texts are spelled otherwise: {names}"
+    text = f"{len(different):,} of {len(compared):,} texts are encoded differently: {names}"
     text += f" (the first: {first!r:.80}, {shown})"
     level: Level = "error" if len(different) > MIN_ERROR_SHARE * len(compared) else "warning"
     return [finding("clips-other-tokenizer", text, expected="0", where=clips.name, level=level)]
 
 
 def check_held_out_overlap(train_sets: Sequence[ClipDataset], held_out: ClipDataset) -> list[Finding]:
-    """Held-out clips that are also trained on: the same codes, or the same text of the same recording.
+    """Held-out clips that are also in training: the same codes, or the same text of the same recording.
 
     The same text in another recording is less serious: the model has read it, but not heard this utterance.
     """
@@ -107,8 +107,8 @@ def check_held_out_overlap(train_sets: Sequence[ClipDataset], held_out: ClipData
     only_read = {place: name for place, name in read.items() if place not in same}
     findings = []
     for code, places, what, verb in (
-        ("clips-not-held-out", same, "are also trained on", "is"),
-        ("texts-not-held-out", only_read, "say a text that is also trained on", "says the text of"),
+        ("clips-not-held-out", same, "are also in training", "is"),
+        ("texts-not-held-out", only_read, "have a text that is also in training", "has the text of"),
     ):
         if places:
             pairs = [f"{held_out.infos[place].id} {verb} {name}" for place, name in sorted(places.items())]
@@ -237,7 +237,7 @@ def _find_clip_faults(
     else:
         outside = (text < 0) | (text >= frame.num_text_ids)
         if outside.any():
-            shown = f"id {int(text[outside][0])}, and there are 0 to {frame.num_text_ids - 1:,}"
+            shown = f"id {int(text[outside][0])} (valid: 0 to {frame.num_text_ids - 1:,})"
             yield "clips-text-outside", int(outside.sum()), shown
         barred = np.isin(text, list(frame.forbidden_text_ids))
         if barred.any():
@@ -249,7 +249,7 @@ def _find_clip_faults(
     else:
         outside = (codes < 0) | (codes >= frame.num_codes)
         if outside.any():
-            shown = f"code {int(codes[outside][0])}, and there are 0 to {frame.num_codes - 1:,}"
+            shown = f"code {int(codes[outside][0])} (valid: 0 to {frame.num_codes - 1:,})"
             yield "clips-codes-outside", int(outside.sum()), shown
         if len(codes) > frame.max_codes:
             yield "clips-too-long", 0, f"{len(codes):,} codes of at most {frame.max_codes:,}"

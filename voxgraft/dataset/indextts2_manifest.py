@@ -127,10 +127,10 @@ def _parse_pair(entry: Any, line: int, manifest: Path, found_files: dict[tuple[s
     """One line; an error that names it for anything that is no pair. `found_files` is a cache over all lines."""
     where, expected = f"{manifest}, line {line}", " and ".join(PAIR_KEYS)
     if not isinstance(entry, dict):
-        raise FileError("pairs-line", f"the line holds {entry!r:.60}", expected=expected, where=where)
+        raise FileError("pairs-line", f"the line is {entry!r:.60}", expected=expected, where=where)
     if isinstance(entry.get(SINGLE_UTTERANCE_KEY), str) and not any(key in entry for key in PAIR_KEYS):
         beside = manifest.parent / manifest.name.replace("manifest", "pairs")
-        cure = f"give {beside.name} instead; it is beside it." if beside != manifest and is_file(beside) else ""
+        cure = f"use {beside.name} instead, in the same folder." if beside != manifest and is_file(beside) else ""
         found = "the line is one utterance without a prompt"
         raise FileError("pairs-single", found, expected=expected, where=where, cure=cure)
     text = entry.get("target_text")
@@ -247,7 +247,7 @@ def _scan_pair_files(
         for pair in pairs:
             advance(1)
             if pair.prompt_emotion is None and pair.target_emotion is None:
-                no_file = finding("pairs-line", "no file of an emotion is named", expected="prompt_emo_vec_path")
+                no_file = finding("pairs-line", "no emotion file is given", expected="prompt_emo_vec_path")
                 faults.append((pair.line, no_file))
             for path in (pair.codes, pair.condition, pair.prompt_emotion, pair.target_emotion):
                 if path is None or path in seen:
@@ -258,7 +258,7 @@ def _scan_pair_files(
                     if path == pair.codes:
                         codes = read_npy(path, "integers")
                         if codes.ndim != 1 or not len(codes):
-                            found, expected = f"shape {list(codes.shape)}", "codes in a row"
+                            found, expected = f"shape {list(codes.shape)}", "a one-dimensional array of codes"
                         elif int(codes.min()) < _INT32_RANGE.min or int(codes.max()) > _INT32_RANGE.max:
                             found, expected = f"codes from {int(codes.min())} to {int(codes.max())}", "codes"
                         else:
@@ -291,9 +291,13 @@ def _scan_pair_files(
 _LEAVE_OUT_TEXTS = {
     "pairs-prompt-is-target": "have their own target as the prompt",
     "pairs-no-text": "have no text",
-    "pairs-too-long": "are longer than the model has positions for",
+    "pairs-too-long": "are longer than the model's maximum",
 }
-_EVIDENCE_TEXTS = {"stated": "by their stated length", "seconds": "by their duration", "run": "by the run at their end"}
+_EVIDENCE_TEXTS = {
+    "stated": "by their stated length",
+    "seconds": "by their duration",
+    "run": "by the repeated code at their end",
+}
 INDEXTTS2_FAMILY = "indextts2"
 INDEXTTS2_CODE_HZ = 50.0
 
@@ -319,7 +323,7 @@ def open_pair_dataset(
             stated.setdefault(pair.language, pair.line)
     wanted = language.lower() if language else next(iter(stated), None)
     if wanted is None:
-        cure = f"say it, for example {manifest.name}::am."
+        cure = f"add it, for example {manifest.name}::am."
         raise FileError("pairs-language", "no line states its language", where=manifest, cure=cure)
     if others := [f"{found} (line {line})" for found, line in stated.items() if found != wanted]:
         raise FileError("pairs-language", f"lines are in {', '.join(others)}", expected=wanted, where=manifest)
@@ -353,7 +357,7 @@ def open_pair_dataset(
         told += f" ({padding / total:.0%}; {ways}): {format_clip_names(names)}"
         findings.append(finding("pairs-padded", told, where=manifest))
     spelled: dict[str, Int32Array] = {}  # every text is encoded once
-    with progress.progress_task(f"spelling {manifest.name}", len(pairs)) as advance:
+    with progress.progress_task(f"encoding {manifest.name}", len(pairs)) as advance:
         for pair in pairs:
             if pair.text not in spelled:
                 try:
@@ -373,8 +377,8 @@ def open_pair_dataset(
         except VoxgraftError:
             unreadable.append(pair.target)
     if different:
-        told = f"the stored ids of {len(different):,} of {len(targets):,} targets are another tokenizer's"
-        told += f"; all were spelled again: {format_clip_names(different)}"
+        told = f"the stored ids of {len(different):,} of {len(targets):,} targets belong to another tokenizer"
+        told += f"; all were encoded again: {format_clip_names(different)}"
         findings.append(finding("pairs-other-tokenizer", told, where=manifest))
     if unreadable:
         told = f"{len(unreadable):,} of {len(targets):,} files of old text ids are missing or broken"
@@ -385,7 +389,7 @@ def open_pair_dataset(
         lambda pair: len(spelled[pair.text]) > frame.max_text or kept[pair.codes][0] > frame.max_codes,
     )
     if silent := [pair.id for pair in pairs if pair.target_emotion is None]:
-        told = f"{len(silent):,} of {len(pairs):,} pairs name no emotion of the target; the prompt's is used"
+        told = f"{len(silent):,} of {len(pairs):,} pairs have no target emotion; the prompt's is used"
         findings.append(finding("pairs-no-emotion", f"{told}: {format_clip_names(silent)}", where=manifest))
     if not pairs:
         reasons = "; ".join(f"{len(out):,} {_LEAVE_OUT_TEXTS[code]}" for code, out in left_out.items() if out)

@@ -62,7 +62,7 @@ SELF_REPLAY_NAME = "self-replay"
 # `made_from.front_end.codes` of a set that the base has spoken itself.
 SELF_REPLAY_ORIGIN = "self-made"
 # The recording of an utterance of such a set. Validation holds out whole recordings, here it holds out sentences.
-HELD_OUT_RECORDING, TRAIN_RECORDING = "held out", "learnt from"
+HELD_OUT_RECORDING, TRAIN_RECORDING = "held out", "training"
 NO_RUN_REASON = "no run was given, so there are no held-out recordings"
 PartT = TypeVar("PartT")
 
@@ -103,7 +103,7 @@ class DataRequirements:
         return self.graft.card.language
 
     def header(self, *, of_base: bool) -> dict[str, Any]:
-        """What a set must say of itself. One of a base language is spelled by the base's own tokenizer."""
+        """What a set must say of itself. One of a base language is encoded by the base's own tokenizer."""
         card, own = self.graft.card, {} if of_base else {"language": self.language}
         tokenizer = self.spelling.base.sha256 if of_base else card.tokenizer_sha256
         text = "" if of_base else text_rules_identity(card.rules)
@@ -132,7 +132,7 @@ class RunData:
 
 
 def has_no_data(wanted: DataRequirements) -> bool:
-    """Whether nobody has named or made any data for the run yet."""
+    """Whether no one has named or made any data for the run yet."""
     data, run = wanted.settings.data, wanted.run
     named = data.train or data.valid or data.replay or data.replay_valid
     return not named and not any(path_exists(run.data_set(name)) for name in ("train", "valid"))
@@ -164,7 +164,7 @@ def load_run_data(wanted: DataRequirements, *, merged: bool, verify: bool = True
     overlaps: list[Finding] = []
     for clips in (*found.valid, *found.measured):
         if clips.fingerprint in learnt:
-            text = f"{clips.name} is held out, and has the very clips of {learnt[clips.fingerprint]}"
+            text = f"{clips.name} is held out, but has the same clips as {learnt[clips.fingerprint]}"
             overlaps.append(finding("set-not-held-out", text))
         else:
             overlaps += check_held_out_overlap((*found.train, *found.replay), clips)
@@ -184,7 +184,7 @@ def _open_checked_set(
         language = header.language
     else:
         family = wanted.graft.card.family
-        expected = f"a set for {role}: a folder that `prepare` made, or for indextts2 a manifest of pairs (*.jsonl)"
+        expected = f"a set for {role}: a folder that `prepare` wrote, or for indextts2 a manifest of pairs (*.jsonl)"
         if not path_exists(manifest):
             raise FileError("set-missing", f"{place.name} does not exist", expected=expected, where=place)
         if manifest.suffix != ".jsonl" or family != "indextts2":
@@ -199,8 +199,8 @@ def _open_checked_set(
     clips: ClipDataset
     if is_folder(place):
         if header.role not in ACCEPTED_ROLES[role]:
-            found = f"{place.name} was made for {header.role}, and is given for {role}"
-            cure = f"name it with {ROLE_SETTING_KEYS[header.role]}, or give a set that was made for {role}."
+            found = f"{place.name} was prepared for {header.role}, but is used for {role}"
+            cure = f"use it as {ROLE_SETTING_KEYS[header.role]}, or give a set that was prepared for {role}."
             expected = " or ".join(ACCEPTED_ROLES[role])
             findings.append(finding("set-role", found, expected=expected, where=place, cure=cure))
         required = wanted.header(of_base=of_base)
@@ -266,7 +266,7 @@ def build_sampler(
 def require_batches_fit(wanted: DataRequirements, data: RunData, *, replay_pending: bool = False) -> None:
     """Raise if steps or packs are too small for the clips, before replay is made, which takes minutes.
 
-    The new language must fill every step by itself with the share that replay leaves it: how long the utterances of
+    The new language must fill every step on its own with the share that replay leaves it: how long the utterances of
     the base will be is not known yet.
     """
     settings = wanted.settings
@@ -282,7 +282,7 @@ def require_batches_fit(wanted: DataRequirements, data: RunData, *, replay_pendi
 def sampling_findings(
     wanted: DataRequirements, data: RunData, stream: DeterministicSampler, others: Sequence[ClipDataset] = ()
 ) -> list[Finding]:
-    """What is wrong with the sets as they will be met; `others` stand behind the run's own in the stream."""
+    """What is wrong with the sets as they will be met; `others` follow the run's own in the stream."""
     card = wanted.graft.card
     return [
         *(item for flow in stream.streams for item in flow.findings()),
@@ -295,9 +295,9 @@ def retention_findings(*, replayed: bool, measured: bool) -> list[Finding]:
     """What nothing protects, and what nothing measures, in merged mode."""
     found = []
     if not replayed:
-        found.append(finding("replay-missing", "merged mode, and no set of a base language is trained on"))
+        found.append(finding("replay-missing", "merged mode without a training set of a base language"))
     if not measured:
-        found.append(finding("retention-unmeasured", "no set of a base language is held out"))
+        found.append(finding("retention-unmeasured", "no held-out set of a base language"))
     return found
 
 
@@ -314,7 +314,7 @@ def warmup_findings(train: TrainSettings, steps: int) -> list[Finding]:
     warmup = train.warmup_steps
     if warmup <= steps:
         return []
-    found = f"a warm-up of {warmup:,} steps, and the run has {steps:,}: the rates end at {steps / warmup:.1%} of theirs"
+    found = f"warm-up of {warmup:,} steps, run of {steps:,}: the rates only reach {steps / warmup:.1%} of their peak"
     return [finding("warmup-too-long", found, expected=f"at most {steps:,}")]
 
 
@@ -366,7 +366,7 @@ def open_held_out_data(
         try:
             _, parts = split_self_replay(open_clip_dataset(made, expected=wanted.header(of_base=True)))
         except VoxgraftError as error:
-            held_out.why[""] = f"what the base said itself cannot be used: {error.finding.found}"
+            held_out.why[""] = f"the replay that the base created cannot be used: {error.finding.found}"
         else:
             for language, part in parts.items():
                 held_out.sets.setdefault(language, (part,))
@@ -438,7 +438,7 @@ class RunContext:
 
     @property
     def data_requirements(self) -> DataRequirements | None:
-        """What the run's sets of clips must fit; None unless base and graft are there."""
+        """What the run's sets of clips must fit; None unless base and graft exist."""
         run, graft, family, base = self.run, self.graft, self.family, self.base
         tokenizer, checkpoint = self.base_tokenizer, self.base_checkpoint
         if run is None or graft is None or family is None or base is None or tokenizer is None or checkpoint is None:
@@ -507,7 +507,7 @@ def open_run_parts(context: RunContext, stack: contextlib.ExitStack) -> None:
 
 
 def provenance_findings(context: RunContext) -> list[Finding]:
-    """Hashes and settings that the run and its graft state, against what is there now."""
+    """Hashes and settings that the run and its graft state, against what exists now."""
     run, base, graft, grown = context.run, context.base, context.graft, context.grown
     if run is None or base is None:
         return []
@@ -516,12 +516,12 @@ def provenance_findings(context: RunContext) -> list[Finding]:
         path = run / RUN_CARD_NAME
         card = read_json(require_file(path))
         if not isinstance(card, dict):
-            raise GraftError("graft-broken", f"{path.name} holds no keys", where=path)
+            raise GraftError("graft-broken", f"{path.name} has no keys", where=path)
     hashes: dict[str, dict[str, str]] = {}
     for key in ("base", "texts"):
         hashes[key] = card.get(key, {})
         if not isinstance(hashes[key], dict) or not all(isinstance(one, str) for one in hashes[key].values()):
-            raise GraftError("graft-broken", f"`{key}` in {RUN_CARD_NAME} is no list of files with their SHA-256")
+            raise GraftError("graft-broken", f"`{key}` in {RUN_CARD_NAME} is not a list of files with their SHA-256")
     # The run's card and the graft's card may both state the base; the run's counts.
     stated = {(base.folder / name, "base-other"): digest for name, digest in hashes["base"].items()}
     if graft is not None:
@@ -533,9 +533,9 @@ def provenance_findings(context: RunContext) -> list[Finding]:
     findings = []
     for (path, code), digest in stated.items():
         if not os.path.isfile(path):
-            findings.append(finding(code, f"{path.name}, from which the run was made, does not exist", where=path))
+            findings.append(finding(code, f"{path.name}, which the run was created from, does not exist", where=path))
         elif (actual := compute_sha256(path)) != digest:
-            expected = f"{digest[:12]}, as when the graft was made"
+            expected = f"{digest[:12]}, as when the graft was created"
             findings.append(finding(code, f"{path.name} has sha256 {actual[:12]}", expected=expected, where=path))
     then, now = card.get("settings"), collect_graft_settings(context.settings)
     if graft is not None and isinstance(then, dict):
@@ -547,9 +547,9 @@ def provenance_findings(context: RunContext) -> list[Finding]:
                 changed.append(f"{key} was {was}, is {become}")
         texts = {os.path.realpath(graft.folder.parent / path) for path in hashes["texts"]}
         if context.settings.texts and texts != {os.path.realpath(path) for path in context.settings.texts}:
-            changed.append("texts are other files")
+            changed.append("texts are different files")
         if changed:
-            found = f"settings have changed since the graft was made: {'; '.join(changed)}"
+            found = f"settings have changed since the graft was created: {'; '.join(changed)}"
             findings.append(finding("run-changed", found, where=graft.folder.parent))
     if graft is not None and grown is not None and graft.tokenizer.sha256 != grown.sha256:
         found = f"{grown.path} has sha256 {grown.sha256[:12]}, the graft's tokenizer {graft.tokenizer.sha256[:12]}"

@@ -132,11 +132,11 @@ class DeterministicSampler:
             raise ConfigError("stream-settings", found, expected="at least one set, and a weight for each")
         names = [clips.name for clips in sets]
         if len(set(names)) != len(names):
-            raise ConfigError("stream-settings", f"the sets {', '.join(names)}", expected="no name twice")
+            raise ConfigError("stream-settings", f"the sets {', '.join(names)}", expected="unique names")
         if not all(math.isfinite(weight) and weight > 0 for weight in weights):
             raise ConfigError("stream-settings", f"the weights {list(weights)}", expected="finite numbers above 0")
         if batch_tokens < 1:
-            raise ConfigError("stream-settings", f"{batch_tokens} tokens a step", expected="at least 1")
+            raise ConfigError("stream-settings", f"{batch_tokens} tokens per step", expected="at least 1")
         # Fractions: shares of a step must add up exactly over any number of steps.
         total = sum(map(Fraction, weights)) / (1 - Fraction(left_for_others))
         self.streams = [
@@ -147,10 +147,10 @@ class DeterministicSampler:
         if all(flow.budget < flow.longest[0] for flow in self.streams):
             needed = min(math.ceil(flow.longest[0] * batch_tokens / flow.budget) for flow in self.streams)
             flow = max(self.streams, key=lambda flow: flow.budget)
-            found = f"{batch_tokens:,} tokens a step, and clip {flow.longest[1]!r} has {flow.longest[0]:,}"
+            found = f"{batch_tokens:,} tokens per step, but clip {flow.longest[1]!r} has {flow.longest[0]:,}"
             raise ConfigError("step-too-small", found, expected=f"at least {needed:,}, so that no step is empty")
         self._steps_per_epoch = self.streams[0].total / self.streams[0].budget
-        self._recent: tuple[int, tuple[Sample, ...]] = (0, ())  # the step that was asked for last
+        self._recent: tuple[int, tuple[Sample, ...]] = (0, ())  # the step that was requested last
 
     def step(self, number: int) -> tuple[Sample, ...]:
         """The clips of a step, counted from 1."""
@@ -238,10 +238,8 @@ class DatasetStream:
         found: list[tuple[str, str]] = []
         too_long = self.left_out["too long"]
         if self.lone:
-            fate = (
-                "left out" if self.left_out["lone speaker"] else "learned with their own voice, which teaches copying"
-            )
-            text = f"{len(self.lone):,} of {self.clips:,} clips have no other of their speaker and are {fate}"
+            fate = "left out" if self.left_out["lone speaker"] else "used with their own voice, which teaches copying"
+            text = f"{len(self.lone):,} of {self.clips:,} clips are the only clip of their speaker and are {fate}"
             nearly_all = self.clips >= MIN_CLIPS_FOR_WARNING and len(self.lone) >= MOSTLY_SINGLE_SHARE * self.clips
             code = "speakers-one-clip" if nearly_all else "lone-speakers"
             found.append((code, f"{text}: {format_clip_names(self.lone)}"))
@@ -254,7 +252,7 @@ class DatasetStream:
             found.append(("short-prompts", f"{text}: {format_clip_names(short)}"))
         if self.budget < self.longest[0]:
             share = f"{float(self.budget):,.0f} tokens of a step"
-            text = f"{share} are this set's, and its longest clip has {self.longest[0]:,}"
+            text = f"{share} belong to this set, but its longest clip has {self.longest[0]:,}"
             found.append(("share-too-small", text))
         return [finding(code, text, where=self.name) for code, text in found]
 
@@ -313,7 +311,7 @@ def pack_microbatches(lengths: Sequence[int], microbatch_tokens: int) -> list[Mi
 def require_clip_fits(tokens: int, microbatch_tokens: int, clip: str) -> None:
     """Raise unless the longest clip fits into a pack; asked before training, not in the middle of it."""
     if tokens > microbatch_tokens:
-        found = f"packs of {microbatch_tokens:,} positions, and {clip} has {tokens:,}"
+        found = f"packs of {microbatch_tokens:,} positions, but {clip} has {tokens:,}"
         raise ConfigError("pack-too-small", found, expected=f"packs of at least {tokens:,}")
 
 

@@ -135,7 +135,7 @@ def open_clip_dataset(
 
 
 class ShardedDataset(ClipDataset):
-    """A set of ours, memory-mapped."""
+    """A set of voxgraft, memory-mapped."""
 
     def __init__(self, folder: Path, file: DatasetIndex, shards: Sequence[Shard], infos: Sequence[ClipInfo]) -> None:
         self.folder, self.name, self.header, self.counts = folder, folder.name, file.header, file.counts
@@ -190,11 +190,11 @@ def _read_clip_infos(path: Path, num_clips: int) -> list[ClipInfo]:
         entry = parse_json(line, where)
         if not isinstance(entry, dict) or set(entry) != set(ClipInfo.__slots__):
             expected = ", ".join(ClipInfo.__slots__)
-            raise FileError("set-damaged", "the line is not a clip's", expected=expected, where=where)
+            raise FileError("set-damaged", "the line is not a clip", expected=expected, where=where)
         seconds = entry["seconds"]
         numeric = isinstance(seconds, int | float) and not isinstance(seconds, bool) and seconds > 0
         if not numeric or not all(isinstance(entry[name], str) for name in ("id", "speaker", "recording", "text")):
-            found = "a value of the line has the wrong kind"
+            found = "a value of the line has the wrong type"
             raise FileError("set-damaged", found, expected="texts, seconds", where=where)
         infos.append(ClipInfo(**{**entry, "seconds": float(seconds)}))
     if len(infos) != num_clips:

@@ -79,7 +79,7 @@ class DatasetHeader:
 
 
 class ClipDataset(ABC):
-    """Clips by their place, from 0 to `len(set) - 1`. Opening one reads no ids, codes or voices of sets of ours.
+    """Clips by their place, from 0 to `len(set) - 1`. Opening one reads no ids, codes or voices of sets of voxgraft.
 
     A set that brings its own prompts (`prompt_of`) has their voices and infos at places from `len(set)` on; those
     places lend a voice and nothing else.
@@ -207,7 +207,7 @@ def get_voice_specs(clip: PreparedClip) -> dict[str, VoiceArraySpec]:
         form = VoiceArraySpec.of(np.asarray(array))
         if form is None or not name.isidentifier() or name.endswith(ENDS_SUFFIX):
             found = f"the voice array {name!r} is {np.asarray(array).dtype} {np.shape(array)}"
-            expected = "float32 or float16 of any shape, or whole numbers in a row; a plain name"
+            expected = "float32 or float16 of any shape, or one-dimensional whole numbers; a plain name"
             raise _clip_error(clip.info, found, expected)
         forms[name] = form
     return forms
@@ -226,10 +226,10 @@ def check_clip(clip: PreparedClip, forms: Mapping[str, VoiceArraySpec]) -> Prepa
         array = np.asarray(values)
         if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
             shape = f"{what} as {array.dtype} of shape {list(array.shape)}"
-            raise _clip_error(clip.info, shape, "whole numbers in a row")
+            raise _clip_error(clip.info, shape, "one-dimensional whole numbers")
         if array.size and not (_INT32_LIMITS.min <= int(array.min()) and int(array.max()) <= _INT32_LIMITS.max):
             limits = f"{what} from {int(array.min())} to {int(array.max())}"
-            raise _clip_error(clip.info, limits, "numbers of 32 bits")
+            raise _clip_error(clip.info, limits, "32-bit numbers")
         ids[what] = array.astype(np.int32)
     voice = {name: ids[name] if name in ids else np.asarray(array) for name, array in clip.voice.items()}
     return PreparedClip(clip.info, ids[TEXT_KEY], ids[CODES_KEY], voice)
@@ -265,7 +265,7 @@ def write_shard(
     for info in (clip.info for clip in clips):
         texts = (info.id, info.speaker, info.recording, info.text)
         if not all(map(is_encodable_text, texts)) or not (info.id and info.speaker):
-            raise _clip_error(info, f"id {info.id!r}, speaker {info.speaker!r}", "texts that UTF-8 can hold, not empty")
+            raise _clip_error(info, f"id {info.id!r}, speaker {info.speaker!r}", "non-empty UTF-8 texts")
         if not (isinstance(info.seconds, int | float) and 0 < info.seconds < float("inf")):
             raise _clip_error(info, f"{info.seconds!r} seconds", "a number above 0")
         entry = {**asdict(info), "seconds": float(info.seconds)}
@@ -318,7 +318,7 @@ class Shard:
         names = {*expected, *ragged, *(name + ENDS_SUFFIX for name in ragged)}
         if set(file.tensors) != names:
             others = ", ".join(sorted(set(file.tensors) ^ names)[:6])
-            raise self._error(f"arrays that are missing or not the set's: {others:.200}", "the set's own arrays")
+            raise self._error(f"missing or unexpected arrays: {others:.200}", "the set's own arrays")
         for name in ragged:
             expected[name] = (_ID_DTYPE, (file.tensors[name].num_values,))
             expected[name + ENDS_SUFFIX] = (_OFFSET_DTYPE, (self.num_clips,))
@@ -335,7 +335,7 @@ class Shard:
             if len(wrong):
                 at = int(wrong[0])
                 found = f"{name}{ENDS_SUFFIX}: clip {at} starts at {int(starts[at]):,} and ends at {int(ends[at]):,}"
-                raise self._error(found, "ends that never go back")
+                raise self._error(found, "increasing ends")
             num_values = file.tensors[name].num_values
             if int(ends[-1]) != num_values:
                 raise self._error(f"{name}{ENDS_SUFFIX} ends at {int(ends[-1]):,}", f"{num_values:,}, as {name} has")
@@ -428,7 +428,7 @@ def read_dataset_index(folder: Path) -> DatasetIndex:
     if set(document) != _INDEX_KEYS:
         raise _index_error(path, f"the keys {', '.join(map(str, sorted(document)))}", ", ".join(sorted(_INDEX_KEYS)))
     if stated is not None and stated != compute_index_checksum(document):
-        found = f"{DATASET_INDEX_NAME} changed since it was written: its {CHECKSUM_KEY} is another"
+        found = f"{DATASET_INDEX_NAME} changed since it was written: its {CHECKSUM_KEY} differs"
         raise FileError("set-damaged", found, expected=f"{stated!s:.16}...", where=path)
     if not isinstance(document["shards"], list):
         raise _index_error(path, f"shards {document['shards']!r:.80}", "a list")
@@ -449,7 +449,7 @@ def read_dataset_index(folder: Path) -> DatasetIndex:
     if not isinstance(counts, dict) or counts.get("clips") != total:
         raise _index_error(path, f"counts {counts!r:.120}", f"{total:,} clips, as the shards have")
     if not shards:
-        raise GraftError("set-empty", f"{folder.name} holds no clip", where=path)
+        raise GraftError("set-empty", f"{folder.name} contains no clip", where=path)
     header = _parse_header(document, path)
     if not isinstance(document["voice"], dict):
         raise _index_error(path, f"voice {document['voice']!r:.80}", "arrays by name")

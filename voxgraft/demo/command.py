@@ -35,12 +35,12 @@ from voxgraft.nn.adapter import read_peft_folder
 from voxgraft.tokenizers import open_tokenizer
 
 DEMO_ERROR_MEASURE = "phone_error"
-WORD_KINDS = {"_common": " (heard words)", "_rare": " (unheard words)"}
+WORD_KINDS = {"_common": " (words in training)", "_rare": " (new words)"}
 REPORTED_MEASURES = (DEMO_ERROR_MEASURE, *(DEMO_ERROR_MEASURE + kind for kind in WORD_KINDS), "cer", "runaway", "cut")
 REFERENCE_LABELS = {
-    WHO_SHUFFLED: "control: the same speech held against other sentences",
-    WHO_RECORDINGS: "mark: the recognizer's own error on recordings",
-    WHO_CODEC: "mark: the recognizer's own error on held-out clips",
+    WHO_SHUFFLED: "control: the same speech compared with other sentences",
+    WHO_RECORDINGS: "reference: the recognizer's own error on recordings",
+    WHO_CODEC: "reference: the recognizer's own error on held-out clips",
 }
 MAX_FINDING_CHARACTERS = 110
 _MARKER_NAME = "made-by-voxgraft-demo"
@@ -50,7 +50,7 @@ WHEN_BEFORE_TRAINING, WHEN_TRAIN_REFUSES, WHEN_TRAINING, WHEN_OUTPUT_CHECKED = (
     "before training",
     "train refuses",
     "while training",
-    "in what it left",
+    "in its output",
 )
 # A rise of the loss, as a share, that is never reached.
 UNLIMITED_RETENTION_BOUND = 100.0
@@ -109,7 +109,7 @@ class DemoResult:
                 if len(first) > MAX_FINDING_CHARACTERS or first != item.found:
                     first = f"{first[:MAX_FINDING_CHARACTERS].rstrip()} ..."
                 rows.append((when, item.level, item.code, first))
-            table = Table(("when", "level", "code", "found"), tuple(rows), "what told of it")
+            table = Table(("when", "level", "code", "found"), tuple(rows), "detected by")
             lines += [style_line((f"{self.told.name}: ", "bold"), self.told.about), table]
         if self.evaluated is not None:
             lines += format_evaluation(self.evaluated, self.added)
@@ -155,13 +155,13 @@ def _recreate_demo_folder(folder: Path) -> None:
     and the next call removes the rest.
     """
     if folder.is_symlink():
-        found, cure = f"{folder} is a link to {os.readlink(folder)}", "name the folder itself, or another one."
+        found, cure = f"{folder} is a link to {os.readlink(folder)}", "use the folder itself, or another one."
         raise FileError("file-exists", found, where=folder, cure=cure)
     aside = folder.absolute().with_name(f".{folder.absolute().name}.replaced-{_MARKER_NAME}")
     try:
         if path_exists(folder):
             if not is_file(folder / _MARKER_NAME):
-                found, cure = f"{folder} is there already and is no demo of ours", "choose another folder."
+                found, cure = f"{folder} exists already and is not a demo folder", "choose another folder."
                 raise FileError("file-exists", found, where=folder, cure=cure)
             run = DemoRunner(folder).run
             with run.lock("demo") if is_folder(run.path) else nullcontext():  # it may be training at this moment
@@ -172,7 +172,7 @@ def _recreate_demo_folder(folder: Path) -> None:
             shutil.rmtree(aside)
     except OSError as error:
         raise build_write_error(error, folder) from None
-    write_text(folder / _MARKER_NAME, "Made by `voxgraft demo`, which replaces this folder.\n")
+    write_text(folder / _MARKER_NAME, "Created by `voxgraft demo`, which replaces this folder.\n")
 
 
 def format_evaluation(found: EvaluateResult, added: Mapping[str, str]) -> list[Line]:
@@ -204,7 +204,7 @@ def format_evaluation(found: EvaluateResult, added: Mapping[str, str]) -> list[L
         for name, score in [(name, score) for name, score in known if score.value is not None][:1]:
             facts.append((f"{words}, {measure_title(name)}", format_with_interval(name, score)))
     if (change := evaluation.change) is not None:
-        values = f"{change['changed']:,} of {change['total']:,} values are others" if change["changed"] else "0"
+        values = f"{change['changed']:,} of {change['total']:,} values differ" if change["changed"] else "0"
         style = "bold red" if change["changed"] else "bold green"
         facts.append(("bits changed in the base", style_line((values, style))))
     return [table, Table(("what", "found"), tuple(facts)), f"report: {found.folder / EVALUATION_REPORT_NAME}"]
@@ -236,7 +236,7 @@ class MistakeReport:
     def verdict(self) -> list[Line]:
         missing = [code for code in self.expected if code not in {item.code for _, item in self.caught}]
         if missing:
-            return [style_line(("not told: ", "bold red"), ", ".join(missing))]
+            return [style_line(("not detected: ", "bold red"), ", ".join(missing))]
         if self.not_refused_by:
             return [style_line(("not refused: ", "bold red"), self.not_refused_by)]
         first = next(when for when, item in self.caught if item.code in self.expected)
@@ -248,13 +248,13 @@ class MistakeReport:
 
 
 def _train_unfrozen(runner: DemoRunner, settings: DemoSettings, report: MistakeReport) -> None:
-    """The whole body at a high rate, and nothing of the old languages beside the new one."""
+    """The whole backbone at a high rate, and nothing of the old languages beside the new one."""
     train = {"mode": "merged", "full_body": True, "lr_backbone": 1e-3, "kl_weight": 0.0, "interpolate": [1.0]}
     _set_up_run(runner, settings, {"data": {"self_replay": 0}, "train": train})
     report.add(WHEN_BEFORE_TRAINING, runner.check().outcome.findings)
     runner.train()
     report.add(WHEN_TRAINING, runner.watched())
-    runner.chapter("it was stopped; now without the bound that stopped it")
+    runner.chapter("stopped by the bound; training again without it")
     runner.edit({"train": {"retention_bound": UNLIMITED_RETENTION_BOUND}})
     runner.train()
     _check_trained_output(runner, report, MERGED_FOLDER_NAME)
@@ -309,10 +309,10 @@ def _use_wrong_tokenizer(runner: DemoRunner, settings: DemoSettings, report: Mis
     write_json(made, document)
     other = open_tokenizer(made)
     spelled = replace(writer.spelling, grown=other)
-    runner.chapter(f"data/train again, spelled by {other.path.name}, which has {other.size:,} pieces as well")
+    runner.chapter(f"data/train again, encoded with {other.path.name}, which also has {other.size:,} pieces")
     writer.write("train", "train", clips, spelled)
     report.add(WHEN_BEFORE_TRAINING, runner.check().outcome.findings)
-    runner.chapter("the same data under the name of the run's own tokenizer, as data without a label would come")
+    runner.chapter("the same data, labelled with the run's own tokenizer, like data without a label")
     header = writer.header(DEMO_LANGUAGE, "train", writer.spelling)
     write_clip_dataset(runner.run.data_set("train"), header, writer.prepared(clips, spelled))
     report.add(WHEN_BEFORE_TRAINING, runner.check().outcome.findings)
@@ -377,25 +377,25 @@ MISTAKES: dict[
     DemoMistake, tuple[str, tuple[str, ...], Callable[[DemoRunner, DemoSettings, MistakeReport], None], bool]
 ] = {
     "unfrozen-high-rate": (
-        "the whole body is trained on Amharic alone, at 1e-3",
+        "the whole backbone is trained on Amharic only, at 1e-3",
         ("replay-missing", "retention-bound", "body-changed"),
         _train_unfrozen,
         True,
     ),
     "seed-freeze": (
-        "old rows are 'frozen' by a mask on their gradients, and the rest is trained on Amharic alone",
+        "old rows are 'frozen' by a gradient mask; everything else is trained on Amharic only",
         ("base-rows-shrunk", "body-changed"),
         _train_masked_rows,
         True,
     ),
     "no-single-characters": (
-        "a tokenizer with words of Amharic and none of its letters",
+        "a tokenizer with Amharic words but without the letters",
         ("proof-unknown-letters",),
         _graft_without_letters,
         False,
     ),
     "wrong-tokenizer": (
-        "data that another tokenizer of the same size has spelled",
+        "data that was encoded with another tokenizer of the same size",
         ("set-stale", "clips-other-tokenizer"),
         _use_wrong_tokenizer,
         False,

@@ -71,7 +71,7 @@ class DemoSetWriter:
     def write(
         self, name: str, role: DatasetRole, clips: Sequence[BundledClip], spelling: TextEncoder | None = None
     ) -> Path:
-        """One set, spelled by the run's own tokenizers or by another's; all clips are of one language."""
+        """One set, encoded by the run's own tokenizers or by another's; all clips are of one language."""
         language, spelling = clips[0].language, spelling or self.spelling
         path, header = self.run.data_set(name), self.header(language, role, spelling)
         write_clip_dataset(path, header, self.prepared(clips, spelling))
@@ -83,14 +83,14 @@ class DemoSetWriter:
         return TextEncoder.of(self.family, base, self.graft.tokenizer, self.graft.card.language, self.graft.card.rules)
 
     def header(self, language: str, role: DatasetRole, spelling: TextEncoder) -> DatasetHeader:
-        """The header of a set. Texts of a base language are spelled by the base's own tokenizer."""
+        """The header of a set. Texts of a base language are encoded by the base's own tokenizer."""
         is_new = language == spelling.language and spelling.grown is not None
         own = spelling.grown if is_new and spelling.grown is not None else spelling.base
         # Codes are valid only for the codec that made them.
         path = self.files.folder / TINY_CODEC_NAME
         made_with, codec = read_codes_metadata()[CODEC_METADATA_KEY], compute_sha256(path)
         if codec != made_with:
-            expected = f"{made_with[:12]}, with which {CODES_NAME} was made"
+            expected = f"{made_with[:12]}, which {CODES_NAME} was encoded with"
             raise FileError("demo-codec", f"{path.name} has sha256 {codec[:12]}", expected=expected, where=path)
         front_end = {"codec_sha256": codec}
         text = text_rules_identity(spelling.rules) if is_new else ""
@@ -106,7 +106,7 @@ class DemoSetWriter:
 
 @cache
 def load_bundled_clips(role: DatasetRole, language: str) -> tuple[BundledClip, ...]:
-    """The clips of a language that are there to be trained on, or held out."""
+    """The clips of a language that exist to be trained on, or held out."""
     with safe_open(str(DEMO_DATA_FOLDER / CODES_NAME), framework="numpy") as file:
         codes = file.get_tensor("codes").astype(np.int32)
     clips = []
@@ -189,9 +189,9 @@ def main(words: list[str]) -> int:
     """Write the talks of the tutorial; returns the exit code."""
     tell = partial(print, file=sys.stderr)
     if len(words) != 1 or Path(words[0]).exists():
-        tell("python -m voxgraft.demo.data FOLDER: name one folder, which must not be there yet")
+        tell("python -m voxgraft.demo.data FOLDER: give one folder that does not exist yet")
         return 2
-    tell(f"making {NUM_TALKS} talks of about a minute in {words[0]}")
+    tell(f"creating {NUM_TALKS} talks of about a minute in {words[0]}")
     write_talks(Path(words[0]), NUM_TALKS, UTTERANCES_PER_TALK, tell)
     return 0
 

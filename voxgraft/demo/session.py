@@ -51,8 +51,8 @@ DEMO_STEPS = 560
 NUM_VALIDATIONS, MIN_VALIDATION_INTERVAL = 3, 20
 WARMUP_RATIO = 0.05
 DEMO_BASE = "tiny"
-DEMO_DATA_LICENSE = "texts free to share (recipes/tiny_base), spoken by espeak-ng"
-DEMO_CONSENT = "no person speaks: the voices are synthetic"
+DEMO_DATA_LICENSE = "freely shareable texts (recipes/tiny_base), spoken by espeak-ng"
+DEMO_CONSENT = "no real speakers: the voices are synthetic"
 # Below, more than a fifth of the Amharic phones are wrong (docs/log.md, rows by steps to a given error).
 MIN_USEFUL_STEPS = 150
 RunYamlChanges = Mapping[str, Mapping[str, Any]]
@@ -103,9 +103,9 @@ class DemoRunner:
         counts, proof = result.counts, result.proof.counts
         # Nothing is promised for sentences that the base itself cannot spell in full.
         kept = (
-            f"old text reads the same: {proof.same:,} of {proof.same + proof.changed:,} sentences that the base spells"
+            f"old text reads the same: {proof.same:,} of {proof.same + proof.changed:,} sentences that the base encodes"
         )
-        kept += f" in full; {proof.base_unknown:,} more hold signs that it cannot spell, and are not counted"
+        kept += f" in full; {proof.base_unknown:,} more contain characters that it cannot encode and are not counted"
         progress.report_lines([f"{counts.new_pieces:,} new rows; {kept}"] if result.folder else result.lines())
         return result
 
@@ -120,8 +120,8 @@ class DemoRunner:
         train_set, held_out = load_bundled_clips("train", DEMO_LANGUAGE), load_bundled_clips("valid", DEMO_LANGUAGE)
         minutes = sum(len(clip.codes) for clip in train_set) / self.family.code_hz / 60
         names = ", ".join(path.name.removeprefix("valid-") for path in old)
-        found = f"{minutes:.0f} min of Amharic in {len(train_set):,} clips, {len(held_out):,} held out; also of {names}"
-        self.chapter("the speech that ships, as sets of this run", [found])
+        found = f"{minutes:.0f} min of Amharic in {len(train_set):,} clips, {len(held_out):,} held out; also {names}"
+        self.chapter("the bundled speech, as sets of this run", [found])
         self.edit({"data": {"replay_valid": [str(path.relative_to(self.run.path)) for path in old]}})
 
     @property
@@ -130,7 +130,7 @@ class DemoRunner:
 
     def choose_steps(self, minutes: float) -> None:
         """Set as many steps as the time allows, by the time of a few of them on this machine."""
-        progress.report_lines(["a few steps are timed first, of a model that nobody keeps"])
+        progress.report_lines(["a few steps of a temporary model are timed first"])
         with self._run_command("measure", shown=False):
             # Steps with the run's own settings and data; the first ones warm up.
             settings = load_command_settings(TrainCommandSettings, self.run)
@@ -174,7 +174,7 @@ class DemoRunner:
         progress.report_lines(result.lines())
         if result.was_interrupted:
             progress.report_lines(
-                [f"`voxgraft train {shlex.quote(str(self.run.path))}` continues; the demonstration begins again"]
+                [f"`voxgraft train {shlex.quote(str(self.run.path))}` continues this training; the demo starts over"]
             )
             raise KeyboardInterrupt
         return result
@@ -203,7 +203,7 @@ class DemoRunner:
         )
         with self._run_command("export", flags):
             result = export(settings)
-        progress.report_lines([*result.lines(), "nothing of the base is in it"])
+        progress.report_lines([*result.lines(), "it contains nothing of the base"])
         return output
 
     def watched(self) -> list[Finding]:

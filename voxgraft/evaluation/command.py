@@ -101,9 +101,9 @@ class EvaluateResult:
         lines: list[Line] = [Table(tuple(columns), tuple(rows))]
         listener = self.document["listener"]
         if listener["name"] is not None:
-            lines.append(f"recogniser: {listener['name']}; {SCORES_NAME} has 95 % intervals over the sentences")
+            lines.append(f"recognizer: {listener['name']}; {SCORES_NAME} has 95 % intervals over the sentences")
         if listener["why"]:
-            why = (f"no recogniser for {self.document['language'] or 'these languages'}: ", "bold")
+            why = (f"no recognizer for {self.document['language'] or 'these languages'}: ", "bold")
             lines += [style_line(why, str(listener["why"])), str(listener["how"])]
         word = summarize_retention(found)
         style = {"equal": "bold green", "not equal": "bold red"}.get(word, "bold")
@@ -125,11 +125,11 @@ def evaluate(settings: EvaluateSettings) -> EvaluateResult:
     if is_file(run.settings):
         own = parse_settings(RunSettings, read_settings_values(RunSettings, run.settings), run.settings)
     elif settings.variant is not None or settings.step is not None:
-        found = f"{path.name} is not a run, and --variant or --step is given"
+        found = f"--variant or --step is given, but {path.name} is not a run"
         raise ConfigError("config-value", found, expected="a run for these", where=path)
     base_folder, family = settings.base or (own.base if own else None), settings.family or (own.family if own else None)
     if base_folder is None:
-        cure = "name the base that it is compared with: --base FOLDER."
+        cure = "give the base to compare with: --base FOLDER."
         raise ConfigError("config-missing", "`base` is not given", where=run.settings if own else path, cure=cure)
     place = open_model_context(base_folder, family, settings.device, settings.precision)
     history: History | None = None
@@ -143,9 +143,9 @@ def evaluate(settings: EvaluateSettings) -> EvaluateResult:
         cards = {"graft": GRAFT_CARD, "merged": MERGED_CARD_NAME}
         kind = next((kind for kind, name in cards.items() if is_file(path / name)), "checkpoint")
     if settings.output is not None and (is_folder(settings.output) or is_file(settings.output)):
-        raise FileError("file-exists", f"{settings.output.name} is there already", where=settings.output)
+        raise FileError("file-exists", f"{settings.output.name} exists already", where=settings.output)
     if settings.output is None and own is None:
-        found = f"{path.name} is a {kind}, and the folder for its report is not named"
+        found = f"{path.name} is a {kind}, and the output folder is not set"
         raise ConfigError("config-missing", found, expected="--output FOLDER")
     folder = settings.output or run.eval / settings.name
     named = settings.recognizer or (own.evaluate.recognizer if own else None)
@@ -165,7 +165,7 @@ def evaluate(settings: EvaluateSettings) -> EvaluateResult:
     sets = _load_sentence_sets(settings, place.languages(), new_language, run if own else None, own, held_out)
     originals = {language: read_sentence_recordings(one.sentences) for language, one in sets.items()}
     if settings.recordings and new_language is None:
-        found = f"recordings are given, and {after.name} has no new language"
+        found = f"recordings are given, but {after.name} has no new language"
         raise ConfigError("evaluate-language", found, expected="--language")
     if settings.recordings:
         recordings = read_reference_recordings(settings.recordings, new_language or "")
@@ -214,9 +214,9 @@ def evaluate(settings: EvaluateSettings) -> EvaluateResult:
             "name": None if listener is None or sound.vocoder is None else listener.name,
             "languages": None if listener is None or listener.languages is None else sorted(listener.languages),
             "why": sound.why or (ear.why_unsupported(new_language) if new_language else ear.why),
-            "how": "to measure errors, add a recogniser: `pip install faster-whisper`, then "
+            "how": "to measure errors, add a recognizer: `pip install faster-whisper`, then "
             f"`voxgraft evaluate {shlex.quote(str(settings.model))} --recognizer whisper:small` (or whisper:FOLDER), "
-            "or any program that prints what it hears: `--recognizer 'command:PROGRAM {wav}'`",
+            "or any program that prints a transcript: `--recognizer 'command:PROGRAM {wav}'`",
             "named": named,
         },
         "sentences": {},
@@ -229,7 +229,7 @@ def evaluate(settings: EvaluateSettings) -> EvaluateResult:
     }
     for language, one in sets.items():
         # Whether sentences were in the training texts, as far as that is known.
-        texts: Sequence[str] | str = "what the base was trained on is not known here"
+        texts: Sequence[str] | str = "the training data of the base is not known"
         if own is not None and language == new_language:
             texts = load_training_texts(run, own)
         about["sentences"][language] = {
@@ -256,7 +256,7 @@ def _load_sentence_sets(
     own: RunSettings | None,
     held_out: HeldOutData,
 ) -> dict[str, SentenceSet]:
-    """Of the new language, and of the base languages that are asked for or that have sentences."""
+    """Of the new language, and of the base languages that are requested or that have sentences."""
     if strange := [name for name in settings.languages if name not in spoken or name == new]:
         known = ", ".join(spoken)
         raise ConfigError("evaluate-language", f"languages: {', '.join(strange)}", expected=f"of the base: {known}")
@@ -275,9 +275,9 @@ def _load_sentence_sets(
         if found is not None:
             sets = {new: found.spread(settings.max_sentences), **sets}
     if new is not None and new not in sets:
-        missing = f"there are no sentences in {new}: no built-in ones, and no held-out texts of a data set"
+        missing = f"no sentences in {new}: no built-in ones, and no held-out texts in the dataset"
         raise ConfigError("sentences-missing", missing, expected=f"--sentences {new}.txt", where=settings.model)
     if not sets:
-        missing = "there are no sentences in any language of the base"
+        missing = "no sentences in any language of the base"
         raise GraftError("sentences-missing", missing, where=settings.model)
     return sets

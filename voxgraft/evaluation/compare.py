@@ -90,7 +90,7 @@ def draw_comparison(
             names.append(make_text_renderable(name))
             places.append((x, y))
             modes.append(mode)
-        axes.set_title("Best is low and left: the new language is spoken, and nothing is lost")
+        axes.set_title("Best: lower left. The new language is spoken, and nothing is lost.")
         axes.set_xlabel(f"{title} in the new language, {unit}")
         axes.set_ylabel(f"worst change of an old language, {'points' if percent else 'nats'}")
         axes.axhline(0, color=MUTED_COLOR, linewidth=1, zorder=1)
@@ -113,7 +113,7 @@ def draw_comparison(
             axes.legend(loc="upper right")
         place_labels(axes, names, places)
         notes = [f"not measured: {', '.join(left_out)}"] if left_out else []
-        notes += [f"not the same in all runs: {', '.join(differing)}"] if differing else []
+        notes += [f"different between runs: {', '.join(differing)}"] if differing else []
         if notes:
             figure.text(0.01, 0.012, "; ".join(notes), fontsize=8, color=MUTED_COLOR)
         pictures: dict[ImageFormat, bytes] = {}
@@ -199,10 +199,10 @@ class CompareResult:
             steps = f"{step:,}" if isinstance(step, int) else "–"
             told = (format_score(self.measure, error), between, old, points, run["logits"])
             rows.append((name, run["mode"] or "–", steps, *told))
-        lines: list[Line] = [Table(columns, tuple(rows)), *(f"picture: {path}" for path in self.files)]
+        lines: list[Line] = [Table(columns, tuple(rows)), *(f"chart: {path}" for path in self.files)]
         for what in self.differing:
             by_run = "; ".join(f"{name}: {run['how'][what]}" for name, run in self.runs.items())
-            lines.append(style_line((f"not the same {what} in all runs: ", "bold red"), by_run))
+            lines.append(style_line((f"different {what} between runs: ", "bold red"), by_run))
         return lines
 
 
@@ -241,7 +241,7 @@ def compare(settings: CompareSettings) -> CompareResult:
         }
     if not any(error.value is not None for _, error, _, _ in dots):
         tried = ", ".join(f"{name}: {error.why}" for name, error, _, _ in dots[:4])
-        raise ConfigError("compare-nothing", f"nobody has {measure_title(measure)} of a new language ({tried})")
+        raise ConfigError("compare-nothing", f"no evaluation has {measure_title(measure)} for a new language ({tried})")
     conditions = [how for _, _, how in found.values()]
     differing = [what for what in conditions[0] if len({how[what] for how in conditions}) > 1]
     pictures = draw_comparison(dots, measure, differing)
@@ -273,6 +273,8 @@ def _find_score_files(settings: CompareSettings) -> dict[str, Path]:
     if twice := next(
         (str(path) for path, scores in zip(settings.runs, given, strict=True) if given.count(scores) > 1), ""
     ):
-        raise ConfigError("config-value", f"the evaluation of {twice} is given more than once", expected="each once")
+        raise ConfigError(
+            "config-value", f"the evaluation of {twice} is given more than once", expected="each evaluation once"
+        )
     names = [name for name, _, _ in places]
     return {name if names.count(name) == 1 else str(given): scores for name, given, scores in places}

@@ -1,7 +1,7 @@
 """A light evaluation inside training: a few sentences spoken and transcribed every N steps decide the best step.
 
 A callback of the trainer. Its results are in the journal, from which alone a resumed run finds the best step again.
-Where nothing can be heard the loss decides, and the journal has the reason.
+Where nothing can be transcribed the loss decides, and the journal has the reason.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ DECIDING_MEASURES = ("phone_error", "cer")
 JOURNAL_MEASURES = (*DECIDING_MEASURES, "runaway")
 # Few, since training waits for them.
 NUM_SENTENCES = 16
-# Spoken by each of two steps at the end of training; texts are said several times where there are fewer.
+# Spoken by each of two steps at the end of training; texts are spoken several times where there are fewer.
 UTTERANCES = 24
 # Speech of more than this share of its usual length has said something else than its text.
 LONGEST_SHARE = 1 / CUT_OFF_RATIO
@@ -75,11 +75,11 @@ class InTrainingEvaluation(Callback):
     @property
     def why_unheard(self) -> str:
         """Why nothing can be transcribed; empty where something can."""
-        nothing = "" if self.sentences else "no held-out text is there to be said"
+        nothing = "" if self.sentences else "no held-out text to speak"
         return self.sound.why or self.ear.why_unsupported(self.system.spelling.language or "") or nothing
 
     def on_validation(self, step: int, found: dict[str, ValidationMetrics]) -> dict[str, Any]:
-        """What was heard, and the best step by it. Every process calls this at every validation."""
+        """The transcript, and the best step by it. Every process calls this at every validation."""
         noted: dict[str, Any] = {}
         heard: dict[str, Any] = {}
         if self.loop.is_due(step, self.loop.every.listen_every):
@@ -100,7 +100,8 @@ class InTrainingEvaluation(Callback):
         return noted
 
     def error(self, label: str) -> float | None:
-        """The error that decides, with the current weights: the same in every process, None where nothing is heard."""
+        """The error that decides, with the current weights: the same in every process, None where nothing is
+        transcribed."""
         return _find_deciding_error(self._share_from_main(self._heard(label), within=True))
 
     def _share_from_main(self, heard: dict[str, Any], *, within: bool) -> dict[str, Any]:
@@ -114,7 +115,7 @@ class InTrainingEvaluation(Callback):
         return {**heard, **measured, "within": bool(are_within)}
 
     def _heard(self, label: str) -> dict[str, Any]:
-        """What the first process hears; nothing in the others."""
+        """The transcript of the first process; nothing in the others."""
         if not self.loop.first:
             return {}
         if why := self.why_unheard:
@@ -133,7 +134,7 @@ class InTrainingEvaluation(Callback):
     def _update_best_step(
         self, step: int, rounds: Sequence[EvaluationRound], found: dict[str, ValidationMetrics]
     ) -> bool:
-        """Set the best step by what was heard; False if nothing that can decide has been heard yet."""
+        """Set the best step by the transcript; False if nothing that can decide has been transcribed yet."""
         # Step 0 is the base, which has learned nothing; a step past the bound has lost too much.
         usable = [(error, number) for number, error, within in rounds if within and number > 0]
         if not usable:
@@ -185,7 +186,7 @@ class SpokenSteps(Callback):
         trained = self.loop.stepper.trained
         trained.restore({name: group for name, group in state.tensors.items() if name != "optimizer"})
         failures: list[bool] = []
-        # Fewer texts than utterances are said again with other seeds.
+        # Fewer texts than utterances are spoken again with other seeds.
         for turn in range(math.ceil(UTTERANCES / len(self.sentences)) if self.sentences else 0):
             said = synthesize_sentences(self.system, self.sentences, self.voices, self.seed + turn, f"step {step:,}")
             failures += [self._fails(one) for one in said]

@@ -63,9 +63,9 @@ PROOF_BATCH_SIZE = 16
 MIN_SIMILARITY_SECONDS = 0.5
 WHO_BEFORE, WHO_AFTER, WHO_SHUFFLED, WHO_ORIGINAL = "before", "after", "shuffled", "original"
 WHO_RECORDINGS, WHO_CODEC = "recordings", "codec"
-GIVEN_RECORDINGS_TITLE, ORIGINAL_RECORDINGS_TITLE = "recordings that were given", "original recordings of the sentences"
-CONTROL_TITLE = "control: held against other sentences"
-NEW_LANGUAGE_KL_REASON = "the base is not changed by the new language: it is compared in its own languages"
+GIVEN_RECORDINGS_TITLE, ORIGINAL_RECORDINGS_TITLE = "given recordings", "original recordings of the sentences"
+CONTROL_TITLE = "control: compared with other sentences"
+NEW_LANGUAGE_KL_REASON = "the base is compared only in its own languages"
 # What one system said in one language; no waves without a vocoder, nothing heard without a recogniser.
 SystemSpeech = tuple[Sequence[SpokenSentence], Sequence[Wave] | None, Sequence[Transcript] | None]
 
@@ -83,7 +83,7 @@ class Evaluation:
     utterances: list[dict[str, Any]] = field(default_factory=list)
     """As in scores.json, and `wav` with the sound of the few that the report plays."""
     paces: dict[str, str] = field(default_factory=dict)
-    """By language: what lengths are held against, in words."""
+    """By language: what lengths are compared with, in words."""
 
     def row(self, language: str, who: str) -> ScoreRow | None:
         return next((row for row in self.rows if (row.language, row.who) == (language, who)), None)
@@ -135,13 +135,13 @@ class Evaluator:
         if is_base_pace:
             pace, pace_source = measure_spoken_pace(before[0]), "the base's own speech"
         if pace is None:
-            found.paces[language] = "there is nothing to know the usual length from"
+            found.paces[language] = "the usual length is not known"
         elif is_new:
-            found.paces[language] = f"lengths are held against {pace_source}"
+            found.paces[language] = f"lengths are compared with {pace_source}"
         else:
             found.paces[language] = (
-                "lengths are held against what the base says of the same sentence; "
-                f"cut-off speech is known by {pace_source}"
+                "lengths are compared with the base's speech of the same sentence; "
+                f"cut-off speech is detected with {pace_source}"
             )
         scores = self._compute_scores(self.base, before)
         scores |= compute_stop_scores(before[0], pace, None, self.seed, is_own_pace=is_base_pace)
@@ -157,7 +157,7 @@ class Evaluator:
         found.rows.append(ScoreRow(language, WHO_AFTER, self.after.name, scores))
         heard = after[2]
         if is_new and heard is not None:
-            control = dict.fromkeys(ERROR_MEASURES, unmeasured_score("there is no other sentence to hold it against"))
+            control = dict.fromkeys(ERROR_MEASURES, unmeasured_score("there is no other sentence to compare with"))
             if len(sentences) > 1:
                 # Each sentence is replaced by its successor on a random circle, so that none stays in its place.
                 order = rng.hash_permutation(len(sentences), "shuffled", self.seed).tolist()
@@ -263,8 +263,8 @@ def compute_held_out_losses(system: SpeakingModel, held_out: HeldOutData, langua
         is_open=system.is_open(language),
     ).run()
     swapped = {
-        "text_use": unmeasured_score("there are not two texts to swap"),
-        "voice_use": unmeasured_score("there are not two speakers to swap"),
+        "text_use": unmeasured_score("there are fewer than two texts to swap"),
+        "voice_use": unmeasured_score("there are fewer than two speakers to swap"),
     }
     return {
         name: swapped[name]
@@ -345,11 +345,11 @@ def compare_base_values(base: SpeakingModel, after: SpeakingModel) -> dict[str, 
         if base.checkpoint is None or after.checkpoint is None:
             old, new = base.model.state_dict().get, after.model.state_dict().get
             dtype = str(next(base.model.parameters()).dtype).removeprefix("torch.")
-            compared = f"the base as it computes alone and as it computes with {after.name}, in memory, in {dtype}"
+            compared = f"the base alone and with {after.name}, in memory, in {dtype}"
         else:
             one, two = (stack.enter_context(open_checkpoint(path)) for path in (base.checkpoint, after.checkpoint))
             old, new = partial(_read_stored_tensor, one), partial(_read_stored_tensor, two)
-            compared = f"{one.path.name} of the base and {two.path.name} of {after.name}, both as they are stored"
+            compared = f"{one.path.name} of the base and {two.path.name} of {after.name}, both as stored"
         changed, total, tensors = 0, 0, []
         for name in base.model.state_dict():
             was, now = old(name), new(name)
@@ -394,7 +394,7 @@ def measure_retention(
     usable = [one for one in before if one.codes]
     same = sum(old.codes == new.codes for old, new in zip(before, now, strict=True) if old.codes is not None)
     if not usable:
-        why = "the base could not say a sentence"
+        why = "the base could not speak any sentence"
         return LanguageRetention(language, None, None, 0, same, 0, unmeasured_score(why), why)
     equal, largest, positions, kl = True, 0.0, 0, 0.0
     for first in range(0, len(usable), PROOF_BATCH_SIZE):
@@ -425,28 +425,28 @@ def _compute_speech_logits(
 def score_voices(
     encoder: ClipEncoder | str, said: Sequence[SpokenSentence], waves: Sequence[Wave], rate: int, seed: int
 ) -> Score:
-    """How like the voices that were asked for the spoken ones are."""
+    """Similarity of the spoken voices to the requested ones."""
     if isinstance(encoder, str):
         return unmeasured_score(encoder)
     long = [at for at, wave in enumerate(waves) if len(wave) >= MIN_SIMILARITY_SECONDS * rate]
     if not long:
-        return unmeasured_score("no utterance is long enough to have a voice")
+        return unmeasured_score("no utterance is long enough to compare voices")
     try:
         clips = encoder.encode([resample(waves[at], rate, encoder.sample_rate) for at in long])
     except VoxgraftError as error:
-        return unmeasured_score(f"the voice encoder refused the speech: {error.finding.found}")
+        return unmeasured_score(f"the voice encoder rejected the speech: {error.finding.found}")
     wanted = [np.asarray(said[at].voice.clip.voice["speaker"]) for at in long]
     return compute_voice_similarity([np.asarray(clip.voice["speaker"]) for clip in clips], wanted, seed)
 
 
 def open_voice_encoder(base: SpeakingModel, place: ModelContext, voices: Sequence[ReferenceVoice]) -> ClipEncoder | str:
-    """The base's voice encoder, where a voice is a vector that it hears and the sound has the voices asked for.
+    """The base's voice encoder, where a voice is a vector that it computes and the sound has the requested voices.
 
     Else the reason why voices cannot be compared.
     """
     vector = voices[0].clip.voice.get("speaker")
     if not isinstance(vector, np.ndarray) or vector.ndim != 1 or vector.dtype.kind != "f":
-        return f"voices of {place.family.name} are not told by ear"
+        return f"{place.family.name} has no voice encoder to compare voices"
     try:
         encoder = place.family.encoder(place.files, base.model)
     except VoxgraftError as error:
@@ -455,7 +455,7 @@ def open_voice_encoder(base: SpeakingModel, place: ModelContext, voices: Sequenc
     own = place.family.voices(place.files)
     sounding = all(voice.name in own or REFERENCE_AUDIO in voice.clip.voice for voice in voices)
     if place.family.clones_voices and not sounding:
-        return "held-out clips lend their voice without its sound, and the base's own is heard (--voices FILE.wav)"
+        return "held-out clips give only part of the voice, and the base's own voice is used (--voices FILE.wav)"
     return encoder
 
 
@@ -474,7 +474,7 @@ def score_recordings(
         sentences += [sentence for sentence, _ in some]
         heard += ear.hear([wave for _, wave in some], rate, language, "recordings")
     errors = compute_error_rates(sentences, heard, seed)
-    return ScoreRow(language, WHO_RECORDINGS, f"mark: {title}", errors)
+    return ScoreRow(language, WHO_RECORDINGS, f"reference: {title}", errors)
 
 
 def score_codec_clips(
@@ -503,4 +503,4 @@ def score_codec_clips(
     waves = vocoder.sound([clips.codes(place).tolist() for clips, place in chosen], voices)
     heard = ear.hear(waves, sound.rate, language, "held-out clips")
     errors = compute_error_rates(sentences, heard, seed)
-    return ScoreRow(language, WHO_CODEC, "mark: held-out clips through the codec", errors)
+    return ScoreRow(language, WHO_CODEC, "reference: held-out clips through the codec", errors)

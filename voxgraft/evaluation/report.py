@@ -74,8 +74,8 @@ ROW_NAMES = {
 ORIGINAL_TITLE = "original recording"
 # What tells whether the text is used where no recogniser does, the more telling first.
 TEXT_USE_NOTES = {
-    "text_use": "nats that another sentence's text costs a code of held-out speech; 0 is speech without its text",
-    "length_fit": "correlation of the length of the speech with that of the text; 0 is speech without its text",
+    "text_use": "Increase of the loss with another sentence's text, nats per code; 0: the text is not used",
+    "length_fit": "Correlation of speech length and text length; 0: the text is not used",
 }
 # One large number of the page: what it is, the number, a note, and a style.
 Figure = tuple[str, str, str, str]
@@ -131,11 +131,11 @@ def build_checklist(found: Evaluation, after: SpeakingModel) -> list[ChecklistIt
     """Every point, in the order in which a reader asks."""
     assert found.change is not None
     change = found.change
-    told = f"{change['changed']:,} of {change['total']:,} values of the base are others than before"
+    told = f"{change['changed']:,} of {change['total']:,} values of the base changed"
     if change["changed"] and not after.keeps_base:
         told += f": this is {after.mode}, not a graft"
     elif after.gate is not None and not after.keeps_base:
-        told += "; but its adapter acts on every language"
+        told += ", but its adapter is active for every language"
     kept = ChecklistItem("base-values", "Is the base itself unchanged?", "no" if change["changed"] else "yes", told)
     points = [kept, _check_old_languages(found, after)]
     now = found.row(found.language, WHO_AFTER) if found.language is not None else None
@@ -153,15 +153,15 @@ def _check_old_languages(found: Evaluation, after: SpeakingModel) -> ChecklistIt
         told = f"speech logits are equal at all {positions:,} positions: {names}"
         return ChecklistItem("old-languages", question, "yes", told)
     if word == "not measured":
-        return ChecklistItem("old-languages", question, "unknown", "no base language was spoken")
-    # Not proven equal: then the change of the error decides, or of the loss where nothing was heard.
+        return ChecklistItem("old-languages", question, "unknown", "no base language was evaluated")
+    # Not proven equal: then the change of the error decides, or of the loss where nothing was transcribed.
     name = choose_main_error(found) or "speech_loss"
     if after.keeps_base:
         largest = max(kept.largest_difference or 0.0 for kept in found.kept)
         return ChecklistItem("old-languages", question, "no", f"speech logits differ by up to {largest:.3g}")
     worst, missing = find_worst_change(found, name)
     if worst is None:
-        told = "logits differ, and by how much speech suffers was not heard"
+        told = "logits differ; the effect on speech was not measured"
         return ChecklistItem("old-languages", question, "unknown", told)
     language, rise = worst
     change = f"{rise:+.3f} nats" if name == "speech_loss" else f"{100 * rise:+.1f} points"
@@ -176,9 +176,9 @@ def _check_intelligible(found: Evaluation, now: ScoreRow) -> ChecklistItem:
     """Better than the base without a graft, and than the same speech compared with other texts, beyond chance."""
     question, name = "Is the new language understood?", choose_main_error(found)
     if name is None:
-        return ChecklistItem("speaks", question, "unknown", f"nothing was listened to: {now.score('cer').why}")
+        return ChecklistItem("speaks", question, "unknown", f"not transcribed: {now.score('cer').why}")
     own = now.score(name)
-    titles = {WHO_BEFORE: "the base without the graft", WHO_SHUFFLED: "held against other sentences"}
+    titles = {WHO_BEFORE: "the base without the graft", WHO_SHUFFLED: "compared with other sentences"}
     controls = [row for row in found.rows if row.language == now.language and row.who in titles]
     known = {row.who: row.score(name) for row in controls if row.score(name).low is not None}
     # Beyond chance: the two intervals do not overlap.
@@ -189,7 +189,7 @@ def _check_intelligible(found: Evaluation, now: ScoreRow) -> ChecklistItem:
 
 
 def _check_near_reference(found: Evaluation, now: ScoreRow) -> ChecklistItem:
-    question = "Is it as clear as recordings are to the same recognizer?"
+    question = "Is it as clear as recordings, for the same recognizer?"
     for name in ERROR_MEASURES[:2]:  # phones, else letters: words are too coarse for a mark
         own = now.score(name)
         marks = [found.row(now.language, who) for who in (WHO_RECORDINGS, WHO_CODEC)]
@@ -197,16 +197,16 @@ def _check_near_reference(found: Evaluation, now: ScoreRow) -> ChecklistItem:
         if own.value is None or mark is None:
             continue
         goal = mark.score(name)
-        reference = f"{mark.title.removeprefix('mark: ')} {format_score(name, goal)}"
+        reference = f"{mark.title.removeprefix('reference: ')} {format_score(name, goal)}"
         told = f"{measure_title(name)} {format_score(name, own)}; {reference}"
         if (goal.value or 0.0) > MAX_RECOGNIZER_ERROR:
-            told += ": the recognizer does not understand them itself"
+            told += ": the recognizer does not understand the recordings either"
             return ChecklistItem("near-mark", question, "unknown", told)
         if own.value <= (goal.value or 0.0) + REFERENCE_TOLERANCE:
             return ChecklistItem("near-mark", question, "yes", told)
-        told = f"not yet: {told}; {100 * REFERENCE_TOLERANCE:.0f} points more count as clear"
+        told = f"not yet: {told}; {100 * REFERENCE_TOLERANCE:.0f} points more would count as clear"
         return ChecklistItem("near-mark", question, "no", told)
-    return ChecklistItem("near-mark", question, "unknown", "no recordings were listened to (--recordings FOLDER)")
+    return ChecklistItem("near-mark", question, "unknown", "no recordings were transcribed (--recordings FOLDER)")
 
 
 def _check_delivery(found: Evaluation, now: ScoreRow) -> list[ChecklistItem]:
@@ -214,7 +214,7 @@ def _check_delivery(found: Evaluation, now: ScoreRow) -> list[ChecklistItem]:
     use, fit = now.score("text_use"), now.score("length_fit")
     reads = use.why
     if use.value is not None:
-        reads = f"another sentence's text makes held-out speech {use.value:.3f} nats a code less likely"
+        reads = f"another sentence's text makes held-out speech {use.value:.3f} nats per code less likely"
     if fit.value is not None:
         reads += f"; its length follows that of the text with a correlation of {fit.value:.2f}"
 
@@ -230,12 +230,12 @@ def _check_delivery(found: Evaluation, now: ScoreRow) -> list[ChecklistItem]:
         loops += "two seconds or more"
         if distinct.value is not None and distinct.value < 1:
             same = format_score("distinct", Score(1 - distinct.value))
-            loops += f"; {same} are code for code the speech of another sentence"
+            loops += f"; {same} are identical to the speech of another sentence"
 
     ratio, (low, high) = now.score("duration"), PACE_RANGE
     pace = ratio.why
     if ratio.value is not None:
-        pace = f"{ratio.value:.2f} times the usual length, of which {low} to {high} counts as kept"
+        pace = f"{ratio.value:.2f} times the usual length ({low} to {high} counts as kept)"
         pace += f"; {found.paces[now.language]}" if found.paces.get(now.language) else ""
 
     good_text_use = LearningThresholds().good_text_use
@@ -243,7 +243,7 @@ def _check_delivery(found: Evaluation, now: ScoreRow) -> list[ChecklistItem]:
         ChecklistItem(name, question, "unknown" if score.value is None else "yes" if good else "no", told)
         for name, question, score, good, told in (
             ("reads", "Does it read the text?", use, (use.value or 0.0) >= good_text_use, reads),
-            ("stops", "Does it come to an end?", runaway, failures <= MAX_FAILURE_RATE, stops),
+            ("stops", "Does the speech end?", runaway, failures <= MAX_FAILURE_RATE, stops),
             ("repeats", "Is it free of loops?", share, (share.value or 0.0) <= MAX_FAILURE_RATE, loops),
             ("pace", "Does it keep the pace?", ratio, low <= (ratio.value or 0.0) <= high, pace),
         )
@@ -303,7 +303,7 @@ def read_scores(path: Path) -> tuple[Evaluation, dict[str, Any], dict[str, str]]
         )
     rows, retention = value.get("rows"), value.get("retention")
     if not isinstance(rows, list) or not isinstance(retention, dict):
-        raise FileError("scores-format", f"{path.name} has no rows, or says nothing of retention", where=path)
+        raise FileError("scores-format", f"{path.name} has no rows or no retention", where=path)
     found = Evaluation(value["language"] if isinstance(value.get("language"), str) else None)
     for number, row in enumerate(rows, 1):
         values = row.get("scores") if isinstance(row, dict) else None
@@ -322,7 +322,7 @@ def read_scores(path: Path) -> tuple[Evaluation, dict[str, Any], dict[str, str]]
         found.kept.append(LanguageRetention(str(name), equal, None, 0, 0, 0, Score(None)))
     about = value.get("subject")
     if not isinstance(about, dict) or not isinstance(about.get("mode"), str | None):
-        raise FileError("scores-format", f"{path.name} does not say in words what was judged (subject)", where=path)
+        raise FileError("scores-format", f"{path.name} has no text for what was evaluated (subject)", where=path)
     listener, sentences, base = value.get("listener"), value.get("sentences"), Path(str(value.get("base") or ""))
     sets, digest = sentences if isinstance(sentences, dict) else {}, value.get("base_sha256")
     told = (
@@ -378,7 +378,7 @@ def render_report(
         charts=draw_history_charts(history) if history is not None else [],
         retention=summarize_retention(found),
         retention_style=RETENTION_STYLES.get(summarize_retention(found), "soft"),
-        # A browser keeps the answers of a listening test by this name of what was heard.
+        # A browser keeps the answers of a listening test under this name.
         digest=hashlib.sha256(spoken.encode()).hexdigest()[:16],
         method=_describe_method(document, found),
         meanings=[(title, about) for title, _, about in SCORE_MEASURES.values()],
@@ -403,7 +403,7 @@ def _row_name(row: ScoreRow) -> str:
 
 
 def format_interval(name: str, score: Score) -> str:
-    """An interval in words, without signs that stand beside the value already."""
+    """An interval in words, without signs that are next to the value already."""
     if score.low is None or score.high is None or score.low == score.high:
         return ""
     low, high = (format_score(name, Score(value)).removesuffix(" %") for value in (score.low, score.high))
@@ -444,8 +444,8 @@ def list_figures(document: Mapping[str, Any], found: Evaluation) -> list[Figure]
         if mark := next((row for row in marks if row.score(name).value is not None), None):
             note = f"of {_row_name(mark)}"
             if name != main and main is not None and now is not None:
-                note += f"; now {format_score(name, now.score(name))} (no mark for {measure_title(main)})"
-            figures.append((f"the mark, {measure_title(name)}", format_score(name, mark.score(name)), note, ""))
+                note += f"; now {format_score(name, now.score(name))} (no reference for {measure_title(main)})"
+            figures.append((f"reference, {measure_title(name)}", format_score(name, mark.score(name)), note, ""))
             break
     if now is not None and now.score("runaway").value is not None:
         runaway, cut = now.score("runaway"), now.score("cut")
@@ -456,7 +456,7 @@ def list_figures(document: Mapping[str, Any], found: Evaluation) -> list[Figure]
 
 
 def _list_sentence_cards(found: Evaluation, language: str) -> list[dict[str, Any]]:
-    """Before, after and original of every sentence of which at least one can be heard."""
+    """Before, after and original of every sentence of which at least one can be played."""
     by_text: dict[str, dict[str, dict[str, Any]]] = {}
     for one in found.utterances:
         if one["language"] == language:
@@ -468,9 +468,9 @@ def _list_sentence_cards(found: Evaluation, language: str) -> list[dict[str, Any
         either = after or before
         assert either is not None
         players = [(said, said["who"]) for said in (before, after) if said is not None]
-        # The same sound needs one player only: nobody can hear a difference.
+        # The same sound needs one player only: no one can hear a difference.
         if before is not None and after is not None and before["wav"] is not None and before["wav"] == after["wav"]:
-            players = [(after, "before and after, code for code the same")]
+            players = [(after, "before and after, identical codes")]
         if original is not None:
             players.append((original, ORIGINAL_TITLE))
         described = []
@@ -513,12 +513,12 @@ def _describe_method(document: Mapping[str, Any], found: Evaluation) -> list[tup
             sets.append(words + str(one["training"]))
         else:
             seen, heard = len(one["seen_in_training"]), len(one["rare_words_in_training"])
-            sets.append(f"{words}{seen} of the sentences and {heard} of the rare words stand in the training texts")
+            sets.append(f"{words}{seen} of the sentences and {heard} of the rare words are in the training texts")
     return [
-        ("recogniser", listener["name"] or f"nobody: {listener['why']}"),
+        ("recogniser", listener["name"] or f"none: {listener['why']}"),
         ("sentences", "; ".join(sets)),
         ("voices", ", ".join(document["voices"])),
-        ("drawn with", f"{sampling}; seed {document['seed']}"),
+        ("sampled with", f"{sampling}; seed {document['seed']}"),
         ("lengths", "; ".join(f"{language_name(name)}: {words}" for name, words in found.paces.items())),
         ("base", str(document["base"])),
         ("computed on", f"{document['device']} in {document['dtype']}, torch {document['versions']['torch']}"),
@@ -545,9 +545,9 @@ def draw_history_charts(history: History) -> list[Markup]:
     ]
     level = history.initial_loss(SPEECH_LOSS)
     return [
-        *draw_chart("Speech loss, nats a code", speech, [] if level is None else [level]),
-        *draw_chart("Use of text and voice: loss when swapped, less loss", uses, [0.0]),
-        *draw_chart("Error heard while training, %", heard, [0.0]),
+        *draw_chart("Speech loss, nats per code", speech, [] if level is None else [level]),
+        *draw_chart("Use of text and voice: loss when swapped, minus loss", uses, [0.0]),
+        *draw_chart("Error rate during training, %", heard, [0.0]),
         *draw_chart("Old languages: rise of the speech loss, %", old, [0.0]),
     ]
 

@@ -43,9 +43,7 @@ MIN_ASR_SECONDS = 0.25
 BUILT_IN_RECOGNIZER, NO_RECOGNIZER = "built-in", "none"
 MAX_LANGUAGES_NAMED = 12
 _REGION_SUFFIX = re.compile("-(?:[A-Za-z]{2}|[0-9]{3})$")
-RECOGNIZER_CURE = (
-    "choose another recogniser: whisper:small, whisper:FOLDER or 'command:PROGRAM {wav}'; none goes without."
-)
+RECOGNIZER_CURE = "choose another recognizer: whisper:small, whisper:FOLDER or 'command:PROGRAM {wav}'; or none."
 # A correlation over fewer sentences says nothing.
 MIN_FIT_SENTENCES = 5
 # Speech of less than this share of its usual length has lost words.
@@ -147,7 +145,7 @@ class Transcriber:
             known = sorted(self.listener.languages)
             more = f" and {len(known) - MAX_LANGUAGES_NAMED} more" if len(known) > MAX_LANGUAGES_NAMED else ""
             names = ", ".join(known[:MAX_LANGUAGES_NAMED]) + more
-            return self.why or f"the recogniser {self.listener.name} does not know {language}, only {names}"
+            return self.why or f"the recognizer {self.listener.name} does not know {language}, only {names}"
         return ""
 
     def _find_language_code(self, language: str) -> str:
@@ -162,7 +160,7 @@ class Transcriber:
         wanted, code = self.listener.sample_rate or rate, self._find_language_code(language)
         heard = [EMPTY_TRANSCRIPT] * len(waves)
         sounding = [at for at, wave in enumerate(waves) if len(wave)]
-        with progress.progress_task(f"listening to {who}", len(sounding)) as advance:
+        with progress.progress_task(f"transcribing {who}", len(sounding)) as advance:
             for first in range(0, len(sounding), ASR_BATCH_SIZE):
                 some = sounding[first : first + ASR_BATCH_SIZE]
                 filled = [resample(waves[at], rate, wanted) for at in some]
@@ -180,19 +178,19 @@ def open_transcriber(setting: str | None, language: str | None = None) -> Transc
     That there is none is a reason and no error, unless one was named.
     """
     if setting == NO_RECOGNIZER:
-        return Transcriber(None, "no recogniser was asked for (none)")
+        return Transcriber(None, "the recognizer is set to none")
     if setting is not None:
         return Transcriber(open_recognizer(setting))
     try:
         ear = Transcriber(open_recognizer(BUILT_IN_RECOGNIZER))
     except VoxgraftError as error:
-        ear = Transcriber(None, f"the built-in recogniser cannot be opened: {error.finding.found}")
+        ear = Transcriber(None, f"the built-in recognizer cannot be opened: {error.finding.found}")
     if language is None or not (deaf := ear.why_unsupported(language)):
         return ear
     if not recognizers.is_whisper_installed():
         return replace(ear, why=f"{deaf}; faster-whisper is not installed")
     if (model := recognizers.find_downloaded_whisper()) is None:
-        return replace(ear, why=f"{deaf}; faster-whisper is installed and has no model on this machine")
+        return replace(ear, why=f"{deaf}; faster-whisper is installed, but has no model on this machine")
     try:
         whisper = Transcriber(recognizers.WhisperRecognizer(model))
     except VoxgraftError as error:
@@ -261,28 +259,28 @@ def _count_phone_edits(meant: EvalSentence, heard: Transcript) -> tuple[int, int
 
 # By name, in the order in which they are shown: title, form (percent, ratio, nats or number) and meaning.
 SCORE_MEASURES = {
-    "phone_error": ("phone error", "percent", "Sounds that were heard wrong, left out or put in."),
+    "phone_error": ("phone error", "percent", "Phones that were wrong, missing or inserted (phone error rate)."),
     "cer": ("letter error", "percent", "The same in letters (character error rate)."),
     "wer": ("word error", "percent", "The same in words (word error rate)."),
-    "unsaid": ("not said", "percent", "Sentences that could not be said at all; they count as heard empty."),
-    "runaway": ("runaway", "percent", "Sentences that did not come to an end before their limit."),
+    "unsaid": ("not said", "percent", "Sentences that could not be spoken; they count as an empty transcript."),
+    "runaway": ("runaway", "percent", "Sentences that did not end before the length limit."),
     "cut": ("cut off", "percent", "Sentences that ended after less than 0.4 of their usual length."),
     "duration": (
         "length",
         "ratio",
-        "Length of the speech: in the new language against the usual pace, in old ones against the base; 1 is equal.",
+        "Length of the speech, relative to the usual pace (new language) or to the base (old languages); 1 is equal.",
     ),
-    "repeats": ("repeats", "percent", "Sentences in which two seconds or more are the same sounds over and over."),
+    "repeats": ("repeats", "percent", "Sentences that repeat the same sounds for two seconds or more."),
     "length_fit": (
         "length fit",
         "number",
-        "Correlation of the length of the speech with the number of letters: 1 is exact, 0 is speech without its text.",
+        "Correlation of speech length and number of letters: 1 is exact, 0 means that the text is not used.",
     ),
-    "distinct": ("distinct", "percent", "Sentences whose speech is not that of another sentence, code for code."),
-    "likeness": ("voice", "number", "Likeness to the voice that was asked for; 1 is the same."),
+    "distinct": ("distinct", "percent", "Sentences whose speech is not identical to that of another sentence."),
+    "likeness": ("voice", "number", "Similarity to the requested voice; 1 is the same."),
     "speech_loss": ("speech loss", "nats", "Cross-entropy of held-out recordings, per speech code."),
-    "text_use": ("text use", "nats", "How much worse the speech loss is with another sentence's text."),
-    "kl": ("KL to base", "nats", "How far what is said next is from what the base would say."),
+    "text_use": ("text use", "nats", "Increase of the speech loss with another sentence's text."),
+    "kl": ("KL to base", "nats", "Distance of the next-code distribution from the base's."),
 }
 
 
@@ -295,7 +293,7 @@ class ScoreRow(NamedTuple):
     scores: Mapping[str, Score]
 
     def score(self, name: str) -> Score:
-        return self.scores.get(name) or unmeasured_score("not looked at")
+        return self.scores.get(name) or unmeasured_score("not checked")
 
 
 def measure_title(name: str) -> str:
@@ -352,40 +350,40 @@ def compute_stop_scores(
 ) -> dict[str, Score]:
     """Stop failures, length and repetition. Lengths are compared with `before`, the base's speech, if given.
 
-    `pace` is in seconds per letter; `is_own_pace` says that it was measured on this very speech.
+    `pace` is in seconds per letter; `is_own_pace` says that it was measured on this speech.
     """
     spoken = [one for one in said if one.codes is not None]
     unsaid = {"unsaid": compute_average([float(one.codes is None) for one in said], seed)}
     if not spoken:
         why = said[0].why if said else "there is no sentence"
         names = ("runaway", "cut", "duration", "repeats", "length_fit", "distinct")
-        return unsaid | dict.fromkeys(names, unmeasured_score(f"nothing could be said: {why}"))
+        return unsaid | dict.fromkeys(names, unmeasured_score(f"nothing could be spoken: {why}"))
     counts = Counter(one.codes for one in spoken)
     usual = [expected_seconds(pace, one.sentence) for one in spoken] if pace is not None else []
     lasting = [one.seconds for one in spoken]
     cut = (
         compute_average([float(got < CUT_OFF_RATIO * due) for got, due in zip(lasting, usual, strict=True)], seed)
         if pace is not None
-        else unmeasured_score("there is nothing to know the usual length from")
+        else unmeasured_score("the usual length is not known")
     )
 
     ratios: list[float] = []
-    duration = unmeasured_score("there is no utterance to hold the length against")
+    duration = unmeasured_score("there is no utterance to compare the length with")
     if before is not None:
         # Only where the base came to an end: a runaway has no length to compare with.
         pairs = zip(said, before, strict=True)
         ratios = [one.seconds / old.seconds for one, old in pairs if one.codes and old.codes and old.stopped]
     elif pace is None:
-        duration = unmeasured_score("there is nothing to hold the length against")
+        duration = unmeasured_score("there is nothing to compare the length with")
     elif is_own_pace:
-        duration = unmeasured_score("it is what lengths are held against")
+        duration = unmeasured_score("it is the reference for lengths")
     else:
         ratios = [one.seconds / due for one, due in zip(spoken, usual, strict=True) if one.codes]
 
     # Speech that ignores its text has a length of its own, whatever the text is.
     letters = [float(len(normalize_letters(one.sentence.text, one.sentence.language))) for one in spoken]
     if len(spoken) < MIN_FIT_SENTENCES or np.std(letters) == 0:
-        fit = unmeasured_score(f"that takes {MIN_FIT_SENTENCES} sentences of different lengths")
+        fit = unmeasured_score(f"this needs {MIN_FIT_SENTENCES} sentences of different lengths")
     else:
         correlation = float(np.corrcoef(letters, lasting)[0, 1]) if np.std(lasting) else 0.0
         fit = score_without_interval(correlation, len(spoken))
@@ -416,7 +414,7 @@ def has_code_loop(codes: Sequence[int], code_hz: float) -> bool:
 
 
 def compute_voice_similarity(found: Sequence[AnyArray], wanted: Sequence[AnyArray], seed: int) -> Score:
-    """The mean cosine between voices that were heard and voices that were asked for."""
+    """The mean cosine between spoken voices and requested voices."""
     cosines = [
         float(np.dot(one, two) / max(1e-9, float(np.linalg.norm(one) * np.linalg.norm(two))))
         for one, two in zip(found, wanted, strict=True)

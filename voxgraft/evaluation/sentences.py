@@ -24,10 +24,10 @@ SENTENCES_FOLDER = "assets/sentences"
 SENTENCES_SUFFIX = ".tsv"
 SENTENCE_COLUMNS = ("text", "rare", "phones")
 BUILT_IN_SOURCE = "built-in"
-TEST_TEXTS_SOURCE = "test texts of the data set"
-VALIDATION_TEXTS_SOURCE = "validation texts of the data set, which has no test side; they also chose the best step"
-BOTH_TEXTS_SOURCE = "validation and test texts of the data set, of which one alone is for test"
-# Test texts: with fewer, no sentence can be held against another one, and validation texts are taken as well.
+TEST_TEXTS_SOURCE = "test texts of the dataset"
+VALIDATION_TEXTS_SOURCE = "validation texts of the dataset, which has no test split; they also chose the best step"
+BOTH_TEXTS_SOURCE = "validation and test texts of the dataset, which has a single test text"
+# Test texts: with fewer, no sentence can be compared with another one, and validation texts are taken as well.
 MIN_TEST_SENTENCES = 2
 
 
@@ -61,7 +61,7 @@ class SentenceSet:
 
 
 def list_built_in_languages() -> list[str]:
-    """Languages that have a set of ours."""
+    """Languages that have a set of voxgraft."""
     folder = resources.files("voxgraft").joinpath(SENTENCES_FOLDER)
     return sorted(
         entry.name.removesuffix(SENTENCES_SUFFIX) for entry in folder.iterdir() if entry.name.endswith(SENTENCES_SUFFIX)
@@ -90,7 +90,7 @@ def read_sentence_file(path: Path) -> SentenceSet:
         unknown = [name for name in header if name not in SENTENCE_COLUMNS]
         if "text" not in header or unknown or len(set(header)) != len(header):
             found = f"the first line is {' | '.join(header)!r:.80}"
-            expected = "names of columns: text, and if you like rare and phones, with tabs between"
+            expected = "column names separated by tabs: text, and optionally rare and phones"
             raise TextError("sentences-columns", found, expected=expected, where=path)
         sentences = []
         for number, line in lines[1:]:
@@ -153,13 +153,13 @@ def require_sentences(manifest: Path, valid_sets: Sequence[Path], language: str,
         own = [clip for clip in read_manifest(manifest) if clip.language == language and clip.is_used]
         if any(clip.split is None for clip in own) or load_manifest_sentences(manifest, language) is not None:
             return
-        found = f"no test or validation text of the data set has a letter, or is in {language}"
+        found = f"no test or validation text of the dataset in {language} has a letter"
     else:
         sets = [path for path in valid_sets if is_folder(path)]
         texts = [info.text for path in sets for info in open_clip_dataset(path).infos]
         if len(sets) < len(valid_sets) or build_text_sentences(texts, language) is not None:
             return
-        found = f"the validation sets hold no text in {language}"
+        found = f"the validation sets have no text in {language}"
     expected = f"held-out texts, or --sentences {language}.txt"
     raise TextError("sentences-missing", f"{found}, and there are no built-in sentences", expected=expected)
 
@@ -170,7 +170,7 @@ def load_sentence_sets(languages: Sequence[str], files: Sequence[Path], most: in
     for path in files:
         found = read_sentence_file(path)
         if found.language in own:
-            raise TextError("sentences-name", f"two sets of {found.language}", expected="one a language", where=path)
+            raise TextError("sentences-name", f"two sets of {found.language}", expected="one per language", where=path)
         if found.language not in languages:
             expected = f"one of {', '.join(languages)}"
             raise TextError("sentences-language", f"a set of {found.language}", expected=expected, where=path)
@@ -181,7 +181,7 @@ def load_sentence_sets(languages: Sequence[str], files: Sequence[Path], most: in
 
 # Languages that are written without spaces between words.
 LANGUAGES_WITHOUT_SPACES = frozenset({"zh", "ja", "th", "lo", "km", "my", "bo", "yue"})
-# Stress, length, syllables and ties: how a phone is said or written, not which one it is.
+# Stress, length, syllables and ties: how a phone is spoken or written, not which one it is.
 IGNORED_PHONE_MARKS = str.maketrans("", "", "ˈˌːˑ.‿͡")
 # Rows of seven Ethiopic letters (one per vowel) that are one sound in Amharic today, each with what replaces it.
 # Tigrinya still distinguishes them. Of the rows of ሀ and አ the first and the fourth letter also sound alike.
@@ -201,7 +201,7 @@ _HOMOPHONES: dict[str, dict[int, str]] = {
 def normalize_letters(text: str, language: str) -> str:
     """The text as it is compared: composed, lower case, letters, marks and digits with single spaces between words.
 
-    Letters that are one sound in the language are one letter here, since nobody can hear which of them was meant.
+    Letters that are one sound in the language are one letter here, since no one can hear which of them was meant.
     """
     lower = unicodedata.normalize("NFC", text.casefold())
     kept = "".join(character if unicodedata.category(character)[0] in "LMN" else " " for character in lower)
@@ -219,7 +219,7 @@ def load_training_texts(run: RunFolder, settings: RunSettings) -> tuple[str, ...
     texts: list[str] = []
     for place in settings.data.train or (run.data_set("train"),):
         if not is_folder(place):
-            return f"{place.name} is no set that voxgraft has made"
+            return f"{place.name} is not a set that voxgraft prepared"
         try:
             texts += [info.text for info in open_clip_dataset(place, verify="sizes").infos]
         except VoxgraftError as error:

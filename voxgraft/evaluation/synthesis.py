@@ -36,13 +36,13 @@ VOCODER_BATCH_SIZE = 16
 RECORDING_RATE_HZ = 24_000
 # Of more recordings than these, some are chosen that are spread evenly over all.
 MAX_RECORDINGS = 100
-# What is said in a recording, its samples and their rate.
+# What is spoken in a recording, its samples and their rate.
 ReferenceRecording = tuple[EvalSentence, Wave, int]
 
 
 @dataclass(frozen=True, slots=True)
 class SpokenSentence:
-    """One sentence as one system said it. Without codes it could not be said at all, and `why` is the reason."""
+    """One sentence as one system said it. Without codes it could not be spoken at all, and `why` is the reason."""
 
     sentence: EvalSentence
     voice: ReferenceVoice
@@ -78,7 +78,7 @@ def choose_eval_voices(
     if not names and own:
         return [ReferenceVoice(name, clip) for name, clip in list(own.items())[:MAX_EVAL_VOICES]]
     if not names:
-        found = f"nothing to take a voice from: no held-out clips, and {base.family.name} has no voices of its own"
+        found = f"no voice: no held-out clips, and {base.family.name} has no named voices"
         raise FileError("evaluate-voice", found, expected="--voices FILE.wav", where=files.folder)
     voices = []
     for name in names:
@@ -163,10 +163,10 @@ class SpeechRenderer:
         return self.vocoder is not None and self.vocoder.needs_latents
 
     def waves(self, said: Sequence[SpokenSentence], who: str) -> list[Wave]:
-        """Every utterance as sound; an empty wave for what could not be said."""
+        """Every utterance as sound; an empty wave for what could not be spoken."""
         assert self.vocoder is not None
         found: list[Wave] = []
-        with progress.progress_task(f"making sound of {who}", len(said)) as advance:
+        with progress.progress_task(f"vocoding {who}", len(said)) as advance:
             for first in range(0, len(said), VOCODER_BATCH_SIZE):
                 some = said[first : first + VOCODER_BATCH_SIZE]
                 codes, voices = [one.codes or () for one in some], [one.voice.clip for one in some]
@@ -179,7 +179,7 @@ class SpeechRenderer:
 def open_speech_renderer(place: ModelContext) -> SpeechRenderer:
     """The vocoder of a base. A family without one is no error: codes can be evaluated too."""
     vocoder = place.vocoder()
-    missing = f"the vocoder of {place.family.name} is not here, so its codes make no sound"
+    missing = f"the vocoder of {place.family.name} is missing, so there is no sound"
     return SpeechRenderer(vocoder, "" if vocoder else missing)
 
 
@@ -191,8 +191,8 @@ def read_reference_recordings(folder: Path, language: str) -> list[ReferenceReco
         found = f"no audio file (*.wav, *.flac, *.mp3 ...) in {folder.name}"
         raise FileError("recordings-missing", found, where=folder)
     if alone := [path.name for path in paths if not is_file(path.with_suffix(".txt"))]:
-        found = f"{len(alone)} of {len(paths)} recordings have no text beside them, such as {alone[0]}"
-        raise FileError("recordings-missing", found, expected=f"NAME.txt beside {alone[0]}", where=folder)
+        found = f"{len(alone)} of {len(paths)} recordings have no text file next to them, such as {alone[0]}"
+        raise FileError("recordings-missing", found, expected=f"NAME.txt next to {alone[0]}", where=folder)
     if len(paths) > MAX_RECORDINGS:
         paths = [paths[at * len(paths) // MAX_RECORDINGS] for at in range(MAX_RECORDINGS)]
     recordings = []

@@ -125,14 +125,14 @@ def export(settings: ExportSettings) -> ExportResult:
     assert settings.to is not None
     require_export_kind(source.family, settings.to, drop_in=settings.drop_in)
     if settings.to == "peft" and source.adapter is None:
-        found = "the graft has no adapter: it was not trained yet, or its rows alone were"
+        found = "the graft has no adapter: it was not trained yet, or only its rows were"
         raise GraftError("adapter-missing", found, where=source.graft.folder)
     if settings.to in SHAREABLE_KINDS and source.merged is not None and source.adapter is None:
-        found = "the last training has changed the body itself, and what it left is no graft"
+        found = "the last training changed the backbone itself, so its result is not a graft"
         raise GraftError("export-kind", found, expected=f"--to {source.family.name}", where=source.graft.folder)
     output = settings.output
     if output is None and source.run is None:
-        raise ConfigError("config-missing", "the folder of the export is not named", expected="--output FOLDER")
+        raise ConfigError("config-missing", "the output folder is not set", expected="--output FOLDER")
     if output is None:
         assert source.run is not None
         output = source.run.export / (f"{settings.to}-drop-in" if settings.drop_in else str(settings.to))
@@ -146,10 +146,10 @@ def export(settings: ExportSettings) -> ExportResult:
     words += ["--copy-files"] if settings.copy_files else []
     command = shlex.join(map(str, words))
     require_export_folder(output, overwrite=settings.overwrite, retry_command=f"{command} --overwrite")
-    # What the flags say; on a terminal, what they leave open is asked for.
+    # What the flags say; a terminal asks for the rest.
     licence = source.graft.card.licence or source.family.licence
     data_licence = settings.data_licence or progress.ask_user(
-        ["Terms go into the card of the export; an empty answer leaves one open."],
+        ["The terms are written into the card of the export. An empty answer leaves a term open."],
         "Under which licence are the recordings and texts that it was trained on?",
     )
     consent = settings.consent or progress.ask_user(
@@ -179,24 +179,24 @@ def choose_export_kind(family: str, *, merged: bool) -> ExportKind:
 def require_export_kind(family: Family, kind: ExportKind, *, drop_in: bool = False) -> None:
     """Refuse what cannot be made of any graft on this family."""
     if kind not in SHAREABLE_KINDS and kind != family.name:
-        found = f"--to {kind}, and the base is one of {family.name}"
+        found = f"--to {kind}, but the base belongs to {family.name}"
         raise ConfigError("export-kind", found, expected=f"{family.name}, {', '.join(SHAREABLE_KINDS)}")
     if drop_in and not (kind == family.name and family.stock().can_drop_in):
         raise ConfigError("export-kind", f"--drop-in with --to {kind}", expected="--to chatterbox for it")
 
 
 def require_export_folder(output: Path, *, overwrite: bool, retry_command: str | None = None) -> None:
-    """Refuse a folder that is taken. With `overwrite` an export of ours is replaced, and nothing else.
+    """Refuse a folder that is taken. With `overwrite` an export of voxgraft is replaced, and nothing else.
 
     `retry_command` is the command that replaces it.
     """
     if retry_command is not None and not overwrite and is_file(output / TERMS_NAME):
-        cure = f"use it as it is, or replace it: `{retry_command}`; or name another folder with --output."
+        cure = f"use it as it is, or replace it: `{retry_command}`; or choose another folder with --output."
         raise FileError("file-exists", f"{output.name} was exported before", where=output, cure=cure)
     if not (overwrite and is_folder(output)):
         require_output_path(output)
     elif not any(is_file(output / name) for name in (TERMS_NAME, EXPORT_CARD_NAME)):
-        found = f"{output.name} is there already, and is no export of ours"
+        found = f"{output.name} exists already and is not an export"
         raise FileError("file-exists", found, where=output, cure="choose another folder.")
 
 
@@ -218,7 +218,7 @@ def _write_shareable_folder(source: ExportSource, kind: str, output: Path, terms
                 shutil.copyfile(source.graft.folder / name, new / name)
             usage = (
                 "`PeftModel.from_pretrained(MODEL, FOLDER)`, where MODEL has the base's own module names. The new text "
-                f"rows belong behind row {card.base_pieces - 1:,} of each table."
+                f"rows belong after row {card.base_pieces - 1:,} of each table."
             )
             lines = [
                 f"# {source.language_name} for {source.family.name}: a PEFT adapter",
@@ -226,7 +226,7 @@ def _write_shareable_folder(source: ExportSource, kind: str, output: Path, terms
                 f"Trained on {card.base['checkpoint']} (sha256 {card.base['checkpoint_sha256']}): "
                 f"{_format_training_state(source)}.",
                 "",
-                "| file | what |",
+                "| file | contents |",
                 "| --- | --- |",
                 "| adapter_config.json, adapter_model.safetensors | the adapter, as PEFT reads it |",
                 f"| {card.tokenizer} | the base's tokenizer with the new pieces appended |",
@@ -408,32 +408,32 @@ def _build_export_readme(
     """The page for people."""
     stock, name = source.family.stock(), source.language_name
     lines = [*_build_front_matter(source, terms), f"# {name} for {stock.title}", ""]
-    how = "drop-in" if drop_in else "grown and merged"
+    how = "drop-in" if drop_in else "extended and merged"
     lines += [f"Written by voxgraft: {how}. Trained: {_format_training_state(source)}.", ""]
     if drop_in is not None:
         (one,) = checkpoints.values()
         lines += [
             f"A folder of the base's own size for {name} **alone**: {len(drop_in.places):,} ids that it never uses "
-            f"carry its pieces, so that {stock.title} loads it as it is. Languages whose ids were taken "
-            "are gone here; speak them with the base itself.",
+            f"carry its pieces, so {stock.title} loads it unchanged. Languages whose ids were reused "
+            "do not work here; speak them with the base itself.",
             "",
             f"- {one.names} of {one.expected} names and shapes; {one.kept_and_changed}; {one.dtype}, {one.precision}.",
-            f"- {drop_in.num_proven_sentences:,} sentences of {name} are spelled as before, id for id.",
-            "- The package's alignment analyzer stays on at this size. It watches heads that were found for the old "
-            "languages; if speech ends too early or too late, take the export with load.py, where it is off.",
+            f"- {drop_in.num_proven_sentences:,} sentences of {name} are encoded as before, id for id.",
+            "- The package's alignment analyzer stays on at this size. It watches attention heads that were chosen "
+            "for the old languages. If speech ends too early or too late, use the export with load.py (analyzer off).",
         ]
     else:
         about = {
             GROWN: "the base with more text rows: old languages are spoken by the base's own weights",
-            MERGED: f"the same with {name} in its body: for the new language",
+            MERGED: f"the same with {name} in its backbone: for the new language",
         }
-        lines += ["| folder | what | names and shapes | the same as the base | numbers |"]
+        lines += ["| folder | contents | names and shapes | the same as the base | numbers |"]
         lines += ["| --- | --- | --- | --- | --- |"]
         for part, one in checkpoints.items():
             cells = f"{part}/ | {about[part]} | {one.names} of {one.expected} | {one.kept_and_changed}"
             lines.append(f"| {cells} | {one.dtype}, {one.precision} |")
     if MERGED in checkpoints:
-        lines += ["", "## What the merged one costs the old languages", ""]
+        lines += ["", "## Effect of the merged weights on old languages", ""]
         if costs:
             lines += ["| language | measure | before | after | measured by |", "| --- | --- | --- | --- | --- |"]
         else:
@@ -447,10 +447,20 @@ def _build_export_readme(
             cells = f"{cost['language']} | {cost['measure']} | {before} | {cost['after']:.4f} | {cost['source']}"
             lines.append(f"| {cells} |")
     usage = stock.usage(source.facts, source.files, drop_in=drop_in is not None)
-    lines += ["", "```python", *usage, "```", "", "## What the program reads", "", "| file | what |", "| --- | --- |"]
+    lines += [
+        "",
+        "```python",
+        *usage,
+        "```",
+        "",
+        "## Files that the program reads",
+        "",
+        "| file | contents |",
+        "| --- | --- |",
+    ]
     lines += [f"| {file} | {what} |" for file, what in folder.read.items()]
     if folder.missing:
-        lines += ["", f"Not in the base folder, and so not here: {', '.join(folder.missing)}."]
+        lines += ["", f"Missing from the base folder, and therefore from this one: {', '.join(folder.missing)}."]
     return "\n".join([*lines, "", *terms.lines()]) + "\n"
 
 
@@ -470,4 +480,8 @@ def _build_front_matter(source: ExportSource, terms: ShareTerms) -> list[str]:
 
 def _format_training_state(source: ExportSource) -> str:
     step = source.trained_step
-    return "**not yet: its rows are the first ones, and it speaks no word**" if step is None else f"step {step:,}"
+    return (
+        "**not yet: its rows are initial values, and it cannot speak the language**"
+        if step is None
+        else f"step {step:,}"
+    )

@@ -83,7 +83,7 @@ DOWNLOAD_FORMAT = "voxgraft-download-1"
 
 @dataclass(frozen=True, slots=True)
 class DownloadResult:
-    """What the base is made of, and whether it is there."""
+    """What the base is made of, and whether it exists."""
 
     base: PublishedBase
     folder: Path
@@ -115,19 +115,19 @@ class DownloadResult:
             rows.append((one["place"], format_bytes(one["bytes"]), there, one["repository"], one["what"]))
         lines: list[Line] = [style_line((self.base.title, "bold")), f"licence: {self.base.licence}"]
         lines.append(Table(("file in the folder", "size", "", "from", "what"), tuple(rows)))
-        free = f"; {format_bytes(self.free_bytes)} are free" if self.free_bytes is not None else ""
-        lines.append(f"{format_bytes(sum(one['bytes'] for one in self.files))} in all{free}")
+        free = f"; {format_bytes(self.free_bytes)} free" if self.free_bytes is not None else ""
+        lines.append(f"{format_bytes(sum(one['bytes'] for one in self.files))} in total{free}")
         if self.problem is not None:
             missing = [one for one in self.files if not one["there"]]
             lines += self.problem.lines()
             if not missing:
-                return [*lines, f"all there by their names, and held against no hash: {self.folder}"]
+                return [*lines, f"all files exist; their hashes were not checked: {self.folder}"]
             these = "this file" if len(missing) == 1 else f"these {len(missing)} files"
             lines.append(f"Put {these} into {self.folder} by hand, under the names above:")
             for one in missing:
                 lines.append(f"  https://huggingface.co/{one['repository']}  {one['name']}  ->  {one['place']}")
             return lines
-        done = "listed only" if self.listed else "all there, with the hashes in download.json"
+        done = "listed only" if self.listed else "all files exist, with the hashes in download.json"
         return [*lines, f"{done}: {self.folder}"]
 
 
@@ -216,6 +216,6 @@ def _verify_hash(one: dict[str, Any], git_id: str | None, path: Path) -> str:
         stated, found = git_id, hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
     if stated is not None and found != stated:
         kind = "sha256" if one["sha256"] else "git id"
-        expected = f"{stated[:12]}, as {one['repository']} has it"
+        expected = f"{stated[:12]}, as in {one['repository']}"
         raise FileError("download-hash", f"{one['place']} has {kind} {found[:12]}", expected=expected, where=path)
     return actual

@@ -46,7 +46,7 @@ from voxgraft.models import family_names
 
 EXPORT_FORMAT = "voxgraft-export-1"
 EXPORT_CARD_NAME, EXPORT_README_NAME, LOADER_NAME = "export.json", "README.md", "load.py"
-# Not hashed in the card: the card itself, the page, which people and hubs edit, and what a hub adds by itself.
+# Not hashed in the card: the card itself, the page, which people and hubs edit, and what a hub adds on its own.
 UNHASHED_FILES = (EXPORT_CARD_NAME, EXPORT_README_NAME, ".gitattributes")
 TERMS_NAME = "terms.json"
 TERMS_FORMAT = "voxgraft-terms-1"
@@ -60,7 +60,7 @@ ADAPTER_CARD = "adapter_config.json"
 # What `voxgraft export --to peft` writes.
 ADAPTER_FILES = (ADAPTER_CARD, "adapter_model.safetensors", ROWS_NAME, "tokenizer.json", "bpe.model")
 TOKENIZER_ENDINGS = (".json", ".model")
-# Text for people, and what a hub adds by itself.
+# Text for people, and what a hub adds on its own.
 ZIP_SUFFIX = ".zip"
 MAX_FILES_NAMED = 8
 DOCUMENT_NAMES = (README_NAME, TERMS_NAME, "LICENSE", "LICENSE.md", "LICENSE.txt", "NOTICE", ".gitattributes")
@@ -68,7 +68,7 @@ DOCUMENT_NAMES = (README_NAME, TERMS_NAME, "LICENSE", "LICENSE.md", "LICENSE.txt
 
 @dataclass(frozen=True, slots=True)
 class ShareTerms:
-    """What was said; None where nothing was."""
+    """What was stated; None where nothing was."""
 
     base: str
     """What the base's licence asks of whoever shares what was made of it."""
@@ -88,22 +88,22 @@ class ShareTerms:
         if not self.missing_flags:
             return []
         missing = " ".join(f"{flag}{TERM_EXAMPLES.get(flag, '')}" for flag in self.missing_flags)
-        cure = f"with your own words in quotes, once more: {export} --overwrite {missing}"
-        return [finding("terms-not-stated", "the export does not say under which terms it may be shared", cure=cure)]
+        cure = f"export again, with your own text in quotes: {export} --overwrite {missing}"
+        return [finding("terms-not-stated", "the export does not state its terms", cure=cure)]
 
     def to_json(self) -> dict[str, Any]:
         return {"format": TERMS_FORMAT, **asdict(self)}
 
     def lines(self) -> list[str]:
         """For a README."""
-        accepted = "accepted and passed on" if self.accepted else "**not stated that they are passed on**"
+        accepted = "accepted and passed on" if self.accepted else "**not stated**"
         return [
             "## Terms",
             "",
             f"- Of the base, {accepted}: {self.base}",
             f"- Licence of the recordings and texts: {self.data_licence or f'**{NOT_STATED}**'}",
             f"- Consent of the speakers: {self.consent or f'**{NOT_STATED}**'}",
-            *([] if not self.missing_flags else ["", "What is not stated must be found out before this is shared."]),
+            *([] if not self.missing_flags else ["", "Clarify what is not stated before you share this."]),
         ]
 
 
@@ -178,7 +178,7 @@ def inspect_shared_folder(folder: Path) -> SharedFolder:
         odd = [name for name in card.adapter or () if name not in ADAPTER_FILES]
         odd += [card.tokenizer] if Path(card.tokenizer).suffix not in TOKENIZER_ENDINGS else []
         if odd:
-            found = f"{GRAFT_CARD_NAME} names {odd[0]!r:.80}, which no graft has"
+            found = f"{GRAFT_CARD_NAME} lists {odd[0]!r:.80}, which does not belong to a graft"
             raise GraftError("share-broken", found, expected=", ".join(ADAPTER_FILES), where=folder)
         named = {GRAFT_CARD_NAME, ROWS_NAME, card.tokenizer, *(f"{ADAPTER_NAME}/{name}" for name in card.adapter or ())}
         others = _unlisted_files(files, named)
@@ -195,7 +195,7 @@ def inspect_shared_folder(folder: Path) -> SharedFolder:
         others = _unlisted_files(files, ADAPTER_FILES)
         size -= sum(files[name].stat().st_size for name in others)
         return SharedFolder("adapter", "", "", terms, size, others=others)
-    found = f"{folder.name} holds neither {GRAFT_CARD_NAME} nor {EXPORT_CARD_NAME}"
+    found = f"{folder.name} has neither {GRAFT_CARD_NAME} nor {EXPORT_CARD_NAME}"
     raise GraftError("share-nothing", found, expected="a graft, or what `voxgraft export` wrote", where=folder)
 
 
@@ -211,7 +211,7 @@ def _verify_export(folder: Path, there: Mapping[str, Path]) -> tuple[str, str]:
         raise GraftError("share-broken", f"{EXPORT_CARD_NAME} has no format {EXPORT_FORMAT!r}", where=folder)
     files, language, family = card.get("files"), card.get("language"), card.get("family")
     if not isinstance(language, str) or not re.fullmatch(LANGUAGE_PATTERN, language) or family not in family_names():
-        found = f"{EXPORT_CARD_NAME} names the language {language!r:.40} and the family {family!r:.40}"
+        found = f"{EXPORT_CARD_NAME} has the language {language!r:.40} and the family {family!r:.40}"
         raise GraftError("share-broken", found, where=folder)
     if not isinstance(files, dict) or not files or not all(isinstance(digest, str) for digest in files.values()):
         raise GraftError("share-broken", f"{EXPORT_CARD_NAME} has no hashes of the files", where=folder)
@@ -220,11 +220,11 @@ def _verify_export(folder: Path, there: Mapping[str, Path]) -> tuple[str, str]:
         if path is None:
             raise GraftError("share-broken", f"{name!r:.80} does not exist", where=folder)
         if digest is None:
-            found = f"{name!r:.80} is there, and {EXPORT_CARD_NAME} does not name it"
+            found = f"{name!r:.80} exists, but {EXPORT_CARD_NAME} does not list it"
             raise GraftError("share-broken", found, where=folder)
         actual = compute_sha256(path) if path.stat().st_size else EMPTY_SHA256
         if actual != digest:
-            expected = f"{digest[:12]}, as {EXPORT_CARD_NAME} says"
+            expected = f"{digest[:12]}, as in {EXPORT_CARD_NAME}"
             raise GraftError("share-broken", f"{name!r:.80} has sha256 {actual[:12]}", expected=expected, where=folder)
     checkpoints = set()
     parts = card.get("checkpoints")
@@ -232,7 +232,7 @@ def _verify_export(folder: Path, there: Mapping[str, Path]) -> tuple[str, str]:
         name = one.get("file") if isinstance(one, dict) else None
         checkpoints.add(str(name) if card.get("drop_in") else f"{part}/{name}")
     if not checkpoints or not checkpoints <= files.keys():
-        raise GraftError("share-broken", f"{EXPORT_CARD_NAME} names no checkpoint with a hash", where=folder)
+        raise GraftError("share-broken", f"{EXPORT_CARD_NAME} lists no checkpoint with a hash", where=folder)
     return language, str(family)
 
 
@@ -302,10 +302,10 @@ def unpack_zip(path: Path, folder: Path) -> None:
                         while chunk := source.read(CHUNK_BYTES):
                             left -= len(chunk)
                             if left < 0:
-                                raise _zip_error(path, f"{info.filename!r:.80} is longer than it says")
+                                raise _zip_error(path, f"{info.filename!r:.80} is longer than stated")
                             stream.write(chunk)
                     if left:
-                        raise _zip_error(path, f"{info.filename!r:.80} is shorter than it says")
+                        raise _zip_error(path, f"{info.filename!r:.80} is shorter than stated")
                     advance(info.file_size)
     except ZIP_DAMAGE_ERRORS as error:
         raise _zip_error(path, format_error_reason(error)) from None
@@ -316,22 +316,22 @@ def _check_zip_members(archive: zipfile.ZipFile, path: Path) -> Iterator[zipfile
     # All names and sizes are checked before the first byte is written.
     infos = [info for info in archive.infolist() if not info.is_dir()]
     if len(infos) > MAX_ZIP_FILES or sum(info.file_size for info in infos) > MAX_UNPACKED_BYTES:
-        raise _zip_error(path, f"{len(infos):,} files that unfold to {sum(info.file_size for info in infos):,} bytes")
+        raise _zip_error(path, f"{len(infos):,} files that expand to {sum(info.file_size for info in infos):,} bytes")
     seen: set[str] = set()
     for info in infos:
         parts = PurePosixPath(info.filename)
         if parts.is_absolute() or ".." in parts.parts or "\\" in info.filename or not parts.name:
-            raise _zip_error(path, f"the name {info.filename!r:.80} leads out of the folder")
+            raise _zip_error(path, f"the name {info.filename!r:.80} is outside the folder")
         if not info.filename.isprintable() or info.filename != str(parts):
-            raise _zip_error(path, f"the name {info.filename!r:.80} is none that we write")
+            raise _zip_error(path, f"the name {info.filename!r:.80} is not one that voxgraft writes")
         if info.compress_type not in COMPRESSION_METHODS or info.flag_bits & ENCRYPTED_FLAG:
-            raise _zip_error(path, f"{info.filename!r:.80} is packed in a way that we do not write")
+            raise _zip_error(path, f"{info.filename!r:.80} uses a compression that voxgraft does not write")
         if stat.S_ISLNK(info.external_attr >> 16):
             raise _zip_error(path, f"{info.filename!r:.80} is a link")
         if (same := normalize_file_name(info.filename)) in seen:
-            raise _zip_error(path, f"{info.filename!r:.80} is in it twice, or differs from another in case alone")
+            raise _zip_error(path, f"{info.filename!r:.80} appears twice, or differs from another only in case")
         if info.file_size > CHUNK_BYTES and info.file_size > MAX_COMPRESSION_RATIO * max(info.compress_size, 1):
-            raise _zip_error(path, f"{info.filename!r:.80} unfolds {info.compress_size:,} bytes to {info.file_size:,}")
+            raise _zip_error(path, f"{info.filename!r:.80} expands {info.compress_size:,} bytes to {info.file_size:,}")
         seen.add(same)
         yield info
 
@@ -353,7 +353,7 @@ def parse_hub_repository(text: str) -> str:
     """OWNER/NAME."""
     found = _REPOSITORY.fullmatch(text)
     if found is None:
-        raise ConfigError("hub-name", f"{text!r:.80} is no name of a repository", expected="OWNER/NAME")
+        raise ConfigError("hub-name", f"{text!r:.80} is not the name of a repository", expected="OWNER/NAME")
     return found[1]
 
 
@@ -364,8 +364,8 @@ def download_from_hub(repository: str, folder: Path, revision: str | None) -> No
         repository, revision
     ):  # names that lead out of it are refused before anything is written
         if (other := seen.setdefault(normalize_file_name(name), name)) != name:
-            found = f"{repository} names {other!r:.80} and {name!r:.80}, which are one file on some systems"
-            raise FileError("hub-refused", found, cure="tell its owners, and fetch nothing from there.")
+            found = f"{repository} names {other!r:.80} and {name!r:.80}, which are the same file on some systems"
+            raise FileError("hub-refused", found, cure="inform its owners, and download nothing from there.")
     with _hub_client("fetch", repository) as hub:
         hub.snapshot_download(parse_hub_repository(repository), revision=revision, local_dir=folder)
     # huggingface_hub leaves its notes on the download there.
@@ -382,8 +382,8 @@ def list_hub_files(repository: str, revision: str | None = None) -> dict[str, tu
     for one in info.siblings or []:
         name = PurePosixPath(one.rfilename)
         if name.is_absolute() or ".." in name.parts or "\\" in one.rfilename:
-            found = f"{repository} names a file {one.rfilename!r:.80}, which lies outside of it"
-            raise FileError("hub-refused", found, cure="tell its owners, and fetch nothing from there.")
+            found = f"{repository} lists a file {one.rfilename!r:.80}, which is outside the repository"
+            raise FileError("hub-refused", found, cure="inform its owners, and download nothing from there.")
         git_id = None if one.lfs else one.blob_id
         files[one.rfilename] = (int(one.size or 0), getattr(one.lfs, "sha256", None), git_id)
     return files
@@ -428,7 +428,7 @@ def push(settings: PushSettings) -> SharedFolder:
         require_output_path(Path(to), overwrite=settings.overwrite)
     found = inspect_shared_folder(settings.folder)
     findings = tuple((found.terms or ShareTerms("", False, None, None)).findings())
-    others = tuple(_unlisted_file_findings(found, settings.folder, "are no part of it and were not sent"))
+    others = tuple(_unlisted_file_findings(found, settings.folder, "do not belong to it and were not sent"))
     if to.endswith(ZIP_SUFFIX):
         pack_zip(settings.folder, Path(to), overwrite=settings.overwrite, leave_out=found.others)
         return replace(found, place=to, is_sent=True, findings=(*findings, *others))
@@ -468,7 +468,7 @@ def pull(settings: PullSettings) -> SharedFolder:
         for path in inside.rglob("*"):
             # The settings of a run can name programs and files of this machine; nobody else's are followed here.
             if path.name.lower() == RUN_FILE:
-                named = f"{path.relative_to(inside)} is no part of a graft or an export"
+                named = f"{path.relative_to(inside)} does not belong to a graft or an export"
                 raise GraftError("share-broken", named, expected="no settings of a run")
         for name in found.others:
             (inside / name).unlink()
@@ -479,10 +479,10 @@ def pull(settings: PullSettings) -> SharedFolder:
             path.rename(new / path.name)
         inside.rmdir()
     findings = found.terms.findings() if found.terms else []
-    if found.programs:  # hashes show damage on the way, and nothing of whoever wrote both the file and the card
+    if found.programs:  # hashes show damage in transit, and nothing of whoever wrote both the file and the card
         named = format_names(found.programs, MAX_FILES_NAMED)
-        findings.append(finding("share-program", f"programs are among the files: {named}", where=folder))
-    findings += _unlisted_file_findings(found, folder, "are no part of it and were not kept")
+        findings.append(finding("share-program", f"the files include programs: {named}", where=folder))
+    findings += _unlisted_file_findings(found, folder, "do not belong to it and were not kept")
     return replace(found, place=str(folder), findings=tuple(findings))
 
 
@@ -491,7 +491,7 @@ def require_plain_files(folder: Path) -> None:
     for path in folder.rglob("*"):
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             found = f"{path.relative_to(folder).as_posix()!r:.80} is a link or a device"
-            raise GraftError("share-broken", found, expected="files and folders alone")
+            raise GraftError("share-broken", found, expected="only files and folders")
 
 
 def _unlisted_file_findings(found: SharedFolder, folder: Path, what: str) -> list[Finding]:

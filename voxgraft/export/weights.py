@@ -141,7 +141,7 @@ def open_export_source(settings: ExportSettings) -> ExportSource:
         _require_passing_check(parse_settings(CheckSettings, {**values, "run": run.path}, run.settings))
         which = detect_trained_output(run, RunJournal(run.journal).read())
         if which == "masked-finetune":
-            found = "the last training was the masked-finetune baseline, whose rows and body are not the base's"
+            found = "the last training was the masked-finetune baseline, which changed the base's rows and backbone"
             raise GraftError("export-seeds", found, where=run.path)
         merged = read_merged_card(run.path / MERGED_FOLDER_NAME) if which == "merged" else None
         source = _build_source(own.base, settings.family or own.family, run.graft)
@@ -153,7 +153,7 @@ def open_export_source(settings: ExportSettings) -> ExportSource:
         given |= {"family": source.family.name, "language": graft.card.language}
         _require_passing_check(parse_settings(CheckSettings, given, path))
         return source
-    found = f"{path.name} holds neither run.yaml nor {GRAFT_CARD_NAME}"
+    found = f"{path.name} has neither run.yaml nor {GRAFT_CARD_NAME}"
     raise GraftError("export-subject", found, expected="the folder of a run or of a graft", where=path)
 
 
@@ -163,7 +163,7 @@ def _build_source(base: Path | None, name: str | None, place: Path) -> ExportSou
         raise ConfigError("config-missing", "`base` is not given", expected="--base FOLDER", where=place)
     folder = resolve_base_folder(base)
     if not is_folder(folder):
-        cure = "name the base that it was made on: --base FOLDER."
+        cure = "give the base that it was created on: --base FOLDER."
         raise ConfigError("config-missing", f"the base {folder} does not exist", where=place, cure=cure)
     family = resolve_base_family(folder, name)
     files = family.files(folder)
@@ -173,15 +173,15 @@ def _build_source(base: Path | None, name: str | None, place: Path) -> ExportSou
         raise GraftError("base-other", f"a base of {family.name}", expected=card.family, where=folder)
     for part, path in (("checkpoint", files.checkpoint), ("tokenizer", files.tokenizer)):
         actual, wanted = compute_sha256(path), str(card.base.get(f"{part}_sha256"))
-        # Rows and adapter only mean something on the very weights that they were trained on.
+        # Rows and adapter only mean something on the weights that they were trained on.
         if actual != wanted:
-            expected = f"{wanted[:12]}, on which the graft was made"
+            expected = f"{wanted[:12]}, which the graft was created on"
             raise GraftError("base-other", f"{path.name} has sha256 {actual[:12]}", expected=expected, where=path)
     return ExportSource(family, files, open_tokenizer(files.tokenizer), graft)
 
 
 def _require_passing_check(settings: CheckSettings) -> None:
-    """Refuse what `check` says no to. Training data is no part of an export."""
+    """Refuse what `check` rejects. Training data is no part of an export."""
     with open_check_subject(settings) as subject:
         raise_first_error(run_checks(subject, with_data=False).findings)
 
@@ -198,9 +198,9 @@ class ExportedCheckpoint:
     expected: int
     """Names that the family's model has."""
     same: int
-    """Tensors that are the base's, bit for bit; rounded where that was asked for."""
+    """Tensors that are the base's, bit for bit; rounded where that was requested."""
     changed: int
-    """Tensors of the body that the new language has changed."""
+    """Tensors of the backbone that the new language has changed."""
     base_rows: int
     """Rows of the base in each text table, all of them the same bits."""
     new_rows: int
@@ -210,7 +210,7 @@ class ExportedCheckpoint:
 
     @property
     def precision(self) -> str:
-        """Exact is said only of what is the base's own, bit for bit, wherever it is the base at all."""
+        """ "Exact" is used only for values that equal the base's, bit for bit."""
         if not self.exact:
             return "rounded from the base"
         return "in the base's own format" if self.changed else "exact"
@@ -235,9 +235,9 @@ def write_grown_checkpoint(source: ExportSource, path: Path, *, dtype: str) -> E
     spare = source.family.spare_rows
     plan = GrowthPlan({name: TableGrowth(card.base_pieces, spare, rows) for name, rows in source.graft.rows.items()})
     with open_checkpoint(source.files.checkpoint) as base:
-        # A grown file keeps the format of the base, and its name is the original program's choice.
+        # An extended file keeps the format of the base, and its name is the original program's choice.
         if (path.suffix == ".safetensors") != (base.format == "safetensors"):
-            found = f"{base.path.name} is a {base.format} file, and the original program wants {path.name}"
+            found = f"{base.path.name} is a {base.format} file, but the original program needs {path.name}"
             raise CheckpointError("output-suffix", found, where=base.path)
         # Copied tensor by tensor from the file: no model is built, so nothing can be lost or converted.
         grow_checkpoint(base, plan, path)
@@ -372,15 +372,15 @@ def _verify_written_checkpoint(
                 old_spare = was.shape[0] - pieces
                 tail = not old_spare or np.array_equal(before[pieces:], after[after.shape[0] - old_spare :])
                 if not np.array_equal(before[:pieces][kept_rows], after[:pieces][kept_rows]) or not tail:
-                    raise _export_mismatch_error(path, f"a base row of {name} is not the base's")
+                    raise _export_mismatch_error(path, f"a base row of {name} differs from the base")
             elif np.array_equal(before, after):
                 same += 1
             elif body_may_change:
                 if not np.isfinite(np.asarray(written.read(name), dtype=np.float32)).all():
-                    raise _export_mismatch_error(path, f"{name} holds values that are not finite")
+                    raise _export_mismatch_error(path, f"{name} contains values that are not finite")
                 changed += 1
             else:
-                raise _export_mismatch_error(path, f"{name} is not the base's")
+                raise _export_mismatch_error(path, f"{name} differs from the base")
             advance(1)
         exact = all(written.tensors[name].dtype == base.tensors[name].dtype for name in names)
         kinds = sorted({written.tensors[name].dtype for name in names})
@@ -424,7 +424,7 @@ _REUSABLE_TOKENS = {
     4: re.compile(r"\[[a-z]{2,3}\]"),
 }
 _TYPED_TAG = re.compile(r"\[[a-z]{2,3}(?:-[a-z0-9]+)*\]")
-# Latin words stand in every language's texts.
+# Latin words are in every language's texts.
 KEPT_SCRIPTS = ("Latin", "Common", "Inherited")
 # A script with this share of a language's letters is one of its own.
 OWN_SCRIPT_SHARE = 0.02
@@ -448,9 +448,9 @@ def build_drop_in_tokenizer(source: ExportSource) -> DropInTokenizer:
     """Reuse ids, and prove on the language's own texts that it reads as before."""
     base, grown = source.base_tokenizer, source.graft.tokenizer
     if not isinstance(base, BpeJsonTokenizer):
-        raise GraftError("drop-in-family", f"a tokenizer of the kind {base.kind}", expected="one of Chatterbox's")
+        raise GraftError("drop-in-family", f"a tokenizer of type {base.kind}", expected="one of Chatterbox's")
     spelling = TextEncoder.of(source.family, base, grown, source.language, source.graft.card.rules)
-    # The run's own texts; without a run, every new piece and every letter by itself.
+    # The run's own texts; without a run, every new piece and every letter on its own.
     entry = find_exemplar(source.language)
     sentences = list(entry.letters) if entry else []
     if source.texts:
@@ -467,7 +467,7 @@ def build_drop_in_tokenizer(source: ExportSource) -> DropInTokenizer:
     free = [one for one in _find_reusable_ids(base, source, sentences) if one not in used]
     new = range(base.size, grown.size)
     if len(free) < len(new):
-        found = f"{len(new):,} new pieces, and the base has {len(free):,} ids that the language does not use"
+        found = f"{len(new):,} new pieces, but the base has only {len(free):,} ids that the language does not use"
         raise GraftError("drop-in-no-room", found, where=source.graft.folder)
     places = dict(zip(new, free, strict=False))
     data = _build_tokenizer_json(base, grown, places)
@@ -485,7 +485,7 @@ def build_drop_in_tokenizer(source: ExportSource) -> DropInTokenizer:
         text = text.strip()
         found_ids = tokenizer.encode(spelling.front.prepare(spelling.front.clean((spelling.tag or "") + text), None))
         if found_ids != expected:
-            found = f"{text[:60]!r} is spelled {found_ids[:12]}"
+            found = f"{text[:60]!r} is encoded as {found_ids[:12]}"
             raise GraftError("drop-in-moved", found, expected=f"{expected[:12]}")
         proven += 1
     return DropInTokenizer(data, places, tuple(base.shown(one) for one in places.values()), len(free), proven)
@@ -515,7 +515,7 @@ def _find_reusable_ids(base: BpeJsonTokenizer, source: ExportSource, sentences: 
 
 
 def _build_tokenizer_json(base: BpeJsonTokenizer, grown: Tokenizer, places: dict[int, int]) -> bytes:
-    """The grown file with its new pieces at reused ids, and without the pieces that was there."""
+    """The extended file with its new pieces at reused ids, and without the pieces that existed."""
     # The base must load the file with its own number of ids, so ids are exchanged and none is appended.
     document = json.loads(grown.data)
     gone = {base.pieces[one] for one in places.values()}
@@ -538,7 +538,7 @@ TEXT_PACKAGE = "voxgraft.text.normalize"
 _INIT_TEMPLATE = '''"""How text was normalised in training, for use without voxgraft. Part of voxgraft, Apache-2.0.
 
     from voxgraft_text import prepared
-    prepared("...")  # text of the new language, as the original program has to be given it
+    prepared("...")  # text of the new language, as the original program needs it
 
 Needs `regex`{needs}.
 """
@@ -553,7 +553,7 @@ RULES.require_edition()
 
 
 def prepared(text):
-    """Text of the new language as the original program has to be given it. Preparing it twice changes nothing."""
+    """Text of the new language as the original program needs it. Preparing it twice changes nothing."""
 {body}
 '''
 

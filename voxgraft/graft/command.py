@@ -95,11 +95,11 @@ def format_additions(additions: TokenizerAdditions, plan: CharacterPlan, texts: 
     lines: list[Line] = [f"{name}: {pluralize(len(texts.sentences), 'sentence')}"]
     lines += [line for item in check_text_language(additions.language, texts.sentences) for line in item.lines()]
     if texts.repeated or texts.renormalized:
-        lines.append(f"  {texts.repeated:,} repeated lines left out, {texts.renormalized:,} brought into NFC")
+        lines.append(f"  {texts.repeated:,} repeated lines left out, {texts.renormalized:,} converted to NFC")
     if not additions.pieces:
         tag = f"the tag {additions.tag}" if additions.tag else "nothing"
-        lines.append(f"  the base has every letter of {name} already: {tag} is added, and no piece")
-        lines.append("  that is fine: its text is spelled with the pieces of the base's own tokenizer")
+        lines.append(f"  the base already has every letter of {name}; added: {tag}")
+        lines.append("  this is fine: its text is encoded with the base's own pieces")
     else:
         scripts = f" (all of {', '.join(plan.whole_scripts)})" if plan.whole_scripts else ""
         tag = f", the tag {additions.tag}" if additions.tag else ""
@@ -109,7 +109,7 @@ def format_additions(additions: TokenizerAdditions, plan: CharacterPlan, texts: 
         known = len(letters - {sign.lower() for sign in (*plan.new, *plan.left_unknown)})
         if 2 * known > len(letters):
             lines.append(
-                f"  that is fine: the base's tokenizer already covers {known:,} of the {len(letters):,} letters in the "
+                f"  this is fine: the base's tokenizer already covers {known:,} of the {len(letters):,} letters in the "
                 f"texts, and only pieces with a letter that it lacks are added ({len(additions.pieces):,})"
             )
     if plan.left_unknown:
@@ -117,7 +117,7 @@ def format_additions(additions: TokenizerAdditions, plan: CharacterPlan, texts: 
             f"{describe_character(sign)} ({count:,}×)" for sign, count in list(plan.left_unknown.items())[:6]
         )
         more = f" and {len(plan.left_unknown) - 6} more" if len(plan.left_unknown) > 6 else ""
-        lines.append(f"  left unknown, since they are not the language's own: {signs}{more}")
+        lines.append(f"  left unknown, because they do not belong to the language: {signs}{more}")
     return lines
 
 
@@ -128,7 +128,7 @@ def format_proof(proof: TokenizerProof) -> list[Line]:
     lines: list[Line] = [
         style_line("promise 1, old text reads the same: ", kept),
         Table(
-            ("base sentences", "same", "base had unknowns", "hold the tag", "changed"),
+            ("base sentences", "same", "base had unknowns", "contain the tag", "changed"),
             (
                 tuple(
                     f"{n:,}" for n in (counts.total, counts.same, counts.base_unknown, counts.holds_tag, counts.changed)
@@ -139,8 +139,8 @@ def format_proof(proof: TokenizerProof) -> list[Line]:
     if counts.base_unknown:
         still = counts.base_unknown - counts.base_unknown_moved
         lines.append(
-            f"{counts.base_unknown:,} hold signs that the base cannot spell: {still:,} keep their ids all the same, "
-            f"{counts.base_unknown_moved:,} are spelled better now"
+            f"{counts.base_unknown:,} contain characters that the base cannot encode: {still:,} keep their ids anyway, "
+            f"{counts.base_unknown_moved:,} are encoded better now"
         )
     if proof.before is not None and proof.after is not None:
         lines.append(
@@ -167,7 +167,7 @@ def format_proof(proof: TokenizerProof) -> list[Line]:
 def format_new_rows(methods: dict[str, int], samples: tuple[RowReport, ...]) -> list[Line]:
     """How the rows were made, and what a few of them sit near."""
     if not methods:
-        return ["no new rows: the base has every piece already"]
+        return ["no new rows: the base already has every piece"]
     made = ", ".join(f"{count:,} {how}" for how, count in methods.items())
     rows = tuple(
         (
@@ -220,7 +220,7 @@ class GraftResult:
             lines += format_additions(self.learnt.additions, self.learnt.plan, self.texts)
         lines += format_proof(self.proof)
         if self.folder is None:
-            return [*lines, "nothing was written, since the proof does not hold"]
+            return [*lines, "nothing was written, because the proof failed"]
         lines += [self.counts.table(), *filter(None, [self.counts.spare_note()])]
         lines += [*format_new_rows(self.methods, self.samples), f"graft: {self.folder}"]
         return [*lines, f"next: voxgraft check {shlex.quote(str(self.folder.parent))}"]
@@ -235,7 +235,7 @@ def graft(settings: GraftSettings) -> GraftResult:
     settings = settings.model_copy(update={"texts": resolve_text_files(settings, settings.run)})
     if not settings.texts and settings.tokenizer.file is None:
         found = "neither `texts` nor `tokenizer.file` is given, and the run has no manifest of clips"
-        cure = "name texts in run.yaml, or import recordings first: `voxgraft go` does that with data.sources."
+        cure = "set texts in run.yaml, or import recordings first (`voxgraft go` imports data.sources)."
         raise ConfigError("config-missing", found, where=settings.run / RUN_FILE, cure=cure)
     family = resolve_base_family(base_folder, settings.family)
     files = family.files(base_folder)
@@ -245,7 +245,7 @@ def graft(settings: GraftSettings) -> GraftResult:
     rules = build_text_rules(language, normalize=own.normalise, fold_homophones=own.fold_homophones)
     learnt = None
     if own.file is not None:
-        grown, chosen = open_tokenizer(own.file), f"{own.file}, brought along"
+        grown, chosen = open_tokenizer(own.file), f"{own.file}, as given"
     else:
         learnt = learn_language_pieces(TextEncoder.of(family, base, None, language, rules), texts, own)
         names = ", ".join(path.name for path in settings.texts)
@@ -327,7 +327,7 @@ def write_graft_folder(
         write_text(temporary / GRAFT_CARD_NAME, format_graft_card(card))
         entry = find_exemplar(language)
         near = ", ".join(f"{sample.piece} near {sample.nearest[0][0]}" for sample in made.samples[:6])
-        readme = format_graft_readme(card, entry.name if entry else language, [f"For a look: {near}."] if near else [])
+        readme = format_graft_readme(card, entry.name if entry else language, [f"Examples: {near}."] if near else [])
         write_text(temporary / README_NAME, readme)
 
 
@@ -388,10 +388,10 @@ def tokenizer_merge(settings: TokenizerMergeSettings) -> SimpleResult:
 def extend_tokenizer(family: Family, base: Tokenizer, additions: TokenizerAdditions, where: Path) -> Tokenizer:
     """The extended tokenizer in memory, after checking that the additions belong to this base."""
     if additions.base_sha256 != base.sha256 or additions.kind != base.kind:
-        found = f"learned on a base with sha256 {additions.base_sha256[:12]}, this one has {base.sha256[:12]}"
+        found = f"trained on a base with sha256 {additions.base_sha256[:12]}, this one has {base.sha256[:12]}"
         raise TokenizerError("additions-other-base", found, where=where)
     if additions.family != family.name:
-        found = f"learned for family {additions.family}, this base is {family.name}"
+        found = f"trained for family {additions.family}, this base is {family.name}"
         raise TokenizerError("additions-other-base", found, where=where)
     if additions.tag not in (None, family.tag(additions.language)):
         found = f"the tag of {additions.language} is {additions.tag!r:.40}"
@@ -402,7 +402,7 @@ def extend_tokenizer(family: Family, base: Tokenizer, additions: TokenizerAdditi
         raise TokenizerError("additions-broken", "a piece appears twice, or the base has it already", where=where)
     for piece in additions.pieces:
         if not set(piece.text) - base.characters:
-            found = f"piece {piece.text!r} holds no character that is new to the base"
+            found = f"piece {piece.text!r} contains no character that is new to the base"
             raise TokenizerError("additions-broken", found, where=where)
     return parse_tokenizer(base.grown(additions), Path(f"{base.path.name} + {additions.language}"))
 
@@ -461,7 +461,7 @@ def extend(settings: ExtendSettings) -> SimpleResult:
         # The format is kept, so a name that promises the other one would mislead every loader.
         others = (".pt", ".pth", ".bin", ".ckpt") if checkpoint.format == "safetensors" else (".safetensors",)
         if settings.output.suffix in others:
-            found = f"the output is called {settings.output.name}, and the input is a {checkpoint.format} file"
+            found = f"the output is named {settings.output.name}, but the input is a {checkpoint.format} file"
             raise CheckpointError("output-suffix", found, where=settings.output)
         family = detect_checkpoint_family(checkpoint, settings.family)
         base_path = settings.base_tokenizer or find_tokenizer_beside(settings.checkpoint, family)
@@ -496,7 +496,7 @@ def extend(settings: ExtendSettings) -> SimpleResult:
         old, new = list(item["old_shape"]), list(item["new_shape"])
         lines.append(f"  {item['name']} ({item['dtype']}): {old} -> {new}")
     for extra in report.left_out:
-        lines.append(f"  left out, since it does not fit a grown table: {extra.name} ({extra.description})")
+        lines.append(f"  left out, because it does not fit an extended table: {extra.name} ({extra.description})")
     if report.input_sha256 and report.output_sha256:
         lines += [f"  input  sha256 {report.input_sha256}", f"  output sha256 {report.output_sha256}"]
     if proof:

@@ -36,7 +36,7 @@ GRAFT_FORMAT = "voxgraft-graft-1"
 GRAFT_CARD_NAME, ROWS_NAME, README_NAME = "graft.json", "rows.safetensors", "README.md"
 ADAPTER_NAME = "adapter"
 MERGED_CARD_NAME = "merged.json"
-# In an export: the normaliser by itself, and the text rules that it follows.
+# In an export: the normaliser on its own, and the text rules that it follows.
 TEXT_FOLDER, TEXT_RULES_NAME = "voxgraft_text", "rules.json"
 # In the run folder, beside the graft: what the run was made from.
 RUN_CARD_NAME = "card.json"
@@ -123,7 +123,7 @@ def read_graft_card(folder: Path) -> GraftCard:
     ):
         wrong.append("adapter")
     if wrong or "/" in fields["tokenizer"] or fields["tokenizer"].startswith("."):
-        found = f"{GRAFT_CARD_NAME} lacks a sound value for {', '.join(wrong) or 'tokenizer'}"
+        found = f"{GRAFT_CARD_NAME} lacks a valid value for {', '.join(wrong) or 'tokenizer'}"
         raise GraftError("graft-broken", found, where=path)
     fields["licence"] = str(fields["licence"] or "")
     parse_text_rules(fields["text"], path)
@@ -131,7 +131,7 @@ def read_graft_card(folder: Path) -> GraftCard:
     if SUM_KEY in value and value[SUM_KEY] != (actual := _sum_of(value)):
         found = f"{GRAFT_CARD_NAME} was changed after it was written: its values have sha256 {actual[:12]}"
         cure = (
-            f"restore {GRAFT_CARD_NAME}, from `graft.previous` or from where the graft came. If you edited it on "
+            f"restore {GRAFT_CARD_NAME}, from `graft.previous` or from its source. If you edited it on "
             f"purpose, remove its line `{SUM_KEY}`."
         )
         raise GraftError("graft-broken", found, expected=f"{value[SUM_KEY]!s:.12}", where=path, cure=cure)
@@ -180,7 +180,7 @@ def load_graft(folder: Path) -> Graft:
         raise GraftError("graft-mismatch", found, expected=f"{card.base_pieces + card.num_rows:,}", where=folder)
     expected = {point.tensor for point in get_family(card.family).graft_points}
     if set(rows) != expected:
-        found = f"{ROWS_NAME} holds {', '.join(sorted(rows)) or 'nothing'}"
+        found = f"{ROWS_NAME} contains {', '.join(sorted(rows)) or 'nothing'}"
         raise GraftError("graft-mismatch", found, expected=", ".join(sorted(expected)), where=folder)
     for name, values in rows.items():
         if values.shape[0] != card.num_rows:
@@ -191,7 +191,7 @@ def load_graft(folder: Path) -> Graft:
     for name, digest in stated.items():
         actual = compute_sha256(folder / name) if is_file(folder / name) else "nothing"
         if actual != digest:
-            found = f"{name} has sha256 {actual[:12]}, {GRAFT_CARD_NAME} says {digest[:12]}"
+            found = f"{name} has sha256 {actual[:12]}, {GRAFT_CARD_NAME} states {digest[:12]}"
             raise GraftError("graft-mismatch", found, where=folder)
     return Graft(folder, card, tokenizer, rows)
 
@@ -212,25 +212,25 @@ def format_graft_readme(card: GraftCard, language_name: str, samples: list[str])
         f"# {language_name} for {card.family}",
         "",
         f"A voxgraft graft: {card.num_rows:,} new text rows for {language_name} (`{card.language}`).",
-        "It holds nothing of the base itself. The base that it belongs to:",
+        "It contains nothing of the base itself. It belongs to this base:",
         "",
         "| file | sha256 |",
         "| --- | --- |",
         f"| {card.base['checkpoint']} | {card.base['checkpoint_sha256']} |",
         f"| {card.base['tokenizer']} | {card.base['tokenizer_sha256']} |",
         "",
-        f"- Old text reads the same: of {proof['total']:,} base sentences {proof['same']:,} are spelled id for id as "
-        f"before, {proof['base_unknown']:,} hold signs that the base cannot spell, {proof['changed']:,} changed.",
-        f"- Text is normalised by the rules `{card.rules.identity}`, in training and in synthesis alike.",
-        f"- New rows, {state}: first {card.method['init']}, noise {card.method['noise']}, seed {card.method['seed']}.",
+        f"- Old text reads the same: of {proof['total']:,} base sentences {proof['same']:,} are encoded id for id as "
+        f"before, {proof['base_unknown']:,} have characters that the base cannot encode, {proof['changed']:,} changed.",
+        f"- Text is normalised by the rules `{card.rules.identity}`, in training and in synthesis.",
+        f"- New rows, {state}: init {card.method['init']}, noise {card.method['noise']}, seed {card.method['seed']}.",
         *(f"- {sample}" for sample in samples),
         "",
-        "| file | what |",
+        "| file | contents |",
         "| --- | --- |",
         f"| {card.tokenizer} | the base's tokenizer with the new pieces appended |",
         f"| {ROWS_NAME} | the new rows of each text table, float32 |",
-        *(["| adapter/ | weights on the body for this language alone, in PEFT's format |"] if card.adapter else []),
-        f"| {GRAFT_CARD_NAME} | what this belongs to, for machines |",
+        *(["| adapter/ | adapter weights for this language only, in PEFT's format |"] if card.adapter else []),
+        f"| {GRAFT_CARD_NAME} | card of the graft, for programs |",
         "",
         "## Licence of the base",
         "",
@@ -265,7 +265,7 @@ def _sum_of(value: dict[str, Any]) -> str:
 
 
 def load_base_tokenizer(path: Path, name: str | None) -> tuple[Family, Tokenizer]:
-    """Family and tokenizer of a base folder (the built-in one by its name), or of a tokenizer file by itself."""
+    """Family and tokenizer of a base folder (the built-in one by its name), or of a tokenizer file on its own."""
     path = resolve_base_folder(path)
     if not is_folder(path):
         tokenizer = open_tokenizer(path)
@@ -274,7 +274,7 @@ def load_base_tokenizer(path: Path, name: str | None) -> tuple[Family, Tokenizer
         family = resolve_base_family(path, name)
         return family, open_tokenizer(family.files(path).tokenizer)
     except FileError:
-        # Not a complete base; a tokenizer may lie in the folder by itself, without its gigabytes.
+        # Not a complete base; a tokenizer may lie in the folder on its own, without its gigabytes.
         families = [get_family(name)] if name else list(map(get_family, family_names()))
         alone = [(one, path / file) for one in families for file in one.tokenizer_names if path_exists(path / file)]
         if len({file for _, file in alone}) != 1:
@@ -292,7 +292,7 @@ def load_text_encoder(path: Path, name: str | None, grown: Path | None, language
 
 
 def _detect_tokenizer_family(tokenizer: Tokenizer) -> Family:
-    """The one family whose special pieces stand on their ids here; an error if that is none or several."""
+    """The one family whose special pieces have their ids here; an error if that is none or several."""
     fitting = [
         candidate
         for candidate in map(get_family, family_names())
@@ -308,13 +308,13 @@ def _detect_tokenizer_family(tokenizer: Tokenizer) -> Family:
 MERGED_FOLDER_NAME, BASELINE_FOLDER_NAME = "merged", "masked-finetune"
 MERGED_FORMAT = "voxgraft-merged-1"
 # Shown wherever a model of the masked-finetune baseline is shown.
-MASKED_BASELINE_LABEL = "as the masked-finetune baseline, for comparison: this loses the old languages"
+MASKED_BASELINE_LABEL = "as the masked-finetune baseline, for comparison; this loses the old languages"
 # Of a held-out speech loss; the default bound of merged training.
 MAX_LOSS_RISE = 0.05
 
 
 def read_merged_card(folder: Path) -> dict[str, Any]:
-    """The card of a merged folder, whose files are there and are the ones that were written."""
+    """The card of a merged folder, whose files exist and are the ones that were written."""
     path = require_folder(folder) / MERGED_CARD_NAME
     card = read_json(require_file(path))
     if not isinstance(card, dict) or card.get("format") != MERGED_FORMAT:
@@ -322,12 +322,12 @@ def read_merged_card(folder: Path) -> dict[str, Any]:
     for name in ("checkpoint", "tokenizer"):
         file, stated = str(card.get(name)), card.get(f"{name}_sha256")
         if "/" in file or compute_sha256(folder / file) != stated:
-            raise GraftError("merged-broken", f"{file} is not the {name} that {MERGED_CARD_NAME} names", where=folder)
+            raise GraftError("merged-broken", f"{file} is not the {name} listed in {MERGED_CARD_NAME}", where=folder)
     return card
 
 
 def find_merged_card(checkpoint: Path) -> dict[str, Any] | None:
-    """The card in the folder of a checkpoint, if it names one that is there."""
+    """The card in the folder of a checkpoint, if it names one that exists."""
     path = checkpoint.parent / MERGED_CARD_NAME
     if not is_file(path):
         return None
@@ -341,7 +341,7 @@ def find_merged_card(checkpoint: Path) -> dict[str, Any] | None:
 
 
 def is_of_last_training(card: Mapping[str, Any], journal: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the point that a card tells of is the one that the journal says was written.
+    """Whether the point that a card reports is the one that the journal says was written.
 
     A training that was begun again and has not come to its end leaves the folder of the one before where it is.
     """
@@ -355,7 +355,7 @@ def is_of_last_training(card: Mapping[str, Any], journal: Sequence[Mapping[str, 
 
 
 def keeps_old_languages(checkpoint: Path) -> bool | None:
-    """What held-out losses say of old languages in this very checkpoint; None where there are none.
+    """What held-out losses say of old languages in this checkpoint; None where there are none.
 
     Judged by the losses themselves: the bound of a run is its user's, and may be as loose as they like.
     """

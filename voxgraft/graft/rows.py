@@ -171,8 +171,8 @@ class RowCount:
         if not self.spare_rows:
             return None
         return (
-            f"{self.rows:,} rows for {self.pieces:,} pieces is right: the last row is a spare that no text indexes. "
-            "It stays last, and no new piece starts from it."
+            f"{self.rows:,} rows for {self.pieces:,} pieces is correct: the last row is a spare that no text uses. "
+            "It stays last, and no new piece is initialized from it."
         )
 
     def to_json(self) -> dict[str, int]:
@@ -246,7 +246,7 @@ def iter_base_tables(checkpoint: Checkpoint, family: Family, pieces: int) -> Ite
         values = checkpoint.read_rows(point.tensor, 0, pieces)
         table = values.astype(np.float32, copy=False)
         if not np.isfinite(table).all():
-            found = f"{point.tensor} holds values that are not finite"
+            found = f"{point.tensor} contains values that are not finite"
             raise CheckpointError("tensor-not-finite", found, where=checkpoint.path)
         yield point.tensor, point.role, table
 
@@ -256,8 +256,8 @@ def find_tokenizer_beside(checkpoint: Path, family: Family) -> Path:
     try:
         return family.find_tokenizer(checkpoint)
     except FileError as error:
-        found = f"the base's tokenizer is not beside {checkpoint.name}: {error.finding.found}"
-        expected, cure = error.finding.expected, "name it with --base-tokenizer."
+        found = f"the base's tokenizer is not next to {checkpoint.name}: {error.finding.found}"
+        expected, cure = error.finding.expected, "set --base-tokenizer."
         raise FileError(error.code, found, expected=expected, where=checkpoint.parent, cure=cure) from None
 
 

@@ -1,6 +1,6 @@
 """Compare everything but the text tables with the base: the same bits, so that speech cannot have changed, or how far.
 
-Both files are streamed once. Weights only give a distance; whether old languages suffered must be heard. The rest
+Both files are streamed once. Weights only give a distance; whether old languages suffered must be measured. The rest
 reads the optimizer state in a checkpoint: sizes, step, rates, schedule, moments on rows that should be fixed. It uses
 the pickle's description and the stored values; nothing is unpickled.
 """
@@ -73,7 +73,7 @@ NO_LOST_ROWS = LostRows()
 
 
 def find_lost_rows(subject: CheckSubject, name: str, marks: dict[int, str]) -> LostRows:
-    """Rows of a table of the body that are zero or were overwritten. None where it has no row per code or position.
+    """Rows of a table of the backbone that are zero or were overwritten. None where it has no row per code or position.
 
     `marks` names rows of the speech tables for people.
     """
@@ -203,7 +203,7 @@ class BodyComparison:
 
     @property
     def distance(self) -> float:
-        """How far the whole body moved, by its length; values that are not finite are left out."""
+        """How far the whole backbone moved, by its length; values that are not finite are left out."""
         return relative_distance([one for one in self.changes if not one.computed])
 
     @property
@@ -246,12 +246,12 @@ def compare_body(subject: CheckSubject) -> BodyComparison | None:
             frame = family.frame(subject.base_pieces or 0, size)
             marks = {frame.speech_start: "start of speech", frame.speech_stop: "stop of speech"}
     with progress.progress_task(
-        "comparing everything else with the base", sum(base.tensors[name].num_bytes for name in there)
+        "comparing the other tensors with the base", sum(base.tensors[name].num_bytes for name in there)
     ) as advance:
         for name in sorted(there, key=lambda name: checkpoint.tensors[name].start):
             change = _compare_tensor(base, checkpoint, name, family)
             if change.how == "changed":
-                # Single lost rows make neither the whole table a lost one nor the body a far one.
+                # Single lost rows make neither the whole table a lost one nor the backbone a far one.
                 rows = find_lost_rows(subject, name, marks)
                 few = rows.rows and 2 * len(rows.rows) < rows.num_rows
                 if few and not _is_tensor_lost(base.tensors[name], rows.moved, rows.base):
@@ -279,7 +279,7 @@ def measure_blend_distance(subject: CheckSubject, body: BodyComparison, share: f
     changes = []
     used = [one for one in body.changes if not one.computed and not one.lost and one.how != "form"]
     total = sum(base.tensors[one.name].num_bytes for one in used)
-    with progress.progress_task(f"measuring the body at {share:g}", total) as advance:
+    with progress.progress_task(f"measuring the backbone at {share:g}", total) as advance:
         for one in used:
             changes.append(
                 _compare_tensor(base, checkpoint, one.name, family, (share, one)) if one.how == "changed" else one
@@ -313,17 +313,19 @@ def body_comparison_findings(subject: CheckSubject, body: BodyComparison) -> lis
     ):
         odd = [one for one in body.changes if one.num_bad and one.overflowed == overflowed]
         more = f": {sum(one.num_bad for one in odd):,} {values}"
-        how = "hold values that are not finite" + ("" if overflowed else ", or absurdly large")
+        how = "contain values that are not finite" + ("" if overflowed else ", or absurdly large")
         add(code, [one.name for one in odd], how, more=more)
-    add("body-form", named("form"), "have another shape or kind of number", "the base's shapes and numbers")
-    expected = f"tensors that moved by less than {OVERWRITTEN_CHANGE:.0%} of their length"
+    add("body-form", named("form"), "have another shape or data type", "the base's shapes and data types")
+    expected = f"tensors that changed by less than {OVERWRITTEN_CHANGE:.0%} of their norm"
     lost = [one.name for one in body.changes if one.lost]
-    add("body-lost", lost, "have nothing left of the base's", expected)
+    add("body-lost", lost, "have nothing in common with the base", expected)
     for name, rows in body.lost_rows.items():
         how = "are all zero" if rows.dead == rows.rows else "are far from the base's"
         found = f"{len(rows.rows):,} of {rows.num_rows:,} rows of {name} {how}{listed(rows.names)}"
-        findings.append(finding("speech-rows-lost", found, expected="the base's, or trained on from them", where=where))
-    moved = f"; together they moved by {body.distance:.2g} of their length"
+        findings.append(
+            finding("speech-rows-lost", found, expected="the base's values, or values trained from them", where=where)
+        )
+    moved = f"; together they changed by {body.distance:.2g} of their norm"
     add("body-changed", named("changed"), "are not the base's", "the base's bits", more=moved)
     found = f"{len(body.extra):,} tensors are not in the base{listed(body.extra)}"
     extra = [finding("body-extra", found, expected="the base's tensors", where=where)] if body.extra else []
@@ -334,8 +336,8 @@ def body_comparison_findings(subject: CheckSubject, body: BodyComparison) -> lis
         found = f"{len(rounded):,} of {total:,} other tensors are the base's, rounded to a shorter number format"
         findings.append(finding("body-rounded", found, where=where))
     elif heads := [one.name for one in body.changes if one.name.endswith("_head.weight")]:
-        found = f"all {total:,} other tensors are the base's bits, {' and '.join(heads)} among them: "
-        findings.append(finding("body-same", found + "the text tables are the only thing that grew", where=where))
+        found = f"all {total:,} other tensors are the base's bits, including {' and '.join(heads)}: "
+        findings.append(finding("body-same", found + "only the text tables were extended", where=where))
     return findings + extra
 
 
@@ -646,11 +648,11 @@ def examine_optimizer(subject: CheckSubject) -> tuple[OptimizerSnapshot | None, 
     moments = {one.first.shape for one in found.moments}
     for point, info in tables.items():
         new = info.shape[0] - pieces if pieces is not None else 0
-        alone = {(count, *info.shape[1:]) for count in (new, new - family.spare_rows) if new}  # new rows by themselves
+        alone = {(count, *info.shape[1:]) for count in (new, new - family.spare_rows) if new}  # new rows on their own
         odd = sorted(shape for shape in moments - model_shapes - alone if shape[1:] == info.shape[1:])
         if point.role == "embedding" and odd and info.shape not in moments:
-            text = f"the optimizer state has moments of {list(odd[0])}, {info.name} is {list(info.shape)}"
-            cure = "voxgraft takes no optimizer state from elsewhere; in the old trainer start a fresh one."
+            text = f"the optimizer state has moments of shape {list(odd[0])}, but {info.name} is {list(info.shape)}"
+            cure = "voxgraft uses no optimizer state of other trainers. In the other trainer, start a new one."
             findings.append(finding("moments-mismatch", text, where=where, cure=cure, level="warning"))
     if odd_tables := [one.tensor for one in rows if not one.finite]:
         text = f"the optimizer's moments of {', '.join(odd_tables)} are not finite"
@@ -663,10 +665,10 @@ def examine_optimizer(subject: CheckSubject) -> tuple[OptimizerSnapshot | None, 
         ratios = one.first / np.maximum(one.second, 1e-30)
         latest_old = float(ratios[:pieces][old].max())
         latest_new = float(ratios[pieces:][is_new].max()) if is_new.any() else 1.0
-        how = "and gets gradients for them: nothing keeps them fixed"
+        how = "and gets gradients for them: they are not frozen"
         if latest_old < _STALE_MOMENT_RATIO * latest_new:
-            how = "from a time when they were trained; their gradients have been masked since, the moments were not"
-        text = f"the optimizer keeps moments of {int(old.sum()):,} base rows of {one.tensor}, {how}"
+            how = "from when they were trained; their gradients are masked now, but the moments remain"
+        text = f"the optimizer has moments for {int(old.sum()):,} base rows of {one.tensor}, {how}"
         findings.append(finding("moments-on-base-rows", text, expected="none", where=where))
     # An optimizer that is younger than the file does not know what was learned before.
     step, file_step = found.step, found.file_step
@@ -674,14 +676,14 @@ def examine_optimizer(subject: CheckSubject) -> tuple[OptimizerSnapshot | None, 
     had = find_new_rows_with_gradients(subject, rows)
     if had is not None and not had.any() and not restarted:
         steps = f" in {step:,} steps" if step is not None else ""
-        text = f"none of the {len(had):,} new rows of {family.graft_points[0].tensor} has had a gradient{steps}"
+        text = f"none of the {len(had):,} new rows of {family.graft_points[0].tensor} received a gradient{steps}"
         findings.append(finding("new-rows-untrained", text, where=where))
     if restarted:
-        text = f"the file says step {file_step:,}, its optimizer has made {step:,} steps"
+        text = f"the file is at step {file_step:,}, but its optimizer made {step:,} steps"
         findings.append(finding("optimizer-restarted", text, where=where))
     pairs = list(zip(found.rates, found.first_rates, strict=False))
     if pairs and all(rate <= _ENDED_RATE_RATIO * first for rate, first in pairs):
-        text = f"the learning rate has come down to {pairs[0][0]:.2g} from {pairs[0][1]:.2g}"
+        text = f"the learning rate has decayed to {pairs[0][0]:.2g} from {pairs[0][1]:.2g}"
         findings.append(finding("schedule-ended", text, where=where))
     return found, rows, findings
 

@@ -153,13 +153,13 @@ def prepared_id_findings(subject: CheckSubject) -> list[Finding]:
         findings.append(finding("prepared-ids-unknown", found, expected="0", where=where, level=level))
     pieces = subject.base_pieces
     if pieces is not None and tokenizer.size > pieces and max(counts) < pieces:
-        found = f"none of {total:,} tokens is on a new row ({pieces:,} or more): the base's own tokenizer spelled them"
+        found = f"none of {total:,} tokens is on a new row ({pieces:,} or more): encoded with the base's tokenizer"
         findings.append(finding("prepared-other-tokenizer", found, where=prepared))
     return findings
 
 
 def prepared_encoding_findings(subject: CheckSubject) -> list[Finding]:
-    """A sample of the manifest spelled again: the same ids, or the data belongs to another tokenizer."""
+    """A sample of the manifest encoded again: the same ids, or the data belongs to another tokenizer."""
     prepared, spelling, tokenizer = subject.prepared, subject.spelling, subject.grown
     if prepared is None or spelling is None or tokenizer is None:
         return []
@@ -181,12 +181,12 @@ def prepared_encoding_findings(subject: CheckSubject) -> list[Finding]:
         if stored not in (ids, ids[1:] if tagged else ids):
             different += 1
             first = first or f"{text!r:.120} is stored as {format_pieces(tokenizer, stored)}"
-            first += "" if different > 1 else f", and is spelled {format_pieces(tokenizer, ids)}"
+            first += "" if different > 1 else f", but the tokenizer gives {format_pieces(tokenizer, ids)}"
     if not compared:
-        return [finding("prepared-empty", f"no file of ids of {manifest.name} is there", where=manifest)]
+        return [finding("prepared-empty", f"no file of ids in {manifest.name} exists", where=manifest)]
     if not different:
         return []
-    found = f"{different:,} of {compared:,} sentences are spelled otherwise; the first: {first}"
+    found = f"{different:,} of {compared:,} sentences are encoded differently; the first: {first}"
     level: Level = "error" if different > _MAX_DIFFERENT_SHARE * compared else "warning"
     return [finding("prepared-other-tokenizer", found, expected="0", where=manifest, level=level)]
 
@@ -205,7 +205,7 @@ def _sample_manifest(manifest: Path) -> Iterator[tuple[str, Path]]:
                 break
         else:
             expected = " or ".join(f"{text} and {path}" for text, path in _MANIFEST_FIELDS)
-            raise FileError("json-shape", "the line has no text with its file of ids", expected=expected, where=where)
+            raise FileError("json-shape", "the line has no text and file of ids", expected=expected, where=where)
     paths = list(entries)
     step = max(1, len(paths) // _SAMPLE_SENTENCES)
     for path in paths[::step][:_SAMPLE_SENTENCES]:
@@ -314,7 +314,7 @@ _PART_NAMES = {
     "checkpoint": "a checkpoint",
     "checkpoint_paths": "a checkpoint or a base",
     "family": "a known family",
-    "graft": "a run with a whole graft",
+    "graft": "a run with a complete graft",
     "grown": "an extended tokenizer",
     "old": "an old config",
     "prepared": "data of another trainer",
@@ -350,12 +350,12 @@ CHECK_TOPICS = (
     CheckTopic("spare row", ("spare_rows", "checkpoint", "base_checkpoint", "base_pieces"), spare_row_findings),
     CheckTopic("new rows", ("with_new_rows", "base_checkpoint", "base_pieces"), new_row_findings),
     CheckTopic("body", ("checkpoint", "base_checkpoint", "family"), body_findings),
-    CheckTopic("what else is in the checkpoint", ("checkpoint",), checkpoint_extra_findings),
+    CheckTopic("other contents of the checkpoint", ("checkpoint",), checkpoint_extra_findings),
     CheckTopic("optimizer state", ("checkpoint", "family"), optimizer_findings),
     CheckTopic("text", ("texts", "spelling"), text_findings),
     CheckTopic("prepared ids", ("prepared",), prepared_id_findings),
     CheckTopic("prepared codes", ("prepared", "family"), prepared_code_findings),
-    CheckTopic("spelling of the prepared data", ("prepared", "grown", "spelling"), prepared_encoding_findings),
+    CheckTopic("tokenization of the prepared data", ("prepared", "grown", "spelling"), prepared_encoding_findings),
     CheckTopic("freezing in the old config", ("old",), freeze_findings),
     CheckTopic("rates in the old config", ("old", "family"), old_rate_findings),
     CheckTopic("rates of the run", ("run", "family"), run_rate_findings),
@@ -380,7 +380,7 @@ class CheckOutcome(NamedTuple):
 
 
 def run_checks(subject: CheckSubject, *, with_data: bool = True, skip_topics: Collection[str] = ()) -> CheckOutcome:
-    """Look at every topic whose parts are there. An error in a topic becomes a finding; the other topics still run.
+    """Look at every topic whose parts exist. An error in a topic becomes a finding; the other topics still run.
 
     Without `with_data` the training data is not opened; `skip_topics` names further topics to leave out.
     """
@@ -407,7 +407,7 @@ def run_checks(subject: CheckSubject, *, with_data: bool = True, skip_topics: Co
 
 
 _INPUT_NAMES = ("run", "base", "checkpoint", "base_config", "texts", "prepared")
-_NO_FIX_NEEDED = "none is needed."
+_NO_FIX_NEEDED = "no action needed."
 
 
 @dataclass(frozen=True, slots=True)
@@ -455,11 +455,11 @@ class CheckResult:
         # What the run needs now. Clips that are not prepared yet are no fault, but nothing can be trained without.
         run, codes = shlex.quote(str(self.run)), {item.code for item in findings}
         if self.outcome.errors:
-            step = "cure the errors; training does not start while there is one"
+            step = "fix the errors; training does not start while there is one"
         elif "graft-missing" in codes:
             step = f"voxgraft graft {run}"
         elif codes & {"set-missing", "set-incomplete"}:
-            step = f"voxgraft prepare {run}; training cannot start before there are clips"
+            step = f"voxgraft prepare {run}; training cannot start without clips"
         else:
             step = f"voxgraft train {run}"
         return [*lines, f"next: {step}"]
@@ -487,7 +487,7 @@ def check(settings: CheckSettings) -> CheckResult:
     given["texts"] = bool(resolve_text_files(settings, settings.run))
     given["tokenizer"] = settings.tokenizer.file is not None or settings.run is not None
     if not any(given.values()):
-        found = "neither a run nor any file to look at is given"
+        found = "neither a run nor a file to check is given"
         raise ConfigError("config-missing", found, expected="RUN, or one of --base, --tokenizer, --checkpoint ...")
     with open_check_subject(settings) as subject:
         outcome = run_checks(subject)

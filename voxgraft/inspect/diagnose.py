@@ -77,6 +77,7 @@ from voxgraft.inspect.rows import (
     classify_rows,
     compare_base_rows,
     find_row_moves,
+    read_moved_rows,
     row_comparison_findings,
     row_move_findings,
 )
@@ -135,13 +136,13 @@ class Diagnosis:
     tables: list[RowTable] = field(default_factory=list)
     layers: list[LayerChange] = field(default_factory=list)
     distance: float | None = None
-    """How far the body moved, by its length."""
+    """How far the backbone moved, by its length."""
     unusable: tuple[str, ...] = ()
-    """Tensors of the body that are of another form, or in which nothing of the base is left."""
+    """Tensors of the backbone that are of another form, or in which nothing of the base is left."""
     not_finite: tuple[str, ...] = ()
-    """Tensors of the body with values that are not finite."""
+    """Tensors of the backbone with values that are not finite."""
     lost_rows: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """Tables of the body of which single rows are lost, and which."""
+    """Tables of the backbone of which single rows are lost, and which."""
     moves: list[RowMove] = field(default_factory=list)
     """Text tables whose new rows are not in their places."""
     num_pieces_with_rows: int = 0
@@ -154,7 +155,7 @@ class Diagnosis:
     heard: list[dict[str, Any]] = field(default_factory=list)
     """What was listened to: language, who, phone error."""
     not_heard: str = ""
-    """Why nothing was listened to, where it was asked for."""
+    """Why nothing was listened to, where it was requested."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -206,10 +207,10 @@ class DiagnoseResult:
         if moved and found.distance is not None:
             farthest = sorted(moved, key=lambda layer: -layer.distance)[:_MAX_LAYERS_SHOWN]
             listed = ", ".join(f"{layer.name} {layer.distance:.2%}" for layer in farthest)
-            lines.append(f"body: moved by {found.distance:.2%} of its length; farthest: {listed}")
+            lines.append(f"backbone: changed by {found.distance:.2%} of its norm; largest changes: {listed}")
         heard = [(one["language"], one["who"], f"{one['phone_error']:.1%}") for one in found.heard]
         if found.not_heard:
-            lines.append(f"nothing was listened to: {found.not_heard}")
+            lines.append(f"not transcribed: {found.not_heard}")
         elif heard:
             lines.append(Table(("language", "who", "phone error"), tuple(heard)))
         for level, style in LEVEL_STYLES.items():
@@ -226,7 +227,7 @@ def diagnose(settings: DiagnoseSettings) -> DiagnoseResult:
     if settings.report:
         folder = settings.output or Path(f"diagnosis-{path.stem or path.resolve().name}")
         if path_exists(folder) and not settings.overwrite:  # refused before anything is measured
-            raise FileError("file-exists", f"{folder.name} is there already", where=folder)
+            raise FileError("file-exists", f"{folder.name} exists already", where=folder)
     found = diagnose_run(settings) if is_file(RunFolder(path).settings) else diagnose_checkpoint(settings)
     if settings.listen:
         _measure_phone_errors(found, settings)
@@ -247,7 +248,7 @@ def diagnose_checkpoint(settings: DiagnoseSettings) -> Diagnosis:
     """Everything about a checkpoint file, or about the one checkpoint in a folder."""
     path = settings.checkpoint
     if settings.base is None:
-        cure = "name the folder of the base that it was made from with --base FOLDER."
+        cure = "give the base that it was trained from with --base FOLDER."
         raise ConfigError("config-missing", "`base` is not given", expected="--base", cure=cure)
     if not path_exists(path):
         raise FileError("file-missing", f"{path.name} does not exist", where=path)
@@ -255,9 +256,9 @@ def diagnose_checkpoint(settings: DiagnoseSettings) -> Diagnosis:
     for folder in [path] if is_folder(path) else [path.parent, path.parent.parent]:
         is_graft = is_file(folder / GRAFT_CARD_NAME)
         if is_graft or (is_file(folder / STEP_MANIFEST_NAME) and is_file(folder / STEP_STATE_NAME)):
-            found = f"{path.name} is {'a graft' if is_graft else 'a saved step of a run'}, or a part of it"
+            found = f"{path.name} is {'a graft' if is_graft else 'a saved step of a run'}, or part of one"
             expected = "a checkpoint, or a run"
-            raise CheckpointError("checkpoint-part", f"{found}, and no whole model", expected=expected, where=path)
+            raise CheckpointError("checkpoint-part", f"{found}, not a complete model", expected=expected, where=path)
     base = resolve_base_folder(settings.base)
     with open_check_subject(_to_check_settings(settings, base)) as subject:
         require_base_and_tokenizer(subject)
@@ -333,14 +334,14 @@ def examine_subject(subject: CheckSubject, case: DiagnosisCase, more: Sequence[F
         elif (
             item.code == "proof-unreachable"
         ):  # a row that is never read does no harm to what was learned in the others
-            cure = "none is needed; the next tokenizer can do without them: `voxgraft tokenizer train`."
+            cure = "no action needed; a tokenizer from `voxgraft tokenizer train` has none of them."
             item = replace(item, level="note", cure=cure)
         elif case.steps is not None and _is_missing_data(item):
             # Data that does not exist is still to come in a run that was never trained, and gone in one that was.
             item = replace(item, level="error")
         elif item.code == "rows-vs-tokenizer" and subject.settings.tokenizer.file is None:
             # More rows than the base's own tokenizer has pieces are no fault where the grown one was not named.
-            cure = "name the tokenizer that it was trained with: --tokenizer FILE."
+            cure = "give the tokenizer that it was trained with: --tokenizer FILE."
             item = replace(item, level="note", cure=cure)
         findings.append(item)
     checked, not_checked = list(outcome.checked), dict(outcome.not_checked)
@@ -359,6 +360,10 @@ def examine_subject(subject: CheckSubject, case: DiagnosisCase, more: Sequence[F
     moved = {one.tensor for one in moves}
     embeddings = [table for table in tables if table.role == "embedding" and table.tensor not in moved]
     embedding_name = family.graft_points[0].tensor if family else ""
+    moved_rows = next(
+        (read_moved_rows(subject, one) for one in moves if one.tensor == embedding_name), np.empty((0, 1))
+    )
+    moved_empty = float((~moved_rows.any(axis=1)).mean()) if len(moved_rows) else 0.0
     not_finite = [one for one in body.changes if one.num_bad] if body else []
     case = replace(
         case,
@@ -369,7 +374,7 @@ def examine_subject(subject: CheckSubject, case: DiagnosisCase, more: Sequence[F
         unusable=body.unusable_share if body else 0.0,
         not_finite=body.not_finite_share if body else 0.0,
         dead_rows=any(one.dead for one in body.lost_rows.values()) if body else False,
-        empty_rows=max((table.share_of_new(ROW_ZERO) for table in embeddings), default=0.0),
+        empty_rows=max((table.share_of_new(ROW_ZERO) for table in embeddings), default=moved_empty),
         ruined_rows=max((table.share_of_new(ROW_NONFINITE) for table in embeddings), default=0.0),
         learnt_by_moments=_has_learned(subject, optimizer, moments, tables),
         noise=any(item.code == "new-rows-random" and embedding_name in item.found for item in findings),
@@ -417,7 +422,7 @@ def examine_subject(subject: CheckSubject, case: DiagnosisCase, more: Sequence[F
 def _compare_with_base(
     subject: CheckSubject, findings: list[Finding], checked: list[str], not_checked: dict[str, str]
 ) -> tuple[list[RowTable], list[RowMove], OptimizerSnapshot | None, list[RowMoments], BodyComparison | None]:
-    """Row tables, moved rows, optimizer, its moments of the rows, and the body. Adds to the three collections."""
+    """Row tables, moved rows, optimizer, its moments of the rows, and the backbone. Adds to the three collections."""
     checkpoint, family = subject.checkpoint, subject.family
 
     def attempt(topic: str, make: Callable[[], TopicT]) -> TopicT | None:
@@ -473,7 +478,7 @@ def _compare_with_base(
         # A distance from what is not finite is none; the checkpoint is not to blame for it.
         odd = next((one.name for one in body.changes if not math.isfinite(one.base)), None)
         if odd is not None and subject.base is not None:
-            found = f"{odd} of the base holds values that are not finite, or far too large"
+            found = f"{odd} of the base contains values that are not finite or far too large"
             raise CheckpointError("base-not-finite", found, where=subject.base.checkpoint)
         findings += body_comparison_findings(subject, body)
     return tables, moves, optimizer, moments, body
@@ -535,7 +540,7 @@ def lora_findings(subject: CheckSubject) -> list[Finding]:
     own = [name for name in names if _LORA_NAME.search(name)]
     if not own:
         return []
-    found = f"{len(own):,} of {len(names):,} tensors belong to a low-rank adapter that is not merged ({own[0]}, ...)"
+    found = f"{len(own):,} of {len(names):,} tensors belong to an unmerged LoRA adapter ({own[0]}, ...)"
     return [finding("checkpoint-low-rank", found, where=path)]
 
 
@@ -552,7 +557,7 @@ def _describe_checkpoint(checkpoint: Checkpoint | None, family: Family | None) -
     kinds_of_file = {"safetensors": "safetensors", "torch-legacy": "a torch file from before torch 1.6"}
     kind = kinds_of_file.get(checkpoint.format, "a torch archive")
     inside = f" under `{checkpoint.wrapper}`" if checkpoint.wrapper else ""
-    extras = f", {len(checkpoint.extras)} other things beside them" if checkpoint.extras else ""
+    extras = f", {len(checkpoint.extras)} other entries" if checkpoint.extras else ""
     return (
         f"{model} in {kind}, {shown}: {len(checkpoint.tensors):,} tensors of {', '.join(kinds)}{inside}{rows}{extras}"
     )
@@ -602,10 +607,10 @@ def diagnose_run(settings: DiagnoseSettings) -> Diagnosis:
         )
         found = examine_subject(subject, case, findings)
     name = FAMILIES[found.family].title if found.family in FAMILIES else found.family or "an unknown base"
-    saved = f"{len(folders)} saved steps, {len(whole)} of them whole" if folders else "no saved step"
-    newest = f", the newest whole one is {whole[-1]:,}" if whole else ""
-    state = f"; the journal says: {history.state.values['state']}" if history.state else ""
-    return replace(found, what=f"a run of voxgraft on {name}: {saved}{newest}{state}")
+    saved = f"{len(folders)} saved steps, {len(whole)} of them complete" if folders else "no saved step"
+    newest = f", the newest complete one is {whole[-1]:,}" if whole else ""
+    state = f"; state in the journal: {history.state.values['state']}" if history.state else ""
+    return replace(found, what=f"a voxgraft run on {name}: {saved}{newest}{state}")
 
 
 # Phone error rates by language.
@@ -632,7 +637,7 @@ class ListeningTest:
         return self._errors(self.base, [name for name in self.sets if name != self.language])
 
     def errors(self, checkpoint: Path, who: str) -> PhoneErrors:
-        """Of a checkpoint of the same family; an error of ours where it makes no whole model."""
+        """Of a checkpoint of the same family; an error of voxgraft where it makes no whole model."""
         files = replace(self.place.files, checkpoint=checkpoint, tokenizer=self.tokenizer or self.place.files.tokenizer)
         own = open_tokenizer(self.place.files.tokenizer)
         grown = open_tokenizer(self.tokenizer) if self.tokenizer else None
@@ -660,7 +665,7 @@ class ListeningTest:
 def open_listening_test(
     family: Family, files: BaseFiles, tokenizer: Path | None, language: str | None, sentences: int, seed: int
 ) -> ListeningTest:
-    """Everything opened; an error that says what is missing where nothing could be heard."""
+    """Everything opened; an error that says what is missing where nothing could be transcribed."""
     place = ModelContext(family, files, "cpu", torch.float32)
     sound, ear = open_speech_renderer(place), open_transcriber(None)
     if why := sound.why or ear.why:
@@ -679,7 +684,7 @@ def _measure_phone_errors(found: Diagnosis, settings: DiagnoseSettings) -> None:
     """Speak and listen where that can be done; else the reason is in the report beside the rest."""
     try:
         if settings.base is None or not is_file(settings.checkpoint):
-            raise ConfigError("nothing-to-hear", "listening needs one checkpoint file, and --base")
+            raise ConfigError("nothing-to-hear", "transcribing needs one checkpoint file and --base")
         family = resolve_base_family(resolve_base_folder(settings.base), settings.family)
         files = family.files(resolve_base_folder(settings.base))
         asked = settings.tokenizer, settings.language, settings.sentences, settings.seed
@@ -704,7 +709,7 @@ def _measure_phone_errors(found: Diagnosis, settings: DiagnoseSettings) -> None:
 
 
 def keeps_base_languages(found: Diagnosis) -> bool | None:
-    """Whether no language of the base has clearly more phone errors; None where none was heard from the base."""
+    """Whether no language of the base has clearly more phone errors; None where none was transcribed from the base."""
     errors = {(str(one["who"]), str(one["language"])): float(one["phone_error"]) for one in found.heard}
     old = [(error, errors.get(("checkpoint", name))) for (who, name), error in errors.items() if who == "base"]
     return all(now is not None and now <= error + MAX_PHONE_ERROR_INCREASE for error, now in old) if old else None

@@ -52,12 +52,12 @@ def draw_diagnosis(found: Diagnosis) -> bytes:
         if table.role != "head-bias"
     ]
     if found.tables:
-        title = f"length of the rows of {found.tables[0].tensor}"
+        title = f"norm of the rows of {found.tables[0].tensor}"
         panels.append((title, partial(_draw_row_lengths, table=found.tables[0])))
     if found.layers:
-        panels.append(("how far the body moved, layer by layer", partial(_draw_layers, layers=found.layers)))
+        panels.append(("change of the backbone, layer by layer", partial(_draw_layers, layers=found.layers)))
     if found.moments:
-        title = f"what the optimizer keeps for {found.moments[0].tensor}"
+        title = f"optimizer moments of {found.moments[0].tensor}"
         panels.append((title, partial(_draw_moments, found=found)))
     with matplotlib.rc_context():
         # The user's own matplotlibrc must not change the picture.
@@ -101,7 +101,7 @@ def _draw_row_changes(axes: Axes, table: RowTable) -> None:
     )
     axes.set_yticks([], minor=True)
     axes.set_xlabel("row")
-    axes.set_ylabel("change by its length")
+    axes.set_ylabel("change relative to its norm")
     _format_row_axis(axes)
     _add_legend(axes)
 
@@ -129,7 +129,7 @@ def _draw_layers(axes: Axes, layers: Sequence[LayerChange]) -> None:
         heights = [layer.distance if np.isfinite(layer.distance) else top for _, layer in own]
         axes.bar([at for at, _ in own], heights, width=0.85, color=COLORS[number % len(COLORS)], label=part, zorder=2)
     axes.set_ylim(0, top)
-    for level, words in ((MOVED_DISTANCE, "old languages may suffer"), (FAR_DISTANCE, "mostly another body")):
+    for level, words in ((MOVED_DISTANCE, "old languages may suffer"), (FAR_DISTANCE, "mostly another backbone")):
         if level < top:
             axes.axhline(level, color=FINDING_COLOR, linestyle="--", linewidth=0.9, zorder=3)
             box = {"facecolor": "white", "edgecolor": "none", "pad": 1.5, "alpha": 0.85}
@@ -137,7 +137,7 @@ def _draw_layers(axes: Axes, layers: Sequence[LayerChange]) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{share:.0%}" if top > 0.05 else f"{share:.2%}"))
     axes.set_xticks([])
     axes.set_xlabel("layers, in the order of the parts below")
-    axes.set_ylabel("change by their length")
+    axes.set_ylabel("change relative to their norm")
     _add_legend(axes)
 
 
@@ -155,7 +155,7 @@ def _draw_moments(axes: Axes, found: Diagnosis) -> None:
     base = next((table.num_base for table in found.tables if table.tensor == one.tensor), 0)
     axes.axvline(base - 0.5, color=FINDING_COLOR, linestyle="--", linewidth=0.9, label=f"first new row: {base:,}")
     axes.set_xlabel("row")
-    axes.set_ylabel("length (1e-20: none)")
+    axes.set_ylabel("norm (1e-20: none)")
     _format_row_axis(axes)
     _add_legend(axes)
 

@@ -21,12 +21,12 @@ from voxgraft.core.results import Line, SimpleResult, Table, format_bytes
 # Packages whose versions decide most reports of problems; the rest is in `pip freeze`.
 MAIN_PACKAGES = ("torch", "triton", "numpy", "safetensors", "tokenizers", "sentencepiece", "soundfile", "av", "gradio")
 OPTIONAL_PARTS = {
-    "ui": "web page (`voxgraft ui`)",
+    "ui": "web UI (`voxgraft ui`)",
     "hub": "download bases, push and pull grafts",
     "indextts2": "prepare data for IndexTTS-2",
     "languages": "Japanese text for Chatterbox",
     "tensorboard": "TensorBoard files",
-    "vad": "speech detection by Silero",
+    "vad": "speech detection with Silero",
     "ray": "prepare data on several machines",
     "parquet": "read Parquet tables",
 }

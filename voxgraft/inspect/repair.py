@@ -85,7 +85,7 @@ ChunkFactory = Callable[[], Iterator[bytes | memoryview]]
 
 @dataclass(frozen=True, slots=True)
 class RepairOptions:
-    """What to repair. `share` is the body's point between the base (0) and the tuned one (1); None leaves it."""
+    """What to repair. `share` is the backbone's point between the base (0) and the tuned one (1); None leaves it."""
 
     rows: bool = False
     spare: bool = False
@@ -94,11 +94,11 @@ class RepairOptions:
     grow: bool = False
     share: float | None = None
     unusable: tuple[str, ...] = ()
-    """Tensors of the body that come from the base together with those that are missing."""
+    """Tensors of the backbone that come from the base together with those that are missing."""
     not_finite: tuple[str, ...] = ()
-    """Tensors of the body of which single values come from the base."""
+    """Tensors of the backbone of which single values come from the base."""
     lost_rows: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Tables of the body of which single rows do."""
+    """Tables of the backbone of which single rows do."""
     moves: Mapping[str, RowMove] = field(default_factory=dict)
     """Text tables whose new rows are not in their places."""
 
@@ -108,7 +108,7 @@ class RepairOptions:
         return {**plain, "lost_rows": {name: list(rows) for name, rows in self.lost_rows.items()}, "moves": moves}
 
     def patches(self, tensor: str) -> bool:
-        """Whether single values or rows of a tensor of the body come from the base."""
+        """Whether single values or rows of a tensor of the backbone come from the base."""
         return self.missing and (tensor in self.not_finite or tensor in self.lost_rows)
 
 
@@ -130,7 +130,7 @@ class RepairInputs(NamedTuple):
 
 
 class PointTrial(NamedTuple):
-    """What was heard at one point between base and tuned."""
+    """The transcript at one point between base and tuned."""
 
     share: float
     errors: PhoneErrors
@@ -180,7 +180,7 @@ class RepairResult:
         lines: list[Line] = [f"before: {self.before.word}: {self.before.sentence}"]
         lines += [f"  {tensor}: {what}" for tensor, what in self.done[:_MAX_TENSORS_SHOWN]]
         if len(self.done) > _MAX_TENSORS_SHOWN:
-            lines.append(f"  and {len(self.done) - _MAX_TENSORS_SHOWN:,} tensors more")
+            lines.append(f"  and {len(self.done) - _MAX_TENSORS_SHOWN:,} more tensors")
         lines += [f"  left out: {extra.name} ({extra.description})" for extra in self.left]
         if self.tried_points:
             languages = list(self.tried_points[0].errors)
@@ -199,7 +199,7 @@ class RepairResult:
 
 
 def repair(settings: RepairSettings) -> RepairResult:
-    """Repair what is asked for, or what a diagnosis names. The input is only read; the output appears whole or not."""
+    """Repair what is requested, or what a diagnosis names. The input is only read; the output appears whole or not."""
     folder = resolve_base_folder(settings.base)
     family = resolve_base_family(folder, settings.family)
     files = family.files(folder)
@@ -247,7 +247,7 @@ def _require_repair_outputs(settings: RepairSettings, files: BaseFiles, report: 
         require_output_path(path, overwrite=settings.overwrite)
     if settings.output.suffix not in OUTPUT_SUFFIXES:
         expected = f"a name that ends with {', '.join(OUTPUT_SUFFIXES)}"
-        found = f"the output is called {settings.output.name}"
+        found = f"the output is named {settings.output.name}"
         raise CheckpointError("output-suffix", found, expected=expected, where=settings.output)
     for path in (settings.checkpoint, files.checkpoint):
         if settings.output.exists() and path.exists() and settings.output.samefile(path):
@@ -288,7 +288,7 @@ def _choose_repairs(settings: RepairSettings, found: Diagnosis) -> RepairOptions
         names = names | set(verdict.repairs)  # a point alone does not leave damaged rows as they are
     share = settings.body
     if share is None and "body" in names and not settings.choose:
-        found_body = "a body is to be repaired, and its point between base and tuned is not said"
+        found_body = "the backbone needs a repair, and its interpolation weight between base and tuned is not set"
         raise ConfigError("config-missing", found_body, expected="--body SHARE, or --choose")
     # Rows that were only rounded are no fault, but a file that is written again can have the base's own bits.
     rounded = not settings.only and any(item.code == "base-rows-rounded" for item in found.findings)
@@ -375,7 +375,10 @@ def _try_points(
     base_errors = listening_test.base_errors()
     tried = []
     shares = sorted(set(settings.points))
-    with tempfile.TemporaryDirectory() as folder, progress.progress_task("listening to points", len(shares)) as advance:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        progress.progress_task("evaluating interpolation points", len(shares)) as advance,
+    ):
         for share in shares:
             path = Path(folder) / "point.safetensors"
             tensors, _ = plan_repair(parts, replace(repairs, share=share))
@@ -413,7 +416,7 @@ def plan_repair(parts: RepairInputs, repairs: RepairOptions) -> tuple[dict[str, 
         if name in tables or alias:
             tensors[name] = tables[name if name in tables else alias[0]]
         elif name in body and repairs.missing and name in repairs.unusable:
-            tensors[name] = _take_from_base(parts, name, "since it was not to be used", done)
+            tensors[name] = _take_from_base(parts, name, "because it was unusable", done)
         elif name in body and (repairs.share is not None or repairs.patches(name)):
             tensors[name] = _repair_body_tensor(parts, info, repairs, done)
         else:
@@ -421,7 +424,7 @@ def plan_repair(parts: RepairInputs, repairs: RepairOptions) -> tuple[dict[str, 
     tensors |= {name: table for name, table in tables.items() if name not in tensors}
     if repairs.missing or repairs.share is not None:
         for name in [name for name in body if name not in tensors]:
-            tensors[name] = _take_from_base(parts, name, "since it was missing", done)
+            tensors[name] = _take_from_base(parts, name, "because it was missing", done)
     return tensors, done
 
 
@@ -454,7 +457,7 @@ def _plan_tables(parts: RepairInputs, repairs: RepairOptions, done: Actions) -> 
     for point, info in theirs.items():
         own = ours.get(point)
         if own is None or own.shape[1:] != info.shape[1:] or own.shape[0] < parts.base_pieces:
-            found = f"{info.name} is {list(info.shape)}, the base's is {list(own.shape) if own else 'not there'}"
+            found = f"{info.name} is {list(info.shape)}, the base's is {list(own.shape) if own else 'missing'}"
             raise CheckpointError("repair-misfit", found, where=parts.tuned.path)
         tables[info.name] = _TableRepair(parts, repairs, own, info).tensor(done)
     return tables
@@ -482,7 +485,7 @@ class _TableRepair:
         if self.move is not None and self.move.how != "copied":
             how = f"in {self.move.source}" if self.move.source else ""
             how += f"{' and ' if how else ''}{abs(self.shift):,} rows too far" if self.shift else ""
-            done.append((self.tuned.name, f"new rows was {how} and are back in their places"))
+            done.append((self.tuned.name, f"new rows were {how}; moved back"))
         base, pieces = parts.base_pieces, parts.pieces
         if self.repairs.rows or (self.move is not None and self.move.how == "copied") or not self.tuned.shape[0]:
             done.append((self.tuned.name, f"rows 0 to {base - 1:,} are the base's"))
@@ -545,7 +548,7 @@ class _TableRepair:
         else:
             self._require(last)
         if num_made := int((positions < 0).sum()):
-            done.append((name, f"{num_made:,} new rows are made from the base's"))
+            done.append((name, f"{num_made:,} new rows are initialized from the base's"))
         if self.repairs.rows:
             finite = np.ones(rows + 1, bool)  # one more for rows without a position
             taken = positions[positions >= 0]
@@ -554,7 +557,7 @@ class _TableRepair:
                 values = _read_floats(parts.tuned, self.tuned.rows(start, stop))
                 finite[start:stop] = are_rows_finite(values)
             if (bad := ~finite[positions]).any():
-                done.append((name, f"{int(bad.sum()):,} new rows were not finite and are made from the base's"))
+                done.append((name, f"{int(bad.sum()):,} new rows were not finite and are initialized from the base's"))
                 positions[bad] = -1
         looks = self.repairs.spare and parts.family.spare_rows and not self.shift and self.old.shape[0] > first
         if looks and len(positions) and positions[0] >= 0:
@@ -562,7 +565,7 @@ class _TableRepair:
             spare = _read_floats(parts.base, self.old.rows(first, first + 1))
             own = _read_floats(parts.tuned, self.tuned.rows(first, min(first + SPARE_SAMPLE_ROWS, last)))
             if is_spare_copy(spare.reshape(-1), own.reshape(len(own), -1)):
-                done.append((name, f"row {first:,} was the spare row and is made from the base's"))
+                done.append((name, f"row {first:,} was the spare row and is initialized from the base's"))
                 positions[0] = -1
         return positions
 
@@ -587,7 +590,7 @@ class _TableRepair:
 
 
 def _repair_body_tensor(parts: RepairInputs, info: TensorInfo, repairs: RepairOptions, done: Actions) -> TensorBytes:
-    """A tensor of the body at a point between base and tuned, with values and rows that are lost from the base.
+    """A tensor of the backbone at a point between base and tuned, with values and rows that are lost from the base.
 
     Between two forms there is no point: those are the base's.
     """
@@ -595,7 +598,7 @@ def _repair_body_tensor(parts: RepairInputs, info: TensorInfo, repairs: RepairOp
     share = 1.0 if repairs.share is None else repairs.share
     floats = old.dtype in FLOAT_DTYPES and info.dtype in FLOAT_DTYPES
     if old.shape != info.shape or (old.dtype != info.dtype and not floats):
-        return _take_from_base(parts, name, "since it had another form", done)
+        return _take_from_base(parts, name, "because it had another shape or type", done)
     patched = repairs.patches(name)
     if not floats or (share == 1 and not patched):
         return _copy_tensor(parts.tuned, info)
@@ -632,7 +635,7 @@ def _repair_body_tensor(parts: RepairInputs, info: TensorInfo, repairs: RepairOp
                 with np.errstate(over="ignore", invalid="ignore"):
                     after = (wide + share * (after.astype(np.float64) - wide)).astype(np.float32)
                 if not np.isfinite(after).all():
-                    found = f"{name} holds values that are not finite"
+                    found = f"{name} contains values that are not finite"
                     raise CheckpointError("body-not-finite", found, where=parts.tuned.path)
             yield from_float32(after, dtype).tobytes()
 

@@ -163,14 +163,14 @@ def row_comparison_findings(
             continue
         head = f"{len(one.changed):,} of {one.num_rows:,} base rows of {one.tensor}"
         if one.is_uniform_decay:
-            found = f"{head} shrank together to {float(np.median(one.factor)):.6g} of the base's"
+            found = f"{head} all shrank to {float(np.median(one.factor)):.6g} of the base's"
             findings.append(finding("base-rows-shrunk", found, expected="the base's bits", where=where))
             continue
         worst = int(one.changed[one.relative.argmax()])
         piece = subject.base_tokenizer.shown(worst) if subject.base_tokenizer else f"<{worst}>"
         typical = float(np.median(one.relative))
         found = (
-            f"{head} are not the base's; they moved by {typical:.2g} of their length (median), "
+            f"{head} differ from the base; they changed by {typical:.2g} of their norm (median), "
             f"row {worst} ({piece}) by {float(one.relative.max()):.2g}"
         )
         if typical >= OVERWRITTEN_CHANGE:
@@ -217,7 +217,7 @@ def spare_row_findings(subject: CheckSubject) -> list[Finding]:
         found = f"{head} is the base's spare row, bit for bit, in {', '.join(copied)}"
         return [finding("spare-row-copied", found, where=where)]
     if near:
-        found = f"{head} started as the base's spare row in {', '.join(near)} and still lies close to it"
+        found = f"{head} started as the base's spare row in {', '.join(near)} and is still close to it"
         return [finding("spare-row-copied", found, where=where, level="warning")]
     return []
 
@@ -335,7 +335,7 @@ def find_row_moves(subject: CheckSubject, comparisons: Sequence[RowComparison]) 
 
 
 def _hash_base_rows(pairs: TablePairs, pieces: int, dtype: str) -> RowHashes:
-    """Base rows by their bits in a format; rows that are there twice, or zero, show nothing."""
+    """Base rows by their bits in a format; rows that occur twice, or zero, show nothing."""
     found: RowHashes = {}
     twice: set[bytes] = set()
     for old, new in pairs.values():
@@ -437,32 +437,42 @@ def row_move_findings(subject: CheckSubject, moves: Sequence[RowMove]) -> list[F
     where = subject.checkpoint.path if subject.checkpoint else ""
     findings = []
     for move in moves:
-        away = f"{abs(move.shift):,} {'after' if move.shift > 0 else 'before'} their own places"
+        away = f"{abs(move.shift):,} {'after' if move.shift > 0 else 'before'} their own positions"
         if move.how == "shifted":
-            code, found = "rows-shifted", f"the rows of {move.tensor} stand {away}"
+            code, found = "rows-shifted", f"the rows of {move.tensor} are {away}"
         elif move.how == "swapped":
-            code, found = "rows-swapped", f"{move.tensor} has the rows of {move.source}, and the other way round"
+            code, found = "rows-swapped", f"{move.tensor} has the rows of {move.source}, and vice versa"
             found += f", {away}" if move.shift else ""
         elif move.how == "copied":
-            found = f"{move.tensor} was written over with the rows of {move.source}"
+            found = f"{move.tensor} was overwritten with the rows of {move.source}"
             is_embedding = subject.family is not None and move.tensor == subject.family.graft_points[0].tensor
             code = "rows-copied" if is_embedding else "head-missing"  # of a head nothing is needed that the base lacks
         else:
-            code, found = "rows-scattered", f"{move.num_found:,} base rows of {move.tensor} stand among the new rows"
+            code, found = "rows-scattered", f"{move.num_found:,} base rows of {move.tensor} are among the new rows"
             if move.source:
                 found = f"{move.tensor} has {move.num_found:,} base rows of {move.source}"
             found += ", in no order"
         findings.append(finding(code, found, expected="base rows on their own ids", where=where))
-        if move.how not in ("shifted", "swapped") or subject.checkpoint is None or subject.base_pieces is None:
-            continue
-        # The new rows, from where they are: what is shifted past the end comes in again at the start.
-        info = subject.checkpoint.tensors[move.source or move.tensor]
-        rows = TableReader(subject.checkpoint, info).rows(0, info.shape[0])
-        stop = info.shape[0] - (subject.spare_rows or 0)
-        if rows.shape[1] > 1 and are_rows_noise(rows[(np.arange(subject.base_pieces, stop) + move.shift) % len(rows)]):
-            found = f"the new rows of {move.tensor} look like independent random numbers"
-            findings.append(finding("new-rows-random", found, where=where))
+        rows = read_moved_rows(subject, move)
+        if len(rows) and rows.shape[1] > 1:
+            if are_rows_noise(rows):
+                found = f"the new rows of {move.tensor} look like independent random numbers"
+                findings.append(finding("new-rows-random", found, where=where))
+            if num_zero := int((~rows.any(axis=1)).sum()):
+                found = f"{num_zero:,} of {len(rows):,} new rows of {move.tensor} are all zero"
+                findings.append(finding("new-rows-zero", found, where=where))
     return findings
+
+
+def read_moved_rows(subject: CheckSubject, move: RowMove) -> RowArray:
+    """The new rows of a table that was shifted or swapped, from where they are now; none for other moves."""
+    checkpoint, pieces = subject.checkpoint, subject.base_pieces
+    if move.how not in ("shifted", "swapped") or checkpoint is None or pieces is None:
+        return np.empty((0, 1), np.float32)
+    info = checkpoint.tensors[move.source or move.tensor]
+    rows = TableReader(checkpoint, info).rows(0, info.shape[0])
+    # What is shifted past the end comes in again at the start.
+    return rows[(np.arange(pieces, len(rows) - (subject.spare_rows or 0)) + move.shift) % len(rows)]
 
 
 # New rows.
@@ -519,7 +529,7 @@ def new_row_findings(subject: CheckSubject) -> list[Finding]:
         norms = np.sqrt(_squared_row_norms(new))
         zero = norms <= _empty_row_limit(TableReader(base, info), pieces)
         if zero.any():
-            how = "all zero" if not new[zero].any() else "all zero, or next to it"
+            how = "all zero" if not new[zero].any() else "all zero or nearly zero"
             found = f"{int(zero.sum()):,} of {len(new):,} new rows of {name} are {how}"
             findings.append(finding("new-rows-zero", found, where=where))
         rows, norms = new[~zero], norms[~zero]
@@ -531,7 +541,7 @@ def new_row_findings(subject: CheckSubject) -> list[Finding]:
             findings.append(finding("new-rows-equal", found, where=where))
             continue  # they look like the base's rows in all that follows
         if groups:
-            how = "are equal" if len(groups) == 1 else f"stand in {len(groups):,} groups of equal rows"
+            how = "are equal" if len(groups) == 1 else f"form {len(groups):,} groups of equal rows"
             found = f"{sum(groups):,} of {len(new):,} new rows of {name} {how}, bit for bit"
             findings.append(finding("new-rows-equal", found, where=where))
         if groups or not len(rows):
@@ -541,14 +551,14 @@ def new_row_findings(subject: CheckSubject) -> list[Finding]:
         base_norms = np.sqrt(_squared_row_norms(sample)) if usable else np.zeros(1)
         mean, base_mean, longest = float(norms.mean()), float(base_norms.mean()), float(base_norms.max())
         if base_mean and mean > _MAX_MEAN_SCALE * base_mean:  # an average of rows may well be short
-            times = f"{mean / base_mean:,.3g} times as long as base rows"
+            times = f"{mean / base_mean:,.3g} times as large as base rows"
             found = f"new rows of {name} are {times} ({mean:.3g} and {base_mean:.3g} on average)"
-            expected = f"at most {_MAX_MEAN_SCALE:.0f} times as long"
+            expected = f"at most {_MAX_MEAN_SCALE:.0f} times as large"
             findings.append(finding("new-rows-scale", found, expected=expected, where=where))
         elif longest and (long := norms > _MAX_ROW_SCALE * longest).any():
             most = float(norms.max()) / longest
-            found = f"{int(long.sum()):,} new rows of {name} are up to {most:,.3g} times as long as any base row"
-            expected = f"at most {_MAX_ROW_SCALE:.0f} times as long"
+            found = f"{int(long.sum()):,} new rows of {name} are up to {most:,.3g} times as large as any base row"
+            expected = f"at most {_MAX_ROW_SCALE:.0f} times as large"
             findings.append(finding("new-rows-scale", found, expected=expected, where=where))
         if are_rows_noise(rows):
             found = f"the {len(rows):,} new rows of {name} look like independent random numbers"
@@ -567,7 +577,7 @@ def _empty_row_limit(base: TableReader, pieces: int) -> float:
 def are_rows_noise(rows: RowArray) -> bool:
     """Whether rows [rows, width] are independent random numbers, give or take a small step that all took together.
 
-    Of few rows nothing can be said. Rows that were learned share directions, their mean or others.
+    Few rows allow no conclusion. Rows that were learned share directions, their mean or others.
     """
     rows = rows[np.isfinite(rows).all(axis=1) & rows.any(axis=1)]
     num_rows, width = rows.shape

@@ -104,17 +104,17 @@ class BaseReport:
         size = self.size
         line = f"size: width {size.width:,}, layers {size.layers}, heads {size.heads}; " if size else ""
         dtypes = ", ".join(f"{dtype} ({count:,} tensors)" for dtype, count in self.dtypes.items())
-        aliases = f"; {self.num_aliases:,} second names are passed over" if self.num_aliases else ""
+        aliases = f"; {self.num_aliases:,} aliases are skipped" if self.num_aliases else ""
         lines.append(f"{line}{dtypes}, {self.num_bytes:,} bytes, {self.format}{aliases}")
         rows = " or ".join(f"{count:,}" for count in sorted(set(self.text_rows.values()))) or "none"
-        spare = f", of which {self.spare_rows} is a spare that no text indexes" if self.spare_rows else ""
+        spare = f", of which {self.spare_rows} is a spare that no text uses" if self.spare_rows else ""
         lines.append(f"text rows: {rows}{spare}")
         if self.tokenizer is not None:
             kind, pieces = self.tokenizer.kind, f"{self.tokenizer.size:,} pieces"
             lines.append(f"tokenizer: {kind}, {pieces}, sha256 {self.tokenizer.sha256}")
         lines.append(f"languages ({len(self.languages)}): {' '.join(self.languages)}")
         if self.others:
-            lines.append(f"also in this folder: {', '.join(self.others)} (shown when the file itself is named)")
+            lines.append(f"also in this folder: {', '.join(self.others)} (give the file itself to show it)")
         if self.fingerprint is not None:
             lines.append(f"fingerprint: {self.fingerprint}")
         file_rows = []
@@ -135,7 +135,7 @@ class BaseReport:
         }
         whole = ", ".join(purpose for purpose, number in lacking.items() if not number)
         missing = [f"{number} missing for {purpose}" for purpose, number in lacking.items() if number]
-        found = [f"all files for {whole} are there"] if whole else []
+        found = [f"all files for {whole} exist"] if whole else []
         return [*lines, style_line(("; ".join([*found, *missing]), "yellow" if missing else "bold green"))]
 
 
@@ -143,8 +143,8 @@ BASE_CONFIG_NAME = "config.yaml"
 TOKENIZER_SUFFIXES = (".json", ".model")
 # By a file that is in them: what they are, and what to do instead.
 NON_BASE_FOLDERS = {
-    "graft.json": ("a graft", "its README.md says what it is; `voxgraft check RUN` looks at the graft of a run."),
-    "set.json": ("a set of clips", "`voxgraft check RUN` looks at the sets of a run."),
+    "graft.json": ("a graft", "see its README.md; `voxgraft check RUN` checks the graft of a run."),
+    "set.json": ("a set of clips", "`voxgraft check RUN` checks the sets of a run."),
 }
 MAX_TENSORS_NAMED = 3
 Made = TypeVar("Made")
@@ -153,7 +153,7 @@ Made = TypeVar("Made")
 def show_base(settings: ShowSettings) -> BaseReport:
     """Look at a base folder, at the base of a run, or at one checkpoint file.
 
-    What is wrong with a base is in the report's findings; what is no base of ours at all is an error.
+    What is wrong with a base is in the report's findings; what is no base of voxgraft at all is an error.
     """
     findings: list[Finding] = []
     settings = settings.model_copy(update={"base": resolve_base_folder(settings.base)})
@@ -167,7 +167,7 @@ def show_base(settings: ShowSettings) -> BaseReport:
         odd = [info for info in own.values() if info.dtype not in ALL_FLOAT_DTYPES]
         if odd:  # whole numbers or eight bits, as quantised files have them: no layer computes with those
             first = f"{odd[0].name} is {odd[0].dtype}"
-            said = f"{len(odd):,} of {len(own):,} tensors are no floating-point numbers: {first}"
+            said = f"{len(odd):,} of {len(own):,} tensors are not floating point: {first}"
             expected = " or ".join(ALL_FLOAT_DTYPES)
             findings.append(finding("tensors-mismatch", said, expected=expected, where=files.checkpoint))
         tokenizer = _attempt(lambda: open_tokenizer(files.tokenizer), findings) if is_file(files.tokenizer) else None
@@ -231,7 +231,7 @@ def _open_base(settings: ShowSettings, findings: list[Finding]) -> Iterator[tupl
         place = base
     if is_folder(place) or not path_exists(place):
         if is_folder(place) and not any(place.iterdir()):
-            cure = "check the path; a base is a folder with the files that its makers publish."
+            cure = "check the path; a base is a folder with the published files."
             raise FileError("base-unknown", f"{place} is an empty folder", where=place, cure=cure)
         for name, (what, cure) in NON_BASE_FOLDERS.items():
             if is_file(place / name):
@@ -246,7 +246,7 @@ def _open_base(settings: ShowSettings, findings: list[Finding]) -> Iterator[tupl
     tokenizer = _attempt(lambda: open_tokenizer(place), []) if place.suffix in TOKENIZER_SUFFIXES else None
     if tokenizer is not None:
         said, expected = f"{place.name} is a tokenizer ({tokenizer.kind}, {tokenizer.size:,} pieces)", "a checkpoint"
-        cure = f'look at it with `voxgraft tokenizer show "TEXT" --base {place}`, or show the folder that it lies in.'
+        cure = f'look at it with `voxgraft tokenizer show "TEXT" --base {place}`, or show its folder.'
         raise CheckpointError("checkpoint-unknown", said, expected=f"{expected}, or a folder", where=place, cure=cure)
     with open_checkpoint(place) as checkpoint:
         shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
@@ -265,9 +265,7 @@ def _open_base(settings: ShowSettings, findings: list[Finding]) -> Iterator[tupl
         except VoxgraftError as error:
             item = error.finding
             if error.code == "base-file-missing":  # one file alone, perhaps a grown one, has no base to download again
-                cure = (
-                    "put its tokenizer beside it (of a file that was grown: the one in RUN/graft), and show it again."
-                )
+                cure = "put its tokenizer next to it (for an extended file: the one in RUN/graft), and try again."
                 item = replace(item, cure=cure)
             findings.append(item)
         yield found, BaseFiles(place.parent, place, beside, config if is_file(config) else None), checkpoint

@@ -139,7 +139,7 @@ def is_stand_in(checkpoint: Checkpoint) -> bool:
 
 
 def find_text_tables(checkpoint: Checkpoint, family: Family) -> dict[GraftPoint, TensorInfo]:
-    """The tables that are there and have the form of rows, in the family's order."""
+    """The tables that exist and have the form of rows, in the family's order."""
     tables: dict[GraftPoint, TensorInfo] = {}
     for point in family.graft_points:
         name = detect.STAND_IN_TABLE if point.role == "embedding" and is_stand_in(checkpoint) else point.tensor
@@ -236,14 +236,14 @@ def _strip_wrapper(subject: CheckSubject, checkpoint: Checkpoint | None) -> Chec
     where = checkpoint.path
     if checkpoint.format == "torch-legacy":
         found = f"{where.name} is a torch file from before torch 1.6"
-        cure = "save it again: `voxgraft repair OLD --base BASE --output NEW.safetensors`; nothing in it is run."
+        cure = "save it again: `voxgraft repair OLD --base BASE --output NEW.safetensors`; nothing in it is executed."
         subject.findings.append(finding("checkpoint-legacy", found, where=where, level="warning", cure=cure))
     prefix, others = find_model_prefix(checkpoint), len(list_other_model_tensors(checkpoint))
     wrapped = unwrap_parts(checkpoint) is not checkpoint
     if prefix or others or wrapped:
         words = [f"every name of the model in {where.name} starts with {prefix!r}"] if prefix else []
-        words += ["names of its parts hold the name of a wrapper"] if wrapped else []
-        words += [f"{others:,} tensors of other models are beside it"] if others else []
+        words += ["names of its parts contain the name of a wrapper"] if wrapped else []
+        words += [f"{others:,} tensors of other models are in the file"] if others else []
         subject.findings.append(finding("checkpoint-prefixed", ", and ".join(words), where=where))
     plain = strip_model_prefix(checkpoint)
     doubles, transposed = subject.try_or_report(
@@ -254,11 +254,11 @@ def _strip_wrapper(subject: CheckSubject, checkpoint: Checkpoint | None) -> Chec
     tables = [name for name in transposed if name in table_names(subject.family)]
     for name in tables:
         shape = plain.tensors[name].shape
-        expected = f"{list(shape[::-1])}, one row for each piece"
+        expected = f"{list(shape[::-1])}, one row per piece"
         found = f"{name} is transposed: {list(shape)}"
         subject.findings.append(finding("table-transposed", found, expected=expected, where=where))
     if matrices := [name for name in transposed if name not in tables]:
-        found = f"{len(matrices):,} matrices of the body are transposed ({matrices[0]}, ...)"
+        found = f"{len(matrices):,} matrices of the backbone are transposed ({matrices[0]}, ...)"
         subject.findings.append(finding("table-transposed", found, expected="the base's shapes", where=where))
     return in_forms(plain, doubles, transposed)
 
@@ -271,7 +271,7 @@ def _double_finding(checkpoint: Checkpoint, names: tuple[str, ...]) -> Finding:
             with np.errstate(over="ignore"):
                 short = raw.astype(np.float32).astype(np.float64)
             rounded += int(((short != raw) & ~np.isnan(short)).sum())
-    loss = f"{rounded:,} values are rounded in float32" if rounded else "float32 holds every value exactly"
+    loss = f"{rounded:,} values are rounded in float32" if rounded else "float32 represents every value exactly"
     found = f"{len(names):,} of {len(checkpoint.tensors):,} tensors are float64; {loss}"
     return finding("checkpoint-float64", found, expected="float32, float16 or bfloat16", where=checkpoint.path)
 
@@ -282,7 +282,7 @@ def _detect_family(subject: CheckSubject) -> Family | None:
     if name is not None:
         return get_family(name)
     if subject.settings.base is not None:
-        return None  # that the base is of no known family has been said
+        return None  # that the base is of no known family has been reported
     if subject.graft is not None:
         return get_family(subject.graft.card.family)
     if checkpoint is not None and not is_stand_in(checkpoint):

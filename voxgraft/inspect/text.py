@@ -45,7 +45,7 @@ def size_table(subject: CheckSubject) -> Table | None:
     if subject.base_tokenizer:
         rows.append(("base pieces", f"{subject.base_tokenizer.size:,}", subject.base_tokenizer.path.name))
     if subject.grown:
-        rows.append(("grown pieces", f"{subject.grown.size:,}", subject.grown.path.name))
+        rows.append(("extended pieces", f"{subject.grown.size:,}", subject.grown.path.name))
     for checkpoint in filter(None, (subject.base_checkpoint, subject.checkpoint)):
         tables = find_text_tables(checkpoint, subject.family).values() if subject.family else ()
         rows += [(f"rows of {info.name}", f"{info.shape[0]:,}", checkpoint.path.name) for info in tables]
@@ -53,7 +53,7 @@ def size_table(subject: CheckSubject) -> Table | None:
 
 
 def base_size_findings(subject: CheckSubject) -> list[Finding]:
-    """The base by itself: its tokenizer, its tables, its own config."""
+    """The base on its own: its tokenizer, its tables, its own config."""
     base, tokenizer, checkpoint = subject.base, subject.base_tokenizer, subject.base_checkpoint
     if base is None or tokenizer is None or checkpoint is None or subject.family is None:
         return []
@@ -74,9 +74,11 @@ def row_size_findings(subject: CheckSubject) -> list[Finding]:
         return []
     table = next(iter(find_text_tables(checkpoint, family).values()), None)
     if is_stand_in(checkpoint):
-        found = f"{checkpoint.path.name} holds {stand_in_parts(checkpoint.tensors)}"
+        found = f"{checkpoint.path.name} contains {stand_in_parts(checkpoint.tensors)}"
         lacking = ", ".join(point.tensor for point in family.graft_points)
-        findings = [finding("checkpoint-stand-in", found, expected=f"{lacking} and the body", where=checkpoint.path)]
+        findings = [
+            finding("checkpoint-stand-in", found, expected=f"{lacking} and the backbone", where=checkpoint.path)
+        ]
         if table is not None and tokenizer is not None and table.shape[0] != tokenizer.size:
             found = f"{table.name} has {table.shape[0]:,} rows, the tokenizer {tokenizer.size:,} pieces"
             code = "ids-past-table" if table.shape[0] < tokenizer.size else "rows-vs-tokenizer"
@@ -144,7 +146,7 @@ def graft_size_findings(subject: CheckSubject) -> list[Finding]:
             found = f"rows of {name} have the shape {list(rows.shape[1:])}"
             findings.append(finding("graft-mismatch", found, expected=f"{list(info.shape[1:])}", where=where))
         if not np.isfinite(rows).all():
-            findings.append(finding("tensor-not-finite", f"{name} holds values that are not finite", where=where))
+            findings.append(finding("tensor-not-finite", f"{name} contains values that are not finite", where=where))
     return findings
 
 
@@ -163,7 +165,7 @@ def _row_count_findings(
     if not is_doubled:
         return items
     if subject is not None and subject.base_checkpoint is not None and not has_second_spare_row(subject, pieces):
-        return [replace(item, found=f"{item.found}; row {pieces:,} is no second spare row") for item in items]
+        return [replace(item, found=f"{item.found}; row {pieces:,} is not a second spare row") for item in items]
     found = f"{doubled:,} rows for {pieces:,} pieces: the spare row was added twice"
     named = finding("spare-counted-twice", found, expected=f"{pieces + family.spare_rows:,}", where=checkpoint.path)
     return [named if item.code == "rows-vs-tokenizer" else item for item in items]
@@ -263,7 +265,7 @@ def checkpoint_extra_findings(subject: CheckSubject) -> list[Finding]:
     if checkpoint is None or not checkpoint.extras:
         return []
     listed = "; ".join(f"{extra.name}: {extra.description}" for extra in checkpoint.extras)
-    found = f"{len(checkpoint.extras)} things beside the model's tensors: {listed}"
+    found = f"{len(checkpoint.extras)} entries other than the model's tensors: {listed}"
     return [finding("checkpoint-extras", found, where=checkpoint.path)]
 
 
@@ -278,7 +280,7 @@ def run_rate_findings(subject: CheckSubject) -> list[Finding]:
     if family is None or run is None:
         return []
     train = subject.settings.train
-    # In merged mode an adapter is trained and folded in, unless the body itself is.
+    # In merged mode an adapter is trained and folded in, unless the backbone itself is.
     second = "body" if train.mode == "merged" and train.full_body else "adapter"
     findings: list[Finding] = []
     for part in ("rows",) if train.mode == "rows-only" else ("rows", second):
@@ -288,14 +290,14 @@ def run_rate_findings(subject: CheckSubject) -> list[Finding]:
 
 
 def old_rate_findings(subject: CheckSubject) -> list[Finding]:
-    """An old trainer has one rate for everything, so it is judged as a rate for the body."""
+    """An old trainer has one rate for everything, so it is judged as a rate for the backbone."""
     old, family = subject.old, subject.family
     if old is None or family is None or old.learning_rate is None:
         return []
     stated = old.learning_rate
-    findings = _rate_findings(family, "body", f"{stated.key} (it moves the body too)", stated.value, old.path)
+    findings = _rate_findings(family, "body", f"{stated.key} (it applies to the backbone too)", stated.value, old.path)
     if stated.as_text:
-        found = f"{stated.key} is written as {stated.value:g} without a point"
+        found = f"{stated.key} is written as {stated.value:g} without a decimal point"
         findings.append(finding("rate-as-text", found, where=old.path))
     return findings
 
@@ -327,11 +329,11 @@ def freeze_findings(subject: CheckSubject) -> list[Finding]:
         at = stated.whole
         found, expected = "", base or pieces or 0
         if pieces is not None and at > pieces:
-            found = f"past the {pieces:,} pieces there are; old trainers then lower it by themselves"
+            found = f"past the {pieces:,} pieces; the other trainers then lower it silently"
         elif base is not None and at < base:
             found = f"the base has {base:,} pieces: base rows {at:,} to {base - 1:,} are trained"
         elif base is not None and at > base:
-            found = f"the base has {base:,} pieces: new rows {base:,} to {at - 1:,} never learn"
+            found = f"the base has {base:,} pieces: new rows {base:,} to {at - 1:,} are never trained"
         elif base is not None:
             needless = f"{stated.key} is {at:,}, the base's number of pieces; voxgraft needs no boundary"
             findings.append(finding("freeze-needless", needless, where=old.path))
@@ -367,7 +369,7 @@ def text_findings(subject: CheckSubject) -> list[Finding]:
         return []
     counts: Counter[int] = Counter()
     unknown: Counter[str] = Counter()
-    with progress.progress_task("spelling the texts", len(texts.sentences)) as advance:
+    with progress.progress_task("encoding the texts", len(texts.sentences)) as advance:
         for sentence in texts.sentences:
             ids = encode_sentence(spelling, sentence)
             counts.update(ids)
@@ -385,7 +387,7 @@ def text_findings(subject: CheckSubject) -> list[Finding]:
     # How many tokens are on new rows, on base rows, and unknown.
     tail = f"{num_unknown / max(total, 1):.1%} unknown ({num_unknown:,})"
     if total and pieces is None:
-        found = f"of {total:,} tokens {tail}; new rows: unknown without the base"
+        found = f"of {total:,} tokens {tail}; the share on new rows needs the base"
         findings.append(finding("text-share", found, where=where))
     elif total and pieces is not None:
         new = sum(count for token, count in counts.items() if token >= pieces)
@@ -413,7 +415,9 @@ def text_findings(subject: CheckSubject) -> list[Finding]:
             code, f"{have} ({num_unknown:,} unknown tokens in all)", expected="a piece for each", where=where
         )
         if subject.grown is None:  # the base is not meant to spell the new language yet
-            item = replace(item, level="warning", cure="grow the tokenizer: `voxgraft graft RUN` gives them pieces.")
+            item = replace(
+                item, level="warning", cure="extend the tokenizer: `voxgraft graft RUN` adds pieces for them."
+            )
         findings.append(item)
     # The first, the middle and the last sentence in full.
     last = len(texts.sentences) - 1
@@ -500,7 +504,7 @@ def tokenizer_findings(subject: CheckSubject) -> list[Finding]:
     if family is None:
         return findings
     if moved := {piece: at for piece, at in family.special_ids.items() if ids.get(piece) != at}:
-        now = ", ".join(f"{piece} is {f'on {ids[piece]}' if piece in ids else 'not there'}" for piece in moved)
+        now = ", ".join(f"{piece} is {f'on {ids[piece]}' if piece in ids else 'missing'}" for piece in moved)
         expected = ", ".join(f"{piece} on {at}" for piece, at in moved.items())
         findings.append(finding("special-ids-moved", now, expected=expected, where=where))
     own = {at: piece for piece, at in family.special_ids.items()}
@@ -512,8 +516,8 @@ def tokenizer_findings(subject: CheckSubject) -> list[Finding]:
     tag = family.tag(language) if language and subject.grown is not None else None
     if tag and not tokenizer.has_control_token(tag):
         spelled = " ".join(map(tokenizer.shown, tokenizer.encode(tag)))
-        there = "is a piece but no added token" if tag in ids else "is not in the tokenizer"
-        found = f"the tag {tag} {there}, and is spelled as {spelled}"
+        there = "is a piece but not an added token" if tag in ids else "is not in the tokenizer"
+        found = f"the tag {tag} {there} and is encoded as {spelled}"
         findings.append(finding("tag-splits", found, expected="one token", where=where))
     return findings
 

@@ -1,7 +1,7 @@
 """Turn all findings of a diagnosis into one answer: RESUME, REPAIR or START FRESH, why, and the commands.
 
 Rules come in the order of what cannot be undone: what was never the base or cannot be read, then what was learned under
-wrong ids, then what `repair` can put right. This module reads no file.
+wrong ids, then what `repair` can fix. This module reads no file.
 """
 
 from __future__ import annotations
@@ -43,26 +43,27 @@ class DiagnosisCase:
     data_to_come: bool = False
     """Of a run without any saved step: whether there is nothing yet to learn from."""
     distance: float | None = None
-    """How far the body moved; None where that was not measured, or is no matter."""
+    """How far the backbone moved; None where that was not measured, or is no matter."""
     point: float | None = None
     """Of a body that moved too far: the point between base and tuned that a repair would take, where it was measured
     that the result is near enough."""
     kept: bool | None = None
-    """Whether old languages were measured, by ear or by held-out losses, and found to be as the base speaks them."""
+    """Whether old languages were measured, by transcription or by held-out losses, and found to be as the base
+    speaks them."""
     sounds: bool = False
-    """Whether the base has a vocoder here, so that points can be chosen by ear."""
+    """Whether the base has a vocoder here, so that points can be chosen by transcription."""
     has_optimizer: bool = False
     language: str | None = None
     has_new_rows: bool = True
     """Whether its text tables have more rows than the base's."""
     unusable: float = 0.0
-    """Share of the body that is of another form, or in which nothing of the base is left."""
+    """Share of the backbone that is of another form, or in which nothing of the base is left."""
     empty_rows: float = 0.0
     """Share of the new rows of the embedding that are all zero. A head that is still empty is learned in training."""
     ruined_rows: float = 0.0
     """Share of the new rows of the embedding that are not finite."""
     not_finite: float = 0.0
-    """Share of the body that is not finite."""
+    """Share of the backbone that is not finite."""
     dead_rows: bool = False
     """Whether rows of the speech tables are all zero."""
     noise: bool = False
@@ -95,109 +96,109 @@ class Verdict(NamedTuple):
 # What a finding means for the whole: in a sentence, and why nothing is left to continue with.
 _UNREADABLE_FAULT = (
     "the file cannot be read: {found}",
-    "copy or download it again from where it was made; if that is all there is, nothing can be taken from it",
+    "copy or download it again; without a good copy, nothing can be recovered",
 )
-_WRONG_IDS_REASON = "new rows and body were learned on ids that mean something else, and no repair can tell which"
+_WRONG_IDS_REASON = "new rows and backbone were trained on wrong ids, and a repair cannot know the right ones"
 # By code of an error, by priority: with any of these, nothing is worth continuing with.
 _FATAL_FAULTS: dict[str, tuple[str, str]] = {
     "checkpoint-stand-in": (
-        "this never was {family}: nothing of the base was lost; start from the base",
+        "this was never {family}: nothing of the base was lost; start from the base",
         "a stand-in model was trained that borrows the text table alone; it spoke no language before either, and the "
         "base's own file is untouched",
     ),
-    "checkpoint-family": ("this is another model: {found}", "nothing of it fits this base"),
+    "checkpoint-family": ("this is another model: {found}", "none of it fits this base"),
     **dict.fromkeys(
         ("base-other", "graft-missing", "graft-broken", "graft-mismatch", "graft-other-tokenizer"),
-        ("the run does not belong to its parts any more: {found}", "what was learned fits them no longer"),
+        ("the run and its parts no longer belong together: {found}", "the training no longer fits them"),
     ),
     **dict.fromkeys(
         ("tensor-missing", "tensor-shape"),
-        ("its text tables are not of the base's kind: {found}", "nothing of it fits this base"),
+        ("its text tables do not have the base's type: {found}", "none of it fits this base"),
     ),
     "torch-checksum": ("the file was damaged after it was written: {found}", _UNREADABLE_FAULT[1]),
-    "rows-scattered": ("the rows were numbered again: {found}", _WRONG_IDS_REASON),
+    "rows-scattered": ("the rows were renumbered: {found}", _WRONG_IDS_REASON),
     "rows-copied": (
-        "the embedding was written over: {found}",
-        "what its new rows had learned is nowhere else, and no base has it",
+        "the embedding was overwritten: {found}",
+        "its trained new rows are stored nowhere else",
     ),
     "tokenizer-flat-map": (
-        "it was trained with a flat map in place of a tokenizer: {found}",
+        "it was trained with a flat map instead of a tokenizer: {found}",
         "texts were looked up letter by letter, without merges, tags and start: " + _WRONG_IDS_REASON,
     ),
-    "special-ids-moved": ("the tokenizer numbers everything again: {found}", _WRONG_IDS_REASON),
-    "tokenizer-not-grown": ("the tokenizer moved pieces of the base: {found}", _WRONG_IDS_REASON),
+    "special-ids-moved": ("the tokenizer assigns all ids again: {found}", _WRONG_IDS_REASON),
+    "tokenizer-not-grown": ("the tokenizer changed ids of base pieces: {found}", _WRONG_IDS_REASON),
     "config-start-stop": (
-        "texts began and ended with the wrong ids: {found}",
-        "the model has learned marks that no program gives it",
+        "texts had the wrong start and stop ids: {found}",
+        "the model was trained with marks that no program uses",
     ),
     "proof-unknown-letters": (
         "letters of the language have no piece: {found}",
-        "what is unknown in the text was never learned; make the tokenizer again, with every single character",
+        "unknown parts of the text were never learned; create the tokenizer again, with every single character",
     ),
-    "prepared-ids-unknown": ("the data was mostly unknown: {found}", "the tokenizer has to be made again"),
+    "prepared-ids-unknown": ("the data was mostly unknown: {found}", "the tokenizer must be created again"),
     "prepared-ids-outside": ("the data has ids without rows: {found}", _WRONG_IDS_REASON),
-    "prepared-other-tokenizer": ("the data was spelled by another tokenizer: {found}", _WRONG_IDS_REASON),
+    "prepared-other-tokenizer": ("the data was encoded with another tokenizer: {found}", _WRONG_IDS_REASON),
     "prepared-codes-padded": (
-        "it learned padding: {found}",
-        "the body has learned to speak nothing and to stop too late; the base has not, and voxgraft cuts such data",
+        "it was trained on padding: {found}",
+        "the backbone has learned to speak padding and to stop too late; the base has not, and voxgraft cuts such data",
     ),
 }
 # By code of a finding: the repair that answers it, and the fault in words.
 _REPAIRS_BY_CODE: dict[str, tuple[RepairKind, str]] = {
-    "head-not-grown": ("head", "the embedding grew and the head did not"),
-    "embedding-not-grown": ("head", "the head grew and the embedding did not"),
-    "bias-not-grown": ("head", "the head grew and its bias did not"),
+    "head-not-grown": ("head", "the embedding was extended, but not the head"),
+    "embedding-not-grown": ("head", "the head was extended, but not the embedding"),
+    "bias-not-grown": ("head", "the head was extended, but not its bias"),
     "spare-row-copied": ("spare", "the base's spare row is on the first new piece"),
-    "spare-counted-twice": ("spare", "it has a spare row too many"),
+    "spare-counted-twice": ("spare", "it has one spare row too many"),
     "rows-padded": ("spare", "its text tables were filled up with rows that no piece uses"),
-    "table-transposed": ("rows", "tables or matrices have their rows and columns exchanged"),
-    "rows-shifted": ("rows", "its text rows only moved: they stand on other ids than their own"),
-    "rows-swapped": ("rows", "its text rows only moved: embedding and head are swapped"),
-    "base-rows-shrunk": ("rows", "weight decay has shrunk the base's rows under a gradient mask"),
+    "table-transposed": ("rows", "text tables or matrices are transposed"),
+    "rows-shifted": ("rows", "its text rows are only shifted to other ids"),
+    "rows-swapped": ("rows", "its text rows are intact, but embedding and head are swapped"),
+    "base-rows-shrunk": ("rows", "weight decay shrank the base's rows despite a gradient mask"),
     "base-rows-changed": ("rows", "the base's text rows were changed"),
-    "head-missing": ("head", "the head for text is not in the file, or not whole"),
-    "body-missing": ("missing", "tensors of the base are not in the file"),
-    "body-form": ("missing", "tensors of the body have another form than the base's"),
-    "body-lost": ("missing", "tensors of the body have nothing left of the base's"),
-    "body-not-finite": ("missing", "tensors of the body hold values that are not finite, or absurdly large"),
+    "head-missing": ("head", "the text head is missing from the file, or incomplete"),
+    "body-missing": ("missing", "tensors of the base are missing from the file"),
+    "body-form": ("missing", "tensors of the backbone have another shape or type than the base's"),
+    "body-lost": ("missing", "tensors of the backbone have nothing in common with the base's"),
+    "body-not-finite": ("missing", "tensors of the backbone contain values that are not finite, or absurdly large"),
     "body-overflow": ("missing", "values too large for fp16 became infinite when it was saved"),
     "speech-rows-lost": ("missing", "{found}"),
-    "pickle-code": ("resave", "the file carries code that a loader could run"),
+    "pickle-code": ("resave", "the file contains code that a loader could execute"),
     "checkpoint-legacy": ("resave", "it is in the format that torch wrote before version 1.6"),
     "checkpoint-float64": ("resave", "its numbers are float64: {found}"),
 }
 # By code of a finding: what is added to RESUME, and what to do about it.
 _RESUME_NOTES = {
-    "config-vs-rows": ("its config is not its own", "write the number of pieces that it has into the config"),
-    "config-vs-tokenizer": ("its config is not its own", "write the number of pieces that it has into the config"),
+    "config-vs-rows": ("its config belongs to another model", "write its number of pieces into the config"),
+    "config-vs-tokenizer": ("its config belongs to another model", "write its number of pieces into the config"),
     "proof-changed": (
-        "its tokenizer spells old languages otherwise",
-        "give texts of old languages to the base's own tokenizer",
+        "its tokenizer encodes old languages differently",
+        "encode texts of old languages with the base's own tokenizer",
     ),
     "new-rows-zero": ("some new rows are still empty", "{found}: train on texts with their pieces"),
     "new-rows-equal": (
         "new rows are copies of one another, or of base rows",
-        "{found}: only training tells them apart",
+        "{found}: only training makes them different",
     ),
     "checkpoint-prefixed": (
-        "a wrapper's name comes before all others, or other models beside it",
+        "its tensor names have a prefix, or the file contains other models",
         "`voxgraft repair` writes the file without them",
     ),
     "body-extra": (
-        "it holds tensors that the base does not have",
+        "it has tensors that the base does not have",
         "{found}: the original program ignores or refuses them",
     ),
-    "moments-mismatch": ("its optimizer state is not to be used", "take the weights and a fresh optimizer"),
-    "moments-on-base-rows": ("its optimizer state is not to be used", "take the weights and a fresh optimizer"),
-    "moments-not-finite": ("its optimizer state is not to be used", "take the weights and a fresh optimizer"),
+    "moments-mismatch": ("its optimizer state must not be used", "use the weights with a new optimizer"),
+    "moments-on-base-rows": ("its optimizer state must not be used", "use the weights with a new optimizer"),
+    "moments-not-finite": ("its optimizer state must not be used", "use the weights with a new optimizer"),
 }
-_OTHER_BASE_HINT = "; if it was made from another base (the English one, an older one), name that with --base"
+_OTHER_BASE_HINT = "; if it was trained from another base (the English one, an older one), give that with --base"
 # Codes of errors that are neither in _FATAL_FAULTS nor in _REPAIRS_BY_CODE and still have their answer.
 _CODES_WITH_OWN_RULES = frozenset(
     "ids-past-table rows-vs-tokenizer tensor-not-finite "  # rows: misfit, ruined or repairable
     "config-vs-rows config-vs-tokenizer proof-changed moments-mismatch".split()  # added to RESUME
 )
-# What was opened is around the checkpoint, or stands for it.
+# What was opened is around the checkpoint, or means it.
 _PACKED_CODES = ("checkpoint-tar", "torch-compressed", "checkpoint-lfs")
 # Rounding to bf16 adds a little to a distance.
 _ROUNDING_MARGIN = 0.02
@@ -213,7 +214,7 @@ def decide_verdict(findings: Sequence[Finding], case: DiagnosisCase, *, readable
     item = errors.get("checkpoint-low-rank") or (errors.get("torch-contents") if "pickle-code" in told else None)
     item = item or next((errors[code] for code in _PACKED_CODES if code in errors), None)
     if item is not None and case.run is None:
-        sentence = f"it has to be saved otherwise before anything can be said of it: {item.found}"
+        sentence = f"it must be saved in another format before it can be judged: {item.found}"
         cure = item.cure or CATALOGUE[item.code].cure
         return Verdict("REPAIR", sentence, f"by hand: {cure}", ("then voxgraft diagnose NEW",))
     code = next((code for code in _FATAL_FAULTS if code in errors), None)
@@ -240,7 +241,7 @@ def _verdict_rows_misfit(told: dict[str, Finding], errors: dict[str, Finding], c
     if case.short_rows:
         return None  # to grow is a repair like others
     reason = (
-        "rows mean nothing without the tokenizer that they were learned with: name it with --tokenizer, or start again"
+        "rows are useless without the tokenizer that they were trained with: give it with --tokenizer, or start over"
     )
     return _start_fresh(f"tokenizer and rows do not belong together: {item.found}", reason, case)
 
@@ -254,8 +255,8 @@ def _verdict_nothing_learned(told: dict[str, Finding], case: DiagnosisCase) -> V
     if item is None:
         return None
     untouched = "body-same" in told and "base-rows-same" in told
-    sentence = f"nothing was learned of the new language: {item.found}"
-    reason = "the base in it is untouched, so nothing is lost either" if untouched else "there is nothing to save"
+    sentence = f"the new language was not learned: {item.found}"
+    reason = "the base in it is unchanged, so nothing is lost either" if untouched else "there is nothing to save"
     return _start_fresh(sentence, reason, case)
 
 
@@ -264,21 +265,19 @@ def _verdict_ruined(errors: dict[str, Finding], case: DiagnosisCase) -> Verdict 
     is_graft = case.run is not None and case.file is None
     if "tensor-not-finite" in errors and (is_graft or case.ruined_rows >= MAJORITY_SHARE):
         sentence = f"the new rows are lost: {errors['tensor-not-finite'].found}"
-        return _start_fresh(sentence, "what is not finite cannot be brought back", case)
+        return _start_fresh(sentence, "values that are not finite cannot be restored", case)
     item = errors.get("body-not-finite") or errors.get("body-overflow")
     if item is not None and case.not_finite >= MAJORITY_SHARE:
-        what = "the training blew up" if "body-not-finite" in errors else "it does not fit into fp16"
-        reason = (
-            "what is not finite cannot be brought back; an earlier checkpoint, or one that is not fp16, may be whole"
-        )
+        what = "the training diverged" if "body-not-finite" in errors else "it does not fit into fp16"
+        reason = "values that are not finite cannot be restored; an earlier or a non-fp16 checkpoint may be intact"
         return _start_fresh(f"{what}: {item.found}", reason, case)
     item = errors.get("body-form") or errors.get("body-lost")
     if item is not None and case.unusable >= MAJORITY_SHARE and ("body-form" in errors or not case.kept):
-        reason = f"put right, it would be the base's own and nothing more{_OTHER_BASE_HINT}"
-        return _start_fresh(f"the body is another: {item.found}", reason, case)
+        reason = f"repaired, it would be identical to the base{_OTHER_BASE_HINT}"
+        return _start_fresh(f"the backbone is another one: {item.found}", reason, case)
     if case.distance is not None and case.distance >= FAR_DISTANCE and not case.kept:
-        sentence = f"the body is another: it moved by {case.distance:.0%} of its length"
-        reason = "back where old languages can be heard, less than a tenth of what was learned would be left"
+        sentence = f"the backbone is another one: it changed by {case.distance:.0%} of its norm"
+        reason = "close enough to the base for old languages, less than a tenth of the training would remain"
         return _start_fresh(sentence, reason + _OTHER_BASE_HINT, case)
     return None
 
@@ -290,7 +289,7 @@ def _verdict_repair(told: dict[str, Finding], case: DiagnosisCase) -> Verdict | 
         if code in told and not borne:
             faults.setdefault(repair, []).append(words.format(found=told[code].found))
     if "tensor-not-finite" in told:
-        faults.setdefault("rows", ["text rows are not finite"])
+        faults.setdefault("rows", ["text rows are not finite, or too large to compute with"])
     item = told.get("ids-past-table") or told.get("rows-vs-tokenizer")
     if case.short_rows and item is not None and item.level == "error" and "head" not in faults:
         # `extend` reads a single file, and is enough where the base's rows are all there.
@@ -301,27 +300,27 @@ def _verdict_repair(told: dict[str, Finding], case: DiagnosisCase) -> Verdict | 
             own = f" --base-tokenizer {_quote_path(case.base_tokenizer)}" if case.base_tokenizer else ""
             output = _repaired_file_name(case.checkpoint, case.checkpoint.suffix)
             sentence = f"it has no rows for the new pieces: {item.found}"
-            reason = "the base's rows are all there; growing adds the others"
+            reason = "the base's rows are complete; extending adds the others"
             return Verdict("REPAIR", sentence, reason, (f"{command}{own} --output {output}",))
         faults["grow"] = [f"the tokenizer has more pieces than it has rows for: {item.found}"]
     if is_body_far(case):
-        lost = "and old languages were measured to be worse" if case.kept is False else "enough to lose old languages"
-        faults["body"] = [f"the body moved by {case.distance or 0:.1%} of its length, {lost}"]
+        lost = "and old languages are measurably worse" if case.kept is False else "enough to lose old languages"
+        faults["body"] = [f"the backbone changed by {case.distance or 0:.1%} of its norm, {lost}"]
     if not faults:
         return None
     if set(faults) != {"resave"}:
         faults.pop("resave", None)  # every repair saves the file again
-    reason = "what was damaged has its original in the base; what was learned stays"
+    reason = "the base has the original of every damaged part; the training is kept"
     if told.keys() & {"head-missing", "head-not-grown", "embedding-not-grown", "bias-not-grown", "tensor-not-finite"}:
-        reason = (
-            "what was damaged is taken from the base, or made from its rows; everything else that was learned stays"
-        )
+        reason = "damaged parts are taken from the base or built from its rows; all other training is kept"
     if "body" in faults:
-        reason = "between tuned and base lies a body that has both" + ("" if len(faults) == 1 else "; rows come back")
+        reason = "an interpolation between tuned and base keeps both" + (
+            "" if len(faults) == 1 else "; rows are restored"
+        )
     elif "grow" in faults:
-        reason = "rows are added for the last pieces; name the old tokenizer if this one was not grown from it"
+        reason = "rows are added for the last pieces; give the old tokenizer if this one does not extend it"
     elif set(faults) == {"resave"}:
-        reason = "nothing in it is broken; saving it again is enough"
+        reason = "nothing in it is damaged; saving it again is enough"
     sentence = "; ".join(words for listed in faults.values() for words in listed)
     return Verdict("REPAIR", sentence, reason, (_format_repair_command(case, tuple(faults)),), tuple(faults))
 
@@ -340,11 +339,11 @@ def _verdict_unhandled_error(errors: dict[str, Finding], case: DiagnosisCase) ->
         return None
     cure = item.cure or CATALOGUE[item.code].cure
     if case.run is None and CATALOGUE[item.code].area == "checkpoints":
-        return _start_fresh(f"it cannot be read whole: {item.found}", cure, case)
+        return _start_fresh(f"it cannot be read completely: {item.found}", cure, case)
     again = (
         f"voxgraft train {_quote_path(case.run)}" if case.run else f"voxgraft diagnose {_quote_path(case.checkpoint)}"
     )
-    sentence = f"something has to be put right before it can continue: {item.found}"
+    sentence = f"one problem must be fixed before it can continue: {item.found}"
     return Verdict("REPAIR", sentence, f"by hand: {cure}", (f"then {again}",))
 
 
@@ -352,23 +351,21 @@ def _verdict_resume(told: dict[str, Finding], case: DiagnosisCase) -> Verdict:
     if case.run is not None:
         return _verdict_resume_run(told, case)
     if case.distance:
-        sentence = f"nothing is broken; the body moved by {case.distance:.1%} of its length"
+        sentence = f"nothing is damaged; the backbone changed by {case.distance:.1%} of its norm"
         limit = f"{MOVED_DISTANCE:.1%}"
-        reason = f"that is less than {limit}, up to which old languages have stayed; listen to them all the same"
+        reason = f"this is below {limit}, where old languages were kept so far; listen to them anyway"
         if case.kept:
-            reason = "old languages were measured, and they are as the base speaks them"
+            reason = "old languages were measured and are as good as the base's"
     else:
         sentence = "nothing is wrong with it"
-        reason = "the base in it is the base's own" if "body-same" in told else "no fault that we know shows in it"
+        reason = "its base part is identical to the base" if "body-same" in told else "no known problem was found"
     if case.is_base:
         rounded = told.keys() & {"base-rows-rounded", "body-rounded"}
         sentence = "it is the base, rounded to a shorter number format" if rounded else "it is identical to the base"
-        reason = "every tensor is the base's own; nothing was trained in it, and nothing is broken"
+        reason = "every tensor equals the base's; nothing was trained, and nothing is damaged"
     if (long := told.get("new-rows-scale")) is not None:
         sentence = f"the base in it is not damaged, but {long.found}"
-        reason = (
-            "such rows drown everything else in a sentence: listen to it before you continue, or grow the base again"
-        )
+        reason = "such rows dominate every sentence: listen before you continue, or extend the base again"
     besides = {
         words: cure.format(found=told[code].found) for code, (words, cure) in _RESUME_NOTES.items() if code in told
     }
@@ -378,28 +375,31 @@ def _verdict_resume(told: dict[str, Finding], case: DiagnosisCase) -> Verdict:
     if case.has_optimizer and not told.keys() & {"moments-mismatch", "moments-on-base-rows", "moments-not-finite"}:
         command = f"in the trainer that wrote it: --resume {_quote_path(case.checkpoint)}"
     else:
-        command = f"in the trainer that wrote it: start from {_quote_path(case.checkpoint)} with a fresh optimizer"
+        command = f"in the trainer that wrote it: start from {_quote_path(case.checkpoint)} with a new optimizer"
     return Verdict("RESUME", sentence, reason, (command,))
 
 
 def _verdict_resume_run(told: dict[str, Finding], case: DiagnosisCase) -> Verdict:
-    """A run resumes from its newest complete step by itself; without any it starts again."""
+    """A run resumes from its newest complete step on its own; without any it starts again."""
     train = f"voxgraft train {_quote_path(case.run)}"
     if case.steps is None:
-        sentence, reason = "nothing is wrong with the run; it has no saved step yet", "training begins at the start"
+        sentence, reason = (
+            "nothing is wrong with the run; it has no saved step yet",
+            "training starts from the beginning",
+        )
     elif not case.steps:
-        found = told["step-damaged"].found if "step-damaged" in told else "none of its saved steps is whole"
-        return Verdict("START FRESH", found, "there is no whole step to resume from", (f"{train} --fresh",))
+        found = told["step-damaged"].found if "step-damaged" in told else "none of its saved steps is complete"
+        return Verdict("START FRESH", found, "there is no complete step to resume from", (f"{train} --fresh",))
     elif "step-damaged" in told:
         sentence = told["step-damaged"].found
-        reason = f"step {case.steps[-1]:,} is whole, and training resumes from there"
+        reason = f"step {case.steps[-1]:,} is complete, and training resumes from it"
     else:
         sentence, reason = "nothing is wrong with the run", f"it resumes from step {case.steps[-1]:,}"
     if worries := [item for item in told.values() if item.level == "warning" and item.code != "step-damaged"]:
-        sentence = sentence.replace("nothing is wrong with", "nothing is broken in") + ", but it was warned"
-        reason += "; first read what was reported: " + ", ".join(sorted({item.code for item in worries}))
+        sentence = sentence.replace("nothing is wrong with", "nothing is damaged in") + ", but there were warnings"
+        reason += "; first read the findings: " + ", ".join(sorted({item.code for item in worries}))
     if case.data_to_come:
-        sentence += ", and its data is still to come"
+        sentence += ", but its data is not prepared yet"
         train = f"voxgraft prepare {_quote_path(case.run)}, then {train}"
     return Verdict("RESUME", sentence, reason, (train,))
 
@@ -417,7 +417,7 @@ def _format_repair_command(case: DiagnosisCase, repairs: Collection[RepairKind])
 
 
 def estimate_repair_point(distance: float) -> float:
-    """A point at which the body is nearer to the base than old languages have borne, rounded towards the base.
+    """A point at which the backbone is nearer to the base than old languages have borne, rounded towards the base.
 
     Distances are nearly proportional to the point. Where old languages were lost below that distance, half of the way
     is proposed.

@@ -287,7 +287,7 @@ KNOWN = (
     "IndexTTS-2's config.yaml with a section gpt; or a text with a command such as "
     "`python trainers/train_gpt_v2.py --tokenizer FILE ...`"
 )
-EMPTY = LegacyKeyRule("gone", "empty there, so there is nothing to take over")
+EMPTY = LegacyKeyRule("gone", "empty, so there is nothing to take over")
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,7 +325,7 @@ def read_legacy_config(path: Path) -> LegacyConfig:
         values = None
     if isinstance(values, Mapping) and _family_of_sections(values):
         return _read_config(values, path)
-    raise ConfigError("old-unknown", f"{path.name} holds no settings of a trainer", expected=KNOWN, where=path)
+    raise ConfigError("old-unknown", f"{path.name} contains no settings of a trainer", expected=KNOWN, where=path)
 
 
 def format_legacy_value(value: Any) -> str:
@@ -350,11 +350,11 @@ def format_legacy_value(value: Any) -> str:
 def _read_config(values: Any, path: Path) -> LegacyConfig:
     if not isinstance(values, Mapping):
         sort = "list" if isinstance(values, list) else "single value" if values is not None else "comment or nothing"
-        raise ConfigError("config-shape", f"{path.name} holds a {sort}", expected="keys with values", where=path)
+        raise ConfigError("config-shape", f"{path.name} contains a {sort}", expected="keys with values", where=path)
     sections = {str(key) for key in values}
     if sections and sections <= set(RunSettings.model_fields):
         cure = "it is a run.yaml already: copy it into the folder of another run."
-        raise ConfigError("old-unknown", f"{path.name} holds voxgraft's own keys", where=path, cure=cure)
+        raise ConfigError("old-unknown", f"{path.name} contains voxgraft's own keys", where=path, cure=cure)
     family = _family_of_sections(values)
     if family is None:
         found = f"{path.name} has the keys {format_legacy_value(sorted(sections))}"
@@ -364,7 +364,7 @@ def _read_config(values: Any, path: Path) -> LegacyConfig:
     for name in CHATTERBOX_SECTIONS if is_chatterbox else ("dataset", "gpt"):
         if (section := values.get(name)) is not None and not isinstance(section, Mapping):
             sort = "list" if isinstance(section, list) else "single value"
-            raise ConfigError("config-shape", f"`{name}` holds a {sort}", expected="keys with values", where=path)
+            raise ConfigError("config-shape", f"`{name}` contains a {sort}", expected="keys with values", where=path)
     flat = list(_flattened(values))
     _refuse_too_many(len(flat), path)
     table, by_section = (CHATTERBOX_KEYS, {}) if is_chatterbox else (INDEXTTS2_KEYS, INDEXTTS2_SECTIONS)
@@ -380,7 +380,7 @@ def _read_config(values: Any, path: Path) -> LegacyConfig:
             hint = by_last_part.get(name.rpartition(".")[2]) or find_nearest_name(name, list(table)) or ""
         keys.append(LegacyKey(name, value, rule, hint=hint))
     if not any(key.rule for key in keys):
-        raise ConfigError("old-unknown", f"{path.name} has no key that is known", expected=KNOWN, where=path)
+        raise ConfigError("old-unknown", f"{path.name} has no known key", expected=KNOWN, where=path)
     title = "a training config of the Amharic Chatterbox project" if is_chatterbox else "IndexTTS-2's own config"
     return LegacyConfig(path, title, family, tuple(keys))
 
@@ -444,7 +444,7 @@ def _read_document(text: str, path: Path) -> LegacyConfig | None:
         parts.append(f"a block of YAML at line {line}")
     if not keys:
         return None
-    # What a document says twice counts once, where it is said last.
+    # What a document says twice counts once, where it occurs last.
     keys.sort(key=lambda key: key.line or 0)
     said = [(key.name, key.value) for key in keys]
     once = tuple(key for at, key in enumerate(keys) if said[at] not in said[at + 1 :])

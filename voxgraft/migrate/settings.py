@@ -76,7 +76,7 @@ def resolve_key_conflicts(rows: Sequence[KeyTranslation], given: UserOverrides) 
     """The same rows, of which at most one value is taken over for each new key."""
     by_hand = [name for name in ("base", "language", "texts") if getattr(given, name)]
     rows = [
-        replace(row, fate="gone", why=f"--{row.key} was given by hand, and counts", key="", new=None)
+        replace(row, fate="gone", why=f"--{row.key} was given by hand and is used", key="", new=None)
         if row.key in by_hand and row.fate in ("mapped", "suggested")
         else row
         for row in rows
@@ -94,11 +94,11 @@ def resolve_key_conflicts(rows: Sequence[KeyTranslation], given: UserOverrides) 
     result = []
     for row in rows:
         if row.fate == "mapped" and row.new != (later := last[row.key]).new:
-            why = f"another value comes later, and counts: {later.value} ({later.old})"
+            why = f"a later value is used: {later.value} ({later.old})"
             row = replace(row, fate="suggested", why=why)
         elif row.fate == "mapped" and row.key == "train.epochs" and "train.steps" in last:
             # The older trainers stopped at whichever came first; a run has steps or epochs.
-            why = "train.steps is given too, and counts; empty that one to count epochs"
+            why = "train.steps is also given and is used; leave it empty to use epochs"
             row = replace(row, fate="suggested", why=why)
         result.append(row)
     return result
@@ -126,7 +126,7 @@ class _LegacyTranslator:
         if self.base is not None:
             self.family = resolve_base_family(self.base, given.family)
             if old.family not in (None, self.family.name):
-                found = f"the old settings are for {old.family}, the base is of the family {self.family.name}"
+                found = f"the old settings are for {old.family}, but the base belongs to the family {self.family.name}"
                 self.report("old-other-family", found, expected=str(old.family))
 
     def report(self, code: str, found: str, expected: str = "", cure: str = "") -> None:
@@ -140,14 +140,14 @@ class _LegacyTranslator:
         """The row of one key, and one more for each language code inside its value."""
         rule, value = key.rule, format_legacy_value(key.value)
         if rule is None:
-            why = f"did you mean {key.hint}?" if key.hint else "no key of that name is known"
+            why = f"did you mean {key.hint}?" if key.hint else "unknown key"
             return [KeyTranslation(key.name, value, "unknown", why, line=key.line)]
         new: Any = None
         fate: KeyFate
         if rule.fate == "mapped" and key.value in (None, "", []):
-            fate, why = "gone", "empty there, so the default is kept"
+            fate, why = "gone", "empty, so the default is kept"
         elif rule.key and isinstance(key.value, str) and "$" in key.value:
-            fate, why, new = "suggested", "only a shell knows what this value becomes", key.value
+            fate, why, new = "suggested", "this value depends on the shell", key.value
         elif rule.reads in ("base-file", "tokenizer", "texts", "manifest"):
             fate, why, new = self._translate_path(key, rule)
         else:
@@ -171,17 +171,17 @@ class _LegacyTranslator:
             case "nothing" | "dataset":
                 return rule.fate, rule.why, None
             case "steps" if number == 0:
-                return "gone", f"0 had a meaning of its own there; the default is kept. See {rule.key}", None
+                return "gone", f"0 had a special meaning there; the default is kept. See {rule.key}", None
             case "patience" if any(
                 one.name.endswith(".early_stopping") and one.value is False for one in self.old.keys
             ):
-                return "gone", "early stopping was off, so it never counted", None
+                return "gone", "early stopping was off, so it had no effect", None
             case "total-pieces":
                 if number is None or number != int(number) or base is None or number < base:
                     return "suggested", "not a size that an extended tokenizer can have", shown
                 why = (
-                    f"{int(number):,} counted the base's {base:,} pieces too. A small number is better: a piece that "
-                    "occurs seldom learns nothing, and single characters do not count here"
+                    f"{int(number):,} included the base's {base:,} pieces. A small number is better: a piece that "
+                    "occurs rarely is not learned, and single characters do not count here"
                 )
                 return "suggested", why, int(number) - base
             case "base-pieces":
@@ -194,7 +194,7 @@ class _LegacyTranslator:
                 if key.value is not False:
                     return rule.fate, rule.why, None
                 self.report("freeze-off", f"{key.name} is false")
-                return "gone", f"{rule.why}. It was off: a checkpoint trained so has moved its base rows", None
+                return "gone", f"{rule.why}. It was off: a checkpoint trained this way has changed base rows", None
             case "language":
                 try:
                     settings = parse_settings(RunSettings, {"language": key.value}, self.old.path)
@@ -225,7 +225,7 @@ class _LegacyTranslator:
             if folder is None:
                 return no_path
             if name not in self.published:
-                why = f"{name} is not a file that a base is published with; give the base's own folder with --base"
+                why = f"{name} is not a published file of a base; give the base folder with --base"
                 return "gone", why, None
             why_not = self._why_no_base(folder)
             return ("suggested", why_not, folder) if why_not else ("mapped", rule.why, folder)
@@ -236,8 +236,8 @@ class _LegacyTranslator:
             base = shlex.quote(str(self.base)) if self.base else "BASE"
             language = f" --language {self.given.language}" if self.given.language else ""
             command = f"voxgraft tokenizer prove --base {base} --grown {shlex.quote(str(path))}{language}"
-            cure = f"leave it out and learn again, or: {command}"
-            self.report("old-tokenizer", f"{path.name} is named there", cure=cure)
+            cure = f"leave it out and train a new one, or check it: {command}"
+            self.report("old-tokenizer", f"{path.name} is given", cure=cure)
             missing = "" if os.path.exists(path) else ". The file does not exist"
             return "suggested", f"{rule.why}: {command}{missing}", path
         values = key.value if isinstance(key.value, list) else [key.value]
@@ -249,14 +249,14 @@ class _LegacyTranslator:
         if len(paths) != len(values):
             return no_path
         if lacking := [path.name for path in paths if not os.path.isfile(path)]:
-            return "suggested", f"not there: {', '.join(lacking)}", paths
+            return "suggested", f"missing: {', '.join(lacking)}", paths
         if rule.reads == "manifest":
             # The language of the run: the one given by hand, else the first that a manifest names.
             manifests = [one for one in self.old.keys if one.rule and one.rule.reads == "manifest"]
             named = [match[1] for one in manifests if (match := manifest.search(format_legacy_value(one.value)))]
             own = self.given.language or next(iter(named), None)
             if others := sorted({match[1] for value in values if (match := manifest.search(str(value)))} - {own}):
-                why = f"in {', '.join(others)}: sets of base languages are learned as data.replay, in merged mode"
+                why = f"in {', '.join(others)}: sets of base languages belong in data.replay, in merged mode"
                 return "suggested", why, paths
         return "mapped", rule.why, paths
 
@@ -289,7 +289,7 @@ class _LegacyTranslator:
         try:
             resolve_base_family(folder, self.given.family).files(folder)
         except (FileError, ConfigError, CheckpointError) as error:
-            return f"its folder is no base: {error.finding.found}"
+            return f"its folder is not a base: {error.finding.found}"
         return ""
 
 

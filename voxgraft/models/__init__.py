@@ -36,7 +36,7 @@ def load_speaker_encoder(place: Path) -> SpeakerEncoder:
 
 
 def detect_family(folder: Path) -> Family:
-    """The family whose files stand in a base folder; never guessed when none or several fit."""
+    """The family whose files are in a base folder; never guessed when none or several fit."""
     require_folder(folder)
     failures: dict[Family, FileError] = {}
     refusals: list[VoxgraftError] = []
@@ -45,7 +45,7 @@ def detect_family(folder: Path) -> Family:
             candidate.files(folder)
         except FileError as error:
             failures[candidate] = error
-        except VoxgraftError as error:  # its files, but not as they should be; another family may fit all the same
+        except VoxgraftError as error:  # its files, but not as they should be; another family may fit anyway
             refusals.append(error)
         else:
             return candidate
@@ -66,5 +66,5 @@ def resolve_base_folder(path: Path) -> Path:
 
 
 def resolve_base_family(folder: Path, name: str | None) -> Family:
-    """The family of a base folder: the one that was named, else the one whose files are there."""
+    """The family of a base folder: the one that was named, else the one whose files exist."""
     return get_family(name) if name else detect_family(folder)

@@ -57,7 +57,7 @@ class SequenceSpec:
     guided: bool = False
     """Whether the model was taught to read without text, which guidance goes by."""
     forbidden_text_ids: frozenset[int] = frozenset()
-    """Ids that the original program takes out of a text; one that is there would be unheard."""
+    """Ids that the original program takes out of a text; one in the text would not be spoken."""
     stock_start_positions: tuple[int, ...] = (0,)
     """With how many start ids the original program begins to speak, and at which positions."""
     stock_first_position: int = 1
@@ -104,8 +104,8 @@ def build_sequence(
     # IndexTTS-2 strips start and stop ids from a text: what is on them would never be spoken.
     barred = sorted(set(text.tolist()) & frame.forbidden_text_ids)
     if barred:
-        cure = "take them out of the tokenizer's output; no piece of a language may stand on them."
-        raise GraftError("ids-barred", f"the text holds the ids {barred}", expected="ordinary pieces", cure=cure)
+        cure = "remove them from the tokenizer's output; no piece of a language may use them."
+        raise GraftError("ids-barred", f"the text contains the ids {barred}", expected="ordinary pieces", cure=cure)
     text_part = _build_part(np.concatenate([[frame.text_start], text, [frame.text_stop]]))
     if codes is not None:
         spoken = _validate_ids(codes, frame.num_codes, frame.max_codes, "speech code")
@@ -124,7 +124,7 @@ def code_position(frame: SequenceSpec, index: int, *, stock: bool = True) -> int
 
 
 def _build_part(ids: IdArray) -> SequencePart:
-    """Each position is asked for the next id; the last one is asked for nothing."""
+    """Each position predicts the next id; the last one predicts nothing."""
     ids = ids.astype(np.int64)
     return SequencePart(ids, np.arange(len(ids)), np.concatenate([ids[1:], [IGNORE_INDEX]]))
 
@@ -133,7 +133,7 @@ def _validate_ids(ids: Sequence[int] | AnyIdArray, num_ids: int, limit: int, wha
     array = np.asarray(ids)
     if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
         found = f"{what}s as {array.dtype} of shape {list(array.shape)}"
-        raise GraftError("ids-form", found, expected="whole numbers in a row")
+        raise GraftError("ids-form", found, expected="one-dimensional whole numbers")
     if len(array) == 0 or len(array) > limit:
         found = f"{len(array):,} {what}s in one utterance"
         raise GraftError("ids-length", found, expected=f"1 to {limit:,}")
@@ -142,7 +142,7 @@ def _validate_ids(ids: Sequence[int] | AnyIdArray, num_ids: int, limit: int, wha
     outside = np.flatnonzero((array < 0) | (array >= num_ids))
     if len(outside):
         at = int(outside[0])
-        found = f"{what} {int(array[at])} at place {at}; {len(outside):,} such of {len(array):,}"
+        found = f"{what} {int(array[at])} at position {at}; {len(outside):,} such of {len(array):,}"
         raise GraftError("ids-outside", found, expected=f"0 to {num_ids - 1:,}")
     return array
 
@@ -223,7 +223,7 @@ class BaseFiles:
 
 @dataclass(frozen=True, slots=True)
 class SpeakingStyle:
-    """How something must be said, beside whose voice it is. None is as the base does it by default."""
+    """How something must be spoken, beside whose voice it is. None is as the base does it by default."""
 
     exaggeration: float | None = None
     emotion: Clip | None = None
@@ -292,7 +292,7 @@ class Family(ABC):
         """
 
     def apply_style(self, condition: Any, manner: SpeakingStyle) -> Any:
-        """The condition in another manner; an error that names what this family cannot be told."""
+        """The condition in another style; an error that names what this family is not known."""
         if asked := manner.asked():
             raise ConfigError("manner-unknown", f"{self.name} has no {' and no '.join(asked)}")
         return condition
@@ -353,7 +353,7 @@ class Family(ABC):
         return {}
 
     def voice(self, files: BaseFiles, name: str) -> Clip:
-        """One of `voices`; an error that names those that are there."""
+        """One of `voices`; an error that names those that exist."""
         voices = self.voices(files)
         if name not in voices:
             raise unknown_voice_error(name, voices, files.folder)
@@ -387,7 +387,7 @@ class Family(ABC):
 def unknown_voice_error(name: str, known: Collection[str], where: Path | str = "") -> ConfigError:
     """The error for a voice that a base does not have."""
     hint = find_nearest_name(name, list(known))
-    expected = f"one of {', '.join(known)}" if known else "no name: this family speaks like a recording"
+    expected = f"one of {', '.join(known)}" if known else "no name: this family imitates a recording"
     cure = f"did you mean `{hint}`?" if hint else ""
     return ConfigError("voice-unknown", f"there is no voice `{name}`", expected=expected, where=where, cure=cure)
 
@@ -420,7 +420,7 @@ class ClipEncoder(ABC):
 
 
 class SpeakerEncoder(Protocol):
-    """A network that hears whose voice a recording has, apart from any base."""
+    """A network that encodes whose voice a recording has, apart from any base."""
 
     def embed(self, waves: Sequence[Waveform]) -> Tensor:
         """One unit vector per recording at 16 kHz. [clips, width]"""
@@ -465,7 +465,7 @@ class Vocoder(ABC):
         """Raise what would keep it from sounding at all, before anything is spoken."""
 
     def findings(self) -> list[Finding]:
-        """What is to be said of its sound, whatever it was."""
+        """Findings about its sound, whatever was spoken."""
         return []
 
 
@@ -473,7 +473,7 @@ GROWN, MERGED = "grown", "merged"
 """The two folders of an export: the base with more rows, and the one checkpoint that speaks the new language."""
 
 TEXT_PACKAGE_LOADER = '''def _text_package():
-    """The package beside this file, under a name of its own: exports of other languages may be loaded as well."""
+    """The package next to this file, under its own name: exports of other languages may be loaded too."""
     place = FOLDER / "voxgraft_text" / "__init__.py"
     name = "voxgraft_text_" + hashlib.sha256(str(FOLDER).encode()).hexdigest()[:12]
     spec = importlib.util.spec_from_file_location(name, place, submodule_search_locations=[str(place.parent)])

@@ -56,7 +56,8 @@ def list_files_with_suffix(folder: Path, suffixes: tuple[str, ...]) -> list[Path
 
 
 def refuse_lookalike_files(family: Family, checkpoint: Path, tokenizer: Path) -> None:
-    """Raise if files that have the family's names are another model's, or only stand for files in a git repository."""
+    """Raise if files that have the family's names are another model's, or are only pointers to files in a git
+    repository."""
     seen = scan_checkpoint(checkpoint)
     if seen.refusal is not None and seen.refusal.code == "checkpoint-lfs":
         raise CheckpointError.of(seen.refusal)
@@ -85,8 +86,8 @@ def find_files_by_content(family: Family, folder: Path, missing: FileError) -> t
         raise missing
     if len(candidates) > 1:
         listed = ", ".join(f"{seen.path.name} ({_count_text_rows(family, seen):,} text rows)" for seen in candidates)
-        cure = f"give the one that is meant its published name ({family.checkpoint_names[0]}), or move the others away."
-        raise FileError("base-several", f"several files hold the model: {listed}", where=folder, cure=cure)
+        cure = f"give the right one its published name ({family.checkpoint_names[0]}), or move the others away."
+        raise FileError("base-several", f"several files contain the model: {listed}", where=folder, cure=cure)
     return candidates[0].path, find_matching_tokenizer(family, candidates[0])
 
 
@@ -104,7 +105,7 @@ def find_matching_tokenizer(family: Family, seen: CheckpointScan) -> Path:
             tokenizer = open_tokenizer(path)
         except VoxgraftError:
             continue  # other JSON files lie about in every folder
-        # As many pieces is not enough: special pieces must stand on the ids that the model was trained with.
+        # As many pieces is not enough: special pieces must have the ids that the model was trained with.
         specials = all(tokenizer.ids.get(piece) == at for piece, at in family.special_ids.items())
         if tokenizer.size == pieces and specials and tokenizer.kind != "flat-map":
             fitting.append(path)
@@ -112,16 +113,16 @@ def find_matching_tokenizer(family: Family, seen: CheckpointScan) -> Path:
             others.append(f"{path.name} has {tokenizer.size:,}")
     if len(fitting) == 1:
         return fitting[0]
-    found = f"{seen.path.name} has text rows for {pieces:,} pieces, and "
+    found = f"{seen.path.name} has text rows for {pieces:,} pieces, but "
     if fitting:
-        found += f"several tokenizers have as many: {', '.join(path.name for path in fitting)}"
+        found += f"several tokenizers have this size: {', '.join(path.name for path in fitting)}"
         raise FileError("base-several", found, where=folder)
-    found += "no tokenizer in the folder has as many" + (f" ({', '.join(others)})" if others else "")
+    found += "no tokenizer in the folder has this size" + (f" ({', '.join(others)})" if others else "")
     raise FileError("base-file-missing", found, expected="the tokenizer that belongs to the checkpoint", where=folder)
 
 
 def check_tensor_prefix(seen: CheckpointScan, tables: tuple[str, ...]) -> Finding | None:
-    """What to say of a file whose names all stand behind a prefix, as a wrapper around the model saves them."""
+    """What to say of a file whose names all follow a prefix, as a wrapper around the model saves them."""
     for name in seen.shapes:
         for table in tables:
             if name.endswith(f".{table}"):
@@ -140,9 +141,9 @@ LORA_NAME_PARTS = (".lora_A.", ".lora_B.", "lora_down.", "lora_up.")
 
 
 def refuse_unsupported_folder(folder: Path, failures: Mapping[Family, FileError]) -> None:
-    """Raise what a folder that no family takes is instead; nothing where that cannot be told.
+    """Raise what a folder that no family takes is instead; nothing where that is not known.
 
-    `failures` is why each family did not take it: one whose model is there all the same says best what is missing.
+    `failures` is why each family did not take it: one whose model exists says best what is missing.
     """
     around = scan_folder(folder)
     for family, failure in failures.items():
@@ -157,7 +158,7 @@ def refuse_unsupported_folder(folder: Path, failures: Mapping[Family, FileError]
     named = [name for name in ("adapter_config.json",) if is_file(folder / name)]
     if marked or named:
         base = _short_text(_read_json_settings(folder / "adapter_config.json").get("base_model_name_or_path"))
-        about = f"a LoRA adapter{f' for {base}' if base else ''}, and no model beside it"
+        about = f"a LoRA adapter{f' for {base}' if base else ''}, without a model"
         raise FileError("base-adapter", f"{', '.join([*marked, *named])}: {about}", where=folder)
     for seen in around:
         if item := check_tensor_prefix(seen, tuple(family.graft_points[0].tensor for family in failures)):
@@ -173,23 +174,23 @@ def refuse_unsupported_folder(folder: Path, failures: Mapping[Family, FileError]
     parts |= {name: what for name, what in files.items() if is_file(folder / name)}
     if parts:
         listed = ", ".join(f"{name} ({what})" for name, what in sorted(parts.items()))
-        found = f"the folder has only parts that hear or voice speech: {listed}"
+        found = f"the folder has only speech encoders or vocoders: {listed}"
         raise FileError("base-speech-parts", found, where=folder)
     # Models of the large libraries name themselves.
     if pipeline := _short_text(_read_json_settings(folder / "model_index.json").get("_class_name")):
-        found = f"model_index.json says that this is a diffusers pipeline, {pipeline}"
+        found = f"model_index.json describes a diffusers pipeline, {pipeline}"
         raise FileError("base-other-model", found, where=folder)
     config = _read_json_settings(folder / "config.json")
     architectures = config.get("architectures")
     kind = _short_text(architectures[0]) if isinstance(architectures, list) and architectures else ""
     if kind := kind or _short_text(config.get("model_type")):
-        found = f"config.json says that this is a transformers model, {kind}"
+        found = f"config.json describes a transformers model, {kind}"
         raise FileError("base-other-model", found, where=folder)
     known = dict.fromkeys(name for family in failures for name in family.tokenizer_names)
     names = [name for name in known if is_file(folder / name)]
     names += [path.name for path in list_files_with_suffix(folder, (".model",)) if path.name not in names]
     if names and not around:
-        found = f"the folder has a tokenizer ({', '.join(names)}) and no checkpoint"
+        found = f"the folder has a tokenizer ({', '.join(names)}) but no checkpoint"
         expected = " or ".join(family.checkpoint_names[0] for family in failures)
         raise FileError("base-tokenizer-only", found, expected=expected, where=folder)
 
@@ -238,12 +239,12 @@ def require_exact_tensors(
         elif found[name] != shape:
             differences.append(f"{name} is {list(found[name])}, not {list(shape)}")
     besides = sorted(found.keys() - expected.keys())
-    differences += [f"{name[:80]} {list(found[name])} is no tensor of it" for name in besides]
+    differences += [f"{name[:80]} {list(found[name])} is not part of it" for name in besides]
     if differences:
         named = "; ".join(differences[:MAX_LISTED_DIFFERENCES])
         if len(differences) > MAX_LISTED_DIFFERENCES:
             named += f"; and {len(differences) - MAX_LISTED_DIFFERENCES:,} more"
-        text = f"{len(found):,} tensors that are no whole {model}: {named}"
+        text = f"{len(found):,} tensors, not a complete {model}: {named}"
         raise CheckpointError("tensors-mismatch", text, expected=f"{len(expected):,} tensors", where=where)
 
 

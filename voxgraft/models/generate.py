@@ -54,7 +54,7 @@ class GenerationPrompt:
 
 @dataclass(frozen=True, slots=True)
 class GeneratedCodes:
-    """The codes of one utterance, without start and stop, and whether it came to its end by itself."""
+    """The codes of one utterance, without start and stop, and whether it came to its end on its own."""
 
     codes: list[int]
     stopped: bool
@@ -101,13 +101,14 @@ class SpeechGenerator:
     def get_graph(self, kind: DecodeGraphKey, longest_prompt: int, max_codes: int) -> DecodeGraph | None:
         """A graph for streams like these, captured if there is none; None where only plain steps are possible."""
         model, dtype = self.model, get_decode_dtype(self.model)
-        if model.device.type != "cuda":  # nowhere else are there fused kernels
+        if model.device.type != "cuda":  # only there are fused kernels
             return None
         from voxgraft.nn.decode import supports_fused_decode
 
         if not supports_fused_decode(model.body, model.device, dtype):
             return None
-        # Graphs hold the addresses of the tables around the body; the body itself they read from the packed copy.
+        # Graphs hold the addresses of the tables around the backbone; the backbone itself they read from the
+        # packed copy.
         inside = {id(parameter) for parameter in model.body.parameters()}
         around = (parameter for parameter in model.parameters() if id(parameter) not in inside)
         # A changed address (a model moved or reloaded) would make a captured graph read freed memory.
@@ -135,7 +136,7 @@ class SpeechGenerator:
                 found = DecodeGraph(model, self._body, kind, state)
             self._graphs[kind] = found
             return found
-        except torch.OutOfMemoryError:  # beside a training there may be no room for a second copy of the body
+        except torch.OutOfMemoryError:  # beside a training there may be no room for a second copy of the backbone
             self._body = None
             self._graphs.clear()
             return None
@@ -160,9 +161,11 @@ class DecodeSession:
         frame = model.frame
         if sampling.max_codes > frame.max_codes:
             found = f"max_codes is {sampling.max_codes:,}"
-            raise ConfigError("sampling", found, expected=f"at most {frame.max_codes:,}, as the model has positions")
+            raise ConfigError(
+                "sampling", found, expected=f"at most {frame.max_codes:,}, the model's number of positions"
+            )
         if sampling.guidance > 0 and not frame.guided:
-            found = f"guidance is {sampling.guidance:g}, and this model was never taught to read without text"
+            found = f"guidance is {sampling.guidance:g}, but this model was not trained for guidance"
             raise ConfigError("sampling", found, expected="0")
         self.model, self.frame, self.sampling = model, frame, sampling
         self.num_streams = len(prompts)
@@ -243,7 +246,7 @@ class DecodeSession:
                 self._draw_noise(noise)
                 for at in range(min(CODES_PER_CHECK, limit - first)):
                     self.sample_next_codes(noise[:, at] if self.sampling.temperature > 0 else None)
-                    if first + at + 1 < limit:  # nothing comes after the very last code
+                    if first + at + 1 < limit:  # nothing comes after the last code
                         self.feed_codes()
             codes = self.codes[:, : min(first + CODES_PER_CHECK, limit)]
             if watch is not None:
@@ -338,7 +341,7 @@ class StoppingCriteria:
 
 
 def get_decode_dtype(model: SpeechModel) -> torch.dtype:
-    """What the body computes in: its weights' own, or what autocast makes of it."""
+    """What the backbone computes in: its weights' own, or what autocast makes of it."""
     kind = model.device.type
     if torch.is_autocast_enabled(kind):
         return torch.get_autocast_dtype(kind)

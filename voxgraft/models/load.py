@@ -54,7 +54,7 @@ def load_model(
     state = {}
     for name, tensor in iter_tensors(files.checkpoint, shapes, dtype=dtype):
         if tensor.dtype not in DTYPE_FORMATS:  # with dtype=None a file may also hold integers, which no layer takes
-            found = f"{name} holds {str(tensor.dtype).removeprefix('torch.')}"
+            found = f"{name} is {str(tensor.dtype).removeprefix('torch.')}"
             raise CheckpointError("tensors-mismatch", found, expected="floating-point numbers", where=files.checkpoint)
         state[name] = tensor.to(device)
     # assign: the tensors of the file become the parameters themselves, without a copy.
@@ -109,18 +109,18 @@ HALF_PRECISION_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def choose_device(requested: str | None) -> str:
-    """The device that was asked for, if it is there; else CUDA where there is one."""
+    """The device that was requested, if it exists; else CUDA where there is one."""
     if requested is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(requested)
     except RuntimeError:
-        raise ConfigError("device", f"the device {requested!r} is asked for", expected="cpu, cuda or cuda:N") from None
+        raise ConfigError("device", f"device {requested!r}", expected="cpu, cuda or cuda:N") from None
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        found = f"the device {requested!r} is asked for, and {torch.cuda.device_count()} CUDA devices are there"
-        raise ConfigError("device", found, expected="a device that is there")
+        found = f"device {requested!r}; this machine has {torch.cuda.device_count()} CUDA devices"
+        raise ConfigError("device", found, expected="an existing device")
     if device.type not in ("cpu", "cuda"):
-        raise ConfigError("device", f"the device {requested!r} is asked for", expected="cpu, cuda or cuda:N")
+        raise ConfigError("device", f"device {requested!r}", expected="cpu, cuda or cuda:N")
     return requested
 
 

@@ -54,7 +54,7 @@ class SpeechModel(nn.Module, ABC):
 
     @abstractmethod
     def adapter_layers(self) -> list[str]:
-        """Module names of every linear layer of the body, for an adapter."""
+        """Module names of every linear layer of the backbone, for an adapter."""
 
     @abstractmethod
     def collate(self, conditions: Sequence[Any]) -> ConditionBatch:
@@ -74,14 +74,14 @@ class SpeechModel(nn.Module, ABC):
 
     @abstractmethod
     def text_logits(self, hidden: Tensor) -> Tensor:
-        """The body's output -> a score for every text row. [N, W] -> [N, rows]"""
+        """The backbone's output -> a score for every text row. [N, W] -> [N, rows]"""
 
     @abstractmethod
     def speech_logits(self, hidden: Tensor) -> Tensor:
-        """The body's output -> a score for every speech row. [N, W] -> [N, rows]"""
+        """The backbone's output -> a score for every speech row. [N, W] -> [N, rows]"""
 
     def speech_latents(self, hidden: Tensor) -> Tensor:
-        """The body's output as a vocoder takes it, where that wants more than codes. [N, W] -> [N, W]"""
+        """The backbone's output as a vocoder takes it, where that wants more than codes. [N, W] -> [N, W]"""
         return hidden
 
     @property
@@ -104,7 +104,7 @@ class PackedTokens:
 
     ids: Tensor  # [N]
     positions: Tensor  # [N]
-    scored: Tensor  # [M] places in the pack that are asked for a target
+    scored: Tensor  # [M] places in the pack that have a target
     targets: Tensor  # [M]
 
 
@@ -163,8 +163,9 @@ def pack_batch(
     """
     if not layouts or len(conditions) != len(layouts) or len(silent) not in (0, len(layouts)):
         found = f"{len(layouts)} sequences, {len(conditions)} conditions and {len(silent)} marks"
-        raise GraftError("packing", found, expected="as many of each, and at least one")
-    if backend is None:  # what suits the model's device and dtype; under autocast the body computes in half precision
+        raise GraftError("packing", found, expected="the same number of each, and at least one")
+    # what suits the model's device and dtype; under autocast the backbone computes in half precision
+    if backend is None:
         kind = model.device.type
         autocast = torch.is_autocast_enabled(kind)
         dtype = torch.get_autocast_dtype(kind) if autocast else next(model.parameters()).dtype
@@ -203,7 +204,7 @@ def pack_batch(
 
 
 def compute_hidden_states(model: SpeechModel, batch: PackedBatch, context: AttentionContext | None = None) -> Tensor:
-    """The body's output at every position of a batch. [T, W]"""
+    """The backbone's output at every position of a batch. [T, W]"""
     vectors = torch.cat(
         [
             model.embed_conditions(batch.conditions).flatten(0, 1),

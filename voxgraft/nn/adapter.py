@@ -70,7 +70,7 @@ class LoraLayer(GraftModule):
     """A linear layer of the base with an adapter beside it: x W + b, and with the gate open + scale (x downᵀ) upᵀ.
 
     - `weight` and `bias` are the base's own parameters, under their own names and in the base's orientation. They ask
-      for no gradient once the adapter is added; who trains the body as well says `requires_grad_()` afterwards.
+      for no gradient once the adapter is added; who trains the backbone as well says `requires_grad_()` afterwards.
     - `down` [R, I] and `up` [O, R] are the adapter: float32 masters when the base is bf16 or fp16, else of the base's
       dtype. PEFT calls them lora_A and lora_B. The result has the dtype that the base alone would give.
     - `state_dict` and `load_state_dict` know the base's tensors and nothing else: see `adapter_state`.
@@ -225,7 +225,8 @@ def fused_lora_linear(x: Tensor, weights: Sequence[Tensor], bias: Tensor | None,
     [..., I], [O, I] each, [O], [R, I], [sum of O, R] -> [..., sum of O]
     """
     rows, dtype = x.reshape(-1, x.shape[-1]), weights[0].dtype
-    out: Tensor = _FusedLoraFunction.apply(rows, bias, down.to(dtype), up.to(dtype), *weights)  # type: ignore[no-untyped-call]
+    halves = down.to(dtype), up.to(dtype)
+    out: Tensor = _FusedLoraFunction.apply(rows, bias, *halves, *weights)  # type: ignore[no-untyped-call]
     return out.reshape(*x.shape[:-1], len(up))
 
 
@@ -270,7 +271,7 @@ def add_adapter(model: nn.Module, layers: Iterable[str], rank: int, alpha: float
     """
     names = list(dict.fromkeys(layers))
     if not names:
-        raise GraftError("adapter-settings", "no layers", expected="at least one; a graft may have no adapter at all")
+        raise GraftError("adapter-settings", "no layers", expected="at least one")
     if rank < 1 or seed < 0 or not 0 < alpha < math.inf:
         found = f"rank {rank}, alpha {alpha:g}, seed {seed}"
         raise GraftError("adapter-settings", found, expected="rank 1 or more, alpha above 0, seed 0 or more")
@@ -311,7 +312,7 @@ def find_adaptable_layers(model: nn.Module, names: list[str]) -> dict[str, AnyLi
             found = f"`{name}` is {'not in the model' if named is None else what}"
             raise _layer_error(found, "a plain nn.Linear or TransposedLinear, by its first name")
         if any(num_holders[id(parameter)] > 1 for parameter in module.parameters()):
-            raise _layer_error(f"the weights of `{name}` are tied to those of another layer", "weights of its own")
+            raise _layer_error(f"the weights of `{name}` are tied to those of another layer", "its own weights")
         if not module.weight.is_floating_point():
             raise _layer_error(f"`{name}` has weights of {module.weight.dtype}", "floating-point weights")
         if module.weight.is_meta:
@@ -359,10 +360,10 @@ def require_adapter_shapes(state: Mapping[str, Tensor], expected: Mapping[str, t
     strange = [name for name in state if name not in expected]
     if lacking or strange:
         parts = []
-        for what, names in (("the adapter lacks", lacking), ("the model has no place for", strange)):
+        for what, names in (("the adapter lacks", lacking), ("the model has no layer for", strange)):
             more = f" and {len(names) - 4} more" if len(names) > 4 else ""
             parts += [f"{what} {', '.join(names[:4])}{more}"] if names else []
-        raise GraftError("adapter-mismatch", "; ".join(parts), expected=f"{len(expected)} tensors, as the model has")
+        raise GraftError("adapter-mismatch", "; ".join(parts), expected=f"{len(expected)} tensors, as in the model")
     for name, shape in expected.items():
         if tuple(state[name].shape) != shape or not state[name].is_floating_point():
             found = f"{name} is {state[name].dtype} {list(state[name].shape)}"
@@ -489,7 +490,7 @@ def from_peft(config: object, tensors: Mapping[str, Tensor], where: str | Path =
     ]
     if "peft_type" not in config or faults:
         found = ", ".join(f"{key} is {config[key]!r}" for key in faults) or "peft_type is not given"
-        raise GraftError("adapter-variant", found, expected="a plain LORA with nothing else switched on", where=where)
+        raise GraftError("adapter-variant", found, expected="a plain LORA without other options", where=where)
     rank, alpha = config.get("r"), config.get("lora_alpha")
     if type(rank) is not int or rank < 1:
         raise GraftError("adapter-broken", f"r is {rank!r}", expected="a rank of 1 or more", where=where)
@@ -505,7 +506,7 @@ def from_peft(config: object, tensors: Mapping[str, Tensor], where: str | Path =
     layers = sorted({name.rpartition(".")[0] for name in state})
     halves = [name for layer in layers for name in (f"{layer}.down", f"{layer}.up") if name not in state]
     if halves or not layers:
-        found = f"half of an adapter: {len(halves)} lacking, {halves[0]} first" if halves else "no tensors"
+        found = f"half of an adapter: {len(halves)} missing, {halves[0]} first" if halves else "no tensors"
         raise GraftError("adapter-broken", found, expected="lora_A and lora_B for each layer", where=where)
     for name, tensor in state.items():
         if tensor.dim() != 2 or not tensor.is_floating_point():
@@ -514,9 +515,11 @@ def from_peft(config: object, tensors: Mapping[str, Tensor], where: str | Path =
         found_rank = tensor.shape[0] if name.endswith(".down") else tensor.shape[1]
         if found_rank != rank:
             found = f"{name} has rank {found_rank}"
-            raise GraftError("adapter-mismatch", found, expected=f"{rank}, as r says", where=where)
+            raise GraftError("adapter-mismatch", found, expected=f"{rank}, as r states", where=where)
         if not bool(tensor.isfinite().all()):
-            raise GraftError("adapter-broken", f"{name} holds NaN or infinity", expected="finite numbers", where=where)
+            raise GraftError(
+                "adapter-broken", f"{name} contains NaN or infinity", expected="finite numbers", where=where
+            )
     return PeftAdapter(rank, float(alpha), state)
 
 
@@ -549,7 +552,7 @@ MAX_TENSORS_BYTES = 2 << 30
 
 
 def write_peft_folder(folder: Path, model: nn.Module, *, base_name: str = "", overwrite: bool = False) -> None:
-    """The model's adapter as a new folder; with `overwrite`, what was there is kept as `NAME.previous`."""
+    """The model's adapter as a new folder; with `overwrite`, what existed is kept as `NAME.previous`."""
     config, tensors = to_peft(model, base_name)
     if not overwrite:
         require_output_path(folder)

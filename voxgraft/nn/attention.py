@@ -179,7 +179,7 @@ class PrefillContext:
         rows = len(self.packing.offsets) - 1
         if rows != self.cache.num_rows or self.packing.longest > self.cache.length:
             found = f"{rows} sequences of up to {self.packing.longest} positions"
-            expected = f"{self.cache.num_rows} of up to {self.cache.length}, as the cache has"
+            expected = f"{self.cache.num_rows} of up to {self.cache.length}, as in the cache"
             raise GraftError("packing", found, expected=expected)
 
     @property
@@ -194,7 +194,7 @@ class PrefillContext:
         return self.packing.attend(layer, q, k, v)
 
     def finish(self) -> None:
-        """Count what was filled; call once after the body's forward."""
+        """Count what was filled; call once after the backbone's forward."""
         self.cache.filled.copy_(self.packing.offsets.diff())
 
 
@@ -217,7 +217,7 @@ class DecodeContext:
         return out[:, :, 0]
 
     def finish(self) -> None:
-        """Count the new position; call once after the body's forward."""
+        """Count the new position; call once after the backbone's forward."""
         self.cache.filled.add_(1)
 
 
@@ -244,7 +244,7 @@ def _group_by_length(lengths: np.ndarray[Any, Any], starts: np.ndarray[Any, Any]
 
 @cache
 def _has_varlen() -> bool:
-    """Whether this torch has the kernel. Imported when it is asked for: it brings torch's whole compiler along."""
+    """Whether this torch has the kernel. Imported when it is requested: it brings torch's whole compiler along."""
     global varlen_attn  # not a call: a compiled block reads it as a constant
     try:
         from torch.nn.attention import varlen

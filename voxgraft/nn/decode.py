@@ -131,7 +131,7 @@ class BackboneKind:
     activation: Literal["gated", "gelu"]
     mlp: int
     eps: float
-    frequencies: Tensor | None  # [D / 2] of rotary positions; None where the body has none
+    frequencies: Tensor | None  # [D / 2] of rotary positions; None where the backbone has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ class PackedBackbone:
         self.final_norm = _pack_layer([final_norm], dtype)
 
     def refresh(self, body: Backbone) -> None:
-        """Copy the body's weights again if one of them, or whether the adapter acts, has changed."""
+        """Copy the backbone's weights again if one of them, or whether the adapter acts, has changed."""
         state = _weights_version(body)
         if state == self._version:
             return
@@ -199,7 +199,7 @@ class PackedBackbone:
 
 
 def _iter_block_modules(body: Backbone) -> Iterator[list[list[nn.Module]]]:
-    """The modules of each block, in the order of `PackedBlock`; last the final norm by itself."""
+    """The modules of each block, in the order of `PackedBlock`; last the final norm on its own."""
     assert isinstance(body, LlamaBackbone | Gpt2Backbone)
     is_llama = isinstance(body, LlamaBackbone)
     for block in body.blocks:
@@ -312,7 +312,7 @@ class FusedDecodeStep:
             self._rotation = torch.cat([angles.cos(), angles.sin()], 1)
 
     def __call__(self, vectors: Tensor) -> Tensor:
-        """The body's output for one more vector in every row, which `cache.filled` counts already.
+        """The backbone's output for one more vector in every row, which `cache.filled` counts already.
 
         Fewer vectors than rows are taken again and again. [R, W] or [a divisor of R, W] -> [R, W], valid until the next
         call.

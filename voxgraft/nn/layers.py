@@ -101,7 +101,7 @@ def sum_in_chunks(chunk_sum: Callable[..., Tensor], tensors: Sequence[Tensor], c
     Chunks run a second time in the backward pass instead of keeping their logits, so the head must not change between.
     """
     if chunk is not None and chunk < 1:
-        raise ConfigError("config-value", f"a chunk of {chunk} positions", expected="1 or more, or none at all")
+        raise ConfigError("config-value", f"a chunk of {chunk} positions", expected="1 or more, or None")
     if chunk is None or len(tensors[0]) <= chunk:
         return chunk_sum(*tensors)
     sums = [

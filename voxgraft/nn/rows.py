@@ -3,7 +3,7 @@
 No optimizer can hold a base row, so gradient, momentum, weight decay and EMA cannot reach one. State dicts have the
 upstream layout. The second half freezes, counts and hashes what must not change. Needs torch only.
 
-Shapes: P base pieces, N new rows, S spare rows, W width, V = P + N + S rows of the grown table.
+Shapes: P base pieces, N new rows, S spare rows, W width, V = P + N + S rows of the extended table.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class TokenIdError(GraftError, IndexError):
 
 @dataclass(frozen=True)
 class RowLayout:
-    """How many rows of each kind a table has. In a file they stand in this order: pieces, new rows, spare rows.
+    """How many rows of each kind a table has. In a file they are in this order: pieces, new rows, spare rows.
 
     A spare row is one that the base has after its last piece and that no input ever indexes (IndexTTS-2 has one).
     """
@@ -92,7 +92,7 @@ class GrownLayer(GraftModule):
     - New rows are float32 masters when the base is bf16 or fp16, else of the base's dtype. Results always have the
       dtype that the base alone would give. `.to(dtype)` casts both halves, as for every torch module, which changes
       the base's bits: load in the dtype that you want instead.
-    - Without new rows the parameters are there, empty, and do not ask for a gradient: shapes need no special case,
+    - Without new rows the parameters exist, empty, and do not ask for a gradient: shapes need no special case,
       an optimizer that is given one skips it, and DDP does not wait for it.
     - `state_dict` gives `weight` (and `bias`) of V rows in the base's dtype and nothing else; `load_state_dict` splits
       them again. Masters are rounded in it: `collect_new_rows` keeps their every bit.
@@ -232,7 +232,7 @@ class GrownLayer(GraftModule):
         raise CheckpointError(
             "layer-rows-mismatch",
             f"{key} has {_format_rows(tuple(table.shape))}"
-            + (", as the base has without a graft" if base_alone else ""),
+            + (", as in the base without a graft" if base_alone else ""),
             expected=f"{_format_rows(shape)} ({self.rows})",
         )
 
@@ -313,19 +313,19 @@ def grow_layers(model: nn.Module, points: Iterable[str], num_new: int, spare_row
             raise GraftError("graft-point", found, expected="a plain nn.Embedding or nn.Linear")
         assert isinstance(module, nn.Embedding | nn.Linear)
         if isinstance(module, nn.Embedding) and module.max_norm is not None:
-            found = f"`{name}` has max_norm {module.max_norm}, which rewrites base rows as they are read"
+            found = f"`{name}` has max_norm {module.max_norm}, which changes base rows when they are read"
             raise GraftError("graft-point", found, expected="no max_norm")
         # With tied weights a new row of the embedding would also be one of the head, and both would be trained as one.
         own = {id(parameter) for parameter in module.parameters()}
         for other_name, other in model.named_modules():
             if other is not module and own & {id(parameter) for parameter in other.parameters(recurse=False)}:
                 found = f"the rows of `{name}` are tied to those of `{other_name}`"
-                raise GraftError("graft-point", found, expected="an embedding and a head of their own")
+                raise GraftError("graft-point", found, expected="separate weights for embedding and head")
         old[name] = module
     num_rows = {name: module.weight.shape[0] for name, module in old.items()}
     if len(set(num_rows.values())) > 1:
         found = ", ".join(f"{name} has {count:,} rows" for name, count in num_rows.items())
-        raise GraftError("graft-point", found, expected="as many rows in the text embedding as in the text head")
+        raise GraftError("graft-point", found, expected="the same number of rows in text embedding and text head")
     grown: dict[str, GrownLayer] = {}
     for name, plain in old.items():
         if isinstance(plain, nn.Embedding):
@@ -437,7 +437,7 @@ def require_same_base(model: nn.Module, digests: Mapping[str, str], where: str |
     moved = sorted(name for name in now.keys() | digests.keys() if now.get(name) != digests.get(name))
     if moved:
         more = f" and {len(moved) - 5} more" if len(moved) > 5 else ""
-        found = f"{len(moved)} of {len(digests)} base tensors are not what they were: {', '.join(moved[:5])}{more}"
+        found = f"{len(moved)} of {len(digests)} base tensors changed: {', '.join(moved[:5])}{more}"
         raise GraftError("base-moved", found, expected="the same bits", where=where)
 
 
@@ -455,7 +455,8 @@ def require_matching_moments(optimizer: torch.optim.Optimizer) -> None:
 
 
 def collect_new_rows(model: nn.Module) -> dict[str, Tensor]:
-    """A copy of every grown layer's new rows, by upstream's names (`text_emb.weight`), as a graft's file holds them."""
+    """A copy of every extended layer's new rows, by upstream's names (`text_emb.weight`), as a graft's file
+    holds them."""
     return {
         prefix + name: rows
         for prefix, layer in _iter_grown_layers(model)
@@ -464,7 +465,7 @@ def collect_new_rows(model: nn.Module) -> dict[str, Tensor]:
 
 
 def load_new_rows(model: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Put a graft's rows into every grown layer; nothing is changed unless names and shapes all fit."""
+    """Put a graft's rows into every extended layer; nothing is changed unless names and shapes all fit."""
     expected = {name: list(tensor.shape) for name, tensor in collect_new_rows(model).items()}
     found = {name: list(tensor.shape) for name, tensor in state.items()}
     if found != expected:
@@ -492,7 +493,7 @@ class TrainableReport:
 
 
 def build_trainable_report(model: nn.Module) -> TrainableReport:
-    """Count what is trained, by part, and what is fixed, the base rows in the grown layers' buffers included."""
+    """Count what is trained, by part, and what is fixed, the base rows in the extended layers' buffers included."""
     tensors = list(_iter_model_tensors(model))
     parts = {}
     for part in MODEL_PARTS:

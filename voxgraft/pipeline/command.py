@@ -67,10 +67,10 @@ from voxgraft.tokenizers import open_tokenizer
 
 FATE_TITLES: dict[KeyFate, str] = {
     "mapped": "Taken over into run.yaml",
-    "suggested": "Written into run.yaml as comments, for you to decide",
-    "gone": "Gone, and why",
-    "later": "Kept out, since another command does this, or none yet",
-    "unknown": "Not known",
+    "suggested": "Written into run.yaml as comments; please decide",
+    "gone": "Dropped, and why",
+    "later": "Done by another command",
+    "unknown": "Unknown",
 }
 REQUIRED_SETTINGS = ("base", "language", "texts")
 
@@ -125,14 +125,14 @@ class NewResult:
                     lines.append(Table(heads, tuple(cells), title))
             if self.old.path.suffix.lower() in (".yaml", ".yml"):
                 checked = f"voxgraft check --base BASE --base-config {shlex.quote(str(self.old.path))}"
-                lines.append(f"to judge its sizes and freezing: {checked}")
+                lines.append(f"to check its sizes and its freezing: {checked}")
         for item in self.findings:
             lines += item.lines()
         entry = find_exemplar(self.settings.language) if self.settings.language else None
         about = ", ".join(part for part in (entry.name if entry else self.settings.language, self.family) if part)
-        lines.append(f"made {self.run / RUN_FILE}" + (f" ({about})" if about else ""))
+        lines.append(f"created {self.run / RUN_FILE}" + (f" ({about})" if about else ""))
         missing = [name for name in REQUIRED_SETTINGS if not getattr(self.settings, name)]
-        fill_in = f"fill in {', '.join(missing)} there" if missing else "look through it"
+        fill_in = f"fill in {', '.join(missing)} there" if missing else "review it"
         return [*lines, f"next: {fill_in}, then: {self.next_command}"]
 
 
@@ -142,18 +142,18 @@ def create_run(settings: NewSettings) -> NewResult:
     if "\0" in str(run) or (run.name == ".." and not path_exists(run)):
         raise ConfigError("run-path", f"the run folder is {str(run)!r}", expected="the name of a new folder")
     if os.path.lexists(run):
-        cure = "choose another name, or move what is there away."
-        raise FileError("file-exists", f"{run} is there already", where=run, cure=cure)
+        cure = "choose another name, or move the existing folder."
+        raise FileError("file-exists", f"{run} exists already", where=run, cure=cure)
     kind: Family | None = None
     if settings.base is not None:
         base = resolve_base_folder(settings.base)
         settings = settings.model_copy(update={"base": base})
         if str(base) in PUBLISHED_BASE_NAMES and not path_exists(base):
             place = Path("models") / base  # where `voxgraft download` puts it
-            cure = f"download it first: `voxgraft download {base}`, then name its folder: --base {place}"
+            cure = f"download it first: `voxgraft download {base}`, then use its folder: --base {place}"
             if is_folder(place):
                 cure = f"it is in {place}: --base {place}"
-            found = f"{base} is the name of a published base, and no folder"
+            found = f"{base} is the name of a published base, not a folder"
             raise FileError("file-missing", found, where=base, cure=cure)
         kind = resolve_base_family(require_folder(base), settings.family)
         kind.files(base)
@@ -185,7 +185,7 @@ def create_run(settings: NewSettings) -> NewResult:
             spoken = " ".join(kind.languages)
             findings.append(finding("language-spoken", f"a {kind.name} base speaks `{language}`: {spoken}"))
     if missing := [name for name in REQUIRED_SETTINGS if not getattr(run_settings, name)]:
-        findings.append(finding("run-incomplete", f"not given yet: {', '.join(missing)}"))
+        findings.append(finding("run-incomplete", f"not set yet: {', '.join(missing)}"))
     with atomic_write_folder(run) as folder:
         write_text(folder / RUN_FILE, text)
     family = kind.name if kind else None
@@ -254,9 +254,9 @@ def _format_run_yaml(settings: RunSettings, run: Path, rows: Sequence[KeyTransla
     try:
         same = parse_settings(RunSettings, drop_missing_values(parse_yaml(text, where)), where) == settings
     except ConfigError as error:
-        raise ConfigError("run-path", f"a path cannot be written down: {error.finding.found}", where=where) from None
+        raise ConfigError("run-path", f"a path cannot be stored: {error.finding.found}", where=where) from None
     if not same:
-        raise ConfigError("run-path", "a path cannot be written down: it would be read back as another", where=where)
+        raise ConfigError("run-path", "a path cannot be stored: it would be read back differently", where=where)
     return text
 
 
@@ -297,7 +297,7 @@ class StageResult:
 
 @dataclass(frozen=True, slots=True)
 class GoResult:
-    """All stages up to the last that was asked for, or to the one that ended it."""
+    """All stages up to the last that was requested, or to the one that ended it."""
 
     run: Path
     stages: tuple[StageResult, ...]
@@ -320,9 +320,9 @@ class GoResult:
         names: list[str] = list(PIPELINE_STAGES)
         follows = "".join(names[names.index(last) + 1 :][:1]) if last in names else ""
         if self.exit_code == EXIT_INTERRUPTED:
-            lines.append(f"`{last}` was interrupted; `{again}` continues there.")
+            lines.append(f"`{last}` was interrupted. Run `{again}` to continue.")
         elif self.exit_code:
-            lines.append(f"`{last}` has said no, above. When that is fixed, `{again}` continues there.")
+            lines.append(f"`{last}` failed (see above). Fix the problem, then run `{again}` to continue.")
         elif follows and "done" in (one.word for one in self.stages):
             lines.append(f"next: `{again}` continues with `{follows}`.")
         return lines
@@ -356,12 +356,12 @@ def run_pipeline(settings: GoSettings) -> GoResult:
         if not decision.runs:
             outcomes.append(StageResult(name, "skipped", decision.why))
             continue
-        if name == "train":  # the data is there now, which a check at the start may not have had
+        if name == "train":  # the data exists now, which a check at the start may not have had
             _require_later_stages(work, stages, after_data=True)
         began = time.monotonic()
         try:
             result = run_command(work)
-        except KeyboardInterrupt:  # `train` ends by itself then; whatever the others have finished is kept
+        except KeyboardInterrupt:  # `train` ends on its own then; whatever the others have finished is kept
             outcomes.append(StageResult(name, "ended here", decision.why, time.monotonic() - began))
             return GoResult(settings.run, tuple(outcomes), EXIT_INTERRUPTED, changes)
         seconds = time.monotonic() - began
@@ -401,15 +401,15 @@ def _require_later_stages(work: PipelineContext, stages: Sequence[StageName], *,
         require_sentences(manifest, valid, settings.language, told.sentences)
     if "export" not in pending:
         return
-    # The kind must be one of this base and of this training, and its folder free or an export of ours.
+    # The kind must be one of this base and of this training, and its folder free or an export of voxgraft.
     train, merged = settings.train, settings.train.mode == "merged"
     kind = told.to or choose_export_kind(family.name, merged=merged)
     require_export_kind(family, kind)
     if kind == "peft" and train.mode == "rows-only":
-        found = "--to peft, and train.mode is rows-only: there will be no adapter"
+        found = "--to peft, but train.mode is rows-only, so there will be no adapter"
         raise ConfigError("export-kind", found, expected=f"graft, {family.name}", where=work.run.settings)
     if kind in SHAREABLE_KINDS and merged and train.full_body:
-        found = f"--to {kind}, and train.full_body changes the body itself: what it leaves is no graft"
+        found = f"--to {kind}, but train.full_body changes the backbone itself, so the result is not a graft"
         raise GraftError("export-kind", found, expected=f"--to {family.name}", where=work.run.settings)
     output = work.run.export / kind
     require_export_folder(output, overwrite=is_folder(output))
@@ -419,7 +419,7 @@ def _require_later_stages(work: PipelineContext, stages: Sequence[StageName], *,
 
 
 def _plan_stages(settings: GoSettings, stages: Sequence[StageName]) -> GoResult:
-    """What would run, by what is there now. What a stage that has yet to run will leave is not guessed at."""
+    """What would run, by what exists now. What a stage that has yet to run will leave is not guessed at."""
     outcomes: list[StageResult] = []
     first = ""  # the first stage that would run and leave something that later ones decide by
     for name in stages:
@@ -429,7 +429,9 @@ def _plan_stages(settings: GoSettings, stages: Sequence[StageName]) -> GoResult:
             first, word = first or ("" if name in STAGES_WITHOUT_OUTPUT else name), "would run"
         elif first:
             word = "not known yet"
-        why = decision.why if decision is not None and word != "not known yet" else f"depends on what `{first}` leaves"
+        why = (
+            decision.why if decision is not None and word != "not known yet" else f"depends on the result of `{first}`"
+        )
         outcomes.append(StageResult(name, word, why))
     return GoResult(settings.run, tuple(outcomes))
 

@@ -97,12 +97,12 @@ class StageDecision:
 
 
 class PipelineContext:
-    """A run as it is at this moment, and what `go` was told."""
+    """A run as it is at this moment, and the settings of `go`."""
 
     def __init__(self, settings: GoSettings) -> None:
         self.told, self.run = settings, RunFolder(settings.run)
         if not is_file(self.run.settings):
-            cure = f"make a run with `voxgraft new {self.run.path}`, or check the path."
+            cure = f"create a run with `voxgraft new {self.run.path}`, or check the path."
             raise FileError("file-missing", f"{self.run.path} has no {RUN_FILE}", where=self.run.settings, cure=cure)
         # Read at once, so that an unreadable run.yaml is reported before anything runs. Flags win over the file.
         values = deep_merge(read_settings_values(RunSettings, self.run.settings), settings.given)
@@ -135,12 +135,12 @@ class PipelineContext:
     def changed(self, what: str) -> StageDecision:
         """A trained run asks for something else now: --when-changed says what is done about it."""
         if self.told.when_changed == "stop":
-            found = f"the run was trained, and {what}"
+            found = f"the run is trained already, and {what}"
             raise GraftError("trained-otherwise", found, where=self.run.path)
         flag = f"(--when-changed {self.told.when_changed})"
         if self.told.when_changed == "keep":
             return StageDecision(False, f"{what}; kept as it is {flag}")
-        return StageDecision(True, f"{what}; begins again {flag}", f"{what}; began again {flag}")
+        return StageDecision(True, f"{what}; starts over {flag}", f"{what}; started over {flag}")
 
 
 def resolve_dataset(work: PipelineContext) -> DatasetFolder:
@@ -153,7 +153,7 @@ def _decide_import(work: PipelineContext) -> StageDecision:
     """Sources are needed for what is still to be imported: clips of sources that are gone can still be used."""
     places, dataset = work.settings.data.sources, resolve_dataset(work)
     if not places:
-        return StageDecision(False, "run.yaml names no data.sources")
+        return StageDecision(False, "run.yaml has no data.sources")
     gone = [place for place in places if not path_exists(place)]
     used = sum(clip.is_used for clip in dataset.clips())
     missing = f"note: sources are missing ({format_names([str(place) for place in gone or places])})"
@@ -178,7 +178,7 @@ def _decide_import(work: PipelineContext) -> StageDecision:
     if waiting.problems:
         return StageDecision(True, waiting.problems[0].found)
     if not used:
-        return StageDecision(True, "there is no clip that can be used yet", "there was no clip that could be used")
+        return StageDecision(True, "no clip can be used yet", "no clip could be used")
     lost_share, lost = compute_import_loss(dataset.journals(), unused)
     if lost_share > settings.max_left_out:
         return StageDecision(True, lost)
@@ -211,7 +211,7 @@ def _import_settings(work: PipelineContext) -> tuple[DataImportSettings, Reimpor
     settings = DataImportSettings.model_validate(values)
     again = f"`voxgraft go {shlex.quote(str(work.run.path))}"
     cure = (
-        f"{again} --reimport` imports it again; clips that stay the same keep their ids and sides. "
+        f"{again} --reimport` imports it again; clips that stay the same keep their ids and splits. "
         f"{again} --when-changed keep` uses the clips as they are."
     )
     return settings, replace(build_reimport_policy(settings), keep=work.told.when_changed == "keep", cure=cure)
@@ -220,16 +220,16 @@ def _import_settings(work: PipelineContext) -> tuple[DataImportSettings, Reimpor
 def _decide_split(work: PipelineContext) -> StageDecision:
     dataset = resolve_dataset(work)
     if not dataset.has_manifest:
-        return StageDecision(False, "there are no clips to be split")
+        return StageDecision(False, "there are no clips to split")
     own = [clip for clip in dataset.clips() if clip.is_used and clip.language == work.language]
     # Clips of other languages in the same dataset are no part of this run.
     without = sum(clip.split is None for clip in own)
     if without:
         told = f"{without:,} of {pluralize(len(own), 'clip')}"
-        return StageDecision(True, f"{told} are on no side yet", f"{told} were on no side yet")
+        return StageDecision(True, f"{told} have no split yet", f"{told} had no split yet")
     if not own:
-        return StageDecision(False, "there are no clips to be split")
-    return StageDecision(False, f"all {pluralize(len(own), 'clip')} have their side")
+        return StageDecision(False, "there are no clips to split")
+    return StageDecision(False, f"all {pluralize(len(own), 'clip')} have a split")
 
 
 def _run_split(work: PipelineContext) -> DataSplitResult:
@@ -244,16 +244,16 @@ def _run_split(work: PipelineContext) -> DataSplitResult:
 def _decide_prepare(work: PipelineContext) -> StageDecision:
     data, dataset = work.settings.data, resolve_dataset(work)
     if data.train and data.valid:
-        return StageDecision(False, "run.yaml names its sets (data.train, data.valid)")
+        return StageDecision(False, "run.yaml gives its sets (data.train, data.valid)")
     # Sets that run.yaml does not name lie in the run and are made by `prepare`.
     missing = [name for name in ROLE_BY_SPLIT.values() if not is_folder(work.run.data_set(name))]
     if missing:
         names = " and ".join(missing)
         return StageDecision(True, f"no set for {names} yet", f"there was no set for {names} yet")
     if not dataset.has_manifest:
-        return StageDecision(False, "the sets are there, and no clips that they could be made of")
+        return StageDecision(False, "the sets exist, and there are no clips to prepare them from")
     why = _why_sets_stale(work, dataset.manifest)
-    return StageDecision(bool(why), why or "the sets have every clip, as the manifest and the tokenizer are now")
+    return StageDecision(bool(why), why or "the sets are up to date with the manifest and the tokenizer")
 
 
 def _why_sets_stale(work: PipelineContext, manifest: Path) -> str:
@@ -267,11 +267,11 @@ def _why_sets_stale(work: PipelineContext, manifest: Path) -> str:
             return error.finding.found
         source = made.header.made_from
         if card is not None and source.tokenizer_sha256 != card.tokenizer_sha256:
-            return f"{role} was spelled by another tokenizer"
+            return f"{role} was encoded with another tokenizer"
         if card is not None and source.text != text_rules_identity(card.rules):
-            return f"{role} was normalised by other text rules"
+            return f"{role} was normalised with other text rules"
         if card is not None and source.base_sha256 != card.base["checkpoint_sha256"]:
-            return f"{role} was made for another base"
+            return f"{role} was prepared for another base"
         if ledger.sets.get(role) != made.fingerprint:
             return f"{role} was changed after `prepare` wrote it"
         infos = {info.id: (info.text, info.speaker, info.recording) for info in made.infos}
@@ -279,18 +279,18 @@ def _why_sets_stale(work: PipelineContext, manifest: Path) -> str:
         for clip in wanted:
             record, path = ledger.clips.get(clip.id), clip.resolve_audio(manifest.parent)
             if record is None or record.audio != clip.audio:
-                return f"{role}: {clip.id} came later"
+                return f"{role}: {clip.id} was added later"
             # By content, since a copied file has another time. A sound that is gone is known by its codes.
             if is_file(path):
                 stamp = record.file
                 same_size = stamp is not None and path.stat().st_size == stamp[0]
                 now = compute_file_stamp(path, stamp) if same_size else None
                 if stamp is None or now is None or now[2] != stamp[2]:
-                    return f"{role}: the sound of {clip.id} was changed"
+                    return f"{role}: the audio of {clip.id} changed"
             if record.left_out is None and infos.get(clip.id) != (clip.text, clip.speaker, clip.recording):
                 return f"{role}: {clip.id} got another text, speaker or recording"
         if gone := infos.keys() - {clip.id for clip in wanted}:
-            return f"{role}: {format_names(sorted(gone))} was taken out"
+            return f"{role}: {format_names(sorted(gone))} was removed"
     return ""
 
 
@@ -299,7 +299,7 @@ COMPARED_OPTIONS = tuple(
     for name in options_with_rule("fixed", "schedule", "learning")
     if name in TrainSettings.model_fields and name != "steps"
 )
-"""Settings that a finished training depends on. Whether steps are left is found out by itself."""
+"""Settings that a finished training depends on. Whether steps are left is determined separately."""
 
 
 def _decide_graft(work: PipelineContext) -> StageDecision:
@@ -311,7 +311,7 @@ def _decide_graft(work: PipelineContext) -> StageDecision:
     with open_run_context(settings, settings.run) as context:
         changed = [item.found for item in provenance_findings(context)]
     if not changed:
-        return StageDecision(False, f"{card.num_rows:,} rows, made of these texts, these settings and this base")
+        return StageDecision(False, f"{card.num_rows:,} rows, created from these texts, settings and base")
     # Some training would be lost with another graft.
     step = work.last_step
     is_trained = "trained" in card.method or (step is not None and step.step > 0)
@@ -321,7 +321,7 @@ def _decide_graft(work: PipelineContext) -> StageDecision:
 def _decide_check(work: PipelineContext) -> StageDecision:
     if decide_train(work).runs:
         return StageDecision(True, "training comes next", "training came next")
-    return StageDecision(False, "nothing is to be trained")
+    return StageDecision(False, "nothing to train")
 
 
 def decide_train(work: PipelineContext) -> StageDecision:
@@ -331,7 +331,7 @@ def decide_train(work: PipelineContext) -> StageDecision:
         return StageDecision(True, "no step is saved yet", "no step was saved yet")
     values = read_step_values(saved)
     if other := _why_identity_differs(values["identity"], card):
-        return StageDecision(True, f"step {saved.step:,} was made with {other}")
+        return StageDecision(True, f"step {saved.step:,} was trained with {other}")
     # A finished training is compared in full, data included; an unfinished one by what resuming cannot change.
     over = _why_training_finished(work, values["standing"])
     if changed := _list_changes(work, values["identity"], is_over=bool(over)):
@@ -343,7 +343,7 @@ def decide_train(work: PipelineContext) -> StageDecision:
         has_output = is_file(work.run.path / MERGED_FOLDER_NAME / MERGED_CARD_NAME)
     if has_output:
         return StageDecision(False, over)
-    return StageDecision(True, f"{over}, and it has left nothing yet", f"{over}, and it had left nothing yet")
+    return StageDecision(True, f"{over}, but there is no result yet", f"{over}, but there was no result yet")
 
 
 def require_steps_left(work: PipelineContext, changes: Collection[str]) -> None:
@@ -356,16 +356,16 @@ def require_steps_left(work: PipelineContext, changes: Collection[str]) -> None:
     if wanted < saved.step:
         flags = ", ".join(f"--{key} {getattr(work.settings.train, key.partition('.')[2])}" for key in given)
         cure = (
-            f"give more than {saved.step:,} steps to train further, or no number to use what is trained; to begin "
-            f"again, write the number into run.yaml and run `voxgraft train {shlex.quote(str(work.run.path))} --fresh`."
+            f"set more than {saved.step:,} steps to train further, or no number to use the trained model; to start "
+            f"over, write the number into run.yaml and run `voxgraft train {shlex.quote(str(work.run.path))} --fresh`."
         )
-        found = f"{flags} asks for {wanted:,} steps, and {saved.step:,} are trained: nothing is left to train"
+        found = f"{flags} sets {wanted:,} steps, but {saved.step:,} are trained already"
         expected = f"more than {saved.step:,} steps; run.yaml was not changed"
         raise ConfigError("config-value", found, expected=expected, where=work.run.settings, cure=cure)
 
 
 def _should_restart(work: PipelineContext) -> bool:
-    """Only if that was asked for, and what is saved is not what the run asks for now."""
+    """Only if that was requested, and what is saved is not what the run asks for now."""
     saved, card = work.last_step, work.card
     if work.told.when_changed != "fresh" or saved is None or card is None:
         return False
@@ -382,7 +382,7 @@ def _list_changes(work: PipelineContext, identity: dict[str, Any], *, is_over: b
         now |= resolve_family_defaults(train, resolve_base_family(resolve_base_folder(base), work.settings.family))
     before = identity.get("options", {})
     options = {
-        name: f"train.{name} is {value}, and was {before.get(name)}"
+        name: f"train.{name} is {value} (was {before.get(name)})"
         for name, value in now.items()
         if value is not None and value != before.get(name)
     }
@@ -397,7 +397,7 @@ def _list_changes(work: PipelineContext, identity: dict[str, Any], *, is_over: b
                 same = not is_folder(place) or read_dataset_index(place).fingerprint in known
             except VoxgraftError as error:
                 return [error.finding.found, *options.values()]
-            sets += [] if same else [f"{place.name} has other clips now"]
+            sets += [] if same else [f"{place.name} has different clips now"]
     return [*sets, *options.values()]
 
 
@@ -419,15 +419,15 @@ def _why_training_finished(work: PipelineContext, standing: dict[str, Any]) -> s
         return ""
     reason = ended.values.get("reason")
     if reason == "done" and ended.step >= (wanted := _resolve_num_steps(work)):
-        more = f"{ended.step:,} steps are done, and run.yaml asks for {wanted:,}"
+        more = f"{ended.step:,} steps are done, and run.yaml sets {wanted:,}"
         return more if ended.step > wanted else f"all {ended.step:,} steps are done"
     rounds = standing.get("rounds_without_better", 0)
     if reason == "no-better" and 0 < settings.patience <= rounds and ended.step >= settings.min_steps:
-        return f"it ended at step {ended.step:,}, no longer getting better"
+        return f"early stopping at step {ended.step:,}"
     if reason == "told":  # a guard asked for the end: only a person decides to train on against it
         asked = (line for line in journal if line["kind"] == "stop-asked" and line["step"] == ended.step)
         if why := next((str(line.get("why")) for line in asked), ""):
-            return f"it was stopped at step {ended.step:,}: {why}; `voxgraft train` continues all the same"
+            return f"it was stopped at step {ended.step:,}: {why}; `voxgraft train` continues anyway"
     return ""
 
 
@@ -473,14 +473,14 @@ def _decide_evaluate(work: PipelineContext) -> StageDecision:
     scores = _read_json_object(path, MAX_CARD_BYTES)
     subject, spoken = scores.get("subject"), scores.get("sentences")
     if not (isinstance(subject, dict) and subject.items() >= _hash_trained_output(work).items()):
-        return StageDecision(True, "its scores are of another model", "its scores were of another model")
+        return StageDecision(True, "its scores belong to another model", "its scores belonged to another model")
     if other := _why_sentences_differ(work.told, spoken if isinstance(spoken, dict) else {}):
         return StageDecision(True, f"its scores are {other}", f"its scores were {other}")
     wanted, listener = work.settings.evaluate.recognizer, scores.get("listener")
     known = listener.get("named") if isinstance(listener, dict) else None
     if wanted not in (None, known):
-        return StageDecision(True, f"its recogniser was {known or 'not named'}, and is {wanted} now")
-    return StageDecision(False, "its scores are of this very model")
+        return StageDecision(True, f"its recognizer was {known or 'not set'}, and is {wanted} now")
+    return StageDecision(False, "its scores belong to this model")
 
 
 def _why_sentences_differ(told: GoSettings, spoken: dict[str, Any]) -> str:
@@ -492,7 +492,7 @@ def _why_sentences_differ(told: GoSettings, spoken: dict[str, Any]) -> str:
         one = spoken.get(language)
         known = one if isinstance(one, dict) else {}
         if known.get("sha256") != wanted.sha256:
-            return f"not of the sentences of {language} that are asked for now ({wanted.source})"
+            return f"not for the current sentences of {language} ({wanted.source})"
         if known.get("count") != len(wanted.sentences):
             return f"of {known.get('count')} sentences of {language}, not of {len(wanted.sentences)}"
     return ""
@@ -523,16 +523,16 @@ def _decide_export(work: PipelineContext) -> StageDecision:
         made_of = _read_json_object(card_path, MAX_CARD_BYTES).get("made_of") if is_file(card_path) else None
         current = isinstance(made_of, dict) and made_of.items() >= _hash_trained_output(work).items()
     if not current:
-        return StageDecision(True, f"{folder.name} was made of another model")
+        return StageDecision(True, f"{folder.name} was exported from another model")
     # What flags say now, and the export does not.
     terms, told = read_terms(folder), work.told
     if told.data_licence is not None and (terms is None or terms.data_licence != told.data_licence):
-        return StageDecision(True, "it did not say this licence of the data")
+        return StageDecision(True, "it did not state this data licence")
     if told.consent is not None and (terms is None or terms.consent != told.consent):
-        return StageDecision(True, "it did not say this consent of the speakers")
+        return StageDecision(True, "it did not state this consent of the speakers")
     if told.accept_terms and (terms is None or not terms.accepted):
-        return StageDecision(True, "it did not say this yes to the terms of the base")
-    return StageDecision(False, f"{folder} is of this very model")
+        return StageDecision(True, "it did not accept the terms of the base")
+    return StageDecision(False, f"{folder} belongs to this model")
 
 
 def _has_files(folder: Path, hashes: Mapping[str, str]) -> bool:
@@ -549,7 +549,7 @@ def _run_export(work: PipelineContext) -> ExportResult:
 def _read_json_object(path: Path, most: int) -> dict[str, Any]:
     value = read_json(path, most)
     if not isinstance(value, dict):
-        raise GraftError("json-shape", f"{path.name} holds no keys", where=path)
+        raise GraftError("json-shape", f"{path.name} has no keys", where=path)
     return value
 
 

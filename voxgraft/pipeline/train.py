@@ -56,12 +56,12 @@ from voxgraft.training.validation import Validator
 HASH_PREFIX_LENGTH = 12
 BASE_PARTS = ("base rows", "body")
 METRICS_LEGEND = (
-    "text and speech are losses in nats, lower is better; held out: on recordings that are never trained on; "
+    "text and speech are losses in nats, lower is better; held out: on recordings that are not used for training; "
     "text use: above 0 the text is read; step 0 and chance: where it began, and what knowing nothing gives"
 )
 MODE_DESCRIPTIONS = {
     "gated": "gated (the base never changes)",
-    "merged": "merged (adapter, to be folded into the base)",
+    "merged": "merged (adapter, merged into the base at the end)",
     "rows-only": "rows-only (the base never changes)",
     "masked-finetune": "masked-finetune (for comparison only: the base is NOT safe)",
 }
@@ -95,7 +95,7 @@ def format_training_summary(
 def _describe_model(course: TrainingSetup, loop: Trainer) -> dict[str, str]:
     """Base, tokenizer, rows, what is trained, what cannot change, and the device."""
     card, options, report = course.graft.card, course.options, build_trainable_report(loop.stepper.trained.model)
-    mode = "merged (the body itself is trained)" if options.full_body else MODE_DESCRIPTIONS[options.mode]
+    mode = "merged (the backbone itself is trained)" if options.full_body else MODE_DESCRIPTIONS[options.mode]
     numbers = sum(sum(counts) for part, counts in report.parts.items() if part in BASE_PARTS)
     tables = {name: str(rows) for name, rows in report.tables.items()}
     rows = _join_pairs(tables)
@@ -131,7 +131,7 @@ def _describe_model(course: TrainingSetup, loop: Trainer) -> dict[str, str]:
             f"{card.tokenizer}, sha256 {own_hash[:HASH_PREFIX_LENGTH]}, {course.graft.tokenizer.size:,} pieces"
         ),
         "text rows": rows,
-        "trained": f"{_join_pairs(parts)}; in all {share}",
+        "trained": f"{_join_pairs(parts)}; total {share}",
         "fixed": fixed,
         "device": ", ".join(words),
     }
@@ -151,9 +151,12 @@ def _describe_data(course: TrainingSetup, loop: Trainer, start: int) -> dict[str
             source = "spoken by the base itself" if is_self_replay(course.train[at]) else "recorded"
             sets.append(f"{course.train[at].name} ({source})")
         share = sum(course.weights[at] for at in course.replay) / sum(course.weights)
-        words = [f"{share:.0%} of every step from {', '.join(sets)}", f"KL to the base weighs {options.kl_weight:g}"]
+        words = [
+            f"{share:.0%} of every step from {', '.join(sets)}",
+            f"weight of the KL to the base: {options.kl_weight:g}",
+        ]
         if loop.stepper.base is not None and loop.stepper.base.gate is None:
-            words.append("the base is in memory a second time")
+            words.append("the base is in memory twice")
         if course.bound is not None:
             languages = ", ".join(sorted(course.bound.languages))
             words.append(f"stops when the loss of {languages} has risen by {course.bound.share:.1%}")
@@ -175,7 +178,7 @@ def _describe_schedule(course: TrainingSetup, loop: Trainer, start: int) -> dict
     rates = _join_pairs({part: format_learning_rate(options.rates[part]) for part in loop.stepper.trained.parameters})
     if warmup > options.steps:
         share = f"only {options.steps / warmup:.1%} of these at the last of {pluralize(options.steps, 'step')}"
-        rates += f"; warm-up {pluralize(warmup, 'step')}, longer than the run: {share}"
+        rates += f"; warm-up {pluralize(warmup, 'step')} (longer than the run): {share}"
     else:
         rates += f"; warm-up {pluralize(warmup, 'step')}, then" if warmup else "; no warm-up,"
         rates += f" {options.schedule}"
@@ -194,20 +197,18 @@ def _describe_schedule(course: TrainingSetup, loop: Trainer, start: int) -> dict
     # The speed of the steps before, in positions, also holds for steps of another size.
     seconds = History.of(loop.journal.read()).seconds_per_step(options.batch_tokens) if start else None
     if left <= 0:
-        duration = "no step is left"
+        duration = "no steps left"
     elif seconds is None:
         duration = f"known after {SPEED_WINDOW_STEPS} steps"
     else:
-        duration = (
-            f"about {format_duration(left * seconds)} for {pluralize(left, 'step')}, at the speed of those before"
-        )
+        duration = f"about {format_duration(left * seconds)} for {pluralize(left, 'step')}, at the speed so far"
 
     best = loop.best_state
     known = f"; best so far: step {best.best_step:,}, {best.best_loss:.4f}" if best.best_loss is not None else ""
     return {
         "rates": rates,
         "steps": (
-            f"{steps:,} in all, {stream.epoch_at(steps):,.1f} passes over the data, {length}; "
+            f"{steps:,} in total, {stream.epoch_at(steps):,.1f} epochs, {length}; "
             f"validated every {every.valid_every:,}, saved every {every.save_every:,}"
         ),
         "memory": (
@@ -228,16 +229,16 @@ def _describe_initial_rows(course: TrainingSetup, loop: Trainer) -> str:
         return "the graft's own rows"
     rows = loop.stepper.trained.tensors().get("rows", {})
     if any(not np.array_equal(course.graft.rows[name], values.float().cpu().numpy()) for name, values in rows.items()):
-        return "the rows that the graft had before it was trained"
+        return "the initial rows of the graft"
     anew = "; its adapter is not used, a new one is trained" if "adapter" in loop.stepper.trained.parameters else ""
-    return f"the rows that an earlier training left in the graft, of its step {trained['step']:,}{anew}"
+    return f"the graft's rows from step {trained['step']:,} of an earlier training{anew}"
 
 
 def _join_pairs(texts: Mapping[Any, str], between: str = " ") -> str:
     return ", ".join(f"{name}{between}{text}" for name, text in texts.items())
 
 
-ENDING_DESCRIPTIONS = {"done": "done", "told": "stopped on request", "no-better": "stopped: no longer getting better"}
+ENDING_DESCRIPTIONS = {"done": "done", "told": "stopped on request", "no-better": "stopped early: no improvement"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +290,7 @@ class TrainResult:
         best = self.outcome.best_state
         ending = f"{ENDING_DESCRIPTIONS[self.outcome.reason]}, at step {self.outcome.step:,}"
         if self.continue_hint:
-            ending = f"nothing is left to train: {ending}. To continue: {self.continue_hint}; to begin again: --fresh"
+            ending = f"nothing left to train: {ending}. To continue: {self.continue_hint}; to start over: --fresh"
         lines: list[Line] = [f"trained {self.label}"] if self.label else []
         lines.append(f"stopped: {self.outcome.why}" if self.outcome.why else ending)
         if best.best_loss is not None:
@@ -297,11 +298,11 @@ class TrainResult:
         if self.outcome.choice:
             lines.append(f"  {self.outcome.choice}")
         if self.was_interrupted:
-            lines.append("the same command resumes from here")
+            lines.append("run the same command to resume")
         if self.graft is not None:
-            lines.append(f"graft: {self.graft}, with what was trained up to step {self.graft_step:,}")
+            lines.append(f"graft: {self.graft}, trained up to step {self.graft_step:,}")
         if (merged := self.merged) is not None:
-            share = f"a share of {merged.point.share:g} of step {merged.step:,}"
+            share = f"interpolation weight {merged.point.share:g} at step {merged.step:,}"
             lines.append(f"{merged.folder.name}: {merged.folder}, {share}")
             lines += [
                 f"  {name}: speech loss {merged.first[name]:.4f} before, {loss:.4f} now"
@@ -309,13 +310,13 @@ class TrainResult:
                 if name in merged.first
             ]
         if self.only_now:
-            lines.append(f"only this time, since {RUN_FILE} says otherwise: {_join_pairs(self.only_now, ': ')}")
+            lines.append(f"for this command only (not in {RUN_FILE}): {_join_pairs(self.only_now, ': ')}")
             lines.append(f"  to continue with these, give them again; to keep them, write them into {RUN_FILE}")
         return lines
 
 
 def train(settings: TrainCommandSettings) -> TrainResult:
-    """Train a run. A run with saved steps resumes from the newest whole one by itself."""
+    """Train a run. A run with saved steps resumes from the newest whole one on its own."""
     if settings.fresh and settings.from_step is not None:
         raise ConfigError("config-value", "--fresh and --from-step are both given", expected="one of the two")
     run = RunFolder(settings.run)
@@ -382,8 +383,8 @@ def train(settings: TrainCommandSettings) -> TrainResult:
             outcome = loop.train(start)
         except torch.OutOfMemoryError:
             most = f"{loop.stepper.options.microbatch_tokens:,}"
-            reason = "the device has no memory left for a validation or for speaking"
-            expected = f"train.microbatch_tokens smaller than {most}, which leaves more of it"
+            reason = "the device has no memory left for validation or samples"
+            expected = f"a train.microbatch_tokens below {most}"
             raise ConfigError("memory-too-small", reason, expected=expected) from None
         mode, merged = course.options.mode, None
         # A merged checkpoint is large: a user who interrupts does not wait for one.
@@ -410,12 +411,12 @@ def _refuse_missing_steps(course: TrainingSetup) -> None:
     if list_step_folders(run):
         return
     last = max((entry["step"] for entry in RunJournal(run.journal).read()), default=0)
-    found, cure = f"no saved step is there, and the journal tells of step {last:,}", "or begin again with --fresh."
+    found, cure = f"there is no saved step, but the journal has step {last:,}", "or start over with --fresh."
     if isinstance(trained, dict):
-        found = f"no saved step is there, and the graft's rows are those of step {trained['step']:,} of a training"
-        cure = f"or begin again with --fresh: from these rows, or from new ones after `voxgraft graft {run.path}`."
+        found = f"there is no saved step, but the graft's rows are trained (step {trained['step']:,})"
+        cure = f"or start over with --fresh: from these rows, or from new ones after `voxgraft graft {run.path}`."
     if last > 0 or isinstance(trained, dict):
-        raise CheckpointError("steps-gone", found, where=run.steps, cure=f"put {run.steps.name}/ back, {cure}")
+        raise CheckpointError("steps-gone", found, where=run.steps, cure=f"restore {run.steps.name}/, {cure}")
 
 
 def _build_loop(course: TrainingSetup, group: DistributedContext) -> Trainer:
@@ -448,7 +449,7 @@ def _build_loop(course: TrainingSetup, group: DistributedContext) -> Trainer:
 
 
 def _build_monitor(course: TrainingSetup, loop: Trainer) -> LearningMonitor:
-    """What looks whether the model learns, and speaks some sentences on the way."""
+    """What looks whether the model learns, and speaks some sentences during training."""
     settings, held_out = course.settings.train, collect_texts(course.valid[course.graft.card.language])
     sentences = build_sample_sentences(course.spelling, settings.sample_texts, held_out, course.options.seed)
     if sentences:

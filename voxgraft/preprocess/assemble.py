@@ -227,7 +227,7 @@ class PreparedDataset(NamedTuple):
     left_out: Mapping[str, Finding]
     """By id."""
     is_new: bool
-    """Whether it was written; False if it was there already with the same clips."""
+    """Whether it was written; False if it existed already with the same clips."""
 
 
 def make_prepared_dataset(
@@ -245,7 +245,7 @@ def make_prepared_dataset(
     """
     left_out: dict[str, Finding] = {}
     fitting: list[tuple[ManifestClip, str, Int32Array]] = []
-    with progress.progress_task(f"spelling {role}", len(clips)) as advance:
+    with progress.progress_task(f"encoding the texts of {role}", len(clips)) as advance:
         for clip, path, key in clips:
             advance(1)
             if key is None or not encoded.has(key):
@@ -255,7 +255,7 @@ def make_prepared_dataset(
             ids = np.asarray(wanted.spelling.encode(clip.text, wanted.language), dtype=np.int32)
             fault = encoded.fault(key)
             if fault is None and not any(map(str.isalnum, clip.text)):
-                fault = finding("clips-no-content", f"nothing is said in the text {clip.text!r}", expected="words")
+                fault = finding("clips-no-content", f"the text {clip.text!r} has no letters", expected="words")
             fault = fault or _find_clip_fault(ids, encoded.num_codes(key), wanted.frame)
             if fault is None:
                 fitting.append((clip, key, ids))

@@ -92,16 +92,16 @@ class PrepareResult:
             (
                 one.name,
                 *(f"{value:,}" for value in _count_clips(one.clips).values()),
-                "written" if one.is_new else "as it was",
+                "written" if one.is_new else "unchanged",
             )
             for one in self.sets
         )
         lines: list[Line] = [Table(("set", "clips", "minutes", "speakers", "recordings", ""), rows)]
         others = sum(len(one.clips) for one in self.sets) - self.num_encoded
-        lines.append(f"{self.num_encoded:,} clips encoded now" + ("; all others were there" if others > 0 else ""))
+        lines.append(f"{self.num_encoded:,} clips encoded now" + ("; the others existed already" if others > 0 else ""))
         if self.aside:
             told = ", ".join(f"{count:,} {reason}" for reason, count in self.aside.items())
-            lines.append(f"not asked for: {told}")
+            lines.append(f"not selected: {told}")
         lines += [line for item in self.findings() for line in item.lines()]
         if self.voices:
             told = ", ".join(f"{speaker} as {voice}" for speaker, voice in list(self.voices.items())[:8])
@@ -161,7 +161,7 @@ class _PrepareJob:
         self.marks: dict[str, FileStamp] = {}
         self.unreadable: dict[str, Finding] = {}  # clips whose audio file cannot even be hashed, by id
         self.gone: dict[str, Finding] = {}  # clips that no worker could finish this time, by key
-        with progress.progress_task("looking at sound files", len(clips)) as advance:
+        with progress.progress_task("checking audio files", len(clips)) as advance:
             for clip in clips:
                 record = self.ledger.clips.get(clip.id)
                 known = record.file if record is not None and record.audio == clip.audio else None
@@ -201,7 +201,7 @@ class _PrepareJob:
         workers = settings.workers or default_worker_count(device, self.files.checkpoint.stat().st_size + side_bytes)
         engine = encode_locally if settings.engine == "local" else encode_on_ray
         seconds, total = 0.0, sum(job.seconds for job in jobs.values())
-        with progress.progress_task("encoding, in seconds of sound", round(total)) as advance:
+        with progress.progress_task("encoding (seconds of audio)", round(total)) as advance:
             for outcome in engine(stage, list(jobs.values()), workers):
                 if outcome.refused is not None:
                     raise GraftError.of(outcome.refused)

@@ -182,7 +182,7 @@ class EncodeWorker:
                 stream.write(save(arrays, notes))
         except torch.OutOfMemoryError:
             device = self.settings.device
-            found = f"{len(job.clips)} clips of {job.seconds:.0f} s do not go through the encoder at once on {device}"
+            found = f"{len(job.clips)} clips of {job.seconds:.0f} s do not fit through the encoder on {device}"
             cure = "run the same command again with a smaller --batch-seconds."
             return EncodeResult(job.name, refused=finding("memory-too-small", found, cure=cure))
         except VoxgraftError as error:  # a file that the base lacks, a full disk: no other batch would fare better
@@ -215,7 +215,7 @@ def _encode_clips(encoder: ClipEncoder, waves: Mapping[str, Waveform]) -> tuple[
 
 
 def default_worker_count(device: str, file_bytes: int) -> int:
-    """One worker for each core as far as memory allows; on CUDA one, which fills the device by itself."""
+    """One worker for each core as far as memory allows; on CUDA one, which fills the device on its own."""
     if device.startswith("cuda"):
         return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -318,7 +318,7 @@ class _WorkerProcess:
         self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - STDERR_TAIL_BYTES))
         said = self._errors.read().decode("utf-8", "replace").strip().splitlines()
         self._errors.close()
-        return f"it ended with {code}" + (f": {said[-1]}" if said else "")
+        return f"exit code {code}" + (f": {said[-1]}" if said else "")
 
     def _write(self, values: EncodeWorkerConfig | EncodeJob) -> bool:
         assert self._process.stdin is not None

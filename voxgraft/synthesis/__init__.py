@@ -1,1 +1,1 @@
-"""From texts to speech: what is said, in which pieces, by which system and voice, and into which files."""
+"""From texts to speech: what is spoken, in which pieces, by which system and voice, and into which files."""

@@ -59,7 +59,7 @@ FADE_SECONDS = 0.02
 # Codes after which a stream first makes sound. Then after as many again, and twice as many each time: every call of
 # the vocoder's flow goes over all codes so far, so that calls at even distances would cost more and more.
 FIRST_STREAMED_CODES = 24
-STOP_DESCRIPTIONS = {"ended": "ended by itself", "limit": "cut at its limit", "loop": "cut: it went round in a loop"}
+STOP_DESCRIPTIONS = {"ended": "ended normally", "limit": "cut at the length limit", "loop": "cut: it repeated itself"}
 Wave = NDArray[np.float32]
 
 
@@ -90,7 +90,7 @@ class SpokenUtterance:
 
     @property
     def stop(self) -> StopCause:
-        """Why it ended: by itself only if every chunk did."""
+        """Why it ended: on its own only if every chunk did."""
         return next((one.stop for one in self.pieces if one.stop != "ended"), "ended")
 
     def seconds(self, code_hz: float) -> float:
@@ -134,7 +134,7 @@ def synthesize(
         )
         findings = plan.findings
         if cut := [piece for piece in pieces if piece.stop != "ended"]:
-            causes = {"limit": "did not end by itself within its limit", "loop": "went round in a loop"}
+            causes = {"limit": "reached its length limit", "loop": "repeated itself"}
             found = f"{len(cut)} of {len(pieces)} pieces cut: {cut[0].piece.text!r:.60} {causes[cut[0].stop]}"
             findings = (*findings, finding("speak-cut", found, where=f"utterance {plan.utterance.name}"))
         said.append(replace(plan, pieces=pieces, findings=findings))
@@ -223,14 +223,14 @@ def _encode_chunk(
 def _check_text(system: SpeakingModel, one: UtteranceRequest, text: str, language: str) -> Iterator[Finding]:
     """What is suspicious in the text of an utterance: its script, digits that stay, letters without a piece."""
     where, spelling = f"utterance {one.name}", system.spelling
-    # Nothing is said of languages whose letters are not known.
+    # No finding for languages whose letters are not known.
     entry = find_exemplar(language)
     own = count_scripts(entry.letters) if entry else {}
     letters = count_letters_by_script(Counter(one.text))
     num_own = sum(letters[script] for script in own)
     if entry is not None and own and letters and num_own < MIN_OWN_SCRIPT_SHARE * letters.total():
         found = f"the text is mostly {letters.most_common(1)[0][0]}: {one.text!r:.60}"
-        expected = f"{' or '.join(own)}, in which {entry.name} ({language}) is written"
+        expected = f"{' or '.join(own)}, the script of {entry.name} ({language})"
         yield finding("speak-other-script", found, expected=expected, where=where)
     grown = spelling.grown if spelling.is_new_language(language) else None
     if grown is not None and not spelling.rules.is_stated:
@@ -238,7 +238,7 @@ def _check_text(system: SpeakingModel, one: UtteranceRequest, text: str, languag
         yield finding("text-rules-missing", found, where=where)
     elif grown is not None and any(map(str.isdecimal, text)):
         shown = next(part for part in text.split() if any(map(str.isdecimal, part)))
-        yield finding("text-digits", f"{shown!r:.40} stays in digits", where=where)
+        yield finding("text-digits", f"{shown!r:.40} stays as digits", where=where)
     prepared = spelling.prepare(one.text) if grown else spelling.prepare_base(one.text, language)
     unknown = "".join(dict.fromkeys((grown or spelling.base).unknown_text(prepared).replace(" ", "")))
     if unknown:
@@ -251,8 +251,8 @@ def _plan_files(
     """Sound files: one for each utterance, or one for all, or none. Raises if any file, codes included, is refused."""
     output, codes = settings.output, settings.codes
     if vocoder is None and (output is not None or codes is None):
-        found = f"{family.name} makes no sound here: what turns its codes into a waveform is missing"
-        raise ConfigError("no-waveform-end", found, expected="--codes FILE.json, and no --output")
+        found = f"{family.name} cannot make sound here: its vocoder is missing"
+        raise ConfigError("no-waveform-end", found, expected="--codes FILE.json without --output")
     if codes is not None:
         kind = codes.suffix.lower()
         if kind not in (JSON_SUFFIX, NPY_SUFFIX):
@@ -270,7 +270,7 @@ def _plan_files(
         suffix = output.suffix.lower()
         # A folder has no suffix, unless it exists already.
         if suffix and suffix not in AUDIO_FORMATS and not is_folder(output):
-            found = f"--output {output.name}: {suffix} is no format that is written"
+            found = f"--output {output.name}: {suffix} is not a supported output format"
             expected = f"a name that ends in {', '.join(AUDIO_FORMATS)}, or a folder, without a suffix"
             raise ConfigError("speak-output", found, expected=expected)
         in_folder = tuple(output / f"{one.name}{WAV_SUFFIX}" for one in utterances)
@@ -373,7 +373,7 @@ def write_audio_files(
         with atomic_write(path, overwrite=overwrite) as file:
             file.write(data)
 
-    with progress.progress_task("making sound", len(said)) as advance:
+    with progress.progress_task("vocoding", len(said)) as advance:
         for at, (utterance, waves) in enumerate(zip(said, render_pieces(said, vocoder, batch), strict=True)):
             pauses = [silence(one.piece.pause_seconds) for one in utterance.pieces]
             parts = [part for pair in zip(waves, pauses, strict=True) for part in pair]
@@ -433,20 +433,20 @@ def write_codes_file(
 
 @dataclass(frozen=True, slots=True)
 class SpeakResult:
-    """What was said, how it ended, and where it is."""
+    """What was spoken, how it ended, and where it is."""
 
     family: Family
     base: Path
     said: tuple[SpokenUtterance, ...]
     sound: tuple[Path, ...]
-    """The file of each utterance; none where only codes were asked for."""
+    """The file of each utterance; none where only codes were requested."""
     codes: Path | None
     notes: tuple[Finding, ...] = ()
-    """What is to be said of the speakers, whatever they said."""
+    """Findings about the speakers, whatever was spoken."""
 
     @property
     def cut(self) -> list[SpokenUtterance]:
-        """Utterances that did not end by themselves."""
+        """Utterances that did not end on their own."""
         return [one for one in self.said if one.stop != "ended"]
 
     @property
@@ -488,7 +488,7 @@ class SpeakResult:
             lines.append(style_line(head, stop, where))
         lines += [text for item in self.findings for text in item.lines()]
         total = sum(map(self._seconds, self.said))
-        lines.append(f"{len(self.said)} said, {total:.1f} s in all; {len(self.cut)} did not end by themselves")
+        lines.append(f"{len(self.said)} spoken, {total:.1f} s in total; {len(self.cut)} were cut")
         return [*lines, *([f"codes: {self.codes}"] if self.codes else [])]
 
     def _seconds(self, one: SpokenUtterance) -> float:

@@ -64,7 +64,7 @@ class ModelContext:
         """The base, or another checkpoint of its family."""
         if files is not None or self.opened is None:
             return load_model(self.family, files or self.files, device=self.device, dtype=self.dtype)
-        # New layers around the very same tensors: growing or adapting the copy leaves the original as it is.
+        # New layers around the same tensors: growing or adapting the copy leaves the original as it is.
         tensors = chain(self.opened.parameters(), self.opened.buffers())
         return copy.deepcopy(self.opened, {id(tensor): tensor for tensor in tensors})
 
@@ -129,7 +129,7 @@ class SpeakingModel:
         if not ids:
             return "the tokenizer has no piece for any of its letters"
         if len(ids) > self.model.frame.max_text:
-            return f"it has {len(ids):,} text tokens, and the model takes {self.model.frame.max_text:,}"
+            return f"it has {len(ids):,} text tokens; the model's maximum is {self.model.frame.max_text:,}"
         return ""
 
 
@@ -190,9 +190,9 @@ def _open_step_model(place: ModelContext, run: RunFolder, step: int) -> Speaking
     state = load_step(run, step).state
     options = state.values.get("identity", {}).get("options")
     if not isinstance(options, dict) or not options.keys() >= set(STEP_OPTIONS):
-        raise CheckpointError("step-damaged", "the step does not say how it was trained", where=run.steps)
+        raise CheckpointError("step-damaged", "the step does not state how it was trained", where=run.steps)
     rows = {name: values.float() for name, values in state.tensors.get("rows", {}).items()}
-    if not rows:  # the rows of a graft that was trained as part of the body
+    if not rows:  # the rows of a graft that was trained as part of the backbone
         rows = {name: torch.from_numpy(values) for name, values in graft.rows.items()}
     model = place.model()
     gate = _load_trained_parts(model, rows, state.tensors, options)
@@ -211,7 +211,7 @@ def open_checkpoint_model(place: ModelContext, folder: Path, language: str | Non
     files = place.family.files(folder)
     grown = open_tokenizer(files.tokenizer).size > open_tokenizer(place.files.tokenizer).size
     if grown and language is None:
-        found = f"{files.tokenizer.name} has more pieces than the base's, and which language has them is not said"
+        found = f"{files.tokenizer.name} has more pieces than the base's, but its language is not known"
         raise GraftError("evaluate-language", found, expected="--language", where=folder)
     spelling = TextEncoder.of(place.family, open_tokenizer(files.tokenizer), None, None)
     if grown:
@@ -252,11 +252,13 @@ def detect_trained_output(run: RunFolder, journal: list[dict[str, object]]) -> E
     )
     name = {"merged": MERGED_FOLDER_NAME, "masked-finetune": BASELINE_FOLDER_NAME}.get(which)
     if name is not None and not is_folder(run.path / name):
-        found = f"the last training was {which}, and there is no {name}/ in the run"
+        found = f"the last training was {which}, but the run has no {name}/"
         raise GraftError("merged-missing", found, expected=f"{name}/, or --variant graft", where=run.path)
     card = find_merged_card(run.path / name / "checkpoint") if name is not None else None
     if card is not None and not is_of_last_training(card, journal):
-        found = f"{name}/ is of an earlier training (its step {card.get('step')}); the last one has left none yet"
+        found = (
+            f"{name}/ belongs to an earlier training (step {card.get('step')}); the last one has not written one yet"
+        )
         raise GraftError("merged-stale", found, where=run.path / str(name))
     return which
 
@@ -283,7 +285,7 @@ def _load_trained_parts(
     if has_adapter:
         gate = add_adapter(model, model.adapter_layers(), options["rank"], options["alpha"], options.get("seed", 0))
         load_adapter_state(model, groups["adapter"])
-    if mode == "masked-finetune":  # the rows were part of ordinary tables, which the body holds whole
+    if mode == "masked-finetune":  # the rows were part of ordinary tables, which the backbone holds whole
         for name in (model.text_embedding_name, model.text_head_name):
             grown = model.get_submodule(name)
             assert isinstance(grown, GrownLayer)
@@ -293,7 +295,9 @@ def _load_trained_parts(
         found, wanted = ({name: tuple(value.shape) for name, value in part.items()} for part in (groups["body"], body))
         if found != wanted:
             wrong = sorted(name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name))
-            raise CheckpointError("step-parts", f"the body differs in {', '.join(wrong[:5])}", expected="the same body")
+            raise CheckpointError(
+                "step-parts", f"the backbone differs in {', '.join(wrong[:5])}", expected="the same backbone"
+            )
         with torch.no_grad():
             for name, value in body.items():
                 value.copy_(groups["body"][name])
@@ -312,7 +316,9 @@ def _require_same_base(place: ModelContext, stated: dict[str, Any], where: Path)
         wanted, actual = str(stated.get(f"{name}_sha256")), compute_sha256(path)
         if actual != wanted:
             found = f"{path.name} has sha256 {actual[:12]}"
-            raise GraftError("base-other", found, expected=f"{wanted[:12]}, on which {where.name} was made", where=path)
+            raise GraftError(
+                "base-other", found, expected=f"{wanted[:12]}, which {where.name} was created on", where=path
+            )
 
 
 @dataclass(frozen=True)
@@ -336,7 +342,7 @@ class SynthesisModels:
         return [*self.grafts, *([self.base] if self.base else [])]
 
     def language(self, asked: str | None) -> str:
-        """The language that was asked for, or the only one that can be meant."""
+        """The language that was requested, or the only one that can be meant."""
         return resolve_language(asked, self.new_languages, self.base_languages)
 
     def system(self, language: str) -> SpeakingModel:
@@ -379,7 +385,7 @@ def open_synthesis_models(settings: SpeakSettings, languages: Collection[str | N
         grafts = [load_graft(folder) for folder in settings.graft]
         new = [graft.card.language for graft in grafts]
         if twice := sorted({name for name in new if new.count(name) > 1}):
-            raise GraftError("speak-grafts", f"{new.count(twice[0])} grafts of {twice[0]}", expected="one a language")
+            raise GraftError("speak-grafts", f"{new.count(twice[0])} grafts of {twice[0]}", expected="one per language")
         kinds = sorted({graft.card.family for graft in grafts})
         if len(kinds) > 1:
             raise GraftError("speak-grafts", f"grafts on {' and on '.join(kinds)}", expected="grafts on one base")
@@ -389,8 +395,8 @@ def open_synthesis_models(settings: SpeakSettings, languages: Collection[str | N
         # The base that comes with voxgraft, for grafts of its family and where nothing else is named.
         base, family = get_family(kind or BUILT_IN_FAMILY).shipped_folder(), family or BUILT_IN_FAMILY
         if base is None:
-            found = f"`base` is not given, and {kind} does not come with voxgraft"
-            cure = "name the base that the graft was made on: --base FOLDER."
+            found = f"`base` is not given, and {kind} is not bundled with voxgraft"
+            cure = "give the base that the graft was created on: --base FOLDER."
             raise ConfigError("config-missing", found, cure=cure)
     place = open_model_context(base, family, settings.device, settings.precision)
     spoken = place.languages()
@@ -402,7 +408,7 @@ def open_synthesis_models(settings: SpeakSettings, languages: Collection[str | N
 
 
 def resolve_language(asked: str | None, new: Sequence[str], old: Sequence[str]) -> str:
-    """The language that was asked for, in the spelling of its owner, or the only one that can be meant."""
+    """The language that was requested, in the spelling of its owner, or the only one that can be meant."""
     spoken = list(dict.fromkeys([*new, *old]))
     if asked is None:
         if len(new) == 1 or len(spoken) == 1:

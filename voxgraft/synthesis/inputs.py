@@ -61,7 +61,7 @@ _ABBREVIATION = regex.compile(
 
 @dataclass(frozen=True, slots=True)
 class TextChunk:
-    """What is said at once, and the silence after it."""
+    """What is spoken at once, and the silence after it."""
 
     text: str
     pause_seconds: float = 0.0
@@ -144,7 +144,7 @@ def _split_long_sentence(sentence: str, longest: float, pause: float) -> Iterato
         if estimate_speech_seconds(clause) > longest:
             parts = []
             for word in _merge_wordless_parts(_split_at(clause, _WORD_SPACE)):
-                # A word that is too long by itself is split into its graphemes.
+                # A word that is too long on its own is split into its graphemes.
                 parts += [word] if estimate_speech_seconds(word) <= longest else regex.findall(r"\X", word)
         words = list(_pack_parts(parts, longest))
         for place, part in enumerate(words, 1):
@@ -180,7 +180,7 @@ _UTTERANCE_NAME = re.compile(r"[^\W_][\w.-]{0,80}")
 
 @dataclass(frozen=True, slots=True)
 class UtteranceRequest:
-    """One text, and what it says itself of how it is said."""
+    """One text, and what it says itself of how it is spoken."""
 
     name: str
     text: str
@@ -215,7 +215,7 @@ def read_utterances(texts: Sequence[str], file: Path | None) -> list[UtteranceRe
     names = [one.name for one in found]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         wrong = f"two utterances are named {twice[0]}"
-        raise TextError("speak-table", wrong, expected="names of their own", where=where)
+        raise TextError("speak-table", wrong, expected="unique names", where=where)
     return found
 
 
@@ -305,7 +305,7 @@ class VoiceLoader:
         self._emotion: Clip | None = None
 
     def voice(self, asked: str | None) -> ReferenceVoice:
-        """The voice of an utterance: its own, that of all, or whatever is there."""
+        """The voice of an utterance: its own, that of all, or whatever exists."""
         name = asked or self.settings.voice
         if name not in self._found:
             self._found[name] = self._choose_default_voice() if name is None else self._load_voice(name)
@@ -333,7 +333,7 @@ class VoiceLoader:
         own = place.family.voices(place.files)
         is_recording = is_file(Path(name)) or Path(name).suffix.lower() in RECORDING_SUFFIXES
         if name not in own and not place.family.clones_voices and is_recording:
-            found = f"{place.family.name} speaks with voices of its own and cannot imitate the recording {name}"
+            found = f"{place.family.name} has fixed voices and cannot imitate the recording {name}"
             expected = f"one of {', '.join(own)}"
             raise ConfigError(
                 "voice-unknown", found, expected=expected, where=place.files.folder, cure=NO_IMITATION_CURE
@@ -353,7 +353,7 @@ class VoiceLoader:
             sets = held_out.sets.get(speakers.new_languages[0]) or held_out.all_sets
             if sets:
                 return choose_voices(sets, held_out.min_prompt_seconds, 1, held_out.seed)[0]
-        found = f"{speakers.place.family.name} has no voices of its own, and none is given"
+        found = f"{speakers.place.family.name} has no named voices, and no voice is given"
         raise FileError("speak-voice", found, expected="--voice FILE.wav", where=speakers.place.files.folder)
 
     def _load_emotion(self, path: Path) -> Clip:

@@ -17,7 +17,7 @@ class TextFrontend(ABC):
 
     @abstractmethod
     def clean(self, text: str) -> str:
-        """the original program's punctuation clean-up, which comes before everything else."""
+        """The original program's punctuation clean-up, which comes before everything else."""
 
     @abstractmethod
     def prepare(self, text: str, language: str | None) -> str:

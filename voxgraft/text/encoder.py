@@ -1,7 +1,7 @@
 """The one text front end: text rules of the language, the family's own front, the tokenizer that the language chooses.
 
 Learning pieces, preparing data, training, samples, synthesis, evaluation, exports and the proof all come here. Text of
-a base language is always spelled by the base's own tokenizer and never normalised; rules and the extended tokenizer are
+a base language is always encoded by the base's own tokenizer and never normalised; rules and the extended tokenizer are
 for the new language alone.
 """
 
@@ -47,11 +47,11 @@ def check_text_language(language: str, sentences: Sequence[str]) -> list[Finding
     share = sum(letters[script] for script in own) / max(1, letters.total())
     if entry is not None and own and letters and share < _MIN_OWN_SCRIPT_SHARE:
         seen = ", ".join(f"{count / letters.total():.0%} {script}" for script, count in letters.most_common(3))
-        expected = f"mostly {' and '.join(own)}, in which {entry.name} is written"
+        expected = f"mostly {' and '.join(own)}, the script of {entry.name}"
         findings.append(finding("text-other-script", f"the letters of the texts are {seen}", expected=expected))
     if len(sentences) < _MIN_SENTENCES:
         count = f"{len(sentences):,} sentence{'s' if len(sentences) != 1 else ''}"
-        findings.append(finding("text-few", f"the texts hold {count}", expected=f"{_MIN_SENTENCES} or more"))
+        findings.append(finding("text-few", f"the texts contain {count}", expected=f"{_MIN_SENTENCES} or more"))
     return findings
 
 
@@ -198,7 +198,7 @@ def _load_romanization_table() -> dict[str, str]:
 
 @cache
 def _load_uroman() -> Any:
-    with progress.progress_task("loading the romaniser"):
+    with progress.progress_task("loading the romanizer"):
         import uroman
 
         return uroman.Uroman()

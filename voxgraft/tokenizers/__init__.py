@@ -26,7 +26,7 @@ def parse_tokenizer(data: bytes, path: Path) -> Tokenizer:
         return formats.parse_sentencepiece(data, path)
     document = parse_json(decode_utf8(data, path), path)
     if not isinstance(document, dict) or not document:
-        raise TokenizerError("tokenizer-broken", f"{path.name} holds no tokenizer", where=path)
+        raise TokenizerError("tokenizer-broken", f"{path.name} is not a tokenizer", where=path)
     if isinstance(document.get("model"), dict):
         return formats.BpeJsonTokenizer(data, document, path)
     if all(type(value) is int for value in document.values()):

@@ -80,7 +80,7 @@ class TokenizerAdditions:
                     left, right = (_require_text(part) for part in item["parts"])
                     # A merge that makes another text would be one of base pieces, and change base text.
                     if left + right != text:
-                        raise ValueError(f"{left!r:.40} and {right!r:.40} do not make {text!r:.40}")
+                        raise ValueError(f"{left!r:.40} and {right!r:.40} do not join to {text!r:.40}")
                     parts = left, right
                 score = None if item["score"] is None else float(item["score"])
                 pieces.append(NewPiece(text, parts, int(item["count"]), score))
@@ -227,7 +227,7 @@ def _iter_sentences(path: Path) -> Iterator[tuple[int, str]]:
         clip = parse_json(line, f"{path}, line {number}")
         text = clip.get("text") if isinstance(clip, dict) else None
         if not isinstance(text, str):
-            raise TextError("text-manifest", f"line {number} says no text", where=path)
+            raise TextError("text-manifest", f"line {number} has no text", where=path)
         held_out = clip.get("split") not in (None, "train")
         rejected = bool(clip.get("rejected")) and not clip.get("taken_back")
         if text.strip() and not held_out and not rejected:

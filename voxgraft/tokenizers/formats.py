@@ -230,7 +230,9 @@ class FlatMapTokenizer(Tokenizer):
 
     def grown(self, additions: TokenizerAdditions) -> bytes:
         del additions
-        raise TokenizerError("tokenizer-flat-map", f"{self.path.name} cannot grow: it has no merges", where=self.path)
+        raise TokenizerError(
+            "tokenizer-flat-map", f"{self.path.name} cannot be extended: it has no merges", where=self.path
+        )
 
 
 # ModelProto.SentencePiece.Type and TrainerSpec.ModelType of sentencepiece_model.proto.
@@ -247,7 +249,8 @@ class SentencePieceTokenizer(Tokenizer):
     def __init__(self, data: bytes, model: Any, path: Path) -> None:
         super().__init__(data, path)
         self._model = model
-        self._engine = _load_processor(data, path)
+        # The checked model and not the file's bytes: it has lost the tests that a file may bring along.
+        self._engine = _load_processor(model.SerializeToString(), path)
         self.pieces = tuple(piece.piece for piece in model.pieces)
         self.unknown_id = next(at for at, piece in enumerate(model.pieces) if piece.type == _UNKNOWN)
         spelled = (_NORMAL, _USER_DEFINED)
@@ -379,18 +382,18 @@ def _validate_sentencepiece(model: Any, path: Path) -> None:
     if spec.model_type not in (_UNIGRAM, _BPE):
         raise_unsupported_tokenizer(path, f"model type {spec.model_type}", "unigram (1) or BPE (2)")
     if spec.byte_fallback or any(piece.type == _BYTE for piece in model.pieces):
-        raise_unsupported_tokenizer(path, "byte fallback: it already spells every character", "a model without it")
+        raise_unsupported_tokenizer(path, "byte fallback: it already encodes every character", "a model without it")
     if spec.treat_whitespace_as_suffix or not normaliser.escape_whitespaces:
-        raise_unsupported_tokenizer(path, "spaces are marked after words or not at all", "spaces marked before words")
+        raise_unsupported_tokenizer(path, "spaces are marked after words, or not marked", "spaces marked before words")
     seen: dict[str, int] = {}
     for at, piece in enumerate(model.pieces):
         text = piece.piece
         if not isinstance(text, str):  # the parser hands on what is not UTF-8 as bytes
             raise_broken_tokenizer(path, f"piece {at} is not UTF-8")
         if not text or "\x00" in text:
-            raise_broken_tokenizer(path, f"piece {at} is empty or holds NUL")
+            raise_broken_tokenizer(path, f"piece {at} is empty or contains NUL")
         if text in seen:
-            found = f"piece {text!r:.40} is at {seen[text]} and at {at}"
+            found = f"piece {text!r:.40} is on id {seen[text]} and on id {at}"
             raise TokenizerError("tokenizer-duplicate-id", found, where=path)
         seen[text] = at
         if not _NORMAL <= piece.type <= _UNUSED:
@@ -403,7 +406,7 @@ def _validate_sentencepiece(model: Any, path: Path) -> None:
     for name in ("bos", "eos"):
         at = getattr(spec, f"{name}_id")  # -1: the model has none
         if at >= len(model.pieces) or (at >= 0 and model.pieces[at].type not in (_CONTROL, _USER_DEFINED)):
-            raise_broken_tokenizer(path, f"{name} has id {at}, which is no control piece")
+            raise_broken_tokenizer(path, f"{name} has id {at}, which is not a control piece")
     for charsmap in (normaliser.precompiled_charsmap, model.denormalizer_spec.precompiled_charsmap):
         if charsmap:
             _validate_charsmap(charsmap, path)

@@ -54,7 +54,7 @@ class ProofCounts:
     """They hold the new language's tag literally."""
     changed: int = 0
     base_unknown_moved: int = 0
-    """Of `base_unknown`: those that the extended tokenizer spells otherwise (it knows more characters)."""
+    """Of `base_unknown`: those that the extended tokenizer encodes differently (it knows more characters)."""
 
     @property
     def total(self) -> int:
@@ -63,7 +63,7 @@ class ProofCounts:
 
 @dataclass(frozen=True, slots=True)
 class TokenizerCoverage:
-    """How one tokenizer spells the new language's text."""
+    """How one tokenizer encodes the new language's text."""
 
     sentences: int
     characters: int
@@ -71,7 +71,7 @@ class TokenizerCoverage:
     unknown: int
     sentences_with_unknown: int
     unknown_characters: int
-    """One unknown token can stand for many characters in a row, so these are counted by themselves."""
+    """One unknown token can replace many characters in a row, so these are counted on their own."""
 
     @property
     def unknown_share(self) -> float:
@@ -164,7 +164,7 @@ def prove_tokenizer(
         dead = tuple(piece for piece in lost if not occurs_only_at_word_start(grown, new.front, piece))
     changes = []
     if first is not None:
-        found = f"{overall.changed:,} of {overall.total:,} base sentences are spelled otherwise"
+        found = f"{overall.changed:,} of {overall.total:,} base sentences are encoded differently"
         pairs = enumerate(zip(first.base, first.grown, strict=False))
         start = next((at for at, (old, now) in pairs if old != now), 0)
         was, became = (" ".join(one[max(0, start - 2) : start + 6]) for one in (first.base, first.grown))
@@ -241,7 +241,7 @@ def measure_coverage(tokenizer: Tokenizer, new: NewLanguageText) -> tuple[Tokeni
     """How a tokenizer encodes the new language, and the characters that it cannot encode."""
     tokens = unknown = characters = touched = 0
     missing: Counter[str] = Counter()
-    with progress.progress_task(f"spelling the new language with {tokenizer.path.name}", len(new.sentences)) as advance:
+    with progress.progress_task(f"encoding the new language with {tokenizer.path.name}", len(new.sentences)) as advance:
         for sentence in new.sentences:
             prepared = new.prepare(sentence)
             ids = tokenizer.encode(prepared)
@@ -308,7 +308,7 @@ def check_tokenizer_structure(base: Tokenizer, grown: Tokenizer, tag: str | None
     if moved:
         at = moved[0]
         found = (
-            f"{len(moved):,} of {base.size:,} base pieces moved; id {at} was {base.shown(at)!r}, is {grown.shown(at)!r}"
+            f"{len(moved):,} of {base.size:,} base ids changed; id {at} was {base.shown(at)!r}, is {grown.shown(at)!r}"
         )
         findings.append(finding("tokenizer-not-grown", found, where=where))
     elif (
@@ -321,7 +321,7 @@ def check_tokenizer_structure(base: Tokenizer, grown: Tokenizer, tag: str | None
         found = f"{len(grown.gaps):,} ids have no piece, the first is {grown.gaps[0]}"
         findings.append(finding("tokenizer-gaps", found, where=where))
     if tag is not None and not grown.has_control_token(tag):
-        found = f"{tag} is spelled as {' '.join(map(grown.shown, grown.encode(tag)))}"
+        found = f"{tag} is encoded as {' '.join(map(grown.shown, grown.encode(tag)))}"
         findings.append(finding("tag-splits", found, expected="one token", where=where))
     return findings
 

@@ -70,7 +70,7 @@ def learn_merges(units: Mapping[tuple[str, ...], int], rules: MergeRules) -> lis
     if not rules.num_pieces or not rules.new_characters:
         return []
     learner = _MergeLearner(units, rules)
-    with progress.progress_task("learning pieces", rules.num_pieces) as advance:
+    with progress.progress_task("training pieces", rules.num_pieces) as advance:
         while len(learnt) < rules.num_pieces and (best := learner.best()) is not None:
             pair, piece = best
             learner.apply(pair, piece.text)
@@ -292,7 +292,7 @@ def learn_additions(
     stage = _build_extended_tokenizer(base, spelled)
     units: Counter[tuple[str, ...]] = Counter()
     unknown: Counter[str] = Counter()
-    with progress.progress_task("spelling the texts", len(prepared)) as advance:
+    with progress.progress_task("encoding the texts", len(prepared)) as advance:
         for text in prepared:
             units.update(stage.units(text))
             unknown.update(stage.unknown_text(text))
@@ -331,7 +331,7 @@ def _score_unigram_pieces(
     for at_round in range(_MAX_SCORING_ROUNDS):
         tokenizer = _build_extended_tokenizer(base, replace(additions, pieces=tuple(pieces)))
         uses: Counter[int] = Counter()
-        with progress.progress_task("weighing pieces", len(words)) as advance:
+        with progress.progress_task("scoring pieces", len(words)) as advance:
             for word, number in words.items():
                 for token in tokenizer.encode(word):
                     uses[token] += number

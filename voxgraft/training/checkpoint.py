@@ -139,7 +139,7 @@ def _encode_state(state: TrainState, keep: list[int]) -> bytes:
         except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"`{name}` cannot be written as JSON: {error}") from None
         if not same:
-            raise ValueError(f"`{name}` would not be read back as it is: {value!r}")
+            raise ValueError(f"`{name}` would not be read back unchanged: {value!r}")
     if state.step < 0 or not all(map(_GROUP_NAME.fullmatch, state.tensors)):
         raise ValueError(f"step {state.step} with the groups {list(state.tensors)} cannot be saved")
     content = {
@@ -177,13 +177,13 @@ def _create_hidden_folder(run: RunFolder, step: int) -> Iterator[Path]:
                     raise
             yield folder
             return
-        raise FileError("file-unwritable", "other processes keep removing what is written", where=run.steps)
+        raise FileError("file-unwritable", "other processes keep removing the written files", where=run.steps)
 
 
 def _write_step_files(folder: Path, state: TrainState, state_file: bytes, num_bytes: int) -> None:
     """Tensors, state.json and the manifest with the hashes of both, all synced.
 
-    The manifest comes last: a step is complete when its manifest is there.
+    The manifest comes last: a step is complete when its manifest exists.
     """
     # One thread hashes the chunks in their order while the next ones are written.
     with ThreadPoolExecutor(1) as pool, progress.progress_task(f"saving step {state.step}", num_bytes) as advance:
@@ -259,7 +259,7 @@ def _publish_step(new: Path, place: Path, step: int) -> None:
                 damage = find_step_damage(StepFolder(step, place))
                 # Checking the hashes takes seconds, in which another process may have replaced the folder.
                 if folder_identity(place) != before:
-                    raise FileNotFoundError(errno.ENOENT, "another saver has moved it", str(place))
+                    raise FileNotFoundError(errno.ENOENT, "another process has moved it", str(place))
                 if damage is not None:
                     old = _find_unused_name(place.parent, place.name + ".damaged-{}")
                 elif os.path.lexists(old):

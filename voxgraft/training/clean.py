@@ -33,14 +33,14 @@ def clean(settings: CleanSettings) -> SimpleResult:
     """Remove saved steps beyond the last `keep`, and leftovers; refused while training runs."""
     run = RunFolder(require_folder(settings.run))
     if not is_file(run.settings):
-        raise FileError("file-missing", f"{run.path} has no {RUN_FILE}, so it is no run", where=run.settings)
+        raise FileError("file-missing", f"{run.path} has no {RUN_FILE}, so it is not a run", where=run.settings)
     findings: list[Finding] = []
     with run.lock("clean"):
         folders = list(_decide_folders(run, settings.keep))
         doomed = {path: num_bytes for path, num_bytes, remove, _ in folders if remove}
         question = f"remove {pluralize(len(doomed), 'folder')}, {format_bytes(sum(doomed.values()))}?"
         asks = bool(doomed) and not settings.yes
-        # None where nobody can be asked: then nothing is removed, and the exit code says so.
+        # None where no one can be asked: then nothing is removed, and the exit code says so.
         answer = confirm_with_user(_folder_table(folders, doomed), question) if asks else True
         for path in list(doomed) if answer else ():
             try:
@@ -56,8 +56,11 @@ def clean(settings: CleanSettings) -> SimpleResult:
     elif answer:  # a user who was asked has seen the table
         lines = [f"removed {amount}", *([] if asks else _folder_table(folders, doomed, done=True)), *problems]
     elif answer is None:
-        nobody = "nobody is there to be asked, so nothing was removed"
-        lines = [*_folder_table(folders, doomed), f"{nobody}: {amount} would be. Run it again with --yes."]
+        nobody = "there is no terminal to ask on, so nothing was removed"
+        lines = [
+            *_folder_table(folders, doomed),
+            f"{nobody}: {amount} would be removed. Run the command again with --yes.",
+        ]
     else:
         lines = ["nothing was removed"]
     values = {
@@ -89,11 +92,11 @@ def _decide_folders(run: RunFolder, keep: int) -> Iterator[tuple[Path, int, bool
     kept: set[int] = set()
     if last:
         kept = {step for step in read_step_state(last[-1])["keep"] if isinstance(step, int)}
-        known = {path.name: "left by a process that was stopped" for path in list_leftover_folders(run)}
+        known = {path.name: "left by an interrupted process" for path in list_leftover_folders(run)}
     by_name = {folder.path.name: folder for folder in steps}
     for name in sorted(os.listdir(run.steps)) if run.steps.is_dir() else []:
         path = run.steps / name
-        remove, why = False, "not one of ours"
+        remove, why = False, "not written by voxgraft"
         if path.is_symlink() or not path.is_dir():
             why = "a link" if path.is_symlink() else why
         elif name in by_name:
@@ -103,19 +106,19 @@ def _decide_folders(run: RunFolder, keep: int) -> Iterator[tuple[Path, int, bool
             if step in last:
                 why = "the last" if step is last[-1] else f"one of the last {len(last)}"
             elif step.step in kept and not is_spare:
-                why = "the first, which all is measured from" if step.step == 0 else "the best"
+                why = "the first, the reference for all measurements" if step.step == 0 else "the best"
             elif not last or step.step > last[-1].step:
-                why = f"not whole: {damage or 'a hash is wrong'}"
+                why = f"incomplete: {damage or 'a hash is wrong'}"
             elif is_spare:
-                remove, why = True, "saved again since"
+                remove, why = True, "replaced by a newer save"
             else:
-                remove, why = True, f"not whole: {damage}" if damage else "older"
+                remove, why = True, f"incomplete: {damage}" if damage else "older"
         elif name in known:
             remove, why = True, known[name]
         elif _SET_ASIDE_NAME.fullmatch(name):
-            remove, why = bool(last), "set aside when the run went back behind it"
+            remove, why = bool(last), "moved aside when training resumed from an earlier step"
         elif _DAMAGED_STEP_NAME.fullmatch(name):
-            remove, why = bool(last), "damaged, and saved again since"
+            remove, why = bool(last), "damaged, and replaced by a newer save"
         if path.is_symlink() or not path.is_dir():
             num_bytes = path.lstat().st_size
         else:

@@ -30,7 +30,7 @@ from voxgraft.core.errors import ConfigError, Finding, VoxgraftError, finding
 HEARTBEAT_SECONDS = 2.0
 # A process without a heartbeat for that long counts as lost. Compiling and saving do not stop heartbeats.
 HEARTBEAT_TIMEOUT_SECONDS = 180.0
-# Time that a process has to end by itself after another failed: long enough to finish saving a checkpoint.
+# Time that a process has to end on its own after another failed: long enough to finish saving a checkpoint.
 EXIT_GRACE_SECONDS = 60.0
 STORE_CONNECT_SECONDS, STORE_TIMEOUT_SECONDS, STORE_LINGER_SECONDS = 600.0, 5.0, 2.0
 # Added to the heartbeats of a process that has ended normally.
@@ -133,7 +133,7 @@ class DistributedContext:
         if wrong:
             more = f" and {len(wrong) - MAX_DIFFERENCES_SHOWN} more" if len(wrong) > MAX_DIFFERENCES_SHOWN else ""
             listed = ", ".join(wrong[:MAX_DIFFERENCES_SHOWN]) + more
-            found = f"after step {step:,} the processes hold different values of {len(wrong)} tensors: {listed}"
+            found = f"after step {step:,} the processes have different values of {len(wrong)} tensors: {listed}"
             raise ProcessError("processes-diverged", found, expected="the same bits on every process")
 
     def wait(self) -> None:
@@ -196,15 +196,15 @@ def join_distributed(device: torch.device | str) -> Iterator[DistributedContext]
         with watchdog:
             first = watchdog.first_published("device", kind)
             if first != kind:  # processes on two kinds of devices would wait for each other for ever
-                found = f"process {rank} trains on {kind}, and one before it on {first}"
-                expected = "the same: see that every machine has CUDA, or train.device"
+                found = f"process {rank} trains on {kind}, but an earlier one on {first}"
+                expected = "the same device type everywhere: check CUDA on every machine, or set train.device"
                 raise ProcessError("processes-differ", found, expected=expected)
             if on_cuda:
                 # Each process has a device of its own; from here on `cuda` means that one.
                 count = torch.cuda.device_count()
                 if torch.device(device).index is not None:
-                    found = f"train.device is {str(device)!r}, and several processes train"
-                    raise ConfigError("device", found, expected="cuda: each process takes a device of its own")
+                    found = f"train.device is {str(device)!r}, but several processes train"
+                    raise ConfigError("device", found, expected="cuda: each process uses its own device")
                 if local_rank >= count:
                     found = f"process {local_rank + 1} of this machine, which has {count} CUDA devices"
                     raise ConfigError("device", found, expected=f"--nproc-per-node of at most {count}")
@@ -256,7 +256,7 @@ class ProcessWatchdog:
             if trouble is None and (
                 isinstance(error, DistError) or any(one in words for one in CONNECTION_ERROR_WORDS)
             ):
-                trouble = finding("process-lost", f"another process is gone ({_shorten_error(error)})")
+                trouble = finding("process-lost", f"another process has ended ({_shorten_error(error)})")
             if trouble is not None:
                 self._keep_store_alive()
                 raise ProcessError.of(trouble) from error
@@ -313,7 +313,7 @@ class ProcessWatchdog:
                             store.add(self._store_key(self.rank), FINISHED_HEARTBEAT)
                     return
         except RuntimeError as error:
-            trouble = finding("process-lost", f"the process that all report to is gone ({_shorten_error(error)})")
+            trouble = finding("process-lost", f"the coordinating process has ended ({_shorten_error(error)})")
         if trouble is not None and not self._stop.wait(EXIT_GRACE_SECONDS):
             sys.stderr.write("\n".join(["", *trouble.lines(), ""]))
             sys.stderr.flush()
@@ -328,7 +328,7 @@ class ProcessWatchdog:
             known, since = self._heard.get(rank, (0, now))
             self._heard[rank] = (count, now if count != known else since)
             if 0 < count < FINISHED_HEARTBEAT and now - self._heard[rank][1] > HEARTBEAT_TIMEOUT_SECONDS:
-                found = f"process {rank} of {self.world_size} was not heard of for {now - since:.0f} seconds"
+                found = f"process {rank} of {self.world_size} sent no sign of life for {now - since:.0f} seconds"
                 yield finding("process-lost", found)
 
     def _store_key(self, name: str | int) -> str:

@@ -44,7 +44,8 @@ class LearningThresholds:
     low_text_use: float = 0.02
     """Below this, twice one after another, the text makes no difference: the model does not read."""
     low_voice_use: float = 0.005
-    """Below this, on average over four validations, the prompt makes no difference: the model does not hear."""
+    """Below this, on average over four validations, the prompt makes no difference: the model does not use the
+    voice."""
     unsure_voice_use: float = 0.02
     """The same below this, where the average is also less than twice its standard error."""
     good_text_use: float = 0.1
@@ -80,7 +81,7 @@ class LearningStatus:
 
 
 def list_validation_points(history: History) -> list[ValidationPoint]:
-    """All validations of the new language that the journal tells of, by step."""
+    """All validations of the new language that the journal reports, by step."""
     others = [dict(history.held_out(key)) for key in ("text_use", "voice_use", "text_loss")]
     return [
         ValidationPoint(step, loss, *(known.get(step) for known in others))
@@ -100,7 +101,7 @@ def assess_learning(
     step = looks[-1].step if looks else 0
     early = max(limits.early_steps, 2 * options.warmup_steps)
     if step < early or len(looks) < MIN_VALIDATIONS:
-        return LearningStatus("too early", f"step {step:,}; judged from step {early:,} on")
+        return LearningStatus("too early", f"step {step:,}; first judged at step {early:,}")
     first, last = looks[0], looks[-1]
     judged = [look for look in looks if look.step >= early]
 
@@ -126,7 +127,7 @@ def assess_learning(
     level = chance if chance is not None and by_chance else first.speech_loss
     if min(look.speech_loss for look in looks[1:]) >= (1 - limits.better) * level:
         which = "what guessing gives" if by_chance else f"its level at step {first.step:,}"
-        found = f"held-out speech loss has not come below {level:.3f}, {which}"
+        found = f"held-out speech loss has not fallen below {level:.3f}, {which}"
         stuck = finding("no-gain", found, expected="a fall")
     if not stuck:
         low = limits.low_text_use
@@ -146,7 +147,7 @@ def assess_learning(
             found = f"held-out text loss has been over {start:.3f}, its level at step {first.step:,}, "
             stuck = finding("other-texts", f"{found}since step {since:,}", expected="a fall")
     if not stuck and flat and not learnt and learning_rate_factor(step, options) >= limits.min_rate_factor:
-        expected = f"a fall within {limits.flat_rounds} validations while the rates are up"
+        expected = f"a decrease within {limits.flat_rounds} validations while the learning rates are high"
         stuck = finding("plateau", plateau, expected=expected)
 
     findings = (*([stuck] if stuck else []), *_check_voice_use(judged, options, limits))
@@ -166,7 +167,7 @@ def assess_learning(
 def _check_voice_use(
     judged: Sequence[ValidationPoint], options: TrainOptions, limits: LearningThresholds
 ) -> list[Finding]:
-    """Only a note where rows alone are trained: they cannot teach the model voices, and learn to read all the same."""
+    """Only a note where rows alone are trained: they cannot teach the model voices, and learn to read anyway."""
 
     def unused(looks: Sequence[ValidationPoint]) -> bool:
         uses = [look.voice_use for look in looks if look.voice_use is not None]
@@ -182,7 +183,7 @@ def _check_voice_use(
     found = f"voice use has been near zero since step {since:,}"
     expected = f"{limits.low_voice_use:g} or more on average of {VOICE_USE_VALIDATIONS} validations"
     if options.mode == "rows-only":
-        cure = "none is needed for reading; to teach the voices as well, train an adapter (train.mode: gated)."
+        cure = "no action needed for reading; to train the voices too, train an adapter (train.mode: gated)."
         return [finding("not-hearing", found, expected=expected, cure=cure, level="note")]
     return [finding("not-hearing", found, expected=expected)]
 
@@ -258,7 +259,7 @@ class DeadRowMonitor:
             if ids:
                 named = ", ".join(f"{self._piece_of(token)!r} ({token})" for token in ids[:MAX_ROWS_NAMED])
                 more = f" and {len(ids) - MAX_ROWS_NAMED:,} more" if len(ids) > MAX_ROWS_NAMED else ""
-                text = f"{len(ids):,} new rows whose pieces were trained on have had no gradient: {named}{more}"
+                text = f"{len(ids):,} new rows in the training texts received no gradient: {named}{more}"
                 found.append(finding("dead-rows", text, expected=f"none of {int(met.sum()):,}", where=name))
         return found
 
@@ -301,7 +302,7 @@ class LearningMonitor(Callback):
             return {}
         loss = as_finite_float(now.speech_loss)
         if loss is None:
-            item = finding("loss-not-finite", "the loss of held-out recordings is not finite", expected="a number")
+            item = finding("loss-not-finite", "the validation loss is not finite", expected="a number")
             self._status = LearningStatus("stuck", item.found, (item,))
         else:
             known = self._read_history()

@@ -95,7 +95,7 @@ def write_merged_folder(
         loop.write("interpolation", outcome.step, **point.to_json(), chosen=point is chosen)
     if chosen.exceeded:
         rises = ", ".join(f"{name} by {100 * rise:.1f} %" for name, rise in chosen.exceeded.items())
-        item = finding("point-past-bound", f"a share of {chosen.share:g} has raised the loss of {rises}")
+        item = finding("point-past-bound", f"interpolation weight {chosen.share:g} raises the loss of {rises}")
         loop.write("finding", outcome.step, **item.to_json())
     folder = course.run.path / (BASELINE_FOLDER_NAME if is_baseline else MERGED_FOLDER_NAME)
     merged = MergedCheckpoint(folder, step, chosen, tuple(points), first)
@@ -164,12 +164,12 @@ def _format_merged_readme(course: TrainingSetup, merged: MergedCheckpoint) -> st
     lines = [f"# {card.language} in {card.family}, {'for comparison' if is_baseline else 'merged'}", ""]
     if is_baseline:
         lines += [
-            f"**Trained {MASKED_BASELINE_LABEL}.** Its rows and its body are not the base's; use it for nothing else.",
+            f"**Trained {MASKED_BASELINE_LABEL}.** Its rows and backbone differ from the base.",
             "",
         ]
     lines += [
-        f"One ordinary checkpoint, from step {merged.step:,}, with a share of {merged.point.share:g} of what training "
-        f"added to the body of {card.base['checkpoint']} (sha256 {card.base['checkpoint_sha256'][:12]}).",
+        f"One ordinary checkpoint, from step {merged.step:,}, interpolated with weight {merged.point.share:g} "
+        f"from the backbone of {card.base['checkpoint']} (sha256 {card.base['checkpoint_sha256'][:12]}).",
         "",
     ]
     if merged.point.losses:

@@ -65,8 +65,8 @@ MATPLOTLIB_STYLE: dict[Any, Any] = {
     "xtick.color": TEXT_COLOR,
     "ytick.color": TEXT_COLOR,
 }
-USES_TITLE = "what the model uses (rise of the loss when it is swapped)"
-RETENTION_TITLE = "retention (rise of the speech loss since step 0)"
+USES_TITLE = "text and voice use (increase of the loss when swapped)"
+RETENTION_TITLE = "retention (increase of the speech loss since step 0)"
 KL_TITLE, RATES_TITLE, SPEED_TITLE = "KL from the base, on replay", "learning rates", "speed, tokens per second"
 CURVES_NAME = "curves"
 IMAGE_FORMATS: tuple[ImageFormat, ...] = ("png", "svg")
@@ -123,7 +123,7 @@ def plot(settings: PlotSettings) -> SimpleResult:
         figures = ["-" if loss is None else f"{loss:.4f}" for loss in (last, best)]
         rows.append((name, f"{history.last_step:,}", *figures, f"{history.best_step:,}", state or "-"))
     columns = ("run", "step", "held-out speech loss", "best", "at step", "state")
-    lines: list[Line] = [Table(columns, tuple(rows)), *(f"picture: {path}" for path in files)]
+    lines: list[Line] = [Table(columns, tuple(rows)), *(f"plot: {path}" for path in files)]
     return SimpleResult({"files": [str(path) for path in files], "runs": summaries}, tuple(lines))
 
 

@@ -48,7 +48,7 @@ class BatchPrefetcher:
     """Builds the next step's microbatches in a background thread while the GPU runs the current step.
 
     The sampler is a pure function of the step number, so prefetching never changes what is trained on.
-    On a CPU there is nothing to overlap with: microbatches are built when they are asked for.
+    On a CPU there is nothing to overlap with: microbatches are built when they are requested.
     """
 
     def __init__(
@@ -228,7 +228,7 @@ class BatchBuilder:
 
 @dataclass(frozen=True)
 class KLBatch:
-    """The samples of a microbatch that are kept near the base, packed by themselves, and where their speech is."""
+    """The samples of a microbatch that are kept near the base, packed on their own, and where their speech is."""
 
     batch: PackedBatch
     places: Tensor  # [M] positions in the whole microbatch, in the order of `batch.speech.scored`

@@ -1,6 +1,6 @@
 """Self-made replay: what the frozen base says for given sentences, kept as an ordinary dataset.
 
-Everything random is a function of the seed and the sentence. An utterance that did not end by itself is left out.
+Everything random is a function of the seed and the sentence. An utterance that did not end on its own is left out.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ EncodeTextFunction = Callable[[str, str], Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class ReplayUtterance:
-    """One sentence to be said."""
+    """One sentence to be spoken."""
 
     id: str
     language: str
@@ -71,7 +71,7 @@ def plan_replay(
     """About `count` utterances, as many of each language, one in eight held out by its sentence.
 
     Of every language sentences are taken in an order by chance; those whose ids are not plain text are passed by. Where
-    there are fewer sentences than asked for, those that are trained on are said again, by other voices.
+    there are fewer sentences than asked for, those that are trained on are spoken again, by other voices.
     """
     by_language: dict[str, dict[str, None]] = {}
     for language, text in sentences:
@@ -102,7 +102,7 @@ class ReplayGenerator:
         self.num_kept = self.num_dropped = 0
 
     def clips(self, utterances: Sequence[ReplayUtterance]) -> Iterator[PreparedClip]:
-        """Every utterance that came to its end. All of an utterance's speaker share one voice: the one it was said in.
+        """Every utterance that came to its end. All of a speaker share one voice, that of the prompt.
 
         An error when none of the first ones does: such a base cannot teach itself.
         """
@@ -119,12 +119,12 @@ class ReplayGenerator:
             )
             for one, voice in voiced
         ]
-        with progress.progress_task("the base speaks for replay", len(requests)) as advance:
+        with progress.progress_task("speaking replay with the base", len(requests)) as advance:
             for batch in SynthesisEngine(self.model, self.sampling).iterate(requests):
                 for at, said in batch:
                     one, voice = voiced[at]
                     codes = np.asarray(said.codes, dtype=np.int32)
-                    # A code that repeats for a second at the end is no speech, even if the model stopped by itself.
+                    # A code that repeats for a second at the end is no speech, even if the model stopped on its own.
                     if not said.ended or not len(codes) or count_trailing_run(codes) >= self.family.code_hz:
                         self.num_dropped += 1
                         continue
@@ -134,7 +134,7 @@ class ReplayGenerator:
                     yield PreparedClip(info, one.text_ids, said.codes, voice.clip.voice)
                 advance(len(batch))
                 if not self.num_kept:
-                    found = f"none of {self.num_dropped:,} utterances of the base is speech that comes to an end"
+                    found = f"none of {self.num_dropped:,} utterances of the base ends"
                     raise GraftError("self-replay-runaway", found, expected="utterances that end")
 
 
@@ -175,14 +175,14 @@ class SelfReplayBuilder:
     def load_or_generate(
         self, count: int, train: Sequence[ClipDataset], device: str, dtype: torch.dtype
     ) -> tuple[ClipDataset, Finding]:
-        """The set, and where it came from. One process makes it; the others wait until it is there."""
+        """The set, and where it came from. One process makes it; the others wait until it exists."""
         utterances = self.plan(count)
         header = self._header(utterances)
         while not is_main_process() and self._fitting(header) is None:
             time.sleep(POLL_SECONDS)
         there = self._fitting(header)
         if there is not None:
-            return there, finding("self-replay", f"{len(there):,} utterances that the base spoke before are used again")
+            return there, finding("self-replay", f"{len(there):,} earlier utterances of the base are used again")
         model = load_model(self.family, self.files, device=device, dtype=dtype)
         voices = choose_voices(train, self.data.min_prompt_seconds, len(utterances), self.seed)
         speaking = ReplayGenerator(self.family, model, voices, self.seed)
@@ -196,10 +196,10 @@ class SelfReplayBuilder:
         level: Literal["warning"] | None = None
         if speaking.num_dropped >= MAX_DROPPED_SHARE * len(utterances):
             level = "warning"
-        return made, finding("self-replay", f"{found} that did not come to an end", level=level)
+        return made, finding("self-replay", f"{found} that did not end", level=level)
 
     def plan(self, count: int) -> list[ReplayUtterance]:
-        """What is to be said, from the base's own spelling."""
+        """What is to be spoken, from the base's own spelling."""
         frame = self.frame
         barred = frame.forbidden_text_ids | {self.spelling.base.unknown_id, frame.text_start, frame.text_stop}
 
@@ -209,7 +209,7 @@ class SelfReplayBuilder:
         utterances = plan_replay(self._sentences(), self.spelling.encode, is_plain, count, self.seed)
         if not any(not one.held_out for one in utterances):
             where = ", ".join(map(str, self.data.replay_texts))
-            raise TextError("replay-texts-empty", "no sentence that the base can spell", where=where)
+            raise TextError("replay-texts-empty", "no sentence that the base can encode", where=where)
         return utterances
 
     def _sentences(self) -> Iterator[tuple[str, str]]:
@@ -245,7 +245,7 @@ class SelfReplayBuilder:
         return DatasetHeader(family.name, language, "replay", family.code_hz, made_from)
 
     def _fitting(self, header: DatasetHeader) -> ClipDataset | None:
-        """The set that is there, if it is whole and what would be made now."""
+        """The set that exists, if it is whole and what would be made now."""
         if not path_exists(self.folder):
             return None
         try:

@@ -1,4 +1,4 @@
-"""Samples: a few fixed sentences, spoken during training to hear the new language improve and the old ones stay.
+"""Samples: a few fixed sentences, spoken during training to follow how the new language improves and the old ones stay.
 
 One file for each sentence and round, `samples/step-000500/am.json`, holds all that a vocoder needs: the codes, their
 rate, and the voice; where there is a vocoder, `am.wav` lies beside it. Nothing is drawn from torch's or NumPy's own
@@ -153,7 +153,7 @@ MIN_SAMPLE_CHARACTERS = 8
 def build_sample_sentences(
     spelling: TextEncoder, requested: Sequence[str], held_out: Sequence[str], seed: int
 ) -> list[SampleSentence]:
-    """The texts that are asked for as LANGUAGE:TEXT, or the usual ones, spelled as their language is.
+    """The texts that are requested as LANGUAGE:TEXT, or the usual ones, encoded as their language is.
 
     `held_out` are texts of recordings that are never trained on; the shortest is in where we have none.
     """

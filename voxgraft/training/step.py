@@ -86,7 +86,7 @@ class TrainStep:
         group: DistributedContext | None = None,
         frozen: SpeechModel | None = None,
     ) -> None:
-        """`frozen` is a copy of the base, for replay while the body itself is trained."""
+        """`frozen` is a copy of the base, for replay while the backbone itself is trained."""
         self.trained, self.optimizer, self.batch_builder, self.options = trained, optimizer, examples, options
         self.group = group or DistributedContext()
         if options.deterministic:
@@ -107,7 +107,7 @@ class TrainStep:
             elif frozen is not None:
                 self.base = FrozenBase(frozen)
             else:
-                raise ValueError("a body that is trained itself stays near a copy of the base, and none is given")
+                raise ValueError("full-backbone training with a KL to the base needs a copy of the base")
         loss_module = LossModule(trained.model, options.chunk, self.base)
         self.loss_module: nn.Module = loss_module
         # DDP sums what is left in the parameters that autograd knows. Gradients of half-precision copies leave those
@@ -137,8 +137,8 @@ class TrainStep:
             share = self.prefetcher.batches(items)
             own_sums = self._compute_gradients(share) if self.cuda_graphs is None else self._replay_graphs(share)
         except torch.OutOfMemoryError:
-            found = f"no room for packs of {self.options.microbatch_tokens:,} positions"
-            expected = "a smaller train.microbatch_tokens, which changes nothing of what is learned"
+            found = f"not enough memory for packs of {self.options.microbatch_tokens:,} positions"
+            expected = "a smaller train.microbatch_tokens (it does not change the result)"
             raise ConfigError("memory-too-small", found, expected=expected) from None
         sums = self.group.all_reduce_sum(own_sums)
         self.prefetcher.prefetch()
@@ -248,7 +248,7 @@ class TrainStep:
     def _require_finite(self, values: Sequence[float], number: int, items: Sequence[Sample]) -> None:
         wrong = not all(map(math.isfinite, values))
         if wrong and self.options.precision == "fp16" and all(map(math.isfinite, values[:NUM_LOSSES])):
-            # With a loss scaler a gradient may overflow now and then; the scaler skips that step by itself and lowers
+            # With a loss scaler a gradient may overflow now and then; the scaler skips that step on its own and lowers
             # the scale. At the lowest scale, the scale was not the cause.
             wrong = self.scaler.get_scale() <= MIN_LOSS_SCALE
         if not self.group.any(wrong, self.trained.model.device):
@@ -256,7 +256,7 @@ class TrainStep:
         self.optimizer.zero_grad(set_to_none=True)
         guilty = []
         loss_module, trained = LossModule(self.trained.model, self.options.chunk), self.trained.named().values()
-        for item in items:  # loss and gradient of each clip by itself
+        for item in items:  # loss and gradient of each clip on its own
             with self._gate_open():
                 with self._autocast():
                     sums = loss_module(self.batch_builder.batch([item]))
@@ -266,8 +266,8 @@ class TrainStep:
                 value.grad = None
             if not all(bool(tensor.isfinite().all()) for tensor in tensors):
                 guilty.append(self.batch_builder.describe_item(item))
-        named = "; ".join(guilty[:8]) if guilty else "no clip by itself"
-        found = f"the loss of step {number:,} or its gradient is not finite; so are by themselves: {named}"
+        named = "; ".join(guilty[:8]) if guilty else "no single clip"
+        found = f"the loss of step {number:,} or its gradient is not finite; clips that cause it: {named}"
         raise NonFiniteError("loss-not-finite", found, expected="finite numbers")
 
     def _gate_open(self) -> AbstractContextManager[None]:
@@ -282,7 +282,8 @@ class TrainStep:
 
 PROC_STATM_PATH = Path("/proc/self/statm")
 NUM_MOMENTS = 2
-# Activations kept for the backward pass, relative to the inputs and outputs of the body's linear layers. Measured on
+# Activations kept for the backward pass, relative to the inputs and outputs of the backbone's linear layers. Measured
+# on
 # both families: 1.12 to 1.38 with an adapter or a trained body, 0.67 to 0.84 with neither.
 ACTIVATION_FACTOR, ACTIVATION_FACTOR_ROWS_ONLY = 1.2, 0.8
 # Logits, their logarithms and the gradient, in float32.
@@ -330,7 +331,7 @@ def estimate_memory(stepper: TrainStep) -> dict[str, int]:
     masters = [value for value in moved if id(value) not in own]
     copies = [stepper.base.model] if stepper.base is not None and stepper.base.gate is None else []
 
-    # What is kept for the backward pass of a microbatch, from the widths of the body's layers.
+    # What is kept for the backward pass of a microbatch, from the widths of the backbone's layers.
     options = stepper.options
     layers = [model.get_submodule(name) for name in model.adapter_layers()]
     widths = sum(int(getattr(layer, side)) for layer in layers for side in ("in_features", "out_features"))
@@ -377,8 +378,8 @@ def fit_microbatch_tokens(stepper: TrainStep, stream: DeterministicSampler, know
 
 def _require_longest_fits(stepper: TrainStep, stream: DeterministicSampler, longest: int) -> None:
     if not _fits_in_memory(stepper, stream, longest):
-        found = f"no room for one pass over the longest clip, of {longest:,} positions"
-        raise ConfigError("memory-too-small", found, expected="room for it")
+        found = f"not enough memory for one pass over the longest clip, of {longest:,} positions"
+        raise ConfigError("memory-too-small", found, expected="enough memory")
 
 
 def _fits_in_memory(stepper: TrainStep, stream: DeterministicSampler, size: int) -> bool:
@@ -444,7 +445,7 @@ def _collect_items(stepper: TrainStep, stream: DeterministicSampler, length: int
 
 
 def _measure_pass_bytes(stepper: TrainStep, items: Sequence[Sample]) -> tuple[int, int]:
-    """Positions of a pass, and the most that it takes beside what is there already. The first pass compiles."""
+    """Positions of a pass, and the most that it takes beside what exists already. The first pass compiles."""
     device = stepper.trained.model.device
     batch = stepper.batch_builder.batch(items)
     for _ in range(2):

@@ -74,7 +74,9 @@ class TrainableModel:
         wanted = {name: tuple(value.shape) for name, value in body.items()}
         if found != wanted:
             wrong = sorted(name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name))
-            raise CheckpointError("step-parts", f"the body differs in {', '.join(wrong[:5])}", expected="the same body")
+            raise CheckpointError(
+                "step-parts", f"the backbone differs in {', '.join(wrong[:5])}", expected="the same backbone"
+            )
         if has_rows:
             load_new_rows(self.model, groups["rows"])
         if "adapter" in self.parameters:
@@ -189,7 +191,7 @@ def restore_optimizer_state(optimizer: torch.optim.Optimizer, tensors: Mapping[s
                     flat[moment].copy_(value)
     if strange := sorted(tensors.keys() - known):
         found = f"moments of {len(strange)} tensors that are not trained, such as {strange[0]}"
-        raise CheckpointError("step-parts", found, expected="moments of what is trained")
+        raise CheckpointError("step-parts", found, expected="moments of the trained tensors")
     require_matching_moments(optimizer)
 
 

@@ -427,7 +427,7 @@ def resume_training(loop: Trainer, *, fresh: bool = False, from_step: int | None
     changed_piece = ""
     for at, (old, new) in enumerate(zip(before, now, strict=False)):
         if old != new:
-            changed_piece = f"new piece {at + 1:,} of {len(now):,} is {new!r} now, and was {old!r} of {len(before):,}"
+            changed_piece = f"new piece {at + 1:,} of {len(now):,} is {new!r}, but was {old!r} of {len(before):,}"
             break
     fixed = [change for change in found if not (grew and change.key in TOKENIZER_GROWTH_KEYS)]
     require_no_fixed_changes(fixed, state.step, changed_piece)
@@ -454,7 +454,7 @@ def resume_training(loop: Trainer, *, fresh: bool = False, from_step: int | None
         old_options = replace(options, **{name: saved[name] for name in SCHEDULE_OPTIONS if name in saved})
         was, share = (round(learning_rate_factor(state.step + 1, one), 4) for one in (old_options, options))
         if was != share:
-            changes.append(ResumeChange(f"share of the rates at step {state.step + 1:,}", was, share, False))
+            changes.append(ResumeChange(f"learning rate factor at step {state.step + 1:,}", was, share, False))
     best_before = state.values["standing"]["best_step"]
     if best_before != best_state.best_step:
         changes.append(ResumeChange("best step so far", best_before, "none: other held-out ids", False))
@@ -478,8 +478,8 @@ def _load_initial_rows(loop: Trainer) -> dict[str, Tensor] | None:
     try:
         state = load_step(run, 0).state
     except CheckpointError as error:
-        cure = f"make the rows again with `voxgraft graft {run.path}`, then begin again with --fresh."
-        found = f"the graft's rows are trained, and its first ones are in step 0: {error.finding.found}"
+        cure = f"create the rows again with `voxgraft graft {run.path}`, then start over with --fresh."
+        found = f"the graft's rows are trained, and its initial rows in step 0 cannot be read: {error.finding.found}"
         raise CheckpointError(error.code, found, where=error.finding.where, cure=cure) from None
     if _is_tokenizer_extended(state, loop):
         return _extend_saved_rows(state, loop)["rows"]
@@ -530,8 +530,8 @@ def require_no_fixed_changes(found: list[ResumeChange], step: int, remark: str =
     rows += [(change.key, _shorten_change(change.was), _shorten_change(change.now)) for change in fixed]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    text = f"step {step:,} was made with other settings:\n    " + "\n    ".join([*lines, *filter(None, [remark])])
-    raise GraftError("resume-changed", text, expected="what the step was made with")
+    text = f"step {step:,} was saved with other settings:\n    " + "\n    ".join([*lines, *filter(None, [remark])])
+    raise GraftError("resume-changed", text, expected="the settings of the saved step")
 
 
 def _shorten_change(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Losses on recordings that are never trained on, and whether the model reads the text and hears the voice.
+"""Losses on recordings that are never trained on, and whether the model reads the text and uses the voice.
 
 Text use is the speech loss with another sentence's text less the loss with the right text; voice use the same with
 another speaker's prompt. When they stay near zero, the model is not reading, however its loss falls.
@@ -131,7 +131,8 @@ class RetentionBound:
 
 
 AsrErrorFunction = Callable[[str], float | None]
-"""The error of the new language as it is heard from the model as it is now; it is given a word for the progress."""
+"""The error of the new language as it is transcribed from the model as it is now; it is given a word for the
+progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +144,7 @@ class InterpolationPoint:
     exceeded: dict[str, float]
     """Base languages that are past the bound there, and by how much they have risen."""
     error: float | None = None
-    """Of the new language as it is heard there, where something listens."""
+    """Of the new language as it is transcribed there, where something listens."""
 
     def to_json(self) -> dict[str, Any]:
         heard = {} if self.error is None else {"heard_error": self.error}
@@ -154,7 +155,7 @@ class WeightInterpolator:
     """A tuned model that can be taken back towards its base for a while."""
 
     def __init__(self, trained: TrainableModel, base: Mapping[str, Tensor]) -> None:
-        """`base` has the base's own values of the body, where the body itself was trained; else it is empty."""
+        """`base` has the base's own values of the backbone, where the backbone itself was trained; else it is empty."""
         self.trained, self.base = trained, base
 
     @contextmanager
@@ -201,7 +202,7 @@ def measure_interpolation_points(
     passed: Callable[[Mapping[str, float]], dict[str, float]],
     hear: AsrErrorFunction | None = None,
 ) -> list[InterpolationPoint]:
-    """Held-out speech losses of every language at each point, in the order of the shares, and what is heard there.
+    """Held-out speech losses of every language at each point, in the order of the shares, and the transcript there.
 
     `passed` names the base languages whose losses are past their bound.
     """
@@ -209,7 +210,7 @@ def measure_interpolation_points(
     for share in sorted(set(shares)):
         with between.at(share):
             losses = {name: validation.run().speech_loss for name, validation in validations.items()}
-            error = hear(f"a share of {share:g}") if hear else None
+            error = hear(f"interpolation weight {share:g}") if hear else None
         points.append(InterpolationPoint(share, losses, passed(losses), error))
     return points
 
@@ -217,7 +218,7 @@ def measure_interpolation_points(
 def choose_interpolation_point(points: Sequence[InterpolationPoint]) -> InterpolationPoint:
     """The best in the new language among the points within the bound; where there is none, nearest to the base.
 
-    By what was heard where every point was listened to, else by loss. Of two that are equal the one nearer to the base.
+    By the transcript where every point was listened to, else by loss. Of two that are equal the one nearer to the base.
     """
     within = [point for point in points if not point.exceeded]
     if not within:

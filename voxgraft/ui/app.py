@@ -68,7 +68,9 @@ for (const touch of ["pointerdown", "keydown"]) {
 def build_page(roots: Roots, pages: str = "", on_built: Callable[[PageContext], None] | None = None) -> gr.Blocks:
     """The whole page. `on_built` gets its context when everything is in it."""
     with gr.Blocks(title="voxgraft", analytics_enabled=False, fill_width=True) as demo:
-        gr.Markdown("# voxgraft\nTeach a voice a new language, and prove that it still speaks the old ones.")
+        gr.Markdown(
+            "# voxgraft\nTeach a text-to-speech model a new language, and prove that it still speaks the old ones."
+        )
         project, active = gr.Textbox(visible="hidden", elem_id="project"), gr.Textbox(visible="hidden")
         context = PageContext(roots, project, pages)
         build_project_bar(context, demo)
@@ -157,7 +159,7 @@ def _wire_tabs(context: PageContext, active: Any) -> list[Any]:
 
 
 def _wire_combined(context: PageContext, handlers: Sequence[EventHandler], part: Any) -> None:
-    """One event for all handlers: each event by itself costs a round trip."""
+    """One event for all handlers: each event on its own costs a round trip."""
 
     def call_all(project: str, *values: Any) -> Any:
         given = iter(values)
@@ -209,11 +211,11 @@ def build_project_bar(context: PageContext, demo: gr.Blocks) -> None:
     """Choose a project, or create one."""
     with gr.Row(elem_classes=["vg-bar"]):
         chooser = gr.Dropdown(
-            [], label="Project", info="A folder in which one new language is grafted onto one base (a run).",
+            [], label="Project", info="A folder for one new language on one base (a run).",
             elem_id="project-chooser", interactive=True, scale=3, allow_custom_value=True,
         )  # fmt: skip
         opened = gr.HTML(elem_id="project-state", elem_classes=["vg-live"])
-    with gr.Accordion("Make a new project", open=False, elem_id="new-project") as fold:
+    with gr.Accordion("Create a project", open=False, elem_id="new-project") as fold:
         fields = {leaf.key: leaf.field for leaf in find_command("new").leaves()}
         with gr.Row():
             name = gr.Textbox(label="Name", info="Name of its folder.", elem_id="new-name", max_length=80)
@@ -221,20 +223,20 @@ def build_project_bar(context: PageContext, demo: gr.Blocks) -> None:
                 label="Language", info=fields["language"].description, elem_id="new-language", placeholder="such as am",
             )  # fmt: skip
             base = gr.Dropdown(
-                [("the small built-in one", BUILT_IN_BASE), ("none yet", "")],
-                value=BUILT_IN_BASE, label="Base", info="The model that learns the language. It is only read.",
+                [("the built-in tiny base", BUILT_IN_BASE), ("none yet", "")],
+                value=BUILT_IN_BASE, label="Base", info="The pretrained model. It is never changed.",
                 elem_id="new-base", interactive=True, allow_custom_value=True,
             )  # fmt: skip
             texts = gr.Dropdown(
                 context.roots.find(TEXT_PATHS), value=[], label="Texts", multiselect=True, allow_custom_value=True,
-                info="Optional here: " + (fields["texts"].description or ""), elem_id="new-texts", interactive=True,
+                info="Optional: " + (fields["texts"].description or ""), elem_id="new-texts", interactive=True,
             )  # fmt: skip
         state = gr.HTML(elem_id="new-state", elem_classes=["vg-live"])
         preview = gr.Textbox(
             label=COMMAND_LABEL, interactive=False, elem_classes=["vg-command"], elem_id="new-command",
         )  # fmt: skip
-        button = gr.Button("Make the project", variant="primary", elem_id="new-start", elem_classes=["vg-act"])
-    with gr.Accordion("What the words mean", open=False, elem_id="words"):
+        button = gr.Button("Create the project", variant="primary", elem_id="new-start", elem_classes=["vg-act"])
+    with gr.Accordion("Glossary", open=False, elem_id="words"):
         gr.Markdown(GLOSSARY)
     inputs = [name, language, base, texts]
     context.wire(
@@ -312,7 +314,7 @@ def _open_project(context: PageContext, project: str | None) -> list[Any]:
     """The open project, the list of all, and a note."""
     known = context.roots.find(PROJECT_PATHS)
     if not project:
-        hint = "open a project, or make a new one below" if known else "make your first project below"
+        hint = "open a project, or create one below" if known else "create your first project below"
         return ["", gr.update(choices=known, value=None), note_html(hint)]
     try:
         short = context.roots.short(context.project_folder(project))

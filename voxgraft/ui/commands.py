@@ -169,7 +169,7 @@ class CommandBuilder:
             ours += [*(self.roots.short((self.roots.home / path).resolve()) for path in named), *map(str, named)]
         typed = [word for word in words if word not in ours]
         if typed and leaf.key in EXECUTABLE_SETTINGS and leaf.key not in self.choices:
-            raise ConfigError("ui-executed", f"`{leaf.key}` names a program, and nothing typed here is executed")
+            raise ConfigError("ui-executed", f"`{leaf.key}` names a program, which cannot be set in the browser")
         known = self.choices.get(leaf.key)
         if known is not None and (other := [word for word in typed if word not in known]):
             raise ConfigError("config-value", f"`{leaf.key}` is {other[0]!r}", expected=", ".join(map(str, known)))

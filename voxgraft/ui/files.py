@@ -87,11 +87,11 @@ class Roots:
         """The real path of what was typed, if it is inside the roots; links are followed before the check."""
         given = str(text)
         if not given or "\0" in given or len(given) > 4096:
-            raise FileError("ui-outside", f"{given[:60]!r} is no path")
+            raise FileError("ui-outside", f"{given[:60]!r} is not a path")
         try:
             real = (self.home / given).resolve()
         except (OSError, RuntimeError, ValueError):
-            raise FileError("ui-outside", f"{given[:200]!r} leads nowhere") from None
+            raise FileError("ui-outside", f"{given[:200]!r} does not exist") from None
         if not any(real == root or root in real.parents for root in self.paths):
             roots = ", ".join(map(str, self.paths))
             raise FileError("ui-outside", f"{given[:200]!r} is outside the folders that are open here", expected=roots)
@@ -184,7 +184,7 @@ def move_uploads(roots: Roots, project: Path, files: Sequence[str]) -> list[Path
         _refuse_paths_outside(roots, source, folder)
     room = free_disk_bytes(project)
     if room is not None and room - sum(source.stat().st_size for source in sources) < RESERVED_DISK_BYTES:
-        raise FileError("disk-full", f"no room for {', '.join(source.name for source in sources)}", where=folder)
+        raise FileError("disk-full", f"no disk space for {', '.join(source.name for source in sources)}", where=folder)
     moved = []
     for source in sources:
         name = safe_name(source.name)
@@ -233,7 +233,7 @@ def _refuse_paths_outside(roots: Roots, source: Path, folder: Path, encoding: st
             roots.resolve_inside(path)
         except FileError:
             found = f"{source.name} names {name!r:.100}, outside the folders that are open here"
-            raise FileError("ui-upload", found, cure="name files inside them, or upload them too.") from None
+            raise FileError("ui-upload", found, cure="use files inside them, or upload these too.") from None
 
 
 def _file_names_in(source: Path, encoding: str | None) -> Iterator[tuple[str, bool]]:

@@ -62,13 +62,13 @@ class PageContext:
             raise ConfigError(NO_PROJECT_CODE, "no project is open")
         folder = self.roots.resolve_inside(project)
         if not (folder / RUN_FILE).is_file():
-            raise FileError(NO_PROJECT_CODE, f"{project} has no {RUN_FILE} any more", where=folder)
+            raise FileError(NO_PROJECT_CODE, f"{project} no longer has a {RUN_FILE}", where=folder)
         for path in (folder, *folder.parents):
             if path in self.roots.paths:
                 break
             if any((path / name).is_file() for name in RECEIVED_CARDS):
                 # A run.yaml may name programs, and files anywhere: one that somebody sent is not followed.
-                raise FileError(NO_PROJECT_CODE, f"{project} is part of what was taken in from elsewhere", where=path)
+                raise FileError(NO_PROJECT_CODE, f"{project} is part of an imported graft or export", where=path)
         return folder
 
     def file_url(self, path: Path, *, versioned: bool = False) -> str:
@@ -325,7 +325,7 @@ class CommandForm:
             set_run_yaml_values(folder, changed)
         except VoxgraftError as error:
             return [gr.skip(), error_html(error)]
-        nothing = "nothing to write: all values are the run's own, or empty"
+        nothing = "nothing to write: no value was changed"
         kept = f"written into run.yaml: {', '.join(changed)}" if changed else nothing
         return [self._preview(project, *values), note_html(kept, "good")]
 
@@ -366,13 +366,13 @@ class CommandForm:
         for at, (control, value) in enumerate(zip(self.controls, now, strict=True)):
             if control.shared:
                 continue
-            # A value that is there already is not sent again: somebody may type.
+            # A value that exists already is not sent again: somebody may type.
             is_there = bool(values) and plain(control.leaf, values[at]) == plain(control.leaf, value)
             sent: dict[str, Any] = {} if is_there else {"value": value}
             if control.sought is not None:
                 sent["choices"] = self.context.roots.find(control.sought, folder)
             elif words := self.choices.get(control.leaf.key):
-                # The run's own word may be one that nobody can choose here, such as a program that listens.
+                # The run's own word may be one that no one can choose here, such as a program that listens.
                 sent["choices"] = dropdown_choices(
                     control.leaf, [*words, *([value] if value and value not in words else [])]
                 )
@@ -498,7 +498,7 @@ def build_component(
         step = 1 if is_whole or not default else 10.0 ** math.floor(math.log10(abs(default)))
         return gr.Number(value=default, precision=0 if is_whole else None, step=step, min_width=120, **about)
     if leaf.is_list:
-        about["info"] = f"{about['info']} One on each line."
+        about["info"] = f"{about['info']} One per line."
         return gr.Textbox(value="\n".join(map(str, default or ())), lines=max(2, lines), **about)
     about["min_width"] = 120 if leaf.is_number else 160
     text = "" if default is None else f"{default:g}" if leaf.is_number else str(default)

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 # Words and kind of note, by state of a job.
 JOB_STATE_LABELS = {
-    "running": ("at work", "busy"),
-    "stopping": ("stopping: it finishes what it has begun; Stop once more ends it at once", "busy"),
+    "running": ("running", "busy"),
+    "stopping": ("stopping: finishing the current step; press Stop again to end it at once", "busy"),
     "done": ("done", "good"),
-    "failed": ("ended, but not all is well: see below", "bad"),
+    "failed": ("finished with problems: see below", "bad"),
     "stopped": ("stopped", "note"),
-    "lost": ("its end was not seen (killed, or the machine was switched off); start it again to continue", "bad"),
+    "lost": ("ended unexpectedly (killed, or the machine was switched off); start it again to continue", "bad"),
 }
 MAX_LOG_BYTES = 16 << 10
 # Codes of one utterance that are shown if it has no sound.
@@ -51,7 +51,7 @@ def finding_html(finding: Mapping[str, Any]) -> str:
     """A finding as a box: what was found, what was expected, where, the cure."""
     kind = {"error": "bad", "warning": "warn"}.get(str(finding.get("level")), "note")
     parts = [f"<strong>{escape(str(finding.get('code', '')))}</strong> {escape(str(finding.get('found', '')))}"]
-    for key, word in (("expected", "expected"), ("where", "in"), ("cure", "cure")):
+    for key, word in (("expected", "expected"), ("where", "in"), ("cure", "fix")):
         if text := str(finding.get(key) or ""):
             parts.append(f"<small>{word}: {escape(text)}</small>")
     return f'<div class="vg-note vg-{kind}">{"<br>".join(parts)}</div>'
@@ -69,7 +69,7 @@ def job_html(job: UiJob | None, is_json: bool = False, title: str = "Result") ->
     state, log = job.state, job.tail("log.txt", MAX_LOG_BYTES).strip()
     words, kind = JOB_STATE_LABELS[state]
     if state == "failed" and job.exit_code == EXIT_BAD_INPUT:
-        words = "was refused: see below"
+        words = "failed: see below"
     parts = [note_html(f"{words} ({format_duration(job.seconds)})", kind)]
     if log:
         is_open = " open" if state != "done" else ""
@@ -120,7 +120,7 @@ def audio_card_html(
     if address:
         label = escape(f"{title}: {text}")
         parts.append(f'<audio controls preload="metadata" src="{escape(address)}" aria-label="{label}"></audio>')
-        parts += [_download_anchor(address, download_name, "save this sound")] if download_name else []
+        parts += [_download_anchor(address, download_name, "save this audio file")] if download_name else []
     elif codes:
         shown = " ".join(map(str, codes[:MAX_SHOWN_CODES])) + (" ..." if len(codes) > MAX_SHOWN_CODES else "")
         parts.append(f"<details><summary>{len(codes):,} codes, no sound</summary><code>{shown}</code></details>")

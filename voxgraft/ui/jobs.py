@@ -139,7 +139,7 @@ class UiJob:
                     if process_start_time(int(name)) == number and os.getpgid(int(name)) == group:
                         return about
         where = str(about.get("machine") or "?").partition(" ")[0]
-        raise ConfigError("ui-job-elsewhere", f"its processes are not on this machine, but on {where}")
+        raise ConfigError("ui-job-elsewhere", f"its processes run on another machine: {where}")
 
 
 class ProjectJobs:
@@ -178,7 +178,7 @@ class ProjectJobs:
         with self._start_lock():
             before = self.latest(verb)
             if before is not None and before.alive:
-                found = f"`voxgraft {verb}` is at work already, since {before.seconds:.0f} s"
+                found = f"`voxgraft {verb}` is running already, for {before.seconds:.0f} s"
                 raise ConfigError("ui-job-running", found, where=before.folder)
             about = {"verb": verb, "argv": [*argv], "where": str(where), "started": time.time(), "server": os.getpid()}
             with self._made(verb, about) as (job, lock):
@@ -253,7 +253,9 @@ def _lock_exclusive(lock: FileLock, folder: Path) -> None:
     try:
         lock.acquire(timeout=None)
     except OSError as error:
-        raise FileError("run-lock-unsupported", f"nothing can be locked here: {error.strerror}", where=folder) from None
+        raise FileError(
+            "run-lock-unsupported", f"files cannot be locked here: {error.strerror}", where=folder
+        ) from None
 
 
 # Signatures whose process is known to be gone: lock file, inode, time of change.
@@ -270,7 +272,7 @@ def find_external_holder(project: Path) -> tuple[str, str] | None:
             signature = (lock_file, status.st_ino, status.st_mtime_ns)
             if not isinstance(found, dict) or signature in _released_locks:
                 return None
-            # A process at work has signed, and one that ends well removes its signature. What a killed one has left is
+            # A running process has signed, and one that ends well removes its signature. What a killed one has left is
             # tested once only: testing means holding the lock for a moment, in which a training that starts is refused.
             with contextlib.suppress(BlockingIOError):
                 lock.acquire(shared=True)
@@ -282,7 +284,7 @@ def find_external_holder(project: Path) -> tuple[str, str] | None:
     if any(job.verb == verb for job in ProjectJobs(project).at_work()):
         return None
     words = (
-        f"`voxgraft {verb}` is at work on this project, started elsewhere (process {pid} on {host}, since {since}). "
+        f"`voxgraft {verb}` is running on this project, started elsewhere (process {pid} on {host}, since {since}). "
         "Stop it there, with Ctrl-C, before you start something here."
     )
     return verb, words

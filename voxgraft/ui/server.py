@@ -55,7 +55,7 @@ MIN_PASSWORD = 8
 WRONG_PASSWORD_SECONDS = 1.0
 # Guesses from one address that may wait for their turn; more are refused unchecked.
 MAX_WAITING_LOGINS = 20
-REFUSAL_REASONS = {401: "the password is asked for", 429: "too many guesses at once; try again in a while"}
+REFUSAL_REASONS = {401: "a password is required", 429: "too many attempts; try again later"}
 AUTH_COOKIE = "voxgraft-known"
 # Nothing is loaded from or sent to another server. The inline scripts are gradio's own.
 CONTENT_POLICY = (
@@ -130,7 +130,7 @@ def ui(settings: UiSettings) -> CommandResult:
         host = f"[{settings.host.strip('[]')}]" if ":" in settings.host else settings.host
         address = f"http://{host}:{settings.port}/"
         kept = "" if password is None else " (any user name, and the password)"
-        progress.report_lines([f"voxgraft is at {address}{kept}", "Ctrl-C stops the page; jobs continue without it"])
+        progress.report_lines([f"voxgraft is at {address}{kept}", "Ctrl-C stops the web UI; jobs continue"])
         if settings.open_browser:
             import webbrowser
 
@@ -144,7 +144,7 @@ def ui(settings: UiSettings) -> CommandResult:
         )  # fmt: skip
 
         class Server(uvicorn.Server):
-            """Logs nothing about open pages at shutdown: their event streams never end by themselves."""
+            """Logs nothing about open pages at shutdown: their event streams never end on their own."""
 
             async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
                 logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
@@ -165,8 +165,8 @@ def list_running_jobs(roots: Roots) -> list[str]:
 
 def _format_stop_message(jobs: list[str]) -> str:
     """The page's last line."""
-    words = f"{', '.join(jobs)} {'goes' if len(jobs) == 1 else 'go'} on; start it again" if jobs else "start it again"
-    return f"the page has stopped; {words} with `voxgraft ui`, and it shows everything as it then is"
+    words = f"still running: {', '.join(jobs)}; " if jobs else ""
+    return f"the web UI has stopped; {words}start it again with `voxgraft ui`"
 
 
 @contextmanager
@@ -195,7 +195,7 @@ def create_app(roots: Roots, settings: UiSettings, password: str | None) -> Acce
 
     from voxgraft.ui.app import PAGE_CSS, PAGE_HEAD_HTML, build_page, build_theme
 
-    # The secret in the address stands in for the password: a sandboxed page cannot send one.
+    # The secret in the address replaces the password: a sandboxed page cannot send one.
     prefix = f"/pages/{secrets.token_urlsafe(24)}"
     app: FastAPI = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
 
@@ -242,7 +242,7 @@ def _resolve_password(settings: UiSettings) -> str | None:
     elif is_local(settings.host):
         return None
     elif sys.stdin.isatty():
-        given = getpass.getpass("A password for the web interface: ")
+        given = getpass.getpass("Password for the web UI: ")
     if given is None or len(given) < MIN_PASSWORD:
         found = f"{settings.host} can be reached by others" if given is None else "the password is too short"
         raise ConfigError("ui-password", found, expected=f"a password of at least {MIN_PASSWORD} characters")
@@ -362,18 +362,18 @@ class AccessGuard:
         with suppress(ValueError):
             name = (urlsplit(f"//{host}").hostname or "").lower()
         if not name or name not in {*self.names, reached}:
-            return "this name is not known here; give it with --names"
+            return "this host name is not allowed; add it with --names"
         if self.open_prefix and scope["path"].startswith(self.open_prefix):
             return ""
         origin = headers.get("origin")
         if origin is not None and origin.lower().partition("://")[2] != host.lower():
-            return "pages of other origins may not use this interface"
+            return "pages of other origins may not use the web UI"
         site, mode = headers.get("sec-fetch-site"), headers.get("sec-fetch-mode")
         if site in (None, "same-origin", "none"):
             return ""
         # Another page may link here, and do nothing else.
         is_link = scope.get("method") == "GET" and mode == "navigate" and headers.get("sec-fetch-dest") == "document"
-        return "" if is_link else "pages of other origins may not use this interface"
+        return "" if is_link else "pages of other origins may not use the web UI"
 
 
 def _password_matches(authorization: str, password: str) -> bool:

@@ -71,7 +71,7 @@
     const id = state.rateOrder[state.ratings.length];
     if (id === undefined) return results();
     const clip = find(id);
-    const marks = ["1 not to be understood", "2", "3", "4", "5 clear and natural"];
+    const marks = ["1 not intelligible", "2", "3", "4", "5 clear and natural"];
     stage.replaceChildren(
       told(state.ratings, state.rateOrder.length),
       element("div", { class: "text", lang: clip.language, dir: "auto" }, clip.text),

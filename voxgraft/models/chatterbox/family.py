@@ -218,7 +218,7 @@ S3GEN_FILES = ("s3gen.pt", "s3gen_v3.pt", "s3gen_v3.safetensors", "s3gen.safeten
 VOICE_ENCODER_PURPOSE = "voice encoder: from a recording to the speaker's vector"
 S3GEN_PURPOSE = "S3Gen: from a recording to codes, and from codes to the waveform"
 CONDITIONS_PURPOSE = "built-in voice, for speaking without a recording"
-CANGJIE_PURPOSE = "Cangjie codes, for spelling Chinese"
+CANGJIE_PURPOSE = "Cangjie codes, for Chinese text"
 CONDITIONS_NAME = "conds.pt"
 
 
@@ -279,7 +279,7 @@ class Chatterbox(Family):
             if checkpoint and tokenizer:
                 return release
             if checkpoint:
-                half.append(f"{release.checkpoint} is there without its tokenizer {release.tokenizer}")
+                half.append(f"{release.checkpoint} exists without its tokenizer {release.tokenizer}")
         looked = "; ".join(half) or f"none of {', '.join(self.checkpoint_names)} is in the folder"
         expected = "; or ".join(f"{release.checkpoint} with {release.tokenizer}" for release in among)
         raise FileError("base-file-missing", looked, expected=expected, where=folder)
@@ -287,7 +287,7 @@ class Chatterbox(Family):
     def front(self, tokenizer: Path | None = None) -> TextFrontend:
         if tokenizer is None:
             return ChatterboxTextFrontend()
-        # By itself the name says nothing: an export and a graft have a tokenizer.json too.
+        # Alone, the name says nothing: an export and a graft have a tokenizer.json too.
         if tokenizer.name == ENGLISH_RELEASE.tokenizer and is_file(tokenizer.with_name(ENGLISH_RELEASE.checkpoint)):
             return ChatterboxEnglishFrontend()
         if tokenizer.name not in MULTILINGUAL_TOKENIZERS:
@@ -333,14 +333,14 @@ class Chatterbox(Family):
     def check_lookalike(self, path: Path, shapes: Mapping[str, Shape]) -> Finding | None:
         """Recognises a T3 with another backbone, and a stand-in for one."""
         if is_stand_in(shapes):
-            found = f"{path.name} holds {stand_in_parts(shapes)}"
-            expected = f"{TEXT_EMBEDDING_NAME}, text_head.weight and the body"
+            found = f"{path.name} contains {stand_in_parts(shapes)}"
+            expected = f"{TEXT_EMBEDDING_NAME}, text_head.weight and the backbone"
             return finding("checkpoint-stand-in", found, expected=expected, where=path)
         layers = {int(match[1]) for match in map(_GPT2_LAYER.match, shapes) if match}
         if TEXT_EMBEDDING_NAME not in shapes or not layers:
             return None
         rows, width = (*shapes[TEXT_EMBEDDING_NAME], 0, 0)[:2]
-        name = GPT2_RELEASES.get((len(layers), width), "of the kind of Chatterbox Turbo and Nano")
+        name = GPT2_RELEASES.get((len(layers), width), "similar to Chatterbox Turbo and Nano")
         seen = [f"a GPT-2 backbone ({len(layers)} layers, {width:,} wide)", f"{rows:,} text rows"]
         if SPEECH_EMBEDDING_NAME in shapes:
             seen.append(f"{(*shapes[SPEECH_EMBEDDING_NAME], 0)[0]:,} speech rows")

@@ -159,7 +159,7 @@ class ScaledEmbed(nn.Module):
 
 
 class TimeConv(nn.Conv1d):
-    """A convolution over [B, T, C] that pads nothing by itself."""
+    """A convolution over [B, T, C] that pads nothing on its own."""
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, T + kernel - 1, C] -> [B, T, outputs]"""

@@ -1,6 +1,6 @@
 """HiFT, S3Gen's vocoder: a mel spectrogram to a 24 kHz waveform.
 
-A network hears the pitch of each frame. Sines at nine harmonics of it, with noise, are the source; the decoder shapes
+A network gives the pitch of each frame. Sines at nine harmonics of it, with noise, are the source; the decoder shapes
 the source's spectrum by the mel and ends in an inverse STFT of 16 samples. Random numbers are arguments.
 
 Padding is masked before every convolution: an utterance gives the same waveform in any batch.
@@ -192,7 +192,7 @@ def _fourier_kernels() -> tuple[Tensor, Tensor, Tensor]:
     bins = torch.arange(STFT_WINDOW // 2 + 1, dtype=torch.float64)[:, None]
     angles = 2 * math.pi / STFT_WINDOW * bins * torch.arange(STFT_WINDOW, dtype=torch.float64)  # [9, 16]
     forth = torch.cat([angles.cos(), -angles.sin()]) * window
-    # All bins but the first and the last stand for themselves and for their mirror image.
+    # Every bin but the first and the last also counts for its mirror image.
     twice = torch.full_like(bins, 2.0)
     twice[0] = twice[-1] = 1.0
     back = torch.cat([twice * angles.cos(), -twice * angles.sin()]) / STFT_WINDOW * window

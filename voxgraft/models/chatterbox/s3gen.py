@@ -96,7 +96,7 @@ class S3GenSize:
         def count(prefix: str, published: int) -> int:
             numbers = {name[len(prefix) :].partition(".")[0] for name in shapes if name.startswith(prefix)}
             known = [int(number) for number in numbers if number.isascii() and number.isdigit() and len(number) < 5]
-            # Up to the last one that is there, so that a missing one before it is noticed.
+            # Up to the last one that exists, so that a missing one before it is noticed.
             return max((number + 1 for number in known if number < len(shapes)), default=published)
 
         standard, unet = FlowSize(), "flow.decoder.estimator."
@@ -135,7 +135,7 @@ class S3GenReference:
         # An odd number of frames has one that belongs to no code.
         if len(self.mel) not in (FRAMES_PER_CODE * len(self.codes), FRAMES_PER_CODE * len(self.codes) + 1):
             found = f"a reference of {len(self.codes)} codes and {len(self.mel)} mel frames"
-            raise GraftError("condition-form", found, expected="two frames for each code, and at most one more")
+            raise GraftError("condition-form", found, expected="two frames per code, and at most one more")
 
     def num_frames(self, num_codes: int) -> int:
         """Mel frames of an utterance of that many codes: one less than two each where the reference is odd."""
@@ -281,7 +281,7 @@ def validate_codes(codes: Sequence[int]) -> Tensor:
     row = np.asarray(codes)
     if row.ndim != 1 or not len(row) or row.dtype.kind not in "iu":
         found = f"speech codes as {row.dtype} of shape {list(row.shape)}"
-        raise AudioError("codes-outside", found, expected="whole numbers in a row", where="S3Gen")
+        raise AudioError("codes-outside", found, expected="one-dimensional whole numbers", where="S3Gen")
     if row.min() < 0 or row.max() >= NUM_SPEECH_CODES:
         found = f"code {int(row[(row < 0) | (row >= NUM_SPEECH_CODES)][0])}"
         raise AudioError("codes-outside", found, expected=f"0 to {NUM_SPEECH_CODES - 1}", where="S3Gen")
@@ -391,7 +391,7 @@ class S3GenVocoder(Vocoder):
             return self.refusal.finding.found
         if REFERENCE_AUDIO in voice.voice or self.conditions is not None:
             return ""
-        return f"there is neither a recording of the voice nor {CONDITIONS_NAME} in the base folder"
+        return f"neither a recording of the voice nor {CONDITIONS_NAME} in the base folder"
 
     @property
     def model(self) -> S3Gen:
@@ -407,7 +407,9 @@ class S3GenVocoder(Vocoder):
         latents: Sequence[Latents] | None = None,  # noqa: ARG002 (codes say everything)
     ) -> list[NDArray[np.float32]]:
         if len(codes) != len(voices):
-            raise GraftError("packing", f"{len(codes)} utterances and {len(voices)} voices", expected="as many of each")
+            raise GraftError(
+                "packing", f"{len(codes)} utterances and {len(voices)} voices", expected="the same number of each"
+            )
         self.validate()
         mark = find_watermarker()
         waves = [np.zeros(0, dtype=np.float32)] * len(codes)

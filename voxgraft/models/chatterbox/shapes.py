@@ -52,7 +52,7 @@ class T3Size:
     layers: int = 30
     mlp: int = 4096
     heads: int = 0
-    """No tensor shows it; 0 stands for heads of the published width of 64."""
+    """No tensor shows it; 0 means heads of the published width of 64."""
     speech_rows: int = 8194
     text_positions: int = 2050
     speech_positions: int = 4100
@@ -76,7 +76,7 @@ class T3Size:
         size = cls(
             text_rows=_read_dimension(shapes, "text_emb.weight", 0, published.text_rows),
             width=width,
-            # Up to the last layer that is there, so that a missing one before it is noticed.
+            # Up to the last layer that exists, so that a missing one before it is noticed.
             layers=max((layer + 1 for layer in layers if layer < len(shapes)), default=0),
             mlp=gates.most_common(1)[0][0] if gates else 4 * width,
             speech_rows=_read_dimension(shapes, "speech_emb.weight", 0, published.speech_rows),
@@ -163,7 +163,7 @@ def _read_dimension(shapes: Mapping[str, Shape], name: str, axis: int, published
 
 
 TEXT_START_ID, TEXT_STOP_ID = 255, 0
-# Rows 6563 to 8193 of the speech tables stand for nothing: no target is ever one of them.
+# Rows 6563 to 8193 of the speech tables mean nothing: no target is ever one of them.
 SPEECH_START_ID, SPEECH_STOP_ID = NUM_SPEECH_CODES, NUM_SPEECH_CODES + 1
 # Six seconds of codes: the most that the published model was given.
 MAX_PROMPT_CODES = 150

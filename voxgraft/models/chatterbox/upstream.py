@@ -63,15 +63,15 @@ REQUIRED_FILES = {"ve.pt": VOICE_ENCODER_PURPOSE, "s3gen.pt": S3GEN_PURPOSE}
 REQUIRED_ENGLISH_FILES = {"ve.safetensors": VOICE_ENCODER_PURPOSE, "s3gen.safetensors": S3GEN_PURPOSE}
 OPTIONAL_FILES = {CONDITIONS_NAME: CONDITIONS_PURPOSE, CANGJIE_NAME: CANGJIE_PURPOSE}
 
-_MULTILINGUAL_LOADER = '''"""Load this export with chatterbox-tts, which by itself knows {base_pieces:,} text rows only.
+_MULTILINGUAL_LOADER = '''"""Load this export with chatterbox-tts, which supports only {base_pieces:,} text rows.
 
     from load import LANGUAGE, load
     model = load(LANGUAGE)
     wav = model.generate("...", language_id=LANGUAGE, audio_prompt_path="voice.wav")
 
-The old languages are spoken by {grown}/, the base's own weights, with the alignment analyzer on, as always. The new
-one is spoken by {merged}/, with the analyzer off: it watches three heads that were found for the old languages. Its
-text is normalised as in training, by the package voxgraft_text beside this file.
+The old languages are spoken by {grown}/, the base's own weights, with the alignment analyzer on. The new
+language is spoken by {merged}/, with the analyzer off: it watches three heads that were chosen for the old languages.
+Its text is normalised as in training, by the package voxgraft_text next to this file.
 """
 
 import hashlib
@@ -90,7 +90,7 @@ LANGUAGE, NAME, TEXT_ROWS = {language!r}, {name!r}, {pieces:d}
 {text_package}
 
 def is_own(language):
-    """Whether a code is that of the new language. The program itself knows codes in lower case only."""
+    """Whether this is the code of the new language. The program only knows lower-case codes."""
     return language is not None and language.lower() == LANGUAGE.lower()
 
 
@@ -104,7 +104,7 @@ class GrownConfig(T3Config):
 
 
 class GraftedTTS(ChatterboxMultilingualTTS):
-    """Reads text of the new language as it was read in training."""
+    """Normalises text of the new language as in training."""
 
     def generate(self, text, language_id, *args, **options):
         text = prepared(text) if is_own(language_id) else text
@@ -112,7 +112,7 @@ class GraftedTTS(ChatterboxMultilingualTTS):
 
 
 def load(language, device="cpu"):
-    """The model that speaks a language; one for each of the two folders may be loaded side by side."""
+    """The model for a language; models of both folders can be loaded at the same time."""
     mtl_tts.SUPPORTED_LANGUAGES.setdefault(LANGUAGE.lower(), NAME)
     is_new = is_own(language)
     mtl_tts.T3Config = GrownConfig
@@ -124,14 +124,14 @@ def load(language, device="cpu"):
     return model
 '''
 
-_ENGLISH_LOADER = '''"""Load this export with chatterbox-tts, which by itself knows {base_pieces:,} text rows only.
+_ENGLISH_LOADER = '''"""Load this export with chatterbox-tts, which supports only {base_pieces:,} text rows.
 
     from load import LANGUAGE, load
     model = load(LANGUAGE)
     wav = model.generate("...", audio_prompt_path="voice.wav")
 
 English is spoken by {grown}/, the base's own weights; the new language by {merged}/. Its text is normalised as in
-training, by the package voxgraft_text beside this file, and gets its tag.
+training, by the package voxgraft_text next to this file, and gets its tag.
 """
 
 import hashlib
@@ -156,14 +156,14 @@ class GrownConfig(T3Config):
 
 
 class GraftedTTS(ChatterboxTTS):
-    """Reads text of the new language as it was read in training."""
+    """Normalises text of the new language as in training."""
 
     def generate(self, text, *args, **options):
         return super().generate(TAG + prepared(text.removeprefix(TAG)), *args, **options)
 
 
 def load(language, device="cpu"):
-    """The model that speaks a language."""
+    """The model for a language."""
     is_new = language.lower() == LANGUAGE.lower()
     t3.T3Config = GrownConfig
     try:
@@ -186,7 +186,7 @@ class ChatterboxProgram(StockProgram):
     title: ClassVar[str] = "chatterbox-tts 0.1.7"
     can_drop_in: ClassVar[bool] = True
 
-    def folder(self, files: BaseFiles, pieces: int) -> StockFolder:  # noqa: ARG002 (the rows stand in the checkpoint alone)
+    def folder(self, files: BaseFiles, pieces: int) -> StockFolder:  # noqa: ARG002 (the rows are in the checkpoint alone)
         english = is_english_release(files)
         needed = REQUIRED_ENGLISH_FILES if english else REQUIRED_FILES
         beside, missing = find_side_files(files, needed)
@@ -298,7 +298,7 @@ class CompanionVocoder(Vocoder):
     def why_not(self, voice: Clip) -> str:
         if REFERENCE_AUDIO in voice.voice or self.conditions is not None:
             return ""
-        return f"there is neither a recording of the voice nor {CONDITIONS_NAME} in the base folder"
+        return f"neither a recording of the voice nor {CONDITIONS_NAME} in the base folder"
 
     def sound(
         self,
@@ -307,7 +307,9 @@ class CompanionVocoder(Vocoder):
         latents: Sequence[Latents] | None = None,  # noqa: ARG002 (codes say everything)
     ) -> list[NDArray[np.float32]]:
         if len(codes) != len(voices):
-            raise GraftError("packing", f"{len(codes)} utterances and {len(voices)} voices", expected="as many of each")
+            raise GraftError(
+                "packing", f"{len(codes)} utterances and {len(voices)} voices", expected="the same number of each"
+            )
         return [self._sound(own, voice) for own, voice in zip(codes, voices, strict=True)]
 
     def _sound(self, codes: Sequence[int], voice: Clip) -> NDArray[np.float32]:
@@ -324,7 +326,7 @@ class CompanionVocoder(Vocoder):
         )
         samples = answer.get("samples")
         if not isinstance(samples, np.ndarray) or samples.ndim != 1 or not np.isfinite(samples).all():
-            raise CompanionError("companion-failed", "chatterbox gave no samples, or some that are not finite")
+            raise CompanionError("companion-failed", "chatterbox returned no samples, or some that are not finite")
         return samples.astype(np.float32)
 
 

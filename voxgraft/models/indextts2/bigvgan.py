@@ -157,7 +157,7 @@ class BigVGAN(nn.Module):
         """Waves of mels [M, F]; those of one length go together. -> [256 F] a clip
 
         Padding would reach into the end of a shorter clip through some hundred layers, and a clip of a few seconds
-        keeps a device busy by itself.
+        keeps a device busy on its own.
         """
         found: dict[int, Tensor] = {}
         for length in sorted({mel.shape[1] for mel in mels}):
@@ -209,7 +209,7 @@ class SnakeBeta(nn.Module):
 class AntiAliasedSnake(nn.Module):
     """Up to twice the rate, snake, and down again, so that what sin adds above half the rate does not fold back.
 
-    The two samples that stand for one at the higher rate are kept apart as even and odd phase, so that both filters
+    The two samples that represent one at the higher rate are kept apart as even and odd phase, so that both filters
     work at the lower rate and nothing is interleaved or computed only to be thrown away. With the taps h:
     up, after the padding and cutting of the original, y[m] = 2 sum_i x[i] h[m + 5 - 2 i] with m = 2 t + phase;
     down z[t] = sum_k h[k] y[2 t + k - 5].

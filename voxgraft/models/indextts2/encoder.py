@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from voxgraft.models.campplus import CAMPPlus
 
 STYLE = "style"
-"""Among a voice's arrays: the vector that CAM++ hears of it. [192]"""
+"""Among a voice's arrays: the vector that CAM++ computes of it. [192]"""
 SPEAKER_EMOTION = "speaker_emotion"
 """Among a voice's arrays: the emotion that another one is blended with (see `encoder`). [W]"""
 
@@ -183,7 +183,7 @@ class SemanticCodec(nn.Module):
 
     @torch.no_grad()
     def vq2emb(self, codes: Tensor) -> Tensor:
-        """What each code stands for, as features. [...] -> [..., C]"""
+        """What each code means, as features. [...] -> [..., C]"""
         highest = self.size.codes - 1
         if codes.numel() and (int(codes.min()) < 0 or int(codes.max()) > highest):
             found = f"codes from {int(codes.min()):,} to {int(codes.max()):,}"
@@ -307,7 +307,7 @@ def count_feature_frames(num_samples: int) -> int:
     """How many frames of features a clip of that many samples has.
 
     Filter bank frames are taken in pairs. Of an odd number the last is left out: the original program fills its pair up
-    with padding, which no other frame hears.
+    with padding, which no other frame sees.
     """
     return max(0, 1 + (num_samples - FRAME) // HOP) // FRAMES_PER_PAIR
 
@@ -397,7 +397,7 @@ def read_w2v_bert_sizes(path: Path) -> dict[str, Any]:
 
     said = read_json(path)
     if not isinstance(said, dict):
-        found = f"{path.name} holds a {type(said).__name__}"
+        found = f"{path.name} contains a {type(said).__name__}"
         raise ConfigError("base-config", found, expected="settings by name", where=path)
     for name, value in REQUIRED_CONFIG_VALUES.items():
         if said.get(name, value) != value:
@@ -410,7 +410,7 @@ def read_w2v_bert_sizes(path: Path) -> dict[str, Any]:
             raise ConfigError("base-config", f"{name} is {size!r}", expected=expected, where=path)
     if sizes["hidden_size"] % sizes["num_attention_heads"] or sizes["conv_depthwise_kernel_size"] % 2 == 0:
         found = ", ".join(f"{name} {size}" for name, size in sizes.items())
-        expected = "heads that share the width evenly, and an odd kernel"
+        expected = "heads that divide the width, and an odd kernel"
         raise ConfigError("base-config", found, expected=expected, where=path)
     epsilon = said.get("layer_norm_eps", 1e-5)
     if not isinstance(epsilon, float) or not 0 < epsilon < 1:
@@ -446,7 +446,7 @@ class UnifiedVoiceClipEncoder(ClipEncoder):
         model: UnifiedVoice,
         speakers: CAMPPlus | None = None,
     ) -> None:
-        """`speakers` hears the style that the vocoder and the emotion sliders go by; training needs none."""
+        """`speakers` computes the style that the vocoder and the emotion sliders go by; training needs none."""
         self.features, self.codec, self.model, self.speakers = features, codec, model, speakers
 
     @classmethod
@@ -510,7 +510,7 @@ def blend_emotion(condition: UnifiedVoiceCondition, other: Clip, weight: float) 
     wanted = np.asarray(other.voice["emotion"])
     if wanted.shape != own.shape:
         found = f"an emotion of shape {list(wanted.shape)}"
-        raise GraftError("condition-form", found, expected=f"{list(own.shape)}, as the base has")
+        raise GraftError("condition-form", found, expected=f"{list(own.shape)}, as in the base")
     merged = interpolate_emotion(torch.from_numpy(own.copy()), torch.from_numpy(wanted.copy()), weight)
     return replace(condition, emotion=merged.float().numpy())
 
@@ -566,15 +566,15 @@ class EmotionTable:
 
 def _read_matrix(path: Path, what: str, rows: int) -> Vector:
     if not is_file(path):
-        cure = "put it beside the base's checkpoint: `voxgraft download indextts2` fetches it. Or name a recording."
-        raise FileError("base-file-missing", f"{path.name}, {what}, is not in the base", where=path, cure=cure)
+        cure = "put it next to the base's checkpoint (`voxgraft download indextts2` downloads it), or give a recording."
+        raise FileError("base-file-missing", f"{path.name}, {what}, is missing from the base", where=path, cure=cure)
     source = ByteSource(path)
     try:
         matrix = np.asarray(read_torch_tensor(source), dtype=np.float32)
     finally:
         source.close()
     if matrix.ndim != 2 or len(matrix) != rows or not np.isfinite(matrix).all():
-        found, expected = f"{path.name} holds {list(matrix.shape)}", f"{rows} vectors of finite numbers"
+        found, expected = f"{path.name} has shape {list(matrix.shape)}", f"{rows} vectors of finite numbers"
         raise CheckpointError("tensors-mismatch", found, expected=expected, where=path)
     return matrix
 
@@ -604,11 +604,11 @@ def mix_emotions(files: BaseFiles, sliders: Sequence[float], weight: float, voic
         )
     table, own = EmotionTable.load(files), np.asarray(voice.voice["emotion"], np.float32)
     if STYLE not in voice.voice:
-        raise GraftError("emotion-voice", "which voice of the emotions is nearest is not known", where=files.folder)
+        raise GraftError("emotion-voice", "the nearest stored voice is not known", where=files.folder)
     style = np.asarray(voice.voice[STYLE], np.float32)
     if table.voices.shape[1:] != style.shape or table.vectors.shape[1:] != own.shape:
         found = f"emotion files {list(table.voices.shape)} and {list(table.vectors.shape)}"
-        expected = f"{len(style)} and {len(own)} wide, as the voice and the base are"
+        expected = f"{len(style)} and {len(own)} wide, as in the voice and the base"
         raise CheckpointError("tensors-mismatch", found, expected=expected, where=files.folder)
     vector = table.blend(scale_shares(weigh_sliders(sliders), weight), style, own)
     return Clip(np.zeros(0, dtype=np.int64), {"emotion": vector})

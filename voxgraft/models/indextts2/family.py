@@ -68,10 +68,8 @@ EXPECTED_MODEL = "IndexTTS-2: 1,280 wide, 24 layers, an emotion part, speed_emb,
 OTHER_VERSION_CURE = "use IndexTTS-2 (IndexTeam/IndexTTS-2: gpt.pth, bpe.model, config.yaml)."
 # Of the speaker vector (CAM++) from which 2.5 makes its voice with one linear layer.
 STYLE_WIDTH = 192
-OLDER_VERSION_REASON = "it has no emotion part, and codes of its own that IndexTTS-2's speech parts cannot read"
-NEWER_VERSION_REASON = (
-    "it has another tokenizer, a language embedding, no speed_emb, and another way from the voice to the model"
-)
+OLDER_VERSION_REASON = "it has no emotion part, and its codes do not fit IndexTTS-2's speech parts"
+NEWER_VERSION_REASON = "it has another tokenizer, a language embedding, no speed_emb, and another voice encoder"
 
 _GPT_LAYER = re.compile(r"gpt\.h\.(\d{1,4})\.")
 _CJK = re.compile(
@@ -138,7 +136,7 @@ class IndexTTS2(Family):
     }
     code_hz: ClassVar[float] = 50.0
     licence: ClassVar[str] = (
-        "IndexTTS-2 is under the bilibili Model Use License Agreement: whoever shares a graft made from it must carry "
+        "IndexTTS-2 is under the bilibili Model Use License Agreement: anyone who shares a graft of it must include "
         "that agreement and its disclaimer, and pass both on."
     )
 
@@ -150,8 +148,8 @@ class IndexTTS2(Family):
                 if item := self.check_lookalike(seen.path, seen.shapes):  # a checkpoint of another generation
                     raise CheckpointError.of(item)
                 if self.matches_tensors(seen.shapes):
-                    missing = f"{seen.path.name} holds IndexTTS-2's tensors, and {missing}"
-            cure = f"put the {CONFIG_NAME} that came with the base beside the checkpoint; no tensor shows the heads."
+                    missing = f"{seen.path.name} contains IndexTTS-2's tensors, but {missing}"
+            cure = f"put the {CONFIG_NAME} of the base next to the checkpoint; the number of heads is only in it."
             raise FileError("base-file-missing", missing, where=folder, cure=cure if "tensors" in missing else "")
         settings = read_base_config(config)
         version = settings.get("version")
@@ -260,7 +258,7 @@ class IndexTTS2(Family):
 
     def infer_size(self, files: BaseFiles, shapes: Mapping[str, Shape]) -> UnifiedVoiceSize:
         if files.config is None:
-            found = f"{CONFIG_NAME} is not beside {files.checkpoint.name}, and no tensor shows the number of heads"
+            found = f"{CONFIG_NAME} is not next to {files.checkpoint.name}; the number of heads is only in it"
             raise FileError("base-file-missing", found, where=files.folder)
         return UnifiedVoiceSize.of(read_base_config(files.config), shapes, files.checkpoint, files.config)
 
@@ -320,7 +318,7 @@ CONFIG_NAMED_FILES = {
 
 
 def describe_indextts2(files: BaseFiles) -> BaseDescription:
-    """All file names but those that the original program fetches from elsewhere stand in the config."""
+    """All file names but those that the original program fetches from elsewhere are in the config."""
     config = files.config or files.folder / CONFIG_NAME
     settings = read_base_config(config) if files.config else {}
 
@@ -364,7 +362,7 @@ def get_statistics_name(files: BaseFiles) -> str:
     return named or STATISTICS_NAME
 
 
-# The original program lets this code stand for the whole prompt, so that its repetition penalty takes it for heard.
+# The original program uses this code for the whole prompt, so its repetition penalty counts it as used.
 FILLER_CODE = 1
 
 
@@ -399,7 +397,7 @@ _LOADER = '''"""Load this export with a checkout of IndexTTS-2 whose `indextts` 
     tts.infer(spk_audio_prompt="voice.wav", text="...", output_path="out.wav")
 
 The old languages are spoken by {grown}/, the base's own weights; the new one by {merged}/, whose text is normalised as
-in training by the package voxgraft_text beside this file. Both hold config.yaml with gpt.number_text_tokens =
+in training by the package voxgraft_text next to this file. Both have a config.yaml with gpt.number_text_tokens =
 {pieces:d}: the number of pieces; the tables have one row more, which no text uses.
 """
 
@@ -417,14 +415,14 @@ LANGUAGE = {language!r}
 {text_package}
 
 class GraftedTTS(IndexTTS2):
-    """Reads text as it was read in training."""
+    """Normalises text as in training."""
 
     def infer(self, spk_audio_prompt, text, *args, **options):
         return super().infer(spk_audio_prompt, prepared(text), *args, **options)
 
 
 def load(language, **options):
-    """The model that speaks a language; options are those of IndexTTS2."""
+    """The model for a language; options are those of IndexTTS2."""
     is_new = language.lower() == LANGUAGE.lower()
     kind, folder = (GraftedTTS, FOLDER / "{merged}") if is_new else (IndexTTS2, FOLDER / "{grown}")
     return kind(cfg_path=str(folder / "config.yaml"), model_dir=str(folder), **options)
@@ -440,7 +438,7 @@ _TEXT_STEP_SOURCE = """    text = RULES.apply(text)
 class IndexTTS2Program(StockProgram):
     """IndexTTS-2's `indextts.infer_v2`."""
 
-    title: ClassVar[str] = "IndexTTS-2, from a checkout of its own"
+    title: ClassVar[str] = "IndexTTS-2, from its own checkout"
 
     def folder(self, files: BaseFiles, pieces: int) -> StockFolder:
         assert files.config is not None
@@ -455,7 +453,7 @@ class IndexTTS2Program(StockProgram):
         )
         own = {
             CONFIG_NAME: "sizes and file names; number_text_tokens is the number of pieces",
-            files.checkpoint.name: "the GPT; names that lack are not told of, other shapes are an error",
+            files.checkpoint.name: "the GPT; missing names are ignored, other shapes are an error",
             files.tokenizer.name: "text tokenizer",
         }
         return StockFolder(
@@ -505,6 +503,6 @@ def build_config_text(files: BaseFiles, pieces: int) -> str:
     before = IndexTTS2().read_config_pieces(files.config)
     if stated != pieces:
         told = f"gpt.number_text_tokens is {before} in {files.config.name}, and could not be written as {pieces:,}"
-        expected = "a line `number_text_tokens: N` of its own in the section gpt"
+        expected = "a separate line `number_text_tokens: N` in the section gpt"
         raise ConfigError("base-config", told, expected=expected, where=files.config)
     return new

@@ -45,10 +45,10 @@ STOCK_PUNCTUATION = {
     "」": "'",
     ":": ",",
 }
-"""The stock program's own map. It also writes "." for "$" in text that it takes for Chinese."""
+"""The original program's own map. It also writes "." for "$" in text that it takes for Chinese."""
 
 _PUNCTUATION_BY_SCRIPT: dict[str, dict[str, str]] = {
-    # The single wordspace stands between words; doubled it is the full stop.
+    # The single wordspace is between words; doubled it is the full stop.
     "Ethiopic": {"፡፡": ".", "፡": " ", "።": ".", "፣": ",", "፤": ",", "፥": ",", "፦": ",", "፧": "?", "፨": "."},
     "Khmer": {"។": ".", "៕": ".", "៖": ",", "៚": "."},
     "Devanagari and its neighbours": {"।": ".", "॥": "."},
@@ -98,7 +98,7 @@ IN_WORD_PUNCTUATION: dict[str, str] = {"՞": "?", "՜": "!", "՛": ""}
 def plain_marks(text: str) -> str:
     """Marks of scripts that the base has never met as marks that it reads, and Cherokee in capitals.
 
-    The stock program takes small Cherokee letters for Chinese characters and splits them, but not their capitals.
+    The original program takes small Cherokee letters for Chinese characters and splits them, but not their capitals.
     """
     text = _WORD_WITH_INNER_MARK.sub(_move_marks_behind_word, text)
     text = _ETHIOPIC_DOUBLE_COLON.sub(".", text)

@@ -368,7 +368,7 @@ class UnifiedVoice(SpeechModel):
         return padded_linear(self.speech_latents(hidden), self.mel_head.weight, self.mel_head.bias)
 
     def speech_latents(self, hidden: Tensor) -> Tensor:
-        """The body's output as the original program hands it to its speech decoder. [N, W] -> [N, W]"""
+        """The backbone's output as the original program hands it to its speech decoder. [N, W] -> [N, W]"""
         out: Tensor = self.final_norm(hidden)
         return out
 

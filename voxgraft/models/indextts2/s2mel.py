@@ -42,7 +42,7 @@ S2MEL_KEY = "net"
 NUM_STEPS = 25
 GUIDANCE = 0.7
 REGULATOR_NORM_EPS = 1e-5
-# Where the regulator's convolutions and norms stand in its list; Mish has no tensors.
+# Where the regulator's convolutions and norms are in its list; Mish has no tensors.
 REGULATOR_CONVS, REGULATOR_NORMS, REGULATOR_OUT = (0, 3, 6, 9), (1, 4, 7, 10), 12
 REGULATOR_KERNEL = 3
 # In the file and never read by the original; skip_in_linear of the first blocks too.
@@ -168,7 +168,7 @@ def is_optional_tensor(name: str, size: S2MelSize) -> bool:
 
 
 def fold_weight_norm(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """`weight_g` and `weight_v` as the one weight that they stand for; the norm is over all but the first dimension."""
+    """`weight_g` and `weight_v` as the one weight that they represent; the norm is over all but the first dimension."""
     folded: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         stem, _, kind = name.rpartition(".")
@@ -209,11 +209,13 @@ class S2Mel(nn.Module):
         own = {name: info.shape for name, info in infos.items() if not is_optional_tensor(name, size)}
         require_exact_tensors(own, s2mel_shapes(size), "s2mel", path)
         if odd := [name for name in own if infos[name].dtype not in ALL_FLOAT_DTYPES]:
-            found = f"{odd[0]} holds {infos[odd[0]].dtype}"
+            found = f"{odd[0]} is {infos[odd[0]].dtype}"
             raise CheckpointError("tensors-mismatch", found, expected="floating-point numbers", where=path)
         if size.dit.width % (2 * size.dit.heads):
             found = f"s2mel is {size.dit.width:,} wide and has {size.dit.heads:,} heads"
-            raise ConfigError("base-config", found, expected="heads of an even width that divide the whole", where=path)
+            raise ConfigError(
+                "base-config", found, expected="heads of an even width that divide the model width", where=path
+            )
         return size
 
     @classmethod
@@ -270,7 +272,9 @@ class S2Mel(nn.Module):
         lengths = [prompt.mel.shape[1] + len(content) for prompt, content in zip(prompts, contents, strict=True)]
         if max(lengths) > MAX_FRAMES:
             found = f"{max(lengths):,} frames of prompt and speech"
-            raise AudioError("audio-too-long", found, expected=f"at most {MAX_FRAMES:,}, as the model has positions")
+            raise AudioError(
+                "audio-too-long", found, expected=f"at most {MAX_FRAMES:,}, the model's number of positions"
+            )
         device = self.estimator.conv1.weight.device
         longest = pad_frames(max(lengths), device)
 
@@ -361,7 +365,7 @@ def count_target_frames(num_codes: int) -> int:
 def stretch_index(num_codes: int, num_frames: int) -> NDArray[np.int64]:
     """Which code each frame takes: nearest neighbour in float32. -> [frames]
 
-    Whole-number arithmetic picks other codes for some counts (26, 64, 70, ...), which can be heard as a shift.
+    Whole-number arithmetic picks other codes for some counts (26, 64, 70, ...), which is audible as a shift.
     """
     scale = np.float32(num_codes / num_frames)
     places: NDArray[np.int64] = np.floor(np.arange(num_frames, dtype=np.float32) * scale).astype(np.int64)

@@ -118,7 +118,7 @@ class UnifiedVoiceSize:
     width: int = 1280
     layers: int = 24
     heads: int = 0
-    """No tensor shows it, config.yaml does; 0 stands for heads of the published width of 64, and four at least."""
+    """No tensor shows it, config.yaml does; 0 means heads of the published width of 64, and four at least."""
     speech_rows: int = 8194
     max_text: int = 600
     max_speech: int = 1815
@@ -274,7 +274,7 @@ def read_base_config(config: Path) -> dict[Any, Any]:
 
     settings = read_yaml(config)
     if not isinstance(settings, dict):
-        found = f"{config.name} holds a {type(settings).__name__}"
+        found = f"{config.name} contains a {type(settings).__name__}"
         raise ConfigError("base-config", found, expected="settings by name", where=config)
     return settings
 
@@ -289,7 +289,7 @@ def get_config_section(settings: dict[Any, Any], name: str, config: Path) -> dic
 
 
 def get_config_file_name(section: dict[Any, Any], path: str, config: Path) -> str | None:
-    """The file name that a setting gives, if it is there; it may not lead out of the base folder."""
+    """The file name that a setting gives, if it exists; it may not lead out of the base folder."""
     name = section.get(path.rpartition(".")[2])
     if name is None:
         return None
@@ -298,6 +298,6 @@ def get_config_file_name(section: dict[Any, Any], path: str, config: Path) -> st
         raise ConfigError("base-config", f"{path} is {str(name)[:80]!r}", expected=expected, where=config)
     if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
         cure = f"put the file into the folder and write its name as {path}."
-        found = f"{path} leads out of the folder: {name!r}"
+        found = f"{path} is outside the folder: {name!r}"
         raise ConfigError("base-config", found, expected=expected, where=config, cure=cure)
     return name

@@ -80,7 +80,7 @@ MAX_KEPT_VOICES = 16
 
 @dataclass(frozen=True, slots=True)
 class ReferenceWaves:
-    """A recording as the original's parts hear it, each at most 15 s long."""
+    """A recording as the original's parts read it, each at most 15 s long."""
 
     speaker: NDArray[np.float32]  # 22,050 Hz: the mel
     speaker_16k: NDArray[np.float32]  # for codes, speaker latents and the style
@@ -178,7 +178,7 @@ class IndexTTS2Vocoder(Vocoder):
         width = settings["gpt"].get("model_dim") if isinstance(settings.get("gpt"), dict) else None
         if width is not None and size.latents[0] != width:
             found = f"s2mel takes latents of {size.latents[0]:,} numbers"
-            raise CheckpointError("tensors-mismatch", found, expected=f"{width:,}, as the GPT has", where=s2mel)
+            raise CheckpointError("tensors-mismatch", found, expected=f"{width:,}, as in the GPT", where=s2mel)
         BigVGAN.read_shapes(bigvgan)
 
         def load() -> VocoderParts:
@@ -190,7 +190,7 @@ class IndexTTS2Vocoder(Vocoder):
         if REFERENCE_AUDIO not in voice.voice:
             return "there is no recording of the voice"
         if STYLE not in voice.voice:
-            return f"the voice was heard without CAM++ ({CAMPPLUS_NAME} is not in the base folder)"
+            return f"the voice was encoded without CAM++ ({CAMPPLUS_NAME} is missing from the base folder)"
         return "" if len(voice.codes) else "the recording of the voice has no codes"
 
     @torch.no_grad()
@@ -201,7 +201,7 @@ class IndexTTS2Vocoder(Vocoder):
         given = [np.zeros((0, 0))] * len(codes) if latents is None else latents
         if not len(codes) == len(voices) == len(given):
             counts = f"{len(codes)} utterances, {len(voices)} voices and {len(given)} latents"
-            raise GraftError("packing", counts, expected="as many of each")
+            raise GraftError("packing", counts, expected="the same number of each")
         prompts: dict[int, FlowPrompt] = {}
         contents: dict[int, Tensor] = {}
         for place, (own, voice, states) in enumerate(zip(codes, voices, given, strict=True)):
@@ -269,7 +269,7 @@ class IndexTTS2Vocoder(Vocoder):
 
         style = to_device(voice.voice[STYLE])
         if style.shape != (s2mel.size.dit.style,):
-            expected = f"[{s2mel.size.dit.style}], as s2mel has it"
+            expected = f"[{s2mel.size.dit.style}], as in s2mel"
             raise GraftError("condition-form", f"a style {list(style.shape)}", expected=expected)
         mel = compute_mel(to_device(voice.voice[REFERENCE_AUDIO]))  # [M, P]
         # The quantised vectors alone: the prompt has no latents.

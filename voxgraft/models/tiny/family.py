@@ -134,7 +134,7 @@ def read_voices(folder: Path) -> tuple[str, ...]:
     names = document.get("speakers") if isinstance(document, dict) and document.get("format") == VOICES_FORMAT else None
     named = isinstance(names, list) and all(isinstance(name, str) and name for name in names)
     if not named or not names or len(set(names)) != len(names):
-        found = f"{VOICES_NAME} holds no table of speakers"
+        found = f"{VOICES_NAME} contains no table of speakers"
         expected = f'{{"format": "{VOICES_FORMAT}", "speakers": [different names]}}'
         raise FileError("voices-broken", found, expected=expected, where=path)
     return tuple(names)
@@ -146,7 +146,7 @@ def write_voices(folder: Path, speakers: Sequence[str]) -> None:
 
 
 def find_speaker_index(speakers: Sequence[str], name: str, where: Path | str = "") -> int:
-    """The number of a speaker; an error that names those who are there for one who is not."""
+    """The number of a speaker; an error that names the existing ones."""
     if name not in speakers:
         raise unknown_voice_error(name, speakers, where)
     return list(speakers).index(name)
@@ -194,7 +194,7 @@ class Tiny(Family):
     }
     code_hz: ClassVar[float] = 25.0
     clones_voices: ClassVar[bool] = False
-    licence: ClassVar[str] = "The tiny base is voxgraft's own, under the Apache-2.0 licence, as its card says."
+    licence: ClassVar[str] = "The tiny base is part of voxgraft, under the Apache-2.0 licence."
 
     def files(self, folder: Path) -> BaseFiles:
         # The codec is not among them: training on prepared data needs none.
@@ -253,7 +253,7 @@ class Tiny(Family):
         sides = (
             SideFile((CODEC_NAME,), ("preparing", "speaking"), "codec: from a recording to codes, and back to sound"),
             SideFile((VOICES_NAME,), ("preparing", "speaking"), "names of the speakers"),
-            SideFile((CARD_NAME,), (), "what the base was made from, and its scores"),
+            SideFile((CARD_NAME,), (), "sources of the base, and its scores"),
         )
         return BaseDescription("built-in", self.languages, sides)
 
@@ -284,7 +284,7 @@ class TinyProgram(StockProgram):
 
     title: ClassVar[str] = "voxgraft"
 
-    def folder(self, files: BaseFiles, pieces: int) -> StockFolder:  # noqa: ARG002 (the rows stand in the checkpoint alone)
+    def folder(self, files: BaseFiles, pieces: int) -> StockFolder:  # noqa: ARG002 (the rows are in the checkpoint alone)
         beside, missing = find_side_files(files, REQUIRED_FILES)
         card, _ = find_side_files(files, {CARD_NAME: ""})
         read = {CHECKPOINT_NAME: "language model", TOKENIZER_NAME: "text tokenizer", **REQUIRED_FILES}

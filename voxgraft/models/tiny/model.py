@@ -66,10 +66,10 @@ class TinyT3(T3):
             speaker = np.asarray(condition.speaker)
             if speaker.shape != (1,) or not np.issubdtype(speaker.dtype, np.integer):
                 found = f"a speaker as {speaker.dtype} of shape {list(speaker.shape)}"
-                raise GraftError("condition-form", found, expected="one whole number in a row")
+                raise GraftError("condition-form", found, expected="a list with one whole number")
             if not 0 <= int(speaker[0]) < num_speakers:
                 found = f"speaker {int(speaker[0])}"
-                raise GraftError("condition-form", found, expected=f"0 to {num_speakers - 1}, as the base has")
+                raise GraftError("condition-form", found, expected=f"0 to {num_speakers - 1}, as in the base")
         # A one-hot vector through T3's speaker layer is a table of speakers; prompt and emotion are constants.
         numbers = torch.tensor([int(condition.speaker[0]) for condition in conditions])  # [B]
         return T3ConditionBatch(
@@ -133,7 +133,7 @@ class TinyCodec(nn.Module):
             values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in stored.items()}
             config = TinyCodecConfig(**values)
         except (AttributeError, KeyError, TypeError, ValueError) as fault:
-            expected = f"the notes of a codec ({CODEC_FORMAT}: speakers, levels, widths)"
+            expected = f"the metadata of a codec ({CODEC_FORMAT}: speakers, levels, widths)"
             raise CheckpointError("codec-notes", f"{fault}", expected=expected, where=path) from fault
         with no_init_weights():
             codec = cls(config)
@@ -369,7 +369,9 @@ class TinyClipEncoder(ClipEncoder):
         """`speakers` says by name who speaks in each; without it all are the first of the table."""
         names = [self.speakers[0]] * len(waves) if speakers is None else list(speakers)
         if len(names) != len(waves):
-            raise GraftError("packing", f"{len(waves)} clips and {len(names)} speakers", expected="as many of each")
+            raise GraftError(
+                "packing", f"{len(waves)} clips and {len(names)} speakers", expected="the same number of each"
+            )
         voices = [build_voice_clip(find_speaker_index(self.speakers, name)).voice for name in names]
         checked = validate_waveforms(waves, CODEC_LIMITS)
         device = next(self.codec.parameters()).device
@@ -393,7 +395,7 @@ def load_codec(folder: Path, device: torch.device | str = "cpu") -> tuple[TinyCo
     codec = TinyCodec.open(find_part_file(folder, (CODEC_NAME,))).to(device)
     if speakers != tuple(codec.speakers):  # a speaker's number means the same row in both
         found = f"{VOICES_NAME} names {', '.join(speakers)}"
-        expected = f"{', '.join(codec.speakers)}, as {CODEC_NAME} has"
+        expected = f"{', '.join(codec.speakers)}, as in {CODEC_NAME}"
         raise FileError("voices-broken", found, expected=expected, where=folder)
     return codec, speakers
 
@@ -425,7 +427,9 @@ class TinyVocoder(Vocoder):
     ) -> list[NDArray[np.float32]]:
         """One utterance after another: their neighbours' padding would colour their ends."""
         if len(codes) != len(voices):
-            raise GraftError("packing", f"{len(codes)} utterances and {len(voices)} voices", expected="as many of each")
+            raise GraftError(
+                "packing", f"{len(codes)} utterances and {len(voices)} voices", expected="the same number of each"
+            )
         device = next(self.codec.parameters()).device
         waves = []
         for own, voice in zip(codes, voices, strict=True):

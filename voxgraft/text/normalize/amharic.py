@@ -38,7 +38,7 @@ YEAR_OF_MERCY = ("ዓመተ ምህረት", "ዓመተ ምሕረት", "አመተ 
 
 
 class AmharicVerbalizer(NumberVerbalizer):
-    """Cardinals as news readers say them: አንድ is said before መቶ and ሺህ, and years are said as other numbers."""
+    """Cardinals as news readers say them: አንድ is spoken before መቶ and ሺህ, and years are spoken as other numbers."""
 
     prefixes: ClassVar = frozenset("በ ከ ለ የ ስለ እንደ በየ ለየ ከየ የበ የከ የለ".split())
     suffix: ClassVar = "(?:ዎች|ዎቹ|ዎቹን|ቱ|ቷ|ቶቹ|ዱ|ዷ|ሩ|ሯ|ኙ|ው|ዋ|ያ)?(?:ንም|ንና|ምና|ን|ም|ና|ስ)?"

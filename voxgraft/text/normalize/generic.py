@@ -53,7 +53,7 @@ class NormalizedText:
 
     @property
     def removed(self) -> Counter[str]:
-        """Characters for which nothing is said."""
+        """Characters for which nothing is spoken."""
         return Counter(
             character for change in self.changes if change.rule.endswith(REMOVAL_SUFFIX) for character in change.before
         )
@@ -421,7 +421,7 @@ class Num2WordsExpander:
             digits = self._digits(point)
             return f"{whole} {self.words.point} {digits}" if self.words.point and digits else None
         if match := _DATE.fullmatch(run) or _TIME.fullmatch(run) or _RANGE.fullmatch(run):
-            # Number by number: how dates and times are said differs too much from language to language.
+            # Number by number: how dates and times are spoken differs too much from language to language.
             parts = [part for part in match.groups() if part and part.isdecimal()]
             said = [self._whole(part.lstrip("0") or "0") for part in parts]
             return None if None in said else " ".join(filter(None, said))

@@ -51,7 +51,7 @@ def convert_to_ascii_digits(draft: TextEditor) -> None:
 
 
 def parse_ethiopic_numeral(numeral: str) -> int | None:
-    """The number that a numeral stands for; None for signs in an order that makes none."""
+    """The number that a numeral means; None for signs in an order that makes none."""
     if not numeral or not _WHOLE_NUMERAL.fullmatch(numeral):
         return None
     myriads = hundreds = ones = 0
@@ -97,9 +97,9 @@ class NumberVerbalizer(ABC):
     scales: ClassVar[Mapping[str, str]]
     """Words for a thousand and more, as people write them behind digits, each with our spelling."""
     currencies: ClassVar[Mapping[str, str]]
-    """Signs, codes and words of money, each with the word that is said."""
+    """Signs, codes and words of money, each with the word that is spoken."""
     units: ClassVar[Mapping[str, str]]
-    """Units behind a number, as written, each with the words that are said."""
+    """Units behind a number, as written, each with the words that are spoken."""
     hours: ClassVar[tuple[str, ...]]
     """The word for the hour, as it may come before or behind a time."""
     from_words: ClassVar[tuple[str, ...]]
@@ -107,7 +107,7 @@ class NumberVerbalizer(ABC):
     point: ClassVar[str]
     """The decimal point, said."""
     operators: ClassVar[Mapping[str, str]]
-    """Signs between two numbers, each with the words that are said."""
+    """Signs between two numbers, each with the words that are spoken."""
     minus: ClassVar[str]
     percents: ClassVar[Mapping[str, str]]
     """Words behind the number, by sign."""
@@ -252,7 +252,7 @@ class NumberExpander:
         say, digits, point = self.words, match["whole"].replace(",", ""), match["point"]
         if len(digits) > _MAX_CARDINAL_DIGITS:
             words = say.digits(digits + (point or ""))
-        else:  # digits behind the point are said one by one
+        else:  # digits behind the point are spoken one by one
             words = say.cardinal(int(digits)) + (f" {say.point} {say.digits(point)}" if point else "")
         return f"{say.minus} {words}" if "minus" in match.groupdict() and match["minus"] else words
 

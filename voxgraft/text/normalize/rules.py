@@ -59,7 +59,7 @@ class TextRules:
     numbers: str = ""
     """Entry of `NUM2WORDS_LANGUAGES` that numbers are read with; empty: digits stay."""
     apostrophe: str = ""
-    """The letter that apostrophes inside words stand for: keyboards lack U+02BC and U+02BB."""
+    """The letter that apostrophes inside words mean: keyboards lack U+02BC and U+02BB."""
     edition: Mapping[str, str] = field(default_factory=dict)
     """The num2words that the graft was made with: its version, and a hash of its words."""
 

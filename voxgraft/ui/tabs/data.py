@@ -28,7 +28,7 @@ VOICE_ENCODER_PATHS = PathFilter(endings=("ve.safetensors", "ve.pt"))
 QUALITY_KEYS = (
     "shortest longest slowest fastest fastest_syllables silence pause snr clipped bandwidth script outlier same_text"
 ).split()
-NO_CLIPS_YET = "no clips yet: bring recordings in above"
+NO_CLIPS_YET = "no clips yet: import recordings above"
 NOT_SPLIT = "not split yet:"
 # Clips of a dataset that can be chosen; a longer list would be slow to send.
 MAX_CLIPS = 2000
@@ -51,10 +51,10 @@ def build_data_tab(context: PageContext) -> None:
     """Lay the tab out."""
     gr.Markdown(
         "Recordings with subtitles or transcripts become clips: short pieces of speech, each with its text. "
-        "Ten minutes are enough to try it, an hour to hear a difference; more is better. Nothing that you upload "
+        "Ten minutes are enough for a first try, an hour for a clear result; more is better. Nothing that you upload "
         "leaves the machine that this page runs on."
     )
-    with gr.Accordion("1. Bring recordings in", open=True, elem_id="data-in"):
+    with gr.Accordion("1. Import recordings", open=True, elem_id="data-in"):
         files = gr.File(
             file_count="multiple", elem_id="data-upload", height=140, interactive=False,
         )  # fmt: skip
@@ -66,7 +66,7 @@ def build_data_tab(context: PageContext) -> None:
             came_from = form.add("sources", sought=SOURCE_PATHS, default=recording_sources, label="From")
             form.add("dataset", sought=DATASET_PATHS, default=run_dataset_folder, label="Into the dataset")
             form.add("language", default=run_language)
-            form.add("speaker", info="One speaker for everything (single speaker mode); empty: told by the labels.")
+            form.add("speaker", info="One speaker for everything (single speaker mode); empty: from the labels.")
         with gr.Accordion("How clips are cut and cleaned", open=False):
             form.add_all(("shortest", "longest", "lead", "tail", "join_gap"))
             form.add_all(("cut", "activity", "rolling", "fold_homophones"))
@@ -88,13 +88,13 @@ def build_data_tab(context: PageContext) -> None:
     context.wire([files.upload], receive, [context.project, files], [landed, files, came_from])
     form.follow(came_from)
     dataset = form.control("dataset")
-    with gr.Accordion("2. Look at the clips, and listen", open=False, elem_id="data-look"):
+    with gr.Accordion("2. Review the clips", open=False, elem_id="data-look"):
         state = gr.HTML(elem_id="data-facts")
         clip = gr.Dropdown(
-            [], label="Clip", info="Its sound and its text; reasons against it stand behind it.", elem_id="data-clip",
+            [], label="Clip", info="Audio and text; reasons for a rejection follow.", elem_id="data-clip",
             interactive=True,
         )  # fmt: skip
-        heard = gr.Audio(label="Sound of the clip", interactive=False, elem_id="data-sound", buttons=["download"])
+        heard = gr.Audio(label="Audio of the clip", interactive=False, elem_id="data-sound", buttons=["download"])
         said = gr.HTML(elem_id="data-said")
         form = CommandForm(context, "data info")
         form.add("dataset", shared=dataset)
@@ -113,7 +113,7 @@ def build_data_tab(context: PageContext) -> None:
         with gr.Accordion("Thresholds", open=False):
             form.add_all([f"quality.{name}" for name in QUALITY_KEYS])
         form.add_all(("take_back", "reject", "workers"))
-        form.finish("Measure and judge")
+        form.finish("Measure and filter")
         link = gr.HTML(elem_id="data-report-link")
 
         def show_link(folder: Path) -> list[Any]:
@@ -121,20 +121,20 @@ def build_data_tab(context: PageContext) -> None:
             try:
                 context.roots.resolve_inside(path)
             except VoxgraftError:  # a dataset outside the roots: its files are not served
-                return [note_html(f"the report is {path}") if path.is_file() else ""]
+                return [note_html(f"report: {path}") if path.is_file() else ""]
             return [file_link(context, path, "Open the report, with histograms and players")]
 
         _show_dataset(context, dataset, show_link, [link])
-    with gr.Accordion("4. Split: what is trained on, what is held out", open=False, elem_id="data-splitting"):
+    with gr.Accordion("4. Split into training and held-out data", open=False, elem_id="data-splitting"):
         gr.Markdown(
-            "Whole recordings go to one side, so that what is measured later can be believed. What is neither for "
-            "validation nor for the test is for training."
+            "Whole recordings go to one split, so that later measurements are valid. Everything except validation and "
+            "test is used for training."
         )
         form = CommandForm(context, "data split")
         form.add("dataset", shared=dataset)
         form.add_all(("validation", "test", "by", "seed"))
         form.finish("Split")
-    with gr.Accordion("Speakers: who speaks, other names, separate voices", open=False, elem_id="data-who"):
+    with gr.Accordion("Speakers: show, rename, separate voices", open=False, elem_id="data-who"):
         form = CommandForm(context, "data speakers")
         form.add("dataset", shared=dataset)
         with gr.Row():
@@ -155,10 +155,10 @@ def build_data_tab(context: PageContext) -> None:
         removing.add("dataset", shared=dataset)
         removing.add_all(("recording", "speaker", "clip"))
         with gr.Row():
-            removing.add("missing", label="Clips without sound")
-            removing.add("yes", label="Yes, remove them", info="Without this tick nothing is removed.")
+            removing.add("missing", label="Clips without audio")
+            removing.add("yes", label="Yes, remove them", info="Nothing is removed unless this is ticked.")
         removing.finish("Remove from the dataset of step 1")
-    with gr.Accordion("Text as it is said: numbers, dates, abbreviations in words", open=False, elem_id="data-words"):
+    with gr.Accordion("Normalize text: numbers, dates, abbreviations as words", open=False, elem_id="data-words"):
         form = CommandForm(context, "data text")
         form.add("text", lines=3)
         with gr.Row():
@@ -166,7 +166,7 @@ def build_data_tab(context: PageContext) -> None:
             form.add("texts", sought=TEXT_PATHS)
             form.add("explain")
             form.add("fold_homophones")
-        form.finish("Show how it is said")
+        form.finish("Normalize")
 
 
 def _show_dataset(
@@ -219,9 +219,9 @@ def _dataset_facts(context: PageContext, folder: Path) -> list[Any]:
             ("speech", format_duration(found["seconds"]), "good"),
             ("recordings, speakers", f"{len(found['recordings']):,}, {len(found['speakers']):,}", "note"),
             ("split", splits, "note" if "none" in found["splits"] else "good"),
-            ("reasons against clips", reasons or "none", "note"),
-            ("lines that were not used", f"{found['problems']:,}", "note"),
-            ("sounds that are missing", f"{missing:,}", "bad" if missing else "good"),
+            ("reasons for rejection", reasons or "none", "note"),
+            ("unused lines", f"{found['problems']:,}", "note"),
+            ("missing audio files", f"{missing:,}", "bad" if missing else "good"),
         )
     )
     speakers = [(who, format_duration(seconds)) for who, seconds in found["speakers"].items()]
@@ -251,4 +251,7 @@ def _load_clip(context: PageContext, project: str, name: str | None, chosen: str
         # Gradio's players take a sample rate and 16-bit samples.
         return [(rate, (np.clip(samples.mean(axis=1), -1, 1) * 32767).astype(np.int16)), note_html(clip.text)]
     except (VoxgraftError, StopIteration) as error:
-        return [None, error_html(error) if isinstance(error, VoxgraftError) else note_html("the clip is gone", "bad")]
+        return [
+            None,
+            error_html(error) if isinstance(error, VoxgraftError) else note_html("the clip no longer exists", "bad"),
+        ]

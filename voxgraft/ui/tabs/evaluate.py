@@ -57,9 +57,9 @@ EVALUATION_PATHS = PathFilter(mark="scores.json")
 # Reports hold their sounds, so they are large.
 MAX_REPORT_BYTES = 256 << 20
 RECOGNIZER_HELP = (
-    "Who writes down what is said. automatic: the built-in one, where it understands the language. none: nobody; "
-    "lengths and losses are measured all the same. whisper:FOLDER is offered for a model of faster-whisper in a folder "
-    "of this page; a program of your own can only be named on a command line."
+    "Recognizer that transcribes the speech. automatic: the built-in one, if it knows the language. none: no "
+    "transcripts; lengths and losses are still measured. whisper:FOLDER is listed for each faster-whisper model in a "
+    "folder of this page; your own program can only be set on the command line."
 )
 # Only sounds inside a report are played: it may come from elsewhere, and name addresses elsewhere.
 AUDIO_DATA_URL = re.compile(r"data:audio/wav;base64,[A-Za-z0-9+/=]+")
@@ -70,29 +70,29 @@ GRAFT_PATHS = PathFilter(mark="graft.json")
 RUN_ONLY_KEYS = ("run", "graft", "variant", "step", "output", "codes")
 # The job of the base alone, beside the one of `speak`.
 BASE_JOB = "speak base"
-STOP_WORDS = {"ended": "", "limit": "cut at its limit", "loop": "cut: it went round in a loop"}
+STOP_WORDS = {"ended": "", "limit": "cut at the length limit", "loop": "cut: it repeated itself"}
 EXPORT_PATHS = PathFilter(mark="terms.json")
 TERM_KEYS = ("data_licence", "consent", "accept_terms")
 TERMS_NOT_STATED = (
-    "needed before anything is exported here: all three terms. (A command line asks for them too; what it is not told "
-    "is marked as not stated in the export, and such an export cannot be published.)"
+    "All three terms are required here. (The command line also asks for them; terms without an answer are marked as "
+    "not stated, and such an export cannot be published.)"
 )
 
 
 def build_evaluate_tab(context: PageContext) -> None:
     """Lay the tab Evaluate out."""
-    with gr.Accordion("1. Speak and listen, before and after", open=True, elem_id="evaluate-run"):
+    with gr.Accordion("1. Evaluate: before and after", open=True, elem_id="evaluate-run"):
         gr.Markdown(
-            "The base and what you made of it say the same sentences; a recognizer writes down what it hears. What "
-            "cannot be measured says why. With the small built-in base this takes about a minute."
+            "The base and your model speak the same sentences; a recognizer transcribes them. If something cannot be "
+            "measured, the reason is shown. With the built-in tiny base this takes about a minute."
         )
         form = CommandForm(
             context, "evaluate", json=True,
             choices={"recognizer": recognizer_choices(context.roots)}, path_keys=("voices",),
         )  # fmt: skip
         with gr.Row():
-            form.add("model", sought=PROJECT_PATHS, default=lambda project: project, label="What is judged")
-            form.add("max_sentences", label="Sentences of each language")
+            form.add("model", sought=PROJECT_PATHS, default=lambda project: project, label="Model to evaluate")
+            form.add("max_sentences", label="Sentences per language")
             form.add("recognizer", info=RECOGNIZER_HELP)
             form.add("name", label="Name of the evaluation")
         with gr.Accordion("More", open=False):
@@ -108,7 +108,7 @@ def build_evaluate_tab(context: PageContext) -> None:
                 for key in ("family", "seed", "device", "precision"):
                     form.add(key)
         form.finish("Evaluate")
-    with gr.Accordion("2. What was found", open=True, elem_id="evaluate-found"):
+    with gr.Accordion("2. Results", open=True, elem_id="evaluate-found"):
         with gr.Row():
             chosen = gr.Dropdown(
                 [], label="Evaluation", info="Those of this project, the newest first.", interactive=True,
@@ -116,7 +116,7 @@ def build_evaluate_tab(context: PageContext) -> None:
             )  # fmt: skip
             language = gr.Dropdown(
                 [], label="Language to listen to", interactive=True, elem_id="evaluate-language",
-                info="The same sentences from the base and from what you made.",
+                info="The same sentences from the base and from your model.",
             )  # fmt: skip
         shown = gr.HTML(elem_id="evaluate-scores", elem_classes=["vg-live"])
         heard = gr.HTML(elem_id="evaluate-players")
@@ -140,18 +140,16 @@ def build_evaluate_tab(context: PageContext) -> None:
                 "runs", sought=EVALUATION_PATHS, label="Evaluations", info="Folders with a scores.json, two or more."
             )
             form.add("measure")
-            form.add("output", sought=FOLDER_PATHS, default=lambda _: "", label="Name of the picture",
+            form.add("output", sought=FOLDER_PATHS, default=lambda _: "", label="Name of the chart",
                      info="Empty: a new one in the project.")  # fmt: skip
         form.finish("Compare")
         form.show_result("compare-shown", lambda found: _comparison_html(context, found))
-    with gr.Accordion("4. Curves of one or several runs as a picture", open=False, elem_id="evaluate-plot"):
+    with gr.Accordion("4. Plot the curves of one or several runs", open=False, elem_id="evaluate-plot"):
         form = CommandForm(context, "plot", json=True,
                            fresh={"output": lambda project: next_free_path(project / "plotted.png")})  # fmt: skip
         with gr.Row():
             form.add("runs", sought=PROJECT_PATHS, default=lambda project: [project])
-            form.add(
-                "output", sought=FOLDER_PATHS, label="Name of the picture", info="Empty: a new one in the project."
-            )
+            form.add("output", sought=FOLDER_PATHS, label="Name of the chart", info="Empty: a new one in the project.")
         form.finish("Draw")
         form.show_result("plot-shown", lambda found: _result_image(context, found, "curves of the runs"))
 
@@ -173,7 +171,7 @@ def _open_evaluations(context: PageContext, project: str) -> list[Any]:
 def _show_evaluation(context: PageContext, folder: str | None) -> list[Any]:
     """Scores, checklist and links; the languages that can be listened to."""
     if not folder:
-        return [note_html("nothing was evaluated yet"), gr.update(choices=[], value=None), ""]
+        return [note_html("no evaluation yet"), gr.update(choices=[], value=None), ""]
     try:
         place = context.roots.resolve_inside(folder)
         scores = read_json(place / "scores.json")
@@ -182,14 +180,15 @@ def _show_evaluation(context: PageContext, folder: str | None) -> list[Any]:
         report = place / "report.html"
         links = [
             file_link(context, report, "open the report"),
-            file_link(context, report, "listen without knowing who speaks", "#blind"),
+            file_link(context, report, "blind listening test", "#blind"),
         ]
         said = f"<p>{' &nbsp; '.join(links)}</p>" if report.is_file() else ""
         word = str(scores["retention"]["word"])
         kind = {"equal": "good", "not equal": "bad"}.get(word, "warn")
-        said += note_html(f"old languages, base speech logits with and without what was added: {word}", kind)
+        said += note_html(f"old languages, base speech logits with and without the graft: {word}", kind)
         for given in scores["checklist"]:
-            point = ChecklistItem(*(str(given[key]) for key in ("name", "question", "answer", "found")))  # type: ignore[arg-type]
+            texts = [str(given[key]) for key in ("name", "question", "answer", "found")]
+            point = ChecklistItem(*texts)  # type: ignore[arg-type]
             kind = {"yes": "good", "no": "bad"}.get(point.answer, "unmeasured")
             said += note_html(f"{point.question} {point.found}", "yet" if is_unreached_goal(point) else kind)
         rows = []
@@ -201,7 +200,11 @@ def _show_evaluation(context: PageContext, folder: str | None) -> list[Any]:
     except VoxgraftError as error:
         return [error_html(error), gr.update(choices=[], value=None), ""]
     except (KeyError, TypeError, AttributeError):
-        return [note_html(f"scores.json in {folder} is not one of ours", "bad"), gr.update(choices=[], value=None), ""]
+        return [
+            note_html(f"scores.json in {folder} was not written by voxgraft", "bad"),
+            gr.update(choices=[], value=None),
+            "",
+        ]
 
 
 class _ReportAudioParser(HTMLParser):
@@ -226,13 +229,16 @@ def _report_players(context: PageContext, folder: str | None, language: str | No
         return ""
     parser = _ReportAudioParser()
     parser.feed(read_text(report, MAX_REPORT_BYTES))
-    # By language, who and text: how long it is, and what was heard, as far as scores.json says it.
+    # By language, who and text: how long it is, and the transcript, as far as scores.json says it.
     scores = read_json(path) if (path := report.with_name("scores.json")).is_file() else {}
     spoken = scores.get("utterances") if isinstance(scores, dict) else None
     told = {}
     for said in (one for one in (spoken if isinstance(spoken, list) else ()) if isinstance(one, dict)):
         seconds, words = said.get("seconds"), said.get("heard")
-        parts = [f"{seconds:.1f} s" if isinstance(seconds, int | float) else "", f"heard: {words}" if words else ""]
+        parts = [
+            f"{seconds:.1f} s" if isinstance(seconds, int | float) else "",
+            f"transcript: {words}" if words else "",
+        ]
         told[str(said.get("language")), str(said.get("who")), str(said.get("text"))] = "; ".join(filter(None, parts))
     cards = []
     for one in parser.found:
@@ -241,7 +247,7 @@ def _report_players(context: PageContext, folder: str | None, language: str | No
             about = told.get((language, who, text), "")
             title = f"{who} ({language})"
             cards.append(audio_card_html(title, text, language=language, about=about, address=one["src"]))
-    nothing = note_html("the report plays nothing in this language: there was no vocoder, or no sound")
+    nothing = note_html("the report has no audio in this language: no vocoder, or no speech")
     return audio_cards_html(cards, nothing)
 
 
@@ -253,9 +259,9 @@ def _comparison_html(context: PageContext, found: dict[str, Any]) -> str:
         rows.append((name, one["mode"], one["step"], error, one["worst_language"], one["logits"]))
     error = f"{measure_title(measure)}, new language"
     columns = ("run", "way", "step", error, "old language that lost most", "logits of old ones")
-    differing = "".join(note_html(f"not the same {what} in all: their errors were not measured alike", "warn")
+    differing = "".join(note_html(f"different {what}: the error rates are not comparable", "warn")
                         for what in found["differing"])  # fmt: skip
-    return differing + table_html(columns, rows) + _result_image(context, found, "what runs learned, and what it cost")
+    return differing + table_html(columns, rows) + _result_image(context, found, "gain and loss of the runs")
 
 
 def _result_image(context: PageContext, found: dict[str, Any], words: str) -> str:
@@ -267,8 +273,8 @@ def build_export_tab(context: PageContext) -> None:
     """Lay the tab Export out."""
     with gr.Accordion("1. Export", open=True, elem_id="export-make"):
         gr.Markdown(
-            "For the base's own program: *grown* speaks the old languages exactly as before, *merged* the new one. "
-            "*peft* is the adapter alone, *graft* the small folder to share with others who have voxgraft."
+            "For the original program: *grown* speaks the old languages exactly as before, *merged* the new one. "
+            "*peft* is the adapter only, *graft* the small folder to share with other voxgraft users."
         )
         form = CommandForm(context, "export", given=lambda project: {"model": project}, json=True)
         with gr.Row():
@@ -324,8 +330,8 @@ def build_export_tab(context: PageContext) -> None:
             return f"<p>{download_link(context, path, f'save {path.name} ({size})')}</p>" + findings_html(found)
 
         form.show_result("push-shown", show_pushed)
-    with gr.Accordion("3. Take in what somebody gave you", open=False, elem_id="export-pull"):
-        gr.Markdown("Unpacks a graft or an export, and checks that it is whole. Nothing in it is run.")
+    with gr.Accordion("3. Import a graft or an export", open=False, elem_id="export-pull"):
+        gr.Markdown("Unpacks a graft or an export and checks that it is complete. Nothing in it is executed.")
         form = CommandForm(
             context, "pull", json=True, path_keys=("source",),
             fresh={"folder": lambda project: next_free_path(project / "pulled")},
@@ -336,7 +342,7 @@ def build_export_tab(context: PageContext) -> None:
             form.add("revision")
         add_upload(context, form, "source", "Upload a zip", (".zip",))
         form.finish("Unpack and check")
-        whole = "whole, in {}: the tab Speak can speak with a graft in it"
+        whole = "complete, in {}: a graft can be used in the tab Speak"
         form.show_result(
             "pull-shown", lambda found: note_html(whole.format(found["place"]), "good") + findings_html(found)
         )
@@ -368,7 +374,7 @@ def _base_license_html(context: PageContext, project: str) -> str:
     """The base's licence, which binds whoever shares the graft."""
     path = RunFolder(context.project_folder(project)).graft / GRAFT_CARD_NAME
     if not path.is_file():
-        return note_html("the graft is not made yet: see the tab Model", "warn")
+        return note_html("there is no graft yet: see the tab Model", "warn")
     try:
         card = read_graft_card(path.parent)
         return facts_html([("terms of the base", card.licence or get_family(card.family).licence, "warn")])
@@ -397,29 +403,29 @@ def build_speak_tab(context: PageContext) -> None:
     with gr.Row():
         form.add("language", default=run_language)
         form.add("voice", sought=VOICE_PATHS)
-        form.add("run", sought=PROJECT_PATHS, default=lambda project: project, label="Who speaks: a run")
+        form.add("run", sought=PROJECT_PATHS, default=lambda project: project, label="Model: a run")
         form.add("seed")
-    with gr.Accordion("A voice of your own", open=False, elem_id="speak-voice-own"):
-        gr.Markdown("A few seconds of one speaker, for bases that imitate a recording. Ask whoever it belongs to.")
+    with gr.Accordion("Voice to imitate", open=False, elem_id="speak-voice-own"):
+        gr.Markdown("A few seconds of one speaker, for bases that imitate a recording. You need the speaker's consent.")
         add_upload(context, form, "voice", "Upload a voice to imitate", AUDIO_SUFFIXES)
-    with gr.Accordion("How it is drawn: temperature and the like", open=False, elem_id="speak-drawing"):
+    with gr.Accordion("Sampling: temperature and more", open=False, elem_id="speak-drawing"):
         form.add_all(("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "max_seconds"))
-    with gr.Accordion("Manner: emotion, guidance, pauses", open=False, elem_id="speak-manner"):
+    with gr.Accordion("Style: emotion, guidance, pauses", open=False, elem_id="speak-manner"):
         with gr.Row():
             form.add("exaggeration", info="Chatterbox: how strong the emotion is; 0.5 is its usual strength.")
             form.add("guidance", label="Guidance (CFG, pace)")
             form.add("emotion", sought=EMOTION_PATHS)
             form.add("emotion_weight")
         form.add_all(("split", "pause"))
-        emotion = "Upload a recording whose emotion is taken on (IndexTTS-2)"
+        emotion = "Upload a recording with the emotion to use (IndexTTS-2)"
         add_upload(context, form, "emotion", emotion, EMOTION_PATHS.endings)
     with gr.Accordion("Many texts at once, from a file", open=False, elem_id="speak-many"):
-        gr.Markdown("A text on each line, or a table (tsv) with the columns text, language, voice and name.")
+        gr.Markdown("One text per line, or a table (tsv) with the columns text, language, voice and name.")
         with gr.Row():
             form.add("file", sought=SENTENCE_PATHS)
             form.add("batch")
         add_upload(context, form, "file", "Upload texts", (".txt", ".tsv"))
-    with gr.Accordion("Another speaker, other outputs, the machine", open=False, elem_id="speak-more"):
+    with gr.Accordion("Other models, outputs, device", open=False, elem_id="speak-more"):
         with gr.Row():
             form.add("variant")
             form.add("step")
@@ -431,9 +437,9 @@ def build_speak_tab(context: PageContext) -> None:
             form.add("codes", sought=PathFilter(endings=(".json", ".npy")))
             for key in ("family", "device", "precision"):
                 form.add(key)
-    form.finish("Say it")
+    form.finish("Speak")
     # The same texts from the base alone, in its own job, and all sounds side by side.
-    view, button = build_job_controls(context, BASE_JOB, "Hear the base", is_json=True)
+    view, button = build_job_controls(context, BASE_JOB, "Speak with the base", is_json=True)
     context.wire(
         [button.click],
         lambda project, *values: start_job(

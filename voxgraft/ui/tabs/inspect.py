@@ -38,11 +38,11 @@ from voxgraft.ui.jobs import ProjectJobs, UiJob
 
 # Findings that one command cures, run as its form would on a project that was just opened; by code.
 CURE_COMMANDS: dict[str, tuple[str, str]] = {
-    "graft-missing": ("graft", "Make the graft"),
-    "graft-broken": ("graft", "Make the graft again"),
-    "run-changed": ("graft", "Make the graft again"),
-    "texts-changed": ("graft", "Make the graft again"),
-    "graft-other-tokenizer": ("graft", "Make the graft again"),
+    "graft-missing": ("graft", "Create the graft"),
+    "graft-broken": ("graft", "Create the graft again"),
+    "run-changed": ("graft", "Create the graft again"),
+    "texts-changed": ("graft", "Create the graft again"),
+    "graft-other-tokenizer": ("graft", "Create the graft again"),
     "set-missing": ("prepare", "Prepare the recordings"),
     "set-stale": ("prepare", "Prepare the recordings again"),
     "set-incomplete": ("prepare", "Prepare the recordings again"),
@@ -75,8 +75,8 @@ def build_preflight_tab(context: PageContext) -> None:
 
     with gr.Accordion("1. Prepare the recordings", open=True, elem_id="preflight-prepare"):
         gr.Markdown(
-            "Encodes clips for training: speech codes, voices, text ids. An interrupted run resumes, and "
-            "makes only what is new. Elsewhere: preprocess, build pairs; the prompt of a clip is chosen while training."
+            "Encodes clips for training: speech codes, voices, text ids. An interrupted run resumes and encodes only "
+            "new clips. Elsewhere: preprocess, build pairs; the prompt of a clip is chosen while training."
         )
         form = CommandForm(context, "prepare")
         with gr.Row():
@@ -140,9 +140,9 @@ def _check_verdict(context: PageContext, project: str) -> list[Any]:
     findings = [item for item in result["findings"] if isinstance(item, dict)]
     errors = sum(item["level"] == "error" for item in findings)
     if not result["fine"]:
-        head = note_html(f"training would go wrong: {errors} thing{'s' if errors != 1 else ''} to cure first", "bad")
+        head = note_html(f"{errors} problem{'s' if errors != 1 else ''} to fix before training", "bad")
     elif any(item["code"] in CURE_COMMANDS for item in findings):
-        head = note_html("nothing is wrong, but something is missing yet: see below", "warn")
+        head = note_html("no problems, but something is still missing: see below", "warn")
     else:
         head = note_html("ready to train", "good")
     return [head, findings]
@@ -154,7 +154,7 @@ def _coverage_html(context: PageContext, project: str) -> str:
     if result is None or "error" in result:
         return ""
     looked = [str(name) for name in result["checked"]]
-    lines = [details_html(f"✓ looked at: {len(looked)} things", looked)]
+    lines = [details_html(f"✓ {len(looked)} checks were made", looked)]
     foreign: list[str] = []
     missing: dict[str, list[str]] = {}
     for name, why in result["not_checked"].items():
@@ -162,9 +162,9 @@ def _coverage_html(context: PageContext, project: str) -> str:
             foreign.append(str(name))
         else:
             missing.setdefault(str(why), []).append(str(name))
-    lines += [details_html(f"not looked at, {why}: {len(names)}", names) for why, names in missing.items()]
+    lines += [details_html(f"skipped, {why}: {len(names)}", names) for why, names in missing.items()]
     if foreign:
-        words = "only for files of other trainers: {} more; name such files above to have them looked at"
+        words = "{} more checks are for files of other trainers; select such files above"
         lines.append(details_html(words.format(len(foreign)), foreign))
     return "".join(lines)
 
@@ -172,10 +172,10 @@ def _coverage_html(context: PageContext, project: str) -> str:
 def build_diagnose_tab(context: PageContext) -> None:
     """Lay the tab Diagnose out."""
     gr.Markdown(
-        "A checkpoint from any trainer, beside the base that it was made from: resume, repair or start fresh, and why. "
-        "Nothing that is looked at is changed."
+        "Compares a checkpoint of any trainer with its base: resume, repair or start fresh, and why. The files are "
+        "not changed."
     )
-    with gr.Accordion("1. What happened to it?", open=True, elem_id="diagnose-look"):
+    with gr.Accordion("1. Diagnose", open=True, elem_id="diagnose-look"):
         form = CommandForm(
             context, "diagnose", json=True, fresh={"output": lambda project: next_free_path(project / "diagnosis")}
         )
@@ -193,7 +193,7 @@ def build_diagnose_tab(context: PageContext) -> None:
             add_upload(context, form, "checkpoint", "Upload a checkpoint",
                       (".safetensors", ".pt", ".pth"))  # fmt: skip
             add_upload(context, form, "tokenizer", "Upload its tokenizer", (".json", ".model"))
-        with gr.Accordion("More to look at, and listening", open=False):
+        with gr.Accordion("More inputs, transcription", open=False):
             with gr.Row():
                 form.add("texts", sought=TEXT_PATHS)
                 form.add("base_config", sought=CONFIG_PATHS)
@@ -205,10 +205,10 @@ def build_diagnose_tab(context: PageContext) -> None:
             )
         form.finish("Diagnose")
         form.show_result("diagnose-verdict", lambda found: _verdict_html(context, found))
-    with gr.Accordion("2. Repair it", open=False, elem_id="diagnose-repair"):
+    with gr.Accordion("2. Repair", open=False, elem_id="diagnose-repair"):
         gr.Markdown(
-            "Writes a new file in which what was damaged is the base's again. Takes checkpoint, base and tokenizer "
-            "from above. With nothing chosen, what the diagnosis names is repaired."
+            "Writes a new file with damaged parts restored from the base. Uses checkpoint, base and tokenizer from "
+            "above. Without a choice, it repairs what the diagnosis names."
         )
         repair = CommandForm(
             context, "repair", fresh={"output": lambda project: next_free_path(project / "repaired.safetensors")}
@@ -240,7 +240,7 @@ def _verdict_html(context: PageContext, found: dict[str, Any]) -> str:
         parts.append(table_html(("language", "who speaks", "phone error"), rows))
     if found.get("report"):
         report = context.roots.resolve_inside(found["report"])
-        words = f"rows and layers of {Path(found['checkpoint']).name}: what is the base's own, what has changed"
+        words = f"rows and layers of {Path(found['checkpoint']).name}: unchanged and changed parts"
         parts += [
             f"<p>{file_link(context, report, 'open the whole report')}</p>",
             image_html(context, report.with_name("diagnosis.png"), words),

@@ -34,8 +34,8 @@ from voxgraft.ui.html import error_html, facts_html, findings_html, note_html, t
 BASE_FILE_NAMES = tuple(name for facts in FAMILIES.values() for name in facts.base_files)
 # Facts, where other trainers have check boxes.
 FROZEN_FACTS = (
-    ("the base's files", "only read: nothing here writes to them", "good"),
-    ("the base's rows (freeze)", "in no optimizer: nothing can move them, not even weight decay", "good"),
+    ("the base's files", "never changed", "good"),
+    ("the base's rows (freeze)", "in no optimizer: nothing can change them, not even weight decay", "good"),
     ("ids of old text", "the same as before: new pieces come after the old ones", "good"),
 )
 ADDITIONS_PATHS = PathFilter(endings=("additions.json",))
@@ -44,11 +44,11 @@ EXAMPLE_TEXT = "ሰላም ለዓለም።\nen: Hello world."
 
 def build_model_tab(context: PageContext) -> None:
     """Lay the tab Model out."""
-    with gr.Accordion("The base, and what is fixed", open=True, elem_id="model-base"):
+    with gr.Accordion("The base, and what never changes", open=True, elem_id="model-base"):
         gr.HTML(facts_html(FROZEN_FACTS), elem_id="model-fixed")
         with gr.Row():
             choice = gr.Dropdown(
-                [], label="Base of this project", info="Folder of the base, as its makers publish it. It is only read.",
+                [], label="Base of this project", info="Folder of the base as published. It is never changed.",
                 allow_custom_value=True, interactive=True, elem_id="model-choice", scale=3,
             )  # fmt: skip
             button = gr.Button("Use this base", elem_id="model-use", scale=1, elem_classes=["vg-act"])
@@ -56,17 +56,17 @@ def build_model_tab(context: PageContext) -> None:
         shown = gr.HTML(elem_id="model-shown")
         form = CommandForm(context, "show")
         with gr.Row():
-            form.add("base", sought=FOLDER_PATHS, default=lambda project: project, label="What to show")
+            form.add("base", sought=FOLDER_PATHS, default=lambda project: project, label="Base to show")
             form.add("family")
             form.add("fingerprint")
-        form.finish("Show what is in it")
+        form.finish("Show details")
         context.on_change(lambda project: [_inventory_html(context, project)], [shown], slow=True)
 
     def list_bases(project: str) -> list[Any]:
         now = run_base_folder(context.project_folder(project))
         known = [context.roots.short(path) for path in find_bases(context.roots)]
         value = context.roots.short(now.resolve()) if now is not None else None
-        return [gr.update(choices=[("the small built-in one", "tiny"), *known], value=value)]
+        return [gr.update(choices=[("the built-in tiny base", "tiny"), *known], value=value)]
 
     def use_base(project: str, name: str | None) -> list[Any]:
         """Write the base into run.yaml. There is no command for it: in a terminal one edits the file."""
@@ -92,12 +92,13 @@ def build_model_tab(context: PageContext) -> None:
             form.add("optional")
             form.add("list_only", label="Only list the files and the licence")
         agreed = gr.Checkbox(
-            label="I have read the licence above and accept it", elem_id="download-agreed", info="Nothing is fetched "
-            "before. On the command line, giving the command says the same.",
-        )  # fmt: skip
+            label="I have read the licence above and accept it",
+            info="Nothing is downloaded before that.",
+            elem_id="download-agreed",
+        )
         form.finish("Download")
         form.button.interactive = False
-        # Another base has another licence, which nobody has accepted yet.
+        # Another base has another licence, which no one has accepted yet.
         context.wire([name.change], lambda chosen: [_download_terms_html(chosen), False], [name], [terms, agreed])
         context.on_project(lambda _: [_download_terms_html(name.value)], [terms], slow=True)
         listing = form.control("list_only").component
@@ -107,10 +108,10 @@ def build_model_tab(context: PageContext) -> None:
             [agreed, listing],
             [form.button],
         )
-    with gr.Accordion("Make the graft: tokenizer and new rows", open=True, elem_id="model-graft"):
+    with gr.Accordion("Create the graft: tokenizer and new rows", open=True, elem_id="model-graft"):
         gr.Markdown(
-            "Learns the letters and pieces that the base lacks from your texts, puts them after the old ones, proves "
-            "that old text reads the same, and gives each its row. Elsewhere: extend the tokenizer and the embeddings."
+            "Trains the letters and pieces that the base lacks on your texts, appends them, proves that old text "
+            "reads the same, and creates their rows. Elsewhere: extend the tokenizer and the embeddings."
         )
         form = CommandForm(context, "graft")
         with gr.Row():
@@ -120,12 +121,12 @@ def build_model_tab(context: PageContext) -> None:
         with gr.Accordion("More", open=False):
             form.add_all(("tokenizer.min_count", "tokenizer.max_piece_characters", "rows.noise", "rows.seed"))
             with gr.Row():
-                form.add("tokenizer.file", sought=TOKENIZER_PATHS, label="Ready-made tokenizer")
+                form.add("tokenizer.file", sought=TOKENIZER_PATHS, label="Existing tokenizer")
                 form.add("proof_texts", sought=TEXT_PATHS)
-                form.add("language").placeholder = "a code, such as am"  # nothing finds it out by itself
+                form.add("language").placeholder = "a code, such as am"  # it cannot be detected
                 form.add("family")
-        form.finish("Make the graft", keep=True)
-    with gr.Accordion("Only extend a checkpoint file by rows", open=False, elem_id="model-extend"):
+        form.finish("Create the graft", keep=True)
+    with gr.Accordion("Only add rows to a checkpoint file", open=False, elem_id="model-extend"):
         form = CommandForm(context, "extend")
         with gr.Row():
             form.add("checkpoint", sought=CHECKPOINT_PATHS)
@@ -157,7 +158,7 @@ def _inventory_html(context: PageContext, project: str) -> str:
         return error_html(error)
     rows = ", ".join(f"{name} {count:,}" for name, count in found.get("text_rows", {}).items())
     checkpoint, tokenizer = found.get("checkpoint") or {}, found.get("tokenizer") or {}
-    graft = ("graft", "not made yet", "note")
+    graft = ("graft", "not created yet", "note")
     if (path := RunFolder(folder).graft / GRAFT_CARD_NAME).is_file():
         try:
             card = read_json(path)
@@ -190,9 +191,9 @@ def _download_terms_html(chosen: str | None) -> str:
     total = sum(item.get("bytes") or 0 for item in found["files"] if not item["there"])
     return facts_html(
         (
-            (found["title"], f"{format_bytes(total)} to fetch into {found['folder']}", "note"),
+            (found["title"], f"{format_bytes(total)} to download into {found['folder']}", "note"),
             ("licence", found["licence"], "warn"),
-            ("room on the disk", format_bytes(found["free_bytes"]) if found.get("free_bytes") else "unknown", "note"),
+            ("free disk space", format_bytes(found["free_bytes"]) if found.get("free_bytes") else "unknown", "note"),
         )
     )
 
@@ -200,20 +201,20 @@ def _download_terms_html(chosen: str | None) -> str:
 def build_tokenizer_tab(context: PageContext) -> None:
     """Lay the tab Tokenizer out."""
     gr.Markdown(
-        "A tokenizer cuts text into pieces that the model knows. The old one stays as it is: new letters and pieces "
-        "are put *after* it, so that old text keeps its ids. Making the graft (tab Model) does all of this by itself; "
-        "here you can look at it, prove it, or do it step by step."
+        "A tokenizer splits text into pieces that the model knows. The old one stays as it is: new letters and pieces "
+        "are appended, so old text keeps its ids. Creating the graft (tab Model) does all of this automatically; here "
+        "you can inspect it, prove it, or do it step by step."
     )
     with gr.Accordion("Old and new side by side", open=True, elem_id="tokenizer-spelling"):
         text = gr.Textbox(
             EXAMPLE_TEXT, label="Text", lines=2, elem_id="spell-text",
-            info="One sentence on each line, in the new language; one in a language of the base begins with its code, "
-            "as in en: Hello world.",
+            info="One sentence per line, in the new language. For a language of the base, start with its code: en: "
+                 "Hello world.",
         )  # fmt: skip
         command = gr.Textbox(
             label=COMMAND_LABEL, interactive=False, elem_classes=["vg-command"], elem_id="spell-command",
         )  # fmt: skip
-        button = gr.Button("Spell it", variant="primary", elem_id="spell-start", elem_classes=["vg-act"])
+        button = gr.Button("Tokenize", variant="primary", elem_id="spell-start", elem_classes=["vg-act"])
         state = gr.HTML(elem_id="spell-state", elem_classes=["vg-live"])
         inputs = [context.project, text]
         context.wire(
@@ -235,9 +236,9 @@ def build_tokenizer_tab(context: PageContext) -> None:
             form.add("texts", sought=TEXT_PATHS, default=_default_proof_texts)
             form.add("proof_texts", sought=TEXT_PATHS)
             form.add("family")
-        form.finish("Prove it")
+        form.finish("Prove")
         form.show_result("proof-shown", _proof_html)
-    with gr.Accordion("Step by step: learn pieces from texts, and put them after the base's", open=False):
+    with gr.Accordion("Step by step: train pieces on texts, and append them to the base's", open=False):
         learning = CommandForm(context, "tokenizer train")
         with gr.Row():
             learning.add("base", sought=TOKENIZER_PATHS, default=run_base_folder)
@@ -246,7 +247,7 @@ def build_tokenizer_tab(context: PageContext) -> None:
             learning.add("output", sought=ADDITIONS_PATHS, default=lambda project: project / "additions.json")
         learning.add_all(("tokenizer.pieces", "tokenizer.min_count", "tokenizer.max_piece_characters"))
         learning.add_all(("family", "overwrite"))
-        learning.finish("Learn the pieces")
+        learning.finish("Train the pieces")
         merging = CommandForm(context, "tokenizer merge")
         with gr.Row():
             merging.add("base", sought=TOKENIZER_PATHS, default=run_base_folder)

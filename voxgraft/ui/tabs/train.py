@@ -57,11 +57,11 @@ DEVICE_KEYS = (
 LOSS_SETTING_KEYS = ("train.text_weight", "train.speech_weight", "train.text_dropout", "train.emotion_from")
 MERGED_MODE_KEYS = ("train.full_body", "train.kl_weight", "train.retention_bound", "train.interpolate")
 REPLAY_KEYS = ("data.self_replay", "data.replay_share", "data.min_prompt_seconds", "data.single_clip_speakers")
-NOT_TRAINED_YET = "not trained yet: what training tells will be here"
-# Opening lines are looked for in the first part of a log, which may be long.
+NOT_TRAINED_YET = "not trained yet: progress is shown here"
+# Summary are looked for in the first part of a log, which may be long.
 SUMMARY_BYTES = 16 << 10
 MAX_SHOWN_FINDINGS = 8
-# Text use from which the model is said to read; see docs/training.md.
+# Text use from which the model counts as reading; see docs/training.md.
 MIN_TEXT_USE = 0.1
 # Step lines that are needed for a pace; the first ones are slower than the rest.
 MIN_TIMED_LINES = 5
@@ -74,15 +74,15 @@ ALL_SAMPLES, FIRST_AND_NEWEST = "all", "first and newest"
 def build_train_tab(context: PageContext) -> None:
     """Lay the tab out."""
     gr.Markdown(
-        "Training runs by itself: you may close this page, and the run is found again when you come back. Stop "
-        "finishes the step and saves; starting again resumes from there. The base's rows are frozen by construction."
+        "Training runs in its own process: you can close this page and return later. Stop finishes the step and "
+        "saves; starting again resumes. The base's rows are frozen by construction."
     )
     form = CommandForm(context, "train", choices={"train.recognizer": recognizer_choices(context.roots)})
     with gr.Row():
         choice = gr.Dropdown(
             [("the newest saved step, or the beginning", START_NEWEST)], value=START_NEWEST, label="Start from",
             interactive=True,
-            info="Where training continues. What comes after a chosen step is set aside, not removed.",
+            info="Where training continues. Later steps are moved aside, not removed.",
             elem_id="train-from", scale=2,
         )  # fmt: skip
         form.add("train.mode")
@@ -91,10 +91,10 @@ def build_train_tab(context: PageContext) -> None:
     hidden = [form.add("from_step"), form.add("fresh")]
     for component in hidden:
         component.visible = "hidden"  # the dropdown above sets both
-    with gr.Accordion("Rates and schedule", open=False, elem_id="train-rates"):
+    with gr.Accordion("Learning rates and schedule", open=False, elem_id="train-rates"):
         form.add_all(RATE_KEYS)
         form.add_all(SCHEDULE_KEYS)
-    with gr.Accordion("How often: journal, validation, saving, samples; when to stop early", open=False):
+    with gr.Accordion("Intervals: journal, validation, saving, samples; early stopping", open=False):
         form.add_all(INTERVAL_KEYS)
         form.add_all(EARLY_STOPPING_KEYS)
     with gr.Accordion("Data", open=False, elem_id="train-data"):
@@ -103,15 +103,17 @@ def build_train_tab(context: PageContext) -> None:
                 form.add(key, sought=PREPARED_SET_PATHS)
             form.add("data.replay_texts", sought=TEXT_PATHS)
         form.add_all(REPLAY_KEYS)
-    with gr.Accordion("Size of a step, memory and machine", open=False, elem_id="train-machine"):
-        gr.Markdown("Batch size and gradient accumulation elsewhere: a step has so many tokens, whatever the memory.")
+    with gr.Accordion("Step size, memory and device", open=False, elem_id="train-machine"):
+        gr.Markdown(
+            "Elsewhere: batch size and gradient accumulation. A step has this many tokens, independent of memory."
+        )
         form.add_all(BATCH_KEYS)
         form.add_all(DEVICE_KEYS)
     with gr.Accordion("Losses, and the merged mode", open=False):
         form.add_all(LOSS_SETTING_KEYS)
         form.add_all(MERGED_MODE_KEYS)
         form.add("baseline")
-    with gr.Accordion("Samples on the way, and listening", open=False), gr.Row():
+    with gr.Accordion("Samples and transcription during training", open=False), gr.Row():
         form.add("train.sample_texts", lines=3)
         for key in ("train.sample_sound", "train.recognizer", "train.tensorboard"):
             form.add(key)
@@ -125,21 +127,21 @@ def build_train_tab(context: PageContext) -> None:
     with gr.Accordion("Status", open=True, elem_id="train-live"):
         figures = gr.HTML(elem_id="train-figures", elem_classes=["vg-live"])
         curves = gr.HTML(elem_id="train-curves")
-        with gr.Accordion("What training said of itself before the first step", open=False, elem_id="train-said"):
+        with gr.Accordion("Summary before the first step", open=False, elem_id="train-said"):
             opening = gr.Textbox(
-                label="Opening lines", lines=4, max_lines=20, interactive=False, elem_classes=["vg-mono"],
+                label="Summary", lines=4, max_lines=20, interactive=False, elem_classes=["vg-mono"],
                 elem_id="train-opening",
             )  # fmt: skip
-    with gr.Accordion("Listen on the way", open=True, elem_id="train-listen"):
+    with gr.Accordion("Samples", open=True, elem_id="train-listen"):
         with gr.Row():
             step = gr.Dropdown(
                 [FIRST_AND_NEWEST, ALL_SAMPLES], value=FIRST_AND_NEWEST, label="Step", interactive=True,
                 elem_id="train-sample-step",
-                info="The same sentences in the same voice each time: only training makes a difference.",
+                info="The same sentences in the same voice each time, so differences come from training.",
             )  # fmt: skip
             language = gr.Dropdown(
                 [ALL_SAMPLES], value=ALL_SAMPLES, label="Language", interactive=True, elem_id="train-sample-language",
-                info="Old languages are spoken too: they must stay as they were.",
+                info="Old languages are spoken too: they must not change.",
             )  # fmt: skip
         spoken = gr.HTML(elem_id="train-samples")
     with gr.Accordion("Saved steps", open=False, elem_id="train-saved"):
@@ -166,15 +168,15 @@ def build_train_tab(context: PageContext) -> None:
         [context.project, step, language],
         [spoken],
     )
-    with gr.Accordion("Make room: remove saved steps that are not needed", open=False, elem_id="train-clean"):
+    with gr.Accordion("Free disk space: remove saved steps that are not needed", open=False, elem_id="train-clean"):
         gr.Markdown(
-            "First without the tick: shows what would go, with sizes. The first step, the best one and the last ones "
-            "always stay. Not while it trains."
+            "Without the tick, this only lists what would be removed, with sizes. The first, best and last steps "
+            "are always kept. Not available during training."
         )
         form = CommandForm(context, "clean", json=True)
         with gr.Row():
             form.add("keep")
-            form.add("yes", label="Yes, remove what is listed", info="Without it nothing is removed, only shown.")
+            form.add("yes", label="Yes, remove the listed folders", info="Nothing is removed unless this is ticked.")
         form.finish("Show, or remove")
         form.show_result("clean-shown", _clean_html)
 
@@ -257,7 +259,7 @@ def _refresh_status(context: PageContext, project: str, known: dict[str, str], a
         if damage is None:
             heldout = f", held-out speech loss {loss:.3f}" if loss is not None else ""
             starts.append((f"step {step:,}: {size}{heldout}{', the best' if is_best else ''}", str(step)))
-    starts += [("begin again at step 0 (fresh)", START_FRESH)] if steps else []
+    starts += [("start over at step 0 (fresh)", START_FRESH)] if steps else []
     start: list[Any] = [gr.update(choices=starts), gr.skip(), gr.skip()]
     if project != known.get("project") or at_work or newest_job != known.get("job"):
         start = [gr.update(choices=starts, value=START_NEWEST), "", False]
@@ -304,7 +306,7 @@ def train_figures_html(status: TrainProgress, *, is_running: bool, bound: float 
     state, reason = status.state
     total = f" of {history.num_steps:,}" if history.num_steps else ""
     share = f" ({status.share:.0%})" if status.share is not None else ""
-    time_left = status.end_text or "not at work; start it to continue"
+    time_left = status.end_text or "not running; start it to continue"
     if is_running:
         # By the pace of the last lines, also of those before a resume.
         seconds = history.seconds_per_step() if len(history.steps) >= MIN_TIMED_LINES and history.num_steps else None
@@ -312,7 +314,7 @@ def train_figures_html(status: TrainProgress, *, is_running: bool, bound: float 
         if seconds is not None:
             time_left = f"{format_duration(max(0, history.num_steps - history.last_step) * seconds)} left"
     found = [
-        ("state", reason or "nothing was measured yet", STATE_STYLES.get(state, ("", "note"))[1]),
+        ("state", reason or "no measurements yet", STATE_STYLES.get(state, ("", "note"))[1]),
         ("step", f"{max(history.last_step, status.step):,}{total}{share}", "note"),
         ("time left", time_left, "note"),
     ]
@@ -354,7 +356,7 @@ def train_curves_html(history: History) -> str:
                 series.append((f"{word}: {level:.2f}", ends, colour, True))
         drawn += draw_chart(f"{name.capitalize()} loss, nats", series) if history.last_step else []
     uses = [(name, history.held_out(f"{name}_use"), at, False) for at, name in enumerate(("text", "voice"))]
-    drawn += draw_chart("Use: how much worse with another sentence's text, another voice", uses, [0.0])
+    drawn += draw_chart("Text and voice use: increase of the loss with another text or voice", uses, [0.0])
     old = [
         (name, [(step, 100 * share) for step, share in history.retention(name)], at, False)
         for at, name in enumerate(history.base_languages)
@@ -385,7 +387,7 @@ def samples_html(context: PageContext, run: RunFolder, history: History, step: s
     """Samples: players, or codes if there is no vocoder. One sentence's samples are side by side."""
     known = sorted(history.samples)
     if not known:
-        return note_html("nothing was spoken yet")
+        return note_html("no samples yet")
     chosen = [int(step)] if step.isdecimal() else [known[0], known[-1]] if step == FIRST_AND_NEWEST else known
     cards: dict[str, list[str]] = {}  # by sentence, so that one sentence's samples are side by side
     for at in dict.fromkeys(at for at in chosen if at in history.samples):
@@ -395,8 +397,8 @@ def samples_html(context: PageContext, run: RunFolder, history: History, step: s
             if language not in (ALL_SAMPLES, "", one.get("language")):
                 continue
             marks = [f"{as_finite_float(one.get('seconds')) or 0:.1f} s"]
-            marks += [] if one.get("stopped", True) else ["did not stop by itself"]
-            marks += ["code for code as at step 0"] if one.get("same_as_step_0") and at else []
+            marks += [] if one.get("stopped", True) else ["did not stop"]
+            marks += ["same codes as at step 0"] if one.get("same_as_step_0") and at else []
             title, about = f"step {at:,}, {spoken_in}", ", ".join(marks)
             sound, codes = folder / f"{Path(name).name}.wav", folder / f"{Path(name).name}.json"
             if sound.is_file():
@@ -408,7 +410,7 @@ def samples_html(context: PageContext, run: RunFolder, history: History, step: s
                 card = audio_card_html(title, text, language=spoken_in, about=about, codes=numbers)
             cards.setdefault(name, []).append(card)
     ordered = (card for same in cards.values() for card in same)
-    return audio_cards_html(ordered, note_html("nothing was spoken then"))
+    return audio_cards_html(ordered, note_html("no samples at this step"))
 
 
 def _sample_entries(entry: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
@@ -428,7 +430,7 @@ def list_saved_steps(run: RunFolder) -> dict[int, tuple[int, str | None]]:
 
 
 def _clean_html(found: dict[str, Any]) -> str:
-    words = ("kept", "removed") if found["removed"] else ("stays", "would go")
+    words = ("kept", "removed") if found["removed"] else ("stays", "would be removed")
     rows = [(one["folder"], format_bytes(one["bytes"]), words[one["remove"]], one["why"]) for one in found["folders"]]
     count = sum(bool(one["remove"]) for one in found["folders"])
     amount = f"{count} folder{'s' if count != 1 else ''}, {format_bytes(found['bytes'])}"
@@ -437,5 +439,5 @@ def _clean_html(found: dict[str, Any]) -> str:
     elif found["removed"]:
         head = note_html(f"removed {amount}", "good")
     else:
-        head = note_html(f"nothing was removed yet; tick the box and press again to remove {amount}", "warn")
+        head = note_html(f"nothing was removed; tick the box and press again to remove {amount}", "warn")
     return head + table_html(("in steps/", "size", "", "why"), rows) + findings_html(found)
