@@ -124,7 +124,7 @@ WRONG_CHATTERBOX: dict[str, tuple[Change, str, str]] = {
     "an unknown tensor": (
         changed_s3gen(lambda state: state.update({"flow.extra": torch.zeros(3)})),
         "tensors-mismatch",
-        "flow.extra [3] is no tensor of it",
+        "flow.extra [3] is not part of it",
     ),
     "another shape": (
         changed_s3gen(lambda state: state.update({NORM: torch.zeros(513)})),
