@@ -59,6 +59,7 @@ NOT_RUN = {
     "voxgraft go runs/amharic-real --to chatterbox": "needs the published front end of Chatterbox",
     "voxgraft speak hello --base BASE --language en --voice me.wav --codes hello.json": "needs a base that clones voices",
     "voxgraft speak 'ሰላም' --graft amharic --base BASE": "needs the weights of a real base",
+    "voxgraft check models/chatterbox --speak --voice me.wav": ELSEWHERE,
     "voxgraft ui": FOREVER,
     "voxgraft ui --host 0.0.0.0 --port 7860": FOREVER,
 }

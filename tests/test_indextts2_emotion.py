@@ -14,16 +14,17 @@ from tests.support import s2mel as golden
 from tests.support.checkpoint_files import saved
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.models.base import BaseFiles, Clip
-from voxgraft.models.indextts2.emotion import (
+from voxgraft.models.indextts2.encoder import (
     SPEAKER_EMOTION,
     STYLE,
     VECTORS_PER_EMOTION,
     EmotionTable,
+    blend_emotion,
+    build_unified_voice_condition,
     mix_emotions,
     scale_shares,
     weigh_sliders,
 )
-from voxgraft.models.indextts2.encoder import blend_emotion, build_unified_voice_condition
 
 Array = np.ndarray[Any, Any]
 # The golden README recommends 1e-6; the rows must be the very ones.

@@ -36,8 +36,7 @@ from voxgraft.core.errors import VoxgraftError
 from voxgraft.models import get_family
 from voxgraft.models.base import REFERENCE_AUDIO, Clip
 from voxgraft.models.campplus import CAMPPlus, kaldi_fbank
-from voxgraft.models.indextts2.emotion import STYLE
-from voxgraft.models.indextts2.encoder import SemanticCodec, SemanticCodecSize
+from voxgraft.models.indextts2.encoder import STYLE, SemanticCodec, SemanticCodecSize
 from voxgraft.models.indextts2.s2mel import count_target_frames
 from voxgraft.models.indextts2.vocoder import IndexTTS2Vocoder, VocoderParts, compute_mel, prepare_reference
 from voxgraft.models.speech_model import compute_speech_latents
@@ -332,7 +331,7 @@ def test_a_graft_speaks_into_a_file_with_latents_behind_its_own_gate(tmp_path: P
     requests = [UtteranceRequest("001", "ሰላም። ቤቱ ትልቅ ነው", "am"), UtteranceRequest("002", "bring me the cup", "en")]
     said = synthesize(speakers, loader, requests, settings, vocoder)
     outputs = (tmp_path / "am.wav", tmp_path / "en.wav")
-    paths = write_audio_files(said, vocoder, outputs, settings)
+    paths = write_audio_files(said, vocoder, outputs)
     model = speakers.system("am")
     condition = loader.condition(loader.voice(None))
     for one, path in zip(said, paths, strict=True):
@@ -348,7 +347,7 @@ def test_a_graft_speaks_into_a_file_with_latents_behind_its_own_gate(tmp_path: P
             assert piece.latents is not None
             assert np.abs(piece.latents - wanted.numpy()).max() < 1e-4
     first = paths[0].read_bytes()
-    write_audio_files(said, vocoder, outputs, settings)
+    write_audio_files(said, vocoder, outputs, overwrite=True)
     assert paths[0].read_bytes() == first
 
 

@@ -19,7 +19,7 @@ from tests.support.synthesis import codes_of, made_graft, settings_of, spoken
 from voxgraft.audio.files import encode_audio
 from voxgraft.models import get_family
 from voxgraft.models.base import Clip
-from voxgraft.models.indextts2.emotion import EmotionTable
+from voxgraft.models.indextts2.encoder import EmotionTable
 from voxgraft.synthesis.command import synthesize
 from voxgraft.synthesis.engine import SynthesisModels, open_synthesis_models
 from voxgraft.synthesis.inputs import ReferenceVoice, UtteranceRequest, VoiceLoader

@@ -17,7 +17,7 @@ from voxgraft.models.base import REFERENCE_AUDIO, Clip
 from voxgraft.models.campplus import CAMPPlus, CAMPPlusSize
 from voxgraft.models.indextts2.bigvgan import SAMPLE_RATE, BigVGAN, BigVGANSize, bigvgan_shapes
 from voxgraft.models.indextts2.dit import DiTSize
-from voxgraft.models.indextts2.emotion import SPEAKER_EMOTION, STYLE, VECTORS_PER_EMOTION
+from voxgraft.models.indextts2.encoder import SPEAKER_EMOTION, STYLE, VECTORS_PER_EMOTION
 from voxgraft.models.indextts2.model import UnifiedVoice, UnifiedVoiceCondition
 from voxgraft.models.indextts2.s2mel import S2Mel, S2MelSize, s2mel_shapes
 from voxgraft.models.indextts2.shapes import ConditioningEncoderSize, UnifiedVoiceSize

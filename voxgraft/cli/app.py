@@ -261,6 +261,8 @@ def resolve_settings(line: CommandLine) -> Settings:
             origins[leaf.key] = SettingOrigin(COMMAND_LINE_ORIGIN, verb.flag_names(leaf)[0])
     if issubclass(verb.settings, RunSettings) and isinstance(run := values.get("run"), str) and run:
         path = Path(run) / RUN_FILE
+        if values.get("speak") and not path_exists(path):  # `check BASE --speak`: the folder is a base
+            return parse_settings(verb.settings, values, line.config or COMMAND_LINE_ORIGIN, origins)
         if not path_exists(path):
             cure = f"create a run with `voxgraft new {Path(run)}`, or check the path."
             raise FileError("file-missing", f"{Path(run)} has no {RUN_FILE}", where=path, cure=cure)

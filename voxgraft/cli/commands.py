@@ -263,7 +263,7 @@ COMMANDS = (
     CliCommand(
         "check",
         commands.CheckSettings,
-        "voxgraft.inspect.check:check",
+        "voxgraft.inspect.check:check_command",
         "Check a run, or single files, for everything that would go wrong. Changes nothing.",
         positional=("run",),
         flags=TOKENIZER_FLAGS,

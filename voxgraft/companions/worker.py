@@ -1,8 +1,9 @@
 """The program that runs inside a companion environment: `python worker.py NAME [CHECKOUT]`.
 
 chatterbox: codes and a voice in, samples out. S3Gen and the Perth watermark are the package's own, and used as its
-`generate` does. indextts2: says whether the checkout can be imported, and which packages it has. It makes no sound
-of codes yet: the program's own interface takes text, which an export speaks with `load.py`.
+`generate` does. For comparisons also the mel from given noise, and the language model's scores for given codes.
+indextts2: says whether the checkout can be imported, and which packages it has. It makes no sound of codes yet: the
+program's own interface takes text, which an export speaks with `load.py`.
 
 Runs by its path, so it imports nothing of voxgraft but `pipe.py` beside it; the upstream packages are imported by name.
 """
@@ -45,6 +46,51 @@ class S3GenSynthesizer:
         marked = self.mark.apply_watermark(samples, sample_rate=SAMPLE_RATE)
         return {"sample_rate": SAMPLE_RATE}, {"samples": marked.astype("float32")}
 
+    def mel(self, words: dict[str, Any], arrays: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The mel of an utterance with given noise [80, frames of reference and utterance]. [80, frames]"""
+        model = self._model(words["s3gen"], words.get("device", "cpu"))
+        reference = self._reference(model, words, arrays)
+        noise, drawn = self.torch.from_numpy(arrays["noise"])[None], self.torch.randn_like
+        # The package draws its noise inside of the flow, and nowhere else in it.
+        self.torch.randn_like = lambda like, **_: noise.to(like)
+        try:
+            with self.torch.inference_mode():
+                codes = self.torch.from_numpy(arrays["codes"]).long().to(model.device)
+                mel = model.flow_inference(codes, ref_dict=dict(reference), finalize=True)
+        finally:
+            self.torch.randn_like = drawn
+        return {}, {"mel": mel[0].detach().cpu().float().numpy()}
+
+    def logits(self, words: dict[str, Any], arrays: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """T3's scores after each code of an utterance. Text with start and stop, codes with start. [codes, rows]"""
+        t3 = import_module("chatterbox.models.t3.t3")
+        conditions = import_module("chatterbox.models.t3.modules.cond_enc")
+        config = import_module("chatterbox.models.t3.modules.t3_config").T3Config
+        state = import_module("safetensors.torch").load_file(words["t3"])
+        state = {name.removeprefix("t3."): value for name, value in state.items()}
+        hp = config.multilingual()
+        hp.text_tokens_dict_size = len(state["text_emb.weight"])
+        model = t3.T3(hp)
+        model.load_state_dict(state)
+        model = model.to(words.get("device", "cpu")).eval()
+        given = {name: self.torch.from_numpy(array)[None].to(model.device) for name, array in arrays.items()}
+        voice = conditions.T3Cond(
+            speaker_emb=given["speaker"],
+            cond_prompt_speech_tokens=given["prompt"].long(),
+            emotion_adv=words["emotion"] * self.torch.ones(1, 1, 1, device=model.device),
+        )
+        text, codes = given["text"].long(), given["codes"].long()
+        lengths = [self.torch.tensor([ids.shape[1]], device=model.device) for ids in (text, codes)]
+        with self.torch.inference_mode():
+            found = model(
+                t3_cond=voice,
+                text_tokens=text,
+                text_token_lens=lengths[0],
+                speech_tokens=codes,
+                speech_token_lens=lengths[1],
+            )
+        return {}, {"logits": found.speech_logits[0].float().cpu().numpy()}
+
     def _model(self, path: str, device: str) -> Any:
         if (path, device) not in self.models:
             model = import_module("chatterbox.models.s3gen").S3Gen()
@@ -84,7 +130,8 @@ def main(name: str, arguments: list[str]) -> None:
         import_module(
             "chatterbox.models.s3gen"
         )  # now, so that a broken environment is noticed before the first request
-        handlers["sound"] = S3GenSynthesizer().sound
+        synthesizer = S3GenSynthesizer()
+        handlers |= {"sound": synthesizer.sound, "mel": synthesizer.mel, "logits": synthesizer.logits}
         packages.insert(0, "chatterbox-tts")
     else:
         sys.path.append(arguments[0])

@@ -87,6 +87,12 @@ class CheckSettings(RunSettings):
     """Config or command line of another trainer: its sizes, learning rates and freeze boundary are checked."""
     prepared: Path | None = None
     """Prepared data of another trainer (text_ids/*.npy): its ids are checked."""
+    speak: bool = False
+    """Compare the files of a base (RUN or --base) with the published ones, and speak in up to three languages."""
+    voice: Path | None = None
+    """With --speak: recording of the voice. Default: the base's own voice, or a recording that voxgraft brings."""
+    recognizer: str | None = None
+    """With --speak: who listens (built-in, whisper:small, 'command:PROGRAM {wav}', none). Default: any that knows."""
 
 
 class TrainCommandSettings(RunSettings):
@@ -333,6 +339,8 @@ class SpeakSettings(Settings):
     """Output file (.wav, .flac, .ogg, .mp3), or a folder with one file per utterance. Default: speech.wav or speech."""
     codes: Path | None = None
     """Write speech codes: NAME.json with all details, or NAME.npy for one utterance."""
+    latents: bool = False
+    """Also write the language model's latents into NAME.json, as float16: IndexTTS-2's vocoder needs them."""
     overwrite: bool = False
     """Replace existing files."""
     device: ComputeDevice = None

@@ -454,7 +454,7 @@ def open_voice_encoder(base: SpeakingModel, place: ModelContext, voices: Sequenc
     # A vocoder that needs a reference sound speaks with the base's own voice where a held-out clip has none stored.
     own = place.family.voices(place.files)
     sounding = all(voice.name in own or REFERENCE_AUDIO in voice.clip.voice for voice in voices)
-    if encoder.reference_rate is not None and not sounding:
+    if place.family.clones_voices and not sounding:
         return "held-out clips give only part of the voice, and the base's own voice is used (--voices FILE.wav)"
     return encoder
 

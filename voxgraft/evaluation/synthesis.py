@@ -16,7 +16,7 @@ from voxgraft.core.errors import FileError, VoxgraftError
 from voxgraft.core.files import is_file, read_text, require_folder
 from voxgraft.dataset.shards import ClipDataset
 from voxgraft.evaluation.sentences import EvalSentence
-from voxgraft.models.base import BaseFiles, Clip, Latents, Vocoder, encode_recording, unknown_voice_error
+from voxgraft.models.base import BaseFiles, Clip, Latents, Vocoder, unknown_voice_error
 from voxgraft.synthesis.engine import (
     ModelContext,
     SpeakingModel,
@@ -90,7 +90,7 @@ def choose_eval_voices(
             missing = FileError("file-missing", f"{name} does not exist")
             raise unknown_voice_error(name, own, files.folder) if own else missing
         wave, rate = read_audio(path, code="wav-form")
-        clip = encode_recording(base.family.encoder(files, base.model), wave, rate)
+        clip = base.family.encoder(files, base.model).encode_voice(wave, rate)
         voices.append(ReferenceVoice(path.name, clip))
     return voices
 
@@ -178,7 +178,7 @@ class SpeechRenderer:
 
 def open_speech_renderer(place: ModelContext) -> SpeechRenderer:
     """The vocoder of a base. A family without one is no error: codes can be evaluated too."""
-    vocoder = place.family.vocoder(place.files, place.device)
+    vocoder = place.vocoder()
     missing = f"the vocoder of {place.family.name} is missing, so there is no sound"
     return SpeechRenderer(vocoder, "" if vocoder else missing)
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +60,9 @@ from voxgraft.inspect.text import (
     tokenizer_findings,
     tokenizer_proof_findings,
 )
+
+if TYPE_CHECKING:
+    from voxgraft.inspect.first_contact import FirstContact
 
 # A text has some hundred ids; the longest that any model takes has some thousand.
 MAX_IDS_BYTES = 1 << 20
@@ -467,6 +470,15 @@ class CheckResult:
         counts = {level: sum(item.level == level for item in self.outcome.findings) for level in LEVEL_STYLES}
         listed = ", ".join(f"{count} {level}{'' if count == 1 else 's'}" for level, count in counts.items())
         return style_line((listed, LEVEL_STYLES["error"] if counts["error"] else "bold green"))
+
+
+def check_command(settings: CheckSettings) -> CheckResult | FirstContact:
+    """`check`, or with --speak the first contact with a base."""
+    if not settings.speak:
+        return check(settings)
+    from voxgraft.inspect.first_contact import check_first_contact
+
+    return check_first_contact(settings)
 
 
 def check(settings: CheckSettings) -> CheckResult:

@@ -6,8 +6,8 @@ Preparing, training, speaking and export all come through here. It knows no tens
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
@@ -23,6 +23,7 @@ from voxgraft.nn import IGNORE_INDEX
 from voxgraft.text import TextFrontend
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from voxgraft.audio.features import Waveform
@@ -167,6 +168,22 @@ class BaseDescription:
     side_files: tuple[SideFile, ...]
     others: tuple[str, ...] = ()
     """Checkpoints of other releases in the same folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedTensors:
+    """One file of a base, and what its makers published in it."""
+
+    names: tuple[str, ...]
+    """Names in the folder, the usual one first."""
+    what: str
+    read_size: Callable[[Path], Any]
+    """Size of the file's model by names and shapes alone. Raises, by name, unless it has every tensor and no other."""
+    published: tuple[Any, ...]
+    """The sizes that were published."""
+    needed: bool = True
+    key: str = ""
+    """In a torch file, the key of the dictionaries that hold the tensors."""
 
 
 class ModelSize(Protocol):
@@ -350,8 +367,20 @@ class Family(ABC):
     def stock(self) -> StockProgram:
         """The program that the base was published with, and what it wants to find in a folder."""
 
-    def vocoder(self, files: BaseFiles, device: str = "cpu") -> Vocoder | None:  # noqa: ARG002 (of families that sound)
-        """What makes sound of codes; None for families whose vocoder voxgraft does not have."""
+    def published_files(self, files: BaseFiles) -> tuple[PublishedTensors, ...]:  # noqa: ARG002 (of published families)
+        """Every file with tensors that the folder of a published base has; none for a base that is made here."""
+        return ()
+
+    def vocoder(
+        self,
+        files: BaseFiles,  # noqa: ARG002 (of families that sound)
+        device: str = "cpu",  # noqa: ARG002
+        dtype: torch.dtype | None = None,  # noqa: ARG002
+    ) -> Vocoder | None:
+        """What makes sound of codes; None for families whose vocoder voxgraft does not have.
+
+        A half-precision `dtype` is for the parts that take most of the time; None is float32 throughout.
+        """
         return None
 
 
@@ -364,7 +393,7 @@ def unknown_voice_error(name: str, known: Collection[str], where: Path | str = "
 
 
 REFERENCE_AUDIO = "reference"
-"""Among a voice's arrays: samples of the recording itself, at the encoder's `reference_rate`, for a vocoder."""
+"""Among a voice's arrays: samples of the recording itself, at the vocoder's sample rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,30 +409,14 @@ class ClipEncoder(ABC):
     """The front end of one base."""
 
     sample_rate: int = 16_000
-    reference_rate: int | None = None
-    """Samples a second at which the family's vocoder wants the recording too; None where it does not."""
-    reference_seconds: float = 10.0
 
     @abstractmethod
     def encode(self, waves: Sequence[Waveform]) -> list[Clip]:
         """Every recording as if it were alone; those of similar length go through together."""
 
-    def encode_voice(self, samples: NDArray[np.float32], rate: int) -> Clip | None:  # noqa: ARG002 (of most families)
-        """A recording as a voice to speak with, in families that prepare it otherwise than a clip to learn from."""
-        return None
-
-
-def encode_recording(encoder: ClipEncoder, samples: NDArray[np.float32], rate: int) -> Clip:
-    """One recording of any sample rate, with its sound where the family's vocoder wants that too."""
-
-    if (voice := encoder.encode_voice(samples, rate)) is not None:
-        return voice
-    clip = encoder.encode([resample(samples, rate, encoder.sample_rate)])[0]
-    if (wanted := encoder.reference_rate) is None:
-        return clip
-    # From the recording itself: at 16 kHz, as the encoder has it, everything above 8 kHz is lost.
-    longest = round(encoder.reference_seconds * wanted)
-    return replace(clip, voice={**clip.voice, REFERENCE_AUDIO: resample(samples, rate, wanted)[:longest]})
+    def encode_voice(self, samples: NDArray[np.float32], rate: int) -> Clip:
+        """A recording of any sample rate as a voice to speak with, and its sound where a vocoder wants that."""
+        return self.encode([resample(samples, rate, self.sample_rate)])[0]
 
 
 class SpeakerEncoder(Protocol):
@@ -415,6 +428,16 @@ class SpeakerEncoder(Protocol):
 
 Latents = NDArray[np.floating[Any]]
 """The language model's final states at the codes of one utterance. [codes, width]"""
+
+
+class SoundStream(Protocol):
+    """One utterance whose codes are still being generated."""
+
+    def feed(self, codes: Sequence[int]) -> NDArray[np.float32]:
+        """More codes. Returns the samples that no later code can change, often none at first."""
+
+    def finish(self, codes: Sequence[int] = ()) -> NDArray[np.float32]:
+        """The last codes, and all samples that are left."""
 
 
 class Vocoder(ABC):
@@ -429,6 +452,10 @@ class Vocoder(ABC):
         self, codes: Sequence[Sequence[int]], voices: Sequence[Clip], latents: Sequence[Latents] | None = None
     ) -> list[NDArray[np.float32]]:
         """A waveform for each utterance, in the voice that it was spoken with. No codes are no samples."""
+
+    def stream(self, voice: Clip, max_codes: int) -> SoundStream | None:  # noqa: ARG002 (of those that can)
+        """Sound of an utterance of at most `max_codes` codes before its end is known; None where all are needed."""
+        return None
 
     def why_not(self, voice: Clip) -> str:  # noqa: ARG002 (of those that need more than codes)
         """Why it cannot sound like a voice; nothing where it can."""
@@ -507,6 +534,22 @@ class StockProgram(ABC):
         """Lines of Python in `prepared` of an export: text by its rules to what the program takes. And sources of the
         family's own, by name, that they import."""
         return "    return RULES.apply(text)", {}
+
+    def compare(
+        self,
+        files: BaseFiles,  # noqa: ARG002 (of programs that can be asked)
+        model: SpeechModel,  # noqa: ARG002
+        vocoder: Vocoder,  # noqa: ARG002
+        voice: Clip,  # noqa: ARG002
+        condition: Any,  # noqa: ARG002
+        text_ids: Sequence[int],  # noqa: ARG002
+        codes: Sequence[int],  # noqa: ARG002
+    ) -> dict[str, tuple[str, bool]]:
+        """The program beside voxgraft, if its companion is installed: codes and mel of one utterance on the same noise.
+
+        By what is compared: the result in words, and whether both agree.
+        """
+        return {"original program": (f"not compared: the companion of {self.title} takes no codes", True)}
 
     @abstractmethod
     def usage(self, facts: ExportInfo, files: BaseFiles, *, drop_in: bool) -> list[str]:

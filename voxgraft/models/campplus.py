@@ -101,18 +101,29 @@ class CAMPPlus(nn.Module):
         self.requires_grad_(False).eval()
 
     @classmethod
-    def load(cls, path: Path, prefix: str = "") -> CAMPPlus:
-        """From a file whose tensors have `prefix` before their names; what lies outside the prefix is left alone."""
-        from voxgraft.checkpoints.tensors import read_tensor_shapes, read_tensors
+    def read_shapes(cls, path: Path, prefix: str = "") -> tuple[CAMPPlusSize, dict[str, tuple[int, ...]]]:
+        """Size and tensors of a file, whose names start with `prefix`; refused, by name, unless it has every one."""
+        from voxgraft.checkpoints.tensors import read_tensor_shapes
 
         stored = read_tensor_shapes(path, prefix)
+        size = CAMPPlusSize.of(stored)
         with init_empty_weights():
-            network = cls(CAMPPlusSize.of(stored))
-        shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
-        needed = {name: shape for name, shape in shapes.items() if name in stored or not name.endswith(COUNTER)}
-        require_exact_tensors(stored, needed, "CAMPPlus", path)
-        floats = {name: shape for name, shape in needed.items() if not name.endswith(COUNTER)}
-        counters = {name: torch.zeros((), dtype=torch.int64) for name in shapes if name.endswith(COUNTER)}
+            shapes = {name: tuple(tensor.shape) for name, tensor in cls(size).state_dict().items()}
+        shapes = {name: shape for name, shape in shapes.items() if name in stored or not name.endswith(COUNTER)}
+        require_exact_tensors(stored, shapes, "CAMPPlus", path)
+        return size, shapes
+
+    @classmethod
+    def load(cls, path: Path, prefix: str = "") -> CAMPPlus:
+        """From a file whose tensors have `prefix` before their names; what lies outside the prefix is left alone."""
+        from voxgraft.checkpoints.tensors import read_tensors
+
+        size, shapes = cls.read_shapes(path, prefix)
+        with init_empty_weights():
+            network = cls(size)
+        floats = {name: shape for name, shape in shapes.items() if not name.endswith(COUNTER)}
+        names = network.state_dict().keys()
+        counters = {name: torch.zeros((), dtype=torch.int64) for name in names if name.endswith(COUNTER)}
         network.load_state_dict(counters | read_tensors(path, floats, prefix), assign=True)
         return network.requires_grad_(False).eval()
 

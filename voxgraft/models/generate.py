@@ -8,7 +8,7 @@ Shapes: N streams, R rows (N, or 2 N with guidance: those with text first), V sp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -86,6 +86,12 @@ class SpeechGenerator:
     ) -> list[GeneratedCodes]:
         """Generate every prompt. All run side by side until the last has stopped or has `max_codes` codes."""
         return DecodeSession(self.model, prompts, sampling, self).run(watch)
+
+    def advance(
+        self, prompts: Sequence[GenerationPrompt], sampling: SamplingParams, watch: StopCallback | None = None
+    ) -> Iterator[Tensor]:
+        """Generate every prompt, a few codes at a time: all codes so far, then stops. [N, codes]"""
+        return DecodeSession(self.model, prompts, sampling, self).advance(watch)
 
     @property
     def graphs(self) -> list[DecodeGraph]:
@@ -215,9 +221,21 @@ class DecodeSession:
         """How many codes that is. [N]"""
         return self.state.num_generated
 
-    @torch.no_grad()
     def run(self, watch: StopCallback | None = None) -> list[GeneratedCodes]:
         """Generate to the end. A stream that `watch` stops counts as stopped; the caller knows which those are."""
+        for _ in self.advance(watch):
+            pass
+        # All streams have made the same number of steps, those that had stopped too.
+        num_codes = min(int(self.num_generated[0]), self.sampling.max_codes)
+        results, stop = [], self.frame.speech_stop
+        for row in self.codes[:, :num_codes].tolist():
+            stopped = stop in row
+            results.append(GeneratedCodes(row[: row.index(stop)] if stopped else row, stopped))
+        return results
+
+    @torch.no_grad()
+    def advance(self, watch: StopCallback | None = None) -> Iterator[Tensor]:
+        """Generate a few codes of every stream at a time until all have stopped: all codes so far. [N, codes]"""
         limit = self.sampling.max_codes
         for first in range(0, limit, CODES_PER_CHECK):
             if self.graph is not None:
@@ -230,17 +248,12 @@ class DecodeSession:
                     self.sample_next_codes(noise[:, at] if self.sampling.temperature > 0 else None)
                     if first + at + 1 < limit:  # nothing comes after the last code
                         self.feed_codes()
+            codes = self.codes[:, : min(first + CODES_PER_CHECK, limit)]
             if watch is not None:
-                self.state.stopped.logical_or_(watch(self.codes[:, : min(first + CODES_PER_CHECK, limit)]))
+                self.state.stopped.logical_or_(watch(codes))
+            yield codes
             if bool(self.state.stopped.all()):
                 break
-        # All streams have made the same number of steps, those that had stopped too.
-        num_codes = min(int(self.num_generated[0]), limit)
-        results, stop = [], self.frame.speech_stop
-        for row in self.codes[:, :num_codes].tolist():
-            stopped = stop in row
-            results.append(GeneratedCodes(row[: row.index(stop)] if stopped else row, stopped))
-        return results
 
     def penalized_logits(self) -> Tensor:
         """What the next codes are drawn from, before temperature and cuts. [N, V]"""

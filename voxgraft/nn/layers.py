@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar, cast
 
 import torch
@@ -137,3 +137,90 @@ def iter_modules_by_prefix(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     bare = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
     for name, module in bare.named_modules():
         yield (f"{name}.".replace("_orig_mod.", "") if name else ""), module
+
+
+# ---- captured solvers ------------------------------------------------------------------------------------------------
+# A processor starts the kernels of a flow more slowly than a GPU runs them. All steps of a solver have one shape, so
+# the whole solver is captured as a CUDA graph, for lengths that are multiples of FRAME_STEP; shorter utterances are
+# padded and masked. Elsewhere than on CUDA, and where capturing fails, solvers run as they are.
+
+# A longer step wastes more on padding, a shorter one captures more graphs: 64 frames are 0.7 to 1.3 seconds.
+FRAME_STEP = 64
+MAX_GRAPHS = 16
+# A replay must give what the solver has just given, up to rounding: graphs may choose other kernels.
+REPLAY_TOLERANCE = 2e-2
+
+
+def pad_frames(num_frames: int, device: torch.device) -> int:
+    """The length that a solver runs at: the next of the captured ones on CUDA, the frames themselves elsewhere."""
+    return round_up(num_frames, FRAME_STEP) if device.type == "cuda" else num_frames
+
+
+@dataclass(frozen=True, slots=True)
+class _Captured:
+    graph: torch.cuda.CUDAGraph
+    inputs: tuple[Tensor, ...]
+    output: Tensor
+
+    def replay(self, inputs: tuple[Tensor, ...]) -> Tensor:
+        for own, given in zip(self.inputs, inputs, strict=True):
+            own.copy_(given)
+        self.graph.replay()
+        return self.output.clone()  # the next replay writes to the same memory
+
+
+class SolverGraphs:
+    """The captured solvers of one model, by the shapes of what they are given."""
+
+    def __init__(self) -> None:
+        self._graphs: dict[Hashable, _Captured] = {}
+        self._seen: set[Hashable] = set()
+        self.refusal = ""
+        """Why nothing is captured any more; empty while graphs are used."""
+
+    def run(self, solve: Callable[..., Tensor], kind: Hashable, *inputs: Tensor) -> Tensor:
+        """`solve(*inputs)`, which must be a function of the values of `inputs` and of nothing else but `kind`.
+
+        A shape is captured when it comes a second time: what is spoken once does not wait for a graph.
+        """
+        key = (kind, tuple((tuple(one.shape), one.dtype, one.device) for one in inputs))
+        known = self._graphs.pop(key, None)
+        if known is not None:
+            self._graphs[key] = known  # dicts keep their order: the least recently used is first
+            return known.replay(inputs)
+        found = solve(*inputs)
+        if self.refusal or inputs[0].device.type != "cuda":
+            return found
+        if key not in self._seen:
+            self._seen.add(key)
+            return found
+        try:
+            captured = self._capture(solve, inputs)
+            error = float((captured.replay(inputs) - found).abs().max() / found.abs().max().clamp_min(1e-6))
+            if not error <= REPLAY_TOLERANCE:
+                self.refusal = f"a replay differs by {error:.1e} of the largest value"
+        except RuntimeError as failure:  # no room beside a training, or an operation that cannot be captured
+            self.refusal = str(failure).partition("\n")[0]
+        if self.refusal:
+            self._graphs.clear()
+            return found
+        while len(self._graphs) >= MAX_GRAPHS:
+            del self._graphs[next(iter(self._graphs))]
+        self._graphs[key] = captured
+        return found
+
+    @staticmethod
+    def _capture(solve: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> _Captured:
+        own = tuple(one.clone() for one in inputs)
+        graph = torch.cuda.CUDAGraph()
+        # Autocast frees its rounded weights when its block ends, and the graph would still read them: no cache here.
+        cached = torch.is_autocast_cache_enabled()
+        torch.clear_autocast_cache()
+        torch.set_autocast_cache_enabled(False)
+        try:
+            # thread_local: CUDA calls of other threads, such as copies of the next batch, do not end the capture.
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                output = solve(*own)
+        finally:
+            torch.set_autocast_cache_enabled(cached)
+        return _Captured(graph, own, output)

@@ -5,6 +5,7 @@ Texts are split into chunks that a model can speak at once. All chunks are plann
 
 from __future__ import annotations
 
+import base64
 import io
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -23,7 +24,7 @@ from voxgraft.core.errors import ConfigError, Finding, GraftError, TextError, fi
 from voxgraft.core.files import atomic_write, is_folder, require_output_path, write_json
 from voxgraft.core.languages import count_letters_by_script, count_scripts, find_exemplar
 from voxgraft.core.results import Line, style_line
-from voxgraft.models.base import Family, Latents, Vocoder
+from voxgraft.models.base import Family, Latents, SoundStream, Vocoder
 from voxgraft.models.generate import StopCause
 from voxgraft.synthesis.engine import (
     SpeakingModel,
@@ -55,6 +56,10 @@ WAV_SUFFIX, JSON_SUFFIX, NPY_SUFFIX = ".wav", ".json", ".npy"
 AUDIO_FORMATS = {WAV_SUFFIX: "WAV", ".flac": "FLAC", ".ogg": "OGG", ".mp3": "MP3"}
 # Speech that was cut off fades out instead of ending with a click.
 FADE_SECONDS = 0.02
+# Codes after which a stream first makes sound. Then after as many again, and twice as many each time: every call of
+# the vocoder's flow goes over all codes so far, so that calls at even distances would cost more and more.
+FIRST_STREAMED_CODES = 24
+STOP_DESCRIPTIONS = {"ended": "ended normally", "limit": "cut at the length limit", "loop": "cut: it repeated itself"}
 Wave = NDArray[np.float32]
 
 
@@ -104,13 +109,7 @@ def synthesize(
 
     `vocoder` is what will render it, if anything will: it must know the voices, and may need latents.
     """
-    # Only codes that the decoder can read; the rest as the original program samples, unless the settings say otherwise.
-    given = {name: value for name in SAMPLING_SETTINGS if (value := getattr(settings, name)) is not None}
-    sampling = replace(speakers.place.family.stock_sampling(), readable=True, **given)
-    planned = [plan_utterance(speakers, voices, one, settings) for one in utterances]
-    for plan in planned:
-        if vocoder is not None and (why := vocoder.why_not(plan.voice.clip)):
-            raise GraftError("vocoder-voice", why, where=f"voice {plan.voice.name}")
+    planned = [plan_utterance(speakers, voices, one, settings, vocoder) for one in utterances]
     requests: dict[str, dict[tuple[int, int], SynthesisRequest]] = {}
     for at, plan in enumerate(planned):
         condition = voices.condition(plan.voice)
@@ -119,17 +118,7 @@ def synthesize(
             key = (one.max_codes, at, place)
             request = SynthesisRequest(one.ids, condition, one.seed, one.max_codes, plan.language, key)
             requests.setdefault(plan.language, {})[at, place] = request
-    engines = {
-        id(system): SynthesisEngine(
-            system.model,
-            sampling,
-            set_gate=system.set_gate_for,
-            batch_size=settings.batch,
-            loop_code_hz=system.family.code_hz,
-            latents=vocoder is not None and vocoder.needs_latents,
-        )
-        for system in speakers.all
-    }
+    engines = {id(system): _build_engine(system, settings, vocoder) for system in speakers.all}
     results: dict[tuple[int, int], SynthesisResult] = {}
     with progress.progress_task("speaking", sum(map(len, requests.values()))) as advance:
         for language, own in requests.items():
@@ -152,10 +141,43 @@ def synthesize(
     return said
 
 
+def stream_speech(
+    speakers: SynthesisModels,
+    voices: VoiceLoader,
+    utterance: UtteranceRequest,
+    settings: SpeakSettings,
+    vocoder: Vocoder,
+) -> Iterator[Wave]:
+    """One utterance as sound, in waveforms that follow each other without a gap, the first as soon as there is one."""
+    plan = plan_utterance(speakers, voices, utterance, settings, vocoder)
+    engine = _build_engine(speakers.system(plan.language), settings, vocoder)
+    return stream_pieces(plan, engine, voices.condition(plan.voice), vocoder)
+
+
+def _build_engine(system: SpeakingModel, settings: SpeakSettings, vocoder: Vocoder | None) -> SynthesisEngine:
+    # Only codes that the decoder can read; the rest as the original program samples, unless the settings say otherwise.
+    given = {name: value for name in SAMPLING_SETTINGS if (value := getattr(settings, name)) is not None}
+    return SynthesisEngine(
+        system.model,
+        replace(system.family.stock_sampling(), readable=True, **given),
+        set_gate=system.set_gate_for,
+        batch_size=settings.batch,
+        loop_code_hz=system.family.code_hz,
+        latents=settings.latents or (vocoder is not None and vocoder.needs_latents),
+    )
+
+
 def plan_utterance(
-    speakers: SynthesisModels, voices: VoiceLoader, one: UtteranceRequest, settings: SpeakSettings
+    speakers: SynthesisModels,
+    voices: VoiceLoader,
+    one: UtteranceRequest,
+    settings: SpeakSettings,
+    vocoder: Vocoder | None = None,
 ) -> SpokenUtterance:
-    """An utterance in chunks that the model can speak, each with its limit and its seed, but without codes."""
+    """An utterance in chunks that the model can speak, each with its limit and its seed, but without codes.
+
+    Refused if the vocoder cannot sound like the voice.
+    """
     language = speakers.language(one.language or settings.language)
     system, family = speakers.system(language), speakers.place.family
     frame = system.model.frame
@@ -173,8 +195,10 @@ def plan_utterance(
         limit = limit_codes(seconds, family.code_hz, frame.max_codes if settings.max_seconds else most)
         seed = draw_seed("speak", settings.seed, language, piece.text)
         chunks.append(SpokenChunk(piece, tuple(ids), limit, seed))
-    findings = tuple(_check_text(system, one, text, language))
-    return SpokenUtterance(one, language, voices.voice(one.voice), tuple(chunks), findings)
+    findings, voice = tuple(_check_text(system, one, text, language)), voices.voice(one.voice)
+    if vocoder is not None and (why := vocoder.why_not(voice.clip)):
+        raise GraftError("vocoder-voice", why, where=f"voice {voice.name}")
+    return SpokenUtterance(one, language, voice, tuple(chunks), findings)
 
 
 def _encode_chunk(
@@ -237,6 +261,9 @@ def _plan_files(
         if kind == NPY_SUFFIX and len(utterances) > 1:
             found = f"{len(utterances)} utterances in {codes.name}"
             raise ConfigError("speak-output", found, expected=f"a name that ends in {JSON_SUFFIX}")
+    if settings.latents and (codes is None or codes.suffix.lower() != JSON_SUFFIX):
+        found = "--latents without a code file that can hold them"
+        raise ConfigError("speak-output", found, expected=f"--codes NAME{JSON_SUFFIX}")
     sound: tuple[Path, ...] = ()
     if codes is None or output is not None:
         output = output or Path("speech.wav" if len(utterances) == 1 else "speech")
@@ -253,73 +280,155 @@ def _plan_files(
     return sound
 
 
+def render_pieces(said: Sequence[SpokenUtterance], vocoder: Vocoder, batch: int) -> Iterator[list[Wave]]:
+    """The sentences of each utterance as waveforms, in the order of the utterances; `batch` go to the vocoder at once.
+
+    Each waveform is what it would be alone, up to rounding.
+    """
+    pieces = [(one, utterance.voice.clip) for utterance in said for one in utterance.pieces]
+    waves: list[Wave] = []  # of pieces whose utterance is not complete yet
+    place = 0
+    for utterance in said:
+        while len(waves) < len(utterance.pieces):
+            some = pieces[place : place + batch]
+            place += len(some)
+            codes, voices = [one.codes for one, _ in some], [voice for _, voice in some]
+            latents = [np.zeros((0, 0)) if one.latents is None else one.latents for one, _ in some]
+            found = vocoder.sound(codes, voices, latents if vocoder.needs_latents else None)
+            waves += [
+                _fade_out(wave, vocoder.sample_rate) if one.stop != "ended" else wave
+                for (one, _), wave in zip(some, found, strict=True)
+            ]
+        yield waves[: len(utterance.pieces)]
+        del waves[: len(utterance.pieces)]
+
+
+def stream_pieces(
+    utterance: SpokenUtterance, engine: SynthesisEngine, condition: Any, vocoder: Vocoder
+) -> Iterator[Wave]:
+    """The sound of a planned utterance as soon as there is some, with the pauses between its sentences.
+
+    A vocoder that can sounds while a sentence is still being generated; any other sounds sentence by sentence, and
+    those waveforms are the ones that `render_pieces` gives.
+    """
+    rate = vocoder.sample_rate
+    for one in utterance.pieces:
+        request = SynthesisRequest(one.ids, condition, one.seed, one.max_codes, utterance.language, ())
+        stream = vocoder.stream(utterance.voice.clip, one.max_codes)
+        if stream is not None:
+            yield from stream_sentence(engine, request, stream, rate)
+        else:
+            [[(_, result)]] = engine.iterate([request])
+            spoken = replace(one, codes=result.codes, stop=result.stop, latents=result.latents)
+            ((wave,),) = render_pieces([replace(utterance, pieces=(spoken,))], vocoder, 1)
+            yield wave
+        if one.piece.pause_seconds:
+            yield np.zeros(round(one.piece.pause_seconds * rate), dtype=np.float32)
+
+
+def stream_sentence(
+    engine: SynthesisEngine, request: SynthesisRequest, stream: SoundStream, rate: int
+) -> Iterator[Wave]:
+    """One sentence while it is being generated, in waveforms that follow each other."""
+    waiting: list[int] = []
+    wanted, stop = FIRST_STREAMED_CODES, "ended"
+    for codes, cause in engine.stream(request):
+        waiting, stop = waiting + codes, cause
+        if len(waiting) >= wanted:
+            if len(wave := stream.feed(waiting)):
+                yield wave
+            waiting, wanted = [], 2 * wanted
+    last = stream.finish(waiting)
+    if len(last):
+        yield last if stop == "ended" else _fade_out(last, rate)
+
+
+def _fade_out(wave: Wave, rate: int) -> Wave:
+    """A copy whose last 20 ms fade to zero."""
+    count = min(len(wave), round(FADE_SECONDS * rate))
+    faded = wave.copy()
+    faded[len(wave) - count :] *= np.linspace(1, 0, count, dtype=np.float32)
+    return faded
+
+
 def write_audio_files(
-    said: Sequence[SpokenUtterance], vocoder: Vocoder, files: Sequence[Path], settings: SpeakSettings
+    said: Sequence[SpokenUtterance],
+    vocoder: Vocoder,
+    files: Sequence[Path],
+    *,
+    pause: float = 0.3,
+    batch: int = 16,
+    overwrite: bool = False,
 ) -> tuple[Path, ...]:
     """The file of each utterance: its own, or the same one for all, with a paragraph's pause between them."""
     rate = vocoder.sample_rate
     together: list[Wave] = []
     joined = len(files) == 1 and len(said) > 1
 
-    def write(path: Path, wave: Wave) -> None:
-        data = encode_audio(wave, rate, AUDIO_FORMATS[path.suffix.lower()])
-        with atomic_write(path, overwrite=settings.overwrite) as file:
+    def silence(seconds: float) -> Wave:
+        return np.zeros(round(seconds * rate), dtype=np.float32)
+
+    def write(path: Path, parts: Sequence[Wave]) -> None:
+        data = encode_audio(np.concatenate(parts), rate, AUDIO_FORMATS[path.suffix.lower()])
+        with atomic_write(path, overwrite=overwrite) as file:
             file.write(data)
 
     with progress.progress_task("vocoding", len(said)) as advance:
-        for at, utterance in enumerate(said):
-            parts: list[Wave] = []
-            for one in utterance.pieces:
-                latents = None if one.latents is None else [one.latents]
-                (wave,) = vocoder.sound([one.codes], [utterance.voice.clip], latents)
-                if one.stop != "ended":
-                    count = min(len(wave), round(FADE_SECONDS * rate))
-                    wave = wave.copy()
-                    wave[len(wave) - count :] *= np.linspace(1, 0, count, dtype=np.float32)
-                parts += [wave, np.zeros(round(one.piece.pause_seconds * rate), dtype=np.float32)]
+        for at, (utterance, waves) in enumerate(zip(said, render_pieces(said, vocoder, batch), strict=True)):
+            pauses = [silence(one.piece.pause_seconds) for one in utterance.pieces]
+            parts = [part for pair in zip(waves, pauses, strict=True) for part in pair]
             if joined:
-                together += [*parts, np.zeros(round(2 * settings.pause * rate), dtype=np.float32)]
+                together += [*parts, silence(2 * pause)]
             else:
-                write(files[at], np.concatenate(parts))
+                write(files[at], parts)
             advance(1)
     if joined:
-        write(files[0], np.concatenate(together[:-1]))
+        write(files[0], together[:-1])
     return tuple(files[0 if joined else at] for at in range(len(said)))
 
 
-def _write_codes_file(said: Sequence[SpokenUtterance], path: Path, family: Family, *, overwrite: bool) -> None:
-    """JSON with all that a vocoder needs, or the bare codes of one utterance, its chunks one after another."""
+def write_codes_file(
+    said: Sequence[SpokenUtterance], path: Path, family: Family, *, latents: bool = False, overwrite: bool = False
+) -> None:
+    """JSON with all that a vocoder needs, or the bare codes of one utterance, its chunks one after another.
+
+    With `latents` each piece has the language model's states too: float16, row by row, base64.
+    """
     if path.suffix.lower() == NPY_SUFFIX:
         stream = io.BytesIO()
         np.save(stream, np.array([code for piece in said[0].pieces for code in piece.codes], dtype=np.int32))
         with atomic_write(path, overwrite=overwrite) as file:
             file.write(stream.getvalue())
         return
-    utterances = [
-        {
-            "name": utterance.utterance.name,
-            "language": utterance.language,
-            "text": utterance.utterance.text,
-            "voice": utterance.voice.name,
-            "pieces": [
-                {
-                    "text": one.piece.text,
-                    "text_ids": list(one.ids),
-                    "codes": list(one.codes),
-                    "stop": one.stop,
-                    "seed": one.seed,
-                    "pause_seconds": one.piece.pause_seconds,
-                }
-                for one in utterance.pieces
-            ],
-        }
-        for utterance in said
-    ]
+    utterances = []
+    for utterance in said:
+        pieces = []
+        for one in utterance.pieces:
+            piece = {
+                "text": one.piece.text,
+                "text_ids": list(one.ids),
+                "codes": list(one.codes),
+                "stop": one.stop,
+                "seed": one.seed,
+                "pause_seconds": one.piece.pause_seconds,
+            }
+            if latents:
+                states = np.zeros((0, 0)) if one.latents is None else one.latents
+                values = np.ascontiguousarray(states, dtype="<f2")
+                data = base64.b64encode(values.tobytes()).decode("ascii")
+                piece["latents"] = {"dtype": "float16", "shape": list(values.shape), "data": data}
+            pieces.append(piece)
+        utterances.append(
+            {
+                "name": utterance.utterance.name,
+                "language": utterance.language,
+                "text": utterance.utterance.text,
+                "voice": utterance.voice.name,
+                "pieces": pieces,
+            }
+        )
     document = {"format": CODES_FORMAT, "family": family.name, "code_hz": family.code_hz, "utterances": utterances}
     write_json(path, document, overwrite=overwrite)
-
-
-STOP_DESCRIPTIONS = {"ended": "ended normally", "limit": "cut at the length limit", "loop": "cut: it repeated itself"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,7 +500,7 @@ def speak(settings: SpeakSettings) -> SpeakResult:
     utterances = read_utterances(settings.text, settings.file)
     speakers = open_synthesis_models(settings, {one.language or settings.language for one in utterances})
     family, files = speakers.place.family, speakers.place.files
-    vocoder = family.vocoder(files, speakers.place.device)
+    vocoder = speakers.place.vocoder()
     outputs = _plan_files(utterances, settings, family, vocoder)
     sounding = vocoder if outputs else None
     if sounding is not None:
@@ -410,8 +519,10 @@ def speak(settings: SpeakSettings) -> SpeakResult:
         notes.append(finding("speak-untrained", f"the graft of {', '.join(untrained)} was not trained yet"))
     sound: tuple[Path, ...] = ()
     if sounding is not None:
-        sound = write_audio_files(said, sounding, outputs, settings)
+        sound = write_audio_files(
+            said, sounding, outputs, pause=settings.pause, batch=settings.batch, overwrite=settings.overwrite
+        )
         notes += sounding.findings()
     if settings.codes is not None:
-        _write_codes_file(said, settings.codes, family, overwrite=settings.overwrite)
+        write_codes_file(said, settings.codes, family, latents=settings.latents, overwrite=settings.overwrite)
     return SpeakResult(family, files.folder, tuple(said), sound, settings.codes, tuple(notes))

@@ -26,7 +26,7 @@ from voxgraft.core.files import compute_sha256, is_folder, require_file, require
 from voxgraft.core.rng import hash_int
 from voxgraft.core.run import RunFolder
 from voxgraft.models import get_family, resolve_base_family, resolve_base_folder
-from voxgraft.models.base import BaseFiles, Family, Latents
+from voxgraft.models.base import BaseFiles, Family, Latents, Vocoder
 from voxgraft.models.generate import GenerationPrompt, SpeechGenerator, StopCause, StoppingCriteria
 from voxgraft.models.load import choose_device, choose_dtype, grow_model, list_base_parameters, load_model
 from voxgraft.models.speech_model import SpeechModel, compute_speech_latents
@@ -67,6 +67,11 @@ class ModelContext:
         # New layers around the same tensors: growing or adapting the copy leaves the original as it is.
         tensors = chain(self.opened.parameters(), self.opened.buffers())
         return copy.deepcopy(self.opened, {id(tensor): tensor for tensor in tensors})
+
+    def vocoder(self) -> Vocoder | None:
+        """The base's vocoder on the same device; on CUDA also in the model's half precision, if it has one."""
+        half = self.dtype if self.device.startswith("cuda") and self.dtype != torch.float32 else None
+        return self.family.vocoder(self.files, self.device, half)
 
     def languages(self) -> tuple[str, ...]:
         """Languages that the base speaks, by its release."""
@@ -523,6 +528,33 @@ class SynthesisEngine:
                     rows = [one.float().cpu().numpy() for one in found]
                     results = [replace(one, latents=row) for one, row in zip(results, rows, strict=True)]
                 yield list(zip(positions, results, strict=True))
+
+    def stream(self, request: SynthesisRequest) -> Iterator[tuple[list[int], StopCause]]:
+        """Generate one request: each time the codes that are new, and why they end if they do.
+
+        Codes that were returned cannot be taken back, so a loop is cut where it is noticed, behind its third round.
+        """
+        frame = self._generator.model.frame
+        limits, most = [request.max_codes], replace(self._sampling, max_codes=request.max_codes)
+        criteria = StoppingCriteria(limits, frame.speech_stop, self._loop_code_hz) if self._loop_code_hz else None
+        # The gate is set while a step runs and not while the caller has its turn.
+        with self._set_gate(request.language):
+            prompt = GenerationPrompt(request.text_ids, request.condition, request.seed)
+            steps = self._generator.advance([prompt], most, criteria)
+        num_given = 0
+        while True:
+            with self._set_gate(request.language):
+                codes = next(steps, None)
+            if codes is None:
+                return
+            (row,) = codes.tolist()
+            ended = frame.speech_stop in row
+            known = row[: row.index(frame.speech_stop)] if ended else row
+            cause: StopCause = "ended" if ended else "limit"
+            if criteria is not None:
+                cause = criteria.stopped.get(0, cause)
+            yield known[num_given:], cause
+            num_given = len(known)
 
 
 def draw_seed(purpose: str, *parts: int | str) -> int:

@@ -25,7 +25,7 @@ from voxgraft.core.errors import ConfigError, FileError, TextError
 from voxgraft.core.files import decode_utf8, is_file, read_lines, read_text, text_lines
 from voxgraft.core.languages import SYLLABIC_SCRIPTS, base_language, script_of, suggest_language_code
 from voxgraft.core.rng import hash_int
-from voxgraft.models.base import Clip, ClipEncoder, SpeakingStyle, encode_recording, unknown_voice_error
+from voxgraft.models.base import Clip, ClipEncoder, SpeakingStyle, unknown_voice_error
 from voxgraft.synthesis.engine import SynthesisModels
 
 if TYPE_CHECKING:
@@ -373,4 +373,4 @@ class VoiceLoader:
             place = self.speakers.place
             # The encoder of IndexTTS-2 is part of the base; a graft has it unchanged.
             self._encoder = place.family.encoder(place.files, self.speakers.all[-1].model)
-        return encode_recording(self._encoder, samples, rate)
+        return self._encoder.encode_voice(samples, rate)

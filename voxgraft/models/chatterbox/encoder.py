@@ -7,6 +7,7 @@ Shapes: B clips, F mel frames, M mel bands, T codes, H heads of width D, W width
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,8 +31,9 @@ from voxgraft.audio.features import (
     validate_waveform,
     validate_waveforms,
 )
+from voxgraft.audio.files import resample
 from voxgraft.core.errors import AudioError
-from voxgraft.models.base import Clip, ClipEncoder
+from voxgraft.models.base import REFERENCE_AUDIO, Clip, ClipEncoder
 from voxgraft.models.chatterbox.model import T3Condition
 from voxgraft.models.chatterbox.shapes import (
     MAX_PROMPT_CODES,
@@ -338,12 +340,14 @@ def split_into_windows(mel: Tensor, step_frames: int = STEP_FRAMES) -> Tensor:
 
 
 PROMPT_SECONDS = 6
+# Of a recording of a voice. The original hears all of it; more than this takes time and changes little.
+MIN_VOICE_SECONDS, MAX_VOICE_SECONDS = 0.5, 300
+# What S3Gen takes of it.
+REFERENCE_SECONDS, REFERENCE_RATE = 10, 24_000
 
 
 class T3ClipEncoder(ClipEncoder):
     """Voice encoder and speech tokenizer of a base folder."""
-
-    reference_rate = 24_000
 
     def __init__(self, voice: VoiceEncoder, tokenizer: SpeechTokenizer) -> None:
         self.voice, self.tokenizer = voice, tokenizer
@@ -364,6 +368,21 @@ class T3ClipEncoder(ClipEncoder):
             Clip(codes, {"speaker": speaker, "prompt": starts.get(index, codes)[:MAX_PROMPT_CODES]})
             for index, (codes, speaker) in enumerate(zip(whole, speakers, strict=True))
         ]
+
+    def encode_voice(self, samples: NDArray[np.float32], rate: int) -> Clip:
+        """A recording of any length as a voice to speak with: six seconds of codes, ten of sound, the voice of all.
+
+        Unlike a clip to learn from, it may be longer than the tokenizer takes.
+        """
+        limits = WaveformLimits(rate, min_samples=math.ceil(MIN_VOICE_SECONDS * rate))
+        wave = validate_waveform(samples[: MAX_VOICE_SECONDS * rate], limits, "the recording of the voice").numpy()
+        heard = resample(wave, rate, self.sample_rate)
+        # A second more than is kept, so that resampling ends in the recording and not at a cut.
+        reference = resample(wave[: (REFERENCE_SECONDS + 1) * rate], rate, REFERENCE_RATE)
+        speaker = self.voice.embed([heard])[0].cpu().numpy()
+        prompt = self.tokenizer.encode([heard[: PROMPT_SECONDS * self.sample_rate]])[0][:MAX_PROMPT_CODES]
+        sound = reference[: REFERENCE_SECONDS * REFERENCE_RATE]
+        return Clip(prompt, {"speaker": speaker, "prompt": prompt, REFERENCE_AUDIO: sound})
 
 
 def build_t3_condition(prompt: Clip) -> T3Condition:

@@ -27,6 +27,7 @@ from voxgraft.models.base import (
     EmotionSource,
     Family,
     GraftPoint,
+    PublishedTensors,
     SequenceSpec,
     SideFile,
     SpeakingStyle,
@@ -51,6 +52,8 @@ from voxgraft.models.detect import (
 from voxgraft.text import TextFrontend
 
 if TYPE_CHECKING:
+    import torch
+
     from voxgraft.models.base import Clip, ClipEncoder, SpeakerEncoder, StockProgram, Vocoder
     from voxgraft.models.speech_model import SpeechModel
     from voxgraft.nn.decode import SamplingParams
@@ -392,7 +395,12 @@ class Chatterbox(Family):
 
         return VoiceEncoder.load(place)
 
-    def vocoder(self, files: BaseFiles, device: str = "cpu") -> Vocoder | None:
+    def published_files(self, files: BaseFiles) -> tuple[PublishedTensors, ...]:
+        from voxgraft.models.chatterbox.upstream import list_chatterbox_files
+
+        return list_chatterbox_files(files)
+
+    def vocoder(self, files: BaseFiles, device: str = "cpu", dtype: torch.dtype | None = None) -> Vocoder | None:
         from voxgraft.models.chatterbox.s3gen import S3GenVocoder
 
-        return S3GenVocoder.find(files.folder, device)
+        return S3GenVocoder.find(files.folder, device, dtype)

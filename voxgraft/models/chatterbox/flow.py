@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from voxgraft.models.chatterbox.shapes import NUM_SPEECH_CODES
+from voxgraft.nn.layers import SolverGraphs, pad_frames
 
 NUM_MELS = 80
 SPEAKER_WIDTH = 192
@@ -87,13 +88,14 @@ class CodeToMel(nn.Module):
         noise: Tensor,
         mask: Tensor | None = None,
         steps: int | None = None,
+        dtype: torch.dtype | None = None,
     ) -> Tensor:
         """Codes [B, N], speakers [B, 192], prompt mels with zeros behind them [B, T, 80], noise [B, T, 80], and where
         the codes are [B, N] -> mels of prompt and utterance [B, T, 80]
         """
         mean = self.encode(codes, mask)
         frames = None if mask is None else mask.repeat_interleave(FRAMES_PER_CODE, dim=1)
-        return self.decoder.solve(noise, mean, self.project_speaker(speaker), prompt, frames, steps)
+        return self.decoder.solve(noise, mean, self.project_speaker(speaker), prompt, frames, steps, dtype)
 
 
 class UpsampleConformer(nn.Module):
@@ -272,6 +274,7 @@ class FlowDecoder(nn.Module):
         super().__init__()
         self.meanflow = size.meanflow
         self.estimator = FlowUNet(size)
+        self.graphs = SolverGraphs()
 
     def solve(
         self,
@@ -281,29 +284,47 @@ class FlowDecoder(nn.Module):
         prompt: Tensor,
         mask: Tensor | None = None,
         steps: int | None = None,
+        dtype: torch.dtype | None = None,
     ) -> Tensor:
         """Noise, mean and prompt [B, T, 80], speaker [B, 80], mask [B, T] -> mel [B, T, 80]
 
-        Nothing in the loop depends on values: a GPU is never waited for.
+        A half-precision `dtype` is for the U-Net's matrix products (autocast); mel, times and steps stay float32.
         """
         times = step_times(steps or (MEANFLOW_STEPS if self.meanflow else STANDARD_STEPS), meanflow=self.meanflow)
         moments = times.to(noise)  # [steps + 1]
-        lengths = times.diff().tolist()
+        lengths = tuple(times.diff().tolist())
         taus = self.estimator.embed_times(moments[:-1], moments[1:] if self.meanflow else None)  # [steps, 4 C]
         given = torch.cat([mean, speaker[:, None].expand(-1, mean.shape[1], -1), prompt], dim=-1)  # [B, T, 240]
+        num_frames = noise.shape[1]
+        padding = pad_frames(num_frames, noise.device) - num_frames
+        if padding:
+            mask = noise.new_ones(noise.shape[:2], dtype=torch.bool) if mask is None else mask
+            noise, given, mask = (
+                F.pad(noise, (0, 0, 0, padding)),
+                F.pad(given, (0, 0, 0, padding)),
+                F.pad(mask, (0, padding)),
+            )
         if not self.meanflow:
             # Guidance: every utterance a second time, without mean, speaker and prompt.
             given = torch.cat([given, torch.zeros_like(given)])
             mask = None if mask is None else torch.cat([mask, mask])
-        x = noise
-        for length, tau in zip(lengths, taus[:, None], strict=True):
-            if self.meanflow:
-                velocity = self.estimator(x, given, tau, mask)
-            else:
-                guided, free = self.estimator(torch.cat([x, x]), given, tau, mask).chunk(2)
-                velocity = (1.0 + GUIDANCE) * guided - GUIDANCE * free
-            x = x + length * velocity
-        return x
+
+        def integrate(x: Tensor, given: Tensor, taus: Tensor, mask: Tensor | None = None) -> Tensor:
+            """Nothing in the loop depends on values: a GPU is never waited for, and the loop can be captured."""
+            for length, tau in zip(lengths, taus[:, None], strict=True):
+                with torch.autocast(x.device.type, dtype, enabled=dtype is not None):
+                    velocity = self.estimator(x if self.meanflow else torch.cat([x, x]), given, tau, mask)
+                velocity = velocity.to(x.dtype)
+                if not self.meanflow:
+                    guided, free = velocity.chunk(2)
+                    velocity = (1.0 + GUIDANCE) * guided - GUIDANCE * free
+                x = x + length * velocity
+            return x
+
+        # A model that was moved has other weights at other places, which a captured solver does not know.
+        kind = (lengths, dtype, self.estimator.final_proj.weight.data_ptr())
+        inputs = (noise, given, taus) if mask is None else (noise, given, taus, mask)
+        return self.graphs.run(integrate, kind, *inputs)[:, :num_frames]
 
 
 def step_times(steps: int, *, meanflow: bool) -> Tensor:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import blake2b
@@ -23,9 +24,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from voxgraft.audio.features import (
+    SILENCE_POWER,
     Waveform,
     WaveformLimits,
     batch_by_length,
+    compute_peak_frame_power,
     exact_float32,
     hifigan_mel,
     mel_filters,
@@ -37,9 +40,9 @@ from voxgraft.checkpoints.tensors import read_tensor_shapes, read_tensors
 from voxgraft.checkpoints.torch_file import read_torch_state_dict
 from voxgraft.core.errors import AudioError, CheckpointError, Finding, GraftError, finding
 from voxgraft.core.files import is_file
-from voxgraft.models.base import REFERENCE_AUDIO, Clip, Latents, Vocoder
-from voxgraft.models.campplus import CAMPPLUS_LIMITS, COUNTER, CAMPPlus, CAMPPlusSize
-from voxgraft.models.chatterbox.encoder import FRAME, SpeechTokenizer, SpeechTokenizerSize
+from voxgraft.models.base import REFERENCE_AUDIO, Clip, Latents, SoundStream, Vocoder
+from voxgraft.models.campplus import COUNTER, CAMPPlus, CAMPPlusSize
+from voxgraft.models.chatterbox.encoder import FRAME, REFERENCE_SECONDS, SpeechTokenizer, SpeechTokenizerSize
 from voxgraft.models.chatterbox.family import CONDITIONS_NAME, S3GEN_FILES
 from voxgraft.models.chatterbox.flow import FRAMES_PER_CODE, NUM_MELS, SPEAKER_WIDTH, CodeToMel, FlowSize
 from voxgraft.models.chatterbox.hift import (
@@ -63,11 +66,8 @@ from voxgraft.nn.layers import init_empty_weights, no_init_weights
 MEL_FFT = 1920
 MEL_TOP_HZ = 8000.0
 TOKENIZER_RATE = 16_000
-REFERENCE_SECONDS = 10
-# The shortest clip that CAMPPlus takes, which is longer than what the mel and the tokenizer need.
-REFERENCE_LIMITS = WaveformLimits(
-    SAMPLE_RATE, min_samples=math.ceil(CAMPPLUS_LIMITS.min_samples * SAMPLE_RATE / TOKENIZER_RATE)
-)
+# The original takes any length from 45 ms on; less than this is no voice.
+REFERENCE_LIMITS = WaveformLimits(SAMPLE_RATE, min_samples=SAMPLE_RATE // 2)
 # The first frame of the vocoder has nothing before it: 20 ms of silence, then 20 ms of fading in.
 FADE_SAMPLES = HOP
 # Mel frames in one batch, padding and references included.
@@ -177,6 +177,8 @@ class S3Gen(nn.Module):
     def __init__(self, size: S3GenSize | None = None) -> None:
         super().__init__()
         self.size = size or S3GenSize()
+        self.flow_dtype: torch.dtype | None = None
+        """Half precision for the flow, which takes most of the time, with TF32 in HiFT; None is exact float32."""
         self.flow = CodeToMel(self.size.flow)
         self.mel2wav = HiFT(self.size.hift)
         self.speaker_encoder = CAMPPlus(self.size.speaker)
@@ -201,10 +203,17 @@ class S3Gen(nn.Module):
     def device(self) -> torch.device:
         return self.fade.device
 
+    def precision(self) -> AbstractContextManager[None]:
+        """How products and convolutions are rounded inside this block."""
+        return exact_float32() if self.flow_dtype is None else nullcontext()
+
     @torch.no_grad()
     def prepare_reference(self, wave: Waveform, tokenizer: SpeechTokenizer) -> S3GenReference:
         """The voice of a 24 kHz recording, of which the first ten seconds count."""
         samples = validate_waveform(wave[: REFERENCE_SECONDS * SAMPLE_RATE], REFERENCE_LIMITS, "the reference")
+        if compute_peak_frame_power(samples) <= SILENCE_POWER:
+            found = f"{REFERENCE_LIMITS.told(len(samples))}, all of them silent"
+            raise AudioError("audio-silent", found, expected="a voice", where="the reference")
         samples = samples.to(self.device)
         mel = hifigan_mel(samples, self.filters, MEL_FFT, HOP)  # [F, 80]
         resampled = resample_sinc(samples, SAMPLE_RATE, TOKENIZER_RATE)
@@ -220,7 +229,7 @@ class S3Gen(nn.Module):
         steps: int | None = None,
     ) -> list[Tensor]:
         """One batch: the waveform of each utterance, as if it were alone. -> [L] each"""
-        with exact_float32():
+        with self.precision():
             mels = self.generate_mels(codes, references, noise, steps)
             counts = [len(mel) for mel in mels]
             mel = nn.utils.rnn.pad_sequence(mels, batch_first=True).transpose(1, 2)  # [B, 80, frames]
@@ -255,7 +264,7 @@ class S3Gen(nn.Module):
             row[: len(reference.mel)] = reference.mel
         speaker = torch.stack([reference.speaker.to(self.fade) for reference in references])
         start = _pad_last([own.flow for own in noise]).transpose(1, 2).to(self.fade)  # [B, T, 80]
-        mel = self.flow(ids.to(self.device), speaker, prompt, start, mask, steps)  # [B, T, 80]
+        mel = self.flow(ids.to(self.device), speaker, prompt, start, mask, steps, self.flow_dtype)  # [B, T, 80]
         return [
             own[len(reference.mel) : FRAMES_PER_CODE * len(row)]
             for own, reference, row in zip(mel, references, rows, strict=True)
@@ -340,6 +349,8 @@ class S3GenVocoder(Vocoder):
     path: Path
     conditions: Path | None = None
     device: str = "cpu"
+    dtype: torch.dtype | None = None
+    """Half precision for the flow on CUDA; None is float32 throughout."""
     seed: int = 0
     """Every utterance is drawn from a generator of its own with this seed, so that none depends on its neighbours."""
     refusal: CheckpointError | None = None
@@ -350,7 +361,7 @@ class S3GenVocoder(Vocoder):
     _references: dict[bytes, S3GenReference] = field(default_factory=dict)
 
     @classmethod
-    def find(cls, folder: Path, device: str = "cpu") -> S3GenVocoder | None:
+    def find(cls, folder: Path, device: str = "cpu", dtype: torch.dtype | None = None) -> S3GenVocoder | None:
         """None where the folder has no S3Gen, or one for preparing data alone."""
         path = next((folder / name for name in S3GEN_FILES if is_file(folder / name)), None)
         if path is None:
@@ -364,7 +375,7 @@ class S3GenVocoder(Vocoder):
         except CheckpointError as error:
             refusal = error
         conditions = folder / CONDITIONS_NAME
-        return cls(path, conditions if is_file(conditions) else None, device, refusal=refusal)
+        return cls(path, conditions if is_file(conditions) else None, device, dtype, refusal=refusal)
 
     def validate(self) -> None:
         if self.refusal is not None:
@@ -386,6 +397,7 @@ class S3GenVocoder(Vocoder):
     def model(self) -> S3Gen:
         if self._model is None:
             self._model = S3Gen.load(self.path).to(self.device)
+            self._model.flow_dtype = self.dtype
         return self._model
 
     def sound(
@@ -407,12 +419,19 @@ class S3GenVocoder(Vocoder):
         for batch in batch_by_length(lengths, BATCH_FRAMES):
             places = [spoken[number] for number in batch]
             own = [references[place] for place in places]
-            noise = [self._draw(len(codes[place]), references[place]) for place in places]
+            noise = [self.draw_noise(len(codes[place]), references[place]) for place in places]
             for place, wave in zip(places, self.model.generate([codes[at] for at in places], own, noise), strict=True):
                 samples = wave.cpu().numpy()
                 marked = samples if mark is None else mark.apply_watermark(samples, sample_rate=SAMPLE_RATE)
                 waves[place] = np.asarray(marked, dtype=np.float32)
         return waves
+
+    def stream(self, voice: Clip, max_codes: int) -> SoundStream:
+        from voxgraft.models.chatterbox.stream import S3GenSoundStream
+
+        self.validate()
+        reference = self.reference(voice)
+        return S3GenSoundStream(self.model, reference, self.draw_noise(max_codes, reference), find_watermarker())
 
     def reference(self, voice: Clip) -> S3GenReference:
         """The recording's voice, or the built-in one; prepared once for each recording."""
@@ -434,6 +453,7 @@ class S3GenVocoder(Vocoder):
             self._tokenizer = SpeechTokenizer.load(self.path).to(self.device)
         return self.model.prepare_reference(np.asarray(recording, dtype=np.float32), self._tokenizer)
 
-    def _draw(self, num_codes: int, reference: S3GenReference) -> S3GenNoise:
+    def draw_noise(self, num_codes: int, reference: S3GenReference) -> S3GenNoise:
+        """All random numbers of an utterance, from a generator with the vocoder's seed."""
         generator = torch.Generator(self.device).manual_seed(self.seed)
         return S3GenNoise.draw(generator, num_codes, reference, meanflow=self.model.size.flow.meanflow)

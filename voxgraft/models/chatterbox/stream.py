@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from voxgraft.audio.features import exact_float32
 from voxgraft.core.errors import AudioError, GraftError
 from voxgraft.models.chatterbox.flow import FRAMES_PER_CODE, LOOKAHEAD, NUM_MELS
 from voxgraft.models.chatterbox.hift import (
@@ -25,6 +27,7 @@ from voxgraft.models.chatterbox.hift import (
     F0_LAYERS,
     HOP,
     RESIDUAL_KERNELS,
+    SAMPLE_RATE,
     SOURCE_DOWNSAMPLES,
     SOURCE_KERNELS,
     STFT_HOP,
@@ -88,7 +91,7 @@ class S3GenStream:
             found = f"{len(self.codes):,} codes in one utterance"
             raise AudioError("codes-outside", found, expected=f"at most {longest:,}, for which noise was drawn")
         self._ended = last
-        with exact_float32():
+        with self.model.precision():
             self._grow_mel(last=last)
             self._grow_source(last=last)
             return self._sound(last=last)
@@ -130,3 +133,30 @@ class S3GenStream:
         wave[: len(fade)] *= fade
         self._sounded = end
         return wave
+
+
+# Samples before a piece that the watermark is computed with, so that it does not begin anew at every join.
+MARK_CONTEXT = SAMPLE_RATE // 2
+
+
+class S3GenSoundStream:
+    """A stream as the engine takes it: samples in memory of the CPU, with the watermark where there is one."""
+
+    def __init__(self, model: S3Gen, reference: S3GenReference, noise: S3GenNoise, mark: Any | None = None) -> None:
+        self._stream, self._mark = S3GenStream(model, reference, noise), mark
+        self._before = np.zeros(0, dtype=np.float32)
+
+    def feed(self, codes: Sequence[int]) -> NDArray[np.float32]:
+        return self._marked(self._stream.feed(codes))
+
+    def finish(self, codes: Sequence[int] = ()) -> NDArray[np.float32]:
+        return self._marked(self._stream.finish(codes))
+
+    def _marked(self, wave: Tensor) -> NDArray[np.float32]:
+        samples: NDArray[np.float32] = wave.float().cpu().numpy()
+        if self._mark is None or not len(samples):
+            return samples
+        known = np.concatenate([self._before, samples])
+        marked = self._mark.apply_watermark(known, sample_rate=SAMPLE_RATE)
+        self._before = known[-MARK_CONTEXT:]
+        return np.asarray(marked, dtype=np.float32)[len(known) - len(samples) :]

@@ -7,10 +7,12 @@ at exactly that number. The analyzer watches heads that were found for the old l
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from voxgraft.checkpoints.tensors import read_tensor_shapes
@@ -26,11 +28,13 @@ from voxgraft.models.base import (
     Clip,
     ExportInfo,
     Latents,
+    PublishedTensors,
     StockFolder,
     StockProgram,
     Vocoder,
     find_side_files,
 )
+from voxgraft.models.chatterbox.encoder import SpeechTokenizerSize, VoiceEncoder
 from voxgraft.models.chatterbox.family import (
     CANGJIE_NAME,
     CANGJIE_PURPOSE,
@@ -38,11 +42,20 @@ from voxgraft.models.chatterbox.family import (
     CONDITIONS_PURPOSE,
     ENGLISH_RELEASE,
     ENGLISH_ROWS,
+    RELEASE_TITLES_BY_ROWS,
     RELEASES,
     S3GEN_FILES,
     S3GEN_PURPOSE,
+    VOICE_ENCODER_FILES,
     VOICE_ENCODER_PURPOSE,
 )
+from voxgraft.models.chatterbox.flow import FlowSize
+from voxgraft.models.chatterbox.model import T3Condition, read_built_in_voice
+from voxgraft.models.chatterbox.s3gen import S3GenSize, S3GenVocoder, read_built_in_reference, validate_s3gen_file
+from voxgraft.models.chatterbox.shapes import SPEECH_TOKENIZER_PREFIX, T3Size
+from voxgraft.models.detect import require_exact_tensors
+from voxgraft.models.speech_model import SpeechModel, compute_speech_latents
+from voxgraft.nn.layers import init_empty_weights
 
 # Whose names the multilingual program loads by default, whatever the release.
 MULTILINGUAL_RELEASE = RELEASES[0]
@@ -199,6 +212,32 @@ class ChatterboxProgram(StockProgram):
     def text_step(self, files: BaseFiles) -> tuple[str, Mapping[str, str]]:  # noqa: ARG002 (one for both programs)
         return _TEXT_STEP_SOURCE, {}
 
+    def compare(
+        self,
+        files: BaseFiles,
+        model: SpeechModel,
+        vocoder: Vocoder,
+        voice: Clip,
+        condition: Any,
+        text_ids: Sequence[int],
+        codes: Sequence[int],
+    ) -> dict[str, tuple[str, bool]]:
+        environment = find_environment("chatterbox")
+        if environment is None or not isinstance(vocoder, S3GenVocoder):
+            why = "not compared: there is no companion (`voxgraft companion chatterbox`)"
+            return {"original program": (why, True)}
+        companion = environment.companion()
+        try:
+            versions = companion.hello().get("versions", {})
+            name = ", ".join(f"{package} {version}" for package, version in list(versions.items())[:2])
+            return {
+                "original program": (name, True),
+                "codes": compare_codes(companion, files, model, condition, text_ids, codes),
+                "mel": compare_mels(companion, vocoder, voice, codes),
+            }
+        finally:
+            companion.close()
+
     def usage(self, facts: ExportInfo, files: BaseFiles, *, drop_in: bool) -> list[str]:
         english = is_english_release(files)
         if not drop_in:
@@ -289,3 +328,95 @@ class CompanionVocoder(Vocoder):
         if not isinstance(samples, np.ndarray) or samples.ndim != 1 or not np.isfinite(samples).all():
             raise CompanionError("companion-failed", "chatterbox returned no samples, or some that are not finite")
         return samples.astype(np.float32)
+
+
+def list_chatterbox_files(files: BaseFiles) -> tuple[PublishedTensors, ...]:
+    """The language model of the release that is in the folder, and what hears and sounds beside it."""
+    releases = tuple(T3Size(text_rows=rows) for rows in RELEASE_TITLES_BY_ROWS)
+    whole = S3GenSize()
+    vocoders = (whole, replace(whole, flow=FlowSize(meanflow=True)))
+    return (
+        PublishedTensors(
+            (files.checkpoint.name,),
+            "T3: the language model",
+            lambda path: T3Size.of(read_tensor_shapes(path), path),
+            releases,
+        ),
+        PublishedTensors(VOICE_ENCODER_FILES, VOICE_ENCODER_PURPOSE, _read_voice_encoder, (None,)),
+        PublishedTensors(
+            S3GEN_FILES,
+            S3GEN_PURPOSE,
+            lambda path: (
+                validate_s3gen_file(path),
+                SpeechTokenizerSize.of(read_tensor_shapes(path, SPEECH_TOKENIZER_PREFIX)),
+            ),
+            tuple((size, SpeechTokenizerSize()) for size in vocoders),
+        ),
+        PublishedTensors((CONDITIONS_NAME,), CONDITIONS_PURPOSE, _read_conditions, (None,), needed=False),
+    )
+
+
+def _read_voice_encoder(path: Path) -> None:
+    with init_empty_weights():
+        shapes = {name: tuple(tensor.shape) for name, tensor in VoiceEncoder().state_dict().items()}
+    require_exact_tensors(read_tensor_shapes(path), shapes, "voice encoder", path)
+
+
+def _read_conditions(path: Path) -> None:
+    read_built_in_voice(path)
+    read_built_in_reference(path)
+
+
+# Of the mel, in nepers. Rounding alone stays below a hundredth of it in float32, and mistakes are above a tenth.
+MAX_MEL_DIFFERENCE = 0.02
+# Positions at which both programs find the same code likeliest. With half precision, near ties may fall either way.
+MIN_EQUAL_SHARE = 0.95
+
+
+def compare_codes(
+    companion: CompanionProcess,
+    files: BaseFiles,
+    model: SpeechModel,
+    condition: T3Condition,
+    text_ids: Sequence[int],
+    codes: Sequence[int],
+) -> tuple[str, bool]:
+    """The likeliest code after each code that was spoken, in both programs: in words, and whether they agree."""
+    frame = model.frame
+    arrays: dict[str, NDArray[np.generic]] = {
+        "text": np.array([frame.text_start, *text_ids, frame.text_stop], dtype=np.int64),
+        "codes": np.array([frame.speech_start, *codes[:-1]], dtype=np.int64),
+        "speaker": np.asarray(condition.speaker, dtype=np.float32),
+        "prompt": np.asarray(condition.prompt, dtype=np.int64),
+    }
+    path = str(files.checkpoint.resolve())
+    theirs = companion.ask("logits", arrays, t3=path, emotion=float(condition.emotion))["logits"]
+    (latents,) = compute_speech_latents(model, [text_ids], [condition], [codes])
+    ours = model.speech_logits(latents).float().cpu().numpy()
+    equal, total = int((ours.argmax(-1) == theirs.argmax(-1)).sum()), len(ours)
+    told = f"{equal} of {total} likeliest codes are equal; scores differ by up to {np.abs(ours - theirs).max():.1g}"
+    return told, equal >= MIN_EQUAL_SHARE * total
+
+
+def compare_mels(
+    companion: CompanionProcess, vocoder: S3GenVocoder, voice: Clip, codes: Sequence[int]
+) -> tuple[str, bool]:
+    """The mel of an utterance in both programs on the same noise: in words, and whether they agree."""
+    reference = vocoder.reference(voice)
+    noise = vocoder.draw_noise(len(codes), reference)
+    (ours,) = vocoder.model.generate_mels([codes], [reference], [noise])
+    arrays: dict[str, NDArray[np.generic]] = {
+        "codes": np.array(codes, dtype=np.int64),
+        "noise": noise.flow.cpu().numpy(),
+    }
+    words = {"s3gen": str(vocoder.path.resolve())}
+    if (recording := voice.voice.get(REFERENCE_AUDIO)) is not None:
+        arrays["reference"] = np.asarray(recording, dtype=np.float32)
+    elif vocoder.conditions is not None:
+        words["conditions"] = str(vocoder.conditions.resolve())
+    theirs = companion.ask("mel", arrays, **words)["mel"]
+    if theirs.shape != tuple(ours.T.shape):
+        return f"is {list(theirs.shape)}, and {list(ours.T.shape)} here", False
+    difference = float((ours.T.cpu() - torch.from_numpy(theirs)).abs().max())
+    told = f"differs by up to {difference:.1g} over {theirs.shape[1]} frames, on the same noise"
+    return told, difference <= MAX_MEL_DIFFERENCE

@@ -18,7 +18,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from voxgraft.audio.features import exact_float32
 from voxgraft.models.detect import linear_shapes, require_exact_tensors
 from voxgraft.models.indextts2.s2mel import fold_weight_norm
 from voxgraft.nn.layers import init_empty_weights
@@ -138,9 +137,11 @@ class BigVGAN(nn.Module):
         return model.requires_grad_(False).eval()
 
     @torch.no_grad()
-    @exact_float32()
     def forward(self, mels: Tensor) -> Tensor:
-        """Natural-log mels as they are: [B, M, F] -> [B, 256 F], between -1 and 1"""
+        """Natural-log mels as they are: [B, M, F] -> [B, 256 F], between -1 and 1
+
+        The caller chooses between `exact_float32` and the TF32 that CUDA's convolutions may use.
+        """
         x = self.conv_pre(mels)
         blocks = iter(self.resblocks)
         for up in self.ups:  # no activation before it

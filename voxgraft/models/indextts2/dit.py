@@ -62,12 +62,15 @@ class FrameMask:
     mirror: Tensor  # [B, 2, R] frames to mirror behind each row's end (0), and where they go (1); R = reflect padding
 
     @classmethod
-    def of(cls, lengths: Sequence[int], reflect: int, device: torch.device | str) -> FrameMask | None:
-        """`lengths` are the frames of each row; None where all are equal."""
-        if len(set(lengths)) == 1:
+    def of(
+        cls, lengths: Sequence[int], reflect: int, device: torch.device | str, longest: int | None = None
+    ) -> FrameMask | None:
+        """`lengths` are the frames of each row, `longest` those of the padded batch; None where no row is padded."""
+        longest = longest or max(lengths)
+        if min(lengths) == longest:
             return None
         counts = torch.tensor(lengths, device=device)[:, None]  # [B, 1]
-        heard = torch.arange(max(lengths), device=device) < counts
+        heard = torch.arange(longest, device=device) < counts
         steps = torch.arange(reflect, device=device)
         # A clip too short to be mirrored gets zeros appended first, as in the original; padding is zero here anyway.
         ends = counts.clamp_min(reflect + 1)

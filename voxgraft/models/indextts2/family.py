@@ -25,6 +25,7 @@ from voxgraft.models.base import (
     ExportInfo,
     Family,
     GraftPoint,
+    PublishedTensors,
     SequenceSpec,
     SideFile,
     SideFilePurpose,
@@ -55,6 +56,8 @@ from voxgraft.models.indextts2.shapes import (
 from voxgraft.text import TextFrontend
 
 if TYPE_CHECKING:
+    import torch
+
     from voxgraft.models.base import Clip, ClipEncoder, StockProgram, Vocoder
     from voxgraft.models.speech_model import SpeechModel
     from voxgraft.nn.decode import SamplingParams
@@ -214,14 +217,14 @@ class IndexTTS2(Family):
         return blend_emotion(condition, manner.emotion, 1.0 if manner.emotion_weight is None else manner.emotion_weight)
 
     def mix_emotions(self, files: BaseFiles, shares: Sequence[float], weight: float, voice: Clip) -> Clip:
-        from voxgraft.models.indextts2.emotion import mix_emotions
+        from voxgraft.models.indextts2.encoder import mix_emotions
 
         return mix_emotions(files, shares, weight, voice)
 
-    def vocoder(self, files: BaseFiles, device: str = "cpu") -> Vocoder | None:
+    def vocoder(self, files: BaseFiles, device: str = "cpu", dtype: torch.dtype | None = None) -> Vocoder | None:
         from voxgraft.models.indextts2.vocoder import IndexTTS2Vocoder
 
-        return IndexTTS2Vocoder.find(files, device)
+        return IndexTTS2Vocoder.find(files, device, dtype)
 
     def stock_sampling(self) -> SamplingParams:
         from voxgraft.nn.decode import SamplingParams
@@ -270,6 +273,11 @@ class IndexTTS2(Family):
 
     def stock(self) -> StockProgram:
         return IndexTTS2Program()
+
+    def published_files(self, files: BaseFiles) -> tuple[PublishedTensors, ...]:
+        from voxgraft.models.indextts2.vocoder import list_indextts2_files
+
+        return list_indextts2_files(files)
 
     def read_config_pieces(self, config: Path) -> int | None:
         pieces = get_config_section(read_base_config(config), "gpt", config).get("number_text_tokens")

@@ -22,9 +22,17 @@ from torch import Tensor, nn
 from voxgraft.audio.features import exact_float32
 from voxgraft.core.errors import AudioError, CheckpointError, ConfigError
 from voxgraft.models.detect import linear_shapes, norm_shapes, prefix_shapes, require_exact_tensors
-from voxgraft.models.indextts2.dit import MAX_FRAMES, NUM_MELS, TIME_FREQUENCIES, DiTSize, FlowEstimator, FrameMask
+from voxgraft.models.indextts2.dit import (
+    MAX_FRAMES,
+    NUM_MELS,
+    TIME_FREQUENCIES,
+    DiTSize,
+    FlowEstimator,
+    FlowTimes,
+    FrameMask,
+)
 from voxgraft.models.indextts2.shapes import FEATURE_WIDTH
-from voxgraft.nn.layers import init_empty_weights
+from voxgraft.nn.layers import SolverGraphs, init_empty_weights, pad_frames
 
 Shape = tuple[int, ...]
 # Mel frames for each code: the true ratio is 86.13 / 50 = 1.7227, and the original rounds it.
@@ -183,6 +191,7 @@ class S2Mel(nn.Module):
         self.gpt_layer = nn.Sequential(*map(nn.Linear, widths, widths[1:]))
         self.length_regulator = LengthRegulator(widths[-1], self.size.dit.content)
         self.estimator = FlowEstimator(self.size.dit)
+        self.graphs = SolverGraphs()
         self.requires_grad_(False).eval()
 
     @classmethod
@@ -257,8 +266,8 @@ class S2Mel(nn.Module):
     ) -> list[Tensor]:
         """Mels of the targets. Contents [F, C], standard normal noises [M, P + F] -> [M, F] a row
 
-        Each row is what it would be alone. Nothing in the loop waits for the device. A half-precision `dtype` is for
-        the estimator's matrices and convolutions (autocast); mels, times and steps stay float32.
+        Each row is what it would be alone. A half-precision `dtype` is for the estimator's matrices and convolutions
+        (autocast); mels, times and steps stay float32.
         """
         lengths = [prompt.mel.shape[1] + len(content) for prompt, content in zip(prompts, contents, strict=True)]
         if max(lengths) > MAX_FRAMES:
@@ -266,7 +275,8 @@ class S2Mel(nn.Module):
             raise AudioError(
                 "audio-too-long", found, expected=f"at most {MAX_FRAMES:,}, the model's number of positions"
             )
-        device, longest = self.estimator.conv1.weight.device, max(lengths)
+        device = self.estimator.conv1.weight.device
+        longest = pad_frames(max(lengths), device)
 
         def stack(rows: Sequence[Tensor]) -> Tensor:
             return torch.stack([F.pad(row, (0, 0, 0, longest - len(row))) for row in rows])
@@ -279,22 +289,41 @@ class S2Mel(nn.Module):
         ends = torch.tensor(lengths, device=device)[:, None]
         places = torch.arange(longest, device=device)
         target = ((places >= starts) & (places < ends))[..., None].to(x.dtype)  # [B, T, 1]
-        estimator, mask = self.estimator, FrameMask.of(lengths, self.estimator.wavenet.reflect, device)
+        estimator, mask = self.estimator, FrameMask.of(lengths, self.estimator.wavenet.reflect, device, longest)
         condition = estimator.condition(prompt, content, style)  # [B, T, d]
         if guidance > 0:
             # Without prompt, style and content the biases still act.
             nothing = estimator.condition(*(torch.zeros_like(part) for part in (prompt, content, style)))
             condition = torch.cat([condition, nothing])  # [2 B, T, d]
         moments = torch.linspace(0, 1, num_steps + 1, device=device)
-        tables, rotary = estimator.times(moments[:-1]), estimator.rotary(longest)
-        x = x * target  # the prompt is seen through its own columns only
-        for step in range(num_steps):
-            with torch.autocast(device.type, dtype, enabled=dtype is not None):
-                velocity = estimator(x, condition, tables[step], rotary, mask).float()
-            if guidance > 0:
-                guided, free = velocity.chunk(2)
-                velocity = (1 + guidance) * guided - guidance * free
-            x = (x + (moments[step + 1] - moments[step]) * velocity) * target
+        tables = estimator.times(moments[:-1])
+
+        def integrate(x: Tensor, condition: Tensor, target: Tensor, moments: Tensor, *tensors: Tensor) -> Tensor:
+            """Nothing in the loop depends on values: a GPU is never waited for, and the loop can be captured."""
+            times, rotary = FlowTimes(*tensors[:3]), (tensors[3], tensors[4])
+            own = FrameMask(*tensors[5:]) if len(tensors) > 5 else None
+            x = x * target  # the prompt is seen through its own columns only
+            for step in range(num_steps):
+                with torch.autocast(x.device.type, dtype, enabled=dtype is not None):
+                    velocity = estimator(x, condition, times[step], rotary, own).float()
+                if guidance > 0:
+                    guided, free = velocity.chunk(2)
+                    velocity = (1 + guidance) * guided - guidance * free
+                x = (x + (moments[step + 1] - moments[step]) * velocity) * target
+            return x
+
+        masks = () if mask is None else (mask.heard, mask.mirror)
+        inputs = (
+            x,
+            condition,
+            target,
+            moments,
+            *(tables.norms, tables.wavenet, tables.final),
+            *estimator.rotary(longest),
+        )
+        # A model that was moved has other weights at other places, which a captured solver does not know.
+        kind = (num_steps, guidance, dtype, estimator.conv1.weight.data_ptr())
+        x = self.graphs.run(integrate, kind, *inputs, *masks)
         rows = zip(x, prompts, lengths, strict=True)
         return [row[one.mel.shape[1] : length].T.contiguous() for row, one, length in rows]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -33,21 +34,38 @@ from voxgraft.audio.features import (
     validate_waveform,
 )
 from voxgraft.audio.files import resample
+from voxgraft.checkpoints.tensors import read_tensor_shapes, read_tensors
 from voxgraft.core.errors import AudioError, CheckpointError, GraftError
 from voxgraft.core.files import path_exists
-from voxgraft.models.base import REFERENCE_AUDIO, BaseFiles, Clip, Latents, Vocoder
-from voxgraft.models.indextts2.bigvgan import HOP, SAMPLE_RATE, BigVGAN
+from voxgraft.models.base import REFERENCE_AUDIO, BaseFiles, Clip, Latents, PublishedTensors, Vocoder
+from voxgraft.models.campplus import CAMPPlus, CAMPPlusSize
+from voxgraft.models.detect import require_exact_tensors
+from voxgraft.models.indextts2.bigvgan import BIGVGAN_NAMES, HOP, SAMPLE_RATE, BigVGAN, BigVGANSize
 from voxgraft.models.indextts2.dit import NUM_MELS
-from voxgraft.models.indextts2.emotion import STYLE
-from voxgraft.models.indextts2.encoder import SemanticCodecSize, SemanticQuantizer
+from voxgraft.models.indextts2.encoder import (
+    DEFAULT_CONFIG_SIZES,
+    STYLE,
+    VECTORS_PER_EMOTION,
+    EmotionTable,
+    SemanticCodec,
+    SemanticCodecSize,
+    SemanticQuantizer,
+    import_transformers,
+    read_w2v_bert_sizes,
+)
 from voxgraft.models.indextts2.family import (
     CAMPPLUS_NAME,
     CODEC_NAME,
+    CONFIG_NAMED_FILES,
+    STYLE_WIDTH,
+    W2V_BERT_FILES,
+    W2V_BERT_FOLDER,
     get_s2mel_name,
+    get_statistics_name,
     get_vocoder_folder,
 )
-from voxgraft.models.indextts2.s2mel import FlowPrompt, S2Mel, count_target_frames
-from voxgraft.models.indextts2.shapes import read_base_config
+from voxgraft.models.indextts2.s2mel import S2MEL_KEY, FlowPrompt, S2Mel, S2MelSize, count_target_frames
+from voxgraft.models.indextts2.shapes import FEATURE_WIDTH, UnifiedVoiceSize, get_config_file_name, read_base_config
 from voxgraft.nn.layers import init_empty_weights
 
 NUM_FFT = 1024
@@ -103,8 +121,6 @@ def compute_mel(wave: Tensor) -> Tensor:
 @exact_float32()
 def load_code_table(path: Path) -> Tensor:
     """What the semantic codec embeds each code as; its encoder is not read. -> [codes, 1024]"""
-    from voxgraft.checkpoints.tensors import read_tensor_shapes, read_tensors
-
     prefix = "quantizer.quantizers.0."
     with init_empty_weights():
         quantizer = SemanticQuantizer(SemanticCodecSize.of(read_tensor_shapes(path)))
@@ -136,7 +152,7 @@ class IndexTTS2Vocoder(Vocoder):
     """Every utterance is drawn from a generator of its own with this seed, so that none depends on its neighbours."""
 
     def __init__(self, load: Callable[[], VocoderParts], dtype: torch.dtype | None = None) -> None:
-        """A half-precision `dtype` is for the flow alone, which takes most of the time; None is float32 throughout."""
+        """A half-precision `dtype` is for the flow, the slowest part, with TF32 in BigVGAN; None is exact float32."""
         self._load, self.dtype = load, dtype
         self._prompts: dict[int, tuple[Clip, FlowPrompt]] = {}
 
@@ -146,7 +162,9 @@ class IndexTTS2Vocoder(Vocoder):
         return self._load()
 
     @classmethod
-    def find(cls, files: BaseFiles, device: torch.device | str = "cpu") -> IndexTTS2Vocoder | None:
+    def find(
+        cls, files: BaseFiles, device: torch.device | str = "cpu", dtype: torch.dtype | None = None
+    ) -> IndexTTS2Vocoder | None:
         """The vocoder of a base folder; None where a file of it is missing.
 
         Names and shapes of all tensors are checked at once, so that a wrong file is refused before anything is spoken.
@@ -162,9 +180,11 @@ class IndexTTS2Vocoder(Vocoder):
             found = f"s2mel takes latents of {size.latents[0]:,} numbers"
             raise CheckpointError("tensors-mismatch", found, expected=f"{width:,}, as in the GPT", where=s2mel)
         BigVGAN.read_shapes(bigvgan)
-        return cls(
-            lambda: VocoderParts(S2Mel.load(s2mel, settings), BigVGAN.load(bigvgan), load_code_table(codec)).to(device)
-        )
+
+        def load() -> VocoderParts:
+            return VocoderParts(S2Mel.load(s2mel, settings), BigVGAN.load(bigvgan), load_code_table(codec)).to(device)
+
+        return cls(load, dtype)
 
     def why_not(self, voice: Clip) -> str:
         if REFERENCE_AUDIO not in voice.voice:
@@ -205,7 +225,9 @@ class IndexTTS2Vocoder(Vocoder):
         """Content vectors [n, 1024] with noise [M, P + F] to waves [256 F]."""
         frames = [count_target_frames(len(content)) for content in contents]
         targets = self.parts.s2mel.length_regulator(contents, frames)
-        return self.parts.bigvgan.vocode(self.parts.s2mel.solve(prompts, targets, noises, dtype=self.dtype))
+        mels = self.parts.s2mel.solve(prompts, targets, noises, dtype=self.dtype)
+        with exact_float32() if self.dtype is None else nullcontext():
+            return self.parts.bigvgan.vocode(mels)
 
     def draw_noise(self, num_frames: int) -> Tensor:
         """Standard normal noise of prompt and target. Drawn on the CPU, so that it is the same on every device."""
@@ -253,3 +275,76 @@ class IndexTTS2Vocoder(Vocoder):
         # The quantised vectors alone: the prompt has no latents.
         (condition,) = s2mel.length_regulator([table[to_device(voice.codes, np.int64)]], [mel.shape[1]])
         return FlowPrompt(mel, condition, style)
+
+
+def list_indextts2_files(files: BaseFiles) -> tuple[PublishedTensors, ...]:
+    """All but the model that hears emotion in a text, which voxgraft does not use."""
+    config = files.config
+    settings = read_base_config(config) if config is not None else {}
+    statistics = get_statistics_name(files)
+
+    def read_gpt(path: Path) -> UnifiedVoiceSize:
+        return UnifiedVoiceSize.of(settings, read_tensor_shapes(path), path, config or "config.yaml")
+
+    def read_statistics(path: Path) -> None:
+        require_exact_tensors(read_tensor_shapes(path), dict.fromkeys(("mean", "var"), (FEATURE_WIDTH,)), "file", path)
+
+    def read_emotions(_path: Path) -> dict[str, Any]:
+        table = EmotionTable.load(files)
+        return {"voices": table.voices.shape, "vectors": table.vectors.shape}
+
+    num_rows = sum(VECTORS_PER_EMOTION)
+    emotion_shapes = {"voices": (num_rows, STYLE_WIDTH), "vectors": (num_rows, UnifiedVoiceSize().width)}
+    emotions = [
+        PublishedTensors(
+            ((config is not None and get_config_file_name(settings, key, config)) or CONFIG_NAMED_FILES[key][0],),
+            CONFIG_NAMED_FILES[key][1],
+            read_emotions,
+            (emotion_shapes,),
+            needed=False,
+        )
+        for key in ("spk_matrix", "emo_matrix")
+    ]
+    w2v_bert = tuple(f"{W2V_BERT_FOLDER}/{name}" for name in W2V_BERT_FILES)
+    bigvgan = tuple(f"{get_vocoder_folder(files)}/{name}" for name in BIGVGAN_NAMES)
+    return (
+        PublishedTensors((files.checkpoint.name,), "GPT: the language model", read_gpt, (UnifiedVoiceSize(),)),
+        PublishedTensors((statistics,), "mean and variance of the features", read_statistics, (None,)),
+        PublishedTensors(w2v_bert, "w2v-bert 2.0: features of a recording", _read_w2v_bert, (DEFAULT_CONFIG_SIZES,)),
+        PublishedTensors(
+            (CODEC_NAME,),
+            "semantic codec: codes of a recording",
+            lambda path: SemanticCodec.read_shapes(path)[0],
+            (SemanticCodecSize(),),
+        ),
+        PublishedTensors(
+            (get_s2mel_name(files),),
+            "s2mel: codes and latents to a mel",
+            lambda path: S2Mel.read_size(path, settings),
+            (S2MelSize(),),
+            key=S2MEL_KEY,
+        ),
+        PublishedTensors(
+            bigvgan,
+            "BigVGAN: a mel to sound",
+            lambda path: BigVGAN.read_shapes(path)[1],
+            (BigVGANSize(),),
+            key="generator",
+        ),
+        PublishedTensors(
+            (CAMPPLUS_NAME,), "CAM++: the voice", lambda path: CAMPPlus.read_shapes(path)[0], (CAMPPlusSize(),)
+        ),
+        *emotions,
+    )
+
+
+def _read_w2v_bert(path: Path) -> dict[str, Any]:
+    """The network that its config describes, all 24 layers of it. Its names are those of transformers."""
+    library, sizes = import_transformers(), read_w2v_bert_sizes(path.with_name("config.json"))
+    with init_empty_weights():
+        network = library.Wav2Vec2BertModel(library.Wav2Vec2BertConfig(**sizes))
+    shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+    stored = read_tensor_shapes(path)
+    # What training alone needs may be in the file or not.
+    require_exact_tensors({name: shape for name, shape in stored.items() if name in shapes}, shapes, "w2v-bert", path)
+    return {name: sizes[name] for name in DEFAULT_CONFIG_SIZES}

@@ -30,6 +30,8 @@ from voxgraft.models.detect import find_matching_tokenizer, refuse_lookalike_fil
 from voxgraft.text import TextFrontend
 
 if TYPE_CHECKING:
+    import torch
+
     from voxgraft.models.base import Clip, ClipEncoder, StockProgram, Vocoder
     from voxgraft.models.speech_model import SpeechModel
     from voxgraft.nn.decode import SamplingParams
@@ -263,7 +265,12 @@ class Tiny(Family):
 
         return {name: build_voice_clip(number) for number, name in enumerate(read_voices(files.folder))}
 
-    def vocoder(self, files: BaseFiles, device: str = "cpu") -> Vocoder | None:
+    def vocoder(
+        self,
+        files: BaseFiles,
+        device: str = "cpu",
+        dtype: torch.dtype | None = None,  # noqa: ARG002 (too small for it)
+    ) -> Vocoder | None:
         from voxgraft.models.tiny.model import TinyVocoder, load_codec
 
         return TinyVocoder(*load_codec(files.folder, device))

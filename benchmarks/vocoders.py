@@ -1,0 +1,454 @@
+"""Codes to sound: our vocoders against the original programs' own code, on the same weights and codes, in one run.
+
+    python -m benchmarks.vocoders --originals FOLDER [--device cuda] [--seconds 10] [--batch 16] [--out vocoders.json]
+    python -m benchmarks.vocoders --small --device cpu         a smoke test, without the originals
+
+FOLDER is put on the import path. It holds the packages `chatterbox` (chatterbox-tts 0.1.7) and `indextts` (a checkout of
+index-tts) and what they import for their vocoders: einops, diffusers, conformer, omegaconf, scipy, munch. What they
+import for other things only (librosa, torchaudio and so on) is replaced by empty modules. Nothing of it is copied here.
+
+Random weights at published size. Times are of whole utterances, from codes to samples in the
+device's memory; ours and the original's in turn, medians of the rounds. The original programs take one utterance at a
+time, so that for a batch its time is that of one utterance, and ours is divided by the batch. A first call that
+compiles or captures is not counted and reported by itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib.abc
+import importlib.machinery
+import json
+import platform
+import statistics
+import sys
+import time
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from voxgraft.models.chatterbox.family import Chatterbox
+from voxgraft.models.chatterbox.flow import FlowSize
+from voxgraft.models.chatterbox.hift import DIRECTION, GAIN, HiftSize, published_shapes
+from voxgraft.models.chatterbox.model import T3, T3Condition
+from voxgraft.models.chatterbox.s3gen import S3Gen, S3GenNoise, S3GenReference, S3GenSize
+from voxgraft.models.chatterbox.shapes import T3Size
+from voxgraft.models.chatterbox.stream import S3GenSoundStream
+from voxgraft.models.indextts2.bigvgan import BigVGAN, BigVGANSize, bigvgan_shapes
+from voxgraft.models.indextts2.dit import DiTSize
+from voxgraft.models.indextts2.s2mel import FlowPrompt, S2Mel, S2MelSize, count_target_frames, s2mel_shapes
+from voxgraft.models.indextts2.vocoder import IndexTTS2Vocoder, VocoderParts
+from voxgraft.synthesis.command import stream_sentence
+from voxgraft.synthesis.engine import SynthesisEngine, SynthesisRequest
+
+NUM_CODES_TABLE = 8192
+# Imported by the originals for anything but their vocoders.
+UNUSED_PACKAGES = (
+    "librosa torchaudio s3tokenizer perth pyloudnorm onnx descript dac audiotools matplotlib tensorboard "
+    "indextts.s2mel.dac"
+).split()
+# About 15 words of English: text tokens, and codes at 25 a second.
+SENTENCE_TOKENS, SENTENCE_SECONDS = 70, 6
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One way of making sound."""
+
+    family: str
+    what: str
+    seconds: float
+    """Of one utterance."""
+    first_seconds: float
+    sound_seconds: float
+    peak_bytes: int | None
+
+    @property
+    def real_time_factor(self) -> float:
+        return self.seconds / self.sound_seconds
+
+
+class _EmptyModule(types.ModuleType):
+    __path__: ClassVar[list[str]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {"__init__": lambda *_, **__: None})
+
+
+class _EmptyPackages(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def find_spec(self, fullname: str, *_: Any) -> importlib.machinery.ModuleSpec | None:
+        if not any(fullname == name or fullname.startswith(f"{name}.") for name in UNUSED_PACKAGES):
+            return None
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        return _EmptyModule(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        pass
+
+
+def find_originals(folder: Path) -> None:
+    """Make the original programs importable."""
+    sys.path[:0] = [str(folder), str(folder / "site"), str(folder / "index")]
+    sys.meta_path.insert(0, _EmptyPackages())
+
+
+@contextmanager
+def given_noise(noise: Tensor) -> Iterator[None]:
+    """The original flows draw their noise themselves: here they get ours, for a comparison of the results."""
+    like, plain = torch.randn_like, torch.randn
+    torch.randn_like = lambda given, **_: noise.to(given)  # type: ignore[assignment]
+    torch.randn = lambda *_, **__: noise  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        torch.randn_like, torch.randn = like, plain
+
+
+def wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def measure(
+    acts: dict[str, Callable[[], object]], rounds: int, device: torch.device
+) -> dict[str, tuple[float, float, int | None]]:
+    """Median and first time of each act, in turn, and the most memory of the device that it held."""
+    firsts: dict[str, float] = {}
+    times: dict[str, list[float]] = {name: [] for name in acts}
+    peaks: dict[str, int | None] = dict.fromkeys(acts)
+    for number in range(rounds + 1):
+        for name, act in acts.items():
+            if device.type == "cuda":
+                torch.cuda.empty_cache()
+                torch.cuda.reset_peak_memory_stats(device)
+                before = torch.cuda.memory_allocated(device)
+            wait(device)
+            started = time.perf_counter()
+            act()
+            wait(device)
+            seconds = time.perf_counter() - started
+            if number:
+                times[name].append(seconds)
+                if device.type == "cuda":
+                    peaks[name] = torch.cuda.max_memory_allocated(device) - before
+            else:
+                firsts[name] = seconds
+    return {name: (statistics.median(times[name]), firsts[name], peaks[name]) for name in acts}
+
+
+def random_s3gen(size: S3GenSize, device: torch.device) -> S3Gen:
+    """Layers of gain one, and a pitch in most frames."""
+    torch.manual_seed(0)
+    model = S3Gen(size)
+    for weight in model.parameters():
+        weight.mul_(3**0.5 if weight.dim() > 1 else 1.0)
+    model.mel2wav.f0_predictor.classifier.bias.fill_(150.0)
+    return model.to(device)
+
+
+def random_reference(seconds: int, device: torch.device) -> S3GenReference:
+    draw = torch.Generator().manual_seed(2)
+    return S3GenReference(
+        torch.randint(0, 6561, (25 * seconds,), generator=draw),
+        torch.randn(50 * seconds, 80, generator=draw).to(device),
+        torch.randn(192, generator=draw).to(device),
+    )
+
+
+def original_s3gen(model: S3Gen, device: torch.device) -> Any:
+    """The package's own S3Gen with our weights. Its speech tokenizer is left out: nothing here is a recording."""
+    package = importlib.import_module("chatterbox.models.s3gen.s3gen")
+    package.S3Tokenizer = lambda *_: torch.nn.Linear(1, 1)
+    original = package.S3Token2Wav(meanflow=model.size.flow.meanflow)
+    held, state = model.state_dict(), {}
+    for name, shape in published_shapes(model).items():
+        weight = held.get(name)
+        if weight is None:
+            weight = held[name.removesuffix(GAIN).removesuffix(DIRECTION) + "weight"]
+            weight = weight if name.endswith(DIRECTION) else weight.flatten(1).norm(dim=1).view(shape)
+        state[name] = weight.cpu()
+    different = original.load_state_dict(state, strict=False)
+    assert not different.unexpected_keys, different.unexpected_keys[:5]
+    assert all(name.startswith("tokenizer.") for name in different.missing_keys), different.missing_keys[:5]
+    return original.to(device).eval()
+
+
+def measure_chatterbox(arguments: argparse.Namespace, device: torch.device, *, meanflow: bool) -> list[Measured]:
+    size = S3GenSize(flow=FlowSize(meanflow=meanflow))
+    if arguments.small:
+        small = FlowSize(1, 64, width=64, inner=64, transformers=1, mid_blocks=1, meanflow=meanflow)
+        size = replace(size, flow=small, hift=HiftSize(32, 32))
+    model = random_s3gen(size, device)
+    model.flow_dtype = arguments.dtype
+    draw = torch.Generator().manual_seed(1)
+    num_codes = round(25 * arguments.seconds)
+    codes = torch.randint(0, 6561, (num_codes,), generator=draw).tolist()
+    reference = random_reference(arguments.reference_seconds, device)
+    noise = S3GenNoise.draw(torch.Generator(device).manual_seed(0), num_codes, reference, meanflow=meanflow)
+    batch = arguments.batch
+    acts: dict[str, Callable[[], object]] = {"voxgraft": lambda: model.generate([codes], [reference], [noise])}
+    if batch > 1:
+        rows = ([codes] * batch, [reference] * batch, [noise] * batch)
+        acts[f"voxgraft, {batch} at once"] = lambda: model.generate(*rows)
+    if arguments.originals is not None:
+        original = original_s3gen(model, device)
+        ref = {
+            "prompt_token": reference.codes[None].to(device),
+            "prompt_token_len": torch.tensor([len(reference.codes)]),
+            "prompt_feat": reference.mel[None],
+            "prompt_feat_len": None,
+            "embedding": reference.speaker[None],
+        }
+        tokens = torch.tensor([codes], device=device)
+        if not meanflow:
+            with given_noise(noise.flow[None]), torch.inference_mode():
+                theirs = original.flow_inference(tokens, ref_dict=dict(ref), finalize=True)[0]
+            (ours,) = model.generate_mels([codes], [reference], [noise])
+            print(f"mel of the original program differs by up to {float((theirs.T - ours).abs().max()):.1e}")
+        acts["original"] = lambda: original.inference(tokens, ref_dict=dict(ref))
+    kind = "S3Gen, meanflow" if meanflow else "S3Gen"
+    return collect(f"chatterbox, {kind}", acts, arguments, device, len(codes) / 25)
+
+
+def collect(
+    family: str,
+    acts: dict[str, Callable[[], object]],
+    arguments: argparse.Namespace,
+    device: torch.device,
+    seconds: float,
+) -> list[Measured]:
+    found = []
+    with torch.inference_mode():
+        for name, (median, first, peak) in measure(acts, arguments.rounds, device).items():
+            parts = arguments.batch if "at once" in name else 1
+            found.append(Measured(family, name, median / parts, first, seconds, peak))
+    return found
+
+
+def random_tensors(shapes: dict[str, tuple[int, ...]], seed: int) -> dict[str, Tensor]:
+    draw, tensors = torch.Generator().manual_seed(seed), {}
+    for name, shape in shapes.items():
+        scale = 0.05 if len(shape) == 1 else float(np.prod(shape[1:])) ** -0.5
+        tensors[name] = torch.randn(shape, generator=draw) * scale
+        if name.endswith((".weight_g", "norm.weight")):
+            tensors[name] = 1 + 0.1 * torch.randn(shape, generator=draw)
+        if name.endswith("weight_g") and (".convs2." in name or name.startswith("conv_post.")):
+            tensors[name] = tensors[name] * 0.1  # else the wave is clipped most of the time
+    return tensors
+
+
+def original_s2mel(tensors: dict[str, Tensor], device: torch.device) -> Any:
+    commons = importlib.import_module("indextts.s2mel.modules.commons")
+    config = importlib.import_module("omegaconf").OmegaConf.create(S2MEL_CONFIG)
+    original = commons.MyModel(config, use_gpt_latent=True)
+    state = {f"models.{name}": tensor for name, tensor in tensors.items()}
+    missing = original.load_state_dict(state, strict=False)
+    assert not missing.unexpected_keys, missing.unexpected_keys[:5]
+    original = original.to(device).eval()
+    original.models["cfm"].estimator.setup_caches(max_batch_size=1, max_seq_length=8192)
+    return original
+
+
+# The published config.yaml, as far as the model is built from it.
+S2MEL_CONFIG = {
+    "dit_type": "DiT",
+    "reg_loss_type": "l1",
+    "style_encoder": {"dim": 192},
+    "length_regulator": {
+        "channels": 512, "is_discrete": False, "in_channels": 1024, "content_codebook_size": 2048,
+        "sampling_ratios": [1, 1, 1, 1], "vector_quantize": False, "n_codebooks": 1, "quantizer_dropout": 0.0,
+        "f0_condition": False, "n_f0_bins": 512,
+    },
+    "DiT": {
+        "hidden_dim": 512, "num_heads": 8, "depth": 13, "class_dropout_prob": 0.1, "block_size": 8192,
+        "in_channels": 80, "style_condition": True, "final_layer_type": "wavenet", "target": "mel", "content_dim": 512,
+        "content_codebook_size": 1024, "content_type": "discrete", "f0_condition": False, "n_f0_bins": 512,
+        "content_codebooks": 1, "is_causal": False, "long_skip_connection": True, "zero_prompt_speech_token": False,
+        "time_as_token": False, "style_as_token": False, "uvit_skip_connection": True,
+        "add_resblock_in_transformer": False,
+    },
+    "wavenet": {
+        "hidden_dim": 512, "num_layers": 8, "kernel_size": 5, "dilation_rate": 1, "p_dropout": 0.2,
+        "style_condition": True,
+    },
+}  # fmt: skip
+BIGVGAN_CONFIG = {
+    "num_mels": 80, "upsample_rates": [4, 4, 2, 2, 2, 2], "upsample_kernel_sizes": [8, 8, 4, 4, 4, 4],
+    "upsample_initial_channel": 1536, "resblock": "1", "resblock_kernel_sizes": [3, 7, 11],
+    "resblock_dilation_sizes": [[1, 3, 5]] * 3, "activation": "snakebeta", "snake_logscale": True,
+    "use_tanh_at_final": False, "use_bias_at_final": False,
+}  # fmt: skip
+
+
+def original_bigvgan(tensors: dict[str, Tensor], device: torch.device) -> Any:
+    package = importlib.import_module("indextts.s2mel.modules.bigvgan.bigvgan")
+    environment = importlib.import_module("indextts.s2mel.modules.bigvgan.env")
+    original = package.BigVGAN(environment.AttrDict(BIGVGAN_CONFIG), use_cuda_kernel=False)
+    missing = original.load_state_dict(tensors, strict=False)
+    assert not missing.unexpected_keys, missing.unexpected_keys[:5]
+    original.remove_weight_norm()
+    return original.to(device).eval()
+
+
+def measure_indextts2(arguments: argparse.Namespace, device: torch.device) -> list[Measured]:
+    size, vocoder_size = S2MelSize(), BigVGANSize()
+    if arguments.small:
+        dit = DiTSize(width=32, heads=2, layers=3, mlp=48, content=16, wavenet_layers=2)
+        size, vocoder_size = S2MelSize(dit, (24, 16, 8, 1024)), BigVGANSize(channels=64)
+    tensors = random_tensors(s2mel_shapes(size), 1)
+    waves = random_tensors(bigvgan_shapes(vocoder_size, weight_norm=True), 2)
+    draw = torch.Generator().manual_seed(5)
+    parts = VocoderParts(
+        S2Mel.from_tensors(size, tensors),
+        BigVGAN.from_tensors(vocoder_size, waves),
+        torch.randn(NUM_CODES_TABLE, 1024, generator=draw),
+    ).to(device)
+    vocoder = IndexTTS2Vocoder(lambda: parts, arguments.dtype)
+    num_codes = round(50 * arguments.seconds)
+    frames = count_target_frames(num_codes)
+    num_prompt = arguments.reference_seconds * 22_050 // 256
+    codes = torch.randint(0, NUM_CODES_TABLE, (num_codes,), generator=draw)
+    latents = torch.randn(num_codes, size.latents[0], generator=draw)
+    mel = (torch.randn(80, num_prompt, generator=draw) * 2 - 5).to(device)
+    style = torch.randn(size.dit.style, generator=draw).to(device)
+    noise = torch.randn(80, num_prompt + frames, generator=draw).to(device)
+    with torch.inference_mode():
+        given = parts.code_table[torch.randint(0, NUM_CODES_TABLE, (50 * arguments.reference_seconds,), generator=draw)]
+        (condition,) = parts.s2mel.length_regulator([given], [num_prompt])
+    prompt = FlowPrompt(mel, condition, style)
+
+    def ours(count: int) -> list[Tensor]:
+        content = vocoder.embed_codes(codes.tolist(), latents.numpy())
+        return vocoder.render([prompt] * count, [content] * count, [noise] * count)
+
+    batch = arguments.batch
+    acts: dict[str, Callable[[], object]] = {"voxgraft": lambda: ours(1)}
+    if batch > 1:
+        acts[f"voxgraft, {batch} at once"] = lambda: ours(batch)
+    if arguments.originals is not None:
+        original, generator = original_s2mel(tensors, device), original_bigvgan(waves, device)
+        ids, states = codes.to(device), latents.to(device)[None]
+
+        def theirs() -> tuple[Tensor, Tensor]:
+            content = parts.code_table[ids][None] + original.models["gpt_layer"](states)
+            lengths = torch.tensor([frames], device=device)
+            target = original.models["length_regulator"](content, ylens=lengths, n_quantizers=3, f0=None)[0]
+            whole = torch.cat([condition[None], target], dim=1)
+            total = torch.tensor([whole.shape[1]], device=device)
+            mels = original.models["cfm"].inference(
+                whole, total, mel[None], style[None], None, 25, inference_cfg_rate=0.7
+            )[:, :, num_prompt:]
+            return mels, generator(mels.float())
+
+        with given_noise(noise[None]), torch.inference_mode():
+            expected, wave = theirs()
+            content = vocoder.embed_codes(codes.tolist(), latents.numpy())
+            (found,) = parts.s2mel.solve([prompt], parts.s2mel.length_regulator([content], [frames]), [noise])
+            (own,) = vocoder.render([prompt], [content], [noise])
+        print(f"mel of the original program differs by up to {float((expected[0] - found).abs().max()):.1e}, ", end="")
+        print(f"its wave by up to {float((wave.flatten() - own).abs().max()):.1e}")
+        acts["original"] = theirs
+    return collect("indextts2, s2mel and BigVGAN", acts, arguments, device, num_codes / 50)
+
+
+def measure_first_sound(arguments: argparse.Namespace, device: torch.device) -> list[Measured]:
+    """From text tokens to the first samples of a sentence, with a random T3 that never stops by itself."""
+    size = T3Size(640, 64, 2, 256) if arguments.small else T3Size()
+    torch.manual_seed(0)
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    with torch.device(device):
+        language_model = T3(size).to(dtype).eval().requires_grad_(False)
+    s3gen = S3GenSize()
+    if arguments.small:
+        s3gen = S3GenSize(FlowSize(1, 64, width=64, inner=64, transformers=1, mid_blocks=1), HiftSize(32, 32))
+    model = random_s3gen(s3gen, device)
+    model.flow_dtype = arguments.dtype
+    reference = random_reference(arguments.reference_seconds, device)
+    rng = np.random.default_rng(0)
+    condition = T3Condition(rng.standard_normal(256).astype(np.float32), rng.integers(0, 6561, 150))
+    most = 25 * SENTENCE_SECONDS
+    engine = SynthesisEngine(language_model, replace(Chatterbox().stock_sampling(), readable=True))
+    text = rng.integers(3, 200, SENTENCE_TOKENS).tolist()
+    request = SynthesisRequest(text, condition, 0, most, "en", ())
+    noise = S3GenNoise.draw(torch.Generator(device).manual_seed(0), most, reference)
+
+    def first() -> object:
+        stream = S3GenSoundStream(model, reference, noise)
+        return next(stream_sentence(engine, request, stream, 24_000))
+
+    def whole() -> object:
+        stream = S3GenSoundStream(model, reference, noise)
+        return list(stream_sentence(engine, request, stream, 24_000))
+
+    acts: dict[str, Callable[[], object]] = {"first sound": first, "whole sentence, streamed": whole}
+    return collect("chatterbox, text to sound", acts, arguments, device, SENTENCE_SECONDS)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.vocoders", description=__doc__.splitlines()[0])
+    parser.add_argument("--originals", type=Path, help="folder with the original programs")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--seconds", type=float, default=10.0, help="speech of one utterance")
+    parser.add_argument("--reference-seconds", type=int, default=10, help="recording of the voice")
+    parser.add_argument("--batch", type=int, default=16, help="utterances at once; 1 leaves batches out")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2, help="of the processor, where that computes")
+    parser.add_argument("--parts", nargs="*", default=["chatterbox", "meanflow", "indextts2", "first"])
+    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
+    parser.add_argument("--small", action="store_true", help="small models, to try the script")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    if arguments.originals is not None:
+        find_originals(arguments.originals.resolve())
+    device = torch.device(arguments.device)
+    torch.set_num_threads(arguments.threads)
+    arguments.dtype = None if arguments.dtype == "float32" else getattr(torch, arguments.dtype)
+    found: list[Measured] = []
+    if "chatterbox" in arguments.parts:
+        found += measure_chatterbox(arguments, device, meanflow=False)
+    if "meanflow" in arguments.parts:
+        found += measure_chatterbox(arguments, device, meanflow=True)
+    if "indextts2" in arguments.parts:
+        found += measure_indextts2(arguments, device)
+    if "first" in arguments.parts:
+        found += measure_first_sound(arguments, device)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    print(
+        f"{name}, torch {torch.__version__}, {arguments.dtype or torch.float32}, {arguments.seconds:g} s of speech, ",
+        end="",
+    )
+    print(f"{arguments.reference_seconds} s of reference")
+    print("| family | what | seconds an utterance | first | real-time factor | times the original | peak MB |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    originals = {one.family: one.seconds for one in found if one.what == "original"}
+    for one in found:
+        ratio = f"{originals[one.family] / one.seconds:.2f}" if one.family in originals else ""
+        peak = "" if one.peak_bytes is None else f"{one.peak_bytes / 1e6:,.0f}"
+        times = f"{one.seconds:.3f} | {one.first_seconds:.2f} | {one.real_time_factor:.3f}"
+        print(f"| {one.family} | {one.what} | {times} | {ratio} | {peak} |")
+    if arguments.out is not None:
+        document = {
+            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+            "device": name,
+            "torch": torch.__version__,
+            "seconds": arguments.seconds,
+            "batch": arguments.batch,
+            "measured": [{**vars(one), "real_time_factor": one.real_time_factor} for one in found],
+        }
+        arguments.out.write_text(json.dumps(document, indent=1))
+
+
+if __name__ == "__main__":
+    main()
