@@ -88,8 +88,8 @@ def test_elsewhere_than_on_cuda_a_solver_runs_as_it_is() -> None:
 @cuda
 @pytest.mark.parametrize("mels", [s3gen_mels, s2mel_mels])
 def test_a_replayed_solver_gives_the_mels_of_the_processor(mels) -> None:  # type: ignore[no-untyped-def]
-    for own, wanted in zip(mels("cuda", times=4), mels(), strict=True):
-        assert float((own - wanted).abs().max()) < 1e-3
+    for own, wanted in zip(mels("cuda", torch.bfloat16, times=4), mels(), strict=True):
+        assert float((own - wanted).abs().max()) < 0.1  # half precision; see docs/log.md
 
 
 @cuda

@@ -127,7 +127,7 @@ def home(request: pytest.FixtureRequest, fixtures: Fixtures, tmp_path_factory: p
     kind, made = get_family(request.param), fixtures.whole_run(request.param)
     folder = tmp_path_factory.mktemp(kind.name)
     model = load_model(kind, made.files, device="cpu", dtype=torch.float32)
-    place = ModelContext(kind, made.files, "cpu", torch.float32, model)
+    place = ModelContext(kind, made.files, "cpu", torch.float32, opened=model)
     lent = open_clip_dataset(made.folder.data_set("train"))
     voice = ReferenceVoice("lent", Clip(lent.codes(0), lent.voice(0)))
     shapes = dict(read_tensor_shapes(made.files.checkpoint))

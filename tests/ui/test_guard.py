@@ -12,7 +12,6 @@ import pytest
 
 from voxgraft.ui.server import MAX_WAITING_LOGINS, AccessGuard, is_local
 
-
 Result = TypeVar("Result")
 
 

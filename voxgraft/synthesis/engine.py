@@ -57,6 +57,8 @@ class ModelContext:
     files: BaseFiles
     device: str
     dtype: torch.dtype
+    vocoder_dtype: torch.dtype | None = None
+    """Half precision of the vocoder, if it was asked for; None is float32, which equals the original programs."""
     opened: SpeechModel | None = None
     """The base, if it was loaded once for several models: they share its tensors, each with layers of its own."""
 
@@ -69,9 +71,8 @@ class ModelContext:
         return copy.deepcopy(self.opened, {id(tensor): tensor for tensor in tensors})
 
     def vocoder(self) -> Vocoder | None:
-        """The base's vocoder on the same device; on CUDA also in the model's half precision, if it has one."""
-        half = self.dtype if self.device.startswith("cuda") and self.dtype != torch.float32 else None
-        return self.family.vocoder(self.files, self.device, half)
+        """The base's vocoder on the same device."""
+        return self.family.vocoder(self.files, self.device, self.vocoder_dtype)
 
     def languages(self) -> tuple[str, ...]:
         """Languages that the base speaks, by its release."""
@@ -84,7 +85,10 @@ def open_model_context(base: Path, family: str | None, device: str | None, preci
     folder = require_folder(resolve_base_folder(base))
     found = resolve_base_family(folder, family or (str(base) if folder != base else None))
     place = choose_device(device)
-    return ModelContext(found, found.files(folder), place, choose_dtype(precision, place))
+    dtype = choose_dtype(precision, place)
+    # Only on request: half precision is outside of the tolerances that hold for float32.
+    half = dtype if precision is not None and place.startswith("cuda") and dtype != torch.float32 else None
+    return ModelContext(found, found.files(folder), place, dtype, half)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """IndexTTS-2's vocoder: codes, GPT latents and a voice to a 22.05 kHz waveform, with s2mel and BigVGAN.
 
-Also how the original prepares a reference recording. Its GPL and bilibili-licensed code was not read: this is written
-from descriptions of its steps and checked against its outputs.
+Also how the original prepares a reference recording. Nothing is copied from its GPL and bilibili-licensed code:
+this is written from descriptions of its steps, with its tensor names, and checked against its outputs.
 
 Shapes: n codes, P prompt frames, F target frames, M = 80 bands, G width of the GPT.
 """
