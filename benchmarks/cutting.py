@@ -52,14 +52,14 @@ def cuts_of(film: Film, options: CutOptions, *, by_cues_alone: bool = False) -> 
     """Clips of a film, as `data import` makes them or by nothing but the captions' times."""
     cues = parse_subtitles(film.srt(), ".srt", "film.srt")[0]
     cues, _ = clean_cues(cues, "am", "film.srt")
-    tape = RollingAudioBuffer((film.wave[at : at + BLOCK] for at in range(0, len(film.wave), BLOCK)), RATE_HZ)
+    buffer = RollingAudioBuffer((film.wave[at : at + BLOCK] for at in range(0, len(film.wave), BLOCK)), RATE_HZ)
     if by_cues_alone:
         for cue in cues:
-            tape.read_until(cue.end, cue.start - 1.0)
-            yield AudioSegment(tape.samples(cue.start, cue.end), cue.start, cue.end, cue.text, (cue,))
+            buffer.read_until(cue.end, cue.start - 1.0)
+            yield AudioSegment(buffer.samples(cue.start, cue.end), cue.start, cue.end, cue.text, (cue,))
         return
     cues, _ = dedupe_rolling_captions(cues, "film.srt")
-    yield from cut_segments(tape, cues, options)
+    yield from cut_segments(buffer, cues, options)
 
 
 def measure(film: Film, cuts: list[AudioSegment], into: Outcome) -> None:

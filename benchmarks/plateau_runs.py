@@ -164,7 +164,7 @@ def _healthy(task: Task, world: World) -> None:
 
 def _replay(world: World) -> dict[str, Any]:
     """English, spelled by the base's own tokenizer: to learn from, and held out."""
-    of_base = replace(world, made_from=replace(world.made_from, tokenizer_sha256=world.spelling.base.sha256))
+    of_base = replace(world, made_from=replace(world.made_from, tokenizer_sha256=world.text_encoder.base.sha256))
     of_base.write("english", of_base.clips(ENGLISH, 11, "en"), "replay", "en")
     of_base.write("english-valid", of_base.clips(ENGLISH_HELD_OUT, 12, "en"), "valid", "en")
     data = world.run / "data"
@@ -177,10 +177,10 @@ def _spoiled(task: Task, world: World) -> None:
     world.write("train", fault.spoil(world))
     world.write("valid", fault.held_out(world), "valid")
     settings = _settings(world, task, {}, fault.data)
-    course = build_training_setup(RunFolder(world.run), settings, get_family(world.family_name), world.files)
-    loop = _build_loop(course, DistributedContext())
-    watch = _build_monitor(course, loop)
-    watch.tell(0, course.findings)
+    setup = build_training_setup(RunFolder(world.run), settings, get_family(world.family_name), world.files)
+    loop = _build_loop(setup, DistributedContext())
+    watch = _build_monitor(setup, loop)
+    watch.tell(0, setup.findings)
     fault.meddle(loop)
     loop.train(0)
 
@@ -227,13 +227,15 @@ def _read_finding(told: Told, entry: Mapping[str, Any]) -> None:
 
 
 def _unknown(world: World) -> int:
-    assert world.spelling.grown is not None
-    return world.spelling.grown.unknown_id
+    assert world.text_encoder.grown is not None
+    return world.text_encoder.grown.unknown_id
 
 
 def _another(world: World) -> Iterator[PreparedClip]:
-    assert world.spelling.grown is not None
-    return with_other_tokenizer(world.clips(CLIPS, 1), world.spelling.base.size, world.spelling.grown.size, world.seed)
+    assert world.text_encoder.grown is not None
+    return with_other_tokenizer(
+        world.clips(CLIPS, 1), world.text_encoder.base.size, world.text_encoder.grown.size, world.seed
+    )
 
 
 def _some_voice(world: World) -> Mapping[str, AnyArray]:

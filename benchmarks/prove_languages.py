@@ -74,11 +74,11 @@ def main() -> None:
     corpus = _corpus(options.folder)
     bases = [_base(given) for given in options.base]
     rows: list[Row] = []
-    for name, spelling in bases:
-        prepare = cache(spelling.prepare_base)  # the same for every new language, and slow for Japanese
+    for name, text_encoder in bases:
+        prepare = cache(text_encoder.prepare_base)  # the same for every new language, and slow for Japanese
         for language in options.languages:
             texts = _texts(options.folder, language)
-            for row in _measure(name, spelling, language, texts, (corpus, prepare)):
+            for row in _measure(name, text_encoder, language, texts, (corpus, prepare)):
                 print(_line(row), file=sys.stderr, flush=True)
                 rows.append(row)
     page = _page(rows, len(corpus), bases)
@@ -157,13 +157,13 @@ def _judged(
     name, way, train_seconds = head
     learnt_from, held_out = texts
     corpus, prepare = old
-    spelling = TextEncoder.of(before.family, before.base, grown, before.language)
+    text_encoder = TextEncoder.of(before.family, before.base, grown, before.language)
     start = time.process_time()
-    proof = prove.prove_tokenizer(before.base, grown, corpus, prepare, spelling.new_text(learnt_from))
+    proof = prove.prove_tokenizer(before.base, grown, corpus, prepare, text_encoder.new_text(learnt_from))
     seconds = time.process_time() - start
-    rest = spelling.new_text(held_out)
+    rest = text_encoder.new_text(held_out)
     after, unknown = prove.measure_coverage(grown, rest)
-    letters = prove.find_unknown_letters(grown, proof.unknown_characters, spelling.new_text(learnt_from))
+    letters = prove.find_unknown_letters(grown, proof.unknown_characters, text_encoder.new_text(learnt_from))
     rest_letters = prove.find_unknown_letters(grown, unknown, rest)
     assert proof.before is not None
     assert proof.after is not None

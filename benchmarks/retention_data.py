@@ -70,7 +70,7 @@ class Maker:
         self.encoder = TinyClipEncoder(*load_codec(self.files.folder))
         self.kind = get_family("tiny")
         self.base = open_tokenizer(self.files.tokenizer)
-        self.spelling = TextEncoder.of(self.kind, self.base, None, NEW)
+        self.text_encoder = TextEncoder.of(self.kind, self.base, None, NEW)
 
     def plan(self, language: str) -> list[Line]:
         """Every line of the recipe: what is held out there is held out here."""
@@ -98,7 +98,7 @@ class Maker:
         self.arrays[f"{name}.speakers"] = np.array(numbers, np.uint16)
 
     def add_texts(self, name: str, lines: Sequence[Line]) -> None:
-        self._keep(f"{name}.ids", [np.array(self.spelling.encode(line.text, line.language)) for line in lines])
+        self._keep(f"{name}.ids", [np.array(self.text_encoder.encode(line.text, line.language)) for line in lines])
 
     def _keep(self, name: str, rows: Sequence[NDArray[Any]]) -> None:
         self.arrays[name] = np.concatenate(rows).astype(np.uint16)
@@ -107,12 +107,12 @@ class Maker:
     def learn(self, lines: Sequence[Line]) -> None:
         """Grow the tokenizer by the letters of the training texts, and make the first rows in every way."""
         learnt = learn_language_pieces(
-            self.spelling, TextCorpus(tuple(line.text for line in lines)), VocabularySettings(pieces=0)
+            self.text_encoder, TextCorpus(tuple(line.text for line in lines)), VocabularySettings(pieces=0)
         )
-        self.spelling = TextEncoder.of(self.kind, self.base, learnt.grown, NEW)
+        self.text_encoder = TextEncoder.of(self.kind, self.base, learnt.grown, NEW)
         with open_checkpoint(self.files.checkpoint) as checkpoint:
             for start in STARTS:
-                made = build_new_rows(checkpoint, self.spelling, RowSettings(init=start))
+                made = build_new_rows(checkpoint, self.text_encoder, RowSettings(init=start))
                 for tensor, rows in made.rows.items():
                     self.arrays[f"rows.{start}.{tensor}"] = rows.astype(np.float16)
                 print(f"rows, {start}: {made.methods}", flush=True)

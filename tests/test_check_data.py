@@ -73,9 +73,9 @@ def assert_both_refuse(run: WholeRun, code: str, *flags: str, **changed: Any) ->
 
     def start() -> None:
         kind, asked = get_family(run.family_name), run.settings(*flags, **changed)
-        course = build_training_setup(run.folder, asked, kind, run.files)
-        raise_first_error(course.findings)
-        build_sample_sentences(course.spelling, asked.train.sample_texts, (), 0)
+        setup = build_training_setup(run.folder, asked, kind, run.files)
+        raise_first_error(setup.findings)
+        build_sample_sentences(setup.text_encoder, asked.train.sample_texts, (), 0)
 
     assert error_of(start).code == errors[0]
     return said(findings, code)

@@ -69,8 +69,8 @@ def prepared(folder: Path, ids: dict[str, list[int]], pairs: bool = False) -> Pa
 def spelled(files: Files, tokenizer: Path | None = None) -> dict[str, list[int]]:
     """What the tokenizer makes of SENTENCES, by file name."""
     grown = open_tokenizer(tokenizer or files.tokenizer)
-    spelling = TextEncoder.of(get_family("indextts2"), open_tokenizer(files.base.tokenizer), grown, "am")
-    return {f"spk000_{at:06d}": spelling.encode(text, "am") for at, text in enumerate(SENTENCES)}
+    text_encoder = TextEncoder.of(get_family("indextts2"), open_tokenizer(files.base.tokenizer), grown, "am")
+    return {f"spk000_{at:06d}": text_encoder.encode(text, "am") for at, text in enumerate(SENTENCES)}
 
 
 @pytest.mark.parametrize("pairs", [False, True])

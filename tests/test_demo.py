@@ -44,9 +44,9 @@ class BriefWriter(DemoSetWriter):
     """Holds fewer clips out, which every validation goes through."""
 
     def write(
-        self, name: str, role: DatasetRole, clips: Sequence[BundledClip], spelling: TextEncoder | None = None
+        self, name: str, role: DatasetRole, clips: Sequence[BundledClip], text_encoder: TextEncoder | None = None
     ) -> Path:
-        return super().write(name, role, clips[:3] if role == "valid" else clips, spelling)
+        return super().write(name, role, clips[:3] if role == "valid" else clips, text_encoder)
 
 
 class BriefKeyboard(DemoRunner):

@@ -169,7 +169,7 @@ def really_merged(fixtures: Fixtures, tmp_path_factory: pytest.TempPathFactory) 
     """A run after two dozen steps of merged training, with English beside the new language."""
     run = fixtures.whole_run("indextts2").copied(tmp_path_factory.mktemp("merged") / "run")
     world = run.world
-    english = replace(world, made_from=replace(world.made_from, tokenizer_sha256=world.spelling.base.sha256))
+    english = replace(world, made_from=replace(world.made_from, tokenizer_sha256=world.text_encoder.base.sha256))
     english.write("english", english.clips(24, 11, "en"), "replay", "en")
     english.write("english-valid", english.clips(6, 12, "en"), "valid", "en")
     changed = {"train_steps": 24, "train_save_every": 12, "train_valid_every": 12, "train_lr_adapter": 4e-3}

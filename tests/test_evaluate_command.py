@@ -181,7 +181,7 @@ def test_a_graft_that_breaks_its_promise_ends_with_exit_code_1_and_a_cross(
     assert {point.name: point.answer for point in result.points}["old-languages"] == "no"
     place = place_of(seeds)
     base, moved = open_base_model(place), open_merged_model(place, seeds.path / "masked-finetune")
-    pretender = SpeakingModel("graft", moved.family, moved.model, moved.spelling, None, "gated")
+    pretender = SpeakingModel("graft", moved.family, moved.model, moved.text_encoder, None, "gated")
     voices = [ReferenceVoice(name, clip) for name, clip in place.family.voices(place.files).items()]
     sentences = [EvalSentence("en", "ha"), EvalSentence("en", "no")]
     before, now = (synthesize_sentences(one, sentences, voices, 0, "x") for one in (base, pretender))

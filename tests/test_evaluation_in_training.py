@@ -59,8 +59,8 @@ def judged(
 ) -> tuple[Trainer, InTrainingEvaluation]:
     loop = loop_of(place, run, OPTIONS, replace(EVERY, listen_every=listen))
     kind, trained = get_family("tiny"), loop.stepper.trained
-    spelling = TextEncoder.of(kind, open_tokenizer(place.files.tokenizer), None, "am")
-    system = SpeakingModel("graft", kind, trained.model, spelling, trained.gate, "gated")
+    text_encoder = TextEncoder.of(kind, open_tokenizer(place.files.tokenizer), None, "am")
+    system = SpeakingModel("graft", kind, trained.model, text_encoder, trained.gate, "gated")
     voices = [ReferenceVoice(name, clip) for name, clip in kind.voices(place.files).items()]
     light = InTrainingEvaluation(loop, system, SENTENCES, voices, sound or SpeechRenderer(Tones()), ear)
     loop.callbacks.append(light)
@@ -151,9 +151,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
 
 @pytest.mark.long
 def test_a_runs_own_judge_speaks_held_out_texts_in_held_out_voices(run: WholeRun, tmp_path: Path) -> None:
-    course = build_training_setup(run.folder, run.settings(train_listen_every=2), get_family("tiny"), run.files)
-    loop = _build_loop(course, DistributedContext())
-    light = build_in_training_evaluation(course, loop, parrot(tmp_path, "ሰላም"))
+    setup = build_training_setup(run.folder, run.settings(train_listen_every=2), get_family("tiny"), run.files)
+    loop = _build_loop(setup, DistributedContext())
+    light = build_in_training_evaluation(setup, loop, parrot(tmp_path, "ሰላም"))
     assert loop.every.listen_every == 2
     held_out = {info.text.strip() for info in open_clip_dataset(run.folder.data_set("valid")).infos}
     assert light.sentences
@@ -168,9 +168,9 @@ def test_without_a_recogniser_loops_and_lengths_judge_even_where_listening_was_a
 ) -> None:
     def judges(recognizer: str, every: int) -> list[type[Callback]]:
         asked = run.settings(train_listen_every=every, train_recognizer=recognizer)
-        course = build_training_setup(run.folder, asked, get_family("tiny"), run.files)
-        loop = _build_loop(course, DistributedContext())
-        _add_speech_judges(course, loop, asked)
+        setup = build_training_setup(run.folder, asked, get_family("tiny"), run.files)
+        loop = _build_loop(setup, DistributedContext())
+        _add_speech_judges(setup, loop, asked)
         return [type(one) for one in loop.callbacks if isinstance(one, InTrainingEvaluation | SpokenSteps)]
 
     assert judges("none", 0) == [SpokenSteps]
@@ -207,8 +207,8 @@ def test_a_voice_that_the_sound_cannot_have_is_the_reason_that_nothing_is_heard_
 ) -> None:
     kind = get_family("tiny")
     monkeypatch.setattr(type(kind), "vocoder", lambda *_: Picky())
-    course = build_training_setup(run.folder, run.settings(train_listen_every=2), kind, run.files)
-    light = build_in_training_evaluation(course, _build_loop(course, DistributedContext()), parrot(tmp_path, "x"))
+    setup = build_training_setup(run.folder, run.settings(train_listen_every=2), kind, run.files)
+    light = build_in_training_evaluation(setup, _build_loop(setup, DistributedContext()), parrot(tmp_path, "x"))
     assert light._heard("step 2") == {"why": "this voice has no recording"}
 
 

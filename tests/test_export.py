@@ -188,12 +188,12 @@ def test_the_text_step_of_an_indextts2_export_gives_the_program_what_was_learnt(
     given, new, old = json.loads(done.stdout)
     assert (Path(new).parent.name, Path(old).parent.name) == ("merged", "grown")
     kind = get_family("indextts2")
-    spelling = TextEncoder.of(
+    text_encoder = TextEncoder.of(
         kind, open_tokenizer(kind.files(run.base).tokenizer), load_graft(run.folder.graft).tokenizer, "am"
     )
     for text, step in zip(texts, given, strict=True):
         assert not set(step) & set("።፣፤፧፡")
-        assert spelling.prepare(step) == spelling.prepare(text)
+        assert text_encoder.prepare(step) == text_encoder.prepare(text)
 
 
 @pytest.mark.long(fast="chatterbox")

@@ -104,7 +104,7 @@ def test_a_drop_in_is_the_base_but_for_reused_rows_and_layers_with_the_adapter_a
 def test_the_package_reads_text_of_the_language_there_as_it_was_learnt(run: Path, base: Path, dropped: Path) -> None:
     grown = load_graft(run / "graft").tokenizer
     kind = get_family("chatterbox")
-    spelling = TextEncoder.of(kind, open_tokenizer(kind.files(base).tokenizer), grown, "am")
+    text_encoder = TextEncoder.of(kind, open_tokenizer(kind.files(base).tokenizer), grown, "am")
     card = json.loads((dropped / "export.json").read_text(encoding="utf-8"))
     places = {int(new): old for new, old in card["reused_ids"].items()}
     tokenizer = kind.files(dropped).tokenizer
@@ -112,7 +112,7 @@ def test_the_package_reads_text_of_the_language_there_as_it_was_learnt(run: Path
     assert open_tokenizer(tokenizer).has_control_token("[am]")
     for text in SENTENCES:
         found = stock_ids(tokenizer, f"[am]{prepared_there(dropped, text)}")
-        assert found == [places.get(one, one) for one in spelling.encode(text, "am")]
+        assert found == [places.get(one, one) for one in text_encoder.encode(text, "am")]
         assert open_tokenizer(tokenizer).unknown_id not in found
 
 
@@ -122,13 +122,13 @@ def test_a_drop_in_speaks_with_the_very_logits_of_the_merged_checkpoint(
     exported(run, "--to=chatterbox", "--parts=merged", f"--output={tmp_path / 'pair'}")
     kind = get_family("chatterbox")
     small, large = (load_model(kind, kind.files(folder)) for folder in (dropped, tmp_path / "pair" / "merged"))
-    spelling = TextEncoder.of(
+    text_encoder = TextEncoder.of(
         kind, open_tokenizer(kind.files(dropped).tokenizer), load_graft(run / "graft").tokenizer, "am"
     )
     for text in SENTENCES:
         typed = f"[am]{prepared_there(dropped, text)}"
         one = speech_logits(small, stock_ids(kind.files(dropped).tokenizer, typed))
-        two = speech_logits(large, spelling.encode(text, "am"))
+        two = speech_logits(large, text_encoder.encode(text, "am"))
         assert torch.equal(one, two)
 
 

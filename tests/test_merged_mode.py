@@ -251,7 +251,7 @@ def english(run: Path) -> dict[str, Any]:
 
 def same_rows(world: World, base: Mapping[str, Any], merged: Mapping[str, Any], num_rows: int) -> None:
     """Base pieces first, new rows next, spare rows last: the base's bits wherever the base has any."""
-    pieces = world.spelling.base.size
+    pieces = world.text_encoder.base.size
     for point in get_family(world.family_name).graft_points:
         old, new = base[point.tensor], merged[point.tensor]
         assert len(new) == len(old) + num_rows

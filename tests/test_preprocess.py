@@ -47,14 +47,14 @@ def test_the_sets_hold_ids_of_the_texts_codes_of_the_sound_and_voices_of_the_bas
     tiny = get_family("tiny")
     files = tiny.files(tiny.shipped_folder() or Path())
     graft = load_graft(done.run.graft)
-    spelling = TextEncoder.of(tiny, open_tokenizer(files.tokenizer), graft.tokenizer, "am")
+    text_encoder = TextEncoder.of(tiny, open_tokenizer(files.tokenizer), graft.tokenizer, "am")
     encoder = tiny.encoder(files, load_model(tiny, files))
     by_id = {clip.id: clip for clip in done.clips()}
     names = {"speaker0": "m1", "speaker1": "m3"}
     for place, info in enumerate(clips.infos):
         clip = by_id[info.id]
         assert (info.text, info.speaker, info.recording) == (clip.text, clip.speaker, clip.recording)
-        assert clips.text_ids(place).tolist() == spelling.encode(clip.text, "am")
+        assert clips.text_ids(place).tolist() == text_encoder.encode(clip.text, "am")
         assert abs(info.seconds - clip.seconds) < 1e-3
         wave, _ = read_audio(done.sound(clip), encoder.sample_rate)
         alone = encoder.encode([wave])[0].codes

@@ -121,8 +121,8 @@ def test_go_and_train_agree_on_what_another_value_means(trained: WholeRun, name:
     changed = settings.model_copy(update={"train": TrainSettings.model_validate(values)})
     rule = RESUME_RULES.get(name)
 
-    course = build_training_setup(trained.folder, changed, get_family("chatterbox"), trained.files)
-    found = compare_identities(load_step(trained.folder).state.values["identity"], course.identity)
+    setup = build_training_setup(trained.folder, changed, get_family("chatterbox"), trained.files)
+    found = compare_identities(load_step(trained.folder).state.values["identity"], setup.identity)
     by_train = _refuses(lambda: require_no_fixed_changes(found, 4))
     assert by_train == (rule == "fixed")
     if rule is not None and name != "steps":

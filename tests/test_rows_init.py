@@ -18,7 +18,7 @@ SENTENCES = ("ሰላም ለዓለም ሁሉ።", "ሰላም ነው ወይ?", "�
 
 
 @pytest.fixture(scope="module", params=PUBLISHED)
-def spelling(request: pytest.FixtureRequest, fixtures: Fixtures) -> TextEncoder:
+def text_encoder(request: pytest.FixtureRequest, fixtures: Fixtures) -> TextEncoder:
     made = get_family(request.param)
     base = open_tokenizer(fixtures.base(request.param).tokenizer)
     plain = TextEncoder.of(made, base, None, "am")
@@ -28,31 +28,31 @@ def spelling(request: pytest.FixtureRequest, fixtures: Fixtures) -> TextEncoder:
     return TextEncoder.of(made, base, learnt.grown, "am")
 
 
-def table(spelling: TextEncoder) -> Float32Array:
-    return np.random.default_rng(0).standard_normal((spelling.base.size, 16)).astype(np.float32)
+def table(text_encoder: TextEncoder) -> Float32Array:
+    return np.random.default_rng(0).standard_normal((text_encoder.base.size, 16)).astype(np.float32)
 
 
 def plan_of(plans: list[RowPlan], piece: str) -> RowPlan:
     return next(plan for plan in plans if plan.piece == piece)
 
 
-def test_a_romanised_row_is_the_average_of_the_base_rows_that_spell_it(spelling: TextEncoder) -> None:
-    plans = plan_rows(spelling, "romanised")
+def test_a_romanised_row_is_the_average_of_the_base_rows_that_spell_it(text_encoder: TextEncoder) -> None:
+    plans = plan_rows(text_encoder, "romanised")
     plan = plan_of(plans, "ሰ")
-    spelled = [spelling.base.shown(token).lower() for token in plan.sources]
+    spelled = [text_encoder.base.shown(token).lower() for token in plan.sources]
     assert plan.romanised == "sa"
     assert "".join(spelled) == "sa"
-    base = table(spelling)
+    base = table(text_encoder)
     rows = init_rows(base, plans, RowSettings(noise=0), "embedding")
     expected = base[list(plan.sources)].mean(axis=0)
     np.testing.assert_allclose(rows[plans.index(plan)], expected, rtol=1e-6)
 
 
-def test_the_report_puts_a_letter_near_its_romanisation(spelling: TextEncoder) -> None:
-    plans = plan_rows(spelling, "romanised")
-    base = table(spelling)
+def test_the_report_puts_a_letter_near_its_romanisation(text_encoder: TextEncoder) -> None:
+    plans = plan_rows(text_encoder, "romanised")
+    base = table(text_encoder)
     rows = init_rows(base, plans, RowSettings(), "embedding")
-    reports = build_row_reports(base, rows, plans, spelling, limit=len(plans))
+    reports = build_row_reports(base, rows, plans, text_encoder, limit=len(plans))
     report = next(report for report in reports if report.piece == "ሰ")
     assert report.nearest[0][0].lower() in {"s", "a", "sa"}
     assert report.nearest[0][1] > 0.6
@@ -60,19 +60,19 @@ def test_the_report_puts_a_letter_near_its_romanisation(spelling: TextEncoder) -
 
 @pytest.mark.parametrize("init", ["romanised", "script-mean", "mean", "random"])
 def test_every_way_of_starting_gives_finite_distinct_rows_for_every_new_token(
-    spelling: TextEncoder, init: RowInit
+    text_encoder: TextEncoder, init: RowInit
 ) -> None:
-    assert spelling.grown is not None
-    plans = plan_rows(spelling, init)
-    assert [plan.token for plan in plans] == list(range(spelling.base.size, spelling.grown.size))
-    rows = init_rows(table(spelling), plans, RowSettings(init=init), "embedding")
+    assert text_encoder.grown is not None
+    plans = plan_rows(text_encoder, init)
+    assert [plan.token for plan in plans] == list(range(text_encoder.base.size, text_encoder.grown.size))
+    rows = init_rows(table(text_encoder), plans, RowSettings(init=init), "embedding")
     assert np.isfinite(rows).all()
     assert len(np.unique(rows, axis=0)) == len(rows)
 
 
-def test_rows_are_reproducible_by_seed_and_differ_between_embedding_and_head(spelling: TextEncoder) -> None:
-    plans = plan_rows(spelling, "mean")
-    base = table(spelling)
+def test_rows_are_reproducible_by_seed_and_differ_between_embedding_and_head(text_encoder: TextEncoder) -> None:
+    plans = plan_rows(text_encoder, "mean")
+    base = table(text_encoder)
     once, again = (init_rows(base, plans, RowSettings(init="mean", seed=3), "embedding") for _ in range(2))
     np.testing.assert_array_equal(once, again)
     assert not np.array_equal(once, init_rows(base, plans, RowSettings(init="mean", seed=4), "embedding"))

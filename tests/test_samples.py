@@ -131,34 +131,34 @@ def test_a_sentence_is_cut_off_when_it_takes_longer_than_slow_speech(place: Plac
 
 
 @pytest.fixture(scope="module", params=family_names())
-def spelling(request: pytest.FixtureRequest, fixtures: Fixtures) -> TextEncoder:
+def text_encoder(request: pytest.FixtureRequest, fixtures: Fixtures) -> TextEncoder:
     base = open_tokenizer(fixtures.base(request.param).tokenizer)
     return TextEncoder.of(get_family(request.param), base, base, "am")
 
 
 def test_one_sentence_in_the_new_language_and_two_in_old_ones_unless_others_are_asked_for(
-    spelling: TextEncoder,
+    text_encoder: TextEncoder,
 ) -> None:
-    usual = build_sample_sentences(spelling, (), (), 0)
-    second = ("fr", "Bonjour le monde") if "fr" in spelling.family.languages else ("zh", "你好，世界")
+    usual = build_sample_sentences(text_encoder, (), (), 0)
+    second = ("fr", "Bonjour le monde") if "fr" in text_encoder.family.languages else ("zh", "你好，世界")
     assert [(one.language, one.text) for one in usual] == [("am", "ሰላም ለዓለም"), ("en", "Hello world"), second]
     assert [one.is_new for one in usual] == [True, False, False]
-    asked = build_sample_sentences(spelling, ("en:One: two", "en: Three ", "am:ሰላም"), (), 0)
+    asked = build_sample_sentences(text_encoder, ("en:One: two", "en: Three ", "am:ሰላም"), (), 0)
     assert [(one.name, one.text) for one in asked] == [("en", "One: two"), ("en-2", "Three"), ("am", "ሰላም")]
-    assert asked[1].ids == tuple(spelling.base.encode(spelling.prepare_base("Three", "en")))
+    assert asked[1].ids == tuple(text_encoder.base.encode(text_encoder.prepare_base("Three", "en")))
 
 
-def test_a_language_without_a_sentence_of_ours_gets_the_shortest_held_out_one(spelling: TextEncoder) -> None:
-    other = replace(spelling, language="ti")
+def test_a_language_without_a_sentence_of_ours_gets_the_shortest_held_out_one(text_encoder: TextEncoder) -> None:
+    other = replace(text_encoder, language="ti")
     found = build_sample_sentences(other, (), ["ሰላም", "እንታይ ክገብር እየ", "ከመይ ኣሎኻ ሎሚ"], 0)
     assert (found[0].language, found[0].text) == ("ti", "ከመይ ኣሎኻ ሎሚ")
     assert [one.language for one in build_sample_sentences(other, (), [], 0)] == [one.language for one in found[1:]]
 
 
 @pytest.mark.parametrize("asked", ["Hello world", "en:", ":Hello", "xx:Hello"])
-def test_a_sentence_that_cannot_be_used_is_refused(spelling: TextEncoder, asked: str) -> None:
+def test_a_sentence_that_cannot_be_used_is_refused(text_encoder: TextEncoder, asked: str) -> None:
     with pytest.raises(VoxgraftError) as caught:
-        build_sample_sentences(spelling, (asked,), (), 0)
+        build_sample_sentences(text_encoder, (asked,), (), 0)
     assert caught.value.code == "sample-text"
 
 

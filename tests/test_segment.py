@@ -184,10 +184,10 @@ def test_memory_is_bounded_however_long_the_recording_is() -> None:
     """An hour with a subtitle every minute: never more than half a minute of it is kept."""
     minute = _speech(2.0, 3.0, 55.0)
     most = 0
-    tape = RollingAudioBuffer((minute[at : at + RATE] for _ in range(60) for at in range(0, len(minute), RATE)), RATE)
+    buffer = RollingAudioBuffer((minute[at : at + RATE] for _ in range(60) for at in range(0, len(minute), RATE)), RATE)
     cues = [Cue(60 * at + 2.0, 60 * at + 5.0, "x.") for at in range(60)]
-    for count, cut in enumerate(cut_segments(tape, cues, CutOptions()), 1):
-        most = max(most, tape.num_kept)
+    for count, cut in enumerate(cut_segments(buffer, cues, CutOptions()), 1):
+        most = max(most, buffer.num_kept)
         assert len(cut.samples) == pytest.approx(3.25 * RATE, abs=0.03 * RATE), count
     assert most < 30 * RATE
 

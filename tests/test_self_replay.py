@@ -57,8 +57,10 @@ def world(fixtures: Fixtures) -> World:
 def self_replay(world: World, run: Path, **changed: Any) -> SelfReplayBuilder:
     seed = changed.pop("seed", 0)
     data = DataSettings(min_prompt_seconds=0.1, **changed)
-    frame = get_family(world.family_name).frame(world.spelling.base.size)
-    return SelfReplayBuilder(RunFolder(run), data, world.files, load_graft(run / "graft"), world.spelling, frame, seed)
+    frame = get_family(world.family_name).frame(world.text_encoder.base.size)
+    return SelfReplayBuilder(
+        RunFolder(run), data, world.files, load_graft(run / "graft"), world.text_encoder, frame, seed
+    )
 
 
 def train_sets(run: Path) -> list[ClipDataset]:
@@ -192,7 +194,7 @@ def test_the_users_texts_are_said_and_spelled_by_the_base(world: World, tmp_path
     assert made.header.language == "en"
     assert {info.text for info in made.infos} <= set(text.read_text().splitlines()[:3])
     for place, info in enumerate(made.infos):
-        assert made.text_ids(place).tolist() == world.spelling.encode(info.text, "en")
+        assert made.text_ids(place).tolist() == world.text_encoder.encode(info.text, "en")
 
 
 def test_a_text_that_names_no_base_language_is_refused(world: World, tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_latin_words_inside_amharic_use_base_rows_with_the_adapter_on(grafts: di
     system = speakers.system("am")
     num_base = open_tokenizer(speakers.place.files.tokenizer).size
     ids = system.ids("ሰላም hello ለዓለም", "am")
-    assert set(system.spelling.base.encode("hello")) <= set(ids)
+    assert set(system.text_encoder.base.encode("hello")) <= set(ids)
     assert [one for one in ids if one >= num_base]
     with system.set_gate_for("am"):
         assert system.gate is not None

@@ -178,33 +178,33 @@ def read_without_voxgraft(folder: Path, texts: dict[str, list[str]]) -> dict[str
     return found
 
 
-def stock_ids(spelling: TextEncoder, given: str) -> list[int]:
+def stock_ids(text_encoder: TextEncoder, given: str) -> list[int]:
     """The ids of the original program for a text that is handed to it: its front, the tag, the exported tokenizer."""
-    assert spelling.grown is not None
-    tag = [spelling.grown.ids[spelling.tag]] if spelling.tag else []
-    return tag + spelling.grown.encode(spelling.front.prepare(spelling.front.clean(given), None))
+    assert text_encoder.grown is not None
+    tag = [text_encoder.grown.ids[text_encoder.tag]] if text_encoder.tag else []
+    return tag + text_encoder.grown.encode(text_encoder.front.prepare(text_encoder.front.clean(given), None))
 
 
 def compare(made: dict[str, Grown], name: str, folder: Path, more: tuple[str, ...] = ()) -> None:
     """Ids of data, evaluation, synthesis and export, text by text."""
     for language, grown in made.items():
-        write_package(folder / language, name, grown.spelling.rules)
+        write_package(folder / language, name, grown.text_encoder.rules)
     asked = {str(folder / language): [*texts_of(language), *more] for language in made}
     read = read_without_voxgraft(folder, asked)
     for language, grown in made.items():
-        spelling = grown.spelling
+        text_encoder = grown.text_encoder
         for text, handed in zip(asked[str(folder / language)], read[str(folder / language)], strict=True):
-            ids = spelling.encode(text, language)
-            pieces = split_into_chunks(spelling.normalize_lines(text, language), language, 1e6, 0.0)
+            ids = text_encoder.encode(text, language)
+            pieces = split_into_chunks(text_encoder.normalize_lines(text, language), language, 1e6, 0.0)
             if len(pieces) == 1:
-                assert spelling.encode(pieces[0].text, language) == ids, (language, text)
-            assert spelling.encode(text, language.lower()) == ids
+                assert text_encoder.encode(pieces[0].text, language) == ids, (language, text)
+            assert text_encoder.encode(text, language.lower()) == ids
             if isinstance(handed, str):
-                assert stock_ids(spelling, handed) == ids, (language, text, handed)
+                assert stock_ids(text_encoder, handed) == ids, (language, text, handed)
             else:
                 # IndexTTS-2 would read digits in Chinese: it is never given any.
                 assert name == "indextts2", handed
-                assert any(map(str.isdecimal, spelling.normalize_lines(text, language)))
+                assert any(map(str.isdecimal, text_encoder.normalize_lines(text, language)))
 
 
 @pytest.mark.long(fast="chatterbox")
@@ -242,8 +242,8 @@ def test_any_text_is_normalised_once_and_for_all(language: str, text: str) -> No
     assert rules.apply(once) == once
     assert not set(INVISIBLE) & set(once)
     for name in KINDS:
-        spelling = small(name, language).spelling
-        assert spelling.encode(once, language) == spelling.encode(text, language)
+        text_encoder = small(name, language).text_encoder
+        assert text_encoder.encode(once, language) == text_encoder.encode(text, language)
 
 
 @pytest.mark.long
@@ -312,10 +312,10 @@ def test_texts_with_the_letter_u02bc_teach_pieces_that_all_occur() -> None:
     for name in KINDS:
         base = replace(small_base(KINDS[name]), language="nv", stated_rules=build_text_rules("nv"))
         learnt = learn_language_pieces(base, TextCorpus(sentences), VocabularySettings(pieces=40, min_count=2))
-        spelling = replace(base, grown=learnt.grown)
-        assert find_unreachable_pieces(base.base, learnt.grown, spelling.new_text(sentences)) == ()
+        text_encoder = replace(base, grown=learnt.grown)
+        assert find_unreachable_pieces(base.base, learnt.grown, text_encoder.new_text(sentences)) == ()
         imported = [build_text_rules("nv").normalizer.normalise(sentence).text for sentence in sentences]
-        used = {token for text in imported for token in spelling.encode(text, "nv")}
+        used = {token for text in imported for token in text_encoder.encode(text, "nv")}
         new = {at for at in range(base.base.size, learnt.grown.size) if "ʼ" in str(learnt.grown.pieces[at])}
         assert new & used
         if name == "indextts2":  # learns no pieces on the way to others
@@ -326,7 +326,7 @@ def test_texts_with_the_letter_u02bc_teach_pieces_that_all_occur() -> None:
 @pytest.mark.parametrize("name", KINDS)
 def test_the_comma_of_adlam_is_never_unknown(name: str) -> None:
     made = small(name, "ff-Adlm")
-    ids = made.spelling.encode("𞤢𞤣𞤤⹁ 𞤥𞤦𞤧.", "ff-Adlm")
+    ids = made.text_encoder.encode("𞤢𞤣𞤤⹁ 𞤥𞤦𞤧.", "ff-Adlm")
     assert made.tokenizer.unknown_id not in ids
 
 
@@ -336,7 +336,9 @@ def test_invisible_characters_are_neither_unknown_nor_rows(name: str, language: 
     made = small(name, language)
     assert not set(INVISIBLE) & made.new_characters
     plain = " ".join(texts_of(language)[1].split()[:2])
-    assert made.spelling.encode(INVISIBLE + plain + INVISIBLE, language) == made.spelling.encode(plain, language)
+    assert made.text_encoder.encode(INVISIBLE + plain + INVISIBLE, language) == made.text_encoder.encode(
+        plain, language
+    )
 
 
 # ---- numbers (B3) ----------------------------------------------------------------------------------------------------
@@ -435,11 +437,11 @@ def test_a_number_is_spoken_in_words_with_the_ids_of_training(graft_folder: Path
     ).to_json()["sentences"]
     graft = load_graft(graft_folder)
     tiny = get_family("tiny")
-    spelling = TextEncoder.of(
+    text_encoder = TextEncoder.of(
         tiny, open_tokenizer(tiny.files(tiny_base()).tokenizer), graft.tokenizer, "am", graft.card.rules
     )
-    ids = spelling.encode("2026።", "am")
-    assert [token for _, token, _ in shown["grown"]] == ids == spelling.encode("ሁለት ሺህ ሃያ ስድስት.", "am")
+    ids = text_encoder.encode("2026።", "am")
+    assert [token for _, token, _ in shown["grown"]] == ids == text_encoder.encode("ሁለት ሺህ ሃያ ስድስት.", "am")
     assert graft.tokenizer.unknown_id not in ids
 
 
@@ -523,9 +525,9 @@ def test_load_py_reads_text_as_training_did_without_voxgraft(fixtures: Fixtures,
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    spelling = run.world.spelling
+    text_encoder = run.world.text_encoder
     for text, handed in zip(texts, json.loads(done.stdout), strict=True):
-        assert stock_ids(spelling, handed) == spelling.encode(text, "am"), (text, handed)
+        assert stock_ids(text_encoder, handed) == text_encoder.encode(text, "am"), (text, handed)
 
 
 STUBS = {
@@ -586,7 +588,7 @@ def test_a_language_code_with_capitals_is_known_to_the_original_program_in_lower
     assert text is not None
     assert "SUPPORTED_LANGUAGES.setdefault(LANGUAGE.lower(), NAME)" in text
     made = small("chatterbox", "ff-Adlm")
-    assert made.spelling.tag == "[ff-adlm]"
+    assert made.text_encoder.tag == "[ff-adlm]"
     assert made.tokenizer.has_control_token("[ff-adlm]")
     assert resolve_language("ff-adlm", ["ff-Adlm"], ["en"]) == "ff-Adlm"
 
@@ -608,7 +610,7 @@ def test_words_that_run_together_are_told_and_dead_rows_are_counted() -> None:
 
 def test_cherokee_keeps_its_words_in_either_case() -> None:
     made = small("indextts2", "chr")
-    spelling = made.spelling
-    assert spelling.prepare("ꮳꮃꭹ ꭶꮼꮒꭿꮝꮧ") == spelling.prepare("ᏣᎳᎩ ᎦᏬᏂᎯᏍᏗ") == "ᏣᎳᎩ ᎦᏬᏂᎯᏍᏗ"
-    assert check_word_boundaries(spelling.new_text(("ꮳꮃꭹ ꭶꮼꮒꭿꮝꮧ",))) == []
-    assert made.tokenizer.unknown_id not in spelling.encode("ꮳꮃꭹ ꭶꮼꮒꭿꮝꮧ", "chr")
+    text_encoder = made.text_encoder
+    assert text_encoder.prepare("ꮳꮃꭹ ꭶꮼꮒꭿꮝꮧ") == text_encoder.prepare("ᏣᎳᎩ ᎦᏬᏂᎯᏍᏗ") == "ᏣᎳᎩ ᎦᏬᏂᎯᏍᏗ"
+    assert check_word_boundaries(text_encoder.new_text(("ꮳꮃꭹ ꭶꮼꮒꭿꮝꮧ",))) == []
+    assert made.tokenizer.unknown_id not in text_encoder.encode("ꮳꮃꭹ ꭶꮼꮒꭿꮝꮧ", "chr")

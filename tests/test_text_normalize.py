@@ -209,20 +209,20 @@ def test_every_character_of_amharic_sentences_has_a_piece_in_published_bases(
 def test_no_character_of_all_amharic_text_at_hand_is_left_without_a_piece(name: str, all_amharic: list[str]) -> None:
     characters = Counter("".join(all_amharic))
     assert characters.total() > 550_000
-    spelling, unknown = grafted(name, shared(BASES[name]) if BASES[name] else DEMO / "tiny" / "tokenizer.json")
+    text_encoder, unknown = grafted(name, shared(BASES[name]) if BASES[name] else DEMO / "tiny" / "tokenizer.json")
     assert unknown is not None
     # Between two letters, since some fronts put a lone character in order.
-    left = {sign: count for sign, count in characters.items() if unknown in spelling.encode(f"ሀ{sign}ሀ", "am")}
+    left = {sign: count for sign, count in characters.items() if unknown in text_encoder.encode(f"ሀ{sign}ሀ", "am")}
     assert left == {}
 
 
 def test_amharic_numbers_agree_with_num2words_where_it_is_right() -> None:
     """From 0 to 1099 but for 100, and in its own spelling; above, it fails on 1100 to 1999."""
     num2words = pytest.importorskip("num2words", reason="NOT TESTED: num2words is not installed").num2words
-    spelling = {"ሥ": "ስ", "ሦ": "ሶ", "ሠ": "ሰ", "ስድሳ": "ስልሳ", "አምሳ": "ሃምሳ", "ሰማኒያ": "ሰማንያ"}
+    text_encoder = {"ሥ": "ስ", "ሦ": "ሶ", "ሠ": "ሰ", "ስድሳ": "ስልሳ", "አምሳ": "ሃምሳ", "ሰማኒያ": "ሰማንያ"}
     for number in (*range(100), *range(101, 1100), 2000):
         said = num2words(number, lang="am")
-        for theirs, ours in spelling.items():
+        for theirs, ours in text_encoder.items():
             said = said.replace(theirs, ours)
         assert AmharicVerbalizer().cardinal(number) == said
 
@@ -296,8 +296,8 @@ def ethiopic_numeral(number: int) -> str:
 
 def unspelled(name: str, tokenizer: Path, sentences: list[str]) -> list[str]:
     """Sentences that hold an unknown after a graft of the demo's text onto a base."""
-    spelling, unknown = grafted(name, tokenizer)
-    return [text for text in sentences if unknown in spelling.encode(text, "am")]
+    text_encoder, unknown = grafted(name, tokenizer)
+    return [text for text in sentences if unknown in text_encoder.encode(text, "am")]
 
 
 def grafted(name: str, tokenizer: Path) -> tuple[TextEncoder, int | None]:

@@ -67,16 +67,16 @@ class Grafted:
     """A run with a graft of one language, and the spelling that the graft was made with."""
 
     run: RunFolder
-    spelling: TextEncoder
+    text_encoder: TextEncoder
 
     @property
     def language(self) -> str:
-        return str(self.spelling.language)
+        return str(self.text_encoder.language)
 
     @cache  # noqa: B019 (for the length of the module)
     def ids(self, text: str) -> Ids:
         """The ids that every other way must have."""
-        return tuple(self.spelling.encode(text, self.language))
+        return tuple(self.text_encoder.encode(text, self.language))
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,15 +110,17 @@ def make_grafts(name: str, folder: Path, files: BaseFiles, languages: Sequence[s
             learnt = learn_language_pieces(
                 before, TextCorpus(own_texts(language)), VocabularySettings(pieces=20, min_count=2)
             )
-            spelling = replace(before, grown=learnt.grown)
-            rows = build_new_rows(checkpoint, spelling, RowSettings(init="mean"))
-            card = card or graft_verb.describe_base(spelling, files)
-            proof = proof or prove_tokenizer(base, learnt.grown, (), spelling.prepare_base, spelling.new_text(()))
+            text_encoder = replace(before, grown=learnt.grown)
+            rows = build_new_rows(checkpoint, text_encoder, RowSettings(init="mean"))
+            card = card or graft_verb.describe_base(text_encoder, files)
+            proof = proof or prove_tokenizer(
+                base, learnt.grown, (), text_encoder.prepare_base, text_encoder.new_text(())
+            )
             run = RunFolder(folder / language)
             run.path.mkdir(parents=True)
             run.settings.write_text(f"base: {files.folder}\nfamily: {name}\nlanguage: {language}\n", encoding="utf-8")
-            graft_verb.write_graft_folder(run.graft, spelling, card, rows, RowSettings(), proof)
-            made[language] = Grafted(run, spelling)
+            graft_verb.write_graft_folder(run.graft, text_encoder, card, rows, RowSettings(), proof)
+            made[language] = Grafted(run, text_encoder)
     return made
 
 
@@ -195,7 +197,7 @@ def compare_verbs(home: Home, language: str, texts: Sequence[str]) -> None:
     told = {sentence.text: _build_request(system, 0, sentence, voice, 0).text_ids for sentence in sentences}
     letters = [text for text in texts if any(map(str.isalpha, text))]
     assert told == {NFC(text.strip()): one.ids(text) for text in letters}
-    samples = build_sample_sentences(system.spelling, [f"{language.lower()}:{text}" for text in texts], (), 0)
+    samples = build_sample_sentences(system.text_encoder, [f"{language.lower()}:{text}" for text in texts], (), 0)
     assert [sample.ids for sample in samples] == [one.ids(text) for text in texts]
     assert {(sample.language, sample.is_new) for sample in samples} == {(language, True)}
     compare_spoken(home, language, texts, SpeakSettings(text=tuple(texts), language=language.lower()))
@@ -223,7 +225,7 @@ def compare_spoken(home: Home, language: str, texts: Sequence[str], asked: Speak
             assert asked.split
             assert [tuple(piece.ids) for piece in planned.pieces] == [one.ids(p.piece.text) for p in planned.pieces]
             said = "".join(piece.piece.text for piece in planned.pieces)
-            assert "".join(said.split()) == "".join(one.spelling.normalize_lines(text, language).split())
+            assert "".join(said.split()) == "".join(one.text_encoder.normalize_lines(text, language).split())
 
 
 def compare_pages(home: Home, texts_by_language: Mapping[str, Sequence[str]]) -> None:
@@ -351,14 +353,14 @@ def test_whole_verbs_write_the_same_ids_from_a_list_of_recordings_to_the_page(la
     graft, base = load_graft(run.graft), get_family("tiny").shipped_folder()
     assert base is not None
     tokenizer = open_tokenizer(get_family("tiny").files(base).tokenizer)
-    spelling = TextEncoder.of(get_family("tiny"), tokenizer, graft.tokenizer, language, build_text_rules(language))
-    expected = {tuple(spelling.encode(text, language)) for text in raw}
+    text_encoder = TextEncoder.of(get_family("tiny"), tokenizer, graft.tokenizer, language, build_text_rules(language))
+    expected = {tuple(text_encoder.encode(text, language)) for text in raw}
     sets = [open_clip_dataset(run.data_set(name)) for name in ("train", "valid")]
     stored = {tuple(clips.text_ids(at).tolist()) for clips in sets for at in range(len(clips))}
     assert stored <= expected
     assert len(stored) == sum(map(len, sets)) > CLIPS / 2
     sample = json.loads((run.samples / "step-000000" / f"{language}.json").read_text(encoding="utf-8"))
-    assert sample["text_ids"] == spelling.encode(raw[0], language)
+    assert sample["text_ids"] == text_encoder.encode(raw[0], language)
     scores = json.loads((run.path / "eval" / "default" / "scores.json").read_text(encoding="utf-8"))
     heard = [one for one in scores["utterances"] if (one["language"], one["who"]) == (language, "after")]
     judged = {tuple(one["text_ids"]) for one in heard}
@@ -371,4 +373,4 @@ def test_whole_verbs_write_the_same_ids_from_a_list_of_recordings_to_the_page(la
             values[[control.leaf.key for control in form.controls].index(key)] = value
         assert run_cli([str(word) for word in form.words("run", values)]) == 1  # speech that is cut off
     spoken = json.loads((tmp_path / "codes.json").read_text(encoding="utf-8"))["utterances"]
-    assert [one["pieces"][0]["text_ids"] for one in spoken] == [spelling.encode(text, language) for text in raw[:3]]
+    assert [one["pieces"][0]["text_ids"] for one in spoken] == [text_encoder.encode(text, language) for text in raw[:3]]

@@ -51,7 +51,7 @@ def learnt(kind: str, language: str, *sentences: str) -> Grown:
 
 
 def unknown_letters(made: Grown) -> list[str]:
-    new = made.spelling.new_text(made.texts.sentences)
+    new = made.text_encoder.new_text(made.texts.sentences)
     return find_unknown_letters(made.tokenizer, measure_coverage(made.tokenizer, new)[1], new)
 
 
@@ -61,7 +61,7 @@ def unknown_letters(made: Grown) -> list[str]:
 def test_every_letter_gets_a_piece_and_every_piece_can_occur(kind: str, language: str) -> None:
     made = learnt(kind, language, *[TEXTS[language]] * 3)
     assert unknown_letters(made) == []
-    assert find_unreachable_pieces(made.base, made.tokenizer, made.spelling.new_text(())) == ()
+    assert find_unreachable_pieces(made.base, made.tokenizer, made.text_encoder.new_text(())) == ()
     assert not [piece for piece in made.learnt.additions.pieces if not set(piece.text) - made.base.characters]
 
 
@@ -108,7 +108,7 @@ def test_a_stray_word_in_another_script_gets_nothing_and_is_reported() -> None:
 def test_persian_keeps_its_joiner_where_the_front_keeps_it_and_needs_no_digits_of_its_own(kind: str) -> None:
     made = learnt(kind, "fa", TEXTS["fa"])
     assert not set("۱۲۳") & made.new_characters  # read in words, or written with the base's own digits
-    assert made.spelling.prepare("ب۱ب") == made.spelling.prepare("ب1ب")
+    assert made.text_encoder.prepare("ب۱ب") == made.text_encoder.prepare("ب1ب")
     # SentencePiece's normaliser writes a space for the non-joiner.
     assert ("\u200c" in made.new_characters) == (kind == "bpe-json")
 
@@ -138,14 +138,14 @@ def test_a_heart_in_its_emoji_form_brings_no_piece(kind: str) -> None:
 def test_letters_that_come_out_of_a_sign_are_no_letters_of_the_language(kind: str, sign: str) -> None:
     made = learnt(kind, "vi", f"{sign} tiếng Việt {sign}")
     assert unknown_letters(made) == []
-    assert find_unreachable_pieces(made.base, made.tokenizer, made.spelling.new_text(())) == ()
+    assert find_unreachable_pieces(made.base, made.tokenizer, made.text_encoder.new_text(())) == ()
 
 
 @every_kind
 def test_composed_decomposed_and_disordered_marks_are_spelled_alike(kind: str) -> None:
     made = learnt(kind, "vi", "tiếng Việt được viết", "ệ ộ ặ")
     forms = ["Việt", "Vie\u0323\u0302t", "Vie\u0302\u0323t"]
-    ids = {tuple(made.spelling.encode(form, "vi")) for form in forms}
+    ids = {tuple(made.text_encoder.encode(form, "vi")) for form in forms}
     assert len(ids) == 1
     assert made.tokenizer.unknown_id not in next(iter(ids))
 
@@ -154,7 +154,7 @@ def test_digits_that_stand_only_inside_base_pieces_are_reported_as_unknown() -> 
     """IndexTTS-2 has 1 to 5 only inside its pinyin, so a number in the text is unknown all the same."""
     made = learnt(INDEX, "gez", "ሰላም 42 & 7")
     assert set(made.learnt.plan.left_unknown) >= {"&"}
-    _, unknown = measure_coverage(made.tokenizer, made.spelling.new_text(made.texts.sentences))
+    _, unknown = measure_coverage(made.tokenizer, made.text_encoder.new_text(made.texts.sentences))
     assert made.learnt.plan.left_unknown == dict(unknown)
 
 
@@ -163,7 +163,7 @@ def test_digits_that_stand_only_inside_base_pieces_are_reported_as_unknown() -> 
 def test_survivors_are_what_text_leaves_between_its_neighbours(kind: str, text: str) -> None:
     """The same characters come out when the text is inside a word of digits."""
     made = learnt(kind, "am", "ሰላም")
-    raw = replace(made.spelling, stated_rules=TextRules(NO_RULES))  # others would read the digits out
+    raw = replace(made.text_encoder, stated_rules=TextRules(NO_RULES))  # others would read the digits out
     left = find_surviving_text(made.base, raw.prepare, text)
     whole = made.base.normalise(raw.prepare(f"9{text}8"))
     start, stop = whole.index("9"), whole.rindex("8")
@@ -173,7 +173,7 @@ def test_survivors_are_what_text_leaves_between_its_neighbours(kind: str, text: 
 @pytest.mark.parametrize(("text", "stays"), [("ሰ", True), ("А", True), ("а", False), ("é", False), ("(", False)])
 def test_what_a_front_changes_does_not_survive(text: str, stays: bool) -> None:
     made = learnt(INDEX, "am", "ሰላም")
-    assert survives_preprocessing(made.base, made.spelling.prepare, text) is stays
+    assert survives_preprocessing(made.base, made.text_encoder.prepare, text) is stays
 
 
 def test_punctuation_of_the_language_gets_a_piece_where_it_stands_in_the_texts_and_letters_are_missing_too() -> None:

@@ -30,9 +30,9 @@ every_language = pytest.mark.parametrize("language", LANGUAGES)
 def prove_quickly(made: Grown, sentences: tuple[str, ...]) -> prove.TokenizerProof:
     """Over every fifth sentence of the built-in corpus; the benchmark goes over many more than all."""
     corpus = islice(load_proof_corpus(), 0, None, 5)
-    spelling = made.spelling
-    new = spelling.new_text(sentences)
-    return prove.prove_tokenizer(spelling.base, made.tokenizer, corpus, spelling.prepare_base, new)
+    text_encoder = made.text_encoder
+    new = text_encoder.new_text(sentences)
+    return prove.prove_tokenizer(text_encoder.base, made.tokenizer, corpus, text_encoder.prepare_base, new)
 
 
 @pytest.mark.long(fast=("am-bpe-json", "am-sentencepiece-unigram"))
@@ -56,7 +56,7 @@ def test_the_base_is_the_beginning_of_the_grown_tokenizer_and_ids_have_no_gap(ki
     assert made.tokenizer.gaps == ()
     assert made.tokenizer.size == made.base.size + len(made.learnt.additions)
     assert made.tokenizer.unknown_id == made.base.unknown_id
-    for piece, at in get_family(made.spelling.family.name).special_ids.items():
+    for piece, at in get_family(made.text_encoder.family.name).special_ids.items():
         assert made.tokenizer.ids[piece] == at
 
 
@@ -150,7 +150,7 @@ def test_a_letter_that_no_text_showed_is_never_unknown(kind: str) -> None:
     letters = [character for character in script_characters("Ethiopic") if is_letter(character)]
     assert len(letters) > 450
     for letter in letters:
-        ids = made.tokenizer.encode(made.spelling.prepare(f"ሰ{letter}ም"))
+        ids = made.tokenizer.encode(made.text_encoder.prepare(f"ሰ{letter}ም"))
         assert made.tokenizer.unknown_id not in ids, letter
 
 
@@ -165,7 +165,9 @@ def test_the_same_texts_give_the_same_bytes(kind: str, language: str) -> None:
 
 def test_every_vietnamese_piece_on_the_unigram_model_occurs_in_the_text_that_it_was_learnt_from() -> None:
     made = grown("sentencepiece-unigram", "vi")
-    spelled = {token for text in made.texts.sentences for token in made.tokenizer.encode(made.spelling.prepare(text))}
+    spelled = {
+        token for text in made.texts.sentences for token in made.tokenizer.encode(made.text_encoder.prepare(text))
+    }
     merges = made.learnt.additions.merges
     assert len(merges) > 200
     assert {made.tokenizer.ids[piece.text] for piece in merges} <= spelled
@@ -179,7 +181,7 @@ def test_new_pieces_make_the_new_language_shorter(kind: str) -> None:
     assert letters_only.learnt.additions.merges == ()
     assert letters_only.new_characters == made.new_characters
     long, short = (
-        sum(len(item.tokenizer.encode(item.spelling.prepare(text))) for text in made.texts.sentences)
+        sum(len(item.tokenizer.encode(item.text_encoder.prepare(text))) for text in made.texts.sentences)
         for item in (letters_only, made)
     )
     assert short < 0.8 * long
@@ -197,7 +199,7 @@ def test_stock_libraries_read_the_written_file_and_give_the_same_ids(kind: str, 
     else:
         stock = sentencepiece.SentencePieceProcessor(model_file=str(path))
     for text in made.texts.sentences[:100]:
-        prepared = made.spelling.prepare(text)
+        prepared = made.text_encoder.prepare(text)
         ids = stock.encode(prepared).ids if kind == "bpe-json" else stock.encode(prepared)
         assert ids == made.tokenizer.encode(prepared) == reopened.encode(prepared)
 
@@ -242,7 +244,7 @@ def test_sentences_that_hold_the_new_tag_are_counted_apart(kind: str) -> None:
     made = grown(kind, "am")
     corpus = [("en", "Say [am] now."), ("en", "Say it now.")]
     counts = prove.prove_tokenizer(
-        made.base, made.tokenizer, corpus, made.spelling.prepare_base, made.spelling.new_text(())
+        made.base, made.tokenizer, corpus, made.text_encoder.prepare_base, made.text_encoder.new_text(())
     ).counts
     assert (counts.holds_tag, counts.same, counts.changed) == ((1, 1, 0) if kind == "bpe-json" else (0, 2, 0))
 
@@ -251,5 +253,5 @@ def test_sentences_that_hold_the_new_tag_are_counted_apart(kind: str) -> None:
 @pytest.mark.parametrize("letter", ["ă", "Ă", "ơ"])
 def test_a_text_of_a_single_letter_is_spelled_like_any_other(kind: str, letter: str) -> None:
     made = grown(kind, "vi")
-    ids = made.spelling.encode(letter, "vi")
+    ids = made.text_encoder.encode(letter, "vi")
     assert made.tokenizer.unknown_id not in ids

@@ -110,11 +110,11 @@ def attacks(kind: str, language: str) -> st.SearchStrategy[str]:
 def test_no_string_moves_an_old_id(kind: str, language: str, data: st.DataObject) -> None:
     made = grown(kind, language)
     text = data.draw(attacks(kind, language))
-    tag = made.spelling.tag
+    tag = made.text_encoder.tag
     check_old_text_reads_the_same(made.base, made.tokenizer, text, tag)
     for form in ("NFC", "NFD", "NFKD"):
         check_old_text_reads_the_same(made.base, made.tokenizer, unicodedata.normalize(form, text), tag)
-    check_old_text_reads_the_same(made.base, made.tokenizer, made.spelling.prepare_base(text, "en"), tag)
+    check_old_text_reads_the_same(made.base, made.tokenizer, made.text_encoder.prepare_base(text, "en"), tag)
 
 
 @every_kind
@@ -123,8 +123,8 @@ def test_no_string_moves_an_old_id(kind: str, language: str, data: st.DataObject
 def test_text_of_a_base_language_never_meets_a_new_id(kind: str, data: st.DataObject) -> None:
     made = grown(kind, "vi")
     text = data.draw(attacks(kind, "vi"))
-    ids = made.spelling.encode(text, "en")
-    assert ids == made.base.encode(made.spelling.prepare_base(text, "en"))
+    ids = made.text_encoder.encode(text, "en")
+    assert ids == made.base.encode(made.text_encoder.prepare_base(text, "en"))
     assert all(token < made.base.size for token in ids)
 
 
@@ -132,7 +132,7 @@ def test_text_of_a_base_language_never_meets_a_new_id(kind: str, data: st.DataOb
 @given(data=st.data())
 def test_the_new_tag_stands_once_at_the_front_whatever_a_user_types(data: st.DataObject) -> None:
     made = grown("bpe-json", "am")
-    ids = made.spelling.encode(data.draw(attacks("bpe-json", "am")), "am")
+    ids = made.text_encoder.encode(data.draw(attacks("bpe-json", "am")), "am")
     tag = made.tokenizer.ids["[am]"]
     assert ids[0] == tag
     assert ids.count(tag) == 1
@@ -141,15 +141,15 @@ def test_the_new_tag_stands_once_at_the_front_whatever_a_user_types(data: st.Dat
 @pytest.mark.parametrize("kind", KINDS[1:])
 @pytest.mark.parametrize("candidate", ["bpe", "unigram"])
 def test_a_merge_made_the_community_way_fails_the_same_check(kind: str, candidate: Any) -> None:
-    spelling = base(kind)
-    english = [spelling.prepare_base(text, "en") for code, text in load_proof_corpus() if code == "en"]
-    mixed = [*map(spelling.prepare, demo_texts("am").sentences), *english[:200]]
-    data = community_merge(spelling.base, mixed, spelling.base.size + 500, candidate)
+    text_encoder = base(kind)
+    english = [text_encoder.prepare_base(text, "en") for code, text in load_proof_corpus() if code == "en"]
+    mixed = [*map(text_encoder.prepare, demo_texts("am").sentences), *english[:200]]
+    data = community_merge(text_encoder.base, mixed, text_encoder.base.size + 500, candidate)
     after = parse_tokenizer(data, Path("community.model"))
 
     def check_all() -> None:
         for text in english:
-            check_old_text_reads_the_same(spelling.base, after, text, None)
+            check_old_text_reads_the_same(text_encoder.base, after, text, None)
 
     with pytest.raises(OldTextMovedError):
         check_all()

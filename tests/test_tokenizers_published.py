@@ -102,15 +102,15 @@ def test_a_published_tokenizer_is_opened_as_what_it_is(name: str) -> None:
 @every_file
 @every_language
 def test_the_stock_wrappers_ids_are_the_same_after_growth(name: str, language: str) -> None:
-    spelling = grown(name, language)
-    assert spelling.grown is not None
+    text_encoder = grown(name, language)
+    assert text_encoder.grown is not None
     compared = 0
     for prepared, ids in stock_ids(name):
-        if spelling.base.encode(prepared) != ids:
+        if text_encoder.base.encode(prepared) != ids:
             continue  # Chinese and Japanese need tables that are not recorded
         compared += 1
-        if spelling.base.unknown_id not in ids:
-            assert spelling.grown.encode(prepared) == ids
+        if text_encoder.base.unknown_id not in ids:
+            assert text_encoder.grown.encode(prepared) == ids
     assert compared > 150
 
 
@@ -118,11 +118,11 @@ def test_the_stock_wrappers_ids_are_the_same_after_growth(name: str, language: s
 @every_file
 @every_language
 def test_promise_1_holds_and_the_new_language_is_spelled_in_full(name: str, language: str) -> None:
-    spelling = grown(name, language)
-    assert spelling.grown is not None
-    new = spelling.new_text(demo_texts(language).sentences)
+    text_encoder = grown(name, language)
+    assert text_encoder.grown is not None
+    new = text_encoder.new_text(demo_texts(language).sentences)
     corpus = islice(load_proof_corpus(), 0, None, 3)
-    proof = prove.prove_tokenizer(spelling.base, spelling.grown, corpus, spelling.prepare_base, new)
+    proof = prove.prove_tokenizer(text_encoder.base, text_encoder.grown, corpus, text_encoder.prepare_base, new)
     assert proof.counts.changed == 0
     assert proof.counts.same > 600
     assert not [character for character in proof.unknown_characters if is_letter(character)]
@@ -133,18 +133,18 @@ def test_promise_1_holds_and_the_new_language_is_spelled_in_full(name: str, lang
 @every_language
 def test_on_the_published_chatterbox_only_new_scripts_need_pieces(language: str) -> None:
     """Swahili and Vietnamese have their tags already, Yoruba needs its tag alone."""
-    spelling = grown("chatterbox", language)
-    assert spelling.grown is not None
-    rows = spelling.grown.size - spelling.base.size
+    text_encoder = grown("chatterbox", language)
+    assert text_encoder.grown is not None
+    rows = text_encoder.grown.size - text_encoder.base.size
     expected = {"sw": 0, "vi": 0, "yo": 1}
     assert rows == expected.get(language, rows)
     assert rows > 400 or language in expected
 
 
 def test_swahili_adds_nothing_to_the_published_indextts2() -> None:
-    spelling = grown("indextts2", "sw")
-    assert spelling.grown is not None
-    assert spelling.grown.size == spelling.base.size
+    text_encoder = grown("indextts2", "sw")
+    assert text_encoder.grown is not None
+    assert text_encoder.grown.size == text_encoder.base.size
 
 
 @pytest.mark.long(fast="chatterbox")
@@ -152,13 +152,13 @@ def test_swahili_adds_nothing_to_the_published_indextts2() -> None:
 @settings(suppress_health_check=[HealthCheck.too_slow], max_examples=150)
 @given(data=st.data())
 def test_no_string_moves_an_id_of_a_published_tokenizer(name: str, data: st.DataObject) -> None:
-    spelling = grown(name, data.draw(st.sampled_from(["am", "vi", "yo"])))
-    assert spelling.grown is not None
-    pieces = sorted(piece for piece in spelling.base.pieces if piece is not None)
-    new = [piece for piece in spelling.grown.pieces[spelling.base.size :] if piece is not None] or SCRIPTS
+    text_encoder = grown(name, data.draw(st.sampled_from(["am", "vi", "yo"])))
+    assert text_encoder.grown is not None
+    pieces = sorted(piece for piece in text_encoder.base.pieces if piece is not None)
+    new = [piece for piece in text_encoder.grown.pieces[text_encoder.base.size :] if piece is not None] or SCRIPTS
     pools = (pieces, new, MARKS, SPACES, INVISIBLE, TAGS, SYMBOLS, DIGITS, COMPOSED, SCRIPTS)
     piece = st.one_of(*map(st.sampled_from, pools), st.text(max_size=3))
     text = data.draw(st.lists(piece, max_size=14).map("".join))
-    check(spelling.base, spelling.grown, text, spelling.tag)
-    check(spelling.base, spelling.grown, text.replace("▁", " ").upper(), spelling.tag)
-    check(spelling.base, spelling.grown, spelling.prepare_base(text, "en"), spelling.tag)
+    check(text_encoder.base, text_encoder.grown, text, text_encoder.tag)
+    check(text_encoder.base, text_encoder.grown, text.replace("▁", " ").upper(), text_encoder.tag)
+    check(text_encoder.base, text_encoder.grown, text_encoder.prepare_base(text, "en"), text_encoder.tag)

@@ -69,12 +69,12 @@ def unknown_heavy(world: World) -> Iterator[PreparedClip]:
 
 
 def other_tokenizer(world: World) -> Iterator[PreparedClip]:
-    return with_other_tokenizer(healthy(world), world.spelling.base.size, grown(world).size, seed=0)
+    return with_other_tokenizer(healthy(world), world.text_encoder.base.size, grown(world).size, seed=0)
 
 
 def grown(world: World) -> Any:
-    assert world.spelling.grown is not None
-    return world.spelling.grown
+    assert world.text_encoder.grown is not None
+    return world.text_encoder.grown
 
 
 def settings(world: World, folder: Path, clips: Iterable[PreparedClip], **data: Any) -> TrainCommandSettings:
@@ -89,7 +89,7 @@ def settings(world: World, folder: Path, clips: Iterable[PreparedClip], **data: 
     )
 
 
-def course(world: World, chosen: TrainCommandSettings) -> TrainingSetup:
+def setup(world: World, chosen: TrainCommandSettings) -> TrainingSetup:
     return build_training_setup(RunFolder(world.run), chosen, get_family(world.family_name), world.files)
 
 
@@ -120,11 +120,11 @@ def test_a_set_that_cannot_be_learnt_from_is_refused_before_the_first_step(
 
 def test_clips_with_their_own_voice_are_told_where_they_are_asked_for(world: World, tmp_path: Path) -> None:
     chosen = settings(world, tmp_path, alone(healthy(world)), single_clip_speakers="own")
-    assert alarms(course(world, chosen).findings) == {"speakers-one-clip": "warning"}
+    assert alarms(setup(world, chosen).findings) == {"speakers-one-clip": "warning"}
 
 
 def test_a_healthy_set_raises_no_alarm(world: World, tmp_path: Path) -> None:
-    found = course(world, settings(world, tmp_path, healthy(world))).findings
+    found = setup(world, settings(world, tmp_path, healthy(world))).findings
     assert alarms(found) == {}
     assert "rows-unused" in [item.code for item in found]  # the script is grafted whole
 
@@ -148,19 +148,21 @@ def test_the_level_of_copied_prompts_is_by_how_many_they_are(world: World, tmp_p
 def test_a_few_texts_that_were_cleaned_otherwise_are_a_warning(world: World, tmp_path: Path) -> None:
     clips = list(world.clips(50, 1))
     clips[7] = replace(clips[7], text_ids=clips[8].text_ids, codes=clips[8].codes)
-    found = check_text_tokenization(made(world, tmp_path, clips), lambda text: world.spelling.encode(text, "am"))
+    found = check_text_tokenization(made(world, tmp_path, clips), lambda text: world.text_encoder.encode(text, "am"))
     assert [item.level for item in found] == ["warning"]
     assert clips[7].info.id in found[0].found
 
 
 def test_a_set_without_texts_is_not_compared(world: World, tmp_path: Path) -> None:
     silent = (replace(clip, info=replace(clip.info, text="")) for clip in other_tokenizer(world))
-    assert check_text_tokenization(made(world, tmp_path, silent), lambda text: world.spelling.encode(text, "am")) == []
+    assert (
+        check_text_tokenization(made(world, tmp_path, silent), lambda text: world.text_encoder.encode(text, "am")) == []
+    )
 
 
 def test_texts_that_never_use_a_new_row_are_told(world: World, tmp_path: Path) -> None:
     english = [made(world, tmp_path, world.clips(20, 1, "en"))]
-    pieces, size = world.spelling.base.size, grown(world).size
+    pieces, size = world.text_encoder.base.size, grown(world).size
     assert alarms(check_unused_rows(english, pieces, size - pieces)) == {"text-off-new-rows": "warning"}
     assert check_unused_rows(english, pieces, 0) == []
 

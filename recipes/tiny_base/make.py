@@ -63,7 +63,7 @@ class Making:
     def listener_folder(self) -> Path:
         return self.out / "listener"
 
-    def course(self, stage: str) -> Course:
+    def setup(self, stage: str) -> Course:
         from recipes.tiny_base.fitting import Course
 
         return Course(self.spec.size, self.seconds[stage], self.device, self.spec.seed, tell)
@@ -140,7 +140,7 @@ def run_codec(making: Making) -> None:
     if path.exists():
         tell(f"codec: {path} is there already")
         return
-    codec, report = train_codec(making.corpus, making.course("codec"))
+    codec, report = train_codec(making.corpus, making.setup("codec"))
     path.parent.mkdir(parents=True, exist_ok=True)
     codec.save(path)
     write_json(making.out / "codec-training.json", report)
@@ -154,7 +154,7 @@ def run_listener(making: Making) -> None:
     if (folder / "listener.safetensors").exists():
         tell(f"listener: {folder} is there already")
         return
-    listener, report = train_listener(making.corpus, making.codec, making.course("listener"))
+    listener, report = train_listener(making.corpus, making.codec, making.setup("listener"))
     listener.save(folder)
     write_json(folder / "card.json", LISTENER_CARD | {"trained": report, "files": hashes(folder)})
 

@@ -113,26 +113,26 @@ class _Training:
         return judged, {"critic": torch.stack(verdicts).sum(), "fooled": fooled, "alike": alike}
 
 
-def train_codec(corpus: Sequence[Utterance], course: Course) -> tuple[TinyCodec, dict[str, object]]:
+def train_codec(corpus: Sequence[Utterance], setup: Course) -> tuple[TinyCodec, dict[str, object]]:
     """Train for so many seconds and measure; gives the averaged codec in float32 on the device, and what was found."""
-    torch.manual_seed(course.seed)
-    device = course.device
+    torch.manual_seed(setup.seed)
+    device = setup.device
     quick_arithmetic()
     train = [utterance for utterance in corpus if utterance.split == "train"]
     symbols = symbols_of(train)
     pile = Pile(train, symbols, device)
-    course.tell(f"codec: {len(train):,} utterances on {device}")
-    chosen = CODEC_SIZES[course.size]
+    setup.tell(f"codec: {len(train):,} utterances on {device}")
+    chosen = CODEC_SIZES[setup.size]
     training = _Training(chosen, symbols, device)
-    clock = Clock("codec", course.seconds, course.tell)
-    stream = endless(pile.lengths, chosen.batch_seconds * 16_000, np.random.default_rng(course.seed))
+    clock = Clock("codec", setup.seconds, setup.tell)
+    stream = endless(pile.lengths, chosen.batch_seconds * 16_000, np.random.default_rng(setup.seed))
     while clock.share < 1.0:
         places, num_samples = next(stream)
         clock.tick(training.step(pile.batch(places, num_samples), clock))
     codec, reader = (training.averages[0].model, training.averages[1].model)
     report = measured(codec, reader, [u for u in corpus if u.split == "valid"], symbols, device)
-    report |= {"steps": clock.step, "seconds": round(clock.elapsed), "seed": course.seed}
-    course.tell(f"codec: {clock.step:,} steps; {json.dumps(report)}")
+    report |= {"steps": clock.step, "seconds": round(clock.elapsed), "seed": setup.seed}
+    setup.tell(f"codec: {clock.step:,} steps; {json.dumps(report)}")
     return codec, report
 
 

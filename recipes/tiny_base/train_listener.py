@@ -53,31 +53,31 @@ LISTENER_SIZES = {"toy": ListenerSize(40, 48, 2, 2, 12), "full": ListenerSize(80
 
 
 def train_listener(
-    corpus: Sequence[Utterance], codec: TinyCodec, course: Course
+    corpus: Sequence[Utterance], codec: TinyCodec, setup: Course
 ) -> tuple[BuiltInRecognizer, dict[str, object]]:
     """Train for so many seconds; gives the averaged listener on the CPU, and how it was trained."""
-    torch.manual_seed(course.seed)
+    torch.manual_seed(setup.seed)
     quick_arithmetic()
     began = time.monotonic()
     train = [utterance for utterance in corpus if utterance.split == "train"]
     symbols = symbols_of(train)
-    pile = Pile(train, symbols, course.device)
+    pile = Pile(train, symbols, setup.device)
     other = resynthesised(pile, codec)
-    course.tell(f"listener: {len(train):,} utterances, all resynthesised, {time.monotonic() - began:.0f} s")
-    config = _config(LISTENER_SIZES[course.size], symbols)
-    average, report = _fitted(CTCNetwork(config, DROPOUT).to(course.device), pile, other, course)
+    setup.tell(f"listener: {len(train):,} utterances, all resynthesised, {time.monotonic() - began:.0f} s")
+    config = _config(LISTENER_SIZES[setup.size], symbols)
+    average, report = _fitted(CTCNetwork(config, DROPOUT).to(setup.device), pile, other, setup)
     plain = CTCNetwork(config)
     plain.load_state_dict(average.state_dict())
     return BuiltInRecognizer(plain.requires_grad_(False), symbols), report
 
 
-def _fitted(network: CTCNetwork, pile: Pile, other: Tensor, course: Course) -> tuple[CTCNetwork, dict[str, object]]:
+def _fitted(network: CTCNetwork, pile: Pile, other: Tensor, setup: Course) -> tuple[CTCNetwork, dict[str, object]]:
     parameters = list(network.parameters())
-    optimizer = optimizer_of(parameters, course.device)
+    optimizer = optimizer_of(parameters, setup.device)
     average = Average(network)
-    chance = np.random.default_rng(course.seed)
-    stream = endless(pile.lengths, LISTENER_SIZES[course.size].batch_seconds * 16_000, chance)
-    clock = Clock("listener", course.seconds, course.tell)
+    chance = np.random.default_rng(setup.seed)
+    stream = endless(pile.lengths, LISTENER_SIZES[setup.size].batch_seconds * 16_000, chance)
+    clock = Clock("listener", setup.seconds, setup.tell)
     while clock.share < 1.0:
         places, num_samples = next(stream)
         batch = pile.batch(places, num_samples, other if chance.random() < CODEC_SHARE else None)
@@ -86,8 +86,8 @@ def _fitted(network: CTCNetwork, pile: Pile, other: Tensor, course: Course) -> t
         stepped(optimizer, parameters, clock.rate(RATE))
         average.take(clock.step)
         clock.tick({"letters": letters, "phones": phones})
-    report: dict[str, object] = {"steps": clock.step, "seconds": round(clock.elapsed), "seed": course.seed}
-    course.tell(f"listener: {json.dumps(report)}")
+    report: dict[str, object] = {"steps": clock.step, "seconds": round(clock.elapsed), "seed": setup.seed}
+    setup.tell(f"listener: {json.dumps(report)}")
     return average.model, report
 
 

@@ -81,10 +81,10 @@ class WholeRun:
         """What sets of this run are made with: its tokenizer and base, as they are now."""
         made = load_graft(self.folder.graft)
         base, rules = open_tokenizer(self.files.tokenizer), made.card.rules
-        spelling = TextEncoder.of(get_family(self.family_name), base, made.tokenizer, "am", rules)
+        text_encoder = TextEncoder.of(get_family(self.family_name), base, made.tokenizer, "am", rules)
         hashes = made.card.tokenizer_sha256, made.card.base["checkpoint_sha256"]
         made_from = DatasetProvenance(*hashes, {"codec": "made up"}, {}, text_rules_identity(rules))
-        return World(self.family_name, self.files, self.path, spelling, made_from)
+        return World(self.family_name, self.files, self.path, text_encoder, made_from)
 
     def write_sets(self) -> None:
         self.world.write_healthy(clips=16, held_out=4)
@@ -168,7 +168,7 @@ def graft_anew(run: WholeRun, *, pieces: int = PIECES, longest: int = 12, noise_
 def grow_tokenizer(run: WholeRun, folder: Path) -> int:
     """Put pieces behind those that the graft has, and make the graft with them; how many."""
     world, tokenizer = run.world, load_graft(run.folder.graft).tokenizer
-    spelled = [tokenizer.pieces[one] for one in world.spelling.encode(TEXTS.read_text(encoding="utf-8"), "am")]
+    spelled = [tokenizer.pieces[one] for one in world.text_encoder.encode(TEXTS.read_text(encoding="utf-8"), "am")]
     # Letters that stand beside each other once everything else is merged.
     pairs = Counter((str(one), str(two)) for one, two in pairwise(spelled) if len(f"{one}{two}") == 2)
     letters = [
@@ -216,7 +216,7 @@ def make_merged_run(family_name: str, folder: Path, base: Path) -> World:
     """A run with a graft, small sets of the new language, and two of English."""
     world = make_world(family_name, folder, base)
     world.write_healthy(clips=32, held_out=6)
-    of_base = replace(world, made_from=replace(world.made_from, tokenizer_sha256=world.spelling.base.sha256))
+    of_base = replace(world, made_from=replace(world.made_from, tokenizer_sha256=world.text_encoder.base.sha256))
     of_base.write("english", of_base.clips(24, 11, "en"), "replay", "en")
     of_base.write("english-valid", of_base.clips(6, 12, "en"), "valid", "en")
     return world

@@ -38,13 +38,13 @@ LANGUAGES = ("am", "ti", "km", "vi", "yo", "sw")
 class Grown:
     """One language grown onto one base."""
 
-    spelling: TextEncoder
+    text_encoder: TextEncoder
     learnt: LearnedAdditions
     texts: TextCorpus
 
     @property
     def base(self) -> Tokenizer:
-        return self.spelling.base
+        return self.text_encoder.base
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -170,13 +170,13 @@ def proofs_kept() -> Iterator[None]:
         yield
 
 
-def _kept_or_made(spelling: TextEncoder, texts: TextCorpus, proof_texts: tuple[Path, ...]) -> TokenizerProof:
-    base, grown = spelling.base, spelling.grown
+def _kept_or_made(text_encoder: TextEncoder, texts: TextCorpus, proof_texts: tuple[Path, ...]) -> TokenizerProof:
+    base, grown = text_encoder.base, text_encoder.grown
     assert grown is not None
     # The path of the base stands for its front, which has tables in files beside the tokenizer.
-    key = (spelling.family.name, spelling.language, base.path, base.sha256, grown.sha256, texts.sentences)
+    key = (text_encoder.family.name, text_encoder.language, base.path, base.sha256, grown.sha256, texts.sentences)
     if proof_texts or key not in _KEPT:
-        proof = prove_text_encoder(spelling, texts, proof_texts)
+        proof = prove_text_encoder(text_encoder, texts, proof_texts)
         if proof_texts or proof.findings:
             return proof
         _KEPT[key] = proof

@@ -83,7 +83,7 @@ class World:
     family_name: str
     files: BaseFiles
     run: Path
-    spelling: TextEncoder
+    text_encoder: TextEncoder
     made_from: DatasetProvenance
     seed: int = 0
 
@@ -102,7 +102,7 @@ class World:
         for at in range(number):
             speaker = at % NUM_SPEAKERS
             text = " ".join(random.choice(words, random.integers(2, 4)))
-            ids = self.spelling.encode(text, language)
+            ids = self.text_encoder.encode(text, language)
             codes = self.speech.codes(ids, speaker)
             seconds = len(codes) / get_family(self.family_name).code_hz
             info = ClipInfo(f"clip{seed}-{at:05d}", f"speaker{speaker}", f"recording{seed}-{at}", seconds, text)
@@ -141,18 +141,18 @@ def open_world(family_name: str, run: Path, base: Path, *, seed: int = 0) -> Wor
     """A run that was made so."""
     made = load_graft(run / "graft")
     files = get_family(family_name).files(base)
-    spelling = TextEncoder.of(get_family(family_name), open_tokenizer(files.tokenizer), made.tokenizer, "am")
+    text_encoder = TextEncoder.of(get_family(family_name), open_tokenizer(files.tokenizer), made.tokenizer, "am")
     hashes = made.card.tokenizer_sha256, made.card.base["checkpoint_sha256"]
     made_from = DatasetProvenance(*hashes, {"codec": "made up"}, {}, text_rules_identity(made.card.rules))
-    return World(family_name, files, run, spelling, made_from, seed)
+    return World(family_name, files, run, text_encoder, made_from, seed)
 
 
 def make_speaking_base(family_name: str, folder: Path, *, steps: int = 500, seed: int = 0) -> BaseFiles:
     """A tiny base that has learned to read made-up English aloud, so that a graft finds a reader."""
     silent = make_random_base(family_name, folder / "silent", size="tiny", seed=seed)
     kind = get_family(family_name)
-    spelling = TextEncoder.of(kind, open_tokenizer(silent.tokenizer), None, None)
-    world = World(family_name, silent, folder, spelling, DatasetProvenance("a" * 64, "b" * 64), seed)
+    text_encoder = TextEncoder.of(kind, open_tokenizer(silent.tokenizer), None, None)
+    world = World(family_name, silent, folder, text_encoder, DatasetProvenance("a" * 64, "b" * 64), seed)
     clips = world.write("english", world.clips(2_000, 0, "en"), language="en")
     options = TrainOptions(
         mode="merged",

@@ -242,18 +242,18 @@ def detect_speech_frames(levels: FrameLevels, thresholds: tuple[float, float]) -
     return _drop_short_runs(active, wanted=False, seconds=MIN_PAUSE_SECONDS)
 
 
-def get_speech_frames(tape: RollingAudioBuffer, start: float, end: float) -> tuple[NDArray[np.bool_], float]:
+def get_speech_frames(buffer: RollingAudioBuffer, start: float, end: float) -> tuple[NDArray[np.bool_], float]:
     """Whether each frame of a span is speech, judged by the span itself, and where the first frame begins."""
-    levels, begins = tape.levels(start, end)
+    levels, begins = buffer.levels(start, end)
     # Levels never change once measured, so the position is a complete key. Crowded cues ask for the same frames.
     place = round(begins * LEVEL_FRAMES_PER_SECOND), len(levels)
-    if (known := tape.judged.get(place)) is not None:
+    if (known := buffer.judged.get(place)) is not None:
         return known, begins
     active = detect_speech_frames(levels, compute_speech_thresholds(levels))
-    voiced = tape.voice_frames(begins, len(levels))
-    if len(tape.judged) >= SPEECH_CACHE_SIZE:
-        tape.judged.clear()
-    active = tape.judged[place] = active if voiced is None else active & voiced
+    voiced = buffer.voice_frames(begins, len(levels))
+    if len(buffer.judged) >= SPEECH_CACHE_SIZE:
+        buffer.judged.clear()
+    active = buffer.judged[place] = active if voiced is None else active & voiced
     return active, begins
 
 

@@ -420,7 +420,7 @@ def _read_row_parts(
     except VoxgraftError as error:
         problems += [SourceProblem.of(error, *_row_location(name, row)) for row in rows]
         return
-    tape = RollingAudioBuffer(media.blocks(), rate)  # the file is decoded once for all its parts
+    buffer = RollingAudioBuffer(media.blocks(), rate)  # the file is decoded once for all its parts
     for place, row in enumerate(rows):
         assert row.end is not None
         if row.end - row.start > MAX_ROW_SECONDS:
@@ -428,8 +428,8 @@ def _read_row_parts(
             problems.append(SourceProblem("table-line", found, *_row_location(name, row)))
             continue
         try:
-            tape.read_until(row.end, keep_from=row.start - 1.0)
+            buffer.read_until(row.end, keep_from=row.start - 1.0)
         except VoxgraftError as error:
             problems += [SourceProblem.of(error, *_row_location(name, other)) for other in rows[place:]]
             return
-        yield row, tape.samples(row.start, row.end), media
+        yield row, buffer.samples(row.start, row.end), media

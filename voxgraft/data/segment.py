@@ -103,7 +103,7 @@ class AudioSegment:
 _NO_SAMPLES: AudioSamples = np.zeros(0, np.float32)
 
 
-def cut_segments(tape: RollingAudioBuffer, cues: list[Cue], options: CutOptions) -> Iterator[AudioSegment]:
+def cut_segments(buffer: RollingAudioBuffer, cues: list[Cue], options: CutOptions) -> Iterator[AudioSegment]:
     """The clips of all cues, in order. Cues after the end of the recording give clips without samples."""
     if not cues:
         return
@@ -113,19 +113,19 @@ def cut_segments(tape: RollingAudioBuffer, cues: list[Cue], options: CutOptions)
     both |= {place + 1 for place in both}
     cues = [replace(cue, marks=(*cue.marks, OVERLAPPING)) if at in both else cue for at, cue in enumerate(cues)]
     group: list[AudioSegment] = []
-    for after, placed in zip((*cues[1:], None), align_cues(tape, cues, options), strict=True):
+    for after, placed in zip((*cues[1:], None), align_cues(buffer, cues, options), strict=True):
         if group and not _should_join(group, placed, options, punctuated=punctuated):
             if punctuated and _is_ambiguous_boundary(group[-1], placed):
                 group[-1] = replace(group[-1], has_pause_after=False)
                 placed = replace(placed, has_pause_before=False)
-            yield from _segments_from_group(tape, group, options)
+            yield from _segments_from_group(buffer, group, options)
             group = []
         group.append(placed)
-        tape.pinned_from = group[0].start - 1.0
+        buffer.pinned_from = group[0].start - 1.0
         if after is None or after.start - placed.end > MAX_JOIN_GAP_SECONDS:  # do not keep audio while an hour passes
-            yield from _segments_from_group(tape, group, options)
+            yield from _segments_from_group(buffer, group, options)
             group = []
-            tape.pinned_from = float("inf")
+            buffer.pinned_from = float("inf")
 
 
 def _should_join(group: list[AudioSegment], after: AudioSegment, options: CutOptions, *, punctuated: bool) -> bool:
@@ -161,41 +161,41 @@ def _cues_overlap(one: Cue, two: Cue) -> bool:
 
 
 def _segments_from_group(
-    tape: RollingAudioBuffer, group: list[AudioSegment], options: CutOptions
+    buffer: RollingAudioBuffer, group: list[AudioSegment], options: CutOptions
 ) -> Iterator[AudioSegment]:
     """A group of joined cues as one clip, or as several if it is too long."""
     start, end = group[0].start, group[-1].end
     if end - start > options.longest and options.refine:
         cues = tuple(one.cues[0] for one in group)
-        pauses = find_pauses(*get_speech_frames(tape, start, end))
+        pauses = find_pauses(*get_speech_frames(buffer, start, end))
         if parts := split_long_segment(cues, start, end, pauses, options):
             for text, first, last in parts:
                 # Between parts there is a pause; the edges of the whole may lie in speech.
                 begins_well = first > start or group[0].has_pause_before
                 ends_well = last < end or group[-1].has_pause_after
-                yield _cut(tape, first, last, text, cues, [] if begins_well and ends_well else [NO_PAUSE], options)
+                yield _cut(buffer, first, last, text, cues, [] if begins_well and ends_well else [NO_PAUSE], options)
             return
         # It cannot be split by sentences: fill clips cue by cue.
         run: list[AudioSegment] = []
         for placed in group:
             if run and placed.end - run[0].start > options.longest and not _is_ambiguous_boundary(run[-1], placed):
-                yield _cut_joined(tape, run, options)
+                yield _cut_joined(buffer, run, options)
                 run = []
             run.append(placed)
         group = run
-    yield _cut_joined(tape, group, options)
+    yield _cut_joined(buffer, group, options)
 
 
-def _cut_joined(tape: RollingAudioBuffer, group: list[AudioSegment], options: CutOptions) -> AudioSegment:
+def _cut_joined(buffer: RollingAudioBuffer, group: list[AudioSegment], options: CutOptions) -> AudioSegment:
     cues = tuple(one.cues[0] for one in group)
     reasons = [NO_SPEECH] if sum(one.speech for one in group) < MIN_CLIP_SPEECH_SECONDS else []
     if not (group[0].has_pause_before and group[-1].has_pause_after):
         reasons.append(NO_PAUSE)
-    return _cut(tape, group[0].start, group[-1].end, " ".join(cue.text for cue in cues), cues, reasons, options)
+    return _cut(buffer, group[0].start, group[-1].end, " ".join(cue.text for cue in cues), cues, reasons, options)
 
 
 def _cut(
-    tape: RollingAudioBuffer,
+    buffer: RollingAudioBuffer,
     start: float,
     end: float,
     text: str,
@@ -204,7 +204,7 @@ def _cut(
     options: CutOptions,
 ) -> AudioSegment:
     reasons = (*(mark for cue in cues for mark in cue.marks), *found, *length_reasons(end - start, options))
-    return AudioSegment(tape.samples(start, end), start, end, text, cues, tuple(dict.fromkeys(reasons)))
+    return AudioSegment(buffer.samples(start, end), start, end, text, cues, tuple(dict.fromkeys(reasons)))
 
 
 def length_reasons(seconds: float, options: CutOptions) -> list[str]:
@@ -212,34 +212,34 @@ def length_reasons(seconds: float, options: CutOptions) -> list[str]:
     return [TOO_LONG] if seconds > options.longest else [TOO_SHORT] if seconds < options.shortest else []
 
 
-def align_cues(tape: RollingAudioBuffer, cues: list[Cue], options: CutOptions) -> Iterator[AudioSegment]:
+def align_cues(buffer: RollingAudioBuffer, cues: list[Cue], options: CutOptions) -> Iterator[AudioSegment]:
     """Cues with their edges, in order, as far as the recording goes."""
     start = end = 0.0
     has_pause = True
     for place, cue in enumerate(cues):
         before = cues[place - 1] if place else None
         after = cues[place + 1] if place + 1 < len(cues) else None
-        tape.read_until(
+        buffer.read_until(
             cue.end + MAX_CUE_OFFSET_SECONDS + LEVEL_CONTEXT_SECONDS / 2,
             keep_from=cue.start - 2 * MAX_CUE_OFFSET_SECONDS,
         )
-        if tape.is_exhausted and cue.start - MAX_CUE_OFFSET_SECONDS > tape.seconds:
+        if buffer.is_exhausted and cue.start - MAX_CUE_OFFSET_SECONDS > buffer.seconds:
             # Subtitles of another, longer recording can be many: skip the search where there is no audio.
-            start, end, has_pause = cue.start, tape.seconds, True
+            start, end, has_pause = cue.start, buffer.seconds, True
             yield AudioSegment(_NO_SAMPLES, start, end, cue.text, (cue,))
             continue
         if not _share_boundary(before, cue):
-            _, first, has_pause = _find_boundary(tape, None, cue, options)
+            _, first, has_pause = _find_boundary(buffer, None, cue, options)
             start = max(end, first)
         last, next_start, has_pause_after = _find_boundary(
-            tape, cue, after if _share_boundary(cue, after) else None, options
+            buffer, cue, after if _share_boundary(cue, after) else None, options
         )
-        end = min(max(start, last), tape.seconds)
+        end = min(max(start, last), buffer.seconds)
         is_truncated = False
-        if tape.is_exhausted and cue.end > tape.seconds + MIN_TRUNCATION_SECONDS and cue.start < tape.seconds:
-            active, _ = get_speech_frames(tape, tape.seconds - LEVEL_CONTEXT_SECONDS, tape.seconds)
+        if buffer.is_exhausted and cue.end > buffer.seconds + MIN_TRUNCATION_SECONDS and cue.start < buffer.seconds:
+            active, _ = get_speech_frames(buffer, buffer.seconds - LEVEL_CONTEXT_SECONDS, buffer.seconds)
             is_truncated = bool(active[-2:].any())
-        active, begins = get_speech_frames(tape, start - LEVEL_CONTEXT_SECONDS, end + LEVEL_CONTEXT_SECONDS / 2)
+        active, begins = get_speech_frames(buffer, start - LEVEL_CONTEXT_SECONDS, end + LEVEL_CONTEXT_SECONDS / 2)
         frames = slice(*(max(0, round((at - begins) * LEVEL_FRAMES_PER_SECOND)) for at in (start, end)))
         speech = float(np.count_nonzero(active[frames])) / LEVEL_FRAMES_PER_SECOND
         yield AudioSegment(
@@ -261,7 +261,7 @@ def _share_boundary(one: Cue | None, two: Cue | None) -> bool:
 
 
 def _find_boundary(
-    tape: RollingAudioBuffer, one: Cue | None, two: Cue | None, options: CutOptions
+    buffer: RollingAudioBuffer, one: Cue | None, two: Cue | None, options: CutOptions
 ) -> tuple[float, float, bool]:
     """Where one cue ends, where the next begins, and whether a pause was found there.
 
@@ -279,11 +279,11 @@ def _find_boundary(
     near_end, near_start = (one.end if one else two.start), (two.start if two else one.end)  # type: ignore[union-attr]
     first = max(one.middle if one else 0.0, near_end - MAX_CUE_OFFSET_SECONDS)
     last = min(two.middle if two else math.inf, near_start + MAX_CUE_OFFSET_SECONDS)
-    best = _best_pauses(_pauses_near(tape, first, max(last, first + 0.05)), one, two)
+    best = _best_pauses(_pauses_near(buffer, first, max(last, first + 0.05)), one, two)
     if best is None:
         # No pause at all: the quietest place near the cues' own times.
         at = (near_end + near_start) / 2
-        levels, begins = tape.levels(at - 0.2, at + 0.2)
+        levels, begins = buffer.levels(at - 0.2, at + 0.2)
         if len(levels):
             smooth = np.convolve(levels, np.ones(5) / 5, mode="same") if len(levels) >= 5 else levels
             at = begins + (int(np.argmin(smooth)) + 0.5) / LEVEL_FRAMES_PER_SECOND
@@ -294,11 +294,11 @@ def _find_boundary(
     return end, start, True
 
 
-def _pauses_near(tape: RollingAudioBuffer, first: float, last: float) -> list[Pause]:
+def _pauses_near(buffer: RollingAudioBuffer, first: float, last: float) -> list[Pause]:
     """Pauses that reach into a span, judged by its surroundings."""
-    around, begins = get_speech_frames(tape, first - LEVEL_CONTEXT_SECONDS, last + LEVEL_CONTEXT_SECONDS / 2)
+    around, begins = get_speech_frames(buffer, first - LEVEL_CONTEXT_SECONDS, last + LEVEL_CONTEXT_SECONDS / 2)
     found = find_pauses(around, begins)
-    if tape.is_exhausted and tape.seconds <= last:  # after the end of the recording nobody speaks
+    if buffer.is_exhausted and buffer.seconds <= last:  # after the end of the recording nobody speaks
         end = begins + len(around) / LEVEL_FRAMES_PER_SECOND
         speech_end = found[-1].start if found and found[-1].end >= end else end
         found = [pause for pause in found if pause.end < end] + [Pause(speech_end, end + 1.0)]

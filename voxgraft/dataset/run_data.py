@@ -75,7 +75,7 @@ class DataRequirements:
     settings: RunSettings
     graft: Graft
     family: Family
-    spelling: TextEncoder
+    text_encoder: TextEncoder
     frame: SequenceSpec
 
     @classmethod
@@ -89,14 +89,14 @@ class DataRequirements:
     ) -> DataRequirements:
         """By the graft and the base that a run has; `shapes` are those of the base's tensors."""
         family, files, tokenizer = base
-        spelling = TextEncoder.of(family, tokenizer, graft.tokenizer, graft.card.language, graft.card.rules)
+        text_encoder = TextEncoder.of(family, tokenizer, graft.tokenizer, graft.card.language, graft.card.rules)
         frame = family.frame(graft.tokenizer.size, family.infer_size(files, shapes))
-        return cls(run, settings, graft, family, spelling, frame)
+        return cls(run, settings, graft, family, text_encoder, frame)
 
     @property
     def base_frame(self) -> SequenceSpec:
         """What sequences of base languages may hold."""
-        return replace(self.frame, num_text_ids=self.spelling.base.size)
+        return replace(self.frame, num_text_ids=self.text_encoder.base.size)
 
     @property
     def language(self) -> str:
@@ -105,7 +105,7 @@ class DataRequirements:
     def header(self, *, of_base: bool) -> dict[str, Any]:
         """What a set must say of itself. One of a base language is encoded by the base's own tokenizer."""
         card, own = self.graft.card, {} if of_base else {"language": self.language}
-        tokenizer = self.spelling.base.sha256 if of_base else card.tokenizer_sha256
+        tokenizer = self.text_encoder.base.sha256 if of_base else card.tokenizer_sha256
         text = "" if of_base else text_rules_identity(card.rules)
         # Texts of base languages are taken as they are: the base's own rules are not known.
         made_from = {"tokenizer_sha256": tokenizer, "base_sha256": card.base["checkpoint_sha256"], "text": text}
@@ -212,7 +212,7 @@ def _open_checked_set(
     findings += check_clip_dataset(
         clips, frame, clips.header.code_hz, unknown_id=unknown, max_voices=MAX_VOICES_CHECKED
     )
-    findings += check_text_tokenization(clips, lambda text: wanted.spelling.encode(text, language))
+    findings += check_text_tokenization(clips, lambda text: wanted.text_encoder.encode(text, language))
     return clips
 
 
@@ -222,7 +222,7 @@ def _open_pairs(wanted: DataRequirements, place: Path, role: DatasetRole, name: 
     own = None if of_base else wanted.language
     return open_pair_dataset(
         manifest,
-        lambda text: wanted.spelling.encode(text, own),
+        lambda text: wanted.text_encoder.encode(text, own),
         wanted.frame,
         language=stated or own,
         role=role,
@@ -421,7 +421,7 @@ class RunContext:
         return self.base_tokenizer.size if self.base_tokenizer else None
 
     @property
-    def spelling(self) -> TextEncoder | None:
+    def text_encoder(self) -> TextEncoder | None:
         """How the new language is spelled; without the base's own tokenizer the grown one takes its place."""
         if self.family is None or self.tokenizer is None:
             return None

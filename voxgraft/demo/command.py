@@ -308,12 +308,12 @@ def _use_wrong_tokenizer(runner: DemoRunner, settings: DemoSettings, report: Mis
     made = runner.folder / "reordered.json"
     write_json(made, document)
     other = open_tokenizer(made)
-    spelled = replace(writer.spelling, grown=other)
+    spelled = replace(writer.text_encoder, grown=other)
     runner.chapter(f"data/train again, encoded with {other.path.name}, which also has {other.size:,} pieces")
     writer.write("train", "train", clips, spelled)
     report.add(WHEN_BEFORE_TRAINING, runner.check().outcome.findings)
     runner.chapter("the same data, labelled with the run's own tokenizer, like data without a label")
-    header = writer.header(DEMO_LANGUAGE, "train", writer.spelling)
+    header = writer.header(DEMO_LANGUAGE, "train", writer.text_encoder)
     write_clip_dataset(runner.run.data_set("train"), header, writer.prepared(clips, spelled))
     report.add(WHEN_BEFORE_TRAINING, runner.check().outcome.findings)
     _try_to_train(runner, report)
@@ -324,7 +324,7 @@ def _use_padded_codes(runner: DemoRunner, settings: DemoSettings, report: Mistak
     _set_up_run(runner, settings, {})
     writer, clips = runner.writer, load_bundled_clips("train", DEMO_LANGUAGE)
     runner.chapter(f"data/train again, every {PADDED_BATCH_SIZE} clips padded to the longest of them")
-    prepared = list(writer.prepared(clips, writer.spelling))
+    prepared = list(writer.prepared(clips, writer.text_encoder))
     silence = int(read_codes_metadata()[SILENCE_METADATA_KEY])
     padded = []
     for first in range(0, len(prepared), PADDED_BATCH_SIZE):
@@ -334,7 +334,7 @@ def _use_padded_codes(runner: DemoRunner, settings: DemoSettings, report: Mistak
             codes = np.full(longest, silence, dtype=np.int32)
             codes[: len(clip.codes)] = clip.codes
             padded.append(replace(clip, codes=codes))
-    header = writer.header(DEMO_LANGUAGE, "train", writer.spelling)
+    header = writer.header(DEMO_LANGUAGE, "train", writer.text_encoder)
     write_clip_dataset(runner.run.data_set("train"), header, padded)
     report.add(WHEN_BEFORE_TRAINING, runner.check().outcome.findings)
     _try_to_train(runner, report)

@@ -69,23 +69,23 @@ class DemoSetWriter:
     graft: Graft
 
     def write(
-        self, name: str, role: DatasetRole, clips: Sequence[BundledClip], spelling: TextEncoder | None = None
+        self, name: str, role: DatasetRole, clips: Sequence[BundledClip], text_encoder: TextEncoder | None = None
     ) -> Path:
         """One set, encoded by the run's own tokenizers or by another's; all clips are of one language."""
-        language, spelling = clips[0].language, spelling or self.spelling
-        path, header = self.run.data_set(name), self.header(language, role, spelling)
-        write_clip_dataset(path, header, self.prepared(clips, spelling))
+        language, text_encoder = clips[0].language, text_encoder or self.text_encoder
+        path, header = self.run.data_set(name), self.header(language, role, text_encoder)
+        write_clip_dataset(path, header, self.prepared(clips, text_encoder))
         return path
 
     @property
-    def spelling(self) -> TextEncoder:
+    def text_encoder(self) -> TextEncoder:
         base = open_tokenizer(self.files.tokenizer)
         return TextEncoder.of(self.family, base, self.graft.tokenizer, self.graft.card.language, self.graft.card.rules)
 
-    def header(self, language: str, role: DatasetRole, spelling: TextEncoder) -> DatasetHeader:
+    def header(self, language: str, role: DatasetRole, text_encoder: TextEncoder) -> DatasetHeader:
         """The header of a set. Texts of a base language are encoded by the base's own tokenizer."""
-        is_new = language == spelling.language and spelling.grown is not None
-        own = spelling.grown if is_new and spelling.grown is not None else spelling.base
+        is_new = language == text_encoder.language and text_encoder.grown is not None
+        own = text_encoder.grown if is_new and text_encoder.grown is not None else text_encoder.base
         # Codes are valid only for the codec that made them.
         path = self.files.folder / TINY_CODEC_NAME
         made_with, codec = read_codes_metadata()[CODEC_METADATA_KEY], compute_sha256(path)
@@ -93,15 +93,15 @@ class DemoSetWriter:
             expected = f"{made_with[:12]}, which {CODES_NAME} was encoded with"
             raise FileError("demo-codec", f"{path.name} has sha256 {codec[:12]}", expected=expected, where=path)
         front_end = {"codec_sha256": codec}
-        text = text_rules_identity(spelling.rules) if is_new else ""
+        text = text_rules_identity(text_encoder.rules) if is_new else ""
         made_from = DatasetProvenance(own.sha256, self.graft.card.base["checkpoint_sha256"], front_end, text=text)
         return DatasetHeader(self.family.name, language, role, self.family.code_hz, made_from)
 
-    def prepared(self, clips: Iterable[BundledClip], spelling: TextEncoder) -> Iterator[PreparedClip]:
+    def prepared(self, clips: Iterable[BundledClip], text_encoder: TextEncoder) -> Iterator[PreparedClip]:
         voices = {name: clip.voice for name, clip in self.family.voices(self.files).items()}
         for clip in clips:
             info = ClipInfo(clip.id, clip.speaker, clip.id, len(clip.codes) / self.family.code_hz, clip.text)
-            yield PreparedClip(info, spelling.encode(clip.text, clip.language), clip.codes, voices[clip.speaker])
+            yield PreparedClip(info, text_encoder.encode(clip.text, clip.language), clip.codes, voices[clip.speaker])
 
 
 @cache

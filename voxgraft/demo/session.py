@@ -134,16 +134,16 @@ class DemoRunner:
         with self._run_command("measure", shown=False):
             # Steps with the run's own settings and data; the first ones warm up.
             settings = load_command_settings(TrainCommandSettings, self.run)
-            course = build_training_setup(self.run, settings, self.family, self.files)
-            model = load_model(self.family, self.files, device=course.device)
-            rows = {name: torch.from_numpy(values) for name, values in course.graft.rows.items()}
-            trained = make_trainable(model, rows, course.options)
-            examples = BatchBuilder(self.family, trained.model, course.train)
-            stepper = TrainStep(trained, build_optimizer(trained, course.options), examples, course.options)
+            setup = build_training_setup(self.run, settings, self.family, self.files)
+            model = load_model(self.family, self.files, device=setup.device)
+            rows = {name: torch.from_numpy(values) for name, values in setup.graft.rows.items()}
+            trained = make_trainable(model, rows, setup.options)
+            examples = BatchBuilder(self.family, trained.model, setup.train)
+            stepper = TrainStep(trained, build_optimizer(trained, setup.options), examples, setup.options)
             taken = []
             for number in range(1, WARMUP_STEPS + TIMED_STEPS + 1):
                 began = time.perf_counter()
-                stepper.step(number, course.stream.step(number))
+                stepper.step(number, setup.stream.step(number))
                 taken.append(time.perf_counter() - began)
         seconds = sorted(taken[WARMUP_STEPS:])[TIMED_STEPS // 2]
         steps = max(1, round(minutes * 60 / seconds))

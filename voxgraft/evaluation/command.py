@@ -160,7 +160,7 @@ def evaluate(settings: EvaluateSettings) -> EvaluateResult:
         after = open_merged_model(place, path)
     else:
         after = open_checkpoint_model(place, path, settings.language)
-    new_language = after.spelling.language
+    new_language = after.text_encoder.language
     ear = open_transcriber(named, new_language)
     sets = _load_sentence_sets(settings, place.languages(), new_language, run if own else None, own, held_out)
     originals = {language: read_sentence_recordings(one.sentences) for language, one in sets.items()}

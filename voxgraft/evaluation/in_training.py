@@ -76,7 +76,7 @@ class InTrainingEvaluation(Callback):
     def why_unheard(self) -> str:
         """Why nothing can be transcribed; empty where something can."""
         nothing = "" if self.sentences else "no held-out text to speak"
-        return self.sound.why or self.ear.why_unsupported(self.system.spelling.language or "") or nothing
+        return self.sound.why or self.ear.why_unsupported(self.system.text_encoder.language or "") or nothing
 
     def on_validation(self, step: int, found: dict[str, ValidationMetrics]) -> dict[str, Any]:
         """The transcript, and the best step by it. Every process calls this at every validation."""
@@ -120,7 +120,7 @@ class InTrainingEvaluation(Callback):
             return {}
         if why := self.why_unheard:
             return {"why": why}
-        language = self.system.spelling.language or ""
+        language = self.system.text_encoder.language or ""
         said = synthesize_sentences(
             self.system, self.sentences, self.voices, self.seed, label, latents=self.sound.needs_latents
         )
@@ -209,34 +209,32 @@ def clearly_fewer(before: Sequence[bool], after: Sequence[bool]) -> bool:
     return mean > CLEAR * math.sqrt(variance / len(gains))
 
 
-def spoken_steps(course: TrainingSetup, loop: Trainer) -> SpokenSteps:
+def spoken_steps(setup: TrainingSetup, loop: Trainer) -> SpokenSteps:
     """The comparison of two steps, for a run that is about to be trained."""
-    language = course.graft.card.language
-    system, sentences, voices = _speaking_parts(course, loop)
-    pace = measure_recorded_pace(HeldOutData({language: tuple(course.valid[language])}), language)
-    return SpokenSteps(loop, system, sentences, voices, pace, course.options.seed)
+    language = setup.graft.card.language
+    system, sentences, voices = _speaking_parts(setup, loop)
+    pace = measure_recorded_pace(HeldOutData({language: tuple(setup.valid[language])}), language)
+    return SpokenSteps(loop, system, sentences, voices, pace, setup.options.seed)
 
 
-def build_in_training_evaluation(course: TrainingSetup, loop: Trainer, recognizer: str | None) -> InTrainingEvaluation:
+def build_in_training_evaluation(setup: TrainingSetup, loop: Trainer, recognizer: str | None) -> InTrainingEvaluation:
     """Evaluation every `listen_every` steps, for a run that is about to be trained."""
-    place = ModelContext(
-        course.family, course.files, course.device, next(loop.stepper.trained.model.parameters()).dtype
-    )
-    system, sentences, voices = _speaking_parts(course, loop)
+    place = ModelContext(setup.family, setup.files, setup.device, next(loop.stepper.trained.model.parameters()).dtype)
+    system, sentences, voices = _speaking_parts(setup, loop)
     sound = open_speech_renderer(place).restrict_to_voices([voice.clip for voice in voices])
     return InTrainingEvaluation(
-        loop, system, sentences, voices, sound, open_transcriber(recognizer), course.options.seed
+        loop, system, sentences, voices, sound, open_transcriber(recognizer), setup.options.seed
     )
 
 
 def _speaking_parts(
-    course: TrainingSetup, loop: Trainer
+    setup: TrainingSetup, loop: Trainer
 ) -> tuple[SpeakingModel, list[EvalSentence], list[ReferenceVoice]]:
     """The model that is trained as a speaker, with held-out texts and voices."""
-    trained, language = loop.stepper.trained, course.graft.card.language
-    system = SpeakingModel("graft", course.family, trained.model, course.spelling, trained.gate, course.options.mode)
-    valid = course.valid[language]
-    least, seed = course.stream.options.min_prompt_seconds, course.options.seed
+    trained, language = loop.stepper.trained, setup.graft.card.language
+    system = SpeakingModel("graft", setup.family, trained.model, setup.text_encoder, trained.gate, setup.options.mode)
+    valid = setup.valid[language]
+    least, seed = setup.stream.options.min_prompt_seconds, setup.options.seed
     voices = choose_voices(valid, least, 4 * MAX_EVAL_VOICES, seed)[:MAX_EVAL_VOICES]
     return system, _choose_sentences(language, collect_texts(valid)), voices
 

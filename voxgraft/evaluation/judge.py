@@ -118,7 +118,7 @@ class Evaluator:
 
     def run(self) -> Evaluation:
         """All languages, the new one first."""
-        language = self.after.spelling.language
+        language = self.after.text_encoder.language
         found = Evaluation(language, change=compare_base_values(self.base, self.after))
         for name in sorted(self.sentences, key=lambda name: name != language):  # sorting keeps the order of the others
             self._evaluate_language(found, name)

@@ -449,7 +449,7 @@ def build_drop_in_tokenizer(source: ExportSource) -> DropInTokenizer:
     base, grown = source.base_tokenizer, source.graft.tokenizer
     if not isinstance(base, BpeJsonTokenizer):
         raise GraftError("drop-in-family", f"a tokenizer of type {base.kind}", expected="one of Chatterbox's")
-    spelling = TextEncoder.of(source.family, base, grown, source.language, source.graft.card.rules)
+    text_encoder = TextEncoder.of(source.family, base, grown, source.language, source.graft.card.rules)
     # The run's own texts; without a run, every new piece and every letter on its own.
     entry = find_exemplar(source.language)
     sentences = list(entry.letters) if entry else []
@@ -462,7 +462,7 @@ def build_drop_in_tokenizer(source: ExportSource) -> DropInTokenizer:
     used: set[int] = set()
     with progress.progress_task("ids that the language uses", len(sentences)) as advance:
         for text in sentences:
-            used.update(spelling.encode(text, spelling.language))
+            used.update(text_encoder.encode(text, text_encoder.language))
             advance(1)
     free = [one for one in _find_reusable_ids(base, source, sentences) if one not in used]
     new = range(base.size, grown.size)
@@ -479,11 +479,13 @@ def build_drop_in_tokenizer(source: ExportSource) -> DropInTokenizer:
     for text in sentences:
         if _TYPED_TAG.search(text.lower()):
             continue  # voxgraft breaks up a tag inside a text; the original program does not
-        expected = [places.get(one, one) for one in spelling.encode(text, spelling.language)]
-        text = spelling.rules.apply(text)
+        expected = [places.get(one, one) for one in text_encoder.encode(text, text_encoder.language)]
+        text = text_encoder.rules.apply(text)
         text = text[0].upper() + text[1:] if text[:1].islower() else text  # as `prepared` of the export does
         text = text.strip()
-        found_ids = tokenizer.encode(spelling.front.prepare(spelling.front.clean((spelling.tag or "") + text), None))
+        found_ids = tokenizer.encode(
+            text_encoder.front.prepare(text_encoder.front.clean((text_encoder.tag or "") + text), None)
+        )
         if found_ids != expected:
             found = f"{text[:60]!r} is encoded as {found_ids[:12]}"
             raise GraftError("drop-in-moved", found, expected=f"{expected[:12]}")

@@ -250,17 +250,17 @@ def graft(settings: GraftSettings) -> GraftResult:
         learnt = learn_language_pieces(TextEncoder.of(family, base, None, language, rules), texts, own)
         names = ", ".join(path.name for path in settings.texts)
         grown, chosen = learnt.grown, f"{base.path.name}, extended with pieces trained on {names}"
-    spelling = TextEncoder.of(family, base, grown, language, rules)
-    proof = prove_text_encoder(spelling, texts, settings.proof_texts)
+    text_encoder = TextEncoder.of(family, base, grown, language, rules)
+    proof = prove_text_encoder(text_encoder, texts, settings.proof_texts)
     counts = RowCount(base.size, grown.size - base.size, family.spare_rows)
     if not proof.holds:
         return GraftResult(chosen, grown.sha256, learnt, texts, proof, counts, {}, (), None)
     require_extended_tokenizer(base, grown)
     with open_checkpoint(files.checkpoint) as checkpoint:
-        made = build_new_rows(checkpoint, spelling, settings.rows)
+        made = build_new_rows(checkpoint, text_encoder, settings.rows)
     folder = settings.run / "graft"
-    base_card = describe_base(spelling, files)
-    write_graft_folder(folder, spelling, base_card, made, settings.rows, proof)
+    base_card = describe_base(text_encoder, files)
+    write_graft_folder(folder, text_encoder, base_card, made, settings.rows, proof)
     # RUN/card.json: what the run was made from.
     run, hashes = settings.run.resolve(), {}
     for path in settings.texts:
@@ -279,50 +279,50 @@ def graft(settings: GraftSettings) -> GraftResult:
     return GraftResult(chosen, grown.sha256, learnt, texts, proof, counts, made.methods, made.samples, folder)
 
 
-def describe_base(spelling: TextEncoder, files: BaseFiles) -> dict[str, Any]:
+def describe_base(text_encoder: TextEncoder, files: BaseFiles) -> dict[str, Any]:
     """The base that a graft belongs to. Hashes the checkpoint, which takes a while for gigabytes."""
     return {
         "checkpoint": files.checkpoint.name,
         "checkpoint_sha256": compute_sha256(files.checkpoint),
         "tokenizer": files.tokenizer.name,
-        "tokenizer_sha256": spelling.base.sha256,
-        "pieces": spelling.base.size,
+        "tokenizer_sha256": text_encoder.base.sha256,
+        "pieces": text_encoder.base.size,
     }
 
 
 def write_graft_folder(
     folder: Path,
-    spelling: TextEncoder,
+    text_encoder: TextEncoder,
     base: dict[str, Any],
     made: NewRows,
     settings: RowSettings,
     proof: TokenizerProof,
 ) -> None:
     """Write tokenizer, rows, graft.json and README.md of a graft atomically."""
-    grown, language = spelling.grown, spelling.language
+    grown, language = text_encoder.grown, text_encoder.language
     assert grown is not None
     assert language is not None
-    name = f"tokenizer{spelling.base.path.suffix}"
+    name = f"tokenizer{text_encoder.base.path.suffix}"
     counts = {key: getattr(proof.counts, key) for key in ("same", "base_unknown", "holds_tag", "changed", "total")}
     with atomic_write_folder(folder) as temporary:
         with atomic_write(temporary / name) as stream:
             stream.write(grown.data)
-        note = {"family": spelling.family.name, "language": language, "base_sha256": base["checkpoint_sha256"]}
+        note = {"family": text_encoder.family.name, "language": language, "base_sha256": base["checkpoint_sha256"]}
         write_rows_file(temporary / ROWS_NAME, made.rows, note)
         card = GraftCard(
-            family=spelling.family.name,
+            family=text_encoder.family.name,
             language=language,
-            tag=spelling.tag,
-            num_rows=grown.size - spelling.base.size,
+            tag=text_encoder.tag,
+            num_rows=grown.size - text_encoder.base.size,
             base=base,
             tokenizer=name,
             tokenizer_sha256=grown.sha256,
             rows_sha256=compute_sha256(temporary / ROWS_NAME),
             method={**settings.model_dump(), "made": made.methods},
             proof=counts,
-            licence=get_family(spelling.family.name).licence,
+            licence=get_family(text_encoder.family.name).licence,
             versions=collect_versions(),
-            text=spelling.rules.to_json(),
+            text=text_encoder.rules.to_json(),
         )
         write_text(temporary / GRAFT_CARD_NAME, format_graft_card(card))
         entry = find_exemplar(language)
@@ -355,8 +355,8 @@ def tokenizer_train(settings: TokenizerTrainSettings) -> SimpleResult:
     texts = read_texts(settings.texts)
     own = settings.tokenizer
     rules = build_text_rules(settings.language, normalize=own.normalise, fold_homophones=own.fold_homophones)
-    spelling = TextEncoder.of(family, base, None, settings.language, rules)
-    learnt = learn_language_pieces(spelling, texts, settings.tokenizer)
+    text_encoder = TextEncoder.of(family, base, None, settings.language, rules)
+    learnt = learn_language_pieces(text_encoder, texts, settings.tokenizer)
     learnt.additions.save(settings.output, overwrite=settings.overwrite)
     values = {**additions_to_json(learnt.additions, learnt.plan), "output": str(settings.output)}
     lines = [*format_additions(learnt.additions, learnt.plan, texts), f"written to {settings.output}"]
@@ -409,23 +409,23 @@ def extend_tokenizer(family: Family, base: Tokenizer, additions: TokenizerAdditi
 
 def tokenizer_prove(settings: TokenizerProveSettings) -> TokenizerProveResult:
     """Spell thousands of sentences of base languages with both tokenizers, id for id."""
-    spelling = load_text_encoder(settings.base, settings.family, settings.grown, settings.language)
+    text_encoder = load_text_encoder(settings.base, settings.family, settings.grown, settings.language)
     texts = read_texts(settings.texts) if settings.texts else TextCorpus(())
-    return TokenizerProveResult(prove_text_encoder(spelling, texts, settings.proof_texts))
+    return TokenizerProveResult(prove_text_encoder(text_encoder, texts, settings.proof_texts))
 
 
 def tokenizer_show(settings: TokenizerShowSettings) -> SimpleResult:
     """Spell sentences piece by piece, old against new. A piece is (text, id, is unknown)."""
-    spelling = load_text_encoder(settings.base, settings.family, settings.grown, settings.language)
+    text_encoder = load_text_encoder(settings.base, settings.family, settings.grown, settings.language)
     # Whether the language is the graft's own, which may be one that the base speaks too. Other languages keep the
     # base's reading: the text rules are those of the new language.
     is_new = False
-    if spelling.grown is not None and settings.grown is not None and settings.language is not None:
+    if text_encoder.grown is not None and settings.grown is not None and settings.language is not None:
         stated = find_text_rules(settings.grown)
         if stated is not None and stated.language:
             is_new = stated.language.lower() == settings.language.lower()
         else:
-            is_new = settings.language not in spelling.family.languages
+            is_new = settings.language not in text_encoder.family.languages
 
     def pieces(tokenizer: Tokenizer, ids: list[int]) -> tuple[tuple[str, int, bool], ...]:
         return tuple((tokenizer.shown(token), token, token == tokenizer.unknown_id) for token in ids)
@@ -435,12 +435,12 @@ def tokenizer_show(settings: TokenizerShowSettings) -> SimpleResult:
     for text in settings.text:
         if not is_encodable_text(text):  # bytes of the command line that are no character arrive as halves of one
             raise TextError("text-not-utf8", f"the sentence {text!a:.80} is not UTF-8", where="command line")
-        prepared = spelling.prepare(text) if is_new else spelling.prepare_base(text, settings.language)
-        old, new = pieces(spelling.base, spelling.base.encode(prepared)), None
+        prepared = text_encoder.prepare(text) if is_new else text_encoder.prepare_base(text, settings.language)
+        old, new = pieces(text_encoder.base, text_encoder.base.encode(prepared)), None
         lines += [text, f"  read as: {prepared}", _format_pieces("base ", old)]
-        if spelling.grown is not None:
-            ids = spelling.encode(text, settings.language) if is_new else spelling.grown.encode(prepared)
-            new = pieces(spelling.grown, ids)
+        if text_encoder.grown is not None:
+            ids = text_encoder.encode(text, settings.language) if is_new else text_encoder.grown.encode(prepared)
+            new = pieces(text_encoder.grown, ids)
             lines.append(_format_pieces("grown", new))
         sentences.append({"text": text, "prepared": prepared, "base": old, "grown": new})
     return SimpleResult({"sentences": sentences}, tuple(lines))

@@ -58,9 +58,9 @@ class RowReport:
     """Base pieces with the highest cosine, and that cosine."""
 
 
-def plan_rows(spelling: TextEncoder, init: RowInit) -> list[RowPlan]:
+def plan_rows(text_encoder: TextEncoder, init: RowInit) -> list[RowPlan]:
     """One plan for each token that the extended tokenizer has and the base has not."""
-    base, grown = spelling.base, spelling.grown
+    base, grown = text_encoder.base, text_encoder.grown
     assert grown is not None
     everything = tuple(at for at in range(base.size) if at not in base.control_ids and base.pieces[at] is not None)
     by_script: dict[str, list[int]] = {"": []}  # base pieces made of letters; all of them under the empty name
@@ -80,7 +80,7 @@ def plan_rows(spelling: TextEncoder, init: RowInit) -> list[RowPlan]:
             return RowPlan(token, piece, "tags", "", tags)
         if init == "romanised":
             roman = romanize(piece.removeprefix(WORD_START))
-            prepared = find_surviving_text(base, spelling.prepare, roman).strip()
+            prepared = find_surviving_text(base, text_encoder.prepare, roman).strip()
             if prepared:
                 # The base's spelling of the romanised piece. BPE files have no sign for the start of a word.
                 starts_word = piece.startswith(WORD_START) and base.kind != "bpe-json"
@@ -123,13 +123,13 @@ def init_rows(table: Float32Array, plans: list[RowPlan], settings: RowSettings, 
 
 
 def build_row_reports(
-    table: Float32Array, rows: Float32Array, plans: list[RowPlan], spelling: TextEncoder, limit: int = 12
+    table: Float32Array, rows: Float32Array, plans: list[RowPlan], text_encoder: TextEncoder, limit: int = 12
 ) -> list[RowReport]:
     """A sample of new rows, the language's own letters if there are any, with norms and nearest base tokens."""
     norms = np.linalg.norm(table, axis=1)
     unit = table / np.maximum(norms, 1e-12)[:, None]
     # Evenly spaced among the letters that CLDR gives for the language, else among all letters, else among all rows.
-    entry = find_exemplar(spelling.language) if spelling.language else None
+    entry = find_exemplar(text_encoder.language) if text_encoder.language else None
     own = set(entry.letters + entry.letters.upper()) if entry else set()
     letters = [at for at, plan in enumerate(plans) if len(plan.piece) == 1 and is_letter(plan.piece)]
     candidates = [at for at in letters if plans[at].piece in own] or letters or list(range(len(plans)))
@@ -138,7 +138,7 @@ def build_row_reports(
         plan, norm = plans[at], float(np.linalg.norm(rows[at]))
         cosines = unit @ (rows[at] / max(norm, 1e-12))
         best = np.argsort(-cosines)[:3]
-        nearest = tuple((spelling.base.shown(int(token)), round(float(cosines[token]), 3)) for token in best)
+        nearest = tuple((text_encoder.base.shown(int(token)), round(float(cosines[token]), 3)) for token in best)
         reports.append(RowReport(plan.piece, plan.how, plan.romanised, norm, float(norms.mean()), nearest))
     return reports
 
@@ -270,16 +270,16 @@ class NewRows:
     samples: tuple[RowReport, ...]
 
 
-def build_new_rows(checkpoint: Checkpoint, spelling: TextEncoder, settings: RowSettings) -> NewRows:
+def build_new_rows(checkpoint: Checkpoint, text_encoder: TextEncoder, settings: RowSettings) -> NewRows:
     """New rows for every text table of a base checkpoint; an error if its rows do not fit the base's tokenizer."""
-    family = get_family(spelling.family.name)
-    for item in text_table_findings(checkpoint, family, spelling.base.size):
+    family = get_family(text_encoder.family.name)
+    for item in text_table_findings(checkpoint, family, text_encoder.base.size):
         raise CheckpointError.of(item)
-    plans = plan_rows(spelling, settings.init)
+    plans = plan_rows(text_encoder, settings.init)
     rows: dict[str, Float32Array] = {}
     samples: tuple[RowReport, ...] = ()
-    for tensor, role, table in iter_base_tables(checkpoint, family, spelling.base.size):
+    for tensor, role, table in iter_base_tables(checkpoint, family, text_encoder.base.size):
         rows[tensor] = init_rows(table, plans, settings, role)
         if role == "embedding":
-            samples = tuple(build_row_reports(table, rows[tensor], plans, spelling))
+            samples = tuple(build_row_reports(table, rows[tensor], plans, text_encoder))
     return NewRows(rows, dict(Counter(plan.how for plan in plans).most_common()), samples)

@@ -160,8 +160,8 @@ def prepared_id_findings(subject: CheckSubject) -> list[Finding]:
 
 def prepared_encoding_findings(subject: CheckSubject) -> list[Finding]:
     """A sample of the manifest encoded again: the same ids, or the data belongs to another tokenizer."""
-    prepared, spelling, tokenizer = subject.prepared, subject.spelling, subject.grown
-    if prepared is None or spelling is None or tokenizer is None:
+    prepared, text_encoder, tokenizer = subject.prepared, subject.text_encoder, subject.grown
+    if prepared is None or text_encoder is None or tokenizer is None:
         return []
     manifest = next((prepared / name for name in MANIFEST_NAMES if os.path.isfile(prepared / name)), None)
     if manifest is None:
@@ -174,10 +174,10 @@ def prepared_encoding_findings(subject: CheckSubject) -> list[Finding]:
             stored = read_npy_ids(path).tolist()
         except VoxgraftError:
             continue  # every file of ids is judged by `prepared_id_findings`
-        ids = encode_sentence(spelling, text)
+        ids = encode_sentence(text_encoder, text)
         compared += 1
         # Other trainers store ids with or without the language tag in front.
-        tagged = spelling.tag is not None and ids[:1] == [tokenizer.ids.get(spelling.tag)]
+        tagged = text_encoder.tag is not None and ids[:1] == [tokenizer.ids.get(text_encoder.tag)]
         if stored not in (ids, ids[1:] if tagged else ids):
             different += 1
             first = first or f"{text!r:.120} is stored as {format_pieces(tokenizer, stored)}"
@@ -284,7 +284,7 @@ def training_data_findings(subject: CheckSubject) -> list[Finding]:
             from voxgraft.training.replay import SelfReplayBuilder, resolve_self_replay_count
 
             # Sentences that the base is to speak itself as replay. That there are any is seen without speaking them.
-            parts = (wanted.run, settings.data, subject.base, wanted.graft, wanted.spelling, wanted.base_frame)
+            parts = (wanted.run, settings.data, subject.base, wanted.graft, wanted.text_encoder, wanted.base_frame)
             if count := resolve_self_replay_count(settings.data, "merged"):
                 spoken = len(SelfReplayBuilder(*parts, train.seed).plan(count))
         if merged:
@@ -298,7 +298,7 @@ def training_data_findings(subject: CheckSubject) -> list[Finding]:
         if train.sample_texts:
             from voxgraft.training.samples import build_sample_sentences
 
-            build_sample_sentences(wanted.spelling, train.sample_texts, (), train.seed)
+            build_sample_sentences(wanted.text_encoder, train.sample_texts, (), train.seed)
     except VoxgraftError as error:
         findings.append(error.finding)
     return findings
@@ -320,7 +320,7 @@ _PART_NAMES = {
     "prepared": "data of another trainer",
     "run": "a run",
     "spare_rows": "a family with a spare row",
-    "spelling": "a tokenizer of a known family",
+    "text_encoder": "a tokenizer of a known family",
     "texts": "texts",
     "tokenizer": "a tokenizer",
     "with_new_rows": "a checkpoint or a graft",
@@ -352,10 +352,10 @@ CHECK_TOPICS = (
     CheckTopic("body", ("checkpoint", "base_checkpoint", "family"), body_findings),
     CheckTopic("other contents of the checkpoint", ("checkpoint",), checkpoint_extra_findings),
     CheckTopic("optimizer state", ("checkpoint", "family"), optimizer_findings),
-    CheckTopic("text", ("texts", "spelling"), text_findings),
+    CheckTopic("text", ("texts", "text_encoder"), text_findings),
     CheckTopic("prepared ids", ("prepared",), prepared_id_findings),
     CheckTopic("prepared codes", ("prepared", "family"), prepared_code_findings),
-    CheckTopic("tokenization of the prepared data", ("prepared", "grown", "spelling"), prepared_encoding_findings),
+    CheckTopic("tokenization of the prepared data", ("prepared", "grown", "text_encoder"), prepared_encoding_findings),
     CheckTopic("freezing in the old config", ("old",), freeze_findings),
     CheckTopic("rates in the old config", ("old", "family"), old_rate_findings),
     CheckTopic("rates of the run", ("run", "family"), run_rate_findings),

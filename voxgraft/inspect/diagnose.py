@@ -643,8 +643,8 @@ class ListeningTest:
         grown = open_tokenizer(self.tokenizer) if self.tokenizer else None
         # Nothing is known of how others normalised their texts, so they are read as they are.
         rules = (find_text_rules(self.tokenizer) if self.tokenizer else None) or TextRules(NO_RULES)
-        spelling = TextEncoder.of(self.place.family, own, grown, self.language if grown else None, rules)
-        system = SpeakingModel(who, self.place.family, self.place.model(files), spelling, None, "checkpoint")
+        text_encoder = TextEncoder.of(self.place.family, own, grown, self.language if grown else None, rules)
+        system = SpeakingModel(who, self.place.family, self.place.model(files), text_encoder, None, "checkpoint")
         return self._errors(system, list(self.sets))
 
     def _errors(self, system: SpeakingModel, languages: list[str]) -> PhoneErrors:

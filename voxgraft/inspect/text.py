@@ -364,25 +364,25 @@ _MAX_SHOWN_TOKENS = 60
 
 def text_findings(subject: CheckSubject) -> list[Finding]:
     """Shares, unknown characters with their counts, and three sentences piece by piece."""
-    texts, spelling, tokenizer = subject.texts, subject.spelling, subject.tokenizer
-    if texts is None or spelling is None or tokenizer is None:
+    texts, text_encoder, tokenizer = subject.texts, subject.text_encoder, subject.tokenizer
+    if texts is None or text_encoder is None or tokenizer is None:
         return []
     counts: Counter[int] = Counter()
     unknown: Counter[str] = Counter()
     with progress.progress_task("encoding the texts", len(texts.sentences)) as advance:
         for sentence in texts.sentences:
-            ids = encode_sentence(spelling, sentence)
+            ids = encode_sentence(text_encoder, sentence)
             counts.update(ids)
             if tokenizer.unknown_id in ids:
-                unknown.update(tokenizer.unknown_text(text_for_tokenizer(spelling, sentence)))
+                unknown.update(tokenizer.unknown_text(text_for_tokenizer(text_encoder, sentence)))
             advance(1)
     where = ", ".join(map(str, subject.text_paths))
-    new_text, pieces = spelling.new_text(texts.sentences), subject.base_pieces
+    new_text, pieces = text_encoder.new_text(texts.sentences), subject.base_pieces
     total, num_unknown = counts.total(), counts[tokenizer.unknown_id]
     findings = [
         *check_word_boundaries(new_text),
-        *digit_findings(spelling.rules, texts.sentences, where),
-        *(check_text_language(spelling.language, texts.sentences) if spelling.language else []),
+        *digit_findings(text_encoder.rules, texts.sentences, where),
+        *(check_text_language(text_encoder.language, texts.sentences) if text_encoder.language else []),
     ]
     # How many tokens are on new rows, on base rows, and unknown.
     tail = f"{num_unknown / max(total, 1):.1%} unknown ({num_unknown:,})"
@@ -423,7 +423,7 @@ def text_findings(subject: CheckSubject) -> list[Finding]:
     last = len(texts.sentences) - 1
     chosen = dict.fromkeys(round(at * last / (_NUM_EXAMPLES - 1)) for at in range(_NUM_EXAMPLES)) if last >= 0 else {}
     for sentence in (texts.sentences[at] for at in chosen):
-        spelled = format_pieces(tokenizer, encode_sentence(spelling, sentence))
+        spelled = format_pieces(tokenizer, encode_sentence(text_encoder, sentence))
         findings.append(finding("text-spelled", f"{sentence!r:.200} is {spelled}"))
     return findings
 
@@ -461,17 +461,17 @@ def digit_findings(rules: TextRules, sentences: Sequence[str], where: str = "") 
     return [finding("text-digits", found, where=where)]
 
 
-def encode_sentence(spelling: TextEncoder, sentence: str) -> list[int]:
+def encode_sentence(text_encoder: TextEncoder, sentence: str) -> list[int]:
     """Ids of a sentence of the new language, with its tag where the language is known and has one."""
-    tokenizer = spelling.grown or spelling.base
-    if spelling.language is not None and not isinstance(tokenizer, FlatMapTokenizer):
-        return spelling.encode(sentence, spelling.language)
-    return tokenizer.encode(text_for_tokenizer(spelling, sentence))
+    tokenizer = text_encoder.grown or text_encoder.base
+    if text_encoder.language is not None and not isinstance(tokenizer, FlatMapTokenizer):
+        return text_encoder.encode(sentence, text_encoder.language)
+    return tokenizer.encode(text_for_tokenizer(text_encoder, sentence))
 
 
-def text_for_tokenizer(spelling: TextEncoder, sentence: str) -> str:
+def text_for_tokenizer(text_encoder: TextEncoder, sentence: str) -> str:
     """The text that the tokenizer receives. The forks look up characters of a flat map in the raw text."""
-    return sentence if isinstance(spelling.grown, FlatMapTokenizer) else spelling.prepare(sentence)
+    return sentence if isinstance(text_encoder.grown, FlatMapTokenizer) else text_encoder.prepare(sentence)
 
 
 def format_pieces(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
@@ -527,7 +527,7 @@ def tokenizer_proof_findings(subject: CheckSubject) -> list[Finding]:
     base, grown, family, settings = subject.base_tokenizer, subject.grown, subject.family, subject.settings
     if base is None or grown is None or family is None or grown.sha256 == base.sha256:
         return []
-    spelling = TextEncoder.of(family, base, grown, settings.language, subject.rules)
-    proof = prove_text_encoder(spelling, TextCorpus(()), settings.proof_texts)
+    text_encoder = TextEncoder.of(family, base, grown, settings.language, subject.rules)
+    proof = prove_text_encoder(text_encoder, TextCorpus(()), settings.proof_texts)
     items = [item for item in proof.findings if item.code not in _REPORTED_ELSEWHERE]
     return [replace(item, where=item.where or str(grown.path)) for item in items]

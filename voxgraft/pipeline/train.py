@@ -68,7 +68,7 @@ MODE_DESCRIPTIONS = {
 
 
 def format_training_summary(
-    course: TrainingSetup, loop: Trainer, start: int, changed: Sequence[ResumeChange] = ()
+    setup: TrainingSetup, loop: Trainer, start: int, changed: Sequence[ResumeChange] = ()
 ) -> list[str]:
     """About a dozen lines; `changed` lists values that differ from those of the saved step it resumes from."""
     changes: list[str] = []
@@ -82,19 +82,19 @@ def format_training_summary(
         else:
             changes.append(str(change))
     lines = {
-        **_describe_model(course, loop),
-        **_describe_data(course, loop, start),
-        **_describe_schedule(course, loop, start),
-        "this time": _join_pairs(find_overrides(course.run, course.settings), ": "),
+        **_describe_model(setup, loop),
+        **_describe_data(setup, loop, start),
+        **_describe_schedule(setup, loop, start),
+        "this time": _join_pairs(find_overrides(setup.run, setup.settings), ": "),
         "changed": "; ".join(changes),
         "reading": METRICS_LEGEND,
     }
     return [f"{name + ':':<11}{text}" for name, text in lines.items() if text]
 
 
-def _describe_model(course: TrainingSetup, loop: Trainer) -> dict[str, str]:
+def _describe_model(setup: TrainingSetup, loop: Trainer) -> dict[str, str]:
     """Base, tokenizer, rows, what is trained, what cannot change, and the device."""
-    card, options, report = course.graft.card, course.options, build_trainable_report(loop.stepper.trained.model)
+    card, options, report = setup.graft.card, setup.options, build_trainable_report(loop.stepper.trained.model)
     mode = "merged (the backbone itself is trained)" if options.full_body else MODE_DESCRIPTIONS[options.mode]
     numbers = sum(sum(counts) for part, counts in report.parts.items() if part in BASE_PARTS)
     tables = {name: str(rows) for name, rows in report.tables.items()}
@@ -125,10 +125,10 @@ def _describe_model(course: TrainingSetup, loop: Trainer) -> dict[str, str]:
 
     base_hash, own_hash = card.base["checkpoint_sha256"], card.tokenizer_sha256
     return {
-        "run": f"{course.run.path}: {card.language} onto {course.family.name}, {mode}",
+        "run": f"{setup.run.path}: {card.language} onto {setup.family.name}, {mode}",
         "base": f"{card.base['checkpoint']}, sha256 {base_hash[:HASH_PREFIX_LENGTH]}, {format_count(numbers)} numbers",
         "tokenizer": (
-            f"{card.tokenizer}, sha256 {own_hash[:HASH_PREFIX_LENGTH]}, {course.graft.tokenizer.size:,} pieces"
+            f"{card.tokenizer}, sha256 {own_hash[:HASH_PREFIX_LENGTH]}, {setup.graft.tokenizer.size:,} pieces"
         ),
         "text rows": rows,
         "trained": f"{_join_pairs(parts)}; total {share}",
@@ -137,32 +137,32 @@ def _describe_model(course: TrainingSetup, loop: Trainer) -> dict[str, str]:
     }
 
 
-def _describe_data(course: TrainingSetup, loop: Trainer, start: int) -> dict[str, str]:
+def _describe_data(setup: TrainingSetup, loop: Trainer, start: int) -> dict[str, str]:
     """What is trained on, replay, and the size of a step."""
-    options = course.options
+    options = setup.options
     held_out = {name: f"{len(validation.items):,} clips" for name, validation in loop.validations.items()}
-    learnt = [f"{flow.used:,} of {flow.clips:,} clips in {flow.name}" for flow in course.stream.streams]
-    seconds = sum(info.seconds for clips in course.train for info in clips.infos[: len(clips)])
+    learnt = [f"{flow.used:,} of {flow.clips:,} clips in {flow.name}" for flow in setup.stream.streams]
+    seconds = sum(info.seconds for clips in setup.train for info in clips.infos[: len(clips)])
 
     replay = ""
-    if course.replay:  # what holds a merged model to its base: old languages, nearness to the base, and the bound
+    if setup.replay:  # what holds a merged model to its base: old languages, nearness to the base, and the bound
         sets = []
-        for at in sorted(course.replay):
-            source = "spoken by the base itself" if is_self_replay(course.train[at]) else "recorded"
-            sets.append(f"{course.train[at].name} ({source})")
-        share = sum(course.weights[at] for at in course.replay) / sum(course.weights)
+        for at in sorted(setup.replay):
+            source = "spoken by the base itself" if is_self_replay(setup.train[at]) else "recorded"
+            sets.append(f"{setup.train[at].name} ({source})")
+        share = sum(setup.weights[at] for at in setup.replay) / sum(setup.weights)
         words = [
             f"{share:.0%} of every step from {', '.join(sets)}",
             f"weight of the KL to the base: {options.kl_weight:g}",
         ]
         if loop.stepper.base is not None and loop.stepper.base.gate is None:
             words.append("the base is in memory twice")
-        if course.bound is not None:
-            languages = ", ".join(sorted(course.bound.languages))
-            words.append(f"stops when the loss of {languages} has risen by {course.bound.share:.1%}")
+        if setup.bound is not None:
+            languages = ", ".join(sorted(setup.bound.languages))
+            words.append(f"stops when the loss of {languages} has risen by {setup.bound.share:.1%}")
         replay = "; ".join(words)
 
-    clips = len(course.stream.step(start + 1))
+    clips = len(setup.stream.step(start + 1))
     packs = f"in packs of at most {loop.stepper.options.microbatch_tokens:,}"
     return {
         "data": f"{', '.join(learnt)}, {format_duration(seconds)}; held out: {_join_pairs(held_out) or 'nothing'}",
@@ -171,9 +171,9 @@ def _describe_data(course: TrainingSetup, loop: Trainer, start: int) -> dict[str
     }
 
 
-def _describe_schedule(course: TrainingSetup, loop: Trainer, start: int) -> dict[str, str]:
+def _describe_schedule(setup: TrainingSetup, loop: Trainer, start: int) -> dict[str, str]:
     """Rates, steps, memory, time, and where training starts."""
-    options, every, stream = loop.stepper.options, loop.every, course.stream
+    options, every, stream = loop.stepper.options, loop.every, setup.stream
     warmup = options.warmup_steps
     rates = _join_pairs({part: format_learning_rate(options.rates[part]) for part in loop.stepper.trained.parameters})
     if warmup > options.steps:
@@ -183,7 +183,7 @@ def _describe_schedule(course: TrainingSetup, loop: Trainer, start: int) -> dict
         rates += f"; warm-up {pluralize(warmup, 'step')}, then" if warmup else "; no warm-up,"
         rates += f" {options.schedule}"
 
-    steps, each = course.options.steps, stream.steps_per_epoch
+    steps, each = setup.options.steps, stream.steps_per_epoch
     # A step that is longer than all data together has some of it more than once.
     length = f"of {each:,.{0 if each >= 10 else 1}f} steps" if each >= 1 else f"{1 / each:,.1f} in every step"
 
@@ -217,18 +217,18 @@ def _describe_schedule(course: TrainingSetup, loop: Trainer, start: int) -> dict
         ),
         "time": duration,
         "start": (
-            f"resumes from step {start:,}{known}" if start else f"step 0, from {_describe_initial_rows(course, loop)}"
+            f"resumes from step {start:,}{known}" if start else f"step 0, from {_describe_initial_rows(setup, loop)}"
         ),
     }
 
 
-def _describe_initial_rows(course: TrainingSetup, loop: Trainer) -> str:
+def _describe_initial_rows(setup: TrainingSetup, loop: Trainer) -> str:
     """Whose rows the model holds: those that `graft` made, or those that an earlier training left in their place."""
-    trained = course.graft.card.method.get("trained")
+    trained = setup.graft.card.method.get("trained")
     if not isinstance(trained, Mapping):
         return "the graft's own rows"
     rows = loop.stepper.trained.tensors().get("rows", {})
-    if any(not np.array_equal(course.graft.rows[name], values.float().cpu().numpy()) for name, values in rows.items()):
+    if any(not np.array_equal(setup.graft.rows[name], values.float().cpu().numpy()) for name, values in rows.items()):
         return "the initial rows of the graft"
     anew = "; its adapter is not used, a new one is trained" if "adapter" in loop.stepper.trained.parameters else ""
     return f"the graft's rows from step {trained['step']:,} of an earlier training{anew}"
@@ -328,21 +328,21 @@ def train(settings: TrainCommandSettings) -> TrainResult:
             family, files = subject.require_base()
         # One process holds the lock for all of them.
         stack.enter_context(run.lock() if group.is_main_process else nullcontext())
-        course = build_training_setup(run, settings, family, files, baseline=settings.baseline)
-        raise_first_error(course.findings)
+        setup = build_training_setup(run, settings, family, files, baseline=settings.baseline)
+        raise_first_error(setup.findings)
         if not settings.fresh and settings.from_step is None:
-            _refuse_missing_steps(course)
+            _refuse_missing_steps(setup)
         # Processes that disagree would deadlock or average gradients of different models. Only what they must have in
         # common on whatever machine they run.
-        identity = course.identity
+        identity = setup.identity
         options = {f"train.{key}": value for key, value in identity.pop("options").items()}
         steps = [folder.path.name for folder in list_step_folders(run)]
         common = {"voxgraft": __version__, "torch": torch.__version__, **identity, **options, "saved steps": steps}
-        common |= asdict(course.every)
+        common |= asdict(setup.every)
         group.require_same({key: json.dumps(value, ensure_ascii=False) for key, value in common.items()})
-        loop = _build_loop(course, group)
-        watch = _build_monitor(course, loop)
-        evaluation = _add_speech_judges(course, loop, settings)
+        loop = _build_loop(setup, group)
+        watch = _build_monitor(setup, loop)
+        evaluation = _add_speech_judges(setup, loop, settings)
         if settings.train.tensorboard:
             loop.callbacks.append(TensorBoardWriter(run, loop.write))
         changed: list[ResumeChange] = []
@@ -357,18 +357,18 @@ def train(settings: TrainCommandSettings) -> TrainResult:
         group.require_same({"step to resume from": str(start), "best step so far": str(loop.best_state)})
         over = loop.stop_reason_at(start) if loop.has_started else None
         # On CUDA, microbatches are as large as memory allows, unless the run says how large.
-        if not over and settings.train.microbatch_tokens is None and course.device.startswith("cuda"):
+        if not over and settings.train.microbatch_tokens is None and setup.device.startswith("cuda"):
             before = loop.microbatch_tokens
-            found = loop.microbatch_tokens = fit_microbatch_tokens(loop.stepper, course.stream, before)
+            found = loop.microbatch_tokens = fit_microbatch_tokens(loop.stepper, setup.stream, before)
             for validation in loop.validations.values():
                 validation.microbatch_tokens = min(validation.microbatch_tokens, found)
             if before is not None and before != found:
                 loop.write("changed", start, key="packs that fit", was=before, now=found)
         if group.is_main_process:
-            lines = format_training_summary(course, loop, start, changed)
-            length = {"steps": course.options.steps, "positions": course.options.batch_tokens}
+            lines = format_training_summary(setup, loop, start, changed)
+            length = {"steps": setup.options.steps, "positions": setup.options.batch_tokens}
             progress.report_event("opening", start, {"lines": lines, **length, "entries": loop.journal.read()})
-            for item in watch.tell(start, course.findings):
+            for item in watch.tell(start, setup.findings):
                 progress.report_event("finding", start, item.to_json())  # it is in the journal already
         further = ""
         if over:
@@ -376,7 +376,7 @@ def train(settings: TrainCommandSettings) -> TrainResult:
             if over == "done":
                 further = f"more --train.steps than {loop.stepper.options.steps:,}"
         # Hashes of all shards are verified in the background, beside the first steps.
-        loop.verification = verification = ShardVerifier(chain(*course.valid.values()), course.train)
+        loop.verification = verification = ShardVerifier(chain(*setup.valid.values()), setup.train)
         stack.callback(verification.stop)
         verification.start()
         try:
@@ -386,14 +386,14 @@ def train(settings: TrainCommandSettings) -> TrainResult:
             reason = "the device has no memory left for validation or samples"
             expected = f"a train.microbatch_tokens below {most}"
             raise ConfigError("memory-too-small", reason, expected=expected) from None
-        mode, merged = course.options.mode, None
+        mode, merged = setup.options.mode, None
         # A merged checkpoint is large: a user who interrupts does not wait for one.
         if (outcome.reason != "told" or outcome.why) and mode in ("merged", "masked-finetune"):
-            merged = write_merged_folder(course, loop, outcome, None if evaluation is None else evaluation.error)
+            merged = write_merged_folder(setup, loop, outcome, None if evaluation is None else evaluation.error)
         # Rows that were trained with another body than the base's are no graft.
         is_graft = "body" not in loop.stepper.trained.parameters
-        if is_graft and loop.first and not is_graft_current(course, outcome):
-            write_trained_graft(course, loop, outcome)
+        if is_graft and loop.first and not is_graft_current(setup, outcome):
+            write_trained_graft(setup, loop, outcome)
         return TrainResult(
             outcome,
             start,
@@ -405,9 +405,9 @@ def train(settings: TrainCommandSettings) -> TrainResult:
         )
 
 
-def _refuse_missing_steps(course: TrainingSetup) -> None:
+def _refuse_missing_steps(setup: TrainingSetup) -> None:
     """A run that was trained and has no step to resume from starts again only with --fresh."""
-    run, trained = course.run, course.graft.card.method.get("trained")
+    run, trained = setup.run, setup.graft.card.method.get("trained")
     if list_step_folders(run):
         return
     last = max((entry["step"] for entry in RunJournal(run.journal).read()), default=0)
@@ -419,50 +419,50 @@ def _refuse_missing_steps(course: TrainingSetup) -> None:
         raise CheckpointError("steps-gone", found, where=run.steps, cure=f"restore {run.steps.name}/, {cure}")
 
 
-def _build_loop(course: TrainingSetup, group: DistributedContext) -> Trainer:
+def _build_loop(setup: TrainingSetup, group: DistributedContext) -> Trainer:
     """Model, optimizer, data and validations put together, before the first step."""
-    options, order, near = course.options, course.stream.options, course.near
+    options, order, near = setup.options, setup.stream.options, setup.near
     # The backbone is kept in half precision where there is one; what is trained of it has float32 master weights.
     dtype = HALF_PRECISION_DTYPES.get(options.precision, torch.float32)
-    model = load_model(course.family, course.files, device=course.device, dtype=dtype)
-    rows = {name: torch.from_numpy(values) for name, values in course.graft.rows.items()}
+    model = load_model(setup.family, setup.files, device=setup.device, dtype=dtype)
+    rows = {name: torch.from_numpy(values) for name, values in setup.graft.rows.items()}
     trained = make_trainable(model, rows, options)
-    examples = BatchBuilder(course.family, trained.model, course.train, options.emotion_from, near, course.unscored)
+    examples = BatchBuilder(setup.family, trained.model, setup.train, options.emotion_from, near, setup.unscored)
     # KL needs the base's own output. With a gate that is the same model with the gate closed; else a second copy.
     frozen = None
     if near and trained.gate is None:
-        frozen = load_model(course.family, course.files, device=course.device, dtype=dtype)
+        frozen = load_model(setup.family, setup.files, device=setup.device, dtype=dtype)
     stepper = TrainStep(trained, build_optimizer(trained, options), examples, options, group, frozen)
     validations = {}
-    for language, sets in course.valid.items():
-        held_out = BatchBuilder(course.family, trained.model, sets, options.emotion_from)
+    for language, sets in setup.valid.items():
+        held_out = BatchBuilder(setup.family, trained.model, sets, options.emotion_from)
         items = list_samples(sets, options.seed, order)
         # A base language is spoken with the gate closed, unless the adapter is to be folded in.
-        is_open = options.mode == "merged" or language == course.graft.card.language
+        is_open = options.mode == "merged" or language == setup.graft.card.language
         validations[language] = Validator(trained, held_out, items, options.microbatch_tokens, is_open=is_open)
-    loop = Trainer(course.run, stepper, course.stream, validations, course.every)
-    loop.identity, loop.bound = course.identity, course.bound
-    loop.is_trained_graft = "trained" in course.graft.card.method
-    loop.pieces = [piece or "" for piece in course.graft.tokenizer.pieces[course.graft.card.base_pieces :]]
+    loop = Trainer(setup.run, stepper, setup.stream, validations, setup.every)
+    loop.identity, loop.bound = setup.identity, setup.bound
+    loop.is_trained_graft = "trained" in setup.graft.card.method
+    loop.pieces = [piece or "" for piece in setup.graft.tokenizer.pieces[setup.graft.card.base_pieces :]]
     loop.callbacks.append(LogCallback(progress.report_event))
     return loop
 
 
-def _build_monitor(course: TrainingSetup, loop: Trainer) -> LearningMonitor:
+def _build_monitor(setup: TrainingSetup, loop: Trainer) -> LearningMonitor:
     """What looks whether the model learns, and speaks some sentences during training."""
-    settings, held_out = course.settings.train, collect_texts(course.valid[course.graft.card.language])
-    sentences = build_sample_sentences(course.spelling, settings.sample_texts, held_out, course.options.seed)
+    settings, held_out = setup.settings.train, collect_texts(setup.valid[setup.graft.card.language])
+    sentences = build_sample_sentences(setup.text_encoder, settings.sample_texts, held_out, setup.options.seed)
     if sentences:
         sounds = loop.first and settings.sample_sound
-        vocoder = course.family.vocoder(course.files, course.device) if sounds else None
+        vocoder = setup.family.vocoder(setup.files, setup.device) if sounds else None
         loop.callbacks.append(SampleCallback(loop, sentences, vocoder))
-    pieces, stepper = course.graft.tokenizer.pieces, loop.stepper
-    rows = DeadRowMonitor(stepper.trained, stepper.optimizer, course.stream, course.train, lambda at: str(pieces[at]))
+    pieces, stepper = setup.graft.tokenizer.pieces, loop.stepper
+    rows = DeadRowMonitor(stepper.trained, stepper.optimizer, setup.stream, setup.train, lambda at: str(pieces[at]))
     return LearningMonitor(loop, rows)
 
 
 def _add_speech_judges(
-    course: TrainingSetup, loop: Trainer, settings: TrainCommandSettings
+    setup: TrainingSetup, loop: Trainer, settings: TrainCommandSettings
 ) -> InTrainingEvaluation | None:
     """What chooses the best step by its speech: a recogniser every `listen_every` steps, else loops and lengths.
 
@@ -471,8 +471,8 @@ def _add_speech_judges(
     """
     evaluation: InTrainingEvaluation | None = None
     if settings.train.listen_every:
-        evaluation = build_in_training_evaluation(course, loop, settings.train.recognizer)
+        evaluation = build_in_training_evaluation(setup, loop, settings.train.recognizer)
         loop.callbacks.append(evaluation)
     if settings.baseline is None and (evaluation is None or evaluation.why_unheard):
-        loop.callbacks.append(spoken_steps(course, loop))
+        loop.callbacks.append(spoken_steps(setup, loop))
     return evaluation

@@ -252,7 +252,7 @@ def make_prepared_dataset(
                 left_out[clip.id] = finding("file-missing", f"{path.name} does not exist", where=path)
                 continue
             # Texts are encoded again by every `prepare`: that is cheap, and the tokenizer may have changed.
-            ids = np.asarray(wanted.spelling.encode(clip.text, wanted.language), dtype=np.int32)
+            ids = np.asarray(wanted.text_encoder.encode(clip.text, wanted.language), dtype=np.int32)
             fault = encoded.fault(key)
             if fault is None and not any(map(str.isalnum, clip.text)):
                 fault = finding("clips-no-content", f"the text {clip.text!r} has no letters", expected="words")

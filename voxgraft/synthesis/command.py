@@ -184,7 +184,7 @@ def plan_utterance(
     most = min(family.stock_sampling().max_codes, frame.max_codes)
     longest = max_chunk_seconds(most / family.code_hz)
     # Numbers and abbreviations first: they take longer to say than to write, and have full stops that end nothing.
-    text = system.spelling.normalize_lines(one.text, language)
+    text = system.text_encoder.normalize_lines(one.text, language)
     pieces = split_into_chunks(text, language, longest, settings.pause) if settings.split else [TextChunk(text)]
     chunks = []
     encoded = [
@@ -222,7 +222,7 @@ def _encode_chunk(
 
 def _check_text(system: SpeakingModel, one: UtteranceRequest, text: str, language: str) -> Iterator[Finding]:
     """What is suspicious in the text of an utterance: its script, digits that stay, letters without a piece."""
-    where, spelling = f"utterance {one.name}", system.spelling
+    where, text_encoder = f"utterance {one.name}", system.text_encoder
     # No finding for languages whose letters are not known.
     entry = find_exemplar(language)
     own = count_scripts(entry.letters) if entry else {}
@@ -232,15 +232,15 @@ def _check_text(system: SpeakingModel, one: UtteranceRequest, text: str, languag
         found = f"the text is mostly {letters.most_common(1)[0][0]}: {one.text!r:.60}"
         expected = f"{' or '.join(own)}, the script of {entry.name} ({language})"
         yield finding("speak-other-script", found, expected=expected, where=where)
-    grown = spelling.grown if spelling.is_new_language(language) else None
-    if grown is not None and not spelling.rules.is_stated:
+    grown = text_encoder.grown if text_encoder.is_new_language(language) else None
+    if grown is not None and not text_encoder.rules.is_stated:
         found = "the graft states no text rules, so the text is read as it is"
         yield finding("text-rules-missing", found, where=where)
     elif grown is not None and any(map(str.isdecimal, text)):
         shown = next(part for part in text.split() if any(map(str.isdecimal, part)))
         yield finding("text-digits", f"{shown!r:.40} stays as digits", where=where)
-    prepared = spelling.prepare(one.text) if grown else spelling.prepare_base(one.text, language)
-    unknown = "".join(dict.fromkeys((grown or spelling.base).unknown_text(prepared).replace(" ", "")))
+    prepared = text_encoder.prepare(one.text) if grown else text_encoder.prepare_base(one.text, language)
+    unknown = "".join(dict.fromkeys((grown or text_encoder.base).unknown_text(prepared).replace(" ", "")))
     if unknown:
         yield finding("speak-unknown-letters", f"no piece for {unknown!r:.80}", where=where)
 
@@ -511,7 +511,7 @@ def speak(settings: SpeakSettings) -> SpeakResult:
     untrained = [
         name
         for name in sorted({one.language for one in said})
-        if (system := speakers.system(name)).spelling.is_new_language(name)
+        if (system := speakers.system(name)).text_encoder.is_new_language(name)
         and (system.step == 0 or (system.step is None and system.gate is None))
     ]
     notes = []

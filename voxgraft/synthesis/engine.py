@@ -98,7 +98,7 @@ class SpeakingModel:
     name: str
     family: Family
     model: SpeechModel
-    spelling: TextEncoder
+    text_encoder: TextEncoder
     gate: Gate | None = None
     mode: str = "base"
     """base, gated, rows-only, merged, masked-finetune or checkpoint."""
@@ -115,7 +115,7 @@ class SpeakingModel:
 
     def is_open(self, language: str) -> bool:
         """Whether the adapter acts when that language is spoken."""
-        return self.mode != "gated" or self.spelling.is_new_language(language)
+        return self.mode != "gated" or self.text_encoder.is_new_language(language)
 
     def set_gate_for(self, language: str) -> AbstractContextManager[None]:
         """The gate as that language needs it, inside this block."""
@@ -126,7 +126,7 @@ class SpeakingModel:
     def ids(self, text: str, language: str) -> list[int]:
         """The text as this model reads it. What the original program removes from a text is removed here too."""
         barred = self.model.frame.forbidden_text_ids
-        return [one for one in self.spelling.encode(text, language) if one not in barred]
+        return [one for one in self.text_encoder.encode(text, language) if one not in barred]
 
     def why_unspeakable(self, ids: Sequence[int]) -> str:
         """Why a text with these ids cannot be spoken; empty where it can."""
@@ -139,8 +139,8 @@ class SpeakingModel:
 
 def open_base_model(place: ModelContext) -> SpeakingModel:
     """The base alone, as it was published."""
-    spelling = TextEncoder.of(place.family, open_tokenizer(place.files.tokenizer), None, None)
-    return SpeakingModel("base", place.family, place.model(), spelling, checkpoint=place.files.checkpoint)
+    text_encoder = TextEncoder.of(place.family, open_tokenizer(place.files.tokenizer), None, None)
+    return SpeakingModel("base", place.family, place.model(), text_encoder, checkpoint=place.files.checkpoint)
 
 
 def open_grafted_model(place: ModelContext, graft: Graft) -> SpeakingModel:
@@ -159,9 +159,9 @@ def open_grafted_model(place: ModelContext, graft: Graft) -> SpeakingModel:
     step = trained.get("step") if isinstance(trained, dict) else None
     label = "" if step is not None else "not trained yet"
     model.requires_grad_(False).eval()
-    spelling = _build_text_encoder(place, graft.tokenizer.path, graft.card.language, graft.card.rules)
+    text_encoder = _build_text_encoder(place, graft.tokenizer.path, graft.card.language, graft.card.rules)
     mode = "gated" if gate else "rows-only"
-    return SpeakingModel("graft", place.family, model, spelling, gate, mode, step, label)
+    return SpeakingModel("graft", place.family, model, text_encoder, gate, mode, step, label)
 
 
 def open_merged_model(place: ModelContext, folder: Path) -> SpeakingModel:
@@ -172,7 +172,7 @@ def open_merged_model(place: ModelContext, folder: Path) -> SpeakingModel:
     _require_same_base(place, card["base"], folder)
     mode = "merged" if card.get("keeps_base_rows") else "masked-finetune"
     rules = parse_text_rules(card.get("text"), folder)
-    spelling = _build_text_encoder(place, folder / card["tokenizer"], str(card["language"]), rules)
+    text_encoder = _build_text_encoder(place, folder / card["tokenizer"], str(card["language"]), rules)
     label = str(card.get("label") or "")
     path = folder / card["checkpoint"]
     # The checkpoint has more rows than the base's own config, where there is one, states.
@@ -182,7 +182,7 @@ def open_merged_model(place: ModelContext, folder: Path) -> SpeakingModel:
     state = {name: tensor.to(place.device) for name, tensor in iter_tensors(path, shapes, dtype=place.dtype)}
     model.load_state_dict(state)
     model.requires_grad_(False).eval()
-    return SpeakingModel(mode, place.family, model, spelling, None, mode, int(card["step"]), label, path)
+    return SpeakingModel(mode, place.family, model, text_encoder, None, mode, int(card["step"]), label, path)
 
 
 def _open_step_model(place: ModelContext, run: RunFolder, step: int) -> SpeakingModel:
@@ -201,10 +201,10 @@ def _open_step_model(place: ModelContext, run: RunFolder, step: int) -> Speaking
     model = place.model()
     gate = _load_trained_parts(model, rows, state.tensors, options)
     model.requires_grad_(False).eval()
-    spelling = _build_text_encoder(place, graft.tokenizer.path, graft.card.language, graft.card.rules)
+    text_encoder = _build_text_encoder(place, graft.tokenizer.path, graft.card.language, graft.card.rules)
     mode = str(options["mode"])
     label = MASKED_BASELINE_LABEL if mode == "masked-finetune" else ""
-    return SpeakingModel(f"step {state.step:,}", place.family, model, spelling, gate, mode, state.step, label)
+    return SpeakingModel(f"step {state.step:,}", place.family, model, text_encoder, gate, mode, state.step, label)
 
 
 def open_checkpoint_model(place: ModelContext, folder: Path, language: str | None) -> SpeakingModel:
@@ -217,14 +217,14 @@ def open_checkpoint_model(place: ModelContext, folder: Path, language: str | Non
     if grown and language is None:
         found = f"{files.tokenizer.name} has more pieces than the base's, but its language is not known"
         raise GraftError("evaluate-language", found, expected="--language", where=folder)
-    spelling = TextEncoder.of(place.family, open_tokenizer(files.tokenizer), None, None)
+    text_encoder = TextEncoder.of(place.family, open_tokenizer(files.tokenizer), None, None)
     if grown:
         # How others normalised their texts is not known, so texts are read as they are.
-        spelling = _build_text_encoder(
+        text_encoder = _build_text_encoder(
             place, files.tokenizer, str(language), find_text_rules(files.tokenizer) or TextRules(NO_RULES)
         )
     name, model = folder.resolve().name, place.model(files)
-    return SpeakingModel(name, place.family, model, spelling, None, "checkpoint", checkpoint=files.checkpoint)
+    return SpeakingModel(name, place.family, model, text_encoder, None, "checkpoint", checkpoint=files.checkpoint)
 
 
 def open_run_model(
@@ -339,7 +339,7 @@ class SynthesisModels:
 
     @property
     def new_languages(self) -> list[str]:
-        return [str(one.spelling.language) for one in self.grafts]
+        return [str(one.text_encoder.language) for one in self.grafts]
 
     @property
     def all(self) -> list[SpeakingModel]:
@@ -351,7 +351,7 @@ class SynthesisModels:
 
     def system(self, language: str) -> SpeakingModel:
         """The model for a language: its graft, else the base, whose gate is closed."""
-        own = next((one for one in self.grafts if one.spelling.language == language), None)
+        own = next((one for one in self.grafts if one.text_encoder.language == language), None)
         return own or self.base or self.grafts[0]
 
 

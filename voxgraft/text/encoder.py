@@ -146,34 +146,36 @@ def text_rules_identity(rules: TextRules) -> str:
     return "" if rules.is_raw else rules.identity
 
 
-def learn_language_pieces(spelling: TextEncoder, texts: TextCorpus, settings: VocabularySettings) -> LearnedAdditions:
+def learn_language_pieces(
+    text_encoder: TextEncoder, texts: TextCorpus, settings: VocabularySettings
+) -> LearnedAdditions:
     """What a language adds to the base of a spelling."""
     from voxgraft.tokenizers.train import learn_additions
 
-    base, language = spelling.base, spelling.language
+    base, language = text_encoder.base, text_encoder.language
     assert language is not None
     for item in check_text_language(language, texts.sentences):
         if item.level == "error":
             raise TextError.of(item)
-    if spelling.tag in base.ids and not base.has_control_token(spelling.tag):
-        raise TokenizerError("tag-taken", f"the base has {spelling.tag} as an ordinary piece", where=base.path)
-    tag = spelling.tag if spelling.tag and not base.has_control_token(spelling.tag) else None
-    header = TokenizerAdditions(spelling.family.name, language, base.kind, base.sha256, tag, ())
-    return learn_additions(base, spelling.prepare, texts.sentences, header, settings)
+    if text_encoder.tag in base.ids and not base.has_control_token(text_encoder.tag):
+        raise TokenizerError("tag-taken", f"the base has {text_encoder.tag} as an ordinary piece", where=base.path)
+    tag = text_encoder.tag if text_encoder.tag and not base.has_control_token(text_encoder.tag) else None
+    header = TokenizerAdditions(text_encoder.family.name, language, base.kind, base.sha256, tag, ())
+    return learn_additions(base, text_encoder.prepare, texts.sentences, header, settings)
 
 
-def prove_text_encoder(spelling: TextEncoder, texts: TextCorpus, proof_texts: tuple[Path, ...]) -> TokenizerProof:
+def prove_text_encoder(text_encoder: TextEncoder, texts: TextCorpus, proof_texts: tuple[Path, ...]) -> TokenizerProof:
     """The proof for one base and one extended tokenizer over the built-in corpus and the user's own."""
     from voxgraft.tokenizers.prove import prove_tokenizer
 
-    assert spelling.grown is not None
+    assert text_encoder.grown is not None
 
     def corpus() -> Iterator[tuple[str | None, str]]:
         yield from load_proof_corpus()
-        yield from read_user_corpus(proof_texts, frozenset(spelling.family.languages))
+        yield from read_user_corpus(proof_texts, frozenset(text_encoder.family.languages))
 
-    new = spelling.new_text(texts.sentences)
-    return prove_tokenizer(spelling.base, spelling.grown, corpus(), spelling.prepare_base, new)
+    new = text_encoder.new_text(texts.sentences)
+    return prove_tokenizer(text_encoder.base, text_encoder.grown, corpus(), text_encoder.prepare_base, new)
 
 
 # Scripts that uroman reads character by character, so that a table of characters is enough.

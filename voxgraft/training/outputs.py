@@ -64,7 +64,7 @@ class MergedCheckpoint:
 
 
 def write_merged_folder(
-    course: TrainingSetup, loop: Trainer, outcome: TrainOutcome, hear: AsrErrorFunction | None = None
+    setup: TrainingSetup, loop: Trainer, outcome: TrainOutcome, hear: AsrErrorFunction | None = None
 ) -> MergedCheckpoint:
     """Measure points between the base and the best step, and write the chosen one. All processes call it; one writes.
 
@@ -72,23 +72,23 @@ def write_merged_folder(
     """
     step = outcome.best_state.best_step or outcome.step
     first = outcome.best_state.first
-    state = load_step(course.run, step).state
+    state = load_step(setup.run, step).state
     trained = loop.stepper.trained
     trained.restore(state.tensors)
-    is_baseline = course.options.mode == "masked-finetune"
+    is_baseline = setup.options.mode == "masked-finetune"
     if is_baseline:  # written as it is; merged training is also tried in part
         losses = {name: validation.run().speech_loss for name, validation in loop.validations.items()}
         points = [InterpolationPoint(1.0, losses, {})]
     else:
         # A body that was trained itself is interpolated between the base's own values and the trained ones.
         shapes = {name: tuple(value.shape) for name, value in trained.parameters.get("body", {}).items()}
-        base_body = read_tensors(course.files.checkpoint, shapes) if shapes else {}
+        base_body = read_tensors(setup.files.checkpoint, shapes) if shapes else {}
 
         def exceeded(losses: Mapping[str, float]) -> dict[str, float]:
-            return course.bound.exceeded(first, losses) if course.bound else {}
+            return setup.bound.exceeded(first, losses) if setup.bound else {}
 
         points = measure_interpolation_points(
-            WeightInterpolator(trained, base_body), loop.validations, course.interpolate, exceeded, hear
+            WeightInterpolator(trained, base_body), loop.validations, setup.interpolate, exceeded, hear
         )
     chosen = choose_interpolation_point(points)
     for point in points:
@@ -97,15 +97,15 @@ def write_merged_folder(
         rises = ", ".join(f"{name} by {100 * rise:.1f} %" for name, rise in chosen.exceeded.items())
         item = finding("point-past-bound", f"interpolation weight {chosen.share:g} raises the loss of {rises}")
         loop.write("finding", outcome.step, **item.to_json())
-    folder = course.run.path / (BASELINE_FOLDER_NAME if is_baseline else MERGED_FOLDER_NAME)
+    folder = setup.run.path / (BASELINE_FOLDER_NAME if is_baseline else MERGED_FOLDER_NAME)
     merged = MergedCheckpoint(folder, step, chosen, tuple(points), first)
     if loop.first:
-        model = _build_merged_model(course, state, chosen.share)
-        own, checkpoint = course.graft.card, course.files.checkpoint.name
+        model = _build_merged_model(setup, state, chosen.share)
+        own, checkpoint = setup.graft.card, setup.files.checkpoint.name
         with atomic_write_folder(folder) as new:
             save_model(model, new / checkpoint)
             with atomic_write(new / own.tokenizer) as stream:
-                stream.write(course.graft.tokenizer.data)
+                stream.write(setup.graft.tokenizer.data)
             card = {
                 "format": MERGED_FORMAT,
                 "label": MASKED_BASELINE_LABEL if is_baseline else "",
@@ -124,21 +124,21 @@ def write_merged_folder(
                 "share": chosen.share,
                 "speech_losses_before": first,
                 "points": [point.to_json() for point in points],
-                "trained": course.identity["options"],
+                "trained": setup.identity["options"],
                 "licence": own.licence,
                 "versions": {**collect_versions(), "torch": torch.__version__},
             }
             write_json(new / MERGED_CARD_NAME, card)
-            write_text(new / README_NAME, _format_merged_readme(course, merged))
+            write_text(new / README_NAME, _format_merged_readme(setup, merged))
     return merged
 
 
 @torch.no_grad()
-def _build_merged_model(course: TrainingSetup, state: TrainState, share: float) -> SpeechModel:
+def _build_merged_model(setup: TrainingSetup, state: TrainState, share: float) -> SpeechModel:
     """The base as it is stored, with its tables extended and a share of the training in its body."""
-    model = load_model(course.family, course.files, dtype=None)
-    grow_model(model, course.graft.card.num_rows)
-    rows, body, options = state.tensors.get("rows"), state.tensors.get("body"), course.options
+    model = load_model(setup.family, setup.files, dtype=None)
+    grow_model(model, setup.graft.card.num_rows)
+    rows, body, options = state.tensors.get("rows"), state.tensors.get("body"), setup.options
     if rows:
         load_new_rows(model, rows)
     if "adapter" in state.tensors:
@@ -158,9 +158,9 @@ def _build_merged_model(course: TrainingSetup, state: TrainState, share: float) 
     return model
 
 
-def _format_merged_readme(course: TrainingSetup, merged: MergedCheckpoint) -> str:
-    card = course.graft.card
-    is_baseline = course.options.mode == "masked-finetune"
+def _format_merged_readme(setup: TrainingSetup, merged: MergedCheckpoint) -> str:
+    card = setup.graft.card
+    is_baseline = setup.options.mode == "masked-finetune"
     lines = [f"# {card.language} in {card.family}, {'for comparison' if is_baseline else 'merged'}", ""]
     if is_baseline:
         lines += [
@@ -181,27 +181,27 @@ def _format_merged_readme(course: TrainingSetup, merged: MergedCheckpoint) -> st
     return "\n".join([*lines, "## Licence of the base", "", card.licence]) + "\n"
 
 
-def is_graft_current(course: TrainingSetup, outcome: TrainOutcome) -> bool:
+def is_graft_current(setup: TrainingSetup, outcome: TrainOutcome) -> bool:
     """Whether the graft that was opened is already what this training leaves."""
-    state = load_step(course.run, outcome.best_state.best_step or outcome.step).state
+    state = load_step(setup.run, outcome.best_state.best_step or outcome.step).state
     rows = {name: values.float().cpu().numpy() for name, values in state.tensors["rows"].items()}
-    same_rows = all(np.array_equal(values, course.graft.rows[name]) for name, values in rows.items())
-    same_parts = (course.graft.card.adapter is not None) == ("adapter" in state.tensors)
+    same_rows = all(np.array_equal(values, setup.graft.rows[name]) for name, values in rows.items())
+    same_parts = (setup.graft.card.adapter is not None) == ("adapter" in state.tensors)
     trained = {"step": state.step, **state.values["identity"]["options"]}
-    return same_rows and same_parts and course.graft.card.method.get("trained") == trained
+    return same_rows and same_parts and setup.graft.card.method.get("trained") == trained
 
 
-def write_trained_graft(course: TrainingSetup, loop: Trainer, outcome: TrainOutcome) -> Path:
+def write_trained_graft(setup: TrainingSetup, loop: Trainer, outcome: TrainOutcome) -> Path:
     """Replace the graft by that of the best step, or of the last where none is better. The old one is kept beside."""
-    state = load_step(course.run, outcome.best_state.best_step or outcome.step).state
+    state = load_step(setup.run, outcome.best_state.best_step or outcome.step).state
     trained = loop.stepper.trained
     trained.restore(state.tensors)
-    card, folder = course.graft.card, course.run.graft
+    card, folder = setup.graft.card, setup.run.graft
     options = state.values["identity"]["options"]  # those that the step was made with, which may not be today's
     method: dict[str, Any] = {**card.method, "trained": {"step": state.step, **options}}
     with atomic_write_folder(folder) as new:
         with atomic_write(new / card.tokenizer) as stream:
-            stream.write(course.graft.tokenizer.data)
+            stream.write(setup.graft.tokenizer.data)
         note = {"family": card.family, "language": card.language, "base_sha256": card.base["checkpoint_sha256"]}
         rows = {name: values.float().cpu().numpy() for name, values in state.tensors["rows"].items()}
         write_rows_file(new / ROWS_NAME, rows, note)

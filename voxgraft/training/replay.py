@@ -159,7 +159,7 @@ class SelfReplayBuilder:
     data: DataSettings
     files: BaseFiles
     graft: Graft
-    spelling: TextEncoder
+    text_encoder: TextEncoder
     frame: SequenceSpec
     """Of the base alone."""
     seed: int
@@ -201,12 +201,12 @@ class SelfReplayBuilder:
     def plan(self, count: int) -> list[ReplayUtterance]:
         """What is to be spoken, from the base's own spelling."""
         frame = self.frame
-        barred = frame.forbidden_text_ids | {self.spelling.base.unknown_id, frame.text_start, frame.text_stop}
+        barred = frame.forbidden_text_ids | {self.text_encoder.base.unknown_id, frame.text_start, frame.text_stop}
 
         def is_plain(ids: Sequence[int]) -> bool:
             return 0 < len(ids) <= frame.max_text and barred.isdisjoint(ids)
 
-        utterances = plan_replay(self._sentences(), self.spelling.encode, is_plain, count, self.seed)
+        utterances = plan_replay(self._sentences(), self.text_encoder.encode, is_plain, count, self.seed)
         if not any(not one.held_out for one in utterances):
             where = ", ".join(map(str, self.data.replay_texts))
             raise TextError("replay-texts-empty", "no sentence that the base can encode", where=where)
@@ -214,7 +214,7 @@ class SelfReplayBuilder:
 
     def _sentences(self) -> Iterator[tuple[str, str]]:
         family = self.family
-        spoken = family.describe(self.files, self.spelling.base.size + family.spare_rows).languages
+        spoken = family.describe(self.files, self.text_encoder.base.size + family.spare_rows).languages
         known = frozenset(spoken) - {self.graft.card.language}
         if not self.data.replay_texts:
             yield from (
@@ -239,7 +239,7 @@ class SelfReplayBuilder:
             "seed": self.seed,
         }
         made_from = DatasetProvenance(
-            self.spelling.base.sha256, card.base["checkpoint_sha256"], {"codes": SELF_REPLAY_ORIGIN}, settings
+            self.text_encoder.base.sha256, card.base["checkpoint_sha256"], {"codes": SELF_REPLAY_ORIGIN}, settings
         )
         language = languages[0] if len(languages) == 1 else SEVERAL_LANGUAGES
         return DatasetHeader(family.name, language, "replay", family.code_hz, made_from)

@@ -151,7 +151,7 @@ MIN_SAMPLE_CHARACTERS = 8
 
 
 def build_sample_sentences(
-    spelling: TextEncoder, requested: Sequence[str], held_out: Sequence[str], seed: int
+    text_encoder: TextEncoder, requested: Sequence[str], held_out: Sequence[str], seed: int
 ) -> list[SampleSentence]:
     """The texts that are requested as LANGUAGE:TEXT, or the usual ones, encoded as their language is.
 
@@ -164,23 +164,23 @@ def build_sample_sentences(
             raise ConfigError("sample-text", f"{text!r:.80}", expected="LANGUAGE:TEXT, such as en:Hello world")
         wanted.append((language, content))
     if not requested:
-        own = str(spelling.language)
+        own = str(text_encoder.language)
         long_enough = [text for text in held_out if len(text) >= MIN_SAMPLE_CHARACTERS]
         shortest = min(long_enough, key=lambda text: (len(text), text), default=None)
         if new := NEW_LANGUAGE_SAMPLES.get(own) or shortest:
             wanted.append((own, new))
-        old = [pair for pair in BASE_LANGUAGE_SAMPLES.items() if pair[0] in spelling.family.languages]
+        old = [pair for pair in BASE_LANGUAGE_SAMPLES.items() if pair[0] in text_encoder.family.languages]
         wanted += [pair for pair in old if pair[0] != own][:NUM_BASE_SAMPLES]
     found: list[SampleSentence] = []
     for language, text in wanted:
-        is_new = spelling.is_new_language(language)
-        language = str(spelling.language) if is_new else language  # ff-adlm is ff-Adlm
-        if not is_new and language not in spelling.family.languages:
-            spoken = ", ".join((str(spelling.language), *spelling.family.languages))
+        is_new = text_encoder.is_new_language(language)
+        language = str(text_encoder.language) if is_new else language  # ff-adlm is ff-Adlm
+        if not is_new and language not in text_encoder.family.languages:
+            spoken = ", ".join((str(text_encoder.language), *text_encoder.family.languages))
             raise ConfigError("sample-text", f"a sentence in {language!r}: {text!r:.80}", expected=f"one of {spoken}")
         same = sum(one.language == language for one in found)
         name = f"{language}-{same + 1}" if same else language
-        ids = tuple(spelling.encode(text, language))
+        ids = tuple(text_encoder.encode(text, language))
         own_seed = rng.hash_int("sample", seed, language, text) % 2**31
         found.append(SampleSentence(name, language, text, ids, is_new, own_seed))
     return found

@@ -60,7 +60,7 @@ class TrainingSetup:
     family: Family
     files: BaseFiles
     graft: Graft
-    spelling: TextEncoder
+    text_encoder: TextEncoder
     train: tuple[ClipDataset, ...]
     """Sets of the new language, then those of replay."""
     weights: tuple[float, ...]
@@ -142,7 +142,7 @@ def build_training_setup(
         require_batches_fit(wanted, data, replay_pending=mode == "merged")
         dtype = HALF_PRECISION_DTYPES.get(precision, torch.float32)
         replay = SelfReplayBuilder(
-            run, settings.data, files, graft, wanted.spelling, wanted.base_frame, train_settings.seed
+            run, settings.data, files, graft, wanted.text_encoder, wanted.base_frame, train_settings.seed
         )
         made, item = replay.load_or_generate(count, data.train, device, dtype)
         data.findings.append(item)
@@ -190,7 +190,7 @@ def build_training_setup(
         family,
         files,
         graft,
-        wanted.spelling,
+        wanted.text_encoder,
         train,
         weights,
         valid,

@@ -47,8 +47,8 @@ def _learn(path: Path) -> None:
     """Learn from a text on a small tokenizer."""
     write_documents(path.parent, [("tokenizer.json", bpe_document())])
     base = open_tokenizer(path.parent / "tokenizer.json")
-    spelling = TextEncoder.of(get_family("chatterbox"), base, None, "am")
-    learn_language_pieces(spelling, read_texts([path]), VocabularySettings(pieces=50, min_count=2))
+    text_encoder = TextEncoder.of(get_family("chatterbox"), base, None, "am")
+    learn_language_pieces(text_encoder, read_texts([path]), VocabularySettings(pieces=50, min_count=2))
 
 
 def _read_settings(path: Path) -> None:
