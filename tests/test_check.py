@@ -215,6 +215,7 @@ def test_texts_that_changed_after_the_graft_are_told(chatterbox: Made, tmp_path:
     assert "texts-changed" in codes(checked(**chatterbox.run_settings(run=run, texts=(texts,))), "warning")
 
 
+@pytest.mark.long
 def test_texts_of_a_run_are_found_from_any_folder(
     chatterbox: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

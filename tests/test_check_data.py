@@ -81,6 +81,7 @@ def assert_both_refuse(run: WholeRun, code: str, *flags: str, **changed: Any) ->
     return said(findings, code)
 
 
+@pytest.mark.long
 def test_a_run_that_can_be_trained_passes_and_nothing_is_loaded_that_only_training_needs(run: WholeRun) -> None:
     line = words(run, train_sample_texts=None)
     program = f"import sys; from voxgraft.cli import run_cli; code = run_cli({line!r}); sys.exit(9 if 'torch' in sys.modules else code)"

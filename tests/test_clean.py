@@ -179,6 +179,7 @@ def test_a_damaged_best_step_stays(run: RunFolder) -> None:
     assert names_in(run.steps) == ["step-000200", "step-000400"]
 
 
+@pytest.mark.long
 def test_without_a_whole_step_nothing_goes(run: RunFolder) -> None:
     for step in (100, 200, 300, 400):
         flip_bit(run.step(step) / "rows.safetensors")

@@ -118,6 +118,7 @@ def test_a_worker_that_crashes_leaves_its_last_words_in_the_error() -> None:
     worker.close()
 
 
+@pytest.mark.long
 def test_a_worker_that_hangs_is_ended_with_its_children_and_the_next_call_works(tmp_path: Path) -> None:
     worker, sign = companion(), tmp_path / "sign"
     worker.hello()

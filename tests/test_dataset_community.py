@@ -471,6 +471,7 @@ def test_manifests_of_an_independent_maker_are_taken(others: Path) -> None:
         assert not [item for item in check_clip_dataset(clips, frame, 50.0) if item.level == "error"]
 
 
+@pytest.mark.long
 def test_padding_the_independent_makers_codes_is_undone(others: Path, tmp_path: Path) -> None:
     folder = tmp_path / "features"
     shutil.copytree(others / "features", folder)

@@ -419,6 +419,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.long
 @given(data=st.data())
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_value_in_set_json_is_an_error_of_ours_or_harmless(data: st.DataObject, folder: Path) -> None:

@@ -32,6 +32,7 @@ def codes(found: Diagnosis) -> set[str]:
     return {item.code for item in found.findings}
 
 
+@pytest.mark.long(fast="chatterbox: adapter alone")
 @pytest.mark.parametrize("case", DAMAGED, ids=lambda case: f"{case.family}: {case.name}")
 def test_every_damage_gets_its_verdict(case: Damage, grounds: dict[str, Ground], tmp_path: Path) -> None:
     ground = grounds[case.family]

@@ -18,6 +18,7 @@ def run_doctor(*words: str, **environment: str) -> subprocess.CompletedProcess[s
     return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment, timeout=120)
 
 
+@pytest.mark.long
 def test_it_reports_machine_devices_packages_and_abilities() -> None:
     done = run_doctor("--json")
     assert done.returncode == 0, done.stderr

@@ -156,6 +156,7 @@ def test_old_languages_of_a_gated_graft_are_equal_by_torch_equal_and_no_value_of
     assert answers["base-values"] == answers["old-languages"] == "yes"
 
 
+@pytest.mark.long
 def test_the_masked_baseline_is_seen_to_have_changed_the_base_and_is_labelled(seeds: WholeRun, tmp_path: Path) -> None:
     result = evaluated(seeds.copied(tmp_path / "run").path, tmp_path)
     document = result.document
@@ -226,6 +227,7 @@ def test_every_score_that_is_missing_has_its_reason_and_no_number_is_infinite_or
     assert document["not_measured"]
 
 
+@pytest.mark.long
 def test_the_same_evaluation_gives_the_same_scores(tiny: WholeRun, tmp_path: Path) -> None:
     run = tiny.copied(tmp_path / "run")
     first, second = (evaluated(run.path, tmp_path, name=name).document for name in ("one", "two"))
@@ -246,6 +248,7 @@ def test_a_graft_alone_is_judged_with_its_base_and_held_out_losses_are_left_out_
     assert error.code == "file-exists"
 
 
+@pytest.mark.long
 def test_a_saved_step_is_judged_as_it_was(tiny: WholeRun, tmp_path: Path) -> None:
     run = tiny.copied(tmp_path / "run")
     result = evaluated(run.path, tmp_path, step=0)
@@ -323,6 +326,7 @@ def test_sentences_that_training_has_had_are_named(tiny: WholeRun, tmp_path: Pat
     assert "not known" in document["sentences"]["en"]["training"]
 
 
+@pytest.mark.long
 def test_the_report_is_one_file_that_loads_nothing_and_shows_texts_as_texts(tiny: WholeRun, tmp_path: Path) -> None:
     run = tiny.copied(tmp_path / "run")
     (tmp_path / "en.txt").write_text("<img src=x onerror=alert(1)> ha\n", encoding="utf-8")

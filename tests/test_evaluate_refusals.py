@@ -25,6 +25,7 @@ def scores(result: EvaluateResult, language: str, who: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 def test_a_sentence_that_cannot_be_said_counts_as_heard_empty_and_is_counted(
     fixtures: Fixtures, tmp_path: Path
 ) -> None:

@@ -71,6 +71,7 @@ def valid_lines(loop: Trainer) -> dict[int, dict[str, Any]]:
     return {line["step"]: line for line in loop.journal.read() if line["kind"] == "valid"}
 
 
+@pytest.mark.long
 def test_the_step_that_is_understood_best_is_the_best_and_is_saved_whatever_the_loss_says(
     place: Place, tmp_path: Path
 ) -> None:
@@ -114,6 +115,7 @@ def test_where_nothing_can_be_heard_the_loss_goes_on_deciding_and_the_reason_sta
     assert valid_lines(mute)[4]["heard"]["why"] == "no sound"
 
 
+@pytest.mark.long
 def test_listening_leaves_no_trace_in_training(place: Place, tmp_path: Path) -> None:
     loop, _ = judged(place, tmp_path / "heard", open_transcriber(parrot(tmp_path, "abcd")))
     plain = loop_of(place, tmp_path / "plain", OPTIONS, EVERY)
@@ -163,6 +165,7 @@ def test_a_runs_own_judge_speaks_held_out_texts_in_held_out_voices(run: WholeRun
     assert light.ear.why_unsupported("am") == ""
 
 
+@pytest.mark.long
 def test_without_a_recogniser_loops_and_lengths_judge_even_where_listening_was_asked_for(
     run: WholeRun, tmp_path: Path
 ) -> None:
@@ -187,6 +190,7 @@ def test_no_sentence_by_which_evaluate_judges_ever_chooses_the_best_step() -> No
     assert len(_choose_sentences("ti", [f"ቃል {at}" for at in range(40)])) == 16
 
 
+@pytest.mark.long
 def test_there_is_a_round_wherever_one_is_due_and_at_the_last_step(place: Place, tmp_path: Path) -> None:
     loop, _ = judged(place, tmp_path / "run", open_transcriber(parrot(tmp_path, "abcd")), listen=5)
     loop.train(0)

@@ -424,6 +424,7 @@ def test_an_export_onto_another_base_is_refused(fixtures: Fixtures, tmp_path: Pa
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.long
 def test_kinds_that_cannot_be_made_are_refused_by_name(fixtures: Fixtures, tmp_path: Path) -> None:
     run, fresh = fixtures.trained_run("indextts2"), fixtures.whole_run("indextts2")
     out = f"--output={tmp_path / 'out'}"
@@ -436,6 +437,7 @@ def test_kinds_that_cannot_be_made_are_refused_by_name(fixtures: Fixtures, tmp_p
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+@pytest.mark.long
 def test_an_untrained_graft_and_missing_parts_are_told(fixtures: Fixtures, tmp_path: Path) -> None:
     fresh = fixtures.whole_run("indextts2")
     result = exported(fresh.path, "--to=indextts2", f"--output={tmp_path / 'out'}", "--parts=merged", *TERMS)

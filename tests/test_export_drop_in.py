@@ -101,6 +101,7 @@ def test_a_drop_in_is_the_base_but_for_reused_rows_and_layers_with_the_adapter_a
     assert not set(taken) & {0, 1, 2, 255}
 
 
+@pytest.mark.long
 def test_the_package_reads_text_of_the_language_there_as_it_was_learnt(run: Path, base: Path, dropped: Path) -> None:
     grown = load_graft(run / "graft").tokenizer
     kind = get_family("chatterbox")

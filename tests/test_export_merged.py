@@ -39,6 +39,7 @@ def test_a_merged_run_gives_its_checkpoint_with_its_measured_cost_and_a_grown_ba
     assert json.loads((result.folder / "export.json").read_text(encoding="utf-8"))["step"] == card["step"]
 
 
+@pytest.mark.long
 def test_a_cost_is_told_only_of_the_very_checkpoint_that_was_measured(fixtures: Fixtures, tmp_path: Path) -> None:
     world = fixtures.stopping_world()
     run = copied(world, tmp_path / "run")
@@ -56,6 +57,7 @@ def test_a_cost_is_told_only_of_the_very_checkpoint_that_was_measured(fixtures: 
     assert told == ["evaluation own"]
 
 
+@pytest.mark.long
 def test_a_masked_baseline_is_not_exported(fixtures: Fixtures, tmp_path: Path) -> None:
     world = fixtures.stopping_world()
     run = copied(world, tmp_path / "run")

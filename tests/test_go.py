@@ -198,6 +198,7 @@ def test_other_text_settings_make_graft_and_sets_anew_and_leave_the_clips_alone(
     assert ran(gone(run, until="prepare")) == []
 
 
+@pytest.mark.long
 def test_what_was_trained_is_thrown_away_only_if_that_is_asked_for(run: Path) -> None:
     edit(run, "tokenizer", min_count=2)
     before = listing(run)
@@ -217,6 +218,7 @@ def test_what_was_trained_is_thrown_away_only_if_that_is_asked_for(run: Path) ->
     assert ran(gone(run, when_changed="fresh")) == []
 
 
+@pytest.mark.long
 def test_other_rates_after_training_are_told_and_begin_again_only_if_asked(run: Path) -> None:
     edit(run, "train", lr_rows=0.002)
     with pytest.raises(VoxgraftError, match=r"train.lr_rows is 0.002 \(was 0.001\)"):
@@ -226,6 +228,7 @@ def test_other_rates_after_training_are_told_and_begin_again_only_if_asked(run: 
     assert ran(gone(run, until="train")) == []
 
 
+@pytest.mark.long
 def test_a_training_that_cannot_go_on_with_other_settings_says_so_before_anything_runs(run: Path) -> None:
     edit(run, "train", rank=8, steps=3)
     with pytest.raises(VoxgraftError) as caught:
@@ -382,6 +385,7 @@ def test_the_speaker_of_a_new_run_is_that_of_its_clips(tmp_path: Path) -> None:
     assert {clip.speaker for clip in read_manifest(run / "data" / "manifest.jsonl")} == {"Almaz"}
 
 
+@pytest.mark.long
 def test_recordings_without_a_usable_clip_end_it_before_anything_else_runs(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     for path in (tmp_path / "talks").iterdir():
@@ -409,6 +413,7 @@ def test_the_last_line_says_how_to_go_on_if_it_did_not_come_to_its_end(
     assert not said or f"voxgraft go {tmp_path}" in str(lines[-1])
 
 
+@pytest.mark.long
 def test_what_is_done_has_its_reason_in_the_past_and_no_stage_points_at_the_next(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -262,6 +262,7 @@ def test_extend_refuses_a_checkpoint_that_was_grown_already(
     assert not (tmp_path / "twice.pth").exists()
 
 
+@pytest.mark.long
 def test_extend_killed_half_way_leaves_no_output(tmp_path: Path) -> None:
     """A real process, really killed, while it writes."""
     base = make_random_base("indextts2", tmp_path / "base", size="small")
@@ -340,6 +341,7 @@ def test_an_output_that_is_there_is_refused_before_any_work(bases: dict[str, Bas
     assert output.read_text() == "mine"
 
 
+@pytest.mark.long
 def test_additions_with_a_tag_that_is_not_the_languages_are_refused(
     bases: dict[str, BaseFiles], tmp_path: Path
 ) -> None:

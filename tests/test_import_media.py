@@ -80,6 +80,7 @@ def test_tones_stand_where_they_stood_in_every_format(
     assert starts == pytest.approx([1, 2, 3, 4, 5], abs=0.03)
 
 
+@pytest.mark.long(fast="DOUBLE")
 @pytest.mark.parametrize("subtype", ["PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE"])
 def test_every_kind_of_sample_comes_out_alike(tmp_path: Path, subtype: str) -> None:
     soundfile.write(tmp_path / "a.wav", _clicks(RATE), RATE, subtype=subtype)

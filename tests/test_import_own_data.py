@@ -469,6 +469,7 @@ def test_sounds_of_a_list_that_are_gone_after_the_import_are_no_change(tmp_path:
 # ---- Ctrl-C ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long(fast="import-0.1")
 @pytest.mark.parametrize(("stage", "seconds"), [("import", 0.1), ("split", 0.0), ("split", 0.3)])
 def test_ctrl_c_while_processes_work_gives_one_error_and_exit_code_130(
     tmp_path: Path, stage: str, seconds: float

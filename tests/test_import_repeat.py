@@ -284,6 +284,7 @@ def _killed_at(event: int, work: Callable[[], object]) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
 
 
+@pytest.mark.long
 def test_a_removal_that_was_killed_is_whole_or_was_never_begun(tmp_path: Path) -> None:
     path = _film(tmp_path / "a", "film", "አንድ", "ሁለት")
     other = _film(tmp_path / "b", "other", "ሦስት", seed=1)

@@ -179,6 +179,7 @@ LINES = st.one_of(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=300)
 @given(lines=st.lists(LINES, max_size=24), ending=st.sampled_from([".srt", ".vtt"]))
 def test_every_line_with_text_is_in_a_cue_or_in_a_problem(lines: list[str], ending: str) -> None:

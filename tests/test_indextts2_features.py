@@ -213,6 +213,7 @@ except VoxgraftError as error:
 """
 
 
+@pytest.mark.long
 def test_without_transformers_the_error_says_how_to_get_it(tmp_path: Path) -> None:
     run = subprocess.run([sys.executable, "-c", WITHOUT, tmp_path], capture_output=True, text=True, check=True)
     assert "package-missing" in run.stdout

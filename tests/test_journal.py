@@ -206,6 +206,7 @@ def test_a_linked_journal_is_cut_where_it_is(tmp_path: Path) -> None:
     assert names_in(tmp_path / "big") == ["j"]
 
 
+@pytest.mark.long
 def test_readers_never_see_a_cut_half_done(journal: RunJournal) -> None:
     written(journal, 100)
     process = child(write_and_cut_without_end, journal.path)
@@ -251,6 +252,7 @@ def test_a_cut_killed_at_any_time_leaves_the_journal_as_it_was_or_cut(journal: R
 # ---- bad places ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long(fast="1")
 @pytest.mark.parametrize("room", [1, 150, 1_000, 4_096])
 def test_a_line_that_a_full_disk_has_no_room_for_leaves_no_trace(journal: RunJournal, room: int) -> None:
     process = child(write_until_full, journal.path, room)

@@ -120,6 +120,7 @@ def with_english(place: Place, run: Path, bound: float, steps: int = 8) -> Train
     return loop
 
 
+@pytest.mark.long
 def test_past_the_bound_training_stops_with_a_finding_and_no_such_step_is_the_best(
     few_codes: Place, tmp_path: Path
 ) -> None:
@@ -259,6 +260,7 @@ def same_rows(world: World, base: Mapping[str, Any], merged: Mapping[str, Any], 
         assert np.array_equal(new[pieces + num_rows :], old[pieces:])
 
 
+@pytest.mark.long(fast="indextts2")
 def test_an_adapter_is_folded_into_one_checkpoint_and_everything_else_keeps_its_bits(
     world: World, tmp_path: Path
 ) -> None:
@@ -282,6 +284,7 @@ def test_an_adapter_is_folded_into_one_checkpoint_and_everything_else_keeps_its_
     assert (run / "graft" / "adapter").is_dir()
 
 
+@pytest.mark.long(fast="tiny")
 def test_a_trained_body_is_left_merged_and_never_as_a_graft(world: World, tmp_path: Path) -> None:
     run = copied(world, tmp_path / "run")
     before = (run / "graft" / "graft.json").read_bytes()
@@ -314,6 +317,7 @@ def test_the_merged_checkpoint_says_what_the_trained_model_says(t3: World, tmp_p
     torch.testing.assert_close(found, tuned, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.long
 def test_a_changed_file_in_the_merged_folder_is_told(index: World, tmp_path: Path) -> None:
     run = copied(index, tmp_path / "run")
     train(train_settings(index, run, mode="merged", steps=1, **english(run)))

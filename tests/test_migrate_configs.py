@@ -253,6 +253,7 @@ def test_a_variable_that_doubles_itself_fills_no_memory(tmp_path: Path) -> None:
     assert len(rows_by_name(made_from(tmp_path, doubling, "old.sh"))) == 1
 
 
+@pytest.mark.long
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_a_mutated_old_file_is_read_or_refused_but_never_breaks_anything(

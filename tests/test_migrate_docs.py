@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
 from tests.support.migration import CONFIG, every_rule, write
@@ -18,6 +19,7 @@ from voxgraft.migrate.configs import SCRIPTS
 PAGE = Path(__file__).parent.parent / "docs" / "migration.md"
 
 
+@pytest.mark.long
 def test_the_whole_way_from_an_old_config_to_a_run_in_a_process_of_its_own(tmp_path: Path) -> None:
     make_random_base("chatterbox", tmp_path / "models" / "chatterbox")
     write(tmp_path, "config/training.yaml", CONFIG)

@@ -99,6 +99,7 @@ def test_recordings_are_the_sources_of_the_run_and_have_its_texts(project: Path)
     assert error_code(program(project, "new", "three", "--sources", "nowhere", "--json")) == "file-missing"
 
 
+@pytest.mark.long
 def test_the_built_in_base_is_named_by_word_wherever_the_run_lies(project: Path) -> None:
     shipped = get_family("tiny").shipped_folder()
     assert shipped is not None
@@ -115,6 +116,7 @@ def test_the_built_in_base_is_named_by_word_wherever_the_run_lies(project: Path)
     assert settings_of(project / "moved").base == project / "moved" / "tiny", "a folder that is there is meant"
 
 
+@pytest.mark.long
 def test_the_name_of_a_published_base_is_answered_with_its_download(project: Path) -> None:
     done = program(project, "new", "run", "--base", "chatterbox-multilingual", "--language", "am", "--json")
     assert error_code(done) == "file-missing"
@@ -133,6 +135,7 @@ def test_every_key_of_run_yaml_stands_there_with_its_help(project: Path) -> None
         assert any(f"# {leaf.field.description}" in lines[at - 1] for at in places), leaf.key
 
 
+@pytest.mark.long
 def test_the_command_that_new_names_next_reads_the_run(project: Path) -> None:
     done = program(project, "new", "my run", "--base", "base", "--language", "am", "--texts", "am.txt", "--json")
     assert json.loads(done.stdout)["next"] == "voxgraft graft 'my run'"
@@ -196,6 +199,7 @@ def test_paths_are_right_where_the_runs_folder_is_a_link_to_another_place(projec
     assert made.base.samefile(project / "base")
 
 
+@pytest.mark.long(fast="empty folder")
 @pytest.mark.parametrize("there", ["folder", "empty folder", "file", "broken link"])
 def test_what_is_there_is_never_replaced(project: Path, there: str) -> None:
     run = project / "run"
@@ -271,6 +275,7 @@ def test_a_language_is_never_refused_but_doubts_are_said(
     assert settings_of(project / "run").language == language
 
 
+@pytest.mark.long
 def test_a_run_without_a_base_is_made_and_says_what_is_missing(project: Path) -> None:
     done = program(project, "new", "run", "--language", "am")
     assert done.returncode == 0

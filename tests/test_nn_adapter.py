@@ -319,6 +319,7 @@ def test_the_adapter_is_found_inside_a_compiled_model(base: Speaker, adapted: Sp
     assert compute_base_fingerprint(compiled) == compute_base_fingerprint(base)
 
 
+@pytest.mark.long
 def test_gradients_of_a_compiled_model_are_those_of_the_plain_one(adapted: Speaker) -> None:
     torch.compiler.reset()
     twin = copy.deepcopy(adapted)
@@ -332,6 +333,7 @@ def test_gradients_of_a_compiled_model_are_those_of_the_plain_one(adapted: Speak
             torch.testing.assert_close(ours.grad, plain.grad)
 
 
+@pytest.mark.long
 def test_the_modules_import_nothing_but_torch_numpy_and_the_standard_library() -> None:
     script = (
         "import sys, torch, numpy, safetensors; before = set(sys.modules)\n"

@@ -297,6 +297,7 @@ def test_zero_new_rows_give_the_base_itself_and_nothing_to_train() -> None:
         assert nn.utils.clip_grad_norm_(parameters, 1.0) == 0
 
 
+@pytest.mark.long
 def test_the_module_imports_nothing_but_torch_and_the_standard_library() -> None:
     script = (
         "import sys, torch, numpy, safetensors; before = set(sys.modules)\n"

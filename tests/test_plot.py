@@ -78,6 +78,7 @@ def assert_pictures(folder: Path) -> str:
     return svg.decode()
 
 
+@pytest.mark.long
 def test_a_run_is_drawn_whole(entries: list[dict[str, Any]], tmp_path: Path) -> None:
     run = written(tmp_path / "amharic", entries)
     result = plot(PlotSettings(runs=(run,)))
@@ -96,6 +97,7 @@ def test_a_run_is_drawn_whole(entries: list[dict[str, Any]], tmp_path: Path) -> 
     assert "<!-- en -->" in labels
 
 
+@pytest.mark.long
 def test_the_same_journal_gives_the_same_bytes_whatever_matplotlib_is_told(
     entries: list[dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -127,6 +129,7 @@ def test_a_run_that_trains_is_drawn_as_far_as_it_is(entries: list[dict[str, Any]
     assert_pictures(run)
 
 
+@pytest.mark.long
 def test_lost_values_leave_gaps_and_no_mistakes(entries: list[dict[str, Any]], tmp_path: Path) -> None:
     holes = [{**entry, "speech_loss": None, "rates": None} if entry["step"] in (2, 4) else entry for entry in entries]
     run = written(tmp_path / "run", holes)
@@ -135,6 +138,7 @@ def test_lost_values_leave_gaps_and_no_mistakes(entries: list[dict[str, Any]], t
     assert [step for step, _ in History.of(holes).held_out(SPEECH_LOSS)] == [0, 6, 8]
 
 
+@pytest.mark.long
 def test_no_legend_lies_on_a_curve_or_on_another_panel(
     entries: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,6 +163,7 @@ def test_no_legend_lies_on_a_curve_or_on_another_panel(
         assert not any(place.overlaps(other) for other in titles), title
 
 
+@pytest.mark.long
 def test_several_runs_are_laid_over_each_other(
     entries: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,6 +207,7 @@ def test_a_run_without_losses_is_told_to_train(tmp_path: Path) -> None:
         plot(PlotSettings(runs=(tmp_path / "nowhere",)))
 
 
+@pytest.mark.long
 def test_the_verb_prints_how_the_runs_stand(
     entries: list[dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

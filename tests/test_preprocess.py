@@ -42,6 +42,7 @@ def ids_of(place: Preparing, name: str) -> list[str]:
     return [info.id for info in open_clip_dataset(place.run.data_set(name)).infos]
 
 
+@pytest.mark.long
 def test_the_sets_hold_ids_of_the_texts_codes_of_the_sound_and_voices_of_the_base(done: Preparing) -> None:
     clips = open_clip_dataset(done.run.data_set("train"), verify="hashes")
     tiny = get_family("tiny")

@@ -56,6 +56,7 @@ def human_clips() -> list[Path]:
     return sorted(shared("real/amharic").glob("*.wav"), key=lambda path: (path.stat().st_size, path.name))
 
 
+@pytest.mark.long(fast="tiny")
 @pytest.mark.parametrize("name", ["tiny", "chatterbox"])
 def test_nine_human_clips_become_codes_that_can_be_learnt_from(name: str, fixtures: Fixtures, tmp_path: Path) -> None:
     if name == "tiny":

@@ -100,6 +100,7 @@ def test_a_killed_worker_is_replaced_and_nobody_notices(
     assert place.sets() == untouched
 
 
+@pytest.mark.long
 def test_a_worker_ends_when_the_process_that_started_it_is_killed(tmp_path: Path) -> None:
     script = "import time; from voxgraft.preprocess import encode\n"
     script += "encode._WorkerProcess(encode.EncodeWorkerConfig('tiny', '.', 'cpu', '.'))\ntime.sleep(600)"

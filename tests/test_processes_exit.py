@@ -47,6 +47,7 @@ def ended(workers: list[Program]) -> dict[int, tuple[int, str]]:
     return {rank: (one.returncode, one.stderr) for rank, one in enumerate(done)}
 
 
+@pytest.mark.long
 def test_an_error_of_one_process_ends_all_and_is_named_by_all(tmp_path: Path) -> None:
     found = ended(started("raise", 3, tmp_path))
     assert [code for code, _ in found.values()] == [2, 2, 2]
@@ -57,6 +58,7 @@ def test_an_error_of_one_process_ends_all_and_is_named_by_all(tmp_path: Path) ->
         assert "from the last saved step" in found[rank][1]
 
 
+@pytest.mark.long
 def test_a_bug_in_one_process_is_told_by_it_and_named_by_the_others(tmp_path: Path) -> None:
     found = ended(started("bug", 2, tmp_path))
     assert "Traceback" in found[1][1]
@@ -71,6 +73,7 @@ def test_a_process_that_is_killed_ends_the_others(tmp_path: Path) -> None:
     assert "torchrun" in found[0][1]
 
 
+@pytest.mark.long
 def test_a_process_that_hangs_is_ended_with_the_cause_of_the_one_that_failed(tmp_path: Path) -> None:
     found = ended(started("raise-while-others-hang", 2, tmp_path))
     assert found[0][0] == 2
@@ -88,6 +91,7 @@ def test_a_process_that_gives_no_sign_of_life_is_given_up(tmp_path: Path) -> Non
     assert re.search("error process-lost: process 1 of 2 sent no sign of life for [0-9]+ seconds", said)
 
 
+@pytest.mark.long
 def test_processes_that_do_not_see_the_same_are_refused_by_all(tmp_path: Path) -> None:
     for code, said in ended(started("differ", 2, tmp_path)).values():
         assert code == 2

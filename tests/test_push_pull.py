@@ -87,6 +87,7 @@ def test_grafts_that_were_zipped_and_pulled_speak_the_same_codes_on_a_copy_of_th
     assert bare["001"] == here["en"]
 
 
+@pytest.mark.long
 def test_the_same_folder_always_packs_to_the_same_bytes_and_back_to_the_same_files(
     grafts: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -241,6 +242,7 @@ def test_an_export_for_stock_software_is_shared_whole_and_one_changed_byte_is_no
     assert "torch.py" in error.finding.found
 
 
+@pytest.mark.long
 def test_a_pulled_export_says_that_its_loader_is_a_program(fixtures: Fixtures, tmp_path: Path) -> None:
     trained = fixtures.trained_run("indextts2")
     exported(trained.path, "--to=indextts2", "--parts=grown", f"--output={tmp_path / 'out'}", *TERMS)
@@ -308,6 +310,7 @@ def test_a_way_of_packing_that_we_do_not_write_is_not_read(method: int, tmp_path
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.long
 def test_nothing_is_published_without_its_terms(fixtures: Fixtures, tmp_path: Path) -> None:
     trained = fixtures.trained_run("chatterbox")
     exported(trained.path, "--to=graft", f"--output={tmp_path / 'open'}")
@@ -321,6 +324,7 @@ def test_nothing_is_published_without_its_terms(fixtures: Fixtures, tmp_path: Pa
     assert error_of(lambda: push(PushSettings(folder=tmp_path / "open", to="nowhere"))).code == "hub-name"
 
 
+@pytest.mark.long
 def test_without_a_network_the_hub_is_an_error_that_says_what_to_do_instead(
     grafts: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -334,6 +338,7 @@ def test_without_a_network_the_hub_is_an_error_that_says_what_to_do_instead(
     assert not (tmp_path / "amharic").exists()
 
 
+@pytest.mark.long
 def test_a_graft_is_pulled_from_a_hub_whole(grafts: dict[str, Path], tmp_path: Path) -> None:
     files = {
         path.relative_to(grafts["am"]).as_posix(): path.read_bytes()

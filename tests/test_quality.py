@@ -138,6 +138,7 @@ def test_clips_are_taken_back_and_rejected_by_hand(faulty: tuple[Path, Mapping[s
     assert caught.value.code == "clips-unknown"
 
 
+@pytest.mark.long
 def test_thresholds_move_what_is_rejected(faulty: tuple[Path, Mapping[str, str]]) -> None:
     dataset, _ = faulty
     strict, _ = _report(dataset, quality=QualitySettings(snr=60.0))
@@ -225,6 +226,7 @@ def test_markup_in_a_text_is_shown_and_not_run(faulty: tuple[Path, Mapping[str, 
     assert "<h1>&lt;b&gt;</h1>" in page
 
 
+@pytest.mark.long
 def test_a_clip_without_sound_is_told(faulty: tuple[Path, Mapping[str, str]], tmp_path: Path) -> None:
     import shutil
 

@@ -57,6 +57,7 @@ def bits(tensor: torch.Tensor) -> bytes:
     return tensor.contiguous().numpy().tobytes()
 
 
+@pytest.mark.long(fast="chatterbox: rows overwritten")
 @pytest.mark.parametrize("case", ROWS, ids=lambda case: f"{case.family}: {case.name}")
 def test_base_rows_come_back_bit_for_bit_and_nothing_else_moves(
     case: Damage, grounds: dict[str, Ground], tmp_path: Path

@@ -39,6 +39,7 @@ def folder(tmp_path: Path) -> Path:
     return run / "graft"
 
 
+@pytest.mark.long(fast="folder.exchange:1:enosys,folder.finished:1:kill-old")
 @pytest.mark.parametrize(("fault", "left"), KILLS.items())
 def test_a_process_that_is_killed_at_any_point_leaves_a_whole_folder(folder: Path, fault: str, left: str) -> None:
     process = child(write_new, folder, fault=fault)
@@ -51,6 +52,7 @@ def test_a_process_that_is_killed_at_any_point_leaves_a_whole_folder(folder: Pat
     assert not folder.with_name(".graft.new").exists()
 
 
+@pytest.mark.long(fast="folder.exchange:1:enosys")
 @pytest.mark.parametrize("fault", ["", NO_EXCHANGE, "folder.exchange:1:eperm", "folder.exchange:1:exdev"])
 def test_what_was_there_is_kept_and_nothing_else_is_left(folder: Path, fault: str) -> None:
     for _ in range(2):
@@ -61,6 +63,7 @@ def test_what_was_there_is_kept_and_nothing_else_is_left(folder: Path, fault: st
     assert [(folder.with_name(name) / "file").read_text() for name in ("graft", "graft.previous")] == ["new", "new"]
 
 
+@pytest.mark.long(fast="folder.exchange:1:enosys,folder.moved:1:eio")
 @pytest.mark.parametrize(
     "fault", ["folder.exchange:1:eio", f"{NO_EXCHANGE},folder.moved:1:eio", f"{NO_EXCHANGE},folder.moved:1:enospc"]
 )

@@ -187,6 +187,7 @@ def test_a_trained_body_without_a_copy_of_the_base_is_refused(t3: Place, tmp_pat
         TrainStep(stepper.trained, stepper.optimizer, stepper.batch_builder, stepper.options)
 
 
+@pytest.mark.long
 def test_two_processes_are_as_near_to_the_base_as_one(t3: Place, tmp_path: Path) -> None:
     changed = {"mode": "merged", "kl_weight": 1.0, "steps": 3}
     distances = []

@@ -343,6 +343,7 @@ def test_it_sounds_like_the_recording_and_every_utterance_as_if_it_were_alone(fo
     assert np.array_equal(again, vocoder.sound(codes[:1], voices[:1])[0])
 
 
+@pytest.mark.long
 def test_without_a_recording_it_needs_the_built_in_voice(folder: Path, tmp_path: Path) -> None:
     vocoder = vocoder_of(folder)
     assert "neither a recording" in vocoder.why_not(NOBODY)

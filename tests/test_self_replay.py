@@ -155,6 +155,7 @@ def spoken(world: World, tmp_path_factory: pytest.TempPathFactory) -> Spoken:
     return Spoken(run, *self_replay(world, run).load_or_generate(NUM_ASKED, train_sets(run), "cpu", torch.float32))
 
 
+@pytest.mark.long
 def test_a_set_is_made_once_and_used_again_while_it_fits(world: World, spoken: Spoken, tmp_path: Path) -> None:
     run, made = Path(shutil.copytree(spoken.run, tmp_path / "run")), spoken.made
     again, told_again = self_replay(world, run).load_or_generate(NUM_ASKED, train_sets(run), "cpu", torch.float32)
@@ -186,6 +187,7 @@ def test_a_set_that_was_cut_off_is_made_again(world: World, spoken: Spoken, tmp_
     assert again.fingerprint == spoken.made.fingerprint
 
 
+@pytest.mark.long
 def test_the_users_texts_are_said_and_spelled_by_the_base(world: World, tmp_path: Path) -> None:
     run = copied(world, tmp_path / "run")
     text = tmp_path / "en.txt"
@@ -236,6 +238,7 @@ def test_an_utterance_is_learnt_in_the_voice_that_it_was_said_in(spoken: Spoken)
     assert len({part.name for part in sets}) == len(sets)
 
 
+@pytest.mark.long
 def test_what_does_not_end_is_left_out_and_counted(world: World, tmp_path: Path) -> None:
     run = copied(world, tmp_path / "run")
     made, told = self_replay(world, run).load_or_generate(40, train_sets(run), "cpu", torch.float32)

@@ -129,6 +129,7 @@ def test_a_limit_cuts_speech_and_that_is_told(speakers: SynthesisModels) -> None
     assert [item.code for item in said.findings] == ["speak-cut"]
 
 
+@pytest.mark.long
 def test_pieces_are_said_one_by_one_with_pauses_or_at_once_if_asked(speakers: SynthesisModels) -> None:
     text = "the kettle is warm. rain fell all night"
     parts = said_with(speakers, text=text).pieces
@@ -149,6 +150,7 @@ def test_text_in_another_script_than_its_language_is_a_warning_and_is_said_all_t
     assert not said_with(speakers, text="the word café").findings
 
 
+@pytest.mark.long
 def test_many_utterances_go_into_a_folder_or_into_one_file_and_nothing_is_replaced_unasked(tmp_path: Path) -> None:
     (tmp_path / "lines.txt").write_text("she walks home slowly\n\nrain fell all night\n", encoding="utf-8")
     words = ("--file", tmp_path / "lines.txt", "--language=en")
@@ -217,6 +219,7 @@ def test_codes_of_one_utterance_are_kept_as_an_array(tmp_path: Path) -> None:
     assert tuple(codes.tolist()) == codes_of(result)["001"][0]
 
 
+@pytest.mark.long
 def test_the_program_reads_standard_input_and_prints_a_line_for_each_utterance(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "voxgraft", "speak", "--file", "-", "--language", "en", "--device", "cpu"]
     given = "she walks home slowly\nrain fell all night\n"

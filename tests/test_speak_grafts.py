@@ -72,6 +72,7 @@ def test_grafts_beside_each_other_speak_as_alone_code_for_code_and_so_does_the_b
     assert bare == {name: together[name] for name in ("en", "fr")}
 
 
+@pytest.mark.long
 def test_grafts_share_the_tensors_of_one_base(grafts: dict[str, Path]) -> None:
     speakers = open_synthesis_models(
         settings_of("x", f"--graft={grafts['am']}", f"--graft={grafts['ti']}", "--device=cpu")
@@ -149,6 +150,7 @@ def test_grafts_that_cannot_stand_beside_each_other_are_refused(grafts: dict[str
     assert error_of(lambda: spoken("x", *both)).code == "config-value"
 
 
+@pytest.mark.long(fast="chatterbox")
 def test_a_family_without_sound_says_so_and_gives_codes_instead(silent: WholeRun, tmp_path: Path) -> None:
     words = ("ሰላም", f"--run={silent.path}", *SHORT)
     error = error_of(lambda: spoken(*words))
@@ -266,6 +268,7 @@ def test_eight_sliders_are_heard_in_the_codes_and_depend_on_the_voice(tmp_path: 
     assert error_of(lambda: emotion("0,1,0,0,0,0,0,0")).code == "tensors-mismatch"
 
 
+@pytest.mark.long
 def test_a_graft_that_was_not_trained_yet_speaks_with_a_warning(tmp_path: Path) -> None:
     run = make_run("tiny", tmp_path)
     words = ("--run", run.path, *SHORT, "--codes", tmp_path / "codes.json", "--overwrite")

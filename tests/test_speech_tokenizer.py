@@ -74,6 +74,7 @@ def test_codes_are_the_originals(golden: Callable[[str], SpeechTokenizer], kind:
     assert np.array_equal(codes[clear], arrays[f"{kind}_ids"][clear])
 
 
+@pytest.mark.long
 def test_codes_of_a_padded_batch_are_the_originals_without_the_padding(
     golden: Callable[[str], SpeechTokenizer],
 ) -> None:

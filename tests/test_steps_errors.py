@@ -63,6 +63,7 @@ def refused(action: Any, *arguments: Any, **named: Any) -> VoxgraftError:
 # ---- leftovers, and more than one saver ---------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_leftovers_of_dead_savers_are_removed_at_the_next_save_and_nothing_else(run: RunFolder) -> None:
     save(run, 1)
     assert saved_by_child(run, 2, fault="save.verify:1:kill").process.exitcode == -signal.SIGKILL
@@ -90,6 +91,7 @@ def test_a_live_saver_is_not_taken_for_a_dead_one(run: RunFolder) -> None:
     assert list_complete_steps(run) == [1, 2, 3]
 
 
+@pytest.mark.long
 def test_savers_that_ignore_the_lock_spoil_nothing(run: RunFolder) -> None:
     save(run, 4)
     savers = [child(save_in_a_row, run, list(range(5, 25)), seed) for seed in (1, 2, 3)]
@@ -157,6 +159,7 @@ def test_a_disk_that_fails_at_any_point_of_a_save_costs_that_save_only(
     assert list_complete_steps(run) == [2, 3]
 
 
+@pytest.mark.long(fast="40000")
 @pytest.mark.parametrize("num_bytes", [0, 1, 100, 500, 700, 40_000])
 def test_a_file_that_cannot_grow_on_fails_the_save_and_leaves_nothing(run: RunFolder, num_bytes: int) -> None:
     save(run, 1)
@@ -201,6 +204,7 @@ print(*codes)
 """
 
 
+@pytest.mark.long
 def test_a_disk_that_is_really_full_costs_that_save_only(tmp_path: Path) -> None:
     mount = 'mount -t tmpfs -o size=4m none "$1" && exec "$2" -c "$3" "$1"'
     words = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, "sh"]

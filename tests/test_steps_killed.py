@@ -55,6 +55,7 @@ def assert_sound(run: RunFolder, newest: int, seed: int | None = None) -> None:
     assert names_in(run.steps) == [run.step(step).name for step in (newest, newest + 1)]
 
 
+@pytest.mark.long(fast="save.write")
 @pytest.mark.parametrize("point", POINTS)
 def test_every_point_is_crossed_by_a_save_that_replaces_and_prunes(run: RunFolder, point: str) -> None:
     process = saved_by_child(run, 2, seed=77, fault=f"{point}:1:kill", keep_last=1)
@@ -64,6 +65,7 @@ def test_every_point_is_crossed_by_a_save_that_replaces_and_prunes(run: RunFolde
     assert_same(loaded.state, state(2, loaded.state.values["seed"]))
 
 
+@pytest.mark.long
 def test_a_save_killed_at_any_point_leaves_the_last_whole_step_or_the_new_one(run: RunFolder) -> None:
     newest, kills, moved_on = 2, 0, 0
     for count in range(1, ENOUGH):
@@ -89,6 +91,7 @@ def test_a_save_killed_again_and_again_without_a_good_one_between_loses_nothing(
     assert_sound(run, 2)
 
 
+@pytest.mark.long
 def test_a_step_saved_again_and_killed_at_any_point_is_the_old_save_or_the_new_one(run: RunFolder) -> None:
     found: list[int | None] = []
     for count in range(1, ENOUGH):
@@ -105,6 +108,7 @@ def test_a_step_saved_again_and_killed_at_any_point_is_the_old_save_or_the_new_o
     assert {*found} == {None, 77}
 
 
+@pytest.mark.long
 def test_going_back_and_killed_at_any_point_leaves_a_run_that_ends_earlier(run: RunFolder) -> None:
     ends = []
     for count in range(1, ENOUGH):

@@ -61,6 +61,7 @@ def test_a_state_is_loaded_with_the_bits_that_it_was_saved_with(run: RunFolder) 
     assert_same(loaded.state, state(500))
 
 
+@pytest.mark.long
 @given(
     st.sampled_from(sorted(SAFETENSORS_DTYPES, key=str)),
     st.lists(st.integers(0, 5), max_size=4),
@@ -363,6 +364,7 @@ def test_a_step_that_cannot_be_removed_is_a_finding_and_the_save_stands(
     assert save(run, 4, keep_last=1).removed == (1, 3)
 
 
+@pytest.mark.long
 def test_nothing_is_removed_before_the_new_step_was_read_back(run: RunFolder) -> None:
     save(run, 1, 2)
     with stopped_at("save.verify", run, 3) as process:

@@ -445,6 +445,7 @@ def test_a_number_is_spoken_in_words_with_the_ids_of_training(graft_folder: Path
     assert graft.tokenizer.unknown_id not in ids
 
 
+@pytest.mark.long
 def test_a_graft_from_before_reads_text_as_it_is_and_says_so(graft_folder: Path, tmp_path: Path) -> None:
     old = changed_card(graft_folder, tmp_path / "old", text=None)
     result = spoken("ሰላም 2026", f"--graft={old}", "--max-seconds=0.4", "--codes", tmp_path / "codes.json")

@@ -18,6 +18,7 @@ def words(code: str) -> list[str]:
     return sorted({word for word in letters if word and {*map(script_of, word)} - SHARED_SCRIPTS <= {*TABLE_SCRIPTS}})
 
 
+@pytest.mark.long(fast="vi")
 @pytest.mark.parametrize("code", ["am", "ti", "vi", "yo", "sw"])
 def test_the_table_gives_what_uroman_gives_for_whole_words(code: str) -> None:
     chosen = words(code)[:1500]

@@ -115,6 +115,7 @@ def test_a_tokenizer_that_only_grew_keeps_rows_and_moments_of_what_stayed(
     assert load_graft(run.folder.graft).card.method["trained"]["step"] == 5
 
 
+@pytest.mark.long
 def test_other_bytes_in_the_base_are_refused(run: WholeRun, fixtures: Fixtures) -> None:
     other = fixtures.base(FAMILY, seed=0).folder
     error = run.refused("base-other", "--base", str(other), train_steps=6)
@@ -129,6 +130,7 @@ def test_a_base_that_is_not_there_is_refused(run: WholeRun, tmp_path: Path) -> N
 # ---- sets -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_set_that_was_made_with_another_tokenizer_or_base_is_refused(run: WholeRun) -> None:
     sets: tuple[DatasetRole, ...] = ("train", "valid")
     for name in sets:

@@ -50,6 +50,7 @@ def text_of(result: TrainResult) -> str:
 # ---- flags ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_flags_that_run_yaml_does_not_have_are_told_before_and_after(
     first: tuple[WholeRun, TrainResult, dict[str, str]],
 ) -> None:
@@ -134,6 +135,7 @@ def opening_of(run: WholeRun, *flags: str) -> dict[str, str]:
     return heard.opening()
 
 
+@pytest.mark.long
 def test_a_trained_graft_without_its_steps_is_not_trained_on_in_silence(run: WholeRun) -> None:
     rows, journal = run.rows(), run.folder.journal.read_bytes()
     shutil.rmtree(run.folder.steps)
@@ -148,10 +150,12 @@ def test_a_trained_graft_without_its_steps_is_not_trained_on_in_silence(run: Who
     assert all(np.array_equal(values, begun[name].numpy()) for name, values in rows.items())
 
 
+@pytest.mark.long
 def test_fresh_says_that_it_begins_with_the_first_rows(run: WholeRun) -> None:
     assert opening_of(run, "--fresh")["start"] == "step 0, from the initial rows of the graft"
 
 
+@pytest.mark.long
 def test_a_journal_without_its_steps_is_not_cut_in_silence(run: WholeRun) -> None:
     """As where steps/ was lost, and the rows were made again since."""
     graft_anew(run)

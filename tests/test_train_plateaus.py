@@ -118,6 +118,7 @@ def test_a_set_that_cannot_be_learnt_from_is_refused_before_the_first_step(
     assert not (world.run / "steps").exists()
 
 
+@pytest.mark.long(fast="tiny")
 def test_clips_with_their_own_voice_are_told_where_they_are_asked_for(world: World, tmp_path: Path) -> None:
     chosen = settings(world, tmp_path, alone(healthy(world)), single_clip_speakers="own")
     assert alarms(setup(world, chosen).findings) == {"speakers-one-clip": "warning"}

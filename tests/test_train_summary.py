@@ -91,6 +91,7 @@ def first(world: World) -> tuple[dict[str, str], TrainResult, Heard]:
     return trained(world)
 
 
+@pytest.mark.long
 def test_the_hashes_are_those_of_the_files(world: World, first: tuple[dict[str, str], TrainResult, Heard]) -> None:
     opening = first[0]
     assert f"sha256 {compute_sha256(world.files.checkpoint)[:12]}" in opening["base"]
@@ -196,6 +197,7 @@ def test_the_time_is_that_of_steps_of_todays_size(world: World, tmp_path: Path) 
     assert opening["time"].startswith("about 10 s for 1 step,")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("first")
 def test_a_warm_up_longer_than_the_run_and_steps_longer_than_the_data_are_said(world: World, tmp_path: Path) -> None:
     run = copied(world, tmp_path)

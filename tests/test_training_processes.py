@@ -110,6 +110,7 @@ def test_a_run_whose_processes_hold_different_bits_stops_on_all_of_them_and_save
     assert (last["kind"], last["code"], last["step"]) == ("finding", "processes-diverged", 3)
 
 
+@pytest.mark.long(fast="prefer_at")
 @pytest.mark.parametrize("astray", ["prefer_at", "lone_guard_at"])
 def test_the_first_process_decides_which_step_is_best_and_when_to_stop(
     place: Place, straight: list[dict[str, Any]], tmp_path: Path, astray: str
@@ -119,6 +120,7 @@ def test_the_first_process_decides_which_step_is_best_and_when_to_stop(
     same(straight, train(place, tmp_path / "run", 2, **{**SHORT, "every": every, astray: 3}))
 
 
+@pytest.mark.long
 def test_a_run_goes_on_with_another_number_of_processes(
     place: Place, straight: list[dict[str, Any]], tmp_path: Path
 ) -> None:

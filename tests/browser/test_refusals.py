@@ -77,6 +77,7 @@ def test_a_path_that_leads_out_is_refused_in_the_form_and_nothing_starts(browser
     assert not (server.folder / PROJECT / "jobs").exists()
 
 
+@pytest.mark.long
 def test_an_address_with_a_project_elsewhere_opens_nothing(browser: Any, server: Server) -> None:
     window = Window(browser, server)
     for project in ("../..", "%00"):
@@ -148,6 +149,7 @@ def test_a_request_that_names_a_file_of_the_machine_as_uploaded_is_refused(serve
     shutil.rmtree(server.folder / PROJECT / "uploads")  # the project is common to all tests here
 
 
+@pytest.mark.long
 def test_a_page_of_another_origin_can_neither_read_nor_drive_nor_frame_it(browser: Any, server: Server) -> None:
     body = json.dumps({"data": [], "fn_index": 0, "session_hash": "x"})
     script = f"""<script>

@@ -79,6 +79,7 @@ def _changes(form: Any, values: list[Any], at: int, before: list[str], others: l
     return False
 
 
+@pytest.mark.long
 def test_the_command_that_is_shown_is_the_one_that_runs_and_is_read_as_the_form_has_it(page: Any) -> None:
     for form in page.forms:
         words = form.words(PROJECT, sound_values(form))

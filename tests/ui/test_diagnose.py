@@ -29,6 +29,7 @@ def checkpoint_of(home: Path) -> Path:
     return Path(shutil.copy(get_family("tiny").files(base).checkpoint, home / "theirs.safetensors"))
 
 
+@pytest.mark.long
 def test_a_diagnosis_begins_with_the_project_and_what_it_knows(context: Any) -> None:
     words = words_of(context, "diagnose")
     assert words[:2] == ["diagnose", PROJECT]

@@ -116,6 +116,7 @@ def test_two_evaluations_are_compared_in_a_picture_and_a_table(context: Any, hom
     assert "speech loss, new language" in shown
 
 
+@pytest.mark.long
 def test_curves_of_runs_are_drawn_beside_what_is_there(context: Any, home: Path) -> None:
     (home / PROJECT / "plotted.png").write_bytes(b"mine")
     done(home, "plot", words_of(context, "plot"))

@@ -89,6 +89,7 @@ def test_a_job_goes_on_when_the_server_that_started_it_is_killed_and_another_fin
     assert UiJob(job.folder).state == "stopped"
 
 
+@pytest.mark.long
 def test_a_stopped_job_ends_as_ctrl_c_ends_it(project: Path, tmp_path: Path) -> None:
     job = ProjectJobs(project).start("data text", long_work(tmp_path), tmp_path)
     until(lambda: (job.folder / "pid.json").exists())

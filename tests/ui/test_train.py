@@ -208,6 +208,7 @@ def training_elsewhere(run: Path, verb: str = "train") -> Iterator[subprocess.Po
         process.stdout.close()
 
 
+@pytest.mark.long
 def test_a_training_that_was_started_in_a_terminal_is_at_work_and_cannot_be_started_again(home: Path) -> None:
     run = RunFolder(home / PROJECT)
     with tab_of(home, "train") as context:
