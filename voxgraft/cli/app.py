@@ -59,9 +59,7 @@ COMMAND_LINE_ORIGIN = "command line"
 COMMON_FLAGS = ("--config", "--dry-run", "--json", "--quiet", "--help")
 
 
-APP_SUMMARY = (
-    "Teach a pretrained text-to-speech language model a new language, and prove that it still speaks the old ones."
-)
+APP_SUMMARY = "Teach a pretrained text-to-speech model a new language, and prove that it still speaks the old ones."
 EXIT_CODES_HELP = "Exit codes: 0 success, 1 check failed, 2 bad input or usage, 70 a bug in voxgraft, 130 interrupted."
 
 COMMON_PARAMETERS: dict[str, tuple[Any, str]] = {

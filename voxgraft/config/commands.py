@@ -42,7 +42,7 @@ RunWithSettings = Annotated[Path, Field(description="Folder of the run, with its
 OverwriteOutput = Annotated[bool, Field(description="Replace the output if it exists.")]
 ResultVariant = Annotated[
     EvaluatedVariant | None,
-    Field(description="Result of the run: graft, merged or masked-finetune. Default: that of the last training."),
+    Field(description="Result of the run: graft, merged or masked-finetune. Default: the one trained last."),
 ]
 SavedStep = Annotated[int | None, Field(ge=0, description="Saved step of the run, instead of the final result.")]
 
@@ -57,11 +57,11 @@ class NewSettings(Settings):
     family: FamilyOfBase = None
     texts: LanguageTexts = ()
     sources: tuple[Path, ...] = ()
-    """Recordings with subtitles or transcripts that `go` imports. Their texts are used if no texts are given."""
+    """Recordings with subtitles or transcripts that `go` imports. Without --texts, their transcripts are used."""
     speaker: str | None = None
-    """Name of the only speaker of all sources. Default: names in the sources, else one per list, folder or film."""
+    """Speaker name, if there is only one. Default: names in the sources, else one per list, folder or recording."""
     old: Path | None = None
-    """Config or command line of another trainer to take settings from. Every key is reported."""
+    """Config or command line of another trainer to take settings from. Reports how each key was translated."""
 
 
 class UpdateSettings(Settings):
@@ -104,7 +104,7 @@ class TrainCommandSettings(RunSettings):
     from_step: int | None = Field(None, ge=0)
     """Resume from this saved step instead of the newest. Later steps are moved aside, not deleted."""
     baseline: BaselineMode | None = None
-    """For comparison only: train everything with masked base rows, at lr_backbone. Loses the old languages."""
+    """For comparison only: train all weights at lr_backbone, base rows masked. Old languages degrade."""
 
 
 class ExtendSettings(Settings):
@@ -195,7 +195,7 @@ class DataTextSettings(Settings):
     explain: bool = False
     """Show every change with its rule, and what did not change."""
     fold_homophones: bool = False
-    """Amharic: write one letter for letters with the same sound."""
+    """Amharic: replace letters that sound alike by one letter."""
 
 
 class ShowSettings(Settings):
@@ -250,7 +250,7 @@ class EvaluateSettings(Settings):
     language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
     """Code of the new language, if the model does not state it."""
     languages: tuple[str, ...] = ()
-    """Base languages to evaluate. Default: all with sentences."""
+    """Base languages to evaluate. Default: all that have sentences."""
     sentences: tuple[Path, ...] = ()
     """Sentence files named by language: am.txt, am.tsv. Default: built-in sentences, else held-out texts."""
     max_sentences: int = Field(100, ge=2)
@@ -297,9 +297,9 @@ class SpeakSettings(Settings):
     run: Path | None = None
     """Folder of the run to speak with."""
     graft: tuple[Path, ...] = ()
-    """Folders of grafts to speak with, one or several on one base."""
+    """Folders of one or more grafts to speak with, all for the same base."""
     base: Path | None = None
-    """Folder of the base. Default: the run's base, else the built-in one if it fits."""
+    """Folder of the base. Default: the run's base, else the built-in one if the graft was made for it."""
     family: FamilyOfBase = None
     variant: ResultVariant = None
     step: SavedStep = None
@@ -312,11 +312,11 @@ class SpeakSettings(Settings):
     guidance: float | None = None
     """Chatterbox: weight of classifier-free guidance; 0 disables it."""
     emotion: Path | None = None
-    """IndexTTS-2: emotion from an audio file, a vector (.npy), or eight shares such as 0,0.6,0,0,0,0,0,0."""
+    """IndexTTS-2: emotion from an audio file, a vector (.npy), or the weights of eight emotions: 0,0.6,0,0,0,0,0,0."""
     emotion_weight: float | None = Field(None, ge=0, le=1)
     """IndexTTS-2: weight from the voice's own emotion (0) to --emotion (1)."""
     temperature: float | None = None
-    """Sampling temperature; 0 is greedy. Default of this and the next four: as in the original program."""
+    """Sampling temperature; 0 is greedy. Default: as in the original program, also for the next four."""
     top_k: int | None = None
     """Sample from the k most likely codes; 0: all."""
     top_p: float | None = None
@@ -332,11 +332,11 @@ class SpeakSettings(Settings):
     split: bool = True
     """Split long texts into sentences, and long sentences into parts."""
     pause: float = Field(0.3, ge=0, le=10)
-    """Silence after a sentence, in seconds; half of it after a part, twice after a paragraph."""
+    """Silence after a sentence, in seconds; half of it between parts of a sentence, twice that between paragraphs."""
     batch: int = Field(16, ge=1, le=1024)
     """Number of segments per batch."""
     output: Path | None = None
-    """Output file (.wav, .flac, .ogg, .mp3), or a folder with one file per utterance. Default: speech.wav or speech."""
+    """Output file (.wav, .flac, .ogg, .mp3) or folder. Default: speech.wav for one text, else the folder speech."""
     codes: Path | None = None
     """Write speech codes: NAME.json with all details, or NAME.npy for one utterance."""
     latents: bool = False
@@ -434,7 +434,7 @@ class ExportSettings(Settings):
     model: Path
     """Folder of a run, or of a graft with --base."""
     to: ExportKind | None = None
-    """Target: graft (to share), peft, or a program. Default: graft, after merged training the base's program."""
+    """Target: graft (to share), peft, or a program. Default: graft; after merged training, the base's own program."""
     drop_in: bool = False
     """Chatterbox: a folder of the original size, for the new language only, that the package loads unchanged."""
     parts: ExportParts = "both"
@@ -451,11 +451,11 @@ class ExportSettings(Settings):
     overwrite: bool = False
     """Replace the output if it exists. The old one is kept as NAME.previous."""
     data_licence: str | None = Field(None, max_length=2000)
-    """Licence of the recordings and texts. A terminal asks for it."""
+    """Licence of the recordings and texts. Default: asked in a terminal."""
     consent: str | None = Field(None, max_length=2000)
-    """How the speakers consented. A terminal asks for it."""
+    """How the speakers consented. Default: asked in a terminal."""
     accept_terms: bool = False
-    """Accept that the terms of the base's licence are passed on. A terminal asks for it."""
+    """Accept that the terms of the base's licence are passed on. Default: asked in a terminal."""
 
 
 class PushSettings(Settings):
@@ -503,11 +503,11 @@ class GoSettings(RunSettings):
     max_sentences: int = Field(100, ge=2)
     """`evaluate`: maximum number of sentences per language."""
     to: ExportKind | None = None
-    """`export`: target. Default: graft, after merged training the base's program."""
+    """`export`: target. Default: graft; after merged training, the base's own program."""
     data_licence: str | None = Field(None, max_length=2000)
-    """`export`: licence of the recordings and texts. A terminal asks for it."""
+    """`export`: licence of the recordings and texts. Default: asked in a terminal."""
     consent: str | None = Field(None, max_length=2000)
-    """`export`: how the speakers consented. A terminal asks for it."""
+    """`export`: how the speakers consented. Default: asked in a terminal."""
     accept_terms: bool = False
     """`export`: accept that the terms of the base's licence are passed on."""
 

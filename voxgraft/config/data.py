@@ -39,7 +39,7 @@ class DataImportSettings(Settings):
     """File format of the clips."""
     encoding: TextEncoding = None
     speaker: str | None = None
-    """Name of the only speaker. Default: names in the sources, else by speaker_from."""
+    """Speaker name, if there is only one. Default: names in the sources, else by speaker_from."""
     speaker_from: SourceSpeaker = "auto"
     reimport: bool = False
     """Import changed sources again. Unchanged clips keep their ids and splits."""
@@ -62,7 +62,7 @@ class DataImportSettings(Settings):
     rolling: bool = True
     """Remove repeated text of rolling captions."""
     fold_homophones: bool = False
-    """Amharic: write one letter for letters with the same sound."""
+    """Amharic: replace letters that sound alike by one letter."""
     workers: WorkerCount = 0
 
 

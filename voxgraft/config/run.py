@@ -78,7 +78,7 @@ SpeechRecognizer = Annotated[
     str | None,
     Field(
         description="Recognizer: built-in, whisper:FOLDER, whisper:small, command:PROGRAM {wav}, none. "
-        "Default: by language."
+        "Default: chosen by language."
     ),
 ]
 TextEncoding = Annotated[
@@ -106,7 +106,7 @@ class VocabularySettings(Settings):
     normalise: bool = True
     """Normalize text of the new language in training and synthesis: numbers as words, plain punctuation."""
     fold_homophones: bool = False
-    """Amharic: write one letter for letters with the same sound, in training and synthesis."""
+    """Amharic: replace letters that sound alike by one letter, in training and synthesis."""
 
 
 class TokenizerSettings(VocabularySettings):
@@ -131,9 +131,9 @@ class DataSettings(Settings):
     """Training data: sets from `prepare`, or pair manifests (*.jsonl) of the IndexTTS-2 forks."""
 
     sources: tuple[Path, ...] = ()
-    """Recordings with subtitles or transcripts that `go` imports. Default: none, you import them yourself."""
+    """Recordings with subtitles or transcripts that `go` imports. Default: none (import them yourself)."""
     speaker: str | None = None
-    """Name of the only speaker of all sources. Default: names in the sources, else by speaker_from."""
+    """Speaker name, if all sources have the same speaker. Default: names in the sources, else by speaker_from."""
     speaker_from: SourceSpeaker = "auto"
     encoding: TextEncoding = None
     max_left_out: float = Field(0.2, ge=0, le=1)
@@ -176,7 +176,7 @@ def _describe_loss_weight(part: Literal["text", "speech"]) -> str:
 
 
 class TrainSettings(Settings):
-    """Training settings. Learning rates are checked against the family's useful ranges."""
+    """Training settings. Learning rates are checked against the family's recommended ranges."""
 
     mode: TrainMode = "gated"
     """Training mode: gated (the base never changes), merged (one ordinary checkpoint), rows-only."""
@@ -227,21 +227,21 @@ class TrainSettings(Settings):
     deterministic: bool = _OPTIONS.deterministic
     """Use deterministic kernels, so that a resumed run on CUDA gives the same bits."""
     log_every: int = Field(_INTERVALS.log_every, ge=1)
-    """Steps between two journal lines."""
+    """Write a journal line every N steps."""
     tensorboard: bool = True
     """Write event files for TensorBoard into tensorboard/ of the run."""
     valid_every: int = Field(_INTERVALS.valid_every, ge=1)
-    """Steps between two validations."""
+    """Validate every N steps."""
     save_every: int = Field(_INTERVALS.save_every, ge=1)
-    """Steps between two saved steps."""
+    """Save every N steps."""
     sample_every: int = Field(_INTERVALS.sample_every, ge=1)
-    """Steps between two rounds of samples."""
+    """Speak samples every N steps."""
     sample_texts: tuple[str, ...] = ()
     """Sentences to sample during training, as LANGUAGE:TEXT. Default: one in the new language, two in old ones."""
     sample_sound: bool = True
     """Also write samples as WAV files if the base has a vocoder."""
     listen_every: int = Field(_INTERVALS.listen_every, ge=0)
-    """Steps between two transcriptions of 16 held-out texts, which then decide the best step; 0 disables it."""
+    """Transcribe 16 held-out texts every N steps and choose the best step by their error; 0 disables it."""
     recognizer: str | None = None
     """Recognizer for listen_every, as in `evaluate`. Default: built-in, for languages that it knows."""
     keep_last: int = Field(_INTERVALS.keep_last, ge=1)

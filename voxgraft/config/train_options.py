@@ -91,7 +91,7 @@ class TrainIntervals:
     save_every: int = 500
     sample_every: int = 500
     listen_every: int = 0
-    """Steps between two transcriptions of held-out texts; 0 disables it."""
+    """Transcribe held-out texts every N steps; 0 disables it."""
     keep_last: int = 3
     patience: int = 0
     """Validations without improvement before training stops; 0 disables early stopping."""
