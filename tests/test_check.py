@@ -416,3 +416,11 @@ def test_texts_in_another_script_than_the_language_has_are_an_error(made: dict[s
     result = checked(**made["chatterbox"].run_settings(texts=(KHMER,)))
     assert result.exit_code == 1
     assert "Khmer" in found(result, "text-other-script")
+
+
+def test_the_built_in_base_is_checked_by_its_name(tmp_path: Path) -> None:
+    texts = tmp_path / "texts.txt"
+    texts.write_text("ሰላም ለዓለም\n", encoding="utf-8")
+    result = checked(base=Path("tiny"), language="am", texts=(texts,))
+    assert "file-missing" not in codes(result)
+    assert result.outcome.checked

@@ -41,7 +41,7 @@ from voxgraft.graft.folder import (
     load_graft,
     read_graft_card,
 )
-from voxgraft.models import resolve_base_family
+from voxgraft.models import resolve_base_family, resolve_base_folder
 from voxgraft.models.base import BaseFiles, Family, SequenceSpec
 from voxgraft.text.encoder import TextEncoder, text_rules_identity
 from voxgraft.text.normalize import NO_RULES, TextRules
@@ -483,7 +483,8 @@ def open_run_context(settings: RunSettings, run: Path) -> Iterator[RunContext]:
 def open_run_parts(context: RunContext, stack: contextlib.ExitStack) -> None:
     """Open what the settings name; the stack closes the base's checkpoint."""
     settings, attempt = context.settings, context.try_or_report
-    if (folder := settings.base) is not None:
+    if settings.base is not None:
+        folder = resolve_base_folder(settings.base)
         family = context.family = attempt(lambda: resolve_base_family(folder, settings.family))
         if family is not None:
             files = context.base = attempt(lambda: family.files(folder))
