@@ -149,7 +149,7 @@ def test_an_evaluation_is_read_and_listened_to_and_its_report_opens_in_a_sandbox
     assert loudness(window, "#evaluate-players audio")[1] > 0.001
     assert "before (am)" in window.text("evaluate-players")
     with window.page.expect_popup() as popup:
-        window.page.locator("#evaluate-scores a", has_text="without knowing").click()
+        window.page.locator("#evaluate-scores a", has_text="blind listening test").click()
     report = popup.value
     report.wait_for_selector("#blind button")
     report.locator("#blind button", has_text="A or B").click()
