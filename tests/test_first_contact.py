@@ -234,6 +234,27 @@ def test_each_way_in_which_a_folder_of_indextts2_is_wrong_is_on_the_page(
 def test_the_files_of_indextts2_are_all_listed(indextts2: Path) -> None:
     found = results_of(looked_at(indextts2))
     assert found.pop("w2v-bert-2.0/model.safetensors") == "missing"
-    assert found.pop("wav2vec2bert_stats.pt") == "as published"
+    assert found.pop("wav2vec2bert_stats.pt") == found.pop("feat1.pt") == "as published"
     assert set(found.values()) == {"differs"}  # whole, and small
-    assert len(found) == 7
+    assert len(found) == 6
+
+
+def test_the_page_names_no_folder_above_the_base_or_the_voice(tmp_path: Path) -> None:
+    voice = tmp_path / "home of a user" / "voice.wav"
+    voice.parent.mkdir()
+    page = looked_at(Path("tiny"), voice=voice)
+    text = "\n".join(line for item in page.findings for line in item.lines())
+    assert codes_of(page)
+    assert "voice.wav" in text
+    assert "home of a user" not in text
+    assert str(tmp_path) not in text
+    assert "site-packages" not in text
+
+
+def test_an_emotion_file_is_not_blamed_for_the_absence_of_the_other(indextts2: Path, tmp_path: Path) -> None:
+    base = shutil.copytree(indextts2, tmp_path / "base")
+    (base / "feat2.pt").unlink(missing_ok=True)
+    page = looked_at(base)
+    assert results_of(page).get("feat2.pt") == "absent (optional)"
+    assert results_of(page).get("feat1.pt") == "as published"
+    assert not any("feat1" in item.found or "feat2" in item.found for item in page.findings)

@@ -399,7 +399,7 @@ def language_name(code: str | None) -> str:
 
 
 def _row_name(row: ScoreRow) -> str:
-    return ROW_NAMES.get(row.who) or row.title.removeprefix("mark: ")
+    return ROW_NAMES.get(row.who) or row.title.removeprefix("reference: ")
 
 
 def format_interval(name: str, score: Score) -> str:

@@ -364,6 +364,7 @@ def examine_subject(subject: CheckSubject, case: DiagnosisCase, more: Sequence[F
         (read_moved_rows(subject, one) for one in moves if one.tensor == embedding_name), np.empty((0, 1))
     )
     moved_empty = float((~moved_rows.any(axis=1)).mean()) if len(moved_rows) else 0.0
+    moved_ruined = float((~np.isfinite(moved_rows).all(axis=1)).mean()) if len(moved_rows) else 0.0
     not_finite = [one for one in body.changes if one.num_bad] if body else []
     case = replace(
         case,
@@ -375,7 +376,7 @@ def examine_subject(subject: CheckSubject, case: DiagnosisCase, more: Sequence[F
         not_finite=body.not_finite_share if body else 0.0,
         dead_rows=any(one.dead for one in body.lost_rows.values()) if body else False,
         empty_rows=max((table.share_of_new(ROW_ZERO) for table in embeddings), default=moved_empty),
-        ruined_rows=max((table.share_of_new(ROW_NONFINITE) for table in embeddings), default=0.0),
+        ruined_rows=max((table.share_of_new(ROW_NONFINITE) for table in embeddings), default=moved_ruined),
         learnt_by_moments=_has_learned(subject, optimizer, moments, tables),
         noise=any(item.code == "new-rows-random" and embedding_name in item.found for item in findings),
         short_rows=num_wanted > num_rows >= (subject.base_pieces or 0) > 0,

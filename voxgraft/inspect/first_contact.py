@@ -8,6 +8,7 @@ nothing. The page names no path and no user.
 from __future__ import annotations
 
 import platform
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,6 +38,9 @@ from voxgraft.synthesis.engine import open_synthesis_models
 from voxgraft.synthesis.inputs import UtteranceRequest, VoiceLoader
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.tokenizers.base import load_proof_corpus
+
+# The folders of an absolute path, and not those of a web address.
+_FOLDERS = re.compile(r"(?<![\w.:/\\])(?:[A-Za-z]:)?[/\\](?:[^\s/\\\"'`]+[/\\])+")
 
 # Of the languages that a base has, those that most recognizers and most readers know come first.
 PREFERRED_LANGUAGES = ("en", "fr", "zh", "de", "es")
@@ -115,20 +119,33 @@ def check_first_contact(settings: CheckSettings, max_seconds: float | None = Non
     if any(item.level == "error" and item.code != "base-other-size" for item in findings):
         original["speech"] = "not tried: a file is missing, or is not what was published"
     else:
+        speaking = SpeakSettings(
+            base=folder,
+            family=settings.family,
+            voice=None if settings.voice is None else str(settings.voice),
+            device=settings.train.device,
+            precision=settings.train.precision,
+            max_seconds=max_seconds,
+        )
+        chosen = choose_sentences(description.languages)
         try:
-            speaking = SpeakSettings(
-                base=folder,
-                family=settings.family,
-                voice=None if settings.voice is None else str(settings.voice),
-                device=settings.train.device,
-                precision=settings.train.precision,
-                max_seconds=max_seconds,
-            )
-            chosen = choose_sentences(description.languages)
             speech, original = _speak(speaking, settings.recognizer, family, chosen, base, findings)
         except VoxgraftError as error:
-            findings.append(error.finding)
+            findings.append(_without_folders(error.finding, files.folder, settings.voice))
     return FirstContact(base, tuple(listed), tuple(speech), original, tuple(dict.fromkeys(findings)))
+
+
+def _without_folders(item: Finding, *paths: Path | str | None) -> Finding:
+    """A finding whose paths are names only: the page is made to be shown to others."""
+    parents = {str(form.parent) for one in paths if one for form in (Path(one), Path(one).resolve())}
+
+    def shorten(text: str) -> str:
+        for parent in sorted(parents - {".", "/"}, key=len, reverse=True):  # also those with spaces
+            text = text.replace(f"{parent}/", "")
+        return _FOLDERS.sub("", text)
+
+    found, expected, where, cure = map(shorten, (item.found, item.expected, item.where, item.cure))
+    return replace(item, found=found, expected=expected, where=where, cure=cure)
 
 
 def _compare_file(published: PublishedTensors, files: BaseFiles, findings: list[Finding]) -> dict[str, Any]:
@@ -167,7 +184,9 @@ def _compare_file(published: PublishedTensors, files: BaseFiles, findings: list[
             counts = " and ".join(f"{count:,} tensors are {name}" for name, count in other.items())
             findings.append(finding("base-other-format", f"{name}: {counts}", expected="F32", where=name))
     except VoxgraftError as error:
-        findings.append(replace(error.finding, where=name))  # without the folders above it
+        # A missing package is no fault of the file.
+        level = "warning" if error.code == "package-missing" else error.finding.level
+        findings.append(_without_folders(replace(error.finding, where=name, level=level), path))
     new = {item.level for item in findings[before:]}
     return {**row, "result": "differs" if "error" in new else "see below" if new else "as published"}
 
@@ -247,7 +266,7 @@ def _speak(
             wave = np.concatenate(waves)
             seconds = (spoken - started, time.perf_counter() - spoken)
             rows.append(_describe_speech(said, wave, vocoder.sample_rate, seconds, ear, findings))
-            first = first or said
+            first = first or (said if said.pieces[0].codes else None)
             advance(1)
     if first is None:
         return rows, {}
@@ -262,7 +281,7 @@ def _speak(
             if not agrees:
                 findings.append(finding("first-contact-original", f"{what}: {told}"))
     except VoxgraftError as error:
-        findings.append(error.finding)
+        findings.append(_without_folders(error.finding, speakers.place.files.folder, speaking.voice))
         original["original program"] = f"not compared: stopped by {error.code}"
     return rows, original
 

@@ -184,7 +184,8 @@ def count_padding_rows(subject: CheckSubject, pieces: int) -> int:
     """
     checkpoint, family = subject.checkpoint, subject.family
     table = find_text_tables(checkpoint, family).get(family.graft_points[0]) if checkpoint and family else None
-    if table is None or family is None:
+    # Without a tokenizer of its own, all that is known of a checkpoint is the base's number of pieces.
+    if table is None or family is None or subject.grown is None:
         return 0
     count = table.shape[0] - pieces - family.spare_rows
     return count if count > 0 and are_last_rows_unread(subject, count, _embedding_moments(subject)) else 0

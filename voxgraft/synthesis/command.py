@@ -56,8 +56,8 @@ WAV_SUFFIX, JSON_SUFFIX, NPY_SUFFIX = ".wav", ".json", ".npy"
 AUDIO_FORMATS = {WAV_SUFFIX: "WAV", ".flac": "FLAC", ".ogg": "OGG", ".mp3": "MP3"}
 # Speech that was cut off fades out instead of ending with a click.
 FADE_SECONDS = 0.02
-# Codes after which a stream first makes sound. Then after as many again, and twice as many each time: every call of
-# the vocoder's flow goes over all codes so far, so that calls at even distances would cost more and more.
+# Codes after which a stream first makes sound, and then whenever their number has doubled: every call of the
+# vocoder's flow goes over all codes so far, so that calls at even distances would cost more and more.
 FIRST_STREAMED_CODES = 24
 STOP_DESCRIPTIONS = {"ended": "ended normally", "limit": "cut at the length limit", "loop": "cut: it repeated itself"}
 Wave = NDArray[np.float32]
@@ -331,13 +331,14 @@ def stream_sentence(
 ) -> Iterator[Wave]:
     """One sentence while it is being generated, in waveforms that follow each other."""
     waiting: list[int] = []
-    wanted, stop = FIRST_STREAMED_CODES, "ended"
+    wanted, fed, stop = FIRST_STREAMED_CODES, 0, "ended"
     for codes, cause in engine.stream(request):
         waiting, stop = waiting + codes, cause
         if len(waiting) >= wanted:
             if len(wave := stream.feed(waiting)):
                 yield wave
-            waiting, wanted = [], 2 * wanted
+            fed += len(waiting)
+            waiting, wanted = [], fed
     last = stream.finish(waiting)
     if len(last):
         yield last if stop == "ended" else _fade_out(last, rate)

@@ -559,12 +559,13 @@ class EmotionTable:
         def read(key: str) -> Vector:
             published, what = CONFIG_NAMED_FILES[key]
             name = get_config_file_name(settings, key, config) if config is not None else None
-            return _read_matrix(files.folder / (name or published), what, sum(counts))
+            return read_emotion_matrix(files.folder / (name or published), what, sum(counts))
 
         return cls(read("spk_matrix"), read("emo_matrix"), counts)
 
 
-def _read_matrix(path: Path, what: str, rows: int) -> Vector:
+def read_emotion_matrix(path: Path, what: str, rows: int) -> Vector:
+    """A file that holds one matrix, as `feat1.pt` and `feat2.pt` do. [rows, width]"""
     if not is_file(path):
         cure = "put it next to the base's checkpoint (`voxgraft download indextts2` downloads it), or give a recording."
         raise FileError("base-file-missing", f"{path.name}, {what}, is missing from the base", where=path, cure=cure)

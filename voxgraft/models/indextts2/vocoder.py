@@ -46,11 +46,11 @@ from voxgraft.models.indextts2.encoder import (
     DEFAULT_CONFIG_SIZES,
     STYLE,
     VECTORS_PER_EMOTION,
-    EmotionTable,
     SemanticCodec,
     SemanticCodecSize,
     SemanticQuantizer,
     import_transformers,
+    read_emotion_matrix,
     read_w2v_bert_sizes,
 )
 from voxgraft.models.indextts2.family import (
@@ -289,21 +289,20 @@ def list_indextts2_files(files: BaseFiles) -> tuple[PublishedTensors, ...]:
     def read_statistics(path: Path) -> None:
         require_exact_tensors(read_tensor_shapes(path), dict.fromkeys(("mean", "var"), (FEATURE_WIDTH,)), "file", path)
 
-    def read_emotions(_path: Path) -> dict[str, Any]:
-        table = EmotionTable.load(files)
-        return {"voices": table.voices.shape, "vectors": table.vectors.shape}
-
     num_rows = sum(VECTORS_PER_EMOTION)
-    emotion_shapes = {"voices": (num_rows, STYLE_WIDTH), "vectors": (num_rows, UnifiedVoiceSize().width)}
+
+    def read_emotions(path: Path) -> dict[str, Any]:
+        return {"rows and width": read_emotion_matrix(path, "emotion vectors", num_rows).shape}
+
     emotions = [
         PublishedTensors(
             ((config is not None and get_config_file_name(settings, key, config)) or CONFIG_NAMED_FILES[key][0],),
             CONFIG_NAMED_FILES[key][1],
             read_emotions,
-            (emotion_shapes,),
+            ({"rows and width": (num_rows, width)},),
             needed=False,
         )
-        for key in ("spk_matrix", "emo_matrix")
+        for key, width in (("spk_matrix", STYLE_WIDTH), ("emo_matrix", UnifiedVoiceSize().width))
     ]
     w2v_bert = tuple(f"{W2V_BERT_FOLDER}/{name}" for name in W2V_BERT_FILES)
     bigvgan = tuple(f"{get_vocoder_folder(files)}/{name}" for name in BIGVGAN_NAMES)
