@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from tests.support.check_files import extended_sentencepiece, saved, state_of
 from tests.support.damaged_checkpoints import INDEX, T3, Ground, make_ground
@@ -16,6 +17,7 @@ from tools.random_bases import RandomBaseSize, make_random_base
 from voxgraft.config.commands import DiagnoseSettings
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.inspect.diagnose import Diagnosis, diagnose_checkpoint
+from voxgraft.models import get_family
 
 
 @pytest.fixture(scope="module")
@@ -96,3 +98,17 @@ def test_without_a_whole_base_or_a_readable_tokenizer_there_is_no_verdict(
     saved(torn, state)
     with pytest.raises(VoxgraftError, match="base-not-finite"):
         diagnose_checkpoint(DiagnoseSettings(checkpoint=path, base=tmp_path / "base", report=False))
+
+
+def test_without_a_tokenizer_new_rows_are_not_called_padding(tmp_path: Path) -> None:
+    """How many rows are padding shows only beside the tokenizer that the checkpoint was trained with."""
+    base = get_family("tiny").shipped_folder()
+    assert base is not None
+    state = load_file(base / "t3.safetensors")
+    for name in ("text_emb.weight", "text_head.weight"):
+        state[name] = torch.cat([state[name], state[name].mean(0).expand(64, -1)])
+    save_file(state, tmp_path / "trained.safetensors")
+    settings = DiagnoseSettings(checkpoint=tmp_path / "trained.safetensors", base=Path("tiny"), report=False)
+    found = diagnose_checkpoint(settings)
+    assert "rows-padded" not in {item.code for item in found.findings}
+    assert not any("repair" in command for command in found.verdict.commands)
