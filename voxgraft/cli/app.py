@@ -182,6 +182,7 @@ def build_cli_app(
         group, _, name = verb.name.rpartition(" ")
         if group and group not in groups:  # `data import` is the command `import` of the app `data`
             groups[group] = App(group, help=COMMAND_GROUPS.get(group, ""), sort_key=order, group=panels.get(group))
+            groups[group].group_commands = Group("Commands")
             app.command(groups[group])
         about = f"{verb.help}\n\nExample: {verb.example}" if verb.example else verb.help
         rare = any(leaf.key in RARE_SETTINGS for leaf in verb.leaves())
@@ -207,7 +208,6 @@ def _build_signature_function(verb: CliCommand, *, show_all: bool) -> Callable[.
         group = groups.setdefault(leaf.section, Group(title, help=about, sort_key=len(groups)))
         by_place = leaf.key in verb.positional
         is_switch = leaf.field.annotation is bool
-        flag = verb.flag_names(leaf)[0]
         # Longest name first: cyclopts tries them in order and takes --tokenizer as the start of --tokenizer.file.
         names = sorted(verb.flag_names(leaf), key=len, reverse=True)
         naming: dict[str, Any] = {} if by_place else {"name": names, "group": group}
@@ -218,9 +218,8 @@ def _build_signature_function(verb: CliCommand, *, show_all: bool) -> Callable[.
         if leaf.default is not None and leaf.default != ():
             many = leaf.default if isinstance(leaf.default, tuple) else (leaf.default,)
             shown = " ".join(str(value) for value in many)
-            if isinstance(leaf.default, bool):  # a switch shows the flag that its default means
-                section, dot, name = flag.removeprefix("--").rpartition(".")
-                shown = flag if leaf.default else f"--{section}{dot}no-{name}"
+            if isinstance(leaf.default, bool):
+                shown = "on" if leaf.default else "off"
             naming["show_default"] = lambda _, shown=shown: shown
         choices = f" [choices: {', '.join(leaf.choices)}]" if leaf.choices else ""
         parameter = Parameter(

@@ -62,10 +62,10 @@ class CliCommand:
 HELP_PANELS = {
     "Start": ("demo", "doctor", "new", "go", "check", "train", "speak", "ui"),
     "Data": ("data", "prepare"),
-    "Train": ("graft", "tokenizer", "plot", "clean", "update"),
+    "Train": ("graft", "tokenizer", "plot", "clean"),
     "Evaluate": ("evaluate", "compare"),
     "Use and share": ("export", "push", "pull", "download", "companion"),
-    "Inspect and repair": ("show", "diagnose", "repair", "extend"),
+    "Inspect and repair": ("show", "diagnose", "repair", "extend", "update"),
 }
 EXAMPLES = {
     "demo": "voxgraft demo --minutes 1",
@@ -122,8 +122,9 @@ RARE_SETTINGS = frozenset(
 
 # First words that several commands share, with their help.
 COMMAND_GROUPS = {
-    "data": "Import and manage recordings and texts.",
-    "tokenizer": "Train, merge, verify and show tokenizers.",
+    "data": "Import and manage recordings and texts.\n\nExample: voxgraft data import clips talks --language am",
+    "tokenizer": "Train, merge, verify and show tokenizers.\n\n"
+    "Example: voxgraft tokenizer show hello --base tiny --language en",
 }
 
 COMMANDS = (
