@@ -117,6 +117,7 @@ def test_the_package_reads_text_of_the_language_there_as_it_was_learnt(run: Path
         assert open_tokenizer(tokenizer).unknown_id not in found
 
 
+@pytest.mark.long
 def test_a_drop_in_speaks_with_the_very_logits_of_the_merged_checkpoint(
     run: Path, dropped: Path, tmp_path: Path
 ) -> None:

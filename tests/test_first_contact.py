@@ -159,6 +159,7 @@ WRONG_CHATTERBOX: dict[str, tuple[Change, str, str]] = {
 }
 
 
+@pytest.mark.long(fast="a broken voice")
 @pytest.mark.parametrize("way", WRONG_CHATTERBOX)
 def test_each_way_in_which_a_folder_of_chatterbox_is_wrong_is_on_the_page(
     chatterbox: Path, tmp_path: Path, way: str
@@ -176,6 +177,7 @@ def test_each_way_in_which_a_folder_of_chatterbox_is_wrong_is_on_the_page(
     assert not page.speech
 
 
+@pytest.mark.long
 def test_another_number_format_is_told_of_and_speaks(chatterbox: Path, tmp_path: Path) -> None:
     base = shutil.copytree(chatterbox, tmp_path / "base")
     path = base / "t3_mtl23ls_v2.safetensors"
@@ -214,6 +216,7 @@ WRONG_INDEXTTS2: dict[str, tuple[Change, str, str]] = {
 }
 
 
+@pytest.mark.long(fast="emotion vectors of another number")
 @pytest.mark.parametrize("way", WRONG_INDEXTTS2)
 def test_each_way_in_which_a_folder_of_indextts2_is_wrong_is_on_the_page(
     indextts2: Path, tmp_path: Path, way: str

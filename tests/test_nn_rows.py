@@ -248,6 +248,7 @@ def test_copies_casts_and_pickles_behave_as_those_of_any_module(num_new: int) ->
         assert cast(given_ if given_ is ids else given_.bfloat16()).dtype == torch.bfloat16
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_both_layers_compile_to_one_graph_with_the_same_results_and_gradients(backend: str) -> None:
     torch.compiler.reset()

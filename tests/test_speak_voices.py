@@ -66,6 +66,7 @@ def test_stereo_at_192_kilohertz_is_averaged_and_resampled(base: Path, tmp_path:
     assert abs(float(np.abs(sound[2_000:22_000]).max()) - 0.75 * float(np.abs(loud).max())) < 0.02
 
 
+@pytest.mark.long
 def test_of_half_an_hour_only_the_start_is_heard(base: Path, tmp_path: Path) -> None:  # noqa: F811
     soundfile.write(tmp_path / "long.wav", np.tile(tone(60.0, 8_000), 30), 8_000)
     long = spoken(*words(base, tmp_path / "long.wav", tmp_path / "long-out.wav"))

@@ -83,6 +83,7 @@ def test_a_save_killed_at_any_point_leaves_the_last_whole_step_or_the_new_one(ru
     assert 0 < moved_on < kills  # some kills came before the step was in place and some after
 
 
+@pytest.mark.long
 def test_a_save_killed_again_and_again_without_a_good_one_between_loses_nothing(run: RunFolder) -> None:
     for count in (3, 9, 15, 21, 24):
         assert saved_by_child(run, 3, fault=f"*:{count}:kill").process.exitcode == -signal.SIGKILL

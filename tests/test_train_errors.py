@@ -305,7 +305,7 @@ def test_a_second_trainer_is_refused_and_the_first_is_not_harmed(made: WholeRun,
     assert (done.returncode, run.state().step) == (0, 6), done
 
 
-@pytest.mark.long(fast="2")
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_training_after_the_step_with_a_save_and_words(
     made: WholeRun, tmp_path: Path, number: signal.Signals

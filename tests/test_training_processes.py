@@ -110,7 +110,7 @@ def test_a_run_whose_processes_hold_different_bits_stops_on_all_of_them_and_save
     assert (last["kind"], last["code"], last["step"]) == ("finding", "processes-diverged", 3)
 
 
-@pytest.mark.long(fast="prefer_at")
+@pytest.mark.long
 @pytest.mark.parametrize("astray", ["prefer_at", "lone_guard_at"])
 def test_the_first_process_decides_which_step_is_best_and_when_to_stop(
     place: Place, straight: list[dict[str, Any]], tmp_path: Path, astray: str

@@ -86,6 +86,7 @@ def test_an_address_with_a_project_elsewhere_opens_nothing(browser: Any, server:
         assert window.value("project-chooser") == "", project
 
 
+@pytest.mark.long
 def test_no_file_is_served_that_the_page_has_not_made(server: Server) -> None:
     outside = server.folder.parent / "secret.txt"
     for path in (
