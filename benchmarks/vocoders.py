@@ -35,6 +35,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tools.random_bases.indextts2 import random_tensors
 from voxgraft.models.chatterbox.family import Chatterbox
 from voxgraft.models.chatterbox.flow import FlowSize
 from voxgraft.models.chatterbox.hift import DIRECTION, GAIN, HiftSize, published_shapes
@@ -235,18 +236,6 @@ def collect(
             parts = arguments.batch if "at once" in name else 1
             found.append(Measured(family, name, median / parts, first, seconds, peak))
     return found
-
-
-def random_tensors(shapes: dict[str, tuple[int, ...]], seed: int) -> dict[str, Tensor]:
-    draw, tensors = torch.Generator().manual_seed(seed), {}
-    for name, shape in shapes.items():
-        scale = 0.05 if len(shape) == 1 else float(np.prod(shape[1:])) ** -0.5
-        tensors[name] = torch.randn(shape, generator=draw) * scale
-        if name.endswith((".weight_g", "norm.weight")):
-            tensors[name] = 1 + 0.1 * torch.randn(shape, generator=draw)
-        if name.endswith("weight_g") and (".convs2." in name or name.startswith("conv_post.")):
-            tensors[name] = tensors[name] * 0.1  # else the wave is clipped most of the time
-    return tensors
 
 
 def original_s2mel(tensors: dict[str, Tensor], device: torch.device) -> Any:

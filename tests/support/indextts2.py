@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tests.support.checkpoint_files import saved
 from tests.support.shared import expected, formula, golden_state, names
+from tools.random_bases.indextts2 import random_tensors
 from voxgraft.models.base import REFERENCE_AUDIO, Clip
 from voxgraft.models.campplus import CAMPPlus, CAMPPlusSize
 from voxgraft.models.indextts2.bigvgan import SAMPLE_RATE, BigVGAN, BigVGANSize, bigvgan_shapes
@@ -78,18 +79,6 @@ HEADS = 2
 DIT = DiTSize(width=32, heads=HEADS, layers=3, mlp=48, content=16, wavenet_layers=2)
 BIGVGAN = BigVGANSize(channels=64)
 CAMPPLUS = CAMPPlusSize(growth=8, bottleneck=16, start=32)
-
-
-def random_tensors(shapes: dict[str, tuple[int, ...]], seed: int) -> dict[str, Tensor]:
-    draw, tensors = torch.Generator().manual_seed(seed), {}
-    for name, shape in shapes.items():
-        scale = 0.05 if len(shape) == 1 else float(np.prod(shape[1:])) ** -0.5
-        tensors[name] = torch.randn(shape, generator=draw) * scale
-        if name.endswith((".weight_g", "norm.weight")):
-            tensors[name] = 1 + 0.1 * torch.randn(shape, generator=draw)
-        if name.endswith("weight_g") and (".convs2." in name or name.startswith("conv_post.")):
-            tensors[name] = tensors[name] * 0.1  # else the wave is clipped most of the time
-    return tensors
 
 
 def s2mel_size(gpt_width: int) -> S2MelSize:

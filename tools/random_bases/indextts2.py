@@ -40,6 +40,8 @@ from voxgraft.models.indextts2.shapes import (
 from voxgraft.tokenizers.base import load_proof_corpus
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from voxgraft.models.speech_model import SpeechModel
 
 RANDOM_SIZES = {
@@ -251,3 +253,18 @@ def random_condition(model: SpeechModel, draw: np.random.Generator) -> Any:
     width = model.size.width
     latents = draw.standard_normal((32, width), dtype=np.float32)
     return UnifiedVoiceCondition(latents, draw.standard_normal(width, dtype=np.float32))
+
+
+def random_tensors(shapes: dict[str, tuple[int, ...]], seed: int) -> dict[str, Tensor]:
+    """Weights of s2mel or BigVGAN, of a size that keeps the wave within its limits."""
+    import torch
+
+    draw, tensors = torch.Generator().manual_seed(seed), {}
+    for name, shape in shapes.items():
+        scale = 0.05 if len(shape) == 1 else float(np.prod(shape[1:])) ** -0.5
+        tensors[name] = torch.randn(shape, generator=draw) * scale
+        if name.endswith((".weight_g", "norm.weight")):
+            tensors[name] = 1 + 0.1 * torch.randn(shape, generator=draw)
+        if name.endswith("weight_g") and (".convs2." in name or name.startswith("conv_post.")):
+            tensors[name] = tensors[name] * 0.1  # else the wave is clipped most of the time
+    return tensors

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from markupsafe import Markup
     from matplotlib.axes import Axes
 
+    from voxgraft.core.errors import Finding
+
 
 EXIT_OK = 0
 EXIT_BAD_INPUT = 2
@@ -45,6 +47,13 @@ class StyledLine:
 def style_line(*parts: str | tuple[str, str]) -> StyledLine:
     """A line of plain texts and (text, style) pairs."""
     return StyledLine(tuple((part, "") if isinstance(part, str) else part for part in parts))
+
+
+def format_finding_counts(findings: Sequence[Finding]) -> StyledLine:
+    """How many findings there are of each level."""
+    counts = {level: sum(item.level == level for item in findings) for level in LEVEL_STYLES}
+    listed = ", ".join(f"{count} {level}{'' if count == 1 else 's'}" for level, count in counts.items())
+    return style_line((listed, LEVEL_STYLES["error"] if counts["error"] else "bold green"))
 
 
 TableCell = str | StyledLine

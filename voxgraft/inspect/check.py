@@ -21,7 +21,7 @@ from voxgraft.config.commands import CheckSettings
 from voxgraft.core import progress
 from voxgraft.core.errors import ConfigError, FileError, Finding, Level, VoxgraftError, finding
 from voxgraft.core.files import parse_json, read_lines, require_file, require_folder
-from voxgraft.core.results import LEVEL_STYLES, Line, Table, style_line
+from voxgraft.core.results import LEVEL_STYLES, Line, Table, format_finding_counts, style_line
 from voxgraft.core.run import RunFolder
 from voxgraft.data.manifest import resolve_manifest_path, resolve_text_files
 from voxgraft.dataset.checks import StoredCodes, compute_trimmed_lengths, count_trailing_run
@@ -466,10 +466,7 @@ class CheckResult:
 
     @property
     def verdict(self) -> Line:
-        """How many findings there are of each level."""
-        counts = {level: sum(item.level == level for item in self.outcome.findings) for level in LEVEL_STYLES}
-        listed = ", ".join(f"{count} {level}{'' if count == 1 else 's'}" for level, count in counts.items())
-        return style_line((listed, LEVEL_STYLES["error"] if counts["error"] else "bold green"))
+        return format_finding_counts(self.outcome.findings)
 
 
 def check_command(settings: CheckSettings) -> CheckResult | FirstContact:

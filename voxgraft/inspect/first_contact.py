@@ -26,7 +26,7 @@ from voxgraft.config.commands import CheckSettings, SpeakSettings
 from voxgraft.core import progress
 from voxgraft.core.errors import ConfigError, Finding, VoxgraftError, finding
 from voxgraft.core.files import compute_sha256, is_file
-from voxgraft.core.results import LEVEL_STYLES, Line, Table, format_bytes, style_line
+from voxgraft.core.results import LEVEL_STYLES, Line, Table, format_bytes, format_finding_counts, style_line
 from voxgraft.core.run import RUN_FILE
 from voxgraft.evaluation.scores import Transcriber, compute_error_rates, open_transcriber
 from voxgraft.evaluation.sentences import EvalSentence
@@ -88,9 +88,7 @@ class FirstContact:
         for item in sorted(self.findings, key=lambda item: list(LEVEL_STYLES).index(item.level)):
             first, *rest = item.lines()
             lines += [style_line((first, LEVEL_STYLES[item.level])), *rest]
-        counts = {level: sum(item.level == level for item in self.findings) for level in LEVEL_STYLES}
-        listed = ", ".join(f"{count} {level}{'' if count == 1 else 's'}" for level, count in counts.items())
-        return [*lines, style_line((listed, "bold red" if counts["error"] else "bold green"))]
+        return [*lines, format_finding_counts(self.findings)]
 
 
 def check_first_contact(settings: CheckSettings, max_seconds: float | None = None) -> FirstContact:
@@ -131,8 +129,9 @@ def check_first_contact(settings: CheckSettings, max_seconds: float | None = Non
         try:
             speech, original = _speak(speaking, settings.recognizer, family, chosen, base, findings)
         except VoxgraftError as error:
-            findings.append(_without_folders(error.finding, files.folder, settings.voice))
-    return FirstContact(base, tuple(listed), tuple(speech), original, tuple(dict.fromkeys(findings)))
+            findings.append(error.finding)
+    shown = (_without_folders(item, files.folder, settings.voice) for item in findings)
+    return FirstContact(base, tuple(listed), tuple(speech), original, tuple(dict.fromkeys(shown)))
 
 
 def _without_folders(item: Finding, *paths: Path | str | None) -> Finding:
@@ -186,7 +185,7 @@ def _compare_file(published: PublishedTensors, files: BaseFiles, findings: list[
     except VoxgraftError as error:
         # A missing package is no fault of the file.
         level = "warning" if error.code == "package-missing" else error.finding.level
-        findings.append(_without_folders(replace(error.finding, where=name, level=level), path))
+        findings.append(replace(error.finding, where=name, level=level))
     new = {item.level for item in findings[before:]}
     return {**row, "result": "differs" if "error" in new else "see below" if new else "as published"}
 
@@ -281,7 +280,7 @@ def _speak(
             if not agrees:
                 findings.append(finding("first-contact-original", f"{what}: {told}"))
     except VoxgraftError as error:
-        findings.append(_without_folders(error.finding, speakers.place.files.folder, speaking.voice))
+        findings.append(error.finding)
         original["original program"] = f"not compared: stopped by {error.code}"
     return rows, original
 
