@@ -73,6 +73,7 @@ from voxgraft.synthesis.engine import (
     open_model_context,
     open_run_model,
 )
+from voxgraft.synthesis.inputs import add_recordings
 from voxgraft.training.samples import collect_texts
 
 EVALUATION_REPORT_NAME = "report.html"
@@ -174,7 +175,9 @@ def evaluate(settings: EvaluateSettings) -> EvaluateResult:
         mark = score_recordings(originals.get(new_language or "", ()), ear, settings.seed, ORIGINAL_RECORDINGS_TITLE)
     clips = held_out.sets.get(new_language or "") or held_out.all_sets
     voices = choose_eval_voices(base, place.files, settings.voices, clips, held_out.min_prompt_seconds, settings.seed)
-    sound = open_speech_renderer(place).restrict_to_voices([voice.clip for voice in voices])
+    sound = open_speech_renderer(place)
+    voices = add_recordings(voices, held_out.recordings, sound.vocoder)
+    sound = sound.restrict_to_voices([voice.clip for voice in voices])
     encoder = open_voice_encoder(base, place, voices)
 
     parts = (base, after, sets, voices, sound, ear, encoder, held_out, settings.seed, settings.players, originals)

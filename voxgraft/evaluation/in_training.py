@@ -16,7 +16,7 @@ import torch
 from voxgraft.checkpoints.steps import load_step
 from voxgraft.core import progress
 from voxgraft.core.journal import as_finite_float
-from voxgraft.dataset.run_data import HeldOutData
+from voxgraft.dataset.run_data import HeldOutData, find_recordings
 from voxgraft.evaluation.judge import measure_recorded_pace
 from voxgraft.evaluation.scores import (
     CUT_OFF_RATIO,
@@ -36,7 +36,7 @@ from voxgraft.evaluation.synthesis import (
     synthesize_sentences,
 )
 from voxgraft.synthesis.engine import ModelContext, SpeakingModel
-from voxgraft.synthesis.inputs import ReferenceVoice, choose_voices
+from voxgraft.synthesis.inputs import ReferenceVoice, add_recordings, choose_voices
 from voxgraft.training.callbacks import Callback
 from voxgraft.training.samples import collect_texts
 from voxgraft.training.setup import TrainingSetup
@@ -221,7 +221,9 @@ def build_in_training_evaluation(setup: TrainingSetup, loop: Trainer, recognizer
     """Evaluation every `listen_every` steps, for a run that is about to be trained."""
     place = ModelContext(setup.family, setup.files, setup.device, next(loop.stepper.trained.model.parameters()).dtype)
     system, sentences, voices = _speaking_parts(setup, loop)
-    sound = open_speech_renderer(place).restrict_to_voices([voice.clip for voice in voices])
+    sound = open_speech_renderer(place)
+    voices = add_recordings(voices, find_recordings(setup.run, setup.settings.data.dataset), sound.vocoder)
+    sound = sound.restrict_to_voices([voice.clip for voice in voices])
     return InTrainingEvaluation(
         loop, system, sentences, voices, sound, open_transcriber(recognizer), setup.options.seed
     )

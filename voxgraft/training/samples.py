@@ -8,7 +8,7 @@ generators, so training is the same with and without samples.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import groupby
@@ -29,6 +29,7 @@ from voxgraft.synthesis.engine import (
     limit_codes,
     max_sentence_seconds,
 )
+from voxgraft.synthesis.inputs import ReferenceVoice, add_recordings
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.training.callbacks import Callback
 from voxgraft.training.trainer import Trainer
@@ -50,14 +51,22 @@ class SampleSentence:
 class SampleCallback(Callback):
     """Speaks the sentences of a training; a `Trainer` calls it. The voice is a held-out one, fixed by the seed."""
 
-    def __init__(self, loop: Trainer, sentences: Sequence[SampleSentence], vocoder: Vocoder | None = None) -> None:
+    def __init__(
+        self,
+        loop: Trainer,
+        sentences: Sequence[SampleSentence],
+        vocoder: Vocoder | None = None,
+        recordings: Mapping[str, Path] | None = None,
+    ) -> None:
+        """`recordings` are the audio files of held-out clips, for a vocoder that imitates a recording."""
         self._run, self._sentences, self._train_step = loop.run_folder, tuple(sentences), loop.stepper
         held_out = next(iter(loop.validations.values()))
         item = held_out.items[rng.hash_int("voice", loop.stepper.options.seed) % len(held_out.items)]
         where, clip = item.prompt
         clips = held_out.batch_builder.sets[where]
-        self._voice_name = f"{clips.name}/{clips.infos[clip].id}"
-        self._voice, self._vocoder = Clip(clips.codes(clip), clips.voice(clip)), vocoder
+        voice = ReferenceVoice(f"{clips.name}/{clips.infos[clip].id}", Clip(clips.codes(clip), clips.voice(clip)))
+        (voice,) = add_recordings([voice], recordings or {}, vocoder)
+        self._voice_name, self._voice, self._vocoder = voice.name, voice.clip, vocoder
         self._condition = loop.stepper.batch_builder.family.condition(self._voice)
         self._no_audio_reason = vocoder.why_not(self._voice) if vocoder else ""
 

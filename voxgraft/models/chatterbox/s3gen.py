@@ -42,7 +42,13 @@ from voxgraft.core.errors import AudioError, CheckpointError, Finding, GraftErro
 from voxgraft.core.files import is_file
 from voxgraft.models.base import REFERENCE_AUDIO, Clip, Latents, SoundStream, Vocoder
 from voxgraft.models.campplus import COUNTER, CAMPPlus, CAMPPlusSize
-from voxgraft.models.chatterbox.encoder import FRAME, REFERENCE_SECONDS, SpeechTokenizer, SpeechTokenizerSize
+from voxgraft.models.chatterbox.encoder import (
+    FRAME,
+    REFERENCE_SECONDS,
+    SpeechTokenizer,
+    SpeechTokenizerSize,
+    cut_reference,
+)
 from voxgraft.models.chatterbox.family import CONDITIONS_NAME, S3GEN_FILES
 from voxgraft.models.chatterbox.flow import FRAMES_PER_CODE, NUM_MELS, SPEAKER_WIDTH, CodeToMel, FlowSize
 from voxgraft.models.chatterbox.hift import (
@@ -392,6 +398,9 @@ class S3GenVocoder(Vocoder):
         if REFERENCE_AUDIO in voice.voice or self.conditions is not None:
             return ""
         return f"neither a recording of the voice nor {CONDITIONS_NAME} in the base folder"
+
+    def add_recording(self, voice: Clip, samples: NDArray[np.float32], rate: int) -> Clip:
+        return Clip(voice.codes, {**voice.voice, REFERENCE_AUDIO: cut_reference(samples, rate)})
 
     @property
     def model(self) -> S3Gen:
