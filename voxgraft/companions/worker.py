@@ -5,9 +5,9 @@ chatterbox: codes and a voice in, samples out. S3Gen and the Perth watermark are
 indextts2: says whether the checkout can be imported, and which packages it has. It makes no sound of codes yet: the
 program's own interface takes text, which an export speaks with `load.py`.
 
-Both ends of the pipe use this file: voxgraft imports the messages from it, and the worker runs it by its path in another
-environment. So it needs numpy only and must not import voxgraft; the upstream packages are imported by name. A message:
-magic, length of the header (little endian), the header as JSON with the names, types and shapes of the arrays, then the
+Both ends of the pipe use this file: voxgraft imports the messages from it, and another environment runs it by its path.
+So it needs numpy only and must not import voxgraft; the upstream packages are imported by name. A message: magic,
+length of the header (little endian), the header as JSON with the names, types and shapes of the arrays, then the
 arrays' bytes.
 """
 
