@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 from torch import Tensor
 
-from voxgraft.checkpoints.tensors import read_tensors
+from voxgraft.checkpoints.load import read_tensors
 from voxgraft.config.train_options import TrainModeOrBaseline, TrainOptions, TrainPart
 from voxgraft.dataset.sampler import DataSamplerOptions, DeterministicSampler, Sample, list_samples
 from voxgraft.dataset.shards import AnyArray, ClipDataset, ClipInfo, DatasetHeader, DatasetProvenance, Int32Array

@@ -24,7 +24,7 @@ from tests.support.preprocess_runs import RATE, resolved, voice_like
 from tests.support.ui import form_of, tab_of
 from tests.test_text_front_end import LANGUAGES, any_text, texts_of
 from voxgraft.checkpoints import open_checkpoint
-from voxgraft.checkpoints.tensors import read_tensor_shapes
+from voxgraft.checkpoints.load import read_tensor_shapes
 from voxgraft.cli import run_cli
 from voxgraft.config.commands import GoSettings, NewSettings, SpeakSettings, TokenizerShowSettings
 from voxgraft.config.run import RowSettings, RunSettings, VocabularySettings, rewrite_run_yaml

@@ -20,7 +20,7 @@ from torch import Tensor
 from voxgraft.asr import Transcript
 from voxgraft.audio.files import encode_audio, resample
 from voxgraft.checkpoints import Checkpoint, open_checkpoint
-from voxgraft.checkpoints.tensors import read_stored_tensor
+from voxgraft.checkpoints.load import read_stored_tensor
 from voxgraft.core import rng
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.dataset.run_data import HeldOutData

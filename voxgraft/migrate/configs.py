@@ -17,8 +17,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 from voxgraft.config.run import RunSettings
 from voxgraft.core.errors import ConfigError, Finding, find_nearest_name, finding
-from voxgraft.core.files import read_text
-from voxgraft.core.yaml_files import MAX_YAML_BYTES, parse_yaml
+from voxgraft.core.files import MAX_YAML_BYTES, parse_yaml, read_text
 
 KeyFate = Literal["mapped", "suggested", "gone", "later", "unknown"]
 """suggested: written into run.yaml as a comment, since a person must decide; later: voxgraft cannot do it yet."""

@@ -32,6 +32,7 @@ from voxgraft.core.files import (
     atomic_write_folder,
     is_folder,
     make_path_relative,
+    parse_yaml,
     path_exists,
     require_disk_space,
     require_file,
@@ -48,7 +49,6 @@ from voxgraft.core.results import (
     style_line,
 )
 from voxgraft.core.run import RUN_FILE, RunFolder
-from voxgraft.core.yaml_files import parse_yaml
 from voxgraft.data.manifest import MANIFEST_NAME, resolve_manifest_path
 from voxgraft.evaluation.scores import require_recognizer
 from voxgraft.evaluation.sentences import load_sentence_sets, require_sentences

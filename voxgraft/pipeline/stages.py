@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from voxgraft.checkpoints.load import read_tensor_shapes
 from voxgraft.checkpoints.steps import StepFolder, find_step_damage, list_step_folders, read_step_values
-from voxgraft.checkpoints.tensors import read_tensor_shapes
 from voxgraft.config.base import AnySettings, deep_merge, parse_settings, read_settings_values
 from voxgraft.config.commands import (
     CheckSettings,

@@ -21,8 +21,7 @@ from voxgraft.checkpoints import find_dangerous_globals
 from voxgraft.config.base import parse_settings, read_settings_values
 from voxgraft.config.run import RunSettings, VocabularySettings
 from voxgraft.core.errors import VoxgraftError
-from voxgraft.core.files import MAX_JSON_BYTES, MAX_LINE_BYTES
-from voxgraft.core.yaml_files import MAX_YAML_BYTES
+from voxgraft.core.files import MAX_JSON_BYTES, MAX_LINE_BYTES, MAX_YAML_BYTES
 from voxgraft.inspect.check import read_npy_ids
 from voxgraft.migrate.configs import read_legacy_config
 from voxgraft.migrate.settings import UserOverrides, translate_legacy_config

@@ -122,7 +122,7 @@ class TinyCodec(nn.Module):
     def open(cls, path: Path) -> Self:
         """A codec from its file, which says its own sizes; float32, ready to use."""
         from voxgraft.checkpoints import open_checkpoint
-        from voxgraft.checkpoints.tensors import read_tensors
+        from voxgraft.checkpoints.load import read_tensors
 
         with open_checkpoint(path) as checkpoint:
             notes = dict(checkpoint.metadata or {})
