@@ -51,8 +51,7 @@ from voxgraft.synthesis.engine import ModelContext, SpeakingModel, SynthesisMode
 from voxgraft.synthesis.inputs import ReferenceVoice, VoiceLoader, has_speakable_text, read_utterances
 from voxgraft.text.encoder import TextEncoder, learn_language_pieces
 from voxgraft.text.normalize import build_text_rules
-from voxgraft.tokenizers import open_tokenizer
-from voxgraft.tokenizers.base import TextCorpus
+from voxgraft.tokenizers import TextCorpus, open_tokenizer
 from voxgraft.tokenizers.prove import prove_tokenizer
 from voxgraft.training.samples import build_sample_sentences
 from voxgraft.ui.commands import run_command_in_process

@@ -34,8 +34,7 @@ from voxgraft.models.load import load_model, save_model
 from voxgraft.pipeline.command import create_run
 from voxgraft.pipeline.train import TrainResult, train
 from voxgraft.text.encoder import TextEncoder, text_rules_identity
-from voxgraft.tokenizers import open_tokenizer
-from voxgraft.tokenizers.base import NewPiece, TokenizerAdditions
+from voxgraft.tokenizers import NewPiece, TokenizerAdditions, open_tokenizer
 
 TEXTS = Path(str(resources.files("voxgraft") / "assets" / "demo" / "am.txt"))
 PIECES = 20

@@ -37,8 +37,7 @@ from voxgraft.models import get_family
 from voxgraft.models.base import BaseFiles
 from voxgraft.models.load import load_model, save_model
 from voxgraft.text.encoder import TextEncoder, text_rules_identity
-from voxgraft.tokenizers import open_tokenizer
-from voxgraft.tokenizers.base import load_proof_corpus
+from voxgraft.tokenizers import load_proof_corpus, open_tokenizer
 from voxgraft.training.prefetch import BatchBuilder
 from voxgraft.training.step import TrainStep
 from voxgraft.training.trainable import build_optimizer, make_trainable

@@ -45,8 +45,7 @@ from voxgraft.models import resolve_base_family, resolve_base_folder
 from voxgraft.models.base import BaseFiles, Family, SequenceSpec
 from voxgraft.text.encoder import TextEncoder, text_rules_identity
 from voxgraft.text.normalize import NO_RULES, TextRules
-from voxgraft.tokenizers import open_tokenizer
-from voxgraft.tokenizers.base import Tokenizer
+from voxgraft.tokenizers import Tokenizer, open_tokenizer
 
 DEFAULT_STEPS = TrainOptions().steps
 # Voices are large arrays. This many, spread over a set, are enough to find a broken front end.

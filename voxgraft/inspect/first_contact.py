@@ -36,8 +36,7 @@ from voxgraft.models.base import BaseFiles, Family, PublishedTensors
 from voxgraft.synthesis.command import STOP_DESCRIPTIONS, SpokenUtterance, Wave, render_pieces, synthesize
 from voxgraft.synthesis.engine import open_synthesis_models
 from voxgraft.synthesis.inputs import UtteranceRequest, VoiceLoader
-from voxgraft.tokenizers import open_tokenizer
-from voxgraft.tokenizers.base import load_proof_corpus
+from voxgraft.tokenizers import load_proof_corpus, open_tokenizer
 
 # The folders of an absolute path, and not those of a web address.
 _FOLDERS = re.compile(r"(?<![\w.:/\\])(?:[A-Za-z]:)?[/\\](?:[^\s/\\\"'`]+[/\\])+")

@@ -22,8 +22,7 @@ from voxgraft.graft.rows import detect_checkpoint_family, text_table_findings
 from voxgraft.models import family_names, get_family, resolve_base_family, resolve_base_folder
 from voxgraft.models.base import BaseFiles, Family, ModelSize
 from voxgraft.models.detect import CheckpointScan, check_tensor_prefix
-from voxgraft.tokenizers import open_tokenizer
-from voxgraft.tokenizers.base import Tokenizer
+from voxgraft.tokenizers import Tokenizer, open_tokenizer
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ from voxgraft.migrate.configs import LegacyKey, read_legacy_config
 from voxgraft.migrate.settings import as_number
 from voxgraft.models import detect, get_family
 from voxgraft.models.base import Family, GraftPoint
-from voxgraft.tokenizers.base import TextCorpus, read_texts
+from voxgraft.tokenizers import TextCorpus, read_texts
 
 
 class StatedNumber(NamedTuple):

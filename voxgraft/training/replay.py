@@ -34,7 +34,7 @@ from voxgraft.models.speech_model import SpeechModel
 from voxgraft.synthesis.engine import SynthesisEngine, SynthesisRequest, draw_seed
 from voxgraft.synthesis.inputs import ReferenceVoice, choose_voices
 from voxgraft.text.encoder import TextEncoder
-from voxgraft.tokenizers.base import load_proof_corpus, read_user_corpus
+from voxgraft.tokenizers import load_proof_corpus, read_user_corpus
 from voxgraft.training.distributed import is_main_process
 
 # One utterance in so many is held out.

@@ -28,8 +28,7 @@ from voxgraft.migrate.settings import UserOverrides, translate_legacy_config
 from voxgraft.models import get_family
 from voxgraft.models.chatterbox.family import read_cangjie
 from voxgraft.text.encoder import TextEncoder, learn_language_pieces
-from voxgraft.tokenizers import open_tokenizer
-from voxgraft.tokenizers.base import read_texts
+from voxgraft.tokenizers import open_tokenizer, read_texts
 
 GIB = 1 << 30
 LOADED = "loaded"
