@@ -33,13 +33,13 @@ from voxgraft.dataset.checks import (
 from voxgraft.dataset.shards import (
     AnyArray,
     ClipDataset,
-    ClipInfo,
     DatasetHeader,
     DatasetProvenance,
     DatasetRole,
     Int32Array,
     format_clip_names,
 )
+from voxgraft.models.base import Clip
 
 if TYPE_CHECKING:
     from voxgraft.models.base import SequenceSpec
@@ -442,8 +442,11 @@ class PairDataset(ClipDataset):
         infos = []
         for pair, num_codes in zip(pairs, self.num_codes.tolist(), strict=True):
             length = seconds.get(pair.target) or num_codes / INDEXTTS2_CODE_HZ
-            infos.append(ClipInfo(pair.id, pair.speaker, pair.target, length, pair.text))
-        infos += [ClipInfo(one.prompt, one.speaker, one.prompt, one.prompt_seconds or 0.0, "") for one in prompts]
+            infos.append(Clip(id=pair.id, speaker=pair.speaker, recording=pair.target, seconds=length, text=pair.text))
+        infos += [
+            Clip(id=one.prompt, speaker=one.speaker, recording=one.prompt, seconds=one.prompt_seconds or 0.0)
+            for one in prompts
+        ]
         self.infos = infos
         digest = hashlib.sha256(str(header.made_from.settings["manifest_sha256"]).encode())
         for pair in pairs:

@@ -28,16 +28,15 @@ from voxgraft.core.files import (
     require_file,
 )
 from voxgraft.dataset.shards import (
+    CLIP_LINE_KEYS,
     CODES_KEY,
     DATASET_INDEX_NAME,
     TEXT_KEY,
     AnyArray,
     ClipDataset,
-    ClipInfo,
     DatasetHeader,
     DatasetIndex,
     Int32Array,
-    PreparedClip,
     Shard,
     ShardFile,
     check_clip,
@@ -47,6 +46,7 @@ from voxgraft.dataset.shards import (
     write_dataset_index,
     write_shard,
 )
+from voxgraft.models.base import Clip
 
 CLIPS_PER_SHARD = 2000
 # Totals of seconds may differ this much: sums of rounded numbers depend on their order.
@@ -58,7 +58,7 @@ HASH_CHUNK_BYTES = 4 << 20
 
 
 def write_clip_dataset(
-    folder: Path, header: DatasetHeader, clips: Iterable[PreparedClip], shard_clips: int = CLIPS_PER_SHARD
+    folder: Path, header: DatasetHeader, clips: Iterable[Clip], shard_clips: int = CLIPS_PER_SHARD
 ) -> None:
     """Write a set atomically, with one shard in memory at a time. An earlier set is kept as `NAME.previous`."""
     if shard_clips < 1:
@@ -68,16 +68,16 @@ def write_clip_dataset(
     if first is None:
         raise GraftError("set-empty", f"no clip to write for {folder.name}", where=folder)
     forms = get_voice_specs(first)
-    infos: dict[str, ClipInfo] = {}
+    infos: dict[str, Clip] = {}
     num_text = num_codes = 0
     with atomic_write_folder(folder) as temporary:
         shards: list[tuple[ShardFile, ShardFile, int]] = []
         remaining = chain([first], source)
         while batch := [check_clip(clip, forms) for clip in islice(remaining, shard_clips)]:
             for clip in batch:
-                if clip.info.id in infos:
-                    raise GraftError("set-duplicate-ids", f"two clips have the id {clip.info.id!r}", expected="one")
-                infos[clip.info.id] = clip.info
+                if clip.id in infos:
+                    raise GraftError("set-duplicate-ids", f"two clips have the id {clip.id!r}", expected="one")
+                infos[clip.id] = Clip(speaker=clip.speaker, recording=clip.recording, seconds=clip.seconds)
                 num_text += len(clip.text_ids)
                 num_codes += len(clip.codes)
             shards.append(write_shard(temporary, len(shards), batch, forms))
@@ -99,7 +99,7 @@ def open_clip_dataset(
     file = read_dataset_index(folder)
     require_matching_header(folder, file.header, expected or {})
     shards: list[Shard] = []
-    infos: list[ClipInfo] = []
+    infos: list[Clip] = []
     for arrays, lines, num_clips in file.shards:
         for entry in (arrays, lines):
             path = folder / entry.file
@@ -137,7 +137,7 @@ def open_clip_dataset(
 class ShardedDataset(ClipDataset):
     """A set of voxgraft, memory-mapped."""
 
-    def __init__(self, folder: Path, file: DatasetIndex, shards: Sequence[Shard], infos: Sequence[ClipInfo]) -> None:
+    def __init__(self, folder: Path, file: DatasetIndex, shards: Sequence[Shard], infos: Sequence[Clip]) -> None:
         self.folder, self.name, self.header, self.counts = folder, folder.name, file.header, file.counts
         self.infos = infos
         self.num_text = np.concatenate([shard.num_text for shard in shards])
@@ -171,7 +171,7 @@ class ShardedDataset(ClipDataset):
         return self._shards[at], self._mapped(at), clip - int(self._first[at])
 
 
-def _count_totals(infos: Sequence[ClipInfo], num_text: int, num_codes: int) -> dict[str, float]:
+def _count_totals(infos: Sequence[Clip], num_text: int, num_codes: int) -> dict[str, float]:
     """The totals in set.json; a reader computes them again and compares."""
     return {
         "clips": len(infos),
@@ -183,20 +183,20 @@ def _count_totals(infos: Sequence[ClipInfo], num_text: int, num_codes: int) -> d
     }
 
 
-def _read_clip_infos(path: Path, num_clips: int) -> list[ClipInfo]:
+def _read_clip_infos(path: Path, num_clips: int) -> list[Clip]:
     infos = []
     for number, line in read_lines(path):
         where = f"{path}, line {number}"
         entry = parse_json(line, where)
-        if not isinstance(entry, dict) or set(entry) != set(ClipInfo.__slots__):
-            expected = ", ".join(ClipInfo.__slots__)
+        if not isinstance(entry, dict) or set(entry) != set(CLIP_LINE_KEYS):
+            expected = ", ".join(CLIP_LINE_KEYS)
             raise FileError("set-damaged", "the line is not a clip", expected=expected, where=where)
         seconds = entry["seconds"]
         numeric = isinstance(seconds, int | float) and not isinstance(seconds, bool) and seconds > 0
         if not numeric or not all(isinstance(entry[name], str) for name in ("id", "speaker", "recording", "text")):
             found = "a value of the line has the wrong type"
             raise FileError("set-damaged", found, expected="texts, seconds", where=where)
-        infos.append(ClipInfo(**{**entry, "seconds": float(seconds)}))
+        infos.append(Clip(**{**entry, "seconds": float(seconds)}))
     if len(infos) != num_clips:
         raise FileError("set-damaged", f"{len(infos):,} lines in {path.name}", expected=f"{num_clips:,}", where=path)
     return infos

@@ -25,15 +25,13 @@ from voxgraft.dataset.sets import open_clip_dataset, write_clip_dataset
 from voxgraft.dataset.shards import (
     AnyArray,
     ClipDataset,
-    ClipInfo,
     DatasetHeader,
     DatasetProvenance,
     DatasetRole,
     Int32Array,
-    PreparedClip,
     read_dataset_index,
 )
-from voxgraft.models.base import BaseFiles, Family, SequenceSpec
+from voxgraft.models.base import BaseFiles, Clip, Family, SequenceSpec
 from voxgraft.preprocess.encode import BatchStore
 from voxgraft.text.encoder import text_rules_identity
 
@@ -288,12 +286,12 @@ def make_prepared_dataset(
     if there is not None and there.header == header:
         return PreparedDataset(role, there, left_out, False)
 
-    def iter_prepared() -> Iterator[PreparedClip]:
+    def iter_prepared() -> Iterator[Clip]:
         with progress.progress_task(f"writing {role}", len(fitting)) as advance:
             for clip, key, ids in fitting:
                 seconds, codes, voice = encoded.read(key)
-                info = ClipInfo(clip.id, clip.speaker, clip.recording, seconds, clip.text)
-                yield PreparedClip(info, ids, codes, voices[clip.speaker][1] if voices else voice)
+                voice = voices[clip.speaker][1] if voices else voice
+                yield Clip(codes, voice, ids, clip.id, clip.speaker, clip.recording, seconds, clip.text)
                 advance(1)
 
     write_clip_dataset(place, header, iter_prepared())

@@ -612,4 +612,4 @@ def mix_emotions(files: BaseFiles, sliders: Sequence[float], weight: float, voic
         expected = f"{len(style)} and {len(own)} wide, as in the voice and the base"
         raise CheckpointError("tensors-mismatch", found, expected=expected, where=files.folder)
     vector = table.blend(scale_shares(weigh_sliders(sliders), weight), style, own)
-    return Clip(np.zeros(0, dtype=np.int64), {"emotion": vector})
+    return Clip(voice={"emotion": vector})

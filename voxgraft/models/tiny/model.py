@@ -402,7 +402,7 @@ def load_codec(folder: Path, device: torch.device | str = "cpu") -> tuple[TinyCo
 
 def build_voice_clip(number: int) -> Clip:
     """A voice that comes from no recording."""
-    return Clip(np.zeros(0, dtype=np.int64), {"speaker": np.array([number], dtype=np.int32)})
+    return Clip(voice={"speaker": np.array([number], dtype=np.int32)})
 
 
 def build_tiny_condition(prompt: Clip) -> TinyCondition:
