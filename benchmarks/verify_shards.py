@@ -18,8 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from voxgraft.dataset.checks import check_held_out_overlap
-from voxgraft.dataset.sets import ShardVerifier, open_clip_dataset, write_clip_dataset
+from voxgraft.dataset.sets import ShardVerifier, check_held_out_overlap, open_clip_dataset, write_clip_dataset
 from voxgraft.dataset.shards import ClipDataset, DatasetHeader, DatasetProvenance
 from voxgraft.models.base import Clip
 

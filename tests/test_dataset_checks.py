@@ -11,8 +11,7 @@ import pytest
 
 from tests.support.datasets import CODE_HZ, MADE_FROM, made_clips, make_set
 from tests.support.families import PUBLISHED
-from voxgraft.dataset.checks import check_clip_dataset, count_trailing_run
-from voxgraft.dataset.sets import open_clip_dataset, write_clip_dataset
+from voxgraft.dataset.sets import check_clip_dataset, count_trailing_run, open_clip_dataset, write_clip_dataset
 from voxgraft.dataset.shards import AnyArray, DatasetHeader
 from voxgraft.models import get_family
 from voxgraft.models.base import Clip, SequenceSpec

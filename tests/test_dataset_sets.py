@@ -23,8 +23,7 @@ from tests.support.families import PUBLISHED
 from voxgraft.checkpoints import open_checkpoint
 from voxgraft.checkpoints.write import TensorBytes, write_safetensors
 from voxgraft.core.errors import FileError, GraftError, VoxgraftError
-from voxgraft.dataset.checks import check_clip_dataset
-from voxgraft.dataset.sets import open_clip_dataset, write_clip_dataset
+from voxgraft.dataset.sets import check_clip_dataset, open_clip_dataset, write_clip_dataset
 from voxgraft.dataset.shards import AnyArray, ClipDataset, DatasetHeader, DatasetProvenance
 from voxgraft.models import get_family
 from voxgraft.models.base import Clip, SequenceSpec

@@ -31,9 +31,14 @@ from voxgraft.config.train_options import TrainIntervals, TrainOptions
 from voxgraft.core.errors import Finding, VoxgraftError
 from voxgraft.core.journal import RunJournal
 from voxgraft.core.run import RunFolder
-from voxgraft.dataset.checks import check_prompt_copies, check_text_tokenization, check_unused_rows
 from voxgraft.dataset.sampler import DataSamplerOptions, DeterministicSampler, list_samples
-from voxgraft.dataset.sets import open_clip_dataset, write_clip_dataset
+from voxgraft.dataset.sets import (
+    check_prompt_copies,
+    check_text_tokenization,
+    check_unused_rows,
+    open_clip_dataset,
+    write_clip_dataset,
+)
 from voxgraft.dataset.shards import ClipDataset
 from voxgraft.graft.folder import load_graft
 from voxgraft.models import family_names, get_family

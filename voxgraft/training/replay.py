@@ -22,9 +22,8 @@ from voxgraft.core import progress, rng
 from voxgraft.core.errors import Finding, GraftError, TextError, VoxgraftError, finding
 from voxgraft.core.files import path_exists
 from voxgraft.core.run import RunFolder
-from voxgraft.dataset.checks import count_trailing_run
 from voxgraft.dataset.run_data import HELD_OUT_RECORDING, SELF_REPLAY_NAME, SELF_REPLAY_ORIGIN, TRAIN_RECORDING
-from voxgraft.dataset.sets import open_clip_dataset, write_clip_dataset
+from voxgraft.dataset.sets import count_trailing_run, open_clip_dataset, write_clip_dataset
 from voxgraft.dataset.shards import ClipDataset, DatasetHeader, DatasetProvenance
 from voxgraft.graft.folder import Graft
 from voxgraft.models import get_family
