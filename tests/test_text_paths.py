@@ -44,7 +44,7 @@ from voxgraft.models import family_names, get_family
 from voxgraft.models.base import BaseFiles, Clip
 from voxgraft.models.load import load_model
 from voxgraft.pipeline.command import create_run, run_pipeline
-from voxgraft.preprocess.assemble import EncodedClips, FrontEndFiles, make_prepared_dataset
+from voxgraft.preprocess.command import EncodedClips, FrontEndFiles, make_prepared_dataset
 from voxgraft.preprocess.encode import BatchStore
 from voxgraft.synthesis.command import plan_utterance
 from voxgraft.synthesis.engine import ModelContext, SpeakingModel, SynthesisModels, open_grafted_model
