@@ -286,7 +286,7 @@ COMMANDS = (
     CliCommand(
         "doctor",
         commands.DoctorSettings,
-        "voxgraft.inspect.doctor:doctor",
+        "voxgraft.inspect.show:doctor",
         "Report device, memory, versions, optional parts, free disk, and what this machine supports.",
     ),
     CliCommand(

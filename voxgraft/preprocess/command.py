@@ -1,7 +1,7 @@
 """The command `prepare`: from a manifest of clips to the sets that `train` reads, in the run's `data/`.
 
 Audio is encoded once, batch by batch, and each batch is kept on disk: a `prepare` that was killed resumes. Clips that
-are already in a set are taken from there: with another tokenizer only the texts are encoded again, and no audio is read.
+are already in a set are taken from there: with another tokenizer only texts are encoded again, and no audio is read.
 `prepared.jsonl` records what became of every clip.
 """
 
