@@ -249,7 +249,7 @@ COMMANDS = (
     CliCommand(
         "download",
         commands.DownloadSettings,
-        "voxgraft.export.download:download",
+        "voxgraft.export.share:download",
         "Download a published base with all files it needs; without a network, list the files and their places.",
         positional=("name", "folder"),
         flags={"list_only": ("--list",)},
