@@ -173,7 +173,7 @@ def test_every_published_base_names_the_files_that_its_family_looks_for() -> Non
     for facts in FAMILIES.values():
         kind = get_family(facts.name)
         for base in facts.downloads.values():
-            assert base["title"] and base["licence"] and base["repository"]
+            assert all(base[key] for key in ("title", "licence", "repository"))
             places = {file.get("prefix", "") + file["name"] for file in base["files"]}
             assert places & set(kind.checkpoint_names)
             assert places & set(kind.tokenizer_names)
