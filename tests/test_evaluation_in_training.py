@@ -14,7 +14,7 @@ from tests.support.evaluation import Tones, in_order, parrot
 from tests.support.run_folders import WholeRun, make_run
 from tests.support.trainers import EVERY, Place, StopAt, loop_of, resumed
 from tests.support.trainers import OPTIONS as USUAL
-from voxgraft.core.journal import History
+from voxgraft.core.run import History
 from voxgraft.dataset.sets import open_clip_dataset
 from voxgraft.evaluation.in_training import (
     InTrainingEvaluation,

@@ -23,8 +23,7 @@ from voxgraft.checkpoints import open_checkpoint
 from voxgraft.checkpoints.steps import load_step
 from voxgraft.config.train_options import TrainOptions
 from voxgraft.core.errors import GraftError
-from voxgraft.core.journal import RunJournal
-from voxgraft.core.run import RunFolder
+from voxgraft.core.run import RunFolder, RunJournal
 from voxgraft.dataset.sampler import Sample
 from voxgraft.dataset.sets import open_clip_dataset, write_clip_dataset
 from voxgraft.graft.folder import load_graft, read_merged_card

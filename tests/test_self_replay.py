@@ -19,8 +19,7 @@ from tests.support.toy_language import World
 from voxgraft.config.run import DataSettings
 from voxgraft.config.train_options import TrainModeOrBaseline
 from voxgraft.core.errors import Finding, GraftError, TextError
-from voxgraft.core.journal import RunJournal
-from voxgraft.core.run import RunFolder
+from voxgraft.core.run import RunFolder, RunJournal
 from voxgraft.dataset.run_data import HELD_OUT_RECORDING, is_self_replay, split_self_replay
 from voxgraft.dataset.sampler import DataSamplerOptions, DeterministicSampler, list_samples
 from voxgraft.dataset.sets import open_clip_dataset

@@ -18,7 +18,7 @@ from tests.support.fixtures import Fixtures
 from tests.support.trainers import EVERY, NUM_NEW, OPTIONS, Place, StopAt, loop_of, resumed
 from voxgraft.config.train_options import TrainOptions
 from voxgraft.core.errors import finding
-from voxgraft.core.journal import History, strip_clock_fields
+from voxgraft.core.run import History, strip_clock_fields
 from voxgraft.dataset.sets import open_clip_dataset, write_clip_dataset
 from voxgraft.models import family_names, get_family
 from voxgraft.models.load import load_model

@@ -23,8 +23,7 @@ from voxgraft.cli.commands import COMMANDS
 from voxgraft.config.commands import GraftSettings, NewSettings, TrainCommandSettings
 from voxgraft.config.run import DataSettings, TrainSettings
 from voxgraft.core.errors import VoxgraftError
-from voxgraft.core.journal import RunJournal
-from voxgraft.core.run import RunFolder
+from voxgraft.core.run import RunFolder, RunJournal
 from voxgraft.dataset.shards import DatasetProvenance
 from voxgraft.graft.command import graft
 from voxgraft.graft.folder import load_graft

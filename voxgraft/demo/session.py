@@ -27,9 +27,8 @@ from voxgraft.config.run import load_command_settings, rewrite_run_yaml
 from voxgraft.core import progress
 from voxgraft.core.errors import Finding
 from voxgraft.core.files import write_text
-from voxgraft.core.journal import RunJournal
 from voxgraft.core.results import LEVEL_STYLES, Line, style_line
-from voxgraft.core.run import RunFolder
+from voxgraft.core.run import RunFolder, RunJournal
 from voxgraft.demo.data import DEMO_LANGUAGE, RECORDINGS_FOLDER, DemoSetWriter, load_bundled_clips
 from voxgraft.evaluation.command import EvaluateResult, evaluate
 from voxgraft.export.command import export

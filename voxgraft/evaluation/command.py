@@ -25,9 +25,8 @@ from voxgraft.core.files import (
     write_json,
     write_text,
 )
-from voxgraft.core.journal import History, RunJournal
 from voxgraft.core.results import Line, Table, style_line
-from voxgraft.core.run import RunFolder
+from voxgraft.core.run import History, RunFolder, RunJournal
 from voxgraft.data.manifest import resolve_manifest_path
 from voxgraft.dataset.run_data import NO_RUN_REASON, HeldOutData, open_held_out_data
 from voxgraft.evaluation.judge import (

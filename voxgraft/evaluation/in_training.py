@@ -15,7 +15,7 @@ import torch
 
 from voxgraft.checkpoints.steps import load_step
 from voxgraft.core import progress
-from voxgraft.core.journal import as_finite_float
+from voxgraft.core.run import as_finite_float
 from voxgraft.dataset.run_data import HeldOutData
 from voxgraft.evaluation.judge import measure_recorded_pace
 from voxgraft.evaluation.scores import (

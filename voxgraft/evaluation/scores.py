@@ -22,7 +22,7 @@ from voxgraft.asr import Recognizer, Transcript, open_recognizer, recognizers
 from voxgraft.audio.files import resample
 from voxgraft.core import progress, rng
 from voxgraft.core.errors import ConfigError, VoxgraftError
-from voxgraft.core.journal import as_finite_float
+from voxgraft.core.run import as_finite_float
 from voxgraft.dataset.shards import AnyArray
 from voxgraft.evaluation.sentences import LANGUAGES_WITHOUT_SPACES, EvalSentence, normalize_letters, normalize_phones
 from voxgraft.evaluation.synthesis import SpokenSentence

@@ -48,9 +48,8 @@ from voxgraft.core.files import (
     is_folder,
     require_folder,
 )
-from voxgraft.core.journal import RunJournal
 from voxgraft.core.languages import find_exemplar, find_language_scripts, is_letter, script_of
-from voxgraft.core.run import RunFolder
+from voxgraft.core.run import RunFolder, RunJournal
 from voxgraft.data.manifest import resolve_text_files
 from voxgraft.graft.folder import (
     ADAPTER_NAME,

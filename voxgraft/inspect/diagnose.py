@@ -43,9 +43,8 @@ from voxgraft.core.files import (
     write_json,
     write_text,
 )
-from voxgraft.core.journal import History, RunJournal
 from voxgraft.core.results import LEVEL_STYLES, Line, Table, format_bytes, style_line
-from voxgraft.core.run import RunFolder
+from voxgraft.core.run import History, RunFolder, RunJournal
 from voxgraft.evaluation.scores import Transcriber, compute_error_rates, open_transcriber
 from voxgraft.evaluation.sentences import SentenceSet, load_built_in_sentences, load_sentence_sets
 from voxgraft.evaluation.synthesis import SpeechRenderer, choose_eval_voices, open_speech_renderer, synthesize_sentences

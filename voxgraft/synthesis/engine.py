@@ -231,7 +231,7 @@ def open_run_model(
     place: ModelContext, run: RunFolder, graft: Graft, which: EvaluatedVariant | None, step: int | None
 ) -> SpeakingModel:
     """What a run speaks with: a saved step, one of its outputs, or what its last training left."""
-    from voxgraft.core.journal import RunJournal
+    from voxgraft.core.run import RunJournal
     from voxgraft.graft.folder import BASELINE_FOLDER_NAME, MERGED_FOLDER_NAME
 
     if step is not None:
