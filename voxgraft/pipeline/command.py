@@ -53,7 +53,7 @@ from voxgraft.data.manifest import MANIFEST_NAME, resolve_manifest_path
 from voxgraft.evaluation.scores import require_recognizer
 from voxgraft.evaluation.sentences import load_sentence_sets, require_sentences
 from voxgraft.export.command import SHAREABLE_KINDS, choose_export_kind, require_export_folder, require_export_kind
-from voxgraft.migrate.configs import (
+from voxgraft.inspect.legacy import (
     ConfigTranslation,
     KeyFate,
     KeyTranslation,
