@@ -332,3 +332,10 @@ def test_a_made_companion_is_shown_with_its_packages(places: Path, capsys: pytes
     told = json.loads(capsys.readouterr().out)
     assert told["versions"] == {"fake": "1"}
     assert told["made"] is False
+
+
+def test_families_state_nothing_about_their_companion_that_is_not_read() -> None:
+    recipes = [facts.companion for facts in FAMILIES.values() if facts.companion]
+    assert recipes
+    assert all({"title", "steps"} <= set(recipe) for recipe in recipes)
+    assert all(set(recipe) <= {"title", "steps", "removed", "checkout_package"} for recipe in recipes)

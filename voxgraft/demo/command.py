@@ -251,7 +251,7 @@ def _train_unfrozen(runner: DemoRunner, settings: DemoSettings, report: MistakeR
     """The whole backbone at a high rate, and nothing of the old languages beside the new one."""
     train = {"mode": "merged", "full_body": True, "lr_backbone": 1e-3, "kl_weight": 0.0, "interpolate": [1.0]}
     _set_up_run(runner, settings, {"data": {"self_replay": 0}, "train": train})
-    report.add(WHEN_BEFORE_TRAINING, runner.check().outcome.findings)
+    report.add(WHEN_BEFORE_TRAINING, runner.check().findings)
     runner.train()
     report.add(WHEN_TRAINING, runner.watched())
     runner.chapter("stopped by the bound; training again without it")
@@ -266,7 +266,7 @@ def _train_masked_rows(runner: DemoRunner, settings: DemoSettings, report: Mista
     Weight decay is ten times the usual, so that a hundred steps show what thousands do.
     """
     _set_up_run(runner, settings, {"train": {"lr_backbone": 1e-3, "weight_decay": 0.1}})
-    report.add(WHEN_BEFORE_TRAINING, runner.check().outcome.findings)
+    report.add(WHEN_BEFORE_TRAINING, runner.check().findings)
     runner.train("--baseline masked-finetune", baseline="masked-finetune")
     report.add(WHEN_TRAINING, runner.watched())
     _check_trained_output(runner, report, BASELINE_FOLDER_NAME)
@@ -290,7 +290,7 @@ def _graft_without_letters(runner: DemoRunner, settings: DemoSettings, report: M
     result = runner.graft()
     report.not_refused_by = "graft" if result.folder else ""
     report.add("graft refuses", result.proof.findings)
-    report.add(WHEN_BEFORE_TRAINING, runner.check().outcome.findings)
+    report.add(WHEN_BEFORE_TRAINING, runner.check().findings)
 
 
 def _use_wrong_tokenizer(runner: DemoRunner, settings: DemoSettings, report: MistakeReport) -> None:
@@ -311,11 +311,11 @@ def _use_wrong_tokenizer(runner: DemoRunner, settings: DemoSettings, report: Mis
     spelled = replace(writer.text_encoder, grown=other)
     runner.chapter(f"data/train again, encoded with {other.path.name}, which also has {other.size:,} pieces")
     writer.write("train", "train", clips, spelled)
-    report.add(WHEN_BEFORE_TRAINING, runner.check().outcome.findings)
+    report.add(WHEN_BEFORE_TRAINING, runner.check().findings)
     runner.chapter("the same data, labelled with the run's own tokenizer, like data without a label")
     header = writer.header(DEMO_LANGUAGE, "train", writer.text_encoder)
     write_clip_dataset(runner.run.data_set("train"), header, writer.prepared(clips, spelled))
-    report.add(WHEN_BEFORE_TRAINING, runner.check().outcome.findings)
+    report.add(WHEN_BEFORE_TRAINING, runner.check().findings)
     _try_to_train(runner, report)
 
 
@@ -336,7 +336,7 @@ def _use_padded_codes(runner: DemoRunner, settings: DemoSettings, report: Mistak
             padded.append(replace(clip, codes=codes))
     header = writer.header(DEMO_LANGUAGE, "train", writer.text_encoder)
     write_clip_dataset(runner.run.data_set("train"), header, padded)
-    report.add(WHEN_BEFORE_TRAINING, runner.check().outcome.findings)
+    report.add(WHEN_BEFORE_TRAINING, runner.check().findings)
     _try_to_train(runner, report)
 
 
@@ -369,7 +369,7 @@ def _check_trained_output(runner: DemoRunner, report: MistakeReport, name: str) 
     wanted = CheckSettings(
         base=files.folder, checkpoint=left / files.checkpoint.name, tokenizer=TokenizerSettings(file=tokenizer)
     )
-    report.add(WHEN_OUTPUT_CHECKED, runner.check(flags, wanted, report.expected).outcome.findings)
+    report.add(WHEN_OUTPUT_CHECKED, runner.check(flags, wanted, report.expected).findings)
 
 
 # By name: in words, the findings that must report it, how it is made, and whether that gives a model to listen to.

@@ -157,7 +157,7 @@ class DemoRunner:
         """Check the run, or files with other settings. Notes are printed only if their code is in `shown`."""
         with self._run_command("check", flags, of_run=settings is None):
             result = check(settings or load_command_settings(CheckSettings, self.run))
-        wanted = [item for item in result.outcome.findings if item.level != "note" or item.code in shown]
+        wanted = [item for item in result.findings if item.level != "note" or item.code in shown]
         lines: list[Line] = []
         for level, style in LEVEL_STYLES.items():  # worst first
             for item in wanted:

@@ -129,11 +129,11 @@ class BaseConfigTarget(YamlTarget):
 
 def _old_meaning(path: Path) -> object:
     old = read_legacy_config(path)
-    translation = translate_legacy_config(old, UserOverrides(language="am"))
-    for row in translation.rows:
+    rows, _, _ = translate_legacy_config(old, UserOverrides(language="am"))
+    for row in rows:
         json.dumps(row.to_json(), allow_nan=False)
     read_old_config_numbers(path)
-    return old.kind, [(row.old, row.value, row.fate) for row in translation.rows]
+    return old.kind, [(row.old, row.value, row.fate) for row in rows]
 
 
 class OldConfigTarget(YamlTarget):
