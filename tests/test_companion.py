@@ -24,6 +24,7 @@ from tests.support.run_folders import error_of
 from voxgraft.checkpoints import open_checkpoint
 from voxgraft.cli.app import run_cli
 from voxgraft.companions.environments import COMPANIONS_VARIABLE, CompanionProcess, find_environment
+from voxgraft.core.families import FAMILIES
 from voxgraft.models import get_family
 from voxgraft.models.base import REFERENCE_AUDIO, Clip
 from voxgraft.models.chatterbox.model import read_built_in_voice
