@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from voxgraft.checkpoints.base import ByteSink
-from voxgraft.checkpoints.tensors import iter_tensors
+from voxgraft.checkpoints.load import iter_tensors
 from voxgraft.core import progress
 from voxgraft.core.errors import CheckpointError, ConfigError, FileError
 from voxgraft.core.files import atomic_write, is_file, is_folder, require_file

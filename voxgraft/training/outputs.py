@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from voxgraft.checkpoints.load import read_tensors
 from voxgraft.checkpoints.steps import TrainState, load_step
-from voxgraft.checkpoints.tensors import read_tensors
 from voxgraft.checkpoints.write import write_rows_file
 from voxgraft.core.errors import finding
 from voxgraft.core.files import atomic_write, atomic_write_folder, compute_sha256, write_json, write_text

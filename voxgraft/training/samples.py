@@ -21,7 +21,7 @@ from voxgraft.core.errors import ConfigError, VoxgraftError
 from voxgraft.core.files import atomic_write, is_file, read_json, write_text
 from voxgraft.core.run import step_folder_name
 from voxgraft.dataset.shards import ClipDataset
-from voxgraft.models.base import Clip, Vocoder
+from voxgraft.models.base import Vocoder
 from voxgraft.synthesis.engine import (
     SynthesisEngine,
     SynthesisRequest,
@@ -57,7 +57,7 @@ class SampleCallback(Callback):
         where, clip = item.prompt
         clips = held_out.batch_builder.sets[where]
         self._voice_name = f"{clips.name}/{clips.infos[clip].id}"
-        self._voice, self._vocoder = Clip(clips.codes(clip), clips.voice(clip)), vocoder
+        self._voice, self._vocoder = clips.voice_clip(clip), vocoder
         self._condition = loop.stepper.batch_builder.family.condition(self._voice)
         self._no_audio_reason = vocoder.why_not(self._voice) if vocoder else ""
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from voxgraft.checkpoints.tensors import read_tensor_shapes
+from voxgraft.checkpoints.load import read_tensor_shapes
 from voxgraft.config.run import RunSettings, TrainSettings
 from voxgraft.config.train_options import (
     RESUME_RULES,

@@ -106,7 +106,7 @@ class BigVGAN(nn.Module):
 
         Refused, by name, unless the file has every tensor and none besides. Reads no values.
         """
-        from voxgraft.checkpoints.tensors import read_tensor_shapes
+        from voxgraft.checkpoints.load import read_tensor_shapes
         from voxgraft.models.load import find_part_file
 
         path = find_part_file(place, BIGVGAN_NAMES)
@@ -123,7 +123,7 @@ class BigVGAN(nn.Module):
     @classmethod
     def load(cls, place: Path) -> BigVGAN:
         """From the published file or the folder that holds it, with weight norm or without."""
-        from voxgraft.checkpoints.tensors import read_tensors
+        from voxgraft.checkpoints.load import read_tensors
 
         path, size, shapes = cls.read_shapes(place)
         return cls.from_tensors(size, read_tensors(path, shapes))

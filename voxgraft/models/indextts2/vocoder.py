@@ -34,7 +34,7 @@ from voxgraft.audio.features import (
     validate_waveform,
 )
 from voxgraft.audio.files import resample
-from voxgraft.checkpoints.tensors import read_tensor_shapes, read_tensors
+from voxgraft.checkpoints.load import read_tensor_shapes, read_tensors
 from voxgraft.core.errors import AudioError, CheckpointError, GraftError
 from voxgraft.core.files import path_exists
 from voxgraft.models.base import REFERENCE_AUDIO, BaseFiles, Clip, Latents, PublishedTensors, Vocoder
