@@ -30,7 +30,7 @@ from voxgraft.models.base import BaseFiles
 from voxgraft.models.chatterbox.family import RELEASES
 from voxgraft.models.chatterbox.shapes import T3Size, t3_shapes
 from voxgraft.models.indextts2.shapes import UnifiedVoiceSize, unified_voice_shapes
-from voxgraft.models.load import load_model
+from voxgraft.models.speech_model import load_model
 from voxgraft.nn.rows import compute_base_fingerprint, hash_base_tensors
 
 State = dict[str, Tensor]

@@ -42,7 +42,7 @@ from voxgraft.graft.folder import load_graft
 from voxgraft.graft.rows import build_new_rows
 from voxgraft.models import family_names, get_family
 from voxgraft.models.base import BaseFiles, Clip
-from voxgraft.models.load import load_model
+from voxgraft.models.speech_model import load_model
 from voxgraft.pipeline.command import create_run, run_pipeline
 from voxgraft.preprocess.assemble import EncodedClips, FrontEndFiles, make_prepared_dataset
 from voxgraft.preprocess.encode import BatchStore

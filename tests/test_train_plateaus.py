@@ -37,7 +37,7 @@ from voxgraft.dataset.sets import open_clip_dataset, write_clip_dataset
 from voxgraft.dataset.shards import ClipDataset, PreparedClip
 from voxgraft.graft.folder import load_graft
 from voxgraft.models import family_names, get_family
-from voxgraft.models.load import load_model
+from voxgraft.models.speech_model import load_model
 from voxgraft.pipeline.train import train
 from voxgraft.training.monitors import LearningMonitor, LearningThresholds
 from voxgraft.training.prefetch import BatchBuilder

@@ -21,7 +21,7 @@ from voxgraft.core.errors import finding
 from voxgraft.core.journal import History, strip_clock_fields
 from voxgraft.dataset.sets import open_clip_dataset, write_clip_dataset
 from voxgraft.models import family_names, get_family
-from voxgraft.models.load import load_model
+from voxgraft.models.speech_model import load_model
 from voxgraft.training.monitors import (
     DeadRowMonitor,
     LearningMonitor,

@@ -22,8 +22,7 @@ from voxgraft.models.chatterbox.shapes import T3Size
 from voxgraft.models.generate import GenerationPrompt
 from voxgraft.models.indextts2.model import UnifiedVoice, UnifiedVoiceCondition
 from voxgraft.models.indextts2.shapes import ConditioningEncoderSize, UnifiedVoiceSize
-from voxgraft.models.load import load_model
-from voxgraft.models.speech_model import SpeechModel
+from voxgraft.models.speech_model import SpeechModel, load_model
 from voxgraft.nn.adapter import adapter_state, add_adapter, load_adapter_state, write_peft_folder
 from voxgraft.pipeline.command import create_run
 from voxgraft.synthesis.command import SpeakResult, speak

@@ -37,7 +37,7 @@ from voxgraft.graft.command import GraftResult, graft
 from voxgraft.graft.folder import load_graft
 from voxgraft.inspect.check import CheckResult, check
 from voxgraft.models import get_family
-from voxgraft.models.load import load_model
+from voxgraft.models.speech_model import load_model
 from voxgraft.pipeline.command import create_run
 from voxgraft.pipeline.train import TrainResult, train
 from voxgraft.training.prefetch import BatchBuilder

@@ -39,7 +39,7 @@ from voxgraft.evaluation.in_training import InTrainingEvaluation, build_in_train
 from voxgraft.graft.folder import MASKED_BASELINE_LABEL
 from voxgraft.inspect.check import run_checks
 from voxgraft.inspect.subject import open_check_subject, to_check_settings
-from voxgraft.models.load import HALF_PRECISION_DTYPES, choose_device, load_model
+from voxgraft.models.speech_model import HALF_PRECISION_DTYPES, choose_device, load_model
 from voxgraft.nn.rows import build_trainable_report
 from voxgraft.training.callbacks import LogCallback, TensorBoardWriter
 from voxgraft.training.distributed import DistributedContext, join_distributed

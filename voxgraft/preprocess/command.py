@@ -25,7 +25,7 @@ from voxgraft.core.run import RunFolder
 from voxgraft.data.manifest import ROLE_BY_SPLIT, ManifestClip, assign_voices, resolve_manifest_path, select_clips
 from voxgraft.dataset.run_data import open_run_context, provenance_findings
 from voxgraft.dataset.shards import ClipDataset, format_clip_names
-from voxgraft.models.load import choose_device
+from voxgraft.models.speech_model import choose_device
 from voxgraft.preprocess.assemble import (
     CACHE_INDEX_NAME,
     ClipRecord,

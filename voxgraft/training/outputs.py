@@ -35,8 +35,7 @@ from voxgraft.graft.folder import (
     format_graft_readme,
     hash_adapter_files,
 )
-from voxgraft.models.load import HALF_PRECISION_DTYPES, grow_model, load_model, save_model
-from voxgraft.models.speech_model import SpeechModel
+from voxgraft.models.speech_model import HALF_PRECISION_DTYPES, SpeechModel, grow_model, load_model, save_model
 from voxgraft.nn.adapter import add_adapter, load_adapter_state, merge_adapter, write_peft_folder
 from voxgraft.nn.rows import load_new_rows
 from voxgraft.training.setup import TrainingSetup

@@ -40,7 +40,7 @@ from voxgraft.dataset.sampler import DeterministicSampler, require_clip_fits
 from voxgraft.dataset.shards import ClipDataset
 from voxgraft.graft.folder import Graft, load_graft
 from voxgraft.models.base import BaseFiles, Family
-from voxgraft.models.load import HALF_PRECISION_DTYPES, choose_device
+from voxgraft.models.speech_model import HALF_PRECISION_DTYPES, choose_device
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.training.replay import SelfReplayBuilder, resolve_self_replay_count

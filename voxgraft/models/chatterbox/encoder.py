@@ -113,7 +113,7 @@ class SpeechTokenizer(nn.Module):
         """From an `s3gen` file, or from the base folder that holds it; of that file only the tokenizer is read."""
         from voxgraft.checkpoints.tensors import read_tensor_shapes, read_tensors
         from voxgraft.models.chatterbox.family import S3GEN_FILES
-        from voxgraft.models.load import find_part_file
+        from voxgraft.models.speech_model import find_part_file
 
         path = find_part_file(place, S3GEN_FILES)
         stored = read_tensor_shapes(path, SPEECH_TOKENIZER_PREFIX)
@@ -281,7 +281,7 @@ class VoiceEncoder(nn.Module):
         """From a file, or from the base folder that holds it."""
         from voxgraft.checkpoints.tensors import read_tensors
         from voxgraft.models.chatterbox.family import VOICE_ENCODER_FILES
-        from voxgraft.models.load import find_part_file
+        from voxgraft.models.speech_model import find_part_file
 
         with no_init_weights():
             encoder = cls()

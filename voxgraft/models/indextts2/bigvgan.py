@@ -107,7 +107,7 @@ class BigVGAN(nn.Module):
         Refused, by name, unless the file has every tensor and none besides. Reads no values.
         """
         from voxgraft.checkpoints.tensors import read_tensor_shapes
-        from voxgraft.models.load import find_part_file
+        from voxgraft.models.speech_model import find_part_file
 
         path = find_part_file(place, BIGVGAN_NAMES)
         stored = read_tensor_shapes(path)

@@ -295,7 +295,7 @@ class TinyProgram(StockProgram):
             "from pathlib import Path",
             "",
             "from voxgraft.models import get_family",
-            "from voxgraft.models.load import load_model",
+            "from voxgraft.models.speech_model import load_model",
             "",
             'tiny = get_family("tiny")',
             'model = load_model(tiny, tiny.files(Path("merged")))',
