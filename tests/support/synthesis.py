@@ -17,8 +17,8 @@ from voxgraft.config.commands import GraftSettings, NewSettings, SpeakSettings
 from voxgraft.graft.command import graft
 from voxgraft.graft.folder import GRAFT_CARD_NAME, format_graft_card, hash_adapter_files, read_graft_card
 from voxgraft.models import get_family
+from voxgraft.models.chatterbox.family import T3Size
 from voxgraft.models.chatterbox.model import T3, T3Condition
-from voxgraft.models.chatterbox.shapes import T3Size
 from voxgraft.models.generate import GenerationPrompt
 from voxgraft.models.indextts2.model import UnifiedVoice, UnifiedVoiceCondition
 from voxgraft.models.indextts2.shapes import ConditioningEncoderSize, UnifiedVoiceSize

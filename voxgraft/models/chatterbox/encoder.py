@@ -34,8 +34,7 @@ from voxgraft.audio.features import (
 from voxgraft.audio.files import resample
 from voxgraft.core.errors import AudioError
 from voxgraft.models.base import REFERENCE_AUDIO, Clip, ClipEncoder
-from voxgraft.models.chatterbox.model import T3Condition
-from voxgraft.models.chatterbox.shapes import (
+from voxgraft.models.chatterbox.family import (
     MAX_PROMPT_CODES,
     SPEECH_CODE_DIGITS,
     SPEECH_CODE_LEVELS,
@@ -47,6 +46,7 @@ from voxgraft.models.chatterbox.shapes import (
     VOICE_ENCODER_MELS,
     VOICE_ENCODER_WIDTH,
 )
+from voxgraft.models.chatterbox.model import T3Condition
 from voxgraft.nn.layers import init_empty_weights, no_init_weights
 
 # Tensors that follow from the sizes; one of the published files lacks them.

@@ -43,7 +43,14 @@ from voxgraft.core.files import is_file
 from voxgraft.models.base import REFERENCE_AUDIO, Clip, Latents, SoundStream, Vocoder
 from voxgraft.models.campplus import COUNTER, CAMPPlus, CAMPPlusSize
 from voxgraft.models.chatterbox.encoder import FRAME, REFERENCE_SECONDS, SpeechTokenizer, SpeechTokenizerSize
-from voxgraft.models.chatterbox.family import CONDITIONS_NAME, S3GEN_FILES
+from voxgraft.models.chatterbox.family import (
+    CONDITIONS_NAME,
+    NUM_SPEECH_CODES,
+    S3GEN_FILES,
+    SPEECH_TOKENIZER_MELS,
+    SPEECH_TOKENIZER_PREFIX,
+    speech_tokenizer_shapes,
+)
 from voxgraft.models.chatterbox.flow import FRAMES_PER_CODE, LOOKAHEAD, NUM_MELS, SPEAKER_WIDTH, CodeToMel, FlowSize
 from voxgraft.models.chatterbox.hift import (
     DILATIONS,
@@ -61,12 +68,6 @@ from voxgraft.models.chatterbox.hift import (
     HiftSize,
     fold_weight_norm,
     published_shapes,
-)
-from voxgraft.models.chatterbox.shapes import (
-    NUM_SPEECH_CODES,
-    SPEECH_TOKENIZER_MELS,
-    SPEECH_TOKENIZER_PREFIX,
-    speech_tokenizer_shapes,
 )
 from voxgraft.models.detect import prefix_shapes, require_exact_tensors
 from voxgraft.nn.layers import init_empty_weights, no_init_weights

@@ -25,7 +25,7 @@ from voxgraft.models.base import (
     find_side_files,
     unknown_voice_error,
 )
-from voxgraft.models.chatterbox.shapes import T3Size, has_one_query, is_t3, t3_part_name
+from voxgraft.models.chatterbox.family import T3Size, has_one_query, is_t3, t3_part_name
 from voxgraft.models.detect import find_matching_tokenizer, refuse_lookalike_files, scan_checkpoint
 from voxgraft.text import TextFrontend
 
