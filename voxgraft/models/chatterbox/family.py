@@ -23,6 +23,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from voxgraft.checkpoints.base import Shape
 from voxgraft.core.errors import CheckpointError, FileError, Finding, VoxgraftError, finding
 from voxgraft.core.files import is_file, read_json, require_folder
+from voxgraft.models import (
+    find_files_by_content,
+    find_matching_tokenizer,
+    has_stand_in_tensors,
+    refuse_lookalike_files,
+    scan_checkpoint,
+    stand_in_parts,
+)
 from voxgraft.models.base import (
     BaseDescription,
     BaseFiles,
@@ -33,18 +41,10 @@ from voxgraft.models.base import (
     SequenceSpec,
     SideFile,
     SpeakingStyle,
-)
-from voxgraft.models.detect import (
-    find_files_by_content,
-    find_matching_tokenizer,
-    is_stand_in,
     linear_shapes,
     norm_shapes,
     prefix_shapes,
-    refuse_lookalike_files,
     require_exact_tensors,
-    scan_checkpoint,
-    stand_in_parts,
 )
 from voxgraft.text import TextFrontend
 
@@ -502,7 +502,7 @@ class Chatterbox(Family):
 
     def check_lookalike(self, path: Path, shapes: Mapping[str, Shape]) -> Finding | None:
         """Recognises a T3 with another backbone, and a stand-in for one."""
-        if is_stand_in(shapes):
+        if has_stand_in_tensors(shapes):
             found = f"{path.name} contains {stand_in_parts(shapes)}"
             expected = f"{TEXT_EMBEDDING_NAME}, text_head.weight and the backbone"
             return finding("checkpoint-stand-in", found, expected=expected, where=path)

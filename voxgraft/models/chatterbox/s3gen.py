@@ -40,7 +40,15 @@ from voxgraft.checkpoints.tensors import read_tensor_shapes, read_tensors
 from voxgraft.checkpoints.torch_file import read_torch_state_dict
 from voxgraft.core.errors import AudioError, CheckpointError, Finding, GraftError, finding
 from voxgraft.core.files import is_file
-from voxgraft.models.base import REFERENCE_AUDIO, Clip, Latents, SoundStream, Vocoder
+from voxgraft.models.base import (
+    REFERENCE_AUDIO,
+    Clip,
+    Latents,
+    SoundStream,
+    Vocoder,
+    prefix_shapes,
+    require_exact_tensors,
+)
 from voxgraft.models.campplus import COUNTER, CAMPPlus, CAMPPlusSize
 from voxgraft.models.chatterbox.encoder import FRAME, REFERENCE_SECONDS, SpeechTokenizer, SpeechTokenizerSize
 from voxgraft.models.chatterbox.family import (
@@ -69,7 +77,6 @@ from voxgraft.models.chatterbox.hift import (
     fold_weight_norm,
     published_shapes,
 )
-from voxgraft.models.detect import prefix_shapes, require_exact_tensors
 from voxgraft.nn.layers import init_empty_weights, no_init_weights
 
 MEL_FFT = 1920

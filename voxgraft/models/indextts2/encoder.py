@@ -129,7 +129,7 @@ class SemanticCodec(nn.Module):
     def read_shapes(cls, path: Path) -> tuple[SemanticCodecSize, dict[str, tuple[int, ...]]]:
         """Size and tensors of a file, its decoder left out; refused, by name, unless it has every tensor."""
         from voxgraft.checkpoints.tensors import read_tensor_shapes
-        from voxgraft.models.detect import require_exact_tensors
+        from voxgraft.models.base import require_exact_tensors
 
         stored = read_tensor_shapes(path)
         used = {name: shape for name, shape in stored.items() if not name.startswith(UNUSED_PREFIXES)}

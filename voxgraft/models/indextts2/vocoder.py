@@ -41,9 +41,17 @@ from voxgraft.checkpoints.base import Shape
 from voxgraft.checkpoints.tensors import read_tensor_shapes, read_tensors
 from voxgraft.core.errors import AudioError, CheckpointError, GraftError
 from voxgraft.core.files import path_exists
-from voxgraft.models.base import REFERENCE_AUDIO, BaseFiles, Clip, Latents, PublishedTensors, Vocoder
+from voxgraft.models.base import (
+    REFERENCE_AUDIO,
+    BaseFiles,
+    Clip,
+    Latents,
+    PublishedTensors,
+    Vocoder,
+    linear_shapes,
+    require_exact_tensors,
+)
 from voxgraft.models.campplus import CAMPPlus, CAMPPlusSize
-from voxgraft.models.detect import linear_shapes, require_exact_tensors
 from voxgraft.models.indextts2.dit import NUM_MELS
 from voxgraft.models.indextts2.encoder import (
     DEFAULT_CONFIG_SIZES,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from voxgraft.checkpoints.base import Shape
 from voxgraft.core.errors import FileError
 from voxgraft.core.files import is_file, read_json, require_file, require_folder, write_json
+from voxgraft.models import find_matching_tokenizer, refuse_lookalike_files, scan_checkpoint
 from voxgraft.models.base import (
     BaseDescription,
     BaseFiles,
@@ -26,7 +27,6 @@ from voxgraft.models.base import (
     unknown_voice_error,
 )
 from voxgraft.models.chatterbox.family import T3Size, has_one_query, is_t3, t3_part_name
-from voxgraft.models.detect import find_matching_tokenizer, refuse_lookalike_files, scan_checkpoint
 from voxgraft.text import TextFrontend
 
 if TYPE_CHECKING:
