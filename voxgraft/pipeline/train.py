@@ -44,10 +44,16 @@ from voxgraft.nn.rows import build_trainable_report
 from voxgraft.training.callbacks import LogCallback, TensorBoardWriter
 from voxgraft.training.distributed import DistributedContext, join_distributed
 from voxgraft.training.monitors import DeadRowMonitor, LearningMonitor
-from voxgraft.training.outputs import MergedCheckpoint, is_graft_current, write_merged_folder, write_trained_graft
 from voxgraft.training.prefetch import BatchBuilder
 from voxgraft.training.samples import SampleCallback, build_sample_sentences, collect_texts
-from voxgraft.training.setup import TrainingSetup, build_training_setup
+from voxgraft.training.setup import (
+    MergedCheckpoint,
+    TrainingSetup,
+    build_training_setup,
+    is_graft_current,
+    write_merged_folder,
+    write_trained_graft,
+)
 from voxgraft.training.step import TrainStep, estimate_memory, fit_microbatch_tokens, read_memory_usage
 from voxgraft.training.trainable import build_optimizer, make_trainable
 from voxgraft.training.trainer import ResumeChange, Trainer, TrainOutcome, resume_training
