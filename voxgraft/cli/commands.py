@@ -292,7 +292,7 @@ COMMANDS = (
     CliCommand(
         "clean",
         commands.CleanSettings,
-        "voxgraft.training.clean:clean",
+        "voxgraft.checkpoints.steps:clean",
         "Free disk space: show the saved steps of a run and remove those not needed. Asks first.",
         positional=("run",),
     ),
