@@ -34,6 +34,7 @@ from voxgraft.data.manifest import ManifestClip, SplitName, select_clips, write_
 from voxgraft.dataset.run_data import DataRequirements
 from voxgraft.dataset.sets import open_clip_dataset
 from voxgraft.dataset.shards import ClipDataset
+from voxgraft.evaluation.in_training import build_sample_sentences
 from voxgraft.evaluation.judge import _RetokenizedClipSet
 from voxgraft.evaluation.sentences import load_manifest_sentences
 from voxgraft.evaluation.synthesis import _build_request
@@ -54,7 +55,6 @@ from voxgraft.text.normalize import build_text_rules
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.tokenizers.base import TextCorpus
 from voxgraft.tokenizers.prove import prove_tokenizer
-from voxgraft.training.samples import build_sample_sentences
 from voxgraft.ui.commands import run_command_in_process
 
 RANDOM_LANGUAGES = ("am", "uk", "nv", "chr", "ff-Adlm")

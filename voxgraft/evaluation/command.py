@@ -30,6 +30,7 @@ from voxgraft.core.results import Line, Table, style_line
 from voxgraft.core.run import RunFolder
 from voxgraft.data.manifest import resolve_manifest_path
 from voxgraft.dataset.run_data import NO_RUN_REASON, HeldOutData, open_held_out_data
+from voxgraft.evaluation.in_training import collect_texts
 from voxgraft.evaluation.judge import (
     ORIGINAL_RECORDINGS_TITLE,
     WHO_AFTER,
@@ -73,7 +74,6 @@ from voxgraft.synthesis.engine import (
     open_model_context,
     open_run_model,
 )
-from voxgraft.training.samples import collect_texts
 
 EVALUATION_REPORT_NAME = "report.html"
 ANSWER_MARKS = {"yes": ("✓", "green"), "no": ("✗", "bold red"), "unknown": ("–", "dim")}

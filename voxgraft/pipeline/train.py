@@ -35,7 +35,14 @@ from voxgraft.core.run import RUN_FILE, RunFolder
 from voxgraft.dataset.run_data import is_self_replay
 from voxgraft.dataset.sampler import list_samples
 from voxgraft.dataset.sets import ShardVerifier
-from voxgraft.evaluation.in_training import InTrainingEvaluation, build_in_training_evaluation, spoken_steps
+from voxgraft.evaluation.in_training import (
+    InTrainingEvaluation,
+    SampleCallback,
+    build_in_training_evaluation,
+    build_sample_sentences,
+    collect_texts,
+    spoken_steps,
+)
 from voxgraft.graft.folder import MASKED_BASELINE_LABEL
 from voxgraft.inspect.check import run_checks
 from voxgraft.inspect.subject import open_check_subject, to_check_settings
@@ -45,7 +52,6 @@ from voxgraft.training.callbacks import LogCallback, TensorBoardWriter
 from voxgraft.training.distributed import DistributedContext, join_distributed
 from voxgraft.training.monitors import DeadRowMonitor, LearningMonitor
 from voxgraft.training.prefetch import BatchBuilder
-from voxgraft.training.samples import SampleCallback, build_sample_sentences, collect_texts
 from voxgraft.training.setup import (
     MergedCheckpoint,
     TrainingSetup,
