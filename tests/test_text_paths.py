@@ -36,8 +36,8 @@ from voxgraft.dataset.sets import open_clip_dataset
 from voxgraft.dataset.shards import ClipDataset
 from voxgraft.evaluation.in_training import build_sample_sentences
 from voxgraft.evaluation.judge import _RetokenizedClipSet
+from voxgraft.evaluation.scores import _build_request
 from voxgraft.evaluation.sentences import load_manifest_sentences
-from voxgraft.evaluation.synthesis import _build_request
 from voxgraft.graft.command import tokenizer_show
 from voxgraft.graft.folder import load_graft
 from voxgraft.graft.rows import build_new_rows

@@ -49,7 +49,14 @@ from voxgraft.evaluation.report import (
     render_report,
     summarize_retention,
 )
-from voxgraft.evaluation.scores import open_transcriber, tabulate_scores
+from voxgraft.evaluation.scores import (
+    choose_eval_voices,
+    open_speech_renderer,
+    open_transcriber,
+    read_reference_recordings,
+    read_sentence_recordings,
+    tabulate_scores,
+)
 from voxgraft.evaluation.sentences import (
     SentenceSet,
     build_text_sentences,
@@ -57,12 +64,6 @@ from voxgraft.evaluation.sentences import (
     load_manifest_sentences,
     load_sentence_sets,
     load_training_texts,
-)
-from voxgraft.evaluation.synthesis import (
-    choose_eval_voices,
-    open_speech_renderer,
-    read_reference_recordings,
-    read_sentence_recordings,
 )
 from voxgraft.graft.folder import GRAFT_CARD_NAME as GRAFT_CARD
 from voxgraft.graft.folder import MERGED_CARD_NAME, load_graft

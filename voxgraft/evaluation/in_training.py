@@ -36,21 +36,19 @@ from voxgraft.dataset.shards import ClipDataset
 from voxgraft.evaluation.judge import measure_recorded_pace
 from voxgraft.evaluation.scores import (
     CUT_OFF_RATIO,
+    MAX_EVAL_VOICES,
+    SpeechRenderer,
+    SpokenSentence,
     Transcriber,
     compute_error_rates,
     compute_stop_scores,
     expected_seconds,
     has_code_loop,
-    open_transcriber,
-)
-from voxgraft.evaluation.sentences import EvalSentence, load_built_in_sentences, normalize_letters
-from voxgraft.evaluation.synthesis import (
-    MAX_EVAL_VOICES,
-    SpeechRenderer,
-    SpokenSentence,
     open_speech_renderer,
+    open_transcriber,
     synthesize_sentences,
 )
+from voxgraft.evaluation.sentences import EvalSentence, load_built_in_sentences, normalize_letters
 from voxgraft.models.base import Clip, Vocoder
 from voxgraft.synthesis.engine import (
     ModelContext,
