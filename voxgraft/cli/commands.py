@@ -221,7 +221,7 @@ COMMANDS = (
     CliCommand(
         "compare",
         commands.CompareSettings,
-        "voxgraft.evaluation.compare:compare",
+        "voxgraft.evaluation.command:compare",
         "Compare evaluated runs: gain in the new language and loss in old ones, as a chart and a table.",
         positional=("runs",),
     ),
