@@ -50,7 +50,6 @@ from voxgraft.models.speech_model import HALF_PRECISION_DTYPES, choose_device, l
 from voxgraft.nn.rows import build_trainable_report
 from voxgraft.training.callbacks import LogCallback, TensorBoardWriter
 from voxgraft.training.distributed import DistributedContext, join_distributed
-from voxgraft.training.monitors import DeadRowMonitor, LearningMonitor
 from voxgraft.training.prefetch import BatchBuilder
 from voxgraft.training.setup import (
     MergedCheckpoint,
@@ -63,7 +62,7 @@ from voxgraft.training.setup import (
 from voxgraft.training.step import TrainStep, estimate_memory, fit_microbatch_tokens, read_memory_usage
 from voxgraft.training.trainable import build_optimizer, make_trainable
 from voxgraft.training.trainer import ResumeChange, Trainer, TrainOutcome, resume_training
-from voxgraft.training.validation import Validator
+from voxgraft.training.validation import DeadRowMonitor, LearningMonitor, Validator
 
 HASH_PREFIX_LENGTH = 12
 BASE_PARTS = ("base rows", "body")
