@@ -30,8 +30,7 @@ from voxgraft.dataset.sampler import DataSamplerOptions, DeterministicSampler, S
 from voxgraft.dataset.shards import AnyArray, ClipDataset, DatasetHeader, DatasetProvenance, Int32Array
 from voxgraft.models import get_family
 from voxgraft.models.base import BaseFiles, Clip, Family
-from voxgraft.models.load import load_model
-from voxgraft.models.speech_model import SpeechModel
+from voxgraft.models.speech_model import SpeechModel, load_model
 from voxgraft.nn import backbones
 from voxgraft.synthesis.inputs import ReferenceVoice
 from voxgraft.training.prefetch import BatchBuilder

@@ -33,8 +33,8 @@ from voxgraft.dataset.sampler import DataSamplerOptions, DeterministicSampler
 from voxgraft.dataset.shards import AnyArray, ClipDataset, DatasetHeader, DatasetProvenance, Int32Array
 from voxgraft.models import get_family
 from voxgraft.models.base import Clip, SequenceSpec
+from voxgraft.models.chatterbox.family import T3Size
 from voxgraft.models.chatterbox.model import T3
-from voxgraft.models.chatterbox.shapes import T3Size
 from voxgraft.models.indextts2.model import UnifiedVoice
 from voxgraft.models.indextts2.shapes import ConditioningEncoderSize, UnifiedVoiceSize
 from voxgraft.models.speech_model import SpeechModel

@@ -24,10 +24,10 @@ from voxgraft.cli.app import CommandLine, parse_command_line, resolve_settings
 from voxgraft.cli.commands import COMMANDS
 from voxgraft.config.commands import CheckSettings
 from voxgraft.core.errors import Finding, raise_first_error
+from voxgraft.evaluation.in_training import build_sample_sentences
 from voxgraft.inspect.check import check, training_data_findings
 from voxgraft.inspect.subject import open_check_subject
 from voxgraft.models import get_family
-from voxgraft.training.samples import build_sample_sentences
 from voxgraft.training.setup import build_training_setup
 
 WIDTH = 64

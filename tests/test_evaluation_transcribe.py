@@ -25,6 +25,8 @@ from voxgraft.demo.data import RECORDINGS_FOLDER
 from voxgraft.evaluation.judge import score_recordings, score_voices
 from voxgraft.evaluation.scores import (
     EMPTY_TRANSCRIPT,
+    SpeechRenderer,
+    SpokenSentence,
     Transcriber,
     compute_error_rates,
     compute_sentence_errors,
@@ -33,9 +35,9 @@ from voxgraft.evaluation.scores import (
     has_code_loop,
     measure_spoken_pace,
     open_transcriber,
+    read_reference_recordings,
 )
 from voxgraft.evaluation.sentences import EvalSentence
-from voxgraft.evaluation.synthesis import SpeechRenderer, SpokenSentence, read_reference_recordings
 from voxgraft.models.base import Clip, ClipEncoder, Latents
 from voxgraft.synthesis.inputs import ReferenceVoice
 

@@ -27,7 +27,7 @@ from voxgraft.core.errors import ConfigError, FileError
 from voxgraft.core.files import compute_sha256
 from voxgraft.models import detect_family, family_names, get_family
 from voxgraft.models.base import BaseFiles
-from voxgraft.models.chatterbox.shapes import T3Size, speech_tokenizer_shapes, t3_shapes
+from voxgraft.models.chatterbox.family import T3Size, speech_tokenizer_shapes, t3_shapes
 from voxgraft.models.indextts2.shapes import (
     ConditioningEncoderSize,
     UnifiedVoiceSize,

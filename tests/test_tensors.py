@@ -15,7 +15,7 @@ from tests.support.checkpoint_files import saved, values
 from voxgraft.checkpoints import open_checkpoint
 from voxgraft.checkpoints.load import iter_tensors, read_tensor_shapes, read_tensors
 from voxgraft.core.errors import CheckpointError, FileError
-from voxgraft.models.load import find_part_file
+from voxgraft.models.speech_model import find_part_file
 
 STATE = {"net.a.weight": values(6, 4, seed=1), "net.b.bias": values(5, seed=2), "other.c": values(3, 2, seed=3)}
 SHAPES: dict[str, tuple[int, ...]] = {"b.bias": (5,), "a.weight": (6, 4)}

@@ -34,15 +34,16 @@ from voxgraft.data.manifest import ManifestClip, SplitName, select_clips, write_
 from voxgraft.dataset.run_data import DataRequirements
 from voxgraft.dataset.sets import open_clip_dataset
 from voxgraft.dataset.shards import ClipDataset
+from voxgraft.evaluation.in_training import build_sample_sentences
 from voxgraft.evaluation.judge import _RetokenizedClipSet
+from voxgraft.evaluation.scores import _build_request
 from voxgraft.evaluation.sentences import load_manifest_sentences
-from voxgraft.evaluation.synthesis import _build_request
 from voxgraft.graft.command import tokenizer_show
 from voxgraft.graft.folder import load_graft
 from voxgraft.graft.rows import build_new_rows
 from voxgraft.models import family_names, get_family
 from voxgraft.models.base import BaseFiles, Clip
-from voxgraft.models.load import load_model
+from voxgraft.models.speech_model import load_model
 from voxgraft.pipeline.command import create_run, run_pipeline
 from voxgraft.preprocess.command import EncodedClips, FrontEndFiles, make_prepared_dataset
 from voxgraft.preprocess.encode import BatchStore
@@ -53,7 +54,6 @@ from voxgraft.text.encoder import TextEncoder, learn_language_pieces
 from voxgraft.text.normalize import build_text_rules
 from voxgraft.tokenizers import TextCorpus, open_tokenizer
 from voxgraft.tokenizers.prove import prove_tokenizer
-from voxgraft.training.samples import build_sample_sentences
 from voxgraft.ui.commands import run_command_in_process
 
 RANDOM_LANGUAGES = ("am", "uk", "nv", "chr", "ff-Adlm")

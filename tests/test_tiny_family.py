@@ -32,8 +32,7 @@ from voxgraft.inspect.show import show_base
 from voxgraft.models import detect_family, get_family
 from voxgraft.models.base import BaseFiles, build_sequence
 from voxgraft.models.generate import GenerationPrompt, generate_codes
-from voxgraft.models.load import load_model
-from voxgraft.models.speech_model import compute_losses, pack_batch
+from voxgraft.models.speech_model import compute_losses, load_model, pack_batch
 from voxgraft.models.tiny.family import TinyTextFrontend
 from voxgraft.models.tiny.model import TinyClipEncoder, TinyCondition, TinyT3, load_codec
 from voxgraft.pipeline.command import create_run

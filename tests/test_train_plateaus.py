@@ -42,15 +42,14 @@ from voxgraft.dataset.shards import ClipDataset
 from voxgraft.graft.folder import load_graft
 from voxgraft.models import family_names, get_family
 from voxgraft.models.base import Clip
-from voxgraft.models.load import load_model
+from voxgraft.models.speech_model import load_model
 from voxgraft.pipeline.train import train
-from voxgraft.training.monitors import LearningMonitor, LearningThresholds
 from voxgraft.training.prefetch import BatchBuilder
 from voxgraft.training.setup import TrainingSetup, build_training_setup
 from voxgraft.training.step import TrainStep
 from voxgraft.training.trainable import build_optimizer, make_trainable
 from voxgraft.training.trainer import Trainer
-from voxgraft.training.validation import Validator
+from voxgraft.training.validation import LearningMonitor, LearningThresholds, Validator
 
 CLIPS = 80
 ORDER = DataSamplerOptions(min_prompt_seconds=0.1)

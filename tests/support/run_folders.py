@@ -29,7 +29,7 @@ from voxgraft.graft.command import graft
 from voxgraft.graft.folder import load_graft
 from voxgraft.models import get_family
 from voxgraft.models.base import BaseFiles, Clip
-from voxgraft.models.load import load_model, save_model
+from voxgraft.models.speech_model import load_model, save_model
 from voxgraft.pipeline.command import create_run
 from voxgraft.pipeline.train import TrainResult, train
 from voxgraft.text.encoder import TextEncoder, text_rules_identity

@@ -33,7 +33,7 @@ from voxgraft.graft.command import graft
 from voxgraft.graft.folder import load_graft
 from voxgraft.models import get_family
 from voxgraft.models.base import BaseFiles, Clip
-from voxgraft.models.load import load_model, save_model
+from voxgraft.models.speech_model import load_model, save_model
 from voxgraft.text.encoder import TextEncoder, text_rules_identity
 from voxgraft.tokenizers import load_proof_corpus, open_tokenizer
 from voxgraft.training.prefetch import BatchBuilder

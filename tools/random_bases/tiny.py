@@ -17,7 +17,7 @@ from voxgraft.checkpoints import open_checkpoint
 from voxgraft.checkpoints.write import TensorBytes, write_safetensors
 from voxgraft.core.errors import ConfigError
 from voxgraft.core.files import atomic_write, write_json
-from voxgraft.models.chatterbox.shapes import T3Size, t3_shapes
+from voxgraft.models.chatterbox.family import T3Size, t3_shapes
 from voxgraft.models.tiny.family import (
     CARD_NAME,
     CHECKPOINT_NAME,

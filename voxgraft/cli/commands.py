@@ -221,7 +221,7 @@ COMMANDS = (
     CliCommand(
         "compare",
         commands.CompareSettings,
-        "voxgraft.evaluation.compare:compare",
+        "voxgraft.evaluation.command:compare",
         "Compare evaluated runs: gain in the new language and loss in old ones, as a chart and a table.",
         positional=("runs",),
     ),
@@ -292,7 +292,7 @@ COMMANDS = (
     CliCommand(
         "clean",
         commands.CleanSettings,
-        "voxgraft.training.clean:clean",
+        "voxgraft.checkpoints.steps:clean",
         "Free disk space: show the saved steps of a run and remove those not needed. Asks first.",
         positional=("run",),
     ),

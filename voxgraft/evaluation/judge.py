@@ -28,26 +28,24 @@ from voxgraft.dataset.sampler import DataSamplerOptions, list_samples
 from voxgraft.dataset.shards import AnyArray, ClipDataset, Int32Array
 from voxgraft.evaluation.scores import (
     ERROR_MEASURES,
+    MAX_RECORDINGS,
+    ReferenceRecording,
     Score,
     ScoreRow,
+    SpeechRenderer,
+    SpokenSentence,
     Transcriber,
+    Wave,
     compute_error_rates,
     compute_sentence_errors,
     compute_stop_scores,
     compute_voice_similarity,
     measure_spoken_pace,
     score_without_interval,
+    synthesize_sentences,
     unmeasured_score,
 )
 from voxgraft.evaluation.sentences import EvalSentence, SentenceSet, normalize_letters
-from voxgraft.evaluation.synthesis import (
-    MAX_RECORDINGS,
-    ReferenceRecording,
-    SpeechRenderer,
-    SpokenSentence,
-    Wave,
-    synthesize_sentences,
-)
 from voxgraft.models.base import REFERENCE_AUDIO, ClipEncoder, build_sequence
 from voxgraft.models.speech_model import compute_hidden_states, pack_batch
 from voxgraft.synthesis.engine import ModelContext, SpeakingModel

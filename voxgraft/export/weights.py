@@ -65,8 +65,7 @@ from voxgraft.inspect.check import run_checks
 from voxgraft.inspect.subject import open_check_subject
 from voxgraft.models import resolve_base_family, resolve_base_folder
 from voxgraft.models.base import BaseFiles, ExportInfo, Family
-from voxgraft.models.load import grow_model, load_model, save_model
-from voxgraft.models.speech_model import SpeechModel
+from voxgraft.models.speech_model import SpeechModel, grow_model, load_model, save_model
 from voxgraft.nn.adapter import load_peft_adapter, merge_adapter, read_peft_folder
 from voxgraft.nn.rows import load_new_rows
 from voxgraft.synthesis.engine import detect_trained_output

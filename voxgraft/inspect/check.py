@@ -296,7 +296,7 @@ def training_data_findings(subject: CheckSubject) -> list[Finding]:
         findings += sampling_findings(wanted, data, stream)
         findings += warmup_findings(train, resolve_num_steps(train, stream))
         if train.sample_texts:
-            from voxgraft.training.samples import build_sample_sentences
+            from voxgraft.evaluation.in_training import build_sample_sentences
 
             build_sample_sentences(wanted.text_encoder, train.sample_texts, (), train.seed)
     except VoxgraftError as error:

@@ -45,9 +45,16 @@ from voxgraft.core.files import (
 )
 from voxgraft.core.results import LEVEL_STYLES, Line, Table, format_bytes, style_line
 from voxgraft.core.run import History, RunFolder, RunJournal
-from voxgraft.evaluation.scores import Transcriber, compute_error_rates, open_transcriber
+from voxgraft.evaluation.scores import (
+    SpeechRenderer,
+    Transcriber,
+    choose_eval_voices,
+    compute_error_rates,
+    open_speech_renderer,
+    open_transcriber,
+    synthesize_sentences,
+)
 from voxgraft.evaluation.sentences import SentenceSet, load_built_in_sentences, load_sentence_sets
-from voxgraft.evaluation.synthesis import SpeechRenderer, choose_eval_voices, open_speech_renderer, synthesize_sentences
 from voxgraft.graft.folder import (
     GRAFT_CARD_NAME,
     find_merged_card,

@@ -30,9 +30,15 @@ from voxgraft.core.files import is_file, is_folder, path_exists
 from voxgraft.core.results import Line, SimpleResult, Table, format_bytes, format_names, style_line
 from voxgraft.core.run import RUN_FILE
 from voxgraft.graft.rows import detect_checkpoint_family, text_table_findings
-from voxgraft.models import family_names, get_family, resolve_base_family, resolve_base_folder
+from voxgraft.models import (
+    CheckpointScan,
+    check_tensor_prefix,
+    family_names,
+    get_family,
+    resolve_base_family,
+    resolve_base_folder,
+)
 from voxgraft.models.base import BaseFiles, Family, ModelSize
-from voxgraft.models.detect import CheckpointScan, check_tensor_prefix
 from voxgraft.tokenizers import Tokenizer, open_tokenizer
 
 

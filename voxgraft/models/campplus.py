@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from voxgraft.audio.features import Waveform, WaveformLimits, exact_float32, validate_waveforms
-from voxgraft.models.detect import require_exact_tensors
+from voxgraft.models.base import require_exact_tensors
 from voxgraft.nn.layers import init_empty_weights
 
 SAMPLE_RATE = 16_000

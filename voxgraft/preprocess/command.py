@@ -40,7 +40,7 @@ from voxgraft.dataset.shards import (
     read_dataset_index,
 )
 from voxgraft.models.base import BaseFiles, Clip, Family, SequenceSpec
-from voxgraft.models.load import choose_device
+from voxgraft.models.speech_model import choose_device
 from voxgraft.preprocess.encode import (
     BatchStore,
     EncodeJob,

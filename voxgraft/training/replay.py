@@ -28,8 +28,7 @@ from voxgraft.dataset.shards import ClipDataset, DatasetHeader, DatasetProvenanc
 from voxgraft.graft.folder import Graft
 from voxgraft.models import get_family
 from voxgraft.models.base import BaseFiles, Clip, Family, SequenceSpec
-from voxgraft.models.load import load_model
-from voxgraft.models.speech_model import SpeechModel
+from voxgraft.models.speech_model import SpeechModel, load_model
 from voxgraft.synthesis.engine import SynthesisEngine, SynthesisRequest, draw_seed
 from voxgraft.synthesis.inputs import ReferenceVoice, choose_voices
 from voxgraft.text.encoder import TextEncoder

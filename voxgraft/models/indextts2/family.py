@@ -15,6 +15,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from voxgraft.checkpoints.base import Shape
 from voxgraft.core.errors import CheckpointError, ConfigError, FileError, Finding, finding
 from voxgraft.core.files import is_file, require_folder
+from voxgraft.models import (
+    find_files_by_content,
+    find_matching_tokenizer,
+    refuse_lookalike_files,
+    scan_checkpoint,
+    scan_folder,
+)
 from voxgraft.models.base import (
     GROWN,
     MERGED,
@@ -33,13 +40,6 @@ from voxgraft.models.base import (
     StockFolder,
     StockProgram,
     find_side_files,
-)
-from voxgraft.models.detect import (
-    find_files_by_content,
-    find_matching_tokenizer,
-    refuse_lookalike_files,
-    scan_checkpoint,
-    scan_folder,
 )
 from voxgraft.models.indextts2.marks import STOCK_PUNCTUATION, compile_alternatives, plain_marks
 from voxgraft.models.indextts2.shapes import (

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from voxgraft.audio.features import exact_float32
 from voxgraft.core.errors import AudioError, CheckpointError, ConfigError
-from voxgraft.models.detect import linear_shapes, norm_shapes, prefix_shapes, require_exact_tensors
+from voxgraft.models.base import linear_shapes, norm_shapes, prefix_shapes, require_exact_tensors
 from voxgraft.models.indextts2.dit import (
     MAX_FRAMES,
     NUM_MELS,

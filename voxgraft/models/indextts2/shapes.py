@@ -12,7 +12,7 @@ from typing import Any
 
 from voxgraft.checkpoints.base import Shape
 from voxgraft.core.errors import ConfigError
-from voxgraft.models.detect import linear_shapes, norm_shapes, prefix_shapes, require_exact_tensors
+from voxgraft.models.base import linear_shapes, norm_shapes, prefix_shapes, require_exact_tensors
 
 # Our names of the sizes to the config's.
 GPT_SIZE_KEYS = {

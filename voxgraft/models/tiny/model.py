@@ -389,7 +389,7 @@ class TinyClipEncoder(ClipEncoder):
 
 def load_codec(folder: Path, device: torch.device | str = "cpu") -> tuple[TinyCodec, tuple[str, ...]]:
     """Codec and speakers of a base folder, which must be the same ones in the same order."""
-    from voxgraft.models.load import find_part_file
+    from voxgraft.models.speech_model import find_part_file
 
     speakers = read_voices(folder)
     codec = TinyCodec.open(find_part_file(folder, (CODEC_NAME,))).to(device)
