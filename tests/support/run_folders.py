@@ -204,7 +204,7 @@ def make_stopping_base(folder: Path) -> BaseFiles:
     silent = make_random_base("indextts2", folder / "silent", size="tiny", seed=1)
     model = load_model(get_family("indextts2"), silent)
     with torch.no_grad():
-        model.get_parameter("mel_head.bias")[model.frame.speech_stop] += STOP_BIAS
+        model.get_parameter("mel_head.bias")[model.spec.speech_stop] += STOP_BIAS
     shutil.copytree(folder / "silent", folder / "base", ignore=lambda _folder, _names: [silent.checkpoint.name])
     save_model(model, folder / "base" / silent.checkpoint.name)
     return get_family("indextts2").files(folder / "base")

@@ -284,7 +284,7 @@ def training_data_findings(subject: CheckSubject) -> list[Finding]:
             from voxgraft.training.replay import SelfReplayBuilder, resolve_self_replay_count
 
             # Sentences that the base is to speak itself as replay. That there are any is seen without speaking them.
-            parts = (wanted.run, settings.data, subject.base, wanted.graft, wanted.text_encoder, wanted.base_frame)
+            parts = (wanted.run, settings.data, subject.base, wanted.graft, wanted.text_encoder, wanted.base_spec)
             if count := resolve_self_replay_count(settings.data, "merged"):
                 spoken = len(SelfReplayBuilder(*parts, train.seed).plan(count))
         if merged:
@@ -292,7 +292,7 @@ def training_data_findings(subject: CheckSubject) -> list[Finding]:
             findings += retention_findings(replayed=replayed, measured=measured)
         require_batches_fit(wanted, data, replay_pending=bool(spoken))
         weights = compute_set_weights(data.train, data.replay, settings.data.replay_share)
-        stream = build_sampler(settings, wanted.frame, (*data.train, *data.replay), weights)
+        stream = build_sampler(settings, wanted.spec, (*data.train, *data.replay), weights)
         findings += sampling_findings(wanted, data, stream)
         findings += warmup_findings(train, resolve_num_steps(train, stream))
         if train.sample_texts:

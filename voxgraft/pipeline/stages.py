@@ -447,7 +447,7 @@ def _resolve_num_steps(work: PipelineContext) -> float:
     data = load_run_data(wanted, merged=merged)
     raise_first_error(data.findings)
     stream = build_sampler(
-        settings, wanted.frame, data.train, compute_set_weights(data.train, (), settings.data.replay_share)
+        settings, wanted.spec, data.train, compute_set_weights(data.train, (), settings.data.replay_share)
     )
     return resolve_num_steps(train, stream)
 
