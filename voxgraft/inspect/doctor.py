@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from voxgraft.config.commands import DoctorSettings
+from voxgraft.core.families import FAMILIES
 from voxgraft.core.results import Line, SimpleResult, Table, format_bytes
 
 # Packages whose versions decide most reports of problems; the rest is in `pip freeze`.
@@ -157,9 +158,10 @@ def describe_abilities(devices: list[dict[str, Any]]) -> list[dict[str, str]]:
         enough = card >= needed
         return "yes" if enough else "no", f"{format_bytes(card)} of {format_bytes(needed)} needed"
 
+    published = " or ".join(facts.title for facts in FAMILIES.values() if facts.downloads)
     rows = [
         ("train the tiny base", "yes" if has_torch else "no", "two CPU cores are enough"),
-        ("train Chatterbox or IndexTTS-2, gated", *training(GATED_TRAINING_BYTES)),
+        (f"train {published}, gated", *training(GATED_TRAINING_BYTES)),
         ("train the whole backbone", *training(FULL_TRAINING_BYTES)),
         (
             "speak with any base",
