@@ -80,7 +80,7 @@ def compared(kind: Family, folder: Path) -> str:
     """The saved file against the base, tensor by tensor, with nothing opened as a model."""
     import torch
 
-    from voxgraft.checkpoints.tensors import iter_tensors, read_tensor_shapes
+    from voxgraft.checkpoints.load import iter_tensors, read_tensor_shapes
 
     checkpoint = kind.files(folder / "base").checkpoint
     tables = {point.tensor for point in kind.graft_points}

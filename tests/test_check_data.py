@@ -153,7 +153,7 @@ def mixed(run: WholeRun, **changed: Any) -> None:
     """A held-out set of the run with two clips of its training set in it, changed in what people know of them."""
     world = run.world
     twins = islice(world.clips(16, 1), 2)
-    renamed = (replace(one, info=replace(one.info, id=f"other-{one.info.id}", **changed)) for one in twins)
+    renamed = (replace(one, id=f"other-{one.id}", **changed) for one in twins)
     world.write("valid", chain(world.clips(4, 2), renamed), "valid")
 
 
@@ -176,7 +176,7 @@ def test_clips_that_were_encoded_again_are_known_by_text_and_recording(run: Whol
 def test_a_text_that_is_said_again_in_another_recording_is_a_note(run: WholeRun) -> None:
     world = run.world
     twin = next(world.clips(16, 1))
-    said_again = replace(twin, info=replace(twin.info, recording="another"), codes=np.asarray(twin.codes)[::-1].copy())
+    said_again = replace(twin, recording="another", codes=np.asarray(twin.codes)[::-1].copy())
     world.write("valid", chain(world.clips(7, 2), [said_again]), "valid")
     (item,) = [item for item in looked(run) if item.code == "texts-not-held-out"]
     assert item.level == "note"

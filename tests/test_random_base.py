@@ -33,7 +33,7 @@ from voxgraft.models.indextts2.shapes import (
     UnifiedVoiceSize,
     unified_voice_shapes,
 )
-from voxgraft.tokenizers.base import load_proof_corpus
+from voxgraft.tokenizers import load_proof_corpus
 
 ROOT = Path(__file__).resolve().parent.parent
 

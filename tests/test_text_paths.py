@@ -24,7 +24,7 @@ from tests.support.preprocess_runs import RATE, resolved, voice_like
 from tests.support.ui import form_of, tab_of
 from tests.test_text_front_end import LANGUAGES, any_text, texts_of
 from voxgraft.checkpoints import open_checkpoint
-from voxgraft.checkpoints.tensors import read_tensor_shapes
+from voxgraft.checkpoints.load import read_tensor_shapes
 from voxgraft.cli import run_cli
 from voxgraft.config.commands import GoSettings, NewSettings, SpeakSettings, TokenizerShowSettings
 from voxgraft.config.run import RowSettings, RunSettings, VocabularySettings, rewrite_run_yaml
@@ -45,15 +45,14 @@ from voxgraft.models import family_names, get_family
 from voxgraft.models.base import BaseFiles, Clip
 from voxgraft.models.speech_model import load_model
 from voxgraft.pipeline.command import create_run, run_pipeline
-from voxgraft.preprocess.assemble import EncodedClips, FrontEndFiles, make_prepared_dataset
+from voxgraft.preprocess.command import EncodedClips, FrontEndFiles, make_prepared_dataset
 from voxgraft.preprocess.encode import BatchStore
 from voxgraft.synthesis.command import plan_utterance
 from voxgraft.synthesis.engine import ModelContext, SpeakingModel, SynthesisModels, open_grafted_model
 from voxgraft.synthesis.inputs import ReferenceVoice, VoiceLoader, has_speakable_text, read_utterances
 from voxgraft.text.encoder import TextEncoder, learn_language_pieces
 from voxgraft.text.normalize import build_text_rules
-from voxgraft.tokenizers import open_tokenizer
-from voxgraft.tokenizers.base import TextCorpus
+from voxgraft.tokenizers import TextCorpus, open_tokenizer
 from voxgraft.tokenizers.prove import prove_tokenizer
 from voxgraft.ui.commands import run_command_in_process
 

@@ -34,7 +34,7 @@ from voxgraft.models.chatterbox.family import (
     speech_tokenizer_shapes,
     t3_shapes,
 )
-from voxgraft.tokenizers.base import load_proof_corpus
+from voxgraft.tokenizers import load_proof_corpus
 
 if TYPE_CHECKING:
     from voxgraft.models.speech_model import SpeechModel

@@ -37,7 +37,7 @@ from voxgraft.models.indextts2.shapes import (
     UnifiedVoiceSize,
     unified_voice_shapes,
 )
-from voxgraft.tokenizers.base import load_proof_corpus
+from voxgraft.tokenizers import load_proof_corpus
 
 if TYPE_CHECKING:
     from torch import Tensor

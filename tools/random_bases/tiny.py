@@ -148,7 +148,7 @@ def _write_random_codec(path: Path) -> None:
 
 
 def _training_texts() -> Iterator[str]:
-    from voxgraft.tokenizers.base import load_proof_corpus  # needs regex; training a tiny base does not
+    from voxgraft.tokenizers import load_proof_corpus  # needs regex; training a tiny base does not
 
     front = TinyTextFrontend()
     for code, sentence in load_proof_corpus():

@@ -221,7 +221,7 @@ def load_step(run: RunFolder, step: int | None = None) -> StepLoadResult:
             before, damage = folder_identity(folder.path), find_step_damage(folder)
             state: TrainState | None = None
             if damage is None:
-                from voxgraft.checkpoints.tensors import read_tensor_shapes, read_tensors  # torch, only to read tensors
+                from voxgraft.checkpoints.load import read_tensor_shapes, read_tensors  # torch, only to read tensors
 
                 try:
                     saved = read_step_state(folder)

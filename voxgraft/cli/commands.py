@@ -249,7 +249,7 @@ COMMANDS = (
     CliCommand(
         "download",
         commands.DownloadSettings,
-        "voxgraft.export.download:download",
+        "voxgraft.export.share:download",
         "Download a published base with all files it needs; without a network, list the files and their places.",
         positional=("name", "folder"),
         flags={"list_only": ("--list",)},
@@ -286,7 +286,7 @@ COMMANDS = (
     CliCommand(
         "doctor",
         commands.DoctorSettings,
-        "voxgraft.inspect.doctor:doctor",
+        "voxgraft.inspect.show:doctor",
         "Report device, memory, versions, optional parts, free disk, and what this machine supports.",
     ),
     CliCommand(

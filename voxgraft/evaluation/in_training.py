@@ -49,7 +49,7 @@ from voxgraft.evaluation.scores import (
     synthesize_sentences,
 )
 from voxgraft.evaluation.sentences import EvalSentence, load_built_in_sentences, normalize_letters
-from voxgraft.models.base import Clip, Vocoder
+from voxgraft.models.base import Vocoder
 from voxgraft.synthesis.engine import (
     ModelContext,
     SpeakingModel,
@@ -90,7 +90,7 @@ class SampleCallback(Callback):
         where, clip = item.prompt
         clips = held_out.batch_builder.sets[where]
         self._voice_name = f"{clips.name}/{clips.infos[clip].id}"
-        self._voice, self._vocoder = Clip(clips.codes(clip), clips.voice(clip)), vocoder
+        self._voice, self._vocoder = clips.voice_clip(clip), vocoder
         self._condition = loop.stepper.batch_builder.family.condition(self._voice)
         self._no_audio_reason = vocoder.why_not(self._voice) if vocoder else ""
 

@@ -72,8 +72,7 @@ from voxgraft.nn.rows import load_new_rows
 from voxgraft.synthesis.engine import detect_trained_output
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.text.normalize import TextRules
-from voxgraft.tokenizers import open_tokenizer, parse_tokenizer
-from voxgraft.tokenizers.base import Tokenizer, read_texts
+from voxgraft.tokenizers import Tokenizer, open_tokenizer, parse_tokenizer, read_texts
 from voxgraft.tokenizers.formats import BpeJsonTokenizer
 
 BASE_DTYPE = "base"

@@ -106,8 +106,7 @@ from voxgraft.synthesis.engine import ModelContext, SpeakingModel, open_base_mod
 from voxgraft.synthesis.inputs import ReferenceVoice
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.text.normalize import NO_RULES, TextRules
-from voxgraft.tokenizers import open_tokenizer
-from voxgraft.tokenizers.base import TextCorpus
+from voxgraft.tokenizers import TextCorpus, open_tokenizer
 
 DIAGNOSIS_REPORT_NAME, DIAGNOSIS_PICTURE_NAME, DIAGNOSIS_JSON_NAME = "report.html", "diagnosis.png", "diagnosis.json"
 VERDICT_STYLES = {"RESUME": "bold green", "REPAIR": "bold yellow", "START FRESH": "bold red"}

@@ -32,7 +32,7 @@ from voxgraft.models import stand_in_parts
 from voxgraft.models.base import Family
 from voxgraft.text.encoder import TextEncoder, check_text_language, prove_text_encoder
 from voxgraft.text.normalize import TextRules
-from voxgraft.tokenizers.base import WORD_START, TextCorpus, Tokenizer
+from voxgraft.tokenizers import WORD_START, TextCorpus, Tokenizer
 from voxgraft.tokenizers.formats import FlatMapTokenizer
 from voxgraft.tokenizers.prove import check_word_boundaries, find_unknown_letters
 

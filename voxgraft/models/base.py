@@ -396,13 +396,32 @@ REFERENCE_AUDIO = "reference"
 """Among a voice's arrays: samples of the recording itself, at the vocoder's sample rate."""
 
 
+# Shared, since a set describes hundreds of thousands of clips without their arrays.
+_NO_IDS: AnyIdArray = np.zeros(0, dtype=np.int64)
+_NO_VOICE: Mapping[str, NDArray[Any]] = {}
+
+
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """One recording as training keeps it. The codes are as many as the recording is long, whoever was beside it."""
+    """One recording as training keeps it. An encoder gives codes and voice, a set also has text and origin.
 
-    codes: NDArray[np.integer[Any]]
-    voice: Mapping[str, NDArray[Any]]
-    """The family's own arrays, by name: whose voice it is, and how it speaks."""
+    `ClipDataset.infos` are clips without their arrays: those stay on disk until they are used.
+    """
+
+    codes: NDArray[Any] = field(default_factory=lambda: _NO_IDS)
+    """As many as the recording is long, whatever was beside it in the batch."""
+    voice: Mapping[str, NDArray[Any]] = field(default_factory=lambda: _NO_VOICE)
+    """The family's own arrays, by name: whose voice it is, and how it speaks.
+
+    Ids in a row may have any length; all other arrays have one shape in a whole set."""
+    text_ids: Sequence[int] | NDArray[Any] = ()
+    """The language's own, without start and stop."""
+    id: str = ""
+    speaker: str = ""
+    recording: str = ""
+    """The recording that it was cut from; validation holds out whole recordings."""
+    seconds: float = 0.0
+    text: str = ""
 
 
 class ClipEncoder(ABC):

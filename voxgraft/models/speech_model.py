@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from voxgraft.checkpoints.base import ByteSink
-from voxgraft.checkpoints.tensors import iter_tensors
+from voxgraft.checkpoints.load import iter_tensors
 from voxgraft.core import progress
 from voxgraft.core.errors import CheckpointError, ConfigError, FileError, GraftError
 from voxgraft.core.files import atomic_write, is_file, is_folder, require_file

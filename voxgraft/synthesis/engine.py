@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from voxgraft.checkpoints.tensors import iter_tensors
+from voxgraft.checkpoints.load import iter_tensors
 from voxgraft.config.base import parse_settings, read_settings_values
 from voxgraft.config.commands import EvaluatedVariant, SpeakSettings
 from voxgraft.config.run import RunSettings

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from voxgraft.checkpoints.load import read_tensor_shapes, read_tensors
 from voxgraft.checkpoints.steps import TrainState, load_step
-from voxgraft.checkpoints.tensors import read_tensor_shapes, read_tensors
 from voxgraft.checkpoints.write import write_rows_file
 from voxgraft.config.run import RunSettings, TrainSettings
 from voxgraft.config.train_options import (

@@ -23,8 +23,8 @@ from torch import Tensor
 from voxgraft.config.train_options import TrainOptions
 from voxgraft.core.errors import Finding, finding
 from voxgraft.core.journal import History, as_finite_float
-from voxgraft.dataset.checks import count_text_ids
 from voxgraft.dataset.sampler import DeterministicSampler, Sample, pack_microbatches
+from voxgraft.dataset.sets import count_text_ids
 from voxgraft.dataset.shards import ClipDataset
 from voxgraft.models.speech_model import compute_losses
 from voxgraft.nn.adapter import find_lora_layers

@@ -111,7 +111,7 @@ class SpeechTokenizer(nn.Module):
     @classmethod
     def load(cls, place: Path) -> SpeechTokenizer:
         """From an `s3gen` file, or from the base folder that holds it; of that file only the tokenizer is read."""
-        from voxgraft.checkpoints.tensors import read_tensor_shapes, read_tensors
+        from voxgraft.checkpoints.load import read_tensor_shapes, read_tensors
         from voxgraft.models.chatterbox.family import S3GEN_FILES
         from voxgraft.models.speech_model import find_part_file
 
@@ -279,7 +279,7 @@ class VoiceEncoder(nn.Module):
     @classmethod
     def load(cls, place: Path) -> VoiceEncoder:
         """From a file, or from the base folder that holds it."""
-        from voxgraft.checkpoints.tensors import read_tensors
+        from voxgraft.checkpoints.load import read_tensors
         from voxgraft.models.chatterbox.family import VOICE_ENCODER_FILES
         from voxgraft.models.speech_model import find_part_file
 

@@ -473,7 +473,7 @@ class Chatterbox(Family):
         return t3_sequence_spec(num_text_ids, size)
 
     def build_empty_model(self, files: BaseFiles) -> SpeechModel:
-        from voxgraft.checkpoints.tensors import read_tensor_shapes
+        from voxgraft.checkpoints.load import read_tensor_shapes
         from voxgraft.models.chatterbox.model import T3
 
         return T3(self.infer_size(files, read_tensor_shapes(files.checkpoint)))

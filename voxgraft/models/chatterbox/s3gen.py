@@ -36,7 +36,7 @@ from voxgraft.audio.features import (
     validate_waveform,
 )
 from voxgraft.checkpoints.base import ByteSource, Shape
-from voxgraft.checkpoints.tensors import read_tensor_shapes, read_tensors
+from voxgraft.checkpoints.load import read_tensor_shapes, read_tensors
 from voxgraft.checkpoints.torch_file import read_torch_state_dict
 from voxgraft.core.errors import AudioError, CheckpointError, Finding, GraftError, finding
 from voxgraft.core.files import is_file

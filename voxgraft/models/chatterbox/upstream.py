@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from voxgraft.audio.features import exact_float32
-from voxgraft.checkpoints.tensors import read_tensor_shapes
+from voxgraft.checkpoints.load import read_tensor_shapes
 from voxgraft.companions.environments import CompanionProcess, find_environment
 from voxgraft.core.errors import CompanionError, GraftError
 from voxgraft.core.files import is_file

@@ -270,7 +270,7 @@ CONFIG_NAME = "config.yaml"
 
 def read_base_config(config: Path) -> dict[Any, Any]:
     """Everything that the file says."""
-    from voxgraft.core.yaml_files import read_yaml
+    from voxgraft.core.files import read_yaml
 
     settings = read_yaml(config)
     if not isinstance(settings, dict):

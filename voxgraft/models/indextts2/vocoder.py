@@ -38,7 +38,7 @@ from voxgraft.audio.features import (
 )
 from voxgraft.audio.files import resample
 from voxgraft.checkpoints.base import Shape
-from voxgraft.checkpoints.tensors import read_tensor_shapes, read_tensors
+from voxgraft.checkpoints.load import read_tensor_shapes, read_tensors
 from voxgraft.core.errors import AudioError, CheckpointError, GraftError
 from voxgraft.core.files import path_exists
 from voxgraft.models.base import (
@@ -174,7 +174,7 @@ class BigVGAN(nn.Module):
 
         Refused, by name, unless the file has every tensor and none besides. Reads no values.
         """
-        from voxgraft.checkpoints.tensors import read_tensor_shapes
+        from voxgraft.checkpoints.load import read_tensor_shapes
         from voxgraft.models.speech_model import find_part_file
 
         path = find_part_file(place, BIGVGAN_NAMES)
@@ -191,7 +191,7 @@ class BigVGAN(nn.Module):
     @classmethod
     def load(cls, place: Path) -> BigVGAN:
         """From the published file or the folder that holds it, with weight norm or without."""
-        from voxgraft.checkpoints.tensors import read_tensors
+        from voxgraft.checkpoints.load import read_tensors
 
         path, size, shapes = cls.read_shapes(place)
         return cls.from_tensors(size, read_tensors(path, shapes))

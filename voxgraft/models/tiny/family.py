@@ -220,7 +220,7 @@ class Tiny(Family):
         return tiny_sequence_spec(num_text_ids, size)
 
     def build_empty_model(self, files: BaseFiles) -> SpeechModel:
-        from voxgraft.checkpoints.tensors import read_tensor_shapes
+        from voxgraft.checkpoints.load import read_tensor_shapes
         from voxgraft.models.tiny.model import TinyT3
 
         return TinyT3(self.infer_size(files, read_tensor_shapes(files.checkpoint)))
