@@ -14,8 +14,15 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from voxgraft.asr import Transcript, open_recognizer
-from voxgraft.asr.recognizers import BuiltInRecognizer, CTCNetwork, CTCNetworkConfig, CTCSymbols, decode_ctc_greedy
+from voxgraft.asr import (
+    BuiltInRecognizer,
+    CTCNetwork,
+    CTCNetworkConfig,
+    CTCSymbols,
+    Transcript,
+    decode_ctc_greedy,
+    open_recognizer,
+)
 from voxgraft.core.errors import AudioError, CheckpointError, ConfigError, FileError
 from voxgraft.evaluation.scores import open_transcriber
 

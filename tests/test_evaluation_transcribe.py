@@ -16,8 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.support.evaluation import RATE, Tones, codes_of, parrot, tone_listener, tones
-from voxgraft.asr import Transcript
-from voxgraft.asr.recognizers import CommandRecognizer
+from voxgraft.asr import CommandRecognizer, Transcript
 from voxgraft.audio.features import Waveform
 from voxgraft.audio.files import encode_audio, read_audio, resample
 from voxgraft.core.errors import VoxgraftError

@@ -41,6 +41,10 @@ class FamilyFacts:
     """Training speed, for estimates."""
     voice_bytes_per_clip: int = 0
     """What a prepared clip keeps of a voice beside its codes."""
+    wrapper_prefixes: Sequence[str] = ()
+    """What trainers with a class of their own around the whole program put before the model's names."""
+    other_model_prefixes: Sequence[str] = ()
+    """The same before the names of models that the original program holds beside the language model."""
     speech_part_prefixes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """The speech ends of a base (no language model), by the beginnings of names that each has; any one is enough."""
     speech_part_files: Mapping[str, str] = field(default_factory=dict)

@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from voxgraft.asr import Recognizer, Transcript, open_recognizer, recognizers
+from voxgraft import asr
+from voxgraft.asr import Recognizer, Transcript, open_recognizer
 from voxgraft.audio.files import MAX_CLIP_SECONDS, MEDIA_SUFFIXES, read_audio, resample
 from voxgraft.core import progress, rng
 from voxgraft.core.errors import ConfigError, FileError, VoxgraftError
@@ -389,12 +390,12 @@ def open_transcriber(setting: str | None, language: str | None = None) -> Transc
         transcriber = Transcriber(None, f"the built-in recognizer cannot be opened: {error.finding.found}")
     if language is None or not (deaf := transcriber.why_unsupported(language)):
         return transcriber
-    if not recognizers.is_whisper_installed():
+    if not asr.is_whisper_installed():
         return replace(transcriber, why=f"{deaf}; faster-whisper is not installed")
-    if (model := recognizers.find_downloaded_whisper()) is None:
+    if (model := asr.find_downloaded_whisper()) is None:
         return replace(transcriber, why=f"{deaf}; faster-whisper is installed, but has no model on this machine")
     try:
-        whisper = Transcriber(recognizers.WhisperRecognizer(model))
+        whisper = Transcriber(asr.WhisperRecognizer(model))
     except VoxgraftError as error:
         return replace(transcriber, why=f"{deaf}; {error.finding.found}")
     return replace(transcriber, why=f"{deaf}; {unknown}") if (unknown := whisper.why_unsupported(language)) else whisper

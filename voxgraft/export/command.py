@@ -65,6 +65,7 @@ from voxgraft.graft.folder import (
     format_graft_readme,
     load_graft,
 )
+from voxgraft.models import family_names, get_family
 from voxgraft.models.base import GROWN, MERGED, Family, StockFolder
 from voxgraft.nn.adapter import ADAPTER_CONFIG_NAME, ADAPTER_TENSORS_NAME
 from voxgraft.tokenizers import open_tokenizer
@@ -182,7 +183,8 @@ def require_export_kind(family: Family, kind: ExportKind, *, drop_in: bool = Fal
         found = f"--to {kind}, but the base belongs to {family.name}"
         raise ConfigError("export-kind", found, expected=f"{family.name}, {', '.join(SHAREABLE_KINDS)}")
     if drop_in and not (kind == family.name and family.upstream().can_drop_in):
-        raise ConfigError("export-kind", f"--drop-in with --to {kind}", expected="--to chatterbox for it")
+        able = " or ".join(name for name in family_names() if get_family(name).upstream().can_drop_in)
+        raise ConfigError("export-kind", f"--drop-in with --to {kind}", expected=f"--to {able} for it")
 
 
 def require_export_folder(output: Path, *, overwrite: bool, retry_command: str | None = None) -> None:

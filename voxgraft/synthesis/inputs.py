@@ -25,6 +25,7 @@ from voxgraft.core.errors import ConfigError, FileError, TextError
 from voxgraft.core.files import decode_utf8, is_file, read_lines, read_text, text_lines
 from voxgraft.core.languages import SYLLABIC_SCRIPTS, base_language, script_of, suggest_language_code
 from voxgraft.core.rng import hash_int
+from voxgraft.models import family_names, get_family
 from voxgraft.models.base import Clip, ClipEncoder, SpeakingStyle, unknown_voice_error
 from voxgraft.synthesis.engine import SynthesisModels
 
@@ -250,7 +251,6 @@ MAX_REPLAY_VOICES = 16
 # Numbers with commas between them: shares of named emotions; anything else names a file.
 _EMOTION_SHARES = re.compile(r"\d*\.?\d+(?:,\d*\.?\d+)+")
 RECORDING_SUFFIXES = (".wav", ".mp3", ".flac", ".ogg", ".opus", ".m4a")
-NO_IMITATION_CURE = "choose one of these names, or speak with a base that imitates a recording (chatterbox, indextts2)."
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,9 +335,9 @@ class VoiceLoader:
         if name not in own and not context.family.clones_voices and is_recording:
             found = f"{context.family.name} has fixed voices and cannot imitate the recording {name}"
             expected = f"one of {', '.join(own)}"
-            raise ConfigError(
-                "voice-unknown", found, expected=expected, where=context.files.folder, cure=NO_IMITATION_CURE
-            )
+            cloning = ", ".join(name for name in family_names() if get_family(name).clones_voices)
+            cure = f"choose one of these names, or speak with a base that imitates a recording ({cloning})."
+            raise ConfigError("voice-unknown", found, expected=expected, where=context.files.folder, cure=cure)
         if name in own or not context.family.clones_voices:
             return ReferenceVoice(name, context.family.voice(context.files, name))
         if not is_file(Path(name)):
