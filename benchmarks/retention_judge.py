@@ -144,7 +144,7 @@ class Judge:
         return found
 
     def _said(self, speaker: SpeechGenerator, sentences: Sequence[Sentence], draw: int) -> list[Speech]:
-        stock = self.bench.kind.stock_sampling()
+        stock = self.bench.kind.upstream_sampling()
         limits = [
             min(
                 round(max_sentence_seconds(one.text) * self.bench.kind.code_hz),

@@ -50,7 +50,10 @@ class FamilyFacts:
     speech_part_files: Mapping[str, str] = field(default_factory=dict)
     """Speech ends that are known by their file names."""
     companion: Mapping[str, Any] | None = None
-    """How an environment of the original program is installed: fields of `companions.environments.InstallRecipe`."""
+    """How an environment of the original program is installed: `title`, and `steps`, arguments of each `pip install`.
+
+    It may have `removed` (patterns of files in site-packages that must go afterwards) and `checkout_package` (of a
+    program that comes as source: the folder in a checkout that shows that it is one)."""
     downloads: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Published bases by name: title, licence, repository and files. A file has `name`, `what` and `about_bytes`.
 
