@@ -89,7 +89,7 @@ def test_an_error_is_told_with_what_where_and_cure_and_without_a_traceback(capsy
     assert capsys.readouterr().err.splitlines() == [
         "error file-empty: base.pt is empty",
         "  in: bases/base.pt",
-        "  fix: download or copy it again.",
+        f"  fix: {CATALOGUE['file-empty'].cure}",
     ]
 
 

@@ -496,7 +496,7 @@ def open_run_parts(context: RunContext, stack: contextlib.ExitStack) -> None:
         return
     place = RunFolder(run).graft
     if not os.path.isdir(place):
-        context.findings.append(finding("graft-missing", f"{run} has no {place.name} folder", where=run))
+        context.findings.append(finding("graft-missing", f"{run} has no graft yet", where=run))
         return
     context.graft = attempt(lambda: load_graft(place))
     if named is None and context.graft is not None:

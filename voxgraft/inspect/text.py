@@ -43,12 +43,14 @@ def size_table(subject: CheckSubject) -> Table | None:
     if subject.old and subject.old.pieces:
         rows.append((subject.old.pieces.key, f"{subject.old.pieces.whole:,}", subject.old.path.name))
     if subject.base_tokenizer:
-        rows.append(("base pieces", f"{subject.base_tokenizer.size:,}", subject.base_tokenizer.path.name))
+        rows.append(("base pieces", f"{subject.base_tokenizer.size:,}", f"{subject.base_tokenizer.path.name} of the base"))
     if subject.grown:
         rows.append(("extended pieces", f"{subject.grown.size:,}", subject.grown.path.name))
     for checkpoint in filter(None, (subject.base_checkpoint, subject.checkpoint)):
         tables = find_text_tables(checkpoint, subject.family).values() if subject.family else ()
-        rows += [(f"rows of {info.name}", f"{info.shape[0]:,}", checkpoint.path.name) for info in tables]
+        # A trained file often has the name of the base's.
+        file = f"{checkpoint.path.name}{' of the base' if checkpoint is subject.base_checkpoint else ''}"
+        rows += [(f"rows of {info.name}", f"{info.shape[0]:,}", file) for info in tables]
     return Table(("size", "number", "file"), tuple(rows)) if rows else None
 
 
