@@ -19,7 +19,7 @@ import pytest
 
 from voxgraft.cli import COMMANDS, CliCommand, run_cli
 from voxgraft.config.base import Settings, iter_setting_fields, rebuild_settings_models
-from voxgraft.core.errors import FileError
+from voxgraft.core.errors import CATALOGUE, FileError
 from voxgraft.core.results import Line, Table, style_line
 
 ROOT = Path(__file__).parent.parent

@@ -43,7 +43,9 @@ def size_table(subject: CheckSubject) -> Table | None:
     if subject.old and subject.old.pieces:
         rows.append((subject.old.pieces.key, f"{subject.old.pieces.whole:,}", subject.old.path.name))
     if subject.base_tokenizer:
-        rows.append(("base pieces", f"{subject.base_tokenizer.size:,}", f"{subject.base_tokenizer.path.name} of the base"))
+        rows.append(
+            ("base pieces", f"{subject.base_tokenizer.size:,}", f"{subject.base_tokenizer.path.name} of the base")
+        )
     if subject.grown:
         rows.append(("extended pieces", f"{subject.grown.size:,}", subject.grown.path.name))
     for checkpoint in filter(None, (subject.base_checkpoint, subject.checkpoint)):
