@@ -24,8 +24,8 @@ from voxgraft.core.journal import RunJournal
 from voxgraft.core.results import Table, plain_text
 from voxgraft.core.run import RunFolder
 from voxgraft.dataset.shards import DatasetRole
-from voxgraft.demo import DemoResult, demo
 from voxgraft.demo.command import (
+    DemoResult,
     MISTAKES,
     DemoRunner,
     MistakeReport,

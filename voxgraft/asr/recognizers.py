@@ -66,8 +66,8 @@ def open_recognizer(setting: str) -> Recognizer:
         return WhisperRecognizer(rest)
     if kind == "command" and rest.strip():
         return CommandRecognizer(rest)
-    expected = '"built-in", "whisper:FOLDER", "whisper:small" or "command:PROGRAM ARGUMENTS {wav}"'
-    raise ConfigError("recognizer-unknown", f"recognizer {setting!r}", expected=expected)
+    expected = 'built-in, whisper:SIZE, whisper:FOLDER or "command:PROGRAM ARGUMENTS {wav}"'
+    raise ConfigError("recognizer-unknown", f"{setting!r} is not a recognizer", expected=expected)
 
 
 WAV_PLACEHOLDER, LANGUAGE_PLACEHOLDER = "{wav}", "{language}"
@@ -85,9 +85,9 @@ class CommandRecognizer:
         try:
             self._words = shlex.split(command)
         except ValueError as fault:
-            raise ConfigError("recognizer-unknown", f"command {command!r}: {fault}") from fault
+            raise ConfigError("recognizer-unknown", f"the command {command!r} cannot be parsed: {fault}") from fault
         if not any(WAV_PLACEHOLDER in word for word in self._words[1:]):
-            found = f"command {command!r} has no place for the file"
+            found = f"the command {command!r} has no place for the file"
             raise ConfigError("recognizer-unknown", found, expected="an argument with {wav} in it")
         self.name = f"command:{command}"
         if shutil.which(self._words[0]) is None:
@@ -165,7 +165,9 @@ class WhisperRecognizer:
     def hear(self, waves: Sequence[NDArray[np.float32]], rate: int, language: str) -> list[Transcript]:
         """With the package's own fallbacks against loops, each wave for itself."""
         if rate != WHISPER_RATE_HZ:
-            raise AudioError("recognizer-rate", f"{rate:,} Hz", expected=f"{WHISPER_RATE_HZ:,} Hz", where=self.name)
+            raise AudioError(
+                "recognizer-rate", f"the speech has {rate:,} Hz", expected=f"{WHISPER_RATE_HZ:,} Hz", where=self.name
+            )
         code = WHISPER_LANGUAGE_CODES.get(language, language)
         heard = []
         for wave in waves:
@@ -174,7 +176,7 @@ class WhisperRecognizer:
                 # Without the text before: one loop would otherwise lead to the next.
                 pieces, _ = self._model.transcribe(samples, language=code, condition_on_previous_text=False)
             except ValueError as fault:  # how the package says that it does not know a language
-                found = f"language {language!r}: {fault!s:.300}"
+                found = f"it does not know the language {language!r}: {fault!s:.300}"
                 raise ConfigError("recognizer-language", found, where=self.name) from fault
             heard.append(Transcript(" ".join(" ".join(piece.text for piece in pieces).split()), None))
         return heard
@@ -403,7 +405,9 @@ class BuiltInRecognizer:
             expected = ", ".join(sorted(self.symbols.by_language))
             raise ConfigError("recognizer-language", f"language {language!r}", expected=expected, where=self.name)
         if rate != BUILT_IN_RATE_HZ:
-            raise AudioError("recognizer-rate", f"{rate:,} Hz", expected=f"{BUILT_IN_RATE_HZ:,} Hz", where=self.name)
+            raise AudioError(
+                "recognizer-rate", f"the speech has {rate:,} Hz", expected=f"{BUILT_IN_RATE_HZ:,} Hz", where=self.name
+            )
         checked = validate_waveforms(waves, BUILT_IN_LIMITS)
         heard: dict[int, Transcript] = {}
         for places in batch_by_length([len(wave) for wave in checked], BUILT_IN_BATCH_SAMPLES):

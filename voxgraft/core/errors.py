@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, Self
 
 Level = Literal["error", "warning", "note"]
@@ -56,7 +57,7 @@ class Catalogue(Mapping[str, Code]):
 
 
 CATALOGUE = Catalogue()
-_PLACEHOLDERS: ContextVar[Mapping[str, str]] = ContextVar("placeholders", default={})
+_PLACEHOLDERS: ContextVar[Mapping[str, str]] = ContextVar("placeholders", default=MappingProxyType({}))
 
 
 @contextlib.contextmanager
@@ -98,7 +99,8 @@ def finding(
     entry = CATALOGUE[code]
     cure = cure or entry.cure
     for word, value in _PLACEHOLDERS.get().items():
-        cure = re.sub(rf"\b{word}\b(?!/)", lambda _, value=value: value, cure)
+        # A path may contain a backslash, which is special in a replacement.
+        cure = re.sub(rf"\b{word}\b(?!/)", value.replace("\\", r"\\"), cure)
     texts = [found, expected, str(where), cure]
     half = MAX_FINDING_CHARACTERS // 2 - 20  # the middle goes: names differ at their ends
     for number, text in enumerate(texts):

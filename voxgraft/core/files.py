@@ -286,7 +286,7 @@ def require_output_path(path: Path, *, overwrite: bool = False) -> None:
 
 
 def _require_folder_above(path: Path) -> None:
-    """Refuse `file/name`. The system reports it as `File exists` or `Not a directory`, of a path that the user chose."""
+    """Refuse `FILE/name`, which the system reports as `File exists` or `Not a directory`."""
     above = next((folder for folder in path.parents if path_exists(folder)), None)
     if above is not None and not is_folder(above):
         found = f"{above.name} is a file, so it cannot contain {path.relative_to(above)}"

@@ -337,7 +337,7 @@ def select_clips(path: Path, language: str) -> tuple[list[ManifestClip], dict[st
 def assign_voices(speakers: Iterable[str], voices: Iterable[str], given: Iterable[str]) -> dict[str, str]:
     """For bases with voices of their own: the voice of each speaker of the manifest.
 
-    An assignment `SPEAKER=VOICE` comes first, then a voice of the speaker's name; the others take turns.
+    An assignment `SPEAKER=VOICE` comes first, then a voice of the speaker's name; the others get voices in order.
     """
     names, known = list(voices), list(dict.fromkeys(speakers))
     chosen: dict[str, str] = {}
@@ -347,7 +347,9 @@ def assign_voices(speakers: Iterable[str], voices: Iterable[str], given: Iterabl
             if value not in options:
                 hint = find_nearest_name(value, options)
                 found = f"--voices {words}: {value!r} is not a {what}"
-                cure = f"did you mean `{hint}`?" if hint else "write them as SPEAKER=VOICE."
+                cure = f"did you mean `{hint}`?" if hint else f"choose a {what}."
+                if "=" not in words:
+                    cure = "write it as SPEAKER=VOICE."
                 raise ConfigError("config-value", found, expected=f"one of {', '.join(options[:20])}", cure=cure)
         chosen[speaker] = voice
     chosen |= {speaker: speaker for speaker in known if speaker in names and speaker not in chosen}

@@ -183,11 +183,11 @@ def _open_checked_set(
         language = header.language
     else:
         family = wanted.graft.card.family
-        expected = f"a set for {role}: a folder that `prepare` wrote, or for indextts2 a manifest of pairs (*.jsonl)"
         if not path_exists(manifest):
-            raise FileError("set-missing", f"{place.name} does not exist", expected=expected, where=place)
+            raise FileError("set-missing", f"there is no prepared {role} set at {place}", where=place)
         if manifest.suffix != ".jsonl" or family != "indextts2":
-            raise FileError("set-missing", f"{place.name}, for a run of {family}", expected=expected, where=place)
+            found = f"{place.name} is not a prepared {role} set of {family}"
+            raise FileError("set-missing", found, expected="a folder that `voxgraft prepare` wrote", where=place)
         name = f"{manifest.parent.name}/{manifest.stem}"
         pairs = _open_pairs(wanted, place, role, name, of_base=of_base)
         findings += pairs.findings

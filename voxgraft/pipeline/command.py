@@ -188,10 +188,11 @@ def create_run(settings: NewSettings) -> NewResult:
     findings = list(translation.findings)
     if (language := run_settings.language) is not None:
         if find_exemplar(language) is None:
-            findings.append(finding("language-unlisted", f"CLDR has no entry for `{language}`"))
+            findings.append(finding("language-unlisted", f"`{language}` is not in CLDR, so its alphabet is unknown"))
         if kind is not None and base_language(language) in kind.languages:
-            spoken = " ".join(kind.languages)
-            findings.append(finding("language-spoken", f"a {kind.name} base speaks `{language}`: {spoken}"))
+            spoken = ", ".join(kind.languages)
+            found = f"the base {kind.name} already speaks {base_language(language)} (its languages: {spoken})"
+            findings.append(finding("language-spoken", found))
     if missing := [name for name in REQUIRED_SETTINGS if not getattr(run_settings, name)]:
         findings.append(finding("run-incomplete", f"not set yet: {', '.join(missing)}"))
     with atomic_write_folder(run) as folder:

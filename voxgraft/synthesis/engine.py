@@ -428,7 +428,8 @@ def resolve_language(asked: str | None, new: Sequence[str], old: Sequence[str]) 
     # Codes such as ff-Adlm are often typed in lower case.
     found = next((one for one in spoken if one.lower() == asked.lower()), None)
     if found is None:
-        raise ConfigError("speak-language", f"language {asked!r}", expected=f"one of {', '.join(spoken)}")
+        found = f"the model does not speak {asked!r}"
+        raise ConfigError("speak-language", found, expected=f"one of {', '.join(spoken)}")
     return found
 
 

@@ -250,7 +250,7 @@ MAX_REPLAY_VOICES = 16
 # Numbers with commas between them: shares of named emotions; anything else names a file.
 _EMOTION_SHARES = re.compile(r"\d*\.?\d+(?:,\d*\.?\d+)+")
 RECORDING_SUFFIXES = (".wav", ".mp3", ".flac", ".ogg", ".opus", ".m4a")
-NO_IMITATION_CURE = "choose one of these names, or speak with a base that imitates a recording (chatterbox, indextts2)."
+NO_CLONING_CURE = "choose one of these names, or speak with a base that clones voices (chatterbox, indextts2)."
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,11 +333,9 @@ class VoiceLoader:
         own = place.family.voices(place.files)
         is_recording = is_file(Path(name)) or Path(name).suffix.lower() in RECORDING_SUFFIXES
         if name not in own and not place.family.clones_voices and is_recording:
-            found = f"{place.family.name} has fixed voices and cannot imitate the recording {name}"
+            found = f"{place.family.name} has fixed voices and cannot clone the recording {name}"
             expected = f"one of {', '.join(own)}"
-            raise ConfigError(
-                "voice-unknown", found, expected=expected, where=place.files.folder, cure=NO_IMITATION_CURE
-            )
+            raise ConfigError("voice-unknown", found, expected=expected, where=place.files.folder, cure=NO_CLONING_CURE)
         if name in own or not place.family.clones_voices:
             return ReferenceVoice(name, place.family.voice(place.files, name))
         if not is_file(Path(name)):
