@@ -25,13 +25,14 @@ from voxgraft.core.results import Table, plain_text
 from voxgraft.core.run import RunFolder
 from voxgraft.dataset.shards import DatasetRole
 from voxgraft.demo.command import (
-    DemoResult,
     MISTAKES,
+    DemoResult,
     DemoRunner,
     MistakeReport,
     RunYamlChanges,
     _recreate_demo_folder,
     _try_to_train,
+    demo,
 )
 from voxgraft.demo.data import DEMO_LANGUAGE, BundledClip, DemoSetWriter, load_bundled_clips
 from voxgraft.evaluation.command import EvaluateResult

@@ -489,8 +489,7 @@ def require_matching_header(folder: Path, header: DatasetHeader, expected: Mappi
         return
     width = max(len(key) for key, _, _ in rows[:MAX_SHOWN_DIFFERENCES])
     if [key for key, _, _ in rows] == ["made_from.tokenizer_sha256"]:
-        found = f"the prepared set `{folder.name}` was made with another tokenizer"
-        raise GraftError("set-stale", found, where=folder)
+        raise GraftError("set-stale", f"the prepared set `{folder.name}` was made with another tokenizer", where=folder)
     lines = [f"{'':<{width}}  {'the set':<20}  this run"]
     for key, *values in rows[:MAX_SHOWN_DIFFERENCES]:
         texts = (value.strip('"') for value in values)

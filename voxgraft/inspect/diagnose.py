@@ -306,8 +306,8 @@ def _to_check_settings(settings: DiagnoseSettings, base: Path) -> CheckSettings:
                 files = family.files(folder)
             except FileError as error:
                 # What the family says of the folder is about a base, and the base is another folder.
-                found = f"{folder.name or folder} contains no checkpoint of {family.name}"
-                raise CheckpointError("checkpoint-missing", found, where=folder) from error
+                text = f"{folder.name or folder} contains no checkpoint of {family.name}"
+                raise CheckpointError("checkpoint-missing", text, where=folder) from error
             checkpoint, tokenizer = files.checkpoint, tokenizer or files.tokenizer
     return CheckSettings(
         base=base,

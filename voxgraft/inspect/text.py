@@ -287,7 +287,7 @@ def run_rate_findings(subject: CheckSubject) -> list[Finding]:
         return []
     train = subject.settings.train
     # In merged mode an adapter is trained and folded in, unless the backbone itself is.
-    second = "body" if train.mode == "merged" and train.full_body else "adapter"
+    second = "body" if train.mode == "merged" and train.full_backbone else "adapter"
     findings: list[Finding] = []
     from_flags = find_overrides(RunFolder(run), subject.settings)
     for part in ("rows",) if train.mode == "rows-only" else ("rows", second):

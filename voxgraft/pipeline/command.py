@@ -417,8 +417,8 @@ def _require_later_stages(work: PipelineContext, stages: Sequence[StageName], *,
     if kind == "peft" and train.mode == "rows-only":
         found = "--to peft, but train.mode is rows-only, so there will be no adapter"
         raise ConfigError("export-kind", found, expected=f"graft, {family.name}", where=work.run.settings)
-    if kind in SHAREABLE_KINDS and merged and train.full_body:
-        found = f"--to {kind}, but train.full_body changes the backbone itself, so the result is not a graft"
+    if kind in SHAREABLE_KINDS and merged and train.full_backbone:
+        found = f"--to {kind}, but train.full_backbone changes the backbone itself, so the result is not a graft"
         raise GraftError("export-kind", found, expected=f"--to {family.name}", where=work.run.settings)
     output = work.run.export / kind
     require_export_folder(output, overwrite=is_folder(output))
