@@ -30,8 +30,7 @@ from tests.support.toy_language import (
 )
 from voxgraft.config.commands import TrainCommandSettings
 from voxgraft.config.run import DataSettings, TokenizerSettings, TrainSettings
-from voxgraft.core.journal import RunJournal
-from voxgraft.core.run import RunFolder
+from voxgraft.core.run import RunFolder, RunJournal
 from voxgraft.dataset.shards import AnyArray
 from voxgraft.models import get_family
 from voxgraft.models.base import Clip

@@ -411,7 +411,7 @@ class Rig:
 
 
 def stream_options(model: SpeechModel) -> DataSamplerOptions:
-    return DataSamplerOptions(min_prompt_seconds=0.0, num_conditioning=model.frame.num_conditioning)
+    return DataSamplerOptions(min_prompt_seconds=0.0, num_conditioning=model.spec.num_conditioning)
 
 
 def held_out(bench: Bench, model: SpeechModel, language: str) -> tuple[BatchBuilder, tuple[Sample, ...]]:

@@ -365,7 +365,7 @@ def measure_first_sound(arguments: argparse.Namespace, device: torch.device) -> 
     rng = np.random.default_rng(0)
     condition = T3Condition(rng.standard_normal(256).astype(np.float32), rng.integers(0, 6561, 150))
     most = 25 * SENTENCE_SECONDS
-    engine = SynthesisEngine(language_model, replace(Chatterbox().stock_sampling(), readable=True))
+    engine = SynthesisEngine(language_model, replace(Chatterbox().upstream_sampling(), readable=True))
     text = rng.integers(3, 200, SENTENCE_TOKENS).tolist()
     request = SynthesisRequest(text, condition, 0, most, "en", ())
     noise = S3GenNoise.draw(torch.Generator(device).manual_seed(0), most, reference)

@@ -14,8 +14,15 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from voxgraft.asr import Transcript, open_recognizer
-from voxgraft.asr.recognizers import BuiltInRecognizer, CTCNetwork, CTCNetworkConfig, CTCSymbols, decode_ctc_greedy
+from voxgraft.asr import (
+    BuiltInRecognizer,
+    CTCNetwork,
+    CTCNetworkConfig,
+    CTCSymbols,
+    Transcript,
+    decode_ctc_greedy,
+    open_recognizer,
+)
 from voxgraft.core.errors import AudioError, CheckpointError, ConfigError, FileError
 from voxgraft.evaluation.scores import open_transcriber
 
@@ -243,9 +250,9 @@ def test_whisper_is_chosen_by_itself_where_it_is_installed_and_alone_knows_the_l
     assert (chosen.why_unsupported("nl") == "") is has_model
     assert has_model or "has no model on this machine" in chosen.why_unsupported("nl")
     for language, code in (("nl-BE", "nl"), ("jv", "jw")) if has_model else ():
-        ear = open_transcriber(None, language)
-        assert ear.why_unsupported(language) == ""
-        assert code in ear.hear(noises(16_000), RATE_HZ, language, "tests")[0].text.split()
+        transcriber = open_transcriber(None, language)
+        assert transcriber.why_unsupported(language) == ""
+        assert code in transcriber.hear(noises(16_000), RATE_HZ, language, "tests")[0].text.split()
     for known in ("am", None):
         built_in = open_transcriber(None, known).listener
         assert built_in is not None

@@ -37,7 +37,7 @@ def test_the_freeze_boundary_is_judged_by_the_base(
 ) -> None:
     config = old_yaml(tmp_path / "old.yaml", model={"n_vocab": 700, "freeze_until_index": boundary})
     result = checked(base=chatterbox.folder, base_config=config)
-    assert {item.code for item in result.outcome.findings if item.code.startswith("freeze")} == {code}
+    assert {item.code for item in result.findings if item.code.startswith("freeze")} == {code}
     assert says in found(result, code)
 
 
@@ -50,7 +50,7 @@ def test_an_old_rate_is_judged_as_one_that_moves_the_body(
     config = tmp_path / "old.yaml"
     config.write_text(f"training:\n  learning_rate: {rate}\n")
     result = checked(base=chatterbox.folder, base_config=config)
-    levels = [item.level for item in result.outcome.findings if item.code == "rate-out-of-range"]
+    levels = [item.level for item in result.findings if item.code == "rate-out-of-range"]
     assert levels == ([level] if level else [])
 
 

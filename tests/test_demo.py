@@ -20,9 +20,8 @@ from voxgraft.config.base import deep_merge
 from voxgraft.config.commands import DemoMistake, DemoSettings, GraftSettings
 from voxgraft.core.errors import FileError, VoxgraftError, finding
 from voxgraft.core.files import compute_sha256
-from voxgraft.core.journal import RunJournal
 from voxgraft.core.results import Table, plain_text
-from voxgraft.core.run import RunFolder
+from voxgraft.core.run import RunFolder, RunJournal
 from voxgraft.dataset.shards import DatasetRole
 from voxgraft.demo.command import (
     MISTAKES,

@@ -323,7 +323,7 @@ def test_a_graft_speaks_into_a_file_with_latents_behind_its_own_gate(tmp_path: P
     give_adapter(run.path / "graft", run.base, seed=1)
     settings = settings_of("ሰላም። ቤቱ ትልቅ ነው", f"--run={run.path}", "--device=cpu", "--max-seconds=0.7", "--overwrite")
     speakers = open_synthesis_models(settings)
-    family, files = speakers.place.family, speakers.place.files
+    family, files = speakers.context.family, speakers.context.files
     vocoder = family.vocoder(files)
     assert vocoder is not None
     loader = VoiceLoader(speakers, settings)

@@ -23,8 +23,7 @@ from voxgraft.checkpoints import open_checkpoint
 from voxgraft.checkpoints.steps import load_step
 from voxgraft.config.train_options import TrainOptions
 from voxgraft.core.errors import GraftError
-from voxgraft.core.journal import RunJournal
-from voxgraft.core.run import RunFolder
+from voxgraft.core.run import RunFolder, RunJournal
 from voxgraft.dataset.sampler import Sample
 from voxgraft.dataset.sets import open_clip_dataset, write_clip_dataset
 from voxgraft.graft.folder import load_graft, read_merged_card
@@ -97,10 +96,10 @@ def few_codes(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Place:
     """The same, but the new language has few codes, so that learning it costs the old one, which has them all."""
     made = Place("chatterbox", tmp_path_factory.mktemp("few-codes") / "chatterbox")
     shutil.copytree(place.folder, made.folder, ignore=shutil.ignore_patterns("train", "valid"))
-    frame = load_model(get_family("chatterbox"), place.files).frame
+    spec = load_model(get_family("chatterbox"), place.files).spec
     for seed, name in enumerate(("train", "valid")):
         header = open_clip_dataset(place.folder / name).header
-        clips = made_clips("chatterbox", frame, clips=12, speakers=4, seed=seed, seconds=(0.5, 1.2))
+        clips = made_clips("chatterbox", spec, clips=12, speakers=4, seed=seed, seconds=(0.5, 1.2))
         write_clip_dataset(
             made.folder / name, header, (replace(clip, codes=np.asarray(clip.codes) % 20) for clip in clips)
         )

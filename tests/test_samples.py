@@ -18,7 +18,7 @@ from tests.support.trainers import EVERY, OPTIONS, Place, StopAt, loop_of, resum
 from voxgraft.audio.files import read_audio
 from voxgraft.config.train_options import TrainOptions
 from voxgraft.core.errors import CompanionError, VoxgraftError
-from voxgraft.core.journal import strip_clock_fields
+from voxgraft.core.run import strip_clock_fields
 from voxgraft.evaluation.in_training import SampleCallback, SampleSentence, build_sample_sentences
 from voxgraft.models import family_names, get_family
 from voxgraft.models.base import Clip, Latents, Vocoder

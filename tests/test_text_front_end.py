@@ -141,7 +141,7 @@ def published(name: str, language: str) -> Grown:
 
 def write_package(folder: Path, name: str, rules: TextRules) -> None:
     kind, files = get_family(name), None
-    for place, text in build_text_package(rules, *kind.stock().text_step(files)).items():  # type: ignore[arg-type]
+    for place, text in build_text_package(rules, *kind.upstream().text_step(files)).items():  # type: ignore[arg-type]
         (folder / place).parent.mkdir(parents=True, exist_ok=True)
         (folder / place).write_text(text, encoding="utf-8")
 
@@ -584,7 +584,7 @@ SPEAKS = {
 
 def test_a_language_code_with_capitals_is_known_to_the_original_program_in_lower_case(fixtures: Fixtures) -> None:
     facts = ExportInfo("ff-Adlm", "Fula (Adlam)", "[ff-adlm]", 10, 5)
-    text = get_family("chatterbox").stock().loader(facts, fixtures.base("chatterbox"))
+    text = get_family("chatterbox").upstream().loader(facts, fixtures.base("chatterbox"))
     assert text is not None
     assert "SUPPORTED_LANGUAGES.setdefault(LANGUAGE.lower(), NAME)" in text
     made = small("chatterbox", "ff-Adlm")

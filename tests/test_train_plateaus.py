@@ -29,8 +29,7 @@ from voxgraft.config.commands import TrainCommandSettings
 from voxgraft.config.run import DataSettings, TokenizerSettings, TrainSettings
 from voxgraft.config.train_options import TrainIntervals, TrainOptions
 from voxgraft.core.errors import Finding, VoxgraftError
-from voxgraft.core.journal import RunJournal
-from voxgraft.core.run import RunFolder
+from voxgraft.core.run import RunFolder, RunJournal
 from voxgraft.dataset.sampler import DataSamplerOptions, DeterministicSampler, list_samples
 from voxgraft.dataset.sets import (
     check_prompt_copies,

@@ -11,7 +11,7 @@ import torch
 
 from tests.support.fixtures import Fixtures
 from tests.support.trainers import EVERY, OPTIONS, Place, StopAt, loop_of, resumed
-from voxgraft.core.journal import History, strip_clock_fields
+from voxgraft.core.run import History, strip_clock_fields
 from voxgraft.dataset.sampler import list_samples
 from voxgraft.dataset.sets import open_clip_dataset
 from voxgraft.models import family_names, get_family

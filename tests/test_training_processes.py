@@ -14,8 +14,7 @@ from tests.support.runs import Child, child
 from tests.support.trainers import Place
 from tests.support.workers.train import main as work
 from voxgraft.checkpoints.steps import load_step
-from voxgraft.core.journal import RunJournal, strip_clock_fields
-from voxgraft.core.run import RunFolder
+from voxgraft.core.run import RunFolder, RunJournal, strip_clock_fields
 
 PATIENCE_SECONDS = 180
 SHORT: dict[str, Any] = {"steps": 6, "every": {"save_every": 3, "valid_every": 3}}

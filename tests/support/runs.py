@@ -24,8 +24,7 @@ import torch
 from voxgraft.checkpoints.steps import TrainState, load_step
 from voxgraft.core.errors import FileError, VoxgraftError
 from voxgraft.core.files import FAILPOINT_VARIABLE
-from voxgraft.core.journal import RunJournal
-from voxgraft.core.run import RunFolder
+from voxgraft.core.run import RunFolder, RunJournal
 from voxgraft.training.checkpoint import StepSaveResult, move_later_steps_aside, save_step
 
 NOBODY = 65534

@@ -468,7 +468,7 @@ def build_import_options(settings: DataImportSettings) -> ImportOptions:
         longest = DEFAULT_MAX_CLIP_SECONDS
         if settings.family is not None:
             kind = get_family(settings.family)
-            max_codes = MAX_CODES_SHARE * kind.frame(ASSUMED_VOCABULARY_SIZE).max_codes
+            max_codes = MAX_CODES_SHARE * kind.sequence_spec(ASSUMED_VOCABULARY_SIZE).max_codes
             longest = min(longest, max_codes / kind.code_hz)
     if settings.shortest >= longest:
         found = f"shortest is {settings.shortest} s and longest {longest:g} s"

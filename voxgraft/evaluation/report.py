@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from voxgraft.core.errors import FileError
 from voxgraft.core.files import read_json, require_file
-from voxgraft.core.journal import SPEECH_LOSS, History
 from voxgraft.core.languages import find_exemplar
 from voxgraft.core.results import LEVEL_COLOR, SERIES_COLORS, data_url, draw_inline_chart, render_page
+from voxgraft.core.run import SPEECH_LOSS, History
 from voxgraft.evaluation.judge import (
     WHO_AFTER,
     WHO_BEFORE,

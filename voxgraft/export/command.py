@@ -65,6 +65,7 @@ from voxgraft.graft.folder import (
     format_graft_readme,
     load_graft,
 )
+from voxgraft.models import family_names, get_family
 from voxgraft.models.base import GROWN, MERGED, Family, StockFolder
 from voxgraft.nn.adapter import ADAPTER_CONFIG_NAME, ADAPTER_TENSORS_NAME
 from voxgraft.tokenizers import open_tokenizer
@@ -181,8 +182,9 @@ def require_export_kind(family: Family, kind: ExportKind, *, drop_in: bool = Fal
     if kind not in SHAREABLE_KINDS and kind != family.name:
         found = f"--to {kind}, but the base belongs to {family.name}"
         raise ConfigError("export-kind", found, expected=f"{family.name}, {', '.join(SHAREABLE_KINDS)}")
-    if drop_in and not (kind == family.name and family.stock().can_drop_in):
-        raise ConfigError("export-kind", f"--drop-in with --to {kind}", expected="--to chatterbox for it")
+    if drop_in and not (kind == family.name and family.upstream().can_drop_in):
+        able = " or ".join(name for name in family_names() if get_family(name).upstream().can_drop_in)
+        raise ConfigError("export-kind", f"--drop-in with --to {kind}", expected=f"--to {able} for it")
 
 
 def require_export_folder(output: Path, *, overwrite: bool, retry_command: str | None = None) -> None:
@@ -245,10 +247,10 @@ def _write_upstream_export(
     source: ExportSource, settings: ExportSettings, output: Path, terms: ShareTerms
 ) -> dict[str, Any]:
     """Folders that the original program loads; gives the export's card."""
-    graft, stock = source.graft, source.family.stock()
+    graft, upstream = source.graft, source.family.upstream()
     drop_in = build_drop_in_tokenizer(source) if settings.drop_in else None
     pieces = graft.card.base_pieces if drop_in else graft.tokenizer.size
-    folder = stock.folder(source.files, pieces)
+    folder = upstream.folder(source.files, pieces)
     costs = _collect_language_costs(source)
     # The drop-in is the export's folder itself; else each part has a folder of its own.
     parts = [""] if drop_in else [one for one in (GROWN, MERGED) if settings.parts in ("both", one)]
@@ -283,12 +285,12 @@ def _write_upstream_export(
                 if stated != size:
                     found = f"{files.config.name} states {stated} pieces, and the tokenizer has {size:,}"
                     raise ConfigError("base-config", f"{found} ({written.names} names)", where=place)
-        loader = None if drop_in else stock.loader(source.facts, source.files)
+        loader = None if drop_in else upstream.loader(source.facts, source.files)
         if loader is not None:
             write_text(new / LOADER_NAME, loader)
         if loader is not None or drop_in is not None:
             (new / TEXT_FOLDER).mkdir()
-            for name, text in build_text_package(graft.card.rules, *stock.text_step(source.files)).items():
+            for name, text in build_text_package(graft.card.rules, *upstream.text_step(source.files)).items():
                 write_text(new / name, text)
         write_text(new / EXPORT_README_NAME, _build_export_readme(source, terms, folder, costs, drop_in, checkpoints))
         write_json(new / TERMS_NAME, terms.to_json())
@@ -301,7 +303,7 @@ def _write_upstream_export(
             "kind": str(settings.to),
             "drop_in": drop_in is not None,
             "family": source.family.name,
-            "program": stock.title,
+            "program": upstream.title,
             "language": source.language,
             "tag": graft.card.tag,
             "base": graft.card.base,
@@ -406,15 +408,15 @@ def _build_export_readme(
     checkpoints: Mapping[str, ExportedCheckpoint],
 ) -> str:
     """The page for people."""
-    stock, name = source.family.stock(), source.language_name
-    lines = [*_build_front_matter(source, terms), f"# {name} for {stock.title}", ""]
+    upstream, name = source.family.upstream(), source.language_name
+    lines = [*_build_front_matter(source, terms), f"# {name} for {upstream.title}", ""]
     how = "drop-in" if drop_in else "extended and merged"
     lines += [f"Written by voxgraft: {how}. Trained: {_format_training_state(source)}.", ""]
     if drop_in is not None:
         (one,) = checkpoints.values()
         lines += [
             f"A folder of the base's own size for {name} **alone**: {len(drop_in.places):,} ids that it never uses "
-            f"carry its pieces, so {stock.title} loads it unchanged. Languages whose ids were reused "
+            f"carry its pieces, so {upstream.title} loads it unchanged. Languages whose ids were reused "
             "do not work here; speak them with the base itself.",
             "",
             f"- {one.names} of {one.expected} names and shapes; {one.kept_and_changed}; {one.dtype}, {one.precision}.",
@@ -446,7 +448,7 @@ def _build_export_readme(
             before = "" if cost["before"] is None else f"{cost['before']:.4f}"
             cells = f"{cost['language']} | {cost['measure']} | {before} | {cost['after']:.4f} | {cost['source']}"
             lines.append(f"| {cells} |")
-    usage = stock.usage(source.facts, source.files, drop_in=drop_in is not None)
+    usage = upstream.usage(source.facts, source.files, drop_in=drop_in is not None)
     lines += [
         "",
         "```python",

@@ -26,6 +26,7 @@ from voxgraft.config.base import parse_settings, read_settings_values
 from voxgraft.config.commands import DoctorSettings, ShowSettings
 from voxgraft.config.run import RunSettings
 from voxgraft.core.errors import CheckpointError, ConfigError, FileError, Finding, VoxgraftError, finding
+from voxgraft.core.families import FAMILIES
 from voxgraft.core.files import is_file, is_folder, path_exists
 from voxgraft.core.results import Line, SimpleResult, Table, format_bytes, format_names, style_line
 from voxgraft.core.run import RUN_FILE
@@ -435,9 +436,10 @@ def describe_abilities(devices: list[dict[str, Any]]) -> list[dict[str, str]]:
         enough = card >= needed
         return "yes" if enough else "no", f"{format_bytes(card)} of {format_bytes(needed)} needed"
 
+    published = " or ".join(facts.title for facts in FAMILIES.values() if facts.downloads)
     rows = [
         ("train the tiny base", "yes" if has_torch else "no", "two CPU cores are enough"),
-        ("train Chatterbox or IndexTTS-2, gated", *training(GATED_TRAINING_BYTES)),
+        (f"train {published}, gated", *training(GATED_TRAINING_BYTES)),
         ("train the whole backbone", *training(FULL_TRAINING_BYTES)),
         (
             "speak with any base",

@@ -46,10 +46,10 @@ def get_family(name: str) -> Family:
     return made
 
 
-def load_speaker_encoder(place: Path) -> SpeakerEncoder:
+def load_speaker_encoder(path: Path) -> SpeakerEncoder:
     """A voice encoder from a file or a base folder, of the first family that has one which works alone."""
     for family in map(get_family, family_names()):
-        if (encoder := family.speaker_encoder(place)) is not None:
+        if (encoder := family.speaker_encoder(path)) is not None:
             return encoder
     raise ConfigError("family-unknown", "no family has a voice encoder that works without its base")
 

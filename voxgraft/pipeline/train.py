@@ -21,7 +21,6 @@ from voxgraft.config.commands import TrainCommandSettings
 from voxgraft.config.run import find_overrides
 from voxgraft.core import progress
 from voxgraft.core.errors import CheckpointError, ConfigError, raise_first_error
-from voxgraft.core.journal import SPEED_WINDOW_STEPS, History, RunJournal
 from voxgraft.core.results import (
     EXIT_INTERRUPTED,
     Line,
@@ -31,7 +30,7 @@ from voxgraft.core.results import (
     format_learning_rate,
     pluralize,
 )
-from voxgraft.core.run import RUN_FILE, RunFolder
+from voxgraft.core.run import RUN_FILE, SPEED_WINDOW_STEPS, History, RunFolder, RunJournal
 from voxgraft.dataset.run_data import is_self_replay
 from voxgraft.dataset.sampler import list_samples
 from voxgraft.dataset.sets import ShardVerifier

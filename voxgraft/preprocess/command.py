@@ -272,7 +272,7 @@ def make_prepared_dataset(
             fault = encoded.fault(key)
             if fault is None and not any(map(str.isalnum, clip.text)):
                 fault = finding("clips-no-content", f"the text {clip.text!r} has no letters", expected="words")
-            fault = fault or _find_clip_fault(ids, encoded.num_codes(key), wanted.frame)
+            fault = fault or _find_clip_fault(ids, encoded.num_codes(key), wanted.spec)
             if fault is None:
                 fitting.append((clip, key, ids))
             else:
@@ -316,15 +316,15 @@ def make_prepared_dataset(
     return PreparedDataset(role, open_clip_dataset(place), left_out, True)
 
 
-def _find_clip_fault(ids: Int32Array, num_codes: int, frame: SequenceSpec) -> Finding | None:
+def _find_clip_fault(ids: Int32Array, num_codes: int, spec: SequenceSpec) -> Finding | None:
     """What `train` would refuse in a clip."""
-    barred = sorted(frame.forbidden_text_ids.intersection(ids.tolist()))
+    barred = sorted(spec.forbidden_text_ids.intersection(ids.tolist()))
     if not len(ids) or not num_codes:
         return finding("clips-no-content", f"{len(ids)} text ids and {num_codes} codes", expected="some of each")
-    if len(ids) > frame.max_text:
-        return finding("clips-too-long", f"{len(ids):,} text ids", expected=f"at most {frame.max_text:,}")
-    if num_codes > frame.max_codes:
-        return finding("clips-too-long", f"{num_codes:,} codes", expected=f"at most {frame.max_codes:,}")
+    if len(ids) > spec.max_text:
+        return finding("clips-too-long", f"{len(ids):,} text ids", expected=f"at most {spec.max_text:,}")
+    if num_codes > spec.max_codes:
+        return finding("clips-too-long", f"{num_codes:,} codes", expected=f"at most {spec.max_codes:,}")
     return finding("clips-text-barred", f"the text id {barred[0]}") if barred else None
 
 

@@ -159,7 +159,7 @@ def _build_engine(system: SpeakingModel, settings: SpeakSettings, vocoder: Vocod
     given = {name: value for name in SAMPLING_SETTINGS if (value := getattr(settings, name)) is not None}
     return SynthesisEngine(
         system.model,
-        replace(system.family.stock_sampling(), readable=True, **given),
+        replace(system.family.upstream_sampling(), readable=True, **given),
         set_gate=system.set_gate_for,
         batch_size=settings.batch,
         loop_code_hz=system.family.code_hz,
@@ -179,9 +179,9 @@ def plan_utterance(
     Refused if the vocoder cannot sound like the voice.
     """
     language = speakers.language(one.language or settings.language)
-    system, family = speakers.system(language), speakers.place.family
-    frame = system.model.frame
-    most = min(family.stock_sampling().max_codes, frame.max_codes)
+    system, family = speakers.system(language), speakers.context.family
+    spec = system.model.spec
+    most = min(family.upstream_sampling().max_codes, spec.max_codes)
     longest = max_chunk_seconds(most / family.code_hz)
     # Numbers and abbreviations first: they take longer to say than to write, and have full stops that end nothing.
     text = system.text_encoder.normalize_lines(one.text, language)
@@ -192,7 +192,7 @@ def plan_utterance(
     ]
     for piece, ids in chain(*encoded):
         seconds = settings.max_seconds or max_speech_seconds(piece.text)
-        limit = limit_codes(seconds, family.code_hz, frame.max_codes if settings.max_seconds else most)
+        limit = limit_codes(seconds, family.code_hz, spec.max_codes if settings.max_seconds else most)
         seed = draw_seed("speak", settings.seed, language, piece.text)
         chunks.append(SpokenChunk(piece, tuple(ids), limit, seed))
     findings, voice = tuple(_check_text(system, one, text, language)), voices.voice(one.voice)
@@ -205,7 +205,7 @@ def _encode_chunk(
     system: SpeakingModel, piece: TextChunk, language: str, *, split: bool
 ) -> list[tuple[TextChunk, list[int]]]:
     """A chunk with its ids; in smaller chunks where the model takes no text that long."""
-    ids, most = system.ids(piece.text, language), system.model.frame.max_text
+    ids, most = system.ids(piece.text, language), system.model.spec.max_text
     if not ids:
         found = f"the tokenizer has no piece for any letter of {piece.text!r:.80}"
         raise TextError("speak-nothing", found, expected=f"a text in {language}")
@@ -508,8 +508,8 @@ def speak(settings: SpeakSettings) -> SpeakResult:
     """Generate all utterances, then write them."""
     utterances = read_utterances(settings.text, settings.file)
     speakers = open_synthesis_models(settings, {one.language or settings.language for one in utterances})
-    family, files = speakers.place.family, speakers.place.files
-    vocoder = speakers.place.vocoder()
+    family, files = speakers.context.family, speakers.context.files
+    vocoder = speakers.context.vocoder()
     outputs = _plan_files(utterances, settings, family, vocoder)
     sounding = vocoder if outputs else None
     if sounding is not None:

@@ -249,25 +249,25 @@ def _to_tensor_bytes(name: str, tensor: Tensor) -> TensorBytes:
     return TensorBytes(SAFETENSORS_DTYPES[tensor.dtype], tuple(tensor.shape), chunks)
 
 
-def _publish_step(new: Path, place: Path, step: int) -> None:
+def _publish_step(new: Path, path: Path, step: int) -> None:
     """Rename the folder into its place. An existing step moves aside first, to where a load finds it as well."""
     for _ in range(MAX_ATTEMPTS):
         try:
-            if os.path.lexists(place):
-                old = place.with_name(place.name + ".old")
-                before = folder_identity(place)
-                damage = find_step_damage(StepFolder(step, place))
+            if os.path.lexists(path):
+                old = path.with_name(path.name + ".old")
+                before = folder_identity(path)
+                damage = find_step_damage(StepFolder(step, path))
                 # Checking the hashes takes seconds, in which another process may have replaced the folder.
-                if folder_identity(place) != before:
-                    raise FileNotFoundError(errno.ENOENT, "another process has moved it", str(place))
+                if folder_identity(path) != before:
+                    raise FileNotFoundError(errno.ENOENT, "another process has moved it", str(path))
                 if damage is not None:
-                    old = _find_unused_name(place.parent, place.name + ".damaged-{}")
+                    old = _find_unused_name(path.parent, path.name + ".damaged-{}")
                 elif os.path.lexists(old):
                     remove_step_folder(old, step)
                 failpoint("save.make-way")
-                os.rename(place, old)
+                os.rename(path, old)
             failpoint("save.rename")
-            os.rename(new, place)
+            os.rename(new, path)
             break
         except (FileNotFoundError, FileExistsError, NotADirectoryError):
             if not new.is_dir():
@@ -276,8 +276,8 @@ def _publish_step(new: Path, place: Path, step: int) -> None:
             if error.errno != errno.ENOTEMPTY:
                 raise
     else:
-        raise FileError("file-unwritable", f"other processes keep writing {place.name}", where=place)
-    sync_folder_if_possible(place.parent)
+        raise FileError("file-unwritable", f"other processes keep writing {path.name}", where=path)
+    sync_folder_if_possible(path.parent)
 
 
 def _find_unused_name(folder: Path, pattern: str) -> Path:

@@ -176,14 +176,14 @@ class BatchBuilder:
     def num_positions(self, item: Sample) -> int:
         """Positions that a sample takes in a microbatch: conditioning, text and speech, each with start and stop."""
         clips = self.sets[item.set]
-        num_conditioning = self.model.frame.num_conditioning
+        num_conditioning = self.model.spec.num_conditioning
         return num_conditioning + int(clips.num_text[item.clip]) + 2 + int(clips.num_codes[item.clip]) + 2
 
     def cuda_graph_buckets(self, microbatch_tokens: int) -> BatchBucketSet:
         """The sizes that microbatches of these datasets are padded to."""
         text = [np.asarray(clips.num_text) + 2 for clips in self.sets]
         speech = [np.asarray(clips.num_codes) + 2 for clips in self.sets]
-        return BatchBucketSet(text, speech, self.model.frame.num_conditioning, microbatch_tokens)
+        return BatchBucketSet(text, speech, self.model.spec.num_conditioning, microbatch_tokens)
 
     def name(self, item: Sample) -> str:
         """The clip's id, as the user knows it."""
@@ -222,7 +222,7 @@ class BatchBuilder:
 
     def _sequence(self, item: Sample, text: Sample) -> TokenSequence:
         text_ids, codes = self.sets[text.set].text_ids(text.clip), self.sets[item.set].codes(item.clip)
-        return build_sequence(self.model.frame, text_ids, codes)
+        return build_sequence(self.model.spec, text_ids, codes)
 
 
 @dataclass(frozen=True)

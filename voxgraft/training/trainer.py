@@ -21,8 +21,7 @@ from voxgraft.checkpoints.steps import TrainState, list_step_folders, load_step
 from voxgraft.config.train_options import RESUME_RULES, TrainIntervals, options_with_rule
 from voxgraft.core import progress
 from voxgraft.core.errors import CheckpointError, GraftError, VoxgraftError, finding
-from voxgraft.core.journal import RunJournal
-from voxgraft.core.run import RunFolder
+from voxgraft.core.run import RunFolder, RunJournal
 from voxgraft.dataset.sampler import DeterministicSampler
 from voxgraft.dataset.sets import ShardVerifier
 from voxgraft.nn.rows import hash_base_tensors, load_new_rows, require_same_base

@@ -31,7 +31,7 @@ from voxgraft.models.base import (
     Latents,
     PublishedTensors,
     StockFolder,
-    StockProgram,
+    UpstreamProgram,
     Vocoder,
     find_side_files,
     require_exact_tensors,
@@ -182,7 +182,7 @@ _TEXT_STEP_SOURCE = """    text = RULES.apply(text)
     return text.strip()"""
 
 
-class ChatterboxProgram(StockProgram):
+class ChatterboxProgram(UpstreamProgram):
     """The package `chatterbox-tts`."""
 
     title: ClassVar[str] = "chatterbox-tts 0.1.7"
@@ -384,10 +384,10 @@ def compare_codes(
     codes: Sequence[int],
 ) -> tuple[str, bool]:
     """The likeliest code after each code that was spoken, in both programs: in words, and whether they agree."""
-    frame = model.frame
+    spec = model.spec
     arrays: dict[str, NDArray[np.generic]] = {
-        "text": np.array([frame.text_start, *text_ids, frame.text_stop], dtype=np.int64),
-        "codes": np.array([frame.speech_start, *codes[:-1]], dtype=np.int64),
+        "text": np.array([spec.text_start, *text_ids, spec.text_stop], dtype=np.int64),
+        "codes": np.array([spec.speech_start, *codes[:-1]], dtype=np.int64),
         "speaker": np.asarray(condition.speaker, dtype=np.float32),
         "prompt": np.asarray(condition.prompt, dtype=np.int64),
     }

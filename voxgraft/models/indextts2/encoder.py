@@ -141,12 +141,12 @@ class SemanticCodec(nn.Module):
         return size, shapes
 
     @classmethod
-    def load(cls, place: Path) -> SemanticCodec:
+    def load(cls, folder: Path) -> SemanticCodec:
         """From a file, or from the published folder that holds it."""
         from voxgraft.checkpoints.load import read_tensors
         from voxgraft.models.speech_model import find_part_file
 
-        path = find_part_file(place, (CODEC_NAME, Path(CODEC_NAME).name))
+        path = find_part_file(folder, (CODEC_NAME, Path(CODEC_NAME).name))
         size, shapes = cls.read_shapes(path)
         with init_empty_weights():
             codec = cls(size)
@@ -418,11 +418,11 @@ def read_w2v_bert_sizes(path: Path) -> dict[str, Any]:
     return sizes | {"layer_norm_eps": epsilon}
 
 
-def _read_statistics(place: Path, width: int) -> tuple[Tensor, Tensor]:
+def _read_statistics(folder: Path, width: int) -> tuple[Tensor, Tensor]:
     from voxgraft.checkpoints.load import read_tensors
     from voxgraft.models.speech_model import find_part_file
 
-    path = find_part_file(place, (STATISTICS_NAME,))
+    path = find_part_file(folder, (STATISTICS_NAME,))
     found = read_tensors(path, {"mean": (width,), "var": (width,)})
     mean, variance = found["mean"], found["var"]
     if not bool(mean.isfinite().all() & variance.isfinite().all() & (variance > 0).all()):

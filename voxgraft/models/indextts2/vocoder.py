@@ -169,7 +169,7 @@ class BigVGAN(nn.Module):
         self.requires_grad_(False).eval()
 
     @classmethod
-    def read_shapes(cls, place: Path) -> tuple[Path, BigVGANSize, dict[str, Shape]]:
+    def read_shapes(cls, folder: Path) -> tuple[Path, BigVGANSize, dict[str, Shape]]:
         """File, size and tensors of the published file or the folder that holds it, with weight norm or without.
 
         Refused, by name, unless the file has every tensor and none besides. Reads no values.
@@ -177,7 +177,7 @@ class BigVGAN(nn.Module):
         from voxgraft.checkpoints.load import read_tensor_shapes
         from voxgraft.models.speech_model import find_part_file
 
-        path = find_part_file(place, BIGVGAN_NAMES)
+        path = find_part_file(folder, BIGVGAN_NAMES)
         stored = read_tensor_shapes(path)
         size = BigVGANSize.of(stored)
         shapes = bigvgan_shapes(size, weight_norm=any(name.endswith(".weight_v") for name in stored))
@@ -189,11 +189,11 @@ class BigVGAN(nn.Module):
         return path, size, shapes
 
     @classmethod
-    def load(cls, place: Path) -> BigVGAN:
+    def load(cls, folder: Path) -> BigVGAN:
         """From the published file or the folder that holds it, with weight norm or without."""
         from voxgraft.checkpoints.load import read_tensors
 
-        path, size, shapes = cls.read_shapes(place)
+        path, size, shapes = cls.read_shapes(folder)
         return cls.from_tensors(size, read_tensors(path, shapes))
 
     @classmethod

@@ -57,7 +57,7 @@ class TinyT3(T3):
     """T3 at any size, conditioned on a speaker's number."""
 
     @property
-    def frame(self) -> SequenceSpec:
+    def spec(self) -> SequenceSpec:
         return tiny_sequence_spec(self.num_text_ids, self.size)
 
     def collate(self, conditions: Sequence[Any]) -> T3ConditionBatch:

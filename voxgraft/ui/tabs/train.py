@@ -20,9 +20,8 @@ from voxgraft.checkpoints.steps import find_step_damage, list_step_folders, read
 from voxgraft.cli.train_view import LOSS_COLUMNS, LOSS_KEYS, STATE_STYLES, TrainProgress
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.core.files import read_json
-from voxgraft.core.journal import SPEECH_LOSS, History, RunJournal, as_finite_float
 from voxgraft.core.results import format_bytes, format_duration
-from voxgraft.core.run import RunFolder
+from voxgraft.core.run import SPEECH_LOSS, History, RunFolder, RunJournal, as_finite_float
 from voxgraft.evaluation.report import draw_chart
 from voxgraft.ui.commands import load_run_settings
 from voxgraft.ui.files import TEXT_PATHS, PathFilter, file_stamp
