@@ -45,7 +45,7 @@ CLIPS, HELD_OUT, PIECES = 800, 48, 40
 ENGLISH, ENGLISH_HELD_OUT = 300, 24
 WAYS: dict[str, dict[str, Any]] = {
     "gated": {},
-    "merged, full body": {"mode": "merged", "full_body": True},
+    "merged, full body": {"mode": "merged", "full_backbone": True},
     "rows only": {"mode": "rows-only", "lr_rows": 1e-2},
     "merged, adapter": {"mode": "merged"},
     "gated, constant rates": {"schedule": "constant"},

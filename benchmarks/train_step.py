@@ -228,7 +228,13 @@ class Bench:
     def same_loss(self, steps: int = 8, batch_size: int = 32) -> tuple[list[float], list[float]]:
         """The summed losses of both on the same utterances, step after step, at one rate: peer, ours."""
         curves: tuple[list[float], list[float]] = ([], [])
-        fair = {"mode": "merged", "full_body": True, "schedule": "constant", "warmup_steps": 0, "betas": (0.9, 0.999)}
+        fair = {
+            "mode": "merged",
+            "full_backbone": True,
+            "schedule": "constant",
+            "warmup_steps": 0,
+            "betas": (0.9, 0.999),
+        }
         fair |= {"lr_rows": 2e-5, "lr_adapter": 2e-5, "lr_backbone": 2e-5, "text_weight": 1.0, "speech_weight": 1.0}
         for at, dtype in enumerate((torch.float32, torch.bfloat16)):
             model = new_model(self.kind.name, self.size, self.device, dtype if self.device == "cuda" else torch.float32)
@@ -379,7 +385,7 @@ def peak_gb(device: str) -> float:
 
 
 def variants(bench: Bench, tiny: bool) -> dict[str, Callable[[], Figures]]:
-    full = {"mode": "merged", "full_body": True}
+    full = {"mode": "merged", "full_backbone": True}
     unit = 128 if tiny else 1024
     made: dict[str, Callable[[], Figures]] = {
         "peer sdpa 32": lambda: bench.peer("peer sdpa 32", 4 if tiny else 32),

@@ -26,7 +26,7 @@ from voxgraft.training.trainable import (
 )
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-FULL = replace(OPTIONS, mode="merged", full_body=True)
+FULL = replace(OPTIONS, mode="merged", full_backbone=True)
 MODES = {"gated": OPTIONS, "merged-full": FULL, "merged-adapter": replace(OPTIONS, mode="merged")}
 
 

@@ -188,12 +188,12 @@ def test_recordings_at_44_khz_are_heard_by_the_built_in_listener_as_those_at_16_
 def test_a_listener_that_was_named_and_fails_is_an_error_and_one_that_nobody_named_is_a_reason(tmp_path: Path) -> None:
     with pytest.raises(VoxgraftError) as caught:
         open_transcriber("parrots")
-    assert caught.value.code == "listener-unknown"
+    assert caught.value.code == "recognizer-unknown"
     failing = tmp_path / "fail.py"
     failing.write_text("raise SystemExit('no model')\n")
     with pytest.raises(VoxgraftError) as failed:
         heard_in([said("a", "aaaa")], f"command:python3 {failing} {{wav}}")
-    assert failed.value.code == "listener-failed"
+    assert failed.value.code == "recognizer-failed"
     assert "no model" in failed.value.finding.found
 
 

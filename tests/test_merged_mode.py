@@ -43,7 +43,7 @@ from voxgraft.training.validation import (
 )
 
 MERGED = replace(OPTIONS, mode="merged", steps=8)
-EVERYTHING = {"adapter": replace(MERGED, full_body=False), "body": replace(MERGED, full_body=True)}
+EVERYTHING = {"adapter": replace(MERGED, full_backbone=False), "body": replace(MERGED, full_backbone=True)}
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +108,7 @@ def few_codes(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 def with_english(place: Place, run: Path, bound: float, steps: int = 8) -> Trainer:
     """A training that is also validated on the base language of the replay set."""
-    options = replace(MERGED, full_body=True, steps=steps, lr_rows=1e-3, lr_adapter=1e-3, lr_backbone=5e-2)
+    options = replace(MERGED, full_backbone=True, steps=steps, lr_rows=1e-3, lr_adapter=1e-3, lr_backbone=5e-2)
     loop = loop_of(place, run, options)
     trained, sets = loop.stepper.trained, [open_clip_dataset(place.folder / "replay")]
     items = [Sample(0, clip, (0, clip + 4)) for clip in range(6)]
@@ -286,7 +286,7 @@ def test_an_adapter_is_folded_into_one_checkpoint_and_everything_else_keeps_its_
 def test_a_trained_body_is_left_merged_and_never_as_a_graft(world: World, tmp_path: Path) -> None:
     run = copied(world, tmp_path / "run")
     before = (run / "graft" / "graft.json").read_bytes()
-    result = train(train_settings(world, run, mode="merged", full_body=True, **english(run)))
+    result = train(train_settings(world, run, mode="merged", full_backbone=True, **english(run)))
     assert result.graft is None
     assert (run / "graft" / "graft.json").read_bytes() == before
     card = read_merged_card(run / "merged")

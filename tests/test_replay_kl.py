@@ -110,11 +110,11 @@ def test_the_places_of_a_pack_are_those_of_its_replay(place: Place, tmp_path: Pa
 
 
 @pytest.mark.long(fast=("*tiny*adapter*", "*adapter*tiny*"))
-@pytest.mark.parametrize("full_body", [False, True], ids=["adapter", "body"])
+@pytest.mark.parametrize("full_backbone", [False, True], ids=["adapter", "body"])
 def test_a_resumed_merged_run_with_replay_is_the_straight_one_bit_for_bit(
-    place: Place, tmp_path: Path, full_body: bool
+    place: Place, tmp_path: Path, full_backbone: bool
 ) -> None:
-    options = replace(NEAR, full_body=full_body, steps=8)
+    options = replace(NEAR, full_backbone=full_backbone, steps=8)
     straight = loop_of(place, tmp_path / "straight", options)
     straight.train(0)
     broken = loop_of(place, tmp_path / "broken", options)
@@ -159,9 +159,11 @@ def _open(stepper: TrainStep) -> AbstractContextManager[None]:
 
 
 @pytest.mark.long(fast="adapter")
-@pytest.mark.parametrize("full_body", [False, True], ids=["adapter", "body"])
-def test_held_near_the_base_a_model_stays_many_times_nearer(t3: Place, tmp_path: Path, full_body: bool) -> None:
-    options = replace(NEAR, full_body=full_body, warmup_steps=1, lr_rows=1e-3, lr_adapter=2e-2, lr_backbone=2e-3)
+@pytest.mark.parametrize("full_backbone", [False, True], ids=["adapter", "body"])
+def test_held_near_the_base_a_model_stays_many_times_nearer(t3: Place, tmp_path: Path, full_backbone: bool) -> None:
+    options = replace(
+        NEAR, full_backbone=full_backbone, warmup_steps=1, lr_rows=1e-3, lr_adapter=2e-2, lr_backbone=2e-3
+    )
     free = kl_at_the_end(t3, tmp_path / "free", replace(options, kl_weight=0.0))
     held = kl_at_the_end(t3, tmp_path / "held", replace(options, kl_weight=30.0))
     assert free > 0.01
@@ -181,7 +183,7 @@ def test_what_the_base_said_itself_is_asked_nothing_but_to_stay_near(t3: Place, 
 
 
 def test_a_trained_body_without_a_copy_of_the_base_is_refused(t3: Place, tmp_path: Path) -> None:
-    stepper = loop_of(t3, tmp_path / "run", replace(NEAR, full_body=True)).stepper
+    stepper = loop_of(t3, tmp_path / "run", replace(NEAR, full_backbone=True)).stepper
     with pytest.raises(ValueError, match="copy of the base"):
         TrainStep(stepper.trained, stepper.optimizer, stepper.batch_builder, stepper.options)
 

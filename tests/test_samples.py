@@ -109,7 +109,7 @@ def test_a_run_that_is_gone_on_with_speaks_as_the_straight_one(place: Place, str
 
 @pytest.mark.long(fast="tiny")
 def test_a_body_that_is_trained_is_seen_to_speak_otherwise(place: Place, tmp_path: Path) -> None:
-    options = replace(OPTIONS, mode="merged", full_body=True, lr_backbone=0.1, steps=4, text_dropout=0.0)
+    options = replace(OPTIONS, mode="merged", full_backbone=True, lr_backbone=0.1, steps=4, text_dropout=0.0)
     loop = speaking(place, tmp_path / "run", options)
     loop.train(0)
     assert lines(loop)[-1]["spoken"][1]["same_as_step_0"] is False

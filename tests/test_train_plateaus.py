@@ -192,7 +192,7 @@ def test_the_verb_tells_findings_once_the_state_always_and_speaks(world: World, 
 
 QUICK = TrainOptions(
     mode="merged",
-    full_body=True,
+    full_backbone=True,
     lr_rows=5e-3,
     lr_adapter=5e-3,
     lr_backbone=5e-3,

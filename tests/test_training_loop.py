@@ -43,7 +43,7 @@ def test_a_resumed_run_is_the_straight_one_bit_for_bit(place: Place, tmp_path: P
         "gated": {},
         "rows-only": {"mode": "rows-only"},
         "merged": {"mode": "merged"},
-        "full": {"mode": "merged", "full_body": True},
+        "full": {"mode": "merged", "full_backbone": True},
     }
     options = replace(OPTIONS, **chosen[mode])
     straight = loop_of(place, tmp_path / "straight", options)

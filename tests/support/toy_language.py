@@ -151,7 +151,7 @@ def make_speaking_base(family_name: str, folder: Path, *, steps: int = 500, seed
     clips = world.write("english", world.clips(2_000, 0, "en"), language="en")
     options = TrainOptions(
         mode="merged",
-        full_body=True,
+        full_backbone=True,
         lr_rows=3e-3,
         lr_adapter=3e-3,
         lr_backbone=3e-3,

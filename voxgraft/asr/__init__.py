@@ -66,8 +66,8 @@ def open_recognizer(setting: str) -> Recognizer:
         return WhisperRecognizer(rest)
     if kind == "command" and rest.strip():
         return CommandRecognizer(rest)
-    expected = '"built-in", "whisper:FOLDER", "whisper:small" or "command:PROGRAM ARGUMENTS {wav}"'
-    raise ConfigError("listener-unknown", f"recognizer {setting!r}", expected=expected)
+    expected = 'built-in, whisper:SIZE, whisper:FOLDER or "command:PROGRAM ARGUMENTS {wav}"'
+    raise ConfigError("recognizer-unknown", f"{setting!r} is not a recognizer", expected=expected)
 
 
 WAV_PLACEHOLDER, LANGUAGE_PLACEHOLDER = "{wav}", "{language}"
@@ -85,10 +85,10 @@ class CommandRecognizer:
         try:
             self._words = shlex.split(command)
         except ValueError as fault:
-            raise ConfigError("listener-unknown", f"command {command!r}: {fault}") from fault
+            raise ConfigError("recognizer-unknown", f"the command {command!r} cannot be parsed: {fault}") from fault
         if not any(WAV_PLACEHOLDER in word for word in self._words[1:]):
-            found = f"command {command!r} has no place for the file"
-            raise ConfigError("listener-unknown", found, expected="an argument with {wav} in it")
+            found = f"the command {command!r} has no place for the file"
+            raise ConfigError("recognizer-unknown", found, expected="an argument with {wav} in it")
         self.name = f"command:{command}"
         if shutil.which(self._words[0]) is None:
             raise _recognizer_failed_error(self.name, f"program {self._words[0]} not found")
@@ -119,7 +119,7 @@ class CommandRecognizer:
 
 
 def _recognizer_failed_error(name: str, found: str) -> VoxgraftError:
-    return ConfigError("listener-failed", found, where=name)
+    return ConfigError("recognizer-failed", found, where=name)
 
 
 WHISPER_PACKAGE = "faster_whisper"
@@ -148,16 +148,16 @@ class WhisperRecognizer:
         folder = Path(model)
         is_local = is_folder(folder)
         if not is_local and (folder.name != model or folder.suffix):
-            raise ConfigError("listener-model", f"{model} is not a folder", expected=expected, where=folder)
+            raise ConfigError("recognizer-model", f"{model} is not a folder", expected=expected, where=folder)
         self.name = f"whisper:{folder.name}"
         if is_local and not is_file(folder / WHISPER_MODEL_NAME):
             found = f"{WHISPER_MODEL_NAME} is not in the folder"
-            raise ConfigError("listener-model", found, expected=expected, where=folder)
+            raise ConfigError("recognizer-model", found, expected=expected, where=folder)
         try:
             self._model: Any = package.WhisperModel(model, compute_type="int8")
         except Exception as fault:  # a size is downloaded, and the download fails in the hub's own ways
             found = f"faster-whisper cannot open {model}: {fault!s:.300}"
-            raise ConfigError("listener-model", found, expected=expected, where=model) from fault
+            raise ConfigError("recognizer-model", found, expected=expected, where=model) from fault
         known = getattr(self._model, "supported_languages", None)  # older versions do not say
         others = {code for code, own in WHISPER_LANGUAGE_CODES.items() if known is not None and own in known}
         self.languages: frozenset[str] | None = None if known is None else frozenset(known) | others
@@ -165,7 +165,9 @@ class WhisperRecognizer:
     def hear(self, waves: Sequence[NDArray[np.float32]], rate: int, language: str) -> list[Transcript]:
         """With the package's own fallbacks against loops, each wave for itself."""
         if rate != WHISPER_RATE_HZ:
-            raise AudioError("listener-rate", f"{rate:,} Hz", expected=f"{WHISPER_RATE_HZ:,} Hz", where=self.name)
+            raise AudioError(
+                "recognizer-rate", f"the speech has {rate:,} Hz", expected=f"{WHISPER_RATE_HZ:,} Hz", where=self.name
+            )
         code = WHISPER_LANGUAGE_CODES.get(language, language)
         heard = []
         for wave in waves:
@@ -174,8 +176,8 @@ class WhisperRecognizer:
                 # Without the text before: one loop would otherwise lead to the next.
                 pieces, _ = self._model.transcribe(samples, language=code, condition_on_previous_text=False)
             except ValueError as fault:  # how the package says that it does not know a language
-                found = f"language {language!r}: {fault!s:.300}"
-                raise ConfigError("listener-language", found, where=self.name) from fault
+                found = f"it does not know the language {language!r}: {fault!s:.300}"
+                raise ConfigError("recognizer-language", found, where=self.name) from fault
             heard.append(Transcript(" ".join(" ".join(piece.text for piece in pieces).split()), None))
         return heard
 
@@ -401,9 +403,11 @@ class BuiltInRecognizer:
         """Letters and phones of every wave; those of about one length go through together."""
         if language not in self.symbols.by_language:
             expected = ", ".join(sorted(self.symbols.by_language))
-            raise ConfigError("listener-language", f"language {language!r}", expected=expected, where=self.name)
+            raise ConfigError("recognizer-language", f"language {language!r}", expected=expected, where=self.name)
         if rate != BUILT_IN_RATE_HZ:
-            raise AudioError("listener-rate", f"{rate:,} Hz", expected=f"{BUILT_IN_RATE_HZ:,} Hz", where=self.name)
+            raise AudioError(
+                "recognizer-rate", f"the speech has {rate:,} Hz", expected=f"{BUILT_IN_RATE_HZ:,} Hz", where=self.name
+            )
         checked = validate_waveforms(waves, BUILT_IN_LIMITS)
         heard: dict[int, Transcript] = {}
         for places in batch_by_length([len(wave) for wave in checked], BUILT_IN_BATCH_SAMPLES):

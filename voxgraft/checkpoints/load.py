@@ -232,7 +232,7 @@ def open_checkpoint(path: Path, *, legacy: bool = False) -> Checkpoint:
             code, found = "checkpoint-pickle", "a bare pickle"
         else:
             kind = next((kind for magic, kind in OTHER_FORMATS.items() if head.startswith(magic)), "")
-            code, found = "checkpoint-unknown", kind or f"a file that starts with {head[:12]!r}"
+            code, found = "checkpoint-unknown", kind or "neither safetensors nor a torch file, or it is damaged"
         raise CheckpointError(code, f"{path.name} is {found}", where=path)
     except BaseException:
         source.close()

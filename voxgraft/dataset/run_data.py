@@ -183,11 +183,11 @@ def _open_checked_set(
         language = header.language
     else:
         family = wanted.graft.card.family
-        expected = f"a set for {role}: a folder that `prepare` wrote, or for indextts2 a manifest of pairs (*.jsonl)"
         if not path_exists(manifest):
-            raise FileError("set-missing", f"{path.name} does not exist", expected=expected, where=path)
+            raise FileError("set-missing", f"there is no prepared {role} set at {path}", where=path)
         if manifest.suffix != ".jsonl" or family != "indextts2":
-            raise FileError("set-missing", f"{path.name}, for a run of {family}", expected=expected, where=path)
+            found = f"{path.name} is not a prepared {role} set of {family}"
+            raise FileError("set-missing", found, expected="a folder that `voxgraft prepare` wrote", where=path)
         name = f"{manifest.parent.name}/{manifest.stem}"
         pairs = _open_pairs(wanted, path, role, name, of_base=of_base)
         findings += pairs.findings
@@ -494,7 +494,7 @@ def open_run_parts(context: RunContext, stack: contextlib.ExitStack) -> None:
         return
     graft_folder = RunFolder(run).graft
     if not os.path.isdir(graft_folder):
-        context.findings.append(finding("graft-missing", f"{run} has no {graft_folder.name} folder", where=run))
+        context.findings.append(finding("graft-missing", f"{run} has no graft yet", where=run))
         return
     context.graft = attempt(lambda: load_graft(graft_folder))
     if named is None and context.graft is not None:

@@ -448,7 +448,8 @@ def check_clip_dataset(
         values = sum(count for _, count, _ in found)
         first = next((shown for _, _, shown in found if shown), "")
         what = _FAULT_TEXTS[code].format(values=values)
-        told = f"{len(names):,} of {len(clips):,} clips: {what}; {format_clip_names(names)} (the first: {first})"
+        told = f"{len(names):,} of {len(clips):,} clips: {what}; {format_clip_names(names)}"
+        told += f"; the first: {first}" if first else ""
         is_serious = code in _SHARE_DEPENDENT_FAULTS and len(names) >= MIN_ERROR_SHARE * len(clips)
         if code == "clips-text-unknown":
             is_serious = values >= _UNKNOWN_ERROR_SHARE * int(clips.num_text.sum())
@@ -474,7 +475,7 @@ def _find_clip_faults(
     else:
         outside = (text < 0) | (text >= spec.num_text_ids)
         if outside.any():
-            shown = f"id {int(text[outside][0])} (valid: 0 to {spec.num_text_ids - 1:,})"
+            shown = f"id {int(text[outside][0]):,}, valid are 0 to {spec.num_text_ids - 1:,}"
             yield "clips-text-outside", int(outside.sum()), shown
         barred = np.isin(text, list(spec.forbidden_text_ids))
         if barred.any():

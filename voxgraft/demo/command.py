@@ -279,7 +279,7 @@ class MistakeReport:
 
 def _train_unfrozen(runner: DemoRunner, settings: DemoSettings, report: MistakeReport) -> None:
     """The whole backbone at a high rate, and nothing of the old languages beside the new one."""
-    train = {"mode": "merged", "full_body": True, "lr_backbone": 1e-3, "kl_weight": 0.0, "interpolate": [1.0]}
+    train = {"mode": "merged", "full_backbone": True, "lr_backbone": 1e-3, "kl_weight": 0.0, "interpolate": [1.0]}
     _set_up_run(runner, settings, {"data": {"self_replay": 0}, "train": train})
     report.add(WHEN_BEFORE_TRAINING, runner.check().findings)
     runner.train()

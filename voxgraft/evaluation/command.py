@@ -172,7 +172,8 @@ def evaluate(settings: EvaluateSettings) -> EvaluateResult:
         cards = {"graft": GRAFT_CARD, "merged": MERGED_CARD_NAME}
         kind = next((kind for kind, name in cards.items() if is_file(path / name)), "checkpoint")
     if settings.output is not None and (is_folder(settings.output) or is_file(settings.output)):
-        raise FileError("file-exists", f"{settings.output.name} exists already", where=settings.output)
+        cure = "choose another folder with --output."
+        raise FileError("file-exists", f"{settings.output.name} exists already", where=settings.output, cure=cure)
     if settings.output is None and own is None:
         found = f"{path.name} is a {kind}, and the output folder is not set"
         raise ConfigError("config-missing", found, expected="--output FOLDER")
@@ -546,8 +547,8 @@ def _find_score_files(settings: CompareSettings) -> dict[str, Path]:
             scores = evaluations / settings.name / SCORES_NAME
             if not is_file(scores):
                 there = [one.name for one in sorted(evaluations.iterdir())] if is_folder(evaluations) else []
-                expected = f"one of its evaluations: {', '.join(there)}" if there else "an evaluation"
-                cure = f"evaluate it first: voxgraft evaluate {path}"
+                expected = f"one of its evaluations: {', '.join(there)}" if there else ""
+                cure = f"evaluate it first: voxgraft evaluate {shlex.quote(str(path))}."
                 found = f"{path} has no evaluation {settings.name!r}"
                 raise ConfigError("compare-nothing", found, expected=expected, where=path, cure=cure)
             places.append((path.resolve().name, path, scores))

@@ -219,7 +219,7 @@ def _check_delivery(found: Evaluation, now: ScoreRow) -> list[ChecklistItem]:
         reads += f"; its length follows that of the text with a correlation of {fit.value:.2f}"
 
     runaway, cut = now.score("runaway"), now.score("cut")
-    ends = f"{format_score('runaway', runaway)} ran on, {format_score('cut', cut)} were cut off"
+    ends = f"{format_score('runaway', runaway)} did not stop, {format_score('cut', cut)} were cut off"
     stops = runaway.why if runaway.value is None else f"{ends}, of {runaway.count} sentences"
     failures = max(runaway.value or 0.0, cut.value or 0.0)
 
@@ -450,7 +450,7 @@ def list_figures(document: Mapping[str, Any], found: Evaluation) -> list[Figure]
     if now is not None and now.score("runaway").value is not None:
         runaway, cut = now.score("runaway"), now.score("cut")
         failures = f"{100 * max(runaway.value or 0.0, cut.value or 0.0):.0f} %"
-        note = f"{format_score('runaway', runaway)} ran on, {format_score('cut', cut)} were cut off"
+        note = f"{format_score('runaway', runaway)} did not stop, {format_score('cut', cut)} were cut off"
         figures.append(("stop failures", failures, note, ""))
     return figures
 

@@ -407,7 +407,7 @@ def require_recognizer(setting: str | None, language: str) -> None:
         return
     transcriber = open_transcriber(setting)
     if why := transcriber.why_unsupported(language):
-        raise ConfigError("listener-language", why, cure=RECOGNIZER_CURE)
+        raise ConfigError("recognizer-language", why, cure=RECOGNIZER_CURE)
 
 
 def compute_error_rates(meant: Sequence[EvalSentence], heard: Sequence[Transcript], seed: int) -> dict[str, Score]:

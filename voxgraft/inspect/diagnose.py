@@ -230,9 +230,10 @@ def diagnose(settings: DiagnoseSettings) -> DiagnoseResult:
     """Look at a checkpoint or a run; with `report` also draw and write what was found."""
     path, folder = settings.checkpoint, None
     if settings.report:
-        folder = settings.output or Path(f"diagnosis-{path.stem or path.resolve().name}")
+        folder = settings.output or Path(f"diagnosis-{path.name or path.resolve().name}")
         if path_exists(folder) and not settings.overwrite:  # refused before anything is measured
-            raise FileError("file-exists", f"{folder.name} exists already", where=folder)
+            cure = "choose another folder with --output, or use --overwrite."
+            raise FileError("file-exists", f"{folder.name} exists already", where=folder, cure=cure)
     found = diagnose_run(settings) if is_file(RunFolder(path).settings) else diagnose_checkpoint(settings)
     if settings.listen:
         _measure_phone_errors(found, settings)
@@ -300,7 +301,12 @@ def _to_check_settings(settings: DiagnoseSettings, base: Path) -> CheckSettings:
             tokenizers = (path for name in family.tokenizer_names if (path := folder / name).is_file())
             checkpoint, tokenizer = found, tokenizer or next(tokenizers, None)
         else:
-            files = family.files(folder)
+            try:
+                files = family.files(folder)
+            except FileError as error:
+                # What the family says of the folder is about a base, and the base is another folder.
+                text = f"{folder.name or folder} contains no checkpoint of {family.name}"
+                raise CheckpointError("checkpoint-missing", text, where=folder) from error
             checkpoint, tokenizer = files.checkpoint, tokenizer or files.tokenizer
     return CheckSettings(
         base=base,

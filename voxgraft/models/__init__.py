@@ -72,8 +72,8 @@ def detect_family(folder: Path) -> Family:
         raise refusals[0]
 
     refuse_unsupported_folder(folder, failures)
-    looked = "; ".join(f"{candidate.name}: {error.finding.found}" for candidate, error in failures.items())
-    raise FileError("base-unknown", looked, where=folder)
+    looked = "".join(f"\n    {candidate.name}: {error.finding.found}" for candidate, error in failures.items())
+    raise FileError("base-unknown", f"{folder} is not the folder of a supported base{looked}", where=folder)
 
 
 def resolve_base_folder(path: Path) -> Path:

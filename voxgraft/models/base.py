@@ -387,7 +387,9 @@ class Family(ABC):
 def unknown_voice_error(name: str, known: Collection[str], where: Path | str = "") -> ConfigError:
     """The error for a voice that a base does not have."""
     hint = find_nearest_name(name, list(known))
-    expected = f"one of {', '.join(known)}" if known else "no name: this family imitates a recording"
+    expected = (
+        f"one of {', '.join(known)}" if known else "a recording: this family clones a voice and has no named ones"
+    )
     cure = f"did you mean `{hint}`?" if hint else ""
     return ConfigError("voice-unknown", f"there is no voice `{name}`", expected=expected, where=where, cure=cure)
 

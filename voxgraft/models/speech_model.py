@@ -375,12 +375,14 @@ def choose_device(requested: str | None) -> str:
     try:
         device = torch.device(requested)
     except RuntimeError:
-        raise ConfigError("device", f"device {requested!r}", expected="cpu, cuda or cuda:N") from None
+        found = f"{requested!r} is not a device"
+        raise ConfigError("device", found, expected="cpu, cuda or cuda:N") from None
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        found = f"device {requested!r}; this machine has {torch.cuda.device_count()} CUDA devices"
-        raise ConfigError("device", found, expected="an existing device")
+        count = torch.cuda.device_count()
+        reason = f"there {'is' if count == 1 else 'are'} only {count}" if count else "no CUDA GPU was found"
+        raise ConfigError("device", f"device {requested!r} is not available: {reason}")
     if device.type not in ("cpu", "cuda"):
-        raise ConfigError("device", f"device {requested!r}", expected="cpu, cuda or cuda:N")
+        raise ConfigError("device", f"{requested!r} is not supported", expected="cpu, cuda or cuda:N")
     return requested
 
 

@@ -189,10 +189,11 @@ def create_run(settings: NewSettings) -> NewResult:
     text = _format_run_yaml(run_settings, run, rows)
     if (language := run_settings.language) is not None:
         if find_exemplar(language) is None:
-            findings.append(finding("language-unlisted", f"CLDR has no entry for `{language}`"))
+            findings.append(finding("language-unlisted", f"`{language}` is not in CLDR, so its alphabet is unknown"))
         if kind is not None and base_language(language) in kind.languages:
-            spoken = " ".join(kind.languages)
-            findings.append(finding("language-spoken", f"a {kind.name} base speaks `{language}`: {spoken}"))
+            spoken = ", ".join(kind.languages)
+            found = f"the base {kind.name} already speaks {base_language(language)} (its languages: {spoken})"
+            findings.append(finding("language-spoken", found))
     if missing := [name for name in REQUIRED_SETTINGS if not getattr(run_settings, name)]:
         findings.append(finding("run-incomplete", f"not set yet: {', '.join(missing)}"))
     with atomic_write_folder(run) as folder:
@@ -417,8 +418,8 @@ def _require_later_stages(work: PipelineContext, stages: Sequence[StageName], *,
     if kind == "peft" and train.mode == "rows-only":
         found = "--to peft, but train.mode is rows-only, so there will be no adapter"
         raise ConfigError("export-kind", found, expected=f"graft, {family.name}", where=work.run.settings)
-    if kind in SHAREABLE_KINDS and merged and train.full_body:
-        found = f"--to {kind}, but train.full_body changes the backbone itself, so the result is not a graft"
+    if kind in SHAREABLE_KINDS and merged and train.full_backbone:
+        found = f"--to {kind}, but train.full_backbone changes the backbone itself, so the result is not a graft"
         raise GraftError("export-kind", found, expected=f"--to {family.name}", where=work.run.settings)
     output = work.run.export / kind
     require_export_folder(output, overwrite=is_folder(output))

@@ -227,7 +227,7 @@ def _decide_split(work: PipelineContext) -> StageDecision:
         return StageDecision(True, f"{told} have no split yet", f"{told} had no split yet")
     if not own:
         return StageDecision(False, "there are no clips to split")
-    return StageDecision(False, f"all {pluralize(len(own), 'clip')} have a split")
+    return StageDecision(False, f"all {pluralize(len(own), 'usable clip')} have a split")
 
 
 def _run_split(work: PipelineContext) -> DataSplitResult:

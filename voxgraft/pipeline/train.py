@@ -105,7 +105,7 @@ def format_training_summary(
 def _describe_model(setup: TrainingSetup, loop: Trainer) -> dict[str, str]:
     """Base, tokenizer, rows, what is trained, what cannot change, and the device."""
     card, options, report = setup.graft.card, setup.options, build_trainable_report(loop.stepper.trained.model)
-    mode = "merged (the backbone itself is trained)" if options.full_body else MODE_DESCRIPTIONS[options.mode]
+    mode = "merged (the backbone itself is trained)" if options.full_backbone else MODE_DESCRIPTIONS[options.mode]
     numbers = sum(sum(counts) for part, counts in report.parts.items() if part in BASE_PARTS)
     tables = {name: str(rows) for name, rows in report.tables.items()}
     rows = _join_pairs(tables)

@@ -23,7 +23,7 @@ from voxgraft.core import progress
 from voxgraft.core.errors import ConfigError, Finding, GraftError, TextError, finding
 from voxgraft.core.files import atomic_write, is_folder, require_output_path, write_json
 from voxgraft.core.languages import count_letters_by_script, count_scripts, find_exemplar
-from voxgraft.core.results import Line, style_line
+from voxgraft.core.results import Line, pluralize, style_line
 from voxgraft.models.base import Family, Latents, SoundStream, Vocoder
 from voxgraft.models.generate import StopCause
 from voxgraft.synthesis.engine import (
@@ -241,7 +241,9 @@ def _check_text(system: SpeakingModel, one: UtteranceRequest, text: str, languag
     prepared = text_encoder.prepare(one.text) if grown else text_encoder.prepare_base(one.text, language)
     unknown = "".join(dict.fromkeys((grown or text_encoder.base).unknown_text(prepared).replace(" ", "")))
     if unknown:
-        yield finding("speak-unknown-letters", f"no piece for {unknown!r:.80}", where=where)
+        yield finding(
+            "speak-unknown-letters", f"the tokenizer has no token for these characters: {unknown:.80}", where=where
+        )
 
 
 def _plan_files(
@@ -256,13 +258,18 @@ def _plan_files(
         kind = codes.suffix.lower()
         if kind not in (JSON_SUFFIX, NPY_SUFFIX):
             expected = f"a name that ends in {JSON_SUFFIX} or {NPY_SUFFIX}"
-            raise ConfigError("speak-output", f"--codes {codes.name}", expected=expected)
+            found, cure = (
+                f"--codes {codes.name}: {kind or 'no suffix'} is not a format for codes",
+                "for example --codes codes.json.",
+            )
+            raise ConfigError("speak-output", found, expected=expected, cure=cure)
         if kind == NPY_SUFFIX and len(utterances) > 1:
-            found = f"{len(utterances)} utterances in {codes.name}"
-            raise ConfigError("speak-output", found, expected=f"a name that ends in {JSON_SUFFIX}")
+            found = f"{codes.name} holds one utterance, but there are {len(utterances)}"
+            cure = "for example --codes codes.json."
+            raise ConfigError("speak-output", found, expected=f"a name that ends in {JSON_SUFFIX}", cure=cure)
     if settings.latents and (codes is None or codes.suffix.lower() != JSON_SUFFIX):
-        found = "--latents without a code file that can hold them"
-        raise ConfigError("speak-output", found, expected=f"--codes NAME{JSON_SUFFIX}")
+        found, cure = "--latents needs a code file that can hold them", "for example --codes codes.json."
+        raise ConfigError("speak-output", found, expected=f"--codes NAME{JSON_SUFFIX}", cure=cure)
     sound: tuple[Path, ...] = ()
     if codes is None or output is not None:
         output = output or Path("speech.wav" if len(utterances) == 1 else "speech")
@@ -488,7 +495,8 @@ class SpeakResult:
             lines.append(style_line(head, stop, where))
         lines += [text for item in self.findings for text in item.lines()]
         total = sum(map(self._seconds, self.said))
-        lines.append(f"{len(self.said)} spoken, {total:.1f} s in total; {len(self.cut)} were cut")
+        cut = f"; {len(self.cut)} did not end and {'was' if len(self.cut) == 1 else 'were'} cut" if self.cut else ""
+        lines.append(f"{pluralize(len(self.said), 'utterance')}, {total:.1f} s{cut}")
         return [*lines, *([f"codes: {self.codes}"] if self.codes else [])]
 
     def _seconds(self, one: SpokenUtterance) -> float:

@@ -285,9 +285,9 @@ def _load_trained_parts(
 
     grow_model(model, len(next(iter(rows.values()))))
     load_new_rows(model, rows)
-    mode, full_body = options["mode"], bool(options.get("full_body"))
-    has_body = mode == "masked-finetune" or (mode == "merged" and full_body)
-    has_adapter = mode == "gated" or (mode == "merged" and not full_body)
+    mode, full_backbone = options["mode"], bool(options.get("full_backbone"))
+    has_body = mode == "masked-finetune" or (mode == "merged" and full_backbone)
+    has_adapter = mode == "gated" or (mode == "merged" and not full_backbone)
     needed = {"body": has_body, "adapter": has_adapter, "rows": mode != "masked-finetune"}
     if missing := sorted(part for part, is_needed in needed.items() if is_needed and not groups.get(part)):
         expected = ", ".join(part for part, is_needed in needed.items() if is_needed)
@@ -428,7 +428,8 @@ def resolve_language(asked: str | None, new: Sequence[str], old: Sequence[str]) 
     # Codes such as ff-Adlm are often typed in lower case.
     found = next((one for one in spoken if one.lower() == asked.lower()), None)
     if found is None:
-        raise ConfigError("speak-language", f"language {asked!r}", expected=f"one of {', '.join(spoken)}")
+        found = f"the model does not speak {asked!r}"
+        raise ConfigError("speak-language", found, expected=f"one of {', '.join(spoken)}")
     return found
 
 

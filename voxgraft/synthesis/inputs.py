@@ -325,10 +325,10 @@ class VoiceLoader:
         own = context.family.voices(context.files)
         is_recording = is_file(Path(name)) or Path(name).suffix.lower() in RECORDING_SUFFIXES
         if name not in own and not context.family.clones_voices and is_recording:
-            found = f"{context.family.name} has fixed voices and cannot imitate the recording {name}"
+            found = f"{context.family.name} has fixed voices and cannot clone the recording {name}"
             expected = f"one of {', '.join(own)}"
             cloning = ", ".join(name for name in family_names() if get_family(name).clones_voices)
-            cure = f"choose one of these names, or speak with a base that imitates a recording ({cloning})."
+            cure = f"choose one of these names, or speak with a base that clones voices ({cloning})."
             raise ConfigError("voice-unknown", found, expected=expected, where=context.files.folder, cure=cure)
         if name in own or not context.family.clones_voices:
             return ReferenceVoice(name, context.family.voice(context.files, name))

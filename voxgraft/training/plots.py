@@ -89,7 +89,7 @@ def plot(settings: PlotSettings) -> SimpleResult:
         journal = RunJournal(RunFolder(require_folder(path)).journal)
         history = History.of(journal.read())
         if not history.steps and not history.valid:
-            raise FileError("plot-nothing", f"{path} has no losses in its journal", where=journal.path)
+            raise FileError("plot-nothing", f"{path} has no training log yet", where=journal.path)
         histories[name if names.count(name) == 1 else str(path)] = history
     if alone:
         name, history = next(iter(histories.items()))

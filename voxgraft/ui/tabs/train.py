@@ -54,7 +54,7 @@ DEVICE_KEYS = (
     "train.deterministic",
 )
 LOSS_SETTING_KEYS = ("train.text_weight", "train.speech_weight", "train.text_dropout", "train.emotion_from")
-MERGED_MODE_KEYS = ("train.full_body", "train.kl_weight", "train.retention_bound", "train.interpolate")
+MERGED_MODE_KEYS = ("train.full_backbone", "train.kl_weight", "train.retention_bound", "train.interpolate")
 REPLAY_KEYS = ("data.self_replay", "data.replay_share", "data.min_prompt_seconds", "data.single_clip_speakers")
 NOT_TRAINED_YET = "not trained yet: progress is shown here"
 # Summary are looked for in the first part of a log, which may be long.
