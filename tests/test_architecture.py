@@ -6,10 +6,9 @@ import ast
 import subprocess
 import sys
 from collections import Counter
-from functools import cache
 from pathlib import Path
 
-from tools.measure_code import SPEAK, find_cycles, imported_modules, load_modules, measure, modules_imported_by
+from tools.measure_code import SPEAK, find_cycles, imported_modules, load_modules, measure, modules_imported_by, nodes_of
 from voxgraft.models import family_names
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,7 +31,6 @@ MAX_VALUE_CLASSES = 7.3  # dataclasses and NamedTuples together: neither is chea
 MIN_COMMENT_LINES = 30.0
 
 
-@cache
 def _modules() -> dict[str, tuple[Path, str, ast.Module]]:
     return load_modules(ROOT)
 
@@ -56,7 +54,7 @@ def upward_imports(modules: dict[str, tuple[Path, str, ast.Module]]) -> list[str
 def repeated_classes(modules: dict[str, tuple[Path, str, ast.Module]]) -> list[str]:
     """Class names that two classes have."""
     counts = Counter(
-        node.name for _, _, tree in modules.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
+        node.name for _, _, tree in modules.values() for node in nodes_of(tree) if isinstance(node, ast.ClassDef)
     )
     return sorted(name for name, count in counts.items() if count > 1)
 
@@ -123,7 +121,7 @@ def family_tables(modules: dict[str, tuple[Path, str, ast.Module]]) -> list[str]
         if name != "voxgraft.migrate.configs"
         and any(
             len(names & {leaf.value for leaf in ast.iter_child_nodes(node) if isinstance(leaf, ast.Constant)}) > 1
-            for node in ast.walk(tree)
+            for node in nodes_of(tree)
             if isinstance(node, ast.Dict | ast.List | ast.Set | ast.Tuple)
         )
     )
