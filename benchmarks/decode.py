@@ -29,8 +29,8 @@ import torch
 
 from benchmarks.peers import TransformersLoop, prompt_vectors, stock_body
 from voxgraft.models.base import build_sequence
+from voxgraft.models.chatterbox.family import T3Size
 from voxgraft.models.chatterbox.model import T3, T3Condition
-from voxgraft.models.chatterbox.shapes import T3Size
 from voxgraft.models.generate import DecodeSession, GenerationPrompt, SpeechGenerator
 from voxgraft.models.indextts2.model import UnifiedVoice, UnifiedVoiceCondition
 from voxgraft.models.indextts2.shapes import ConditioningEncoderSize, UnifiedVoiceSize

@@ -23,7 +23,7 @@ from typing import Any
 
 from voxgraft.config.base import deep_merge
 from voxgraft.config.commands import DemoSettings, DiagnoseSettings, ExportSettings, RepairSettings
-from voxgraft.demo.session import DEMO_BASE, DemoRunner, build_demo_settings, build_step_settings
+from voxgraft.demo.command import DEMO_BASE, DemoRunner, build_demo_settings, build_step_settings
 from voxgraft.export.weights import BASE_DTYPE, open_export_source, write_merged_checkpoint
 from voxgraft.graft.folder import MERGED_FOLDER_NAME
 from voxgraft.inspect.diagnose import diagnose_checkpoint

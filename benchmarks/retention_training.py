@@ -24,14 +24,13 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 from torch import Tensor
 
-from voxgraft.checkpoints.tensors import read_tensors
+from voxgraft.checkpoints.load import read_tensors
 from voxgraft.config.train_options import TrainModeOrBaseline, TrainOptions, TrainPart
 from voxgraft.dataset.sampler import DataSamplerOptions, DeterministicSampler, Sample, list_samples
-from voxgraft.dataset.shards import AnyArray, ClipDataset, ClipInfo, DatasetHeader, DatasetProvenance, Int32Array
+from voxgraft.dataset.shards import AnyArray, ClipDataset, DatasetHeader, DatasetProvenance, Int32Array
 from voxgraft.models import get_family
-from voxgraft.models.base import BaseFiles, Family
-from voxgraft.models.load import load_model
-from voxgraft.models.speech_model import SpeechModel
+from voxgraft.models.base import BaseFiles, Clip, Family
+from voxgraft.models.speech_model import SpeechModel, load_model
 from voxgraft.nn import backbones
 from voxgraft.synthesis.inputs import ReferenceVoice
 from voxgraft.training.prefetch import BatchBuilder
@@ -183,7 +182,7 @@ class Clips(ClipDataset):
         self.num_text = np.array([len(one) for one in texts], np.int64)
         self.num_codes = np.array([len(one) for one in codes], np.int64)
         self.infos = [
-            ClipInfo(f"{name}-{at:05d}", str(number), "", len(own) / CODE_HZ, "")
+            Clip(id=f"{name}-{at:05d}", speaker=str(number), seconds=len(own) / CODE_HZ)
             for at, (own, number) in enumerate(zip(codes, speakers, strict=True))
         ]
         self.fingerprint = ""

@@ -30,11 +30,11 @@ from torch import nn
 from benchmarks.peers import Peer, padded_batches
 from voxgraft.config.train_options import TrainOptions
 from voxgraft.dataset.sampler import DataSamplerOptions, DeterministicSampler
-from voxgraft.dataset.shards import AnyArray, ClipDataset, ClipInfo, DatasetHeader, DatasetProvenance, Int32Array
+from voxgraft.dataset.shards import AnyArray, ClipDataset, DatasetHeader, DatasetProvenance, Int32Array
 from voxgraft.models import get_family
-from voxgraft.models.base import SequenceSpec
+from voxgraft.models.base import Clip, SequenceSpec
+from voxgraft.models.chatterbox.family import T3Size
 from voxgraft.models.chatterbox.model import T3
-from voxgraft.models.chatterbox.shapes import T3Size
 from voxgraft.models.indextts2.model import UnifiedVoice
 from voxgraft.models.indextts2.shapes import ConditioningEncoderSize, UnifiedVoiceSize
 from voxgraft.models.speech_model import SpeechModel
@@ -63,7 +63,7 @@ class MadeUpSet(ClipDataset):
         self.num_codes = np.minimum((seconds * code_hz).astype(np.int64), frame.max_codes)
         self.num_text = np.minimum((seconds * TEXT_IDS_PER_SECOND).astype(np.int64), frame.max_text)
         self.infos = [
-            ClipInfo(f"c{at}", f"s{at // CLIPS_PER_SPEAKER}", f"r{at}", float(length), "")
+            Clip(id=f"c{at}", speaker=f"s{at // CLIPS_PER_SPEAKER}", recording=f"r{at}", seconds=float(length))
             for at, length in enumerate(seconds)
         ]
         self._frame, self._seed = frame, seed

@@ -36,17 +36,14 @@ import torch
 from torch import Tensor
 
 from tools.random_bases.indextts2 import random_tensors
-from voxgraft.models.chatterbox.family import Chatterbox
+from voxgraft.models.chatterbox.family import Chatterbox, T3Size
 from voxgraft.models.chatterbox.flow import FlowSize
 from voxgraft.models.chatterbox.hift import DIRECTION, GAIN, HiftSize, published_shapes
 from voxgraft.models.chatterbox.model import T3, T3Condition
-from voxgraft.models.chatterbox.s3gen import S3Gen, S3GenNoise, S3GenReference, S3GenSize
-from voxgraft.models.chatterbox.shapes import T3Size
-from voxgraft.models.chatterbox.stream import S3GenSoundStream
-from voxgraft.models.indextts2.bigvgan import BigVGAN, BigVGANSize, bigvgan_shapes
+from voxgraft.models.chatterbox.s3gen import S3Gen, S3GenNoise, S3GenReference, S3GenSize, S3GenSoundStream
 from voxgraft.models.indextts2.dit import DiTSize
 from voxgraft.models.indextts2.s2mel import FlowPrompt, S2Mel, S2MelSize, count_target_frames, s2mel_shapes
-from voxgraft.models.indextts2.vocoder import IndexTTS2Vocoder, VocoderParts
+from voxgraft.models.indextts2.vocoder import BigVGAN, BigVGANSize, IndexTTS2Vocoder, VocoderParts, bigvgan_shapes
 from voxgraft.synthesis.command import stream_sentence
 from voxgraft.synthesis.engine import SynthesisEngine, SynthesisRequest
 

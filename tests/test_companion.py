@@ -202,8 +202,8 @@ def test_the_companion_sounds_like_the_voice_that_is_asked_for(
     _complete(base / "s3gen.pt")
     vocoder = CompanionVocoder.find(base)
     assert vocoder is not None
-    nobody = Clip(np.zeros(0, dtype=np.int64), {})
-    someone = Clip(np.zeros(0, dtype=np.int64), {REFERENCE_AUDIO: np.zeros(24_000, dtype=np.float32)})
+    nobody = Clip()
+    someone = Clip(voice={REFERENCE_AUDIO: np.zeros(24_000, dtype=np.float32)})
     codes = list(range(10))
     assert _pitch(vocoder.sound([codes], [someone])[0], 10) == pytest.approx(440, rel=0.02)
     assert error_of(lambda: vocoder.sound([codes], [nobody])).code == "companion-voice"

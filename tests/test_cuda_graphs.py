@@ -14,8 +14,7 @@ from voxgraft.config.train_options import TrainOptions
 from voxgraft.dataset.sampler import DataSamplerOptions, DeterministicSampler
 from voxgraft.dataset.sets import open_clip_dataset
 from voxgraft.models import get_family
-from voxgraft.models.load import load_model
-from voxgraft.models.speech_model import compute_hidden_states, compute_losses
+from voxgraft.models.speech_model import compute_hidden_states, compute_losses, load_model
 from voxgraft.training.prefetch import BatchBuilder
 from voxgraft.training.step import NonFiniteError, TrainStep
 from voxgraft.training.trainable import (

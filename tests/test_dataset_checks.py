@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.support.datasets import CODE_HZ, MADE_FROM, made_clips, make_set
 from tests.support.families import PUBLISHED
-from voxgraft.dataset.checks import check_clip_dataset, count_trailing_run
-from voxgraft.dataset.sets import open_clip_dataset, write_clip_dataset
-from voxgraft.dataset.shards import AnyArray, DatasetHeader, PreparedClip
+from voxgraft.dataset.sets import check_clip_dataset, count_trailing_run, open_clip_dataset, write_clip_dataset
+from voxgraft.dataset.shards import AnyArray, DatasetHeader
 from voxgraft.models import get_family
-from voxgraft.models.base import SequenceSpec
+from voxgraft.models.base import Clip, SequenceSpec
 
 
 def frame_of(name: str) -> SequenceSpec:
@@ -27,7 +25,7 @@ def header_of(name: str = "chatterbox") -> DatasetHeader:
     return DatasetHeader(name, "am", "train", CODE_HZ[name], MADE_FROM)
 
 
-def clips_of(name: str = "chatterbox", count: int = 7) -> list[PreparedClip]:
+def clips_of(name: str = "chatterbox", count: int = 7) -> list[Clip]:
     return list(made_clips(name, frame_of(name), clips=count, speakers=2, seed=5, seconds=(1.0, 2.0)))
 
 
@@ -37,18 +35,15 @@ def test_nothing_is_found_in_healthy_clips(name: str, tmp_path: Path) -> None:
     assert check_clip_dataset(clips, frame_of(name), CODE_HZ[name]) == []
 
 
-def faulty() -> dict[str, tuple[str, Callable[[PreparedClip], PreparedClip]]]:
+def faulty() -> dict[str, tuple[str, Callable[[Clip], Clip]]]:
     nan = np.full(256, np.nan, np.float32)
 
-    def info(clip: PreparedClip, **changes: Any) -> PreparedClip:
-        return replace(clip, info=replace(clip.info, **changes))
-
-    def voice(clip: PreparedClip, **changes: AnyArray) -> PreparedClip:
+    def voice(clip: Clip, **changes: AnyArray) -> Clip:
         return replace(clip, voice={**clip.voice, **changes})
 
-    def codes(clip: PreparedClip, more: list[int]) -> PreparedClip:
+    def codes(clip: Clip, more: list[int]) -> Clip:
         longer = [*map(int, clip.codes), *more]
-        return info(replace(clip, codes=longer), seconds=len(longer) / 25)
+        return replace(clip, codes=np.array(longer), seconds=len(longer) / 25)
 
     return {
         "an id without a row": ("clips-text-outside", lambda clip: replace(clip, text_ids=[5, 300])),
@@ -58,13 +53,13 @@ def faulty() -> dict[str, tuple[str, Callable[[PreparedClip], PreparedClip]]]:
         "too much text": ("clips-too-long", lambda clip: replace(clip, text_ids=[5] * 2049)),
         "too many codes": ("clips-too-long", lambda clip: codes(clip, list(range(4100)))),
         "no text": ("clips-no-content", lambda clip: replace(clip, text_ids=[])),
-        "no codes": ("clips-no-content", lambda clip: info(replace(clip, codes=[]), seconds=0.01)),
+        "no codes": ("clips-no-content", lambda clip: replace(clip, codes=np.array([]), seconds=0.01)),
         "not a number": ("clips-voice-broken", lambda clip: voice(clip, speaker=nan)),
         "a voice of zeros": ("clips-voice-broken", lambda clip: voice(clip, speaker=0 * clip.voice["speaker"])),
         "an empty prompt": ("clips-voice-broken", lambda clip: voice(clip, prompt=clip.voice["prompt"][:0])),
         "a prompt of no codes": ("clips-voice-broken", lambda clip: voice(clip, prompt=clip.voice["prompt"] + 7000)),
         "padding": ("clips-trailing-run", lambda clip: codes(clip, [4] * 30)),
-        "another length": ("clips-seconds", lambda clip: info(clip, seconds=9.0)),
+        "another length": ("clips-seconds", lambda clip: replace(clip, seconds=9.0)),
     }
 
 
@@ -95,11 +90,7 @@ def test_padding_in_a_few_clips_warns_and_in_many_is_an_error(tmp_path: Path) ->
     levels = []
     for padded in (1, 10):
         spoiled = [
-            replace(
-                clip,
-                codes=[*map(int, clip.codes), *[9] * 40],
-                info=replace(clip.info, seconds=(len(clip.codes) + 40) / 25),
-            )
+            replace(clip, codes=np.append(clip.codes, [9] * 40), seconds=(len(clip.codes) + 40) / 25)
             for clip in written[:padded]
         ]
         write_clip_dataset(tmp_path / str(padded), header_of(), [*spoiled, *written[padded:]])

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from tests.support.datasets import PADDING_CODE, WIDTH, MadePairs, make_pairs, spell, spell_otherwise
 from tests.support.shared import shared
 from voxgraft.core.errors import FileError, GraftError, TextError, VoxgraftError
-from voxgraft.dataset.checks import check_clip_dataset
 from voxgraft.dataset.indextts2_manifest import (
     PairDataset,
     open_npy,
@@ -28,6 +27,7 @@ from voxgraft.dataset.indextts2_manifest import (
     split_manifest_language,
 )
 from voxgraft.dataset.sampler import DeterministicSampler
+from voxgraft.dataset.sets import check_clip_dataset
 from voxgraft.models.indextts2.family import unified_voice_sequence_spec
 from voxgraft.tokenizers import open_tokenizer
 

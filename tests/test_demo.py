@@ -25,9 +25,15 @@ from voxgraft.core.results import Table, plain_text
 from voxgraft.core.run import RunFolder
 from voxgraft.dataset.shards import DatasetRole
 from voxgraft.demo import DemoResult, demo
-from voxgraft.demo.command import MISTAKES, MistakeReport, _recreate_demo_folder, _try_to_train
+from voxgraft.demo.command import (
+    MISTAKES,
+    DemoRunner,
+    MistakeReport,
+    RunYamlChanges,
+    _recreate_demo_folder,
+    _try_to_train,
+)
 from voxgraft.demo.data import DEMO_LANGUAGE, BundledClip, DemoSetWriter, load_bundled_clips
-from voxgraft.demo.session import DemoRunner, RunYamlChanges
 from voxgraft.evaluation.command import EvaluateResult
 from voxgraft.evaluation.judge import Evaluation, LanguageRetention
 from voxgraft.evaluation.scores import Score

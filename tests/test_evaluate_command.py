@@ -22,8 +22,8 @@ from voxgraft.dataset.sets import open_clip_dataset
 from voxgraft.evaluation.command import EVALUATION_REPORT_NAME, evaluate
 from voxgraft.evaluation.judge import Evaluation, compare_base_values, measure_retention
 from voxgraft.evaluation.report import SCORES_FORMAT, build_checklist, read_scores, summarize_retention
+from voxgraft.evaluation.scores import synthesize_sentences
 from voxgraft.evaluation.sentences import EvalSentence
-from voxgraft.evaluation.synthesis import synthesize_sentences
 from voxgraft.graft.folder import load_graft
 from voxgraft.models import get_family
 from voxgraft.synthesis.engine import (

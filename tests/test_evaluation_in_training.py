@@ -23,9 +23,8 @@ from voxgraft.evaluation.in_training import (
     build_in_training_evaluation,
     clearly_fewer,
 )
-from voxgraft.evaluation.scores import Transcriber, open_transcriber
+from voxgraft.evaluation.scores import SpeechRenderer, SpokenSentence, Transcriber, open_transcriber
 from voxgraft.evaluation.sentences import EvalSentence, load_built_in_sentences
-from voxgraft.evaluation.synthesis import SpeechRenderer, SpokenSentence
 from voxgraft.models import get_family
 from voxgraft.models.base import Clip
 from voxgraft.pipeline.train import _add_speech_judges, _build_loop

@@ -25,6 +25,8 @@ from voxgraft.demo.data import RECORDINGS_FOLDER
 from voxgraft.evaluation.judge import score_recordings, score_voices
 from voxgraft.evaluation.scores import (
     EMPTY_TRANSCRIPT,
+    SpeechRenderer,
+    SpokenSentence,
     Transcriber,
     compute_error_rates,
     compute_sentence_errors,
@@ -33,13 +35,13 @@ from voxgraft.evaluation.scores import (
     has_code_loop,
     measure_spoken_pace,
     open_transcriber,
+    read_reference_recordings,
 )
 from voxgraft.evaluation.sentences import EvalSentence
-from voxgraft.evaluation.synthesis import SpeechRenderer, SpokenSentence, read_reference_recordings
 from voxgraft.models.base import Clip, ClipEncoder, Latents
 from voxgraft.synthesis.inputs import ReferenceVoice
 
-VOICE = ReferenceVoice("somebody", Clip(np.zeros(0, dtype=np.int64), {"speaker": np.array([0], dtype=np.int32)}))
+VOICE = ReferenceVoice("somebody", Clip(voice={"speaker": np.array([0], dtype=np.int32)}))
 CODE_HZ = 25.0
 
 
@@ -243,14 +245,14 @@ class Pitch(ClipEncoder):
         for one in waves:
             hz = float(np.abs(np.fft.rfft(np.asarray(one))).argmax()) * self.sample_rate / len(one)
             angle = np.pi / 2 * hz / 1_000
-            found.append(Clip(np.zeros(0, np.int64), {"speaker": np.array([np.cos(angle), np.sin(angle)], np.float32)}))
+            found.append(Clip(voice={"speaker": np.array([np.cos(angle), np.sin(angle)], np.float32)}))
         return found
 
 
 @pytest.mark.parametrize("rate", [16_000, 24_000, 44_100])
 def test_a_voice_encoder_is_asked_only_in_its_own_sample_rate(rate: int) -> None:
     wave = np.sin(2 * np.pi * 500 * np.arange(rate) / rate).astype(np.float32)
-    clip = Clip(np.zeros(0, np.int64), {"speaker": np.array([1.0, 1.0], np.float32)})
+    clip = Clip(voice={"speaker": np.array([1.0, 1.0], np.float32)})
     utterances = [replace(said("a", "a"), voice=ReferenceVoice("somebody", clip))] * 2
     found = score_voices(Pitch(), utterances, [wave, wave[: rate // 4]], rate, 0)
     assert found.value == pytest.approx(1.0, abs=1e-3)

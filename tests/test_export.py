@@ -32,8 +32,7 @@ from voxgraft.export.weights import open_export_source, require_tensor_names
 from voxgraft.graft.folder import load_graft
 from voxgraft.models import get_family
 from voxgraft.models.base import ExportInfo, build_sequence
-from voxgraft.models.load import load_model
-from voxgraft.models.speech_model import compute_hidden_states, pack_batch
+from voxgraft.models.speech_model import compute_hidden_states, load_model, pack_batch
 from voxgraft.nn.adapter import compute_merged_weight, load_peft_adapter, read_peft_folder
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.tokenizers import open_tokenizer

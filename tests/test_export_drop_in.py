@@ -28,8 +28,7 @@ from voxgraft.graft.folder import load_graft
 from voxgraft.models import get_family
 from voxgraft.models.base import build_sequence
 from voxgraft.models.chatterbox.family import ChatterboxTextFrontend
-from voxgraft.models.load import load_model
-from voxgraft.models.speech_model import SpeechModel, compute_hidden_states, pack_batch
+from voxgraft.models.speech_model import SpeechModel, compute_hidden_states, load_model, pack_batch
 from voxgraft.pipeline.command import create_run
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.tokenizers import open_tokenizer

@@ -25,7 +25,7 @@ from voxgraft.config.commands import PlotSettings
 from voxgraft.core.errors import FileError
 from voxgraft.core.journal import SPEECH_LOSS, TEXT_LOSS, History
 from voxgraft.core.run import RunFolder
-from voxgraft.evaluation.compare import draw_comparison
+from voxgraft.evaluation.command import draw_comparison
 from voxgraft.evaluation.scores import Score
 from voxgraft.text.encoder import romanize
 from voxgraft.training.callbacks import LogCallback

@@ -17,8 +17,7 @@ from tests.support.fixtures import Fixtures
 from tests.support.preprocess_runs import preparing, resolved, sentences
 from tests.support.shared import shared
 from voxgraft.data.manifest import ManifestClip, write_manifest
-from voxgraft.dataset.checks import check_clip_dataset
-from voxgraft.dataset.sets import open_clip_dataset
+from voxgraft.dataset.sets import check_clip_dataset, open_clip_dataset
 from voxgraft.models import get_family
 from voxgraft.preprocess.command import PrepareResult, prepare
 

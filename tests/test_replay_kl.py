@@ -19,8 +19,7 @@ from tests.test_training_processes import train as train_together
 from voxgraft.config.train_options import TrainOptions
 from voxgraft.dataset.sampler import Sample
 from voxgraft.models import family_names, get_family
-from voxgraft.models.load import load_model
-from voxgraft.models.speech_model import compute_hidden_states
+from voxgraft.models.speech_model import compute_hidden_states, load_model
 from voxgraft.training.prefetch import kl_sum
 from voxgraft.training.step import TrainStep
 

@@ -19,11 +19,11 @@ from voxgraft.audio.files import read_audio
 from voxgraft.config.train_options import TrainOptions
 from voxgraft.core.errors import CompanionError, VoxgraftError
 from voxgraft.core.journal import strip_clock_fields
+from voxgraft.evaluation.in_training import SampleCallback, SampleSentence, build_sample_sentences
 from voxgraft.models import family_names, get_family
 from voxgraft.models.base import Clip, Latents, Vocoder
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.tokenizers import open_tokenizer
-from voxgraft.training.samples import SampleCallback, SampleSentence, build_sample_sentences
 from voxgraft.training.trainer import Trainer
 
 OFTEN = replace(EVERY, sample_every=8)

@@ -27,7 +27,7 @@ from voxgraft.dataset.sets import open_clip_dataset
 from voxgraft.dataset.shards import ClipDataset
 from voxgraft.graft.folder import load_graft
 from voxgraft.models import get_family
-from voxgraft.models.load import load_model
+from voxgraft.models.speech_model import load_model
 from voxgraft.pipeline.train import train
 from voxgraft.synthesis.inputs import choose_voices
 from voxgraft.training.replay import (

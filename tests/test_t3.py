@@ -12,8 +12,8 @@ import torch
 
 from tests.support.shared import difference, expected, formula, golden_state, names, shared
 from voxgraft.models.base import build_sequence
+from voxgraft.models.chatterbox.family import T3Size
 from voxgraft.models.chatterbox.model import T3, T3Condition
-from voxgraft.models.chatterbox.shapes import T3Size
 from voxgraft.models.generate import DecodeSession, GenerationPrompt
 from voxgraft.models.speech_model import compute_hidden_states, compute_losses, pack_batch
 from voxgraft.nn.decode import SamplingParams

@@ -40,8 +40,7 @@ from voxgraft.synthesis.inputs import split_into_chunks
 from voxgraft.text.encoder import TextEncoder, learn_language_pieces
 from voxgraft.text.normalize import TextRules, TextRulesError, build_text_rules
 from voxgraft.text.normalize.generic import NUM2WORDS_LANGUAGES, TYPOGRAPHIC_MARKS, num2words_cardinal
-from voxgraft.tokenizers import open_tokenizer
-from voxgraft.tokenizers.base import TextCorpus
+from voxgraft.tokenizers import TextCorpus, open_tokenizer
 from voxgraft.tokenizers.prove import check_word_boundaries, find_unreachable_pieces
 
 LANGUAGES = (

@@ -32,13 +32,11 @@ from voxgraft.inspect.show import show_base
 from voxgraft.models import detect_family, get_family
 from voxgraft.models.base import BaseFiles, build_sequence
 from voxgraft.models.generate import GenerationPrompt, generate_codes
-from voxgraft.models.load import load_model
-from voxgraft.models.speech_model import compute_losses, pack_batch
+from voxgraft.models.speech_model import compute_losses, load_model, pack_batch
 from voxgraft.models.tiny.family import TinyTextFrontend
 from voxgraft.models.tiny.model import TinyClipEncoder, TinyCondition, TinyT3, load_codec
 from voxgraft.pipeline.command import create_run
-from voxgraft.tokenizers import open_tokenizer
-from voxgraft.tokenizers.base import load_proof_corpus
+from voxgraft.tokenizers import load_proof_corpus, open_tokenizer
 
 TINY = get_family("tiny")
 SAMPLES_A_CODE = 640

@@ -12,8 +12,7 @@ import pytest
 from sentencepiece import sentencepiece_model_pb2 as schema
 
 from voxgraft.core.errors import TokenizerError
-from voxgraft.tokenizers import parse_tokenizer
-from voxgraft.tokenizers.base import NewPiece, TokenizerAdditions, TokenizerKind
+from voxgraft.tokenizers import NewPiece, TokenizerAdditions, TokenizerKind, parse_tokenizer
 from voxgraft.tokenizers.formats import SentencePieceTokenizer
 
 FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}

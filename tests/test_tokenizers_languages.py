@@ -18,8 +18,7 @@ from voxgraft.core.languages import is_letter, script_characters
 from voxgraft.core.results import plain_text
 from voxgraft.graft.command import format_additions, tokenizer_merge, tokenizer_prove, tokenizer_train
 from voxgraft.models import get_family
-from voxgraft.tokenizers import open_tokenizer, prove
-from voxgraft.tokenizers.base import load_proof_corpus
+from voxgraft.tokenizers import load_proof_corpus, open_tokenizer, prove
 
 SENTENCEPIECE = KINDS[1:]
 SYMBOLS = "&→★€@#*/†•°×"

@@ -15,7 +15,7 @@ from voxgraft.config.commands import TokenizerProveSettings
 from voxgraft.core.errors import TokenizerError
 from voxgraft.core.results import plain_text
 from voxgraft.graft.command import TokenizerProveResult, tokenizer_prove
-from voxgraft.tokenizers.base import TokenizerAdditions, load_proof_corpus
+from voxgraft.tokenizers import TokenizerAdditions, load_proof_corpus
 
 SENTENCEPIECE = KINDS[1:]
 

@@ -21,18 +21,18 @@ from voxgraft.core.errors import finding
 from voxgraft.core.journal import History, strip_clock_fields
 from voxgraft.dataset.sets import open_clip_dataset, write_clip_dataset
 from voxgraft.models import family_names, get_family
-from voxgraft.models.load import load_model
-from voxgraft.training.monitors import (
+from voxgraft.models.speech_model import load_model
+from voxgraft.training.step import NonFiniteError
+from voxgraft.training.trainer import Trainer
+from voxgraft.training.validation import (
     DeadRowMonitor,
     LearningMonitor,
     LearningThresholds,
+    ValidationMetrics,
     ValidationPoint,
     assess_learning,
     list_validation_points,
 )
-from voxgraft.training.step import NonFiniteError
-from voxgraft.training.trainer import Trainer
-from voxgraft.training.validation import ValidationMetrics
 
 LONG = TrainOptions(steps=2_000, warmup_steps=50, schedule="cosine")
 CHANCE = 9.0

@@ -96,12 +96,10 @@ TOPICS = (
         "normalizer",
         (
             "voxgraft/text/normalize/__init__.py",
-            "voxgraft/text/normalize/amharic.py",
             "voxgraft/text/normalize/ethiopic.py",
             "voxgraft/text/normalize/generic.py",
             "voxgraft/text/normalize/reader.py",
             "voxgraft/text/normalize/rules.py",
-            "voxgraft/text/normalize/tigrinya.py",
         ),
         (
             "tests/test_text_rules.py",

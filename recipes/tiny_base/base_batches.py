@@ -17,7 +17,7 @@ from torch import Tensor
 
 from recipes.tiny_base.tokenizer import Speller
 from voxgraft.models.base import IdArray, SequenceSpec, build_sequence
-from voxgraft.models.chatterbox.shapes import T3Size
+from voxgraft.models.chatterbox.family import T3Size
 from voxgraft.models.tiny.family import tiny_sequence_spec
 from voxgraft.nn import IGNORE_INDEX
 

@@ -15,7 +15,7 @@ from voxgraft.core.files import read_json
 from voxgraft.models import get_family
 from voxgraft.models.base import Vocoder
 from voxgraft.models.generate import GeneratedCodes, GenerationPrompt, SpeechGenerator
-from voxgraft.models.load import load_model
+from voxgraft.models.speech_model import load_model
 from voxgraft.models.tiny.family import TOKENIZER_NAME
 
 __all__ = ["BaseSpeech"]

@@ -13,8 +13,7 @@ import torch
 from voxgraft.models import get_family
 from voxgraft.models.base import BaseFiles, Family, TokenSequence, build_sequence
 from voxgraft.models.generate import GenerationPrompt
-from voxgraft.models.load import grow_model, load_model
-from voxgraft.models.speech_model import PackedBatch, SpeechModel, pack_batch
+from voxgraft.models.speech_model import PackedBatch, SpeechModel, grow_model, load_model, pack_batch
 from voxgraft.nn.adapter import Gate, adapter_state, add_adapter, load_adapter_state
 from voxgraft.nn.rows import collect_new_rows, load_new_rows
 

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from tests.contract.cases import Case, batch, prompts
 from voxgraft.models.generate import generate_codes
-from voxgraft.models.load import load_model
-from voxgraft.models.speech_model import SpeechModel, compute_hidden_states, compute_losses
+from voxgraft.models.speech_model import SpeechModel, compute_hidden_states, compute_losses, load_model
 from voxgraft.nn.adapter import add_adapter, get_gate
 from voxgraft.nn.attention import AttentionBackend
 from voxgraft.nn.decode import SamplingParams

@@ -10,8 +10,7 @@ import torch
 
 from tests.contract.cases import NUM_NEW, Case, batch, prompts
 from voxgraft.models.generate import generate_codes
-from voxgraft.models.load import grow_model, load_model, save_model
-from voxgraft.models.speech_model import compute_hidden_states, compute_losses
+from voxgraft.models.speech_model import compute_hidden_states, compute_losses, grow_model, load_model, save_model
 from voxgraft.nn.adapter import add_adapter
 from voxgraft.nn.decode import SamplingParams
 from voxgraft.nn.rows import GrownHead, compute_base_fingerprint, freeze_base, hash_base_tensors, require_same_base

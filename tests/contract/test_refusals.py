@@ -17,8 +17,7 @@ from voxgraft.core.errors import CheckpointError, ConfigError, GraftError
 from voxgraft.inspect.show import show_base
 from voxgraft.models.base import build_sequence
 from voxgraft.models.generate import GenerationPrompt, generate_codes
-from voxgraft.models.load import load_model
-from voxgraft.models.speech_model import compute_hidden_states, compute_losses, pack_batch
+from voxgraft.models.speech_model import compute_hidden_states, compute_losses, load_model, pack_batch
 from voxgraft.nn.decode import SamplingParams
 
 

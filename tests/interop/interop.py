@@ -31,11 +31,10 @@ from voxgraft.config.commands import ExportSettings
 from voxgraft.export.command import export
 from voxgraft.models import get_family
 from voxgraft.models.base import BaseFiles, SequencePart, TokenSequence, build_sequence
+from voxgraft.models.chatterbox.family import T3Size, t3_shapes
 from voxgraft.models.chatterbox.model import read_built_in_voice
-from voxgraft.models.chatterbox.shapes import T3Size, t3_shapes
 from voxgraft.models.chatterbox.upstream import CompanionVocoder
-from voxgraft.models.load import load_model
-from voxgraft.models.speech_model import SpeechModel, compute_hidden_states, pack_batch
+from voxgraft.models.speech_model import SpeechModel, compute_hidden_states, load_model, pack_batch
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.text.normalize import TextRules
 from voxgraft.tokenizers import open_tokenizer

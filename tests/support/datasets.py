@@ -14,15 +14,13 @@ from voxgraft.dataset.sets import open_clip_dataset, write_clip_dataset
 from voxgraft.dataset.shards import (
     AnyArray,
     ClipDataset,
-    ClipInfo,
     DatasetHeader,
     DatasetProvenance,
     DatasetRole,
     Int32Array,
-    PreparedClip,
     compute_index_checksum,
 )
-from voxgraft.models.base import SequenceSpec
+from voxgraft.models.base import Clip, SequenceSpec
 
 CODE_HZ = {"chatterbox": 25.0, "indextts2": 50.0, "tiny": 25.0}
 MAX_PROMPT = 150
@@ -64,7 +62,7 @@ def made_clips(
     seed: int,
     width: int = 64,
     seconds: tuple[float, float] = (1.0, 6.0),
-) -> Iterator[PreparedClip]:
+) -> Iterator[Clip]:
     """Clips whose voices are alike within a speaker, two to a recording."""
     random = np.random.default_rng(seed)
     voices = [_voice(family_name, width, random) for _ in range(speakers)]
@@ -81,10 +79,8 @@ def made_clips(
             voice["speaker"] /= np.linalg.norm(voice["speaker"])
             voice["prompt"] = codes[:MAX_PROMPT].astype(np.int32)
         text = "".join(random.choice(LETTERS, len(text_ids)))
-        info = ClipInfo(
-            f"clip{number:06d}", f"speaker{speaker}", f"recording{number // 2}", length / CODE_HZ[family_name], text
-        )
-        yield PreparedClip(info, text_ids, codes, voice)
+        names = f"clip{number:06d}", f"speaker{speaker}", f"recording{number // 2}"
+        yield Clip(codes, voice, text_ids, *names, length / CODE_HZ[family_name], text)
 
 
 def _voice(family_name: str, width: int, random: np.random.Generator) -> dict[str, AnyArray]:
@@ -122,7 +118,8 @@ class ListedSet(ClipDataset):
         self.header = DatasetHeader("chatterbox", "am", "train", CODE_HZ["chatterbox"], MADE_FROM)
         ids = ids or [f"{name}-{number:04d}" for number in range(len(speakers))]
         self.infos = [
-            ClipInfo(one, speaker, one, length, "") for one, speaker, length in zip(ids, speakers, seconds, strict=True)
+            Clip(id=one, speaker=speaker, recording=one, seconds=length)
+            for one, speaker, length in zip(ids, speakers, seconds, strict=True)
         ]
         self.num_codes = np.array([round(length * CODE_HZ["chatterbox"]) for length in seconds], dtype=np.int64)
         self.num_text = np.array([1 + round(length * 3) for length in seconds], dtype=np.int64)

@@ -16,13 +16,19 @@ from tests.support.shared import expected, formula, golden_state, names
 from tools.random_bases.indextts2 import random_tensors
 from voxgraft.models.base import REFERENCE_AUDIO, Clip
 from voxgraft.models.campplus import CAMPPlus, CAMPPlusSize
-from voxgraft.models.indextts2.bigvgan import SAMPLE_RATE, BigVGAN, BigVGANSize, bigvgan_shapes
 from voxgraft.models.indextts2.dit import DiTSize
 from voxgraft.models.indextts2.encoder import SPEAKER_EMOTION, STYLE, VECTORS_PER_EMOTION
 from voxgraft.models.indextts2.model import UnifiedVoice, UnifiedVoiceCondition
 from voxgraft.models.indextts2.s2mel import S2Mel, S2MelSize, s2mel_shapes
 from voxgraft.models.indextts2.shapes import ConditioningEncoderSize, UnifiedVoiceSize
-from voxgraft.models.indextts2.vocoder import IndexTTS2Vocoder, VocoderParts
+from voxgraft.models.indextts2.vocoder import (
+    SAMPLE_RATE,
+    BigVGAN,
+    BigVGANSize,
+    IndexTTS2Vocoder,
+    VocoderParts,
+    bigvgan_shapes,
+)
 
 LIMIT = 5e-5
 """What the golden page allows conditions, logits and losses to differ by, in float32 on the CPU."""

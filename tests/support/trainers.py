@@ -16,7 +16,7 @@ from voxgraft.config.train_options import TrainIntervals, TrainOptions
 from voxgraft.core.run import RunFolder
 from voxgraft.dataset.sampler import DataSamplerOptions, DeterministicSampler, list_samples
 from voxgraft.models import get_family
-from voxgraft.models.load import load_model
+from voxgraft.models.speech_model import load_model
 from voxgraft.training.callbacks import Callback
 from voxgraft.training.distributed import DistributedContext
 from voxgraft.training.prefetch import BatchBuilder

@@ -363,8 +363,8 @@ class BuiltInRecognizer:
     @classmethod
     def open(cls, folder: Path | None = None) -> Self:
         """From a folder with recognizer.safetensors and recognizer.json; the one that ships unless another is named."""
-        from voxgraft.checkpoints.tensors import read_tensors
-        from voxgraft.models.load import find_part_file
+        from voxgraft.checkpoints.load import read_tensors
+        from voxgraft.models.speech_model import find_part_file
 
         place = BUILT_IN_RECOGNIZER_FOLDER if folder is None else folder
         path = find_part_file(place, (BUILT_IN_CONFIG_NAME,))

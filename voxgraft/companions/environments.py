@@ -23,7 +23,7 @@ from typing import IO, Any
 
 from numpy.typing import NDArray
 
-from voxgraft.companions.pipe import PROTOCOL, PipeError, frame, read_frame
+from voxgraft.companions.worker import PROTOCOL, PipeError, build_message, read_message
 from voxgraft.config.commands import CompanionSettings
 from voxgraft.core import progress
 from voxgraft.core.errors import CompanionError, ConfigError, FileError, VoxgraftError
@@ -86,7 +86,7 @@ class CompanionProcess:
             self._start()
             self._count += 1
             deadline = time.monotonic() + self.answer_seconds
-            self._write(frame({"ask": what, "id": self._count, **words}, arrays), deadline)
+            self._write(build_message({"ask": what, "id": self._count, **words}, arrays), deadline)
             said, given = self._read(deadline)
         except BaseException:  # also Ctrl-C: the rest of an answer would be read as the next one
             self.close(kill=True)
@@ -175,7 +175,7 @@ class CompanionProcess:
             return b"".join(parts)
 
         try:
-            return read_frame(exactly)
+            return read_message(exactly)
         except PipeError as error:
             raise CompanionError("companion-broken", f"{self.name} sent {error}", where=self._stderr_tail()) from None
 

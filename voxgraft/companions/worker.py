@@ -5,17 +5,132 @@ chatterbox: codes and a voice in, samples out. S3Gen and the Perth watermark are
 indextts2: says whether the checkout can be imported, and which packages it has. It makes no sound of codes yet: the
 program's own interface takes text, which an export speaks with `load.py`.
 
-Runs by its path, so it imports nothing of voxgraft but `pipe.py` beside it; the upstream packages are imported by name.
+Both ends of the pipe use this file: voxgraft imports the messages from it, and another environment runs it by its path.
+So it needs numpy only and must not import voxgraft; the upstream packages are imported by name. A message: magic,
+length of the header (little endian), the header as JSON with the names, types and shapes of the arrays, then the
+arrays' bytes.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+import math
+import os
+import signal
+import struct
 import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+PROTOCOL = 1
+MAGIC = b"VXG1"
+MESSAGE_HEAD = struct.Struct("<4sI")
+# What comes through the pipe is checked before memory is allocated for it.
+MAX_HEADER_BYTES = 1 << 20
+MAX_ARRAY_BYTES = 1 << 31
+ALLOWED_DTYPES = ("float32", "int64", "int32")
+PARENT_POLL_SECONDS = 0.5
+EXIT_PARENT_GONE = 3
+
+Arrays = Mapping[str, NDArray[Any]]
+WorkerAnswer = tuple[Mapping[str, Any], Mapping[str, Any]]
+WorkerHandlers = Mapping[str, Callable[[dict[str, Any], dict[str, Any]], WorkerAnswer]]
+
+
+class PipeError(Exception):
+    """Bytes from the pipe that are no message."""
+
+
+def build_message(words: Mapping[str, Any], arrays: Arrays | None = None) -> bytes:
+    """One message."""
+    parts = {name: np.ascontiguousarray(array) for name, array in (arrays or {}).items()}
+    shapes = [[name, str(array.dtype), list(array.shape)] for name, array in parts.items()]
+    header = json.dumps({**words, "arrays": shapes}).encode()
+    return b"".join([MESSAGE_HEAD.pack(MAGIC, len(header)), header, *(array.tobytes() for array in parts.values())])
+
+
+def read_message(read: Callable[[int], bytes]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """One message; `read` returns exactly as many bytes as requested."""
+    magic, length = MESSAGE_HEAD.unpack(read(MESSAGE_HEAD.size))
+    if magic != MAGIC or length > MAX_HEADER_BYTES:
+        raise PipeError(f"{magic!r} and a header of {length:,} bytes")
+    try:
+        words = json.loads(read(length))
+        shapes = words.pop("arrays")
+        arrays = {}
+        for name, dtype, sizes in shapes:
+            shape = tuple(sizes)
+            is_plain = len(shape) <= 4 and all(type(size) is int and size >= 0 for size in shape)
+            if dtype not in ALLOWED_DTYPES or not is_plain:
+                raise PipeError(f"an array of {dtype} {shape}")
+            num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+            if num_bytes > MAX_ARRAY_BYTES:
+                raise PipeError(f"an array of {num_bytes:,} bytes")
+            arrays[str(name)] = np.frombuffer(read(num_bytes), dtype).reshape(shape).copy()
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise PipeError(f"a header that cannot be read: {error}") from None
+    return words, arrays
+
+
+def serve(answers: WorkerHandlers, about: Mapping[str, Any]) -> None:
+    """The worker's loop: introduce itself, then answer requests until the pipe is closed.
+
+    Each handler takes values and arrays, and returns values and arrays.
+    """
+    # Standard output is the pipe, so everything that a library prints goes to standard error.
+    out = os.dup(1)
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    parent = os.getppid()
+
+    def watch() -> None:
+        # End when the parent has ended, also in the middle of a request: nobody is left to close the pipe.
+        while os.getppid() == parent:
+            time.sleep(PARENT_POLL_SECONDS)
+        if os.getpgrp() == os.getpid():  # its own process group: children end with it
+            os.killpg(0, signal.SIGKILL)
+        os._exit(EXIT_PARENT_GONE)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+    def read_exactly(count: int) -> bytes:
+        parts = []
+        while count:
+            part = os.read(0, min(count, 1 << 20))
+            if not part:
+                raise EOFError
+            parts.append(part)
+            count -= len(part)
+        return b"".join(parts)
+
+    def send(words: Mapping[str, Any], arrays: Mapping[str, Any] | None = None) -> None:
+        left = memoryview(build_message(words, arrays))
+        while left:
+            left = left[os.write(out, left) :]
+
+    send({"ready": True, "protocol": PROTOCOL, **about})
+    while True:
+        try:
+            words, arrays = read_message(read_exactly)
+        except EOFError:
+            return
+        try:
+            said, given = answers[words["ask"]](words, arrays)
+        except Exception as error:  # whatever the upstream program raises is reported to the other end
+            traceback.print_exc()
+            said, given = {"error": f"{type(error).__name__}: {error}"[:2000]}, {}
+        send({"id": words.get("id"), **said}, given)
+
 
 SAMPLE_RATE = 24_000
 # Seconds of a recording that S3Gen takes as its reference voice.
@@ -127,18 +242,15 @@ def main(name: str, arguments: list[str]) -> None:
     handlers: dict[str, Any] = {}
     packages = ["torch", "numpy", "transformers"]
     if name == "chatterbox":
-        import_module(
-            "chatterbox.models.s3gen"
-        )  # now, so that a broken environment is noticed before the first request
+        # Now, so that a broken environment is noticed before the first request.
+        import_module("chatterbox.models.s3gen")
         synthesizer = S3GenSynthesizer()
         handlers |= {"sound": synthesizer.sound, "mel": synthesizer.mel, "logits": synthesizer.logits}
         packages.insert(0, "chatterbox-tts")
     else:
         sys.path.append(arguments[0])
         import_module("indextts.infer_v2")
-    import_module("pipe").serve(
-        handlers, {"program": name, "versions": {package: version(package) for package in packages}}
-    )
+    serve(handlers, {"program": name, "versions": {package: version(package) for package in packages}})
 
 
 if __name__ == "__main__":

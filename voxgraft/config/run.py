@@ -330,7 +330,7 @@ TITLE = (
 
 def rewrite_run_yaml(path: Path, changes: Mapping[str, Mapping[str, Any]]) -> None:
     """Write the file again with other values in its sections. Relative paths start at its folder, as in the file."""
-    from voxgraft.core.yaml_files import parse_yaml
+    from voxgraft.core.files import parse_yaml
 
     values = deep_merge(parse_yaml(read_text(path), path), changes)
     settings = parse_settings(RunSettings, drop_missing_values(values), path)
@@ -351,7 +351,7 @@ def update_run_yaml(run: RunFolder, settings: RunSettings) -> dict[str, tuple[An
 
 def set_run_yaml_values(run_folder: Path, yaml_values: Mapping[str, str]) -> None:
     """Replace values, each given as its YAML text, or add their keys. All of them, or none; comments and order stay."""
-    from voxgraft.core.yaml_files import find_yaml_keys, parse_yaml
+    from voxgraft.core.files import find_yaml_keys, parse_yaml
 
     path = run_folder / RUN_FILE
     text = read_text(path)
@@ -387,7 +387,7 @@ def set_run_yaml_values(run_folder: Path, yaml_values: Mapping[str, str]) -> Non
 
 def rename_run_yaml_keys(path: Path) -> dict[str, str]:
     """Give the settings of an older run.yaml their new names, in place; new names by old ones. Comments stay."""
-    from voxgraft.core.yaml_files import find_yaml_keys, parse_yaml
+    from voxgraft.core.files import find_yaml_keys, parse_yaml
 
     text = read_text(path)
     parse_yaml(text, path)

@@ -48,7 +48,10 @@ class FamilyFacts:
     companion: Mapping[str, Any] | None = None
     """How an environment of the original program is installed: fields of `companions.environments.InstallRecipe`."""
     downloads: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Published bases by name: fields of `export.download.PublishedBase`."""
+    """Published bases by name: title, licence, repository and files. A file has `name`, `what` and `about_bytes`.
+
+    It may have another `repository`, a `prefix` (folder in the base folder, with its slash), `needed = false` (fetched
+    with --optional only) and `is_folder` (all files of the repository below that name)."""
 
 
 def _read_facts(name: str) -> FamilyFacts:

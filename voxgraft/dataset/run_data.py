@@ -22,16 +22,16 @@ from voxgraft.config.train_options import TrainOptions
 from voxgraft.core.errors import ConfigError, FileError, Finding, GraftError, VoxgraftError, finding
 from voxgraft.core.files import compute_sha256, is_folder, path_exists, read_json, require_file
 from voxgraft.core.run import RUN_FILE, RunFolder
-from voxgraft.dataset.checks import (
+from voxgraft.dataset.indextts2_manifest import PairDataset, open_pair_dataset, split_manifest_language
+from voxgraft.dataset.sampler import DataSamplerOptions, DeterministicSampler, require_clip_fits
+from voxgraft.dataset.sets import (
     check_clip_dataset,
     check_held_out_overlap,
     check_prompt_copies,
     check_text_tokenization,
     check_unused_rows,
+    open_clip_dataset,
 )
-from voxgraft.dataset.indextts2_manifest import PairDataset, open_pair_dataset, split_manifest_language
-from voxgraft.dataset.sampler import DataSamplerOptions, DeterministicSampler, require_clip_fits
-from voxgraft.dataset.sets import open_clip_dataset
 from voxgraft.dataset.shards import ClipDataset, DatasetRole, DatasetSubset, read_dataset_index
 from voxgraft.graft.folder import (
     RUN_CARD_NAME,
@@ -45,8 +45,7 @@ from voxgraft.models import resolve_base_family, resolve_base_folder
 from voxgraft.models.base import BaseFiles, Family, SequenceSpec
 from voxgraft.text.encoder import TextEncoder, text_rules_identity
 from voxgraft.text.normalize import NO_RULES, TextRules
-from voxgraft.tokenizers import open_tokenizer
-from voxgraft.tokenizers.base import Tokenizer
+from voxgraft.tokenizers import Tokenizer, open_tokenizer
 
 DEFAULT_STEPS = TrainOptions().steps
 # Voices are large arrays. This many, spread over a set, are enough to find a broken front end.

@@ -99,7 +99,7 @@ class DataSamplerOptions:
     max_tokens_per_clip: int | None = None
     """Longer clips are left out."""
     num_conditioning: int = 34
-    """Positions in front of the text (`Frame.num_conditioning`)."""
+    """Positions in front of the text (`SequenceSpec.num_conditioning`)."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.text_dropout <= 1:

@@ -20,7 +20,7 @@ from torch import Tensor
 from voxgraft.asr import Transcript
 from voxgraft.audio.files import encode_audio, resample
 from voxgraft.checkpoints import Checkpoint, open_checkpoint
-from voxgraft.checkpoints.tensors import read_stored_tensor
+from voxgraft.checkpoints.load import read_stored_tensor
 from voxgraft.core import rng
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.dataset.run_data import HeldOutData
@@ -28,27 +28,25 @@ from voxgraft.dataset.sampler import DataSamplerOptions, list_samples
 from voxgraft.dataset.shards import AnyArray, ClipDataset, Int32Array
 from voxgraft.evaluation.scores import (
     ERROR_MEASURES,
+    MAX_RECORDINGS,
+    ReferenceRecording,
     Score,
     ScoreRow,
+    SpeechRenderer,
+    SpokenSentence,
     Transcriber,
+    Wave,
     compute_error_rates,
     compute_sentence_errors,
     compute_stop_scores,
     compute_voice_similarity,
     measure_spoken_pace,
     score_without_interval,
+    synthesize_sentences,
     unmeasured_score,
 )
 from voxgraft.evaluation.sentences import EvalSentence, SentenceSet, normalize_letters
-from voxgraft.evaluation.synthesis import (
-    MAX_RECORDINGS,
-    ReferenceRecording,
-    SpeechRenderer,
-    SpokenSentence,
-    Wave,
-    synthesize_sentences,
-)
-from voxgraft.models.base import REFERENCE_AUDIO, Clip, ClipEncoder, build_sequence
+from voxgraft.models.base import REFERENCE_AUDIO, ClipEncoder, build_sequence
 from voxgraft.models.speech_model import compute_hidden_states, pack_batch
 from voxgraft.synthesis.engine import ModelContext, SpeakingModel
 from voxgraft.synthesis.inputs import ReferenceVoice
@@ -497,7 +495,7 @@ def score_codec_clips(
     phones = {one.text: one.phones for found in known.values() for one in found.sentences}
     texts = [clips.infos[place].text.strip() for clips, place in chosen]
     sentences = [EvalSentence(language, text, phones=phones.get(text)) for text in texts]
-    voices = [Clip(clips.codes(place), clips.voice(place)) for clips, place in chosen]
+    voices = [clips.voice_clip(place) for clips, place in chosen]
     if (vocoder := sound.restrict_to_voices(voices).vocoder) is None:
         return None
     waves = vocoder.sound([clips.codes(place).tolist() for clips, place in chosen], voices)

@@ -38,7 +38,7 @@ from voxgraft.evaluation.scores import (
     select_shown_measures,
 )
 from voxgraft.synthesis.engine import SpeakingModel
-from voxgraft.training.monitors import LearningThresholds
+from voxgraft.training.validation import LearningThresholds
 
 if TYPE_CHECKING:
     from markupsafe import Markup

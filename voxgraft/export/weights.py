@@ -66,15 +66,13 @@ from voxgraft.inspect.check import run_checks
 from voxgraft.inspect.subject import open_check_subject
 from voxgraft.models import resolve_base_family, resolve_base_folder
 from voxgraft.models.base import BaseFiles, ExportInfo, Family
-from voxgraft.models.load import grow_model, load_model, save_model
-from voxgraft.models.speech_model import SpeechModel
+from voxgraft.models.speech_model import SpeechModel, grow_model, load_model, save_model
 from voxgraft.nn.adapter import load_peft_adapter, merge_adapter, read_peft_folder
 from voxgraft.nn.rows import load_new_rows
 from voxgraft.synthesis.engine import detect_trained_output
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.text.normalize import TextRules
-from voxgraft.tokenizers import open_tokenizer, parse_tokenizer
-from voxgraft.tokenizers.base import Tokenizer, read_texts
+from voxgraft.tokenizers import Tokenizer, open_tokenizer, parse_tokenizer, read_texts
 from voxgraft.tokenizers.formats import BpeJsonTokenizer
 
 BASE_DTYPE = "base"

@@ -69,8 +69,7 @@ from voxgraft.models import get_family, resolve_base_family
 from voxgraft.models.base import BaseFiles, Family
 from voxgraft.text.encoder import TextEncoder, check_text_language, learn_language_pieces, prove_text_encoder
 from voxgraft.text.normalize import build_text_rules
-from voxgraft.tokenizers import open_tokenizer, parse_tokenizer
-from voxgraft.tokenizers.base import TextCorpus, Tokenizer, TokenizerAdditions, read_texts
+from voxgraft.tokenizers import TextCorpus, Tokenizer, TokenizerAdditions, open_tokenizer, parse_tokenizer, read_texts
 from voxgraft.tokenizers.prove import TokenizerProof
 from voxgraft.tokenizers.train import CharacterPlan, LearnedAdditions
 

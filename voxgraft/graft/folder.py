@@ -25,8 +25,7 @@ from voxgraft.models import family_names, get_family, resolve_base_family, resol
 from voxgraft.models.base import Family
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.text.normalize import TextRules, TextRulesError
-from voxgraft.tokenizers import open_tokenizer
-from voxgraft.tokenizers.base import Tokenizer
+from voxgraft.tokenizers import Tokenizer, open_tokenizer
 
 if TYPE_CHECKING:
     from voxgraft.graft.rows import Float32Array

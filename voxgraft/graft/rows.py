@@ -25,7 +25,7 @@ from voxgraft.core.results import Table
 from voxgraft.models import family_names, get_family
 from voxgraft.models.base import Family
 from voxgraft.text.encoder import TextEncoder, romanize
-from voxgraft.tokenizers.base import WORD_START, Tokenizer
+from voxgraft.tokenizers import WORD_START, Tokenizer
 from voxgraft.tokenizers.prove import check_tokenizer_structure
 from voxgraft.tokenizers.train import find_surviving_text
 

@@ -24,8 +24,7 @@ from voxgraft.core.files import parse_json, read_lines, require_file, require_fo
 from voxgraft.core.results import LEVEL_STYLES, Line, Table, format_finding_counts, style_line
 from voxgraft.core.run import RunFolder
 from voxgraft.data.manifest import resolve_manifest_path, resolve_text_files
-from voxgraft.dataset.checks import StoredCodes, compute_trimmed_lengths, count_trailing_run
-from voxgraft.dataset.indextts2_manifest import read_npy, read_sibling_durations
+from voxgraft.dataset.indextts2_manifest import StoredCodes, compute_trimmed_lengths, read_npy, read_sibling_durations
 from voxgraft.dataset.run_data import (
     build_sampler,
     compute_set_weights,
@@ -38,6 +37,7 @@ from voxgraft.dataset.run_data import (
     sampling_findings,
     warmup_findings,
 )
+from voxgraft.dataset.sets import count_trailing_run
 from voxgraft.inspect.body import body_findings, optimizer_findings
 from voxgraft.inspect.rows import base_row_findings, new_row_findings, spare_row_findings
 from voxgraft.inspect.subject import CheckSubject, find_text_tables, open_check_subject
@@ -296,7 +296,7 @@ def training_data_findings(subject: CheckSubject) -> list[Finding]:
         findings += sampling_findings(wanted, data, stream)
         findings += warmup_findings(train, resolve_num_steps(train, stream))
         if train.sample_texts:
-            from voxgraft.training.samples import build_sample_sentences
+            from voxgraft.evaluation.in_training import build_sample_sentences
 
             build_sample_sentences(wanted.text_encoder, train.sample_texts, (), train.seed)
     except VoxgraftError as error:

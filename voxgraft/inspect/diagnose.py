@@ -46,9 +46,16 @@ from voxgraft.core.files import (
 from voxgraft.core.journal import History, RunJournal
 from voxgraft.core.results import LEVEL_STYLES, Line, Table, format_bytes, style_line
 from voxgraft.core.run import RunFolder
-from voxgraft.evaluation.scores import Transcriber, compute_error_rates, open_transcriber
+from voxgraft.evaluation.scores import (
+    SpeechRenderer,
+    Transcriber,
+    choose_eval_voices,
+    compute_error_rates,
+    open_speech_renderer,
+    open_transcriber,
+    synthesize_sentences,
+)
 from voxgraft.evaluation.sentences import SentenceSet, load_built_in_sentences, load_sentence_sets
-from voxgraft.evaluation.synthesis import SpeechRenderer, choose_eval_voices, open_speech_renderer, synthesize_sentences
 from voxgraft.graft.folder import (
     GRAFT_CARD_NAME,
     find_merged_card,
@@ -99,8 +106,7 @@ from voxgraft.synthesis.engine import ModelContext, SpeakingModel, open_base_mod
 from voxgraft.synthesis.inputs import ReferenceVoice
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.text.normalize import NO_RULES, TextRules
-from voxgraft.tokenizers import open_tokenizer
-from voxgraft.tokenizers.base import TextCorpus
+from voxgraft.tokenizers import TextCorpus, open_tokenizer
 
 DIAGNOSIS_REPORT_NAME, DIAGNOSIS_PICTURE_NAME, DIAGNOSIS_JSON_NAME = "report.html", "diagnosis.png", "diagnosis.json"
 VERDICT_STYLES = {"RESUME": "bold green", "REPAIR": "bold yellow", "START FRESH": "bold red"}

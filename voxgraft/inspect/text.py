@@ -28,11 +28,11 @@ from voxgraft.graft.rows import RowCount, text_table_findings
 from voxgraft.inspect.body import read_optimizer_snapshot, read_row_moments
 from voxgraft.inspect.rows import are_last_rows_unread, is_unread_row
 from voxgraft.inspect.subject import CheckSubject, StatedNumber, are_rows_finite, find_text_tables, is_stand_in
+from voxgraft.models import stand_in_parts
 from voxgraft.models.base import Family
-from voxgraft.models.detect import stand_in_parts
 from voxgraft.text.encoder import TextEncoder, check_text_language, prove_text_encoder
 from voxgraft.text.normalize import TextRules
-from voxgraft.tokenizers.base import WORD_START, TextCorpus, Tokenizer
+from voxgraft.tokenizers import WORD_START, TextCorpus, Tokenizer
 from voxgraft.tokenizers.formats import FlatMapTokenizer
 from voxgraft.tokenizers.prove import check_word_boundaries, find_unknown_letters
 

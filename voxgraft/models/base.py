@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from voxgraft.audio.files import resample
 from voxgraft.checkpoints.base import Shape
-from voxgraft.core.errors import ConfigError, FileError, Finding, GraftError, find_nearest_name
+from voxgraft.core.errors import CheckpointError, ConfigError, FileError, Finding, GraftError, find_nearest_name
 from voxgraft.core.families import BUILT_IN_BASES
 from voxgraft.core.files import is_folder, path_exists
 from voxgraft.nn import IGNORE_INDEX
@@ -396,13 +396,32 @@ REFERENCE_AUDIO = "reference"
 """Among a voice's arrays: samples of the recording itself, at the vocoder's sample rate."""
 
 
+# Shared, since a set describes hundreds of thousands of clips without their arrays.
+_NO_IDS: AnyIdArray = np.zeros(0, dtype=np.int64)
+_NO_VOICE: Mapping[str, NDArray[Any]] = {}
+
+
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """One recording as training keeps it. The codes are as many as the recording is long, whoever was beside it."""
+    """One recording as training keeps it. An encoder gives codes and voice, a set also has text and origin.
 
-    codes: NDArray[np.integer[Any]]
-    voice: Mapping[str, NDArray[Any]]
-    """The family's own arrays, by name: whose voice it is, and how it speaks."""
+    `ClipDataset.infos` are clips without their arrays: those stay on disk until they are used.
+    """
+
+    codes: NDArray[Any] = field(default_factory=lambda: _NO_IDS)
+    """As many as the recording is long, whatever was beside it in the batch."""
+    voice: Mapping[str, NDArray[Any]] = field(default_factory=lambda: _NO_VOICE)
+    """The family's own arrays, by name: whose voice it is, and how it speaks.
+
+    Ids in a row may have any length; all other arrays have one shape in a whole set."""
+    text_ids: Sequence[int] | NDArray[Any] = ()
+    """The language's own, without start and stop."""
+    id: str = ""
+    speaker: str = ""
+    recording: str = ""
+    """The recording that it was cut from; validation holds out whole recordings."""
+    seconds: float = 0.0
+    text: str = ""
 
 
 class ClipEncoder(ABC):
@@ -560,3 +579,41 @@ def find_side_files(files: BaseFiles, names: Mapping[str, str]) -> tuple[dict[st
     """Of the named files and folders those that are in the base, and the names of those that are not."""
     there = {name: files.folder / name for name in names if path_exists(files.folder / name)}
     return there, tuple(name for name in names if name not in there)
+
+
+MAX_LISTED_DIFFERENCES = 6
+
+
+def require_exact_tensors(
+    found: Mapping[str, Shape], expected: Mapping[str, Shape], model: str, where: str | Path = ""
+) -> None:
+    """Raise unless a file has exactly the tensors of the model: none missing, none of another shape, none besides."""
+    differences = []
+    for name, shape in expected.items():
+        if name not in found:
+            differences.append(f"{name} {list(shape)} is missing")
+        elif found[name] != shape:
+            differences.append(f"{name} is {list(found[name])}, not {list(shape)}")
+    besides = sorted(found.keys() - expected.keys())
+    differences += [f"{name[:80]} {list(found[name])} is not part of it" for name in besides]
+    if differences:
+        named = "; ".join(differences[:MAX_LISTED_DIFFERENCES])
+        if len(differences) > MAX_LISTED_DIFFERENCES:
+            named += f"; and {len(differences) - MAX_LISTED_DIFFERENCES:,} more"
+        text = f"{len(found):,} tensors, not a complete {model}: {named}"
+        raise CheckpointError("tensors-mismatch", text, expected=f"{len(expected):,} tensors", where=where)
+
+
+def linear_shapes(name: str, outputs: int, inputs: int, *kernel: int) -> dict[str, Shape]:
+    """Weight and bias of a linear layer or, with a kernel, of a convolution."""
+    return {f"{name}.weight": (outputs, inputs, *kernel), f"{name}.bias": (outputs,)}
+
+
+def norm_shapes(name: str, width: int) -> dict[str, Shape]:
+    """Weight and bias of a layer norm."""
+    return {f"{name}.weight": (width,), f"{name}.bias": (width,)}
+
+
+def prefix_shapes(prefix: str, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
+    """The tensors of a part under its name in the whole."""
+    return {f"{prefix}.{name}": shape for name, shape in shapes.items()}

@@ -32,6 +32,7 @@ from voxgraft.core.files import (
     atomic_write_folder,
     is_folder,
     make_path_relative,
+    parse_yaml,
     path_exists,
     require_disk_space,
     require_file,
@@ -48,13 +49,20 @@ from voxgraft.core.results import (
     style_line,
 )
 from voxgraft.core.run import RUN_FILE, RunFolder
-from voxgraft.core.yaml_files import parse_yaml
 from voxgraft.data.manifest import MANIFEST_NAME, resolve_manifest_path
 from voxgraft.evaluation.scores import require_recognizer
 from voxgraft.evaluation.sentences import load_sentence_sets, require_sentences
 from voxgraft.export.command import SHAREABLE_KINDS, choose_export_kind, require_export_folder, require_export_kind
-from voxgraft.migrate.configs import KeyFate, LegacyConfig, format_legacy_value, read_legacy_config
-from voxgraft.migrate.settings import ConfigTranslation, KeyTranslation, UserOverrides, translate_legacy_config
+from voxgraft.migrate.configs import (
+    ConfigTranslation,
+    KeyFate,
+    KeyTranslation,
+    LegacyConfig,
+    UserOverrides,
+    format_legacy_value,
+    read_legacy_config,
+    translate_legacy_config,
+)
 from voxgraft.models import get_family, resolve_base_family, resolve_base_folder
 from voxgraft.models.base import Family
 from voxgraft.pipeline.stages import (

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from voxgraft.checkpoints.load import read_tensor_shapes
 from voxgraft.checkpoints.steps import StepFolder, find_step_damage, list_step_folders, read_step_values
-from voxgraft.checkpoints.tensors import read_tensor_shapes
 from voxgraft.config.base import AnySettings, deep_merge, parse_settings, read_settings_values
 from voxgraft.config.commands import (
     CheckSettings,
@@ -77,8 +77,7 @@ from voxgraft.graft.folder import (
 from voxgraft.inspect.check import check
 from voxgraft.models import resolve_base_family, resolve_base_folder
 from voxgraft.pipeline.train import train
-from voxgraft.preprocess.assemble import CACHE_INDEX_NAME, compute_file_stamp, read_cache_index
-from voxgraft.preprocess.command import prepare
+from voxgraft.preprocess.command import CACHE_INDEX_NAME, compute_file_stamp, prepare, read_cache_index
 from voxgraft.synthesis.engine import detect_trained_output
 from voxgraft.text.encoder import text_rules_identity
 from voxgraft.tokenizers import open_tokenizer

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from voxgraft.checkpoints.tensors import iter_tensors
+from voxgraft.checkpoints.load import iter_tensors
 from voxgraft.config.base import parse_settings, read_settings_values
 from voxgraft.config.commands import EvaluatedVariant, SpeakSettings
 from voxgraft.config.run import RunSettings
@@ -28,8 +28,15 @@ from voxgraft.core.run import RunFolder
 from voxgraft.models import get_family, resolve_base_family, resolve_base_folder
 from voxgraft.models.base import BaseFiles, Family, Latents, Vocoder
 from voxgraft.models.generate import GenerationPrompt, SpeechGenerator, StopCause, StoppingCriteria
-from voxgraft.models.load import choose_device, choose_dtype, grow_model, list_base_parameters, load_model
-from voxgraft.models.speech_model import SpeechModel, compute_speech_latents
+from voxgraft.models.speech_model import (
+    SpeechModel,
+    choose_device,
+    choose_dtype,
+    compute_speech_latents,
+    grow_model,
+    list_base_parameters,
+    load_model,
+)
 from voxgraft.nn.adapter import Gate, add_adapter, load_adapter_state
 from voxgraft.nn.decode import SamplingParams
 from voxgraft.nn.rows import GrownLayer, to_plain_layer

@@ -284,7 +284,7 @@ def choose_voices(sets: Sequence[ClipDataset], min_seconds: float, count: int, s
         : max(1, min(MAX_REPLAY_VOICES, count // MIN_UTTERANCES_PER_VOICE))
     ]
     return [
-        ReferenceVoice(f"{clips.name}/{clips.infos[place].id}", Clip(clips.codes(place), clips.voice(place)))
+        ReferenceVoice(f"{clips.name}/{clips.infos[place].id}", clips.voice_clip(place))
         for _, _, clips, place in chosen
     ]
 
@@ -361,7 +361,7 @@ class VoiceLoader:
         if path.suffix.lower() == ".npy":
             from voxgraft.dataset.indextts2_manifest import read_npy
 
-            return Clip(np.zeros(0, dtype=np.int64), {"emotion": read_npy(path, "floats").astype(np.float32)})
+            return Clip(voice={"emotion": read_npy(path, "floats").astype(np.float32)})
         family, voice = self.speakers.place.family, self.voice(None).clip
         # A family without emotions refuses here, before the recording is read.
         family.apply_style(family.condition(voice), SpeakingStyle(emotion=voice))

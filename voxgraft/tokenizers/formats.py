@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2 as schema
 
 from voxgraft.core.errors import TokenizerError
-from voxgraft.tokenizers.base import (
+from voxgraft.tokenizers import (
     WORD_START,
     Tokenizer,
     TokenizerAdditions,

@@ -25,7 +25,7 @@ from voxgraft.core.languages import (
     is_script_letter,
     script_of,
 )
-from voxgraft.tokenizers.base import WORD_START, Tokenizer
+from voxgraft.tokenizers import WORD_START, Tokenizer
 from voxgraft.tokenizers.formats import FlatMapTokenizer, SentencePieceTokenizer
 from voxgraft.tokenizers.train import TextPreprocessor, occurs_only_at_word_start, survives_preprocessing
 

@@ -33,8 +33,7 @@ from voxgraft.core.languages import (
     script_characters,
     script_of,
 )
-from voxgraft.tokenizers import parse_tokenizer
-from voxgraft.tokenizers.base import WORD_START, NewPiece, Tokenizer, TokenizerAdditions
+from voxgraft.tokenizers import WORD_START, NewPiece, Tokenizer, TokenizerAdditions, parse_tokenizer
 from voxgraft.tokenizers.formats import SentencePieceTokenizer, SentencePieceUnigramTokenizer
 
 # Between two units, so that no pair reaches across.

@@ -19,7 +19,7 @@ from torch import Tensor
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.dataset.sampler import Sample, assign_to_ranks, pack_microbatches
 from voxgraft.dataset.shards import ClipDataset
-from voxgraft.models.base import Clip, EmotionSource, Family, TokenSequence, build_sequence
+from voxgraft.models.base import EmotionSource, Family, TokenSequence, build_sequence
 from voxgraft.models.speech_model import PackedBatch, SpeechModel, compute_hidden_states, pack_batch
 from voxgraft.nn import IGNORE_INDEX
 from voxgraft.nn.adapter import Gate
@@ -204,8 +204,7 @@ class BatchBuilder:
         conditions = []
         for item, voice in zip(items, voices, strict=True):
             prompt, target = (
-                Clip(self.sets[where].codes(clip), self.sets[where].voice(clip))
-                for where, clip in (voice.prompt, (item.set, item.clip))
+                self.sets[where].voice_clip(clip) for where, clip in (voice.prompt, (item.set, item.clip))
             )
             conditions.append(self.family.condition(prompt, target, emotion_from=self.emotion_from))
         silent = [item.silent for item in items]

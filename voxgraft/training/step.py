@@ -22,8 +22,7 @@ from torch import Tensor, distributed, nn
 from voxgraft.config.train_options import TrainOptions
 from voxgraft.core.errors import ConfigError, VoxgraftError
 from voxgraft.dataset.sampler import DeterministicSampler, Sample
-from voxgraft.models.load import HALF_PRECISION_DTYPES
-from voxgraft.models.speech_model import PackedBatch, SpeechModel, compute_hidden_states
+from voxgraft.models.speech_model import HALF_PRECISION_DTYPES, PackedBatch, SpeechModel, compute_hidden_states
 from voxgraft.nn.attention import choose_attention_backend
 from voxgraft.nn.layers import cross_entropy_sum
 from voxgraft.training.cuda_graphs import CudaGraphRunner

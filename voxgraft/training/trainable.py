@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from voxgraft.config.train_options import TRAIN_PARTS, TrainOptions, TrainPart
 from voxgraft.core.errors import CheckpointError
-from voxgraft.models.load import grow_model, list_base_parameters
-from voxgraft.models.speech_model import SpeechModel
+from voxgraft.models.speech_model import SpeechModel, grow_model, list_base_parameters
 from voxgraft.nn.adapter import Gate, adapter_state, add_adapter, load_adapter_state
 from voxgraft.nn.rows import (
     GrownLayer,

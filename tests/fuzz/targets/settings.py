@@ -13,8 +13,7 @@ from tests.fuzz.target import Mutant, Random, Target
 from voxgraft.config.base import format_commented_yaml, parse_settings, read_settings_values
 from voxgraft.config.run import RunSettings
 from voxgraft.inspect.subject import read_old_config_numbers
-from voxgraft.migrate.configs import read_legacy_config
-from voxgraft.migrate.settings import UserOverrides, translate_legacy_config
+from voxgraft.migrate.configs import UserOverrides, read_legacy_config, translate_legacy_config
 from voxgraft.models import detect_family, get_family
 
 CHATTERBOX_CONFIG = """\

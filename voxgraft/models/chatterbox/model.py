@@ -22,7 +22,7 @@ from voxgraft.checkpoints.base import ByteSource
 from voxgraft.checkpoints.torch_file import read_torch_state_dict
 from voxgraft.core.errors import CheckpointError, GraftError
 from voxgraft.models.base import Clip, SequenceSpec
-from voxgraft.models.chatterbox.shapes import (
+from voxgraft.models.chatterbox.family import (
     MAX_PROMPT_CODES,
     NUM_SPEECH_CODES,
     VOICE_ENCODER_WIDTH,

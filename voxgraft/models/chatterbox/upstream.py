@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from voxgraft.audio.features import exact_float32
-from voxgraft.checkpoints.tensors import read_tensor_shapes
+from voxgraft.checkpoints.load import read_tensor_shapes
 from voxgraft.companions.environments import CompanionProcess, find_environment
 from voxgraft.core.errors import CompanionError, GraftError
 from voxgraft.core.files import is_file
@@ -34,6 +34,7 @@ from voxgraft.models.base import (
     StockProgram,
     Vocoder,
     find_side_files,
+    require_exact_tensors,
 )
 from voxgraft.models.chatterbox.encoder import SpeechTokenizerSize, VoiceEncoder
 from voxgraft.models.chatterbox.family import (
@@ -47,14 +48,14 @@ from voxgraft.models.chatterbox.family import (
     RELEASES,
     S3GEN_FILES,
     S3GEN_PURPOSE,
+    SPEECH_TOKENIZER_PREFIX,
     VOICE_ENCODER_FILES,
     VOICE_ENCODER_PURPOSE,
+    T3Size,
 )
 from voxgraft.models.chatterbox.flow import FlowSize
 from voxgraft.models.chatterbox.model import T3Condition, read_built_in_voice
 from voxgraft.models.chatterbox.s3gen import S3GenSize, S3GenVocoder, read_built_in_reference, validate_s3gen_file
-from voxgraft.models.chatterbox.shapes import SPEECH_TOKENIZER_PREFIX, T3Size
-from voxgraft.models.detect import require_exact_tensors
 from voxgraft.models.speech_model import SpeechModel, compute_speech_latents
 from voxgraft.nn.layers import init_empty_weights
 

@@ -128,8 +128,8 @@ class SemanticCodec(nn.Module):
     @classmethod
     def read_shapes(cls, path: Path) -> tuple[SemanticCodecSize, dict[str, tuple[int, ...]]]:
         """Size and tensors of a file, its decoder left out; refused, by name, unless it has every tensor."""
-        from voxgraft.checkpoints.tensors import read_tensor_shapes
-        from voxgraft.models.detect import require_exact_tensors
+        from voxgraft.checkpoints.load import read_tensor_shapes
+        from voxgraft.models.base import require_exact_tensors
 
         stored = read_tensor_shapes(path)
         used = {name: shape for name, shape in stored.items() if not name.startswith(UNUSED_PREFIXES)}
@@ -143,8 +143,8 @@ class SemanticCodec(nn.Module):
     @classmethod
     def load(cls, place: Path) -> SemanticCodec:
         """From a file, or from the published folder that holds it."""
-        from voxgraft.checkpoints.tensors import read_tensors
-        from voxgraft.models.load import find_part_file
+        from voxgraft.checkpoints.load import read_tensors
+        from voxgraft.models.speech_model import find_part_file
 
         path = find_part_file(place, (CODEC_NAME, Path(CODEC_NAME).name))
         size, shapes = cls.read_shapes(path)
@@ -330,8 +330,8 @@ class W2vBertFeatureExtractor(nn.Module):
     @classmethod
     def load(cls, w2v_bert: Path, statistics: Path) -> W2vBertFeatureExtractor:
         """From the folder of w2v-bert 2.0, and from the statistics file or the base folder that holds it."""
-        from voxgraft.checkpoints.tensors import read_tensors
-        from voxgraft.models.load import find_part_file
+        from voxgraft.checkpoints.load import read_tensors
+        from voxgraft.models.speech_model import find_part_file
 
         library = import_transformers()
         sizes = read_w2v_bert_sizes(w2v_bert / "config.json")
@@ -419,8 +419,8 @@ def read_w2v_bert_sizes(path: Path) -> dict[str, Any]:
 
 
 def _read_statistics(place: Path, width: int) -> tuple[Tensor, Tensor]:
-    from voxgraft.checkpoints.tensors import read_tensors
-    from voxgraft.models.load import find_part_file
+    from voxgraft.checkpoints.load import read_tensors
+    from voxgraft.models.speech_model import find_part_file
 
     path = find_part_file(place, (STATISTICS_NAME,))
     found = read_tensors(path, {"mean": (width,), "var": (width,)})
@@ -612,4 +612,4 @@ def mix_emotions(files: BaseFiles, sliders: Sequence[float], weight: float, voic
         expected = f"{len(style)} and {len(own)} wide, as in the voice and the base"
         raise CheckpointError("tensors-mismatch", found, expected=expected, where=files.folder)
     vector = table.blend(scale_shares(weigh_sliders(sliders), weight), style, own)
-    return Clip(np.zeros(0, dtype=np.int64), {"emotion": vector})
+    return Clip(voice={"emotion": vector})

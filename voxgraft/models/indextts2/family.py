@@ -15,6 +15,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from voxgraft.checkpoints.base import Shape
 from voxgraft.core.errors import CheckpointError, ConfigError, FileError, Finding, finding
 from voxgraft.core.files import is_file, require_folder
+from voxgraft.models import (
+    find_files_by_content,
+    find_matching_tokenizer,
+    refuse_lookalike_files,
+    scan_checkpoint,
+    scan_folder,
+)
 from voxgraft.models.base import (
     GROWN,
     MERGED,
@@ -33,13 +40,6 @@ from voxgraft.models.base import (
     StockFolder,
     StockProgram,
     find_side_files,
-)
-from voxgraft.models.detect import (
-    find_files_by_content,
-    find_matching_tokenizer,
-    refuse_lookalike_files,
-    scan_checkpoint,
-    scan_folder,
 )
 from voxgraft.models.indextts2.marks import STOCK_PUNCTUATION, compile_alternatives, plain_marks
 from voxgraft.models.indextts2.shapes import (
@@ -189,7 +189,7 @@ class IndexTTS2(Family):
         return unified_voice_sequence_spec(num_text_ids, size)
 
     def build_empty_model(self, files: BaseFiles) -> SpeechModel:
-        from voxgraft.checkpoints.tensors import read_tensor_shapes
+        from voxgraft.checkpoints.load import read_tensor_shapes
         from voxgraft.models.indextts2.model import UnifiedVoice
 
         return UnifiedVoice(self.infer_size(files, read_tensor_shapes(files.checkpoint)))
@@ -490,8 +490,7 @@ class IndexTTS2Program(StockProgram):
 
 def build_config_text(files: BaseFiles, pieces: int) -> str:
     """The base's config with another number of pieces, and nothing else changed: comments and order stay."""
-    from voxgraft.core.files import read_text
-    from voxgraft.core.yaml_files import parse_yaml
+    from voxgraft.core.files import parse_yaml, read_text
 
     assert files.config is not None
     text = read_text(files.config)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from voxgraft.audio.features import exact_float32
 from voxgraft.core.errors import AudioError, CheckpointError, ConfigError
-from voxgraft.models.detect import linear_shapes, norm_shapes, prefix_shapes, require_exact_tensors
+from voxgraft.models.base import linear_shapes, norm_shapes, prefix_shapes, require_exact_tensors
 from voxgraft.models.indextts2.dit import (
     MAX_FRAMES,
     NUM_MELS,
@@ -221,8 +221,7 @@ class S2Mel(nn.Module):
     @classmethod
     def load(cls, path: Path, config: Mapping[Any, Any] | None = None) -> S2Mel:
         """From the published file, or from safetensors with the same names. `config` is config.yaml, if known."""
-        from voxgraft.checkpoints.load import open_nested_checkpoint
-        from voxgraft.checkpoints.tensors import read_stored_tensor
+        from voxgraft.checkpoints.load import open_nested_checkpoint, read_stored_tensor
 
         size = cls.read_size(path, config)
         with open_nested_checkpoint(path, S2MEL_KEY) as checkpoint:

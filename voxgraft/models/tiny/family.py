@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from voxgraft.checkpoints.base import Shape
 from voxgraft.core.errors import FileError
 from voxgraft.core.files import is_file, read_json, require_file, require_folder, write_json
+from voxgraft.models import find_matching_tokenizer, refuse_lookalike_files, scan_checkpoint
 from voxgraft.models.base import (
     BaseDescription,
     BaseFiles,
@@ -25,8 +26,7 @@ from voxgraft.models.base import (
     find_side_files,
     unknown_voice_error,
 )
-from voxgraft.models.chatterbox.shapes import T3Size, has_one_query, is_t3, t3_part_name
-from voxgraft.models.detect import find_matching_tokenizer, refuse_lookalike_files, scan_checkpoint
+from voxgraft.models.chatterbox.family import T3Size, has_one_query, is_t3, t3_part_name
 from voxgraft.text import TextFrontend
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ class Tiny(Family):
         return tiny_sequence_spec(num_text_ids, size)
 
     def build_empty_model(self, files: BaseFiles) -> SpeechModel:
-        from voxgraft.checkpoints.tensors import read_tensor_shapes
+        from voxgraft.checkpoints.load import read_tensor_shapes
         from voxgraft.models.tiny.model import TinyT3
 
         return TinyT3(self.infer_size(files, read_tensor_shapes(files.checkpoint)))
@@ -295,7 +295,7 @@ class TinyProgram(StockProgram):
             "from pathlib import Path",
             "",
             "from voxgraft.models import get_family",
-            "from voxgraft.models.load import load_model",
+            "from voxgraft.models.speech_model import load_model",
             "",
             'tiny = get_family("tiny")',
             'model = load_model(tiny, tiny.files(Path("merged")))',
