@@ -8,7 +8,15 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from tools.measure_code import SPEAK, find_cycles, imported_modules, load_modules, measure, modules_imported_by, nodes_of
+from tools.measure_code import (
+    SPEAK,
+    find_cycles,
+    imported_modules,
+    load_modules,
+    measure,
+    modules_imported_by,
+    nodes_of,
+)
 from voxgraft.models import family_names
 
 ROOT = Path(__file__).resolve().parent.parent
