@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from tools import mutate
 from tools.measure_code import (
     SPEAK,
     find_cycles,
@@ -161,6 +162,10 @@ def test_speak_imports_no_trainer() -> None:
     loaded = modules_imported_by(SPEAK)
     assert [name for name in loaded if name.startswith(("voxgraft.training", "voxgraft.evaluation"))] == []
     assert len(loaded) <= 60
+
+
+def test_the_mutation_check_names_modules_and_tests_that_exist() -> None:
+    assert mutate.find_missing() == []
 
 
 def test_the_checks_find_what_they_look_for(tmp_path: Path) -> None:
