@@ -427,7 +427,7 @@ class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The widths of the matrix products that were computed, and what was cut out of their results."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.widths: list[int] = []
         self.cuts: list[tuple[int, ...]] = []
 
