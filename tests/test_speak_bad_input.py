@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from voxgraft.cli.app import run_cli
 from voxgraft.models.chatterbox.encoder import SpeechTokenizer
 
 FAMILIES = ("chatterbox", "indextts2")
+Samples = np.ndarray[Any, Any]
 
 
 def make_base(family: str, folder: Path) -> None:
@@ -44,17 +46,17 @@ def speak(base: Path, folder: Path, voice: Path) -> int:
     return run_cli(list(map(str, [*words, "--device", "cpu", "--output", folder / "out.wav"])))
 
 
-def write_reference(path: Path, samples: np.ndarray, rate: int) -> Path:  # type: ignore[type-arg]
+def write_reference(path: Path, samples: Samples, rate: int) -> Path:
     soundfile.write(path, samples, rate, subtype="FLOAT")
     return path
 
 
-def with_nan(samples: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+def with_nan(samples: Samples) -> Samples:
     samples[100] = np.nan
     return samples
 
 
-REFUSED = {
+REFUSED: dict[str, tuple[Callable[[], Samples], str]] = {
     "a tenth of a second": (lambda: voice_like(0.1, 0), "audio-too-short"),
     "silence": (lambda: np.zeros(24_000, np.float32), "audio-silent"),
     "not a number": (lambda: with_nan(voice_like(1.0, 0)), "audio-not-finite"),
@@ -77,7 +79,7 @@ def test_a_reference_without_a_voice_is_refused_before_anything_is_written(
     assert list((tmp_path / "out").iterdir()) == []
 
 
-TAKEN = {
+TAKEN: dict[str, Callable[[], tuple[Samples, int]]] = {
     "stereo at 192 kHz": lambda: (np.stack([np.repeat(voice_like(0.8, channel), 8) for channel in (0, 1)], 1), 192_000),
     "half an hour": lambda: (np.tile(voice_like(2.0, 0)[::3], 900), 8_000),
 }
