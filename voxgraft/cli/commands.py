@@ -102,7 +102,7 @@ EXAMPLES = {
     "data text": 'voxgraft data text "in 1987" --language fr',
     "tokenizer train": "voxgraft tokenizer train --base tiny --language am --texts amharic.txt",
     "tokenizer merge": "voxgraft tokenizer merge --base tiny --additions additions.json --output tokenizer.json",
-    "tokenizer prove": "voxgraft tokenizer prove --base tiny --grown tokenizer.json --language am",
+    "tokenizer prove": "voxgraft tokenizer prove --base tiny --extended tokenizer.json --language am",
     "tokenizer show": 'voxgraft tokenizer show "hello" --base tiny --language en',
     "ui": "voxgraft ui",
 }

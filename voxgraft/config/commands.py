@@ -161,7 +161,7 @@ class TokenizerProveSettings(Settings):
     """Two tokenizers, and the texts to compare them on."""
 
     base: BaseTokenizer
-    grown: Path
+    extended: Path
     """Extended tokenizer file, made by any program."""
     family: FamilyOfFiles = None
     language: NewLanguage = None
@@ -176,7 +176,7 @@ class TokenizerShowSettings(Settings):
     text: tuple[str, ...] = Field(min_length=1)
     """Sentences to tokenize."""
     base: BaseTokenizer
-    grown: Path | None = None
+    extended: Path | None = None
     """Extended tokenizer file to compare with the base's."""
     family: FamilyOfFiles = None
     language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
@@ -356,7 +356,7 @@ class DemoSettings(Settings):
     """Minutes of training. Default: 560 steps, about 4 minutes on two cores."""
     steps: int | None = Field(None, ge=1)
     """Training steps, instead of minutes."""
-    sentences: int = Field(100, ge=2)
+    max_sentences: int = Field(100, ge=2)
     """Maximum number of evaluation sentences per language."""
     seed: int = Field(0, ge=0, le=MAX_SEED)
     """Seed of all random choices."""
@@ -393,7 +393,7 @@ else:
     PublishedBaseName = Literal[PUBLISHED_BASE_NAMES]
     CompanionName = Literal[tuple(name for name, facts in FAMILIES.items() if facts.companion)]
     ExportKind = Literal[(*FAMILY_NAMES, "peft", "graft")]
-ExportParts = Literal["both", "grown", "merged"]
+ExportParts = Literal["both", "extended", "merged"]
 ExportDtype = Literal["base", "bf16"]
 
 
@@ -567,8 +567,8 @@ class DiagnoseSettings(Settings):
     """Replace the report folder if it exists."""
     listen: bool = False
     """Also speak and transcribe, if the base has a vocoder: phone errors compared with the base."""
-    sentences: int = Field(8, ge=1, le=1000)
-    """Number of sentences per language to speak."""
+    max_sentences: int = Field(8, ge=1, le=1000)
+    """With --listen: maximum number of sentences per language."""
     seed: int = Field(0, ge=0, le=MAX_SEED)
     """Seed of sampling."""
 
@@ -597,8 +597,8 @@ class RepairSettings(Settings):
     """Points to try."""
     language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
     """Code of the new language to speak."""
-    sentences: int = Field(8, ge=1, le=1000)
-    """Number of sentences per language to speak at each point."""
+    max_sentences: int = Field(8, ge=1, le=1000)
+    """With --choose: maximum number of sentences per language at each point."""
     worse: float = Field(0.05, ge=0, le=1)
     """Maximum increase of an old language's phone error over the base's."""
     rows: RowSettings = RowSettings()

@@ -701,7 +701,7 @@ def _measure_phone_errors(found: Diagnosis, settings: DiagnoseSettings) -> None:
             raise ConfigError("nothing-to-hear", "transcribing needs one checkpoint file and --base")
         family = resolve_base_family(resolve_base_folder(settings.base), settings.family)
         files = family.files(resolve_base_folder(settings.base))
-        asked = settings.tokenizer, settings.language, settings.sentences, settings.seed
+        asked = settings.tokenizer, settings.language, settings.max_sentences, settings.seed
         test = open_listening_test(family, files, *asked)
         by_who = {"base": test.base_errors(), "checkpoint": test.errors(settings.checkpoint, "checkpoint")}
         found.heard = [

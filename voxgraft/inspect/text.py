@@ -19,6 +19,7 @@ from voxgraft.checkpoints.load import find_dangerous_globals
 from voxgraft.config.run import find_overrides
 from voxgraft.core import progress
 from voxgraft.core.errors import Finding, Level, VoxgraftError, finding
+from voxgraft.core.files import is_folder
 from voxgraft.core.languages import describe_character
 from voxgraft.core.results import Table
 from voxgraft.core.run import RUN_FILE, RunFolder
@@ -405,6 +406,9 @@ def text_findings(subject: CheckSubject) -> list[Finding]:
         if not new and tokenizer.size > pieces:
             found = f"none of {total:,} tokens is on one of the {tokenizer.size - pieces:,} new rows"
             findings.append(finding("text-off-new-rows", found, where=where))
+    is_extended = subject.settings.tokenizer.file is not None or (
+        subject.run is not None and is_folder(RunFolder(subject.run).graft)
+    )
     # Letters and signs separately, as in `prove`: a letter of the language without a piece is an error.
     letters = frozenset(find_unknown_letters(tokenizer, unknown, new_text))
     for code, kind in (("proof-unknown-letters", "letters"), ("proof-unknown-symbols", "signs")):
@@ -422,6 +426,8 @@ def text_findings(subject: CheckSubject) -> list[Finding]:
         item = finding(
             code, f"{have} ({num_unknown:,} unknown tokens in all)", expected="a piece for each", where=where
         )
+        if subject.grown is None and is_extended:
+            continue  # the tokenizer that has these pieces cannot be read, which is reported
         if subject.grown is None:  # the base is not meant to spell the new language yet
             item = replace(
                 item, level="warning", cure="extend the tokenizer: `voxgraft graft RUN` adds pieces for them."

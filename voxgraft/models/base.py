@@ -490,7 +490,7 @@ class Vocoder(ABC):
         return []
 
 
-GROWN, MERGED = "grown", "merged"
+GROWN, MERGED = "extended", "merged"
 """The two folders of an export: the base with more rows, and the one checkpoint that speaks the new language."""
 
 TEXT_PACKAGE_LOADER = '''def _text_package():
