@@ -440,7 +440,7 @@ def _build_export_readme(
             lines += ["| language | measure | before | after | measured by |", "| --- | --- | --- | --- | --- |"]
         else:
             lines += [
-                "Not measured. The merged weights are for the new language; speak the others with extended/. To measure:",
+                "Not measured. The merged weights are for the new language; use extended/ for the others. To measure:",
                 "",
                 f"    voxgraft evaluate {MERGED} --base BASE --language {source.language} --output FOLDER",
             ]

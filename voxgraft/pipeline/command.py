@@ -194,6 +194,9 @@ def create_run(settings: NewSettings) -> NewResult:
             spoken = ", ".join(kind.languages)
             found = f"the base {kind.name} already speaks {base_language(language)} (its languages: {spoken})"
             findings.append(finding("language-spoken", found))
+    for path in settings.sources:
+        if is_folder(path) and not any(path.iterdir()):
+            findings.append(finding("source-none", f"{path} is empty", where=path, level="warning"))
     if missing := [name for name in REQUIRED_SETTINGS if not getattr(run_settings, name)]:
         findings.append(finding("run-incomplete", f"not set yet: {', '.join(missing)}"))
     with atomic_write_folder(run) as folder:
