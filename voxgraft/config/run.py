@@ -121,8 +121,8 @@ class RowSettings(Settings):
 
     init: RowInit = Field(
         "romanised",
-        description="Initial value. romanised: mean of the base rows of the piece in Latin letters; script-mean: of all "
-        "letters of its script; mean: of all base rows; random: noise with the mean and spread of the base rows.",
+        description="Initial value. romanised: mean of the base rows of the piece in Latin letters; script-mean: of "
+        "all letters of its script; mean: of all base rows; random: noise with the mean and spread of the base rows.",
     )
     noise: float = Field(0.05, ge=0, le=1)
     """Noise added to each new row, as a fraction of the base rows' standard deviation; makes all rows different."""
