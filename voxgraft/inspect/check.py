@@ -342,7 +342,7 @@ CHECK_TOPICS: tuple[tuple[str, tuple[str, ...], Callable[[CheckSubject], list[Fi
     ("base rows", ("checkpoint", "base_checkpoint", "family"), base_row_findings),
     ("spare row", ("spare_rows", "checkpoint", "base_checkpoint", "base_pieces"), spare_row_findings),
     ("new rows", ("with_new_rows", "base_checkpoint", "base_pieces"), new_row_findings),
-    ("body", ("checkpoint", "base_checkpoint", "family"), body_findings),
+    ("backbone", ("checkpoint", "base_checkpoint", "family"), body_findings),
     ("other contents of the checkpoint", ("checkpoint",), checkpoint_extra_findings),
     ("optimizer state", ("checkpoint", "family"), optimizer_findings),
     ("text", ("texts", "text_encoder"), text_findings),

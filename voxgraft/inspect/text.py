@@ -317,7 +317,7 @@ def _rate_findings(family: Family, part: str, name: str, rate: float, where: Pat
         return []
     side = "below" if rate < low else "above"
     far = not low / _ERROR_FACTOR <= rate <= high * _ERROR_FACTOR
-    found = f"{name} is {rate:g}, {side} the range for the {part} of {family.name}"
+    found = f"{name} is {rate:g}, {side} the range for the {'backbone' if part == 'body' else part} of {family.name}"
     expected = f"{low:g} to {high:g}"
     level: Level = "error" if far else "warning"
     return [finding("rate-out-of-range", found, expected=expected, where=where, level=level)]
