@@ -65,7 +65,7 @@ def test_the_number_of_further_errors_is_told_with_their_codes() -> None:
     assert error.finding.cure.endswith("There are 2 more errors (set-empty); `voxgraft check RUN` lists all.")
 
 
-@pytest.mark.parametrize("command", ["train", "evaluate", "export", "prepare"])
+@pytest.mark.parametrize("command", ["train", "evaluate", "export"])
 def test_a_run_without_a_graft_is_told_so_by_every_command_with_a_next_step(
     command: str, new_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -77,9 +77,10 @@ def test_a_run_without_a_graft_is_told_so_by_every_command_with_a_next_step(
 def test_sources_that_are_not_imported_yet_are_no_missing_file(
     new_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    error = outcome(["graft", new_run], capsys)
-    assert error["code"] == "config-missing"
-    assert f"voxgraft go '{new_run}'" in error["cure"]
+    for command, code in (("graft", "config-missing"), ("prepare", "dataset-missing")):
+        error = outcome([command, new_run], capsys)
+        assert error["code"] == code
+        assert f"voxgraft go '{new_run}'" in error["cure"]
     assert {item["code"] for item in outcome(["check", new_run], capsys)["findings"]} == {"graft-missing"}
 
 

@@ -294,7 +294,7 @@ class RunSettings(Settings):
     """Evaluation."""
 
 
-# Flags are for one time: `train` says what it was told beside run.yaml, and the file stays the user's own text.
+# Flags are for one time: `train` reports flags that differ from run.yaml, and the file stays the user's own text.
 def find_overrides(run: RunFolder, settings: RunSettings) -> dict[str, str]:
     """By key, the values that run.yaml has otherwise; as it would have to say them. Nothing where there is no file."""
     if not is_file(run.settings):

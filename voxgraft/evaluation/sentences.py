@@ -201,7 +201,7 @@ _HOMOPHONES: dict[str, dict[int, str]] = {
 def normalize_letters(text: str, language: str) -> str:
     """The text as it is compared: composed, lower case, letters, marks and digits with single spaces between words.
 
-    Letters that are one sound in the language are one letter here, since no one can hear which of them was meant.
+    Letters that are one sound in the language are one letter here, since their sound does not show which was meant.
     """
     lower = unicodedata.normalize("NFC", text.casefold())
     kept = "".join(character if unicodedata.category(character)[0] in "LMN" else " " for character in lower)

@@ -403,6 +403,11 @@ def prepare(settings: PrepareSettings) -> PrepareResult:
     with run.lock("prepare"):
         if settings.language is None:
             raise ConfigError("config-missing", "`language` is not given", where=run.settings)
+        if settings.manifest is None and not is_file(manifest):
+            cure = "import recordings first: `voxgraft go RUN`, if data.sources is set, or `voxgraft data import`."
+            raise FileError(
+                "dataset-missing", f"the run has no clips yet: {manifest} is missing", where=manifest, cure=cure
+            )
         clips, aside = select_clips(manifest, settings.language)
         work = _PrepareJob(settings, run, clips, manifest.parent)
         num_encoded = work.encode(settings)

@@ -65,7 +65,7 @@ class ModelContext:
     device: str
     dtype: torch.dtype
     vocoder_dtype: torch.dtype | None = None
-    """Half precision of the vocoder, if it was asked for; None is float32, which equals the original programs."""
+    """Half precision of the vocoder, if requested; None is float32, which equals the original programs."""
     opened: SpeechModel | None = None
     """The base, if it was loaded once for several models: they share its tensors, each with layers of its own."""
 
