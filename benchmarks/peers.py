@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from voxgraft.models.base import code_position
 from voxgraft.models.chatterbox.model import T3
 from voxgraft.models.speech_model import PackedBatch, PackedTokens, SpeechModel, compute_hidden_states
+from voxgraft.nn import backbones
 from voxgraft.nn.backbones import Backbone, Gpt2Backbone, LlamaBackbone
 from voxgraft.nn.decode import SamplingParams, apply_guidance, apply_repetition_penalty, filter_logits
 
@@ -28,15 +29,14 @@ def stock_body(body: Backbone, attention: str = "sdpa") -> Any:
     import transformers
 
     if isinstance(body, LlamaBackbone):
-        size, scaling = body.size, body.size.scaling
-        assert scaling is not None
+        size = body.size
         rope = {
             "rope_type": "llama3",
             "rope_theta": size.theta,
-            "factor": scaling.factor,
-            "low_freq_factor": scaling.low,
-            "high_freq_factor": scaling.high,
-            "original_max_position_embeddings": scaling.trained_positions,
+            "factor": backbones.ROPE_FACTOR,
+            "low_freq_factor": backbones.ROPE_LOW,
+            "high_freq_factor": backbones.ROPE_HIGH,
+            "original_max_position_embeddings": backbones.ROPE_TRAINED_POSITIONS,
         }
         config = transformers.LlamaConfig(
             vocab_size=size.unused_rows, hidden_size=size.width, num_hidden_layers=size.layers,

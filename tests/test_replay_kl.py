@@ -82,10 +82,10 @@ def test_the_base_behind_a_closed_gate_is_the_base_to_the_last_bit(place: Place,
     assert stepper.base is not None
     near = stepper.batch_builder.kl_batch(items_of_replay(stepper))
     assert near is not None
-    hidden = stepper.base.hidden(near)
+    hidden = stepper.base.hidden(near[0])
     fresh = load_model(get_family(place.family_name), place.files)
     with torch.no_grad():
-        expected = compute_hidden_states(fresh, near.batch)[near.batch.speech.scored]
+        expected = compute_hidden_states(fresh, near[0])[near[0].speech.scored]
         assert torch.equal(hidden, expected)
         assert torch.equal(stepper.base.head(hidden), fresh.speech_logits(expected))
 
@@ -102,10 +102,10 @@ def test_the_places_of_a_pack_are_those_of_its_replay(place: Place, tmp_path: Pa
     assert alone is not None
     model = stepper.trained.model
     with torch.no_grad():
-        packed = compute_hidden_states(model, stepper.batch_builder.batch(mixed))[near.places]
-        apart = compute_hidden_states(model, alone.batch)[alone.batch.speech.scored]
+        packed = compute_hidden_states(model, stepper.batch_builder.batch(mixed))[near[1]]
+        apart = compute_hidden_states(model, alone[0])[alone[0].speech.scored]
     torch.testing.assert_close(packed, apart, rtol=1e-4, atol=1e-5)
-    assert stepper.batch_builder.count_loss_positions(mixed)[2] == len(near.places)
+    assert stepper.batch_builder.count_loss_positions(mixed)[2] == len(near[1])
     assert stepper.batch_builder.kl_batch(own) is None
 
 
@@ -149,9 +149,9 @@ def kl_at_the_end(place: Place, run: Path, options: TrainOptions) -> float:
     near = judge.batch_builder.kl_batch(items_of_replay(judge))
     assert near is not None
     with torch.no_grad(), _open(judge):
-        tuned = compute_hidden_states(judge.trained.model, near.batch)[near.batch.speech.scored]
+        tuned = compute_hidden_states(judge.trained.model, near[0])[near[0].speech.scored]
         head: Callable[[Tensor], Tensor] = judge.trained.model.speech_logits
-        return float(kl_sum(head, tuned, judge.base.head, judge.base.hidden(near), chunk=None)) / len(tuned)
+        return float(kl_sum(head, tuned, judge.base.head, judge.base.hidden(near[0]), chunk=None)) / len(tuned)
 
 
 def _open(stepper: TrainStep) -> AbstractContextManager[None]:

@@ -133,10 +133,10 @@ def test_a_limit_cuts_speech_and_that_is_told(speakers: SynthesisModels) -> None
 def test_pieces_are_said_one_by_one_with_pauses_or_at_once_if_asked(speakers: SynthesisModels) -> None:
     text = "the kettle is warm. rain fell all night"
     parts = said_with(speakers, text=text).pieces
-    assert [piece.piece.text for piece in parts] == ["the kettle is warm.", "rain fell all night"]
-    assert [piece.piece.pause_seconds for piece in parts] == [0.3, 0]
+    assert [piece.text for piece in parts] == ["the kettle is warm.", "rain fell all night"]
+    assert [piece.pause_seconds for piece in parts] == [0.3, 0]
     assert len(said_with(speakers, "--no-split", text=text).pieces) == 1
-    assert said_with(speakers, "--pause=1", text=text).pieces[0].piece.pause_seconds == 1
+    assert said_with(speakers, "--pause=1", text=text).pieces[0].pause_seconds == 1
 
 
 def test_text_in_another_script_than_its_language_is_a_warning_and_is_said_all_the_same(

@@ -144,11 +144,11 @@ def load_run_data(wanted: DataRequirements, *, merged: bool, verify: bool = True
     """
     data, run, found = wanted.settings.data, wanted.run, RunData()
 
-    def open_sets(places: Sequence[Path], role: DatasetRole, *, of_base: bool = False) -> tuple[ClipDataset, ...]:
+    def open_sets(paths: Sequence[Path], role: DatasetRole, *, of_base: bool = False) -> tuple[ClipDataset, ...]:
         sets: list[ClipDataset] = []
-        for place in places:
+        for path in paths:
             try:
-                sets.append(_open_checked_set(wanted, place, role, found.findings, of_base=of_base, verify=verify))
+                sets.append(_open_checked_set(wanted, path, role, found.findings, of_base=of_base, verify=verify))
             except VoxgraftError as error:
                 found.findings.append(error.finding)
                 found.all_sets_opened = False
@@ -492,16 +492,16 @@ def open_run_parts(context: RunContext, stack: contextlib.ExitStack) -> None:
         context.grown = attempt(lambda: open_tokenizer(named))
     if (run := context.run) is None:
         return
-    place = RunFolder(run).graft
-    if not os.path.isdir(place):
+    graft_folder = RunFolder(run).graft
+    if not os.path.isdir(graft_folder):
         context.findings.append(finding("graft-missing", f"{run} has no graft yet", where=run))
         return
-    context.graft = attempt(lambda: load_graft(place))
+    context.graft = attempt(lambda: load_graft(graft_folder))
     if named is None and context.graft is not None:
         context.grown = context.graft.tokenizer
-    elif named is None and (card := attempt(lambda: read_graft_card(place))) is not None:
+    elif named is None and (card := attempt(lambda: read_graft_card(graft_folder))) is not None:
         # A graft whose parts do not fit together still has a tokenizer.
-        context.grown = attempt(lambda: open_tokenizer(place / card.tokenizer))
+        context.grown = attempt(lambda: open_tokenizer(graft_folder / card.tokenizer))
 
 
 def provenance_findings(context: RunContext) -> list[Finding]:

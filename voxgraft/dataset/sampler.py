@@ -295,7 +295,8 @@ def pack_microbatches(lengths: Sequence[int], microbatch_tokens: int) -> list[Mi
     longest = int(np.argmax(lengths))
     require_clip_fits(int(lengths[longest]), microbatch_tokens, f"item {longest} of the step")
     order = sorted(range(len(lengths)), key=lambda place: (-lengths[place], place))
-    for count in range(-(-int(sum(lengths)) // microbatch_tokens), len(lengths) + 1):
+    count = -(-int(sum(lengths)) // microbatch_tokens)
+    while True:  # ends at one clip per pack, which always fits
         packs = [Microbatch((), 0) for _ in range(count)]
         room = [(0, at) for at in range(count)]  # a heap: tokens and number of each pack, the emptiest first
         for place in order:
@@ -305,7 +306,7 @@ def pack_microbatches(lengths: Sequence[int], microbatch_tokens: int) -> list[Mi
             heapq.heappush(room, (packs[at].tokens, at))
         if max(pack.tokens for pack in packs) <= microbatch_tokens:
             return packs
-    raise AssertionError("one clip per pack always fits")
+        count += 1
 
 
 def require_clip_fits(tokens: int, microbatch_tokens: int, clip: str) -> None:

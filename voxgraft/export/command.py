@@ -261,9 +261,9 @@ def _write_upstream_export(
     known: dict[str, str] = {}  # SHA-256 of the checkpoints by path, so that they are not read again
     with atomic_write_folder(output) as new:
         for part in parts:
-            place, prefix = new / part, f"{part}/" if part else ""
-            place.mkdir(exist_ok=True)
-            path = place / folder.checkpoint
+            part_folder, prefix = new / part, f"{part}/" if part else ""
+            part_folder.mkdir(exist_ok=True)
+            path = part_folder / folder.checkpoint
             if drop_in is not None:
                 written = write_drop_in_checkpoint(source, path, drop_in.places, dtype=settings.dtype)
             elif part == GROWN:
@@ -271,20 +271,20 @@ def _write_upstream_export(
             else:
                 written = write_merged_checkpoint(source, path, dtype=settings.dtype)
             checkpoints[part or DROP_IN], known[prefix + folder.checkpoint] = written, written.sha256
-            with atomic_write(place / folder.tokenizer) as stream:
+            with atomic_write(part_folder / folder.tokenizer) as stream:
                 stream.write(drop_in.data if drop_in else graft.tokenizer.data)
             for name, text in folder.made.items():
-                write_text(place / name, text)
-            placed = _link_or_copy_files(folder.beside, place, copy=settings.copy_files)
+                write_text(part_folder / name, text)
+            placed = _link_or_copy_files(folder.beside, part_folder, copy=settings.copy_files)
             base_files |= {prefix + name: how for name, how in placed.items()}
             # Our own strict loader must take what the original program will be given.
-            files = source.family.files(place)
+            files = source.family.files(part_folder)
             source.family.infer_size(files, read_tensor_shapes(files.checkpoint))
             if files.config is not None:
                 stated, size = source.family.read_config_pieces(files.config), open_tokenizer(files.tokenizer).size
                 if stated != size:
                     found = f"{files.config.name} states {stated} pieces, and the tokenizer has {size:,}"
-                    raise ConfigError("base-config", f"{found} ({written.names} names)", where=place)
+                    raise ConfigError("base-config", f"{found} ({written.names} names)", where=part_folder)
         loader = None if drop_in else upstream.loader(source.facts, source.files)
         if loader is not None:
             write_text(new / LOADER_NAME, loader)
@@ -326,12 +326,12 @@ def _write_upstream_export(
 def _link_or_copy_files(base_files: Mapping[str, Path], folder: Path, *, copy: bool) -> dict[str, str]:
     """Put files and whole folders of the base into an export; by path there, whether each was linked or copied."""
     pairs: list[tuple[Path, Path]] = []
-    for name, place in base_files.items():
-        if is_folder(place):
-            inside = (path for path in sorted(place.rglob("*")) if path.is_file())
-            pairs += [(path, folder / name / path.relative_to(place)) for path in inside]
+    for name, original in base_files.items():
+        if is_folder(original):
+            inside = (path for path in sorted(original.rglob("*")) if path.is_file())
+            pairs += [(path, folder / name / path.relative_to(original)) for path in inside]
         else:
-            pairs.append((place, folder / name))
+            pairs.append((original, folder / name))
     done: dict[str, str] = {}
     with progress.progress_task("files of the base", len(pairs)) as advance:
         for source, target in pairs:
@@ -381,11 +381,11 @@ def _collect_language_costs(source: ExportSource) -> list[dict[str, Any]]:
             for language, loss in (point.get("speech_losses") or {}).items():
                 costs.append((str(language), "speech loss", first.get(language), float(loss), "held out in training"))
     folder = source.run.eval
-    for place in sorted(folder.iterdir()) if folder.is_dir() else []:
-        if not is_file(place / SCORES_NAME):
+    for evaluation in sorted(folder.iterdir()) if folder.is_dir() else []:
+        if not is_file(evaluation / SCORES_NAME):
             continue
         try:
-            scores, about, _ = read_scores(place / SCORES_NAME)
+            scores, about, _ = read_scores(evaluation / SCORES_NAME)
         except VoxgraftError:  # of another version, or half of one: it says nothing then
             continue
         # A step alone would not do: merging again with another share leaves another checkpoint of the same step.
@@ -395,7 +395,7 @@ def _collect_language_costs(source: ExportSource) -> list[dict[str, Any]]:
         for language, (key, title) in product(scores.languages, COST_MEASURES.items()):
             if (value := scores.score(language, WHO_AFTER, key).value) is not None:
                 was = scores.score(language, WHO_BEFORE, key).value
-                costs.append((language, title, was, value, f"evaluation {place.name}"))
+                costs.append((language, title, was, value, f"evaluation {evaluation.name}"))
     return [dict(zip(("language", "measure", "before", "after", "source"), one, strict=True)) for one in costs]
 
 

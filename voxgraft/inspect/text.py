@@ -467,10 +467,10 @@ def text_rule_findings(subject: CheckSubject) -> list[Finding]:
 
 def digit_findings(rules: TextRules, sentences: Sequence[str], where: str = "") -> list[Finding]:
     """Digits that the text rules leave in sentences."""
-    left = [sentence for sentence in sentences if any(map(str.isdecimal, rules.normalizer.normalise(sentence).text))]
+    left = [sentence for sentence in sentences if any(map(str.isdecimal, rules.apply(sentence)))]
     if not left:
         return []
-    shown = next(part for part in rules.normalizer.normalise(left[0]).text.split() if any(map(str.isdecimal, part)))
+    shown = next(part for part in rules.apply(left[0]).split() if any(map(str.isdecimal, part)))
     found = f"{len(left):,} of {len(sentences):,} texts keep digits, the first {shown!r:.40}"
     return [finding("text-digits", found, where=where)]
 

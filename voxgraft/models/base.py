@@ -490,6 +490,13 @@ class Vocoder(ABC):
         return []
 
 
+def require_a_voice_each(codes: Sequence[Sequence[int]], voices: Sequence[Clip]) -> None:
+    """Raise unless there are as many voices as utterances."""
+    if len(codes) != len(voices):
+        found = f"{len(codes)} utterances and {len(voices)} voices"
+        raise GraftError("packing", found, expected="the same number of each")
+
+
 GROWN, MERGED = "extended", "merged"
 """The two folders of an export: the base with more rows, and the one checkpoint that speaks the new language."""
 

@@ -60,25 +60,17 @@ _ABBREVIATION = regex.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class TextChunk:
-    """What is spoken at once, and the silence after it."""
+def split_into_chunks(text: str, language: str, max_seconds: float, pause_seconds: float) -> list[tuple[str, float]]:
+    """Texts that are spoken at once, in `max_seconds` at most, each with the seconds of silence after it.
 
-    text: str
-    pause_seconds: float = 0.0
-
-
-def split_into_chunks(text: str, language: str, max_seconds: float, pause_seconds: float) -> list[TextChunk]:
-    """A text in pieces that take `longest` seconds at most; `pause` is that after a sentence.
-
-    A line break is the end of a paragraph. Nothing of the text is lost but spaces.
+    `pause_seconds` is the pause after a sentence. A line break is the end of a paragraph. Only spaces are lost.
     """
-    found: list[TextChunk] = []
+    found: list[tuple[str, float]] = []
     for paragraph in filter(str.strip, text.splitlines()):
         for sentence in _merge_wordless_parts(_split_sentences(paragraph, language)):
             found += _split_long_sentence(sentence, max_seconds, pause_seconds)
-        found[-1:] = [TextChunk(piece.text, 2 * pause_seconds) for piece in found[-1:]]
-    found[-1:] = [TextChunk(piece.text) for piece in found[-1:]]
+        found[-1:] = [(last, 2 * pause_seconds) for last, _ in found[-1:]]
+    found[-1:] = [(last, 0.0) for last, _ in found[-1:]]
     return found
 
 
@@ -137,7 +129,7 @@ def _merge_wordless_parts(parts: Sequence[str]) -> list[str]:
     return found
 
 
-def _split_long_sentence(sentence: str, longest: float, pause: float) -> Iterator[TextChunk]:
+def _split_long_sentence(sentence: str, longest: float, pause: float) -> Iterator[tuple[str, float]]:
     """One sentence in as many chunks as it needs, the last with the sentence's pause."""
     clauses = list(_pack_parts(_merge_wordless_parts(_split_at(sentence, _CLAUSE_END)), longest))
     for number, clause in enumerate(clauses, 1):
@@ -150,7 +142,7 @@ def _split_long_sentence(sentence: str, longest: float, pause: float) -> Iterato
         words = list(_pack_parts(parts, longest))
         for place, part in enumerate(words, 1):
             inside = 0.0 if place < len(words) else pause / 2
-            yield TextChunk(part.strip(), pause if place == len(words) and number == len(clauses) else inside)
+            yield part.strip(), pause if place == len(words) and number == len(clauses) else inside
 
 
 def _split_at(text: str, pattern: regex.Pattern[str]) -> list[str]:

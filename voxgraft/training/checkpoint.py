@@ -16,7 +16,6 @@ import shutil
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -65,17 +64,12 @@ DISK_SLACK_BYTES = 1 << 20
 _GROUP_NAME = re.compile(r"[a-z][a-z0-9_-]{0,40}")
 
 
-@dataclass(frozen=True, slots=True)
-class StepSaveResult:
-    """What a save did: where the step is, which steps it removed, and what went wrong without harm to the step."""
-
-    folder: Path
-    removed: tuple[int, ...]
-    findings: tuple[Finding, ...]
-
-
-def save_step(run: RunFolder, state: TrainState, *, keep_last: int, keep: Collection[int] = ()) -> StepSaveResult:
+def save_step(
+    run: RunFolder, state: TrainState, *, keep_last: int, keep: Collection[int] = ()
+) -> tuple[list[int], list[Finding]]:
     """Save a step, read it back from the disk, put it in its place, and only then remove steps that are not kept.
+
+    Returns the steps that were removed, and what went wrong without harm to the step.
 
     Kept are the last `keep_last` complete ones up to this and those in `keep`, which the step remembers for `clean`. An
     earlier save of the same step is replaced. Later steps are never touched: who resumes before them moves them aside.
@@ -107,7 +101,7 @@ def save_step(run: RunFolder, state: TrainState, *, keep_last: int, keep: Collec
     except OSError as error:
         raise build_write_error(error, place) from None
     removed, failed = _prune_steps(run, state.step, keep_last, kept)
-    return StepSaveResult(place, tuple(removed), (*findings, *failed))
+    return removed, [*findings, *failed]
 
 
 def move_later_steps_aside(run: RunFolder, after: int) -> Path | None:

@@ -28,6 +28,9 @@ from voxgraft.training.cuda_graphs import BatchBucketSet, pad_to_bucket
 from voxgraft.training.distributed import DistributedContext
 
 LogitHead = Callable[[Tensor], Tensor]
+# The samples of a microbatch that are kept near the base, packed on their own; and where their speech is: positions in
+# the whole microbatch, in the order of `batch.speech.scored`. [M]
+KLBatch = tuple[PackedBatch, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +160,7 @@ class BatchBuilder:
             for item, end in zip(items, ends, strict=True)
             if item.set in self.near
         ]
-        return KLBatch(batch, torch.from_numpy(np.concatenate(places)).to(self.model.device))
+        return batch, torch.from_numpy(np.concatenate(places)).to(self.model.device)
 
     def count_loss_positions(self, items: Sequence[Sample]) -> tuple[int, int, int]:
         """Text and speech positions with a target, and speech positions of the KL term."""
@@ -225,14 +228,6 @@ class BatchBuilder:
         return build_sequence(self.model.spec, text_ids, codes)
 
 
-@dataclass(frozen=True)
-class KLBatch:
-    """The samples of a microbatch that are kept near the base, packed on their own, and where their speech is."""
-
-    batch: PackedBatch
-    places: Tensor  # [M] positions in the whole microbatch, in the order of `batch.speech.scored`
-
-
 class FrozenBase:
     """The base as it was before training: what it would predict at each position."""
 
@@ -241,10 +236,10 @@ class FrozenBase:
         self.model, self.gate = model, gate
 
     @torch.no_grad()
-    def hidden(self, near: KLBatch) -> Tensor:
+    def hidden(self, batch: PackedBatch) -> Tensor:
         """The input of the base's speech head at the positions that count. [M, W]"""
         with self.gate.closed() if self.gate else nullcontext():
-            return compute_hidden_states(self.model, near.batch)[near.batch.speech.scored]
+            return compute_hidden_states(self.model, batch)[batch.speech.scored]
 
     def head(self, hidden: Tensor) -> Tensor:
         """[M, W] -> [M, V]"""

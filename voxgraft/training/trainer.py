@@ -189,7 +189,8 @@ class Trainer:
             # The first step and the best are never pruned.
             keep = sorted({0, self.best_state.best_step})
             state = TrainState(number, tensors, values)
-            for item in save_step(self.run_folder, state, keep_last=self.every.keep_last, keep=keep).findings:
+            _, findings = save_step(self.run_folder, state, keep_last=self.every.keep_last, keep=keep)
+            for item in findings:
                 self.write("finding", number, **item.to_json())
             self._report_progress("saved", number, best_step=self.best_state.best_step)
         group.wait()

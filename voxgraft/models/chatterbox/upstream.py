@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from voxgraft.audio.features import exact_float32
 from voxgraft.checkpoints.load import read_tensor_shapes
 from voxgraft.companions.environments import CompanionProcess, find_environment
-from voxgraft.core.errors import CompanionError, GraftError
+from voxgraft.core.errors import CompanionError
 from voxgraft.core.files import is_file
 from voxgraft.models.base import (
     GROWN,
@@ -34,6 +34,7 @@ from voxgraft.models.base import (
     UpstreamProgram,
     Vocoder,
     find_side_files,
+    require_a_voice_each,
     require_exact_tensors,
 )
 from voxgraft.models.chatterbox.encoder import SpeechTokenizerSize, VoiceEncoder
@@ -308,10 +309,7 @@ class CompanionVocoder(Vocoder):
         voices: Sequence[Clip],
         latents: Sequence[Latents] | None = None,  # noqa: ARG002 (codes say everything)
     ) -> list[NDArray[np.float32]]:
-        if len(codes) != len(voices):
-            raise GraftError(
-                "packing", f"{len(codes)} utterances and {len(voices)} voices", expected="the same number of each"
-            )
+        require_a_voice_each(codes, voices)
         return [self._sound(own, voice) for own, voice in zip(codes, voices, strict=True)]
 
     def _sound(self, codes: Sequence[int], voice: Clip) -> NDArray[np.float32]:

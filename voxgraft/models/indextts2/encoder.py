@@ -482,17 +482,17 @@ class UnifiedVoiceClipEncoder(ClipEncoder):
         """
         from voxgraft.models.indextts2.vocoder import prepare_reference
 
-        waves = prepare_reference(samples, rate)
-        speaker = self.features.extract_reference(waves.speaker_16k)
-        emotion = self.features.extract_reference(waves.emotion_16k)
+        wave, wave_16k, emotion_16k = prepare_reference(samples, rate)
+        speaker = self.features.extract_reference(wave_16k)
+        emotion = self.features.extract_reference(emotion_16k)
         voice: dict[str, NDArray[Any]] = {
             "latents": self.model.speaker_latents(speaker).float().cpu().numpy(),
             "emotion": self.model.emotion_vector(emotion).float().cpu().numpy(),
             SPEAKER_EMOTION: self.model.emotion_vector(speaker).float().cpu().numpy(),
-            REFERENCE_AUDIO: waves.speaker,
+            REFERENCE_AUDIO: wave,
         }
         if self.speakers is not None:
-            voice[STYLE] = self.speakers.embed([waves.speaker_16k])[0].float().cpu().numpy()
+            voice[STYLE] = self.speakers.embed([wave_16k])[0].float().cpu().numpy()
         return Clip(self.codec.encode([speaker])[0], voice)
 
 
