@@ -408,7 +408,7 @@ def read_dataset_index(folder: Path) -> DatasetIndex:
     document = read_json(path)
     if not isinstance(document, dict) or document.get("format") != DATASET_FORMAT:
         stated = document.get("format") if isinstance(document, dict) else document
-        raise FileError("set-format", f"the format {stated!r:.80}", expected=DATASET_FORMAT, where=path)
+        raise FileError("set-format", f"set.json states the format {stated!r:.80}", expected=DATASET_FORMAT, where=path)
     stated = document.pop(CHECKSUM_KEY, None)
     if set(document) != _INDEX_KEYS:
         raise _index_error(path, f"the keys {', '.join(map(str, sorted(document)))}", ", ".join(sorted(_INDEX_KEYS)))

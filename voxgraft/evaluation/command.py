@@ -291,7 +291,9 @@ def _load_sentence_sets(
     """Of the new language, and of the base languages that are requested or that have sentences."""
     if strange := [name for name in settings.languages if name not in spoken or name == new]:
         known = ", ".join(spoken)
-        raise ConfigError("evaluate-language", f"languages: {', '.join(strange)}", expected=f"of the base: {known}")
+        raise ConfigError(
+            "evaluate-language", f"the base does not speak {', '.join(strange)}", expected=f"of the base: {known}"
+        )
     named = {path.stem for path in settings.sentences}
     old = [
         name

@@ -108,7 +108,7 @@ def read_sentence_file(path: Path) -> SentenceSet:
     sentences = [replace(one, text=unicodedata.normalize("NFC", one.text)) for one in sentences]
     unique = {one.text: one for one in sentences if any(character.isalpha() for character in one.text)}
     if not unique:
-        raise TextError("text-empty", f"{len(lines)} lines, none with a letter", where=path)
+        raise TextError("text-empty", f"none of {len(lines)} lines contains a letter", where=path)
     return _build_sentence_set(language, path.name, unique.values())
 
 

@@ -142,7 +142,7 @@ def prepared_id_findings(subject: CheckSubject) -> list[Finding]:
             findings.append(finding("prepared-ids-outside", found, expected=expected, where=first[outside[-1]]))
     if deleted := sorted(family.deleted_ids & counts.keys()) if family else []:
         listed = " and ".join(f"id {token} {counts[token]:,} times" for token in deleted)
-        found = f"{listed} inside the text"
+        found = f"{listed} is inside the text"
         findings.append(finding("prepared-ids-deleted", found, expected="never", where=first[deleted[0]]))
     if tokenizer is None:
         return findings

@@ -396,12 +396,12 @@ def text_findings(subject: CheckSubject) -> list[Finding]:
     # How many tokens are on new rows, on base rows, and unknown.
     tail = f"{num_unknown / max(total, 1):.1%} unknown ({num_unknown:,})"
     if total and pieces is None:
-        found = f"of {total:,} tokens {tail}; the share on new rows needs the base"
+        found = f"of {total:,} tokens, {tail}; the share on new rows needs the base"
         findings.append(finding("text-share", found, where=where))
     elif total and pieces is not None:
         new = sum(count for token, count in counts.items() if token >= pieces)
         old = (total - new - num_unknown) / total
-        found = f"of {total:,} tokens {new / total:.1%} on new rows, {old:.1%} on base rows, {tail}"
+        found = f"{new / total:.1%} of {total:,} tokens are on new rows, {old:.1%} on base rows, {tail}"
         findings.append(finding("text-share", found, where=where))
         if not new and tokenizer.size > pieces:
             found = f"none of {total:,} tokens is on one of the {tokenizer.size - pieces:,} new rows"
