@@ -36,8 +36,9 @@ from voxgraft.models import get_family
 def outcome(words: Sequence[str | Path], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     """The error, or the result, that a command line prints as JSON."""
     run_cli([*map(str, words), "--json"])
-    printed: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return printed.get("error", printed)
+    printed = json.loads(capsys.readouterr().out)
+    result: dict[str, Any] = printed.get("error", printed)
+    return result
 
 
 @pytest.fixture

@@ -50,7 +50,7 @@ SavedStep = Annotated[int | None, Field(ge=0, description="Saved step of the run
 
 
 class NewSettings(Settings):
-    """What a new run starts from."""
+    """What a new run starts from. Everything but RUN can be filled in later in run.yaml."""
 
     run: Path
     """Folder of the new run. It must not exist."""

@@ -131,7 +131,7 @@ class RowSettings(Settings):
 
 
 class DataSettings(Settings):
-    """Training data: folders that `prepare` wrote (sets), or prompt-target pairs of an IndexTTS-2 fork (*.jsonl)."""
+    """Training data: folders that `prepare` wrote (sets), or pairs of an IndexTTS-2 fork (docs/migration.md)."""
 
     sources: tuple[Path, ...] = ()
     """Recordings with subtitles or transcripts that `go` imports. Default: none (import them yourself)."""
