@@ -377,8 +377,8 @@ class _SparseVerbalizer(AmharicVerbalizer):
     """A language of which only the number words are known."""
 
     ordinal_suffix = ""
-    scales, currencies, units = {}, {}, {}  # type: ignore[misc,assignment]
-    operators, percents = {}, {}  # type: ignore[misc,assignment]
+    scales, currencies, units = {}, {}, {}
+    operators, percents = {}, {}
 
 
 @pytest.mark.parametrize("text", ["0", "12", "3.5 km", "$5", "5%", "1/2", "3:30", "2016-05-01", "3ኛ"])
