@@ -498,10 +498,10 @@ def require_matching_header(folder: Path, header: DatasetHeader, expected: Mappi
         lines.append(f"{key:<{width}}  {one:<20}  {other}")
     lines += [f"and {len(rows) - MAX_SHOWN_DIFFERENCES} more"] if len(rows) > MAX_SHOWN_DIFFERENCES else []
     code = "set-foreign" if any(key in IDENTITY_KEYS for key, _, _ in rows) else "set-stale"
-    other = [key for key, _, _ in rows] == ["made_from.tokenizer_sha256"]
-    cause = "another tokenizer" if other else "other values than the run has now"
-    found = f"the prepared set `{folder.name}` was made with {cause}:\n    " + "\n    ".join(lines)
-    raise GraftError(code, found, where=folder)
+    is_tokenizer = [key for key, _, _ in rows] == ["made_from.tokenizer_sha256"]
+    cause = "another tokenizer" if is_tokenizer else "other values than the run has now"
+    told = f"the prepared set `{folder.name}` was made with {cause}:\n    " + "\n    ".join(lines)
+    raise GraftError(code, told, where=folder)
 
 
 def _flatten(values: Mapping[str, Any], before: str = "") -> dict[str, str]:
