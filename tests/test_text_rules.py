@@ -83,3 +83,24 @@ def test_a_single_letter_gets_a_full_stop_and_nothing_else_does(text: str, said:
 
 def test_text_is_composed() -> None:
     assert TextRules(NO_RULES).apply("e\u0301a") == "éa"
+
+
+def test_all_that_may_change_an_output_is_in_the_identity() -> None:
+    def identity(**values: Any) -> str:
+        return TextRules(GENERIC_VERSION, "uk", **values).identity
+
+    assert identity() == identity(edition={"num2words": "0.5.14"}) == GENERIC_VERSION
+    assert identity(numbers="uk", edition={"num2words": "0.5.14"}) == f"{GENERIC_VERSION}+num2words-0.5.14"
+    assert identity(numbers="uk") == f"{GENERIC_VERSION}+num2words-"
+    assert identity(kept_marks="«—") == f"{GENERIC_VERSION}+00AB+2014"
+    assert identity(kept_marks="«", apostrophe="ʼ") == f"{GENERIC_VERSION}+00AB+'02BC"
+
+
+def test_a_text_is_normalised_alike_however_often_and_however_long_it_is() -> None:
+    rules, plain = build_text_rules("am"), TextRules(NO_RULES)
+    for text in ("በ1999 ዓ.ም.", "በ1999 ዓ.ም. " * 200):
+        once = rules.apply(text)
+        assert once == rules.apply(text) == rules.normalizer.normalise(text).text
+        assert not any(map(str.isdecimal, once))
+        assert plain.apply(text) == text, "other rules have results of their own"
+    assert [rules.apply(text) for text in ("ሀ", "a", "ሀለ", "!")] == ["ሀ.", "a.", "ሀለ", "!"]
