@@ -120,7 +120,7 @@ def their_loop(
     model: SpeechModel, stock: Any, given: list[GenerationPrompt], sampling: SamplingParams
 ) -> TransformersLoop:
     twice = 2 if sampling.guidance > 0 else 1
-    layouts = [build_sequence(model.frame, prompt.text_ids) for prompt in given] * twice
+    layouts = [build_sequence(model.spec, prompt.text_ids) for prompt in given] * twice
     silent = [row >= len(given) for row in range(len(layouts))]
     batch = pack_batch(model, layouts, [prompt.condition for prompt in given] * twice, silent=silent, backend="sdpa")
     with torch.no_grad():

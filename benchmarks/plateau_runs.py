@@ -30,8 +30,7 @@ from tests.support.toy_language import (
 )
 from voxgraft.config.commands import TrainCommandSettings
 from voxgraft.config.run import DataSettings, TokenizerSettings, TrainSettings
-from voxgraft.core.journal import RunJournal
-from voxgraft.core.run import RunFolder
+from voxgraft.core.run import RunFolder, RunJournal
 from voxgraft.dataset.shards import AnyArray
 from voxgraft.models import get_family
 from voxgraft.models.base import Clip
@@ -46,7 +45,7 @@ CLIPS, HELD_OUT, PIECES = 800, 48, 40
 ENGLISH, ENGLISH_HELD_OUT = 300, 24
 WAYS: dict[str, dict[str, Any]] = {
     "gated": {},
-    "merged, full body": {"mode": "merged", "full_body": True},
+    "merged, full body": {"mode": "merged", "full_backbone": True},
     "rows only": {"mode": "rows-only", "lr_rows": 1e-2},
     "merged, adapter": {"mode": "merged"},
     "gated, constant rates": {"schedule": "constant"},

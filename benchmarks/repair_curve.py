@@ -90,7 +90,7 @@ def _trained(folder: Path, options: argparse.Namespace) -> Path:
     keyboard = DemoRunner(folder)
     train: dict[str, Any] = {
         "mode": "merged",
-        "full_body": True,
+        "full_backbone": True,
         "lr_backbone": options.rate,
         "kl_weight": 0.0,
         "interpolate": [1.0],

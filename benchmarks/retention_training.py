@@ -64,7 +64,7 @@ class Method:
     """Whose rate the grid is of. As the seeds trained, and naively, everything has that rate."""
     rates: tuple[float, ...]
     rank: int = 32
-    full_body: bool = False
+    full_backbone: bool = False
     masked: bool = True
     """Naive training is that of the seeds without their mask."""
     replay: Replay = ""
@@ -82,8 +82,8 @@ METHODS = {
         f"gated-{rank}": Method(f"gated LoRA {rank}", "gated", "adapter", ADAPTER_RATES, rank)
         for rank in (8, 16, 32, 64)
     },
-    "replay": Method("full + recorded replay", "merged", "body", BODY_RATES, full_body=True, replay="recorded"),
-    "self": Method("full + self-made replay, KL", "merged", "body", BODY_RATES, full_body=True, replay="self-made"),
+    "replay": Method("full + recorded replay", "merged", "body", BODY_RATES, full_backbone=True, replay="recorded"),
+    "self": Method("full + self-made replay, KL", "merged", "body", BODY_RATES, full_backbone=True, replay="self-made"),
     "self-lora": Method("LoRA 32 + self-made replay, KL", "merged", "adapter", ADAPTER_RATES, replay="self-made"),
 }
 
@@ -312,7 +312,7 @@ class Bench:
         rates = {"rows": ROW_RATE, "adapter": 0.0, "body": 0.0, method.part: run.rate}
         return TrainOptions(
             mode=method.mode,
-            full_body=method.full_body,
+            full_backbone=method.full_backbone,
             rank=method.rank,
             alpha=float(method.rank),
             lr_rows=rates["rows"],
@@ -411,7 +411,7 @@ class Rig:
 
 
 def stream_options(model: SpeechModel) -> DataSamplerOptions:
-    return DataSamplerOptions(min_prompt_seconds=0.0, num_conditioning=model.frame.num_conditioning)
+    return DataSamplerOptions(min_prompt_seconds=0.0, num_conditioning=model.spec.num_conditioning)
 
 
 def held_out(bench: Bench, model: SpeechModel, language: str) -> tuple[BatchBuilder, tuple[Sample, ...]]:

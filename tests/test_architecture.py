@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # From the ground up. A package imports packages that come before it, and never one behind it.
 ORDER = (
     *("core", "config", "companions", "tokenizers", "text", "audio", "checkpoints", "nn"),
-    *("models", "data", "graft", "dataset", "migrate"),
+    *("models", "data", "graft", "dataset"),
     *("preprocess", "asr", "synthesis", "training"),
     *("evaluation", "inspect", "export"),
     *("pipeline", "demo", "cli", "ui"),
@@ -127,7 +127,7 @@ def family_tables(modules: dict[str, tuple[Path, str, ast.Module]]) -> list[str]
         name
         for name, (_, _, tree) in modules.items()
         # Old trainers had these two families and get no third; their formats are told apart here.
-        if name != "voxgraft.migrate.configs"
+        if name != "voxgraft.inspect.legacy"
         and any(
             len(names & {leaf.value for leaf in ast.iter_child_nodes(node) if isinstance(leaf, ast.Constant)}) > 1
             for node in nodes_of(tree)

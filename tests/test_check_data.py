@@ -101,7 +101,7 @@ def test_check_and_train_end_with_the_same_error(run: WholeRun) -> None:
     result = check(settings(run))
     error = run.refused("set-missing")
     assert result.exit_code == 1
-    assert [item for item in result.outcome.findings if item.code == "set-missing"] == [error.finding]
+    assert [item for item in result.findings if item.code == "set-missing"] == [error.finding]
 
 
 def test_a_run_without_any_data_yet_is_told_in_a_note(run: WholeRun) -> None:

@@ -23,7 +23,8 @@ from tests.support.fixtures import Fixtures
 from tests.support.run_folders import error_of
 from voxgraft.checkpoints import open_checkpoint
 from voxgraft.cli.app import run_cli
-from voxgraft.companions.environments import COMPANIONS_VARIABLE, CompanionProcess, find_environment
+from voxgraft.companions.environments import COMPANIONS_VARIABLE, WORKER_PATH, CompanionProcess, find_environment
+from voxgraft.core.families import FAMILIES
 from voxgraft.models import get_family
 from voxgraft.models.base import REFERENCE_AUDIO, Clip
 from voxgraft.models.chatterbox.model import read_built_in_voice
@@ -332,3 +333,25 @@ def test_a_made_companion_is_shown_with_its_packages(places: Path, capsys: pytes
     told = json.loads(capsys.readouterr().out)
     assert told["versions"] == {"fake": "1"}
     assert told["made"] is False
+
+
+def test_families_state_nothing_about_their_companion_that_is_not_read() -> None:
+    recipes = [facts.companion for facts in FAMILIES.values() if facts.companion]
+    assert recipes
+    assert all({"title", "steps"} <= set(recipe) for recipe in recipes)
+    assert all(set(recipe) <= {"title", "steps", "removed", "checkout_package"} for recipe in recipes)
+
+
+def test_the_worker_loads_the_original_program_through_the_familys_own_file(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    (tmp_path / "indextts").mkdir()
+    (tmp_path / "indextts" / "infer_v2.py").write_text("")
+    worker = CompanionProcess("indextts2", [sys.executable, str(WORKER_PATH), "indextts2", str(tmp_path)])
+    try:
+        assert set(worker.hello()["versions"]) == {"torch", "numpy", "transformers"}
+        assert worker.hello()["program"] == "indextts2"
+    finally:
+        worker.close()
+    (tmp_path / "indextts" / "infer_v2.py").unlink()
+    broken = CompanionProcess("indextts2", [sys.executable, str(WORKER_PATH), "indextts2", str(tmp_path)])
+    assert error_of(broken.hello).code.startswith("companion-")

@@ -17,8 +17,8 @@ from voxgraft.models import get_family
 from voxgraft.models.base import Clip, SequenceSpec
 
 
-def frame_of(name: str) -> SequenceSpec:
-    return get_family(name).frame(300)
+def spec_of(name: str) -> SequenceSpec:
+    return get_family(name).sequence_spec(300)
 
 
 def header_of(name: str = "chatterbox") -> DatasetHeader:
@@ -26,13 +26,13 @@ def header_of(name: str = "chatterbox") -> DatasetHeader:
 
 
 def clips_of(name: str = "chatterbox", count: int = 7) -> list[Clip]:
-    return list(made_clips(name, frame_of(name), clips=count, speakers=2, seed=5, seconds=(1.0, 2.0)))
+    return list(made_clips(name, spec_of(name), clips=count, speakers=2, seed=5, seconds=(1.0, 2.0)))
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_nothing_is_found_in_healthy_clips(name: str, tmp_path: Path) -> None:
-    clips = make_set(tmp_path / "new", name, frame_of(name), clips=20)
-    assert check_clip_dataset(clips, frame_of(name), CODE_HZ[name]) == []
+    clips = make_set(tmp_path / "new", name, spec_of(name), clips=20)
+    assert check_clip_dataset(clips, spec_of(name), CODE_HZ[name]) == []
 
 
 def faulty() -> dict[str, tuple[str, Callable[[Clip], Clip]]]:
@@ -68,7 +68,7 @@ def test_every_fault_of_a_clip_is_found_with_a_count_and_its_name(fault: str, tm
     code, spoil = faulty()[fault]
     written = clips_of(count=12)
     write_clip_dataset(tmp_path / "new", header_of(), [*written[:4], spoil(written[4]), *written[5:]])
-    found = check_clip_dataset(open_clip_dataset(tmp_path / "new"), frame_of("chatterbox"), 25.0)
+    found = check_clip_dataset(open_clip_dataset(tmp_path / "new"), spec_of("chatterbox"), 25.0)
     assert [item.code for item in found] == [code]
     assert found[0].found.startswith("1 of 12 clips")
     assert "clip000004" in found[0].found
@@ -80,7 +80,7 @@ def test_ids_that_the_stock_program_takes_out_are_found(tmp_path: Path) -> None:
     write_clip_dataset(
         tmp_path / "new", header_of("indextts2"), [replace(written[0], text_ids=[5, 1, 0]), *written[1:]]
     )
-    found = check_clip_dataset(open_clip_dataset(tmp_path / "new"), frame_of("indextts2"), 50.0)
+    found = check_clip_dataset(open_clip_dataset(tmp_path / "new"), spec_of("indextts2"), 50.0)
     assert [item.code for item in found] == ["clips-text-barred"]
     assert "2 text ids" in found[0].found
 
@@ -94,7 +94,7 @@ def test_padding_in_a_few_clips_warns_and_in_many_is_an_error(tmp_path: Path) ->
             for clip in written[:padded]
         ]
         write_clip_dataset(tmp_path / str(padded), header_of(), [*spoiled, *written[padded:]])
-        (found,) = check_clip_dataset(open_clip_dataset(tmp_path / str(padded)), frame_of("chatterbox"), 25.0)
+        (found,) = check_clip_dataset(open_clip_dataset(tmp_path / str(padded)), spec_of("chatterbox"), 25.0)
         assert found.code == "clips-trailing-run"
         levels.append(found.level)
     assert levels == ["warning", "error"]
@@ -106,7 +106,7 @@ def test_unknown_tokens_are_counted_where_the_unknown_id_is_known(tmp_path: Path
     write_clip_dataset(tmp_path / "new", header_of(), spoiled)
     clips = open_clip_dataset(tmp_path / "new")
     others = sum(int(np.count_nonzero(clips.text_ids(at) == 1)) for at in range(1, 10))
-    (found,) = check_clip_dataset(clips, frame_of("chatterbox"), 25.0, unknown_id=1)
+    (found,) = check_clip_dataset(clips, spec_of("chatterbox"), 25.0, unknown_id=1)
     assert found.code == "clips-text-unknown"
     assert f"{2 + others} unknown tokens" in found.found
 
@@ -117,8 +117,8 @@ def test_voices_can_be_looked_at_in_part(tmp_path: Path) -> None:
     spoiled = [replace(clip, voice=nan) if at in (0, 1) else clip for at, clip in enumerate(written)]
     write_clip_dataset(tmp_path / "new", header_of(), spoiled)
     clips = open_clip_dataset(tmp_path / "new")
-    (all_of_them,) = check_clip_dataset(clips, frame_of("chatterbox"), 25.0)
-    (some,) = check_clip_dataset(clips, frame_of("chatterbox"), 25.0, max_voices=5)
+    (all_of_them,) = check_clip_dataset(clips, spec_of("chatterbox"), 25.0)
+    (some,) = check_clip_dataset(clips, spec_of("chatterbox"), 25.0, max_voices=5)
     assert all_of_them.found.startswith("2 of 10")
     assert some.found.startswith("1 of 10")
 

@@ -346,11 +346,11 @@ def test_validation_meets_every_clip_once_with_the_same_voice_every_time() -> No
 def test_a_set_on_disk_is_streamed_with_the_lengths_that_its_layout_has(tmp_path: Path) -> None:
     from voxgraft.models.base import build_sequence
 
-    frame = get_family("chatterbox").frame(2454)
-    clips = make_set(tmp_path / "new", "chatterbox", frame, clips=30, speakers=4)
-    stream = DeterministicSampler([clips], [1.0], 2000, 0, DataSamplerOptions(num_conditioning=frame.num_conditioning))
+    spec = get_family("chatterbox").sequence_spec(2454)
+    clips = make_set(tmp_path / "new", "chatterbox", spec, clips=30, speakers=4)
+    stream = DeterministicSampler([clips], [1.0], 2000, 0, DataSamplerOptions(num_conditioning=spec.num_conditioning))
     lengths = [
-        build_sequence(frame, clips.text_ids(item.clip), clips.codes(item.clip)).length
+        build_sequence(spec, clips.text_ids(item.clip), clips.codes(item.clip)).length
         for number in range(1, 9)
         for item in stream.step(number)
     ]

@@ -32,8 +32,8 @@ SHARD = "shard-00000.safetensors"
 LINES = "shard-00000.jsonl"
 
 
-def frame_of(name: str) -> SequenceSpec:
-    return get_family(name).frame(300)
+def spec_of(name: str) -> SequenceSpec:
+    return get_family(name).sequence_spec(300)
 
 
 def header_of(name: str = "chatterbox") -> DatasetHeader:
@@ -41,7 +41,7 @@ def header_of(name: str = "chatterbox") -> DatasetHeader:
 
 
 def clips_of(name: str = "chatterbox", count: int = 7) -> list[Clip]:
-    return list(made_clips(name, frame_of(name), clips=count, speakers=2, seed=5, seconds=(1.0, 2.0)))
+    return list(made_clips(name, spec_of(name), clips=count, speakers=2, seed=5, seconds=(1.0, 2.0)))
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def test_opening_a_set_of_gigabytes_reads_none_of_its_codes(tmp_path: Path) -> N
 
 @pytest.mark.long
 def test_a_set_of_more_shards_than_open_files_is_read(tmp_path: Path) -> None:
-    clips = made_clips("chatterbox", frame_of("chatterbox"), clips=260, speakers=1, seed=0, seconds=(0.2, 0.3))
+    clips = made_clips("chatterbox", spec_of("chatterbox"), clips=260, speakers=1, seed=0, seconds=(0.2, 0.3))
     write_clip_dataset(tmp_path / "new", header_of(), clips, shard_clips=1)
     program = (
         "import resource, sys; from pathlib import Path; from voxgraft.dataset.sets import open_clip_dataset\n"
@@ -167,7 +167,7 @@ def test_a_set_of_more_shards_than_open_files_is_read(tmp_path: Path) -> None:
 
 
 def test_the_data_path_needs_no_torch() -> None:
-    modules = "checks indextts2_manifest run_data sampler sets shards"
+    modules = "indextts2_manifest run_data sampler sets shards"
     program = "import sys\n" + "\n".join(f"import voxgraft.dataset.{name}" for name in modules.split())
     subprocess.run([sys.executable, "-c", f"{program}\nassert 'torch' not in sys.modules"], check=True)
 
@@ -406,7 +406,7 @@ def test_damage_that_no_hash_shows_is_an_error_of_ours_or_stays_within_the_file(
     try:
         clips = open_clip_dataset(folder, verify="hashes")
         assert len(read_all(clips)) == len(clips)
-        check_clip_dataset(clips, frame_of("chatterbox"), 25.0)
+        check_clip_dataset(clips, spec_of("chatterbox"), 25.0)
     except VoxgraftError as error:
         assert error.finding.where  # noqa: PT017 (damage may also be harmless)
     finally:

@@ -293,7 +293,7 @@ def test_what_cannot_be_judged_is_refused_with_a_cure(tiny: WholeRun, tmp_path: 
         "evaluate-language": lambda: evaluated(run.path, tmp_path, languages="zz"),
         "file-missing": lambda: evaluated(run.path, tmp_path, recordings=tmp_path / "nowhere"),
         "voice-unknown": lambda: evaluated(run.path, tmp_path, voices="nobody"),
-        "listener-unknown": lambda: evaluated(run.path, tmp_path, recognizer="parrots"),
+        "recognizer-unknown": lambda: evaluated(run.path, tmp_path, recognizer="parrots"),
     }
     for code, call in refusals.items():
         error = error_of(call)

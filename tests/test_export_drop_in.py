@@ -146,7 +146,7 @@ def prepared_there(folder: Path, text: str) -> str:
 
 def speech_logits(model: SpeechModel, ids: list[int]) -> torch.Tensor:
     (prompt,) = prompts(model, (1,))
-    batch = pack_batch(model, [build_sequence(model.frame, ids, [5, 17, 900])], [prompt.condition])
+    batch = pack_batch(model, [build_sequence(model.spec, ids, [5, 17, 900])], [prompt.condition])
     with torch.no_grad():
         return model.speech_logits(compute_hidden_states(model, batch)[-4:])
 

@@ -18,7 +18,7 @@ from tests.support.trainers import NUM_NEW, OPTIONS, Place, StopAt, loop_of, res
 from tests.test_training_loop import everything, journal
 from voxgraft.core import progress
 from voxgraft.core.errors import GraftError
-from voxgraft.core.journal import RunJournal
+from voxgraft.core.run import RunJournal
 from voxgraft.dataset.sampler import Sample
 from voxgraft.dataset.sets import open_clip_dataset
 from voxgraft.graft.folder import MASKED_BASELINE_LABEL, read_merged_card

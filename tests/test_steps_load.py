@@ -20,7 +20,7 @@ MODES = {
     "gated": TrainOptions(mode="gated", rank=2, alpha=4.0),
     "rows-only": TrainOptions(mode="rows-only"),
     "merged": TrainOptions(mode="merged", rank=2, alpha=4.0, seed=5),
-    "full body": TrainOptions(mode="merged", full_body=True),
+    "full body": TrainOptions(mode="merged", full_backbone=True),
     "as in the seeds": TrainOptions(mode="masked-finetune"),
 }
 

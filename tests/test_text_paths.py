@@ -222,8 +222,8 @@ def compare_spoken(home: Home, language: str, texts: Sequence[str], asked: Speak
             assert tuple(planned.pieces[0].ids) == one.ids(text), (language, text)
         else:
             assert asked.split
-            assert [tuple(piece.ids) for piece in planned.pieces] == [one.ids(p.piece.text) for p in planned.pieces]
-            said = "".join(piece.piece.text for piece in planned.pieces)
+            assert [tuple(piece.ids) for piece in planned.pieces] == [one.ids(p.text) for p in planned.pieces]
+            said = "".join(piece.text for piece in planned.pieces)
             assert "".join(said.split()) == "".join(one.text_encoder.normalize_lines(text, language).split())
 
 

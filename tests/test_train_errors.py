@@ -22,7 +22,7 @@ from tests.support.fixtures import Fixtures
 from tests.support.run_folders import WholeRun, graft_anew, grow_tokenizer
 from tests.support.runs import as_nobody, child, flip_bit, program, read_only
 from voxgraft.cli.app import run_cli as run_command
-from voxgraft.core.journal import RunJournal
+from voxgraft.core.run import RunJournal
 from voxgraft.dataset.shards import DatasetRole
 from voxgraft.graft.folder import load_graft
 from voxgraft.models import family_names

@@ -29,8 +29,7 @@ from voxgraft.config.commands import TrainCommandSettings
 from voxgraft.config.run import DataSettings, TokenizerSettings, TrainSettings
 from voxgraft.config.train_options import TrainIntervals, TrainOptions
 from voxgraft.core.errors import Finding, VoxgraftError
-from voxgraft.core.journal import RunJournal
-from voxgraft.core.run import RunFolder
+from voxgraft.core.run import RunFolder, RunJournal
 from voxgraft.dataset.sampler import DataSamplerOptions, DeterministicSampler, list_samples
 from voxgraft.dataset.sets import (
     check_prompt_copies,
@@ -193,7 +192,7 @@ def test_the_verb_tells_findings_once_the_state_always_and_speaks(world: World, 
 
 QUICK = TrainOptions(
     mode="merged",
-    full_body=True,
+    full_backbone=True,
     lr_rows=5e-3,
     lr_adapter=5e-3,
     lr_backbone=5e-3,

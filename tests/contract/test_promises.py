@@ -72,7 +72,7 @@ def test_a_graft_without_rows_keeps_every_promise(case: Case, tmp_path: Path) ->
 def test_with_the_gate_off_the_same_codes_are_spoken(case: Case) -> None:
     base = case.open()
     grafted, gate = case.grafted()
-    guidance = case.family.stock_sampling().guidance
+    guidance = case.family.upstream_sampling().guidance
     sampling = SamplingParams(temperature=0.9, min_p=0.02, guidance=guidance, max_codes=12)
     want = generate_codes(base, prompts(case, base), sampling)
     with gate.closed():

@@ -23,7 +23,7 @@ ALLOWED = {
     "companions/environments.py": "kills the stock program's process and raises the same error again",
     "companions/worker.py": "runs in the stock program's own environment, and tells the other end whatever it does wrong",
     "dataset/sets.py": "runs in a thread, and keeps the error for the thread that waits",
-    "asr/recognizers.py": "faster-whisper and the hub raise errors of many packages for a model that is not there",
+    "asr/__init__.py": "faster-whisper and the hub raise errors of many packages for a model that is not there",
     "ui/server.py": "answers a request that gradio fails on; errors of the disk are raised again",
     "checkpoints/write.py": "stops the hashing thread and raises the same error again",
 }

@@ -202,10 +202,10 @@ def our_ids(case: Case, run: Path) -> list[int]:
 def our_logits(model: SpeechModel, ids: list[int], files: BaseFiles) -> NDArray[np.float32]:
     """At every step of the original program, with text and without: two starts at position 0, then the forced codes."""
     condition = get_family("chatterbox").condition(read_built_in_voice(files.folder / "conds.pt"))
-    start = model.frame.speech_start
+    start = model.spec.speech_start
     spoken = np.array([start, start, *CODES])
     positions = np.array([0, 0, *range(1, len(CODES) + 1)])
-    layout = build_sequence(model.frame, ids)
+    layout = build_sequence(model.spec, ids)
     whole = TokenSequence(
         layout.num_conditioning, layout.text, SequencePart(spoken, positions, np.full(len(spoken), -100))
     )

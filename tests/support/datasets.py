@@ -34,7 +34,7 @@ MADE_FROM = DatasetProvenance("a" * 64, "b" * 64, {"codec": "made up"}, {"min_se
 def make_set(
     folder: Path,
     family_name: str,
-    frame: SequenceSpec,
+    spec: SequenceSpec,
     *,
     clips: int = 12,
     speakers: int = 3,
@@ -48,14 +48,14 @@ def make_set(
 ) -> ClipDataset:
     """Write a set and open it. `width` is the model's, for families whose voices have it."""
     header = DatasetHeader(family_name, language, role, CODE_HZ[family_name], made_from)
-    made = made_clips(family_name, frame, clips=clips, speakers=speakers, seed=seed, width=width, seconds=seconds)
+    made = made_clips(family_name, spec, clips=clips, speakers=speakers, seed=seed, width=width, seconds=seconds)
     write_clip_dataset(folder, header, made, shard_clips)
     return open_clip_dataset(folder)
 
 
 def made_clips(
     family_name: str,
-    frame: SequenceSpec,
+    spec: SequenceSpec,
     *,
     clips: int,
     speakers: int,
@@ -69,9 +69,9 @@ def made_clips(
     for number in range(clips):
         speaker = number % speakers
         length = int(random.uniform(*seconds) * CODE_HZ[family_name])
-        length = min(max(4, length), frame.max_codes)
-        codes = random.integers(0, frame.num_codes, length)
-        text_ids = _text_ids(frame, min(frame.max_text, max(2, length // 6)), random)
+        length = min(max(4, length), spec.max_codes)
+        codes = random.integers(0, spec.num_codes, length)
+        text_ids = _text_ids(spec, min(spec.max_text, max(2, length // 6)), random)
         voice = {name: _near(array, random) for name, array in voices[speaker].items()}
         if family_name == "tiny":
             voice["speaker"] = np.array([speaker % TABLE_SPEAKERS], dtype=np.int32)
@@ -97,10 +97,10 @@ def _near(array: AnyArray, random: np.random.Generator) -> AnyArray:
     return moved.astype(np.float32)
 
 
-def _text_ids(frame: SequenceSpec, count: int, random: np.random.Generator) -> AnyArray:
+def _text_ids(spec: SequenceSpec, count: int, random: np.random.Generator) -> AnyArray:
     """Ordinary ids: not the ones that begin and end a text, nor the ones that the original program takes out."""
-    special = {frame.text_start, frame.text_stop, *frame.forbidden_text_ids}
-    ordinary = np.array([one for one in range(frame.num_text_ids) if one not in special])
+    special = {spec.text_start, spec.text_stop, *spec.forbidden_text_ids}
+    ordinary = np.array([one for one in range(spec.num_text_ids) if one not in special])
     return random.choice(ordinary, count)
 
 

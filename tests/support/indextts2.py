@@ -26,7 +26,6 @@ from voxgraft.models.indextts2.vocoder import (
     BigVGAN,
     BigVGANSize,
     IndexTTS2Vocoder,
-    VocoderParts,
     bigvgan_shapes,
 )
 
@@ -118,7 +117,7 @@ def write_s2mel(folder: Path, gpt_width: int, seed: int = 0) -> None:
 
 def random_vocoder(gpt_width: int = 24, num_codes: int = 50) -> IndexTTS2Vocoder:
     size, draw = s2mel_size(gpt_width), torch.Generator().manual_seed(5)
-    parts = VocoderParts(
+    parts = (
         S2Mel.from_tensors(size, random_tensors(s2mel_shapes(size), 1)),
         BigVGAN.from_tensors(BIGVGAN, random_tensors(bigvgan_shapes(BIGVGAN, weight_norm=True), 2)),
         torch.randn(num_codes, 1024, generator=draw),

@@ -8,7 +8,7 @@ from typing import Any
 from voxgraft.config.base import parse_settings, read_settings_values
 from voxgraft.config.commands import NewSettings
 from voxgraft.config.run import RunSettings
-from voxgraft.migrate.configs import (
+from voxgraft.inspect.legacy import (
     CHATTERBOX_KEYS,
     INDEXTTS2_KEYS,
     INDEXTTS2_SECTIONS,

@@ -23,8 +23,7 @@ from voxgraft.cli.commands import COMMANDS
 from voxgraft.config.commands import GraftSettings, NewSettings, TrainCommandSettings
 from voxgraft.config.run import DataSettings, TrainSettings
 from voxgraft.core.errors import VoxgraftError
-from voxgraft.core.journal import RunJournal
-from voxgraft.core.run import RunFolder
+from voxgraft.core.run import RunFolder, RunJournal
 from voxgraft.dataset.shards import DatasetProvenance
 from voxgraft.graft.command import graft
 from voxgraft.graft.folder import load_graft
@@ -205,7 +204,7 @@ def make_stopping_base(folder: Path) -> BaseFiles:
     silent = make_random_base("indextts2", folder / "silent", size="tiny", seed=1)
     model = load_model(get_family("indextts2"), silent)
     with torch.no_grad():
-        model.get_parameter("mel_head.bias")[model.frame.speech_stop] += STOP_BIAS
+        model.get_parameter("mel_head.bias")[model.spec.speech_stop] += STOP_BIAS
     shutil.copytree(folder / "silent", folder / "base", ignore=lambda _folder, _names: [silent.checkpoint.name])
     save_model(model, folder / "base" / silent.checkpoint.name)
     return get_family("indextts2").files(folder / "base")

@@ -46,7 +46,7 @@ def small_voice(seed: int = 0, *, stop_bias: float = 0.0, width: int = 128) -> U
     model = UnifiedVoice(size)
     _fill(model, seed)
     with torch.no_grad():
-        model.mel_head.bias[model.frame.speech_stop] += stop_bias
+        model.mel_head.bias[model.spec.speech_stop] += stop_bias
     return model
 
 

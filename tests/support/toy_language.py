@@ -151,7 +151,7 @@ def make_speaking_base(family_name: str, folder: Path, *, steps: int = 500, seed
     clips = world.write("english", world.clips(2_000, 0, "en"), language="en")
     options = TrainOptions(
         mode="merged",
-        full_body=True,
+        full_backbone=True,
         lr_rows=3e-3,
         lr_adapter=3e-3,
         lr_backbone=3e-3,
@@ -162,7 +162,7 @@ def make_speaking_base(family_name: str, folder: Path, *, steps: int = 500, seed
     )
     model = load_model(kind, silent)
     trained = make_trainable(model, {}, options)
-    order = DataSamplerOptions(0.1, min_prompt_seconds=0.1, num_conditioning=model.frame.num_conditioning)
+    order = DataSamplerOptions(0.1, min_prompt_seconds=0.1, num_conditioning=model.spec.num_conditioning)
     stream = DeterministicSampler([clips], [1.0], options.batch_tokens, seed, order)
     stepper = TrainStep(trained, build_optimizer(trained, options), BatchBuilder(kind, model, [clips]), options)
     for number in range(1, steps + 1):

@@ -157,5 +157,5 @@ def random_condition(model: SpeechModel, draw: np.random.Generator) -> Any:
     from voxgraft.models.chatterbox.model import T3Condition
 
     voice = draw.random(256, dtype=np.float32)
-    prompt = draw.integers(0, model.frame.num_codes, int(draw.integers(3, 40)))
+    prompt = draw.integers(0, model.spec.num_codes, int(draw.integers(3, 40)))
     return T3Condition(voice / np.linalg.norm(voice), prompt, float(draw.random()))

@@ -48,6 +48,7 @@ from voxgraft.checkpoints.torch_file import (
 )
 from voxgraft.core import progress
 from voxgraft.core.errors import CheckpointError
+from voxgraft.core.families import FAMILIES
 from voxgraft.core.files import is_file, is_folder, read_json
 
 if TYPE_CHECKING:
@@ -231,7 +232,7 @@ def open_checkpoint(path: Path, *, legacy: bool = False) -> Checkpoint:
             code, found = "checkpoint-pickle", "a bare pickle"
         else:
             kind = next((kind for magic, kind in OTHER_FORMATS.items() if head.startswith(magic)), "")
-            code, found = "checkpoint-unknown", kind or f"a file that starts with {head[:12]!r}"
+            code, found = "checkpoint-unknown", kind or "neither safetensors nor a torch file, or it is damaged"
         raise CheckpointError(code, f"{path.name} is {found}", where=path)
     except BaseException:
         source.close()
@@ -301,11 +302,14 @@ def _is_pickle(head: bytes) -> bool:
 
 # What data parallel training, torch.compile, PEFT and trainers with a class of their own around the model put before
 # every name, alone or before each other. No family has one of them before all of its own names.
-WRAPPER_PREFIXES = ("module.", "_orig_mod.", "base_model.model.", "model.", "t3.", "gpt.")
+WRAPPER_PREFIXES = (
+    *("module.", "_orig_mod.", "base_model.model.", "model."),
+    *(prefix for facts in FAMILIES.values() for prefix in facts.wrapper_prefixes),
+)
 # The same inside a name, where only a part of the model was compiled, sharded or recomputed.
 _PART_WRAPPERS = frozenset(("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"))
 # Models that the original programs hold beside the language model.
-_OTHER_MODEL_PREFIXES = ("s3gen.", "ve.", "conds.", "s2mel.", "semantic_codec.", "bigvgan.", "campplus_model.")
+_OTHER_MODEL_PREFIXES = tuple(prefix for facts in FAMILIES.values() for prefix in facts.other_model_prefixes)
 
 
 def unwrap_parts(checkpoint: Checkpoint) -> Checkpoint:

@@ -131,7 +131,7 @@ COMMANDS = (
     CliCommand(
         "demo",
         commands.DemoSettings,
-        "voxgraft.demo:demo",
+        "voxgraft.demo.command:demo",
         "Teach the built-in base Amharic in minutes, evaluate it, and write a report.",
         positional=("folder",),
     ),

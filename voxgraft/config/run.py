@@ -180,7 +180,7 @@ class TrainSettings(Settings):
 
     mode: TrainMode = "gated"
     """Training mode: gated (the base never changes), merged (one ordinary checkpoint), rows-only."""
-    full_body: bool = _OPTIONS.full_body
+    full_backbone: bool = _OPTIONS.full_backbone
     """Merged mode: train the whole backbone instead of an adapter."""
     rank: int = Field(_OPTIONS.rank, ge=1, le=1024)
     """Rank of the adapter."""
@@ -191,7 +191,7 @@ class TrainSettings(Settings):
     lr_adapter: float = Field(_OPTIONS.lr_adapter, gt=0)
     """Learning rate of the adapter."""
     lr_backbone: float = Field(_OPTIONS.lr_backbone, gt=0)
-    """Learning rate of the backbone (merged mode with full_body only)."""
+    """Learning rate of the backbone (merged mode with full_backbone only)."""
     weight_decay: float = Field(_OPTIONS.weight_decay, ge=0, lt=1)
     """Weight decay of adapter and backbone. New rows are not decayed, base rows are never in the optimizer."""
     max_grad_norm: float = Field(_OPTIONS.max_grad_norm, ge=0)

@@ -157,6 +157,11 @@ def text_lines(text: str) -> list[str]:
 def decode_utf8(data: bytes, where: Path | str, line: int | None = None) -> str:
     """Strict UTF-8; names the line of the first wrong byte. A byte-order mark at the start is dropped."""
     if b"\x00" in data:
+        # Half of the bytes of Latin text in UTF-16 are NUL; other scripts are known by the byte-order mark.
+        many = max(data[::2].count(0), data[1::2].count(0)) * 3 > len(data) > 3
+        if data.startswith((b"\xff\xfe", b"\xfe\xff")) or many:
+            cure = "convert it: iconv -f UTF-16 -t UTF-8 OLD > NEW."
+            raise TextError("text-not-utf8", "the file is UTF-16", expected="UTF-8", where=where, cure=cure)
         raise TextError("text-binary", "the file contains NUL bytes", where=where)
     try:
         return data.removeprefix(b"\xef\xbb\xbf").decode("utf-8")
@@ -277,12 +282,22 @@ def require_output_path(path: Path, *, overwrite: bool = False) -> None:
         raise FileError("file-exists", f"{path.name} exists already", where=path)
     if is_folder(path):
         raise FileError("not-a-file", f"{path.name} is a folder", where=path)
+    _require_folder_above(path)
+
+
+def _require_folder_above(path: Path) -> None:
+    """Refuse `FILE/name`, which the system reports as `File exists` or `Not a directory`."""
+    above = next((folder for folder in path.parents if path_exists(folder)), None)
+    if above is not None and not is_folder(above):
+        found = f"{above.name} is a file, so it cannot contain {path.relative_to(above)}"
+        raise WriteError("not-a-file", found, expected="a folder", where=above)
 
 
 @contextlib.contextmanager
 def _made_parents(path: Path) -> Iterator[None]:
     """Make the folders above `path`; remove the new ones again if the block fails. OSErrors become our WriteError."""
     made = [folder for folder in path.parents if not path_exists(folder)]  # the lowest first
+    _require_folder_above(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield

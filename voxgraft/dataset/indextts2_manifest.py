@@ -355,7 +355,7 @@ INDEXTTS2_CODE_HZ = 50.0
 def open_pair_dataset(
     manifest: Path,
     spell: EncodeText,
-    frame: SequenceSpec,
+    spec: SequenceSpec,
     *,
     language: str | None = None,
     role: DatasetRole = "train",
@@ -436,7 +436,7 @@ def open_pair_dataset(
     pairs = leave_out("pairs-no-text", lambda pair: not len(spelled[pair.text]))
     pairs = leave_out(
         "pairs-too-long",
-        lambda pair: len(spelled[pair.text]) > frame.max_text or kept[pair.codes][0] > frame.max_codes,
+        lambda pair: len(spelled[pair.text]) > spec.max_text or kept[pair.codes][0] > spec.max_codes,
     )
     if silent := [pair.id for pair in pairs if pair.target_emotion is None]:
         told = f"{len(silent):,} of {len(pairs):,} pairs have no target emotion; the prompt's is used"

@@ -248,7 +248,7 @@ class DatasetStream:
             found.append(("clips-left-out", text))
         used = self._used.tolist()
         if short := [self.set.infos[clip].id for clip in used if self.prompts.has_only_short_prompts(clip)]:
-            text = f"{len(short):,} of {self.used:,} clips have only shorter prompts"
+            text = f"{len(short):,} of {self.used:,} clips have no prompt of the full length from their speaker"
             found.append(("short-prompts", f"{text}: {format_clip_names(short)}"))
         if self.budget < self.longest[0]:
             share = f"{float(self.budget):,.0f} tokens of a step"

@@ -413,7 +413,7 @@ def check_prompt_copies(
 
 def check_clip_dataset(
     clips: ClipDataset,
-    frame: SequenceSpec,
+    spec: SequenceSpec,
     code_hz: float,
     *,
     unknown_id: int | None = None,
@@ -429,7 +429,7 @@ def check_clip_dataset(
         for clip in range(len(clips)):
             text, codes, seconds = clips.text_ids(clip), clips.codes(clip), clips.infos[clip].seconds
             voice = clips.voice(clip) if clip % step == 0 else {}
-            faults = list(_find_clip_faults(text, codes, voice, frame, code_hz))
+            faults = list(_find_clip_faults(text, codes, voice, spec, code_hz))
             spoken = len(codes) / code_hz
             if abs(spoken - seconds) > max(DURATION_SLACK_SECONDS, DURATION_SLACK_SHARE * seconds):
                 shown = f"{len(codes):,} codes are {spoken:.2f} s, the clip has {seconds:.2f} s"
@@ -448,7 +448,8 @@ def check_clip_dataset(
         values = sum(count for _, count, _ in found)
         first = next((shown for _, _, shown in found if shown), "")
         what = _FAULT_TEXTS[code].format(values=values)
-        told = f"{len(names):,} of {len(clips):,} clips: {what}; {format_clip_names(names)} (the first: {first})"
+        told = f"{len(names):,} of {len(clips):,} clips: {what}; {format_clip_names(names)}"
+        told += f"; the first: {first}" if first else ""
         is_serious = code in _SHARE_DEPENDENT_FAULTS and len(names) >= MIN_ERROR_SHARE * len(clips)
         if code == "clips-text-unknown":
             is_serious = values >= _UNKNOWN_ERROR_SHARE * int(clips.num_text.sum())
@@ -466,36 +467,36 @@ def count_trailing_run(codes: AnyArray) -> int:
 
 
 def _find_clip_faults(
-    text: Int32Array, codes: Int32Array, voice: Mapping[str, AnyArray], frame: SequenceSpec, code_hz: float
+    text: Int32Array, codes: Int32Array, voice: Mapping[str, AnyArray], spec: SequenceSpec, code_hz: float
 ) -> Iterator[tuple[str, int, str]]:
     """Faults of one clip: code of the finding, number of bad values, and an example."""
     if not len(text):
         yield "clips-no-content", 0, "no text"
     else:
-        outside = (text < 0) | (text >= frame.num_text_ids)
+        outside = (text < 0) | (text >= spec.num_text_ids)
         if outside.any():
-            shown = f"id {int(text[outside][0])} (valid: 0 to {frame.num_text_ids - 1:,})"
+            shown = f"id {int(text[outside][0]):,}, valid are 0 to {spec.num_text_ids - 1:,}"
             yield "clips-text-outside", int(outside.sum()), shown
-        barred = np.isin(text, list(frame.forbidden_text_ids))
+        barred = np.isin(text, list(spec.forbidden_text_ids))
         if barred.any():
             yield "clips-text-barred", int(barred.sum()), f"id {int(text[barred][0])}"
-        if len(text) > frame.max_text:
-            yield "clips-too-long", 0, f"{len(text):,} text ids of at most {frame.max_text:,}"
+        if len(text) > spec.max_text:
+            yield "clips-too-long", 0, f"{len(text):,} text ids of at most {spec.max_text:,}"
     if not len(codes):
         yield "clips-no-content", 0, "no codes"
     else:
-        outside = (codes < 0) | (codes >= frame.num_codes)
+        outside = (codes < 0) | (codes >= spec.num_codes)
         if outside.any():
-            shown = f"code {int(codes[outside][0])} (valid: 0 to {frame.num_codes - 1:,})"
+            shown = f"code {int(codes[outside][0])} (valid: 0 to {spec.num_codes - 1:,})"
             yield "clips-codes-outside", int(outside.sum()), shown
-        if len(codes) > frame.max_codes:
-            yield "clips-too-long", 0, f"{len(codes):,} codes of at most {frame.max_codes:,}"
+        if len(codes) > spec.max_codes:
+            yield "clips-too-long", 0, f"{len(codes):,} codes of at most {spec.max_codes:,}"
         run = count_trailing_run(codes)
         if run >= MAX_TRAILING_RUN_SECONDS * code_hz:
             yield "clips-trailing-run", run, f"code {int(codes[-1])} for {run:,} of {len(codes):,}"
     for name, array in voice.items():
         is_float = np.issubdtype(array.dtype, np.floating)
-        invalid = ~np.isfinite(array) if is_float else (array < 0) | (array >= frame.num_codes)
+        invalid = ~np.isfinite(array) if is_float else (array < 0) | (array >= spec.num_codes)
         if wrong := int(np.count_nonzero(invalid)):
             yield "clips-voice-broken", wrong, f"{wrong:,} of {array.size:,} numbers of {name}"
         elif not array.size:

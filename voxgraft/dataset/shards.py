@@ -488,6 +488,8 @@ def require_matching_header(folder: Path, header: DatasetHeader, expected: Mappi
     if not rows:
         return
     width = max(len(key) for key, _, _ in rows[:MAX_SHOWN_DIFFERENCES])
+    if [key for key, _, _ in rows] == ["made_from.tokenizer_sha256"]:
+        raise GraftError("set-stale", f"the prepared set `{folder.name}` was made with another tokenizer", where=folder)
     lines = [f"{'':<{width}}  {'the set':<20}  this run"]
     for key, *values in rows[:MAX_SHOWN_DIFFERENCES]:
         texts = (value.strip('"') for value in values)
@@ -498,7 +500,12 @@ def require_matching_header(folder: Path, header: DatasetHeader, expected: Mappi
         lines.append(f"{key:<{width}}  {one:<20}  {other}")
     lines += [f"and {len(rows) - MAX_SHOWN_DIFFERENCES} more"] if len(rows) > MAX_SHOWN_DIFFERENCES else []
     code = "set-foreign" if any(key in IDENTITY_KEYS for key, _, _ in rows) else "set-stale"
-    raise GraftError(code, f"{folder.name} differs from this run:\n    " + "\n    ".join(lines), where=folder)
+    raise GraftError(
+        code,
+        f"the prepared set `{folder.name}` was made with other values than the run has now:\n    "
+        + "\n    ".join(lines),
+        where=folder,
+    )
 
 
 def _flatten(values: Mapping[str, Any], before: str = "") -> dict[str, str]:

@@ -34,9 +34,8 @@ from voxgraft.config.run import TokenizerSettings, load_command_settings, rewrit
 from voxgraft.core import progress
 from voxgraft.core.errors import FileError, Finding, VoxgraftError
 from voxgraft.core.files import build_write_error, is_file, is_folder, path_exists, read_json, write_json, write_text
-from voxgraft.core.journal import RunJournal
 from voxgraft.core.results import LEVEL_STYLES, Line, Table, TableCell, format_duration, style_line
-from voxgraft.core.run import RunFolder
+from voxgraft.core.run import RunFolder, RunJournal
 from voxgraft.dataset.sets import write_clip_dataset
 from voxgraft.demo.data import (
     DEMO_LANGUAGE,
@@ -280,9 +279,9 @@ class MistakeReport:
 
 def _train_unfrozen(runner: DemoRunner, settings: DemoSettings, report: MistakeReport) -> None:
     """The whole backbone at a high rate, and nothing of the old languages beside the new one."""
-    train = {"mode": "merged", "full_body": True, "lr_backbone": 1e-3, "kl_weight": 0.0, "interpolate": [1.0]}
+    train = {"mode": "merged", "full_backbone": True, "lr_backbone": 1e-3, "kl_weight": 0.0, "interpolate": [1.0]}
     _set_up_run(runner, settings, {"data": {"self_replay": 0}, "train": train})
-    report.add(WHEN_BEFORE_TRAINING, runner.check().outcome.findings)
+    report.add(WHEN_BEFORE_TRAINING, runner.check().findings)
     runner.train()
     report.add(WHEN_TRAINING, runner.watched())
     runner.chapter("stopped by the bound; training again without it")
@@ -297,7 +296,7 @@ def _train_masked_rows(runner: DemoRunner, settings: DemoSettings, report: Mista
     Weight decay is ten times the usual, so that a hundred steps show what thousands do.
     """
     _set_up_run(runner, settings, {"train": {"lr_backbone": 1e-3, "weight_decay": 0.1}})
-    report.add(WHEN_BEFORE_TRAINING, runner.check().outcome.findings)
+    report.add(WHEN_BEFORE_TRAINING, runner.check().findings)
     runner.train("--baseline masked-finetune", baseline="masked-finetune")
     report.add(WHEN_TRAINING, runner.watched())
     _check_trained_output(runner, report, BASELINE_FOLDER_NAME)
@@ -321,7 +320,7 @@ def _graft_without_letters(runner: DemoRunner, settings: DemoSettings, report: M
     result = runner.graft()
     report.not_refused_by = "graft" if result.folder else ""
     report.add("graft refuses", result.proof.findings)
-    report.add(WHEN_BEFORE_TRAINING, runner.check().outcome.findings)
+    report.add(WHEN_BEFORE_TRAINING, runner.check().findings)
 
 
 def _use_wrong_tokenizer(runner: DemoRunner, settings: DemoSettings, report: MistakeReport) -> None:
@@ -342,11 +341,11 @@ def _use_wrong_tokenizer(runner: DemoRunner, settings: DemoSettings, report: Mis
     spelled = replace(writer.text_encoder, grown=other)
     runner.chapter(f"data/train again, encoded with {other.path.name}, which also has {other.size:,} pieces")
     writer.write("train", "train", clips, spelled)
-    report.add(WHEN_BEFORE_TRAINING, runner.check().outcome.findings)
+    report.add(WHEN_BEFORE_TRAINING, runner.check().findings)
     runner.chapter("the same data, labelled with the run's own tokenizer, like data without a label")
     header = writer.header(DEMO_LANGUAGE, "train", writer.text_encoder)
     write_clip_dataset(runner.run.data_set("train"), header, writer.prepared(clips, spelled))
-    report.add(WHEN_BEFORE_TRAINING, runner.check().outcome.findings)
+    report.add(WHEN_BEFORE_TRAINING, runner.check().findings)
     _try_to_train(runner, report)
 
 
@@ -367,7 +366,7 @@ def _use_padded_codes(runner: DemoRunner, settings: DemoSettings, report: Mistak
             padded.append(replace(clip, codes=codes))
     header = writer.header(DEMO_LANGUAGE, "train", writer.text_encoder)
     write_clip_dataset(runner.run.data_set("train"), header, padded)
-    report.add(WHEN_BEFORE_TRAINING, runner.check().outcome.findings)
+    report.add(WHEN_BEFORE_TRAINING, runner.check().findings)
     _try_to_train(runner, report)
 
 
@@ -400,7 +399,7 @@ def _check_trained_output(runner: DemoRunner, report: MistakeReport, name: str) 
     wanted = CheckSettings(
         base=files.folder, checkpoint=left / files.checkpoint.name, tokenizer=TokenizerSettings(file=tokenizer)
     )
-    report.add(WHEN_OUTPUT_CHECKED, runner.check(flags, wanted, report.expected).outcome.findings)
+    report.add(WHEN_OUTPUT_CHECKED, runner.check(flags, wanted, report.expected).findings)
 
 
 # By name: in words, the findings that must report it, how it is made, and whether that gives a model to listen to.
@@ -557,7 +556,7 @@ class DemoRunner:
         """Check the run, or files with other settings. Notes are printed only if their code is in `shown`."""
         with self._run_command("check", flags, of_run=settings is None):
             result = check(settings or load_command_settings(CheckSettings, self.run))
-        wanted = [item for item in result.outcome.findings if item.level != "note" or item.code in shown]
+        wanted = [item for item in result.findings if item.level != "note" or item.code in shown]
         lines: list[Line] = []
         for level, style in LEVEL_STYLES.items():  # worst first
             for item in wanted:

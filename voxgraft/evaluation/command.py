@@ -38,9 +38,8 @@ from voxgraft.core.files import (
     write_json,
     write_text,
 )
-from voxgraft.core.journal import History, RunJournal
 from voxgraft.core.results import Line, Table, style_line
-from voxgraft.core.run import RunFolder
+from voxgraft.core.run import History, RunFolder, RunJournal
 from voxgraft.data.manifest import resolve_manifest_path
 from voxgraft.dataset.run_data import NO_RUN_REASON, HeldOutData, open_held_out_data
 from voxgraft.evaluation.in_training import collect_texts
@@ -161,19 +160,20 @@ def evaluate(settings: EvaluateSettings) -> EvaluateResult:
     if base_folder is None:
         cure = "give the base to compare with: --base FOLDER."
         raise ConfigError("config-missing", "`base` is not given", where=run.settings if own else path, cure=cure)
-    place = open_model_context(base_folder, family, settings.device, settings.precision)
+    context = open_model_context(base_folder, family, settings.device, settings.precision)
     history: History | None = None
     held_out = HeldOutData(why={"": NO_RUN_REASON}, seed=settings.seed)
     if own is not None:
         kind, graft = "run", load_graft(run.graft)
-        held_out = open_held_out_data(run, own, place.family, place.files, graft)
+        held_out = open_held_out_data(run, own, context.family, context.files, graft)
         journal = RunJournal(run.journal).read()
         history = History.of(journal) if journal else None
     else:
         cards = {"graft": GRAFT_CARD, "merged": MERGED_CARD_NAME}
         kind = next((kind for kind, name in cards.items() if is_file(path / name)), "checkpoint")
     if settings.output is not None and (is_folder(settings.output) or is_file(settings.output)):
-        raise FileError("file-exists", f"{settings.output.name} exists already", where=settings.output)
+        cure = "choose another folder with --output."
+        raise FileError("file-exists", f"{settings.output.name} exists already", where=settings.output, cure=cure)
     if settings.output is None and own is None:
         found = f"{path.name} is a {kind}, and the output folder is not set"
         raise ConfigError("config-missing", found, expected="--output FOLDER")
@@ -181,37 +181,39 @@ def evaluate(settings: EvaluateSettings) -> EvaluateResult:
     named = settings.recognizer or (own.evaluate.recognizer if own else None)
 
     # Everything that can be refused is opened before the first sentence is spoken, which takes minutes.
-    base = open_base_model(place)
+    base = open_base_model(context)
     if kind == "run":
-        after = open_run_model(place, run, graft, settings.variant, settings.step)
+        after = open_run_model(context, run, graft, settings.variant, settings.step)
     elif kind == "graft":
-        after = open_grafted_model(place, load_graft(path))
+        after = open_grafted_model(context, load_graft(path))
     elif kind == "merged":
-        after = open_merged_model(place, path)
+        after = open_merged_model(context, path)
     else:
-        after = open_checkpoint_model(place, path, settings.language)
+        after = open_checkpoint_model(context, path, settings.language)
     new_language = after.text_encoder.language
-    ear = open_transcriber(named, new_language)
-    sets = _load_sentence_sets(settings, place.languages(), new_language, run if own else None, own, held_out)
+    transcriber = open_transcriber(named, new_language)
+    sets = _load_sentence_sets(settings, context.languages(), new_language, run if own else None, own, held_out)
     originals = {language: read_sentence_recordings(one.sentences) for language, one in sets.items()}
     if settings.recordings and new_language is None:
         found = f"recordings are given, but {after.name} has no new language"
         raise ConfigError("evaluate-language", found, expected="--language")
     if settings.recordings:
         recordings = read_reference_recordings(settings.recordings, new_language or "")
-        mark = score_recordings(recordings, ear, settings.seed)
+        mark = score_recordings(recordings, transcriber, settings.seed)
     else:
-        mark = score_recordings(originals.get(new_language or "", ()), ear, settings.seed, ORIGINAL_RECORDINGS_TITLE)
+        mark = score_recordings(
+            originals.get(new_language or "", ()), transcriber, settings.seed, ORIGINAL_RECORDINGS_TITLE
+        )
     clips = held_out.sets.get(new_language or "") or held_out.all_sets
-    voices = choose_eval_voices(base, place.files, settings.voices, clips, held_out.min_prompt_seconds, settings.seed)
-    sound = open_speech_renderer(place).restrict_to_voices([voice.clip for voice in voices])
-    encoder = open_voice_encoder(base, place, voices)
+    voices = choose_eval_voices(base, context.files, settings.voices, clips, held_out.min_prompt_seconds, settings.seed)
+    sound = open_speech_renderer(context).restrict_to_voices([voice.clip for voice in voices])
+    encoder = open_voice_encoder(base, context, voices)
 
-    parts = (base, after, sets, voices, sound, ear, encoder, held_out, settings.seed, settings.players, originals)
-    evaluation = Evaluator(*parts).run()
+    parts = (base, after, sets, voices, sound, transcriber, encoder, held_out)
+    evaluation = Evaluator(*parts, settings.seed, settings.players, originals).run()
     order = evaluation.languages
     marks = [
-        score_codec_clips(held_out.sets.get(language, ()), language, sound, ear, sets, settings.seed)
+        score_codec_clips(held_out.sets.get(language, ()), language, sound, transcriber, sets, settings.seed)
         for language in order
     ]
     # Marks come behind the rows of their language.
@@ -219,7 +221,7 @@ def evaluate(settings: EvaluateSettings) -> EvaluateResult:
     evaluation.rows = sorted(rows, key=lambda row: order.index(row.language))
     points = build_checklist(evaluation, after)
 
-    listener = ear.listener
+    listener = transcriber.listener
     card = (path if own is None else run.graft) / GRAFT_CARD
     is_graft = after.checkpoint is None and settings.step is None and is_file(card)
     about: dict[str, Any] = {
@@ -228,7 +230,7 @@ def evaluate(settings: EvaluateSettings) -> EvaluateResult:
             "kind": kind,
             "path": str(path.resolve()),
             "title": path.resolve().name,
-            "family": place.family.name,
+            "family": context.family.name,
             "system": after.name,
             "mode": after.mode,
             "step": after.step,
@@ -238,12 +240,12 @@ def evaluate(settings: EvaluateSettings) -> EvaluateResult:
             # The card has the hashes of all parts of the graft. None where something else was evaluated.
             "graft_sha256": compute_sha256(card) if is_graft else None,
         },
-        "base": str(place.files.folder.resolve()),
-        "base_sha256": compute_sha256(place.files.checkpoint),
+        "base": str(context.files.folder.resolve()),
+        "base_sha256": compute_sha256(context.files.checkpoint),
         "listener": {
             "name": None if listener is None or sound.vocoder is None else listener.name,
             "languages": None if listener is None or listener.languages is None else sorted(listener.languages),
-            "why": sound.why or (ear.why_unsupported(new_language) if new_language else ear.why),
+            "why": sound.why or (transcriber.why_unsupported(new_language) if new_language else transcriber.why),
             "how": "to measure errors, add a recognizer: `pip install faster-whisper`, then "
             f"`voxgraft evaluate {shlex.quote(str(settings.model))} --recognizer whisper:small` (or whisper:FOLDER), "
             "or any program that prints a transcript: `--recognizer 'command:PROGRAM {wav}'`",
@@ -251,10 +253,10 @@ def evaluate(settings: EvaluateSettings) -> EvaluateResult:
         },
         "sentences": {},
         "voices": [voice.name for voice in voices],
-        "sampling": asdict(place.family.stock_sampling()),
+        "sampling": asdict(context.family.upstream_sampling()),
         "seed": settings.seed,
-        "device": place.device,
-        "dtype": str(place.dtype).removeprefix("torch."),
+        "device": context.device,
+        "dtype": str(context.dtype).removeprefix("torch."),
         "versions": {"voxgraft": __version__, "torch": torch.__version__, "python": platform.python_version()},
     }
     for language, one in sets.items():
@@ -545,8 +547,8 @@ def _find_score_files(settings: CompareSettings) -> dict[str, Path]:
             scores = evaluations / settings.name / SCORES_NAME
             if not is_file(scores):
                 there = [one.name for one in sorted(evaluations.iterdir())] if is_folder(evaluations) else []
-                expected = f"one of its evaluations: {', '.join(there)}" if there else "an evaluation"
-                cure = f"evaluate it first: voxgraft evaluate {path}"
+                expected = f"one of its evaluations: {', '.join(there)}" if there else ""
+                cure = f"evaluate it first: voxgraft evaluate {shlex.quote(str(path))}."
                 found = f"{path} has no evaluation {settings.name!r}"
                 raise ConfigError("compare-nothing", found, expected=expected, where=path, cure=cure)
             places.append((path.resolve().name, path, scores))

@@ -29,8 +29,7 @@ from voxgraft.checkpoints.steps import load_step
 from voxgraft.core import progress, rng
 from voxgraft.core.errors import ConfigError, VoxgraftError
 from voxgraft.core.files import atomic_write, is_file, read_json, write_text
-from voxgraft.core.journal import as_finite_float
-from voxgraft.core.run import step_folder_name
+from voxgraft.core.run import as_finite_float, step_folder_name
 from voxgraft.dataset.run_data import HeldOutData
 from voxgraft.dataset.shards import ClipDataset
 from voxgraft.evaluation.judge import measure_recorded_pace
@@ -121,8 +120,8 @@ class SampleCallback(Callback):
         Sentences never share a batch, so codes stay comparable with step 0 when the list of sentences changes.
         """
         model, family = self._train_step.trained.model, self._train_step.batch_builder.family
-        stock, gate = family.stock_sampling(), self._train_step.trained.gate
-        most = min(stock.max_codes, model.frame.max_codes)
+        sampling, gate = family.upstream_sampling(), self._train_step.trained.gate
+        most = min(sampling.max_codes, model.spec.max_codes)
         limit = limit_codes(max_sentence_seconds(sentence.text), family.code_hz, most)
         request = SynthesisRequest(sentence.ids, self._condition, sentence.seed, limit, sentence.language, ())
 
@@ -134,7 +133,7 @@ class SampleCallback(Callback):
 
         # Without a recording of the voice there is no sound, and nothing to compute latents for.
         latents = self._vocoder is not None and self._vocoder.needs_latents and not self._no_audio_reason
-        [[(_, result)]] = SynthesisEngine(model, stock, set_gate=set_gate, latents=latents).iterate([request])
+        [[(_, result)]] = SynthesisEngine(model, sampling, set_gate=set_gate, latents=latents).iterate([request])
         return result
 
     def _write_codes(
@@ -249,7 +248,7 @@ class InTrainingEvaluation(Callback):
     sentences: Sequence[EvalSentence]
     voices: Sequence[ReferenceVoice]
     sound: SpeechRenderer
-    ear: Transcriber
+    transcriber: Transcriber
     seed: int = 0
     _rounds: list[EvaluationRound] | None = field(default=None, init=False)
 
@@ -257,7 +256,7 @@ class InTrainingEvaluation(Callback):
     def why_unheard(self) -> str:
         """Why nothing can be transcribed; empty where something can."""
         nothing = "" if self.sentences else "no held-out text to speak"
-        return self.sound.why or self.ear.why_unsupported(self.system.text_encoder.language or "") or nothing
+        return self.sound.why or self.transcriber.why_unsupported(self.system.text_encoder.language or "") or nothing
 
     def on_validation(self, step: int, found: dict[str, ValidationMetrics]) -> dict[str, Any]:
         """The transcript, and the best step by it. Every process calls this at every validation."""
@@ -305,7 +304,7 @@ class InTrainingEvaluation(Callback):
         said = synthesize_sentences(
             self.system, self.sentences, self.voices, self.seed, label, latents=self.sound.needs_latents
         )
-        heard = self.ear.hear(self.sound.waves(said, label), self.sound.rate, language, label)
+        heard = self.transcriber.hear(self.sound.waves(said, label), self.sound.rate, language, label)
         scores = compute_error_rates(self.sentences, heard, self.seed) | compute_stop_scores(
             said, None, None, self.seed
         )
@@ -400,9 +399,9 @@ def spoken_steps(setup: TrainingSetup, loop: Trainer) -> SpokenSteps:
 
 def build_in_training_evaluation(setup: TrainingSetup, loop: Trainer, recognizer: str | None) -> InTrainingEvaluation:
     """Evaluation every `listen_every` steps, for a run that is about to be trained."""
-    place = ModelContext(setup.family, setup.files, setup.device, next(loop.stepper.trained.model.parameters()).dtype)
+    context = ModelContext(setup.family, setup.files, setup.device, next(loop.stepper.trained.model.parameters()).dtype)
     system, sentences, voices = _speaking_parts(setup, loop)
-    sound = open_speech_renderer(place).restrict_to_voices([voice.clip for voice in voices])
+    sound = open_speech_renderer(context).restrict_to_voices([voice.clip for voice in voices])
     return InTrainingEvaluation(
         loop, system, sentences, voices, sound, open_transcriber(recognizer), setup.options.seed
     )

@@ -21,12 +21,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from voxgraft.asr import Recognizer, Transcript, open_recognizer, recognizers
+from voxgraft import asr
+from voxgraft.asr import Recognizer, Transcript, open_recognizer
 from voxgraft.audio.files import MAX_CLIP_SECONDS, MEDIA_SUFFIXES, read_audio, resample
 from voxgraft.core import progress, rng
 from voxgraft.core.errors import ConfigError, FileError, VoxgraftError
 from voxgraft.core.files import is_file, read_text, require_folder
-from voxgraft.core.journal import as_finite_float
+from voxgraft.core.run import as_finite_float
 from voxgraft.dataset.shards import AnyArray, ClipDataset
 from voxgraft.evaluation.sentences import LANGUAGES_WITHOUT_SPACES, EvalSentence, normalize_letters, normalize_phones
 from voxgraft.models.base import BaseFiles, Clip, Latents, Vocoder, unknown_voice_error
@@ -120,7 +121,7 @@ def synthesize_sentences(
     latents: bool = False,
 ) -> list[SpokenSentence]:
     """Every sentence, in its order, with rotating voices. Loops are not cut: they are among what is measured."""
-    family, stock = system.family, system.family.stock_sampling()
+    family, sampling = system.family, system.family.upstream_sampling()
     said: list[SpokenSentence] = []
     requests: dict[int, SynthesisRequest] = {}
     for at, sentence in enumerate(sentences):
@@ -131,7 +132,7 @@ def synthesize_sentences(
         if not why:
             requests[at] = request
     # A new engine for every call: inside training its memory must be given back.
-    engine = SynthesisEngine(system.model, stock, set_gate=system.set_gate_for, latents=latents)
+    engine = SynthesisEngine(system.model, sampling, set_gate=system.set_gate_for, latents=latents)
     results = engine.run(list(requests.values()), f"{who} speaks")
     for at, result in zip(requests, results, strict=True):
         seconds = len(result.codes) / family.code_hz
@@ -143,7 +144,7 @@ def synthesize_sentences(
 def _build_request(
     system: SpeakingModel, at: int, sentence: EvalSentence, voice: ReferenceVoice, seed: int
 ) -> SynthesisRequest:
-    most = min(system.family.stock_sampling().max_codes, system.model.frame.max_codes)
+    most = min(system.family.upstream_sampling().max_codes, system.model.spec.max_codes)
     return SynthesisRequest(
         tuple(system.ids(sentence.text, sentence.language)),
         system.family.condition(voice.clip),
@@ -191,10 +192,10 @@ class SpeechRenderer:
         return found
 
 
-def open_speech_renderer(place: ModelContext) -> SpeechRenderer:
+def open_speech_renderer(context: ModelContext) -> SpeechRenderer:
     """The vocoder of a base. A family without one is no error: codes can be evaluated too."""
-    vocoder = place.vocoder()
-    missing = f"the vocoder of {place.family.name} is missing, so there is no sound"
+    vocoder = context.vocoder()
+    missing = f"the vocoder of {context.family.name} is missing, so there is no sound"
     return SpeechRenderer(vocoder, "" if vocoder else missing)
 
 
@@ -384,29 +385,29 @@ def open_transcriber(setting: str | None, language: str | None = None) -> Transc
     if setting is not None:
         return Transcriber(open_recognizer(setting))
     try:
-        ear = Transcriber(open_recognizer(BUILT_IN_RECOGNIZER))
+        transcriber = Transcriber(open_recognizer(BUILT_IN_RECOGNIZER))
     except VoxgraftError as error:
-        ear = Transcriber(None, f"the built-in recognizer cannot be opened: {error.finding.found}")
-    if language is None or not (deaf := ear.why_unsupported(language)):
-        return ear
-    if not recognizers.is_whisper_installed():
-        return replace(ear, why=f"{deaf}; faster-whisper is not installed")
-    if (model := recognizers.find_downloaded_whisper()) is None:
-        return replace(ear, why=f"{deaf}; faster-whisper is installed, but has no model on this machine")
+        transcriber = Transcriber(None, f"the built-in recognizer cannot be opened: {error.finding.found}")
+    if language is None or not (deaf := transcriber.why_unsupported(language)):
+        return transcriber
+    if not asr.is_whisper_installed():
+        return replace(transcriber, why=f"{deaf}; faster-whisper is not installed")
+    if (model := asr.find_downloaded_whisper()) is None:
+        return replace(transcriber, why=f"{deaf}; faster-whisper is installed, but has no model on this machine")
     try:
-        whisper = Transcriber(recognizers.WhisperRecognizer(model))
+        whisper = Transcriber(asr.WhisperRecognizer(model))
     except VoxgraftError as error:
-        return replace(ear, why=f"{deaf}; {error.finding.found}")
-    return replace(ear, why=f"{deaf}; {unknown}") if (unknown := whisper.why_unsupported(language)) else whisper
+        return replace(transcriber, why=f"{deaf}; {error.finding.found}")
+    return replace(transcriber, why=f"{deaf}; {unknown}") if (unknown := whisper.why_unsupported(language)) else whisper
 
 
 def require_recognizer(setting: str | None, language: str) -> None:
     """Raise unless a recogniser that is named can be opened and knows the language."""
     if setting in (None, NO_RECOGNIZER):
         return
-    ear = open_transcriber(setting)
-    if why := ear.why_unsupported(language):
-        raise ConfigError("listener-language", why, cure=RECOGNIZER_CURE)
+    transcriber = open_transcriber(setting)
+    if why := transcriber.why_unsupported(language):
+        raise ConfigError("recognizer-language", why, cure=RECOGNIZER_CURE)
 
 
 def compute_error_rates(meant: Sequence[EvalSentence], heard: Sequence[Transcript], seed: int) -> dict[str, Score]:

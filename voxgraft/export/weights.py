@@ -48,9 +48,8 @@ from voxgraft.core.files import (
     is_folder,
     require_folder,
 )
-from voxgraft.core.journal import RunJournal
 from voxgraft.core.languages import find_exemplar, find_language_scripts, is_letter, script_of
-from voxgraft.core.run import RunFolder
+from voxgraft.core.run import RunFolder, RunJournal
 from voxgraft.data.manifest import resolve_text_files
 from voxgraft.graft.folder import (
     ADAPTER_NAME,
@@ -446,7 +445,8 @@ def build_drop_in_tokenizer(source: ExportSource) -> DropInTokenizer:
     """Reuse ids, and prove on the language's own texts that it reads as before."""
     base, grown = source.base_tokenizer, source.graft.tokenizer
     if not isinstance(base, BpeJsonTokenizer):
-        raise GraftError("drop-in-family", f"a tokenizer of type {base.kind}", expected="one of Chatterbox's")
+        wanted = "a BPE tokenizer in a tokenizers JSON file"
+        raise GraftError("drop-in-family", f"a tokenizer of type {base.kind}", expected=wanted)
     text_encoder = TextEncoder.of(source.family, base, grown, source.language, source.graft.card.rules)
     # The run's own texts; without a run, every new piece and every letter on its own.
     entry = find_exemplar(source.language)

@@ -227,9 +227,9 @@ def text_table_findings(checkpoint: Checkpoint, family: Family, pieces: int) -> 
     for name, count in rows.items():
         if count != expected:
             code = "ids-past-table" if count < pieces else "rows-vs-tokenizer"
-            spare = f" + {family.spare_rows} spare" if family.spare_rows else ""
-            found = f"{name} has {count:,} rows, the tokenizer {pieces:,} pieces"
-            findings.append(finding(code, found, expected=f"{pieces:,} pieces{spare} = {expected:,} rows", where=where))
+            spare = f", {family.spare_rows} of them spare" if family.spare_rows else ""
+            found = f"{name} has {count:,} rows, but the tokenizer has {pieces:,} pieces"
+            findings.append(finding(code, found, expected=f"{expected:,} rows{spare}", where=where))
             break
     return findings
 

@@ -26,6 +26,7 @@ from voxgraft.config.base import parse_settings, read_settings_values
 from voxgraft.config.commands import DoctorSettings, ShowSettings
 from voxgraft.config.run import RunSettings
 from voxgraft.core.errors import CheckpointError, ConfigError, FileError, Finding, VoxgraftError, finding
+from voxgraft.core.families import FAMILIES
 from voxgraft.core.files import is_file, is_folder, path_exists
 from voxgraft.core.results import Line, SimpleResult, Table, format_bytes, format_names, style_line
 from voxgraft.core.run import RUN_FILE
@@ -239,52 +240,52 @@ def _open_base(settings: ShowSettings, findings: list[Finding]) -> Iterator[tupl
     """The family, the base's files, and the checkpoint, open until the block ends. Refuses what says that it is
     something else: a graft, a dataset, a tokenizer, a model of another kind.
     """
-    place, run_file = settings.base, settings.base / RUN_FILE
+    path, run_file = settings.base, settings.base / RUN_FILE
     if is_file(run_file):
         base = parse_settings(RunSettings, read_settings_values(RunSettings, run_file), run_file).base
         if base is None:
             raise ConfigError("config-missing", "`base` is not given", where=run_file)
-        place = base
-    if is_folder(place) or not path_exists(place):
-        if is_folder(place) and not any(place.iterdir()):
+        path = base
+    if is_folder(path) or not path_exists(path):
+        if is_folder(path) and not any(path.iterdir()):
             cure = "check the path; a base is a folder with the published files."
-            raise FileError("base-unknown", f"{place} is an empty folder", where=place, cure=cure)
+            raise FileError("base-unknown", f"{path} is an empty folder", where=path, cure=cure)
         for name, (what, cure) in NON_BASE_FOLDERS.items():
-            if is_file(place / name):
-                said, expected = f"{place} is {what} ({name} is in it)", "the folder of a base, or a run"
-                raise FileError("base-unknown", said, expected=expected, where=place, cure=cure)
-        found = resolve_base_family(place, settings.family)
-        files = found.files(place)
+            if is_file(path / name):
+                said, expected = f"{path} is {what} ({name} is in it)", "the folder of a base, or a run"
+                raise FileError("base-unknown", said, expected=expected, where=path, cure=cure)
+        found = resolve_base_family(path, settings.family)
+        files = found.files(path)
         with open_checkpoint(files.checkpoint) as checkpoint:
             yield found, files, checkpoint
         return
     # A tokenizer is next to every checkpoint, and easily mistaken for it.
-    tokenizer = _attempt(lambda: open_tokenizer(place), []) if place.suffix in TOKENIZER_SUFFIXES else None
+    tokenizer = _attempt(lambda: open_tokenizer(path), []) if path.suffix in TOKENIZER_SUFFIXES else None
     if tokenizer is not None:
-        said, expected = f"{place.name} is a tokenizer ({tokenizer.kind}, {tokenizer.size:,} pieces)", "a checkpoint"
-        cure = f'look at it with `voxgraft tokenizer show "TEXT" --base {place}`, or show its folder.'
-        raise CheckpointError("checkpoint-unknown", said, expected=f"{expected}, or a folder", where=place, cure=cure)
-    with open_checkpoint(place) as checkpoint:
+        said, expected = f"{path.name} is a tokenizer ({tokenizer.kind}, {tokenizer.size:,} pieces)", "a checkpoint"
+        cure = f'look at it with `voxgraft tokenizer show "TEXT" --base {path}`, or show its folder.'
+        raise CheckpointError("checkpoint-unknown", said, expected=f"{expected}, or a folder", where=path, cure=cure)
+    with open_checkpoint(path) as checkpoint:
         shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
         families = [get_family(name) for name in family_names()]
-        items = [candidate.check_lookalike(place, shapes) for candidate in families]
+        items = [candidate.check_lookalike(path, shapes) for candidate in families]
         if not any(candidate.matches_tensors(shapes) for candidate in families):
             tables = tuple(candidate.graft_points[0].tensor for candidate in families)
-            items.append(check_tensor_prefix(CheckpointScan(place, shapes), tables))
+            items.append(check_tensor_prefix(CheckpointScan(path, shapes), tables))
         for item in filter(None, items):
             raise CheckpointError.of(item)
-        found, config = detect_checkpoint_family(checkpoint, settings.family), place.with_name(BASE_CONFIG_NAME)
+        found, config = detect_checkpoint_family(checkpoint, settings.family), path.with_name(BASE_CONFIG_NAME)
         # The base that one file belongs to. A tokenizer that is not beside it gets the published name, and is missing.
-        beside = place.with_name(found.tokenizer_names[0])
+        beside = path.with_name(found.tokenizer_names[0])
         try:
-            beside = found.find_tokenizer(place)
+            beside = found.find_tokenizer(path)
         except VoxgraftError as error:
             item = error.finding
             if error.code == "base-file-missing":  # one file alone, perhaps a grown one, has no base to download again
                 cure = "put its tokenizer next to it (for an extended file: the one in RUN/graft), and try again."
                 item = replace(item, cure=cure)
             findings.append(item)
-        yield found, BaseFiles(place.parent, place, beside, config if is_file(config) else None), checkpoint
+        yield found, BaseFiles(path.parent, path, beside, config if is_file(config) else None), checkpoint
 
 
 def _attempt(make: Callable[[], Made], findings: list[Finding]) -> Made | None:
@@ -435,9 +436,10 @@ def describe_abilities(devices: list[dict[str, Any]]) -> list[dict[str, str]]:
         enough = card >= needed
         return "yes" if enough else "no", f"{format_bytes(card)} of {format_bytes(needed)} needed"
 
+    published = " or ".join(facts.title for facts in FAMILIES.values() if facts.downloads)
     rows = [
         ("train the tiny base", "yes" if has_torch else "no", "two CPU cores are enough"),
-        ("train Chatterbox or IndexTTS-2, gated", *training(GATED_TRAINING_BYTES)),
+        (f"train {published}, gated", *training(GATED_TRAINING_BYTES)),
         ("train the whole backbone", *training(FULL_TRAINING_BYTES)),
         (
             "speak with any base",

@@ -36,7 +36,7 @@ from voxgraft.data.manifest import resolve_text_files
 from voxgraft.dataset.run_data import RunContext, open_run_parts
 from voxgraft.graft.folder import Graft, load_base_tokenizer
 from voxgraft.graft.rows import detect_checkpoint_family
-from voxgraft.migrate.configs import LegacyKey, as_number, read_legacy_config
+from voxgraft.inspect.legacy import LegacyKey, as_number, read_legacy_config
 from voxgraft.models import STAND_IN_TABLE, get_family, has_stand_in_tensors
 from voxgraft.models.base import Family, GraftPoint
 from voxgraft.tokenizers import TextCorpus, read_texts

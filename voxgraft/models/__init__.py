@@ -46,10 +46,10 @@ def get_family(name: str) -> Family:
     return made
 
 
-def load_speaker_encoder(place: Path) -> SpeakerEncoder:
+def load_speaker_encoder(path: Path) -> SpeakerEncoder:
     """A voice encoder from a file or a base folder, of the first family that has one which works alone."""
     for family in map(get_family, family_names()):
-        if (encoder := family.speaker_encoder(place)) is not None:
+        if (encoder := family.speaker_encoder(path)) is not None:
             return encoder
     raise ConfigError("family-unknown", "no family has a voice encoder that works without its base")
 
@@ -72,8 +72,8 @@ def detect_family(folder: Path) -> Family:
         raise refusals[0]
 
     refuse_unsupported_folder(folder, failures)
-    looked = "; ".join(f"{candidate.name}: {error.finding.found}" for candidate, error in failures.items())
-    raise FileError("base-unknown", looked, where=folder)
+    looked = "".join(f"\n    {candidate.name}: {error.finding.found}" for candidate, error in failures.items())
+    raise FileError("base-unknown", f"{folder} is not the folder of a supported base{looked}", where=folder)
 
 
 def resolve_base_folder(path: Path) -> Path:

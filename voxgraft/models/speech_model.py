@@ -55,7 +55,7 @@ class SpeechModel(nn.Module, ABC):
 
     @property
     @abstractmethod
-    def frame(self) -> SequenceSpec:
+    def spec(self) -> SequenceSpec:
         """What this model's sequences are made of, at its own sizes and with its own text rows."""
 
     @abstractmethod
@@ -178,20 +178,20 @@ def pack_batch(
         head_width = model.body.head_width if torch.is_grad_enabled() else None
         backend = choose_attention_backend(model.device, dtype, head_width)
     mute = np.asarray(silent, dtype=bool) if len(silent) else np.zeros(len(layouts), dtype=bool)
-    frame = model.frame
+    spec = model.spec
     starts = np.cumsum([0, *(layout.length for layout in layouts)])[:-1]
-    after_conditioning = starts + frame.num_conditioning
+    after_conditioning = starts + spec.num_conditioning
     after_text = after_conditioning + [len(layout.text.ids) for layout in layouts]
     texts, speeches = [layout.text for layout in layouts], [layout.speech for layout in layouts]
     # A sequence may come from a file that was made with another graft. On a GPU a wrong id would end the process.
-    last_code = max(frame.num_codes - 1, frame.speech_start, frame.speech_stop)
+    last_code = max(spec.num_codes - 1, spec.speech_start, spec.speech_stop)
     for layout in layouts:
-        _require_part("text id", layout.text, frame.num_text_ids - 1, frame.max_text + 2)
-        _require_part("speech code", layout.speech, last_code, frame.max_codes + 2)
-        if layout.num_conditioning != frame.num_conditioning:
+        _require_part("text id", layout.text, spec.num_text_ids - 1, spec.max_text + 2)
+        _require_part("speech code", layout.speech, last_code, spec.max_codes + 2)
+        if layout.num_conditioning != spec.num_conditioning:
             found = f"a layout with {layout.num_conditioning} conditioning slots"
-            raise GraftError("packing", found, expected=f"{frame.num_conditioning}")
-    conditioning_places = (starts[:, None] + np.arange(frame.num_conditioning)).reshape(-1)
+            raise GraftError("packing", found, expected=f"{spec.num_conditioning}")
+    conditioning_places = (starts[:, None] + np.arange(spec.num_conditioning)).reshape(-1)
     text_places, speech_places = (
         np.concatenate([start + np.arange(len(part.ids)) for part, start in zip(parts, begins, strict=True)])
         for parts, begins in ((texts, after_conditioning), (speeches, after_text))
@@ -251,7 +251,7 @@ def compute_speech_latents(
     found = [torch.zeros(0, width, device=model.device)] * len(codes)
     if not spoken:
         return found
-    layouts = [build_sequence(model.frame, texts[place], codes[place]) for place in spoken]
+    layouts = [build_sequence(model.spec, texts[place], codes[place]) for place in spoken]
     batch = pack_batch(model, layouts, [conditions[place] for place in spoken])
     hidden = compute_hidden_states(model, batch)  # [T, W]
     end = 0
@@ -283,15 +283,15 @@ def _require_part(what: str, part: SequencePart, highest: int, longest: int) -> 
         raise GraftError("ids-length", found, expected=f"positions up to {longest - 1:,}")
 
 
-def find_part_file(place: Path, names: tuple[str, ...]) -> Path:
+def find_part_file(path: Path, names: tuple[str, ...]) -> Path:
     """The file itself, or the first of `names` that is in a folder."""
-    if not is_folder(place):
-        return require_file(place)
+    if not is_folder(path):
+        return require_file(path)
     for name in names:
-        if is_file(place / name):
-            return place / name
+        if is_file(path / name):
+            return path / name
     found = f"none of {', '.join(names)} is in the folder" if len(names) > 1 else f"{names[0]} is not in the folder"
-    raise FileError("base-file-missing", found, where=place)
+    raise FileError("base-file-missing", found, where=path)
 
 
 DTYPE_FORMATS = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.float64: "F64"}
@@ -375,12 +375,14 @@ def choose_device(requested: str | None) -> str:
     try:
         device = torch.device(requested)
     except RuntimeError:
-        raise ConfigError("device", f"device {requested!r}", expected="cpu, cuda or cuda:N") from None
+        found = f"{requested!r} is not a device"
+        raise ConfigError("device", found, expected="cpu, cuda or cuda:N") from None
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        found = f"device {requested!r}; this machine has {torch.cuda.device_count()} CUDA devices"
-        raise ConfigError("device", found, expected="an existing device")
+        count = torch.cuda.device_count()
+        reason = f"there {'is' if count == 1 else 'are'} only {count}" if count else "no CUDA GPU was found"
+        raise ConfigError("device", f"device {requested!r} is not available: {reason}")
     if device.type not in ("cpu", "cuda"):
-        raise ConfigError("device", f"device {requested!r}", expected="cpu, cuda or cuda:N")
+        raise ConfigError("device", f"{requested!r} is not supported", expected="cpu, cuda or cuda:N")
     return requested
 
 

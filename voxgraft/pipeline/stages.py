@@ -31,9 +31,8 @@ from voxgraft.config.run import RunSettings, TrainSettings, load_command_setting
 from voxgraft.config.train_options import RESUME_RULES, options_with_rule
 from voxgraft.core.errors import ConfigError, FileError, GraftError, VoxgraftError, raise_first_error
 from voxgraft.core.files import compute_sha256, is_file, is_folder, path_exists, read_json
-from voxgraft.core.journal import History, RunJournal
 from voxgraft.core.results import CommandResult, format_names, pluralize
-from voxgraft.core.run import RUN_FILE, RunFolder
+from voxgraft.core.run import RUN_FILE, History, RunFolder, RunJournal
 from voxgraft.data.folder import PROBLEMS_FILE, DatasetFolder
 from voxgraft.data.import_command import (
     ReimportPolicy,
@@ -228,7 +227,7 @@ def _decide_split(work: PipelineContext) -> StageDecision:
         return StageDecision(True, f"{told} have no split yet", f"{told} had no split yet")
     if not own:
         return StageDecision(False, "there are no clips to split")
-    return StageDecision(False, f"all {pluralize(len(own), 'clip')} have a split")
+    return StageDecision(False, f"all {pluralize(len(own), 'usable clip')} have a split")
 
 
 def _run_split(work: PipelineContext) -> DataSplitResult:
@@ -448,7 +447,7 @@ def _resolve_num_steps(work: PipelineContext) -> float:
     data = load_run_data(wanted, merged=merged)
     raise_first_error(data.findings)
     stream = build_sampler(
-        settings, wanted.frame, data.train, compute_set_weights(data.train, (), settings.data.replay_share)
+        settings, wanted.spec, data.train, compute_set_weights(data.train, (), settings.data.replay_share)
     )
     return resolve_num_steps(train, stream)
 

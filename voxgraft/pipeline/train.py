@@ -21,7 +21,6 @@ from voxgraft.config.commands import TrainCommandSettings
 from voxgraft.config.run import find_overrides
 from voxgraft.core import progress
 from voxgraft.core.errors import CheckpointError, ConfigError, raise_first_error
-from voxgraft.core.journal import SPEED_WINDOW_STEPS, History, RunJournal
 from voxgraft.core.results import (
     EXIT_INTERRUPTED,
     Line,
@@ -31,7 +30,7 @@ from voxgraft.core.results import (
     format_learning_rate,
     pluralize,
 )
-from voxgraft.core.run import RUN_FILE, RunFolder
+from voxgraft.core.run import RUN_FILE, SPEED_WINDOW_STEPS, History, RunFolder, RunJournal
 from voxgraft.dataset.run_data import is_self_replay
 from voxgraft.dataset.sampler import list_samples
 from voxgraft.dataset.sets import ShardVerifier
@@ -106,7 +105,7 @@ def format_training_summary(
 def _describe_model(setup: TrainingSetup, loop: Trainer) -> dict[str, str]:
     """Base, tokenizer, rows, what is trained, what cannot change, and the device."""
     card, options, report = setup.graft.card, setup.options, build_trainable_report(loop.stepper.trained.model)
-    mode = "merged (the backbone itself is trained)" if options.full_body else MODE_DESCRIPTIONS[options.mode]
+    mode = "merged (the backbone itself is trained)" if options.full_backbone else MODE_DESCRIPTIONS[options.mode]
     numbers = sum(sum(counts) for part, counts in report.parts.items() if part in BASE_PARTS)
     tables = {name: str(rows) for name, rows in report.tables.items()}
     rows = _join_pairs(tables)

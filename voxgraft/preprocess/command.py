@@ -217,11 +217,11 @@ def find_encoded_clips(
     expected = {"made_from": {"base_sha256": front_end.base_sha256, "front_end": front_end.made_from}}
     for name, fingerprint in ledger.sets.items():
         # `.previous`: another set was just written in its place, and the ledger is written last.
-        for place in (run.data_set(name), run.data_set(f"{name}.previous")):
+        for folder in (run.data_set(name), run.data_set(f"{name}.previous")):
             try:
-                if not path_exists(place) or read_dataset_index(place).fingerprint != fingerprint:
+                if not path_exists(folder) or read_dataset_index(folder).fingerprint != fingerprint:
                     continue
-                clips = open_clip_dataset(place, expected=expected, verify="hashes")
+                clips = open_clip_dataset(folder, expected=expected, verify="hashes")
             except VoxgraftError:
                 continue
             own = ((keys.get(info.id), at) for at, info in enumerate(clips.infos))
@@ -272,16 +272,16 @@ def make_prepared_dataset(
             fault = encoded.fault(key)
             if fault is None and not any(map(str.isalnum, clip.text)):
                 fault = finding("clips-no-content", f"the text {clip.text!r} has no letters", expected="words")
-            fault = fault or _find_clip_fault(ids, encoded.num_codes(key), wanted.frame)
+            fault = fault or _find_clip_fault(ids, encoded.num_codes(key), wanted.spec)
             if fault is None:
                 fitting.append((clip, key, ids))
             else:
                 left_out[clip.id] = fault
-    place = wanted.run.data_set(role)
+    folder = wanted.run.data_set(role)
     if not fitting:
         first, item = next(iter(left_out.items()))
         found = f"all {len(left_out):,} clips for {role} are left out; the first, {first}: {item.code}, {item.found}"
-        raise GraftError("set-empty", found, where=place, cure=item.cure)
+        raise GraftError("set-empty", found, where=folder, cure=item.cure)
     # One hash over everything that the set is made of, so that the next `prepare` sees whether it would make the same.
     digest = hashlib.sha256()
     for clip, key, _ in fitting:
@@ -298,7 +298,7 @@ def make_prepared_dataset(
     header = DatasetHeader(card.family, card.language, role, wanted.family.code_hz, made_from)
     # Hashes are compared too: a damaged set is written again.
     try:
-        there = open_clip_dataset(place) if path_exists(place) else None
+        there = open_clip_dataset(folder) if path_exists(folder) else None
     except VoxgraftError:
         there = None
     if there is not None and there.header == header:
@@ -312,19 +312,19 @@ def make_prepared_dataset(
                 yield Clip(codes, voice, ids, clip.id, clip.speaker, clip.recording, seconds, clip.text)
                 advance(1)
 
-    write_clip_dataset(place, header, iter_prepared())
-    return PreparedDataset(role, open_clip_dataset(place), left_out, True)
+    write_clip_dataset(folder, header, iter_prepared())
+    return PreparedDataset(role, open_clip_dataset(folder), left_out, True)
 
 
-def _find_clip_fault(ids: Int32Array, num_codes: int, frame: SequenceSpec) -> Finding | None:
+def _find_clip_fault(ids: Int32Array, num_codes: int, spec: SequenceSpec) -> Finding | None:
     """What `train` would refuse in a clip."""
-    barred = sorted(frame.forbidden_text_ids.intersection(ids.tolist()))
+    barred = sorted(spec.forbidden_text_ids.intersection(ids.tolist()))
     if not len(ids) or not num_codes:
         return finding("clips-no-content", f"{len(ids)} text ids and {num_codes} codes", expected="some of each")
-    if len(ids) > frame.max_text:
-        return finding("clips-too-long", f"{len(ids):,} text ids", expected=f"at most {frame.max_text:,}")
-    if num_codes > frame.max_codes:
-        return finding("clips-too-long", f"{num_codes:,} codes", expected=f"at most {frame.max_codes:,}")
+    if len(ids) > spec.max_text:
+        return finding("clips-too-long", f"{len(ids):,} text ids", expected=f"at most {spec.max_text:,}")
+    if num_codes > spec.max_codes:
+        return finding("clips-too-long", f"{num_codes:,} codes", expected=f"at most {spec.max_codes:,}")
     return finding("clips-text-barred", f"the text id {barred[0]}") if barred else None
 
 

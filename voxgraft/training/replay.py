@@ -95,8 +95,8 @@ class ReplayGenerator:
 
     def __init__(self, family: Family, model: SpeechModel, voices: Sequence[ReferenceVoice], seed: int) -> None:
         self.family, self.model, self.voices, self.seed = family, model, voices, seed
-        sampling = family.stock_sampling()
-        self.sampling = replace(sampling, max_codes=min(sampling.max_codes, model.frame.max_codes))
+        sampling = family.upstream_sampling()
+        self.sampling = replace(sampling, max_codes=min(sampling.max_codes, model.spec.max_codes))
         self.num_kept = self.num_dropped = 0
 
     def clips(self, utterances: Sequence[ReplayUtterance]) -> Iterator[Clip]:
@@ -158,7 +158,7 @@ class SelfReplayBuilder:
     files: BaseFiles
     graft: Graft
     text_encoder: TextEncoder
-    frame: SequenceSpec
+    spec: SequenceSpec
     """Of the base alone."""
     seed: int
 
@@ -198,11 +198,11 @@ class SelfReplayBuilder:
 
     def plan(self, count: int) -> list[ReplayUtterance]:
         """What is to be spoken, from the base's own spelling."""
-        frame = self.frame
-        barred = frame.forbidden_text_ids | {self.text_encoder.base.unknown_id, frame.text_start, frame.text_stop}
+        spec = self.spec
+        barred = spec.forbidden_text_ids | {self.text_encoder.base.unknown_id, spec.text_start, spec.text_stop}
 
         def is_plain(ids: Sequence[int]) -> bool:
-            return 0 < len(ids) <= frame.max_text and barred.isdisjoint(ids)
+            return 0 < len(ids) <= spec.max_text and barred.isdisjoint(ids)
 
         utterances = plan_replay(self._sentences(), self.text_encoder.encode, is_plain, count, self.seed)
         if not any(not one.held_out for one in utterances):
@@ -233,7 +233,7 @@ class SelfReplayBuilder:
         said = "".join(f"{one.id}\t{one.text}\t{one.held_out}\n" for one in utterances)
         settings: dict[str, Any] = {
             "sentences_sha256": hashlib.sha256(said.encode()).hexdigest(),
-            "sampling": asdict(family.stock_sampling()),
+            "sampling": asdict(family.upstream_sampling()),
             "seed": self.seed,
         }
         made_from = DatasetProvenance(

@@ -185,7 +185,7 @@ def build_training_setup(
         require_batches_fit(wanted, data, replay_pending=mode == "merged")
         dtype = HALF_PRECISION_DTYPES.get(precision, torch.float32)
         replay = SelfReplayBuilder(
-            run, settings.data, files, graft, wanted.text_encoder, wanted.base_frame, train_settings.seed
+            run, settings.data, files, graft, wanted.text_encoder, wanted.base_spec, train_settings.seed
         )
         made, item = replay.load_or_generate(count, data.train, device, dtype)
         data.findings.append(item)
@@ -196,7 +196,7 @@ def build_training_setup(
     train = (*data.train, *data.replay, *learnt)
     weights = compute_set_weights(data.train, train[len(data.train) :], settings.data.replay_share)
     family_defaults = resolve_family_defaults(train_settings, family)
-    stream = build_sampler(settings, wanted.frame, train, weights, family_defaults["text_dropout"])
+    stream = build_sampler(settings, wanted.spec, train, weights, family_defaults["text_dropout"])
     if train_settings.microbatch_tokens is not None:
         require_clip_fits(stream.longest[0], train_settings.microbatch_tokens, f"clip {stream.longest[1]!r}")
     data.findings += sampling_findings(wanted, data, stream, learnt)
@@ -255,7 +255,7 @@ def resolve_family_defaults(train: TrainSettings, family: Family) -> dict[str, A
         "text_weight": text_weight,
         "speech_weight": speech_weight,
         # Classifier-free guidance compares with and without text, so only families that use it train without text.
-        "text_dropout": DEFAULTS.text_dropout if family.stock_sampling().guidance > 0 else 0.0,
+        "text_dropout": DEFAULTS.text_dropout if family.upstream_sampling().guidance > 0 else 0.0,
     }
     return {name: value if (given := getattr(train, name)) is None else given for name, value in usual.items()}
 

@@ -53,7 +53,7 @@ class LossModule(nn.Module):
         sums = [cross_entropy_sum(head, hidden[part.scored], part.targets, chunk=self.chunk) for head, part in heads]
         if self.base is None or near is None or base_hidden is None:
             return torch.stack([*sums, torch.zeros_like(sums[0])])
-        tuned = hidden[near.places]
+        tuned = hidden[near[1]]
         kl = kl_sum(self.model.speech_logits, tuned, self.base.head, base_hidden, chunk=self.chunk)
         return torch.stack([*sums, kl])
 
@@ -175,7 +175,7 @@ class TrainStep:
             base_hidden = None
             if self.base is not None and near is not None:
                 with self._autocast():
-                    base_hidden = self.base.hidden(near)
+                    base_hidden = self.base.hidden(near[0])
             # DDP exchanges gradients once a step, with the last microbatch.
             sync = nullcontext() if ddp is None or at + 1 == len(share.batches) else ddp.no_sync()
             with sync, self._gate_open():  # both passes: gradient checkpointing runs the layers a second time

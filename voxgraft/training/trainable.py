@@ -106,11 +106,11 @@ def make_trainable(model: SpeechModel, rows: Mapping[str, Tensor], options: Trai
             value.requires_grad_()
         return TrainableModel(model, {"body": everything}, None, MasterWeights(everything))
     gate = None
-    adapted = options.mode == "gated" or (options.mode == "merged" and not options.full_body)
+    adapted = options.mode == "gated" or (options.mode == "merged" and not options.full_backbone)
     if adapted:
         gate = add_adapter(model, model.adapter_layers(), options.rank, options.alpha, options.seed)
     grafted = freeze_base(model)
-    body = list_base_parameters(model, grafted) if options.mode == "merged" and options.full_body else {}
+    body = list_base_parameters(model, grafted) if options.mode == "merged" and options.full_backbone else {}
     for value in body.values():
         value.requires_grad_()
     adapter = set(adapter_state(model)) if adapted else set()

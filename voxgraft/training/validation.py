@@ -22,7 +22,7 @@ from torch import Tensor
 
 from voxgraft.config.train_options import TrainOptions
 from voxgraft.core.errors import Finding, finding
-from voxgraft.core.journal import History, as_finite_float
+from voxgraft.core.run import History, as_finite_float
 from voxgraft.dataset.sampler import DeterministicSampler, Sample, pack_microbatches
 from voxgraft.dataset.sets import count_text_ids
 from voxgraft.dataset.shards import ClipDataset

@@ -23,7 +23,7 @@ from voxgraft.config.run import RunSettings, VocabularySettings
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.core.files import MAX_JSON_BYTES, MAX_LINE_BYTES, MAX_YAML_BYTES
 from voxgraft.inspect.check import read_npy_ids
-from voxgraft.migrate.configs import UserOverrides, read_legacy_config, translate_legacy_config
+from voxgraft.inspect.legacy import UserOverrides, read_legacy_config, translate_legacy_config
 from voxgraft.models import get_family
 from voxgraft.models.chatterbox.family import read_cangjie
 from voxgraft.text.encoder import TextEncoder, learn_language_pieces

@@ -109,13 +109,13 @@ class SpeechTokenizer(nn.Module):
         self.requires_grad_(False).eval()
 
     @classmethod
-    def load(cls, place: Path) -> SpeechTokenizer:
+    def load(cls, folder: Path) -> SpeechTokenizer:
         """From an `s3gen` file, or from the base folder that holds it; of that file only the tokenizer is read."""
         from voxgraft.checkpoints.load import read_tensor_shapes, read_tensors
         from voxgraft.models.chatterbox.family import S3GEN_FILES
         from voxgraft.models.speech_model import find_part_file
 
-        path = find_part_file(place, S3GEN_FILES)
+        path = find_part_file(folder, S3GEN_FILES)
         stored = read_tensor_shapes(path, SPEECH_TOKENIZER_PREFIX)
         size = SpeechTokenizerSize.of(stored)
         with init_empty_weights():
@@ -277,7 +277,7 @@ class VoiceEncoder(nn.Module):
         self.requires_grad_(False).eval()
 
     @classmethod
-    def load(cls, place: Path) -> VoiceEncoder:
+    def load(cls, path: Path) -> VoiceEncoder:
         """From a file, or from the base folder that holds it."""
         from voxgraft.checkpoints.load import read_tensors
         from voxgraft.models.chatterbox.family import VOICE_ENCODER_FILES
@@ -286,7 +286,7 @@ class VoiceEncoder(nn.Module):
         with no_init_weights():
             encoder = cls()
         shapes = {name: tuple(tensor.shape) for name, tensor in encoder.state_dict().items()}
-        encoder.load_state_dict(read_tensors(find_part_file(place, VOICE_ENCODER_FILES), shapes))
+        encoder.load_state_dict(read_tensors(find_part_file(path, VOICE_ENCODER_FILES), shapes))
         return encoder
 
     @torch.no_grad()

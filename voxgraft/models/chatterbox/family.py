@@ -51,7 +51,7 @@ from voxgraft.text import TextFrontend
 if TYPE_CHECKING:
     import torch
 
-    from voxgraft.models.base import Clip, ClipEncoder, SpeakerEncoder, StockProgram, Vocoder
+    from voxgraft.models.base import Clip, ClipEncoder, SpeakerEncoder, UpstreamProgram, Vocoder
     from voxgraft.models.speech_model import SpeechModel
     from voxgraft.nn.decode import SamplingParams
 
@@ -223,8 +223,8 @@ def t3_sequence_spec(num_text_ids: int, size: T3Size | None = None) -> SequenceS
         max_codes=size.speech_positions - 4,
         num_conditioning=size.perceiver_queries + 2,
         guided=True,
-        stock_start_positions=(0, 0),
-        stock_first_position=1,
+        upstream_start_positions=(0, 0),
+        upstream_first_position=1,
         initial_penalized_codes=(SPEECH_START_ID,),
     )
 
@@ -469,7 +469,7 @@ class Chatterbox(Family):
         table = tokenizer.with_name(CANGJIE_NAME)
         return ChatterboxTextFrontend(read_cangjie(table) if is_file(table) else None)
 
-    def frame(self, num_text_ids: int, size: T3Size | None = None) -> SequenceSpec:
+    def sequence_spec(self, num_text_ids: int, size: T3Size | None = None) -> SequenceSpec:
         return t3_sequence_spec(num_text_ids, size)
 
     def build_empty_model(self, files: BaseFiles) -> SpeechModel:
@@ -492,7 +492,7 @@ class Chatterbox(Family):
         condition = super().apply_style(condition, replace(manner, exaggeration=None))
         return condition if manner.exaggeration is None else replace(condition, emotion=manner.exaggeration)
 
-    def stock_sampling(self) -> SamplingParams:
+    def upstream_sampling(self) -> SamplingParams:
         from voxgraft.nn.decode import SamplingParams
 
         return SamplingParams(temperature=0.8, min_p=0.05, repetition_penalty=2.0, guidance=0.5, max_codes=1000)
@@ -549,7 +549,7 @@ class Chatterbox(Family):
         languages = ("en",) if english else self.languages
         return BaseDescription(release.title if release else by_rows, languages, tuple(side_files), others)
 
-    def stock(self) -> StockProgram:
+    def upstream(self) -> UpstreamProgram:
         from voxgraft.models.chatterbox.upstream import ChatterboxProgram
 
         return ChatterboxProgram()
@@ -560,10 +560,10 @@ class Chatterbox(Family):
         path = files.folder / CONDITIONS_NAME
         return {BUILT_IN_VOICE: read_built_in_voice(path)} if is_file(path) else {}
 
-    def speaker_encoder(self, place: Path) -> SpeakerEncoder:
+    def speaker_encoder(self, path: Path) -> SpeakerEncoder:
         from voxgraft.models.chatterbox.encoder import VoiceEncoder
 
-        return VoiceEncoder.load(place)
+        return VoiceEncoder.load(path)
 
     def published_files(self, files: BaseFiles) -> tuple[PublishedTensors, ...]:
         from voxgraft.models.chatterbox.upstream import list_chatterbox_files

@@ -83,7 +83,7 @@ class T3(SpeechModel):
         return self.tfmr
 
     @property
-    def frame(self) -> SequenceSpec:
+    def spec(self) -> SequenceSpec:
         return t3_sequence_spec(self.num_text_ids, self.size)
 
     def adapter_layers(self) -> list[str]:

@@ -47,6 +47,7 @@ from voxgraft.models.base import (
     SoundStream,
     Vocoder,
     prefix_shapes,
+    require_a_voice_each,
     require_exact_tensors,
 )
 from voxgraft.models.campplus import COUNTER, CAMPPlus, CAMPPlusSize
@@ -422,10 +423,7 @@ class S3GenVocoder(Vocoder):
         voices: Sequence[Clip],
         latents: Sequence[Latents] | None = None,  # noqa: ARG002 (codes say everything)
     ) -> list[NDArray[np.float32]]:
-        if len(codes) != len(voices):
-            raise GraftError(
-                "packing", f"{len(codes)} utterances and {len(voices)} voices", expected="the same number of each"
-            )
+        require_a_voice_each(codes, voices)
         self.validate()
         mark = find_watermarker()
         waves = [np.zeros(0, dtype=np.float32)] * len(codes)

@@ -169,7 +169,7 @@ class BigVGAN(nn.Module):
         self.requires_grad_(False).eval()
 
     @classmethod
-    def read_shapes(cls, place: Path) -> tuple[Path, BigVGANSize, dict[str, Shape]]:
+    def read_shapes(cls, folder: Path) -> tuple[Path, BigVGANSize, dict[str, Shape]]:
         """File, size and tensors of the published file or the folder that holds it, with weight norm or without.
 
         Refused, by name, unless the file has every tensor and none besides. Reads no values.
@@ -177,7 +177,7 @@ class BigVGAN(nn.Module):
         from voxgraft.checkpoints.load import read_tensor_shapes
         from voxgraft.models.speech_model import find_part_file
 
-        path = find_part_file(place, BIGVGAN_NAMES)
+        path = find_part_file(folder, BIGVGAN_NAMES)
         stored = read_tensor_shapes(path)
         size = BigVGANSize.of(stored)
         shapes = bigvgan_shapes(size, weight_norm=any(name.endswith(".weight_v") for name in stored))
@@ -189,11 +189,11 @@ class BigVGAN(nn.Module):
         return path, size, shapes
 
     @classmethod
-    def load(cls, place: Path) -> BigVGAN:
+    def load(cls, folder: Path) -> BigVGAN:
         """From the published file or the folder that holds it, with weight norm or without."""
         from voxgraft.checkpoints.load import read_tensors
 
-        path, size, shapes = cls.read_shapes(place)
+        path, size, shapes = cls.read_shapes(folder)
         return cls.from_tensors(size, read_tensors(path, shapes))
 
     @classmethod
@@ -351,17 +351,13 @@ BATCH_FRAMES = 24_000
 MAX_KEPT_VOICES = 16
 
 
-@dataclass(frozen=True, slots=True)
-class ReferenceWaves:
-    """A recording as the original's parts read it, each at most 15 s long."""
+def prepare_reference(
+    samples: Waveform, rate: int
+) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+    """One channel of a recording of any usual rate, as the original's parts read it. It is cut at 15 s, as there.
 
-    speaker: NDArray[np.float32]  # 22,050 Hz: the mel
-    speaker_16k: NDArray[np.float32]  # for codes, speaker latents and the style
-    emotion_16k: NDArray[np.float32]  # for the emotion
-
-
-def prepare_reference(samples: Waveform, rate: int) -> ReferenceWaves:
-    """One channel of a recording of any usual rate. What is longer than 15 s is cut, as in the original.
+    The speaker at 22,050 Hz for the mel; the speaker at 16 kHz for codes, speaker latents and the style; at 16 kHz for
+    the emotion.
 
     The original makes two different 16 kHz signals: the speaker's by way of 22,050 Hz and with another resampler, the
     emotion's directly. That changes features a little, so it is reproduced. Too short and silent are refused.
@@ -375,7 +371,7 @@ def prepare_reference(samples: Waveform, rate: int) -> ReferenceWaves:
     speaker = _resample_like_librosa(wave.numpy(), rate, SAMPLE_RATE)[: MAX_REFERENCE_SECONDS * SAMPLE_RATE]
     speaker_16k = resample_sinc(torch.from_numpy(speaker), SAMPLE_RATE, FEATURE_RATE).numpy()
     emotion_16k = _resample_like_librosa(wave.numpy(), rate, FEATURE_RATE)[: MAX_REFERENCE_SECONDS * FEATURE_RATE]
-    return ReferenceWaves(speaker, speaker_16k, emotion_16k)
+    return speaker, speaker_16k, emotion_16k
 
 
 def _resample_like_librosa(samples: NDArray[np.float32], from_hz: int, to_hz: int) -> NDArray[np.float32]:
@@ -403,16 +399,8 @@ def load_code_table(path: Path) -> Tensor:
     return table
 
 
-@dataclass(frozen=True, slots=True)
-class VocoderParts:
-    """The networks of a vocoder, all on one device."""
-
-    s2mel: S2Mel
-    bigvgan: BigVGAN
-    code_table: Tensor  # [codes, 1024] what the semantic codec embeds each code as
-
-    def to(self, device: torch.device | str) -> VocoderParts:
-        return VocoderParts(self.s2mel.to(device), self.bigvgan.to(device), self.code_table.to(device))
+# The networks of a vocoder, all on one device; and what the semantic codec embeds each code as, [codes, 1024].
+VocoderParts = tuple[S2Mel, BigVGAN, Tensor]
 
 
 class IndexTTS2Vocoder(Vocoder):
@@ -455,7 +443,8 @@ class IndexTTS2Vocoder(Vocoder):
         BigVGAN.read_shapes(bigvgan)
 
         def load() -> VocoderParts:
-            return VocoderParts(S2Mel.load(s2mel, settings), BigVGAN.load(bigvgan), load_code_table(codec)).to(device)
+            flow, waves = S2Mel.load(s2mel, settings).to(device), BigVGAN.load(bigvgan).to(device)
+            return flow, waves, load_code_table(codec).to(device)
 
         return cls(load, dtype)
 
@@ -497,10 +486,11 @@ class IndexTTS2Vocoder(Vocoder):
     ) -> list[Tensor]:
         """Content vectors [n, 1024] with noise [M, P + F] to waves [256 F]."""
         frames = [count_target_frames(len(content)) for content in contents]
-        targets = self.parts.s2mel.length_regulator(contents, frames)
-        mels = self.parts.s2mel.solve(prompts, targets, noises, dtype=self.dtype)
+        s2mel, bigvgan, _ = self.parts
+        targets = s2mel.length_regulator(contents, frames)
+        mels = s2mel.solve(prompts, targets, noises, dtype=self.dtype)
         with exact_float32() if self.dtype is None else nullcontext():
-            return self.parts.bigvgan.vocode(mels)
+            return bigvgan.vocode(mels)
 
     def draw_noise(self, num_frames: int) -> Tensor:
         """Standard normal noise of prompt and target. Drawn on the CPU, so that it is the same on every device."""
@@ -509,7 +499,7 @@ class IndexTTS2Vocoder(Vocoder):
     @exact_float32()
     def embed_codes(self, codes: Sequence[int], latents: Latents) -> Tensor:
         """Codes and their latents as the length regulator takes them. -> [n, 1024]"""
-        s2mel, table = self.parts.s2mel, self.parts.code_table
+        s2mel, _, table = self.parts
         width = s2mel.size.latents[0]
         if latents.shape != (len(codes), width) or not np.isfinite(latents).all():
             found = f"latents {list(latents.shape)} for {len(codes):,} codes"
@@ -535,7 +525,7 @@ class IndexTTS2Vocoder(Vocoder):
     def _compute_prompt(self, voice: Clip) -> FlowPrompt:
         if why := self.why_not(voice):
             raise GraftError("vocoder-voice", why)
-        s2mel, table = self.parts.s2mel, self.parts.code_table
+        s2mel, _, table = self.parts
 
         def to_device(array: NDArray[Any], dtype: type[np.generic] = np.float32) -> Tensor:
             return torch.from_numpy(np.asarray(array, dtype)).to(table.device)

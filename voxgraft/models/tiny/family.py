@@ -22,7 +22,7 @@ from voxgraft.models.base import (
     SequenceSpec,
     SideFile,
     StockFolder,
-    StockProgram,
+    UpstreamProgram,
     find_side_files,
     unknown_voice_error,
 )
@@ -32,7 +32,7 @@ from voxgraft.text import TextFrontend
 if TYPE_CHECKING:
     import torch
 
-    from voxgraft.models.base import Clip, ClipEncoder, StockProgram, Vocoder
+    from voxgraft.models.base import Clip, ClipEncoder, UpstreamProgram, Vocoder
     from voxgraft.models.speech_model import SpeechModel
     from voxgraft.nn.decode import SamplingParams
 
@@ -216,7 +216,7 @@ class Tiny(Family):
     def front(self, tokenizer: Path | None = None) -> TextFrontend:  # noqa: ARG002 (no tables beside the tokenizer)
         return TinyTextFrontend()
 
-    def frame(self, num_text_ids: int, size: T3Size | None = None) -> SequenceSpec:
+    def sequence_spec(self, num_text_ids: int, size: T3Size | None = None) -> SequenceSpec:
         return tiny_sequence_spec(num_text_ids, size)
 
     def build_empty_model(self, files: BaseFiles) -> SpeechModel:
@@ -235,7 +235,7 @@ class Tiny(Family):
 
         return build_tiny_condition(prompt)
 
-    def stock_sampling(self) -> SamplingParams:
+    def upstream_sampling(self) -> SamplingParams:
         from voxgraft.nn.decode import SamplingParams
 
         return SamplingParams(temperature=0.6, top_p=0.9, max_codes=round(MAX_SECONDS * self.code_hz))
@@ -257,7 +257,7 @@ class Tiny(Family):
         )
         return BaseDescription("built-in", self.languages, sides)
 
-    def stock(self) -> StockProgram:
+    def upstream(self) -> UpstreamProgram:
         return TinyProgram()
 
     def voices(self, files: BaseFiles) -> Mapping[str, Clip]:
@@ -279,7 +279,7 @@ class Tiny(Family):
 REQUIRED_FILES = {CODEC_NAME: "codec: from codes to sound", VOICES_NAME: "names of the speakers"}
 
 
-class TinyProgram(StockProgram):
+class TinyProgram(UpstreamProgram):
     """voxgraft."""
 
     title: ClassVar[str] = "voxgraft"

@@ -31,7 +31,7 @@ from voxgraft.audio.features import (
     validate_waveforms,
 )
 from voxgraft.core.errors import AudioError, CheckpointError, FileError, GraftError
-from voxgraft.models.base import Clip, ClipEncoder, Latents, SequenceSpec, Vocoder
+from voxgraft.models.base import Clip, ClipEncoder, Latents, SequenceSpec, Vocoder, require_a_voice_each
 from voxgraft.models.chatterbox.model import T3, T3ConditionBatch
 from voxgraft.models.tiny.family import (
     CODEC_NAME,
@@ -57,7 +57,7 @@ class TinyT3(T3):
     """T3 at any size, conditioned on a speaker's number."""
 
     @property
-    def frame(self) -> SequenceSpec:
+    def spec(self) -> SequenceSpec:
         return tiny_sequence_spec(self.num_text_ids, self.size)
 
     def collate(self, conditions: Sequence[Any]) -> T3ConditionBatch:
@@ -426,10 +426,7 @@ class TinyVocoder(Vocoder):
         latents: Sequence[Latents] | None = None,  # noqa: ARG002 (codes say everything)
     ) -> list[NDArray[np.float32]]:
         """One utterance after another: their neighbours' padding would colour their ends."""
-        if len(codes) != len(voices):
-            raise GraftError(
-                "packing", f"{len(codes)} utterances and {len(voices)} voices", expected="the same number of each"
-            )
+        require_a_voice_each(codes, voices)
         device = next(self.codec.parameters()).device
         waves = []
         for own, voice in zip(codes, voices, strict=True):

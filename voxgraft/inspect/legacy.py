@@ -510,22 +510,19 @@ class UserOverrides(NamedTuple):
     texts: tuple[Path, ...] = ()
 
 
-class ConfigTranslation(NamedTuple):
-    """The rows in the order of the old file, the values for run.yaml by dotted key, and what there is to say."""
+def translate_legacy_config(
+    old: LegacyConfig, given: UserOverrides
+) -> tuple[list[KeyTranslation], dict[str, Any], list[Finding]]:
+    """What becomes of every key of an old config.
 
-    rows: list[KeyTranslation]
-    values: dict[str, Any]
-    findings: list[Finding]
-
-
-def translate_legacy_config(old: LegacyConfig, given: UserOverrides) -> ConfigTranslation:
-    """What becomes of every key of an old config."""
+    Rows in the order of the old file, the values for run.yaml by dotted key, and what there is to say.
+    """
     translator = _LegacyTranslator(old, given)
     rows = resolve_key_conflicts([row for key in old.keys for row in translator.translate(key)], given)
     if unknown := [row.old for row in rows if row.fate == "unknown"]:
         names = ", ".join(unknown[:6]) + (" ..." if len(unknown) > 6 else "")
         translator.report("old-keys-unknown", f"{len(unknown)} not known: {names}")
-    return ConfigTranslation(rows, {row.key: row.new for row in rows if row.fate == "mapped"}, translator.findings)
+    return rows, {row.key: row.new for row in rows if row.fate == "mapped"}, translator.findings
 
 
 def resolve_key_conflicts(rows: Sequence[KeyTranslation], given: UserOverrides) -> list[KeyTranslation]:
