@@ -144,7 +144,7 @@ class GrownLayer(GraftModule):
         for name, tensor in {"weight": weight, **({} if bias is None else {"bias": bias})}.items():
             layer._half("base", name).copy_(tensor)
             new = layer._half("new", name)
-            new.copy_(tensor[: rows.base_pieces].to(new.dtype).mean(dim=0, keepdim=True).expand_as(new))
+            new.copy_(tensor[: rows.base_pieces].to(new.dtype).mean(dim=0).expand_as(new))
         return layer
 
     @classmethod
