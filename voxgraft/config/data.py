@@ -26,7 +26,7 @@ class DataImportSettings(Settings):
     dataset: Path
     """Folder of the dataset. Clips are added to an existing one."""
     sources: tuple[Path, ...] = Field(min_length=1)
-    """Folders or files: subtitles with media, metadata.csv, JSON lines, audio with text files, parquet."""
+    """Folders or files: subtitles with media, metadata.csv, Kaldi, .list, TextGrid, audio with text files, parquet."""
     language: str = Field(pattern=LANGUAGE_PATTERN)
     """Language of the recordings. It selects the text rules."""
     media: Path | None = None
@@ -127,12 +127,10 @@ class QualitySettings(Settings):
     """Seconds."""
     longest: float = Field(20.0, gt=0)
     """Seconds."""
-    slowest: float = Field(3.0, ge=0)
-    """Minimum letters per second. Fewer mean missing text or long silence."""
-    fastest: float = Field(30.0, gt=0)
-    """Maximum letters per second. More mean that not all of the text is spoken."""
-    fastest_syllables: float = Field(16.0, gt=0)
-    """The same for syllabic scripts such as Ethiopic."""
+    slowest: float | None = Field(None, ge=0)
+    """Minimum letters per second. Fewer mean missing text or long silence. Default: from the clips of the language."""
+    fastest: float | None = Field(None, gt=0)
+    """Maximum letters per second. More mean that text is not spoken. Default: from the clips of the language."""
     silence: float = Field(0.6, gt=0, le=1)
     """Maximum share of a clip without speech."""
     pause: float = Field(2.0, gt=0)
