@@ -411,6 +411,14 @@ class BuiltInRecognizer:
             heard.update(zip(places, found, strict=True))
         return [heard[place] for place in range(len(checked))]
 
+    def hear_any_language(self, waves: Sequence[NDArray[np.float32]]) -> list[Transcript]:
+        """Phones of a language that the network does not know, in the language that gives the most of them.
+
+        Every language hears phones; in one that fits badly, more steps stay blank.
+        """
+        heard = [self.hear(waves, BUILT_IN_RATE_HZ, language) for language in self.symbols.by_language]
+        return [max(own, key=lambda one: len(one.phones or ())) for own in zip(*heard, strict=True)]
+
     @torch.no_grad()
     def _transcribe_batch(self, waves: list[Tensor], language: str) -> list[Transcript]:
         device = next(self.network.parameters()).device

@@ -99,6 +99,7 @@ EXAMPLES = {
     "data speakers": "voxgraft data speakers sets/films --rename A=Abebe",
     "data report": "voxgraft data report sets/films",
     "data split": "voxgraft data split sets/films --by speaker",
+    "data verify": "voxgraft data verify sets/films --recognizer whisper:small",
     "data text": 'voxgraft data text "in 1987" --language fr',
     "tokenizer train": "voxgraft tokenizer train --base tiny --language am --texts amharic.txt",
     "tokenizer merge": "voxgraft tokenizer merge --base tiny --additions additions.json --output tokenizer.json",
@@ -350,6 +351,13 @@ COMMANDS = (
         data.DataReportSettings,
         "voxgraft.data.report:data_report",
         "Measure every clip, reject by thresholds, and write a page with histograms and players. Deletes nothing.",
+        positional=("dataset",),
+    ),
+    CliCommand(
+        "data verify",
+        data.DataVerifySettings,
+        "voxgraft.asr.transcripts:data_verify",
+        "Compare every text with what a recognizer hears, rank the clips and mark the worst. Nothing is deleted.",
         positional=("dataset",),
     ),
     CliCommand(

@@ -173,3 +173,19 @@ class DataSplitSettings(Settings):
     """Unit of the split: recording, speaker, or stretch of a recording. auto: recording, or stretch if few."""
     seed: int = Field(1, ge=0, le=MAX_SEED)
     """The same seed gives the same split."""
+
+
+RecognizerName = Annotated[
+    str, Field(description="Recognizer: built-in, whisper:SIZE, whisper:FOLDER, or 'command:PROGRAM ARGUMENTS {wav}'.")
+]
+
+
+class DataVerifySettings(Settings):
+    """The dataset whose texts are compared with what a recognizer hears."""
+
+    dataset: DatasetFolder
+    recognizer: RecognizerName = "built-in"
+    worst: float = Field(0.1, gt=0, le=1)
+    """Share of the clips to list as the worst."""
+    outlier: float = Field(4.5, gt=0)
+    """Robust standard deviations above the median disagreement from which a clip is marked as text-mismatch."""
