@@ -29,9 +29,7 @@ SWAPPED_SHARE, WORST_SHARE = 0.05, 0.1
 def sentences(language: str) -> list[str]:
     """Sentences of 5 to 16 words that ship with voxgraft, without digits."""
     files = resources.files("voxgraft").joinpath("assets")
-    place = next(
-        path for folder in ("demo", "proof") if (path := files.joinpath(folder, f"{language}.txt")).is_file()
-    )
+    place = next(path for folder in ("demo", "proof") if (path := files.joinpath(folder, f"{language}.txt")).is_file())
     lines = dict.fromkeys(place.read_text(encoding="utf-8").splitlines())
     return [line for line in lines if 5 <= len(line.split()) <= 16 and not any(map(str.isdigit, line))]
 

@@ -23,7 +23,6 @@ from voxgraft.core.languages import find_exemplar
 from voxgraft.graft.folder import (
     ADAPTER_NAME,
     BASELINE_FOLDER_NAME,
-    GRAFT_CARD_NAME,
     MASKED_BASELINE_LABEL,
     MERGED_CARD_NAME,
     MERGED_FOLDER_NAME,
@@ -31,9 +30,9 @@ from voxgraft.graft.folder import (
     README_NAME,
     ROWS_NAME,
     collect_versions,
-    format_graft_card,
     format_graft_readme,
     hash_adapter_files,
+    write_graft_card,
 )
 from voxgraft.models.load import HALF_PRECISION_DTYPES, grow_model, load_model, save_model
 from voxgraft.models.speech_model import SpeechModel
@@ -214,7 +213,7 @@ def write_trained_graft(setup: TrainingSetup, loop: Trainer, outcome: TrainOutco
             method=method,
             versions={**collect_versions(), "torch": torch.__version__},
         )
-        write_text(new / GRAFT_CARD_NAME, format_graft_card(card))
+        write_graft_card(new, card)
         entry = find_exemplar(card.language)
         write_text(new / README_NAME, format_graft_readme(card, entry.name if entry else card.language, []))
     return folder
