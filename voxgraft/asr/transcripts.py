@@ -37,7 +37,7 @@ BATCH_CLIPS = 16
 # Shorter waves are padded with silence: some recognizers fail on them.
 MIN_SECONDS = 0.25
 # A recognizer that errs evenly has a small spread: a clip must disagree by as much more to be an outlier.
-MIN_SPREAD = 0.05
+MIN_SPREAD = 0.08
 MIN_CLIPS_FOR_OUTLIERS = 20
 MAX_SHOWN = 12
 _load_normalizer = lru_cache(maxsize=64)(build_normalizer)
@@ -79,12 +79,12 @@ def compute_disagreement(text: str, heard: str, language: str, *, by_sound: bool
     if by_sound:
         meant_letters, heard_letters = sound_classes(text), sound_classes(heard, is_ipa=True)
     else:
-        meant_letters, heard_letters = (_comparable_letters(one, language) for one in (text, heard))
+        meant_letters, heard_letters = (comparable_letters(one, language) for one in (text, heard))
     longest = max(len(meant_letters), len(heard_letters))
     return edit_distance(meant_letters, heard_letters) / longest if longest else 0.0
 
 
-def _comparable_letters(text: str, language: str) -> str:
+def comparable_letters(text: str, language: str) -> str:
     """Letters as they are heard: normalized, lower case, without spaces and marks; letters of one sound are one."""
     said = _load_normalizer(language, fold_homophones=True).normalise(text).text
     lower = unicodedata.normalize("NFC", said.casefold())

@@ -189,3 +189,49 @@ class DataVerifySettings(Settings):
     """Share of the clips to list as the worst."""
     outlier: float = Field(4.5, gt=0)
     """Robust standard deviations above the median disagreement from which a clip is marked as text-mismatch."""
+
+
+class _RecordingSettings(Settings):
+    """Settings that `data align` and `data transcribe` share: how the clips are written."""
+
+    language: str = Field(pattern=LANGUAGE_PATTERN)
+    """Language of the recording."""
+    recognizer: RecognizerName = "built-in"
+    speaker: str | None = None
+    """Speaker name. Default: the name of the recording."""
+    family: FamilyName | None = None
+    """Model family to train, which limits the length of clips."""
+    rate: int = Field(24_000, ge=8_000, le=96_000)
+    """Sample rate of the clips."""
+    format: AudioFormat = "flac"
+    """File format of the clips."""
+    shortest: float = Field(1.0, gt=0, le=30)
+    """Minimum length in seconds. Shorter clips are rejected."""
+    longest: float | None = Field(None, gt=1, le=120)
+    """Maximum length in seconds. Longer clips are rejected. Default: 15, or less if the family requires it."""
+    workers: WorkerCount = 0
+
+
+class DataAlignSettings(_RecordingSettings):
+    """A recording, its text, and the dataset that gets the sentences."""
+
+    recording: Path
+    """Media file with one reading of the text."""
+    text: Path
+    """Text file. Sentences end at marks such as . ! ? ። and at empty lines."""
+    dataset: DatasetFolder
+    threshold: float = Field(0.5, gt=0, lt=1)
+    """Minimum share of a sentence's sounds that must be heard at its place. Others are rejected, not guessed."""
+    encoding: TextEncoding = None
+    lead: float = Field(0.10, ge=0, le=1)
+    """Seconds to keep before the first word."""
+    tail: float = Field(0.15, ge=0, le=1)
+    """Seconds to keep after the last word."""
+
+
+class DataTranscribeSettings(_RecordingSettings):
+    """Recordings without texts, and the dataset that gets the transcripts."""
+
+    dataset: DatasetFolder
+    recordings: tuple[Path, ...] = Field(min_length=1)
+    """Media files."""

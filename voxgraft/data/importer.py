@@ -247,7 +247,7 @@ def _iter_source_clips(
 ) -> Iterator[tuple[ManifestClip, AudioSegment]]:
     """Every clip of a source with its audio, always in the same order."""
     segments = _segments_from_subtitles if source.kind == "subtitles" else _segments_from_list
-    for cut, speaker, recording, language, file in segments(source, ids.recording, options, problems):
+    for cut, speaker, recording, language, file, other in segments(source, ids.recording, options, problems):
         lines = (cut.cues[0].line, cut.cues[-1].last_line)
         seconds = len(cut.samples) / options.rate
         # Subtitles of a longer version of the film continue after the end of the recording.
@@ -274,12 +274,13 @@ def _iter_source_clips(
             end=round(cut.start + seconds, 4),
             source=f"{file}:{lines[0]}",
             rejected=cut.reasons,
+            other=other,
         )
         yield clip, cut
 
 
-Segment = tuple[AudioSegment, str, str, str, str]
-"""A cut with its speaker, recording, language, and the file that its text comes from."""
+Segment = tuple[AudioSegment, str, str, str, str, dict[str, Any]]
+"""A cut with its speaker, recording, language, the file that its text comes from, and further keys of its clip."""
 
 
 def _segments_from_subtitles(
@@ -303,7 +304,7 @@ def _segments_from_subtitles(
     for cut in cut_segments(RollingAudioBuffer(media.blocks(), options.rate, voice), cues, how):
         label = cut.cues[0].speaker
         who = source.media.resolve().parent.name if options.speaker_from == "folder" else recording
-        yield cut, f"{recording}:{label}" if label else who, recording, options.language, name
+        yield cut, f"{recording}:{label}" if label else who, recording, options.language, name, {}
     problems += _decode_problems(media, source.media.name)
 
 
@@ -340,7 +341,7 @@ def _segments_from_list(
             "file": media.path.stem,
         }
         speaker = row.speaker or who[options.speaker_from]
-        yield cut, speaker, own, row.language or options.language, file
+        yield cut, speaker, own, row.language or options.language, file, dict(row.other)
         problems += _decode_problems(media, row.audio)
 
 

@@ -35,6 +35,8 @@ COLUMN_ALIASES: dict[str, tuple[str, ...]] = {
     "language": ("language", "lang", "locale"),
     "id": ("id", "segment_id", "utt_id", "utt"),
 }
+# Keys of our own lists that go into the manifest.
+KEPT_KEYS = ("machine_made", "confidence")
 AUDIO_FOLDERS = ("", "wavs", "wav", "audio", "clips", "audios")
 MIN_RECORDINGS = 3
 SIDECAR_SUFFIXES = (".normalized.txt", ".txt", ".lab")
@@ -82,6 +84,8 @@ class TranscriptRow:
     """None: the whole file."""
     data: bytes | None = None
     """The audio file itself, if the list holds it."""
+    other: tuple[tuple[str, Any], ...] = ()
+    """What our own lists say of a text beside it: by which machine it was made, and with which confidence."""
 
 
 RowsOrProblems = Iterator[TranscriptRow | SourceProblem]
@@ -131,7 +135,8 @@ def parse_transcript_row(values: Mapping[str, Any], line: int) -> TranscriptRow 
     if not all(map(is_encodable_text, names.values())):
         return "a name contains half of a character"
     text = str(found["text"])
-    return TranscriptRow(line, str(audio), text, text, **names, start=start, end=end, data=data)
+    other = tuple((key, given[key]) for key in KEPT_KEYS if isinstance(given.get(key), str | float | int))
+    return TranscriptRow(line, str(audio), text, text, **names, start=start, end=end, data=data, other=other)
 
 
 def is_list(path: Path) -> bool:

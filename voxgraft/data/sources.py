@@ -58,7 +58,7 @@ _LANGUAGE_SUFFIXES = (
 _PARTS = "train|training|test|testing|dev|eval|val|valid|validation"
 _UNSAFE_CHARACTERS = re.compile(r"[^\w.\-]+")
 DATASET_FILES = ("problems.jsonl", "measures.jsonl", "heard.jsonl", "report.html", "report.json")
-DATASET_FOLDERS = ("imports", "clips")
+DATASET_FOLDERS = ("imports", "clips", "transcripts")
 # What the Hugging Face datasets library writes beside its columns.
 HF_DATASETS_FILES = ("dataset_info.json", "dataset_dict.json", "state.json")
 # Beginnings of names of files about a dataset, which are not texts of audio files.
