@@ -21,12 +21,10 @@ from voxgraft.config.run import VocabularySettings
 from voxgraft.models import get_family
 from voxgraft.text.encoder import TextEncoder, learn_language_pieces
 from voxgraft.text.normalize import build_normalizer, replay_changes
-from voxgraft.text.normalize.amharic import AmharicVerbalizer
+from voxgraft.text.normalize.ethiopic import AmharicVerbalizer, TigrinyaVerbalizer
 from voxgraft.text.normalize.generic import NormalizedText
 from voxgraft.text.normalize.reader import parse_ethiopic_numeral
-from voxgraft.text.normalize.tigrinya import TigrinyaVerbalizer
-from voxgraft.tokenizers import open_tokenizer
-from voxgraft.tokenizers.base import TextCorpus, read_texts
+from voxgraft.tokenizers import TextCorpus, open_tokenizer, read_texts
 
 CASES = Path(__file__).parent / "data" / "normalising" / "cases.tsv"
 DEMO = Path(__file__).parent.parent / "voxgraft" / "assets"

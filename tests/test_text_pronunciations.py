@@ -15,9 +15,10 @@ from tests.support.fixtures import Fixtures
 from tests.support.synthesis import made_graft
 from tests.test_text_front_end import read_without_voxgraft, small, stock_ids, tiny_base, write_package
 from tests.test_text_paths import Home, compare_verbs, home, usable
-from voxgraft.config.commands import ExportSettings, TokenizerShowSettings
+from voxgraft.config.commands import ExportSettings, PullSettings, PushSettings, TokenizerShowSettings
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.export.command import export
+from voxgraft.export.share import pull, push
 from voxgraft.graft.command import tokenizer_show
 from voxgraft.graft.folder import find_text_rules, load_graft, read_pronunciations
 from voxgraft.text.encoder import text_rules_identity
@@ -98,6 +99,10 @@ def test_a_list_in_the_graft_or_the_run_counts_and_is_exported_with_it(tmp_path:
     export(ExportSettings(model=run / "graft", base=tiny_base(), to="graft", output=shared))
     assert load_graft(shared).card.rules == own.card.rules
     assert (shared / "pronunciations.tsv").read_text(encoding="utf-8") == "nasa\tናሰ\nukaz\tኡካዝ\n"
+    push(PushSettings(folder=shared, to=str(tmp_path / "graft.zip")))
+    pulled = pull(PullSettings(source=str(tmp_path / "graft.zip"), folder=tmp_path / "pulled"))
+    assert pulled.exit_code == 0
+    assert load_graft(tmp_path / "pulled").card.rules == own.card.rules
     assert "2 words respelled" in (shared / "README.md").read_text(encoding="utf-8")
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from voxgraft.asr.recognizers import BUILT_IN_RATE_HZ, SAMPLES_PER_STEP, BuiltInRecognizer, Recognizer, open_recognizer
+from voxgraft.asr import BUILT_IN_RATE_HZ, SAMPLES_PER_STEP, BuiltInRecognizer, Recognizer, open_recognizer
 from voxgraft.asr.transcripts import comparable_letters, edit_distance, hear_clips, sound_classes
 from voxgraft.audio.files import AudioSamples, MediaReader
 from voxgraft.audio.metrics import (

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from voxgraft.asr.recognizers import BuiltInRecognizer, Recognizer, open_recognizer
+from voxgraft.asr import BuiltInRecognizer, Recognizer, open_recognizer
 from voxgraft.audio.files import read_clip_audio, resample
 from voxgraft.config.data import DataVerifySettings
 from voxgraft.core import progress
