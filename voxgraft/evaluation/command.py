@@ -235,6 +235,7 @@ def evaluate(settings: EvaluateSettings) -> EvaluateResult:
             "mode": after.mode,
             "step": after.step,
             "label": after.label,
+            "pronunciations": dict(after.text_encoder.rules.pronunciations),
             "keeps_base": after.keeps_base,
             "checkpoint_sha256": None if after.checkpoint is None else compute_sha256(after.checkpoint),
             # The card has the hashes of all parts of the graft. None where something else was evaluated.
