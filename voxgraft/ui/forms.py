@@ -22,13 +22,28 @@ from voxgraft.core.run import RUN_FILE
 from voxgraft.export.share import ADAPTER_CARD, EXPORT_CARD_NAME
 from voxgraft.graft.folder import GRAFT_CARD_NAME
 from voxgraft.ui.commands import EXECUTABLE_SETTINGS, CommandBuilder, effective_values, find_command, format_command
-from voxgraft.ui.files import FOLDER_PATHS, PathFilter, Roots, move_uploads
-from voxgraft.ui.html import NEEDED_CODE, NO_PROJECT_CODE, error_html, finding_html, job_html, note_html
-from voxgraft.ui.jobs import ProjectJobs, UiJob
+from voxgraft.ui.files import FOLDER_PATHS, PROJECT_PATHS, PathFilter, Roots, move_uploads
+from voxgraft.ui.html import (
+    NEEDED_CODE,
+    NO_PROJECT_CODE,
+    PAGE_TARGETS,
+    PageTarget,
+    error_html,
+    finding_html,
+    job_html,
+    note_html,
+)
+from voxgraft.ui.jobs import ProjectJobs, UiJob, find_external_holder
+from voxgraft.ui.live import RunningJobs
 
 AUTOMATIC_LABEL = "automatic"
-SAVE_LABEL = "Keep these values in run.yaml"
-COMMAND_LABEL = "The same on a command line"
+SAVE_LABEL = "Save to run.yaml without starting"
+COMMAND_LABEL = "Command line"
+# Buttons inside of HTML parts: `data-act` says what is to happen, the other data attributes to what.
+ACTIONS_JS = """element.addEventListener("click", event => {
+  const button = event.target.closest("[data-act]");
+  if (button) { trigger("click", {...button.dataset}); }
+});"""
 # Files at the top of everything that `pull` has unpacked.
 RECEIVED_CARDS = (GRAFT_CARD_NAME, EXPORT_CARD_NAME, ADAPTER_CARD)
 # Folders of faster-whisper models.
@@ -55,6 +70,25 @@ class PageContext:
     job_end_handlers: list[tuple[str, EventHandler, bool]] = field(default_factory=list)
     refresh_ticks: dict[str, Any] = field(default_factory=dict)
     """By tab: a hidden part that changes every two seconds while it is in view, and when a project is opened."""
+    opener: list[Any] = field(default_factory=list)
+    """The parts that `open_project` has values for: the project, its chooser, the note beside it."""
+    load_handlers: list[EventHandler] = field(default_factory=list)
+    running: RunningJobs = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.running = RunningJobs(self.roots)
+
+    def open_project(self, project: str | None, message: str = "") -> list[Any]:
+        """Values of `opener` for a project: its short name, the list of all, and a note."""
+        known = self.roots.find(PROJECT_PATHS)
+        if not project:
+            return ["", gr.update(choices=known, value=None), message]
+        try:
+            short = self.roots.short(self.project_folder(project))
+        except VoxgraftError as error:
+            return ["", gr.update(choices=known, value=None), error_html(error)]
+        choices = known if short in known else [short, *known]
+        return [short, gr.update(choices=choices, value=short), message]
 
     def project_folder(self, project: str) -> Path:
         """The folder of the open project; an error if none is open or it is not a project any more."""
@@ -97,6 +131,10 @@ class PageContext:
         """Call `function(project, *inputs)` when a project is opened or reloaded; it gives a value for each output."""
         self.project_handlers.append((self.tab, (function, list(inputs), outputs), slow))
 
+    def on_load(self, function: Callable[[str], Sequence[Any]], outputs: list[Any]) -> None:
+        """Call `function(project)` when the page is loaded, whether a project is open or not."""
+        self.load_handlers.append((function, [], outputs))
+
     def on_change(self, function: Callable[[str], Sequence[Any]], outputs: list[Any], *, slow: bool = False) -> None:
         """The same, and again whenever a job of the project has ended, or its run.yaml has changed."""
         self.on_project(function, outputs, slow=slow)
@@ -120,6 +158,9 @@ class FormControl(NamedTuple):
     """Whether it belongs to another form, which fills it."""
 
 
+RUN_WRITERS = ("go", "train", "graft", "prepare")
+
+
 @dataclass(frozen=True, slots=True)
 class JobView:
     """Where the newest job of a command is shown."""
@@ -130,10 +171,22 @@ class JobView:
     title: str = "Result"
     is_json: bool = False
     """Whether the result is JSON, which a tab shows in its own way."""
+    button: Any = None
+    """The button that starts it, unless a tab itself decides when it can be pressed."""
 
     def html(self, job: UiJob | None) -> str:
         """The job as HTML."""
         return job_html(job, self.is_json, self.title)
+
+    def button_update(self, folder: Path) -> Any:
+        """The start button: it says so, and cannot be pressed, while a job runs that excludes this one."""
+        busy = ProjectJobs(folder).conflicting(self.verb)
+        # The lock of the run is for what writes to it; the others may run beside a training in a terminal.
+        is_held = self.verb in RUN_WRITERS and find_external_holder(folder) is not None
+        words = f"{self.button.value} (running)" if busy is not None and busy.verb == self.verb else self.button.value
+        if busy is not None and busy.verb != self.verb:
+            words = f"{self.button.value} ({busy.verb} is running)"
+        return gr.update(interactive=busy is None and not is_held, value=words)
 
 
 @dataclass(slots=True)
@@ -161,6 +214,8 @@ class CommandForm:
     button: Any = None
     followed_components: list[Any] = field(default_factory=list)
     render_result: Callable[[dict[str, Any]], str] | None = None
+    first: Callable[[Path], list[str]] | None = None
+    """A Python module with its arguments that a job runs before the command, by project; mostly none."""
 
     @property
     def command(self) -> CommandBuilder:
@@ -198,6 +253,7 @@ class CommandForm:
             sought = FOLDER_PATHS
         component = build_component(leaf, self.choices.get(key) or leaf.choices, sought, lines, about)
         self.controls.append(FormControl(leaf, component, sought, default))
+        add_page_target(self.context, self.name, key, component)
         return component
 
     def add_all(self, keys: Sequence[str]) -> None:
@@ -210,27 +266,32 @@ class CommandForm:
         """The control of a setting."""
         return next(control for control in self.controls if control.leaf.key == key)
 
-    def finish(self, button: str, *, output: str = "Result", keep: bool = False) -> JobView:
-        """The command line, the button that runs it, and the newest job of the command.
+    def finish(
+        self,
+        button: str,
+        *,
+        output: str = "Result",
+        keep: bool = False,
+        own_button: bool = False,
+        add_below: Callable[[], None] | None = None,
+    ) -> JobView:
+        """The button that runs the command, its newest job, and the command line in a fold.
 
-        With `keep`, also a button that writes changed values into run.yaml, where they count for every command.
+        With `keep`, starting writes changed values into run.yaml first: so form, file and job are the same. A second
+        button only writes them. With `own_button` the tab decides when the button can be pressed. `add_below` adds
+        controls below the button.
         """
         self.context.forms.append(self)
-        name, components = slug(self.name), self.components
-        self.preview = gr.Textbox(
-            label=COMMAND_LABEL,
-            value=self._preview("", *(component.value for component in components)),
-            interactive=False,
-            elem_classes=["vg-command"],
-            elem_id=f"{name}-command",
-            lines=1,
-            max_lines=6,
-        )
+        name = slug(self.name)
         self.filled = gr.State([])
         save = gr.Button(SAVE_LABEL, elem_id=f"{name}-keep", elem_classes=["vg-act"], render=False) if keep else None
         self.view, self.button = view, start = build_job_controls(
-            self.context, self.name, button, title=output, is_json=self.json, extra_button=save
+            self.context, self.name, button, title=output, is_json=self.json, extra_button=save, own_button=own_button
         )
+        if add_below is not None:
+            add_below()
+        components = self.components
+        self.preview = build_command_fold(name, self._preview("", *(component.value for component in components)))
         wire, inputs = self.context.wire, [self.context.project, *components]
         if components:
             # Events of somebody's edits, never of the page filling the controls: then others are not filled yet.
@@ -238,11 +299,27 @@ class CommandForm:
             edits = [component.input for component in components]
             edits += [component.blur for component in components if isinstance(component, gr.Textbox | gr.Dropdown)]
             wire(edits, self._preview, inputs, [self.preview], trigger_mode="always_last")
+
+        def build_argv(project: str, values: Sequence[Any]) -> list[str]:
+            if keep:
+                self.words(project, values)  # raises before anything is written
+                folder = self.context.project_folder(project)
+                changed = self.command.changed(self.typed_values(values), folder, self.fixed(folder))
+                try:
+                    set_run_yaml_values(folder, changed)
+                except VoxgraftError as error:
+                    if error.code != "ui-keep":
+                        raise
+                    # A run.yaml of another form stays as it is, and the values are flags of this command alone.
+            return self.words(project, values)
+
         wire(
             [start.click],
-            lambda project, *values: start_job(self.context, project, view, lambda: self.words(project, values)),
+            lambda project, *values: start_job(
+                self.context, project, view, lambda: build_argv(project, values), self.first
+            ),
             inputs,
-            [view.shown],
+            [view.shown, *([view.button] if view.button is not None else [])],
         )
         if save is not None:
             wire([save.click], self._keep, inputs, [self.preview, view.shown])
@@ -273,7 +350,7 @@ class CommandForm:
         found = last_job_result(self.context.project_folder(project), self.name)
         if found is None or self.render_result is None:
             return ""
-        return finding_html(found["error"]) if "error" in found else self.render_result(found)
+        return finding_html(found["error"], self.name) if "error" in found else self.render_result(found)
 
     def fixed(self, project: Path) -> Mapping[str, Any]:
         """Settings that nobody types."""
@@ -324,7 +401,7 @@ class CommandForm:
             changed = self.command.changed(self.typed_values(values), folder, self.fixed(folder))
             set_run_yaml_values(folder, changed)
         except VoxgraftError as error:
-            return [gr.skip(), error_html(error)]
+            return [gr.skip(), error_html(error, self.name)]
         nothing = "nothing to write: no value was changed"
         kept = f"written into run.yaml: {', '.join(changed)}" if changed else nothing
         return [self._preview(project, *values), note_html(kept, "good")]
@@ -388,10 +465,11 @@ def build_job_controls(
     title: str = "Result",
     is_json: bool = False,
     extra_button: Any = None,
+    own_button: bool = False,
 ) -> tuple[JobView, Any]:
     """The view of the newest job of a command and the button that starts one; the stop button is wired here.
 
-    `extra_button` is one more button, which was not laid out yet.
+    `extra_button` is one more button, which was not laid out yet. `own_button`: see `CommandForm.finish`.
     """
     name = slug(verb)
     with gr.Column(elem_classes=["vg-form"]):
@@ -401,7 +479,8 @@ def build_job_controls(
             if extra_button is not None:
                 extra_button.render()
         shown = gr.HTML(elem_id=f"{name}-state", elem_classes=["vg-live"])
-    view = JobView(verb, shown, context.tab, title, is_json)
+    view = JobView(verb, shown, context.tab, title, is_json, None if own_button else start)
+    add_page_target(context, verb, "", start, button)
     add_job_view(context, view, stop)
     return view, start
 
@@ -422,14 +501,49 @@ def add_job_view(context: PageContext, view: JobView, stop: Any) -> None:
     context.wire([stop.click], stop_job, [context.project], [view.shown])
 
 
-def start_job(context: PageContext, project: str, view: JobView, build_argv: Callable[[], list[str]]) -> str:
-    """Start a job of the view's command; returns the HTML of the job, or of the error."""
+def start_job(
+    context: PageContext,
+    project: str,
+    view: JobView,
+    build_argv: Callable[[], list[str]],
+    first: Callable[[Path], list[str]] | None = None,
+) -> Any:
+    """Start a job of the view's command; returns the HTML of the job or of the error, and the button if it has one."""
     try:
+        folder = context.project_folder(project)
         argv = build_argv()
-        job = ProjectJobs(context.project_folder(project)).start(view.verb, argv, context.roots.home)
+        before = first(folder) if first is not None else ()
+        shown = view.html(ProjectJobs(folder).start(view.verb, argv, context.roots.home, before))
+        return [shown, view.button_update(folder)] if view.button is not None else shown
     except VoxgraftError as error:
-        return error_html(error)
-    return view.html(job)
+        shown = error_html(error, view.verb)
+        return [shown, gr.skip()] if view.button is not None else shown
+
+
+def build_command_fold(name: str, value: str = "") -> Any:
+    """The command line of a form, in a fold that the page's own script opens (`PAGE_HEAD_HTML` in app.py)."""
+    with gr.Column(elem_classes=["vg-cli"], min_width=0):
+        gr.HTML(
+            f'<button type="button" class="vg-fold" data-fold aria-expanded="false" aria-controls="{name}-command">'
+            f"{COMMAND_LABEL}</button>",
+            padding=False,
+        )
+        return gr.Textbox(
+            label=COMMAND_LABEL, value=value, interactive=False, elem_classes=["vg-command"],
+            elem_id=f"{name}-command", lines=1, max_lines=6,
+        )  # fmt: skip
+
+
+def add_page_target(context: PageContext, verb: str, key: str, component: Any, label: str = "") -> None:
+    """Let messages about a setting, or about a command (no key), lead to its control."""
+    folds, parent = [], component.parent
+    while parent is not None:
+        if isinstance(parent, gr.Accordion):
+            parent.elem_id = parent.elem_id or f"fold-{slug(verb)}-{parent._id}"
+            folds.append(str(parent.elem_id))
+        parent = parent.parent
+    named = label or str(component.label)
+    PAGE_TARGETS[verb, key] = PageTarget(context.tab, named, str(component.elem_id), tuple(reversed(folds)))
 
 
 def last_job_result(folder: Path, verb: str) -> dict[str, Any] | None:

@@ -8,7 +8,7 @@ texts, with a run, grafts or the base alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html.parser import HTMLParser
 from itertools import product
 from pathlib import Path
@@ -164,7 +164,7 @@ def _open_evaluations(context: PageContext, project: str) -> list[Any]:
         names.insert(0, str(last["folder"]))  # an evaluation of something else than a run is in its own folder
     first = names[0] if names else None
     shown, *others = _show_evaluation(context, first)
-    refused = finding_html(last["error"]) if "error" in last else ""
+    refused = finding_html(last["error"], "evaluate") if "error" in last else ""
     return [gr.update(choices=names, value=first), refused + shown, *others]
 
 
@@ -301,7 +301,7 @@ def build_export_tab(context: PageContext) -> None:
             form.add("overwrite")
             form.add("copy_files")
         lacking = gr.HTML(note_html(TERMS_NOT_STATED, "warn"), elem_id="export-lacking", elem_classes=["vg-live"])
-        form.finish("Export")
+        form.finish("Export", own_button=True)
         # The button works only once all three terms are stated.
         parts = [form.control(key).component for key in TERM_KEYS]
         form.button.interactive = False
@@ -446,10 +446,11 @@ def build_speak_tab(context: PageContext) -> None:
             context, project, view, lambda: build_base_argv(context, form, project, values)
         ),
         [context.project, *form.components],
-        [view.shown],
+        [view.shown, view.button],
     )
     shown = gr.HTML(elem_id="speak-heard", elem_classes=["vg-live"])
-    context.on_change(lambda project: [_spoken_html(context, project)], [shown])
+    who = {"speak": "with the graft", BASE_JOB: "the base alone"}
+    context.on_change(lambda project: [spoken_html(context, project, who)], [shown])
 
 
 def build_base_argv(context: PageContext, form: CommandForm, project: str, values: Sequence[Any]) -> list[str]:
@@ -466,20 +467,18 @@ def build_base_argv(context: PageContext, form: CommandForm, project: str, value
     return command.words({**kept, "base": str(base)}, folder, {"output": output})
 
 
-def _spoken_html(context: PageContext, project: str) -> str:
-    """The utterances of the newest job, and beside them those of the base."""
+def spoken_html(context: PageContext, project: str, speakers: Mapping[str, str]) -> str:
+    """The utterances of the newest jobs side by side; `speakers` says who speaks, by job."""
     folder = context.project_folder(project)
-    found = {
-        who: last_job_result(folder, verb) for verb, who in (("speak", "with the graft"), (BASE_JOB, "the base alone"))
-    }
-    errors = [finding_html(one["error"]) for one in found.values() if one and "error" in one]
+    found = {who: last_job_result(folder, verb) for verb, who in speakers.items()}
+    errors = [finding_html(one["error"], "speak") for one in found.values() if one and "error" in one]
     spoken = {who: one["utterances"] for who, one in found.items() if one and "utterances" in one}
     longest = max((len(said) for said in spoken.values()), default=0)
     cards = []
     for at, (who, said) in product(range(longest), spoken.items()):
         if at < len(said):
             one = said[at]
-            title, text, language = f"{who} ({one['language']})", str(one["text"]), str(one["language"])
+            title, text, language = f"{who} ({one['language']})".strip(), str(one["text"]), str(one["language"])
             stop = STOP_WORDS.get(str(one["stop"]), str(one["stop"]))
             about = ", ".join(filter(None, (f"{one['seconds']:.1f} s", str(one["voice"]), stop)))
             path = context.roots.resolve_inside(one["file"]) if one.get("file") else None
@@ -487,7 +486,7 @@ def _spoken_html(context: PageContext, project: str) -> str:
                 cards.append(audio_card_html(title, text, language=language, about=about))
             else:
                 cards.append(audio_file_html(context, path, title, text, language=language, about=about))
-    findings = "".join(findings_html(one) for one in found.values() if one)
+    findings = "".join(findings_html(one, "speak") for one in found.values() if one)
     codes = [context.roots.resolve_inside(one["codes"]) for one in found.values() if one and one.get("codes")]
     links = "".join(f"<p>{download_link(context, path, f'save the codes ({path.name})')}</p>" for path in codes)
     return "".join(errors) + audio_cards_html(cards) + links + findings

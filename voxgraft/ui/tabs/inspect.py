@@ -110,7 +110,7 @@ def build_preflight_tab(context: PageContext) -> None:
         def show_findings(items: list[dict[str, Any]]) -> None:
             offered: set[str] = set()
             for item in items:
-                gr.HTML(finding_html(item), elem_classes=["vg-finding"])
+                gr.HTML(finding_html(item, "check"), elem_classes=["vg-finding"])
                 verb, words = CURE_COMMANDS.get(str(item["code"]), ("", ""))
                 if verb and verb not in offered:
                     offered.add(verb)
@@ -123,7 +123,7 @@ def build_preflight_tab(context: PageContext) -> None:
                             context, project, view, lambda: form.words(project, form.initial_values(project))
                         ),
                         [context.project],
-                        [view.shown],
+                        [view.shown, *([view.button] if view.button is not None else [])],
                     )
 
         gr.render(inputs=[found])(show_findings)
@@ -136,7 +136,7 @@ def _check_verdict(context: PageContext, project: str) -> list[Any]:
     if result is None:
         return [note_html("not checked yet"), []]
     if "error" in result:
-        return [finding_html(result["error"]), []]
+        return [finding_html(result["error"], "check"), []]
     findings = [item for item in result["findings"] if isinstance(item, dict)]
     errors = sum(item["level"] == "error" for item in findings)
     if not result["fine"]:
