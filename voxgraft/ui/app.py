@@ -20,10 +20,11 @@ from voxgraft.ui.html import error_html
 from voxgraft.ui.jobs import ProjectJobs, UiJob, find_external_holder
 from voxgraft.ui.live import jobs_bar_html, stop_job_named
 from voxgraft.ui.tabs.data import build_data_tab
-from voxgraft.ui.tabs.evaluate import build_evaluate_tab, build_export_tab, build_speak_tab
+from voxgraft.ui.tabs.evaluate import build_evaluate_tab, build_export_tab
 from voxgraft.ui.tabs.home import build_home_tab
 from voxgraft.ui.tabs.inspect import build_diagnose_tab, build_preflight_tab
 from voxgraft.ui.tabs.model import build_model_tab, build_tokenizer_tab
+from voxgraft.ui.tabs.speak import build_speak_tab
 from voxgraft.ui.tabs.train import build_train_tab
 
 # Title and builder of every tab by its id, in the order of the work.
@@ -264,7 +265,7 @@ def build_jobs_bar(context: PageContext) -> Any:
 
 def find_default_project(context: PageContext) -> str:
     """For an address without a project: the one in which a job runs, or the only one."""
-    running = context.running.find()
+    running = context.running.find(fresh=True)
     known = context.roots.find(PROJECT_PATHS)
     return running[0][0] if running else known[0] if len(known) == 1 else ""
 

@@ -156,6 +156,8 @@ class FormControl(NamedTuple):
     default: Callable[[Path], Any] | None = None
     shared: bool = False
     """Whether it belongs to another form, which fills it."""
+    options: Callable[[Path], Sequence[Any]] | None = None
+    """What can be chosen in a project, if not the paths that are sought."""
 
 
 RUN_WRITERS = ("go", "train", "graft", "prepare")
@@ -235,6 +237,7 @@ class CommandForm:
         default: Callable[[Path], Any] | None = None,
         lines: int = 1,
         shared: FormControl | None = None,
+        options: Callable[[Path], Sequence[Any]] | None = None,
     ) -> Any:
         """Create the control of one setting here, or take one that another form has created; returns the component."""
         leaf = next(leaf for leaf in find_command(self.name).leaves() if leaf.key == key)
@@ -252,7 +255,7 @@ class CommandForm:
         if leaf.is_path and sought is None:
             sought = FOLDER_PATHS
         component = build_component(leaf, self.choices.get(key) or leaf.choices, sought, lines, about)
-        self.controls.append(FormControl(leaf, component, sought, default))
+        self.controls.append(FormControl(leaf, component, sought, default, options=options))
         add_page_target(self.context, self.name, key, component)
         return component
 
@@ -446,7 +449,9 @@ class CommandForm:
             # A value that exists already is not sent again: somebody may type.
             is_there = bool(values) and plain(control.leaf, values[at]) == plain(control.leaf, value)
             sent: dict[str, Any] = {} if is_there else {"value": value}
-            if control.sought is not None:
+            if control.options is not None and folder is not None:
+                sent["choices"] = [*control.options(folder)]
+            elif control.sought is not None:
                 sent["choices"] = self.context.roots.find(control.sought, folder)
             elif words := self.choices.get(control.leaf.key):
                 # The run's own word may be one that no one can choose here, such as a program that listens.

@@ -53,10 +53,10 @@ class RunningJobs:
         self._listed = -LIST_SECONDS
         self._alive: dict[str, tuple[int, list[UiJob]]] = {}
 
-    def find(self, project: str = "") -> list[tuple[str, UiJob]]:
-        """Every running job with its project; `project` is looked at even if it is new."""
+    def find(self, project: str = "", *, fresh: bool = False) -> list[tuple[str, UiJob]]:
+        """Every running job with its project; `project` is looked at even if it is new, with `fresh` all new ones."""
         now = time.monotonic()
-        if now - self._listed > LIST_SECONDS:
+        if fresh or now - self._listed > LIST_SECONDS:
             self._listed, self._names = now, self.roots.find(PROJECT_PATHS)
         found = []
         for name in dict.fromkeys((*([project] if project else []), *self._names)):

@@ -86,6 +86,8 @@ MIME_TYPES = {
     ".svg": "image/svg+xml",
     ".wav": "audio/wav",
     ".flac": "audio/flac",
+    ".mp3": "audio/mpeg",
+    ".ogg": "audio/ogg",
     ".zip": "application/zip",
 }
 # Reports may run their own scripts, and nothing else. They have no origin, so they cannot use the interface.

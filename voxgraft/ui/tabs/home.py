@@ -50,8 +50,9 @@ from voxgraft.ui.html import NEEDED_CODE, audio_file_html, error_html, finding_h
 from voxgraft.ui.jobs import STAGE_BY_COMMAND, ProjectJobs, UiJob
 from voxgraft.ui.live import current_stage, go_stages, job_progress, journal_ends, progress_html
 from voxgraft.ui.tabs.data import SOURCE_PATHS
-from voxgraft.ui.tabs.evaluate import SENTENCE_PATHS, spoken_html
+from voxgraft.ui.tabs.evaluate import SENTENCE_PATHS
 from voxgraft.ui.tabs.model import find_bases
+from voxgraft.ui.tabs.speak import spoken_html
 
 BUILT_IN_BASE = "tiny"
 DEMO_NAME, DEMO_LANGUAGE, DEMO_FOLDER = "demo", "am", "recordings"
