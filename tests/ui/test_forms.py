@@ -159,9 +159,9 @@ def test_the_clock_tells_of_a_run_yaml_that_changed(page: Any) -> None:
     from voxgraft.ui.app import poll_tab
 
     known = poll_tab(page, "train", PROJECT, {})[0]
-    assert not isinstance(poll_tab(page, "train", PROJECT, known)[3], str)
+    assert not isinstance(poll_tab(page, "train", PROJECT, known)[4], str)
     set_run_yaml_values(project_of(page), {"train.steps": "40"})
-    assert isinstance(poll_tab(page, "train", PROJECT, known)[3], str)
+    assert isinstance(poll_tab(page, "train", PROJECT, known)[4], str)
 
 
 def test_a_project_whose_run_yaml_cannot_be_read_shows_nothing_of_the_one_before(page: Any) -> None:

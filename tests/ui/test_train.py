@@ -118,12 +118,12 @@ def test_samples_can_be_heard_by_step_and_language_and_have_codes_where_there_is
 
 def test_nothing_is_sent_twice_and_players_are_left_alone_while_losses_come(home: Path) -> None:
     with tab_of(home, "train") as context:
-        stamp = train._status_stamp(context, PROJECT, "")
-        assert is_skipped(train._status_stamp(context, PROJECT, stamp))
+        stamp = train._status_stamp(context, PROJECT)
+        assert train._status_stamp(context, PROJECT) == stamp
         first = shown(context, {})
         with (home / PROJECT / "journal.jsonl").open("a") as journal:
             journal.write(json.dumps({"kind": "step", "step": 5, "text_loss": 1.2345, "speech_loss": 2.0}) + "\n")
-        assert train._status_stamp(context, PROJECT, stamp) != stamp
+        assert train._status_stamp(context, PROJECT) != stamp
         second = shown(context, first["known"])
         assert "1.234" in second["details"]
         assert "train (step 5)" in second["details"]
@@ -214,9 +214,9 @@ def test_a_training_that_was_started_in_a_terminal_is_at_work_and_cannot_be_star
     run = RunFolder(home / PROJECT)
     with tab_of(home, "train") as context:
         start = form_of(context, "train").view
-        quiet = train._status_stamp(context, PROJECT, "")
+        quiet = train._status_stamp(context, PROJECT)
         with training_elsewhere(run.path) as process:
-            assert train._status_stamp(context, PROJECT, quiet) != quiet
+            assert train._status_stamp(context, PROJECT) != quiet
             found = shown(context, {})
             assert f"process {process.pid} on" in found["elsewhere"]
             assert start.button_update(run.path)["interactive"] is False
@@ -268,7 +268,7 @@ def test_a_long_journal_that_grows_all_the_time_is_read_now_and_then(context: An
         for line in range(10):
             stream.truncate(50_000_000 + 300 * line)
             os.utime(journal, (now - 5 + 0.1 * line, now - 5 + 0.1 * line))
-            stamps.add(train._status_stamp(context, PROJECT, ""))
+            stamps.add(train._status_stamp(context, PROJECT))
     assert len(stamps) <= 2
 
 

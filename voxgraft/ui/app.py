@@ -17,7 +17,7 @@ from voxgraft.core.run import RUN_FILE
 from voxgraft.ui.files import PROJECT_PATHS, Roots, file_stamp
 from voxgraft.ui.forms import ACTIONS_JS, EventHandler, PageContext
 from voxgraft.ui.html import error_html
-from voxgraft.ui.jobs import ProjectJobs, UiJob, find_external_holder
+from voxgraft.ui.jobs import ProjectJobs, find_external_holder
 from voxgraft.ui.live import jobs_bar_html, stop_job_named
 from voxgraft.ui.tabs.data import build_data_tab
 from voxgraft.ui.tabs.evaluate import build_evaluate_tab, build_export_tab
@@ -40,8 +40,8 @@ TABS: dict[str, tuple[str, Callable[[PageContext], None]]] = {
     "export": ("Export", build_export_tab),
     "speak": ("Speak", build_speak_tab),
 }
-# Poll interval of the visible tab; others are not polled.
-REFRESH_SECONDS = 2.0
+# Poll intervals of the visible tab, while something runs and while nothing does; other tabs are not polled.
+BUSY_SECONDS, IDLE_SECONDS = 2.0, 4.0
 PAGE_TITLE_HTML = (
     "<h1>voxgraft</h1><p>Teach a text-to-speech model a new language, and prove that it still speaks the old ones.</p>"
 )
@@ -123,15 +123,15 @@ def _wire_tabs(context: PageContext, active: Any, bar: Any) -> list[Any]:
     timers: list[Any] = []
     activated: list[Any] = []
     for tab in TABS:
-        timer = gr.Timer(REFRESH_SECONDS, active=not timers)
+        timer = gr.Timer(BUSY_SECONDS, active=not timers)
         known = gr.State({})
         visible, opened, ended, jobs_changed = (gr.State("") for _ in range(4))
-        beat = context.refresh_ticks.get(tab)
+        stamped = context.stamps[tab][0] if tab in context.stamps else None
         context.wire(
             [timer.tick, visible.change],
             lambda project, seen, tab=tab: poll_tab(context, tab, project, seen),
             [context.project, known],
-            [known, bar, opened, ended, jobs_changed, *([beat] if beat is not None else [])],
+            [known, bar, timer, opened, ended, jobs_changed, *([stamped] if stamped is not None else [])],
             trigger_mode="once",
         )
         for handlers, part in ((context.project_handlers, opened), (context.job_end_handlers, ended)):
@@ -187,34 +187,35 @@ def _wire_combined(context: PageContext, handlers: Sequence[EventHandler], part:
 def poll_tab(context: PageContext, tab: str, project: str, known: Mapping[str, Any] | None) -> list[Any]:
     """New values of the bar and of a tab's hidden parts (see `_wire_tabs`), or skips; `known` is what was sent last."""
     before = dict(known or {})
-    has_beat = tab in context.refresh_ticks
     bar = jobs_bar_html(context.roots, context.running, project)
-    beats = int(before.get("beats", 0)) + 1
-    now: dict[str, Any] = {"project": project, "bar": bar}
-    holder: tuple[str, str] | None = None
-    newest: dict[str, UiJob] = {}
+    now: dict[str, Any] = {"project": project, "bar": bar, "stood": "", "pace": BUSY_SECONDS if bar else IDLE_SECONDS}
     with contextlib.suppress(VoxgraftError):
         folder = context.project_folder(project)
         newest, holder = ProjectJobs(folder).newest_by_command(), find_external_holder(folder)
-        ended = [job.folder.name for job in newest.values() if not job.alive]
+        alive = {verb for verb, job in newest.items() if job.alive}
+        ended = [job.folder.name for verb, job in newest.items() if verb not in alive]
         now["ended"] = " ".join([file_stamp(folder / RUN_FILE), *ended])
-    # A job that runs changes every second: its time is shown. Others are shown by what excludes a start.
-    own = {view.verb for view in context.views if view.tab == tab}
-    jobs = [
-        f"{job.folder.name}/{job.state}/{job.seconds if job.alive and verb in own else 0:.0f}"
-        for verb, job in newest.items()
-    ]
-    now["stood"] = " ".join([*jobs, str(holder)])
-    is_other = before.get("project") != project
-    is_open = "ended" in now
+        # A job that runs changes every second: its time is shown. Others are shown by what excludes a start.
+        own = {view.verb for view in context.views if view.tab == tab}
+        jobs = [
+            f"{job.folder.name}/{job.state if verb in alive else ''}/{job.seconds if verb in own & alive else 0:.0f}"
+            for verb, job in newest.items()
+        ]
+        now["stood"] = " ".join([*jobs, str(holder)])
+    if tab in context.stamps:
+        now["stamp"] = f"{project} {context.stamps[tab][1](project)}"
+    is_other, is_open = before.get("project") != project, "ended" in now
     parts: list[Any] = [
-        {**now, "beats": beats} if has_beat else gr.skip() if now == before else now,
+        gr.skip() if now == before else now,
         gr.skip() if bar == before.get("bar", "") else bar,
+        gr.skip() if now["pace"] == before.get("pace") else gr.Timer(now["pace"]),
         project if is_other and is_open else gr.skip(),
         gr.skip() if is_other or not is_open or now["ended"] == before.get("ended") else f"{project} {now['ended']}",
         f"{project} {now['stood']}" if is_open and (is_other or now["stood"] != before.get("stood")) else gr.skip(),
     ]
-    return [*parts, f"{project} {beats}"] if has_beat else parts
+    if tab in context.stamps:
+        parts.append(gr.skip() if now["stamp"] == before.get("stamp") else now["stamp"])
+    return parts
 
 
 def build_project_bar(context: PageContext, demo: gr.Blocks) -> None:
@@ -291,5 +292,6 @@ def build_theme() -> gr.themes.Base:
         block_title_text_color="*neutral_800",
         block_title_text_color_dark="*neutral_100",
         button_primary_background_fill="*primary_700",
+        button_primary_background_fill_dark="*primary_700",
         button_primary_background_fill_hover="*primary_800",
     )

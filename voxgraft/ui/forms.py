@@ -68,8 +68,8 @@ class PageContext:
     project_handlers: list[tuple[str, EventHandler, bool]] = field(default_factory=list)
     """With the tab that it belongs to (only the visible one is kept up to date), and whether others must not wait."""
     job_end_handlers: list[tuple[str, EventHandler, bool]] = field(default_factory=list)
-    refresh_ticks: dict[str, Any] = field(default_factory=dict)
-    """By tab: a hidden part that changes every two seconds while it is in view, and when a project is opened."""
+    stamps: dict[str, tuple[Any, Callable[[str], str]]] = field(default_factory=dict)
+    """By tab: a hidden part that changes when what its function says of the open project does; see `on_stamp`."""
     opener: list[Any] = field(default_factory=list)
     """The parts that `open_project` has values for: the project, its chooser, the note beside it."""
     load_handlers: list[EventHandler] = field(default_factory=list)
@@ -80,7 +80,7 @@ class PageContext:
 
     def open_project(self, project: str | None, message: str = "") -> list[Any]:
         """Values of `opener` for a project: its short name, the list of all, and a note."""
-        known = self.roots.find(PROJECT_PATHS)
+        known = self.running.names = self.roots.find(PROJECT_PATHS)
         if not project:
             return ["", gr.update(choices=known, value=None), message]
         try:
@@ -130,6 +130,17 @@ class PageContext:
     ) -> None:
         """Call `function(project, *inputs)` when a project is opened or reloaded; it gives a value for each output."""
         self.project_handlers.append((self.tab, (function, list(inputs), outputs), slow))
+
+    def on_stamp(
+        self, stamp: Callable[[str], str], function: Callable[..., Sequence[Any]], inputs: list[Any], outputs: list[Any]
+    ) -> None:
+        """Call `function(project, *inputs)` when `stamp(project)` has changed.
+
+        The stamp is asked with every poll of the tab in view, so it must be cheap; an idle page has no other work.
+        """
+        part = gr.State("")
+        self.stamps[self.tab] = part, stamp
+        self.wire([part.change], function, [self.project, *inputs], outputs, trigger_mode="always_last")
 
     def on_load(self, function: Callable[[str], Sequence[Any]], outputs: list[Any]) -> None:
         """Call `function(project)` when the page is loaded, whether a project is open or not."""
@@ -471,6 +482,7 @@ def build_job_controls(
     is_json: bool = False,
     extra_button: Any = None,
     own_button: bool = False,
+    is_primary: bool = True,
 ) -> tuple[JobView, Any]:
     """The view of the newest job of a command and the button that starts one; the stop button is wired here.
 
@@ -479,7 +491,8 @@ def build_job_controls(
     name = slug(verb)
     with gr.Column(elem_classes=["vg-form"]):
         with gr.Row():
-            start = gr.Button(button, variant="primary", elem_id=f"{name}-start", elem_classes=["vg-act"])
+            variant = "primary" if is_primary else "secondary"
+            start = gr.Button(button, variant=variant, elem_id=f"{name}-start", elem_classes=["vg-act"])
             stop = gr.Button("Stop", variant="stop", elem_id=f"{name}-stop", elem_classes=["vg-act", "vg-stop"])
             if extra_button is not None:
                 extra_button.render()

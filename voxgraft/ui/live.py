@@ -49,7 +49,9 @@ class RunningJobs:
 
     def __init__(self, roots: Roots) -> None:
         self.roots = roots
-        self._names: list[str] = []
+        self.names: list[str] = []
+        self.cards: dict[str, tuple[str, str]] = {}
+        """By project: what its card on Home was made from, and the card."""
         self._listed = -LIST_SECONDS
         self._alive: dict[str, tuple[int, list[UiJob]]] = {}
 
@@ -57,9 +59,9 @@ class RunningJobs:
         """Every running job with its project; `project` is looked at even if it is new, with `fresh` all new ones."""
         now = time.monotonic()
         if fresh or now - self._listed > LIST_SECONDS:
-            self._listed, self._names = now, self.roots.find(PROJECT_PATHS)
+            self._listed, self.names = now, self.roots.find(PROJECT_PATHS)
         found = []
-        for name in dict.fromkeys((*([project] if project else []), *self._names)):
+        for name in dict.fromkeys((*([project] if project else []), *self.names)):
             jobs = ProjectJobs(self.roots.home / name)
             try:
                 changed = os.stat(jobs.folder).st_mtime_ns

@@ -56,11 +56,7 @@ SENTENCE_PATHS = PathFilter(endings=(".txt", ".tsv"))
 EVALUATION_PATHS = PathFilter(mark="scores.json")
 # Reports hold their sounds, so they are large.
 MAX_REPORT_BYTES = 256 << 20
-RECOGNIZER_HELP = (
-    "Recognizer that transcribes the speech. automatic: the built-in one, if it knows the language. none: no "
-    "transcripts; lengths and losses are still measured. whisper:FOLDER is listed for each faster-whisper model in a "
-    "folder of this page; your own program can only be set on the command line."
-)
+RECOGNIZER_HELP = "Transcribes the speech. automatic: the built-in one, if it knows the language; none: no transcripts."
 # Only sounds inside a report are played: it may come from elsewhere, and name addresses elsewhere.
 AUDIO_DATA_URL = re.compile(r"data:audio/wav;base64,[A-Za-z0-9+/=]+")
 EXPORT_PATHS = PathFilter(mark="terms.json")
@@ -73,7 +69,30 @@ TERMS_NOT_STATED = (
 
 def build_evaluate_tab(context: PageContext) -> None:
     """Lay the tab Evaluate out."""
-    with gr.Accordion("1. Evaluate: before and after", open=True, elem_id="evaluate-run"):
+    with gr.Accordion("Results", open=True, elem_id="evaluate-found"):
+        with gr.Row():
+            chosen = gr.Dropdown(
+                [], label="Evaluation", info="Those of this project, the newest first.", interactive=True,
+                elem_id="evaluate-chosen",
+            )  # fmt: skip
+            language = gr.Dropdown(
+                [], label="Language to listen to", interactive=True, elem_id="evaluate-language",
+                info="The same sentences from the base and from your model.",
+            )  # fmt: skip
+        shown = gr.HTML(elem_id="evaluate-scores", elem_classes=["vg-live"])
+        heard = gr.HTML(elem_id="evaluate-players")
+        outputs = [shown, language, heard]
+        context.on_change(lambda project: _open_evaluations(context, project), [chosen, *outputs], slow=True)
+        context.wire([chosen.input], lambda folder: _show_evaluation(context, folder), [chosen], outputs)
+
+    def play(folder: str | None, spoken: str | None) -> str:
+        try:
+            return _report_players(context, folder, spoken)
+        except VoxgraftError as error:
+            return error_html(error)
+
+    context.wire([language.input], play, [chosen, language], [heard])
+    with gr.Accordion("Evaluate: before and after", open=True, elem_id="evaluate-run"):
         gr.Markdown(
             "The base and your model speak the same sentences; a recognizer transcribes them. If something cannot be "
             "measured, the reason is shown. With the built-in tiny base this takes about a minute."
@@ -100,30 +119,7 @@ def build_evaluate_tab(context: PageContext) -> None:
                 for key in ("family", "seed", "device", "precision"):
                     form.add(key)
         form.finish("Evaluate")
-    with gr.Accordion("2. Results", open=True, elem_id="evaluate-found"):
-        with gr.Row():
-            chosen = gr.Dropdown(
-                [], label="Evaluation", info="Those of this project, the newest first.", interactive=True,
-                elem_id="evaluate-chosen",
-            )  # fmt: skip
-            language = gr.Dropdown(
-                [], label="Language to listen to", interactive=True, elem_id="evaluate-language",
-                info="The same sentences from the base and from your model.",
-            )  # fmt: skip
-        shown = gr.HTML(elem_id="evaluate-scores", elem_classes=["vg-live"])
-        heard = gr.HTML(elem_id="evaluate-players")
-        outputs = [shown, language, heard]
-        context.on_change(lambda project: _open_evaluations(context, project), [chosen, *outputs], slow=True)
-        context.wire([chosen.input], lambda folder: _show_evaluation(context, folder), [chosen], outputs)
-
-    def play(folder: str | None, spoken: str | None) -> str:
-        try:
-            return _report_players(context, folder, spoken)
-        except VoxgraftError as error:
-            return error_html(error)
-
-    context.wire([language.input], play, [chosen, language], [heard])
-    with gr.Accordion("3. Compare several evaluations", open=False, elem_id="evaluate-compare"):
+    with gr.Accordion("Compare several evaluations", open=False, elem_id="evaluate-compare"):
         form = CommandForm(
             context, "compare", json=True, fresh={"output": lambda project: next_free_path(project / "compared.png")}
         )  # fmt: skip
@@ -136,7 +132,7 @@ def build_evaluate_tab(context: PageContext) -> None:
                      info="Empty: a new one in the project.")  # fmt: skip
         form.finish("Compare")
         form.show_result("compare-shown", lambda found: _comparison_html(context, found))
-    with gr.Accordion("4. Plot the curves of one or several runs", open=False, elem_id="evaluate-plot"):
+    with gr.Accordion("Plot the curves of one or several runs", open=False, elem_id="evaluate-plot"):
         form = CommandForm(context, "plot", json=True,
                            fresh={"output": lambda project: next_free_path(project / "plotted.png")})  # fmt: skip
         with gr.Row():

@@ -77,6 +77,8 @@ STATE_WORDS = {
     "next": ("●", "next"),
     "later": ("○", "later"),
 }
+# Of a run: what its card is made from.
+CARD_PARTS = (RUN_FILE, "journal.jsonl", "samples", "graft", "eval", "eval/default", "export", "jobs", "data")
 SCORE_MEASURES = ("phone_error", "cer", "wer")
 MAX_CARDS = 200
 
@@ -102,7 +104,7 @@ def build_home_tab(context: PageContext) -> None:
                 say.render()
                 with say:
                     text.render()
-                    said_parts.extend(build_job_controls(context, SAY_JOB, "Speak", is_json=True))
+                    said_parts.extend(build_job_controls(context, SAY_JOB, "Speak", is_json=True, is_primary=False))
                     said.render()
             with gr.Accordion("Advanced", open=False, elem_id="home-advanced"):
                 with gr.Row():
@@ -126,12 +128,11 @@ def build_home_tab(context: PageContext) -> None:
 
     seen = gr.State({})
     outputs = [seen, panel, stages, listen, say, text, cards]
-    context.wire(
-        [context.refresh_ticks.setdefault(context.tab, gr.State("")).change],
+    context.on_stamp(
+        lambda project: home_stamp(context, project),
         lambda project, known: refresh_home(context, project, known or {}),
-        [context.project, seen],
+        [seen],
         outputs,
-        trigger_mode="once",
     )
     context.wire(
         [button.click],
@@ -145,6 +146,25 @@ def build_home_tab(context: PageContext) -> None:
         return context.open_project(str(getattr(event, "project", "")))
 
     context.wire([cards.click], act, [], context.opener)
+
+
+def home_stamp(context: PageContext, project: str) -> str:
+    """Changes when a card or a stage may have changed; costs a few calls of the system for each run."""
+    running = context.running.find(project)
+    parts = [f"{name} {job.folder.name} {job.state} {job.seconds:.0f}" for name, job in running]
+    parts += [f"{name} {_card_stamp(context, name)}" for name in context.running.names]
+    if project:
+        with contextlib.suppress(VoxgraftError):
+            parts.append(_watched_stamp(context.project_folder(project)))
+    return " ".join(parts)
+
+
+def _card_stamp(context: PageContext, name: str) -> str:
+    times = []
+    for part in CARD_PARTS:
+        with contextlib.suppress(OSError):
+            times.append(os.stat(os.path.join(context.roots.home, name, part)).st_mtime_ns)
+    return str(times)
 
 
 def refresh_home(context: PageContext, project: str, known: dict[str, str]) -> list[Any]:
@@ -214,6 +234,11 @@ def stage_rows(folder: Path) -> tuple[list[StageRow], VoxgraftError | None]:
 
 def survey_cached(folder: Path) -> list[SurveyedStage]:
     """The survey of a run; made again when one of the files that it depends on has changed."""
+    return _survey(folder, _watched_stamp(folder))
+
+
+def _watched_stamp(folder: Path) -> str:
+    """Changes with the files by which the stages of a run decide."""
     run = RunFolder(folder)
     watched = [run.settings, run.journal, run.steps, run.path / "merged", run.eval, run.export, run.data]
     watched += [folder / name for name in STAGE_OUTPUTS.values()]
@@ -221,7 +246,7 @@ def survey_cached(folder: Path) -> list[SurveyedStage]:
     with contextlib.suppress(VoxgraftError):
         settings = load_run_settings(folder)
         watched += [*settings.data.sources, *settings.texts]
-    return _survey(folder, " ".join(map(file_stamp, watched)))
+    return " ".join(map(file_stamp, watched))
 
 
 @lru_cache(maxsize=64)
@@ -332,12 +357,19 @@ def _listen_html(context: PageContext, run: RunFolder, sample: tuple[int, Path] 
 
 def cards_html(context: PageContext, project: str) -> str:
     """All runs as cards, those with a running job first; nothing where there is none."""
-    names = context.roots.find(PROJECT_PATHS)[:MAX_CARDS]
+    names = context.running.names[:MAX_CARDS]
     if not names:
         return ""
     running = dict(context.running.find(project))
     ordered = sorted(names, key=lambda name: (name not in running, name != project))
-    cards = [_card_html(context, name, running.get(name), is_open=name == project) for name in ordered]
+    cards = []
+    for name in ordered:
+        job = running.get(name)
+        known = job_progress(context.roots.home / name, job) if job is not None else None
+        stamp = f"{_card_stamp(context, name)} {name == project} {known}"
+        if context.running.cards.get(name, ("", ""))[0] != stamp:
+            context.running.cards[name] = stamp, _card_html(context, name, job, is_open=name == project)
+        cards.append(context.running.cards[name][1])
     return f'<h2 class="vg-h2">Runs</h2><div class="vg-runs">{"".join(cards)}</div>'
 
 

@@ -83,7 +83,7 @@ def build_speak_tab(context: PageContext) -> None:
     with gr.Row(equal_height=False):
         shown = gr.HTML(elem_id="speak-voice-player", elem_classes=["vg-live"], min_width=280)
         with gr.Column(min_width=280):
-            view, hear = build_job_controls(context, VOICE_JOB, "Hear this voice", is_json=True)
+            view, hear = build_job_controls(context, VOICE_JOB, "Hear this voice", is_json=True, is_primary=False)
     with gr.Accordion(
         "Imitate a voice: upload or record it", open=False, visible=False, elem_id="speak-voice-own"
     ) as own:
@@ -127,7 +127,7 @@ def build_speak_tab(context: PageContext) -> None:
                     form.add(key)
     form.finish("Speak")
     # The same texts from the base alone, in its own job, and all sounds side by side.
-    alone, button = build_job_controls(context, BASE_JOB, "Speak with the base", is_json=True)
+    alone, button = build_job_controls(context, BASE_JOB, "Speak with the base", is_json=True, is_primary=False)
     context.wire(
         [button.click],
         lambda project, *values: start_job(

@@ -121,21 +121,12 @@ def build_train_tab(context: PageContext) -> None:
         spoken = gr.HTML(elem_id="train-samples")
     with gr.Accordion("Saved steps", open=False, elem_id="train-saved"):
         saved = gr.HTML(elem_id="train-steps")
-    # The clock only asks for a stamp, which is cheap; a second event fetches what is new when the stamp has changed.
-    stamp, seen = gr.State(""), gr.State({})
-    context.wire(
-        [context.refresh_ticks.setdefault(context.tab, gr.State("")).change],
-        lambda project, known: _status_stamp(context, project, known),
-        [context.project, stamp],
-        [stamp],
-        trigger_mode="once",
-    )
-    context.wire(
-        [stamp.change],
+    seen = gr.State({})
+    context.on_stamp(
+        lambda project: _status_stamp(context, project),
         lambda project, known, at, spoken_in: _refresh_status(context, project, known or {}, (at, spoken_in)),
-        [context.project, seen, step, language],
+        [seen, step, language],
         [seen, figures, curves, newest, details, opening, saved, step, language, spoken, *followed],
-        trigger_mode="always_last",
     )
     context.wire(
         [step.input, language.input],
@@ -200,12 +191,12 @@ def find_training_job(folder: Path) -> UiJob | None:
     return max(jobs, key=lambda job: (job.alive, job.number), default=None)
 
 
-def _status_stamp(context: PageContext, project: str, known: str) -> Any:
+def _status_stamp(context: PageContext, project: str) -> str:
     """Changes when there is something new to show."""
     try:
         folder = context.project_folder(project)
     except VoxgraftError:
-        return gr.skip()
+        return ""
     job = find_training_job(folder)
     work = f"{job.folder.name} {job.alive}" if job is not None else ""
     run = RunFolder(folder)
@@ -217,8 +208,7 @@ def _status_stamp(context: PageContext, project: str, known: str) -> Any:
         pause = 2.0 ** math.ceil(math.log2(max(0.001, REREAD_SECONDS_PER_BYTE * journal.st_size)))
         is_quiet = time.time() - journal.st_mtime > pause
         seen = f"{journal.st_mtime_ns if is_quiet else int(journal.st_mtime // pause)} {seen}"
-    stamp = f"{project} {seen} {work} {find_external_holder(folder)}"
-    return stamp if stamp != known else gr.skip()
+    return f"{seen} {work} {find_external_holder(folder)}"
 
 
 def _refresh_status(context: PageContext, project: str, known: dict[str, str], asked: tuple[str, str]) -> list[Any]:
