@@ -42,6 +42,7 @@ def server(fixtures: Fixtures, tmp_path_factory: pytest.TempPathFactory) -> Iter
     """A server on a project that was trained for four steps and evaluated."""
     folder = tmp_path_factory.mktemp("home") / "home"
     shutil.copytree(home_of(fixtures), folder)
+    set_run_yaml_values(folder / PROJECT, {"tokenizer.pieces": "20", "train.steps": "4"})  # as it was trained
     try:
         with serving(folder) as started:
             yield started

@@ -156,12 +156,16 @@ def test_a_run_yaml_that_changed_is_followed_where_nobody_typed(page: Any) -> No
 
 
 def test_the_clock_tells_of_a_run_yaml_that_changed(page: Any) -> None:
-    from voxgraft.ui.app import poll_tab
+    from voxgraft.ui.app import poll_stamp, poll_tab
 
+    stamp = poll_stamp(page, "train", PROJECT)
+    assert poll_stamp(page, "train", PROJECT) == stamp
     known = poll_tab(page, "train", PROJECT, {})[0]
-    assert not isinstance(poll_tab(page, "train", PROJECT, known)[4], str)
+    assert not isinstance(poll_tab(page, "train", PROJECT, known)[3], str)
     set_run_yaml_values(project_of(page), {"train.steps": "40"})
-    assert isinstance(poll_tab(page, "train", PROJECT, known)[4], str)
+    assert isinstance(poll_tab(page, "train", PROJECT, known)[3], str)
+    assert poll_stamp(page, "train", PROJECT) != stamp
+    assert poll_stamp(page, "nowhere", "../..") == ""
 
 
 def test_a_project_whose_run_yaml_cannot_be_read_shows_nothing_of_the_one_before(page: Any) -> None:

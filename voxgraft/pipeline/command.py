@@ -424,6 +424,6 @@ def _plan_stages(settings: GoSettings, stages: Sequence[StageName]) -> GoResult:
     for one in survey_stages(settings, stages):
         if one.error is not None:
             raise one.error
-        word: StageStatus = "would run" if one.runs else "skipped" if one.state == "done" else "not known yet"
+        word: StageStatus = "would run" if one.runs else "not known yet" if one.state == "later" else "skipped"
         outcomes.append(StageResult(one.name, word, one.why))
     return GoResult(settings.run, tuple(outcomes))

@@ -96,6 +96,8 @@ class StageDecision:
     """The same reason once the stage is done; empty where `why` is true then as well."""
     is_stale: bool = False
     """Whether it ran before, and its result is out of date; only with `runs`."""
+    has_input: bool = True
+    """False where there is nothing that the stage could work on."""
 
 
 class PipelineContext:
@@ -155,7 +157,7 @@ def _decide_import(work: PipelineContext) -> StageDecision:
     """Sources are needed for what is still to be imported: clips of sources that are gone can still be used."""
     places, dataset = work.settings.data.sources, resolve_dataset(work)
     if not places:
-        return StageDecision(False, "run.yaml has no data.sources")
+        return StageDecision(False, "run.yaml has no data.sources", has_input=dataset.has_manifest)
     gone = [place for place in places if not path_exists(place)]
     used = sum(clip.is_used for clip in dataset.clips())
     missing = f"note: sources are missing ({format_names([str(place) for place in gone or places])})"
@@ -222,7 +224,7 @@ def _import_settings(work: PipelineContext) -> tuple[DataImportSettings, Reimpor
 def _decide_split(work: PipelineContext) -> StageDecision:
     dataset = resolve_dataset(work)
     if not dataset.has_manifest:
-        return StageDecision(False, "there are no clips to split")
+        return StageDecision(False, "there are no clips to split", has_input=False)
     own = [clip for clip in dataset.clips() if clip.is_used and clip.language == work.language]
     # Clips of other languages in the same dataset are no part of this run.
     without = sum(clip.split is None for clip in own)
@@ -231,7 +233,7 @@ def _decide_split(work: PipelineContext) -> StageDecision:
         is_stale = without < len(own)
         return StageDecision(True, f"{told} have no split yet", f"{told} had no split yet", is_stale=is_stale)
     if not own:
-        return StageDecision(False, "there are no clips to split")
+        return StageDecision(False, "there are no clips to split", has_input=False)
     return StageDecision(False, f"all {pluralize(len(own), 'clip')} have a split")
 
 
@@ -591,8 +593,10 @@ PIPELINE_STAGES: dict[StageName, PipelineStage] = {
 }
 STAGES_WITHOUT_OUTPUT = ("check", "evaluate")
 """Stages by which no later one decides."""
-StageState = Literal["done", "stale", "next", "later", "blocked"]
-"""stale: ran before, and has to run again. later: an earlier stage comes first. blocked: an error, see `error`."""
+StageState = Literal["done", "skipped", "stale", "next", "later", "blocked"]
+"""skipped: has nothing to work on. stale: ran before, and has to run again. later: an earlier stage comes first.
+blocked: an error, see `error`.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -610,28 +614,28 @@ class SurveyedStage:
 def survey_stages(settings: GoSettings, stages: Sequence[StageName] | None = None) -> list[SurveyedStage]:
     """The state of every stage, for `go --dry-run` and for the web page.
 
-    What a stage that has yet to run will leave is not guessed at. The first error blocks its stage and all after it.
+    What a stage that has yet to run will leave is not guessed at. The first error blocks its stage; later ones are
+    judged by their files all the same.
     """
     found: list[SurveyedStage] = []
     first = ""  # the first stage that would run and leave something that later ones decide by
-    blocked = False
     for name in stages if stages is not None else list(PIPELINE_STAGES):
-        has_next = any(one.runs for one in found)
+        is_blocked = any(one.state == "blocked" for one in found)
+        waits = is_blocked or any(one.runs for one in found)
         try:
-            decision = None if blocked else PIPELINE_STAGES[name][0](PipelineContext(settings))
+            decision = PIPELINE_STAGES[name][0](PipelineContext(settings))
         except VoxgraftError as error:
-            if not first:
+            if not first and not is_blocked:
                 found.append(SurveyedStage(name, "blocked", error.finding.found, error=error))
-                blocked = True
                 continue
             decision = None
         if decision is not None and decision.runs:
             first = first or ("" if name in STAGES_WITHOUT_OUTPUT else name)
-            state: StageState = "stale" if decision.is_stale else "later" if has_next else "next"
+            state: StageState = "stale" if decision.is_stale else "later" if waits else "next"
             found.append(SurveyedStage(name, state, decision.why, runs=True))
         elif first or decision is None:
             cause = first or next(one.name for one in found if one.state == "blocked")
             found.append(SurveyedStage(name, "later", f"depends on the result of `{cause}`"))
         else:
-            found.append(SurveyedStage(name, "done", decision.why))
+            found.append(SurveyedStage(name, "done" if decision.has_input else "skipped", decision.why))
     return found

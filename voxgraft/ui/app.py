@@ -6,6 +6,8 @@ Also here: keeping the visible tab up to date (`poll_tab`), the glossary and the
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from typing import Any
@@ -40,8 +42,6 @@ TABS: dict[str, tuple[str, Callable[[PageContext], None]]] = {
     "export": ("Export", build_export_tab),
     "speak": ("Speak", build_speak_tab),
 }
-# Poll intervals of the visible tab, while something runs and while nothing does; other tabs are not polled.
-BUSY_SECONDS, IDLE_SECONDS = 2.0, 4.0
 PAGE_TITLE_HTML = (
     "<h1>voxgraft</h1><p>Teach a text-to-speech model a new language, and prove that it still speaks the old ones.</p>"
 )
@@ -78,29 +78,27 @@ def build_page(roots: Roots, pages: str = "", on_built: Callable[[PageContext], 
                     build(context)
         with gr.Accordion("Glossary", open=False, elem_id="words"):
             gr.Markdown(GLOSSARY)
-        timers = _wire_tabs(context, active, bar)
-
-        def select_tab(name: str) -> list[Any]:
-            """The tab is visible now: its timer runs, and no other."""
-            return [name, *(gr.Timer(active=name == other) for other in TABS)]
+        _wire_tabs(context, active, bar)
 
         for name, tab in made.items():
             context.wire(
                 [tab.select],
-                lambda name=name: select_tab(name),
+                lambda name=name: name,
                 [],
-                [active, *timers],
+                [active],
                 js=TAB_TO_URL_JS % name,
                 trigger_mode="always_last",
             )
         asked, first = gr.Textbox(visible="hidden"), next(iter(TABS))
+
+        def select_asked(name: str) -> list[Any]:
+            shown = name if name in TABS else first
+            return [gr.Tabs(selected=shown), shown]
+
         demo.load(
-            lambda name: [
-                gr.Tabs(selected=name if name in TABS else first),
-                *select_tab(name if name in TABS else first),
-            ],
+            select_asked,
             asked,
-            [tabs, active, *timers],
+            [tabs, active],
             js=TAB_FROM_URL_JS,
             api_visibility="private",
             show_progress="hidden",
@@ -114,25 +112,25 @@ def build_page(roots: Roots, pages: str = "", on_built: Callable[[PageContext], 
     return demo
 
 
-def _wire_tabs(context: PageContext, active: Any, bar: Any) -> list[Any]:
-    """Keep the visible tab up to date; returns the timers of the tabs, of which only the visible one's runs.
+def _wire_tabs(context: PageContext, active: Any, bar: Any) -> None:
+    """Keep the visible tab up to date.
 
-    Each tab has hidden parts that a poll changes if there is news: another project, an ended job, a changed job. What
-    the tabs have registered for these events is called when the part changes.
+    The page's script asks for a stamp and presses a tab's hidden button when it has changed. Each tab has hidden parts
+    that the poll then changes if there is news: another project, an ended job, a changed job. What the tabs have
+    registered for these events is called when the part changes.
     """
-    timers: list[Any] = []
     activated: list[Any] = []
     for tab in TABS:
-        timer = gr.Timer(BUSY_SECONDS, active=not timers)
+        button = gr.Button(visible="hidden", elem_id=f"poll-{tab}")
         known = gr.State({})
         visible, opened, ended, jobs_changed = (gr.State("") for _ in range(4))
         stamped = context.stamps[tab][0] if tab in context.stamps else None
         context.wire(
-            [timer.tick, visible.change],
+            [button.click, visible.change],
             lambda project, seen, tab=tab: poll_tab(context, tab, project, seen),
             [context.project, known],
-            [known, bar, timer, opened, ended, jobs_changed, *([stamped] if stamped is not None else [])],
-            trigger_mode="once",
+            [known, bar, opened, ended, jobs_changed, *([stamped] if stamped is not None else [])],
+            trigger_mode="always_last",  # a press during a poll must not be lost: it is for the newest state
         )
         for handlers, part in ((context.project_handlers, opened), (context.job_end_handlers, ended)):
             own = [(handler, slow) for handler_tab, handler, slow in handlers if handler_tab == tab]
@@ -141,7 +139,6 @@ def _wire_tabs(context: PageContext, active: Any, bar: Any) -> list[Any]:
                 if slow:
                     _wire_combined(context, [handler], part)
         views = [view for view in context.views if view.tab == tab]
-
         pressed = [view for view in views if view.button is not None]
 
         def show_jobs(project: str, views: Sequence[Any] = views, pressed: Sequence[Any] = pressed) -> list[Any]:
@@ -152,7 +149,6 @@ def _wire_tabs(context: PageContext, active: Any, bar: Any) -> list[Any]:
 
         shown = [*(view.shown for view in views), *(view.button for view in pressed)]
         _wire_combined(context, [(show_jobs, [], shown)], jobs_changed)
-        timers.append(timer)
         activated.append(visible)
     context.wire(
         [context.project.change, active.change],
@@ -161,7 +157,6 @@ def _wire_tabs(context: PageContext, active: Any, bar: Any) -> list[Any]:
         activated,
         trigger_mode="always_last",
     )
-    return timers
 
 
 def _wire_combined(context: PageContext, handlers: Sequence[EventHandler], part: Any) -> None:
@@ -184,11 +179,9 @@ def _wire_combined(context: PageContext, handlers: Sequence[EventHandler], part:
         context.wire([part.change], call_all, [context.project, *inputs], outputs, trigger_mode="always_last")
 
 
-def poll_tab(context: PageContext, tab: str, project: str, known: Mapping[str, Any] | None) -> list[Any]:
-    """New values of the bar and of a tab's hidden parts (see `_wire_tabs`), or skips; `known` is what was sent last."""
-    before = dict(known or {})
-    bar = jobs_bar_html(context.roots, context.running, project)
-    now: dict[str, Any] = {"project": project, "bar": bar, "stood": "", "pace": BUSY_SECONDS if bar else IDLE_SECONDS}
+def read_poll_state(context: PageContext, tab: str, project: str) -> dict[str, str]:
+    """Everything by which a tab in view can be out of date. Cheap: every open page asks for it every two seconds."""
+    now = {"project": project, "bar": jobs_bar_html(context.roots, context.running, project)}
     with contextlib.suppress(VoxgraftError):
         folder = context.project_folder(project)
         newest, holder = ProjectJobs(folder).newest_by_command(), find_external_holder(folder)
@@ -204,11 +197,23 @@ def poll_tab(context: PageContext, tab: str, project: str, known: Mapping[str, A
         now["stood"] = " ".join([*jobs, str(holder)])
     if tab in context.stamps:
         now["stamp"] = f"{project} {context.stamps[tab][1](project)}"
+    return now
+
+
+def poll_stamp(context: PageContext, tab: str, project: str) -> str:
+    """A short text that changes with the state above: what the page's own script asks for (`ui_head.html`)."""
+    if tab not in TABS:
+        return ""
+    return hashlib.sha256(json.dumps(read_poll_state(context, tab, project)).encode()).hexdigest()[:16]
+
+
+def poll_tab(context: PageContext, tab: str, project: str, known: Mapping[str, Any] | None) -> list[Any]:
+    """New values of the bar and of a tab's hidden parts (see `_wire_tabs`), or skips; `known` is what was sent last."""
+    before, now = dict(known or {}), read_poll_state(context, tab, project)
     is_other, is_open = before.get("project") != project, "ended" in now
     parts: list[Any] = [
         gr.skip() if now == before else now,
-        gr.skip() if bar == before.get("bar", "") else bar,
-        gr.skip() if now["pace"] == before.get("pace") else gr.Timer(now["pace"]),
+        gr.skip() if now["bar"] == before.get("bar", "") else now["bar"],
         project if is_other and is_open else gr.skip(),
         gr.skip() if is_other or not is_open or now["ended"] == before.get("ended") else f"{project} {now['ended']}",
         f"{project} {now['stood']}" if is_open and (is_other or now["stood"] != before.get("stood")) else gr.skip(),

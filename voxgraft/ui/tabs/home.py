@@ -70,6 +70,7 @@ STAGE_OUTPUTS = {
 }
 STATE_WORDS = {
     "done": ("✓", "done"),
+    "skipped": ("–", "skipped"),
     "stale": ("↻", "out of date"),
     "running": ("▶", "running"),
     "failed": ("✗", "failed"),
@@ -438,9 +439,9 @@ def _read_score(path: Path, _stamp: str) -> str:
     return ""
 
 
-def _speak_argv(context: PageContext, project: str, text: str) -> list[str]:
+def _speak_argv(context: PageContext, project: str, text: str | None) -> list[str]:
     folder = context.project_folder(project)
-    if not text.strip():
+    if not (text or "").strip():
         raise ConfigError(NEEDED_CODE, "still needed: Say something")
     command = CommandBuilder(find_command("speak"), context.roots, json=True)
     output = next_free_path(folder / "spoken" / "home")
@@ -509,10 +510,12 @@ def _build_new_run(context: PageContext) -> None:
 
 
 def start_run(
-    context: PageContext, files: list[str] | None, folder: str | None, language: str, base: str | None, name: str,
-    steps: str,
+    context: PageContext, files: list[str] | None, folder: str | None, language: str | None, base: str | None,
+    name: str | None, steps: str | None,
 ) -> list[Any]:  # fmt: skip
     """Make a run from recordings and continue it; the parts of the page that show it, a message, and the fold."""
+    # A text in a fold that was never opened is None.
+    language, name, steps = language or "", name or "", steps or ""
     try:
         given = {"Recordings": files or folder, "Language": language.strip(), "Base": base}
         if needed := [label for label, value in given.items() if not value]:
