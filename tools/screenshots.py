@@ -23,7 +23,7 @@ from voxgraft.ui.jobs import ProjectJobs
 SIZES = {"1440": (1440, 900), "390": (390, 844)}
 SETTLE_MS = 6000
 DEMO_STEPS = "60"
-ENDLESS = "1000000"
+ENDLESS = "600"
 
 
 def main(words: list[str]) -> None:

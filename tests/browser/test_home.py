@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.browser.browsing import Server, Window, loudness, serving
+from tests.browser.browsing import WAIT_MS, Server, Window, loudness, serving
 from tests.browser.test_journey import until
 from tests.support.ui import PROJECT, done, home_of, make_project
 from voxgraft.config.run import set_run_yaml_values
@@ -82,7 +82,7 @@ def test_from_the_first_page_to_the_first_sound_with_uploads_and_clicks_only(bro
     window.page.wait_for_selector(STAGE.format(1))
     window.page.wait_for_selector("#jobs .vg-job")
     assert window.page.locator("#go-start").is_disabled()
-    window.page.wait_for_selector("#home-listen audio")
+    window.page.wait_for_selector("#home-listen audio", timeout=4 * WAIT_MS)  # six stages come before it
     seconds, level = loudness(window, "#home-listen audio")
     assert seconds > 0.2
     assert level > 0.0005

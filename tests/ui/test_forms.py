@@ -254,7 +254,7 @@ def test_a_page_without_a_named_project_opens_the_one_in_which_something_runs_or
 
 @pytest.mark.parametrize("lacking", ["Recordings", "Language"])
 def test_no_run_is_made_without_recordings_and_a_language(page: Any, lacking: str) -> None:
-    from voxgraft.ui.tabs.home import start_run
+    from voxgraft.ui.tabs.start import start_run
 
     (page.roots.home / "talks").mkdir()
     given = {"Recordings": "talks", "Language": "om"} | {lacking: ""}
@@ -266,7 +266,7 @@ def test_no_run_is_made_without_recordings_and_a_language(page: Any, lacking: st
 
 @pytest.mark.parametrize("steps", ["many", "1.5", "-3"])
 def test_a_run_that_cannot_start_leaves_nothing_behind(page: Any, steps: str) -> None:
-    from voxgraft.ui.tabs.home import start_run
+    from voxgraft.ui.tabs.start import start_run
 
     (page.roots.home / "talks").mkdir()
     said = start_run(page, None, "talks", "Amharic", "tiny", "", steps)[3]
@@ -275,7 +275,7 @@ def test_a_run_that_cannot_start_leaves_nothing_behind(page: Any, steps: str) ->
 
 
 def test_before_anything_is_filled_in_a_form_says_what_it_needs_and_starts_nothing(page: Any) -> None:
-    from voxgraft.ui.forms import start_job
+    from voxgraft.ui.page import start_job
 
     speak, bring = form_of(page, "speak"), form_of(page, "data import")
     assert speak._preview(PROJECT, *typed(speak)) == "still needed: Text or File"

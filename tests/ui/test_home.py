@@ -24,6 +24,7 @@ from voxgraft.ui.html import finding_html, job_html
 from voxgraft.ui.live import RunningJobs, job_progress, journal_ends
 from voxgraft.ui.tabs import home as tab
 from voxgraft.ui.tabs.speak import voice_choices
+from voxgraft.ui.tabs.start import demo_recordings
 from voxgraft.ui.tabs.train import differences_html
 
 LOG = "import: skipped: 22 clips in am/data\nsplit: runs: 22 of 22 clips have no split yet\ngraft: runs: no graft yet\n"
@@ -195,7 +196,7 @@ def test_a_base_with_fixed_voices_offers_those_and_no_recording(home: Path) -> N
 def test_the_demo_writes_its_recordings_first_and_only_where_they_are_missing(tmp_path: Path) -> None:
     run = make_project(tmp_path, "demo")
     set_run_yaml_values(run, {"data.sources": '["recordings"]'})
-    assert tab.demo_recordings(run) == ["voxgraft.demo.data", str(run / "recordings")]
+    assert demo_recordings(run) == ["voxgraft.demo.data", str(run / "recordings")]
     (run / "recordings").mkdir()
-    assert tab.demo_recordings(run) == []
-    assert tab.demo_recordings(make_project(tmp_path, "mine")) == []
+    assert demo_recordings(run) == []
+    assert demo_recordings(make_project(tmp_path, "mine")) == []

@@ -17,10 +17,10 @@ import gradio as gr
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.core.run import RUN_FILE
 from voxgraft.ui.files import PROJECT_PATHS, Roots, file_stamp
-from voxgraft.ui.forms import ACTIONS_JS, EventHandler, PageContext
 from voxgraft.ui.html import error_html
 from voxgraft.ui.jobs import ProjectJobs, find_external_holder
 from voxgraft.ui.live import jobs_bar_html, stop_job_named
+from voxgraft.ui.page import ACTIONS_JS, EventHandler, PageContext
 from voxgraft.ui.tabs.data import build_data_tab
 from voxgraft.ui.tabs.evaluate import build_evaluate_tab, build_export_tab
 from voxgraft.ui.tabs.home import build_home_tab

@@ -17,7 +17,7 @@ from voxgraft.core.results import EXIT_BAD_INPUT, format_duration
 from voxgraft.ui.jobs import UiJob
 
 if TYPE_CHECKING:
-    from voxgraft.ui.forms import PageContext
+    from voxgraft.ui.page import PageContext
 
 # Words and kind of note, by state of a job.
 JOB_STATE_LABELS = {

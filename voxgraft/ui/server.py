@@ -42,7 +42,7 @@ from voxgraft.ui.jobs import PASSWORD_VARIABLE, ProjectJobs
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from voxgraft.ui.forms import PageContext
+    from voxgraft.ui.page import PageContext
 
 
 Scope = MutableMapping[str, Any]

@@ -28,13 +28,7 @@ from voxgraft.models import get_family
 from voxgraft.pipeline.stages import are_scores_current
 from voxgraft.ui.commands import find_grown_tokenizer
 from voxgraft.ui.files import FOLDER_PATHS, PROJECT_PATHS, ZIP_PATHS, PathFilter, modified_time, next_free_path
-from voxgraft.ui.forms import (
-    CommandForm,
-    PageContext,
-    add_upload,
-    last_job_result,
-    recognizer_choices,
-)
+from voxgraft.ui.forms import CommandForm, add_upload, recognizer_choices
 from voxgraft.ui.html import (
     PAGE_TARGETS,
     audio_card_html,
@@ -51,6 +45,7 @@ from voxgraft.ui.html import (
     target_button,
 )
 from voxgraft.ui.live import journal_ends
+from voxgraft.ui.page import PageContext, last_job_result
 
 SENTENCE_PATHS = PathFilter(endings=(".txt", ".tsv"))
 EVALUATION_PATHS = PathFilter(mark="scores.json")

@@ -23,18 +23,10 @@ from voxgraft.ui.files import (
     PathFilter,
     next_free_path,
 )
-from voxgraft.ui.forms import (
-    CommandForm,
-    JobView,
-    PageContext,
-    add_job_view,
-    add_upload,
-    last_job_result,
-    slug,
-    start_job,
-)
+from voxgraft.ui.forms import CommandForm, add_upload
 from voxgraft.ui.html import details_html, file_link, finding_html, image_html, job_html, note_html, table_html
 from voxgraft.ui.jobs import ProjectJobs, UiJob
+from voxgraft.ui.page import JobView, PageContext, add_job_view, last_job_result, slug, start_job
 
 # Findings that one command cures, run as its form would on a project that was just opened; by code.
 CURE_COMMANDS: dict[str, tuple[str, str]] = {

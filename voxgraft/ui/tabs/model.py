@@ -27,8 +27,9 @@ from voxgraft.ui.commands import (
     run_language,
 )
 from voxgraft.ui.files import CHECKPOINT_PATHS, FOLDER_PATHS, TEXT_PATHS, TOKENIZER_PATHS, PathFilter, Roots
-from voxgraft.ui.forms import CommandForm, PageContext, add_page_target, build_command_fold
+from voxgraft.ui.forms import CommandForm
 from voxgraft.ui.html import error_html, facts_html, findings_html, note_html, table_html
+from voxgraft.ui.page import PageContext, add_page_target, build_command_fold
 
 # Files by which a folder is known to be a base, of every family.
 BASE_FILE_NAMES = tuple(name for facts in FAMILIES.values() for name in facts.base_files)

@@ -38,7 +38,7 @@ from voxgraft.ui.files import (
     next_free_path,
     safe_name,
 )
-from voxgraft.ui.forms import CommandForm, PageContext, add_upload, build_job_controls, last_job_result, start_job
+from voxgraft.ui.forms import CommandForm, add_upload
 from voxgraft.ui.html import (
     audio_card_html,
     audio_cards_html,
@@ -49,6 +49,7 @@ from voxgraft.ui.html import (
     findings_html,
     note_html,
 )
+from voxgraft.ui.page import PageContext, build_job_controls, last_job_result, start_job
 from voxgraft.ui.tabs.evaluate import SENTENCE_PATHS
 
 VOICE_PATHS = PathFilter(endings=AUDIO_SUFFIXES)

@@ -28,7 +28,7 @@ from voxgraft.core.run import RunFolder
 from voxgraft.evaluation.report import draw_chart
 from voxgraft.ui.commands import effective_values, find_command, load_run_settings
 from voxgraft.ui.files import TEXT_PATHS, PathFilter, file_stamp
-from voxgraft.ui.forms import CommandForm, PageContext, recognizer_choices
+from voxgraft.ui.forms import CommandForm, recognizer_choices
 from voxgraft.ui.html import (
     audio_card_html,
     audio_cards_html,
@@ -42,6 +42,7 @@ from voxgraft.ui.html import (
 )
 from voxgraft.ui.jobs import ProjectJobs, UiJob, find_external_holder
 from voxgraft.ui.live import MIN_TIMED_LINES, current_stage
+from voxgraft.ui.page import PageContext
 
 PREPARED_SET_PATHS = PathFilter(mark="set.json")
 START_NEWEST, START_FRESH = "", "fresh"
@@ -301,9 +302,9 @@ def differences_html(folder: Path, job: UiJob | None, num_steps: int) -> str:
             for key, value in given.items():
                 if key.startswith(("train.", "data.")) and str(value) != str(own.get(key)):
                     found[key] = value, own.get(key)
-    wanted = own.get("train.steps")
-    # Of a training in a terminal only the journal says how long it is to be.
-    if num_steps and wanted and own.get("train.epochs") is None and num_steps != wanted:
+    wanted, is_ours = own.get("train.steps"), job is not None and job.alive
+    # Of a training in a terminal only the journal says how long it is to be. One that starts has not written it yet.
+    if not is_ours and num_steps and wanted and own.get("train.epochs") is None and num_steps != wanted:
         found.setdefault("train.steps", (num_steps, wanted))
     words = [f"{key} is {now} (run.yaml: {before})" for key, (now, before) in found.items()]
     return (
