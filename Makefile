@@ -34,7 +34,10 @@ setup: $(INSTALLED)
 demo: $(INSTALLED)
 	$(BIN)/voxgraft demo
 
-# Compiled beforehand: the tests start some three hundred processes, and Python may have been told to write no bytecode.
+# Some environments tell Python to write no bytecode. The tests start some three hundred processes, and pytest rewrites
+# every test module: without bytecode each process would do this again.
+test long fuzz: export PYTHONDONTWRITEBYTECODE :=
+
 test: $(INSTALLED)
 	$(BIN)/python -m compileall -q voxgraft tests
 	$(PYTEST) $(PYTEST_FLAGS)

@@ -29,8 +29,8 @@ import torch
 
 from benchmarks.peers import TransformersLoop, prompt_vectors, stock_body
 from voxgraft.models.base import build_sequence
+from voxgraft.models.chatterbox.family import T3Size
 from voxgraft.models.chatterbox.model import T3, T3Condition
-from voxgraft.models.chatterbox.shapes import T3Size
 from voxgraft.models.generate import DecodeSession, GenerationPrompt, SpeechGenerator
 from voxgraft.models.indextts2.model import UnifiedVoice, UnifiedVoiceCondition
 from voxgraft.models.indextts2.shapes import ConditioningEncoderSize, UnifiedVoiceSize
@@ -120,7 +120,7 @@ def their_loop(
     model: SpeechModel, stock: Any, given: list[GenerationPrompt], sampling: SamplingParams
 ) -> TransformersLoop:
     twice = 2 if sampling.guidance > 0 else 1
-    layouts = [build_sequence(model.frame, prompt.text_ids) for prompt in given] * twice
+    layouts = [build_sequence(model.spec, prompt.text_ids) for prompt in given] * twice
     silent = [row >= len(given) for row in range(len(layouts))]
     batch = pack_batch(model, layouts, [prompt.condition for prompt in given] * twice, silent=silent, backend="sdpa")
     with torch.no_grad():

@@ -25,7 +25,7 @@ from voxgraft.core.run import RunFolder
 from voxgraft.training.checkpoint import save_step
 from voxgraft.training.trainable import copy_optimizer_state, restore_optimizer_state
 
-MODES: dict[str, dict[str, Any]] = {"gated": {"mode": "gated"}, "full": {"mode": "merged", "full_body": True}}
+MODES: dict[str, dict[str, Any]] = {"gated": {"mode": "gated"}, "full": {"mode": "merged", "full_backbone": True}}
 HALF, WHOLE = 6, 12
 
 

@@ -24,7 +24,7 @@ from voxgraft.core.errors import ConfigError
 from voxgraft.training.step import fit_microbatch_tokens
 
 CAPS = (8, 12, 16, 24, 48)
-MODES: dict[str, dict[str, Any]] = {"gated": {"mode": "gated"}, "full": {"mode": "merged", "full_body": True}}
+MODES: dict[str, dict[str, Any]] = {"gated": {"mode": "gated"}, "full": {"mode": "merged", "full_backbone": True}}
 
 
 @dataclass(frozen=True)

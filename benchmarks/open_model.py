@@ -41,14 +41,14 @@ def measured_step(step: str, family_name: str, folder: Path) -> dict[str, Any]:
 
 
 def opened(kind: Family, folder: Path) -> str:
-    from voxgraft.models.load import load_model
+    from voxgraft.models.speech_model import load_model
 
     model = load_model(kind, kind.files(folder / "base"))
     return f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(model.state_dict())} tensors"
 
 
 def saved(kind: Family, folder: Path) -> str:
-    from voxgraft.models.load import grow_model, load_model, save_model
+    from voxgraft.models.speech_model import grow_model, load_model, save_model
 
     files = kind.files(folder / "base")
     model = load_model(kind, files)
@@ -66,7 +66,7 @@ def saved(kind: Family, folder: Path) -> str:
 
 def opened_again(kind: Family, folder: Path) -> str:
     from voxgraft.models.base import BaseFiles
-    from voxgraft.models.load import load_model
+    from voxgraft.models.speech_model import load_model
 
     base = kind.files(folder / "base")
     config = None if base.config is None else folder / "grown" / base.config.name
@@ -80,7 +80,7 @@ def compared(kind: Family, folder: Path) -> str:
     """The saved file against the base, tensor by tensor, with nothing opened as a model."""
     import torch
 
-    from voxgraft.checkpoints.tensors import iter_tensors, read_tensor_shapes
+    from voxgraft.checkpoints.load import iter_tensors, read_tensor_shapes
 
     checkpoint = kind.files(folder / "base").checkpoint
     tables = {point.tensor for point in kind.graft_points}

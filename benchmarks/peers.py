@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from voxgraft.models.base import code_position
 from voxgraft.models.chatterbox.model import T3
 from voxgraft.models.speech_model import PackedBatch, PackedTokens, SpeechModel, compute_hidden_states
+from voxgraft.nn import backbones
 from voxgraft.nn.backbones import Backbone, Gpt2Backbone, LlamaBackbone
 from voxgraft.nn.decode import SamplingParams, apply_guidance, apply_repetition_penalty, filter_logits
 
@@ -28,15 +29,14 @@ def stock_body(body: Backbone, attention: str = "sdpa") -> Any:
     import transformers
 
     if isinstance(body, LlamaBackbone):
-        size, scaling = body.size, body.size.scaling
-        assert scaling is not None
+        size = body.size
         rope = {
             "rope_type": "llama3",
             "rope_theta": size.theta,
-            "factor": scaling.factor,
-            "low_freq_factor": scaling.low,
-            "high_freq_factor": scaling.high,
-            "original_max_position_embeddings": scaling.trained_positions,
+            "factor": backbones.ROPE_FACTOR,
+            "low_freq_factor": backbones.ROPE_LOW,
+            "high_freq_factor": backbones.ROPE_HIGH,
+            "original_max_position_embeddings": backbones.ROPE_TRAINED_POSITIONS,
         }
         config = transformers.LlamaConfig(
             vocab_size=size.unused_rows, hidden_size=size.width, num_hidden_layers=size.layers,
@@ -136,11 +136,11 @@ class TransformersLoop:
         self.num_streams = self.num_rows // (2 if sampling.guidance > 0 else 1)
         out = stock(inputs_embeds=vectors, past_key_values=self.cache, use_cache=True)
         self.logits = model.speech_logits(out.last_hidden_state[:, -1])  # [R, V]
-        frame = model.frame
+        spec = model.spec
         self.heard = torch.zeros(self.num_streams, self.logits.shape[1], dtype=torch.bool, device=vectors.device)
-        self.heard[:, list(frame.initial_penalized_codes)] = True
+        self.heard[:, list(spec.initial_penalized_codes)] = True
         ids = torch.arange(self.logits.shape[1], device=vectors.device)
-        self.unreadable = (ids >= frame.num_codes) & (ids != frame.speech_stop)
+        self.unreadable = (ids >= spec.num_codes) & (ids != spec.speech_stop)
         self.stopped = torch.zeros(self.num_streams, dtype=torch.bool, device=vectors.device)
         self.codes: list[Tensor] = []
 
@@ -164,14 +164,14 @@ class TransformersLoop:
             logits = apply_guidance(logits, self.sampling.guidance)
         logits = apply_repetition_penalty(logits, self.heard, self.sampling.repetition_penalty)
         shares = filter_logits(logits.masked_fill(self.unreadable, -torch.inf), self.sampling).softmax(-1)
-        code = torch.where(self.stopped, self.model.frame.speech_stop, torch.multinomial(shares, 1)[:, 0])
+        code = torch.where(self.stopped, self.model.spec.speech_stop, torch.multinomial(shares, 1)[:, 0])
         self.heard.scatter_(1, code[:, None], True)
-        self.stopped |= code == self.model.frame.speech_stop
+        self.stopped |= code == self.model.spec.speech_stop
         self.codes.append(code)
 
     def listen(self) -> None:
         """Feed them."""
-        at = code_position(self.model.frame, len(self.codes) - 1, stock=self.sampling.stock)
+        at = code_position(self.model.spec, len(self.codes) - 1, stock=self.sampling.stock)
         positions = torch.full_like(self.codes[-1], at)
         vectors = self.model.embed_speech(self.codes[-1], positions).repeat(self.num_rows // self.num_streams, 1)
         out = self.stock(inputs_embeds=vectors[:, None], past_key_values=self.cache, use_cache=True)

@@ -30,10 +30,10 @@ from tests.support.toy_language import (
 )
 from voxgraft.config.commands import TrainCommandSettings
 from voxgraft.config.run import DataSettings, TokenizerSettings, TrainSettings
-from voxgraft.core.journal import RunJournal
-from voxgraft.core.run import RunFolder
-from voxgraft.dataset.shards import AnyArray, PreparedClip
+from voxgraft.core.run import RunFolder, RunJournal
+from voxgraft.dataset.shards import AnyArray
 from voxgraft.models import get_family
+from voxgraft.models.base import Clip
 from voxgraft.pipeline.train import _build_loop, _build_monitor, train
 from voxgraft.training.distributed import DistributedContext
 from voxgraft.training.setup import build_training_setup
@@ -45,7 +45,7 @@ CLIPS, HELD_OUT, PIECES = 800, 48, 40
 ENGLISH, ENGLISH_HELD_OUT = 300, 24
 WAYS: dict[str, dict[str, Any]] = {
     "gated": {},
-    "merged, full body": {"mode": "merged", "full_body": True},
+    "merged, full body": {"mode": "merged", "full_backbone": True},
     "rows only": {"mode": "rows-only", "lr_rows": 1e-2},
     "merged, adapter": {"mode": "merged"},
     "gated, constant rates": {"schedule": "constant"},
@@ -126,8 +126,8 @@ class Fault:
 
     told_by: tuple[str, ...]
     """Findings that name the cause."""
-    spoil: Callable[[World], Iterator[PreparedClip]] = lambda world: world.clips(CLIPS, 1)
-    held_out: Callable[[World], Iterator[PreparedClip]] = lambda world: world.clips(HELD_OUT, 2)
+    spoil: Callable[[World], Iterator[Clip]] = lambda world: world.clips(CLIPS, 1)
+    held_out: Callable[[World], Iterator[Clip]] = lambda world: world.clips(HELD_OUT, 2)
     data: dict[str, Any] = field(default_factory=dict)
     meddle: Callable[[Trainer], None] = lambda _loop: None
 
@@ -231,7 +231,7 @@ def _unknown(world: World) -> int:
     return world.text_encoder.grown.unknown_id
 
 
-def _another(world: World) -> Iterator[PreparedClip]:
+def _another(world: World) -> Iterator[Clip]:
     assert world.text_encoder.grown is not None
     return with_other_tokenizer(
         world.clips(CLIPS, 1), world.text_encoder.base.size, world.text_encoder.grown.size, world.seed

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 
 from benchmarks.plateau_runs import BEYOND, FAULTS, MOST_STEPS, WAYS, Task, Told, make_base, make_run
-from voxgraft.training.monitors import LearningThresholds
+from voxgraft.training.validation import LearningThresholds
 
 FAMILIES = ("chatterbox", "indextts2")
 SIZES = (800, 300, 1_500)

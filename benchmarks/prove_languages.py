@@ -25,8 +25,7 @@ from voxgraft.core.languages import is_letter
 from voxgraft.core.results import Table
 from voxgraft.graft.folder import load_base_tokenizer
 from voxgraft.text.encoder import TextEncoder, learn_language_pieces
-from voxgraft.tokenizers import parse_tokenizer, prove
-from voxgraft.tokenizers.base import TextCorpus, Tokenizer, load_proof_corpus, read_texts
+from voxgraft.tokenizers import TextCorpus, Tokenizer, load_proof_corpus, parse_tokenizer, prove, read_texts
 
 LANGUAGES = ("am", "ti", "km", "vi", "yo", "sw")
 HELD_OUT = 10

@@ -23,7 +23,7 @@ from typing import Any
 
 from voxgraft.config.base import deep_merge
 from voxgraft.config.commands import DemoSettings, DiagnoseSettings, ExportSettings, RepairSettings
-from voxgraft.demo.session import DEMO_BASE, DemoRunner, build_demo_settings, build_step_settings
+from voxgraft.demo.command import DEMO_BASE, DemoRunner, build_demo_settings, build_step_settings
 from voxgraft.export.weights import BASE_DTYPE, open_export_source, write_merged_checkpoint
 from voxgraft.graft.folder import MERGED_FOLDER_NAME
 from voxgraft.inspect.diagnose import diagnose_checkpoint
@@ -90,7 +90,7 @@ def _trained(folder: Path, options: argparse.Namespace) -> Path:
     keyboard = DemoRunner(folder)
     train: dict[str, Any] = {
         "mode": "merged",
-        "full_body": True,
+        "full_backbone": True,
         "lr_backbone": options.rate,
         "kl_weight": 0.0,
         "interpolate": [1.0],

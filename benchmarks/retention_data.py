@@ -36,8 +36,7 @@ from voxgraft.models import get_family
 from voxgraft.models.base import BaseFiles
 from voxgraft.models.tiny.model import TinyClipEncoder, load_codec
 from voxgraft.text.encoder import TextEncoder, learn_language_pieces
-from voxgraft.tokenizers import open_tokenizer
-from voxgraft.tokenizers.base import TextCorpus
+from voxgraft.tokenizers import TextCorpus, open_tokenizer
 
 NEW, OLD = "am", ("en", "fr")
 BATCH = 64

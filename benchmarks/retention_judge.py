@@ -17,8 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.retention_training import Bench, Sentence, as_without_compiling, held_out
-from voxgraft.asr import Transcript
-from voxgraft.asr.recognizers import BuiltInRecognizer
+from voxgraft.asr import BuiltInRecognizer, Transcript
 from voxgraft.audio.features import exact_float32
 from voxgraft.core import rng
 from voxgraft.evaluation.scores import compute_error_rate, edit_distance
@@ -145,7 +144,7 @@ class Judge:
         return found
 
     def _said(self, speaker: SpeechGenerator, sentences: Sequence[Sentence], draw: int) -> list[Speech]:
-        stock = self.bench.kind.stock_sampling()
+        stock = self.bench.kind.upstream_sampling()
         limits = [
             min(
                 round(max_sentence_seconds(one.text) * self.bench.kind.code_hz),

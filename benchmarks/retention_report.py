@@ -18,7 +18,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from benchmarks.retention_training import JOBS, METHODS, SHARES
-from voxgraft.evaluation.compare import place_labels
+from voxgraft.evaluation.command import place_labels
 from voxgraft.training.plots import COLORS, DOTS_PER_INCH, MATPLOTLIB_STYLE, MUTED_COLOR, TEXT_COLOR
 
 Results = Mapping[str, dict[str, Any]]

@@ -24,14 +24,13 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 from torch import Tensor
 
-from voxgraft.checkpoints.tensors import read_tensors
+from voxgraft.checkpoints.load import read_tensors
 from voxgraft.config.train_options import TrainModeOrBaseline, TrainOptions, TrainPart
 from voxgraft.dataset.sampler import DataSamplerOptions, DeterministicSampler, Sample, list_samples
-from voxgraft.dataset.shards import AnyArray, ClipDataset, ClipInfo, DatasetHeader, DatasetProvenance, Int32Array
+from voxgraft.dataset.shards import AnyArray, ClipDataset, DatasetHeader, DatasetProvenance, Int32Array
 from voxgraft.models import get_family
-from voxgraft.models.base import BaseFiles, Family
-from voxgraft.models.load import load_model
-from voxgraft.models.speech_model import SpeechModel
+from voxgraft.models.base import BaseFiles, Clip, Family
+from voxgraft.models.speech_model import SpeechModel, load_model
 from voxgraft.nn import backbones
 from voxgraft.synthesis.inputs import ReferenceVoice
 from voxgraft.training.prefetch import BatchBuilder
@@ -65,7 +64,7 @@ class Method:
     """Whose rate the grid is of. As the seeds trained, and naively, everything has that rate."""
     rates: tuple[float, ...]
     rank: int = 32
-    full_body: bool = False
+    full_backbone: bool = False
     masked: bool = True
     """Naive training is that of the seeds without their mask."""
     replay: Replay = ""
@@ -83,8 +82,8 @@ METHODS = {
         f"gated-{rank}": Method(f"gated LoRA {rank}", "gated", "adapter", ADAPTER_RATES, rank)
         for rank in (8, 16, 32, 64)
     },
-    "replay": Method("full + recorded replay", "merged", "body", BODY_RATES, full_body=True, replay="recorded"),
-    "self": Method("full + self-made replay, KL", "merged", "body", BODY_RATES, full_body=True, replay="self-made"),
+    "replay": Method("full + recorded replay", "merged", "body", BODY_RATES, full_backbone=True, replay="recorded"),
+    "self": Method("full + self-made replay, KL", "merged", "body", BODY_RATES, full_backbone=True, replay="self-made"),
     "self-lora": Method("LoRA 32 + self-made replay, KL", "merged", "adapter", ADAPTER_RATES, replay="self-made"),
 }
 
@@ -183,7 +182,7 @@ class Clips(ClipDataset):
         self.num_text = np.array([len(one) for one in texts], np.int64)
         self.num_codes = np.array([len(one) for one in codes], np.int64)
         self.infos = [
-            ClipInfo(f"{name}-{at:05d}", str(number), "", len(own) / CODE_HZ, "")
+            Clip(id=f"{name}-{at:05d}", speaker=str(number), seconds=len(own) / CODE_HZ)
             for at, (own, number) in enumerate(zip(codes, speakers, strict=True))
         ]
         self.fingerprint = ""
@@ -313,7 +312,7 @@ class Bench:
         rates = {"rows": ROW_RATE, "adapter": 0.0, "body": 0.0, method.part: run.rate}
         return TrainOptions(
             mode=method.mode,
-            full_body=method.full_body,
+            full_backbone=method.full_backbone,
             rank=method.rank,
             alpha=float(method.rank),
             lr_rows=rates["rows"],
@@ -412,7 +411,7 @@ class Rig:
 
 
 def stream_options(model: SpeechModel) -> DataSamplerOptions:
-    return DataSamplerOptions(min_prompt_seconds=0.0, num_conditioning=model.frame.num_conditioning)
+    return DataSamplerOptions(min_prompt_seconds=0.0, num_conditioning=model.spec.num_conditioning)
 
 
 def held_out(bench: Bench, model: SpeechModel, language: str) -> tuple[BatchBuilder, tuple[Sample, ...]]:

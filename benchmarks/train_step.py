@@ -30,11 +30,11 @@ from torch import nn
 from benchmarks.peers import Peer, padded_batches
 from voxgraft.config.train_options import TrainOptions
 from voxgraft.dataset.sampler import DataSamplerOptions, DeterministicSampler
-from voxgraft.dataset.shards import AnyArray, ClipDataset, ClipInfo, DatasetHeader, DatasetProvenance, Int32Array
+from voxgraft.dataset.shards import AnyArray, ClipDataset, DatasetHeader, DatasetProvenance, Int32Array
 from voxgraft.models import get_family
-from voxgraft.models.base import SequenceSpec
+from voxgraft.models.base import Clip, SequenceSpec
+from voxgraft.models.chatterbox.family import T3Size
 from voxgraft.models.chatterbox.model import T3
-from voxgraft.models.chatterbox.shapes import T3Size
 from voxgraft.models.indextts2.model import UnifiedVoice
 from voxgraft.models.indextts2.shapes import ConditioningEncoderSize, UnifiedVoiceSize
 from voxgraft.models.speech_model import SpeechModel
@@ -54,24 +54,24 @@ class MadeUpSet(ClipDataset):
     """Made-up clips in memory, drawn when they are asked for; the same for the same seed."""
 
     def __init__(
-        self, family_name: str, frame: SequenceSpec, code_hz: float, width: int, *, clips: int, seed: int = 0
+        self, family_name: str, spec: SequenceSpec, code_hz: float, width: int, *, clips: int, seed: int = 0
     ) -> None:
         draw = np.random.default_rng(seed)
         seconds = np.clip(np.exp(np.log(MEDIAN_SECONDS) + SPREAD * draw.standard_normal(clips)), SHORTEST, LONGEST)
         self.name, self.fingerprint = "made-up", f"made-up-{seed}-{clips}"
         self.header = DatasetHeader(family_name, "am", "train", code_hz, DatasetProvenance("", ""))
-        self.num_codes = np.minimum((seconds * code_hz).astype(np.int64), frame.max_codes)
-        self.num_text = np.minimum((seconds * TEXT_IDS_PER_SECOND).astype(np.int64), frame.max_text)
+        self.num_codes = np.minimum((seconds * code_hz).astype(np.int64), spec.max_codes)
+        self.num_text = np.minimum((seconds * TEXT_IDS_PER_SECOND).astype(np.int64), spec.max_text)
         self.infos = [
-            ClipInfo(f"c{at}", f"s{at // CLIPS_PER_SPEAKER}", f"r{at}", float(length), "")
+            Clip(id=f"c{at}", speaker=f"s{at // CLIPS_PER_SPEAKER}", recording=f"r{at}", seconds=float(length))
             for at, length in enumerate(seconds)
         ]
-        self._frame, self._seed = frame, seed
+        self._spec, self._seed = spec, seed
         low = 3  # past the ids that a text may not hold
-        self._text = draw.integers(low, frame.num_text_ids, int(self.num_text.max()) + clips, dtype=np.int32)
-        self._text[self._text == frame.text_start] = low
-        self._codes = draw.integers(0, frame.num_codes, int(self.num_codes.max()) + clips, dtype=np.int32)
-        self._voices = _voices(family_name, width, frame, draw)
+        self._text = draw.integers(low, spec.num_text_ids, int(self.num_text.max()) + clips, dtype=np.int32)
+        self._text[self._text == spec.text_start] = low
+        self._codes = draw.integers(0, spec.num_codes, int(self.num_codes.max()) + clips, dtype=np.int32)
+        self._voices = _voices(family_name, width, spec, draw)
 
     def text_ids(self, clip: int) -> Int32Array:
         return self._text[clip : clip + int(self.num_text[clip])]
@@ -83,12 +83,12 @@ class MadeUpSet(ClipDataset):
         return self._voices[clip % len(self._voices)]
 
 
-def _voices(family_name: str, width: int, frame: SequenceSpec, draw: np.random.Generator) -> list[dict[str, AnyArray]]:
+def _voices(family_name: str, width: int, spec: SequenceSpec, draw: np.random.Generator) -> list[dict[str, AnyArray]]:
     made: list[dict[str, AnyArray]] = []
     for _ in range(32):
         if family_name == "chatterbox":
             speaker = np.abs(draw.standard_normal(256, dtype=np.float32))
-            prompt = draw.integers(0, frame.num_codes, 150).astype(np.int32)
+            prompt = draw.integers(0, spec.num_codes, 150).astype(np.int32)
             made.append({"speaker": speaker / np.linalg.norm(speaker), "prompt": prompt})
         else:
             latents = 0.1 * draw.standard_normal((32, width), dtype=np.float32)
@@ -143,8 +143,8 @@ class Bench:
     def stream(self, model: SpeechModel, positions: int) -> tuple[DeterministicSampler, MadeUpSet]:
         body = model.body
         width = body.num_heads * body.head_width
-        clips = MadeUpSet(self.kind.name, model.frame, self.kind.code_hz, width, clips=4000)
-        order = DataSamplerOptions(text_dropout=0.0, num_conditioning=model.frame.num_conditioning)
+        clips = MadeUpSet(self.kind.name, model.spec, self.kind.code_hz, width, clips=4000)
+        order = DataSamplerOptions(text_dropout=0.0, num_conditioning=model.spec.num_conditioning)
         return DeterministicSampler([clips], [1.0], positions, 0, order), clips
 
     def stepper(self, positions: int, **options: Any) -> tuple[TrainStep, DeterministicSampler]:
@@ -228,7 +228,13 @@ class Bench:
     def same_loss(self, steps: int = 8, batch_size: int = 32) -> tuple[list[float], list[float]]:
         """The summed losses of both on the same utterances, step after step, at one rate: peer, ours."""
         curves: tuple[list[float], list[float]] = ([], [])
-        fair = {"mode": "merged", "full_body": True, "schedule": "constant", "warmup_steps": 0, "betas": (0.9, 0.999)}
+        fair = {
+            "mode": "merged",
+            "full_backbone": True,
+            "schedule": "constant",
+            "warmup_steps": 0,
+            "betas": (0.9, 0.999),
+        }
         fair |= {"lr_rows": 2e-5, "lr_adapter": 2e-5, "lr_backbone": 2e-5, "text_weight": 1.0, "speech_weight": 1.0}
         for at, dtype in enumerate((torch.float32, torch.bfloat16)):
             model = new_model(self.kind.name, self.size, self.device, dtype if self.device == "cuda" else torch.float32)
@@ -379,7 +385,7 @@ def peak_gb(device: str) -> float:
 
 
 def variants(bench: Bench, tiny: bool) -> dict[str, Callable[[], Figures]]:
-    full = {"mode": "merged", "full_body": True}
+    full = {"mode": "merged", "full_backbone": True}
     unit = 128 if tiny else 1024
     made: dict[str, Callable[[], Figures]] = {
         "peer sdpa 32": lambda: bench.peer("peer sdpa 32", 4 if tiny else 32),

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
-from voxgraft.dataset.checks import check_held_out_overlap
-from voxgraft.dataset.sets import ShardVerifier, open_clip_dataset, write_clip_dataset
-from voxgraft.dataset.shards import ClipDataset, ClipInfo, DatasetHeader, DatasetProvenance, PreparedClip
+from voxgraft.dataset.sets import ShardVerifier, check_held_out_overlap, open_clip_dataset, write_clip_dataset
+from voxgraft.dataset.shards import ClipDataset, DatasetHeader, DatasetProvenance
+from voxgraft.models.base import Clip
 
 CODE_HZ = {"chatterbox": 25.0, "indextts2": 50.0}
 CODES = 6_000
@@ -33,7 +33,7 @@ PROMPT = 150
 HELD_OUT = 500
 
 
-def made(family: str, count: int, seed: int) -> Iterator[PreparedClip]:
+def made(family: str, count: int, seed: int) -> Iterator[Clip]:
     """Clips of the real size."""
     draw = np.random.default_rng(seed)
     length = int(SECONDS * CODE_HZ[family])
@@ -44,10 +44,8 @@ def made(family: str, count: int, seed: int) -> Iterator[PreparedClip]:
             voice["prompt"] = codes[:PROMPT].astype(np.int32)
         text = f"sentence {seed} {number} of about as many letters as are said in six seconds of speech"
         seconds = len(codes) / CODE_HZ[family]
-        info = ClipInfo(
-            f"clip{seed}-{number:06d}", f"speaker{number % 40}", f"recording{seed}-{number // 100}", seconds, text
-        )
-        yield PreparedClip(info, draw.integers(3, 2000, 60), codes, voice)
+        names = f"clip{seed}-{number:06d}", f"speaker{number % 40}", f"recording{seed}-{number // 100}"
+        yield Clip(codes, voice, draw.integers(3, 2000, 60), *names, seconds, text)
 
 
 def write(folder: Path, family: str, count: int, seed: int) -> None:

@@ -36,17 +36,14 @@ import torch
 from torch import Tensor
 
 from tools.random_bases.indextts2 import random_tensors
-from voxgraft.models.chatterbox.family import Chatterbox
+from voxgraft.models.chatterbox.family import Chatterbox, T3Size
 from voxgraft.models.chatterbox.flow import FlowSize
 from voxgraft.models.chatterbox.hift import DIRECTION, GAIN, HiftSize, published_shapes
 from voxgraft.models.chatterbox.model import T3, T3Condition
-from voxgraft.models.chatterbox.s3gen import S3Gen, S3GenNoise, S3GenReference, S3GenSize
-from voxgraft.models.chatterbox.shapes import T3Size
-from voxgraft.models.chatterbox.stream import S3GenSoundStream
-from voxgraft.models.indextts2.bigvgan import BigVGAN, BigVGANSize, bigvgan_shapes
+from voxgraft.models.chatterbox.s3gen import S3Gen, S3GenNoise, S3GenReference, S3GenSize, S3GenSoundStream
 from voxgraft.models.indextts2.dit import DiTSize
 from voxgraft.models.indextts2.s2mel import FlowPrompt, S2Mel, S2MelSize, count_target_frames, s2mel_shapes
-from voxgraft.models.indextts2.vocoder import IndexTTS2Vocoder, VocoderParts
+from voxgraft.models.indextts2.vocoder import BigVGAN, BigVGANSize, IndexTTS2Vocoder, bigvgan_shapes
 from voxgraft.synthesis.command import stream_sentence
 from voxgraft.synthesis.engine import SynthesisEngine, SynthesisRequest
 
@@ -299,12 +296,10 @@ def measure_indextts2(arguments: argparse.Namespace, device: torch.device) -> li
     tensors = random_tensors(s2mel_shapes(size), 1)
     waves = random_tensors(bigvgan_shapes(vocoder_size, weight_norm=True), 2)
     draw = torch.Generator().manual_seed(5)
-    parts = VocoderParts(
-        S2Mel.from_tensors(size, tensors),
-        BigVGAN.from_tensors(vocoder_size, waves),
-        torch.randn(NUM_CODES_TABLE, 1024, generator=draw),
-    ).to(device)
-    vocoder = IndexTTS2Vocoder(lambda: parts, arguments.dtype)
+    s2mel = S2Mel.from_tensors(size, tensors).to(device)
+    bigvgan = BigVGAN.from_tensors(vocoder_size, waves).to(device)
+    code_table = torch.randn(NUM_CODES_TABLE, 1024, generator=draw).to(device)
+    vocoder = IndexTTS2Vocoder(lambda: (s2mel, bigvgan, code_table), arguments.dtype)
     num_codes = round(50 * arguments.seconds)
     frames = count_target_frames(num_codes)
     num_prompt = arguments.reference_seconds * 22_050 // 256
@@ -314,8 +309,8 @@ def measure_indextts2(arguments: argparse.Namespace, device: torch.device) -> li
     style = torch.randn(size.dit.style, generator=draw).to(device)
     noise = torch.randn(80, num_prompt + frames, generator=draw).to(device)
     with torch.inference_mode():
-        given = parts.code_table[torch.randint(0, NUM_CODES_TABLE, (50 * arguments.reference_seconds,), generator=draw)]
-        (condition,) = parts.s2mel.length_regulator([given], [num_prompt])
+        given = code_table[torch.randint(0, NUM_CODES_TABLE, (50 * arguments.reference_seconds,), generator=draw)]
+        (condition,) = s2mel.length_regulator([given], [num_prompt])
     prompt = FlowPrompt(mel, condition, style)
 
     def ours(count: int) -> list[Tensor]:
@@ -331,7 +326,7 @@ def measure_indextts2(arguments: argparse.Namespace, device: torch.device) -> li
         ids, states = codes.to(device), latents.to(device)[None]
 
         def theirs() -> tuple[Tensor, Tensor]:
-            content = parts.code_table[ids][None] + original.models["gpt_layer"](states)
+            content = code_table[ids][None] + original.models["gpt_layer"](states)
             lengths = torch.tensor([frames], device=device)
             target = original.models["length_regulator"](content, ylens=lengths, n_quantizers=3, f0=None)[0]
             whole = torch.cat([condition[None], target], dim=1)
@@ -344,7 +339,7 @@ def measure_indextts2(arguments: argparse.Namespace, device: torch.device) -> li
         with given_noise(noise[None]), torch.inference_mode():
             expected, wave = theirs()
             content = vocoder.embed_codes(codes.tolist(), latents.numpy())
-            (found,) = parts.s2mel.solve([prompt], parts.s2mel.length_regulator([content], [frames]), [noise])
+            (found,) = s2mel.solve([prompt], s2mel.length_regulator([content], [frames]), [noise])
             (own,) = vocoder.render([prompt], [content], [noise])
         print(f"mel of the original program differs by up to {float((expected[0] - found).abs().max()):.1e}, ", end="")
         print(f"its wave by up to {float((wave.flatten() - own).abs().max()):.1e}")
@@ -368,7 +363,7 @@ def measure_first_sound(arguments: argparse.Namespace, device: torch.device) -> 
     rng = np.random.default_rng(0)
     condition = T3Condition(rng.standard_normal(256).astype(np.float32), rng.integers(0, 6561, 150))
     most = 25 * SENTENCE_SECONDS
-    engine = SynthesisEngine(language_model, replace(Chatterbox().stock_sampling(), readable=True))
+    engine = SynthesisEngine(language_model, replace(Chatterbox().upstream_sampling(), readable=True))
     text = rng.integers(3, 200, SENTENCE_TOKENS).tolist()
     request = SynthesisRequest(text, condition, 0, most, "en", ())
     noise = S3GenNoise.draw(torch.Generator(device).manual_seed(0), most, reference)

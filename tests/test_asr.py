@@ -14,8 +14,15 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from voxgraft.asr import Transcript, open_recognizer
-from voxgraft.asr.recognizers import BuiltInRecognizer, CTCNetwork, CTCNetworkConfig, CTCSymbols, decode_ctc_greedy
+from voxgraft.asr import (
+    BuiltInRecognizer,
+    CTCNetwork,
+    CTCNetworkConfig,
+    CTCSymbols,
+    Transcript,
+    decode_ctc_greedy,
+    open_recognizer,
+)
 from voxgraft.core.errors import AudioError, CheckpointError, ConfigError, FileError
 from voxgraft.evaluation.scores import open_transcriber
 
@@ -109,10 +116,10 @@ def test_a_saved_listener_opens_as_the_same_one(listener: BuiltInRecognizer, tmp
 def test_other_rates_languages_and_empty_waves_are_refused(listener: BuiltInRecognizer) -> None:
     with pytest.raises(AudioError, match="22,050 Hz") as rate:
         listener.hear(noises(16_000), 22_050, "en")
-    assert rate.value.code == "listener-rate"
+    assert rate.value.code == "recognizer-rate"
     with pytest.raises(ConfigError, match="am, en, fr") as language:
         listener.hear(noises(16_000), RATE_HZ, "ti")
-    assert language.value.code == "listener-language"
+    assert language.value.code == "recognizer-language"
     with pytest.raises(AudioError, match="clip 2 of 2") as empty:
         listener.hear([*noises(16_000), np.zeros(0, np.float32)], RATE_HZ, "en")
     assert empty.value.code == "audio-too-short"
@@ -136,7 +143,7 @@ def test_a_folder_without_a_listener_is_refused(listener: BuiltInRecognizer, tmp
 def test_settings_that_name_no_listener_are_refused(setting: str) -> None:
     with pytest.raises(ConfigError) as caught:
         open_recognizer(setting)
-    assert caught.value.code == "listener-unknown"
+    assert caught.value.code == "recognizer-unknown"
 
 
 def command(program: str) -> str:
@@ -171,7 +178,7 @@ def test_the_wav_file_holds_the_samples(tmp_path: Path) -> None:
 def test_a_command_that_fails_is_an_error_that_says_why(setting: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said) as caught:
         open_recognizer(setting).hear(noises(1_000), RATE_HZ, "en")
-    assert caught.value.code == "listener-failed"
+    assert caught.value.code == "recognizer-failed"
 
 
 @pytest.mark.skipif(importlib.util.find_spec("faster_whisper") is not None, reason="faster-whisper is installed")
@@ -210,7 +217,7 @@ def test_whisper_without_a_model_or_the_language_is_refused_clearly(
             (folder / "model.bin").write_text(content)
         with pytest.raises(ConfigError) as caught:
             open_recognizer(f"whisper:{folder}")
-        assert caught.value.code == "listener-model"
+        assert caught.value.code == "recognizer-model"
         assert caught.value.finding.cure
     (folder / "model.bin").write_text("a model")
     whisper = open_recognizer(f"whisper:{folder}")
@@ -219,7 +226,7 @@ def test_whisper_without_a_model_or_the_language_is_refused_clearly(
     assert whisper.hear(noises(16_000), RATE_HZ, "am") == [Transcript("16000 am", None)]
     with pytest.raises(ConfigError, match="valid language code") as refused:
         whisper.hear(noises(16_000), RATE_HZ, "ti")
-    assert refused.value.code == "listener-language"
+    assert refused.value.code == "recognizer-language"
     sys.modules.pop("faster_whisper")
 
 
@@ -243,9 +250,9 @@ def test_whisper_is_chosen_by_itself_where_it_is_installed_and_alone_knows_the_l
     assert (chosen.why_unsupported("nl") == "") is has_model
     assert has_model or "has no model on this machine" in chosen.why_unsupported("nl")
     for language, code in (("nl-BE", "nl"), ("jv", "jw")) if has_model else ():
-        ear = open_transcriber(None, language)
-        assert ear.why_unsupported(language) == ""
-        assert code in ear.hear(noises(16_000), RATE_HZ, language, "tests")[0].text.split()
+        transcriber = open_transcriber(None, language)
+        assert transcriber.why_unsupported(language) == ""
+        assert code in transcriber.hear(noises(16_000), RATE_HZ, language, "tests")[0].text.split()
     for known in ("am", None):
         built_in = open_transcriber(None, known).listener
         assert built_in is not None

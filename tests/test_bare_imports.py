@@ -25,7 +25,7 @@ ABSENT = (
 )
 NEEDED = (
     "voxgraft.models.generate",
-    "voxgraft.models.load",
+    "voxgraft.models.speech_model",
     "voxgraft.models.chatterbox.encoder",
     "voxgraft.models.chatterbox.model",
     "voxgraft.models.indextts2.encoder",

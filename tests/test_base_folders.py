@@ -35,8 +35,7 @@ from voxgraft.core.errors import CheckpointError, ConfigError, FileError, Voxgra
 from voxgraft.graft.folder import load_base_tokenizer
 from voxgraft.models import detect_family, get_family, resolve_base_family
 from voxgraft.models.base import BaseFiles
-from voxgraft.models.chatterbox.family import RELEASES, ChatterboxEnglishFrontend
-from voxgraft.models.chatterbox.shapes import T3Size, t3_shapes
+from voxgraft.models.chatterbox.family import RELEASES, ChatterboxEnglishFrontend, T3Size, t3_shapes
 from voxgraft.models.indextts2.shapes import UnifiedVoiceSize, unified_voice_shapes
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4665\nsize 2143989752\n"

@@ -15,14 +15,14 @@ from tests.support import s2mel as golden
 from tests.support.checkpoint_files import saved
 from tests.support.shared import difference
 from voxgraft.core.errors import CheckpointError, FileError
-from voxgraft.models.indextts2.bigvgan import (
+from voxgraft.models.indextts2.s2mel import fold_weight_norm
+from voxgraft.models.indextts2.vocoder import (
     AntiAliasedSnake,
     BigVGAN,
     BigVGANSize,
     bigvgan_shapes,
     kaiser_sinc_filter,
 )
-from voxgraft.models.indextts2.s2mel import fold_weight_norm
 
 # The golden README recommends 5e-5 for the wave and 1e-4 inside.
 WAVE_LIMIT, INSIDE_LIMIT = 2e-5, 5e-5

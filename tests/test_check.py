@@ -106,7 +106,7 @@ def test_a_run_as_graft_makes_it_passes_without_a_warning(name: str, made: dict[
     assert codes(result) - {"spare-row", "text-share", "text-spelled", "set-missing"} == set()
     assert not codes(result, "warning")
     looked_at = {"base", "graft", "tokenizer", "old text", "text", "rates of the run", "training data"}
-    assert looked_at <= set(result.outcome.checked)
+    assert looked_at <= set(result.checked)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -130,9 +130,9 @@ def test_check_changes_nothing(name: str, made: dict[str, Made]) -> None:
 
 def test_what_was_not_checked_is_said_with_what_it_needs(chatterbox: Made) -> None:
     result = checked(tokenizer=chatterbox.tokenizer)
-    assert result.outcome.checked == ("tokenizer",)
-    assert len(result.outcome.not_checked) == len(CHECK_TOPICS) - 1
-    assert result.outcome.not_checked["old text"] == "needs a base"
+    assert result.checked == ("tokenizer",)
+    assert len(result.not_checked) == len(CHECK_TOPICS) - 1
+    assert result.not_checked["old text"] == "needs a base"
     said = "\n".join(map(str, result.lines()))
     assert "checked: tokenizer" in said
     assert "(needs data of another trainer)" in said
@@ -142,8 +142,8 @@ def test_what_was_not_checked_is_said_with_what_it_needs(chatterbox: Made) -> No
 def test_a_topic_that_an_error_stopped_is_not_called_checked(index: Made, tmp_path: Path) -> None:
     result = checked(**index.loose(proof_texts=(tmp_path / "absent.txt",)))
     assert codes(result, "error") == {"file-missing"}
-    assert result.outcome.not_checked["old text"] == "stopped by file-missing"
-    assert "base rows" in result.outcome.checked
+    assert result.not_checked["old text"] == "stopped by file-missing"
+    assert "base rows" in result.checked
 
 
 def test_nothing_to_check_is_an_error_and_not_a_pass() -> None:
@@ -244,8 +244,8 @@ def test_a_graft_whose_rows_do_not_fit_is_told_and_its_tokenizer_still_checked(
     write_rows_file(run / "graft" / "rows.safetensors", rows, {}, overwrite=True)
     result = checked(**chatterbox.run_settings(run=run))
     assert codes(result, "error") == {"graft-mismatch"}
-    assert {"tokenizer", "old text", "text"} <= set(result.outcome.checked)
-    assert result.outcome.not_checked["graft"] == "needs a run with a complete graft"
+    assert {"tokenizer", "old text", "text"} <= set(result.checked)
+    assert result.not_checked["graft"] == "needs a run with a complete graft"
 
 
 def test_a_named_tokenizer_that_is_not_the_grafts_is_told(chatterbox: Made, tmp_path: Path) -> None:
@@ -306,7 +306,7 @@ def test_a_piece_that_moves_old_text_is_found_by_the_proof(index: Made, tmp_path
     path.write_bytes(model.SerializeToString())
     result = checked(tokenizer=path, base=index.base.folder)
     assert {"proof-changed", "proof-unreachable"} <= codes(result, "error")
-    assert all(item.where for item in result.outcome.findings)
+    assert all(item.where for item in result.findings)
 
 
 # ---- text -------------------------------------------------------------------------------------------------------------
@@ -322,7 +322,7 @@ def test_the_users_text_is_shared_out_and_three_sentences_are_spelled(
     assert result.exit_code == 0
     assert "on new rows" in found(result, "text-share")
     assert "0.0% unknown (0)" in found(result, "text-share")
-    spelled = [item.found for item in result.outcome.findings if item.code == "text-spelled"]
+    spelled = [item.found for item in result.findings if item.code == "text-spelled"]
     assert [SENTENCES[0] in spelled[0], SENTENCES[2] in spelled[1], SENTENCES[3] in spelled[2]] == [True] * 3
     assert ("[am]·" in spelled[0]) == (name == "chatterbox")
 
@@ -381,7 +381,7 @@ def test_a_pickle_that_would_run_code_is_named_and_not_run(bare: bool, index: Ma
     assert ".exec" in found(result, "pickle-code")
     assert "pickle-code" in codes(result, "error")
     assert not mark.exists()
-    assert "base" in result.outcome.checked
+    assert "base" in result.checked
 
 
 @pytest.mark.parametrize("part", ["tokenizer", "checkpoint", "base", "texts", "base_config", "prepared"])
@@ -393,8 +393,8 @@ def test_a_part_that_cannot_be_read_is_a_finding_and_the_rest_is_still_checked(
     settings = index.loose(texts=(AMHARIC,), base_config=old_yaml(tmp_path / "c.yaml", gpt={"number_text_tokens": 5}))
     result = checked(**{**settings, part: (broken,) if part == "texts" else broken})
     assert result.exit_code == 1
-    assert any(str(broken) in item.where for item in result.outcome.findings)
-    assert len(result.outcome.checked) >= 3
+    assert any(str(broken) in item.where for item in result.findings)
+    assert len(result.checked) >= 3
 
 
 @pytest.mark.parametrize(
@@ -423,4 +423,4 @@ def test_the_built_in_base_is_checked_by_its_name(tmp_path: Path) -> None:
     texts.write_text("ሰላም ለዓለም\n", encoding="utf-8")
     result = checked(base=Path("tiny"), language="am", texts=(texts,))
     assert "file-missing" not in codes(result)
-    assert result.outcome.checked
+    assert result.checked

@@ -37,7 +37,7 @@ def test_the_freeze_boundary_is_judged_by_the_base(
 ) -> None:
     config = old_yaml(tmp_path / "old.yaml", model={"n_vocab": 700, "freeze_until_index": boundary})
     result = checked(base=chatterbox.folder, base_config=config)
-    assert {item.code for item in result.outcome.findings if item.code.startswith("freeze")} == {code}
+    assert {item.code for item in result.findings if item.code.startswith("freeze")} == {code}
     assert says in found(result, code)
 
 
@@ -50,7 +50,7 @@ def test_an_old_rate_is_judged_as_one_that_moves_the_body(
     config = tmp_path / "old.yaml"
     config.write_text(f"training:\n  learning_rate: {rate}\n")
     result = checked(base=chatterbox.folder, base_config=config)
-    levels = [item.level for item in result.outcome.findings if item.code == "rate-out-of-range"]
+    levels = [item.level for item in result.findings if item.code == "rate-out-of-range"]
     assert levels == ([level] if level else [])
 
 
@@ -71,15 +71,15 @@ def test_the_rate_on_an_old_command_line_is_judged_too(index: BaseFiles, tmp_pat
     assert "rate-as-text" not in codes(result)
 
 
-@pytest.mark.parametrize("full_body", [False, True])
+@pytest.mark.parametrize("full_backbone", [False, True])
 @pytest.mark.parametrize("mode", get_args(TrainMode))
 def test_only_rates_that_the_runs_mode_uses_are_judged(
-    mode: str, full_body: bool, chatterbox: BaseFiles, tmp_path: Path
+    mode: str, full_backbone: bool, chatterbox: BaseFiles, tmp_path: Path
 ) -> None:
     """Merged mode trains an adapter, unless the body itself is asked for; no other mode trains the body."""
-    values = {"mode": mode, "full_body": full_body, "lr_adapter": 0.02, "lr_backbone": 0.0008}
+    values = {"mode": mode, "full_backbone": full_backbone, "lr_adapter": 0.02, "lr_backbone": 0.0008}
     result = checked(run=tmp_path, base=chatterbox.folder, train=TrainSettings.model_validate(values))
     said = found(result, "rate-out-of-range")
-    trains_body = mode == "merged" and full_body
+    trains_body = mode == "merged" and full_backbone
     assert ("lr_adapter" in said) == (mode != "rows-only" and not trains_body)
     assert ("lr_backbone" in said) == trains_body

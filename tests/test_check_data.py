@@ -24,10 +24,10 @@ from voxgraft.cli.app import CommandLine, parse_command_line, resolve_settings
 from voxgraft.cli.commands import COMMANDS
 from voxgraft.config.commands import CheckSettings
 from voxgraft.core.errors import Finding, raise_first_error
+from voxgraft.evaluation.in_training import build_sample_sentences
 from voxgraft.inspect.check import check, training_data_findings
 from voxgraft.inspect.subject import open_check_subject
 from voxgraft.models import get_family
-from voxgraft.training.samples import build_sample_sentences
 from voxgraft.training.setup import build_training_setup
 
 WIDTH = 64
@@ -101,7 +101,7 @@ def test_check_and_train_end_with_the_same_error(run: WholeRun) -> None:
     result = check(settings(run))
     error = run.refused("set-missing")
     assert result.exit_code == 1
-    assert [item for item in result.outcome.findings if item.code == "set-missing"] == [error.finding]
+    assert [item for item in result.findings if item.code == "set-missing"] == [error.finding]
 
 
 def test_a_run_without_any_data_yet_is_told_in_a_note(run: WholeRun) -> None:
@@ -153,7 +153,7 @@ def mixed(run: WholeRun, **changed: Any) -> None:
     """A held-out set of the run with two clips of its training set in it, changed in what people know of them."""
     world = run.world
     twins = islice(world.clips(16, 1), 2)
-    renamed = (replace(one, info=replace(one.info, id=f"other-{one.info.id}", **changed)) for one in twins)
+    renamed = (replace(one, id=f"other-{one.id}", **changed) for one in twins)
     world.write("valid", chain(world.clips(4, 2), renamed), "valid")
 
 
@@ -176,7 +176,7 @@ def test_clips_that_were_encoded_again_are_known_by_text_and_recording(run: Whol
 def test_a_text_that_is_said_again_in_another_recording_is_a_note(run: WholeRun) -> None:
     world = run.world
     twin = next(world.clips(16, 1))
-    said_again = replace(twin, info=replace(twin.info, recording="another"), codes=np.asarray(twin.codes)[::-1].copy())
+    said_again = replace(twin, recording="another", codes=np.asarray(twin.codes)[::-1].copy())
     world.write("valid", chain(world.clips(7, 2), [said_again]), "valid")
     (item,) = [item for item in looked(run) if item.code == "texts-not-held-out"]
     assert item.level == "note"

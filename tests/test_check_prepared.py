@@ -79,7 +79,7 @@ def test_data_that_this_tokenizer_spelled_passes(pairs: bool, files: Files, tmp_
     result = checked(base=files.base.folder, tokenizer=files.tokenizer, prepared=folder)
     assert result.exit_code == 0
     assert codes(result) == {"spare-row"}
-    assert {"prepared ids", "tokenization of the prepared data"} <= set(result.outcome.checked)
+    assert {"prepared ids", "tokenization of the prepared data"} <= set(result.checked)
 
 
 @pytest.mark.parametrize("bad", [PIECES, PIECES + 1, 2**31 - 1, -1])
@@ -88,7 +88,7 @@ def test_ids_without_a_row_are_found_the_spare_row_among_them(bad: int, files: F
     ids["spk000_000002"][1] = bad
     folder = prepared(tmp_path / "data", ids)
     result = checked(tokenizer=files.tokenizer, checkpoint=files.checkpoint, prepared=folder)
-    outside = [item for item in result.outcome.findings if item.code == "prepared-ids-outside"]
+    outside = [item for item in result.findings if item.code == "prepared-ids-outside"]
     assert len(outside) == 2  # past the tokenizer, and past the table
     assert all(f"({bad:,})" in item.found and "spk000_000002.npy" in item.where for item in outside)
     assert f"text_embedding.weight, without its spare row, has {PIECES:,} (ids 0 to {PIECES - 1:,})" in found(

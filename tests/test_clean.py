@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from tests.support.runs import assert_newest, edit_state, flip_bit, names_in, new_run, save, saved_by_child
-from voxgraft.checkpoints.steps import TrainState, list_complete_steps
+from voxgraft.checkpoints.steps import TrainState, clean, list_complete_steps
 from voxgraft.cli import run_cli
 from voxgraft.config.commands import CleanSettings
 from voxgraft.core.errors import VoxgraftError
@@ -23,7 +23,6 @@ from voxgraft.core.progress import use_prompt_callbacks
 from voxgraft.core.results import Line, SimpleResult, Table, plain_text
 from voxgraft.core.run import RunFolder
 from voxgraft.training.checkpoint import move_later_steps_aside, save_step
-from voxgraft.training.clean import clean
 
 ROOT = Path(__file__).parent.parent
 IMPATIENT = """

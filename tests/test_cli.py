@@ -19,7 +19,7 @@ import pytest
 
 from voxgraft.cli import COMMANDS, CliCommand, run_cli
 from voxgraft.config.base import Settings, iter_setting_fields, rebuild_settings_models
-from voxgraft.core.errors import FileError
+from voxgraft.core.errors import CATALOGUE, FileError
 from voxgraft.core.results import Line, Table, style_line
 
 ROOT = Path(__file__).parent.parent
@@ -89,7 +89,7 @@ def test_an_error_is_told_with_what_where_and_cure_and_without_a_traceback(capsy
     assert capsys.readouterr().err.splitlines() == [
         "error file-empty: base.pt is empty",
         "  in: bases/base.pt",
-        "  fix: download or copy it again.",
+        f"  fix: {CATALOGUE['file-empty'].cure}",
     ]
 
 
@@ -260,7 +260,7 @@ def test_a_mistyped_line_is_answered_with_the_nearest_right_one(
 def test_a_switch_that_is_off_is_told_by_the_flag_that_turns_it_off(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_cli(["train", "--help"]) == 0
     told = set(re.findall(r"--[a-z.-]*no-[a-z-]+", re.sub(r"[│\s]+", " ", capsys.readouterr().out)))
-    assert "--train.no-full-body" in told
+    assert "--train.no-full-backbone" in told
     assert not [flag for flag in told if flag.startswith("--no-train.")]
 
 

@@ -23,7 +23,8 @@ from tests.support.fixtures import Fixtures
 from tests.support.run_folders import error_of
 from voxgraft.checkpoints import open_checkpoint
 from voxgraft.cli.app import run_cli
-from voxgraft.companions.environments import COMPANIONS_VARIABLE, CompanionProcess, find_environment
+from voxgraft.companions.environments import COMPANIONS_VARIABLE, WORKER_PATH, CompanionProcess, find_environment
+from voxgraft.core.families import FAMILIES
 from voxgraft.models import get_family
 from voxgraft.models.base import REFERENCE_AUDIO, Clip
 from voxgraft.models.chatterbox.model import read_built_in_voice
@@ -202,8 +203,8 @@ def test_the_companion_sounds_like_the_voice_that_is_asked_for(
     _complete(base / "s3gen.pt")
     vocoder = CompanionVocoder.find(base)
     assert vocoder is not None
-    nobody = Clip(np.zeros(0, dtype=np.int64), {})
-    someone = Clip(np.zeros(0, dtype=np.int64), {REFERENCE_AUDIO: np.zeros(24_000, dtype=np.float32)})
+    nobody = Clip()
+    someone = Clip(voice={REFERENCE_AUDIO: np.zeros(24_000, dtype=np.float32)})
     codes = list(range(10))
     assert _pitch(vocoder.sound([codes], [someone])[0], 10) == pytest.approx(440, rel=0.02)
     assert error_of(lambda: vocoder.sound([codes], [nobody])).code == "companion-voice"
@@ -332,3 +333,25 @@ def test_a_made_companion_is_shown_with_its_packages(places: Path, capsys: pytes
     told = json.loads(capsys.readouterr().out)
     assert told["versions"] == {"fake": "1"}
     assert told["made"] is False
+
+
+def test_families_state_nothing_about_their_companion_that_is_not_read() -> None:
+    recipes = [facts.companion for facts in FAMILIES.values() if facts.companion]
+    assert recipes
+    assert all({"title", "steps"} <= set(recipe) for recipe in recipes)
+    assert all(set(recipe) <= {"title", "steps", "removed", "checkout_package"} for recipe in recipes)
+
+
+def test_the_worker_loads_the_original_program_through_the_familys_own_file(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    (tmp_path / "indextts").mkdir()
+    (tmp_path / "indextts" / "infer_v2.py").write_text("")
+    worker = CompanionProcess("indextts2", [sys.executable, str(WORKER_PATH), "indextts2", str(tmp_path)])
+    try:
+        assert set(worker.hello()["versions"]) == {"torch", "numpy", "transformers"}
+        assert worker.hello()["program"] == "indextts2"
+    finally:
+        worker.close()
+    (tmp_path / "indextts" / "infer_v2.py").unlink()
+    broken = CompanionProcess("indextts2", [sys.executable, str(WORKER_PATH), "indextts2", str(tmp_path)])
+    assert error_of(broken.hello).code.startswith("companion-")

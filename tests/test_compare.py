@@ -13,7 +13,7 @@ from voxgraft.cli.app import CommandLine, parse_command_line, resolve_settings
 from voxgraft.cli.commands import COMMANDS
 from voxgraft.config.commands import CompareSettings
 from voxgraft.core.results import Table, plain_text
-from voxgraft.evaluation.compare import CompareResult, compare
+from voxgraft.evaluation.command import CompareResult, compare
 from voxgraft.evaluation.report import SCORES_FORMAT
 
 PNG = b"\x89PNG\r\n"

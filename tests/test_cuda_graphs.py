@@ -14,8 +14,7 @@ from voxgraft.config.train_options import TrainOptions
 from voxgraft.dataset.sampler import DataSamplerOptions, DeterministicSampler
 from voxgraft.dataset.sets import open_clip_dataset
 from voxgraft.models import get_family
-from voxgraft.models.load import load_model
-from voxgraft.models.speech_model import compute_hidden_states, compute_losses
+from voxgraft.models.speech_model import compute_hidden_states, compute_losses, load_model
 from voxgraft.training.prefetch import BatchBuilder
 from voxgraft.training.step import NonFiniteError, TrainStep
 from voxgraft.training.trainable import (
@@ -27,7 +26,7 @@ from voxgraft.training.trainable import (
 )
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-FULL = replace(OPTIONS, mode="merged", full_body=True)
+FULL = replace(OPTIONS, mode="merged", full_backbone=True)
 MODES = {"gated": OPTIONS, "merged-full": FULL, "merged-adapter": replace(OPTIONS, mode="merged")}
 
 
@@ -54,7 +53,7 @@ class Made:
         self.trained = make_trainable(model, rows, options)
         sets = [open_clip_dataset(place.folder / "train")]
         order = DataSamplerOptions(
-            options.text_dropout, min_prompt_seconds=0.5, num_conditioning=model.frame.num_conditioning
+            options.text_dropout, min_prompt_seconds=0.5, num_conditioning=model.spec.num_conditioning
         )
         self.stream = DeterministicSampler(sets, [1.0], options.batch_tokens, options.seed, order)
         self.optimizer = build_optimizer(self.trained, options)

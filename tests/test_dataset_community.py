@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from tests.support.datasets import PADDING_CODE, WIDTH, MadePairs, make_pairs, spell, spell_otherwise
 from tests.support.shared import shared
 from voxgraft.core.errors import FileError, GraftError, TextError, VoxgraftError
-from voxgraft.dataset.checks import check_clip_dataset
 from voxgraft.dataset.indextts2_manifest import (
     PairDataset,
     open_npy,
@@ -28,6 +27,7 @@ from voxgraft.dataset.indextts2_manifest import (
     split_manifest_language,
 )
 from voxgraft.dataset.sampler import DeterministicSampler
+from voxgraft.dataset.sets import check_clip_dataset
 from voxgraft.models.indextts2.family import unified_voice_sequence_spec
 from voxgraft.tokenizers import open_tokenizer
 
@@ -456,11 +456,11 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.long
 def test_manifests_of_an_independent_maker_are_taken(others: Path) -> None:
     tokenizer = open_tokenizer(others / "bpe.model")
-    frame = unified_voice_sequence_spec(tokenizer.size)
+    spec = unified_voice_sequence_spec(tokenizer.size)
     for name in ("train", "val"):
         manifest = others / "features" / f"{name}_pairs.jsonl"
         lines = [json.loads(line) for line in manifest.read_text(encoding="utf-8").splitlines()]
-        clips = open_pair_dataset(manifest, tokenizer.encode, frame, language="am", role="train")
+        clips = open_pair_dataset(manifest, tokenizer.encode, spec, language="am", role="train")
         assert len(clips) == len(lines)
         assert {item.code for item in clips.findings} <= {"pairs-other-tokenizer"}
         for at, line in enumerate(lines):
@@ -468,7 +468,7 @@ def test_manifests_of_an_independent_maker_are_taken(others: Path) -> None:
             assert clips.codes(at).tolist() == codes.tolist()
             assert clips.text_ids(at).tolist() == tokenizer.encode(line["target_text"])
             assert clips.voice(at)["latents"].shape == (32, 64)
-        assert not [item for item in check_clip_dataset(clips, frame, 50.0) if item.level == "error"]
+        assert not [item for item in check_clip_dataset(clips, spec, 50.0) if item.level == "error"]
 
 
 @pytest.mark.long

@@ -19,6 +19,7 @@ def test_each_item_is_in_exactly_one_pack_that_holds_it(lengths: list[int], micr
     packs = pack_microbatches(lengths, microbatch_tokens)
     assert sorted(chain.from_iterable(packs)) == list(range(len(lengths)))
     for pack in packs:
+        assert pack, "no pack is empty"
         assert pack.tokens == sum(lengths[place] for place in pack) <= microbatch_tokens
 
 

@@ -346,11 +346,11 @@ def test_validation_meets_every_clip_once_with_the_same_voice_every_time() -> No
 def test_a_set_on_disk_is_streamed_with_the_lengths_that_its_layout_has(tmp_path: Path) -> None:
     from voxgraft.models.base import build_sequence
 
-    frame = get_family("chatterbox").frame(2454)
-    clips = make_set(tmp_path / "new", "chatterbox", frame, clips=30, speakers=4)
-    stream = DeterministicSampler([clips], [1.0], 2000, 0, DataSamplerOptions(num_conditioning=frame.num_conditioning))
+    spec = get_family("chatterbox").sequence_spec(2454)
+    clips = make_set(tmp_path / "new", "chatterbox", spec, clips=30, speakers=4)
+    stream = DeterministicSampler([clips], [1.0], 2000, 0, DataSamplerOptions(num_conditioning=spec.num_conditioning))
     lengths = [
-        build_sequence(frame, clips.text_ids(item.clip), clips.codes(item.clip)).length
+        build_sequence(spec, clips.text_ids(item.clip), clips.codes(item.clip)).length
         for number in range(1, 9)
         for item in stream.step(number)
     ]
@@ -372,6 +372,8 @@ def test_a_set_that_names_its_prompts_is_taken_at_its_word() -> None:
     assert met == {0: (0, 1), 1: (0, 2), 2: (0, 0)}
     (report,) = stream.streams
     assert (report.used, report.lone, report.findings()) == (3, (), [])
+    (report,) = DeterministicSampler([GivenPrompts("pairs", ["a"], [4.0])], [1.0], TOKENS, 0).streams
+    assert (report.used, report.lone, report.findings()) == (1, (), [])
 
 
 def test_limits_of_length_hold_at_their_edge() -> None:
@@ -421,3 +423,11 @@ def test_one_or_two_clips_alone_are_no_sign_of_wrong_speaker_names() -> None:
         "lone-speakers",
         "speakers-one-clip",
     ]
+
+
+def test_only_the_orders_of_the_newest_epochs_are_kept() -> None:
+    clips = ListedSet("new", ["a"] * 4, [4.0] * 4)
+    sampler = DeterministicSampler([clips], [1.0], 4 * tokens_of(clips, 0), 0)
+    for number in range(1, 8):
+        sampler.step(number)
+    assert list(sampler.streams[0]._epochs) == [4, 5, 6]

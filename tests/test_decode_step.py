@@ -317,7 +317,7 @@ def test_fast_streams_stop_and_are_cut_like_plain_ones() -> None:
     whole = speaker.speak(given, replace(SAMPLING, max_codes=60))
     assert len({len(spoken.codes) for spoken in whole}) > 2
     for spoken in whole:
-        assert model.frame.speech_stop not in spoken.codes
+        assert model.spec.speech_stop not in spoken.codes
         assert spoken.stopped == (len(spoken.codes) < 60)
     for cut, spoken in zip(speaker.speak(given, replace(SAMPLING, max_codes=11)), whole, strict=True):
         assert cut.codes == spoken.codes[:11]
@@ -351,7 +351,7 @@ def test_the_draw_is_the_plain_one(sampling: SamplingParams) -> None:
     row = apply_repetition_penalty(row, streams.state.heard, sampling.repetition_penalty)
     if sampling.readable:
         ids = torch.arange(row.shape[1], device="cuda")
-        row[:, (ids >= model.frame.num_codes) & (ids != model.frame.speech_stop)] = -torch.inf
+        row[:, (ids >= model.spec.num_codes) & (ids != model.spec.speech_stop)] = -torch.inf
     want = sample_codes(filter_logits(row, sampling), noise)
     streams.graph.advance()
     assert int((streams.codes[:, 0] != want).sum()) <= 1  # two codes may tie but for rounding

@@ -20,14 +20,20 @@ from voxgraft.config.base import deep_merge
 from voxgraft.config.commands import DemoMistake, DemoSettings, GraftSettings
 from voxgraft.core.errors import FileError, VoxgraftError, finding
 from voxgraft.core.files import compute_sha256
-from voxgraft.core.journal import RunJournal
 from voxgraft.core.results import Table, plain_text
-from voxgraft.core.run import RunFolder
+from voxgraft.core.run import RunFolder, RunJournal
 from voxgraft.dataset.shards import DatasetRole
-from voxgraft.demo import DemoResult, demo
-from voxgraft.demo.command import MISTAKES, MistakeReport, _recreate_demo_folder, _try_to_train
+from voxgraft.demo.command import (
+    MISTAKES,
+    DemoResult,
+    DemoRunner,
+    MistakeReport,
+    RunYamlChanges,
+    _recreate_demo_folder,
+    _try_to_train,
+    demo,
+)
 from voxgraft.demo.data import DEMO_LANGUAGE, BundledClip, DemoSetWriter, load_bundled_clips
-from voxgraft.demo.session import DemoRunner, RunYamlChanges
 from voxgraft.evaluation.command import EvaluateResult
 from voxgraft.evaluation.judge import Evaluation, LanguageRetention
 from voxgraft.evaluation.scores import Score

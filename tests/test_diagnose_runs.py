@@ -21,7 +21,7 @@ from voxgraft.cli import run_cli as run_command
 from voxgraft.config.commands import DiagnoseSettings, ExportSettings
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.core.files import compute_sha256
-from voxgraft.core.journal import RunJournal
+from voxgraft.core.run import RunJournal
 from voxgraft.export.command import export
 from voxgraft.graft.folder import MERGED_FORMAT, load_graft
 from voxgraft.inspect.diagnose import (

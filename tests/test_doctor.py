@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from voxgraft.inspect.doctor import describe_abilities, missing_requirements
+from voxgraft.inspect.show import describe_abilities, missing_requirements
 
 
 def run_doctor(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -16,8 +16,9 @@ import pytest
 from tests.support.fixtures import Fixtures
 from tests.support.hub import FakeHub, running
 from tests.support.run_folders import error_of
+from voxgraft.core.families import FAMILIES
 from voxgraft.core.files import require_disk_space
-from voxgraft.export.download import DOWNLOAD_SLACK_BYTES, PUBLISHED_BASES
+from voxgraft.export.share import DOWNLOAD_SLACK_BYTES
 from voxgraft.models import get_family
 
 REPOSITORY = "ResembleAI/chatterbox"
@@ -62,7 +63,7 @@ def test_a_base_comes_whole_with_hashes_and_goes_on_where_it_broke_off(files: di
 
 
 def _check_whole(done: subprocess.CompletedProcess[str], files: dict[str, bytes], folder: Path) -> None:
-    wanted = [file.place for file in PUBLISHED_BASES["chatterbox-multilingual"].files]
+    wanted = [file["name"] for file in FAMILIES["chatterbox"].downloads["chatterbox-multilingual"]["files"]]
     assert sorted(path.name for path in folder.iterdir()) == sorted([*wanted, "download.json"])
     assert all((folder / name).read_bytes() == files[name] for name in wanted)
     card = json.loads((folder / "download.json").read_text(encoding="utf-8"))
@@ -143,8 +144,8 @@ def test_without_a_network_a_base_that_is_all_there_is_fine_and_says_that_nothin
     files: dict[str, bytes], tmp_path: Path
 ) -> None:
     (tmp_path / "base").mkdir()
-    for file in PUBLISHED_BASES["chatterbox-multilingual"].files:
-        (tmp_path / "base" / file.place).write_bytes(b"by hand")
+    for file in FAMILIES["chatterbox"].downloads["chatterbox-multilingual"]["files"]:
+        (tmp_path / "base" / file["name"]).write_bytes(b"by hand")
     done = cli(["download", "chatterbox-multilingual", "base"], tmp_path, "http://127.0.0.1:9")
     assert done.returncode == 0, done.stdout
     assert "hashes were not checked" in done.stdout
@@ -168,9 +169,12 @@ def test_room_is_asked_of_the_disk_that_the_folder_itself_is_on() -> None:
 
 
 def test_every_published_base_names_the_files_that_its_family_looks_for() -> None:
-    for base in PUBLISHED_BASES.values():
-        places = {file.place for file in base.files}
-        kind = get_family(base.family)
-        assert places & set(kind.checkpoint_names)
-        assert places & set(kind.tokenizer_names)
-        assert all(file.about_bytes > 0 and file.what for file in base.files)
+    known = {"name", "what", "about_bytes", "repository", "prefix", "needed", "is_folder"}
+    for facts in FAMILIES.values():
+        kind = get_family(facts.name)
+        for base in facts.downloads.values():
+            assert all(base[key] for key in ("title", "licence", "repository"))
+            places = {file.get("prefix", "") + file["name"] for file in base["files"]}
+            assert places & set(kind.checkpoint_names)
+            assert places & set(kind.tokenizer_names)
+            assert all(file["about_bytes"] > 0 and file["what"] and set(file) <= known for file in base["files"])

@@ -22,8 +22,8 @@ from voxgraft.dataset.sets import open_clip_dataset
 from voxgraft.evaluation.command import EVALUATION_REPORT_NAME, evaluate
 from voxgraft.evaluation.judge import Evaluation, compare_base_values, measure_retention
 from voxgraft.evaluation.report import SCORES_FORMAT, build_checklist, read_scores, summarize_retention
+from voxgraft.evaluation.scores import synthesize_sentences
 from voxgraft.evaluation.sentences import EvalSentence
-from voxgraft.evaluation.synthesis import synthesize_sentences
 from voxgraft.graft.folder import load_graft
 from voxgraft.models import get_family
 from voxgraft.synthesis.engine import (
@@ -293,7 +293,7 @@ def test_what_cannot_be_judged_is_refused_with_a_cure(tiny: WholeRun, tmp_path: 
         "evaluate-language": lambda: evaluated(run.path, tmp_path, languages="zz"),
         "file-missing": lambda: evaluated(run.path, tmp_path, recordings=tmp_path / "nowhere"),
         "voice-unknown": lambda: evaluated(run.path, tmp_path, voices="nobody"),
-        "listener-unknown": lambda: evaluated(run.path, tmp_path, recognizer="parrots"),
+        "recognizer-unknown": lambda: evaluated(run.path, tmp_path, recognizer="parrots"),
     }
     for code, call in refusals.items():
         error = error_of(call)

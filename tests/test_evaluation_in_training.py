@@ -14,7 +14,7 @@ from tests.support.evaluation import Tones, in_order, parrot
 from tests.support.run_folders import WholeRun, make_run
 from tests.support.trainers import EVERY, Place, StopAt, loop_of, resumed
 from tests.support.trainers import OPTIONS as USUAL
-from voxgraft.core.journal import History
+from voxgraft.core.run import History
 from voxgraft.dataset.sets import open_clip_dataset
 from voxgraft.evaluation.in_training import (
     InTrainingEvaluation,
@@ -23,9 +23,8 @@ from voxgraft.evaluation.in_training import (
     build_in_training_evaluation,
     clearly_fewer,
 )
-from voxgraft.evaluation.scores import Transcriber, open_transcriber
+from voxgraft.evaluation.scores import SpeechRenderer, SpokenSentence, Transcriber, open_transcriber
 from voxgraft.evaluation.sentences import EvalSentence, load_built_in_sentences
-from voxgraft.evaluation.synthesis import SpeechRenderer, SpokenSentence
 from voxgraft.models import get_family
 from voxgraft.models.base import Clip
 from voxgraft.pipeline.train import _add_speech_judges, _build_loop
@@ -55,14 +54,14 @@ def moody_listener(folder: Path, moods: Sequence[str]) -> str:
 
 
 def judged(
-    place: Place, run: Path, ear: Transcriber, *, sound: SpeechRenderer | None = None, listen: int = 4
+    place: Place, run: Path, transcriber: Transcriber, *, sound: SpeechRenderer | None = None, listen: int = 4
 ) -> tuple[Trainer, InTrainingEvaluation]:
     loop = loop_of(place, run, OPTIONS, replace(EVERY, listen_every=listen))
     kind, trained = get_family("tiny"), loop.stepper.trained
     text_encoder = TextEncoder.of(kind, open_tokenizer(place.files.tokenizer), None, "am")
     system = SpeakingModel("graft", kind, trained.model, text_encoder, trained.gate, "gated")
     voices = [ReferenceVoice(name, clip) for name, clip in kind.voices(place.files).items()]
-    light = InTrainingEvaluation(loop, system, SENTENCES, voices, sound or SpeechRenderer(Tones()), ear)
+    light = InTrainingEvaluation(loop, system, SENTENCES, voices, sound or SpeechRenderer(Tones()), transcriber)
     loop.callbacks.append(light)
     return loop, light
 
@@ -75,8 +74,8 @@ def valid_lines(loop: Trainer) -> dict[int, dict[str, Any]]:
 def test_the_step_that_is_understood_best_is_the_best_and_is_saved_whatever_the_loss_says(
     place: Place, tmp_path: Path
 ) -> None:
-    ear = open_transcriber(moody_listener(tmp_path, ["bad", "good", "perfect", "bad"]))
-    loop, _ = judged(place, tmp_path / "run", ear)
+    transcriber = open_transcriber(moody_listener(tmp_path, ["bad", "good", "perfect", "bad"]))
+    loop, _ = judged(place, tmp_path / "run", transcriber)
     outcome = loop.train(0)
     lines = valid_lines(loop)
     assert [lines[step]["heard"]["cer"] for step in (0, 4, 8, 12)] == [1.0, 1 / 8, 0.0, 1.0]
@@ -90,11 +89,11 @@ def test_the_step_that_is_understood_best_is_the_best_and_is_saved_whatever_the_
 
 @pytest.mark.long
 def test_a_run_that_is_gone_on_with_takes_the_same_step_for_the_best(place: Place, tmp_path: Path) -> None:
-    ear = open_transcriber(moody_listener(tmp_path, ["bad", "perfect", "good", "bad"]))
-    first, _ = judged(place, tmp_path / "run", ear)
+    transcriber = open_transcriber(moody_listener(tmp_path, ["bad", "perfect", "good", "bad"]))
+    first, _ = judged(place, tmp_path / "run", transcriber)
     first.callbacks.append(StopAt(8, "enough"))
     assert first.train(0).step == 8
-    again, _ = judged(place, tmp_path / "run", ear)
+    again, _ = judged(place, tmp_path / "run", transcriber)
     start = resumed(again)
     assert start == 8
     assert again.train(start).best_state.best_step == 4
@@ -162,7 +161,7 @@ def test_a_runs_own_judge_speaks_held_out_texts_in_held_out_voices(run: WholeRun
     assert {one.text for one in light.sentences} <= held_out
     assert all(voice.name.startswith("valid/") for voice in light.voices)
     assert light.sound.vocoder is not None
-    assert light.ear.why_unsupported("am") == ""
+    assert light.transcriber.why_unsupported("am") == ""
 
 
 @pytest.mark.long

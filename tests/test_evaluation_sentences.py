@@ -17,7 +17,7 @@ from voxgraft.evaluation.sentences import (
     normalize_phones,
     read_sentence_file,
 )
-from voxgraft.tokenizers.base import load_proof_corpus
+from voxgraft.tokenizers import load_proof_corpus
 
 DATA = Path(str(resources.files("voxgraft") / "assets"))
 

@@ -16,8 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.support.evaluation import RATE, Tones, codes_of, parrot, tone_listener, tones
-from voxgraft.asr import Transcript
-from voxgraft.asr.recognizers import CommandRecognizer
+from voxgraft.asr import CommandRecognizer, Transcript
 from voxgraft.audio.features import Waveform
 from voxgraft.audio.files import encode_audio, read_audio, resample
 from voxgraft.core.errors import VoxgraftError
@@ -25,6 +24,8 @@ from voxgraft.demo.data import RECORDINGS_FOLDER
 from voxgraft.evaluation.judge import score_recordings, score_voices
 from voxgraft.evaluation.scores import (
     EMPTY_TRANSCRIPT,
+    SpeechRenderer,
+    SpokenSentence,
     Transcriber,
     compute_error_rates,
     compute_sentence_errors,
@@ -33,13 +34,13 @@ from voxgraft.evaluation.scores import (
     has_code_loop,
     measure_spoken_pace,
     open_transcriber,
+    read_reference_recordings,
 )
 from voxgraft.evaluation.sentences import EvalSentence
-from voxgraft.evaluation.synthesis import SpeechRenderer, SpokenSentence, read_reference_recordings
 from voxgraft.models.base import Clip, ClipEncoder, Latents
 from voxgraft.synthesis.inputs import ReferenceVoice
 
-VOICE = ReferenceVoice("somebody", Clip(np.zeros(0, dtype=np.int64), {"speaker": np.array([0], dtype=np.int32)}))
+VOICE = ReferenceVoice("somebody", Clip(voice={"speaker": np.array([0], dtype=np.int32)}))
 CODE_HZ = 25.0
 
 
@@ -131,13 +132,13 @@ class OnlyFrench(CommandRecognizer):
 def test_a_listener_is_never_given_a_language_that_it_says_it_does_not_know(tmp_path: Path) -> None:
     script = tmp_path / "sign.py"
     script.write_text(f"open({str(tmp_path / 'asked')!r}, 'w')\n")
-    ear = Transcriber(OnlyFrench(f"{shlex.quote(sys.executable)} {shlex.quote(str(script))} {{wav}}"))
-    assert "only fr" in ear.why_unsupported("am")
-    assert ear.why_unsupported("fr") == ""
+    transcriber = Transcriber(OnlyFrench(f"{shlex.quote(sys.executable)} {shlex.quote(str(script))} {{wav}}"))
+    assert "only fr" in transcriber.why_unsupported("am")
+    assert transcriber.why_unsupported("fr") == ""
     recording = (EvalSentence("am", "ሰላም"), tones([1, 2]), RATE)
-    assert score_recordings([recording], ear, 0) is None
+    assert score_recordings([recording], transcriber, 0) is None
     assert not (tmp_path / "asked").exists()
-    assert score_recordings([(EvalSentence("fr", "oui"), *recording[1:])], ear, 0) is not None
+    assert score_recordings([(EvalSentence("fr", "oui"), *recording[1:])], transcriber, 0) is not None
     assert (tmp_path / "asked").exists()
 
 
@@ -187,12 +188,12 @@ def test_recordings_at_44_khz_are_heard_by_the_built_in_listener_as_those_at_16_
 def test_a_listener_that_was_named_and_fails_is_an_error_and_one_that_nobody_named_is_a_reason(tmp_path: Path) -> None:
     with pytest.raises(VoxgraftError) as caught:
         open_transcriber("parrots")
-    assert caught.value.code == "listener-unknown"
+    assert caught.value.code == "recognizer-unknown"
     failing = tmp_path / "fail.py"
     failing.write_text("raise SystemExit('no model')\n")
     with pytest.raises(VoxgraftError) as failed:
         heard_in([said("a", "aaaa")], f"command:python3 {failing} {{wav}}")
-    assert failed.value.code == "listener-failed"
+    assert failed.value.code == "recognizer-failed"
     assert "no model" in failed.value.finding.found
 
 
@@ -243,14 +244,14 @@ class Pitch(ClipEncoder):
         for one in waves:
             hz = float(np.abs(np.fft.rfft(np.asarray(one))).argmax()) * self.sample_rate / len(one)
             angle = np.pi / 2 * hz / 1_000
-            found.append(Clip(np.zeros(0, np.int64), {"speaker": np.array([np.cos(angle), np.sin(angle)], np.float32)}))
+            found.append(Clip(voice={"speaker": np.array([np.cos(angle), np.sin(angle)], np.float32)}))
         return found
 
 
 @pytest.mark.parametrize("rate", [16_000, 24_000, 44_100])
 def test_a_voice_encoder_is_asked_only_in_its_own_sample_rate(rate: int) -> None:
     wave = np.sin(2 * np.pi * 500 * np.arange(rate) / rate).astype(np.float32)
-    clip = Clip(np.zeros(0, np.int64), {"speaker": np.array([1.0, 1.0], np.float32)})
+    clip = Clip(voice={"speaker": np.array([1.0, 1.0], np.float32)})
     utterances = [replace(said("a", "a"), voice=ReferenceVoice("somebody", clip))] * 2
     found = score_voices(Pitch(), utterances, [wave, wave[: rate // 4]], rate, 0)
     assert found.value == pytest.approx(1.0, abs=1e-3)

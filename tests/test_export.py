@@ -32,8 +32,7 @@ from voxgraft.export.weights import open_export_source, require_tensor_names
 from voxgraft.graft.folder import load_graft
 from voxgraft.models import get_family
 from voxgraft.models.base import ExportInfo, build_sequence
-from voxgraft.models.load import load_model
-from voxgraft.models.speech_model import compute_hidden_states, pack_batch
+from voxgraft.models.speech_model import compute_hidden_states, load_model, pack_batch
 from voxgraft.nn.adapter import compute_merged_weight, load_peft_adapter, read_peft_folder
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.tokenizers import open_tokenizer
@@ -127,7 +126,7 @@ def test_the_grown_folder_speaks_old_languages_with_the_very_logits_of_the_base(
     for folder in (run.base, tmp_path / "out" / "grown"):
         model = load_model(kind, kind.files(folder))
         (prompt,) = prompts(model, (1,))
-        batch = pack_batch(model, [build_sequence(model.frame, [5, 9, 200, 31], [7, 80, 900])], [prompt.condition])
+        batch = pack_batch(model, [build_sequence(model.spec, [5, 9, 200, 31], [7, 80, 900])], [prompt.condition])
         with torch.no_grad():
             logits.append(model.speech_logits(compute_hidden_states(model, batch)))
     assert torch.equal(*logits)
@@ -141,7 +140,7 @@ def test_both_folders_open_in_our_own_strict_loader_and_hold_the_files_of_the_ba
         model = load_model(kind, files)
         assert model.state_dict()[kind.graft_points[0].tensor].shape[0] == size + kind.spare_rows
         assert open_tokenizer(files.tokenizer).size == size
-        for name, path in kind.stock().folder(kind.files(run.base), size).beside.items():
+        for name, path in kind.upstream().folder(kind.files(run.base), size).beside.items():
             inside = pair / part / name
             assert inside.is_dir() or inside.stat().st_ino == path.stat().st_ino  # linked: no room taken
 
@@ -213,7 +212,7 @@ def test_no_word_of_a_graft_can_become_code_in_load_py(fixtures: Fixtures, name:
     kind, files = get_family(name), fixtures.base(name)
     marks = ['x\n"""\nimport evil\n"""', '"; import evil; "', "'; import evil; '", "\\", "{tag}"]
     for mark in marks:
-        text = kind.stock().loader(ExportInfo(mark, mark, mark, 10, 5), files)
+        text = kind.upstream().loader(ExportInfo(mark, mark, mark, 10, 5), files)
         assert text is not None
         tree = ast.parse(text)
         names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}

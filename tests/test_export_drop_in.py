@@ -28,8 +28,7 @@ from voxgraft.graft.folder import load_graft
 from voxgraft.models import get_family
 from voxgraft.models.base import build_sequence
 from voxgraft.models.chatterbox.family import ChatterboxTextFrontend
-from voxgraft.models.load import load_model
-from voxgraft.models.speech_model import SpeechModel, compute_hidden_states, pack_batch
+from voxgraft.models.speech_model import SpeechModel, compute_hidden_states, load_model, pack_batch
 from voxgraft.pipeline.command import create_run
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.tokenizers import open_tokenizer
@@ -147,7 +146,7 @@ def prepared_there(folder: Path, text: str) -> str:
 
 def speech_logits(model: SpeechModel, ids: list[int]) -> torch.Tensor:
     (prompt,) = prompts(model, (1,))
-    batch = pack_batch(model, [build_sequence(model.frame, ids, [5, 17, 900])], [prompt.condition])
+    batch = pack_batch(model, [build_sequence(model.spec, ids, [5, 17, 900])], [prompt.condition])
     with torch.no_grad():
         return model.speech_logits(compute_hidden_states(model, batch)[-4:])
 

@@ -61,7 +61,7 @@ def test_filled_packs_keep_every_sequence_apart_and_in_bounds(loop: Trainer) -> 
         assert int(lengths.sum()) == mould.positions == len(made.order)
         assert int(lengths.max()) <= mould.longest
         num_vectors = (
-            mould.sequences * loop.stepper.batch_builder.model.frame.num_conditioning + mould.text + mould.speech
+            mould.sequences * loop.stepper.batch_builder.model.spec.num_conditioning + mould.text + mould.speech
         )
         assert int(made.order.min()) >= 0
         assert int(made.order.max()) < num_vectors

@@ -61,7 +61,7 @@ def test_utterances_that_stop_are_spoken_as_if_alone(stopping: SpeechModel) -> N
 
 def test_no_utterance_holds_its_stop_or_anything_after_it(stopping: SpeechModel) -> None:
     for spoken in generate_codes(stopping, prompts(stopping, (4,) * 8), replace(WARM, max_codes=60)):
-        assert stopping.frame.speech_stop not in spoken.codes
+        assert stopping.spec.speech_stop not in spoken.codes
         assert spoken.stopped == (len(spoken.codes) < 60)
 
 
@@ -83,19 +83,19 @@ def test_an_utterance_that_stops_at_once_is_empty() -> None:
 def test_only_codes_that_the_decoder_reads_are_spoken() -> None:
     model = small_t3()
     with torch.no_grad():  # rows that stand for nothing come to score highest
-        model.speech_head.weight[model.frame.num_codes :] *= 3
+        model.speech_head.weight[model.spec.num_codes :] *= 3
     given = prompts(model)
     hot = replace(WARM, temperature=2.0)
     readable = [code for spoken in generate_codes(model, given, hot) for code in spoken.codes]
-    assert max(readable) < model.frame.num_codes
+    assert max(readable) < model.spec.num_codes
     stock = [code for spoken in generate_codes(model, given, replace(hot, readable=False)) for code in spoken.codes]
-    assert max(stock) > model.frame.speech_stop
+    assert max(stock) > model.spec.speech_stop
 
 
 def test_without_guidance_there_is_one_row_a_stream_and_with_it_two(model: SpeechModel) -> None:
     given = prompts(model)
     assert len(DecodeSession(model, given, WARM).logits) == 3
-    if model.frame.guided:
+    if model.spec.guided:
         assert len(DecodeSession(model, given, replace(WARM, guidance=0.5)).logits) == 6
     else:
         with pytest.raises(ConfigError, match="not trained for guidance"):

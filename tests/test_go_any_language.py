@@ -188,8 +188,8 @@ def test_fewer_steps_than_are_trained_are_refused_and_not_written_down(run: Path
 @pytest.mark.parametrize(
     ("told", "code"),
     [
-        ({"evaluate": {"recognizer": "command:/nowhere/ears {wav}"}}, "listener-failed"),
-        ({"evaluate": {"recognizer": "built-in"}}, "listener-language"),
+        ({"evaluate": {"recognizer": "command:/nowhere/ears {wav}"}}, "recognizer-failed"),
+        ({"evaluate": {"recognizer": "built-in"}}, "recognizer-language"),
         ({"sentences": ("missing/nl.txt",)}, "file-missing"),
         ({"to": "chatterbox"}, "export-kind"),
         ({"to": "peft", "train": {"mode": "rows-only"}}, "export-kind"),

@@ -21,7 +21,7 @@ from voxgraft.audio.features import pad_rows
 from voxgraft.core.errors import CheckpointError, ConfigError, FileError, VoxgraftError
 from voxgraft.models import get_family
 from voxgraft.models.indextts2.encoder import UnifiedVoiceClipEncoder, W2vBertFeatureExtractor, count_feature_frames
-from voxgraft.models.load import load_model
+from voxgraft.models.speech_model import load_model
 
 WIDTH, DEPTH, LIMIT = 32, 19, 5e-5
 

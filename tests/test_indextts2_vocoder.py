@@ -38,7 +38,7 @@ from voxgraft.models.base import REFERENCE_AUDIO, Clip
 from voxgraft.models.campplus import CAMPPlus, kaldi_fbank
 from voxgraft.models.indextts2.encoder import STYLE, SemanticCodec, SemanticCodecSize
 from voxgraft.models.indextts2.s2mel import count_target_frames
-from voxgraft.models.indextts2.vocoder import IndexTTS2Vocoder, VocoderParts, compute_mel, prepare_reference
+from voxgraft.models.indextts2.vocoder import IndexTTS2Vocoder, compute_mel, prepare_reference
 from voxgraft.models.speech_model import compute_speech_latents
 from voxgraft.nn.adapter import adapter_state, add_adapter, load_adapter_state
 from voxgraft.synthesis.command import synthesize, write_audio_files
@@ -98,19 +98,18 @@ def test_the_mel_is_the_originals() -> None:
 @pytest.mark.parametrize("utterance", golden.UTTERANCES)
 def test_waves_features_and_style_of_a_reference_are_the_originals(utterance: str) -> None:
     arrays = golden.arrays()
-    waves = prepare_reference(golden_wave(golden.REFERENCE_SECONDS[utterance]), RATE)
-    assert difference(torch.from_numpy(waves.speaker_16k), arrays[f"wave16k_{utterance}"]) < WAVE_16K_LIMIT
+    speaker, speaker_16k, emotion_16k = prepare_reference(golden_wave(golden.REFERENCE_SECONDS[utterance]), RATE)
+    assert difference(torch.from_numpy(speaker_16k), arrays[f"wave16k_{utterance}"]) < WAVE_16K_LIMIT
     assert (
-        difference(compute_mel(torch.from_numpy(waves.speaker)), arrays[f"small_ref_mel_{utterance}"])
-        < REFERENCE_MEL_LIMIT
+        difference(compute_mel(torch.from_numpy(speaker)), arrays[f"small_ref_mel_{utterance}"]) < REFERENCE_MEL_LIMIT
     )
     given = torch.from_numpy(arrays[f"wave16k_{utterance}"])
     assert difference(kaldi_fbank(given), arrays[f"fbank_{utterance}"]) < FBANK_LIMIT
-    assert difference(kaldi_fbank(torch.from_numpy(waves.speaker_16k)), arrays[f"fbank_{utterance}"]) < OWN_FBANK_LIMIT
-    assert difference(golden_campplus().embed([waves.speaker_16k])[0], arrays[f"xvector_{utterance}"]) < STYLE_LIMIT
+    assert difference(kaldi_fbank(torch.from_numpy(speaker_16k)), arrays[f"fbank_{utterance}"]) < OWN_FBANK_LIMIT
+    assert difference(golden_campplus().embed([speaker_16k])[0], arrays[f"xvector_{utterance}"]) < STYLE_LIMIT
     # The emotion's signal is another one: it comes straight from the file.
-    assert waves.emotion_16k.shape == waves.speaker_16k.shape
-    assert np.abs(waves.emotion_16k - waves.speaker_16k).max() > 1e-4
+    assert emotion_16k.shape == speaker_16k.shape
+    assert np.abs(emotion_16k - speaker_16k).max() > 1e-4
 
 
 def tone(seconds: float, rate: int) -> np.ndarray[Any, Any]:
@@ -120,11 +119,10 @@ def tone(seconds: float, rate: int) -> np.ndarray[Any, Any]:
 
 @pytest.mark.parametrize("rate", [8_000, 16_000, 22_050, 44_100, 192_000])
 def test_a_long_reference_is_cut_to_15_seconds_at_any_rate(rate: int) -> None:
-    waves = prepare_reference(tone(40.0, rate), rate)
-    assert (len(waves.speaker), len(waves.speaker_16k), len(waves.emotion_16k)) == (330_750, 240_000, 240_000)
-    whole = prepare_reference(tone(2.0, rate), rate)
-    assert abs(len(whole.speaker) - 44_100) <= 1
-    assert len(whole.emotion_16k) == 32_000
+    assert [len(wave) for wave in prepare_reference(tone(40.0, rate), rate)] == [330_750, 240_000, 240_000]
+    whole, _, emotion = prepare_reference(tone(2.0, rate), rate)
+    assert abs(len(whole) - 44_100) <= 1
+    assert len(emotion) == 32_000
 
 
 @pytest.mark.parametrize(
@@ -146,14 +144,14 @@ def test_a_reference_without_a_voice_is_refused(samples: np.ndarray[Any, Any], c
 
 
 def golden_vocoder(kind: str) -> IndexTTS2Vocoder:
-    parts = VocoderParts(golden.model(kind), golden_bigvgan(kind), golden_code_table())
+    parts = (golden.model(kind), golden_bigvgan(kind), golden_code_table())
     return IndexTTS2Vocoder(lambda: parts)
 
 
 def golden_voice() -> Clip:
-    waves = prepare_reference(golden_wave(golden.REFERENCE_SECONDS["a"]), RATE)
-    style = golden_campplus().embed([waves.speaker_16k])[0].numpy()
-    return Clip(golden.arrays()["ref_codes_a"], {REFERENCE_AUDIO: waves.speaker, STYLE: style})
+    speaker, speaker_16k, _ = prepare_reference(golden_wave(golden.REFERENCE_SECONDS["a"]), RATE)
+    style = golden_campplus().embed([speaker_16k])[0].numpy()
+    return Clip(golden.arrays()["ref_codes_a"], {REFERENCE_AUDIO: speaker, STYLE: style})
 
 
 @pytest.mark.parametrize("kind", ["small", pytest.param("full", marks=pytest.mark.long)])
@@ -170,11 +168,11 @@ def test_from_recording_codes_and_latents_to_the_originals_wave(kind: str) -> No
         contents.append(vocoder.embed_codes(codes, golden.latents(one).numpy()))
         frames = prompt.mel.shape[1] + count_target_frames(len(codes))
         noises.append(golden.floats(f"whole_noise.{one}", (80, frames), float(np.sqrt(3))))
-    targets = vocoder.parts.s2mel.length_regulator(
+    targets = vocoder.parts[0].length_regulator(
         contents, [arrays[f"{kind}_whole_mel_{one}"].shape[1] for one in utterances]
     )
     prompts = [prompt] * len(utterances)
-    for one, mel in zip(utterances, vocoder.parts.s2mel.solve(prompts, targets, noises), strict=True):
+    for one, mel in zip(utterances, vocoder.parts[0].solve(prompts, targets, noises), strict=True):
         assert difference(mel, arrays[f"{kind}_whole_mel_{one}"]) < WHOLE_LIMIT
     waves = vocoder.render(prompts, contents, noises)
     parts = []
@@ -323,7 +321,7 @@ def test_a_graft_speaks_into_a_file_with_latents_behind_its_own_gate(tmp_path: P
     give_adapter(run.path / "graft", run.base, seed=1)
     settings = settings_of("ሰላም። ቤቱ ትልቅ ነው", f"--run={run.path}", "--device=cpu", "--max-seconds=0.7", "--overwrite")
     speakers = open_synthesis_models(settings)
-    family, files = speakers.place.family, speakers.place.files
+    family, files = speakers.context.family, speakers.context.files
     vocoder = family.vocoder(files)
     assert vocoder is not None
     loader = VoiceLoader(speakers, settings)

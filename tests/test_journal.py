@@ -27,7 +27,7 @@ from tests.support.runs import (
     write_without_end,
 )
 from voxgraft.core.errors import FileError
-from voxgraft.core.journal import JournalEntry, RunJournal, strip_clock_fields
+from voxgraft.core.run import JournalEntry, RunJournal, strip_clock_fields
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

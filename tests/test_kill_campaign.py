@@ -11,8 +11,7 @@ from tests.support.campaigns.kills import COMPARED, differences
 from tests.support.fixtures import Fixtures
 from tests.support.trainers import Place
 from tests.support.workers.train import main
-from voxgraft.core.journal import RunJournal
-from voxgraft.core.run import RunFolder
+from voxgraft.core.run import RunFolder, RunJournal
 
 SHORT: dict[str, Any] = {"steps": 2, "every": {"save_every": 1, "valid_every": 2}}
 

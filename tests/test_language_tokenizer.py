@@ -10,8 +10,7 @@ from voxgraft.models import get_family
 from voxgraft.text.encoder import TextEncoder, learn_language_pieces
 from voxgraft.text.normalize import TextRules
 from voxgraft.text.normalize.generic import GENERIC_VERSION
-from voxgraft.tokenizers import open_tokenizer
-from voxgraft.tokenizers.base import TextCorpus
+from voxgraft.tokenizers import TextCorpus, open_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -18,13 +18,12 @@ from tests.support.trainers import NUM_NEW, OPTIONS, Place, StopAt, loop_of, res
 from tests.test_training_loop import everything, journal
 from voxgraft.core import progress
 from voxgraft.core.errors import GraftError
-from voxgraft.core.journal import RunJournal
+from voxgraft.core.run import RunJournal
 from voxgraft.dataset.sampler import Sample
 from voxgraft.dataset.sets import open_clip_dataset
 from voxgraft.graft.folder import MASKED_BASELINE_LABEL, read_merged_card
 from voxgraft.models import family_names, get_family
-from voxgraft.models.load import load_model
-from voxgraft.models.speech_model import SpeechModel, compute_hidden_states
+from voxgraft.models.speech_model import SpeechModel, compute_hidden_states, load_model
 from voxgraft.pipeline.train import train
 from voxgraft.training.prefetch import BatchBuilder
 from voxgraft.training.trainable import learning_rate_factor

@@ -23,14 +23,12 @@ from voxgraft.checkpoints import open_checkpoint
 from voxgraft.checkpoints.steps import load_step
 from voxgraft.config.train_options import TrainOptions
 from voxgraft.core.errors import GraftError
-from voxgraft.core.journal import RunJournal
-from voxgraft.core.run import RunFolder
+from voxgraft.core.run import RunFolder, RunJournal
 from voxgraft.dataset.sampler import Sample
 from voxgraft.dataset.sets import open_clip_dataset, write_clip_dataset
 from voxgraft.graft.folder import load_graft, read_merged_card
 from voxgraft.models import family_names, get_family
-from voxgraft.models.load import load_model
-from voxgraft.models.speech_model import SpeechModel, compute_hidden_states
+from voxgraft.models.speech_model import SpeechModel, compute_hidden_states, load_model
 from voxgraft.pipeline.train import train
 from voxgraft.training.prefetch import BatchBuilder
 from voxgraft.training.trainable import TrainableModel, make_trainable
@@ -45,7 +43,7 @@ from voxgraft.training.validation import (
 )
 
 MERGED = replace(OPTIONS, mode="merged", steps=8)
-EVERYTHING = {"adapter": replace(MERGED, full_body=False), "body": replace(MERGED, full_body=True)}
+EVERYTHING = {"adapter": replace(MERGED, full_backbone=False), "body": replace(MERGED, full_backbone=True)}
 
 
 @pytest.fixture(scope="module")
@@ -98,10 +96,10 @@ def few_codes(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Place:
     """The same, but the new language has few codes, so that learning it costs the old one, which has them all."""
     made = Place("chatterbox", tmp_path_factory.mktemp("few-codes") / "chatterbox")
     shutil.copytree(place.folder, made.folder, ignore=shutil.ignore_patterns("train", "valid"))
-    frame = load_model(get_family("chatterbox"), place.files).frame
+    spec = load_model(get_family("chatterbox"), place.files).spec
     for seed, name in enumerate(("train", "valid")):
         header = open_clip_dataset(place.folder / name).header
-        clips = made_clips("chatterbox", frame, clips=12, speakers=4, seed=seed, seconds=(0.5, 1.2))
+        clips = made_clips("chatterbox", spec, clips=12, speakers=4, seed=seed, seconds=(0.5, 1.2))
         write_clip_dataset(
             made.folder / name, header, (replace(clip, codes=np.asarray(clip.codes) % 20) for clip in clips)
         )
@@ -110,7 +108,7 @@ def few_codes(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 def with_english(place: Place, run: Path, bound: float, steps: int = 8) -> Trainer:
     """A training that is also validated on the base language of the replay set."""
-    options = replace(MERGED, full_body=True, steps=steps, lr_rows=1e-3, lr_adapter=1e-3, lr_backbone=5e-2)
+    options = replace(MERGED, full_backbone=True, steps=steps, lr_rows=1e-3, lr_adapter=1e-3, lr_backbone=5e-2)
     loop = loop_of(place, run, options)
     trained, sets = loop.stepper.trained, [open_clip_dataset(place.folder / "replay")]
     items = [Sample(0, clip, (0, clip + 4)) for clip in range(6)]
@@ -288,7 +286,7 @@ def test_an_adapter_is_folded_into_one_checkpoint_and_everything_else_keeps_its_
 def test_a_trained_body_is_left_merged_and_never_as_a_graft(world: World, tmp_path: Path) -> None:
     run = copied(world, tmp_path / "run")
     before = (run / "graft" / "graft.json").read_bytes()
-    result = train(train_settings(world, run, mode="merged", full_body=True, **english(run)))
+    result = train(train_settings(world, run, mode="merged", full_backbone=True, **english(run)))
     assert result.graft is None
     assert (run / "graft" / "graft.json").read_bytes() == before
     card = read_merged_card(run / "merged")

@@ -11,7 +11,7 @@ from tests.support.shared import shared
 from voxgraft.config.commands import NewSettings
 from voxgraft.config.run import RunSettings
 from voxgraft.core.errors import VoxgraftError
-from voxgraft.migrate.configs import SCRIPTS, LegacyScript
+from voxgraft.inspect.legacy import SCRIPTS, LegacyScript
 from voxgraft.pipeline.command import create_run
 
 

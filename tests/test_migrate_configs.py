@@ -19,7 +19,7 @@ from voxgraft.config.base import iter_setting_fields
 from voxgraft.config.commands import NewSettings
 from voxgraft.config.run import RunSettings
 from voxgraft.core.errors import VoxgraftError
-from voxgraft.migrate.configs import CHATTERBOX_KEYS, MAX_KEYS, SCRIPTS, read_legacy_config
+from voxgraft.inspect.legacy import CHATTERBOX_KEYS, MAX_KEYS, SCRIPTS, read_legacy_config
 from voxgraft.pipeline.command import create_run
 
 # ---- the tables -----------------------------------------------------------------------------------------------------

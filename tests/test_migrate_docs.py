@@ -14,7 +14,7 @@ from tests.support.migration import CONFIG, every_rule, write
 from tools.random_bases import make_random_base
 from voxgraft.dataset import indextts2_manifest
 from voxgraft.dataset.indextts2_manifest import read_pair_manifest
-from voxgraft.migrate.configs import SCRIPTS
+from voxgraft.inspect.legacy import SCRIPTS
 
 PAGE = Path(__file__).parent.parent / "docs" / "migration.md"
 

@@ -90,13 +90,13 @@ def test_a_new_run_says_what_was_given_and_nothing_else(project: Path) -> None:
 
 def test_recordings_are_the_sources_of_the_run_and_have_its_texts(project: Path) -> None:
     (project / "talks").mkdir()
-    done = program(project, "new", "runs/am", "--base", "base", "--language", "am", "--sources", "talks", "--json")
+    done = voxgraft(project, "new", "runs/am", "--base", "base", "--language", "am", "--sources", "talks", "--json")
     assert json.loads(done.stdout)["next"] == "voxgraft go runs/am"
     values = yaml.safe_load((project / "runs/am/run.yaml").read_text(encoding="utf-8"))
     assert (values["data"]["sources"], values["texts"]) == (["../../talks"], ["data/manifest.jsonl"])
-    done = program(project, "new", "two", "--sources", "talks", "--texts", "am.txt")
+    done = voxgraft(project, "new", "two", "--sources", "talks", "--texts", "am.txt")
     assert yaml.safe_load((project / "two/run.yaml").read_text(encoding="utf-8"))["texts"] == ["../am.txt"]
-    assert error_code(program(project, "new", "three", "--sources", "nowhere", "--json")) == "file-missing"
+    assert error_code(voxgraft(project, "new", "three", "--sources", "nowhere", "--json")) == "file-missing"
 
 
 @pytest.mark.long
@@ -104,7 +104,7 @@ def test_the_built_in_base_is_named_by_word_wherever_the_run_lies(project: Path)
     shipped = get_family("tiny").shipped_folder()
     assert shipped is not None
     for name, given in (("one", "tiny"), ("two", str(shipped))):
-        assert program(project, "new", f"runs/{name}", "--base", given, "--language", "am").returncode == 0
+        assert voxgraft(project, "new", f"runs/{name}", "--base", given, "--language", "am").returncode == 0
         text = (project / "runs" / name / "run.yaml").read_text(encoding="utf-8")
         assert yaml.safe_load(text)["base"] == "tiny"
         assert str(shipped) not in text
@@ -118,11 +118,11 @@ def test_the_built_in_base_is_named_by_word_wherever_the_run_lies(project: Path)
 
 @pytest.mark.long
 def test_the_name_of_a_published_base_is_answered_with_its_download(project: Path) -> None:
-    done = program(project, "new", "run", "--base", "chatterbox-multilingual", "--language", "am", "--json")
+    done = voxgraft(project, "new", "run", "--base", "chatterbox-multilingual", "--language", "am", "--json")
     assert error_code(done) == "file-missing"
     assert "voxgraft download chatterbox-multilingual" in json.loads(done.stdout)["error"]["cure"]
     (project / "models" / "chatterbox-multilingual").mkdir(parents=True)
-    done = program(project, "new", "run", "--base", "chatterbox-multilingual", "--language", "am", "--json")
+    done = voxgraft(project, "new", "run", "--base", "chatterbox-multilingual", "--language", "am", "--json")
     assert "--base models/chatterbox-multilingual" in json.loads(done.stdout)["error"]["cure"]
 
 
@@ -137,9 +137,9 @@ def test_every_key_of_run_yaml_stands_there_with_its_help(project: Path) -> None
 
 @pytest.mark.long
 def test_the_command_that_new_names_next_reads_the_run(project: Path) -> None:
-    done = program(project, "new", "my run", "--base", "base", "--language", "am", "--texts", "am.txt", "--json")
+    done = voxgraft(project, "new", "my run", "--base", "base", "--language", "am", "--texts", "am.txt", "--json")
     assert json.loads(done.stdout)["next"] == "voxgraft graft 'my run'"
-    shown = program(project, "graft", "my run", "--dry-run")
+    shown = voxgraft(project, "graft", "my run", "--dry-run")
     assert shown.returncode == 0, shown.stderr
     values = yaml.safe_load(shown.stdout)
     assert Path(values["base"]).samefile(project / "base")
@@ -212,7 +212,7 @@ def test_what_is_there_is_never_replaced(project: Path, there: str) -> None:
     else:
         run.symlink_to(project / "nowhere")
     before = sorted(project.rglob("*"))
-    assert error_code(program(project, "new", "run", "--base", "base", "--json")) == "file-exists"
+    assert error_code(voxgraft(project, "new", "run", "--base", "base", "--json")) == "file-exists"
     assert sorted(project.rglob("*")) == before
 
 
@@ -277,7 +277,7 @@ def test_a_language_is_never_refused_but_doubts_are_said(
 
 @pytest.mark.long
 def test_a_run_without_a_base_is_made_and_says_what_is_missing(project: Path) -> None:
-    done = program(project, "new", "run", "--language", "am")
+    done = voxgraft(project, "new", "run", "--language", "am")
     assert done.returncode == 0
     assert "note run-incomplete: not set yet: base, texts" in done.stdout
     assert settings_of(project / "run") == RunSettings(language="am")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -258,3 +258,15 @@ def test_a_copy_of_a_model_has_a_gate_of_its_own(base: Speaker, adapted: Speaker
         with get_gate(twin).opened():
             assert torch.equal(twin(given_), expected)
             assert torch.equal(adapted(given_), base(given_))
+
+
+@pytest.mark.parametrize("ends", [merge_adapter, remove_adapter])
+@pytest.mark.parametrize("training", [False, True])
+def test_layers_with_and_without_an_adapter_train_or_not_as_the_model_does(
+    training: bool, ends: Callable[[nn.Module], None], base: Speaker
+) -> None:
+    model = base.train(training)
+    add_adapter(model, LAYERS, RANK, ALPHA, seed=0)
+    assert {module.training for module in model.modules()} == {training}
+    ends(model)
+    assert {module.training for module in model.modules()} == {training}

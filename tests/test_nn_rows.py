@@ -6,7 +6,9 @@ import copy
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,9 +17,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from voxgraft.core.errors import CheckpointError, GraftError
-from voxgraft.nn.rows import GrownEmbedding, GrownHead, GrownLayer, RowLayout, TokenIdError, grow_layers, to_plain_layer
+from voxgraft.nn.rows import (
+    GrownEmbedding,
+    GrownHead,
+    GrownLayer,
+    RowLayout,
+    TokenIdError,
+    grow_layers,
+    padded_linear,
+    to_plain_layer,
+)
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here"))]
 LOW_PRECISION = [torch.bfloat16, torch.float16]
@@ -398,3 +411,63 @@ def test_as_plain_layers_both_have_the_same_rows_in_the_order_of_a_file(num_new:
     ids, hidden = torch.arange(12 + num_new), table(5, seed=4)
     assert torch.equal(plain(ids), embedding(ids))
     torch.testing.assert_close(linear(hidden), head(hidden))
+
+
+@pytest.mark.parametrize("make", [an_embedding, a_head])
+def test_a_state_dict_is_detached_unless_the_variables_are_asked_for(make: Callable[[], GrownLayer]) -> None:
+    layer = make()
+    assert not any(tensor.requires_grad for tensor in layer.state_dict().values())
+    kept = layer.state_dict(keep_vars=True)
+    assert all(tensor.requires_grad for tensor in kept.values())
+    kept["weight"].sum().backward()
+    assert layer.new_weight.grad is not None
+
+
+class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """The widths of the matrix products that were computed, and what was cut out of their results."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.widths: list[int] = []
+        self.cuts: list[tuple[int, ...]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = func.overloadpacket.__name__
+        if name in ("mm", "addmm", "bmm"):
+            self.widths.append(result.shape[-1])
+        elif name == "slice":
+            self.cuts.append(tuple(args[1:]))
+        return result
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(
+    ("positions", "rows", "dtype", "device", "autocast", "width"),
+    [
+        (65, 13, torch.bfloat16, "cuda", False, 64),
+        (65, 65, torch.float16, "cuda", False, 128),
+        (65, 13, torch.float32, "cuda", True, 64),
+        (64, 13, torch.bfloat16, "cuda", False, 13),
+        (65, 64, torch.bfloat16, "cuda", False, 64),
+        (65, 13, torch.float32, "cuda", False, 13),
+        (65, 13, torch.bfloat16, "cpu", False, 13),
+    ],
+    ids=["bf16", "fp16", "autocast", "few positions", "a full width", "float32", "cpu"],
+)
+def test_a_product_is_padded_to_64_where_that_is_faster_and_only_there(
+    positions: int, rows: int, dtype: torch.dtype, device: str, autocast: bool, width: int, bias: bool
+) -> None:
+    """Tensors without values stand for those of a GPU."""
+    torch.set_autocast_enabled(device, autocast)  # the context manager would look for a GPU
+    try:
+        with FakeTensorMode(), Products() as seen:
+            x, weight, offsets = (
+                torch.empty(*shape, device=device, dtype=dtype) for shape in ((positions, 8), (rows, 8), (rows,))
+            )
+            logits = padded_linear(x, weight, offsets if bias else None)
+    finally:
+        torch.set_autocast_enabled(device, False)
+    assert seen.widths == [width]
+    assert logits.shape == (positions, rows)
+    assert seen.cuts == ([(1, 0, rows)] if width != rows else [])

@@ -23,9 +23,8 @@ from tests.support.trainers import EVERY, OPTIONS, loop_of
 from voxgraft.cli import run_cli
 from voxgraft.config.commands import PlotSettings
 from voxgraft.core.errors import FileError
-from voxgraft.core.journal import SPEECH_LOSS, TEXT_LOSS, History
-from voxgraft.core.run import RunFolder
-from voxgraft.evaluation.compare import draw_comparison
+from voxgraft.core.run import SPEECH_LOSS, TEXT_LOSS, History, RunFolder
+from voxgraft.evaluation.command import draw_comparison
 from voxgraft.evaluation.scores import Score
 from voxgraft.text.encoder import romanize
 from voxgraft.training.callbacks import LogCallback

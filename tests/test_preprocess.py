@@ -22,7 +22,7 @@ from voxgraft.data.report import estimate_training
 from voxgraft.dataset.sets import open_clip_dataset
 from voxgraft.graft.folder import load_graft
 from voxgraft.models import get_family
-from voxgraft.models.load import load_model
+from voxgraft.models.speech_model import load_model
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.tokenizers import open_tokenizer
 

@@ -17,8 +17,7 @@ from tests.support.fixtures import Fixtures
 from tests.support.preprocess_runs import preparing, resolved, sentences
 from tests.support.shared import shared
 from voxgraft.data.manifest import ManifestClip, write_manifest
-from voxgraft.dataset.checks import check_clip_dataset
-from voxgraft.dataset.sets import open_clip_dataset
+from voxgraft.dataset.sets import check_clip_dataset, open_clip_dataset
 from voxgraft.models import get_family
 from voxgraft.preprocess.command import PrepareResult, prepare
 
@@ -97,9 +96,9 @@ def assert_sound(result: PrepareResult, name: str, paths: list[Path]) -> None:
             assert len(set(codes.tolist())) > 3
             for array_name, array in clips.voice(place).items():
                 assert np.isfinite(array).all(), array_name
-        frame = own.frame(10**6)
+        spec = own.sequence_spec(10**6)
         # Random weights hum, and the end of a recording is silence: only true faults count here.
-        assert {item.code for item in check_clip_dataset(clips, frame, own.code_hz)} <= {"clips-trailing-run"}
+        assert {item.code for item in check_clip_dataset(clips, spec, own.code_hz)} <= {"clips-trailing-run"}
     assert seen == {path.stem: pytest.approx(soundfile.info(path).duration, abs=1e-3) for path in paths}
 
 

@@ -18,7 +18,7 @@ import pytest
 from tests.support.fixtures import Fixtures
 from tests.support.preprocess_runs import CLIPS, Preparing, prepared, preparing
 from voxgraft.models import get_family
-from voxgraft.preprocess import assemble
+from voxgraft.preprocess import command
 from voxgraft.preprocess.encode import EncodeJob, EncodeWorkerConfig, encode_locally
 
 ALONE = "--batch-seconds=0.1"
@@ -134,7 +134,7 @@ def killed_after_a_set(place: Preparing) -> int:
     """How a process ends that is killed as soon as the first of the two sets is in its place."""
     child = os.fork()
     if child == 0:
-        patched: Any = assemble
+        patched: Any = command
         write = patched.write_clip_dataset
 
         def write_and_die(*arguments: Any) -> None:

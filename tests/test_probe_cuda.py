@@ -87,7 +87,7 @@ def test_a_kept_speaker_speaks_with_the_weights_of_the_last_step(places: dict[st
     clips = open_clip_dataset(place.folder / "train")
     voice = kind.condition(Clip(clips.codes(0), clips.voice(0)))
     prompts = [GenerationPrompt((1, 2, 3, 4), voice, seed) for seed in range(4)]
-    sampling = replace(kind.stock_sampling(), max_codes=24)
+    sampling = replace(kind.upstream_sampling(), max_codes=24)
     kept = SpeechGenerator(made.trained.model)
     first = kept.speak(prompts, sampling)
     made.steps(1, 3)

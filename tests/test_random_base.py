@@ -27,13 +27,13 @@ from voxgraft.core.errors import ConfigError, FileError
 from voxgraft.core.files import compute_sha256
 from voxgraft.models import detect_family, family_names, get_family
 from voxgraft.models.base import BaseFiles
-from voxgraft.models.chatterbox.shapes import T3Size, speech_tokenizer_shapes, t3_shapes
+from voxgraft.models.chatterbox.family import T3Size, speech_tokenizer_shapes, t3_shapes
 from voxgraft.models.indextts2.shapes import (
     ConditioningEncoderSize,
     UnifiedVoiceSize,
     unified_voice_shapes,
 )
-from voxgraft.tokenizers.base import load_proof_corpus
+from voxgraft.tokenizers import load_proof_corpus
 
 ROOT = Path(__file__).resolve().parent.parent
 

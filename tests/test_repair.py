@@ -23,8 +23,7 @@ from voxgraft.core.errors import VoxgraftError
 from voxgraft.core.files import compute_sha256
 from voxgraft.inspect.repair import RepairResult, repair
 from voxgraft.models import get_family
-from voxgraft.models.load import load_model
-from voxgraft.models.speech_model import compute_hidden_states, compute_losses
+from voxgraft.models.speech_model import compute_hidden_states, compute_losses, load_model
 
 ROWS = [case for case in DAMAGED if {"base-rows-changed", "base-rows-shrunk"} & set(case.codes)]
 BOTH = pytest.mark.parametrize("name", [T3, INDEX])

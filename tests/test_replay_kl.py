@@ -19,8 +19,7 @@ from tests.test_training_processes import train as train_together
 from voxgraft.config.train_options import TrainOptions
 from voxgraft.dataset.sampler import Sample
 from voxgraft.models import family_names, get_family
-from voxgraft.models.load import load_model
-from voxgraft.models.speech_model import compute_hidden_states
+from voxgraft.models.speech_model import compute_hidden_states, load_model
 from voxgraft.training.prefetch import kl_sum
 from voxgraft.training.step import TrainStep
 
@@ -83,10 +82,10 @@ def test_the_base_behind_a_closed_gate_is_the_base_to_the_last_bit(place: Place,
     assert stepper.base is not None
     near = stepper.batch_builder.kl_batch(items_of_replay(stepper))
     assert near is not None
-    hidden = stepper.base.hidden(near)
+    hidden = stepper.base.hidden(near[0])
     fresh = load_model(get_family(place.family_name), place.files)
     with torch.no_grad():
-        expected = compute_hidden_states(fresh, near.batch)[near.batch.speech.scored]
+        expected = compute_hidden_states(fresh, near[0])[near[0].speech.scored]
         assert torch.equal(hidden, expected)
         assert torch.equal(stepper.base.head(hidden), fresh.speech_logits(expected))
 
@@ -103,19 +102,19 @@ def test_the_places_of_a_pack_are_those_of_its_replay(place: Place, tmp_path: Pa
     assert alone is not None
     model = stepper.trained.model
     with torch.no_grad():
-        packed = compute_hidden_states(model, stepper.batch_builder.batch(mixed))[near.places]
-        apart = compute_hidden_states(model, alone.batch)[alone.batch.speech.scored]
+        packed = compute_hidden_states(model, stepper.batch_builder.batch(mixed))[near[1]]
+        apart = compute_hidden_states(model, alone[0])[alone[0].speech.scored]
     torch.testing.assert_close(packed, apart, rtol=1e-4, atol=1e-5)
-    assert stepper.batch_builder.count_loss_positions(mixed)[2] == len(near.places)
+    assert stepper.batch_builder.count_loss_positions(mixed)[2] == len(near[1])
     assert stepper.batch_builder.kl_batch(own) is None
 
 
 @pytest.mark.long(fast=("*tiny*adapter*", "*adapter*tiny*"))
-@pytest.mark.parametrize("full_body", [False, True], ids=["adapter", "body"])
+@pytest.mark.parametrize("full_backbone", [False, True], ids=["adapter", "body"])
 def test_a_resumed_merged_run_with_replay_is_the_straight_one_bit_for_bit(
-    place: Place, tmp_path: Path, full_body: bool
+    place: Place, tmp_path: Path, full_backbone: bool
 ) -> None:
-    options = replace(NEAR, full_body=full_body, steps=8)
+    options = replace(NEAR, full_backbone=full_backbone, steps=8)
     straight = loop_of(place, tmp_path / "straight", options)
     straight.train(0)
     broken = loop_of(place, tmp_path / "broken", options)
@@ -150,9 +149,9 @@ def kl_at_the_end(place: Place, run: Path, options: TrainOptions) -> float:
     near = judge.batch_builder.kl_batch(items_of_replay(judge))
     assert near is not None
     with torch.no_grad(), _open(judge):
-        tuned = compute_hidden_states(judge.trained.model, near.batch)[near.batch.speech.scored]
+        tuned = compute_hidden_states(judge.trained.model, near[0])[near[0].speech.scored]
         head: Callable[[Tensor], Tensor] = judge.trained.model.speech_logits
-        return float(kl_sum(head, tuned, judge.base.head, judge.base.hidden(near), chunk=None)) / len(tuned)
+        return float(kl_sum(head, tuned, judge.base.head, judge.base.hidden(near[0]), chunk=None)) / len(tuned)
 
 
 def _open(stepper: TrainStep) -> AbstractContextManager[None]:
@@ -160,9 +159,11 @@ def _open(stepper: TrainStep) -> AbstractContextManager[None]:
 
 
 @pytest.mark.long(fast="adapter")
-@pytest.mark.parametrize("full_body", [False, True], ids=["adapter", "body"])
-def test_held_near_the_base_a_model_stays_many_times_nearer(t3: Place, tmp_path: Path, full_body: bool) -> None:
-    options = replace(NEAR, full_body=full_body, warmup_steps=1, lr_rows=1e-3, lr_adapter=2e-2, lr_backbone=2e-3)
+@pytest.mark.parametrize("full_backbone", [False, True], ids=["adapter", "body"])
+def test_held_near_the_base_a_model_stays_many_times_nearer(t3: Place, tmp_path: Path, full_backbone: bool) -> None:
+    options = replace(
+        NEAR, full_backbone=full_backbone, warmup_steps=1, lr_rows=1e-3, lr_adapter=2e-2, lr_backbone=2e-3
+    )
     free = kl_at_the_end(t3, tmp_path / "free", replace(options, kl_weight=0.0))
     held = kl_at_the_end(t3, tmp_path / "held", replace(options, kl_weight=30.0))
     assert free > 0.01
@@ -182,7 +183,7 @@ def test_what_the_base_said_itself_is_asked_nothing_but_to_stay_near(t3: Place, 
 
 
 def test_a_trained_body_without_a_copy_of_the_base_is_refused(t3: Place, tmp_path: Path) -> None:
-    stepper = loop_of(t3, tmp_path / "run", replace(NEAR, full_body=True)).stepper
+    stepper = loop_of(t3, tmp_path / "run", replace(NEAR, full_backbone=True)).stepper
     with pytest.raises(ValueError, match="copy of the base"):
         TrainStep(stepper.trained, stepper.optimizer, stepper.batch_builder, stepper.options)
 

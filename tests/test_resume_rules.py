@@ -39,7 +39,7 @@ NOT_IN_A_STEP = {
 """Settings that no step depends on; `epochs` says how many `steps` there are."""
 OTHER_VALUES: dict[str, Any] = {
     "mode": "rows-only",
-    "full_body": True,
+    "full_backbone": True,
     "rank": 8,
     "alpha": 7.0,
     "lr_rows": 2e-3,

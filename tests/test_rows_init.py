@@ -11,8 +11,7 @@ from voxgraft.config.run import RowInit, RowSettings
 from voxgraft.graft.rows import Float32Array, RowPlan, build_row_reports, init_rows, plan_rows
 from voxgraft.models import get_family
 from voxgraft.text.encoder import TextEncoder, learn_language_pieces
-from voxgraft.tokenizers import open_tokenizer
-from voxgraft.tokenizers.base import TextCorpus
+from voxgraft.tokenizers import TextCorpus, open_tokenizer
 
 SENTENCES = ("ሰላም ለዓለም ሁሉ።", "ሰላም ነው ወይ?", "ደህና ነኝ ሰላም ሰላም።") * 4
 

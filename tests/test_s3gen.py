@@ -286,10 +286,10 @@ def recorded(samples: int, rate: int = 24_000, hz: float = 150.0) -> np.ndarray[
 
 
 def voice(samples: int = 20_000, hz: float = 150.0) -> Clip:
-    return Clip(np.zeros(0, dtype=np.int64), {REFERENCE_AUDIO: recorded(samples, hz=hz)})
+    return Clip(voice={REFERENCE_AUDIO: recorded(samples, hz=hz)})
 
 
-NOBODY = Clip(np.zeros(0, dtype=np.int64), {})
+NOBODY = Clip()
 
 
 def write_conditions(path: Path, codes: int = 10) -> None:
@@ -375,7 +375,7 @@ def test_a_reference_that_cannot_be_used_is_refused(
     vocoder: S3GenVocoder, samples: np.ndarray[tuple[int, ...], np.dtype[np.float32]], code: str
 ) -> None:
     with pytest.raises(AudioError) as refusal:
-        vocoder.sound([[1, 2]], [Clip(np.zeros(0, dtype=np.int64), {REFERENCE_AUDIO: samples})])
+        vocoder.sound([[1, 2]], [Clip(voice={REFERENCE_AUDIO: samples})])
     assert refusal.value.code == code
 
 

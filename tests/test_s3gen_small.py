@@ -17,10 +17,10 @@ from tests.support.trainers import EVERY, OPTIONS, loop_of
 from tests.test_s3gen import recorded, small_state, vocoder_of, write_conditions
 from tools.random_bases import fan_in_scaled_blocks
 from voxgraft.audio.files import read_audio
+from voxgraft.evaluation.in_training import SampleCallback, SampleSentence
 from voxgraft.models.campplus import COUNTER
 from voxgraft.models.chatterbox.hift import fold_weight_norm, published_shapes
 from voxgraft.models.chatterbox.s3gen import S3Gen, S3GenNoise, S3GenReference
-from voxgraft.training.samples import SampleCallback, SampleSentence
 
 
 def test_numbers_are_those_that_were_checked_against_the_original() -> None:

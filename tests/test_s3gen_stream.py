@@ -10,8 +10,7 @@ from torch import Tensor
 
 from tests.support import s3gen
 from tests.support.run_folders import error_of
-from voxgraft.models.chatterbox.s3gen import S3Gen, S3GenNoise, S3GenReference
-from voxgraft.models.chatterbox.stream import CONTEXT, F0_CONTEXT, S3GenStream
+from voxgraft.models.chatterbox.s3gen import CONTEXT, F0_CONTEXT, S3Gen, S3GenNoise, S3GenReference, S3GenStream
 
 CODES = [(91 * at + 17) % 6561 for at in range(60)]
 

@@ -18,12 +18,12 @@ from tests.support.trainers import EVERY, OPTIONS, Place, StopAt, loop_of, resum
 from voxgraft.audio.files import read_audio
 from voxgraft.config.train_options import TrainOptions
 from voxgraft.core.errors import CompanionError, VoxgraftError
-from voxgraft.core.journal import strip_clock_fields
+from voxgraft.core.run import strip_clock_fields
+from voxgraft.evaluation.in_training import SampleCallback, SampleSentence, build_sample_sentences
 from voxgraft.models import family_names, get_family
 from voxgraft.models.base import Clip, Latents, Vocoder
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.tokenizers import open_tokenizer
-from voxgraft.training.samples import SampleCallback, SampleSentence, build_sample_sentences
 from voxgraft.training.trainer import Trainer
 
 OFTEN = replace(EVERY, sample_every=8)
@@ -109,7 +109,7 @@ def test_a_run_that_is_gone_on_with_speaks_as_the_straight_one(place: Place, str
 
 @pytest.mark.long(fast="tiny")
 def test_a_body_that_is_trained_is_seen_to_speak_otherwise(place: Place, tmp_path: Path) -> None:
-    options = replace(OPTIONS, mode="merged", full_body=True, lr_backbone=0.1, steps=4, text_dropout=0.0)
+    options = replace(OPTIONS, mode="merged", full_backbone=True, lr_backbone=0.1, steps=4, text_dropout=0.0)
     loop = speaking(place, tmp_path / "run", options)
     loop.train(0)
     assert lines(loop)[-1]["spoken"][1]["same_as_step_0"] is False

@@ -19,15 +19,14 @@ from tests.support.toy_language import World
 from voxgraft.config.run import DataSettings
 from voxgraft.config.train_options import TrainModeOrBaseline
 from voxgraft.core.errors import Finding, GraftError, TextError
-from voxgraft.core.journal import RunJournal
-from voxgraft.core.run import RunFolder
+from voxgraft.core.run import RunFolder, RunJournal
 from voxgraft.dataset.run_data import HELD_OUT_RECORDING, is_self_replay, split_self_replay
 from voxgraft.dataset.sampler import DataSamplerOptions, DeterministicSampler, list_samples
 from voxgraft.dataset.sets import open_clip_dataset
 from voxgraft.dataset.shards import ClipDataset
 from voxgraft.graft.folder import load_graft
 from voxgraft.models import get_family
-from voxgraft.models.load import load_model
+from voxgraft.models.speech_model import load_model
 from voxgraft.pipeline.train import train
 from voxgraft.synthesis.inputs import choose_voices
 from voxgraft.training.replay import (
@@ -57,9 +56,9 @@ def world(fixtures: Fixtures) -> World:
 def self_replay(world: World, run: Path, **changed: Any) -> SelfReplayBuilder:
     seed = changed.pop("seed", 0)
     data = DataSettings(min_prompt_seconds=0.1, **changed)
-    frame = get_family(world.family_name).frame(world.text_encoder.base.size)
+    spec = get_family(world.family_name).sequence_spec(world.text_encoder.base.size)
     return SelfReplayBuilder(
-        RunFolder(run), data, world.files, load_graft(run / "graft"), world.text_encoder, frame, seed
+        RunFolder(run), data, world.files, load_graft(run / "graft"), world.text_encoder, spec, seed
     )
 
 
@@ -253,7 +252,7 @@ def test_what_does_not_end_is_left_out_and_counted(world: World, tmp_path: Path)
 def test_a_base_that_does_not_speak_cannot_make_replay(world: World, stop_bias: float, max_codes: int) -> None:
     model = load_model(get_family("indextts2"), world.files)
     with torch.no_grad():
-        model.get_parameter("mel_head.bias")[model.frame.speech_stop] += stop_bias
+        model.get_parameter("mel_head.bias")[model.spec.speech_stop] += stop_bias
     voices = choose_voices(train_sets(world.run), 0.1, 40, 0)
     speaking = ReplayGenerator(get_family("indextts2"), model, voices, 0)
     speaking.sampling = replace(speaking.sampling, max_codes=max_codes)

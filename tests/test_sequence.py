@@ -23,8 +23,8 @@ SPEC = SequenceSpec(
     max_text=4,
     max_codes=5,
     num_conditioning=7,
-    stock_start_positions=(0, 0),
-    stock_first_position=2,
+    upstream_start_positions=(0, 0),
+    upstream_first_position=2,
 )
 
 
@@ -110,7 +110,7 @@ def test_ids_that_the_original_program_takes_out_are_refused_wherever_they_stand
 @pytest.mark.parametrize("name", family_names())
 def test_every_familys_sequences_begin_and_end_with_ids_outside_of_what_is_said(name: str) -> None:
     family = get_family(name)
-    spec = family.frame(3_000)
+    spec = family.sequence_spec(3_000)
     sequence = build_sequence(spec, [5, 6], [0, spec.num_codes - 1])
     assert sequence.text.ids.tolist() == [family.start_id, 5, 6, family.stop_id]
     assert sequence.speech.ids[[0, -1]].tolist() == [spec.speech_start, spec.speech_stop]

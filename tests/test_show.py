@@ -27,10 +27,9 @@ from voxgraft.core.results import Table, plain_text
 from voxgraft.inspect.show import BaseReport, show_base
 from voxgraft.models import family_names, get_family
 from voxgraft.models.base import BaseFiles
-from voxgraft.models.chatterbox.family import RELEASES
-from voxgraft.models.chatterbox.shapes import T3Size, t3_shapes
+from voxgraft.models.chatterbox.family import RELEASES, T3Size, t3_shapes
 from voxgraft.models.indextts2.shapes import UnifiedVoiceSize, unified_voice_shapes
-from voxgraft.models.load import load_model
+from voxgraft.models.speech_model import load_model
 from voxgraft.nn.rows import compute_base_fingerprint, hash_base_tensors
 
 State = dict[str, Tensor]

@@ -59,11 +59,11 @@ def test_twenty_sentences_in_two_languages_all_end_by_themselves_and_are_underst
     assert [one.stop for one in result.said] == ["ended"] * 20
     assert result.exit_code == 0
     assert not result.findings
-    ear = open_recognizer("built-in")
+    recognizer = open_recognizer("built-in")
     waves = [read_audio(path) for path in result.sound]
     assert {rate for _, rate in waves} == {16_000}
     for language, first in (("en", 0), ("fr", 10)):
-        heard = ear.hear([samples for samples, _ in waves[first : first + 10]], 16_000, language)
+        heard = recognizer.hear([samples for samples, _ in waves[first : first + 10]], 16_000, language)
         error = compute_error_rates(meant[first : first + 10], heard, 0)["phone_error"].value
         assert error is not None
         assert error < 0.1, language
@@ -133,10 +133,10 @@ def test_a_limit_cuts_speech_and_that_is_told(speakers: SynthesisModels) -> None
 def test_pieces_are_said_one_by_one_with_pauses_or_at_once_if_asked(speakers: SynthesisModels) -> None:
     text = "the kettle is warm. rain fell all night"
     parts = said_with(speakers, text=text).pieces
-    assert [piece.piece.text for piece in parts] == ["the kettle is warm.", "rain fell all night"]
-    assert [piece.piece.pause_seconds for piece in parts] == [0.3, 0]
+    assert [piece.text for piece in parts] == ["the kettle is warm.", "rain fell all night"]
+    assert [piece.pause_seconds for piece in parts] == [0.3, 0]
     assert len(said_with(speakers, "--no-split", text=text).pieces) == 1
-    assert said_with(speakers, "--pause=1", text=text).pieces[0].piece.pause_seconds == 1
+    assert said_with(speakers, "--pause=1", text=text).pieces[0].pause_seconds == 1
 
 
 def test_text_in_another_script_than_its_language_is_a_warning_and_is_said_all_the_same(

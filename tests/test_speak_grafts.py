@@ -104,7 +104,7 @@ def test_the_language_opens_the_gate_and_an_adapter_is_heard_only_in_its_own(
 def test_latin_words_inside_amharic_use_base_rows_with_the_adapter_on(grafts: dict[str, Path], tmp_path: Path) -> None:
     speakers = open_synthesis_models(settings_of("x", f"--graft={grafts['am']}", "--device=cpu"))
     system = speakers.system("am")
-    num_base = open_tokenizer(speakers.place.files.tokenizer).size
+    num_base = open_tokenizer(speakers.context.files.tokenizer).size
     ids = system.ids("ሰላም hello ለዓለም", "am")
     assert set(system.text_encoder.base.encode("hello")) <= set(ids)
     assert [one for one in ids if one >= num_base]
@@ -160,7 +160,7 @@ def test_a_family_without_sound_says_so_and_gives_codes_instead(silent: WholeRun
     kept = json.loads((tmp_path / "codes.json").read_text(encoding="utf-8"))
     assert kept["family"] == silent.family_name
     assert kept["utterances"][0]["pieces"][0]["codes"] == list(result.said[0].pieces[0].codes)
-    most = open_synthesis_models(settings_of("x", f"--run={silent.path}", "--device=cpu")).all[0].model.frame.num_codes
+    most = open_synthesis_models(settings_of("x", f"--run={silent.path}", "--device=cpu")).all[0].model.spec.num_codes
     assert all(code < most for piece in result.said[0].pieces for code in piece.codes)
     assert result.exit_code == (1 if result.cut else 0)
 

@@ -43,7 +43,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def vocoder_of(speakers: SynthesisModels) -> Vocoder:
-    vocoder = speakers.place.vocoder()
+    vocoder = speakers.context.vocoder()
     assert vocoder is not None
     return vocoder
 

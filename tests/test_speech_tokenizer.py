@@ -18,7 +18,7 @@ from tests.support.shared import difference, expected, golden_state, names
 from voxgraft.audio.features import pad_rows
 from voxgraft.core.errors import CheckpointError, VoxgraftError
 from voxgraft.models.chatterbox.encoder import SpeechTokenizer, SpeechTokenizerSize, count_codes, quantize_codes
-from voxgraft.models.chatterbox.shapes import NUM_SPEECH_CODES, SPEECH_TOKENIZER_PREFIX
+from voxgraft.models.chatterbox.family import NUM_SPEECH_CODES, SPEECH_TOKENIZER_PREFIX
 
 SMALL = SpeechTokenizerSize(width=128, layers=2)
 NUMBERS_LIMIT, MEL_LIMIT, MARGIN = 2e-4, 1e-4, 1e-3

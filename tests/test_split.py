@@ -88,7 +88,7 @@ def test_too_few_recordings_are_refused_and_stretches_of_one_are_not() -> None:
     with pytest.raises(VoxgraftError) as caught:
         split_clips(one, SHARES, "recording", 1, NO_PRINTS)
     assert caught.value.code == "split-impossible"
-    made = split_clips(one, SHARES, "stretch", 1, NO_PRINTS)
+    made = split_clips(one, SHARES, "part", 1, NO_PRINTS)
     assert {clip.split for clip in made} == {"train", "validation", "test"}
     changes = sum(a.split != b.split for a, b in pairwise(made))
     assert changes < 20, "stretches stay whole"

@@ -135,7 +135,7 @@ def test_a_disk_that_fails_at_any_point_of_a_save_costs_that_save_only(
         monkeypatch.setenv(FAILPOINT_VARIABLE, f"*:{count}:{error}")
         met = ""
         try:
-            findings = save_step(run, state(3), keep_last=2).findings
+            _, findings = save_step(run, state(3), keep_last=2)
         except VoxgraftError as failure:
             met = failure.code
         if met:

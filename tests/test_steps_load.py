@@ -10,8 +10,7 @@ import torch
 from voxgraft.config.train_options import TrainOptions
 from voxgraft.core.errors import CheckpointError
 from voxgraft.models import get_family
-from voxgraft.models.load import load_model
-from voxgraft.models.speech_model import SpeechModel
+from voxgraft.models.speech_model import SpeechModel, load_model
 from voxgraft.nn.rows import GrownLayer
 from voxgraft.synthesis.engine import _load_trained_parts
 from voxgraft.training.trainable import TrainableModel, make_trainable
@@ -21,7 +20,7 @@ MODES = {
     "gated": TrainOptions(mode="gated", rank=2, alpha=4.0),
     "rows-only": TrainOptions(mode="rows-only"),
     "merged": TrainOptions(mode="merged", rank=2, alpha=4.0, seed=5),
-    "full body": TrainOptions(mode="merged", full_body=True),
+    "full body": TrainOptions(mode="merged", full_backbone=True),
     "as in the seeds": TrainOptions(mode="masked-finetune"),
 }
 

@@ -56,7 +56,7 @@ def build_requests(max_codes: int = 12, languages: tuple[str, ...] = ("en",)) ->
 
 def generate(requests: list[SynthesisRequest], batch_size: int = 2) -> list[SynthesisResult]:
     model = speaking_model()
-    return SynthesisEngine(model.model, model.family.stock_sampling(), batch_size=batch_size).run(requests, "test")
+    return SynthesisEngine(model.model, model.family.upstream_sampling(), batch_size=batch_size).run(requests, "test")
 
 
 def test_results_are_in_the_order_of_the_requests_whatever_that_is() -> None:
@@ -75,7 +75,7 @@ def test_languages_never_share_a_batch_and_each_batch_has_its_gate() -> None:
         yield
 
     model, requests = speaking_model(), build_requests(languages=("fr", "en"))
-    engine = SynthesisEngine(model.model, model.family.stock_sampling(), set_gate=set_gate, batch_size=2)
+    engine = SynthesisEngine(model.model, model.family.upstream_sampling(), set_gate=set_gate, batch_size=2)
     batches = [[position for position, _ in batch] for batch in engine.iterate(requests)]
     assert gates == ["fr", "fr", "en"]
     assert batches == [[0, 2], [4], [3, 1]]  # by length, then by position

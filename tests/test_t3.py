@@ -12,8 +12,8 @@ import torch
 
 from tests.support.shared import difference, expected, formula, golden_state, names, shared
 from voxgraft.models.base import build_sequence
+from voxgraft.models.chatterbox.family import T3Size
 from voxgraft.models.chatterbox.model import T3, T3Condition
-from voxgraft.models.chatterbox.shapes import T3Size
 from voxgraft.models.generate import DecodeSession, GenerationPrompt
 from voxgraft.models.speech_model import compute_hidden_states, compute_losses, pack_batch
 from voxgraft.nn.decode import SamplingParams
@@ -55,7 +55,7 @@ def codes(utterance: str) -> np.ndarray[Any, Any]:
 
 @pytest.mark.parametrize("utterance", ["a", "b"])
 def test_layout_is_the_original_programs(model: T3, utterance: str) -> None:
-    layout = build_sequence(model.frame, text_ids(utterance), codes(utterance))
+    layout = build_sequence(model.spec, text_ids(utterance), codes(utterance))
     assert np.array_equal(layout.text.ids, golden()[f"text_{utterance}"])
     assert np.array_equal(layout.speech.ids, golden()[f"speech_{utterance}"])
 
@@ -63,7 +63,7 @@ def test_layout_is_the_original_programs(model: T3, utterance: str) -> None:
 @pytest.mark.parametrize("utterance", ["a", "b"])
 def test_conditioning_and_logits_match_the_original(model: T3, utterance: str) -> None:
     want = golden()
-    layout = build_sequence(model.frame, text_ids(utterance), codes(utterance))
+    layout = build_sequence(model.spec, text_ids(utterance), codes(utterance))
     batch = pack_batch(model, [layout], [condition(utterance)])
     with torch.no_grad():
         assert difference(model.embed_conditions(batch.conditions)[0], want[f"cond_{utterance}"]) < TOLERANCE
@@ -81,7 +81,7 @@ def test_conditioning_and_logits_match_the_original(model: T3, utterance: str) -
 @pytest.mark.parametrize("utterance", ["a", "b"])
 def test_losses_match_the_original(model: T3, utterance: str) -> None:
     batch = pack_batch(
-        model, [build_sequence(model.frame, text_ids(utterance), codes(utterance))], [condition(utterance)]
+        model, [build_sequence(model.spec, text_ids(utterance), codes(utterance))], [condition(utterance)]
     )
     with torch.no_grad():
         found = compute_losses(model, batch)
@@ -94,7 +94,7 @@ def test_gradients_match_the_original(model: T3) -> None:
     for utterance, want in norms.items():
         model.zero_grad()
         batch = pack_batch(
-            model, [build_sequence(model.frame, text_ids(utterance), codes(utterance))], [condition(utterance)]
+            model, [build_sequence(model.spec, text_ids(utterance), codes(utterance))], [condition(utterance)]
         )
         found = compute_losses(model, batch, chunk=16)
         torch.autograd.backward(found.text + found.speech)

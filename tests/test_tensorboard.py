@@ -14,8 +14,7 @@ import pytest
 
 from tests.support.fixtures import Fixtures
 from tests.support.trainers import Place, loop_of, resumed
-from voxgraft.core.journal import RunJournal
-from voxgraft.core.run import RunFolder
+from voxgraft.core.run import RunFolder, RunJournal
 from voxgraft.training.callbacks import (
     TENSORBOARD_FOLDER,
     EventEncoder,

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from tests.support.checkpoint_files import saved, values
 from voxgraft.checkpoints import open_checkpoint
-from voxgraft.checkpoints.tensors import iter_tensors, read_tensor_shapes, read_tensors
+from voxgraft.checkpoints.load import iter_tensors, read_tensor_shapes, read_tensors
 from voxgraft.core.errors import CheckpointError, FileError
-from voxgraft.models.load import find_part_file
+from voxgraft.models.speech_model import find_part_file
 
 STATE = {"net.a.weight": values(6, 4, seed=1), "net.b.bias": values(5, seed=2), "other.c": values(3, 2, seed=3)}
 SHAPES: dict[str, tuple[int, ...]] = {"b.bias": (5,), "a.weight": (6, 4)}
@@ -131,7 +131,7 @@ MEASURE = """
 import resource, sys
 from pathlib import Path
 import torch
-from voxgraft.checkpoints.tensors import iter_tensors, read_tensors
+from voxgraft.checkpoints.load import iter_tensors, read_tensors
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -24,7 +24,7 @@ from tests.support.preprocess_runs import RATE, resolved, voice_like
 from tests.support.ui import form_of, tab_of
 from tests.test_text_front_end import LANGUAGES, any_text, texts_of
 from voxgraft.checkpoints import open_checkpoint
-from voxgraft.checkpoints.tensors import read_tensor_shapes
+from voxgraft.checkpoints.load import read_tensor_shapes
 from voxgraft.cli import run_cli
 from voxgraft.config.commands import GoSettings, NewSettings, SpeakSettings, TokenizerShowSettings
 from voxgraft.config.run import RowSettings, RunSettings, VocabularySettings, rewrite_run_yaml
@@ -34,27 +34,26 @@ from voxgraft.data.manifest import ManifestClip, SplitName, select_clips, write_
 from voxgraft.dataset.run_data import DataRequirements
 from voxgraft.dataset.sets import open_clip_dataset
 from voxgraft.dataset.shards import ClipDataset
+from voxgraft.evaluation.in_training import build_sample_sentences
 from voxgraft.evaluation.judge import _RetokenizedClipSet
+from voxgraft.evaluation.scores import _build_request
 from voxgraft.evaluation.sentences import load_manifest_sentences
-from voxgraft.evaluation.synthesis import _build_request
 from voxgraft.graft.command import tokenizer_show
 from voxgraft.graft.folder import load_graft
 from voxgraft.graft.rows import build_new_rows
 from voxgraft.models import family_names, get_family
 from voxgraft.models.base import BaseFiles, Clip
-from voxgraft.models.load import load_model
+from voxgraft.models.speech_model import load_model
 from voxgraft.pipeline.command import create_run, run_pipeline
-from voxgraft.preprocess.assemble import EncodedClips, FrontEndFiles, make_prepared_dataset
+from voxgraft.preprocess.command import EncodedClips, FrontEndFiles, make_prepared_dataset
 from voxgraft.preprocess.encode import BatchStore
 from voxgraft.synthesis.command import plan_utterance
 from voxgraft.synthesis.engine import ModelContext, SpeakingModel, SynthesisModels, open_grafted_model
 from voxgraft.synthesis.inputs import ReferenceVoice, VoiceLoader, has_speakable_text, read_utterances
 from voxgraft.text.encoder import TextEncoder, learn_language_pieces
 from voxgraft.text.normalize import build_text_rules
-from voxgraft.tokenizers import open_tokenizer
-from voxgraft.tokenizers.base import TextCorpus
+from voxgraft.tokenizers import TextCorpus, open_tokenizer
 from voxgraft.tokenizers.prove import prove_tokenizer
-from voxgraft.training.samples import build_sample_sentences
 from voxgraft.ui.commands import run_command_in_process
 
 RANDOM_LANGUAGES = ("am", "uk", "nv", "chr", "ff-Adlm")
@@ -223,8 +222,8 @@ def compare_spoken(home: Home, language: str, texts: Sequence[str], asked: Speak
             assert tuple(planned.pieces[0].ids) == one.ids(text), (language, text)
         else:
             assert asked.split
-            assert [tuple(piece.ids) for piece in planned.pieces] == [one.ids(p.piece.text) for p in planned.pieces]
-            said = "".join(piece.piece.text for piece in planned.pieces)
+            assert [tuple(piece.ids) for piece in planned.pieces] == [one.ids(p.text) for p in planned.pieces]
+            said = "".join(piece.text for piece in planned.pieces)
             assert "".join(said.split()) == "".join(one.text_encoder.normalize_lines(text, language).split())
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from voxgraft.core.errors import FileError, TextError
 from voxgraft.core.languages import count_scripts
-from voxgraft.tokenizers.base import load_proof_corpus, read_texts, read_user_corpus
+from voxgraft.tokenizers import load_proof_corpus, read_texts, read_user_corpus
 
 
 def written(folder: Path, data: bytes, name: str = "am.txt") -> Path:

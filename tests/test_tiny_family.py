@@ -32,13 +32,11 @@ from voxgraft.inspect.show import show_base
 from voxgraft.models import detect_family, get_family
 from voxgraft.models.base import BaseFiles, build_sequence
 from voxgraft.models.generate import GenerationPrompt, generate_codes
-from voxgraft.models.load import load_model
-from voxgraft.models.speech_model import compute_losses, pack_batch
+from voxgraft.models.speech_model import compute_losses, load_model, pack_batch
 from voxgraft.models.tiny.family import TinyTextFrontend
 from voxgraft.models.tiny.model import TinyClipEncoder, TinyCondition, TinyT3, load_codec
 from voxgraft.pipeline.command import create_run
-from voxgraft.tokenizers import open_tokenizer
-from voxgraft.tokenizers.base import load_proof_corpus
+from voxgraft.tokenizers import load_proof_corpus, open_tokenizer
 
 TINY = get_family("tiny")
 SAMPLES_A_CODE = 640
@@ -219,7 +217,7 @@ def test_rows_of_fixed_length_have_the_losses_of_a_pack() -> None:
     for shelf in shelves(examples, speller, TOY.size, 1_000):
         context = RowContext(len(shelf), shelf.rows.ids.shape[1], torch.device("cpu"))
         sums += torch.stack(row_losses(model, shelf.rows, context))
-    laid_out = [build_sequence(model.frame, speller.ids(one.text, one.language), one.codes) for one in examples]
+    laid_out = [build_sequence(model.spec, speller.ids(one.text, one.language), one.codes) for one in examples]
     conditions = [TinyCondition(np.array([one.speaker])) for one in examples]
     packed = compute_losses(model, pack_batch(model, laid_out, conditions))
     assert sums.tolist() == pytest.approx([float(packed.text_sum), float(packed.speech_sum)], rel=1e-5)
@@ -291,6 +289,6 @@ def test_a_trained_base_is_a_base_that_says_what_it_learnt(tmp_path: Path) -> No
         )
         for one in examples[:8]
     ]
-    spoken = generate_codes(model, prompts, replace(TINY.stock_sampling(), temperature=0.0))
+    spoken = generate_codes(model, prompts, replace(TINY.upstream_sampling(), temperature=0.0))
     right = sum(said.codes == one.codes.tolist() for said, one in zip(spoken, examples, strict=False))
     assert right >= 6

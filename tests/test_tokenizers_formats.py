@@ -12,8 +12,7 @@ import pytest
 from sentencepiece import sentencepiece_model_pb2 as schema
 
 from voxgraft.core.errors import TokenizerError
-from voxgraft.tokenizers import parse_tokenizer
-from voxgraft.tokenizers.base import NewPiece, TokenizerAdditions, TokenizerKind
+from voxgraft.tokenizers import NewPiece, TokenizerAdditions, TokenizerKind, parse_tokenizer
 from voxgraft.tokenizers.formats import SentencePieceTokenizer
 
 FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
@@ -117,6 +116,7 @@ def changed(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
         (changed("padding", {}), "tokenizer-unsupported", "padding is"),
         (changed("model/type", "WordPiece"), "tokenizer-unsupported", "model.type is"),
         (changed("model/dropout", 0.1), "tokenizer-unsupported", "model.dropout is 0.1"),
+        (changed("model/dropout", 1), "tokenizer-unsupported", "model.dropout is 1"),
         (changed("model/continuing_subword_prefix", "##"), "tokenizer-unsupported", "continuing_subword_prefix"),
         (changed("model/end_of_word_suffix", "</w>"), "tokenizer-unsupported", "end_of_word_suffix"),
         (changed("model/byte_fallback", True), "tokenizer-unsupported", "byte_fallback is true"),
@@ -155,6 +155,20 @@ def test_a_json_file_that_is_not_sound_is_refused_by_what_is_wrong(
     change(document)
     error = error_of(json.dumps(document).encode())
     assert (error.code, found in error.finding.found) == (code, True), error
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[("dropout", 0), ("dropout", 0.0), ("dropout", ...)],
+        *[("continuing_subword_prefix", ""), ("end_of_word_suffix", "")],
+        *[("byte_fallback", ...), ("ignore_merges", False), ("ignore_merges", None)],
+    ],
+)
+def test_settings_that_change_no_spelling_are_taken(name: str, value: Any) -> None:
+    document = copy.deepcopy(DOCUMENT)
+    changed(f"model/{name}", value)(document)
+    assert parsed(document).encode("ab a") == [3, 1]
 
 
 def test_the_highest_id_and_a_token_that_is_also_in_the_vocabulary_are_taken() -> None:

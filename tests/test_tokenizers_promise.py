@@ -16,8 +16,7 @@ from sentencepiece import sentencepiece_model_pb2 as schema
 
 from tests.support.tokenizers import KINDS, base, community_merge, demo_texts, grown
 from voxgraft.config.run import VocabularySettings
-from voxgraft.tokenizers import parse_tokenizer, prove
-from voxgraft.tokenizers.base import Tokenizer, TokenizerAdditions, load_proof_corpus
+from voxgraft.tokenizers import Tokenizer, TokenizerAdditions, load_proof_corpus, parse_tokenizer, prove
 from voxgraft.tokenizers.train import learn_additions
 
 MARKS = [chr(code) for code in (0x300, 0x301, 0x302, 0x303, 0x304, 0x306, 0x309, 0x31B, 0x323, 0x328, 0x345, 0x17D2)]

@@ -21,8 +21,7 @@ from voxgraft.core.languages import is_letter
 from voxgraft.graft.folder import load_base_tokenizer
 from voxgraft.models import get_family
 from voxgraft.text.encoder import TextEncoder, learn_language_pieces
-from voxgraft.tokenizers import prove
-from voxgraft.tokenizers.base import load_proof_corpus
+from voxgraft.tokenizers import load_proof_corpus, prove
 
 
 @dataclass(frozen=True, slots=True)

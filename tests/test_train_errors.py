@@ -22,10 +22,11 @@ from tests.support.fixtures import Fixtures
 from tests.support.run_folders import WholeRun, graft_anew, grow_tokenizer
 from tests.support.runs import as_nobody, child, flip_bit, program, read_only
 from voxgraft.cli.app import run_cli as run_command
-from voxgraft.core.journal import RunJournal
-from voxgraft.dataset.shards import DatasetRole, PreparedClip
+from voxgraft.core.run import RunJournal
+from voxgraft.dataset.shards import DatasetRole
 from voxgraft.graft.folder import load_graft
 from voxgraft.models import family_names
+from voxgraft.models.base import Clip
 
 FAMILY = "chatterbox"
 
@@ -53,7 +54,7 @@ def assert_goes_on(run: WholeRun, start: int = 4, **changed: Any) -> None:
     assert (result.start, result.outcome.step, result.outcome.reason) == (start, start + 1, "done")
 
 
-def edited(run: WholeRun, edit: Callable[[int, PreparedClip], PreparedClip]) -> Iterator[PreparedClip]:
+def edited(run: WholeRun, edit: Callable[[int, Clip], Clip]) -> Iterator[Clip]:
     """The clips of the run's training set, each changed."""
     for at, clip in enumerate(run.world.clips(16, 1)):
         yield edit(at, clip)
@@ -161,7 +162,7 @@ def test_a_set_without_clips_is_refused(run: WholeRun) -> None:
 def test_ids_without_a_row_are_refused_by_the_name_of_the_clip(run: WholeRun, beyond: int) -> None:
     size = load_graft(run.folder.graft).tokenizer.size
 
-    def edit(at: int, clip: PreparedClip) -> PreparedClip:
+    def edit(at: int, clip: Clip) -> Clip:
         return replace(clip, text_ids=[size + beyond, *clip.text_ids[1:]]) if at == 5 else clip
 
     run.write_train_set(edited(run, edit))
@@ -174,7 +175,7 @@ def test_ids_without_a_row_are_refused_by_the_name_of_the_clip(run: WholeRun, be
 @pytest.mark.long(fast="nan")
 @pytest.mark.parametrize("number", [np.nan, np.inf])
 def test_a_voice_that_is_no_number_is_refused_by_the_name_of_the_clip(run: WholeRun, number: float) -> None:
-    def edit(at: int, clip: PreparedClip) -> PreparedClip:
+    def edit(at: int, clip: Clip) -> Clip:
         voice = {**clip.voice, "speaker": np.full(256, number, np.float32)}
         return replace(clip, voice=voice) if at == 5 else clip
 
@@ -193,7 +194,7 @@ def test_a_number_that_only_training_meets_stops_it_before_the_optimizer_moves_a
     """Of large sets only some voices are looked at beforehand; and a finite number can be too large to be used."""
     monkeypatch.setattr("voxgraft.dataset.run_data.MAX_VOICES_CHECKED", 1)
 
-    def edit(at: int, clip: PreparedClip) -> PreparedClip:
+    def edit(at: int, clip: Clip) -> Clip:
         voice = {**clip.voice, "speaker": np.full(256, number, np.float32)}
         return replace(clip, voice=voice) if at == 5 else clip
 

@@ -29,23 +29,27 @@ from voxgraft.config.commands import TrainCommandSettings
 from voxgraft.config.run import DataSettings, TokenizerSettings, TrainSettings
 from voxgraft.config.train_options import TrainIntervals, TrainOptions
 from voxgraft.core.errors import Finding, VoxgraftError
-from voxgraft.core.journal import RunJournal
-from voxgraft.core.run import RunFolder
-from voxgraft.dataset.checks import check_prompt_copies, check_text_tokenization, check_unused_rows
+from voxgraft.core.run import RunFolder, RunJournal
 from voxgraft.dataset.sampler import DataSamplerOptions, DeterministicSampler, list_samples
-from voxgraft.dataset.sets import open_clip_dataset, write_clip_dataset
-from voxgraft.dataset.shards import ClipDataset, PreparedClip
+from voxgraft.dataset.sets import (
+    check_prompt_copies,
+    check_text_tokenization,
+    check_unused_rows,
+    open_clip_dataset,
+    write_clip_dataset,
+)
+from voxgraft.dataset.shards import ClipDataset
 from voxgraft.graft.folder import load_graft
 from voxgraft.models import family_names, get_family
-from voxgraft.models.load import load_model
+from voxgraft.models.base import Clip
+from voxgraft.models.speech_model import load_model
 from voxgraft.pipeline.train import train
-from voxgraft.training.monitors import LearningMonitor, LearningThresholds
 from voxgraft.training.prefetch import BatchBuilder
 from voxgraft.training.setup import TrainingSetup, build_training_setup
 from voxgraft.training.step import TrainStep
 from voxgraft.training.trainable import build_optimizer, make_trainable
 from voxgraft.training.trainer import Trainer
-from voxgraft.training.validation import Validator
+from voxgraft.training.validation import LearningMonitor, LearningThresholds, Validator
 
 CLIPS = 80
 ORDER = DataSamplerOptions(min_prompt_seconds=0.1)
@@ -60,15 +64,15 @@ def world(request: pytest.FixtureRequest, fixtures: Fixtures, tmp_path_factory: 
     return made
 
 
-def healthy(world: World) -> Iterator[PreparedClip]:
+def healthy(world: World) -> Iterator[Clip]:
     return world.clips(CLIPS, 1)
 
 
-def unknown_heavy(world: World) -> Iterator[PreparedClip]:
+def unknown_heavy(world: World) -> Iterator[Clip]:
     return with_unknowns(healthy(world), grown(world).unknown_id, 0.5, seed=0)
 
 
-def other_tokenizer(world: World) -> Iterator[PreparedClip]:
+def other_tokenizer(world: World) -> Iterator[Clip]:
     return with_other_tokenizer(healthy(world), world.text_encoder.base.size, grown(world).size, seed=0)
 
 
@@ -77,7 +81,7 @@ def grown(world: World) -> Any:
     return world.text_encoder.grown
 
 
-def settings(world: World, folder: Path, clips: Iterable[PreparedClip], **data: Any) -> TrainCommandSettings:
+def settings(world: World, folder: Path, clips: Iterable[Clip], **data: Any) -> TrainCommandSettings:
     write_clip_dataset(folder / "made", world.header("am", "train"), clips)
     return TrainCommandSettings(
         run=world.run,
@@ -109,7 +113,7 @@ def alarms(findings: Iterable[Finding]) -> dict[str, str]:
     ids=["unknown-heavy text", "padded codes", "wrong tokenizer of the same size", "prompt equal to target"],
 )
 def test_a_set_that_cannot_be_learnt_from_is_refused_before_the_first_step(
-    world: World, tmp_path: Path, spoilt: Callable[[World], Iterator[PreparedClip]], code: str
+    world: World, tmp_path: Path, spoilt: Callable[[World], Iterator[Clip]], code: str
 ) -> None:
     with pytest.raises(VoxgraftError) as caught:
         train(settings(world, tmp_path, spoilt(world)))
@@ -130,7 +134,7 @@ def test_a_healthy_set_raises_no_alarm(world: World, tmp_path: Path) -> None:
     assert "rows-unused" in [item.code for item in found]  # the script is grafted whole
 
 
-def made(world: World, folder: Path, clips: Iterable[PreparedClip]) -> ClipDataset:
+def made(world: World, folder: Path, clips: Iterable[Clip]) -> ClipDataset:
     write_clip_dataset(folder / "made", world.header("am", "train"), clips)
     return open_clip_dataset(folder / "made")
 
@@ -151,11 +155,11 @@ def test_a_few_texts_that_were_cleaned_otherwise_are_a_warning(world: World, tmp
     clips[7] = replace(clips[7], text_ids=clips[8].text_ids, codes=clips[8].codes)
     found = check_text_tokenization(made(world, tmp_path, clips), lambda text: world.text_encoder.encode(text, "am"))
     assert [item.level for item in found] == ["warning"]
-    assert clips[7].info.id in found[0].found
+    assert clips[7].id in found[0].found
 
 
 def test_a_set_without_texts_is_not_compared(world: World, tmp_path: Path) -> None:
-    silent = (replace(clip, info=replace(clip.info, text="")) for clip in other_tokenizer(world))
+    silent = (replace(clip, text="") for clip in other_tokenizer(world))
     assert (
         check_text_tokenization(made(world, tmp_path, silent), lambda text: world.text_encoder.encode(text, "am")) == []
     )
@@ -188,7 +192,7 @@ def test_the_verb_tells_findings_once_the_state_always_and_speaks(world: World, 
 
 QUICK = TrainOptions(
     mode="merged",
-    full_body=True,
+    full_backbone=True,
     lr_rows=5e-3,
     lr_adapter=5e-3,
     lr_backbone=5e-3,

@@ -24,7 +24,7 @@ from voxgraft.core.files import compute_sha256
 from voxgraft.core.results import format_bytes, format_count, format_duration, format_learning_rate
 from voxgraft.core.run import RunFolder
 from voxgraft.models import get_family
-from voxgraft.models.load import load_model
+from voxgraft.models.speech_model import load_model
 from voxgraft.pipeline.train import TrainResult, train
 
 TRAIN = {

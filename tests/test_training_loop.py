@@ -11,7 +11,7 @@ import torch
 
 from tests.support.fixtures import Fixtures
 from tests.support.trainers import EVERY, OPTIONS, Place, StopAt, loop_of, resumed
-from voxgraft.core.journal import History, strip_clock_fields
+from voxgraft.core.run import History, strip_clock_fields
 from voxgraft.dataset.sampler import list_samples
 from voxgraft.dataset.sets import open_clip_dataset
 from voxgraft.models import family_names, get_family
@@ -43,7 +43,7 @@ def test_a_resumed_run_is_the_straight_one_bit_for_bit(place: Place, tmp_path: P
         "gated": {},
         "rows-only": {"mode": "rows-only"},
         "merged": {"mode": "merged"},
-        "full": {"mode": "merged", "full_body": True},
+        "full": {"mode": "merged", "full_backbone": True},
     }
     options = replace(OPTIONS, **chosen[mode])
     straight = loop_of(place, tmp_path / "straight", options)

@@ -14,8 +14,7 @@ from tests.support.runs import Child, child
 from tests.support.trainers import Place
 from tests.support.workers.train import main as work
 from voxgraft.checkpoints.steps import load_step
-from voxgraft.core.journal import RunJournal, strip_clock_fields
-from voxgraft.core.run import RunFolder
+from voxgraft.core.run import RunFolder, RunJournal, strip_clock_fields
 
 PATIENCE_SECONDS = 180
 SHORT: dict[str, Any] = {"steps": 6, "every": {"save_every": 3, "valid_every": 3}}
@@ -73,7 +72,7 @@ def test_two_and_four_processes_learn_what_one_learns(
 
 @pytest.mark.long
 def test_two_processes_train_a_body_as_one_does(place: Place, tmp_path: Path) -> None:
-    changed: dict[str, Any] = {**SHORT, "mode": "merged", "full_body": True}
+    changed: dict[str, Any] = {**SHORT, "mode": "merged", "full_backbone": True}
     alone, together = (train(place, tmp_path / str(world_size), world_size, **changed) for world_size in (1, 2))
     same(alone, together)
 
@@ -84,7 +83,7 @@ def test_two_processes_sum_the_gradients_of_a_body_in_half_precision_as_one_does
     place: Place, tmp_path: Path, precision: str
 ) -> None:
     """With several packs for each process: what was moved to the float32 masters before the last one counts too."""
-    changed: dict[str, Any] = {"mode": "merged", "full_body": True, "precision": precision, "batch_tokens": 900}
+    changed: dict[str, Any] = {"mode": "merged", "full_backbone": True, "precision": precision, "batch_tokens": 900}
     changed |= {"steps": 3, "every": {"save_every": 3, "valid_every": 3}}
     alone, together = (train(place, tmp_path / str(world_size), world_size, **changed) for world_size in (1, 2))
     same(alone, together, tolerance=1e-5)

@@ -19,7 +19,7 @@ from voxgraft.dataset.sets import open_clip_dataset
 from voxgraft.demo.data import write_talks
 from voxgraft.graft.folder import load_graft
 from voxgraft.text.normalize import build_normalizer
-from voxgraft.tokenizers.base import read_texts
+from voxgraft.tokenizers import read_texts
 
 TALKS, UTTERANCES = 6, 4
 BRIEF = ["--train.steps=4", "--train.warmup-steps=1", "--train.batch-tokens=400", "--train.rank=4"]

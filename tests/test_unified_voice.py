@@ -39,7 +39,7 @@ UTTERANCES = ["a", "b"]
 
 def golden_layout(utterance: str) -> TokenSequence:
     arrays = expected("indextts2")
-    return build_sequence(golden_model().frame, arrays[f"text_{utterance}"], arrays[f"mel_{utterance}"])
+    return build_sequence(golden_model().spec, arrays[f"text_{utterance}"], arrays[f"mel_{utterance}"])
 
 
 def golden_pack(*utterances: str) -> PackedBatch:
@@ -109,14 +109,14 @@ def test_sequences_are_laid_out_and_scored_as_in_the_original(utterance: str) ->
 
 
 def test_the_published_size_has_the_published_limits() -> None:
-    frame = unified_voice_sequence_spec(12000, UnifiedVoiceSize())
-    assert (frame.max_text, frame.max_codes, frame.num_codes, frame.num_conditioning) == (600, 1815, 8192, 34)
-    assert (frame.text_start, frame.text_stop, frame.speech_start, frame.speech_stop) == (0, 1, 8192, 8193)
-    assert frame.initial_penalized_codes == (1, 8192)
-    longest = build_sequence(frame, [5] * 600, [7] * 1815)
+    spec = unified_voice_sequence_spec(12000, UnifiedVoiceSize())
+    assert (spec.max_text, spec.max_codes, spec.num_codes, spec.num_conditioning) == (600, 1815, 8192, 34)
+    assert (spec.text_start, spec.text_stop, spec.speech_start, spec.speech_stop) == (0, 1, 8192, 8193)
+    assert spec.initial_penalized_codes == (1, 8192)
+    longest = build_sequence(spec, [5] * 600, [7] * 1815)
     assert longest.text.positions.max() == 601
     assert longest.speech.positions.max() == 1816
-    assert code_position(frame, 1814) == 1816
+    assert code_position(spec, 1814) == 1816
     shapes = named_shapes(UnifiedVoiceSize())
     assert shapes["text_pos_embedding.emb.weight"][0] > 601
     assert shapes["mel_pos_embedding.emb.weight"][0] > 1816
@@ -143,11 +143,11 @@ def test_what_the_model_has_no_place_for_is_refused(text: list[int], codes: list
 def test_a_grown_table_widens_what_a_text_may_hold_and_never_reaches_the_spare_row() -> None:
     model = random_model()
     grow_layers(model, [model.text_embedding_name, model.text_head_name], 7, model.spare_rows)
-    assert model.frame.num_text_ids == 67
-    batch = pack_batch(model, [build_sequence(model.frame, [5, 66], [3, 9])], [random_condition(0)])
+    assert model.spec.num_text_ids == 67
+    batch = pack_batch(model, [build_sequence(model.spec, [5, 66], [3, 9])], [random_condition(0)])
     assert model.text_logits(compute_hidden_states(model, batch)).shape[-1] == 68
     with pytest.raises(GraftError):
-        build_sequence(model.frame, [67], [3])
+        build_sequence(model.spec, [67], [3])
 
 
 # ---- the original's outputs ---------------------------------------------------------------------------------
@@ -247,15 +247,15 @@ def test_speaking_gives_the_originals_logits_and_codes(utterance: str, run: str,
     }
     tokens, columns = torch.from_numpy(arrays["tokens"]), torch.from_numpy(expected("indextts2")["mel_cols"])
     text_ids, condition = expected("indextts2")[f"text_{utterance}"], golden_condition(utterance)
-    prompt = build_sequence(model.frame, text_ids)
-    fed = [*prompt.speech.positions, *(code_position(model.frame, index) for index in range(19))]
+    prompt = build_sequence(model.spec, text_ids)
+    fed = [*prompt.speech.positions, *(code_position(model.spec, index) for index in range(19))]
     assert fed == arrays["positions"].tolist()
     logits = spoken_logits(model, pack_batch(model, [prompt], [condition]), tokens[None], fed[1:])[0]
     assert difference(logits[:, columns], arrays["logits"]) < LIMIT
     assert difference(logits.logsumexp(-1), arrays["lse"]) < LIMIT
 
     heard = torch.zeros(20, logits.shape[-1], dtype=torch.bool)
-    heard[:, list(model.frame.initial_penalized_codes)] = True
+    heard[:, list(model.spec.initial_penalized_codes)] = True
     for index in range(1, 20):
         heard[index:, tokens[index - 1]] = True
     scores = apply_repetition_penalty(logits, heard, penalty)
@@ -281,13 +281,13 @@ def with_positions(layout: TokenSequence, positions: Sequence[int]) -> TokenSequ
 @pytest.mark.parametrize("stock", [True, False])
 def test_speaking_code_by_code_gives_what_one_pass_over_the_whole_gives(stock: bool) -> None:
     model = random_model()
-    frame, texts, conditions = model.frame, ([5, 9, 33], list(range(2, 22))), [random_condition(0), random_condition(1)]
-    codes = torch.arange(2 * 12).reshape(2, 12) % frame.num_codes
-    positions = [code_position(frame, index, stock=stock) for index in range(12)]
-    prompts = [build_sequence(frame, text, stock=stock) for text in texts]
+    spec, texts, conditions = model.spec, ([5, 9, 33], list(range(2, 22))), [random_condition(0), random_condition(1)]
+    codes = torch.arange(2 * 12).reshape(2, 12) % spec.num_codes
+    positions = [code_position(spec, index, stock=stock) for index in range(12)]
+    prompts = [build_sequence(spec, text, stock=stock) for text in texts]
     stepwise = spoken_logits(model, pack_batch(model, prompts, conditions), codes, positions)  # [2, 13, V]
     for row, text, condition in zip(range(2), texts, conditions, strict=True):
-        whole = build_sequence(frame, text, codes[row].numpy())
+        whole = build_sequence(spec, text, codes[row].numpy())
         whole = with_positions(whole, [0, *positions, positions[-1] + 1])
         _, speech = parts_of(compute_hidden_states(model, pack_batch(model, [whole], [condition])), [whole])[0]
         assert (model.speech_logits(speech)[:-1] - stepwise[row]).abs().max() < LIMIT
@@ -297,7 +297,7 @@ def test_speaking_code_by_code_gives_what_one_pass_over_the_whole_gives(stock: b
 def test_a_pack_gives_what_its_sequences_give_one_by_one() -> None:
     model = random_model()
     layouts = [
-        build_sequence(model.frame, range(2, 2 + text), range(codes)) for text, codes in ((3, 30), (20, 7), (1, 1))
+        build_sequence(model.spec, range(2, 2 + text), range(codes)) for text, codes in ((3, 30), (20, 7), (1, 1))
     ]
     conditions = [random_condition(seed) for seed in range(3)]
     hidden = compute_hidden_states(model, pack_batch(model, layouts, conditions))
@@ -309,7 +309,7 @@ def test_a_pack_gives_what_its_sequences_give_one_by_one() -> None:
 @torch.no_grad()
 def test_a_bfloat16_model_gives_nearly_the_same_losses() -> None:
     model = random_model()
-    layouts, conditions = [build_sequence(model.frame, [5, 9], [3, 4, 5])], [random_condition(0)]
+    layouts, conditions = [build_sequence(model.spec, [5, 9], [3, 4, 5])], [random_condition(0)]
     exact = compute_losses(model, pack_batch(model, layouts, conditions))
     model.to(torch.bfloat16)
     rounded = compute_losses(model, pack_batch(model, layouts, conditions))

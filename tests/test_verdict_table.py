@@ -25,8 +25,7 @@ from voxgraft.cli import run_cli as run_command
 from voxgraft.config.commands import DiagnoseSettings
 from voxgraft.inspect.diagnose import Diagnosis, diagnose_checkpoint
 from voxgraft.inspect.rows import are_rows_noise
-from voxgraft.tokenizers import open_tokenizer
-from voxgraft.tokenizers.base import NewPiece, TokenizerAdditions
+from voxgraft.tokenizers import NewPiece, TokenizerAdditions, open_tokenizer
 
 
 @pytest.fixture(scope="module")

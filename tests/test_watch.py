@@ -18,21 +18,21 @@ from tests.support.fixtures import Fixtures
 from tests.support.trainers import EVERY, NUM_NEW, OPTIONS, Place, StopAt, loop_of, resumed
 from voxgraft.config.train_options import TrainOptions
 from voxgraft.core.errors import finding
-from voxgraft.core.journal import History, strip_clock_fields
+from voxgraft.core.run import History, strip_clock_fields
 from voxgraft.dataset.sets import open_clip_dataset, write_clip_dataset
 from voxgraft.models import family_names, get_family
-from voxgraft.models.load import load_model
-from voxgraft.training.monitors import (
+from voxgraft.models.speech_model import load_model
+from voxgraft.training.step import NonFiniteError
+from voxgraft.training.trainer import Trainer
+from voxgraft.training.validation import (
     DeadRowMonitor,
     LearningMonitor,
     LearningThresholds,
+    ValidationMetrics,
     ValidationPoint,
     assess_learning,
     list_validation_points,
 )
-from voxgraft.training.step import NonFiniteError
-from voxgraft.training.trainer import Trainer
-from voxgraft.training.validation import ValidationMetrics
 
 LONG = TrainOptions(steps=2_000, warmup_steps=50, schedule="cosine")
 CHANCE = 9.0
@@ -46,7 +46,7 @@ def place(request: pytest.FixtureRequest, fixtures: Fixtures, tmp_path_factory: 
     shutil.copytree(common.folder, place.folder, ignore=shutil.ignore_patterns("train"))
     header = open_clip_dataset(common.folder / "train").header
     model = load_model(get_family(request.param), place.files)
-    clips = made_clips(request.param, model.frame, clips=24, speakers=4, seed=0, seconds=(0.5, 1.2))
+    clips = made_clips(request.param, model.spec, clips=24, speakers=4, seed=0, seconds=(0.5, 1.2))
     ids = model.num_text_ids + np.arange(NUM_NEW - 2)
     write_clip_dataset(place.folder / "train", header, (replace(clip, text_ids=ids) for clip in clips))
     return place

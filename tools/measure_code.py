@@ -7,13 +7,12 @@ a comment line is a line that holds only a comment.
 from __future__ import annotations
 
 import ast
-import io
 import json
 import subprocess
 import sys
-import tokenize
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from statistics import median
 
@@ -27,6 +26,7 @@ def module_name(path: Path, root: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+@cache
 def load_modules(root: Path = ROOT, package: str = PACKAGE) -> dict[str, tuple[Path, str, ast.Module]]:
     """Every module of the package by name: path, source and syntax tree."""
     modules = {}
@@ -36,24 +36,36 @@ def load_modules(root: Path = ROOT, package: str = PACKAGE) -> dict[str, tuple[P
     return modules
 
 
+@cache
+def nodes_of(tree: ast.AST) -> list[ast.AST]:
+    """The nodes that any figure needs. A tree has far more of them, and walking through it takes long."""
+    wanted = (
+        *(ast.Import, ast.ImportFrom, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.Constant, ast.JoinedStr),
+        *(ast.Dict, ast.List, ast.Set, ast.Tuple, ast.Expr, ast.ExceptHandler),
+    )
+    return [node for node in ast.walk(tree) if isinstance(node, wanted)]
+
+
 def count_lines(source: str, tree: ast.Module) -> Counter[str]:
     """Lines by kind: code, docstring, comment, blank."""
     docstrings: set[int] = set()
-    for node in ast.walk(tree):
+    rows = source.splitlines()
+    strings: set[int] = set()  # lines that begin inside a string, where # is no comment
+    for node in nodes_of(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             docstrings.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
-    comments = {
-        token.start[0]
-        for token in tokenize.generate_tokens(io.StringIO(source).readline)
-        if token.type == tokenize.COMMENT and token.line.lstrip().startswith("#")
-    }
+        elif isinstance(node, ast.Constant | ast.JoinedStr) and node.end_lineno != node.lineno:
+            # Strings that are written one below the other are one node, between which there may be comments.
+            segment = "\n".join(rows[node.lineno - 1 : node.end_lineno])
+            if '"""' in segment or "'''" in segment or "\\\n" in segment:
+                strings.update(range(node.lineno + 1, (node.end_lineno or node.lineno) + 1))
     kinds: Counter[str] = Counter()
-    for number, line in enumerate(source.splitlines(), start=1):
+    for number, line in enumerate(rows, start=1):
         if number in docstrings:
             kinds["docstring"] += 1
         elif not line.strip():
             kinds["blank"] += 1
-        elif number in comments:
+        elif number not in strings and line.lstrip().startswith("#"):
             kinds["comment"] += 1
         else:
             kinds["code"] += 1
@@ -64,7 +76,7 @@ def imported_modules(tree: ast.AST, modules: Iterable[str]) -> set[str]:
     """Modules of the package that a module imports anywhere, lazily or for types too."""
     known = set(modules)
     found: set[str] = set()
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 full = f"{node.module}.{alias.name}"
@@ -156,7 +168,7 @@ def measure(root: Path = ROOT) -> dict[str, object]:
     packages: dict[str, set[str]] = defaultdict(set)
     for name, (_, source, tree) in modules.items():
         lines += count_lines(source, tree)
-        for node in ast.walk(tree):
+        for node in nodes_of(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 functions.append((node.end_lineno or node.lineno) - node.lineno + 1)
             elif isinstance(node, ast.ClassDef):

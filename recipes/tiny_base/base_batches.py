@@ -17,7 +17,7 @@ from torch import Tensor
 
 from recipes.tiny_base.tokenizer import Speller
 from voxgraft.models.base import IdArray, SequenceSpec, build_sequence
-from voxgraft.models.chatterbox.shapes import T3Size
+from voxgraft.models.chatterbox.family import T3Size
 from voxgraft.models.tiny.family import tiny_sequence_spec
 from voxgraft.nn import IGNORE_INDEX
 
@@ -96,12 +96,12 @@ def shelves(
 
     With a `chance` some words are spelled out.
     """
-    frame = tiny_sequence_spec(size.text_rows, size)
+    spec = tiny_sequence_spec(size.text_rows, size)
     spelled = ((example, speller.ids(example.text, example.language, chance)) for example in examples)
     rows = [
-        _row(example, ids, frame, size)
+        _row(example, ids, spec, size)
         for example, ids in spelled
-        if len(ids) <= frame.max_text and 0 < len(example.codes) <= frame.max_codes
+        if len(ids) <= spec.max_text and 0 < len(example.codes) <= spec.max_codes
     ]
     lengths = np.array([len(parts[0]) for parts, _ in rows])
     ends = sorted({-(-int(np.quantile(lengths, share)) // LENGTH_STEP) * LENGTH_STEP for share in SHARES})
@@ -128,9 +128,9 @@ def order(kept: Sequence[Shelf], seed: int) -> Iterator[tuple[int, Tensor]]:
             yield batches[at]
 
 
-def _row(example: Example, ids: list[int], frame: SequenceSpec, size: T3Size) -> tuple[list[IdArray], int]:
-    layout = build_sequence(frame, ids, example.codes)
-    text, speech, none = layout.text, layout.speech, np.zeros(frame.num_conditioning, dtype=np.int64)
+def _row(example: Example, ids: list[int], spec: SequenceSpec, size: T3Size) -> tuple[list[IdArray], int]:
+    layout = build_sequence(spec, ids, example.codes)
+    text, speech, none = layout.text, layout.speech, np.zeros(spec.num_conditioning, dtype=np.int64)
     unscored = (np.full_like(part, IGNORE_INDEX) for part in (none, text.ids, speech.ids))
     before, over_text, over_speech = unscored
     parts = [

@@ -15,7 +15,7 @@ from voxgraft.core.files import read_json
 from voxgraft.models import get_family
 from voxgraft.models.base import Vocoder
 from voxgraft.models.generate import GeneratedCodes, GenerationPrompt, SpeechGenerator
-from voxgraft.models.load import load_model
+from voxgraft.models.speech_model import load_model
 from voxgraft.models.tiny.family import TOKENIZER_NAME
 
 __all__ = ["BaseSpeech"]
@@ -49,7 +49,7 @@ class BaseSpeech:
         for first in range(0, len(places), BATCH):
             some = places[first : first + BATCH]
             prompts = [GenerationPrompt(ids[place], condition, seed + place) for place in some]
-            spoken.update(zip(some, self.speaker.speak(prompts, self.family.stock_sampling()), strict=True))
+            spoken.update(zip(some, self.speaker.speak(prompts, self.family.upstream_sampling()), strict=True))
         return [spoken[place] for place in range(len(ids))]
 
     def waves(self, sentences: Sequence[str], language: str, voice: str, seed: int = 0) -> list[NDArray[np.float32]]:

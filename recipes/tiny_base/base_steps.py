@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from recipes.tiny_base.base_batches import Example, Rows, Shelf, order, shelves
 from recipes.tiny_base.tokenizer import Speller
+from voxgraft.models.chatterbox.family import T3Size
 from voxgraft.models.chatterbox.model import T3ConditionBatch
-from voxgraft.models.chatterbox.shapes import T3Size
 from voxgraft.models.tiny.family import SHIPPED_SIZE
 from voxgraft.models.tiny.model import FIXED_EMOTION, TinyT3
 from voxgraft.nn import IGNORE_INDEX

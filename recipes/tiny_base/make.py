@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from recipes.tiny_base.base_batches import Example
     from recipes.tiny_base.fitting import Course
-    from voxgraft.asr.recognizers import BuiltInRecognizer
+    from voxgraft.asr import BuiltInRecognizer
     from voxgraft.models.tiny.model import TinyCodec
 
 STAGES = ("corpus", "codec", "listener", "base", "score", "second-ear")
@@ -87,7 +87,7 @@ class Making:
 
     @cached_property
     def listener(self) -> BuiltInRecognizer:
-        from voxgraft.asr.recognizers import BuiltInRecognizer
+        from voxgraft.asr import BuiltInRecognizer
 
         return BuiltInRecognizer.open(self.listener_folder)
 

@@ -17,8 +17,7 @@ from recipes.tiny_base.corpus import Utterance
 from recipes.tiny_base.scoring import errors
 from recipes.tiny_base.speech import FLITE_SPEAKERS
 from recipes.tiny_base.texts import LANGUAGES, plain_letters
-from voxgraft.asr import Transcript
-from voxgraft.asr.recognizers import BuiltInRecognizer
+from voxgraft.asr import BuiltInRecognizer, Transcript
 from voxgraft.models.tiny.model import SAMPLES_PER_CODE, TinyCodec
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from recipes.tiny_base.corpus import SPEAKERS, Utterance
 from recipes.tiny_base.texts import LANGUAGES, plain_letters
-from voxgraft.asr.recognizers import CTCSymbols
+from voxgraft.asr import CTCSymbols
 from voxgraft.audio.features import exact_float32
 from voxgraft.models.tiny.model import SAMPLE_RATE, TinyCodec
 

@@ -24,7 +24,7 @@ from recipes.tiny_base.corpus import MAKE_COMMAND
 from recipes.tiny_base.tokenizer import Speller
 from tools.random_bases.tiny import build_tokenizer_json
 from voxgraft.core.files import compute_sha256, write_json
-from voxgraft.models.load import save_model
+from voxgraft.models.speech_model import save_model
 from voxgraft.models.tiny.family import (
     CARD_NAME,
     CHECKPOINT_NAME,

@@ -19,7 +19,7 @@ from recipes.tiny_base.corpus import SPEAKERS, Utterance
 from recipes.tiny_base.fitting import Average, Clock, Course, half_precision, optimizer_of, quick_arithmetic, stepped
 from recipes.tiny_base.pile import Batch, Pile, batches, endless, symbols_of
 from recipes.tiny_base.scoring import errors
-from voxgraft.asr.recognizers import CTCSymbols, decode_ctc_greedy
+from voxgraft.asr import CTCSymbols, decode_ctc_greedy
 from voxgraft.models.tiny.model import SAMPLES_PER_CODE, TinyCodec, TinyCodecConfig
 
 __all__ = ["CODEC_SIZES", "CodecSize", "train_codec"]

@@ -21,7 +21,7 @@ from recipes.tiny_base.corpus import Utterance
 from recipes.tiny_base.fitting import Average, Clock, Course, half_precision, optimizer_of, quick_arithmetic, stepped
 from recipes.tiny_base.pile import Batch, Pile, batches, endless, symbols_of
 from recipes.tiny_base.texts import LANGUAGES
-from voxgraft.asr.recognizers import BuiltInRecognizer, CTCNetwork, CTCNetworkConfig, CTCSymbols, num_ctc_steps
+from voxgraft.asr import BuiltInRecognizer, CTCNetwork, CTCNetworkConfig, CTCSymbols, num_ctc_steps
 from voxgraft.models.tiny.model import SAMPLES_PER_CODE, TinyCodec
 
 __all__ = ["LISTENER_SIZES", "ListenerSize", "resynthesised", "train_listener"]

@@ -162,6 +162,8 @@ def test_reload_and_restart_during_training_keep_the_form_right_and_nothing_star
 def _form_is_right(window: Window) -> None:
     window.page.wait_for_selector("#train-start[disabled]")
     window.page.wait_for_selector("#train-state .vg-busy")
+    # The settings fold away once the page knows that it trains.
+    window.page.wait_for_selector("#train-settings [data-testid=accordion-content]", state="hidden")
     window.open_part("train-settings")
     window.page.wait_for_selector("#train-train-steps textarea, #train-train-steps input")
     until(lambda: window.value("train-train-steps") == STEPS)

@@ -13,8 +13,7 @@ import torch
 from voxgraft.models import get_family
 from voxgraft.models.base import BaseFiles, Family, TokenSequence, build_sequence
 from voxgraft.models.generate import GenerationPrompt
-from voxgraft.models.load import grow_model, load_model
-from voxgraft.models.speech_model import PackedBatch, SpeechModel, pack_batch
+from voxgraft.models.speech_model import PackedBatch, SpeechModel, grow_model, load_model, pack_batch
 from voxgraft.nn.adapter import Gate, adapter_state, add_adapter, load_adapter_state
 from voxgraft.nn.rows import collect_new_rows, load_new_rows
 
@@ -68,13 +67,13 @@ def text_ids(model: SpeechModel, count: int, seed: int, *, below: int | None = N
     """Ids that a text of this model may hold."""
     draw = np.random.default_rng([seed, count])
     ids = draw.integers(0, below or model.num_text_ids, 4 * count).tolist()
-    return [token for token in ids if token not in model.frame.forbidden_text_ids][:count]
+    return [token for token in ids if token not in model.spec.forbidden_text_ids][:count]
 
 
 def layout(model: SpeechModel, num_text: int, num_codes: int, seed: int, *, below: int | None = None) -> TokenSequence:
     draw = np.random.default_rng([seed, num_codes, 1])
-    codes = draw.integers(0, model.frame.num_codes, num_codes)
-    return build_sequence(model.frame, text_ids(model, num_text, seed, below=below), codes)
+    codes = draw.integers(0, model.spec.num_codes, num_codes)
+    return build_sequence(model.spec, text_ids(model, num_text, seed, below=below), codes)
 
 
 LENGTHS = ((5, 30), (17, 9), (3, 64), (11, 31), (6, 29))

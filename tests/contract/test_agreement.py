@@ -85,8 +85,8 @@ def test_decoding_with_a_cache_gives_the_logits_of_a_full_forward(case: Case) ->
         steps.append(streams.logits.clone())
     for row, prompt in enumerate(given):
         codes = streams.codes[row, :7].tolist()
-        assert model.frame.speech_stop not in codes  # a base for which all of it is compared
-        full = pack_batch(model, [build_sequence(model.frame, prompt.text_ids, codes)], [prompt.condition])
+        assert model.spec.speech_stop not in codes  # a base for which all of it is compared
+        full = pack_batch(model, [build_sequence(model.spec, prompt.text_ids, codes)], [prompt.condition])
         logits = model.speech_logits(compute_hidden_states(model, full))[-len(codes) - 2 : -1]
         cached = torch.stack([step[row] for step in steps[: len(codes) + 1]])
         assert (logits - cached).abs().max() < TOLERANCE
@@ -95,7 +95,7 @@ def test_decoding_with_a_cache_gives_the_logits_of_a_full_forward(case: Case) ->
 def test_utterances_spoken_together_are_those_spoken_alone(case: Case) -> None:
     """Greedy codes may part only where the best two logits lie within 1e-3 of one another."""
     model = case.open()
-    guidance = case.family.stock_sampling().guidance
+    guidance = case.family.upstream_sampling().guidance
     for sampling in (
         SamplingParams(temperature=0, guidance=guidance, repetition_penalty=1.5, max_codes=16),
         SamplingParams(temperature=0.8, min_p=0.05, guidance=guidance, max_codes=16),
@@ -125,19 +125,19 @@ def _gap_where_they_part(
 def test_preparing_and_speaking_lay_text_and_speech_out_alike(case: Case) -> None:
     model = case.open()
     ids = text_ids(model, 9, 1)
-    learnt = build_sequence(model.frame, ids, [5, 6, 7])
-    spoken = build_sequence(model.frame, ids, stock=False)
+    learnt = build_sequence(model.spec, ids, [5, 6, 7])
+    spoken = build_sequence(model.spec, ids, stock=False)
     assert np.array_equal(learnt.text.ids, spoken.text.ids)
     assert np.array_equal(learnt.text.positions, spoken.text.positions)
     assert learnt.speech.ids[0] == spoken.speech.ids[0]
     assert learnt.speech.positions[0] == spoken.speech.positions[0]
-    after = [code_position(model.frame, index, stock=False) for index in range(3)]
+    after = [code_position(model.spec, index, stock=False) for index in range(3)]
     assert learnt.speech.positions[1:4].tolist() == after
 
 
 def test_the_family_and_its_model_lay_out_alike_at_published_size(case: Case) -> None:
     model = case.open()
-    mine, published = model.frame, case.family.frame(model.num_text_ids)
+    mine, published = model.spec, case.family.sequence_spec(model.num_text_ids)
     assert (mine.text_start, mine.text_stop, mine.num_text_ids) == (
         published.text_start,
         published.text_stop,
@@ -148,5 +148,5 @@ def test_the_family_and_its_model_lay_out_alike_at_published_size(case: Case) ->
         published.speech_start,
         published.speech_stop,
     )
-    assert mine.stock_start_positions == published.stock_start_positions
+    assert mine.upstream_start_positions == published.upstream_start_positions
     assert mine.forbidden_text_ids == published.forbidden_text_ids == case.family.deleted_ids

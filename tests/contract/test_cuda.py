@@ -10,8 +10,7 @@ from torch import Tensor
 
 from tests.contract.cases import Case, batch, prompts
 from voxgraft.models.generate import generate_codes
-from voxgraft.models.load import load_model
-from voxgraft.models.speech_model import SpeechModel, compute_hidden_states, compute_losses
+from voxgraft.models.speech_model import SpeechModel, compute_hidden_states, compute_losses, load_model
 from voxgraft.nn.adapter import add_adapter, get_gate
 from voxgraft.nn.attention import AttentionBackend
 from voxgraft.nn.decode import SamplingParams
@@ -99,7 +98,7 @@ def test_the_gate_off_is_no_graft_bit_for_bit_and_training_leaves_the_base(case:
 
 
 def test_float32_speaks_the_same_codes_as_the_processor(case: Case) -> None:
-    sampling = SamplingParams(temperature=0, guidance=case.family.stock_sampling().guidance, max_codes=16)
+    sampling = SamplingParams(temperature=0, guidance=case.family.upstream_sampling().guidance, max_codes=16)
     model, other = case.open(), on_cuda(case, torch.float32)
     assert generate_codes(model, prompts(case, model), sampling) == generate_codes(
         other, prompts(case, other), sampling

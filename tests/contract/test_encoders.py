@@ -94,7 +94,7 @@ def test_encoded_clips_can_be_learnt_from_and_spoken_like(case: Case) -> None:
     ids = [5, 6, 7, 8]
     for emotion_from in ("target", "prompt"):
         condition = case.family.condition(prompt, target, emotion_from=emotion_from)
-        batch = pack_batch(model, [build_sequence(model.frame, ids, target.codes)], [condition])
+        batch = pack_batch(model, [build_sequence(model.spec, ids, target.codes)], [condition])
         with torch.no_grad():
             assert torch.isfinite(compute_losses(model, batch).speech_sum)
     spoken = generate_codes(model, [GenerationPrompt(ids, case.family.condition(prompt))], SamplingParams(max_codes=5))

@@ -10,8 +10,7 @@ import torch
 
 from tests.contract.cases import NUM_NEW, Case, batch, prompts
 from voxgraft.models.generate import generate_codes
-from voxgraft.models.load import grow_model, load_model, save_model
-from voxgraft.models.speech_model import compute_hidden_states, compute_losses
+from voxgraft.models.speech_model import compute_hidden_states, compute_losses, grow_model, load_model, save_model
 from voxgraft.nn.adapter import add_adapter
 from voxgraft.nn.decode import SamplingParams
 from voxgraft.nn.rows import GrownHead, compute_base_fingerprint, freeze_base, hash_base_tensors, require_same_base
@@ -73,7 +72,7 @@ def test_a_graft_without_rows_keeps_every_promise(case: Case, tmp_path: Path) ->
 def test_with_the_gate_off_the_same_codes_are_spoken(case: Case) -> None:
     base = case.open()
     grafted, gate = case.grafted()
-    guidance = case.family.stock_sampling().guidance
+    guidance = case.family.upstream_sampling().guidance
     sampling = SamplingParams(temperature=0.9, min_p=0.02, guidance=guidance, max_codes=12)
     want = generate_codes(base, prompts(case, base), sampling)
     with gate.closed():

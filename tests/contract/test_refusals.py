@@ -17,8 +17,7 @@ from voxgraft.core.errors import CheckpointError, ConfigError, GraftError
 from voxgraft.inspect.show import show_base
 from voxgraft.models.base import build_sequence
 from voxgraft.models.generate import GenerationPrompt, generate_codes
-from voxgraft.models.load import load_model
-from voxgraft.models.speech_model import compute_hidden_states, compute_losses, pack_batch
+from voxgraft.models.speech_model import compute_hidden_states, compute_losses, load_model, pack_batch
 from voxgraft.nn.decode import SamplingParams
 
 
@@ -74,45 +73,45 @@ def test_a_tensor_of_whole_numbers_is_named_even_where_tensors_are_kept_as_store
 
 def test_ids_out_of_range_are_refused(case: Case) -> None:
     model = case.open()
-    frame = model.frame
-    with pytest.raises(GraftError, match=f"text id {frame.num_text_ids} at position 1"):
-        build_sequence(frame, [5, frame.num_text_ids], [1, 2])
+    spec = model.spec
+    with pytest.raises(GraftError, match=f"text id {spec.num_text_ids} at position 1"):
+        build_sequence(spec, [5, spec.num_text_ids], [1, 2])
     with pytest.raises(GraftError, match="speech code -1"):
-        build_sequence(frame, [5], [1, -1])
-    for unused in (frame.num_codes, frame.speech_start, frame.speech_stop):
+        build_sequence(spec, [5], [1, -1])
+    for unused in (spec.num_codes, spec.speech_start, spec.speech_stop):
         with pytest.raises(GraftError, match=f"speech code {unused}"):
-            build_sequence(frame, [5], [1, unused])
+            build_sequence(spec, [5], [1, unused])
 
 
 def test_a_layout_made_for_a_larger_text_table_is_refused(case: Case) -> None:
     model, _ = case.grafted()
     base = case.open()
-    one = build_sequence(model.frame, [model.num_text_ids - 1, 5], [1, 2])
+    one = build_sequence(model.spec, [model.num_text_ids - 1, 5], [1, 2])
     assert pack_batch(model, [one], [case.condition(model, 0)])
     with pytest.raises(GraftError, match=f"text id {model.num_text_ids - 1}"):
         pack_batch(base, [one], [case.condition(base, 0)])
 
 
 def test_too_long_and_empty_utterances_are_refused(case: Case) -> None:
-    frame = case.open().frame
-    build_sequence(frame, [5] * frame.max_text, [1] * frame.max_codes)
-    for text, codes in (([5] * (frame.max_text + 1), [1]), ([5], [1] * (frame.max_codes + 1)), ([], [1]), ([5], [])):
+    spec = case.open().spec
+    build_sequence(spec, [5] * spec.max_text, [1] * spec.max_codes)
+    for text, codes in (([5] * (spec.max_text + 1), [1]), ([5], [1] * (spec.max_codes + 1)), ([], [1]), ([5], [])):
         with pytest.raises(GraftError, match="in one utterance"):
-            build_sequence(frame, text, codes)
+            build_sequence(spec, text, codes)
 
 
 def test_the_longest_utterance_that_is_allowed_can_be_computed(case: Case) -> None:
     model = case.open()
-    whole = layout(model, model.frame.max_text, model.frame.max_codes, 0)
+    whole = layout(model, model.spec.max_text, model.spec.max_codes, 0)
     with torch.no_grad():
         assert torch.isfinite(compute_losses(model, pack_batch(model, [whole], [case.condition(model, 0)])).speech_sum)
 
 
 def test_ids_that_the_stock_program_deletes_are_refused(case: Case) -> None:
-    frame = case.open().frame
+    spec = case.open().spec
     for barred in case.family.deleted_ids:
         with pytest.raises(GraftError, match="the text contains the ids"):
-            build_sequence(frame, [5, barred], [1])
+            build_sequence(spec, [5, barred], [1])
 
 
 def test_a_condition_of_the_wrong_form_is_refused(case: Case) -> None:
@@ -134,9 +133,9 @@ def test_a_condition_of_the_wrong_form_is_refused(case: Case) -> None:
 def test_targets_are_codes_and_stop_alone(case: Case) -> None:
     model = case.open()
     targets = batch(case, model).speech.targets
-    frame = model.frame
-    assert bool(((targets < frame.num_codes) | (targets == frame.speech_stop)).all())
-    assert int((targets == frame.speech_stop).sum()) == 5
+    spec = model.spec
+    assert bool(((targets < spec.num_codes) | (targets == spec.speech_stop)).all())
+    assert int((targets == spec.speech_stop).sum()) == 5
 
 
 def test_a_silent_text_keeps_its_positions_and_leaves_the_text_loss(case: Case) -> None:
@@ -149,7 +148,7 @@ def test_a_silent_text_keeps_its_positions_and_leaves_the_text_loss(case: Case) 
     assert len(half.speech.targets) == len(heard.speech.targets)
     other_words = pack_batch(
         model,
-        [layouts[0], build_sequence(model.frame, [7] * 6, layouts[1].speech.ids[1:-1])],
+        [layouts[0], build_sequence(model.spec, [7] * 6, layouts[1].speech.ids[1:-1])],
         conditions,
         silent=[False, True],
     )
@@ -162,7 +161,7 @@ def test_speaking_settings_that_make_no_sense_are_refused(case: Case) -> None:
     model = case.open()
     prompt = GenerationPrompt([5, 6], case.condition(model, 0))
     with pytest.raises(ConfigError, match="max_codes"):
-        generate_codes(model, [prompt], SamplingParams(max_codes=model.frame.max_codes + 1))
+        generate_codes(model, [prompt], SamplingParams(max_codes=model.spec.max_codes + 1))
     for wrong in ({"temperature": -1.0}, {"top_p": 0.0}, {"min_p": 1.0}, {"repetition_penalty": 0.0}, {"top_k": -1}):
         with pytest.raises(ConfigError):
             SamplingParams(**wrong)

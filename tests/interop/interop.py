@@ -31,11 +31,10 @@ from voxgraft.config.commands import ExportSettings
 from voxgraft.export.command import export
 from voxgraft.models import get_family
 from voxgraft.models.base import BaseFiles, SequencePart, TokenSequence, build_sequence
+from voxgraft.models.chatterbox.family import T3Size, t3_shapes
 from voxgraft.models.chatterbox.model import read_built_in_voice
-from voxgraft.models.chatterbox.shapes import T3Size, t3_shapes
 from voxgraft.models.chatterbox.upstream import CompanionVocoder
-from voxgraft.models.load import load_model
-from voxgraft.models.speech_model import SpeechModel, compute_hidden_states, pack_batch
+from voxgraft.models.speech_model import SpeechModel, compute_hidden_states, load_model, pack_batch
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.text.normalize import TextRules
 from voxgraft.tokenizers import open_tokenizer
@@ -203,10 +202,10 @@ def our_ids(case: Case, run: Path) -> list[int]:
 def our_logits(model: SpeechModel, ids: list[int], files: BaseFiles) -> NDArray[np.float32]:
     """At every step of the original program, with text and without: two starts at position 0, then the forced codes."""
     condition = get_family("chatterbox").condition(read_built_in_voice(files.folder / "conds.pt"))
-    start = model.frame.speech_start
+    start = model.spec.speech_start
     spoken = np.array([start, start, *CODES])
     positions = np.array([0, 0, *range(1, len(CODES) + 1)])
-    layout = build_sequence(model.frame, ids)
+    layout = build_sequence(model.spec, ids)
     whole = TokenSequence(
         layout.num_conditioning, layout.text, SequencePart(spoken, positions, np.full(len(spoken), -100))
     )

@@ -12,7 +12,7 @@ import torch
 import yaml
 from sentencepiece import sentencepiece_model_pb2 as proto
 
-from voxgraft.models.chatterbox.shapes import T3Size, t3_shapes
+from voxgraft.models.chatterbox.family import T3Size, t3_shapes
 from voxgraft.models.indextts2.shapes import ConditioningEncoderSize, UnifiedVoiceSize, unified_voice_shapes
 
 Shape = tuple[int, ...]

@@ -32,12 +32,12 @@ def checked(*, tokenizer: Path | None = None, pieces: int = PIECES, **settings: 
 
 
 def codes(result: CheckResult, level: str | None = None) -> set[str]:
-    return {item.code for item in result.outcome.findings if level in (None, item.level)}
+    return {item.code for item in result.findings if level in (None, item.level)}
 
 
 def found(result: CheckResult, code: str) -> str:
     """What all findings of a code say, in one text."""
-    return "\n".join(f"{item.found} | {item.expected}" for item in result.outcome.findings if item.code == code)
+    return "\n".join(f"{item.found} | {item.expected}" for item in result.findings if item.code == code)
 
 
 def state_of(base: BaseFiles) -> State:

@@ -20,8 +20,7 @@ from tools.random_bases import RandomBaseSize, make_random_base
 from voxgraft.config.commands import ExtendSettings
 from voxgraft.graft.command import extend
 from voxgraft.models.base import BaseFiles
-from voxgraft.tokenizers import open_tokenizer
-from voxgraft.tokenizers.base import NewPiece, TokenizerAdditions
+from voxgraft.tokenizers import NewPiece, TokenizerAdditions, open_tokenizer
 
 SIZES = {"chatterbox": RandomBaseSize(16, 1, 640), "indextts2": RandomBaseSize(16, 1, 1000)}
 EMBEDDING = {"chatterbox": "text_emb.weight", "indextts2": "text_embedding.weight"}

@@ -14,15 +14,13 @@ from voxgraft.dataset.sets import open_clip_dataset, write_clip_dataset
 from voxgraft.dataset.shards import (
     AnyArray,
     ClipDataset,
-    ClipInfo,
     DatasetHeader,
     DatasetProvenance,
     DatasetRole,
     Int32Array,
-    PreparedClip,
     compute_index_checksum,
 )
-from voxgraft.models.base import SequenceSpec
+from voxgraft.models.base import Clip, SequenceSpec
 
 CODE_HZ = {"chatterbox": 25.0, "indextts2": 50.0, "tiny": 25.0}
 MAX_PROMPT = 150
@@ -36,7 +34,7 @@ MADE_FROM = DatasetProvenance("a" * 64, "b" * 64, {"codec": "made up"}, {"min_se
 def make_set(
     folder: Path,
     family_name: str,
-    frame: SequenceSpec,
+    spec: SequenceSpec,
     *,
     clips: int = 12,
     speakers: int = 3,
@@ -50,30 +48,30 @@ def make_set(
 ) -> ClipDataset:
     """Write a set and open it. `width` is the model's, for families whose voices have it."""
     header = DatasetHeader(family_name, language, role, CODE_HZ[family_name], made_from)
-    made = made_clips(family_name, frame, clips=clips, speakers=speakers, seed=seed, width=width, seconds=seconds)
+    made = made_clips(family_name, spec, clips=clips, speakers=speakers, seed=seed, width=width, seconds=seconds)
     write_clip_dataset(folder, header, made, shard_clips)
     return open_clip_dataset(folder)
 
 
 def made_clips(
     family_name: str,
-    frame: SequenceSpec,
+    spec: SequenceSpec,
     *,
     clips: int,
     speakers: int,
     seed: int,
     width: int = 64,
     seconds: tuple[float, float] = (1.0, 6.0),
-) -> Iterator[PreparedClip]:
+) -> Iterator[Clip]:
     """Clips whose voices are alike within a speaker, two to a recording."""
     random = np.random.default_rng(seed)
     voices = [_voice(family_name, width, random) for _ in range(speakers)]
     for number in range(clips):
         speaker = number % speakers
         length = int(random.uniform(*seconds) * CODE_HZ[family_name])
-        length = min(max(4, length), frame.max_codes)
-        codes = random.integers(0, frame.num_codes, length)
-        text_ids = _text_ids(frame, min(frame.max_text, max(2, length // 6)), random)
+        length = min(max(4, length), spec.max_codes)
+        codes = random.integers(0, spec.num_codes, length)
+        text_ids = _text_ids(spec, min(spec.max_text, max(2, length // 6)), random)
         voice = {name: _near(array, random) for name, array in voices[speaker].items()}
         if family_name == "tiny":
             voice["speaker"] = np.array([speaker % TABLE_SPEAKERS], dtype=np.int32)
@@ -81,10 +79,8 @@ def made_clips(
             voice["speaker"] /= np.linalg.norm(voice["speaker"])
             voice["prompt"] = codes[:MAX_PROMPT].astype(np.int32)
         text = "".join(random.choice(LETTERS, len(text_ids)))
-        info = ClipInfo(
-            f"clip{number:06d}", f"speaker{speaker}", f"recording{number // 2}", length / CODE_HZ[family_name], text
-        )
-        yield PreparedClip(info, text_ids, codes, voice)
+        names = f"clip{number:06d}", f"speaker{speaker}", f"recording{number // 2}"
+        yield Clip(codes, voice, text_ids, *names, length / CODE_HZ[family_name], text)
 
 
 def _voice(family_name: str, width: int, random: np.random.Generator) -> dict[str, AnyArray]:
@@ -101,10 +97,10 @@ def _near(array: AnyArray, random: np.random.Generator) -> AnyArray:
     return moved.astype(np.float32)
 
 
-def _text_ids(frame: SequenceSpec, count: int, random: np.random.Generator) -> AnyArray:
+def _text_ids(spec: SequenceSpec, count: int, random: np.random.Generator) -> AnyArray:
     """Ordinary ids: not the ones that begin and end a text, nor the ones that the original program takes out."""
-    special = {frame.text_start, frame.text_stop, *frame.forbidden_text_ids}
-    ordinary = np.array([one for one in range(frame.num_text_ids) if one not in special])
+    special = {spec.text_start, spec.text_stop, *spec.forbidden_text_ids}
+    ordinary = np.array([one for one in range(spec.num_text_ids) if one not in special])
     return random.choice(ordinary, count)
 
 
@@ -122,7 +118,8 @@ class ListedSet(ClipDataset):
         self.header = DatasetHeader("chatterbox", "am", "train", CODE_HZ["chatterbox"], MADE_FROM)
         ids = ids or [f"{name}-{number:04d}" for number in range(len(speakers))]
         self.infos = [
-            ClipInfo(one, speaker, one, length, "") for one, speaker, length in zip(ids, speakers, seconds, strict=True)
+            Clip(id=one, speaker=speaker, recording=one, seconds=length)
+            for one, speaker, length in zip(ids, speakers, seconds, strict=True)
         ]
         self.num_codes = np.array([round(length * CODE_HZ["chatterbox"]) for length in seconds], dtype=np.int64)
         self.num_text = np.array([1 + round(length * 3) for length in seconds], dtype=np.int64)

@@ -16,13 +16,18 @@ from tests.support.shared import expected, formula, golden_state, names
 from tools.random_bases.indextts2 import random_tensors
 from voxgraft.models.base import REFERENCE_AUDIO, Clip
 from voxgraft.models.campplus import CAMPPlus, CAMPPlusSize
-from voxgraft.models.indextts2.bigvgan import SAMPLE_RATE, BigVGAN, BigVGANSize, bigvgan_shapes
 from voxgraft.models.indextts2.dit import DiTSize
 from voxgraft.models.indextts2.encoder import SPEAKER_EMOTION, STYLE, VECTORS_PER_EMOTION
 from voxgraft.models.indextts2.model import UnifiedVoice, UnifiedVoiceCondition
 from voxgraft.models.indextts2.s2mel import S2Mel, S2MelSize, s2mel_shapes
 from voxgraft.models.indextts2.shapes import ConditioningEncoderSize, UnifiedVoiceSize
-from voxgraft.models.indextts2.vocoder import IndexTTS2Vocoder, VocoderParts
+from voxgraft.models.indextts2.vocoder import (
+    SAMPLE_RATE,
+    BigVGAN,
+    BigVGANSize,
+    IndexTTS2Vocoder,
+    bigvgan_shapes,
+)
 
 LIMIT = 5e-5
 """What the golden page allows conditions, logits and losses to differ by, in float32 on the CPU."""
@@ -112,7 +117,7 @@ def write_s2mel(folder: Path, gpt_width: int, seed: int = 0) -> None:
 
 def random_vocoder(gpt_width: int = 24, num_codes: int = 50) -> IndexTTS2Vocoder:
     size, draw = s2mel_size(gpt_width), torch.Generator().manual_seed(5)
-    parts = VocoderParts(
+    parts = (
         S2Mel.from_tensors(size, random_tensors(s2mel_shapes(size), 1)),
         BigVGAN.from_tensors(BIGVGAN, random_tensors(bigvgan_shapes(BIGVGAN, weight_norm=True), 2)),
         torch.randn(num_codes, 1024, generator=draw),

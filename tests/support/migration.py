@@ -8,8 +8,14 @@ from typing import Any
 from voxgraft.config.base import parse_settings, read_settings_values
 from voxgraft.config.commands import NewSettings
 from voxgraft.config.run import RunSettings
-from voxgraft.migrate.configs import CHATTERBOX_KEYS, INDEXTTS2_KEYS, INDEXTTS2_SECTIONS, SCRIPTS, LegacyKeyRule
-from voxgraft.migrate.settings import KeyTranslation
+from voxgraft.inspect.legacy import (
+    CHATTERBOX_KEYS,
+    INDEXTTS2_KEYS,
+    INDEXTTS2_SECTIONS,
+    SCRIPTS,
+    KeyTranslation,
+    LegacyKeyRule,
+)
 from voxgraft.pipeline.command import NewResult, create_run
 
 CONFIG = """\

@@ -23,19 +23,17 @@ from voxgraft.cli.commands import COMMANDS
 from voxgraft.config.commands import GraftSettings, NewSettings, TrainCommandSettings
 from voxgraft.config.run import DataSettings, TrainSettings
 from voxgraft.core.errors import VoxgraftError
-from voxgraft.core.journal import RunJournal
-from voxgraft.core.run import RunFolder
-from voxgraft.dataset.shards import DatasetProvenance, PreparedClip
+from voxgraft.core.run import RunFolder, RunJournal
+from voxgraft.dataset.shards import DatasetProvenance
 from voxgraft.graft.command import graft
 from voxgraft.graft.folder import load_graft
 from voxgraft.models import get_family
-from voxgraft.models.base import BaseFiles
-from voxgraft.models.load import load_model, save_model
+from voxgraft.models.base import BaseFiles, Clip
+from voxgraft.models.speech_model import load_model, save_model
 from voxgraft.pipeline.command import create_run
 from voxgraft.pipeline.train import TrainResult, train
 from voxgraft.text.encoder import TextEncoder, text_rules_identity
-from voxgraft.tokenizers import open_tokenizer
-from voxgraft.tokenizers.base import NewPiece, TokenizerAdditions
+from voxgraft.tokenizers import NewPiece, TokenizerAdditions, open_tokenizer
 
 TEXTS = Path(str(resources.files("voxgraft") / "assets" / "demo" / "am.txt"))
 PIECES = 20
@@ -89,7 +87,7 @@ class WholeRun:
     def write_sets(self) -> None:
         self.world.write_healthy(clips=16, held_out=4)
 
-    def write_train_set(self, clips: Iterable[PreparedClip]) -> None:
+    def write_train_set(self, clips: Iterable[Clip]) -> None:
         """Another training set; the one before it is removed."""
         shutil.rmtree(self.folder.data_set("train"), ignore_errors=True)
         self.world.write("train", iter(clips))
@@ -206,7 +204,7 @@ def make_stopping_base(folder: Path) -> BaseFiles:
     silent = make_random_base("indextts2", folder / "silent", size="tiny", seed=1)
     model = load_model(get_family("indextts2"), silent)
     with torch.no_grad():
-        model.get_parameter("mel_head.bias")[model.frame.speech_stop] += STOP_BIAS
+        model.get_parameter("mel_head.bias")[model.spec.speech_stop] += STOP_BIAS
     shutil.copytree(folder / "silent", folder / "base", ignore=lambda _folder, _names: [silent.checkpoint.name])
     save_model(model, folder / "base" / silent.checkpoint.name)
     return get_family("indextts2").files(folder / "base")

@@ -22,11 +22,10 @@ from typing import Any
 import torch
 
 from voxgraft.checkpoints.steps import TrainState, load_step
-from voxgraft.core.errors import FileError, VoxgraftError
+from voxgraft.core.errors import FileError, Finding, VoxgraftError
 from voxgraft.core.files import FAILPOINT_VARIABLE
-from voxgraft.core.journal import RunJournal
-from voxgraft.core.run import RunFolder
-from voxgraft.training.checkpoint import StepSaveResult, move_later_steps_aside, save_step
+from voxgraft.core.run import RunFolder, RunJournal
+from voxgraft.training.checkpoint import move_later_steps_aside, save_step
 
 NOBODY = 65534
 _START_OR_END = threading.Lock()
@@ -63,7 +62,9 @@ def state(step: int, seed: int | None = None) -> TrainState:
     return TrainState(step, tensors, values)
 
 
-def save(run: RunFolder, *steps: int, keep_last: int = 100, keep: tuple[int, ...] = ()) -> StepSaveResult:
+def save(
+    run: RunFolder, *steps: int, keep_last: int = 100, keep: tuple[int, ...] = ()
+) -> tuple[list[int], list[Finding]]:
     """Save these steps, and give what the last save said."""
     return [save_step(run, state(step), keep_last=keep_last, keep=keep) for step in steps][-1]
 

@@ -17,13 +17,12 @@ from voxgraft.config.commands import GraftSettings, NewSettings, SpeakSettings
 from voxgraft.graft.command import graft
 from voxgraft.graft.folder import GRAFT_CARD_NAME, format_graft_card, hash_adapter_files, read_graft_card
 from voxgraft.models import get_family
+from voxgraft.models.chatterbox.family import T3Size
 from voxgraft.models.chatterbox.model import T3, T3Condition
-from voxgraft.models.chatterbox.shapes import T3Size
 from voxgraft.models.generate import GenerationPrompt
 from voxgraft.models.indextts2.model import UnifiedVoice, UnifiedVoiceCondition
 from voxgraft.models.indextts2.shapes import ConditioningEncoderSize, UnifiedVoiceSize
-from voxgraft.models.load import load_model
-from voxgraft.models.speech_model import SpeechModel
+from voxgraft.models.speech_model import SpeechModel, load_model
 from voxgraft.nn.adapter import adapter_state, add_adapter, load_adapter_state, write_peft_folder
 from voxgraft.pipeline.command import create_run
 from voxgraft.synthesis.command import SpeakResult, speak
@@ -47,7 +46,7 @@ def small_voice(seed: int = 0, *, stop_bias: float = 0.0, width: int = 128) -> U
     model = UnifiedVoice(size)
     _fill(model, seed)
     with torch.no_grad():
-        model.mel_head.bias[model.frame.speech_stop] += stop_bias
+        model.mel_head.bias[model.spec.speech_stop] += stop_bias
     return model
 
 

@@ -25,8 +25,7 @@ from voxgraft.inspect import text
 from voxgraft.models import get_family
 from voxgraft.text.encoder import TextEncoder, learn_language_pieces, prove_text_encoder
 from voxgraft.text.normalize import build_text_rules
-from voxgraft.tokenizers import parse_tokenizer
-from voxgraft.tokenizers.base import TextCorpus, Tokenizer, read_texts
+from voxgraft.tokenizers import TextCorpus, Tokenizer, parse_tokenizer, read_texts
 from voxgraft.tokenizers.prove import TokenizerProof
 from voxgraft.tokenizers.train import LearnedAdditions
 

@@ -25,20 +25,17 @@ from voxgraft.dataset.sets import open_clip_dataset, write_clip_dataset
 from voxgraft.dataset.shards import (
     AnyArray,
     ClipDataset,
-    ClipInfo,
     DatasetHeader,
     DatasetProvenance,
     DatasetRole,
-    PreparedClip,
 )
 from voxgraft.graft.command import graft
 from voxgraft.graft.folder import load_graft
 from voxgraft.models import get_family
-from voxgraft.models.base import BaseFiles
-from voxgraft.models.load import load_model, save_model
+from voxgraft.models.base import BaseFiles, Clip
+from voxgraft.models.speech_model import load_model, save_model
 from voxgraft.text.encoder import TextEncoder, text_rules_identity
-from voxgraft.tokenizers import open_tokenizer
-from voxgraft.tokenizers.base import load_proof_corpus
+from voxgraft.tokenizers import load_proof_corpus, open_tokenizer
 from voxgraft.training.prefetch import BatchBuilder
 from voxgraft.training.step import TrainStep
 from voxgraft.training.trainable import build_optimizer, make_trainable
@@ -95,7 +92,7 @@ class World:
         made_from = self.made_from if language == "am" else replace(self.made_from, text="")
         return DatasetHeader(self.family_name, language, role, get_family(self.family_name).code_hz, made_from)
 
-    def clips(self, number: int, seed: int, language: str = "am") -> Iterator[PreparedClip]:
+    def clips(self, number: int, seed: int, language: str = "am") -> Iterator[Clip]:
         """Sentences of a few words, read by the speakers in turn."""
         random = np.random.default_rng([self.seed, seed])
         words = _words(language)
@@ -105,12 +102,10 @@ class World:
             ids = self.text_encoder.encode(text, language)
             codes = self.speech.codes(ids, speaker)
             seconds = len(codes) / get_family(self.family_name).code_hz
-            info = ClipInfo(f"clip{seed}-{at:05d}", f"speaker{speaker}", f"recording{seed}-{at}", seconds, text)
-            yield PreparedClip(info, ids, codes, self.speech.voice(codes, speaker, random))
+            names = f"clip{seed}-{at:05d}", f"speaker{speaker}", f"recording{seed}-{at}"
+            yield Clip(np.asarray(codes), self.speech.voice(codes, speaker, random), ids, *names, seconds, text)
 
-    def write(
-        self, name: str, clips: Iterator[PreparedClip], role: DatasetRole = "train", language: str = "am"
-    ) -> ClipDataset:
+    def write(self, name: str, clips: Iterator[Clip], role: DatasetRole = "train", language: str = "am") -> ClipDataset:
         """A set of the run."""
         write_clip_dataset(self.run / "data" / name, self.header(language, role), clips)
         return open_clip_dataset(self.run / "data" / name)
@@ -119,8 +114,8 @@ class World:
         """Sets from which the language can be learned."""
         self.write("train", self.clips(clips, 1))
         # A text that one speaker says twice has the same codes twice here, and what is learned is not held out.
-        said = {(clip.info.text, clip.info.speaker) for clip in self.clips(clips, 1)}
-        others = (clip for clip in self.clips(50 * held_out, 2) if (clip.info.text, clip.info.speaker) not in said)
+        said = {(clip.text, clip.speaker) for clip in self.clips(clips, 1)}
+        others = (clip for clip in self.clips(50 * held_out, 2) if (clip.text, clip.speaker) not in said)
         self.write("valid", islice(others, held_out), "valid")
 
 
@@ -156,7 +151,7 @@ def make_speaking_base(family_name: str, folder: Path, *, steps: int = 500, seed
     clips = world.write("english", world.clips(2_000, 0, "en"), language="en")
     options = TrainOptions(
         mode="merged",
-        full_body=True,
+        full_backbone=True,
         lr_rows=3e-3,
         lr_adapter=3e-3,
         lr_backbone=3e-3,
@@ -167,7 +162,7 @@ def make_speaking_base(family_name: str, folder: Path, *, steps: int = 500, seed
     )
     model = load_model(kind, silent)
     trained = make_trainable(model, {}, options)
-    order = DataSamplerOptions(0.1, min_prompt_seconds=0.1, num_conditioning=model.frame.num_conditioning)
+    order = DataSamplerOptions(0.1, min_prompt_seconds=0.1, num_conditioning=model.spec.num_conditioning)
     stream = DeterministicSampler([clips], [1.0], options.batch_tokens, seed, order)
     stepper = TrainStep(trained, build_optimizer(trained, options), BatchBuilder(kind, model, [clips]), options)
     for number in range(1, steps + 1):
@@ -177,7 +172,7 @@ def make_speaking_base(family_name: str, folder: Path, *, steps: int = 500, seed
     return kind.files(folder / "base")
 
 
-def with_unknowns(clips: Iterator[PreparedClip], unknown: int, share: float, seed: int) -> Iterator[PreparedClip]:
+def with_unknowns(clips: Iterator[Clip], unknown: int, share: float, seed: int) -> Iterator[Clip]:
     """As a tokenizer without many of the letters spells: part of every text is unknown."""
     random = np.random.default_rng(seed)
     for clip in clips:
@@ -185,7 +180,7 @@ def with_unknowns(clips: Iterator[PreparedClip], unknown: int, share: float, see
         yield replace(clip, text_ids=np.where(random.random(len(ids)) < share, unknown, ids))
 
 
-def padded(clips: Sequence[PreparedClip], code: int, batch: int) -> Iterator[PreparedClip]:
+def padded(clips: Sequence[Clip], code: int, batch: int) -> Iterator[Clip]:
     """As batched preprocessing stores codes: each at the length of the longest of its batch."""
     for at, clip in enumerate(clips):
         mates = clips[at // batch * batch :][:batch]
@@ -193,9 +188,7 @@ def padded(clips: Sequence[PreparedClip], code: int, batch: int) -> Iterator[Pre
         yield replace(clip, codes=np.concatenate([clip.codes, np.full(longest - len(clip.codes), code)]))
 
 
-def with_other_tokenizer(
-    clips: Iterator[PreparedClip], base_pieces: int, size: int, seed: int
-) -> Iterator[PreparedClip]:
+def with_other_tokenizer(clips: Iterator[Clip], base_pieces: int, size: int, seed: int) -> Iterator[Clip]:
     """As a tokenizer of the same size with its new pieces in another order spells."""
     order = np.arange(size)
     order[base_pieces:] = base_pieces + np.random.default_rng(seed).permutation(size - base_pieces)
@@ -203,28 +196,27 @@ def with_other_tokenizer(
         yield replace(clip, text_ids=order[np.array(clip.text_ids)])
 
 
-def twice(clips: Sequence[PreparedClip]) -> Iterator[PreparedClip]:
+def twice(clips: Sequence[Clip]) -> Iterator[Clip]:
     """Every recording under two ids, each by a speaker of its own: the only prompt is the target."""
     for at, clip in enumerate(clips):
         for copy in range(2):
-            info = replace(clip.info, id=f"{clip.info.id}-{copy}", speaker=f"speaker{at}")
-            yield replace(clip, info=info)
+            yield replace(clip, id=f"{clip.id}-{copy}", speaker=f"speaker{at}")
 
 
-def alone(clips: Iterator[PreparedClip]) -> Iterator[PreparedClip]:
+def alone(clips: Iterator[Clip]) -> Iterator[Clip]:
     """Every clip by a speaker of its own, as where each file was taken for a speaker."""
     for clip in clips:
-        yield replace(clip, info=replace(clip.info, speaker=f"speaker of {clip.info.id}"))
+        yield replace(clip, speaker=f"speaker of {clip.id}")
 
 
-def with_other_texts(clips: Sequence[PreparedClip]) -> Iterator[PreparedClip]:
+def with_other_texts(clips: Sequence[Clip]) -> Iterator[Clip]:
     """Every clip with the text of the one before: recordings and texts that have slipped by a line."""
     for at, clip in enumerate(clips):
         other = clips[at - 1]
-        yield replace(clip, text_ids=other.text_ids, info=replace(clip.info, text=other.info.text))
+        yield replace(clip, text_ids=other.text_ids, text=other.text)
 
 
-def with_codes_at_random(clips: Iterator[PreparedClip], seed: int) -> Iterator[PreparedClip]:
+def with_codes_at_random(clips: Iterator[Clip], seed: int) -> Iterator[Clip]:
     """Every clip with codes that say nothing, as many as before: recordings of noise."""
     random = np.random.default_rng(seed)
     for clip in clips:
@@ -232,13 +224,13 @@ def with_codes_at_random(clips: Iterator[PreparedClip], seed: int) -> Iterator[P
         yield replace(clip, codes=codes)
 
 
-def with_one_voice(clips: Sequence[PreparedClip], voice: Mapping[str, AnyArray]) -> Iterator[PreparedClip]:
+def with_one_voice(clips: Sequence[Clip], voice: Mapping[str, AnyArray]) -> Iterator[Clip]:
     """Every clip with one and the same voice, as where a prompt was taken for all."""
     for clip in clips:
         yield replace(clip, voice=voice)
 
 
-def with_voices_at_random(clips: Sequence[PreparedClip], seed: int) -> Iterator[PreparedClip]:
+def with_voices_at_random(clips: Sequence[Clip], seed: int) -> Iterator[Clip]:
     """Every clip with the voice of some other one, so that no prompt tells who speaks."""
     order = np.random.default_rng(seed).permutation(len(clips))
     for at, clip in zip(order, clips, strict=True):

@@ -16,7 +16,7 @@ from voxgraft.config.train_options import TrainIntervals, TrainOptions
 from voxgraft.core.run import RunFolder
 from voxgraft.dataset.sampler import DataSamplerOptions, DeterministicSampler, list_samples
 from voxgraft.models import get_family
-from voxgraft.models.load import load_model
+from voxgraft.models.speech_model import load_model
 from voxgraft.training.callbacks import Callback
 from voxgraft.training.distributed import DistributedContext
 from voxgraft.training.prefetch import BatchBuilder
@@ -52,13 +52,13 @@ class Place:
         place = cls(family_name, folder)
         make_random_base(family_name, folder / "base", size="tiny", seed=1)
         model = load_model(get_family(family_name), place.files)
-        frame = replace(model.frame, num_text_ids=model.num_text_ids + NUM_NEW)
+        spec = replace(model.spec, num_text_ids=model.num_text_ids + NUM_NEW)
         for at, (name, clips, speakers) in enumerate((("train", 24, 4), ("valid", 4, 2))):
-            make_set(folder / name, family_name, frame, clips=clips, speakers=speakers, seed=at, seconds=(0.5, 1.2))
+            make_set(folder / name, family_name, spec, clips=clips, speakers=speakers, seed=at, seconds=(0.5, 1.2))
         make_set(
             folder / "replay",
             family_name,
-            model.frame,
+            model.spec,
             clips=16,
             speakers=4,
             seed=2,
@@ -104,11 +104,11 @@ def loop_of(
     sets = [open_clip_dataset(place.folder / name) for name in ("train", "replay")[: 1 + has_replay]]
     valid = [open_clip_dataset(place.folder / "valid")]
     order = DataSamplerOptions(
-        options.text_dropout, min_prompt_seconds=0.5, num_conditioning=model.frame.num_conditioning
+        options.text_dropout, min_prompt_seconds=0.5, num_conditioning=model.spec.num_conditioning
     )
     stream = DeterministicSampler(sets, [3.0, 1.0][: len(sets)], options.batch_tokens, options.seed, order)
     examples = BatchBuilder(kind, model, sets, near=frozenset([1] if has_replay else []))
-    needs_copy = has_replay and options.full_body
+    needs_copy = has_replay and options.full_backbone
     frozen = load_model(kind, place.files, device=device, dtype=dtype) if needs_copy else None
     stepper = TrainStep(trained, build_optimizer(trained, options), examples, options, group, frozen)
     validation = Validator(

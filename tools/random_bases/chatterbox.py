@@ -23,20 +23,18 @@ from voxgraft.models.chatterbox.family import (
     RELEASES,
     S3GEN_FILES,
     SPACE_TOKEN,
-    VOICE_ENCODER_FILES,
-    Chatterbox,
-    ChatterboxTextFrontend,
-)
-from voxgraft.models.chatterbox.shapes import (
     SPEECH_TOKENIZER_PREFIX,
+    VOICE_ENCODER_FILES,
     VOICE_ENCODER_LAYERS,
     VOICE_ENCODER_MELS,
     VOICE_ENCODER_WIDTH,
+    Chatterbox,
+    ChatterboxTextFrontend,
     T3Size,
     speech_tokenizer_shapes,
     t3_shapes,
 )
-from voxgraft.tokenizers.base import load_proof_corpus
+from voxgraft.tokenizers import load_proof_corpus
 
 if TYPE_CHECKING:
     from voxgraft.models.speech_model import SpeechModel
@@ -159,5 +157,5 @@ def random_condition(model: SpeechModel, draw: np.random.Generator) -> Any:
     from voxgraft.models.chatterbox.model import T3Condition
 
     voice = draw.random(256, dtype=np.float32)
-    prompt = draw.integers(0, model.frame.num_codes, int(draw.integers(3, 40)))
+    prompt = draw.integers(0, model.spec.num_codes, int(draw.integers(3, 40)))
     return T3Condition(voice / np.linalg.norm(voice), prompt, float(draw.random()))

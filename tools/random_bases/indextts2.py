@@ -25,7 +25,7 @@ from tools.random_bases import RandomBaseSize, RandomBaseSpec, random_blocks
 from voxgraft.checkpoints.base import Shape
 from voxgraft.core.errors import ConfigError
 from voxgraft.core.files import atomic_write, write_text
-from voxgraft.models.detect import linear_shapes, norm_shapes, prefix_shapes
+from voxgraft.models.base import linear_shapes, norm_shapes, prefix_shapes
 from voxgraft.models.indextts2.family import CODEC_NAME, STATISTICS_NAME, IndexTTS2, IndexTTS2TextFrontend
 from voxgraft.models.indextts2.shapes import (
     CODEC_KERNEL,
@@ -37,7 +37,7 @@ from voxgraft.models.indextts2.shapes import (
     UnifiedVoiceSize,
     unified_voice_shapes,
 )
-from voxgraft.tokenizers.base import load_proof_corpus
+from voxgraft.tokenizers import load_proof_corpus
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -17,7 +17,7 @@ from voxgraft.checkpoints import open_checkpoint
 from voxgraft.checkpoints.write import TensorBytes, write_safetensors
 from voxgraft.core.errors import ConfigError
 from voxgraft.core.files import atomic_write, write_json
-from voxgraft.models.chatterbox.shapes import T3Size, t3_shapes
+from voxgraft.models.chatterbox.family import T3Size, t3_shapes
 from voxgraft.models.tiny.family import (
     CARD_NAME,
     CHECKPOINT_NAME,
@@ -148,7 +148,7 @@ def _write_random_codec(path: Path) -> None:
 
 
 def _training_texts() -> Iterator[str]:
-    from voxgraft.tokenizers.base import load_proof_corpus  # needs regex; training a tiny base does not
+    from voxgraft.tokenizers import load_proof_corpus  # needs regex; training a tiny base does not
 
     front = TinyTextFrontend()
     for code, sentence in load_proof_corpus():

@@ -108,6 +108,12 @@ class MediaReader:
         self.rate = rate
         self.damaged: list[float] = []
         """Places, in seconds, of what could not be decoded."""
+        self.not_finite: list[tuple[float, float]] = []
+        """Parts, in seconds, with samples that were NaN or infinite; these are silence in the blocks."""
+
+    def has_not_finite(self, start: float, end: float) -> bool:
+        """Whether a sample between these times, as far as blocks were read, was NaN or infinite."""
+        return any(first < end and start <= last for first, last in self.not_finite)
 
     def blocks(self) -> Iterator[AudioSamples]:
         """The whole sound in order, about two seconds at a time."""
@@ -166,6 +172,11 @@ class MediaReader:
                 elif gap < -MIN_GAP_SECONDS:  # the clock jumped back: what follows continues from here
                     zero += gap
                 num_samples += sum(map(len, placed))
+                bad = np.flatnonzero(~np.isfinite(placed[-1]))
+                if len(bad):
+                    before = num_samples - len(placed[-1])
+                    self.not_finite.append(((before + int(bad[0])) / rate, (before + int(bad[-1])) / rate))
+                    placed[-1][bad] = 0.0
                 pending += placed
                 if sum(map(len, pending)) >= BLOCK_SECONDS * rate:
                     block = np.concatenate(pending)
@@ -186,9 +197,12 @@ def _to_mono(frame: Any) -> AudioSamples:
     elif values.dtype.kind == "i":
         scaled = values.astype(np.float32) / float(-int(np.iinfo(values.dtype).min))
     else:
-        scaled = np.nan_to_num(values.astype(np.float32), nan=0.0, posinf=0.0, neginf=0.0)
-    mixed: AudioSamples = scaled[0] if len(scaled) == 1 else scaled.mean(axis=0, dtype=np.float32)
-    return np.clip(mixed, -4.0, 4.0)  # float formats may hold anything; speech may overshoot a little
+        scaled = values.astype(np.float32)
+    # Infinity of both signs in two channels is NaN in their mean.
+    with np.errstate(invalid="ignore", over="ignore"):
+        mixed: AudioSamples = scaled[0] if len(scaled) == 1 else scaled.mean(axis=0, dtype=np.float32)
+    # Float formats may hold anything; speech may overshoot a little. What is not finite stays so for the caller.
+    return np.where(np.isfinite(mixed), np.clip(mixed, -4.0, 4.0), mixed)
 
 
 ClipChecksum = tuple[int, int]

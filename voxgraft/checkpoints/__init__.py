@@ -1,6 +1,6 @@
 """Published checkpoint files without torch: open, read, write, grow, prove. Pickles are followed, never run.
 
-Only reading is imported here: most commands do nothing else. `write` writes and grows, `tensors` needs torch.
+Only reading is imported here: most commands do nothing else. `write` writes and grows.
 """
 
 from voxgraft.checkpoints.base import Checkpoint, CheckpointExtra, TensorInfo

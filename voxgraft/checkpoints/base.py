@@ -445,12 +445,14 @@ def read_safetensors(source: ByteSource) -> Checkpoint:
 
     # Layout: length of the header (8 bytes, little-endian), the header as JSON, then all values without gaps.
     if source.size < PREFIX_BYTES + 2:
-        raise error("checkpoint-truncated", f"{source.size} bytes, less than any header")
+        raise error("checkpoint-truncated", f"the file has only {source.size} bytes")
     length = int.from_bytes(source.read(0, PREFIX_BYTES), "little")
     if length > MAX_HEADER_BYTES:
-        raise error("safetensors-header", f"a header of {length:,} bytes", f"at most {MAX_HEADER_BYTES:,}")
+        raise error(
+            "safetensors-header", f"the file states a header of {length:,} bytes", f"at most {MAX_HEADER_BYTES:,}"
+        )
     if PREFIX_BYTES + length > source.size:
-        raise error("checkpoint-truncated", f"a header of {length:,} bytes in a file of {source.size:,}")
+        raise error("checkpoint-truncated", f"the file has {source.size:,} bytes, its header alone needs {length:,}")
     text = source.read(PREFIX_BYTES, length)
     if not text.startswith(b"{"):
         raise error("safetensors-header", f"the header starts with {text[:8]!r}", "{")

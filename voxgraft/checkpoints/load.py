@@ -1,7 +1,8 @@
 """Open checkpoints of any supported format, and name what is often saved under a checkpoint's name instead.
 
 The format is detected from the first bytes, never from the file's name. Also here: models in several files (shards),
-names and number formats that other trainers leave (prefixes, float64, transposed tables), and reading values in chunks.
+names and number formats that other trainers leave (prefixes, float64, transposed tables), reading values in chunks, and
+torch tensors out of checkpoints. torch is imported on use: looking at a checkpoint does not need it.
 """
 
 from __future__ import annotations
@@ -10,20 +11,25 @@ import bisect
 import copy
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from voxgraft.checkpoints.base import (
+    ALL_FLOAT_DTYPES,
+    BITS_ONLY_DTYPES,
     FLOAT_DTYPES,
     PREFIX_BYTES,
     RAW_DTYPES,
+    TORCH_DTYPES,
     ByteSource,
     Checkpoint,
     CheckpointExtra,
+    Shape,
     TensorInfo,
     read_safetensors,
 )
@@ -40,8 +46,14 @@ from voxgraft.checkpoints.torch_file import (
     read_torch_archive,
     read_torch_records,
 )
+from voxgraft.core import progress
 from voxgraft.core.errors import CheckpointError
+from voxgraft.core.families import FAMILIES
 from voxgraft.core.files import is_file, is_folder, read_json
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 INDEX_SUFFIXES = (".safetensors.index.json", ".bin.index.json")
 _SHARD_FILE_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{3,6})-of-(?P<count>\d{3,6})(?P<suffix>\.safetensors|\.bin)")
@@ -220,7 +232,7 @@ def open_checkpoint(path: Path, *, legacy: bool = False) -> Checkpoint:
             code, found = "checkpoint-pickle", "a bare pickle"
         else:
             kind = next((kind for magic, kind in OTHER_FORMATS.items() if head.startswith(magic)), "")
-            code, found = "checkpoint-unknown", kind or f"a file that starts with {head[:12]!r}"
+            code, found = "checkpoint-unknown", kind or "neither safetensors nor a torch file, or it is damaged"
         raise CheckpointError(code, f"{path.name} is {found}", where=path)
     except BaseException:
         source.close()
@@ -290,11 +302,14 @@ def _is_pickle(head: bytes) -> bool:
 
 # What data parallel training, torch.compile, PEFT and trainers with a class of their own around the model put before
 # every name, alone or before each other. No family has one of them before all of its own names.
-WRAPPER_PREFIXES = ("module.", "_orig_mod.", "base_model.model.", "model.", "t3.", "gpt.")
+WRAPPER_PREFIXES = (
+    *("module.", "_orig_mod.", "base_model.model.", "model."),
+    *(prefix for facts in FAMILIES.values() for prefix in facts.wrapper_prefixes),
+)
 # The same inside a name, where only a part of the model was compiled, sharded or recomputed.
 _PART_WRAPPERS = frozenset(("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"))
 # Models that the original programs hold beside the language model.
-_OTHER_MODEL_PREFIXES = ("s3gen.", "ve.", "conds.", "s2mel.", "semantic_codec.", "bigvgan.", "campplus_model.")
+_OTHER_MODEL_PREFIXES = tuple(prefix for facts in FAMILIES.values() for prefix in facts.other_model_prefixes)
 
 
 def unwrap_parts(checkpoint: Checkpoint) -> Checkpoint:
@@ -458,3 +473,77 @@ def _is_transposed(checkpoint: Checkpoint, base: Checkpoint, name: str) -> bool:
     if not count or (new.shape[1] == width and cosine(checkpoint) >= _MIN_TRANSPOSE_COSINE):
         return False  # of a square table the values alone show which way round it is
     return cosine(in_forms(checkpoint, (), (name,))) >= _MIN_TRANSPOSE_COSINE
+
+
+# Misfits that the error names; the rest are counted.
+MAX_LISTED_MISMATCHES = 10
+
+
+def read_tensors(
+    path: Path, shapes: Mapping[str, Shape], prefix: str = "", dtype: torch.dtype | str | None = "float32"
+) -> dict[str, Tensor]:
+    """The tensors that `shapes` names, in its order and under its names; in the file each name starts with `prefix`.
+
+    All that are missing or of another shape are refused in one error, before any value is read; what else the file
+    holds is left alone. `dtype=None` keeps each tensor as it is stored. In memory: the result and one tensor more.
+    """
+    found = dict(iter_tensors(path, shapes, prefix, dtype))
+    return {name: found[name] for name in shapes}
+
+
+def iter_tensors(
+    path: Path, shapes: Mapping[str, Shape], prefix: str = "", dtype: torch.dtype | str | None = "float32"
+) -> Iterator[tuple[str, Tensor]]:
+    """As `read_tensors`, one at a time and in the order of the file, for moving each to a device at once.
+
+    Every name and shape is checked before the first tensor is read. Each tensor is the caller's own copy.
+    """
+    import torch
+
+    if isinstance(dtype, str):
+        dtype = getattr(torch, dtype)
+    with open_checkpoint(path) as checkpoint:
+        misfits = []
+        for name, shape in shapes.items():
+            info = checkpoint.tensors.get(prefix + name)
+            if info is None:
+                misfits.append(f"{prefix}{name} {list(shape)} is missing")
+            elif info.shape != tuple(shape):
+                misfits.append(f"{prefix}{name} is {list(info.shape)}, not {list(shape)}")
+            elif dtype is not None and info.dtype not in ALL_FLOAT_DTYPES:
+                misfits.append(f"{prefix}{name} is {info.dtype}, not floating point")
+        if misfits:
+            more = f"; and {len(misfits) - MAX_LISTED_MISMATCHES} more" if len(misfits) > MAX_LISTED_MISMATCHES else ""
+            listed = "; ".join(misfits[:MAX_LISTED_MISMATCHES]) + more
+            found = f"{len(misfits)} of {len(shapes)} tensors do not fit: {listed}"
+            expected = "every tensor of the model, in its own shape"
+            raise CheckpointError("tensors-mismatch", found, expected=expected, where=checkpoint.path)
+        infos = {name: checkpoint.tensors[prefix + name] for name in shapes}
+        total = sum(info.num_bytes for info in infos.values())
+        with progress.progress_task(f"reading {path.name}", total) as advance:
+            for name, info in sorted(infos.items(), key=lambda item: item[1].start):
+                tensor = read_stored_tensor(checkpoint, info.name)
+                tensor = tensor if dtype is None else tensor.to(dtype)
+                yield name, tensor
+                del tensor  # else it would stay in memory while the next one is read
+                advance(info.num_bytes)
+        checkpoint.source.check_unchanged()
+
+
+def read_tensor_shapes(path: Path, prefix: str = "") -> dict[str, Shape]:
+    """The shape of every tensor whose name starts with `prefix`, by the rest of its name. No values are read."""
+    with open_checkpoint(path) as checkpoint:
+        matching = {name: info for name, info in checkpoint.tensors.items() if name.startswith(prefix)}
+        return {name.removeprefix(prefix): info.shape for name, info in matching.items()}
+
+
+def read_stored_tensor(checkpoint: Checkpoint, name: str) -> Tensor:
+    """One tensor of an opened checkpoint, in the type in which it is stored."""
+    import torch
+
+    dtype, raw = checkpoint.tensors[name].dtype, checkpoint.read(name, raw=True)
+    if dtype not in BITS_ONLY_DTYPES:
+        return torch.from_numpy(raw)
+    # NumPy carries these formats as bits only. Not every torch takes unsigned 16-bit integers from it, so the bits go
+    # through a signed type.
+    return torch.from_numpy(raw.view(np.dtype(f"i{raw.dtype.itemsize}"))).view(getattr(torch, TORCH_DTYPES[dtype]))

@@ -1,6 +1,7 @@
-"""Saved training steps: folder names, completeness, loading and removal. Imports torch only to load tensors.
+"""Saved training steps: folder names, completeness, loading, removal, and the command `clean`.
 
-`manifest.json` is written last and says what the other files are; it keeps its form in every later format. In `steps/`:
+Imports torch only to load tensors. `manifest.json` is written last and says what the other files are; it keeps its form
+in every later format. In `steps/`:
 
     step-000500             a saved step
     step-000500.old         the same step saved before, while the new one takes its place
@@ -18,7 +19,7 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,11 +28,25 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from voxgraft.config.train_options import rename_saved_values
 from voxgraft.core import progress
 from voxgraft.core.errors import CheckpointError, FileError, Finding, VoxgraftError, finding
-from voxgraft.core.files import LOCK_UNSUPPORTED_ERRNOS, FileLock, compute_sha256, failpoint, fsync_folder, read_json
-from voxgraft.core.run import RunFolder, step_folder_name
+from voxgraft.core.files import (
+    LOCK_UNSUPPORTED_ERRNOS,
+    FileLock,
+    compute_sha256,
+    failpoint,
+    fsync_folder,
+    is_file,
+    read_json,
+    require_folder,
+)
+from voxgraft.core.progress import confirm_with_user
+from voxgraft.core.results import Line, SimpleResult, Table, format_bytes, pluralize
+from voxgraft.core.run import RUN_FILE, RunFolder, step_folder_name
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # training needs no pydantic, and `clean` no torch
     from torch import Tensor
+
+    from voxgraft.config.commands import CleanSettings
+
 
 STATE_FORMAT = 2
 """Of state.json and the tensors beside it. 2: options have the names of the settings (1: older names for some)."""
@@ -206,7 +221,7 @@ def load_step(run: RunFolder, step: int | None = None) -> StepLoadResult:
             before, damage = folder_identity(folder.path), find_step_damage(folder)
             state: TrainState | None = None
             if damage is None:
-                from voxgraft.checkpoints.tensors import read_tensor_shapes, read_tensors  # torch, only to read tensors
+                from voxgraft.checkpoints.load import read_tensor_shapes, read_tensors  # torch, only to read tensors
 
                 try:
                     saved = read_step_state(folder)
@@ -236,9 +251,12 @@ def load_step(run: RunFolder, step: int | None = None) -> StepLoadResult:
                 cure = f"restore the files, or resume from another step.{' Also:' if more else ''}{more}"
                 raise CheckpointError("step-damaged", findings[0].found, where=findings[0].where, cure=cure)
             found = "the run has no saved step" if step is None else f"the run has no step {step}"
-            there = ", ".join(str(folder.step) for folder in list_step_folders(run)) or "none"
-            expected = f"one of the saved steps: {there}"
-            raise CheckpointError("step-missing", found, expected=expected, where=run.steps)
+            numbers = ", ".join(str(folder.step) for folder in list_step_folders(run))
+            expected = f"one of the saved steps: {numbers}" if numbers else ""
+            if not numbers:
+                found = "the run has no saved steps yet"
+            cure = "choose a saved step." if numbers else "train the run first: `voxgraft train RUN`."
+            raise CheckpointError("step-missing", found, expected=expected, where=run.steps, cure=cure)
     raise FileError("file-unreadable", "the steps keep changing while they are read", where=run.steps)
 
 
@@ -321,3 +339,117 @@ def _list_names(folder: Path) -> list[str]:
         return []
     except OSError as error:
         raise FileError("file-unreadable", f"folder {folder.name}: {error.strerror}", where=folder) from None
+
+
+_DAMAGED_STEP_NAME = re.compile(r"step-[0-9]{6,18}\.damaged-[0-9]+")
+_SET_ASIDE_NAME = re.compile(r"aside-[0-9]+")
+
+
+def clean(settings: CleanSettings) -> SimpleResult:
+    """Remove saved steps beyond the last `keep`, and leftovers; refused while training runs.
+
+    Never touches the base, the first step, the best one, the last complete ones, or files that voxgraft did not write.
+    """
+    run = RunFolder(require_folder(settings.run))
+    if not is_file(run.settings):
+        raise FileError("file-missing", f"{run.path} has no {RUN_FILE}, so it is not a run", where=run.settings)
+    findings: list[Finding] = []
+    with run.lock("clean"):
+        folders = list(_decide_folders(run, settings.keep))
+        doomed = {path: num_bytes for path, num_bytes, remove, _ in folders if remove}
+        question = f"remove {pluralize(len(doomed), 'folder')}, {format_bytes(sum(doomed.values()))}?"
+        asks = bool(doomed) and not settings.yes
+        # None where no one can be asked: then nothing is removed, and the exit code says so.
+        answer = confirm_with_user(_folder_table(folders, doomed), question) if asks else True
+        for path in list(doomed) if answer else ():
+            try:
+                remove_step_folder(path, 0)
+            except OSError as error:
+                findings.append(finding("step-left", f"{path.name} cannot be removed: {error.strerror}", where=path))
+                del doomed[path]
+    amount = f"{pluralize(len(doomed), 'folder')}, {format_bytes(sum(doomed.values()))}"
+    problems = [line for item in findings for line in item.lines()]
+    lines: list[Line]
+    if not doomed:
+        lines = [*_folder_table(folders, doomed), "nothing to remove", *problems]
+    elif answer:  # a user who was asked has seen the table
+        lines = [f"removed {amount}", *([] if asks else _folder_table(folders, doomed, done=True)), *problems]
+    elif answer is None:
+        nobody = "there is no terminal to ask on, so nothing was removed"
+        lines = [
+            *_folder_table(folders, doomed),
+            f"{nobody}: {amount} would be removed. Run the command again with --yes.",
+        ]
+    else:
+        lines = ["nothing was removed"]
+    values = {
+        "run": str(run.path),
+        "removed": bool(answer),
+        "bytes": sum(doomed.values()),
+        "folders": [
+            {"folder": path.name, "bytes": num_bytes, "remove": path in doomed, "why": why}
+            for path, num_bytes, _, why in folders
+        ],
+        "findings": [item.to_json() for item in findings],
+    }
+    return SimpleResult(values, tuple(lines), exit_code=int(bool(findings) or answer is None))
+
+
+def _decide_folders(run: RunFolder, keep: int) -> Iterator[tuple[Path, int, bool, str]]:
+    """Every folder in `steps/`: its size, whether it is removed, and why.
+
+    Without a complete step nothing goes: then any remainder may be worth something.
+    """
+    steps = list_step_folders(run)
+    # The newest complete folders of `keep` steps, oldest first. Every hash is checked, since the rest is removed.
+    newest: dict[int, StepFolder] = {}
+    for step in reversed(steps):
+        if len(newest) < keep and step.step not in newest and find_step_damage(step) is None:
+            newest[step.step] = step
+    last = list(reversed(newest.values()))
+    known: dict[str, str] = {}
+    kept: set[int] = set()
+    if last:
+        kept = {step for step in read_step_state(last[-1])["keep"] if isinstance(step, int)}
+        known = {path.name: "left by an interrupted process" for path in list_leftover_folders(run)}
+    by_name = {folder.path.name: folder for folder in steps}
+    for name in sorted(os.listdir(run.steps)) if run.steps.is_dir() else []:
+        path = run.steps / name
+        remove, why = False, "not written by voxgraft"
+        if path.is_symlink() or not path.is_dir():
+            why = "a link" if path.is_symlink() else why
+        elif name in by_name:
+            step = by_name[name]
+            is_spare = step.is_old and any(step.step == other.step for other in last)
+            damage = None if step in last else find_step_damage(step, quick=True)
+            if step in last:
+                why = "the last" if step is last[-1] else f"one of the last {len(last)}"
+            elif step.step in kept and not is_spare:
+                why = "the first, the reference for all measurements" if step.step == 0 else "the best"
+            elif not last or step.step > last[-1].step:
+                why = f"incomplete: {damage or 'a hash is wrong'}"
+            elif is_spare:
+                remove, why = True, "replaced by a newer save"
+            else:
+                remove, why = True, f"incomplete: {damage}" if damage else "older"
+        elif name in known:
+            remove, why = True, known[name]
+        elif _SET_ASIDE_NAME.fullmatch(name):
+            remove, why = bool(last), "moved aside when training resumed from an earlier step"
+        elif _DAMAGED_STEP_NAME.fullmatch(name):
+            remove, why = bool(last), "damaged, and replaced by a newer save"
+        if path.is_symlink() or not path.is_dir():
+            num_bytes = path.lstat().st_size
+        else:
+            num_bytes = sum(
+                os.lstat(os.path.join(folder, one)).st_size for folder, _, names in os.walk(path) for one in names
+            )
+        yield path, num_bytes, remove, why
+
+
+def _folder_table(
+    folders: Sequence[tuple[Path, int, bool, str]], doomed: Collection[Path], *, done: bool = False
+) -> list[Line]:
+    words = ("kept", "removed") if done else ("keep", "remove")
+    rows = tuple((path.name, format_bytes(size), words[path in doomed], why) for path, size, _, why in folders)
+    return [Table(("in steps/", "size", "", "why"), rows)] if rows else []

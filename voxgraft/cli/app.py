@@ -9,6 +9,7 @@ import contextlib
 import inspect
 import os
 import platform
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,6 +48,7 @@ from voxgraft.core.errors import (
     FileError,
     Finding,
     VoxgraftError,
+    fill_placeholders,
     find_nearest_name,
     finding,
     load_catalogue,
@@ -310,7 +312,8 @@ def run_cli(words: Sequence[str], verbs: Sequence[CliCommand] = COMMANDS) -> int
     try:
         line = parse_command_line(words, verbs)
         if isinstance(line, CommandLine):
-            return _run_command(line, console)
+            with fill_placeholders(_placeholder_values(line)):
+                return _run_command(line, console)
         line()  # prints the help or the version
         return EXIT_OK
     except VoxgraftError as error:
@@ -328,6 +331,22 @@ def run_cli(words: Sequence[str], verbs: Sequence[CliCommand] = COMMANDS) -> int
         version = f"voxgraft {__version__}, Python {platform.python_version()}, {platform.platform()}"
         _show_error(console, finding("bug", f"{type(error).__name__}: {error}", where=version))
         return EXIT_BUG
+
+
+def _placeholder_values(line: CommandLine) -> dict[str, str]:
+    """By word of the catalogue's fixes: what this command line names."""
+    values = {"COMMAND": line.verb.name}
+    for key in ("run", "model", "checkpoint", "base"):
+        if isinstance(path := line.values.get(key), str) and path:
+            # `check BASE --speak` takes the folder of a base in the place of a run.
+            is_run = (key == "run" and "speak" not in line.values) or path_exists(Path(path) / RUN_FILE)
+            word = "RUN" if is_run else {"checkpoint": "CHECKPOINT", "base": "BASE", "run": "BASE"}.get(key, "")
+            values |= {word: shlex.quote(path)} if word and word not in values else {}
+    if isinstance(path := line.values.get("dataset"), str) and path:
+        values["DATASET"] = shlex.quote(path)
+    if isinstance(runs := line.values.get("runs"), list) and len(runs) == 1:
+        values["RUN"] = shlex.quote(runs[0])
+    return values
 
 
 def _show_error(console: ResultPrinter, item: Finding) -> None:

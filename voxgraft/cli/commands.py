@@ -131,7 +131,7 @@ COMMANDS = (
     CliCommand(
         "demo",
         commands.DemoSettings,
-        "voxgraft.demo:demo",
+        "voxgraft.demo.command:demo",
         "Teach the built-in base Amharic in minutes, evaluate it, and write a report.",
         positional=("folder",),
     ),
@@ -221,7 +221,7 @@ COMMANDS = (
     CliCommand(
         "compare",
         commands.CompareSettings,
-        "voxgraft.evaluation.compare:compare",
+        "voxgraft.evaluation.command:compare",
         "Compare evaluated runs: gain in the new language and loss in old ones, as a chart and a table.",
         positional=("runs",),
     ),
@@ -249,7 +249,7 @@ COMMANDS = (
     CliCommand(
         "download",
         commands.DownloadSettings,
-        "voxgraft.export.download:download",
+        "voxgraft.export.share:download",
         "Download a published base with all files it needs; without a network, list the files and their places.",
         positional=("name", "folder"),
         flags={"list_only": ("--list",)},
@@ -286,13 +286,13 @@ COMMANDS = (
     CliCommand(
         "doctor",
         commands.DoctorSettings,
-        "voxgraft.inspect.doctor:doctor",
+        "voxgraft.inspect.show:doctor",
         "Report device, memory, versions, optional parts, free disk, and what this machine supports.",
     ),
     CliCommand(
         "clean",
         commands.CleanSettings,
-        "voxgraft.training.clean:clean",
+        "voxgraft.checkpoints.steps:clean",
         "Free disk space: show the saved steps of a run and remove those not needed. Asks first.",
         positional=("run",),
     ),

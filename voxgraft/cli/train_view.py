@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from voxgraft.cli.console import escape_control_characters
 from voxgraft.core.errors import Finding
-from voxgraft.core.journal import SPEECH_LOSS, SPEED_WINDOW_STEPS, TEXT_LOSS, History, as_finite_float
 from voxgraft.core.progress import active_seconds
 from voxgraft.core.results import LEVEL_STYLES, format_bytes, format_duration, format_learning_rate
+from voxgraft.core.run import SPEECH_LOSS, SPEED_WINDOW_STEPS, TEXT_LOSS, History, as_finite_float
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -23,7 +23,7 @@ from typing import IO, Any
 
 from numpy.typing import NDArray
 
-from voxgraft.companions.pipe import PROTOCOL, PipeError, frame, read_frame
+from voxgraft.companions.worker import PROTOCOL, PipeError, build_message, read_message
 from voxgraft.config.commands import CompanionSettings
 from voxgraft.core import progress
 from voxgraft.core.errors import CompanionError, ConfigError, FileError, VoxgraftError
@@ -86,7 +86,7 @@ class CompanionProcess:
             self._start()
             self._count += 1
             deadline = time.monotonic() + self.answer_seconds
-            self._write(frame({"ask": what, "id": self._count, **words}, arrays), deadline)
+            self._write(build_message({"ask": what, "id": self._count, **words}, arrays), deadline)
             said, given = self._read(deadline)
         except BaseException:  # also Ctrl-C: the rest of an answer would be read as the next one
             self.close(kill=True)
@@ -175,7 +175,7 @@ class CompanionProcess:
             return b"".join(parts)
 
         try:
-            return read_frame(exactly)
+            return read_message(exactly)
         except PipeError as error:
             raise CompanionError("companion-broken", f"{self.name} sent {error}", where=self._stderr_tail()) from None
 
@@ -279,26 +279,11 @@ INSTALL_LOG_NAME = "install.log"
 INSTALL_TAIL_LINES = 4
 
 
-@dataclass(frozen=True, slots=True)
-class InstallRecipe:
-    """Calls of `pip install` in their order, and files that must go afterwards."""
-
-    title: str
-    steps: Sequence[Sequence[str]]
-    removed: Sequence[str] = ()
-    """In site-packages, as patterns."""
-    checkout_package: str = ""
-    """Of a program that comes as source: the folder in a checkout that shows that it is one."""
-
-
-INSTALL_RECIPES = {name: InstallRecipe(**facts.companion) for name, facts in FAMILIES.items() if facts.companion}
-
-
 def create_environment(
     name: str, folder: Path, python: Path | None, pip_flags: Sequence[str], checkout: Path | None
 ) -> CompanionEnvironment:
     """A new environment in a folder; an error with the installer's last lines if a step fails."""
-    recipe = INSTALL_RECIPES[name]
+    recipe = FAMILIES[name].companion or {}
     log = folder / INSTALL_LOG_NAME
     own = folder / "venv" / "bin" / "python"
     try:
@@ -310,14 +295,16 @@ def create_environment(
             shutil.rmtree(folder)
         folder.mkdir(parents=True)
         interpreter = python or Path(getattr(sys, "_base_executable", sys.executable))
-        with progress.progress_task(f"creating an environment for {recipe.title}", len(recipe.steps) + 1) as advance:
+        with progress.progress_task(
+            f"creating an environment for {recipe['title']}", len(recipe["steps"]) + 1
+        ) as advance:
             _run_logged([interpreter, "-m", "venv", folder / "venv"], log)
             advance(1)
-            for step in recipe.steps:
+            for step in recipe["steps"]:
                 packages = [word.format(checkout=checkout) for word in step]
                 _run_logged([own, "-m", "pip", "install", "--disable-pip-version-check", *pip_flags, *packages], log)
                 advance(1)
-        for pattern in recipe.removed:
+        for pattern in recipe.get("removed", ()):
             for path in (folder / "venv").glob(f"lib/python*/site-packages/{pattern}"):
                 path.unlink()
     except OSError as error:
@@ -344,7 +331,7 @@ def _run_logged(command: Sequence[str | Path], log: Path) -> None:
 def create_companion(settings: CompanionSettings) -> SimpleResult:
     """Create the environment, or check that the existing one answers."""
     name = settings.name
-    package = INSTALL_RECIPES[name].checkout_package
+    package = (FAMILIES[name].companion or {}).get("checkout_package", "")
     rebuilds = settings.force or settings.environment is not None
     if package and settings.checkout is None and (rebuilds or find_environment(name) is None):
         found = f"{name} is installed from source, and --checkout is not set"

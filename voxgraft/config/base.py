@@ -137,7 +137,7 @@ def parse_settings(
 
 def read_settings_values(kind: type[Settings], path: Path) -> dict[str, Any]:
     """The values in a YAML file for `parse_settings`. Empty values are left out; paths start at the file's folder."""
-    from voxgraft.core.yaml_files import read_yaml  # a command without a run reads no YAML
+    from voxgraft.core.files import read_yaml  # a command without a run reads no YAML
 
     values = read_yaml(path)
     if values is None:

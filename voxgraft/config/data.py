@@ -13,7 +13,7 @@ from voxgraft.config.run import LANGUAGE_PATTERN, MAX_SEED, FamilyName, SourceSp
 VadBackend = Literal["energy", "silero"]
 CutMethod = Literal["pauses", "times"]
 AudioFormat = Literal["flac", "wav"]
-SplitBy = Literal["auto", "speaker", "recording", "stretch"]
+SplitBy = Literal["auto", "speaker", "recording", "part"]
 
 # Settings that several classes have, each defined once: its type, its limits and its help.
 DatasetFolder = Annotated[Path, Field(description="Folder of the dataset.")]
@@ -172,6 +172,6 @@ class DataSplitSettings(Settings):
     test: float = Field(0.05, ge=0, lt=1)
     """Share of the hours for testing."""
     by: SplitBy = "auto"
-    """Unit of the split: recording, speaker, or stretch of a recording. auto: recording, or stretch if few."""
+    """Unit of the split: recording, speaker, or part (of a recording). auto: recording, or part if there are few."""
     seed: int = Field(1, ge=0, le=MAX_SEED)
     """The same seed gives the same split."""

@@ -180,7 +180,7 @@ class TrainSettings(Settings):
 
     mode: TrainMode = "gated"
     """Training mode: gated (the base never changes), merged (one ordinary checkpoint), rows-only."""
-    full_body: bool = _OPTIONS.full_body
+    full_backbone: bool = _OPTIONS.full_backbone
     """Merged mode: train the whole backbone instead of an adapter."""
     rank: int = Field(_OPTIONS.rank, ge=1, le=1024)
     """Rank of the adapter."""
@@ -191,7 +191,7 @@ class TrainSettings(Settings):
     lr_adapter: float = Field(_OPTIONS.lr_adapter, gt=0)
     """Learning rate of the adapter."""
     lr_backbone: float = Field(_OPTIONS.lr_backbone, gt=0)
-    """Learning rate of the backbone (merged mode with full_body only)."""
+    """Learning rate of the backbone (merged mode with full_backbone only)."""
     weight_decay: float = Field(_OPTIONS.weight_decay, ge=0, lt=1)
     """Weight decay of adapter and backbone. New rows are not decayed, base rows are never in the optimizer."""
     max_grad_norm: float = Field(_OPTIONS.max_grad_norm, ge=0)
@@ -330,7 +330,7 @@ TITLE = (
 
 def rewrite_run_yaml(path: Path, changes: Mapping[str, Mapping[str, Any]]) -> None:
     """Write the file again with other values in its sections. Relative paths start at its folder, as in the file."""
-    from voxgraft.core.yaml_files import parse_yaml
+    from voxgraft.core.files import parse_yaml
 
     values = deep_merge(parse_yaml(read_text(path), path), changes)
     settings = parse_settings(RunSettings, drop_missing_values(values), path)
@@ -351,7 +351,7 @@ def update_run_yaml(run: RunFolder, settings: RunSettings) -> dict[str, tuple[An
 
 def set_run_yaml_values(run_folder: Path, yaml_values: Mapping[str, str]) -> None:
     """Replace values, each given as its YAML text, or add their keys. All of them, or none; comments and order stay."""
-    from voxgraft.core.yaml_files import find_yaml_keys, parse_yaml
+    from voxgraft.core.files import find_yaml_keys, parse_yaml
 
     path = run_folder / RUN_FILE
     text = read_text(path)
@@ -387,7 +387,7 @@ def set_run_yaml_values(run_folder: Path, yaml_values: Mapping[str, str]) -> Non
 
 def rename_run_yaml_keys(path: Path) -> dict[str, str]:
     """Give the settings of an older run.yaml their new names, in place; new names by old ones. Comments stay."""
-    from voxgraft.core.yaml_files import find_yaml_keys, parse_yaml
+    from voxgraft.core.files import find_yaml_keys, parse_yaml
 
     text = read_text(path)
     parse_yaml(text, path)

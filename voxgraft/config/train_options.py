@@ -40,7 +40,7 @@ class TrainOptions:
     """Everything a step depends on besides the data and the model."""
 
     mode: TrainModeOrBaseline = field(default="gated", metadata=FIXED)
-    full_body: bool = field(default=False, metadata=FIXED)
+    full_backbone: bool = field(default=False, metadata=FIXED)
     """Merged mode: train the whole backbone instead of an adapter."""
     rank: int = field(default=32, metadata=FIXED)
     alpha: float = field(default=32.0, metadata=FIXED)
@@ -122,6 +122,7 @@ RENAMED_SETTINGS = {
     "train.tokens_per_step": "train.batch_tokens",
     "train.pack_tokens": "train.microbatch_tokens",
     "train.listener": "train.recognizer",
+    "train.full_body": "train.full_backbone",
     "data.lone_clips": "data.single_clip_speakers",
     "evaluate.recogniser": "evaluate.recognizer",
     "recogniser": "recognizer",

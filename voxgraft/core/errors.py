@@ -6,12 +6,16 @@ the cure. The library raises; only the command line and the web interface print.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, Self
 
 Level = Literal["error", "warning", "note"]
@@ -53,6 +57,18 @@ class Catalogue(Mapping[str, Code]):
 
 
 CATALOGUE = Catalogue()
+_PLACEHOLDERS: ContextVar[Mapping[str, str]] = ContextVar("placeholders", default=MappingProxyType({}))
+
+
+@contextlib.contextmanager
+def fill_placeholders(values: Mapping[str, str]) -> Iterator[None]:
+    """Inside the block, words such as RUN and DATASET in a fix are replaced by what the command was given."""
+    # The catalogue cannot know these names, and the code that finds a fault often has only a part of the run.
+    token = _PLACEHOLDERS.set({**_PLACEHOLDERS.get(), **values})
+    try:
+        yield
+    finally:
+        _PLACEHOLDERS.reset(token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +97,11 @@ def finding(
 ) -> Finding:
     """Make a finding; a code that the catalogue does not have is our bug and raises KeyError."""
     entry = CATALOGUE[code]
-    texts = [found, expected, str(where), cure or entry.cure]
+    cure = cure or entry.cure
+    for word, value in _PLACEHOLDERS.get().items():
+        # A path may contain a backslash, which is special in a replacement.
+        cure = re.sub(rf"\b{word}\b(?!/)", value.replace("\\", r"\\"), cure)
+    texts = [found, expected, str(where), cure]
     half = MAX_FINDING_CHARACTERS // 2 - 20  # the middle goes: names differ at their ends
     for number, text in enumerate(texts):
         if len(text) > MAX_FINDING_CHARACTERS:
@@ -153,7 +173,8 @@ def raise_first_error(findings: Iterable[Finding]) -> None:
     if not errors:
         return
     first, others = errors[0], ", ".join(dict.fromkeys(item.code for item in errors[1:]))
-    more = f" {len(errors) - 1} more: {others}; `voxgraft check` shows all." if others else ""
+    count = "There is another error" if len(errors) == 2 else f"There are {len(errors) - 1} more errors"
+    more = f" {count} ({others}); `voxgraft check RUN` lists all." if others else ""
     raise GraftError(first.code, first.found, expected=first.expected, where=first.where, cure=first.cure + more)
 
 

@@ -41,14 +41,24 @@ class FamilyFacts:
     """Training speed, for estimates."""
     voice_bytes_per_clip: int = 0
     """What a prepared clip keeps of a voice beside its codes."""
+    wrapper_prefixes: Sequence[str] = ()
+    """What trainers with a class of their own around the whole program put before the model's names."""
+    other_model_prefixes: Sequence[str] = ()
+    """The same before the names of models that the original program holds beside the language model."""
     speech_part_prefixes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """The speech ends of a base (no language model), by the beginnings of names that each has; any one is enough."""
     speech_part_files: Mapping[str, str] = field(default_factory=dict)
     """Speech ends that are known by their file names."""
     companion: Mapping[str, Any] | None = None
-    """How an environment of the original program is installed: fields of `companions.environments.InstallRecipe`."""
+    """How an environment of the original program is installed: `title`, and `steps`, arguments of each `pip install`.
+
+    It may have `removed` (patterns of files in site-packages that must go afterwards) and `checkout_package` (of a
+    program that comes as source: the folder in a checkout that shows that it is one)."""
     downloads: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Published bases by name: fields of `export.download.PublishedBase`."""
+    """Published bases by name: title, licence, repository and files. A file has `name`, `what` and `about_bytes`.
+
+    It may have another `repository`, a `prefix` (folder in the base folder, with its slash), `needed = false` (fetched
+    with --optional only) and `is_folder` (all files of the repository below that name)."""
 
 
 def _read_facts(name: str) -> FamilyFacts:

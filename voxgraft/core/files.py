@@ -1,6 +1,7 @@
 """Reading and writing files safely: bounded, strict, whole or absent; and the lock between processes.
 
-Knows nothing of models or tokenizers. Every reader raises one of our errors for anything that is not right.
+Knows nothing of models or tokenizers. Every reader raises one of our errors for anything that is not right. PyYAML is
+imported on use, so that models can be opened where it is not installed.
 """
 
 from __future__ import annotations
@@ -17,13 +18,19 @@ import signal
 import tempfile
 import time
 import weakref
+from collections import Counter
 from collections.abc import Iterator
+from copy import deepcopy
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, TYPE_CHECKING, Any, Self
 
 from voxgraft.core import progress
-from voxgraft.core.errors import FileError, TextError, VoxgraftError, WriteError
+from voxgraft.core.errors import ConfigError, FileError, TextError, VoxgraftError, WriteError
+
+if TYPE_CHECKING:
+    import yaml
 
 FAILPOINT_VARIABLE = "VOXGRAFT_FAULT"
 FAILPOINT_SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
@@ -150,6 +157,11 @@ def text_lines(text: str) -> list[str]:
 def decode_utf8(data: bytes, where: Path | str, line: int | None = None) -> str:
     """Strict UTF-8; names the line of the first wrong byte. A byte-order mark at the start is dropped."""
     if b"\x00" in data:
+        # Half of the bytes of Latin text in UTF-16 are NUL; other scripts are known by the byte-order mark.
+        many = max(data[::2].count(0), data[1::2].count(0)) * 3 > len(data) > 3
+        if data.startswith((b"\xff\xfe", b"\xfe\xff")) or many:
+            cure = "convert it: iconv -f UTF-16 -t UTF-8 OLD > NEW."
+            raise TextError("text-not-utf8", "the file is UTF-16", expected="UTF-8", where=where, cure=cure)
         raise TextError("text-binary", "the file contains NUL bytes", where=where)
     try:
         return data.removeprefix(b"\xef\xbb\xbf").decode("utf-8")
@@ -270,12 +282,22 @@ def require_output_path(path: Path, *, overwrite: bool = False) -> None:
         raise FileError("file-exists", f"{path.name} exists already", where=path)
     if is_folder(path):
         raise FileError("not-a-file", f"{path.name} is a folder", where=path)
+    _require_folder_above(path)
+
+
+def _require_folder_above(path: Path) -> None:
+    """Refuse `FILE/name`, which the system reports as `File exists` or `Not a directory`."""
+    above = next((folder for folder in path.parents if path_exists(folder)), None)
+    if above is not None and not is_folder(above):
+        found = f"{above.name} is a file, so it cannot contain {path.relative_to(above)}"
+        raise WriteError("not-a-file", found, expected="a folder", where=above)
 
 
 @contextlib.contextmanager
 def _made_parents(path: Path) -> Iterator[None]:
     """Make the folders above `path`; remove the new ones again if the block fails. OSErrors become our WriteError."""
     made = [folder for folder in path.parents if not path_exists(folder)]  # the lowest first
+    _require_folder_above(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield
@@ -584,3 +606,97 @@ def format_error_reason(error: BaseException) -> str:
     """What went wrong in one line, as the system or a library says it."""
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return str(text).splitlines()[0]
+
+
+# A settings file has a few kilobytes, and YAML is slow to parse.
+MAX_YAML_BYTES = 1 << 17
+
+
+def read_yaml(path: Path) -> Any:
+    """YAML without aliases, tags or duplicate keys: only plain values, lists and mappings."""
+    return parse_yaml(read_text(path, MAX_YAML_BYTES), path)
+
+
+def parse_yaml(text: str, where: Path | str) -> Any:
+    """YAML text to Python values, with the same strictness as `read_yaml`."""
+    return deepcopy(_parse_yaml_cached(text, where))
+
+
+def find_yaml_keys(text: str) -> dict[str, tuple[yaml.ScalarNode, yaml.Node]]:
+    """Keys of the first two levels, dotted, with their nodes: `start_mark.index` and `end_mark.index` are offsets.
+
+    Edits at these offsets keep comments, order and layout, which loading and dumping the values would lose.
+    """
+    import yaml
+
+    found: dict[str, tuple[yaml.ScalarNode, yaml.Node]] = {}
+
+    def visit(node: yaml.Node, prefix: str) -> None:
+        for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
+            if isinstance(key, yaml.ScalarNode):
+                found[prefix + key.value] = (key, value)
+                if not prefix:
+                    visit(value, f"{key.value}.")
+
+    visit(yaml.compose(text, yaml.SafeLoader), "")
+    return found
+
+
+@lru_cache(maxsize=16)
+def _parse_yaml_cached(text: str, where: Path | str) -> Any:
+    # Every stage of `go` reads the run's settings again, and YAML is slow to parse.
+    import yaml
+
+    try:
+        return yaml.load(text, _make_strict_loader(where))  # noqa: S506 (a SafeLoader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        at = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise ConfigError("yaml-broken", f"{at}{problem}", where=where) from None
+    except (ValueError, RecursionError, OverflowError) as error:
+        raise ConfigError("yaml-broken", format_error_reason(error), where=where) from None
+
+
+def _make_strict_loader(where: Path | str) -> type[yaml.SafeLoader]:
+    import yaml
+
+    class StrictLoader(yaml.SafeLoader):
+        depth = 0
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            event = self.peek_event()  # type: ignore[no-untyped-call]
+            line = event.start_mark.line + 1
+            if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+                raise ConfigError("yaml-alias", f"line {line} uses an anchor or alias", where=where)
+            if getattr(event, "tag", None):
+                raise ConfigError("yaml-tag", f"line {line} uses the tag {event.tag}", where=where)
+            self.depth += 1
+            if self.depth > MAX_NESTING_DEPTH:
+                raise ConfigError("yaml-broken", f"nested more than {MAX_NESTING_DEPTH} levels deep", where=where)
+            node = super().compose_node(parent, index)
+            self.depth -= 1
+            return node
+
+        def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+            if len(node.value) > MAX_NUMBER_DIGITS:
+                raise ConfigError("yaml-broken", f"a number of {len(node.value):,} digits", where=where)
+            return super().construct_yaml_int(node)
+
+        def construct_yaml_str(self, node: yaml.ScalarNode) -> str:
+            if not is_encodable_text(node.value):
+                line = node.start_mark.line + 1
+                found = f"line {line} contains half of a character (a lone surrogate)"
+                raise ConfigError("yaml-broken", found, where=where)
+            return str(super().construct_yaml_str(node))
+
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+            keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+            if len(keys) != keys.total():
+                twice = keys.most_common(1)[0][0]
+                raise ConfigError("yaml-duplicate-key", f"the key {twice!r} appears twice", where=where)
+            return super().construct_mapping(node, deep)
+
+    StrictLoader.add_constructor("tag:yaml.org,2002:int", StrictLoader.construct_yaml_int)
+    StrictLoader.add_constructor("tag:yaml.org,2002:str", StrictLoader.construct_yaml_str)
+    return StrictLoader

@@ -1,12 +1,17 @@
-"""The run folder with its lock, and processes: worker pools and how a process is identified.
+"""The run folder with its lock and its journal, and processes: worker pools and how a process is identified.
 
-Knows nothing about the contents of the files.
+The journal is the one record of a run, and the history is read from it. One JSON object per line; lines are appended,
+and removed only from the end. A line counts once its line break is written, so a process killed in the middle of a line
+leaves nothing that is read. Writers hold the run's lock; readers need none.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import gc
 import json
+import math
 import multiprocessing
 import os
 import signal
@@ -14,19 +19,27 @@ import socket
 import stat
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
-from typing import Any
+from statistics import median
+from types import TracebackType
+from typing import Any, NoReturn, Self
 
 from voxgraft.core.errors import FileError
 from voxgraft.core.files import (
     LOCK_UNSUPPORTED_ERRNOS,
+    MAX_TEXT_BYTES,
     FileLock,
+    atomic_write,
     build_write_error,
+    fsync_folder,
+    is_file,
+    path_exists,
     recover_folders,
     require_folder,
 )
@@ -215,3 +228,323 @@ def _read_proc_text(path: str) -> str:
         return Path(path).read_text(encoding="utf-8", errors="replace").strip()
     except OSError:  # also where there is no /proc
         return ""
+
+
+JournalEntry = dict[str, Any]
+_TAIL_BYTES = 1 << 16
+
+
+def _reject_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON value")  # NaN and Infinity, which Python's parser would take
+
+
+_JSON_DECODER = json.JSONDecoder(parse_constant=_reject_constant)
+
+
+class RunJournal:
+    """A run's journal. Nothing is opened or created before the first write."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(os.path.realpath(path))  # a cut replaces the file, never a link to it
+        self._descriptor: int | None = None
+
+    def write(self, kind: str, step: int, **values: Any) -> None:
+        """Add one line with the time in `wall_time`; a number that is not finite becomes null.
+
+        Whole or not at all: what a full disk took of it is cut again.
+        """
+        entry = {"kind": kind, "step": step, **_replace_non_finite(values), "wall_time": round(time.time(), 3)}
+        rest = memoryview(json.dumps(entry, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
+        try:
+            descriptor = self._opened()
+            end = os.fstat(descriptor).st_size
+            try:
+                while rest:
+                    rest = rest[os.write(descriptor, rest) :]
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(descriptor, end)
+                self.close()  # if that failed too, the next `_opened` truncates the partial line
+                raise
+        except OSError as error:
+            raise build_write_error(error, self.path) from None
+
+    def sync(self) -> None:
+        """Make everything written so far last through a power cut."""
+        try:
+            if self._descriptor is not None:
+                os.fsync(self._descriptor)
+        except OSError as error:
+            raise build_write_error(error, self.path) from None
+
+    def read(self) -> list[JournalEntry]:
+        """Every whole line; none where there is no journal yet. A broken line is an error with its number."""
+        # Very many small objects are made and none is dropped: garbage collection would take most of the time.
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            return [self._entry(number, line) for number, line in enumerate(self._lines(), 1)]
+        finally:
+            if was_enabled:
+                gc.enable()
+
+    def truncate_after(self, step: int) -> int:
+        """Remove the lines of later steps, in one rename; how many they were.
+
+        A broken line is an error only if a line that stays comes after it: a power cut may spoil the end.
+        """
+        lines = self._lines()
+        steps: list[int | None] = []
+        for number, line in enumerate(lines, 1):
+            try:
+                steps.append(int(self._entry(number, line)["step"]))
+            except FileError:
+                steps.append(None)
+        kept = [index for index, found in enumerate(steps) if found is not None and found <= step]
+        for index in range(kept[-1] if kept else 0):
+            if steps[index] is None:
+                self._entry(index + 1, lines[index])  # raises
+        if len(kept) < len(lines):
+            self.close()
+            # Left by a process that was killed in the middle of this. The run's lock lets one at a time truncate.
+            for leftover in self.path.parent.glob(f".{self.path.name}.????????.part"):
+                with contextlib.suppress(OSError):
+                    leftover.unlink()
+            with atomic_write(self.path, overwrite=True) as stream:
+                stream.writelines(lines[index] + b"\n" for index in kept)
+        return len(lines) - len(kept)
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _lines(self) -> list[bytes]:
+        """The whole lines, without their breaks."""
+        if path_exists(self.path) and not is_file(self.path):
+            raise FileError("not-a-file", f"{self.path.name} is not a regular file", where=self.path)
+        try:
+            with self.path.open("rb") as stream:
+                data = stream.read(MAX_TEXT_BYTES + 1)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise FileError("file-unreadable", f"{self.path.name}: {error.strerror}", where=self.path) from None
+        if len(data) > MAX_TEXT_BYTES:
+            found = f"{self.path.name} has over {MAX_TEXT_BYTES:,} bytes"
+            raise FileError("file-too-large", found, where=self.path)
+        return data.split(b"\n")[:-1]
+
+    def _entry(self, number: int, line: bytes) -> JournalEntry:
+        try:
+            entry = _JSON_DECODER.decode(line.decode("utf-8"))
+            if isinstance(entry, dict) and isinstance(entry.get("kind"), str) and type(entry.get("step")) is int:
+                return entry
+            reason = "not an object with `kind` and `step`"
+        except (ValueError, RecursionError) as error:  # what is not UTF-8, not JSON, or has a number without end
+            reason = str(error).splitlines()[0]
+        found = f"line {number} is damaged: {reason}"
+        raise FileError("journal-broken", found, expected="one JSON object per line", where=self.path)
+
+    def _opened(self) -> int:
+        """Descriptor of the file that is at the path now: `truncate_after` may have replaced it."""
+        if self._descriptor is not None:
+            try:
+                replaced = not os.path.samestat(os.fstat(self._descriptor), os.stat(self.path))
+            except FileNotFoundError:
+                replaced = True
+            if replaced:
+                self.close()
+        if self._descriptor is None:
+            is_new = not path_exists(self.path)
+            # O_NONBLOCK: opening a pipe would otherwise wait for its reader. It is refused below.
+            descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o666)
+            self._descriptor = descriptor
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                self.close()
+                raise FileError("not-a-file", f"{self.path.name} is not a regular file", where=self.path)
+            # Truncate what a killed process left of a line: search the last line break backwards, block by block.
+            size, whole = os.fstat(descriptor).st_size, 0
+            for start in reversed(range(0, size, _TAIL_BYTES)):
+                block = os.pread(descriptor, _TAIL_BYTES, start)
+                if b"\n" in block:
+                    whole = start + block.rindex(b"\n") + 1
+                    break
+            if whole < size:
+                os.ftruncate(descriptor, whole)
+            if is_new:
+                fsync_folder(self.path.parent)
+        return self._descriptor
+
+
+def strip_clock_fields(entry: Mapping[str, Any]) -> JournalEntry:
+    """A line without what depends on the clock and the machine's memory, so that two runs can be compared."""
+    return {
+        name: value
+        for name, value in entry.items()
+        if not name.startswith(("wall_", "memory_")) and not name.endswith("_per_second")
+    }
+
+
+def _replace_non_finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _replace_non_finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_replace_non_finite(item) for item in value]
+    return value
+
+
+CurvePoints = list[tuple[int, float]]  # steps and values, by step
+TEXT_LOSS, SPEECH_LOSS = "text_loss", "speech_loss"
+# Logged steps over which the median of the speed is taken.
+SPEED_WINDOW_STEPS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEvent:
+    """Something that happened at a step, with what the journal says of it."""
+
+    step: int
+    values: Mapping[str, Any]
+
+
+@dataclass
+class History:
+    """What is known of a run. A line about a step that is known already replaces what was known."""
+
+    language: str = ""
+    """The new language: the set whose held-out loss decides."""
+    num_steps: int = 0
+    """Steps that the run is to have; 0 where the journal does not say."""
+    chance: dict[str, float] = field(default_factory=dict)
+    """By loss: what a model that knows nothing would have."""
+    steps: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    valid: dict[str, dict[int, Mapping[str, Any]]] = field(default_factory=dict)
+    """By set."""
+    findings: list[HistoryEvent] = field(default_factory=list)
+    states: list[HistoryEvent] = field(default_factory=list)
+    """Every state word with its reason: `state` and `why`."""
+    samples: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    best_step: int = 0
+    ended: HistoryEvent | None = None
+    """How training ended, if it was not continued with."""
+
+    @classmethod
+    def of(cls, entries: Iterable[Mapping[str, Any]]) -> History:
+        """The history that a journal tells."""
+        history = cls()
+        for entry in entries:
+            history.add(entry["kind"], entry["step"], entry)
+        return history
+
+    def add(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        """One more line. Kinds that tell nothing of curves are passed over."""
+        if kind == "start":
+            self.language = str(values.get("language") or self.language)
+            self.num_steps = int(as_finite_float(values.get("steps")) or 0)
+            for loss, classes in ((TEXT_LOSS, "text_classes"), (SPEECH_LOSS, "speech_classes")):
+                count = as_finite_float(values.get(classes))
+                if count is not None and count >= 1:
+                    self.chance[loss] = math.log(count)  # cross-entropy of a uniform guess
+        elif kind == "step":
+            self.steps[step] = {key: value for key, value in values.items() if key != "clips"}
+        elif kind == "valid":
+            name = str(values.get("set", ""))
+            self.language = self.language or name
+            self.valid.setdefault(name, {})[step] = values
+            if name == self.language and isinstance(values.get("best_step"), int):
+                self.best_step = values["best_step"]
+        elif kind == "samples":
+            self.samples[step] = values
+        elif kind == "finding":
+            self.findings.append(HistoryEvent(step, values))
+        elif kind == "changed" and values.get("key") == "train.steps" and isinstance(values.get("now"), int):
+            self.num_steps = values["now"]
+        if isinstance(values.get("state"), str):
+            self.states.append(HistoryEvent(step, {"state": values["state"], "why": values.get("why")}))
+        if kind == "end":
+            self.ended = HistoryEvent(step, values)
+            if isinstance(values.get("best_step"), int):
+                self.best_step = values["best_step"]  # speech may have decided otherwise than the loss
+        elif kind in ("start", "step"):
+            self.ended = None
+
+    @property
+    def last_step(self) -> int:
+        """The last step of which something is known."""
+        return max([0, *self.steps, *(step for known in self.valid.values() for step in known)])
+
+    @property
+    def state(self) -> HistoryEvent | None:
+        """The state word now."""
+        return self.states[-1] if self.states else None
+
+    @property
+    def state_changed(self) -> bool:
+        """Whether the last state word differs from the one before it."""
+        return len({event.values["state"] for event in self.states[-2:]}) == 2
+
+    @property
+    def base_languages(self) -> list[str]:
+        """Sets on which retention is measured."""
+        return [name for name in self.valid if name != self.language]
+
+    def train(self, *keys: str) -> CurvePoints:
+        """A value of the step lines, such as `text_loss`, or `rates` and `rows` for a nested one."""
+        return _collect_points(self.steps, keys)
+
+    def held_out(self, *keys: str, of: str | None = None) -> CurvePoints:
+        """A value of the validations, of the new language unless another set is named."""
+        return _collect_points(self.valid.get(self.language if of is None else of, {}), keys)
+
+    def parts(self, key: str) -> list[str]:
+        """What a value of the step lines is given for: the parts that have `rates`."""
+        return list({name: None for values in self.steps.values() for name in values.get(key) or {}})
+
+    def initial_loss(self, key: str) -> float | None:
+        """A held-out loss of the new language before the first step."""
+        return as_finite_float(self.valid.get(self.language, {}).get(0, {}).get(key))
+
+    def retention(self, language: str) -> CurvePoints:
+        """By how much the speech loss of a base language has risen since step 0, as a share; nothing without step 0."""
+        points = self.held_out(SPEECH_LOSS, of=language)
+        if not points or points[0][0] != 0 or points[0][1] <= 0:
+            return []
+        return [(step, loss / points[0][1] - 1) for step, loss in points]
+
+    def seconds_per_step(self, positions: int | None = None) -> float | None:
+        """Seconds of a step by the latest speeds in the journal; of a step with `positions`, if given."""
+        known = []
+        for step in sorted(self.steps)[-SPEED_WINDOW_STEPS:]:
+            length = positions or as_finite_float(self.steps[step].get("positions"))
+            speed = as_finite_float(self.steps[step].get("positions_per_second"))
+            if length and speed:
+                known.append(length / speed)
+        return median(known) if known else None
+
+
+def as_finite_float(value: Any) -> float | None:
+    """The value if it is a finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+def _collect_points(lines: Mapping[int, Mapping[str, Any]], keys: tuple[str, ...]) -> CurvePoints:
+    found: CurvePoints = []
+    for step in sorted(lines):
+        value: Any = lines[step]
+        for key in keys:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        known = as_finite_float(value)
+        if known is not None:
+            found.append((step, known))
+    return found

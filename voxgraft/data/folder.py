@@ -460,7 +460,7 @@ def write_problems_file(dataset: DatasetFolder) -> None:
 def format_problems(problems: Sequence[SourceProblem], file: Path) -> list[Line]:
     """The worst problems in full, some of each kind, and the number of each kind."""
     if not problems:
-        return ["every line of the sources was used"]
+        return ["every line of the sources was imported"]
     order = {"error": 0, "warning": 1, "note": 2}
     turns: Counter[str] = Counter()
     ranked: list[tuple[int, int, Finding]] = []

@@ -35,7 +35,7 @@ from voxgraft.data.folder import (
 )
 from voxgraft.data.importer import ImportOptions, ImportTask, SourceImportResult, import_source
 from voxgraft.data.manifest import LOST_CLIP_CODES, REFUSAL_CODES, SourceProblem
-from voxgraft.data.segment import CutOptions
+from voxgraft.data.segment import REJECTION_MEANINGS, CutOptions
 from voxgraft.data.sources import ImportSource, compute_audio_stamps, compute_source_fingerprint, find_sources
 from voxgraft.models import get_family
 
@@ -59,6 +59,8 @@ class ImportPlan:
     tasks: list[ImportTask] = field(default_factory=list)
     known: list[str] = field(default_factory=list)
     """Recordings that were imported before and did not change."""
+    copies: list[tuple[str, str]] = field(default_factory=list)
+    """Sources that are copies of another source of this import, and the recording of that."""
     problems: list[SourceProblem] = field(default_factory=list)
     """Sources that are refused: they changed, without an option that says what to do, or cannot be read."""
     kept: list[SourceProblem] = field(default_factory=list)
@@ -185,7 +187,7 @@ def _plan_import(
             done.problems.append(SourceProblem.of(error, str(source.text)))
             continue
         if mark in tasks:  # a copy of a source of this import
-            done.known.append(tasks[mark].recording)
+            done.copies.append((source.name, tasks[mark].recording))
             continue
         if journal is None:
             lower = {other.lower() for other in taken}  # some file systems ignore case
@@ -304,9 +306,14 @@ class DataImportResult:
         found = [problem.finding() for problem in self.problems if problem.code in REFUSAL_CODES]
         if not self.used:
             counts = Counter(reason for one in self.journals for clip in one.clips for reason in clip.rejected)
-            why = ", ".join(f"{count:,} clips are {reason}" for reason, count in counts.most_common())
+            why = "; ".join(
+                f"{pluralize(count, 'clip')} rejected as {reason}"
+                + (f" ({REJECTION_MEANINGS[reason]})" if reason in REJECTION_MEANINGS else "")
+                for reason, count in counts.most_common()
+            )
             told = "no clip can be used" + (f": {why}" if why else "")
-            found.append(finding("import-empty", told, where=self.dataset))
+            cure = "fix the sources, or give other ones, then run the same command again."
+            found.append(finding("import-empty", told, where=self.dataset, cure="" if self.problems else cure))
         elif self.left_out[0] > self.max_left_out:
             expected = f"at most {self.max_left_out:.0%} (--max-left-out)"
             found.append(finding("import-left-out", self.left_out[1], expected=expected, where=self.dataset))
@@ -371,6 +378,8 @@ class DataImportResult:
             lines.append(Table(("source", "clips", "minutes", "rejected", ""), rows))
         if self.plan.known:
             lines.append(f"imported before, unchanged: {', '.join(self.plan.known[:MAX_SHOWN_PROBLEMS])}")
+        for copy, original in self.plan.copies[:MAX_SHOWN_PROBLEMS]:
+            lines.append(f"{copy} is identical to {original}; it is used once")
         lines.append(f"{pluralize(self.new_clips, 'new clip')} in {self.dataset / 'manifest.jsonl'}")
         # The speakers, why they are taken for that, and how to change it.
         by: dict[str, list[SourceImportResult]] = defaultdict(list)
@@ -397,6 +406,10 @@ class DataImportResult:
             }
             problems = [located.get(problem, problem) for problem in self.problems]
             lines += format_problems(problems, self.dataset / PROBLEMS_FILE)
+            if rejected := sum(one.rejected for one in self.source_results):
+                clips = pluralize(sum(one.clips for one in self.source_results), "clip")
+                info = f"voxgraft data info {shlex.quote(str(self.dataset))}"
+                lines.append(f"rejected: {rejected:,} of {clips}; `{info}` counts the reasons")
         found = [item for item in self.findings() if item.code not in REFUSAL_CODES]
         if self.left_out[0] and not any(item.level == "error" for item in found):
             lines.append(f"{self.left_out[1]}; --max-left-out allows {self.max_left_out:.0%}")
@@ -455,7 +468,7 @@ def build_import_options(settings: DataImportSettings) -> ImportOptions:
         longest = DEFAULT_MAX_CLIP_SECONDS
         if settings.family is not None:
             kind = get_family(settings.family)
-            max_codes = MAX_CODES_SHARE * kind.frame(ASSUMED_VOCABULARY_SIZE).max_codes
+            max_codes = MAX_CODES_SHARE * kind.sequence_spec(ASSUMED_VOCABULARY_SIZE).max_codes
             longest = min(longest, max_codes / kind.code_hz)
     if settings.shortest >= longest:
         found = f"shortest is {settings.shortest} s and longest {longest:g} s"

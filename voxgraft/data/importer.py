@@ -20,7 +20,7 @@ from voxgraft.core.errors import AudioError, FileError, VoxgraftError, WriteErro
 from voxgraft.core.results import format_names
 from voxgraft.data.folder import CLIPS_FOLDER, AudioStamp, DatasetFolder, delete_file, read_import_journal
 from voxgraft.data.manifest import ManifestClip, SourceProblem
-from voxgraft.data.segment import NO_PAUSE, AudioSegment, CutOptions, cut_segments, length_reasons
+from voxgraft.data.segment import NO_PAUSE, NOT_FINITE, AudioSegment, CutOptions, cut_segments, length_reasons
 from voxgraft.data.sources import (
     ImportSource,
     TranscriptRow,
@@ -302,16 +302,28 @@ def _segments_from_subtitles(
     for cut in cut_segments(RollingAudioBuffer(media.blocks(), options.rate, voice), cues, how):
         label = cut.cues[0].speaker
         who = source.media.resolve().parent.name if options.speaker_from == "folder" else recording
+        cut = _reject_not_finite(cut, media)
         yield cut, f"{recording}:{label}" if label else who, recording, options.language, name
     problems += _decode_problems(media, source.media.name)
 
 
+def _reject_not_finite(cut: AudioSegment, media: MediaReader) -> AudioSegment:
+    """A clip with NaN or infinite samples, which are silence now, is rejected by that name."""
+    if not media.has_not_finite(cut.start, cut.end):
+        return cut
+    return replace(cut, reasons=(*cut.reasons, NOT_FINITE))
+
+
 def _decode_problems(media: MediaReader, name: str) -> list[SourceProblem]:
-    """A problem for the packets of a file that could not be decoded."""
-    if not media.damaged:
-        return []
-    found = f"{len(media.damaged):,} packets could not be decoded, the first at {media.damaged[0]:.1f} s"
-    return [SourceProblem("media-damaged", found, name)]
+    """Problems for packets of a file that could not be decoded, and for samples that are no numbers."""
+    problems = []
+    if media.damaged:
+        found = f"{len(media.damaged):,} packets could not be decoded, the first at {media.damaged[0]:.1f} s"
+        problems.append(SourceProblem("media-damaged", found, name))
+    if media.not_finite:
+        found = f"{name} contains NaN or infinite samples, the first at {media.not_finite[0][0]:.1f} s"
+        problems.append(SourceProblem("media-not-finite", found, name))
+    return problems
 
 
 def _segments_from_list(
@@ -332,7 +344,7 @@ def _segments_from_list(
         cue = Cue(row.start, end, row.text, line, line, original_text=row.original_text)
         is_whole = row.end is None or row.end - end <= MAX_MISSING_SECONDS
         reasons = (*length_reasons(cue.end - cue.start, options.cut), *(() if is_whole else (NO_PAUSE,)))
-        cut = AudioSegment(samples, cue.start, cue.end, row.text, (cue,), reasons)
+        cut = _reject_not_finite(AudioSegment(samples, cue.start, cue.end, row.text, (cue,), reasons), media)
         own = known.get(row.line) or row.recording or row.speaker or f"{recording}-{row.line}"
         own = recording if source.tree else own  # the chapter
         who = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
@@ -294,11 +295,20 @@ def resolve_manifest_path(given: Path | None, run_data: Path) -> Path:
 
 
 def resolve_text_files(settings: RunSettings, run: Path | None) -> tuple[Path, ...]:
-    """Texts of the new language: those that are named; else the manifest of the run's data, where there is one."""
-    if settings.texts or run is None:
+    """Texts of the new language: those that are named; else the manifest of the run's data, where there is one.
+
+    `new --sources` names the manifest that the import is going to write. Until then there are no texts.
+    """
+    if run is None:
         return settings.texts
     manifest = resolve_manifest_path(settings.data.dataset, RunFolder(run).data)
+    if settings.texts:
+        return tuple(path for path in settings.texts if is_file(path) or not _is_same_path(path, manifest))
     return (manifest,) if is_file(manifest) else ()
+
+
+def _is_same_path(path: Path, other: Path) -> bool:
+    return os.path.realpath(path) == os.path.realpath(other)
 
 
 def select_clips(path: Path, language: str) -> tuple[list[ManifestClip], dict[str, int]]:
@@ -319,15 +329,15 @@ def select_clips(path: Path, language: str) -> tuple[list[ManifestClip], dict[st
     told = ", ".join(f"{count:,} {reason}" for reason, count in aside.items())
     for split in ROLE_BY_SPLIT:
         if not any(clip.split == split for clip in clips):
-            found = f"no clip of {path.name} has split {split}" + (f" ({told})" if told else "")
-            raise GraftError("manifest-no-split", found, expected=f"clips in {language} with split {split}", where=path)
+            found = f"there is no usable clip in {language} for {split}" + (f": {told}" if told else "")
+            raise GraftError("manifest-no-split", found, expected="at least one", where=path)
     return clips, dict(aside)
 
 
 def assign_voices(speakers: Iterable[str], voices: Iterable[str], given: Iterable[str]) -> dict[str, str]:
     """For bases with voices of their own: the voice of each speaker of the manifest.
 
-    An assignment `SPEAKER=VOICE` comes first, then a voice of the speaker's name; the others take turns.
+    An assignment `SPEAKER=VOICE` comes first, then a voice of the speaker's name; the others get voices in order.
     """
     names, known = list(voices), list(dict.fromkeys(speakers))
     chosen: dict[str, str] = {}
@@ -337,7 +347,9 @@ def assign_voices(speakers: Iterable[str], voices: Iterable[str], given: Iterabl
             if value not in options:
                 hint = find_nearest_name(value, options)
                 found = f"--voices {words}: {value!r} is not a {what}"
-                cure = f"did you mean `{hint}`?" if hint else "write them as SPEAKER=VOICE."
+                cure = f"did you mean `{hint}`?" if hint else f"choose a {what}."
+                if "=" not in words:
+                    cure = "write it as SPEAKER=VOICE."
                 raise ConfigError("config-value", found, expected=f"one of {', '.join(options[:20])}", cure=cure)
         chosen[speaker] = voice
     chosen |= {speaker: speaker for speaker in known if speaker in names and speaker not in chosen}

@@ -256,7 +256,7 @@ def estimate_training(clips: Sequence[ManifestClip]) -> list[dict[str, Any]]:
     found = []
     for name, facts in FAMILIES.items():
         kind = get_family(name)
-        longest = kind.frame(_ASSUMED_NEW_PIECES).max_codes / kind.code_hz
+        longest = kind.sequence_spec(_ASSUMED_NEW_PIECES).max_codes / kind.code_hz
         codes = sum(clip.seconds for clip in used) * kind.code_hz
         positions = round(codes + ids + NUM_CONDITIONING * len(used))
         encoded = codes * BYTES_PER_ID + len(used) * facts.voice_bytes_per_clip

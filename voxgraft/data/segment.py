@@ -49,8 +49,17 @@ SPLIT_EDGE_MARGIN_SECONDS = 0.3
 ALPHABETIC_LETTER_WEIGHT = 0.4
 # Reasons to reject a clip.
 NO_SPEECH, NO_PAUSE, OVERLAPPING = "no-speech", "cut-in-speech", "overlapping"
+NOT_FINITE = "not-finite"
 # By the limits of the import. A report does not know these limits and therefore keeps the reasons.
 TOO_LONG, TOO_SHORT = "over-longest", "under-shortest"
+REJECTION_MEANINGS = {
+    NO_SPEECH: "no speech at this time",
+    NO_PAUSE: "the start or end cuts through speech",
+    OVERLAPPING: "it overlaps another subtitle",
+    NOT_FINITE: "samples are NaN or infinite",
+    TOO_LONG: "longer than the maximum",
+    TOO_SHORT: "shorter than the minimum",
+}
 MIN_CLIP_SPEECH_SECONDS = 0.1
 # If fewer cues contain a mark that ends a sentence, a missing mark says nothing.
 MIN_PUNCTUATED_SHARE = 0.2

@@ -145,7 +145,8 @@ def find_sources(
     sources, problems = list(dict.fromkeys(finder.sources)), list(dict.fromkeys(finder.problems))
     if not sources:
         seen = "; ".join(problem.found for problem in problems[:3])
-        raise FileError("source-none", seen or "no recording with a text", where=", ".join(map(str, places)))
+        where = ", ".join(map(str, places))
+        raise FileError("source-none", seen or f"{where} contains no recording with a text", where=where)
     return sorted(sources, key=lambda source: str(source.text)), problems
 
 

@@ -62,7 +62,7 @@ def group_clips(
         parent[second] = first
 
     for clip in clips:
-        place = {"speaker": clip.speaker, "stretch": f"{clip.recording} {int(clip.start // stretch)}"}
+        place = {"speaker": clip.speaker, "part": f"{clip.recording} {int(clip.start // stretch)}"}
         union(f"clip {clip.id}", f"place {place.get(by, clip.recording)}")
         if by == "speaker":
             union(f"clip {clip.id}", f"recording {clip.recording}")
@@ -93,7 +93,7 @@ def split_clips(
     if whole is not None and _held_out_share(whole) <= MAX_HELD_OUT_RATIO * sum(shares.values()):
         return whole
     try:
-        stretches = _split_by(clips, shares, "stretch", seed, prints)
+        stretches = _split_by(clips, shares, "part", seed, prints)
     except ConfigError:
         if whole is None:
             raise
@@ -129,10 +129,15 @@ def _split_by(
     sides = _assign_splits(seconds, shares, seed)
     wanted = [side for side in SPLITS[1:] if shares[side] > 0]
     if missing := [side for side in wanted if side not in sides.values()]:
-        found = f"{len(seconds):,} groups by {by}, none of which can be held out for {' and '.join(missing)}"
-        raise ConfigError("split-impossible", found, expected=f"at least {len(wanted) + 1} groups")
+        unit = pluralize(len(seconds), "recording part" if by == "part" else by)
+        found = f"{pluralize(len(used), 'usable clip')} in {unit}: none can be held out for {' and '.join(missing)}"
+        cure = "add recordings." if by == "part" else ""
+        if by == "speaker":
+            cure = "add speakers, or use --by recording; a speaker is then in training and held out."
+        expected = f"at least {len(wanted) + 1}"
+        raise ConfigError("split-impossible", found, expected=expected, cure=cure)
     made = [replace(clip, split=sides.get(group[clip.id], "train")) for clip in clips]
-    if by != "stretch":
+    if by != "part":
         return made
     # Reject clips too near to a clip of another split: of each pair the one in the larger split.
     by_recording: dict[str, list[ManifestClip]] = defaultdict(list)
@@ -252,7 +257,7 @@ class DataSplitResult:
             "sides": self.sides(),
             "leaks": [{"kind": kind, "one": one, "two": two} for kind, one, two in self.leaks],
             "unheard": list(self.unheard),
-            "by_stretch": self.splits_recordings,
+            "splits_recordings": self.splits_recordings,
             "shared_speakers": self.shared_speakers,
         }
 
@@ -268,6 +273,11 @@ class DataSplitResult:
             for name, one in self.sides().items()
         )
         told: list[Line] = [line for item in self.findings() for line in item.lines()]
+        reasons = Counter(reason for clip in self.clips if not clip.is_used for reason in clip.rejected)
+        if rejected := sum(not clip.is_used for clip in self.clips):
+            listed = ", ".join(f"{reason} {count:,}" for reason, count in reasons.most_common())
+            clips = pluralize(len(self.clips), "clip")
+            told.insert(0, f"{rejected:,} of {clips} are rejected ({listed}), {len(self.clips) - rejected:,} are used")
         if not self.leaks:
             told.append("no audio and no sentence is both in training and held out")
         if shared := self.shared_speakers:

@@ -14,36 +14,30 @@ import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from tokenize import TokenError
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from voxgraft.core import progress
 from voxgraft.core.errors import FileError, Finding, GraftError, VoxgraftError, finding
 from voxgraft.core.files import compute_sha256, is_file, parse_json, read_lines, require_file
-from voxgraft.dataset.checks import (
+from voxgraft.dataset.sets import (
     EncodeText,
-    PaddingEvidence,
-    StoredCodes,
-    compute_trimmed_lengths,
     count_trailing_run,
 )
 from voxgraft.dataset.shards import (
     AnyArray,
     ClipDataset,
-    ClipInfo,
     DatasetHeader,
     DatasetProvenance,
     DatasetRole,
     Int32Array,
     format_clip_names,
 )
-
-if TYPE_CHECKING:
-    from voxgraft.models.base import SequenceSpec
-
+from voxgraft.models.base import Clip, SequenceSpec
 
 # These keys tell a line of a pair from a line of a single utterance.
 PAIR_KEYS = ("prompt_condition_path", "target_codes_path")
@@ -51,6 +45,62 @@ SINGLE_UTTERANCE_KEY = "codes_path"
 LANGUAGE_KEYS = ("target_language", "language", "prompt_language")
 SINGLE_UTTERANCE_MANIFESTS = ("train_manifest.jsonl", "val_manifest.jsonl")
 _LANGUAGE_CODE = re.compile("[A-Za-z]{2,3}(-[A-Za-z0-9]+)*")
+
+PaddingEvidence = Literal["stated", "seconds", "run"]
+# Other programs store codes padded to the longest clip of a batch.
+# Codes beyond a clip's length that a rounded duration explains, and that are kept of a run at its end.
+MAX_CODE_SLACK = 5
+MIN_PADDING_RUN = 10
+# Clips of one batch are this close to each other in the order of their names.
+MAX_PADDED_BATCH = 32
+# In padded data nearly every clip has a neighbour of the same stored length; by chance about one in twenty has.
+MIN_PADDED_SHARE = 0.5
+
+
+class StoredCodes(NamedTuple):
+    """The stored codes of one clip; `run` is how often `last`, the last code, is repeated at the end."""
+
+    name: str
+    length: int
+    last: int
+    run: int
+    stated: int | None
+    seconds: float | None
+
+
+def compute_trimmed_lengths(clips: Sequence[StoredCodes], code_hz: float) -> list[tuple[int, PaddingEvidence | None]]:
+    """The own length of each clip: as stated, by its duration, or, if that is unknown, by its end.
+
+    With the evidence for cutting the rest; None if nothing is cut.
+    """
+    # Clips of one batch are neighbours by name and were stored at one length. In padded data nearly every clip has such
+    # a mate, and its end is the code that pads others too.
+    order = sorted(range(len(clips)), key=lambda at: clips[at].name)
+    places: dict[int, list[int]] = defaultdict(list)
+    for place, at in enumerate(order):
+        places[clips[at].length].append(place)
+    mated = [False] * len(clips)
+    for near in places.values():
+        for one, other in pairwise(near):
+            if other - one < MAX_PADDED_BATCH:
+                mated[order[one]] = mated[order[other]] = True
+    is_padded = sum(mated) >= MIN_PADDED_SHARE * len(clips)
+    ends = Counter(clip.last for clip in clips if clip.run >= MIN_PADDING_RUN)
+    result: list[tuple[int, PaddingEvidence | None]] = []
+    for mate, clip in zip(mated, clips, strict=True):
+        padded_end = is_padded and mate and clip.run >= MIN_PADDING_RUN and ends[clip.last] > 1
+        length: int = clip.length
+        evidence: PaddingEvidence | None = None
+        if clip.stated is not None and 0 < clip.stated < clip.length:
+            length, evidence = clip.stated, "stated"
+        if clip.seconds is not None:
+            spoken = max(1, round(clip.seconds * code_hz))
+            if length > spoken + MAX_CODE_SLACK:
+                length, evidence = spoken, "seconds"
+        elif padded_end and (own := clip.length - clip.run + MAX_CODE_SLACK) < length:
+            length, evidence = own, "run"
+        result.append((length, evidence))
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +355,7 @@ INDEXTTS2_CODE_HZ = 50.0
 def open_pair_dataset(
     manifest: Path,
     spell: EncodeText,
-    frame: SequenceSpec,
+    spec: SequenceSpec,
     *,
     language: str | None = None,
     role: DatasetRole = "train",
@@ -386,7 +436,7 @@ def open_pair_dataset(
     pairs = leave_out("pairs-no-text", lambda pair: not len(spelled[pair.text]))
     pairs = leave_out(
         "pairs-too-long",
-        lambda pair: len(spelled[pair.text]) > frame.max_text or kept[pair.codes][0] > frame.max_codes,
+        lambda pair: len(spelled[pair.text]) > spec.max_text or kept[pair.codes][0] > spec.max_codes,
     )
     if silent := [pair.id for pair in pairs if pair.target_emotion is None]:
         told = f"{len(silent):,} of {len(pairs):,} pairs have no target emotion; the prompt's is used"
@@ -442,8 +492,11 @@ class PairDataset(ClipDataset):
         infos = []
         for pair, num_codes in zip(pairs, self.num_codes.tolist(), strict=True):
             length = seconds.get(pair.target) or num_codes / INDEXTTS2_CODE_HZ
-            infos.append(ClipInfo(pair.id, pair.speaker, pair.target, length, pair.text))
-        infos += [ClipInfo(one.prompt, one.speaker, one.prompt, one.prompt_seconds or 0.0, "") for one in prompts]
+            infos.append(Clip(id=pair.id, speaker=pair.speaker, recording=pair.target, seconds=length, text=pair.text))
+        infos += [
+            Clip(id=one.prompt, speaker=one.speaker, recording=one.prompt, seconds=one.prompt_seconds or 0.0)
+            for one in prompts
+        ]
         self.infos = infos
         digest = hashlib.sha256(str(header.made_from.settings["manifest_sha256"]).encode())
         for pair in pairs:

@@ -22,16 +22,16 @@ from voxgraft.config.train_options import TrainOptions
 from voxgraft.core.errors import ConfigError, FileError, Finding, GraftError, VoxgraftError, finding
 from voxgraft.core.files import compute_sha256, is_folder, path_exists, read_json, require_file
 from voxgraft.core.run import RUN_FILE, RunFolder
-from voxgraft.dataset.checks import (
+from voxgraft.dataset.indextts2_manifest import PairDataset, open_pair_dataset, split_manifest_language
+from voxgraft.dataset.sampler import DataSamplerOptions, DeterministicSampler, require_clip_fits
+from voxgraft.dataset.sets import (
     check_clip_dataset,
     check_held_out_overlap,
     check_prompt_copies,
     check_text_tokenization,
     check_unused_rows,
+    open_clip_dataset,
 )
-from voxgraft.dataset.indextts2_manifest import PairDataset, open_pair_dataset, split_manifest_language
-from voxgraft.dataset.sampler import DataSamplerOptions, DeterministicSampler, require_clip_fits
-from voxgraft.dataset.sets import open_clip_dataset
 from voxgraft.dataset.shards import ClipDataset, DatasetRole, DatasetSubset, read_dataset_index
 from voxgraft.graft.folder import (
     RUN_CARD_NAME,
@@ -45,8 +45,7 @@ from voxgraft.models import resolve_base_family, resolve_base_folder
 from voxgraft.models.base import BaseFiles, Family, SequenceSpec
 from voxgraft.text.encoder import TextEncoder, text_rules_identity
 from voxgraft.text.normalize import NO_RULES, TextRules
-from voxgraft.tokenizers import open_tokenizer
-from voxgraft.tokenizers.base import Tokenizer
+from voxgraft.tokenizers import Tokenizer, open_tokenizer
 
 DEFAULT_STEPS = TrainOptions().steps
 # Voices are large arrays. This many, spread over a set, are enough to find a broken front end.
@@ -76,7 +75,7 @@ class DataRequirements:
     graft: Graft
     family: Family
     text_encoder: TextEncoder
-    frame: SequenceSpec
+    spec: SequenceSpec
 
     @classmethod
     def of(
@@ -90,13 +89,13 @@ class DataRequirements:
         """By the graft and the base that a run has; `shapes` are those of the base's tensors."""
         family, files, tokenizer = base
         text_encoder = TextEncoder.of(family, tokenizer, graft.tokenizer, graft.card.language, graft.card.rules)
-        frame = family.frame(graft.tokenizer.size, family.infer_size(files, shapes))
-        return cls(run, settings, graft, family, text_encoder, frame)
+        spec = family.sequence_spec(graft.tokenizer.size, family.infer_size(files, shapes))
+        return cls(run, settings, graft, family, text_encoder, spec)
 
     @property
-    def base_frame(self) -> SequenceSpec:
+    def base_spec(self) -> SequenceSpec:
         """What sequences of base languages may hold."""
-        return replace(self.frame, num_text_ids=self.text_encoder.base.size)
+        return replace(self.spec, num_text_ids=self.text_encoder.base.size)
 
     @property
     def language(self) -> str:
@@ -145,11 +144,11 @@ def load_run_data(wanted: DataRequirements, *, merged: bool, verify: bool = True
     """
     data, run, found = wanted.settings.data, wanted.run, RunData()
 
-    def open_sets(places: Sequence[Path], role: DatasetRole, *, of_base: bool = False) -> tuple[ClipDataset, ...]:
+    def open_sets(paths: Sequence[Path], role: DatasetRole, *, of_base: bool = False) -> tuple[ClipDataset, ...]:
         sets: list[ClipDataset] = []
-        for place in places:
+        for path in paths:
             try:
-                sets.append(_open_checked_set(wanted, place, role, found.findings, of_base=of_base, verify=verify))
+                sets.append(_open_checked_set(wanted, path, role, found.findings, of_base=of_base, verify=verify))
             except VoxgraftError as error:
                 found.findings.append(error.finding)
                 found.all_sets_opened = False
@@ -175,55 +174,53 @@ def load_run_data(wanted: DataRequirements, *, merged: bool, verify: bool = True
 
 
 def _open_checked_set(
-    wanted: DataRequirements, place: Path, role: DatasetRole, findings: list[Finding], *, of_base: bool, verify: bool
+    wanted: DataRequirements, path: Path, role: DatasetRole, findings: list[Finding], *, of_base: bool, verify: bool
 ) -> ClipDataset:
     """One set of the new language, or of a base language (`of_base`); adds to `findings`."""
-    manifest, _ = split_manifest_language(str(place))
-    if is_folder(place):
-        header = read_dataset_index(place).header
+    manifest, _ = split_manifest_language(str(path))
+    if is_folder(path):
+        header = read_dataset_index(path).header
         language = header.language
     else:
         family = wanted.graft.card.family
-        expected = f"a set for {role}: a folder that `prepare` wrote, or for indextts2 a manifest of pairs (*.jsonl)"
         if not path_exists(manifest):
-            raise FileError("set-missing", f"{place.name} does not exist", expected=expected, where=place)
+            raise FileError("set-missing", f"there is no prepared {role} set at {path}", where=path)
         if manifest.suffix != ".jsonl" or family != "indextts2":
-            raise FileError("set-missing", f"{place.name}, for a run of {family}", expected=expected, where=place)
+            found = f"{path.name} is not a prepared {role} set of {family}"
+            raise FileError("set-missing", found, expected="a folder that `voxgraft prepare` wrote", where=path)
         name = f"{manifest.parent.name}/{manifest.stem}"
-        pairs = _open_pairs(wanted, place, role, name, of_base=of_base)
+        pairs = _open_pairs(wanted, path, role, name, of_base=of_base)
         findings += pairs.findings
         language = pairs.header.language
     if of_base and language == wanted.language:
-        found = f"{place.name} is in {language}, the new language"
-        raise GraftError("replay-language", found, expected="a base language", where=place)
+        found = f"{path.name} is in {language}, the new language"
+        raise GraftError("replay-language", found, expected="a base language", where=path)
     clips: ClipDataset
-    if is_folder(place):
+    if is_folder(path):
         if header.role not in ACCEPTED_ROLES[role]:
-            found = f"{place.name} was prepared for {header.role}, but is used for {role}"
+            found = f"{path.name} was prepared for {header.role}, but is used for {role}"
             cure = f"use it as {ROLE_SETTING_KEYS[header.role]}, or give a set that was prepared for {role}."
             expected = " or ".join(ACCEPTED_ROLES[role])
-            findings.append(finding("set-role", found, expected=expected, where=place, cure=cure))
+            findings.append(finding("set-role", found, expected=expected, where=path, cure=cure))
         required = wanted.header(of_base=of_base)
-        clips = open_clip_dataset(place, expected=required, verify="hashes" if verify else "sizes")
+        clips = open_clip_dataset(path, expected=required, verify="hashes" if verify else "sizes")
     else:
         clips = pairs
     unknown = wanted.graft.tokenizer.unknown_id if role != "replay" else None
-    frame = wanted.frame if language == wanted.language else wanted.base_frame
-    findings += check_clip_dataset(
-        clips, frame, clips.header.code_hz, unknown_id=unknown, max_voices=MAX_VOICES_CHECKED
-    )
+    spec = wanted.spec if language == wanted.language else wanted.base_spec
+    findings += check_clip_dataset(clips, spec, clips.header.code_hz, unknown_id=unknown, max_voices=MAX_VOICES_CHECKED)
     findings += check_text_tokenization(clips, lambda text: wanted.text_encoder.encode(text, language))
     return clips
 
 
-def _open_pairs(wanted: DataRequirements, place: Path, role: DatasetRole, name: str, *, of_base: bool) -> PairDataset:
+def _open_pairs(wanted: DataRequirements, path: Path, role: DatasetRole, name: str, *, of_base: bool) -> PairDataset:
     """A pair manifest of an IndexTTS-2 trainer, with texts encoded by the run's tokenizer."""
-    manifest, stated = split_manifest_language(str(place))
+    manifest, stated = split_manifest_language(str(path))
     own = None if of_base else wanted.language
     return open_pair_dataset(
         manifest,
         lambda text: wanted.text_encoder.encode(text, own),
-        wanted.frame,
+        wanted.spec,
         language=stated or own,
         role=role,
         name=name,
@@ -245,7 +242,7 @@ def compute_set_weights(
 
 def build_sampler(
     settings: RunSettings,
-    frame: SequenceSpec,
+    spec: SequenceSpec,
     sets: Sequence[ClipDataset],
     weights: Sequence[float],
     text_dropout: float = 0.0,
@@ -258,7 +255,7 @@ def build_sampler(
         text_dropout=text_dropout,
         min_prompt_seconds=data.min_prompt_seconds,
         single_clip_speakers=data.single_clip_speakers,
-        num_conditioning=frame.num_conditioning,
+        num_conditioning=spec.num_conditioning,
     )
     return DeterministicSampler(sets, weights, train.batch_tokens, train.seed, rules, left_for_others=left_for_others)
 
@@ -273,7 +270,7 @@ def require_batches_fit(wanted: DataRequirements, data: RunData, *, replay_pendi
     sets = data.train if replay_pending else (*data.train, *data.replay)
     share = settings.data.replay_share
     weights = compute_set_weights(data.train, sets[len(data.train) :], share)
-    stream = build_sampler(settings, wanted.frame, sets, weights, left_for_others=share if replay_pending else 0.0)
+    stream = build_sampler(settings, wanted.spec, sets, weights, left_for_others=share if replay_pending else 0.0)
     if settings.train.microbatch_tokens is not None:
         longest, clip = stream.longest
         require_clip_fits(longest, settings.train.microbatch_tokens, f"clip {clip!r}")
@@ -495,16 +492,16 @@ def open_run_parts(context: RunContext, stack: contextlib.ExitStack) -> None:
         context.grown = attempt(lambda: open_tokenizer(named))
     if (run := context.run) is None:
         return
-    place = RunFolder(run).graft
-    if not os.path.isdir(place):
-        context.findings.append(finding("graft-missing", f"{run} has no {place.name} folder", where=run))
+    graft_folder = RunFolder(run).graft
+    if not os.path.isdir(graft_folder):
+        context.findings.append(finding("graft-missing", f"{run} has no graft yet", where=run))
         return
-    context.graft = attempt(lambda: load_graft(place))
+    context.graft = attempt(lambda: load_graft(graft_folder))
     if named is None and context.graft is not None:
         context.grown = context.graft.tokenizer
-    elif named is None and (card := attempt(lambda: read_graft_card(place))) is not None:
+    elif named is None and (card := attempt(lambda: read_graft_card(graft_folder))) is not None:
         # A graft whose parts do not fit together still has a tokenizer.
-        context.grown = attempt(lambda: open_tokenizer(place / card.tokenizer))
+        context.grown = attempt(lambda: open_tokenizer(graft_folder / card.tokenizer))
 
 
 def provenance_findings(context: RunContext) -> list[Finding]:

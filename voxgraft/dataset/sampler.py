@@ -99,7 +99,7 @@ class DataSamplerOptions:
     max_tokens_per_clip: int | None = None
     """Longer clips are left out."""
     num_conditioning: int = 34
-    """Positions in front of the text (`Frame.num_conditioning`)."""
+    """Positions in front of the text (`SequenceSpec.num_conditioning`)."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.text_dropout <= 1:
@@ -248,7 +248,7 @@ class DatasetStream:
             found.append(("clips-left-out", text))
         used = self._used.tolist()
         if short := [self.set.infos[clip].id for clip in used if self.prompts.has_only_short_prompts(clip)]:
-            text = f"{len(short):,} of {self.used:,} clips have only shorter prompts"
+            text = f"{len(short):,} of {self.used:,} clips have no prompt of the full length from their speaker"
             found.append(("short-prompts", f"{text}: {format_clip_names(short)}"))
         if self.budget < self.longest[0]:
             share = f"{float(self.budget):,.0f} tokens of a step"
@@ -295,7 +295,8 @@ def pack_microbatches(lengths: Sequence[int], microbatch_tokens: int) -> list[Mi
     longest = int(np.argmax(lengths))
     require_clip_fits(int(lengths[longest]), microbatch_tokens, f"item {longest} of the step")
     order = sorted(range(len(lengths)), key=lambda place: (-lengths[place], place))
-    for count in range(-(-int(sum(lengths)) // microbatch_tokens), len(lengths) + 1):
+    count = -(-int(sum(lengths)) // microbatch_tokens)
+    while True:  # ends at one clip per pack, which always fits
         packs = [Microbatch((), 0) for _ in range(count)]
         room = [(0, at) for at in range(count)]  # a heap: tokens and number of each pack, the emptiest first
         for place in order:
@@ -305,7 +306,7 @@ def pack_microbatches(lengths: Sequence[int], microbatch_tokens: int) -> list[Mi
             heapq.heappush(room, (packs[at].tokens, at))
         if max(pack.tokens for pack in packs) <= microbatch_tokens:
             return packs
-    raise AssertionError("one clip per pack always fits")
+        count += 1
 
 
 def require_clip_fits(tokens: int, microbatch_tokens: int, clip: str) -> None:

@@ -24,34 +24,12 @@ from voxgraft.checkpoints.base import RAW_DTYPES, ByteSink, ByteSource, Checkpoi
 from voxgraft.checkpoints.write import TensorBytes, write_safetensors
 from voxgraft.core.errors import CheckpointError, FileError, GraftError
 from voxgraft.core.files import MAX_LINE_BYTES, is_encodable_text, is_file, read_json, require_folder, write_json
+from voxgraft.models.base import Clip
 
 DatasetRole = Literal["train", "valid", "replay"]
 Int32Array = NDArray[np.int32]
 AnyArray = NDArray[Any]
 MAX_LISTED_CLIPS = 5
-
-
-@dataclass(frozen=True, slots=True)
-class ClipInfo:
-    """Description of a clip, for people."""
-
-    id: str
-    speaker: str
-    recording: str
-    """The recording that it was cut from; validation holds out whole recordings."""
-    seconds: float
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedClip:
-    """A clip of a set: what `write_clip_dataset` writes. Text ids are the language's own, without start and stop."""
-
-    info: ClipInfo
-    text_ids: Sequence[int] | AnyArray
-    codes: Sequence[int] | AnyArray
-    voice: Mapping[str, AnyArray]
-    """The family's arrays. Ids in a row may have any length; all other arrays have one shape in the whole set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +66,8 @@ class ClipDataset(ABC):
     name: str
     """Unlike that of every other set of a run: the data order depends on it."""
     header: DatasetHeader
-    infos: Sequence[ClipInfo]
+    infos: Sequence[Clip]
+    """The clips without ids, codes and voice."""
     num_text: NDArray[np.int64]
     num_codes: NDArray[np.int64]
     fingerprint: str
@@ -105,6 +84,10 @@ class ClipDataset(ABC):
     @abstractmethod
     def voice(self, clip: int) -> dict[str, AnyArray]:
         """The family's arrays, not to be written to."""
+
+    def voice_clip(self, clip: int) -> Clip:
+        """Codes and voice of a clip, as `Family.condition` takes them."""
+        return Clip(self.codes(clip), self.voice(clip))
 
     def shard_files(self) -> Mapping[Path, str]:
         """Files whose bytes are still to be compared with the SHA-256 that the set states for them; none by default."""
@@ -160,6 +143,8 @@ class DatasetSubset(ClipDataset):
 
 # Names of the arrays of a shard. `text` and `codes` of all clips are stored end to end; `text_ends` and `codes_ends`
 # (I64) hold the place behind each clip. `voice.NAME` likewise if it is ragged, else with one row per clip.
+# Beside it, one JSON line per clip with what people know of it.
+CLIP_LINE_KEYS = ("id", "speaker", "recording", "seconds", "text")
 VOICE_PREFIX, ENDS_SUFFIX = "voice.", "_ends"
 TEXT_KEY, CODES_KEY = "text", "codes"
 FLOAT_DTYPES = ("F32", "F16")
@@ -200,7 +185,7 @@ class ShardFile(NamedTuple):
     sha256: str
 
 
-def get_voice_specs(clip: PreparedClip) -> dict[str, VoiceArraySpec]:
+def get_voice_specs(clip: Clip) -> dict[str, VoiceArraySpec]:
     """The voice arrays of the first clip of a set; every other clip must have the same."""
     forms: dict[str, VoiceArraySpec] = {}
     for name, array in clip.voice.items():
@@ -208,17 +193,17 @@ def get_voice_specs(clip: PreparedClip) -> dict[str, VoiceArraySpec]:
         if form is None or not name.isidentifier() or name.endswith(ENDS_SUFFIX):
             found = f"the voice array {name!r} is {np.asarray(array).dtype} {np.shape(array)}"
             expected = "float32 or float16 of any shape, or one-dimensional whole numbers; a plain name"
-            raise _clip_error(clip.info, found, expected)
+            raise _clip_error(clip, found, expected)
         forms[name] = form
     return forms
 
 
-def check_clip(clip: PreparedClip, forms: Mapping[str, VoiceArraySpec]) -> PreparedClip:
+def check_clip(clip: Clip, forms: Mapping[str, VoiceArraySpec]) -> Clip:
     """The clip with arrays as a shard holds them; an error that names the clip if an array does not fit the set."""
     found = {name: VoiceArraySpec.of(np.asarray(array)) for name, array in clip.voice.items()}
     if found != forms:
         shown = {name: f"{np.asarray(array).dtype} {np.shape(array)}" for name, array in clip.voice.items()}
-        raise _clip_error(clip.info, f"the voice arrays {shown}", f"{dict(forms)}, as in the first clip")
+        raise _clip_error(clip, f"the voice arrays {shown}", f"{dict(forms)}, as in the first clip")
     ragged = {TEXT_KEY: clip.text_ids, CODES_KEY: clip.codes}
     ragged |= {name: array for name, array in clip.voice.items() if forms[name].shape is None}
     ids: dict[str, Int32Array] = {}
@@ -226,17 +211,17 @@ def check_clip(clip: PreparedClip, forms: Mapping[str, VoiceArraySpec]) -> Prepa
         array = np.asarray(values)
         if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
             shape = f"{what} as {array.dtype} of shape {list(array.shape)}"
-            raise _clip_error(clip.info, shape, "one-dimensional whole numbers")
+            raise _clip_error(clip, shape, "one-dimensional whole numbers")
         if array.size and not (_INT32_LIMITS.min <= int(array.min()) and int(array.max()) <= _INT32_LIMITS.max):
             limits = f"{what} from {int(array.min())} to {int(array.max())}"
-            raise _clip_error(clip.info, limits, "32-bit numbers")
+            raise _clip_error(clip, limits, "32-bit numbers")
         ids[what] = array.astype(np.int32)
     voice = {name: ids[name] if name in ids else np.asarray(array) for name, array in clip.voice.items()}
-    return PreparedClip(clip.info, ids[TEXT_KEY], ids[CODES_KEY], voice)
+    return replace(clip, text_ids=ids[TEXT_KEY], codes=ids[CODES_KEY], voice=voice)
 
 
 def write_shard(
-    folder: Path, number: int, clips: Sequence[PreparedClip], forms: Mapping[str, VoiceArraySpec]
+    folder: Path, number: int, clips: Sequence[Clip], forms: Mapping[str, VoiceArraySpec]
 ) -> tuple[ShardFile, ShardFile, int]:
     """Write the two files of a shard, synced to disk: arrays, and one JSON line per clip. `clips` are checked."""
     arrays_name, lines_name = get_shard_names(number)
@@ -262,16 +247,16 @@ def write_shard(
         stream.flush()
         os.fsync(stream.fileno())
     lines = []
-    for info in (clip.info for clip in clips):
-        texts = (info.id, info.speaker, info.recording, info.text)
-        if not all(map(is_encodable_text, texts)) or not (info.id and info.speaker):
-            raise _clip_error(info, f"id {info.id!r}, speaker {info.speaker!r}", "non-empty UTF-8 texts")
-        if not (isinstance(info.seconds, int | float) and 0 < info.seconds < float("inf")):
-            raise _clip_error(info, f"{info.seconds!r} seconds", "a number above 0")
-        entry = {**asdict(info), "seconds": float(info.seconds)}
+    for clip in clips:
+        texts = (clip.id, clip.speaker, clip.recording, clip.text)
+        if not all(map(is_encodable_text, texts)) or not (clip.id and clip.speaker):
+            raise _clip_error(clip, f"id {clip.id!r}, speaker {clip.speaker!r}", "non-empty UTF-8 texts")
+        if not (isinstance(clip.seconds, int | float) and 0 < clip.seconds < float("inf")):
+            raise _clip_error(clip, f"{clip.seconds!r} seconds", "a number above 0")
+        entry = {**{key: getattr(clip, key) for key in CLIP_LINE_KEYS}, "seconds": float(clip.seconds)}
         line = json.dumps(entry, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
         if len(line) > MAX_LINE_BYTES:
-            raise _clip_error(info, f"a line of {len(line):,} bytes", f"at most {MAX_LINE_BYTES:,}")
+            raise _clip_error(clip, f"a line of {len(line):,} bytes", f"at most {MAX_LINE_BYTES:,}")
         lines.append(line)
     joined = b"".join(lines)
     with (folder / lines_name).open("xb") as stream:
@@ -286,8 +271,8 @@ def _tensor_bytes(dtype: str, shape: tuple[int, ...], arrays: Sequence[Any]) -> 
     return TensorBytes(dtype, shape, lambda: (np.ascontiguousarray(array).tobytes() for array in arrays))
 
 
-def _clip_error(info: ClipInfo, found: str, expected: str) -> FileError:
-    return FileError("clip-form", f"clip {info.id!r}: {found}", expected=expected)
+def _clip_error(clip: Clip, found: str, expected: str) -> FileError:
+    return FileError("clip-form", f"clip {clip.id!r}: {found}", expected=expected)
 
 
 class Shard:
@@ -503,6 +488,8 @@ def require_matching_header(folder: Path, header: DatasetHeader, expected: Mappi
     if not rows:
         return
     width = max(len(key) for key, _, _ in rows[:MAX_SHOWN_DIFFERENCES])
+    if [key for key, _, _ in rows] == ["made_from.tokenizer_sha256"]:
+        raise GraftError("set-stale", f"the prepared set `{folder.name}` was made with another tokenizer", where=folder)
     lines = [f"{'':<{width}}  {'the set':<20}  this run"]
     for key, *values in rows[:MAX_SHOWN_DIFFERENCES]:
         texts = (value.strip('"') for value in values)
@@ -513,7 +500,12 @@ def require_matching_header(folder: Path, header: DatasetHeader, expected: Mappi
         lines.append(f"{key:<{width}}  {one:<20}  {other}")
     lines += [f"and {len(rows) - MAX_SHOWN_DIFFERENCES} more"] if len(rows) > MAX_SHOWN_DIFFERENCES else []
     code = "set-foreign" if any(key in IDENTITY_KEYS for key, _, _ in rows) else "set-stale"
-    raise GraftError(code, f"{folder.name} differs from this run:\n    " + "\n    ".join(lines), where=folder)
+    raise GraftError(
+        code,
+        f"the prepared set `{folder.name}` was made with other values than the run has now:\n    "
+        + "\n    ".join(lines),
+        where=folder,
+    )
 
 
 def _flatten(values: Mapping[str, Any], before: str = "") -> dict[str, str]:

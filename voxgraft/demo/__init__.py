@@ -1,5 +1,4 @@
-"""The demonstration: Amharic grafted onto the built-in base, with the commands that everybody uses."""
+"""The demonstration: Amharic grafted onto the built-in base, with the commands that everybody uses.
 
-from voxgraft.demo.command import DemoResult, demo
-
-__all__ = ["DemoResult", "demo"]
+Imports nothing, since `python -m voxgraft.demo.data` would otherwise load its module twice and warn.
+"""

@@ -23,10 +23,10 @@ from voxgraft.core.files import atomic_write_folder, compute_sha256, read_text
 from voxgraft.core.results import EXIT_INTERRUPTED
 from voxgraft.core.run import RunFolder
 from voxgraft.dataset.sets import write_clip_dataset
-from voxgraft.dataset.shards import ClipInfo, DatasetHeader, DatasetProvenance, DatasetRole, PreparedClip
+from voxgraft.dataset.shards import DatasetHeader, DatasetProvenance, DatasetRole
 from voxgraft.graft.folder import Graft
 from voxgraft.models import get_family
-from voxgraft.models.base import BaseFiles, Family
+from voxgraft.models.base import BaseFiles, Clip, Family
 from voxgraft.text.encoder import TextEncoder, text_rules_identity
 from voxgraft.tokenizers import open_tokenizer
 
@@ -98,11 +98,12 @@ class DemoSetWriter:
         made_from = DatasetProvenance(own.sha256, self.graft.card.base["checkpoint_sha256"], front_end, text=text)
         return DatasetHeader(self.family.name, language, role, self.family.code_hz, made_from)
 
-    def prepared(self, clips: Iterable[BundledClip], text_encoder: TextEncoder) -> Iterator[PreparedClip]:
+    def prepared(self, clips: Iterable[BundledClip], text_encoder: TextEncoder) -> Iterator[Clip]:
         voices = {name: clip.voice for name, clip in self.family.voices(self.files).items()}
         for clip in clips:
-            info = ClipInfo(clip.id, clip.speaker, clip.id, len(clip.codes) / self.family.code_hz, clip.text)
-            yield PreparedClip(info, text_encoder.encode(clip.text, clip.language), clip.codes, voices[clip.speaker])
+            seconds, ids = len(clip.codes) / self.family.code_hz, text_encoder.encode(clip.text, clip.language)
+            codes, voice = np.asarray(clip.codes), voices[clip.speaker]
+            yield Clip(codes, voice, ids, clip.id, clip.speaker, clip.id, seconds, clip.text)
 
 
 @cache

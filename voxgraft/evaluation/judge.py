@@ -20,7 +20,7 @@ from torch import Tensor
 from voxgraft.asr import Transcript
 from voxgraft.audio.files import encode_audio, resample
 from voxgraft.checkpoints import Checkpoint, open_checkpoint
-from voxgraft.checkpoints.tensors import read_stored_tensor
+from voxgraft.checkpoints.load import read_stored_tensor
 from voxgraft.core import rng
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.dataset.run_data import HeldOutData
@@ -28,27 +28,25 @@ from voxgraft.dataset.sampler import DataSamplerOptions, list_samples
 from voxgraft.dataset.shards import AnyArray, ClipDataset, Int32Array
 from voxgraft.evaluation.scores import (
     ERROR_MEASURES,
+    MAX_RECORDINGS,
+    ReferenceRecording,
     Score,
     ScoreRow,
+    SpeechRenderer,
+    SpokenSentence,
     Transcriber,
+    Wave,
     compute_error_rates,
     compute_sentence_errors,
     compute_stop_scores,
     compute_voice_similarity,
     measure_spoken_pace,
     score_without_interval,
+    synthesize_sentences,
     unmeasured_score,
 )
 from voxgraft.evaluation.sentences import EvalSentence, SentenceSet, normalize_letters
-from voxgraft.evaluation.synthesis import (
-    MAX_RECORDINGS,
-    ReferenceRecording,
-    SpeechRenderer,
-    SpokenSentence,
-    Wave,
-    synthesize_sentences,
-)
-from voxgraft.models.base import REFERENCE_AUDIO, Clip, ClipEncoder, build_sequence
+from voxgraft.models.base import REFERENCE_AUDIO, ClipEncoder, build_sequence
 from voxgraft.models.speech_model import compute_hidden_states, pack_batch
 from voxgraft.synthesis.engine import ModelContext, SpeakingModel
 from voxgraft.synthesis.inputs import ReferenceVoice
@@ -107,7 +105,7 @@ class Evaluator:
     sentences: Mapping[str, SentenceSet]
     voices: Sequence[ReferenceVoice]
     sound: SpeechRenderer
-    ear: Transcriber
+    transcriber: Transcriber
     voice_encoder: ClipEncoder | str
     """Or the reason why there is none."""
     held_out: HeldOutData
@@ -202,15 +200,15 @@ class Evaluator:
             return said, *like[1:]
         waves = self.sound.waves(said, who)
         language = sentences[0].language
-        deaf = self.ear.why_unsupported(language)
-        return said, waves, None if deaf else self.ear.hear(waves, self.sound.rate, language, who)
+        deaf = self.transcriber.why_unsupported(language)
+        return said, waves, None if deaf else self.transcriber.hear(waves, self.sound.rate, language, who)
 
     def _compute_scores(self, system: SpeakingModel, spoken: SystemSpeech) -> dict[str, Score]:
         """Errors, likeness of the voice and losses: what does not depend on the other system."""
         said, waves, heard = spoken
         language = said[0].sentence.language
         if heard is None:
-            why = self.sound.why or self.ear.why_unsupported(language)
+            why = self.sound.why or self.transcriber.why_unsupported(language)
             scores = dict.fromkeys(ERROR_MEASURES, unmeasured_score(why))
         else:
             scores = compute_error_rates([one.sentence for one in said], heard, self.seed)
@@ -253,7 +251,7 @@ def compute_held_out_losses(system: SpeakingModel, held_out: HeldOutData, langua
         why = f"{system.name} has no piece for any letter of the held-out texts"
         return dict.fromkeys(LOSS_MEASURES, unmeasured_score(why))
     order = DataSamplerOptions(
-        min_prompt_seconds=held_out.min_prompt_seconds, num_conditioning=system.model.frame.num_conditioning
+        min_prompt_seconds=held_out.min_prompt_seconds, num_conditioning=system.model.spec.num_conditioning
     )
     found = Validator(
         TrainableModel(system.model, {}, system.gate),
@@ -294,7 +292,7 @@ class _RetokenizedClipSet(ClipDataset):
     def __init__(self, whole: ClipDataset, system: SpeakingModel, language: str) -> None:
         self._whole, self.name, self.header = whole, whole.name, whole.header
         spelled = {at: system.ids(whole.infos[at].text, language) for at in range(len(whole))}
-        most = system.model.frame.max_text
+        most = system.model.spec.max_text
         clips = [at for at, ids in spelled.items() if 0 < len(ids) <= most]
         self._ids = [np.asarray(spelled[at], dtype=np.int32) for at in clips]
         # A set may bring voices that are no clips: their infos come after those of the clips, and stay there.
@@ -414,8 +412,8 @@ def _compute_speech_logits(
     system: SpeakingModel, said: Sequence[SpokenSentence], language: str
 ) -> tuple[Tensor, Tensor]:
     """Hidden states and logits of what the base said: text as this system reads it, voice and codes as they were."""
-    frame = system.model.frame
-    layouts = [build_sequence(frame, system.ids(one.sentence.text, language), one.codes) for one in said]
+    spec = system.model.spec
+    layouts = [build_sequence(spec, system.ids(one.sentence.text, language), one.codes) for one in said]
     batch = pack_batch(system.model, layouts, [system.family.condition(one.voice.clip) for one in said])
     with system.set_gate_for(language):
         hidden = compute_hidden_states(system.model, batch)[batch.speech.scored]  # (positions, width)
@@ -439,32 +437,34 @@ def score_voices(
     return compute_voice_similarity([np.asarray(clip.voice["speaker"]) for clip in clips], wanted, seed)
 
 
-def open_voice_encoder(base: SpeakingModel, place: ModelContext, voices: Sequence[ReferenceVoice]) -> ClipEncoder | str:
+def open_voice_encoder(
+    base: SpeakingModel, context: ModelContext, voices: Sequence[ReferenceVoice]
+) -> ClipEncoder | str:
     """The base's voice encoder, where a voice is a vector that it computes and the sound has the requested voices.
 
     Else the reason why voices cannot be compared.
     """
     vector = voices[0].clip.voice.get("speaker")
     if not isinstance(vector, np.ndarray) or vector.ndim != 1 or vector.dtype.kind != "f":
-        return f"{place.family.name} has no voice encoder to compare voices"
+        return f"{context.family.name} has no voice encoder to compare voices"
     try:
-        encoder = place.family.encoder(place.files, base.model)
+        encoder = context.family.encoder(context.files, base.model)
     except VoxgraftError as error:
         return f"the base's voice encoder cannot be opened: {error.finding.found}"
     # A vocoder that needs a reference sound speaks with the base's own voice where a held-out clip has none stored.
-    own = place.family.voices(place.files)
+    own = context.family.voices(context.files)
     sounding = all(voice.name in own or REFERENCE_AUDIO in voice.clip.voice for voice in voices)
-    if place.family.clones_voices and not sounding:
+    if context.family.clones_voices and not sounding:
         return "held-out clips give only part of the voice, and the base's own voice is used (--voices FILE.wav)"
     return encoder
 
 
 def score_recordings(
-    recordings: Sequence[ReferenceRecording], ear: Transcriber, seed: int, title: str = GIVEN_RECORDINGS_TITLE
+    recordings: Sequence[ReferenceRecording], transcriber: Transcriber, seed: int, title: str = GIVEN_RECORDINGS_TITLE
 ) -> ScoreRow | None:
     """The recogniser's error on recordings themselves; None where it does not know their language."""
     language = recordings[0][0].language if recordings else ""
-    if not recordings or ear.why_unsupported(language):
+    if not recordings or transcriber.why_unsupported(language):
         return None
     sentences: list[EvalSentence] = []
     heard: list[Transcript] = []
@@ -472,7 +472,7 @@ def score_recordings(
     for rate in sorted({rate for _, _, rate in recordings}):
         some = [(sentence, wave) for sentence, wave, own in recordings if own == rate]
         sentences += [sentence for sentence, _ in some]
-        heard += ear.hear([wave for _, wave in some], rate, language, "recordings")
+        heard += transcriber.hear([wave for _, wave in some], rate, language, "recordings")
     errors = compute_error_rates(sentences, heard, seed)
     return ScoreRow(language, WHO_RECORDINGS, f"reference: {title}", errors)
 
@@ -481,13 +481,13 @@ def score_codec_clips(
     sets: Sequence[ClipDataset],
     language: str,
     sound: SpeechRenderer,
-    ear: Transcriber,
+    transcriber: Transcriber,
     known: Mapping[str, SentenceSet],
     seed: int,
 ) -> ScoreRow | None:
     """The recogniser's error on held-out clips after the codec's round trip; None where that makes no sound."""
     # Codes of a recording have no latents: those are of a model that speaks.
-    if sound.vocoder is None or sound.needs_latents or ear.why_unsupported(language):
+    if sound.vocoder is None or sound.needs_latents or transcriber.why_unsupported(language):
         return None
     chosen = [(clips, place) for clips in sets for place in range(len(clips))]
     if not chosen:
@@ -497,10 +497,10 @@ def score_codec_clips(
     phones = {one.text: one.phones for found in known.values() for one in found.sentences}
     texts = [clips.infos[place].text.strip() for clips, place in chosen]
     sentences = [EvalSentence(language, text, phones=phones.get(text)) for text in texts]
-    voices = [Clip(clips.codes(place), clips.voice(place)) for clips, place in chosen]
+    voices = [clips.voice_clip(place) for clips, place in chosen]
     if (vocoder := sound.restrict_to_voices(voices).vocoder) is None:
         return None
     waves = vocoder.sound([clips.codes(place).tolist() for clips, place in chosen], voices)
-    heard = ear.hear(waves, sound.rate, language, "held-out clips")
+    heard = transcriber.hear(waves, sound.rate, language, "held-out clips")
     errors = compute_error_rates(sentences, heard, seed)
     return ScoreRow(language, WHO_CODEC, "reference: held-out clips through the codec", errors)

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from voxgraft.core.errors import FileError
 from voxgraft.core.files import read_json, require_file
-from voxgraft.core.journal import SPEECH_LOSS, History
 from voxgraft.core.languages import find_exemplar
 from voxgraft.core.results import LEVEL_COLOR, SERIES_COLORS, data_url, draw_inline_chart, render_page
+from voxgraft.core.run import SPEECH_LOSS, History
 from voxgraft.evaluation.judge import (
     WHO_AFTER,
     WHO_BEFORE,
@@ -38,7 +38,7 @@ from voxgraft.evaluation.scores import (
     select_shown_measures,
 )
 from voxgraft.synthesis.engine import SpeakingModel
-from voxgraft.training.monitors import LearningThresholds
+from voxgraft.training.validation import LearningThresholds
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -219,7 +219,7 @@ def _check_delivery(found: Evaluation, now: ScoreRow) -> list[ChecklistItem]:
         reads += f"; its length follows that of the text with a correlation of {fit.value:.2f}"
 
     runaway, cut = now.score("runaway"), now.score("cut")
-    ends = f"{format_score('runaway', runaway)} ran on, {format_score('cut', cut)} were cut off"
+    ends = f"{format_score('runaway', runaway)} did not stop, {format_score('cut', cut)} were cut off"
     stops = runaway.why if runaway.value is None else f"{ends}, of {runaway.count} sentences"
     failures = max(runaway.value or 0.0, cut.value or 0.0)
 
@@ -450,7 +450,7 @@ def list_figures(document: Mapping[str, Any], found: Evaluation) -> list[Figure]
     if now is not None and now.score("runaway").value is not None:
         runaway, cut = now.score("runaway"), now.score("cut")
         failures = f"{100 * max(runaway.value or 0.0, cut.value or 0.0):.0f} %"
-        note = f"{format_score('runaway', runaway)} ran on, {format_score('cut', cut)} were cut off"
+        note = f"{format_score('runaway', runaway)} did not stop, {format_score('cut', cut)} were cut off"
         figures.append(("stop failures", failures, note, ""))
     return figures
 

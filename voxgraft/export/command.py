@@ -16,7 +16,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from voxgraft.checkpoints.tensors import read_tensor_shapes
+from voxgraft.checkpoints.load import read_tensor_shapes
 from voxgraft.config.commands import ExportKind, ExportSettings
 from voxgraft.core import progress
 from voxgraft.core.errors import ConfigError, FileError, Finding, GraftError, VoxgraftError, finding
@@ -65,6 +65,7 @@ from voxgraft.graft.folder import (
     format_graft_readme,
     load_graft,
 )
+from voxgraft.models import family_names, get_family
 from voxgraft.models.base import GROWN, MERGED, Family, StockFolder
 from voxgraft.nn.adapter import ADAPTER_CONFIG_NAME, ADAPTER_TENSORS_NAME
 from voxgraft.tokenizers import open_tokenizer
@@ -181,8 +182,9 @@ def require_export_kind(family: Family, kind: ExportKind, *, drop_in: bool = Fal
     if kind not in SHAREABLE_KINDS and kind != family.name:
         found = f"--to {kind}, but the base belongs to {family.name}"
         raise ConfigError("export-kind", found, expected=f"{family.name}, {', '.join(SHAREABLE_KINDS)}")
-    if drop_in and not (kind == family.name and family.stock().can_drop_in):
-        raise ConfigError("export-kind", f"--drop-in with --to {kind}", expected="--to chatterbox for it")
+    if drop_in and not (kind == family.name and family.upstream().can_drop_in):
+        able = " or ".join(name for name in family_names() if get_family(name).upstream().can_drop_in)
+        raise ConfigError("export-kind", f"--drop-in with --to {kind}", expected=f"--to {able} for it")
 
 
 def require_export_folder(output: Path, *, overwrite: bool, retry_command: str | None = None) -> None:
@@ -245,10 +247,10 @@ def _write_upstream_export(
     source: ExportSource, settings: ExportSettings, output: Path, terms: ShareTerms
 ) -> dict[str, Any]:
     """Folders that the original program loads; gives the export's card."""
-    graft, stock = source.graft, source.family.stock()
+    graft, upstream = source.graft, source.family.upstream()
     drop_in = build_drop_in_tokenizer(source) if settings.drop_in else None
     pieces = graft.card.base_pieces if drop_in else graft.tokenizer.size
-    folder = stock.folder(source.files, pieces)
+    folder = upstream.folder(source.files, pieces)
     costs = _collect_language_costs(source)
     # The drop-in is the export's folder itself; else each part has a folder of its own.
     parts = [""] if drop_in else [one for one in (GROWN, MERGED) if settings.parts in ("both", one)]
@@ -259,9 +261,9 @@ def _write_upstream_export(
     known: dict[str, str] = {}  # SHA-256 of the checkpoints by path, so that they are not read again
     with atomic_write_folder(output) as new:
         for part in parts:
-            place, prefix = new / part, f"{part}/" if part else ""
-            place.mkdir(exist_ok=True)
-            path = place / folder.checkpoint
+            part_folder, prefix = new / part, f"{part}/" if part else ""
+            part_folder.mkdir(exist_ok=True)
+            path = part_folder / folder.checkpoint
             if drop_in is not None:
                 written = write_drop_in_checkpoint(source, path, drop_in.places, dtype=settings.dtype)
             elif part == GROWN:
@@ -269,26 +271,26 @@ def _write_upstream_export(
             else:
                 written = write_merged_checkpoint(source, path, dtype=settings.dtype)
             checkpoints[part or DROP_IN], known[prefix + folder.checkpoint] = written, written.sha256
-            with atomic_write(place / folder.tokenizer) as stream:
+            with atomic_write(part_folder / folder.tokenizer) as stream:
                 stream.write(drop_in.data if drop_in else graft.tokenizer.data)
             for name, text in folder.made.items():
-                write_text(place / name, text)
-            placed = _link_or_copy_files(folder.beside, place, copy=settings.copy_files)
+                write_text(part_folder / name, text)
+            placed = _link_or_copy_files(folder.beside, part_folder, copy=settings.copy_files)
             base_files |= {prefix + name: how for name, how in placed.items()}
             # Our own strict loader must take what the original program will be given.
-            files = source.family.files(place)
+            files = source.family.files(part_folder)
             source.family.infer_size(files, read_tensor_shapes(files.checkpoint))
             if files.config is not None:
                 stated, size = source.family.read_config_pieces(files.config), open_tokenizer(files.tokenizer).size
                 if stated != size:
                     found = f"{files.config.name} states {stated} pieces, and the tokenizer has {size:,}"
-                    raise ConfigError("base-config", f"{found} ({written.names} names)", where=place)
-        loader = None if drop_in else stock.loader(source.facts, source.files)
+                    raise ConfigError("base-config", f"{found} ({written.names} names)", where=part_folder)
+        loader = None if drop_in else upstream.loader(source.facts, source.files)
         if loader is not None:
             write_text(new / LOADER_NAME, loader)
         if loader is not None or drop_in is not None:
             (new / TEXT_FOLDER).mkdir()
-            for name, text in build_text_package(graft.card.rules, *stock.text_step(source.files)).items():
+            for name, text in build_text_package(graft.card.rules, *upstream.text_step(source.files)).items():
                 write_text(new / name, text)
         write_text(new / EXPORT_README_NAME, _build_export_readme(source, terms, folder, costs, drop_in, checkpoints))
         write_json(new / TERMS_NAME, terms.to_json())
@@ -301,7 +303,7 @@ def _write_upstream_export(
             "kind": str(settings.to),
             "drop_in": drop_in is not None,
             "family": source.family.name,
-            "program": stock.title,
+            "program": upstream.title,
             "language": source.language,
             "tag": graft.card.tag,
             "base": graft.card.base,
@@ -324,12 +326,12 @@ def _write_upstream_export(
 def _link_or_copy_files(base_files: Mapping[str, Path], folder: Path, *, copy: bool) -> dict[str, str]:
     """Put files and whole folders of the base into an export; by path there, whether each was linked or copied."""
     pairs: list[tuple[Path, Path]] = []
-    for name, place in base_files.items():
-        if is_folder(place):
-            inside = (path for path in sorted(place.rglob("*")) if path.is_file())
-            pairs += [(path, folder / name / path.relative_to(place)) for path in inside]
+    for name, original in base_files.items():
+        if is_folder(original):
+            inside = (path for path in sorted(original.rglob("*")) if path.is_file())
+            pairs += [(path, folder / name / path.relative_to(original)) for path in inside]
         else:
-            pairs.append((place, folder / name))
+            pairs.append((original, folder / name))
     done: dict[str, str] = {}
     with progress.progress_task("files of the base", len(pairs)) as advance:
         for source, target in pairs:
@@ -379,11 +381,11 @@ def _collect_language_costs(source: ExportSource) -> list[dict[str, Any]]:
             for language, loss in (point.get("speech_losses") or {}).items():
                 costs.append((str(language), "speech loss", first.get(language), float(loss), "held out in training"))
     folder = source.run.eval
-    for place in sorted(folder.iterdir()) if folder.is_dir() else []:
-        if not is_file(place / SCORES_NAME):
+    for evaluation in sorted(folder.iterdir()) if folder.is_dir() else []:
+        if not is_file(evaluation / SCORES_NAME):
             continue
         try:
-            scores, about, _ = read_scores(place / SCORES_NAME)
+            scores, about, _ = read_scores(evaluation / SCORES_NAME)
         except VoxgraftError:  # of another version, or half of one: it says nothing then
             continue
         # A step alone would not do: merging again with another share leaves another checkpoint of the same step.
@@ -393,7 +395,7 @@ def _collect_language_costs(source: ExportSource) -> list[dict[str, Any]]:
         for language, (key, title) in product(scores.languages, COST_MEASURES.items()):
             if (value := scores.score(language, WHO_AFTER, key).value) is not None:
                 was = scores.score(language, WHO_BEFORE, key).value
-                costs.append((language, title, was, value, f"evaluation {place.name}"))
+                costs.append((language, title, was, value, f"evaluation {evaluation.name}"))
     return [dict(zip(("language", "measure", "before", "after", "source"), one, strict=True)) for one in costs]
 
 
@@ -406,15 +408,15 @@ def _build_export_readme(
     checkpoints: Mapping[str, ExportedCheckpoint],
 ) -> str:
     """The page for people."""
-    stock, name = source.family.stock(), source.language_name
-    lines = [*_build_front_matter(source, terms), f"# {name} for {stock.title}", ""]
+    upstream, name = source.family.upstream(), source.language_name
+    lines = [*_build_front_matter(source, terms), f"# {name} for {upstream.title}", ""]
     how = "drop-in" if drop_in else "extended and merged"
     lines += [f"Written by voxgraft: {how}. Trained: {_format_training_state(source)}.", ""]
     if drop_in is not None:
         (one,) = checkpoints.values()
         lines += [
             f"A folder of the base's own size for {name} **alone**: {len(drop_in.places):,} ids that it never uses "
-            f"carry its pieces, so {stock.title} loads it unchanged. Languages whose ids were reused "
+            f"carry its pieces, so {upstream.title} loads it unchanged. Languages whose ids were reused "
             "do not work here; speak them with the base itself.",
             "",
             f"- {one.names} of {one.expected} names and shapes; {one.kept_and_changed}; {one.dtype}, {one.precision}.",
@@ -446,7 +448,7 @@ def _build_export_readme(
             before = "" if cost["before"] is None else f"{cost['before']:.4f}"
             cells = f"{cost['language']} | {cost['measure']} | {before} | {cost['after']:.4f} | {cost['source']}"
             lines.append(f"| {cells} |")
-    usage = stock.usage(source.facts, source.files, drop_in=drop_in is not None)
+    usage = upstream.usage(source.facts, source.files, drop_in=drop_in is not None)
     lines += [
         "",
         "```python",

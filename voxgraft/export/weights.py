@@ -48,9 +48,8 @@ from voxgraft.core.files import (
     is_folder,
     require_folder,
 )
-from voxgraft.core.journal import RunJournal
 from voxgraft.core.languages import find_exemplar, find_language_scripts, is_letter, script_of
-from voxgraft.core.run import RunFolder
+from voxgraft.core.run import RunFolder, RunJournal
 from voxgraft.data.manifest import resolve_text_files
 from voxgraft.graft.folder import (
     ADAPTER_NAME,
@@ -66,15 +65,13 @@ from voxgraft.inspect.check import run_checks
 from voxgraft.inspect.subject import open_check_subject
 from voxgraft.models import resolve_base_family, resolve_base_folder
 from voxgraft.models.base import BaseFiles, ExportInfo, Family
-from voxgraft.models.load import grow_model, load_model, save_model
-from voxgraft.models.speech_model import SpeechModel
+from voxgraft.models.speech_model import SpeechModel, grow_model, load_model, save_model
 from voxgraft.nn.adapter import load_peft_adapter, merge_adapter, read_peft_folder
 from voxgraft.nn.rows import load_new_rows
 from voxgraft.synthesis.engine import detect_trained_output
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.text.normalize import TextRules
-from voxgraft.tokenizers import open_tokenizer, parse_tokenizer
-from voxgraft.tokenizers.base import Tokenizer, read_texts
+from voxgraft.tokenizers import Tokenizer, open_tokenizer, parse_tokenizer, read_texts
 from voxgraft.tokenizers.formats import BpeJsonTokenizer
 
 BASE_DTYPE = "base"
@@ -448,7 +445,8 @@ def build_drop_in_tokenizer(source: ExportSource) -> DropInTokenizer:
     """Reuse ids, and prove on the language's own texts that it reads as before."""
     base, grown = source.base_tokenizer, source.graft.tokenizer
     if not isinstance(base, BpeJsonTokenizer):
-        raise GraftError("drop-in-family", f"a tokenizer of type {base.kind}", expected="one of Chatterbox's")
+        wanted = "a BPE tokenizer in a tokenizers JSON file"
+        raise GraftError("drop-in-family", f"a tokenizer of type {base.kind}", expected=wanted)
     text_encoder = TextEncoder.of(source.family, base, grown, source.language, source.graft.card.rules)
     # The run's own texts; without a run, every new piece and every letter on its own.
     entry = find_exemplar(source.language)

@@ -69,8 +69,7 @@ from voxgraft.models import get_family, resolve_base_family
 from voxgraft.models.base import BaseFiles, Family
 from voxgraft.text.encoder import TextEncoder, check_text_language, learn_language_pieces, prove_text_encoder
 from voxgraft.text.normalize import build_text_rules
-from voxgraft.tokenizers import open_tokenizer, parse_tokenizer
-from voxgraft.tokenizers.base import TextCorpus, Tokenizer, TokenizerAdditions, read_texts
+from voxgraft.tokenizers import TextCorpus, Tokenizer, TokenizerAdditions, open_tokenizer, parse_tokenizer, read_texts
 from voxgraft.tokenizers.prove import TokenizerProof
 from voxgraft.tokenizers.train import CharacterPlan, LearnedAdditions
 
@@ -118,49 +117,6 @@ def format_additions(additions: TokenizerAdditions, plan: CharacterPlan, texts: 
         )
         more = f" and {len(plan.left_unknown) - 6} more" if len(plan.left_unknown) > 6 else ""
         lines.append(f"  left unknown, because they do not belong to the language: {signs}{more}")
-    return lines
-
-
-def format_proof(proof: TokenizerProof) -> list[Line]:
-    """A proof, for people."""
-    counts = proof.counts
-    kept = ("kept", "bold green") if proof.old_text_same else ("BROKEN", "bold red")
-    lines: list[Line] = [
-        style_line("promise 1, old text reads the same: ", kept),
-        Table(
-            ("base sentences", "same", "base had unknowns", "contain the tag", "changed"),
-            (
-                tuple(
-                    f"{n:,}" for n in (counts.total, counts.same, counts.base_unknown, counts.holds_tag, counts.changed)
-                ),
-            ),
-        ),
-    ]
-    if counts.base_unknown:
-        still = counts.base_unknown - counts.base_unknown_moved
-        lines.append(
-            f"{counts.base_unknown:,} contain characters that the base cannot encode: {still:,} keep their ids anyway, "
-            f"{counts.base_unknown_moved:,} are encoded better now"
-        )
-    if proof.before is not None and proof.after is not None:
-        lines.append(
-            Table(
-                ("new language", "tokens", "unknown", "share", "unknown characters", "tokens per character"),
-                tuple(
-                    (
-                        name,
-                        *(f"{count:,}" for count in (one.tokens, one.unknown)),
-                        f"{one.unknown_share:.1%}",
-                        f"{one.unknown_characters:,}",
-                        f"{one.tokens_per_character:.2f}",
-                    )
-                    for name, one in (("before", proof.before), ("after", proof.after))
-                ),
-            )
-        )
-    lines.append(f"pieces that can never occur: {len(proof.unreachable):,}")
-    for item in proof.findings:
-        lines += item.lines()
     return lines
 
 
@@ -218,7 +174,7 @@ class GraftResult:
         lines: list[Line] = [f"tokenizer: {self.chosen}", f"  its sha256: {self.sha256}"]
         if self.learnt:
             lines += format_additions(self.learnt.additions, self.learnt.plan, self.texts)
-        lines += format_proof(self.proof)
+        lines += self.proof.lines()
         if self.folder is None:
             return [*lines, "nothing was written, because the proof failed"]
         lines += [self.counts.table(), *filter(None, [self.counts.spare_note()])]
@@ -235,7 +191,10 @@ def graft(settings: GraftSettings) -> GraftResult:
     settings = settings.model_copy(update={"texts": resolve_text_files(settings, settings.run)})
     if not settings.texts and settings.tokenizer.file is None:
         found = "neither `texts` nor `tokenizer.file` is given, and the run has no manifest of clips"
-        cure = "set texts in run.yaml, or import recordings first (`voxgraft go` imports data.sources)."
+        cure = "set texts in run.yaml, or set data.sources and run `voxgraft go RUN`, which imports them."
+        if settings.data.sources:
+            found = "the sources of the run are not imported yet, so there are no texts"
+            cure = "run `voxgraft go RUN`, which imports them first."
         raise ConfigError("config-missing", found, where=settings.run / RUN_FILE, cure=cure)
     family = resolve_base_family(base_folder, settings.family)
     files = family.files(base_folder)
@@ -331,23 +290,6 @@ def write_graft_folder(
         write_text(temporary / README_NAME, readme)
 
 
-@dataclass(frozen=True, slots=True)
-class TokenizerProveResult:
-    """A proof, as a command's result: exit 1 when it does not hold."""
-
-    proof: TokenizerProof
-
-    @property
-    def exit_code(self) -> int:
-        return 0 if self.proof.holds else 1
-
-    def to_json(self) -> dict[str, Any]:
-        return self.proof.to_json()
-
-    def lines(self) -> list[Line]:
-        return format_proof(self.proof)
-
-
 def tokenizer_train(settings: TokenizerTrainSettings) -> SimpleResult:
     """Learn the characters and pieces that a base lacks for a language, and write them down."""
     require_output_path(settings.output, overwrite=settings.overwrite)
@@ -407,11 +349,11 @@ def extend_tokenizer(family: Family, base: Tokenizer, additions: TokenizerAdditi
     return parse_tokenizer(base.grown(additions), Path(f"{base.path.name} + {additions.language}"))
 
 
-def tokenizer_prove(settings: TokenizerProveSettings) -> TokenizerProveResult:
+def tokenizer_prove(settings: TokenizerProveSettings) -> TokenizerProof:
     """Spell thousands of sentences of base languages with both tokenizers, id for id."""
     text_encoder = load_text_encoder(settings.base, settings.family, settings.grown, settings.language)
     texts = read_texts(settings.texts) if settings.texts else TextCorpus(())
-    return TokenizerProveResult(prove_text_encoder(text_encoder, texts, settings.proof_texts))
+    return prove_text_encoder(text_encoder, texts, settings.proof_texts)
 
 
 def tokenizer_show(settings: TokenizerShowSettings) -> SimpleResult:

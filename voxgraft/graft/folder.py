@@ -21,12 +21,12 @@ from voxgraft.config.run import LANGUAGE_PATTERN, RunSettings, VocabularySetting
 from voxgraft.config.train_options import rename_saved_options
 from voxgraft.core.errors import CheckpointError, FileError, GraftError, TokenizerError, VoxgraftError
 from voxgraft.core.files import compute_sha256, is_file, is_folder, path_exists, read_json, require_file, require_folder
+from voxgraft.core.run import RUN_FILE
 from voxgraft.models import family_names, get_family, resolve_base_family, resolve_base_folder
 from voxgraft.models.base import Family
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.text.normalize import TextRules, TextRulesError
-from voxgraft.tokenizers import open_tokenizer
-from voxgraft.tokenizers.base import Tokenizer
+from voxgraft.tokenizers import Tokenizer, open_tokenizer
 
 if TYPE_CHECKING:
     from voxgraft.graft.rows import Float32Array
@@ -99,7 +99,11 @@ def collect_versions() -> dict[str, str]:
 
 def read_graft_card(folder: Path) -> GraftCard:
     """graft.json alone, with every value of the right kind."""
+    if not path_exists(folder) and is_file(folder.parent / RUN_FILE):
+        raise GraftError("graft-missing", f"{folder.parent} has no graft yet", where=folder.parent)
     path = require_folder(folder) / GRAFT_CARD_NAME
+    if not path_exists(path):
+        raise GraftError("graft-broken", f"{folder.name} is not a graft: {path.name} is missing", where=folder)
     value = read_json(require_file(path))
     if not isinstance(value, dict) or value.get("format") != GRAFT_FORMAT:
         raise GraftError("graft-broken", f"{GRAFT_CARD_NAME} has no format {GRAFT_FORMAT!r}", where=path)
@@ -167,6 +171,9 @@ def find_text_rules(tokenizer: Path) -> TextRules | None:
 def load_graft(folder: Path) -> Graft:
     """The whole graft; refused with the difference if a part does not belong."""
     card = read_graft_card(folder)
+    for name in (card.tokenizer, ROWS_NAME):
+        if not path_exists(folder / name):
+            raise GraftError("graft-broken", f"{name} is missing from the graft", where=folder)
     tokenizer = open_tokenizer(folder / card.tokenizer)
     try:
         rows = read_rows_file(folder / ROWS_NAME)
@@ -315,6 +322,11 @@ MAX_LOSS_RISE = 0.05
 
 def read_merged_card(folder: Path) -> dict[str, Any]:
     """The card of a merged folder, whose files exist and are the ones that were written."""
+    if not path_exists(folder) and is_file(folder.parent / RUN_FILE):
+        mode = "--baseline" if folder.name == BASELINE_FOLDER_NAME else "--train.mode"
+        found = f"{folder.parent} has no {folder.name} result"
+        cure = f"train it with {mode} {folder.name}, or use --variant graft."
+        raise GraftError("merged-missing", found, where=folder.parent, cure=cure)
     path = require_folder(folder) / MERGED_CARD_NAME
     card = read_json(require_file(path))
     if not isinstance(card, dict) or card.get("format") != MERGED_FORMAT:

@@ -25,7 +25,7 @@ from voxgraft.core.results import Table
 from voxgraft.models import family_names, get_family
 from voxgraft.models.base import Family
 from voxgraft.text.encoder import TextEncoder, romanize
-from voxgraft.tokenizers.base import WORD_START, Tokenizer
+from voxgraft.tokenizers import WORD_START, Tokenizer
 from voxgraft.tokenizers.prove import check_tokenizer_structure
 from voxgraft.tokenizers.train import find_surviving_text
 
@@ -227,9 +227,9 @@ def text_table_findings(checkpoint: Checkpoint, family: Family, pieces: int) -> 
     for name, count in rows.items():
         if count != expected:
             code = "ids-past-table" if count < pieces else "rows-vs-tokenizer"
-            spare = f" + {family.spare_rows} spare" if family.spare_rows else ""
-            found = f"{name} has {count:,} rows, the tokenizer {pieces:,} pieces"
-            findings.append(finding(code, found, expected=f"{pieces:,} pieces{spare} = {expected:,} rows", where=where))
+            spare = f", {family.spare_rows} of them spare" if family.spare_rows else ""
+            found = f"{name} has {count:,} rows, but the tokenizer has {pieces:,} pieces"
+            findings.append(finding(code, found, expected=f"{expected:,} rows{spare}", where=where))
             break
     return findings
 

@@ -243,8 +243,8 @@ def compare_body(subject: CheckSubject) -> BodyComparison | None:
     if subject.base is not None:
         with contextlib.suppress(VoxgraftError):  # a base that is not whole is reported elsewhere
             size = family.infer_size(subject.base, {name: info.shape for name, info in base.tensors.items()})
-            frame = family.frame(subject.base_pieces or 0, size)
-            marks = {frame.speech_start: "start of speech", frame.speech_stop: "stop of speech"}
+            spec = family.sequence_spec(subject.base_pieces or 0, size)
+            marks = {spec.speech_start: "start of speech", spec.speech_stop: "stop of speech"}
     with progress.progress_task(
         "comparing the other tensors with the base", sum(base.tensors[name].num_bytes for name in there)
     ) as advance:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +24,7 @@ from voxgraft.core.files import parse_json, read_lines, require_file, require_fo
 from voxgraft.core.results import LEVEL_STYLES, Line, Table, format_finding_counts, style_line
 from voxgraft.core.run import RunFolder
 from voxgraft.data.manifest import resolve_manifest_path, resolve_text_files
-from voxgraft.dataset.checks import StoredCodes, compute_trimmed_lengths, count_trailing_run
-from voxgraft.dataset.indextts2_manifest import read_npy, read_sibling_durations
+from voxgraft.dataset.indextts2_manifest import StoredCodes, compute_trimmed_lengths, read_npy, read_sibling_durations
 from voxgraft.dataset.run_data import (
     build_sampler,
     compute_set_weights,
@@ -38,6 +37,7 @@ from voxgraft.dataset.run_data import (
     sampling_findings,
     warmup_findings,
 )
+from voxgraft.dataset.sets import count_trailing_run
 from voxgraft.inspect.body import body_findings, optimizer_findings
 from voxgraft.inspect.rows import base_row_findings, new_row_findings, spare_row_findings
 from voxgraft.inspect.subject import CheckSubject, find_text_tables, open_check_subject
@@ -284,7 +284,7 @@ def training_data_findings(subject: CheckSubject) -> list[Finding]:
             from voxgraft.training.replay import SelfReplayBuilder, resolve_self_replay_count
 
             # Sentences that the base is to speak itself as replay. That there are any is seen without speaking them.
-            parts = (wanted.run, settings.data, subject.base, wanted.graft, wanted.text_encoder, wanted.base_frame)
+            parts = (wanted.run, settings.data, subject.base, wanted.graft, wanted.text_encoder, wanted.base_spec)
             if count := resolve_self_replay_count(settings.data, "merged"):
                 spoken = len(SelfReplayBuilder(*parts, train.seed).plan(count))
         if merged:
@@ -292,11 +292,11 @@ def training_data_findings(subject: CheckSubject) -> list[Finding]:
             findings += retention_findings(replayed=replayed, measured=measured)
         require_batches_fit(wanted, data, replay_pending=bool(spoken))
         weights = compute_set_weights(data.train, data.replay, settings.data.replay_share)
-        stream = build_sampler(settings, wanted.frame, (*data.train, *data.replay), weights)
+        stream = build_sampler(settings, wanted.spec, (*data.train, *data.replay), weights)
         findings += sampling_findings(wanted, data, stream)
         findings += warmup_findings(train, resolve_num_steps(train, stream))
         if train.sample_texts:
-            from voxgraft.training.samples import build_sample_sentences
+            from voxgraft.evaluation.in_training import build_sample_sentences
 
             build_sample_sentences(wanted.text_encoder, train.sample_texts, (), train.seed)
     except VoxgraftError as error:
@@ -327,59 +327,105 @@ _PART_NAMES = {
 }
 
 
-class CheckTopic(NamedTuple):
-    """One thing to look at: which parts of the subject it needs, and the function that looks."""
-
-    name: str
-    needs: tuple[str, ...]
-    look: Callable[[CheckSubject], list[Finding]]
-
-
-CHECK_TOPICS = (
-    CheckTopic("base", ("base", "base_checkpoint", "base_tokenizer"), base_size_findings),
-    CheckTopic("run and base belong together", ("run", "base"), provenance_findings),
-    CheckTopic("graft", ("graft", "base_checkpoint", "base_tokenizer"), graft_size_findings),
-    CheckTopic("safety of the files", ("checkpoint_paths",), pickle_findings),
-    CheckTopic("tokenizer", ("tokenizer",), tokenizer_findings),
-    CheckTopic("text rules", ("graft",), text_rule_findings),
-    CheckTopic("old text", ("grown", "base_tokenizer"), tokenizer_proof_findings),
-    CheckTopic("rows", ("checkpoint", "family"), row_size_findings),
-    CheckTopic("values of the rows", ("any_checkpoint", "family"), nonfinite_row_findings),
-    CheckTopic("sizes in the old config", ("old", "family"), old_config_size_findings),
-    CheckTopic("base rows", ("checkpoint", "base_checkpoint", "family"), base_row_findings),
-    CheckTopic("spare row", ("spare_rows", "checkpoint", "base_checkpoint", "base_pieces"), spare_row_findings),
-    CheckTopic("new rows", ("with_new_rows", "base_checkpoint", "base_pieces"), new_row_findings),
-    CheckTopic("body", ("checkpoint", "base_checkpoint", "family"), body_findings),
-    CheckTopic("other contents of the checkpoint", ("checkpoint",), checkpoint_extra_findings),
-    CheckTopic("optimizer state", ("checkpoint", "family"), optimizer_findings),
-    CheckTopic("text", ("texts", "text_encoder"), text_findings),
-    CheckTopic("prepared ids", ("prepared",), prepared_id_findings),
-    CheckTopic("prepared codes", ("prepared", "family"), prepared_code_findings),
-    CheckTopic("tokenization of the prepared data", ("prepared", "grown", "text_encoder"), prepared_encoding_findings),
-    CheckTopic("freezing in the old config", ("old",), freeze_findings),
-    CheckTopic("rates in the old config", ("old", "family"), old_rate_findings),
-    CheckTopic("rates of the run", ("run", "family"), run_rate_findings),
-    CheckTopic("evaluation", ("run", "family"), evaluation_findings),
-    CheckTopic(
-        DATA_TOPIC, ("run", "graft", "base", "base_checkpoint", "base_tokenizer", "family"), training_data_findings
-    ),
+# Each thing to look at: the title that users see, the parts of the subject that it needs, and the function that looks.
+CHECK_TOPICS: tuple[tuple[str, tuple[str, ...], Callable[[CheckSubject], list[Finding]]], ...] = (
+    ("base", ("base", "base_checkpoint", "base_tokenizer"), base_size_findings),
+    ("run and base belong together", ("run", "base"), provenance_findings),
+    ("graft", ("graft", "base_checkpoint", "base_tokenizer"), graft_size_findings),
+    ("safety of the files", ("checkpoint_paths",), pickle_findings),
+    ("tokenizer", ("tokenizer",), tokenizer_findings),
+    ("text rules", ("graft",), text_rule_findings),
+    ("old text", ("grown", "base_tokenizer"), tokenizer_proof_findings),
+    ("rows", ("checkpoint", "family"), row_size_findings),
+    ("values of the rows", ("any_checkpoint", "family"), nonfinite_row_findings),
+    ("sizes in the old config", ("old", "family"), old_config_size_findings),
+    ("base rows", ("checkpoint", "base_checkpoint", "family"), base_row_findings),
+    ("spare row", ("spare_rows", "checkpoint", "base_checkpoint", "base_pieces"), spare_row_findings),
+    ("new rows", ("with_new_rows", "base_checkpoint", "base_pieces"), new_row_findings),
+    ("body", ("checkpoint", "base_checkpoint", "family"), body_findings),
+    ("other contents of the checkpoint", ("checkpoint",), checkpoint_extra_findings),
+    ("optimizer state", ("checkpoint", "family"), optimizer_findings),
+    ("text", ("texts", "text_encoder"), text_findings),
+    ("prepared ids", ("prepared",), prepared_id_findings),
+    ("prepared codes", ("prepared", "family"), prepared_code_findings),
+    ("tokenization of the prepared data", ("prepared", "grown", "text_encoder"), prepared_encoding_findings),
+    ("freezing in the old config", ("old",), freeze_findings),
+    ("rates in the old config", ("old", "family"), old_rate_findings),
+    ("rates of the run", ("run", "family"), run_rate_findings),
+    ("evaluation", ("run", "family"), evaluation_findings),
+    (DATA_TOPIC, ("run", "graft", "base", "base_checkpoint", "base_tokenizer", "family"), training_data_findings),
 )
 
 
-class CheckOutcome(NamedTuple):
-    """All findings, and which topics were looked at and which not, so that silence is never taken for a pass."""
+_INPUT_NAMES = ("run", "base", "checkpoint", "base_config", "texts", "prepared")
+_NO_FIX_NEEDED = "no action needed."
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """All findings, and which topics were looked at and which not, so that silence is never taken for a pass.
+
+    Exit 1 if any finding is an error.
+    """
 
     findings: tuple[Finding, ...]
     checked: tuple[str, ...]
     not_checked: dict[str, str]
     """Topic to the reason."""
+    sizes: Table | None = None
+    not_given: tuple[str, ...] = ()
+    run: Path | None = None
 
     @property
-    def errors(self) -> int:
-        return sum(item.level == "error" for item in self.findings)
+    def exit_code(self) -> int:
+        return 1 if any(item.level == "error" for item in self.findings) else 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "fine": not self.exit_code,
+            "checked": list(self.checked),
+            "not_checked": self.not_checked,
+            "not_given": list(self.not_given),
+            "sizes": self.sizes.to_json() if self.sizes else [],
+            "findings": [item.to_json() for item in self.findings],
+        }
+
+    def lines(self) -> list[Line]:
+        lines: list[Line] = [self.sizes] if self.sizes else []
+        for item in sorted(self.findings, key=lambda item: list(LEVEL_STYLES).index(item.level)):
+            first, *rest = item.lines()
+            lines.append(style_line((first, LEVEL_STYLES[item.level])))
+            lines += [line for line in rest if _NO_FIX_NEEDED not in line]
+        lines.append(f"checked: {', '.join(self.checked) or 'nothing'}")
+        by_reason: dict[str, list[str]] = {}
+        for topic, reason in self.not_checked.items():
+            by_reason.setdefault(reason, []).append(topic)
+        if by_reason:
+            skipped = (f"{', '.join(topics)} ({reason})" for reason, topics in by_reason.items())
+            lines.append(f"not checked: {'; '.join(skipped)}")
+        if self.not_given:
+            lines.append(f"not given: {', '.join(self.not_given)}")
+        lines.append(self.verdict)
+        if self.run is None:
+            return lines
+        # What the run needs now. Clips that are not prepared yet are no fault, but nothing can be trained without.
+        run, codes = shlex.quote(str(self.run)), {item.code for item in self.findings}
+        if self.exit_code:
+            step = "fix the errors; training does not start while there is one"
+        elif "graft-missing" in codes:
+            step = f"voxgraft graft {run}"
+        elif codes & {"set-missing", "set-incomplete"}:
+            step = f"voxgraft prepare {run}; training cannot start without clips"
+        else:
+            step = f"voxgraft train {run}"
+        return [*lines, f"next: {step}"]
+
+    @property
+    def verdict(self) -> Line:
+        return format_finding_counts(self.findings)
 
 
-def run_checks(subject: CheckSubject, *, with_data: bool = True, skip_topics: Collection[str] = ()) -> CheckOutcome:
+def run_checks(subject: CheckSubject, *, with_data: bool = True, skip_topics: Collection[str] = ()) -> CheckResult:
     """Look at every topic whose parts exist. An error in a topic becomes a finding; the other topics still run.
 
     Without `with_data` the training data is not opened; `skip_topics` names further topics to leave out.
@@ -403,70 +449,7 @@ def run_checks(subject: CheckSubject, *, with_data: bool = True, skip_topics: Co
         except VoxgraftError as error:
             findings.append(error.finding)
             not_checked[name] = f"stopped by {error.code}"
-    return CheckOutcome(tuple(dict.fromkeys(findings)), tuple(checked), not_checked)
-
-
-_INPUT_NAMES = ("run", "base", "checkpoint", "base_config", "texts", "prepared")
-_NO_FIX_NEEDED = "no action needed."
-
-
-@dataclass(frozen=True, slots=True)
-class CheckResult:
-    """All findings at once, and what was looked at; exit 1 if any of them is an error."""
-
-    outcome: CheckOutcome
-    sizes: Table | None
-    not_given: tuple[str, ...]
-    run: Path | None = None
-
-    @property
-    def exit_code(self) -> int:
-        return 1 if self.outcome.errors else 0
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "fine": not self.outcome.errors,
-            "checked": list(self.outcome.checked),
-            "not_checked": self.outcome.not_checked,
-            "not_given": list(self.not_given),
-            "sizes": self.sizes.to_json() if self.sizes else [],
-            "findings": [item.to_json() for item in self.outcome.findings],
-        }
-
-    def lines(self) -> list[Line]:
-        findings = self.outcome.findings
-        lines: list[Line] = [self.sizes] if self.sizes else []
-        for item in sorted(findings, key=lambda item: list(LEVEL_STYLES).index(item.level)):
-            first, *rest = item.lines()
-            lines.append(style_line((first, LEVEL_STYLES[item.level])))
-            lines += [line for line in rest if _NO_FIX_NEEDED not in line]
-        lines.append(f"checked: {', '.join(self.outcome.checked) or 'nothing'}")
-        by_reason: dict[str, list[str]] = {}
-        for topic, reason in self.outcome.not_checked.items():
-            by_reason.setdefault(reason, []).append(topic)
-        if by_reason:
-            skipped = (f"{', '.join(topics)} ({reason})" for reason, topics in by_reason.items())
-            lines.append(f"not checked: {'; '.join(skipped)}")
-        if self.not_given:
-            lines.append(f"not given: {', '.join(self.not_given)}")
-        lines.append(self.verdict)
-        if self.run is None:
-            return lines
-        # What the run needs now. Clips that are not prepared yet are no fault, but nothing can be trained without.
-        run, codes = shlex.quote(str(self.run)), {item.code for item in findings}
-        if self.outcome.errors:
-            step = "fix the errors; training does not start while there is one"
-        elif "graft-missing" in codes:
-            step = f"voxgraft graft {run}"
-        elif codes & {"set-missing", "set-incomplete"}:
-            step = f"voxgraft prepare {run}; training cannot start without clips"
-        else:
-            step = f"voxgraft train {run}"
-        return [*lines, f"next: {step}"]
-
-    @property
-    def verdict(self) -> Line:
-        return format_finding_counts(self.outcome.findings)
+    return CheckResult(tuple(dict.fromkeys(findings)), tuple(checked), not_checked)
 
 
 def check_command(settings: CheckSettings) -> CheckResult | FirstContact:
@@ -487,8 +470,8 @@ def check(settings: CheckSettings) -> CheckResult:
         found = "neither a run nor a file to check is given"
         raise ConfigError("config-missing", found, expected="RUN, or one of --base, --tokenizer, --checkpoint ...")
     with open_check_subject(settings) as subject:
-        outcome = run_checks(subject)
+        result = run_checks(subject)
         sizes = size_table(subject)
     names = (name.replace("_", "-") for name, there in given.items() if not there)
     listed = tuple("--" + name if name != "run" else "RUN" for name in names)
-    return CheckResult(outcome, sizes, listed, settings.run)
+    return replace(result, sizes=sizes, not_given=listed, run=settings.run)

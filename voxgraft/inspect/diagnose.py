@@ -43,12 +43,18 @@ from voxgraft.core.files import (
     write_json,
     write_text,
 )
-from voxgraft.core.journal import History, RunJournal
 from voxgraft.core.results import LEVEL_STYLES, Line, Table, format_bytes, style_line
-from voxgraft.core.run import RunFolder
-from voxgraft.evaluation.scores import Transcriber, compute_error_rates, open_transcriber
+from voxgraft.core.run import History, RunFolder, RunJournal
+from voxgraft.evaluation.scores import (
+    SpeechRenderer,
+    Transcriber,
+    choose_eval_voices,
+    compute_error_rates,
+    open_speech_renderer,
+    open_transcriber,
+    synthesize_sentences,
+)
 from voxgraft.evaluation.sentences import SentenceSet, load_built_in_sentences, load_sentence_sets
-from voxgraft.evaluation.synthesis import SpeechRenderer, choose_eval_voices, open_speech_renderer, synthesize_sentences
 from voxgraft.graft.folder import (
     GRAFT_CARD_NAME,
     find_merged_card,
@@ -99,8 +105,7 @@ from voxgraft.synthesis.engine import ModelContext, SpeakingModel, open_base_mod
 from voxgraft.synthesis.inputs import ReferenceVoice
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.text.normalize import NO_RULES, TextRules
-from voxgraft.tokenizers import open_tokenizer
-from voxgraft.tokenizers.base import TextCorpus
+from voxgraft.tokenizers import TextCorpus, open_tokenizer
 
 DIAGNOSIS_REPORT_NAME, DIAGNOSIS_PICTURE_NAME, DIAGNOSIS_JSON_NAME = "report.html", "diagnosis.png", "diagnosis.json"
 VERDICT_STYLES = {"RESUME": "bold green", "REPAIR": "bold yellow", "START FRESH": "bold red"}
@@ -225,9 +230,10 @@ def diagnose(settings: DiagnoseSettings) -> DiagnoseResult:
     """Look at a checkpoint or a run; with `report` also draw and write what was found."""
     path, folder = settings.checkpoint, None
     if settings.report:
-        folder = settings.output or Path(f"diagnosis-{path.stem or path.resolve().name}")
+        folder = settings.output or Path(f"diagnosis-{path.name or path.resolve().name}")
         if path_exists(folder) and not settings.overwrite:  # refused before anything is measured
-            raise FileError("file-exists", f"{folder.name} exists already", where=folder)
+            cure = "choose another folder with --output, or use --overwrite."
+            raise FileError("file-exists", f"{folder.name} exists already", where=folder, cure=cure)
     found = diagnose_run(settings) if is_file(RunFolder(path).settings) else diagnose_checkpoint(settings)
     if settings.listen:
         _measure_phone_errors(found, settings)
@@ -295,7 +301,12 @@ def _to_check_settings(settings: DiagnoseSettings, base: Path) -> CheckSettings:
             tokenizers = (path for name in family.tokenizer_names if (path := folder / name).is_file())
             checkpoint, tokenizer = found, tokenizer or next(tokenizers, None)
         else:
-            files = family.files(folder)
+            try:
+                files = family.files(folder)
+            except FileError as error:
+                # What the family says of the folder is about a base, and the base is another folder.
+                text = f"{folder.name or folder} contains no checkpoint of {family.name}"
+                raise CheckpointError("checkpoint-missing", text, where=folder) from error
             checkpoint, tokenizer = files.checkpoint, tokenizer or files.tokenizer
     return CheckSettings(
         base=base,
@@ -622,12 +633,12 @@ PhoneErrors = dict[str, float]
 class ListeningTest:
     """A base with everything that is needed to listen to it and to what was made of it."""
 
-    place: ModelContext
+    context: ModelContext
     base: SpeakingModel
     sets: dict[str, SentenceSet]
     voices: list[ReferenceVoice]
     sound: SpeechRenderer
-    ear: Transcriber
+    transcriber: Transcriber
     tokenizer: Path | None
     language: str | None
     """The new language; None where only old ones are spoken."""
@@ -639,13 +650,15 @@ class ListeningTest:
 
     def errors(self, checkpoint: Path, who: str) -> PhoneErrors:
         """Of a checkpoint of the same family; an error of voxgraft where it makes no whole model."""
-        files = replace(self.place.files, checkpoint=checkpoint, tokenizer=self.tokenizer or self.place.files.tokenizer)
-        own = open_tokenizer(self.place.files.tokenizer)
+        files = replace(
+            self.context.files, checkpoint=checkpoint, tokenizer=self.tokenizer or self.context.files.tokenizer
+        )
+        own = open_tokenizer(self.context.files.tokenizer)
         grown = open_tokenizer(self.tokenizer) if self.tokenizer else None
         # Nothing is known of how others normalised their texts, so they are read as they are.
         rules = (find_text_rules(self.tokenizer) if self.tokenizer else None) or TextRules(NO_RULES)
-        text_encoder = TextEncoder.of(self.place.family, own, grown, self.language if grown else None, rules)
-        system = SpeakingModel(who, self.place.family, self.place.model(files), text_encoder, None, "checkpoint")
+        text_encoder = TextEncoder.of(self.context.family, own, grown, self.language if grown else None, rules)
+        system = SpeakingModel(who, self.context.family, self.context.model(files), text_encoder, None, "checkpoint")
         return self._errors(system, list(self.sets))
 
     def _errors(self, system: SpeakingModel, languages: list[str]) -> PhoneErrors:
@@ -656,7 +669,7 @@ class ListeningTest:
             said = synthesize_sentences(
                 system, sentences, self.voices, self.seed, who, latents=self.sound.needs_latents
             )
-            heard = self.ear.hear(self.sound.waves(said, who), self.sound.rate, language, who)
+            heard = self.transcriber.hear(self.sound.waves(said, who), self.sound.rate, language, who)
             value = compute_error_rates(sentences, heard, self.seed)["phone_error"].value
             if value is not None:
                 found[language] = value
@@ -667,18 +680,18 @@ def open_listening_test(
     family: Family, files: BaseFiles, tokenizer: Path | None, language: str | None, sentences: int, seed: int
 ) -> ListeningTest:
     """Everything opened; an error that says what is missing where nothing could be transcribed."""
-    place = ModelContext(family, files, "cpu", torch.float32)
-    sound, ear = open_speech_renderer(place), open_transcriber(None)
-    if why := sound.why or ear.why:
+    context = ModelContext(family, files, "cpu", torch.float32)
+    sound, transcriber = open_speech_renderer(context), open_transcriber(None)
+    if why := sound.why or transcriber.why:
         raise ConfigError("nothing-to-hear", why)
     languages = [*family.languages, *([language] if language and tokenizer else [])]
-    sets = load_sentence_sets([name for name in languages if not ear.why_unsupported(name)], (), sentences)
+    sets = load_sentence_sets([name for name in languages if not transcriber.why_unsupported(name)], (), sentences)
     if not sets:
         raise ConfigError("nothing-to-hear", f"there are no sentences in {', '.join(languages)}")
     new = language if language in sets and language not in family.languages else None
-    base = open_base_model(place)
+    base = open_base_model(context)
     voices = choose_eval_voices(base, files, (), (), 0.0, seed)
-    return ListeningTest(place, base, sets, voices, sound, ear, tokenizer, new, seed)
+    return ListeningTest(context, base, sets, voices, sound, transcriber, tokenizer, new, seed)
 
 
 def _measure_phone_errors(found: Diagnosis, settings: DiagnoseSettings) -> None:

@@ -30,14 +30,13 @@ from voxgraft.core.results import LEVEL_STYLES, Line, Table, format_bytes, forma
 from voxgraft.core.run import RUN_FILE
 from voxgraft.evaluation.scores import Transcriber, compute_error_rates, open_transcriber
 from voxgraft.evaluation.sentences import EvalSentence
-from voxgraft.inspect.doctor import installed_version
+from voxgraft.inspect.show import installed_version
 from voxgraft.models import resolve_base_family, resolve_base_folder
 from voxgraft.models.base import BaseFiles, Family, PublishedTensors
 from voxgraft.synthesis.command import STOP_DESCRIPTIONS, SpokenUtterance, Wave, render_pieces, synthesize
 from voxgraft.synthesis.engine import open_synthesis_models
 from voxgraft.synthesis.inputs import UtteranceRequest, VoiceLoader
-from voxgraft.tokenizers import open_tokenizer
-from voxgraft.tokenizers.base import load_proof_corpus
+from voxgraft.tokenizers import load_proof_corpus, open_tokenizer
 
 # The folders of an absolute path, and not those of a web address.
 _FOLDERS = re.compile(r"(?<![\w.:/\\])(?:[A-Za-z]:)?[/\\](?:[^\s/\\\"'`]+[/\\])+")
@@ -239,32 +238,32 @@ def _speak(
     """A row for every language, and the comparison with the original program."""
     speakers = open_synthesis_models(speaking)
     voices = VoiceLoader(speakers, speaking)
-    vocoder = speakers.place.vocoder()
+    vocoder = speakers.context.vocoder()
     if vocoder is None:
         found = f"{family.name} makes no sound here: what turns its codes into a waveform is missing"
         raise ConfigError("no-waveform-end", found)
     vocoder.validate()
     findings += vocoder.findings()
-    if speaking.voice is None and not family.voices(speakers.place.files):
+    if speaking.voice is None and not family.voices(speakers.context.files):
         with resources.as_file(resources.files("voxgraft").joinpath(STAND_IN_VOICE)) as recording:
             speaking = speaking.model_copy(update={"voice": str(recording)})
             voices = VoiceLoader(speakers, speaking)
             voices.voice(None)
         findings.append(finding("first-contact-voice", "no --voice was given, and the base has no voice of its own"))
     base["voice"] = voices.voice(None).name
-    base["device"] = f"{speakers.place.device}, {str(speakers.place.dtype).removeprefix('torch.')}"
+    base["device"] = f"{speakers.context.device}, {str(speakers.context.dtype).removeprefix('torch.')}"
     rows: list[dict[str, Any]] = []
     first: SpokenUtterance | None = None
     with progress.progress_task("speaking", len(chosen)) as advance:
         for code, text in chosen:
-            ear = open_transcriber(recognizer, code)
+            transcriber = open_transcriber(recognizer, code)
             started = time.perf_counter()
             (said,) = synthesize(speakers, voices, [UtteranceRequest(code, text, code)], speaking, vocoder)
             spoken = time.perf_counter()
             ((*waves,),) = render_pieces([said], vocoder, 1)
             wave = np.concatenate(waves)
             seconds = (spoken - started, time.perf_counter() - spoken)
-            rows.append(_describe_speech(said, wave, vocoder.sample_rate, seconds, ear, findings))
+            rows.append(_describe_speech(said, wave, vocoder.sample_rate, seconds, transcriber, findings))
             first = first or (said if said.pieces[0].codes else None)
             advance(1)
     if first is None:
@@ -273,8 +272,8 @@ def _speak(
     condition, voice = voices.condition(first.voice), first.voice.clip
     original: dict[str, Any] = {}
     try:
-        stock = family.stock()
-        compared = stock.compare(speakers.place.files, model, vocoder, voice, condition, one.ids, one.codes)
+        upstream = family.upstream()
+        compared = upstream.compare(speakers.context.files, model, vocoder, voice, condition, one.ids, one.codes)
         for what, (told, agrees) in compared.items():
             original[what] = told
             if not agrees:
@@ -290,7 +289,7 @@ def _describe_speech(
     wave: Wave,
     rate: int,
     seconds: tuple[float, float],
-    ear: Transcriber,
+    transcriber: Transcriber,
     findings: list[Finding],
 ) -> dict[str, Any]:
     text, language = said.utterance.text, said.language
@@ -304,10 +303,10 @@ def _describe_speech(
     if said.stop != "ended":
         found = f"{STOP_DESCRIPTIONS[said.stop]} after {length:.1f} s"
         findings.append(finding("first-contact-end", found, where=where))
-    heard, errors = f"not listened to: {ear.why_unsupported(language)}"[:MAX_SHOWN], ""
-    if not ear.why_unsupported(language) and np.isfinite(wave).all():
-        (transcript,) = ear.hear([wave], rate, language, language)
-        heard = f"{transcript.text!r:.{MAX_SHOWN}} ({ear.listener.name})" if ear.listener else ""
+    heard, errors = f"not listened to: {transcriber.why_unsupported(language)}"[:MAX_SHOWN], ""
+    if not transcriber.why_unsupported(language) and np.isfinite(wave).all():
+        (transcript,) = transcriber.hear([wave], rate, language, language)
+        heard = f"{transcript.text!r:.{MAX_SHOWN}} ({transcriber.listener.name})" if transcriber.listener else ""
         score = compute_error_rates([EvalSentence(language, text)], [transcript], 0)["cer"]
         errors = "" if score.value is None else f"{score.value:.0%} of letters"
     codes = sum(len(one.codes) for one in said.pieces)

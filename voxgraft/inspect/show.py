@@ -1,29 +1,46 @@
-"""The command `show`: one base on one screen. Reads headers, and values only for the fingerprint; writes nothing."""
+"""The commands `show` (one base on one screen) and `doctor` (what this machine has, and what it can train and speak).
+
+`show` reads headers, and values only for the fingerprint. `doctor` does not fail because something is missing: a
+missing part is a line of its report. Its output names no user and no path outside the working folder, so that it can be
+pasted into an issue. Neither writes anything.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
+import os
+import platform
+import re
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
 
 from voxgraft.checkpoints import Checkpoint, open_checkpoint
 from voxgraft.checkpoints.base import ALL_FLOAT_DTYPES, combine_digests, tensor_digests
 from voxgraft.config.base import parse_settings, read_settings_values
-from voxgraft.config.commands import ShowSettings
+from voxgraft.config.commands import DoctorSettings, ShowSettings
 from voxgraft.config.run import RunSettings
 from voxgraft.core.errors import CheckpointError, ConfigError, FileError, Finding, VoxgraftError, finding
+from voxgraft.core.families import FAMILIES
 from voxgraft.core.files import is_file, is_folder, path_exists
-from voxgraft.core.results import Line, Table, format_names, style_line
+from voxgraft.core.results import Line, SimpleResult, Table, format_bytes, format_names, style_line
 from voxgraft.core.run import RUN_FILE
 from voxgraft.graft.rows import detect_checkpoint_family, text_table_findings
-from voxgraft.models import family_names, get_family, resolve_base_family, resolve_base_folder
+from voxgraft.models import (
+    CheckpointScan,
+    check_tensor_prefix,
+    family_names,
+    get_family,
+    resolve_base_family,
+    resolve_base_folder,
+)
 from voxgraft.models.base import BaseFiles, Family, ModelSize
-from voxgraft.models.detect import CheckpointScan, check_tensor_prefix
-from voxgraft.tokenizers import open_tokenizer
-from voxgraft.tokenizers.base import Tokenizer
+from voxgraft.tokenizers import Tokenizer, open_tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,52 +240,52 @@ def _open_base(settings: ShowSettings, findings: list[Finding]) -> Iterator[tupl
     """The family, the base's files, and the checkpoint, open until the block ends. Refuses what says that it is
     something else: a graft, a dataset, a tokenizer, a model of another kind.
     """
-    place, run_file = settings.base, settings.base / RUN_FILE
+    path, run_file = settings.base, settings.base / RUN_FILE
     if is_file(run_file):
         base = parse_settings(RunSettings, read_settings_values(RunSettings, run_file), run_file).base
         if base is None:
             raise ConfigError("config-missing", "`base` is not given", where=run_file)
-        place = base
-    if is_folder(place) or not path_exists(place):
-        if is_folder(place) and not any(place.iterdir()):
+        path = base
+    if is_folder(path) or not path_exists(path):
+        if is_folder(path) and not any(path.iterdir()):
             cure = "check the path; a base is a folder with the published files."
-            raise FileError("base-unknown", f"{place} is an empty folder", where=place, cure=cure)
+            raise FileError("base-unknown", f"{path} is an empty folder", where=path, cure=cure)
         for name, (what, cure) in NON_BASE_FOLDERS.items():
-            if is_file(place / name):
-                said, expected = f"{place} is {what} ({name} is in it)", "the folder of a base, or a run"
-                raise FileError("base-unknown", said, expected=expected, where=place, cure=cure)
-        found = resolve_base_family(place, settings.family)
-        files = found.files(place)
+            if is_file(path / name):
+                said, expected = f"{path} is {what} ({name} is in it)", "the folder of a base, or a run"
+                raise FileError("base-unknown", said, expected=expected, where=path, cure=cure)
+        found = resolve_base_family(path, settings.family)
+        files = found.files(path)
         with open_checkpoint(files.checkpoint) as checkpoint:
             yield found, files, checkpoint
         return
     # A tokenizer is next to every checkpoint, and easily mistaken for it.
-    tokenizer = _attempt(lambda: open_tokenizer(place), []) if place.suffix in TOKENIZER_SUFFIXES else None
+    tokenizer = _attempt(lambda: open_tokenizer(path), []) if path.suffix in TOKENIZER_SUFFIXES else None
     if tokenizer is not None:
-        said, expected = f"{place.name} is a tokenizer ({tokenizer.kind}, {tokenizer.size:,} pieces)", "a checkpoint"
-        cure = f'look at it with `voxgraft tokenizer show "TEXT" --base {place}`, or show its folder.'
-        raise CheckpointError("checkpoint-unknown", said, expected=f"{expected}, or a folder", where=place, cure=cure)
-    with open_checkpoint(place) as checkpoint:
+        said, expected = f"{path.name} is a tokenizer ({tokenizer.kind}, {tokenizer.size:,} pieces)", "a checkpoint"
+        cure = f'look at it with `voxgraft tokenizer show "TEXT" --base {path}`, or show its folder.'
+        raise CheckpointError("checkpoint-unknown", said, expected=f"{expected}, or a folder", where=path, cure=cure)
+    with open_checkpoint(path) as checkpoint:
         shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
         families = [get_family(name) for name in family_names()]
-        items = [candidate.check_lookalike(place, shapes) for candidate in families]
+        items = [candidate.check_lookalike(path, shapes) for candidate in families]
         if not any(candidate.matches_tensors(shapes) for candidate in families):
             tables = tuple(candidate.graft_points[0].tensor for candidate in families)
-            items.append(check_tensor_prefix(CheckpointScan(place, shapes), tables))
+            items.append(check_tensor_prefix(CheckpointScan(path, shapes), tables))
         for item in filter(None, items):
             raise CheckpointError.of(item)
-        found, config = detect_checkpoint_family(checkpoint, settings.family), place.with_name(BASE_CONFIG_NAME)
+        found, config = detect_checkpoint_family(checkpoint, settings.family), path.with_name(BASE_CONFIG_NAME)
         # The base that one file belongs to. A tokenizer that is not beside it gets the published name, and is missing.
-        beside = place.with_name(found.tokenizer_names[0])
+        beside = path.with_name(found.tokenizer_names[0])
         try:
-            beside = found.find_tokenizer(place)
+            beside = found.find_tokenizer(path)
         except VoxgraftError as error:
             item = error.finding
             if error.code == "base-file-missing":  # one file alone, perhaps a grown one, has no base to download again
                 cure = "put its tokenizer next to it (for an extended file: the one in RUN/graft), and try again."
                 item = replace(item, cure=cure)
             findings.append(item)
-        yield found, BaseFiles(place.parent, place, beside, config if is_file(config) else None), checkpoint
+        yield found, BaseFiles(path.parent, path, beside, config if is_file(config) else None), checkpoint
 
 
 def _attempt(make: Callable[[], Made], findings: list[Finding]) -> Made | None:
@@ -278,3 +295,156 @@ def _attempt(make: Callable[[], Made], findings: list[Finding]) -> Made | None:
     except VoxgraftError as error:
         findings.append(error.finding)
         return None
+
+
+# Packages whose versions decide most reports of problems; the rest is in `pip freeze`.
+MAIN_PACKAGES = ("torch", "triton", "numpy", "safetensors", "tokenizers", "sentencepiece", "soundfile", "av", "gradio")
+OPTIONAL_PARTS = {
+    "ui": "web UI (`voxgraft ui`)",
+    "hub": "download bases, push and pull grafts",
+    "indextts2": "prepare data for IndexTTS-2",
+    "languages": "Japanese text for Chatterbox",
+    "tensorboard": "TensorBoard files",
+    "vad": "speech detection with Silero",
+    "ray": "prepare data on several machines",
+    "parquet": "read Parquet tables",
+}
+"""Extras of the package, as `pip install 'voxgraft[NAME]'` takes them, and what each is for."""
+OTHER_PARTS = {
+    "faster-whisper": "recognizer for most languages (`--recognizer whisper:small`)",
+    "espeakng-loader": "synthetic voices for tests and recipes",
+}
+# Free memory of a card, in bytes, that training needs at the published sizes: the smallest cards on which a whole step
+# was measured to pass (docs/log.md, "What fits").
+GATED_TRAINING_BYTES = 8e9
+FULL_TRAINING_BYTES = 16e9
+
+
+def doctor(settings: DoctorSettings) -> SimpleResult:
+    """Report device, memory, versions, optional parts, free disk, and what this machine can train and speak."""
+    memory, available = read_memory()
+    machine = {
+        "voxgraft": installed_version("voxgraft"),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "cpu cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory": memory and f"{format_bytes(memory)}, {format_bytes(available or 0)} available",
+        "free disk": f"{format_bytes(shutil.disk_usage(settings.folder).free)} in {settings.folder}",
+    }
+    devices, torch_error = find_devices()
+    packages = {name: installed_version(name) for name in MAIN_PACKAGES}
+    extras = {name: missing_requirements(name) for name in OPTIONAL_PARTS}
+    others = {name: installed_version(name) for name in OTHER_PARTS}
+    abilities = describe_abilities(devices)
+    found: dict[str, Any] = {
+        "machine": machine,
+        "devices": devices,
+        "torch_error": torch_error,
+        "packages": packages,
+        "missing_of_extras": extras,
+        "other_packages": others,
+        "abilities": abilities,
+    }
+    rows = tuple((name, str(value or "unknown")) for name, value in machine.items())
+    lines: list[Line] = [Table(("machine", ""), rows), ""]
+    if torch_error:
+        lines.append(f"torch cannot be imported: {torch_error}")
+    device_rows = tuple(
+        (one["name"], one["kind"], format_bytes(one["memory"]) if one["memory"] else "", one["note"]) for one in devices
+    )
+    lines += [Table(("device", "kind", "memory", "note"), device_rows), ""]
+    rows = tuple((name, version or "not installed") for name, version in packages.items())
+    lines += [Table(("package", "version"), rows), ""]
+    parts = [
+        (f"voxgraft[{name}]", "installed" if not extras[name] else f"missing: {', '.join(extras[name])}", what)
+        for name, what in OPTIONAL_PARTS.items()
+    ]
+    parts += [(name, others[name] or "not installed", what) for name, what in OTHER_PARTS.items()]
+    lines += [Table(("optional part", "status", "for"), tuple(parts)), ""]
+    answers = tuple((one["what"], one["answer"], one["why"]) for one in abilities)
+    lines.append(Table(("this machine can", "answer", "why"), answers))
+    return SimpleResult(found, tuple(lines), exit_code=1 if torch_error else 0)
+
+
+def installed_version(name: str) -> str | None:
+    """The version of an installed package, None if it is not installed."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def missing_requirements(extra: str) -> list[str]:
+    """The packages of one of our extras that are not installed, by the package's own metadata."""
+    try:
+        requirements = metadata.requires("voxgraft") or []
+    except metadata.PackageNotFoundError:
+        return ["voxgraft itself is not installed as a package"]
+    # A line of the metadata: `silero-vad>=5; extra == "vad"`
+    wanted = [line.partition(";")[0] for line in requirements if re.search(rf"extra == ['\"]{extra}['\"]", line)]
+    names = [re.match(r"[A-Za-z0-9._-]+", line.strip()) for line in wanted]
+    return [name.group() for name in names if name and installed_version(name.group()) is None]
+
+
+def read_memory() -> tuple[int | None, int | None]:
+    """Memory of the machine and what of it is available, in bytes; None where the system does not say."""
+    try:
+        text = Path("/proc/meminfo").read_text(encoding="ascii")
+    except OSError:
+        return None, None
+    values = dict(re.findall(r"^(\w+):\s+(\d+) kB", text, re.MULTILINE))
+    total, available = values.get("MemTotal"), values.get("MemAvailable")
+    return int(total) * 1024 if total else None, int(available) * 1024 if available else None
+
+
+def find_devices() -> tuple[list[dict[str, Any]], str]:
+    """The devices that torch can use, the best first, and why torch cannot be imported (empty if it can)."""
+    try:
+        import torch
+    except (ImportError, OSError) as error:  # OSError: a library of CUDA that is not found
+        return [], str(error).splitlines()[0]
+    devices: list[dict[str, Any]] = []
+    if torch.cuda.is_available():
+        for index in range(torch.cuda.device_count()):
+            values = torch.cuda.get_device_properties(index)
+            # Triton compiles for compute capability 7.0 and later; bf16 has units from 8.0 on.
+            notes = [f"compute capability {values.major}.{values.minor}"]
+            notes += [] if values.major >= 8 else ["no bf16: trains in fp16"]
+            notes += [] if importlib.util.find_spec("triton") else ["triton not installed: slower kernels"]
+            devices.append(
+                {"name": values.name, "kind": f"cuda:{index}", "memory": values.total_memory, "note": ", ".join(notes)}
+            )
+    elif torch.version.cuda is None and shutil.which("nvidia-smi"):
+        note = "an NVIDIA driver is installed, but this torch was built without CUDA: install a CUDA build of torch"
+        devices.append({"name": "NVIDIA", "kind": "unusable", "memory": None, "note": note})
+    if torch.backends.mps.is_available():
+        devices.append({"name": "Apple GPU", "kind": "mps", "memory": None, "note": "not tested with voxgraft"})
+    name = platform.processor() or platform.machine()
+    note = f"{torch.get_num_threads()} threads, torch {torch.__version__}"
+    devices.append({"name": name, "kind": "cpu", "memory": read_memory()[0], "note": note})
+    return devices, ""
+
+
+def describe_abilities(devices: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """What can be trained and spoken here, each with the reason."""
+    card = max((one["memory"] for one in devices if one["kind"].startswith("cuda")), default=0)
+    has_torch = bool(devices)
+
+    def training(needed: float) -> tuple[str, str]:
+        if not card:
+            return "no", "no CUDA device"
+        enough = card >= needed
+        return "yes" if enough else "no", f"{format_bytes(card)} of {format_bytes(needed)} needed"
+
+    published = " or ".join(facts.title for facts in FAMILIES.values() if facts.downloads)
+    rows = [
+        ("train the tiny base", "yes" if has_torch else "no", "two CPU cores are enough"),
+        (f"train {published}, gated", *training(GATED_TRAINING_BYTES)),
+        ("train the whole backbone", *training(FULL_TRAINING_BYTES)),
+        (
+            "speak with any base",
+            "yes" if has_torch else "no",
+            "on the CPU slower than real time" if not card else "on the GPU",
+        ),
+    ]
+    return [{"what": what, "answer": answer, "why": why} for what, answer, why in rows]

@@ -36,11 +36,10 @@ from voxgraft.data.manifest import resolve_text_files
 from voxgraft.dataset.run_data import RunContext, open_run_parts
 from voxgraft.graft.folder import Graft, load_base_tokenizer
 from voxgraft.graft.rows import detect_checkpoint_family
-from voxgraft.migrate.configs import LegacyKey, read_legacy_config
-from voxgraft.migrate.settings import as_number
-from voxgraft.models import detect, get_family
+from voxgraft.inspect.legacy import LegacyKey, as_number, read_legacy_config
+from voxgraft.models import STAND_IN_TABLE, get_family, has_stand_in_tensors
 from voxgraft.models.base import Family, GraftPoint
-from voxgraft.tokenizers.base import TextCorpus, read_texts
+from voxgraft.tokenizers import TextCorpus, read_texts
 
 
 class StatedNumber(NamedTuple):
@@ -135,14 +134,14 @@ def are_rows_finite(rows: NDArray[np.generic]) -> NDArray[np.bool_]:
 
 def is_stand_in(checkpoint: Checkpoint) -> bool:
     """Whether this is an encoder with a spectrogram decoder that only borrows the base's text table."""
-    return detect.is_stand_in(checkpoint.tensors)
+    return has_stand_in_tensors(checkpoint.tensors)
 
 
 def find_text_tables(checkpoint: Checkpoint, family: Family) -> dict[GraftPoint, TensorInfo]:
     """The tables that exist and have the form of rows, in the family's order."""
     tables: dict[GraftPoint, TensorInfo] = {}
     for point in family.graft_points:
-        name = detect.STAND_IN_TABLE if point.role == "embedding" and is_stand_in(checkpoint) else point.tensor
+        name = STAND_IN_TABLE if point.role == "embedding" and is_stand_in(checkpoint) else point.tensor
         info = checkpoint.tensors.get(name)
         rank = 1 if point.role == "head-bias" else 2
         if info is None or info.dtype not in FLOAT_DTYPES or len(info.shape) != rank:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from voxgraft.checkpoints.base import Checkpoint
 from voxgraft.checkpoints.load import find_dangerous_globals
+from voxgraft.config.run import find_overrides
 from voxgraft.core import progress
 from voxgraft.core.errors import Finding, Level, VoxgraftError, finding
 from voxgraft.core.languages import describe_character
@@ -28,11 +29,11 @@ from voxgraft.graft.rows import RowCount, text_table_findings
 from voxgraft.inspect.body import read_optimizer_snapshot, read_row_moments
 from voxgraft.inspect.rows import are_last_rows_unread, is_unread_row
 from voxgraft.inspect.subject import CheckSubject, StatedNumber, are_rows_finite, find_text_tables, is_stand_in
+from voxgraft.models import stand_in_parts
 from voxgraft.models.base import Family
-from voxgraft.models.detect import stand_in_parts
 from voxgraft.text.encoder import TextEncoder, check_text_language, prove_text_encoder
 from voxgraft.text.normalize import TextRules
-from voxgraft.tokenizers.base import WORD_START, TextCorpus, Tokenizer
+from voxgraft.tokenizers import WORD_START, TextCorpus, Tokenizer
 from voxgraft.tokenizers.formats import FlatMapTokenizer
 from voxgraft.tokenizers.prove import check_word_boundaries, find_unknown_letters
 
@@ -43,12 +44,16 @@ def size_table(subject: CheckSubject) -> Table | None:
     if subject.old and subject.old.pieces:
         rows.append((subject.old.pieces.key, f"{subject.old.pieces.whole:,}", subject.old.path.name))
     if subject.base_tokenizer:
-        rows.append(("base pieces", f"{subject.base_tokenizer.size:,}", subject.base_tokenizer.path.name))
+        rows.append(
+            ("base pieces", f"{subject.base_tokenizer.size:,}", f"{subject.base_tokenizer.path.name} of the base")
+        )
     if subject.grown:
         rows.append(("extended pieces", f"{subject.grown.size:,}", subject.grown.path.name))
     for checkpoint in filter(None, (subject.base_checkpoint, subject.checkpoint)):
         tables = find_text_tables(checkpoint, subject.family).values() if subject.family else ()
-        rows += [(f"rows of {info.name}", f"{info.shape[0]:,}", checkpoint.path.name) for info in tables]
+        # A trained file often has the name of the base's.
+        file = f"{checkpoint.path.name}{' of the base' if checkpoint is subject.base_checkpoint else ''}"
+        rows += [(f"rows of {info.name}", f"{info.shape[0]:,}", file) for info in tables]
     return Table(("size", "number", "file"), tuple(rows)) if rows else None
 
 
@@ -80,7 +85,7 @@ def row_size_findings(subject: CheckSubject) -> list[Finding]:
             finding("checkpoint-stand-in", found, expected=f"{lacking} and the backbone", where=checkpoint.path)
         ]
         if table is not None and tokenizer is not None and table.shape[0] != tokenizer.size:
-            found = f"{table.name} has {table.shape[0]:,} rows, the tokenizer {tokenizer.size:,} pieces"
+            found = f"{table.name} has {table.shape[0]:,} rows, but the tokenizer has {tokenizer.size:,} pieces"
             code = "ids-past-table" if table.shape[0] < tokenizer.size else "rows-vs-tokenizer"
             findings.append(finding(code, found, expected=f"{tokenizer.size:,} rows", where=checkpoint.path))
         return findings
@@ -210,7 +215,7 @@ def _config_size_findings(stated: StatedNumber, family: Family, pieces: int, whe
     number = stated.whole
     if number == pieces:
         return []
-    found = f"{stated.key} is {number:,}, the tokenizer has {pieces:,} pieces (ids 0 to {pieces - 1:,})"
+    found = f"{stated.key} is {number:,}, but the tokenizer has {pieces:,} pieces (ids 0 to {pieces - 1:,})"
     twice = family.spare_rows and number == pieces + family.spare_rows
     code = "spare-counted-twice" if twice else "config-vs-tokenizer"
     return [finding(code, found, expected=f"{pieces:,}", where=where)]
@@ -282,11 +287,13 @@ def run_rate_findings(subject: CheckSubject) -> list[Finding]:
         return []
     train = subject.settings.train
     # In merged mode an adapter is trained and folded in, unless the backbone itself is.
-    second = "body" if train.mode == "merged" and train.full_body else "adapter"
+    second = "body" if train.mode == "merged" and train.full_backbone else "adapter"
     findings: list[Finding] = []
+    from_flags = find_overrides(RunFolder(run), subject.settings)
     for part in ("rows",) if train.mode == "rows-only" else ("rows", second):
         name = _RATE_SETTINGS[part]
-        findings += _rate_findings(family, part, f"train.{name}", getattr(train, name), run / RUN_FILE)
+        where = "command line" if f"train.{name}" in from_flags else run / RUN_FILE
+        findings += _rate_findings(family, part, f"train.{name}", getattr(train, name), where)
     return findings
 
 
@@ -303,7 +310,7 @@ def old_rate_findings(subject: CheckSubject) -> list[Finding]:
     return findings
 
 
-def _rate_findings(family: Family, part: str, name: str, rate: float, where: Path) -> list[Finding]:
+def _rate_findings(family: Family, part: str, name: str, rate: float, where: Path | str) -> list[Finding]:
     low, high = family.rates[part]
     if low <= rate <= high:
         return []
@@ -425,7 +432,7 @@ def text_findings(subject: CheckSubject) -> list[Finding]:
     chosen = dict.fromkeys(round(at * last / (_NUM_EXAMPLES - 1)) for at in range(_NUM_EXAMPLES)) if last >= 0 else {}
     for sentence in (texts.sentences[at] for at in chosen):
         spelled = format_pieces(tokenizer, encode_sentence(text_encoder, sentence))
-        findings.append(finding("text-spelled", f"{sentence!r:.200} is {spelled}"))
+        findings.append(finding("text-spelled", f"{sentence!r:.200} is encoded as: {spelled}"))
     return findings
 
 
@@ -454,10 +461,10 @@ def text_rule_findings(subject: CheckSubject) -> list[Finding]:
 
 def digit_findings(rules: TextRules, sentences: Sequence[str], where: str = "") -> list[Finding]:
     """Digits that the text rules leave in sentences."""
-    left = [sentence for sentence in sentences if any(map(str.isdecimal, rules.normalizer.normalise(sentence).text))]
+    left = [sentence for sentence in sentences if any(map(str.isdecimal, rules.apply(sentence)))]
     if not left:
         return []
-    shown = next(part for part in rules.normalizer.normalise(left[0]).text.split() if any(map(str.isdecimal, part)))
+    shown = next(part for part in rules.apply(left[0]).split() if any(map(str.isdecimal, part)))
     found = f"{len(left):,} of {len(sentences):,} texts keep digits, the first {shown!r:.40}"
     return [finding("text-digits", found, where=where)]
 
@@ -477,9 +484,10 @@ def text_for_tokenizer(text_encoder: TextEncoder, sentence: str) -> str:
 
 def format_pieces(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
     """A spelling for people: pieces with their ids, unknowns marked."""
-    parts = [f"{'??' if token == tokenizer.unknown_id else tokenizer.shown(token)}·{token}" for token in ids]
+    unknown = "[UNK]"
+    parts = [f"{unknown if token == tokenizer.unknown_id else tokenizer.shown(token)} ({token})" for token in ids]
     more = f" ... ({len(parts):,} tokens)" if len(parts) > _MAX_SHOWN_TOKENS else ""
-    return " ".join(parts[:_MAX_SHOWN_TOKENS]) + more
+    return ", ".join(parts[:_MAX_SHOWN_TOKENS]) + more
 
 
 # What a proof would say a second time.

@@ -95,8 +95,12 @@ class Verdict(NamedTuple):
 
 # What a finding means for the whole: in a sentence, and why nothing is left to continue with.
 _UNREADABLE_FAULT = (
-    "the file cannot be read: {found}",
-    "copy or download it again; without a good copy, nothing can be recovered",
+    "this copy of the file cannot be read: {found}",
+    "nothing can be recovered from it; if there is a good copy, copy or download that and diagnose it first",
+)
+_UNREADABLE_CODE = (
+    "do not load this file, it would run code: {found}",
+    "it contains no weights that can be read safely; get them as .safetensors from a source that you trust",
 )
 _WRONG_IDS_REASON = "new rows and backbone were trained on wrong ids, and a repair cannot know the right ones"
 # By code of an error, by priority: with any of these, nothing is worth continuing with.
@@ -216,11 +220,20 @@ def decide_verdict(findings: Sequence[Finding], case: DiagnosisCase, *, readable
     if item is not None and case.run is None:
         sentence = f"it must be saved in another format before it can be judged: {item.found}"
         cure = item.cure or CATALOGUE[item.code].cure
-        return Verdict("REPAIR", sentence, f"by hand: {cure}", ("then voxgraft diagnose NEW",))
+        by_hand = f"by hand: {cure}"
+        if "pickle-code" in told:
+            by_hand = f"by hand, and only if you trust its source, since loading it runs code: {cure}"
+        return Verdict("REPAIR", sentence, by_hand, ("then voxgraft diagnose NEW",))
+    if "graft-missing" in errors and case.run is not None and case.steps is None:
+        # The word is that of a run without a graft; nothing was ever trained in this one.
+        sentence, reason = "the run was not started yet: it has no graft", "nothing was trained, so nothing is lost"
+        return Verdict("START FRESH", sentence, reason, (f"voxgraft go {_quote_path(case.run)}",))
     code = next((code for code in _FATAL_FAULTS if code in errors), None)
     if code is not None or not readable:
-        sentence, reason = _FATAL_FAULTS[code] if code is not None else _UNREADABLE_FAULT
         item = errors[code] if code is not None else next(iter(errors.values()), None)
+        sentence, reason = _FATAL_FAULTS[code] if code is not None else _UNREADABLE_FAULT
+        if code is None and "pickle-code" in told:
+            item, (sentence, reason) = told["pickle-code"], _UNREADABLE_CODE
         found = item.found if item else "nothing in it is known"
         return _start_fresh(sentence.format(found=found, family=case.family or "the base"), reason, case)
     return (

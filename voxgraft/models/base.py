@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from voxgraft.audio.files import resample
 from voxgraft.checkpoints.base import Shape
-from voxgraft.core.errors import ConfigError, FileError, Finding, GraftError, find_nearest_name
+from voxgraft.core.errors import CheckpointError, ConfigError, FileError, Finding, GraftError, find_nearest_name
 from voxgraft.core.families import BUILT_IN_BASES
 from voxgraft.core.files import is_folder, path_exists
 from voxgraft.nn import IGNORE_INDEX
@@ -58,9 +58,9 @@ class SequenceSpec:
     """Whether the model was taught to read without text, which guidance goes by."""
     forbidden_text_ids: frozenset[int] = frozenset()
     """Ids that the original program takes out of a text; one in the text would not be spoken."""
-    stock_start_positions: tuple[int, ...] = (0,)
+    upstream_start_positions: tuple[int, ...] = (0,)
     """With how many start ids the original program begins to speak, and at which positions."""
-    stock_first_position: int = 1
+    upstream_first_position: int = 1
     """The position that the original program gives to the first code it has spoken."""
     initial_penalized_codes: tuple[int, ...] = ()
     """Codes that the original program's repetition penalty takes for spoken before the first one is."""
@@ -89,7 +89,7 @@ class TokenSequence:
 
 
 def build_sequence(
-    frame: SequenceSpec,
+    spec: SequenceSpec,
     text_ids: Sequence[int] | AnyIdArray,
     codes: Sequence[int] | AnyIdArray | None = None,
     *,
@@ -100,27 +100,27 @@ def build_sequence(
     Chatterbox's own program begins to speak with two start ids, and IndexTTS-2's skips the position after the first;
     `stock=False` begins as sequences to learn from do.
     """
-    text = _validate_ids(text_ids, frame.num_text_ids, frame.max_text, "text id")
+    text = _validate_ids(text_ids, spec.num_text_ids, spec.max_text, "text id")
     # IndexTTS-2 strips start and stop ids from a text: what is on them would never be spoken.
-    barred = sorted(set(text.tolist()) & frame.forbidden_text_ids)
+    barred = sorted(set(text.tolist()) & spec.forbidden_text_ids)
     if barred:
         cure = "remove them from the tokenizer's output; no piece of a language may use them."
         raise GraftError("ids-barred", f"the text contains the ids {barred}", expected="ordinary pieces", cure=cure)
-    text_part = _build_part(np.concatenate([[frame.text_start], text, [frame.text_stop]]))
+    text_part = _build_part(np.concatenate([[spec.text_start], text, [spec.text_stop]]))
     if codes is not None:
-        spoken = _validate_ids(codes, frame.num_codes, frame.max_codes, "speech code")
-        speech_part = _build_part(np.concatenate([[frame.speech_start], spoken, [frame.speech_stop]]))
+        spoken = _validate_ids(codes, spec.num_codes, spec.max_codes, "speech code")
+        speech_part = _build_part(np.concatenate([[spec.speech_start], spoken, [spec.speech_stop]]))
     else:
         # A prompt has no codes: only start ids, at the positions where the original counts them, and no targets.
-        positions = np.asarray(frame.stock_start_positions if stock else (0,), dtype=np.int64)
-        starts = np.full(len(positions), frame.speech_start, dtype=np.int64)
+        positions = np.asarray(spec.upstream_start_positions if stock else (0,), dtype=np.int64)
+        starts = np.full(len(positions), spec.speech_start, dtype=np.int64)
         speech_part = SequencePart(starts, positions, np.full(len(positions), IGNORE_INDEX, dtype=np.int64))
-    return TokenSequence(frame.num_conditioning, text_part, speech_part)
+    return TokenSequence(spec.num_conditioning, text_part, speech_part)
 
 
-def code_position(frame: SequenceSpec, index: int, *, stock: bool = True) -> int:
+def code_position(spec: SequenceSpec, index: int, *, stock: bool = True) -> int:
     """The position of the code that was spoken as number `index`, counted from 0."""
-    return index + (frame.stock_first_position if stock else 1)
+    return index + (spec.upstream_first_position if stock else 1)
 
 
 def _build_part(ids: IdArray) -> SequencePart:
@@ -274,7 +274,7 @@ class Family(ABC):
         """The text front of a tokenizer file; tables may lie beside it (Chatterbox: the Cangjie table for Chinese)."""
 
     @abstractmethod
-    def frame(self, num_text_ids: int, size: Any = None) -> SequenceSpec:
+    def sequence_spec(self, num_text_ids: int, size: Any = None) -> SequenceSpec:
         """What a model's sequences are made of, with that many text ids; `size` is `size_of` its base, or published."""
 
     @abstractmethod
@@ -302,7 +302,7 @@ class Family(ABC):
         raise ConfigError("manner-unknown", f"{self.name} has no named emotions")
 
     @abstractmethod
-    def stock_sampling(self) -> SamplingParams:
+    def upstream_sampling(self) -> SamplingParams:
         """How the original program draws speech by default."""
 
     def read_config_pieces(self, config: Path) -> int | None:  # noqa: ARG002 (of families with a config file)
@@ -359,12 +359,12 @@ class Family(ABC):
             raise unknown_voice_error(name, voices, files.folder)
         return voices[name]
 
-    def speaker_encoder(self, place: Path) -> SpeakerEncoder | None:  # noqa: ARG002 (of families that have one alone)
+    def speaker_encoder(self, path: Path) -> SpeakerEncoder | None:  # noqa: ARG002 (of families that have one alone)
         """The voice encoder in a file or a base folder; None for families that cannot load theirs without the base."""
         return None
 
     @abstractmethod
-    def stock(self) -> StockProgram:
+    def upstream(self) -> UpstreamProgram:
         """The program that the base was published with, and what it wants to find in a folder."""
 
     def published_files(self, files: BaseFiles) -> tuple[PublishedTensors, ...]:  # noqa: ARG002 (of published families)
@@ -387,7 +387,9 @@ class Family(ABC):
 def unknown_voice_error(name: str, known: Collection[str], where: Path | str = "") -> ConfigError:
     """The error for a voice that a base does not have."""
     hint = find_nearest_name(name, list(known))
-    expected = f"one of {', '.join(known)}" if known else "no name: this family imitates a recording"
+    expected = (
+        f"one of {', '.join(known)}" if known else "a recording: this family clones a voice and has no named ones"
+    )
     cure = f"did you mean `{hint}`?" if hint else ""
     return ConfigError("voice-unknown", f"there is no voice `{name}`", expected=expected, where=where, cure=cure)
 
@@ -396,13 +398,32 @@ REFERENCE_AUDIO = "reference"
 """Among a voice's arrays: samples of the recording itself, at the vocoder's sample rate."""
 
 
+# Shared, since a set describes hundreds of thousands of clips without their arrays.
+_NO_IDS: AnyIdArray = np.zeros(0, dtype=np.int64)
+_NO_VOICE: Mapping[str, NDArray[Any]] = {}
+
+
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """One recording as training keeps it. The codes are as many as the recording is long, whoever was beside it."""
+    """One recording as training keeps it. An encoder gives codes and voice, a set also has text and origin.
 
-    codes: NDArray[np.integer[Any]]
-    voice: Mapping[str, NDArray[Any]]
-    """The family's own arrays, by name: whose voice it is, and how it speaks."""
+    `ClipDataset.infos` are clips without their arrays: those stay on disk until they are used.
+    """
+
+    codes: NDArray[Any] = field(default_factory=lambda: _NO_IDS)
+    """As many as the recording is long, whatever was beside it in the batch."""
+    voice: Mapping[str, NDArray[Any]] = field(default_factory=lambda: _NO_VOICE)
+    """The family's own arrays, by name: whose voice it is, and how it speaks.
+
+    Ids in a row may have any length; all other arrays have one shape in a whole set."""
+    text_ids: Sequence[int] | NDArray[Any] = ()
+    """The language's own, without start and stop."""
+    id: str = ""
+    speaker: str = ""
+    recording: str = ""
+    """The recording that it was cut from; validation holds out whole recordings."""
+    seconds: float = 0.0
+    text: str = ""
 
 
 class ClipEncoder(ABC):
@@ -469,6 +490,13 @@ class Vocoder(ABC):
         return []
 
 
+def require_a_voice_each(codes: Sequence[Sequence[int]], voices: Sequence[Clip]) -> None:
+    """Raise unless there are as many voices as utterances."""
+    if len(codes) != len(voices):
+        found = f"{len(codes)} utterances and {len(voices)} voices"
+        raise GraftError("packing", found, expected="the same number of each")
+
+
 GROWN, MERGED = "grown", "merged"
 """The two folders of an export: the base with more rows, and the one checkpoint that speaks the new language."""
 
@@ -515,7 +543,7 @@ class StockFolder:
     """What the original program reads, and what for."""
 
 
-class StockProgram(ABC):
+class UpstreamProgram(ABC):
     """The program that a base was published with."""
 
     title: ClassVar[str]
@@ -560,3 +588,41 @@ def find_side_files(files: BaseFiles, names: Mapping[str, str]) -> tuple[dict[st
     """Of the named files and folders those that are in the base, and the names of those that are not."""
     there = {name: files.folder / name for name in names if path_exists(files.folder / name)}
     return there, tuple(name for name in names if name not in there)
+
+
+MAX_LISTED_DIFFERENCES = 6
+
+
+def require_exact_tensors(
+    found: Mapping[str, Shape], expected: Mapping[str, Shape], model: str, where: str | Path = ""
+) -> None:
+    """Raise unless a file has exactly the tensors of the model: none missing, none of another shape, none besides."""
+    differences = []
+    for name, shape in expected.items():
+        if name not in found:
+            differences.append(f"{name} {list(shape)} is missing")
+        elif found[name] != shape:
+            differences.append(f"{name} is {list(found[name])}, not {list(shape)}")
+    besides = sorted(found.keys() - expected.keys())
+    differences += [f"{name[:80]} {list(found[name])} is not part of it" for name in besides]
+    if differences:
+        named = "; ".join(differences[:MAX_LISTED_DIFFERENCES])
+        if len(differences) > MAX_LISTED_DIFFERENCES:
+            named += f"; and {len(differences) - MAX_LISTED_DIFFERENCES:,} more"
+        text = f"{len(found):,} tensors, not a complete {model}: {named}"
+        raise CheckpointError("tensors-mismatch", text, expected=f"{len(expected):,} tensors", where=where)
+
+
+def linear_shapes(name: str, outputs: int, inputs: int, *kernel: int) -> dict[str, Shape]:
+    """Weight and bias of a linear layer or, with a kernel, of a convolution."""
+    return {f"{name}.weight": (outputs, inputs, *kernel), f"{name}.bias": (outputs,)}
+
+
+def norm_shapes(name: str, width: int) -> dict[str, Shape]:
+    """Weight and bias of a layer norm."""
+    return {f"{name}.weight": (width,), f"{name}.bias": (width,)}
+
+
+def prefix_shapes(prefix: str, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
+    """The tensors of a part under its name in the whole."""
+    return {f"{prefix}.{name}": shape for name, shape in shapes.items()}

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from voxgraft.audio.features import Waveform, WaveformLimits, exact_float32, validate_waveforms
-from voxgraft.models.detect import require_exact_tensors
+from voxgraft.models.base import require_exact_tensors
 from voxgraft.nn.layers import init_empty_weights
 
 SAMPLE_RATE = 16_000
@@ -103,7 +103,7 @@ class CAMPPlus(nn.Module):
     @classmethod
     def read_shapes(cls, path: Path, prefix: str = "") -> tuple[CAMPPlusSize, dict[str, tuple[int, ...]]]:
         """Size and tensors of a file, whose names start with `prefix`; refused, by name, unless it has every one."""
-        from voxgraft.checkpoints.tensors import read_tensor_shapes
+        from voxgraft.checkpoints.load import read_tensor_shapes
 
         stored = read_tensor_shapes(path, prefix)
         size = CAMPPlusSize.of(stored)
@@ -116,7 +116,7 @@ class CAMPPlus(nn.Module):
     @classmethod
     def load(cls, path: Path, prefix: str = "") -> CAMPPlus:
         """From a file whose tensors have `prefix` before their names; what lies outside the prefix is left alone."""
-        from voxgraft.checkpoints.tensors import read_tensors
+        from voxgraft.checkpoints.load import read_tensors
 
         size, shapes = cls.read_shapes(path, prefix)
         with init_empty_weights():

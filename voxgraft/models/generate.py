@@ -126,7 +126,7 @@ class SpeechGenerator:
             found = self._graphs.pop(kind, None)
             needed = longest_prompt + round_up(max_codes, CODES_PER_CHECK)
             if found is None or found.length < needed or found.max_codes < max_codes:
-                room = min(round_up(max_codes, CACHE_LENGTH_STEP), model.frame.max_codes)
+                room = min(round_up(max_codes, CACHE_LENGTH_STEP), model.spec.max_codes)
                 length = round_up(longest_prompt, CACHE_LENGTH_STEP) + round_up(room, CODES_PER_CHECK)
                 found = None  # releases its cache before the larger one is allocated
                 while len(self._graphs) >= MAX_DECODE_GRAPHS:
@@ -158,21 +158,21 @@ class DecodeSession:
     ) -> None:
         if not prompts:
             raise GraftError("packing", "no prompts", expected="at least one")
-        frame = model.frame
-        if sampling.max_codes > frame.max_codes:
+        spec = model.spec
+        if sampling.max_codes > spec.max_codes:
             found = f"max_codes is {sampling.max_codes:,}"
             raise ConfigError(
-                "sampling", found, expected=f"at most {frame.max_codes:,}, the model's number of positions"
+                "sampling", found, expected=f"at most {spec.max_codes:,}, the model's number of positions"
             )
-        if sampling.guidance > 0 and not frame.guided:
+        if sampling.guidance > 0 and not spec.guided:
             found = f"guidance is {sampling.guidance:g}, but this model was not trained for guidance"
             raise ConfigError("sampling", found, expected="0")
-        self.model, self.frame, self.sampling = model, frame, sampling
+        self.model, self.spec, self.sampling = model, spec, sampling
         self.num_streams = len(prompts)
-        self._first_position = code_position(frame, 0, stock=sampling.stock)
+        self._first_position = code_position(spec, 0, stock=sampling.stock)
         # With guidance every prompt has a second row without text, after all rows with text.
         twice = 2 if sampling.guidance > 0 else 1
-        sequences = [build_sequence(frame, prompt.text_ids, stock=sampling.stock) for prompt in prompts] * twice
+        sequences = [build_sequence(spec, prompt.text_ids, stock=sampling.stock) for prompt in prompts] * twice
         conditions = [prompt.condition for prompt in prompts] * twice
         silent = [row >= len(prompts) for row in range(len(sequences))]
         batch = pack_batch(model, sequences, conditions, silent=silent)
@@ -195,14 +195,14 @@ class DecodeSession:
         else:
             length = longest + sampling.max_codes
             self.state = DecodeState.of(model, self.num_streams, len(sequences), length, sampling.max_codes)
-        self.state.begin(frame)
+        self.state.begin(spec)
         # All prompts in one packed pass fill the cache; later steps add one position to every row.
         context = PrefillContext(batch.packing, self.state.cache)
         hidden = compute_hidden_states(model, batch, context)
         context.finish()
         self.state.logits.copy_(model.speech_logits(hidden[batch.packing.last]))
         ids = torch.arange(self.state.logits.shape[1], device=model.device)
-        self._unreadable = (ids >= frame.num_codes) & (ids != frame.speech_stop)
+        self._unreadable = (ids >= spec.num_codes) & (ids != spec.speech_stop)
         # One generator per stream: what is drawn does not depend on the batch that a prompt is in.
         self._generators = [torch.Generator(model.device).manual_seed(prompt.seed) for prompt in prompts]
 
@@ -227,7 +227,7 @@ class DecodeSession:
             pass
         # All streams have made the same number of steps, those that had stopped too.
         num_codes = min(int(self.num_generated[0]), self.sampling.max_codes)
-        results, stop = [], self.frame.speech_stop
+        results, stop = [], self.spec.speech_stop
         for row in self.codes[:, :num_codes].tolist():
             stopped = stop in row
             results.append(GeneratedCodes(row[: row.index(stop)] if stopped else row, stopped))
@@ -267,10 +267,10 @@ class DecodeSession:
         """Sample the next code of every stream; a stream that has stopped stays stopped."""
         state = self.state
         chosen = sample_codes(filter_logits(self.penalized_logits(), self.sampling), noise)  # [N]
-        chosen = torch.where(state.stopped, self.frame.speech_stop, chosen)
+        chosen = torch.where(state.stopped, self.spec.speech_stop, chosen)
         state.codes.scatter_(1, state.num_generated[:, None], chosen[:, None])
         state.heard.scatter_(1, chosen[:, None], True)
-        state.stopped.logical_or_(chosen == self.frame.speech_stop)
+        state.stopped.logical_or_(chosen == self.spec.speech_stop)
         state.num_generated.add_(1)
 
     def feed_codes(self) -> None:
@@ -375,12 +375,12 @@ class DecodeState:
             stopped=torch.zeros(num_streams, dtype=torch.bool, device=device),
         )
 
-    def begin(self, frame: SequenceSpec) -> None:
+    def begin(self, spec: SequenceSpec) -> None:
         """Nothing is spoken yet."""
         self.cache.filled.zero_()
-        self.codes.fill_(frame.speech_stop)
+        self.codes.fill_(spec.speech_stop)
         self.heard.zero_()
-        self.heard[:, list(frame.initial_penalized_codes)] = True
+        self.heard[:, list(spec.initial_penalized_codes)] = True
         self.num_generated.zero_()
         self.stopped.zero_()
 
@@ -414,7 +414,7 @@ class DecodeGraph:
 
         self._step = FusedDecodeStep(body, state.cache)
         # A first step outside the graph compiles kernels and initialises libraries, which a capture must not do.
-        state.begin(model.frame)
+        state.begin(model.spec)
         self._once(model)
         torch.cuda.synchronize()
         self._graph = torch.cuda.CUDAGraph()
@@ -450,13 +450,13 @@ class DecodeGraph:
         """One step: sample a code of every stream from the logits, feed it, and get the next logits."""
         from voxgraft.nn.decode_kernels import sample_code_kernel
 
-        state, kind, frame = self.state, self.kind, model.frame
+        state, kind, spec = self.state, self.kind, model.spec
         num_speech_rows = state.logits.shape[1]
         kernel: Any = sample_code_kernel[(kind.num_streams,)]
         kernel(
             state.logits, state.heard.view(torch.uint8), self.noise, self._settings, state.codes, state.num_generated,
             state.stopped.view(torch.uint8), state.cache.filled, self._ids, self._positions, kind.num_streams,
-            self.max_codes, kind.first_position, num_speech_rows, frame.num_codes, frame.speech_stop, kind.readable,
+            self.max_codes, kind.first_position, num_speech_rows, spec.num_codes, spec.speech_stop, kind.readable,
             kind.guided, kind.stochastic, kind.top_k, kind.top_p, CODES_PER_CHECK,
             1 << (num_speech_rows - 1).bit_length(), num_warps=16,
         )  # fmt: skip

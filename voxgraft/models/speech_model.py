@@ -1,7 +1,7 @@
-"""The interface of every family's model, packed batches, and losses.
+"""The interface of every family's model: load it from a base's files and save it, pack batches, compute losses.
 
 A model turns ids into vectors and vectors into logits; its body is a stack of blocks that knows only an attention
-context. Knows nothing of optimizers or runs. Needs torch only.
+context. Knows no family, optimizer or run. A loaded model has the tensors of its file, name by name and bit by bit.
 
 Shapes: B sequences, T positions of the pack, W width, C conditioning slots, N positions of one part.
 """
@@ -9,8 +9,10 @@ Shapes: B sequences, T positions of the pack, W width, C conditioning slots, N p
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -18,13 +20,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from voxgraft.core.errors import GraftError
-from voxgraft.models.base import SequencePart, SequenceSpec, TokenSequence, build_sequence
+from voxgraft.checkpoints.base import ByteSink
+from voxgraft.checkpoints.load import iter_tensors
+from voxgraft.core import progress
+from voxgraft.core.errors import CheckpointError, ConfigError, FileError, GraftError
+from voxgraft.core.files import atomic_write, is_file, is_folder, require_file
+from voxgraft.models.base import BaseFiles, Family, SequencePart, SequenceSpec, TokenSequence, build_sequence
 from voxgraft.nn import IGNORE_INDEX
 from voxgraft.nn.attention import AttentionBackend, AttentionContext, Packing, choose_attention_backend
 from voxgraft.nn.backbones import Backbone
-from voxgraft.nn.layers import cross_entropy_sum, map_tensors
-from voxgraft.nn.rows import GrownEmbedding
+from voxgraft.nn.layers import cross_entropy_sum, init_empty_weights, map_tensors
+from voxgraft.nn.rows import GrownEmbedding, GrownLayer, grow_layers
 
 
 class ConditionBatch(Protocol):
@@ -49,7 +55,7 @@ class SpeechModel(nn.Module, ABC):
 
     @property
     @abstractmethod
-    def frame(self) -> SequenceSpec:
+    def spec(self) -> SequenceSpec:
         """What this model's sequences are made of, at its own sizes and with its own text rows."""
 
     @abstractmethod
@@ -172,20 +178,20 @@ def pack_batch(
         head_width = model.body.head_width if torch.is_grad_enabled() else None
         backend = choose_attention_backend(model.device, dtype, head_width)
     mute = np.asarray(silent, dtype=bool) if len(silent) else np.zeros(len(layouts), dtype=bool)
-    frame = model.frame
+    spec = model.spec
     starts = np.cumsum([0, *(layout.length for layout in layouts)])[:-1]
-    after_conditioning = starts + frame.num_conditioning
+    after_conditioning = starts + spec.num_conditioning
     after_text = after_conditioning + [len(layout.text.ids) for layout in layouts]
     texts, speeches = [layout.text for layout in layouts], [layout.speech for layout in layouts]
     # A sequence may come from a file that was made with another graft. On a GPU a wrong id would end the process.
-    last_code = max(frame.num_codes - 1, frame.speech_start, frame.speech_stop)
+    last_code = max(spec.num_codes - 1, spec.speech_start, spec.speech_stop)
     for layout in layouts:
-        _require_part("text id", layout.text, frame.num_text_ids - 1, frame.max_text + 2)
-        _require_part("speech code", layout.speech, last_code, frame.max_codes + 2)
-        if layout.num_conditioning != frame.num_conditioning:
+        _require_part("text id", layout.text, spec.num_text_ids - 1, spec.max_text + 2)
+        _require_part("speech code", layout.speech, last_code, spec.max_codes + 2)
+        if layout.num_conditioning != spec.num_conditioning:
             found = f"a layout with {layout.num_conditioning} conditioning slots"
-            raise GraftError("packing", found, expected=f"{frame.num_conditioning}")
-    conditioning_places = (starts[:, None] + np.arange(frame.num_conditioning)).reshape(-1)
+            raise GraftError("packing", found, expected=f"{spec.num_conditioning}")
+    conditioning_places = (starts[:, None] + np.arange(spec.num_conditioning)).reshape(-1)
     text_places, speech_places = (
         np.concatenate([start + np.arange(len(part.ids)) for part, start in zip(parts, begins, strict=True)])
         for parts, begins in ((texts, after_conditioning), (speeches, after_text))
@@ -245,7 +251,7 @@ def compute_speech_latents(
     found = [torch.zeros(0, width, device=model.device)] * len(codes)
     if not spoken:
         return found
-    layouts = [build_sequence(model.frame, texts[place], codes[place]) for place in spoken]
+    layouts = [build_sequence(model.spec, texts[place], codes[place]) for place in spoken]
     batch = pack_batch(model, layouts, [conditions[place] for place in spoken])
     hidden = compute_hidden_states(model, batch)  # [T, W]
     end = 0
@@ -275,3 +281,116 @@ def _require_part(what: str, part: SequencePart, highest: int, longest: int) -> 
     if int(part.positions.max()) >= longest:
         found = f"a {what} at position {int(part.positions.max()):,}"
         raise GraftError("ids-length", found, expected=f"positions up to {longest - 1:,}")
+
+
+def find_part_file(path: Path, names: tuple[str, ...]) -> Path:
+    """The file itself, or the first of `names` that is in a folder."""
+    if not is_folder(path):
+        return require_file(path)
+    for name in names:
+        if is_file(path / name):
+            return path / name
+    found = f"none of {', '.join(names)} is in the folder" if len(names) > 1 else f"{names[0]} is not in the folder"
+    raise FileError("base-file-missing", found, where=path)
+
+
+DTYPE_FORMATS = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.float64: "F64"}
+
+
+def load_model(
+    family: Family,
+    files: BaseFiles,
+    *,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype | None = torch.float32,
+) -> SpeechModel:
+    """The base's model, frozen and silent of dropout. `dtype=None` keeps each tensor as it is stored.
+
+    One tensor after the other goes to the device: in memory are the model and one tensor more.
+    """
+    with init_empty_weights():
+        model = family.build_empty_model(files)
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    state = {}
+    for name, tensor in iter_tensors(files.checkpoint, shapes, dtype=dtype):
+        if tensor.dtype not in DTYPE_FORMATS:  # with dtype=None a file may also hold integers, which no layer takes
+            found = f"{name} is {str(tensor.dtype).removeprefix('torch.')}"
+            raise CheckpointError("tensors-mismatch", found, expected="floating-point numbers", where=files.checkpoint)
+        state[name] = tensor.to(device)
+    # assign: the tensors of the file become the parameters themselves, without a copy.
+    model.load_state_dict(state, strict=True, assign=True)
+    return model.to(device).requires_grad_(False).eval()
+
+
+def grow_model(model: SpeechModel, num_new: int) -> dict[str, GrownLayer]:
+    """Give the text embedding and the text head of an opened base that many new rows, as parameters of their own."""
+    return grow_layers(model, (model.text_embedding_name, model.text_head_name), num_new, model.spare_rows)
+
+
+def list_base_parameters(model: SpeechModel, grafted: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
+    """Every parameter of the base that a loss can reach."""
+    own = {id(value) for value in grafted.values()}
+    return {
+        name: value
+        for name, value in model.named_parameters()
+        if id(value) not in own and value.numel() and not name.startswith(model.unused_param_prefixes)
+    }
+
+
+def save_model(model: SpeechModel, path: Path) -> None:
+    """Write the model as the original program reads it: upstream's names, whole or not at all.
+
+    A name that ends in `.safetensors` gives that format, every other one a torch archive.
+    """
+    from voxgraft.checkpoints.write import TensorBytes, write_safetensors, write_torch
+
+    state = model.state_dict()
+    tensors = {}
+    for name, tensor in state.items():
+        if tensor.is_meta or tensor.dtype not in DTYPE_FORMATS:
+            found = f"{name} is {'not loaded' if tensor.is_meta else str(tensor.dtype)}"
+            raise CheckpointError("base-not-loaded", found, expected="floating-point numbers", where=path)
+        # NumPy has no bfloat16: bytes of any format are taken through a view of uint8. One tensor at a time is copied.
+        tensors[name] = TensorBytes(DTYPE_FORMATS[tensor.dtype], tuple(tensor.shape), partial(_tensor_bytes, tensor))
+    total = sum(tensor.num_bytes for tensor in tensors.values())
+    with atomic_write(path) as stream, progress.progress_task(f"writing {path.name}", total) as advance:
+        sink = ByteSink(stream, advance=advance)
+        if path.suffix == ".safetensors":
+            write_safetensors(sink, tensors, None)
+        else:
+            write_torch(sink, tensors)
+
+
+def _tensor_bytes(tensor: Tensor) -> Iterator[memoryview]:
+    yield tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+
+
+HALF_PRECISION_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def choose_device(requested: str | None) -> str:
+    """The device that was requested, if it exists; else CUDA where there is one."""
+    if requested is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(requested)
+    except RuntimeError:
+        found = f"{requested!r} is not a device"
+        raise ConfigError("device", found, expected="cpu, cuda or cuda:N") from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        count = torch.cuda.device_count()
+        reason = f"there {'is' if count == 1 else 'are'} only {count}" if count else "no CUDA GPU was found"
+        raise ConfigError("device", f"device {requested!r} is not available: {reason}")
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError("device", f"{requested!r} is not supported", expected="cpu, cuda or cuda:N")
+    return requested
+
+
+def choose_dtype(precision: str | None, device: str) -> torch.dtype:
+    """The number format that a model computes in: the requested one, else what suits the device."""
+    if precision is not None:
+        return HALF_PRECISION_DTYPES.get(precision, torch.float32)
+    if not device.startswith("cuda"):
+        return torch.float32
+    # Before Ampere (8.0) bfloat16 is emulated, and slow.
+    return torch.bfloat16 if torch.cuda.get_device_capability(device)[0] >= 8 else torch.float16

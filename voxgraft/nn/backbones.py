@@ -148,14 +148,9 @@ class _Gpt2Block(nn.Module):
         return out
 
 
-@dataclass(frozen=True, slots=True)
-class RopeScaling:
-    """Llama 3's way to longer contexts: slow frequencies are divided by `factor`, fast ones kept, a ramp between."""
-
-    factor: float = 8.0
-    low: float = 1.0
-    high: float = 4.0
-    trained_positions: int = 8192
+# Llama 3's way to longer contexts: frequencies with less than `low` turns within the trained positions are divided by
+# the factor, those with more than `high` are kept, with a ramp between.
+ROPE_FACTOR, ROPE_LOW, ROPE_HIGH, ROPE_TRAINED_POSITIONS = 8.0, 1.0, 4.0, 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +162,6 @@ class LlamaSize:
     heads: int
     mlp: int
     theta: float = 500_000.0
-    scaling: RopeScaling | None = RopeScaling()
     eps: float = 1e-5
     unused_rows: int = 8
     """The token table that the published file holds and nothing reads."""
@@ -192,10 +186,9 @@ class LlamaBackbone(Backbone):
             # Computed on the CPU, so that every device gets the same bits.
             exponents = torch.arange(0, self.head_width, 2, device="cpu").float() / self.head_width
             frequencies = 1.0 / self.size.theta**exponents
-            if (scaling := self.size.scaling) is not None:
-                turns = scaling.trained_positions * frequencies / (2 * math.pi)  # within the trained context
-                share_kept = ((turns - scaling.low) / (scaling.high - scaling.low)).clamp(0, 1)
-                frequencies = frequencies * (share_kept + (1 - share_kept) / scaling.factor)
+            turns = ROPE_TRAINED_POSITIONS * frequencies / (2 * math.pi)
+            share_kept = ((turns - ROPE_LOW) / (ROPE_HIGH - ROPE_LOW)).clamp(0, 1)
+            frequencies = frequencies * (share_kept + (1 - share_kept) / ROPE_FACTOR)
             self._frequencies[device] = frequencies.to(device)
         return self._frequencies[device]
 

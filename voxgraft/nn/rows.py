@@ -372,7 +372,7 @@ def padded_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tens
     if not (x.is_cuda and half and missing and x.dim() == 2 and len(x) > MAX_UNPADDED_POSITIONS):
         return F.linear(x, weight, bias)
     filled = F.linear(x, F.pad(weight, (0, 0, 0, missing)), None if bias is None else F.pad(bias, (0, missing)))
-    return filled[:, : len(weight)]
+    return filled.narrow(1, 0, len(weight))
 
 
 def to_plain_layer(grown: GrownLayer) -> nn.Embedding | nn.Linear:

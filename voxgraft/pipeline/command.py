@@ -32,6 +32,7 @@ from voxgraft.core.files import (
     atomic_write_folder,
     is_folder,
     make_path_relative,
+    parse_yaml,
     path_exists,
     require_disk_space,
     require_file,
@@ -48,13 +49,19 @@ from voxgraft.core.results import (
     style_line,
 )
 from voxgraft.core.run import RUN_FILE, RunFolder
-from voxgraft.core.yaml_files import parse_yaml
 from voxgraft.data.manifest import MANIFEST_NAME, resolve_manifest_path
 from voxgraft.evaluation.scores import require_recognizer
 from voxgraft.evaluation.sentences import load_sentence_sets, require_sentences
 from voxgraft.export.command import SHAREABLE_KINDS, choose_export_kind, require_export_folder, require_export_kind
-from voxgraft.migrate.configs import KeyFate, LegacyConfig, format_legacy_value, read_legacy_config
-from voxgraft.migrate.settings import ConfigTranslation, KeyTranslation, UserOverrides, translate_legacy_config
+from voxgraft.inspect.legacy import (
+    KeyFate,
+    KeyTranslation,
+    LegacyConfig,
+    UserOverrides,
+    format_legacy_value,
+    read_legacy_config,
+    translate_legacy_config,
+)
 from voxgraft.models import get_family, resolve_base_family, resolve_base_folder
 from voxgraft.models.base import Family
 from voxgraft.pipeline.stages import (
@@ -163,33 +170,36 @@ def create_run(settings: NewSettings) -> NewResult:
     for path in settings.sources:
         if not path_exists(path):
             raise FileError("file-missing", f"{path} does not exist", where=path)
-    old, translation = None, ConfigTranslation([], {}, [])
+    old = None
+    rows: list[KeyTranslation] = []
+    values: dict[str, Any] = {}
+    findings: list[Finding] = []
     if settings.old is not None:
         old = read_legacy_config(settings.old)
         given = UserOverrides(settings.base, settings.family, settings.language, settings.texts)
-        translation = translate_legacy_config(old, given)
+        rows, values, findings = translate_legacy_config(old, given)
     # By precedence: flags, then the old config, then defaults of the family.
     usual = {f"train.{name}": value for name, value in kind.run_defaults.items()} if kind else {}
-    run_settings = _build_run_settings(settings, {**usual, **translation.values}, old)
-    named_base = settings.base or translation.values.get("base")
+    run_settings = _build_run_settings(settings, {**usual, **values}, old)
+    named_base = settings.base or values.get("base")
     if named_base is not None:
         kind = resolve_base_family(named_base, run_settings.family)
     else:
         kind = get_family(run_settings.family) if run_settings.family else None
-    text = _format_run_yaml(run_settings, run, translation.rows)
-    findings = list(translation.findings)
+    text = _format_run_yaml(run_settings, run, rows)
     if (language := run_settings.language) is not None:
         if find_exemplar(language) is None:
-            findings.append(finding("language-unlisted", f"CLDR has no entry for `{language}`"))
+            findings.append(finding("language-unlisted", f"`{language}` is not in CLDR, so its alphabet is unknown"))
         if kind is not None and base_language(language) in kind.languages:
-            spoken = " ".join(kind.languages)
-            findings.append(finding("language-spoken", f"a {kind.name} base speaks `{language}`: {spoken}"))
+            spoken = ", ".join(kind.languages)
+            found = f"the base {kind.name} already speaks {base_language(language)} (its languages: {spoken})"
+            findings.append(finding("language-spoken", found))
     if missing := [name for name in REQUIRED_SETTINGS if not getattr(run_settings, name)]:
         findings.append(finding("run-incomplete", f"not set yet: {', '.join(missing)}"))
     with atomic_write_folder(run) as folder:
         write_text(folder / RUN_FILE, text)
     family = kind.name if kind else None
-    return NewResult(run, run_settings, family, tuple(findings), old, tuple(translation.rows))
+    return NewResult(run, run_settings, family, tuple(findings), old, tuple(rows))
 
 
 def _build_run_settings(settings: NewSettings, old_values: Mapping[str, Any], old: LegacyConfig | None) -> RunSettings:
@@ -408,8 +418,8 @@ def _require_later_stages(work: PipelineContext, stages: Sequence[StageName], *,
     if kind == "peft" and train.mode == "rows-only":
         found = "--to peft, but train.mode is rows-only, so there will be no adapter"
         raise ConfigError("export-kind", found, expected=f"graft, {family.name}", where=work.run.settings)
-    if kind in SHAREABLE_KINDS and merged and train.full_body:
-        found = f"--to {kind}, but train.full_body changes the backbone itself, so the result is not a graft"
+    if kind in SHAREABLE_KINDS and merged and train.full_backbone:
+        found = f"--to {kind}, but train.full_backbone changes the backbone itself, so the result is not a graft"
         raise GraftError("export-kind", found, expected=f"--to {family.name}", where=work.run.settings)
     output = work.run.export / kind
     require_export_folder(output, overwrite=is_folder(output))

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from voxgraft.checkpoints.load import read_tensor_shapes
 from voxgraft.checkpoints.steps import StepFolder, find_step_damage, list_step_folders, read_step_values
-from voxgraft.checkpoints.tensors import read_tensor_shapes
 from voxgraft.config.base import AnySettings, deep_merge, parse_settings, read_settings_values
 from voxgraft.config.commands import (
     CheckSettings,
@@ -31,9 +31,8 @@ from voxgraft.config.run import RunSettings, TrainSettings, load_command_setting
 from voxgraft.config.train_options import RESUME_RULES, options_with_rule
 from voxgraft.core.errors import ConfigError, FileError, GraftError, VoxgraftError, raise_first_error
 from voxgraft.core.files import compute_sha256, is_file, is_folder, path_exists, read_json
-from voxgraft.core.journal import History, RunJournal
 from voxgraft.core.results import CommandResult, format_names, pluralize
-from voxgraft.core.run import RUN_FILE, RunFolder
+from voxgraft.core.run import RUN_FILE, History, RunFolder, RunJournal
 from voxgraft.data.folder import PROBLEMS_FILE, DatasetFolder
 from voxgraft.data.import_command import (
     ReimportPolicy,
@@ -77,8 +76,7 @@ from voxgraft.graft.folder import (
 from voxgraft.inspect.check import check
 from voxgraft.models import resolve_base_family, resolve_base_folder
 from voxgraft.pipeline.train import train
-from voxgraft.preprocess.assemble import CACHE_INDEX_NAME, compute_file_stamp, read_cache_index
-from voxgraft.preprocess.command import prepare
+from voxgraft.preprocess.command import CACHE_INDEX_NAME, compute_file_stamp, prepare, read_cache_index
 from voxgraft.synthesis.engine import detect_trained_output
 from voxgraft.text.encoder import text_rules_identity
 from voxgraft.tokenizers import open_tokenizer
@@ -234,7 +232,7 @@ def _decide_split(work: PipelineContext) -> StageDecision:
         return StageDecision(True, f"{told} have no split yet", f"{told} had no split yet", is_stale=is_stale)
     if not own:
         return StageDecision(False, "there are no clips to split", has_input=False)
-    return StageDecision(False, f"all {pluralize(len(own), 'clip')} have a split")
+    return StageDecision(False, f"all {pluralize(len(own), 'usable clip')} have a split")
 
 
 def _run_split(work: PipelineContext) -> DataSplitResult:
@@ -455,7 +453,7 @@ def _resolve_num_steps(work: PipelineContext) -> float:
     data = load_run_data(wanted, merged=merged)
     raise_first_error(data.findings)
     stream = build_sampler(
-        settings, wanted.frame, data.train, compute_set_weights(data.train, (), settings.data.replay_share)
+        settings, wanted.spec, data.train, compute_set_weights(data.train, (), settings.data.replay_share)
     )
     return resolve_num_steps(train, stream)
 

@@ -21,7 +21,6 @@ from voxgraft.config.commands import TrainCommandSettings
 from voxgraft.config.run import find_overrides
 from voxgraft.core import progress
 from voxgraft.core.errors import CheckpointError, ConfigError, raise_first_error
-from voxgraft.core.journal import SPEED_WINDOW_STEPS, History, RunJournal
 from voxgraft.core.results import (
     EXIT_INTERRUPTED,
     Line,
@@ -31,27 +30,38 @@ from voxgraft.core.results import (
     format_learning_rate,
     pluralize,
 )
-from voxgraft.core.run import RUN_FILE, RunFolder
+from voxgraft.core.run import RUN_FILE, SPEED_WINDOW_STEPS, History, RunFolder, RunJournal
 from voxgraft.dataset.run_data import is_self_replay
 from voxgraft.dataset.sampler import list_samples
 from voxgraft.dataset.sets import ShardVerifier
-from voxgraft.evaluation.in_training import InTrainingEvaluation, build_in_training_evaluation, spoken_steps
+from voxgraft.evaluation.in_training import (
+    InTrainingEvaluation,
+    SampleCallback,
+    build_in_training_evaluation,
+    build_sample_sentences,
+    collect_texts,
+    spoken_steps,
+)
 from voxgraft.graft.folder import MASKED_BASELINE_LABEL
 from voxgraft.inspect.check import run_checks
 from voxgraft.inspect.subject import open_check_subject, to_check_settings
-from voxgraft.models.load import HALF_PRECISION_DTYPES, choose_device, load_model
+from voxgraft.models.speech_model import HALF_PRECISION_DTYPES, choose_device, load_model
 from voxgraft.nn.rows import build_trainable_report
 from voxgraft.training.callbacks import LogCallback, TensorBoardWriter
 from voxgraft.training.distributed import DistributedContext, join_distributed
-from voxgraft.training.monitors import DeadRowMonitor, LearningMonitor
-from voxgraft.training.outputs import MergedCheckpoint, is_graft_current, write_merged_folder, write_trained_graft
 from voxgraft.training.prefetch import BatchBuilder
-from voxgraft.training.samples import SampleCallback, build_sample_sentences, collect_texts
-from voxgraft.training.setup import TrainingSetup, build_training_setup
+from voxgraft.training.setup import (
+    MergedCheckpoint,
+    TrainingSetup,
+    build_training_setup,
+    is_graft_current,
+    write_merged_folder,
+    write_trained_graft,
+)
 from voxgraft.training.step import TrainStep, estimate_memory, fit_microbatch_tokens, read_memory_usage
 from voxgraft.training.trainable import build_optimizer, make_trainable
 from voxgraft.training.trainer import ResumeChange, Trainer, TrainOutcome, resume_training
-from voxgraft.training.validation import Validator
+from voxgraft.training.validation import DeadRowMonitor, LearningMonitor, Validator
 
 HASH_PREFIX_LENGTH = 12
 BASE_PARTS = ("base rows", "body")
@@ -95,7 +105,7 @@ def format_training_summary(
 def _describe_model(setup: TrainingSetup, loop: Trainer) -> dict[str, str]:
     """Base, tokenizer, rows, what is trained, what cannot change, and the device."""
     card, options, report = setup.graft.card, setup.options, build_trainable_report(loop.stepper.trained.model)
-    mode = "merged (the backbone itself is trained)" if options.full_body else MODE_DESCRIPTIONS[options.mode]
+    mode = "merged (the backbone itself is trained)" if options.full_backbone else MODE_DESCRIPTIONS[options.mode]
     numbers = sum(sum(counts) for part, counts in report.parts.items() if part in BASE_PARTS)
     tables = {name: str(rows) for name, rows in report.tables.items()}
     rows = _join_pairs(tables)

@@ -146,7 +146,7 @@ class EncodeWorker:
 
         from voxgraft.audio.files import MAX_CLIP_SECONDS, read_audio
         from voxgraft.models import get_family
-        from voxgraft.models.load import load_model
+        from voxgraft.models.speech_model import load_model
 
         waves: dict[str, Waveform] = {}
         failed: dict[str, Finding] = {}

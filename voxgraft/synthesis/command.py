@@ -23,7 +23,7 @@ from voxgraft.core import progress
 from voxgraft.core.errors import ConfigError, Finding, GraftError, TextError, finding
 from voxgraft.core.files import atomic_write, is_folder, require_output_path, write_json
 from voxgraft.core.languages import count_letters_by_script, count_scripts, find_exemplar
-from voxgraft.core.results import Line, style_line
+from voxgraft.core.results import Line, pluralize, style_line
 from voxgraft.models.base import Family, Latents, SoundStream, Vocoder
 from voxgraft.models.generate import StopCause
 from voxgraft.synthesis.engine import (
@@ -38,7 +38,6 @@ from voxgraft.synthesis.engine import (
 )
 from voxgraft.synthesis.inputs import (
     ReferenceVoice,
-    TextChunk,
     UtteranceRequest,
     VoiceLoader,
     max_chunk_seconds,
@@ -67,7 +66,9 @@ Wave = NDArray[np.float32]
 class SpokenChunk:
     """One chunk of an utterance: what is generated, and once it is, the codes and why they ended."""
 
-    piece: TextChunk
+    text: str
+    pause_seconds: float
+    """Silence after it."""
     ids: tuple[int, ...]
     """Text tokens that the model is given."""
     max_codes: int
@@ -95,7 +96,7 @@ class SpokenUtterance:
 
     def seconds(self, code_hz: float) -> float:
         """With the pauses between its chunks."""
-        return sum(len(one.codes) / code_hz + one.piece.pause_seconds for one in self.pieces)
+        return sum(len(one.codes) / code_hz + one.pause_seconds for one in self.pieces)
 
 
 def synthesize(
@@ -135,7 +136,7 @@ def synthesize(
         findings = plan.findings
         if cut := [piece for piece in pieces if piece.stop != "ended"]:
             causes = {"limit": "reached its length limit", "loop": "repeated itself"}
-            found = f"{len(cut)} of {len(pieces)} pieces cut: {cut[0].piece.text!r:.60} {causes[cut[0].stop]}"
+            found = f"{len(cut)} of {len(pieces)} pieces cut: {cut[0].text!r:.60} {causes[cut[0].stop]}"
             findings = (*findings, finding("speak-cut", found, where=f"utterance {plan.utterance.name}"))
         said.append(replace(plan, pieces=pieces, findings=findings))
     return said
@@ -159,7 +160,7 @@ def _build_engine(system: SpeakingModel, settings: SpeakSettings, vocoder: Vocod
     given = {name: value for name in SAMPLING_SETTINGS if (value := getattr(settings, name)) is not None}
     return SynthesisEngine(
         system.model,
-        replace(system.family.stock_sampling(), readable=True, **given),
+        replace(system.family.upstream_sampling(), readable=True, **given),
         set_gate=system.set_gate_for,
         batch_size=settings.batch,
         loop_code_hz=system.family.code_hz,
@@ -179,22 +180,20 @@ def plan_utterance(
     Refused if the vocoder cannot sound like the voice.
     """
     language = speakers.language(one.language or settings.language)
-    system, family = speakers.system(language), speakers.place.family
-    frame = system.model.frame
-    most = min(family.stock_sampling().max_codes, frame.max_codes)
+    system, family = speakers.system(language), speakers.context.family
+    spec = system.model.spec
+    most = min(family.upstream_sampling().max_codes, spec.max_codes)
     longest = max_chunk_seconds(most / family.code_hz)
     # Numbers and abbreviations first: they take longer to say than to write, and have full stops that end nothing.
     text = system.text_encoder.normalize_lines(one.text, language)
-    pieces = split_into_chunks(text, language, longest, settings.pause) if settings.split else [TextChunk(text)]
+    pieces = split_into_chunks(text, language, longest, settings.pause) if settings.split else [(text, 0.0)]
     chunks = []
-    encoded = [
-        _encode_chunk(system, piece, language, split=settings.split) for piece in pieces or [TextChunk(one.text)]
-    ]
-    for piece, ids in chain(*encoded):
-        seconds = settings.max_seconds or max_speech_seconds(piece.text)
-        limit = limit_codes(seconds, family.code_hz, frame.max_codes if settings.max_seconds else most)
-        seed = draw_seed("speak", settings.seed, language, piece.text)
-        chunks.append(SpokenChunk(piece, tuple(ids), limit, seed))
+    encoded = [_encode_chunk(system, *piece, language, split=settings.split) for piece in pieces or [(one.text, 0.0)]]
+    for part, pause, ids in chain(*encoded):
+        seconds = settings.max_seconds or max_speech_seconds(part)
+        limit = limit_codes(seconds, family.code_hz, spec.max_codes if settings.max_seconds else most)
+        seed = draw_seed("speak", settings.seed, language, part)
+        chunks.append(SpokenChunk(part, pause, tuple(ids), limit, seed))
     findings, voice = tuple(_check_text(system, one, text, language)), voices.voice(one.voice)
     if vocoder is not None and (why := vocoder.why_not(voice.clip)):
         raise GraftError("vocoder-voice", why, where=f"voice {voice.name}")
@@ -202,22 +201,22 @@ def plan_utterance(
 
 
 def _encode_chunk(
-    system: SpeakingModel, piece: TextChunk, language: str, *, split: bool
-) -> list[tuple[TextChunk, list[int]]]:
-    """A chunk with its ids; in smaller chunks where the model takes no text that long."""
-    ids, most = system.ids(piece.text, language), system.model.frame.max_text
+    system: SpeakingModel, text: str, pause_seconds: float, language: str, *, split: bool
+) -> list[tuple[str, float, list[int]]]:
+    """A chunk, its pause and its ids; in smaller chunks where the model takes no text that long."""
+    ids, most = system.ids(text, language), system.model.spec.max_text
     if not ids:
-        found = f"the tokenizer has no piece for any letter of {piece.text!r:.80}"
+        found = f"the tokenizer has no piece for any letter of {text!r:.80}"
         raise TextError("speak-nothing", found, expected=f"a text in {language}")
     if len(ids) <= most:
-        return [(piece, ids)]
+        return [(text, pause_seconds, ids)]
     # The limit is over twice the usual time, so an eighth of it is about a third of the chunk.
-    smaller = split_into_chunks(piece.text, language, max_speech_seconds(piece.text) / 8, 0.0)
+    smaller = split_into_chunks(text, language, max_speech_seconds(text) / 8, 0.0)
     if not split or len(smaller) < 2:
-        found = f"{piece.text!r:.60} has {len(ids):,} text tokens"
+        found = f"{text!r:.60} has {len(ids):,} text tokens"
         raise TextError("ids-length", found, expected=f"at most {most:,}")
-    smaller[-1] = replace(smaller[-1], pause_seconds=piece.pause_seconds)
-    return [pair for part in smaller for pair in _encode_chunk(system, part, language, split=True)]
+    smaller[-1] = (smaller[-1][0], pause_seconds)
+    return [found for part in smaller for found in _encode_chunk(system, *part, language, split=True)]
 
 
 def _check_text(system: SpeakingModel, one: UtteranceRequest, text: str, language: str) -> Iterator[Finding]:
@@ -242,7 +241,9 @@ def _check_text(system: SpeakingModel, one: UtteranceRequest, text: str, languag
     prepared = text_encoder.prepare(one.text) if grown else text_encoder.prepare_base(one.text, language)
     unknown = "".join(dict.fromkeys((grown or text_encoder.base).unknown_text(prepared).replace(" ", "")))
     if unknown:
-        yield finding("speak-unknown-letters", f"no piece for {unknown!r:.80}", where=where)
+        yield finding(
+            "speak-unknown-letters", f"the tokenizer has no token for these characters: {unknown:.80}", where=where
+        )
 
 
 def _plan_files(
@@ -257,13 +258,18 @@ def _plan_files(
         kind = codes.suffix.lower()
         if kind not in (JSON_SUFFIX, NPY_SUFFIX):
             expected = f"a name that ends in {JSON_SUFFIX} or {NPY_SUFFIX}"
-            raise ConfigError("speak-output", f"--codes {codes.name}", expected=expected)
+            found, cure = (
+                f"--codes {codes.name}: {kind or 'no suffix'} is not a format for codes",
+                "for example --codes codes.json.",
+            )
+            raise ConfigError("speak-output", found, expected=expected, cure=cure)
         if kind == NPY_SUFFIX and len(utterances) > 1:
-            found = f"{len(utterances)} utterances in {codes.name}"
-            raise ConfigError("speak-output", found, expected=f"a name that ends in {JSON_SUFFIX}")
+            found = f"{codes.name} holds one utterance, but there are {len(utterances)}"
+            cure = "for example --codes codes.json."
+            raise ConfigError("speak-output", found, expected=f"a name that ends in {JSON_SUFFIX}", cure=cure)
     if settings.latents and (codes is None or codes.suffix.lower() != JSON_SUFFIX):
-        found = "--latents without a code file that can hold them"
-        raise ConfigError("speak-output", found, expected=f"--codes NAME{JSON_SUFFIX}")
+        found, cure = "--latents needs a code file that can hold them", "for example --codes codes.json."
+        raise ConfigError("speak-output", found, expected=f"--codes NAME{JSON_SUFFIX}", cure=cure)
     sound: tuple[Path, ...] = ()
     if codes is None or output is not None:
         output = output or Path("speech.wav" if len(utterances) == 1 else "speech")
@@ -322,8 +328,8 @@ def stream_pieces(
             spoken = replace(one, codes=result.codes, stop=result.stop, latents=result.latents)
             ((wave,),) = render_pieces([replace(utterance, pieces=(spoken,))], vocoder, 1)
             yield wave
-        if one.piece.pause_seconds:
-            yield np.zeros(round(one.piece.pause_seconds * rate), dtype=np.float32)
+        if one.pause_seconds:
+            yield np.zeros(round(one.pause_seconds * rate), dtype=np.float32)
 
 
 def stream_sentence(
@@ -376,7 +382,7 @@ def write_audio_files(
 
     with progress.progress_task("vocoding", len(said)) as advance:
         for at, (utterance, waves) in enumerate(zip(said, render_pieces(said, vocoder, batch), strict=True)):
-            pauses = [silence(one.piece.pause_seconds) for one in utterance.pieces]
+            pauses = [silence(one.pause_seconds) for one in utterance.pieces]
             parts = [part for pair in zip(waves, pauses, strict=True) for part in pair]
             if joined:
                 together += [*parts, silence(2 * pause)]
@@ -406,12 +412,12 @@ def write_codes_file(
         pieces = []
         for one in utterance.pieces:
             piece = {
-                "text": one.piece.text,
+                "text": one.text,
                 "text_ids": list(one.ids),
                 "codes": list(one.codes),
                 "stop": one.stop,
                 "seed": one.seed,
-                "pause_seconds": one.piece.pause_seconds,
+                "pause_seconds": one.pause_seconds,
             }
             if latents:
                 states = np.zeros((0, 0)) if one.latents is None else one.latents
@@ -489,7 +495,8 @@ class SpeakResult:
             lines.append(style_line(head, stop, where))
         lines += [text for item in self.findings for text in item.lines()]
         total = sum(map(self._seconds, self.said))
-        lines.append(f"{len(self.said)} spoken, {total:.1f} s in total; {len(self.cut)} were cut")
+        cut = f"; {len(self.cut)} did not end and {'was' if len(self.cut) == 1 else 'were'} cut" if self.cut else ""
+        lines.append(f"{pluralize(len(self.said), 'utterance')}, {total:.1f} s{cut}")
         return [*lines, *([f"codes: {self.codes}"] if self.codes else [])]
 
     def _seconds(self, one: SpokenUtterance) -> float:
@@ -500,8 +507,8 @@ def speak(settings: SpeakSettings) -> SpeakResult:
     """Generate all utterances, then write them."""
     utterances = read_utterances(settings.text, settings.file)
     speakers = open_synthesis_models(settings, {one.language or settings.language for one in utterances})
-    family, files = speakers.place.family, speakers.place.files
-    vocoder = speakers.place.vocoder()
+    family, files = speakers.context.family, speakers.context.files
+    vocoder = speakers.context.vocoder()
     outputs = _plan_files(utterances, settings, family, vocoder)
     sounding = vocoder if outputs else None
     if sounding is not None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from voxgraft.checkpoints.tensors import iter_tensors
+from voxgraft.checkpoints.load import iter_tensors
 from voxgraft.config.base import parse_settings, read_settings_values
 from voxgraft.config.commands import EvaluatedVariant, SpeakSettings
 from voxgraft.config.run import RunSettings
@@ -28,8 +28,15 @@ from voxgraft.core.run import RunFolder
 from voxgraft.models import get_family, resolve_base_family, resolve_base_folder
 from voxgraft.models.base import BaseFiles, Family, Latents, Vocoder
 from voxgraft.models.generate import GenerationPrompt, SpeechGenerator, StopCause, StoppingCriteria
-from voxgraft.models.load import choose_device, choose_dtype, grow_model, list_base_parameters, load_model
-from voxgraft.models.speech_model import SpeechModel, compute_speech_latents
+from voxgraft.models.speech_model import (
+    SpeechModel,
+    choose_device,
+    choose_dtype,
+    compute_speech_latents,
+    grow_model,
+    list_base_parameters,
+    load_model,
+)
 from voxgraft.nn.adapter import Gate, add_adapter, load_adapter_state
 from voxgraft.nn.decode import SamplingParams
 from voxgraft.nn.rows import GrownLayer, to_plain_layer
@@ -84,11 +91,11 @@ def open_model_context(base: Path, family: str | None, device: str | None, preci
     """The base in a folder, or the built-in base by its family's name; where and in what format it computes."""
     folder = require_folder(resolve_base_folder(base))
     found = resolve_base_family(folder, family or (str(base) if folder != base else None))
-    place = choose_device(device)
-    dtype = choose_dtype(precision, place)
+    device = choose_device(device)
+    dtype = choose_dtype(precision, device)
     # Only on request: half precision is outside of the tolerances that hold for float32.
-    half = dtype if precision is not None and place.startswith("cuda") and dtype != torch.float32 else None
-    return ModelContext(found, found.files(folder), place, dtype, half)
+    half = dtype if precision is not None and device.startswith("cuda") and dtype != torch.float32 else None
+    return ModelContext(found, found.files(folder), device, dtype, half)
 
 
 @dataclass(frozen=True)
@@ -125,32 +132,32 @@ class SpeakingModel:
 
     def ids(self, text: str, language: str) -> list[int]:
         """The text as this model reads it. What the original program removes from a text is removed here too."""
-        barred = self.model.frame.forbidden_text_ids
+        barred = self.model.spec.forbidden_text_ids
         return [one for one in self.text_encoder.encode(text, language) if one not in barred]
 
     def why_unspeakable(self, ids: Sequence[int]) -> str:
         """Why a text with these ids cannot be spoken; empty where it can."""
         if not ids:
             return "the tokenizer has no piece for any of its letters"
-        if len(ids) > self.model.frame.max_text:
-            return f"it has {len(ids):,} text tokens; the model's maximum is {self.model.frame.max_text:,}"
+        if len(ids) > self.model.spec.max_text:
+            return f"it has {len(ids):,} text tokens; the model's maximum is {self.model.spec.max_text:,}"
         return ""
 
 
-def open_base_model(place: ModelContext) -> SpeakingModel:
+def open_base_model(context: ModelContext) -> SpeakingModel:
     """The base alone, as it was published."""
-    text_encoder = TextEncoder.of(place.family, open_tokenizer(place.files.tokenizer), None, None)
-    return SpeakingModel("base", place.family, place.model(), text_encoder, checkpoint=place.files.checkpoint)
+    text_encoder = TextEncoder.of(context.family, open_tokenizer(context.files.tokenizer), None, None)
+    return SpeakingModel("base", context.family, context.model(), text_encoder, checkpoint=context.files.checkpoint)
 
 
-def open_grafted_model(place: ModelContext, graft: Graft) -> SpeakingModel:
+def open_grafted_model(context: ModelContext, graft: Graft) -> SpeakingModel:
     """The base with a graft: its rows, and its adapter behind a gate if it has one."""
     from voxgraft.graft.folder import ADAPTER_NAME
     from voxgraft.nn.adapter import load_peft_adapter, read_peft_folder
     from voxgraft.nn.rows import load_new_rows
 
-    _require_same_base(place, graft.card.base, graft.folder)
-    model = place.model()
+    _require_same_base(context, graft.card.base, graft.folder)
+    model = context.model()
     grow_model(model, graft.card.num_rows)
     load_new_rows(model, {name: torch.from_numpy(values) for name, values in graft.rows.items()})
     folder = graft.folder / ADAPTER_NAME
@@ -159,38 +166,38 @@ def open_grafted_model(place: ModelContext, graft: Graft) -> SpeakingModel:
     step = trained.get("step") if isinstance(trained, dict) else None
     label = "" if step is not None else "not trained yet"
     model.requires_grad_(False).eval()
-    text_encoder = _build_text_encoder(place, graft.tokenizer.path, graft.card.language, graft.card.rules)
+    text_encoder = _build_text_encoder(context, graft.tokenizer.path, graft.card.language, graft.card.rules)
     mode = "gated" if gate else "rows-only"
-    return SpeakingModel("graft", place.family, model, text_encoder, gate, mode, step, label)
+    return SpeakingModel("graft", context.family, model, text_encoder, gate, mode, step, label)
 
 
-def open_merged_model(place: ModelContext, folder: Path) -> SpeakingModel:
+def open_merged_model(context: ModelContext, folder: Path) -> SpeakingModel:
     """What merged training, or the masked-finetune baseline, has left: one ordinary checkpoint."""
     from voxgraft.graft.folder import parse_text_rules, read_merged_card
 
     card = read_merged_card(folder)
-    _require_same_base(place, card["base"], folder)
+    _require_same_base(context, card["base"], folder)
     mode = "merged" if card.get("keeps_base_rows") else "masked-finetune"
     rules = parse_text_rules(card.get("text"), folder)
-    text_encoder = _build_text_encoder(place, folder / card["tokenizer"], str(card["language"]), rules)
+    text_encoder = _build_text_encoder(context, folder / card["tokenizer"], str(card["language"]), rules)
     label = str(card.get("label") or "")
     path = folder / card["checkpoint"]
     # The checkpoint has more rows than the base's own config, where there is one, states.
-    model = place.model()
+    model = context.model()
     grow_model(model, int(card["num_rows"]))
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    state = {name: tensor.to(place.device) for name, tensor in iter_tensors(path, shapes, dtype=place.dtype)}
+    state = {name: tensor.to(context.device) for name, tensor in iter_tensors(path, shapes, dtype=context.dtype)}
     model.load_state_dict(state)
     model.requires_grad_(False).eval()
-    return SpeakingModel(mode, place.family, model, text_encoder, None, mode, int(card["step"]), label, path)
+    return SpeakingModel(mode, context.family, model, text_encoder, None, mode, int(card["step"]), label, path)
 
 
-def _open_step_model(place: ModelContext, run: RunFolder, step: int) -> SpeakingModel:
+def _open_step_model(context: ModelContext, run: RunFolder, step: int) -> SpeakingModel:
     from voxgraft.checkpoints.steps import load_step
     from voxgraft.graft.folder import MASKED_BASELINE_LABEL, load_graft
 
     graft = load_graft(run.graft)
-    _require_same_base(place, graft.card.base, run.graft)
+    _require_same_base(context, graft.card.base, run.graft)
     state = load_step(run, step).state
     options = state.values.get("identity", {}).get("options")
     if not isinstance(options, dict) or not options.keys() >= set(STEP_OPTIONS):
@@ -198,51 +205,51 @@ def _open_step_model(place: ModelContext, run: RunFolder, step: int) -> Speaking
     rows = {name: values.float() for name, values in state.tensors.get("rows", {}).items()}
     if not rows:  # the rows of a graft that was trained as part of the backbone
         rows = {name: torch.from_numpy(values) for name, values in graft.rows.items()}
-    model = place.model()
+    model = context.model()
     gate = _load_trained_parts(model, rows, state.tensors, options)
     model.requires_grad_(False).eval()
-    text_encoder = _build_text_encoder(place, graft.tokenizer.path, graft.card.language, graft.card.rules)
+    text_encoder = _build_text_encoder(context, graft.tokenizer.path, graft.card.language, graft.card.rules)
     mode = str(options["mode"])
     label = MASKED_BASELINE_LABEL if mode == "masked-finetune" else ""
-    return SpeakingModel(f"step {state.step:,}", place.family, model, text_encoder, gate, mode, state.step, label)
+    return SpeakingModel(f"step {state.step:,}", context.family, model, text_encoder, gate, mode, state.step, label)
 
 
-def open_checkpoint_model(place: ModelContext, folder: Path, language: str | None) -> SpeakingModel:
+def open_checkpoint_model(context: ModelContext, folder: Path, language: str | None) -> SpeakingModel:
     """Another checkpoint of the base's family, with the tokenizer beside it."""
     from voxgraft.graft.folder import find_text_rules
     from voxgraft.text.normalize import NO_RULES, TextRules
 
-    files = place.family.files(folder)
-    grown = open_tokenizer(files.tokenizer).size > open_tokenizer(place.files.tokenizer).size
+    files = context.family.files(folder)
+    grown = open_tokenizer(files.tokenizer).size > open_tokenizer(context.files.tokenizer).size
     if grown and language is None:
         found = f"{files.tokenizer.name} has more pieces than the base's, but its language is not known"
         raise GraftError("evaluate-language", found, expected="--language", where=folder)
-    text_encoder = TextEncoder.of(place.family, open_tokenizer(files.tokenizer), None, None)
+    text_encoder = TextEncoder.of(context.family, open_tokenizer(files.tokenizer), None, None)
     if grown:
         # How others normalised their texts is not known, so texts are read as they are.
         text_encoder = _build_text_encoder(
-            place, files.tokenizer, str(language), find_text_rules(files.tokenizer) or TextRules(NO_RULES)
+            context, files.tokenizer, str(language), find_text_rules(files.tokenizer) or TextRules(NO_RULES)
         )
-    name, model = folder.resolve().name, place.model(files)
-    return SpeakingModel(name, place.family, model, text_encoder, None, "checkpoint", checkpoint=files.checkpoint)
+    name, model = folder.resolve().name, context.model(files)
+    return SpeakingModel(name, context.family, model, text_encoder, None, "checkpoint", checkpoint=files.checkpoint)
 
 
 def open_run_model(
-    place: ModelContext, run: RunFolder, graft: Graft, which: EvaluatedVariant | None, step: int | None
+    context: ModelContext, run: RunFolder, graft: Graft, which: EvaluatedVariant | None, step: int | None
 ) -> SpeakingModel:
     """What a run speaks with: a saved step, one of its outputs, or what its last training left."""
-    from voxgraft.core.journal import RunJournal
+    from voxgraft.core.run import RunJournal
     from voxgraft.graft.folder import BASELINE_FOLDER_NAME, MERGED_FOLDER_NAME
 
     if step is not None:
         if which is not None:
             found = "--step and --variant are both given"
             raise ConfigError("config-value", found, expected="one of the two", where=run.path)
-        return _open_step_model(place, run, step)
+        return _open_step_model(context, run, step)
     which = which or detect_trained_output(run, RunJournal(run.journal).read())
     if which == "graft":
-        return open_grafted_model(place, graft)
-    return open_merged_model(place, run.path / (MERGED_FOLDER_NAME if which == "merged" else BASELINE_FOLDER_NAME))
+        return open_grafted_model(context, graft)
+    return open_merged_model(context, run.path / (MERGED_FOLDER_NAME if which == "merged" else BASELINE_FOLDER_NAME))
 
 
 def detect_trained_output(run: RunFolder, journal: list[dict[str, object]]) -> EvaluatedVariant:
@@ -278,9 +285,9 @@ def _load_trained_parts(
 
     grow_model(model, len(next(iter(rows.values()))))
     load_new_rows(model, rows)
-    mode, full_body = options["mode"], bool(options.get("full_body"))
-    has_body = mode == "masked-finetune" or (mode == "merged" and full_body)
-    has_adapter = mode == "gated" or (mode == "merged" and not full_body)
+    mode, full_backbone = options["mode"], bool(options.get("full_backbone"))
+    has_body = mode == "masked-finetune" or (mode == "merged" and full_backbone)
+    has_adapter = mode == "gated" or (mode == "merged" and not full_backbone)
     needed = {"body": has_body, "adapter": has_adapter, "rows": mode != "masked-finetune"}
     if missing := sorted(part for part, is_needed in needed.items() if is_needed and not groups.get(part)):
         expected = ", ".join(part for part, is_needed in needed.items() if is_needed)
@@ -308,15 +315,15 @@ def _load_trained_parts(
     return gate
 
 
-def _build_text_encoder(place: ModelContext, tokenizer: Path, language: str, rules: TextRules) -> TextEncoder:
+def _build_text_encoder(context: ModelContext, tokenizer: Path, language: str, rules: TextRules) -> TextEncoder:
     """Base languages by the base's own tokenizer, the new one by the grown."""
-    base = open_tokenizer(place.files.tokenizer)
-    return TextEncoder.of(place.family, base, open_tokenizer(tokenizer), language, rules)
+    base = open_tokenizer(context.files.tokenizer)
+    return TextEncoder.of(context.family, base, open_tokenizer(tokenizer), language, rules)
 
 
-def _require_same_base(place: ModelContext, stated: dict[str, Any], where: Path) -> None:
+def _require_same_base(context: ModelContext, stated: dict[str, Any], where: Path) -> None:
     """Raise unless the base is the one that something was made on: on another its rows mean nothing."""
-    for name, path in (("checkpoint", place.files.checkpoint), ("tokenizer", place.files.tokenizer)):
+    for name, path in (("checkpoint", context.files.checkpoint), ("tokenizer", context.files.tokenizer)):
         wanted, actual = str(stated.get(f"{name}_sha256")), compute_sha256(path)
         if actual != wanted:
             found = f"{path.name} has sha256 {actual[:12]}"
@@ -329,7 +336,7 @@ def _require_same_base(place: ModelContext, stated: dict[str, Any], where: Path)
 class SynthesisModels:
     """The models of one `speak`, by the languages that they speak."""
 
-    place: ModelContext
+    context: ModelContext
     base_languages: tuple[str, ...]
     grafts: tuple[SpeakingModel, ...]
     """Of new languages; one of them may speak the old ones too, if there is no base beside it."""
@@ -371,13 +378,13 @@ def open_synthesis_models(settings: SpeakSettings, languages: Collection[str | N
         base = settings.base or own.base
         if base is None:
             raise ConfigError("config-missing", "`base` is not given", where=run.settings)
-        place = open_model_context(base, settings.family or own.family, settings.device, settings.precision)
-        graft, spoken = load_graft(run.graft), place.languages()
+        context = open_model_context(base, settings.family or own.family, settings.device, settings.precision)
+        graft, spoken = load_graft(run.graft), context.languages()
         for one in languages:
             resolve_language(one, [graft.card.language], spoken)
-        system = open_run_model(place, run, graft, settings.variant, settings.step)
+        system = open_run_model(context, run, graft, settings.variant, settings.step)
         return SynthesisModels(
-            place, spoken, (system,), None, lambda: open_held_out_data(run, own, place.family, place.files, graft)
+            context, spoken, (system,), None, lambda: open_held_out_data(run, own, context.family, context.files, graft)
         )
     if settings.variant is not None or settings.step is not None:
         found = "--variant or --step is given without a run"
@@ -402,11 +409,11 @@ def open_synthesis_models(settings: SpeakSettings, languages: Collection[str | N
             found = f"`base` is not given, and {kind} is not bundled with voxgraft"
             cure = "give the base that the graft was created on: --base FOLDER."
             raise ConfigError("config-missing", found, cure=cure)
-    place = open_model_context(base, family, settings.device, settings.precision)
-    spoken = place.languages()
+    context = open_model_context(base, family, settings.device, settings.precision)
+    spoken = context.languages()
     for one in languages:
         resolve_language(one, [graft.card.language for graft in grafts], spoken)
-    shared = replace(place, opened=place.model())
+    shared = replace(context, opened=context.model())
     systems = tuple(open_grafted_model(shared, graft) for graft in grafts)
     return SynthesisModels(shared, spoken, systems, open_base_model(shared))
 
@@ -421,7 +428,8 @@ def resolve_language(asked: str | None, new: Sequence[str], old: Sequence[str]) 
     # Codes such as ff-Adlm are often typed in lower case.
     found = next((one for one in spoken if one.lower() == asked.lower()), None)
     if found is None:
-        raise ConfigError("speak-language", f"language {asked!r}", expected=f"one of {', '.join(spoken)}")
+        found = f"the model does not speak {asked!r}"
+        raise ConfigError("speak-language", found, expected=f"one of {', '.join(spoken)}")
     return found
 
 
@@ -504,11 +512,11 @@ class SynthesisEngine:
                 batch = [requests[at] for at in positions]
                 prompts = [GenerationPrompt(one.text_ids, one.condition, one.seed) for one in batch]
                 sampling = replace(self._sampling, max_codes=max(one.max_codes for one in batch))
-                frame = self._generator.model.frame
+                spec = self._generator.model.spec
                 criteria = None
                 if self._loop_code_hz is not None:
                     limits = [one.max_codes for one in batch]
-                    criteria = StoppingCriteria(limits, frame.speech_stop, self._loop_code_hz)
+                    criteria = StoppingCriteria(limits, spec.speech_stop, self._loop_code_hz)
                 with self._set_gate(language):
                     spoken = self._generator.speak(prompts, sampling, criteria)
                 results = []
@@ -521,7 +529,7 @@ class SynthesisEngine:
                         codes, stop = said.codes[: one.max_codes], "ended" if ended else "limit"
                     else:
                         codes, stop = criteria.outcome(row, said.codes, by_itself=said.stopped)
-                        assert not sampling.readable or all(0 <= code < frame.num_codes for code in codes)
+                        assert not sampling.readable or all(0 <= code < spec.num_codes for code in codes)
                     results.append(SynthesisResult(tuple(codes), stop))
                 if self._latents:
                     # A second pass over text and codes, with the gate as it was in the first.
@@ -538,9 +546,9 @@ class SynthesisEngine:
 
         Codes that were returned cannot be taken back, so a loop is cut where it is noticed, behind its third round.
         """
-        frame = self._generator.model.frame
+        spec = self._generator.model.spec
         limits, most = [request.max_codes], replace(self._sampling, max_codes=request.max_codes)
-        criteria = StoppingCriteria(limits, frame.speech_stop, self._loop_code_hz) if self._loop_code_hz else None
+        criteria = StoppingCriteria(limits, spec.speech_stop, self._loop_code_hz) if self._loop_code_hz else None
         # The gate is set while a step runs and not while the caller has its turn.
         with self._set_gate(request.language):
             prompt = GenerationPrompt(request.text_ids, request.condition, request.seed)
@@ -552,8 +560,8 @@ class SynthesisEngine:
             if codes is None:
                 return
             (row,) = codes.tolist()
-            ended = frame.speech_stop in row
-            known = row[: row.index(frame.speech_stop)] if ended else row
+            ended = spec.speech_stop in row
+            known = row[: row.index(spec.speech_stop)] if ended else row
             cause: StopCause = "ended" if ended else "limit"
             if criteria is not None:
                 cause = criteria.stopped.get(0, cause)

@@ -25,6 +25,7 @@ from voxgraft.core.errors import ConfigError, FileError, TextError
 from voxgraft.core.files import decode_utf8, is_file, read_lines, read_text, text_lines
 from voxgraft.core.languages import SYLLABIC_SCRIPTS, base_language, script_of, suggest_language_code
 from voxgraft.core.rng import hash_int
+from voxgraft.models import family_names, get_family
 from voxgraft.models.base import Clip, ClipEncoder, SpeakingStyle, unknown_voice_error
 from voxgraft.synthesis.engine import SynthesisModels
 
@@ -59,25 +60,17 @@ _ABBREVIATION = regex.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class TextChunk:
-    """What is spoken at once, and the silence after it."""
+def split_into_chunks(text: str, language: str, max_seconds: float, pause_seconds: float) -> list[tuple[str, float]]:
+    """Texts that are spoken at once, in `max_seconds` at most, each with the seconds of silence after it.
 
-    text: str
-    pause_seconds: float = 0.0
-
-
-def split_into_chunks(text: str, language: str, max_seconds: float, pause_seconds: float) -> list[TextChunk]:
-    """A text in pieces that take `longest` seconds at most; `pause` is that after a sentence.
-
-    A line break is the end of a paragraph. Nothing of the text is lost but spaces.
+    `pause_seconds` is the pause after a sentence. A line break is the end of a paragraph. Only spaces are lost.
     """
-    found: list[TextChunk] = []
+    found: list[tuple[str, float]] = []
     for paragraph in filter(str.strip, text.splitlines()):
         for sentence in _merge_wordless_parts(_split_sentences(paragraph, language)):
             found += _split_long_sentence(sentence, max_seconds, pause_seconds)
-        found[-1:] = [TextChunk(piece.text, 2 * pause_seconds) for piece in found[-1:]]
-    found[-1:] = [TextChunk(piece.text) for piece in found[-1:]]
+        found[-1:] = [(last, 2 * pause_seconds) for last, _ in found[-1:]]
+    found[-1:] = [(last, 0.0) for last, _ in found[-1:]]
     return found
 
 
@@ -136,7 +129,7 @@ def _merge_wordless_parts(parts: Sequence[str]) -> list[str]:
     return found
 
 
-def _split_long_sentence(sentence: str, longest: float, pause: float) -> Iterator[TextChunk]:
+def _split_long_sentence(sentence: str, longest: float, pause: float) -> Iterator[tuple[str, float]]:
     """One sentence in as many chunks as it needs, the last with the sentence's pause."""
     clauses = list(_pack_parts(_merge_wordless_parts(_split_at(sentence, _CLAUSE_END)), longest))
     for number, clause in enumerate(clauses, 1):
@@ -149,7 +142,7 @@ def _split_long_sentence(sentence: str, longest: float, pause: float) -> Iterato
         words = list(_pack_parts(parts, longest))
         for place, part in enumerate(words, 1):
             inside = 0.0 if place < len(words) else pause / 2
-            yield TextChunk(part.strip(), pause if place == len(words) and number == len(clauses) else inside)
+            yield part.strip(), pause if place == len(words) and number == len(clauses) else inside
 
 
 def _split_at(text: str, pattern: regex.Pattern[str]) -> list[str]:
@@ -250,7 +243,6 @@ MAX_REPLAY_VOICES = 16
 # Numbers with commas between them: shares of named emotions; anything else names a file.
 _EMOTION_SHARES = re.compile(r"\d*\.?\d+(?:,\d*\.?\d+)+")
 RECORDING_SUFFIXES = (".wav", ".mp3", ".flac", ".ogg", ".opus", ".m4a")
-NO_IMITATION_CURE = "choose one of these names, or speak with a base that imitates a recording (chatterbox, indextts2)."
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +276,7 @@ def choose_voices(sets: Sequence[ClipDataset], min_seconds: float, count: int, s
         : max(1, min(MAX_REPLAY_VOICES, count // MIN_UTTERANCES_PER_VOICE))
     ]
     return [
-        ReferenceVoice(f"{clips.name}/{clips.infos[place].id}", Clip(clips.codes(place), clips.voice(place)))
+        ReferenceVoice(f"{clips.name}/{clips.infos[place].id}", clips.voice_clip(place))
         for _, _, clips, place in chosen
     ]
 
@@ -313,56 +305,56 @@ class VoiceLoader:
 
     def condition(self, voice: ReferenceVoice) -> Any:
         """What the model is given: the voice, with the speaking style of the settings."""
-        family = self.speakers.place.family
+        family = self.speakers.context.family
         return family.apply_style(family.condition(voice.clip), self.style(voice))
 
     def style(self, voice: ReferenceVoice) -> SpeakingStyle:
         """The speaking style of a voice: the eight named emotions depend on it, the emotion of a recording does not."""
-        settings, place = self.settings, self.speakers.place
+        settings, context = self.settings, self.speakers.context
         if settings.emotion is not None and _EMOTION_SHARES.fullmatch(str(settings.emotion)):
             shares = [float(share) for share in str(settings.emotion).split(",")]
             weight = 1.0 if settings.emotion_weight is None else settings.emotion_weight
-            mixed = place.family.mix_emotions(place.files, shares, weight, voice.clip)
+            mixed = context.family.mix_emotions(context.files, shares, weight, voice.clip)
             return SpeakingStyle(settings.exaggeration, mixed)
         if settings.emotion is not None and self._emotion is None:
             self._emotion = self._load_emotion(settings.emotion)
         return SpeakingStyle(settings.exaggeration, self._emotion, settings.emotion_weight)
 
     def _load_voice(self, name: str) -> ReferenceVoice:
-        place = self.speakers.place
-        own = place.family.voices(place.files)
+        context = self.speakers.context
+        own = context.family.voices(context.files)
         is_recording = is_file(Path(name)) or Path(name).suffix.lower() in RECORDING_SUFFIXES
-        if name not in own and not place.family.clones_voices and is_recording:
-            found = f"{place.family.name} has fixed voices and cannot imitate the recording {name}"
+        if name not in own and not context.family.clones_voices and is_recording:
+            found = f"{context.family.name} has fixed voices and cannot clone the recording {name}"
             expected = f"one of {', '.join(own)}"
-            raise ConfigError(
-                "voice-unknown", found, expected=expected, where=place.files.folder, cure=NO_IMITATION_CURE
-            )
-        if name in own or not place.family.clones_voices:
-            return ReferenceVoice(name, place.family.voice(place.files, name))
+            cloning = ", ".join(name for name in family_names() if get_family(name).clones_voices)
+            cure = f"choose one of these names, or speak with a base that clones voices ({cloning})."
+            raise ConfigError("voice-unknown", found, expected=expected, where=context.files.folder, cure=cure)
+        if name in own or not context.family.clones_voices:
+            return ReferenceVoice(name, context.family.voice(context.files, name))
         if not is_file(Path(name)):
-            raise unknown_voice_error(name, own, place.files.folder)
+            raise unknown_voice_error(name, own, context.files.folder)
         return ReferenceVoice(Path(name).name, self._encode_recording(Path(name)))
 
     def _choose_default_voice(self) -> ReferenceVoice:
         speakers = self.speakers
-        for name, clip in speakers.place.family.voices(speakers.place.files).items():
+        for name, clip in speakers.context.family.voices(speakers.context.files).items():
             return ReferenceVoice(name, clip)
         if speakers.held_out is not None:
             held_out = speakers.held_out()
             sets = held_out.sets.get(speakers.new_languages[0]) or held_out.all_sets
             if sets:
                 return choose_voices(sets, held_out.min_prompt_seconds, 1, held_out.seed)[0]
-        found = f"{speakers.place.family.name} has no named voices, and no voice is given"
-        raise FileError("speak-voice", found, expected="--voice FILE.wav", where=speakers.place.files.folder)
+        found = f"{speakers.context.family.name} has no named voices, and no voice is given"
+        raise FileError("speak-voice", found, expected="--voice FILE.wav", where=speakers.context.files.folder)
 
     def _load_emotion(self, path: Path) -> Clip:
         """Of a recording, or as a vector of the model's own width, as it is kept of prepared clips."""
         if path.suffix.lower() == ".npy":
             from voxgraft.dataset.indextts2_manifest import read_npy
 
-            return Clip(np.zeros(0, dtype=np.int64), {"emotion": read_npy(path, "floats").astype(np.float32)})
-        family, voice = self.speakers.place.family, self.voice(None).clip
+            return Clip(voice={"emotion": read_npy(path, "floats").astype(np.float32)})
+        family, voice = self.speakers.context.family, self.voice(None).clip
         # A family without emotions refuses here, before the recording is read.
         family.apply_style(family.condition(voice), SpeakingStyle(emotion=voice))
         return self._encode_recording(path)
@@ -370,7 +362,7 @@ class VoiceLoader:
     def _encode_recording(self, path: Path) -> Clip:
         samples, rate = read_audio(path, code="wav-form")
         if self._encoder is None:
-            place = self.speakers.place
+            context = self.speakers.context
             # The encoder of IndexTTS-2 is part of the base; a graft has it unchanged.
-            self._encoder = place.family.encoder(place.files, self.speakers.all[-1].model)
+            self._encoder = context.family.encoder(context.files, self.speakers.all[-1].model)
         return self._encoder.encode_voice(samples, rate)

@@ -22,7 +22,7 @@ from voxgraft.core.errors import Finding, TextError, TokenizerError, finding
 from voxgraft.core.files import parse_json, text_lines
 from voxgraft.core.languages import count_letters_by_script, count_scripts, find_exemplar
 from voxgraft.text import TextFamily, TextFrontend
-from voxgraft.tokenizers.base import TextCorpus, Tokenizer, TokenizerAdditions, load_proof_corpus, read_user_corpus
+from voxgraft.tokenizers import TextCorpus, Tokenizer, TokenizerAdditions, load_proof_corpus, read_user_corpus
 
 if TYPE_CHECKING:
     from voxgraft.text.normalize import TextRules

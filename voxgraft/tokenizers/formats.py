@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2 as schema
 
 from voxgraft.core.errors import TokenizerError
-from voxgraft.tokenizers.base import (
+from voxgraft.tokenizers import (
     WORD_START,
     Tokenizer,
     TokenizerAdditions,
@@ -118,7 +118,7 @@ _ACCEPTED: dict[str, tuple[Any, ...]] = {
 }
 _ACCEPTED_MODEL: dict[str, tuple[Any, ...]] = {
     "type": ("BPE",),
-    "dropout": (None, 0, 0.0),
+    "dropout": (None, 0.0),
     "continuing_subword_prefix": (None, ""),
     "end_of_word_suffix": (None, ""),
     "byte_fallback": (None, False),

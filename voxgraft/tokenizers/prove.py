@@ -25,22 +25,13 @@ from voxgraft.core.languages import (
     is_script_letter,
     script_of,
 )
-from voxgraft.tokenizers.base import WORD_START, Tokenizer
+from voxgraft.core.results import Line, Table, style_line
+from voxgraft.tokenizers import WORD_START, Tokenizer
 from voxgraft.tokenizers.formats import FlatMapTokenizer, SentencePieceTokenizer
 from voxgraft.tokenizers.train import TextPreprocessor, occurs_only_at_word_start, survives_preprocessing
 
 # A family's front end: text and language code to tokenizer input, with the tag where the base has it.
 TaggedTextPreprocessor = Callable[[str, str | None], str]
-
-
-@dataclass(frozen=True, slots=True)
-class TokenizationChange:
-    """One sentence that the two tokenizers spell differently."""
-
-    language: str | None
-    text: str
-    base: tuple[str, ...]
-    grown: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -90,7 +81,8 @@ class TokenizerProof:
     grown_size: int
     counts: ProofCounts
     by_language: dict[str, ProofCounts]
-    first_change: TokenizationChange | None
+    first_change: dict[str, Any] | None
+    """The first sentence that the two spell differently: `language`, `text`, and the pieces of `base` and `grown`."""
     before: TokenizerCoverage | None
     after: TokenizerCoverage | None
     unreachable: tuple[str, ...]
@@ -101,6 +93,10 @@ class TokenizerProof:
     def holds(self) -> bool:
         """Old text reads the same, and the new language is spelled in full."""
         return not any(item.level == "error" for item in self.findings)
+
+    @property
+    def exit_code(self) -> int:
+        return 0 if self.holds else 1
 
     @property
     def old_text_same(self) -> bool:
@@ -119,13 +115,55 @@ class TokenizerProof:
             "grown_pieces": self.grown_size,
             "sentences": {**plain(self.counts), "total": self.counts.total},
             "by_language": {code: plain(counts) for code, counts in self.by_language.items()},
-            "first_change": plain(self.first_change),
+            "first_change": self.first_change,
             "new_text_before": plain(self.before),
             "new_text_after": plain(self.after),
             "unreachable_pieces": list(self.unreachable),
             "unknown_characters": self.unknown_characters,
             "findings": [item.to_json() for item in self.findings],
         }
+
+    def lines(self) -> list[Line]:
+        counts = self.counts
+        kept = ("kept", "bold green") if self.old_text_same else ("BROKEN", "bold red")
+        lines: list[Line] = [
+            style_line("promise 1, old text reads the same: ", kept),
+            Table(
+                ("base sentences", "same", "base had unknowns", "contain the tag", "changed"),
+                (
+                    tuple(
+                        f"{n:,}"
+                        for n in (counts.total, counts.same, counts.base_unknown, counts.holds_tag, counts.changed)
+                    ),
+                ),
+            ),
+        ]
+        if counts.base_unknown:
+            still = counts.base_unknown - counts.base_unknown_moved
+            lines.append(
+                f"{counts.base_unknown:,} contain characters that the base cannot encode: {still:,} keep their ids "
+                f"anyway, {counts.base_unknown_moved:,} are encoded better now"
+            )
+        if self.before is not None and self.after is not None:
+            lines.append(
+                Table(
+                    ("new language", "tokens", "unknown", "share", "unknown characters", "tokens per character"),
+                    tuple(
+                        (
+                            name,
+                            *(f"{count:,}" for count in (one.tokens, one.unknown)),
+                            f"{one.unknown_share:.1%}",
+                            f"{one.unknown_characters:,}",
+                            f"{one.tokens_per_character:.2f}",
+                        )
+                        for name, one in (("before", self.before), ("after", self.after))
+                    ),
+                )
+            )
+        lines.append(f"pieces that can never occur: {len(self.unreachable):,}")
+        for item in self.findings:
+            lines += item.lines()
+        return lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,10 +203,10 @@ def prove_tokenizer(
     changes = []
     if first is not None:
         found = f"{overall.changed:,} of {overall.total:,} base sentences are encoded differently"
-        pairs = enumerate(zip(first.base, first.grown, strict=False))
+        pairs = enumerate(zip(first["base"], first["grown"], strict=False))
         start = next((at for at, (old, now) in pairs if old != now), 0)
-        was, became = (" ".join(one[max(0, start - 2) : start + 6]) for one in (first.base, first.grown))
-        found += f"; the first: {first.text!r}: ... {was} ... became ... {became} ..."
+        was, became = (" ".join(one[max(0, start - 2) : start + 6]) for one in (first["base"], first["grown"]))
+        found += f"; the first: {first['text']!r}: ... {was} ... became ... {became} ..."
         changes.append(finding("proof-changed", found, expected="0 changed"))
     findings = [
         *check_tokenizer_structure(base, grown, new.tag),
@@ -211,10 +249,10 @@ def _compare_tokenizers(
     corpus: Iterable[tuple[str | None, str]],
     front: TaggedTextPreprocessor,
     tag: str | None,
-) -> tuple[ProofCounts, dict[str, ProofCounts], TokenizationChange | None]:
+) -> tuple[ProofCounts, dict[str, ProofCounts], dict[str, Any] | None]:
     overall = ProofCounts()
     by_language: dict[str, ProofCounts] = {}
-    first: TokenizationChange | None = None
+    first: dict[str, Any] | None = None
     sentences = list(corpus)
     with progress.progress_task("proving", len(sentences)) as advance:
         for language, text in sentences:
@@ -231,8 +269,8 @@ def _compare_tokenizers(
                 setattr(each, name, getattr(each, name) + 1)
                 each.base_unknown_moved += name == "base_unknown" and old != new
             if name == "changed" and first is None:
-                shown = (tuple(map(base.shown, old)), tuple(map(grown.shown, new)))
-                first = TokenizationChange(language, text, *shown)
+                pieces = {"base": tuple(map(base.shown, old)), "grown": tuple(map(grown.shown, new))}
+                first = {"language": language, "text": text, **pieces}
             advance(1)
     return overall, by_language, first
 

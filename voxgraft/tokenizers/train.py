@@ -33,8 +33,7 @@ from voxgraft.core.languages import (
     script_characters,
     script_of,
 )
-from voxgraft.tokenizers import parse_tokenizer
-from voxgraft.tokenizers.base import WORD_START, NewPiece, Tokenizer, TokenizerAdditions
+from voxgraft.tokenizers import WORD_START, NewPiece, Tokenizer, TokenizerAdditions, parse_tokenizer
 from voxgraft.tokenizers.formats import SentencePieceTokenizer, SentencePieceUnigramTokenizer
 
 # Between two units, so that no pair reaches across.
@@ -102,8 +101,8 @@ class _MergeLearner:
             self._tokens.extend([self._number(piece) for piece in unit])
             self._tokens.append(_UNIT_BOUNDARY)
             self._weights.extend([count] * (len(unit) + 1))
-        self._before = array("i", range(-1, len(self._tokens) - 1))
-        self._after = array("i", range(1, len(self._tokens) + 1))
+        self._before = array("i", [at - 1 for at in range(len(self._tokens))])
+        self._after = array("i", [at + 1 for at in range(len(self._tokens))])
         for at in range(1, len(self._tokens) - 1):
             self._add(at, at + 1)
         self._heap = [(-count, self._text(pair), pair) for pair, count in self._counts.items()]

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from voxgraft.core.errors import VoxgraftError, finding
 from voxgraft.core.files import atomic_write
-from voxgraft.core.journal import SPEECH_LOSS, as_finite_float
-from voxgraft.core.run import RunFolder
+from voxgraft.core.run import SPEECH_LOSS, RunFolder, as_finite_float
 
 if TYPE_CHECKING:  # callbacks that only write files, such as TensorBoard's, need no torch
     from voxgraft.training.validation import ValidationMetrics

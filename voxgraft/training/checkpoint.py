@@ -16,7 +16,6 @@ import shutil
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -65,17 +64,12 @@ DISK_SLACK_BYTES = 1 << 20
 _GROUP_NAME = re.compile(r"[a-z][a-z0-9_-]{0,40}")
 
 
-@dataclass(frozen=True, slots=True)
-class StepSaveResult:
-    """What a save did: where the step is, which steps it removed, and what went wrong without harm to the step."""
-
-    folder: Path
-    removed: tuple[int, ...]
-    findings: tuple[Finding, ...]
-
-
-def save_step(run: RunFolder, state: TrainState, *, keep_last: int, keep: Collection[int] = ()) -> StepSaveResult:
+def save_step(
+    run: RunFolder, state: TrainState, *, keep_last: int, keep: Collection[int] = ()
+) -> tuple[list[int], list[Finding]]:
     """Save a step, read it back from the disk, put it in its place, and only then remove steps that are not kept.
+
+    Returns the steps that were removed, and what went wrong without harm to the step.
 
     Kept are the last `keep_last` complete ones up to this and those in `keep`, which the step remembers for `clean`. An
     earlier save of the same step is replaced. Later steps are never touched: who resumes before them moves them aside.
@@ -107,7 +101,7 @@ def save_step(run: RunFolder, state: TrainState, *, keep_last: int, keep: Collec
     except OSError as error:
         raise build_write_error(error, place) from None
     removed, failed = _prune_steps(run, state.step, keep_last, kept)
-    return StepSaveResult(place, tuple(removed), (*findings, *failed))
+    return removed, [*findings, *failed]
 
 
 def move_later_steps_aside(run: RunFolder, after: int) -> Path | None:
@@ -249,25 +243,25 @@ def _to_tensor_bytes(name: str, tensor: Tensor) -> TensorBytes:
     return TensorBytes(SAFETENSORS_DTYPES[tensor.dtype], tuple(tensor.shape), chunks)
 
 
-def _publish_step(new: Path, place: Path, step: int) -> None:
+def _publish_step(new: Path, path: Path, step: int) -> None:
     """Rename the folder into its place. An existing step moves aside first, to where a load finds it as well."""
     for _ in range(MAX_ATTEMPTS):
         try:
-            if os.path.lexists(place):
-                old = place.with_name(place.name + ".old")
-                before = folder_identity(place)
-                damage = find_step_damage(StepFolder(step, place))
+            if os.path.lexists(path):
+                old = path.with_name(path.name + ".old")
+                before = folder_identity(path)
+                damage = find_step_damage(StepFolder(step, path))
                 # Checking the hashes takes seconds, in which another process may have replaced the folder.
-                if folder_identity(place) != before:
-                    raise FileNotFoundError(errno.ENOENT, "another process has moved it", str(place))
+                if folder_identity(path) != before:
+                    raise FileNotFoundError(errno.ENOENT, "another process has moved it", str(path))
                 if damage is not None:
-                    old = _find_unused_name(place.parent, place.name + ".damaged-{}")
+                    old = _find_unused_name(path.parent, path.name + ".damaged-{}")
                 elif os.path.lexists(old):
                     remove_step_folder(old, step)
                 failpoint("save.make-way")
-                os.rename(place, old)
+                os.rename(path, old)
             failpoint("save.rename")
-            os.rename(new, place)
+            os.rename(new, path)
             break
         except (FileNotFoundError, FileExistsError, NotADirectoryError):
             if not new.is_dir():
@@ -276,8 +270,8 @@ def _publish_step(new: Path, place: Path, step: int) -> None:
             if error.errno != errno.ENOTEMPTY:
                 raise
     else:
-        raise FileError("file-unwritable", f"other processes keep writing {place.name}", where=place)
-    sync_folder_if_possible(place.parent)
+        raise FileError("file-unwritable", f"other processes keep writing {path.name}", where=path)
+    sync_folder_if_possible(path.parent)
 
 
 def _find_unused_name(folder: Path, pattern: str) -> Path:

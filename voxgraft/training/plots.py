@@ -25,9 +25,8 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from voxgraft.config.commands import PlotSettings
 from voxgraft.core.errors import FileError
 from voxgraft.core.files import atomic_write, require_folder, require_output_path
-from voxgraft.core.journal import SPEECH_LOSS, TEXT_LOSS, CurvePoints, History, RunJournal
 from voxgraft.core.results import Line, SimpleResult, Table, format_learning_rate
-from voxgraft.core.run import RunFolder
+from voxgraft.core.run import SPEECH_LOSS, TEXT_LOSS, CurvePoints, History, RunFolder, RunJournal
 
 ImageFormat = Literal["png", "svg"]
 # The font of every chart, which comes with matplotlib; and the one whose letters are all boxes.
@@ -90,7 +89,7 @@ def plot(settings: PlotSettings) -> SimpleResult:
         journal = RunJournal(RunFolder(require_folder(path)).journal)
         history = History.of(journal.read())
         if not history.steps and not history.valid:
-            raise FileError("plot-nothing", f"{path} has no losses in its journal", where=journal.path)
+            raise FileError("plot-nothing", f"{path} has no training log yet", where=journal.path)
         histories[name if names.count(name) == 1 else str(path)] = history
     if alone:
         name, history = next(iter(histories.items()))

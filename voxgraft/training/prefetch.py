@@ -19,7 +19,7 @@ from torch import Tensor
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.dataset.sampler import Sample, assign_to_ranks, pack_microbatches
 from voxgraft.dataset.shards import ClipDataset
-from voxgraft.models.base import Clip, EmotionSource, Family, TokenSequence, build_sequence
+from voxgraft.models.base import EmotionSource, Family, TokenSequence, build_sequence
 from voxgraft.models.speech_model import PackedBatch, SpeechModel, compute_hidden_states, pack_batch
 from voxgraft.nn import IGNORE_INDEX
 from voxgraft.nn.adapter import Gate
@@ -28,6 +28,9 @@ from voxgraft.training.cuda_graphs import BatchBucketSet, pad_to_bucket
 from voxgraft.training.distributed import DistributedContext
 
 LogitHead = Callable[[Tensor], Tensor]
+# The samples of a microbatch that are kept near the base, packed on their own; and where their speech is: positions in
+# the whole microbatch, in the order of `batch.speech.scored`. [M]
+KLBatch = tuple[PackedBatch, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +160,7 @@ class BatchBuilder:
             for item, end in zip(items, ends, strict=True)
             if item.set in self.near
         ]
-        return KLBatch(batch, torch.from_numpy(np.concatenate(places)).to(self.model.device))
+        return batch, torch.from_numpy(np.concatenate(places)).to(self.model.device)
 
     def count_loss_positions(self, items: Sequence[Sample]) -> tuple[int, int, int]:
         """Text and speech positions with a target, and speech positions of the KL term."""
@@ -176,14 +179,14 @@ class BatchBuilder:
     def num_positions(self, item: Sample) -> int:
         """Positions that a sample takes in a microbatch: conditioning, text and speech, each with start and stop."""
         clips = self.sets[item.set]
-        num_conditioning = self.model.frame.num_conditioning
+        num_conditioning = self.model.spec.num_conditioning
         return num_conditioning + int(clips.num_text[item.clip]) + 2 + int(clips.num_codes[item.clip]) + 2
 
     def cuda_graph_buckets(self, microbatch_tokens: int) -> BatchBucketSet:
         """The sizes that microbatches of these datasets are padded to."""
         text = [np.asarray(clips.num_text) + 2 for clips in self.sets]
         speech = [np.asarray(clips.num_codes) + 2 for clips in self.sets]
-        return BatchBucketSet(text, speech, self.model.frame.num_conditioning, microbatch_tokens)
+        return BatchBucketSet(text, speech, self.model.spec.num_conditioning, microbatch_tokens)
 
     def name(self, item: Sample) -> str:
         """The clip's id, as the user knows it."""
@@ -204,8 +207,7 @@ class BatchBuilder:
         conditions = []
         for item, voice in zip(items, voices, strict=True):
             prompt, target = (
-                Clip(self.sets[where].codes(clip), self.sets[where].voice(clip))
-                for where, clip in (voice.prompt, (item.set, item.clip))
+                self.sets[where].voice_clip(clip) for where, clip in (voice.prompt, (item.set, item.clip))
             )
             conditions.append(self.family.condition(prompt, target, emotion_from=self.emotion_from))
         silent = [item.silent for item in items]
@@ -223,15 +225,7 @@ class BatchBuilder:
 
     def _sequence(self, item: Sample, text: Sample) -> TokenSequence:
         text_ids, codes = self.sets[text.set].text_ids(text.clip), self.sets[item.set].codes(item.clip)
-        return build_sequence(self.model.frame, text_ids, codes)
-
-
-@dataclass(frozen=True)
-class KLBatch:
-    """The samples of a microbatch that are kept near the base, packed on their own, and where their speech is."""
-
-    batch: PackedBatch
-    places: Tensor  # [M] positions in the whole microbatch, in the order of `batch.speech.scored`
+        return build_sequence(self.model.spec, text_ids, codes)
 
 
 class FrozenBase:
@@ -242,10 +236,10 @@ class FrozenBase:
         self.model, self.gate = model, gate
 
     @torch.no_grad()
-    def hidden(self, near: KLBatch) -> Tensor:
+    def hidden(self, batch: PackedBatch) -> Tensor:
         """The input of the base's speech head at the positions that count. [M, W]"""
         with self.gate.closed() if self.gate else nullcontext():
-            return compute_hidden_states(self.model, near.batch)[near.batch.speech.scored]
+            return compute_hidden_states(self.model, batch)[batch.speech.scored]
 
     def head(self, hidden: Tensor) -> Tensor:
         """[M, W] -> [M, V]"""

@@ -22,19 +22,17 @@ from voxgraft.core import progress, rng
 from voxgraft.core.errors import Finding, GraftError, TextError, VoxgraftError, finding
 from voxgraft.core.files import path_exists
 from voxgraft.core.run import RunFolder
-from voxgraft.dataset.checks import count_trailing_run
 from voxgraft.dataset.run_data import HELD_OUT_RECORDING, SELF_REPLAY_NAME, SELF_REPLAY_ORIGIN, TRAIN_RECORDING
-from voxgraft.dataset.sets import open_clip_dataset, write_clip_dataset
-from voxgraft.dataset.shards import ClipDataset, ClipInfo, DatasetHeader, DatasetProvenance, PreparedClip
+from voxgraft.dataset.sets import count_trailing_run, open_clip_dataset, write_clip_dataset
+from voxgraft.dataset.shards import ClipDataset, DatasetHeader, DatasetProvenance
 from voxgraft.graft.folder import Graft
 from voxgraft.models import get_family
-from voxgraft.models.base import BaseFiles, Family, SequenceSpec
-from voxgraft.models.load import load_model
-from voxgraft.models.speech_model import SpeechModel
+from voxgraft.models.base import BaseFiles, Clip, Family, SequenceSpec
+from voxgraft.models.speech_model import SpeechModel, load_model
 from voxgraft.synthesis.engine import SynthesisEngine, SynthesisRequest, draw_seed
 from voxgraft.synthesis.inputs import ReferenceVoice, choose_voices
 from voxgraft.text.encoder import TextEncoder
-from voxgraft.tokenizers.base import load_proof_corpus, read_user_corpus
+from voxgraft.tokenizers import load_proof_corpus, read_user_corpus
 from voxgraft.training.distributed import is_main_process
 
 # One utterance in so many is held out.
@@ -97,11 +95,11 @@ class ReplayGenerator:
 
     def __init__(self, family: Family, model: SpeechModel, voices: Sequence[ReferenceVoice], seed: int) -> None:
         self.family, self.model, self.voices, self.seed = family, model, voices, seed
-        sampling = family.stock_sampling()
-        self.sampling = replace(sampling, max_codes=min(sampling.max_codes, model.frame.max_codes))
+        sampling = family.upstream_sampling()
+        self.sampling = replace(sampling, max_codes=min(sampling.max_codes, model.spec.max_codes))
         self.num_kept = self.num_dropped = 0
 
-    def clips(self, utterances: Sequence[ReplayUtterance]) -> Iterator[PreparedClip]:
+    def clips(self, utterances: Sequence[ReplayUtterance]) -> Iterator[Clip]:
         """Every utterance that came to its end. All of a speaker share one voice, that of the prompt.
 
         An error when none of the first ones does: such a base cannot teach itself.
@@ -130,8 +128,8 @@ class ReplayGenerator:
                         continue
                     self.num_kept += 1
                     recording = HELD_OUT_RECORDING if one.held_out else TRAIN_RECORDING
-                    info = ClipInfo(one.id, voice.name, recording, len(said.codes) / self.family.code_hz, one.text)
-                    yield PreparedClip(info, one.text_ids, said.codes, voice.clip.voice)
+                    seconds, arrays = len(codes) / self.family.code_hz, voice.clip.voice
+                    yield Clip(codes, arrays, one.text_ids, one.id, voice.name, recording, seconds, one.text)
                 advance(len(batch))
                 if not self.num_kept:
                     found = f"none of {self.num_dropped:,} utterances of the base ends"
@@ -160,7 +158,7 @@ class SelfReplayBuilder:
     files: BaseFiles
     graft: Graft
     text_encoder: TextEncoder
-    frame: SequenceSpec
+    spec: SequenceSpec
     """Of the base alone."""
     seed: int
 
@@ -200,11 +198,11 @@ class SelfReplayBuilder:
 
     def plan(self, count: int) -> list[ReplayUtterance]:
         """What is to be spoken, from the base's own spelling."""
-        frame = self.frame
-        barred = frame.forbidden_text_ids | {self.text_encoder.base.unknown_id, frame.text_start, frame.text_stop}
+        spec = self.spec
+        barred = spec.forbidden_text_ids | {self.text_encoder.base.unknown_id, spec.text_start, spec.text_stop}
 
         def is_plain(ids: Sequence[int]) -> bool:
-            return 0 < len(ids) <= frame.max_text and barred.isdisjoint(ids)
+            return 0 < len(ids) <= spec.max_text and barred.isdisjoint(ids)
 
         utterances = plan_replay(self._sentences(), self.text_encoder.encode, is_plain, count, self.seed)
         if not any(not one.held_out for one in utterances):
@@ -235,7 +233,7 @@ class SelfReplayBuilder:
         said = "".join(f"{one.id}\t{one.text}\t{one.held_out}\n" for one in utterances)
         settings: dict[str, Any] = {
             "sentences_sha256": hashlib.sha256(said.encode()).hexdigest(),
-            "sampling": asdict(family.stock_sampling()),
+            "sampling": asdict(family.upstream_sampling()),
             "seed": self.seed,
         }
         made_from = DatasetProvenance(

@@ -22,8 +22,7 @@ from torch import Tensor, distributed, nn
 from voxgraft.config.train_options import TrainOptions
 from voxgraft.core.errors import ConfigError, VoxgraftError
 from voxgraft.dataset.sampler import DeterministicSampler, Sample
-from voxgraft.models.load import HALF_PRECISION_DTYPES
-from voxgraft.models.speech_model import PackedBatch, SpeechModel, compute_hidden_states
+from voxgraft.models.speech_model import HALF_PRECISION_DTYPES, PackedBatch, SpeechModel, compute_hidden_states
 from voxgraft.nn.attention import choose_attention_backend
 from voxgraft.nn.layers import cross_entropy_sum
 from voxgraft.training.cuda_graphs import CudaGraphRunner
@@ -54,7 +53,7 @@ class LossModule(nn.Module):
         sums = [cross_entropy_sum(head, hidden[part.scored], part.targets, chunk=self.chunk) for head, part in heads]
         if self.base is None or near is None or base_hidden is None:
             return torch.stack([*sums, torch.zeros_like(sums[0])])
-        tuned = hidden[near.places]
+        tuned = hidden[near[1]]
         kl = kl_sum(self.model.speech_logits, tuned, self.base.head, base_hidden, chunk=self.chunk)
         return torch.stack([*sums, kl])
 
@@ -176,7 +175,7 @@ class TrainStep:
             base_hidden = None
             if self.base is not None and near is not None:
                 with self._autocast():
-                    base_hidden = self.base.hidden(near)
+                    base_hidden = self.base.hidden(near[0])
             # DDP exchanges gradients once a step, with the last microbatch.
             sync = nullcontext() if ddp is None or at + 1 == len(share.batches) else ddp.no_sync()
             with sync, self._gate_open():  # both passes: gradient checkpointing runs the layers a second time

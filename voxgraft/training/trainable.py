@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from voxgraft.config.train_options import TRAIN_PARTS, TrainOptions, TrainPart
 from voxgraft.core.errors import CheckpointError
-from voxgraft.models.load import grow_model, list_base_parameters
-from voxgraft.models.speech_model import SpeechModel
+from voxgraft.models.speech_model import SpeechModel, grow_model, list_base_parameters
 from voxgraft.nn.adapter import Gate, adapter_state, add_adapter, load_adapter_state
 from voxgraft.nn.rows import (
     GrownLayer,
@@ -107,11 +106,11 @@ def make_trainable(model: SpeechModel, rows: Mapping[str, Tensor], options: Trai
             value.requires_grad_()
         return TrainableModel(model, {"body": everything}, None, MasterWeights(everything))
     gate = None
-    adapted = options.mode == "gated" or (options.mode == "merged" and not options.full_body)
+    adapted = options.mode == "gated" or (options.mode == "merged" and not options.full_backbone)
     if adapted:
         gate = add_adapter(model, model.adapter_layers(), options.rank, options.alpha, options.seed)
     grafted = freeze_base(model)
-    body = list_base_parameters(model, grafted) if options.mode == "merged" and options.full_body else {}
+    body = list_base_parameters(model, grafted) if options.mode == "merged" and options.full_backbone else {}
     for value in body.values():
         value.requires_grad_()
     adapter = set(adapter_state(model)) if adapted else set()

@@ -21,8 +21,7 @@ from voxgraft.checkpoints.steps import TrainState, list_step_folders, load_step
 from voxgraft.config.train_options import RESUME_RULES, TrainIntervals, options_with_rule
 from voxgraft.core import progress
 from voxgraft.core.errors import CheckpointError, GraftError, VoxgraftError, finding
-from voxgraft.core.journal import RunJournal
-from voxgraft.core.run import RunFolder
+from voxgraft.core.run import RunFolder, RunJournal
 from voxgraft.dataset.sampler import DeterministicSampler
 from voxgraft.dataset.sets import ShardVerifier
 from voxgraft.nn.rows import hash_base_tensors, load_new_rows, require_same_base
@@ -190,7 +189,8 @@ class Trainer:
             # The first step and the best are never pruned.
             keep = sorted({0, self.best_state.best_step})
             state = TrainState(number, tensors, values)
-            for item in save_step(self.run_folder, state, keep_last=self.every.keep_last, keep=keep).findings:
+            _, findings = save_step(self.run_folder, state, keep_last=self.every.keep_last, keep=keep)
+            for item in findings:
                 self.write("finding", number, **item.to_json())
             self._report_progress("saved", number, best_step=self.best_state.best_step)
         group.wait()
@@ -526,12 +526,12 @@ def require_no_fixed_changes(found: list[ResumeChange], step: int, remark: str =
     fixed = [change for change in found if change.fixed]
     if not fixed:
         return
-    rows = [("", f"step {step:,}", "this run")]
+    rows = [("", f"step {step:,}", "now")]
     rows += [(change.key, _shorten_change(change.was), _shorten_change(change.now)) for change in fixed]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     text = f"step {step:,} was saved with other settings:\n    " + "\n    ".join([*lines, *filter(None, [remark])])
-    raise GraftError("resume-changed", text, expected="the settings of the saved step")
+    raise GraftError("resume-changed", text)
 
 
 def _shorten_change(value: Any) -> str:

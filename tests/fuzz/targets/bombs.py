@@ -21,16 +21,13 @@ from voxgraft.checkpoints import find_dangerous_globals
 from voxgraft.config.base import parse_settings, read_settings_values
 from voxgraft.config.run import RunSettings, VocabularySettings
 from voxgraft.core.errors import VoxgraftError
-from voxgraft.core.files import MAX_JSON_BYTES, MAX_LINE_BYTES
-from voxgraft.core.yaml_files import MAX_YAML_BYTES
+from voxgraft.core.files import MAX_JSON_BYTES, MAX_LINE_BYTES, MAX_YAML_BYTES
 from voxgraft.inspect.check import read_npy_ids
-from voxgraft.migrate.configs import read_legacy_config
-from voxgraft.migrate.settings import UserOverrides, translate_legacy_config
+from voxgraft.inspect.legacy import UserOverrides, read_legacy_config, translate_legacy_config
 from voxgraft.models import get_family
 from voxgraft.models.chatterbox.family import read_cangjie
 from voxgraft.text.encoder import TextEncoder, learn_language_pieces
-from voxgraft.tokenizers import open_tokenizer
-from voxgraft.tokenizers.base import read_texts
+from voxgraft.tokenizers import open_tokenizer, read_texts
 
 GIB = 1 << 30
 LOADED = "loaded"

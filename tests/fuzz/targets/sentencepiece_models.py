@@ -12,7 +12,7 @@ import sentencepiece
 from tests.fuzz import byte_mutations, protobuf_mutations
 from tests.fuzz.target import Mutant, Random, Target
 from tests.fuzz.targets.tokenizers import tokenizer_meaning
-from voxgraft.tokenizers.base import load_proof_corpus
+from voxgraft.tokenizers import load_proof_corpus
 
 RULES = "41\t61\nC9\t45 301\nFB01\t66 69\n2122\t54 4D\n20 20\t20\n"
 """A normaliser with a table of its own: A to a, É apart, ligatures, two spaces to one."""

@@ -12,9 +12,8 @@ from tests.fuzz import byte_mutations, text_mutations, yaml_mutations
 from tests.fuzz.target import Mutant, Random, Target
 from voxgraft.config.base import format_commented_yaml, parse_settings, read_settings_values
 from voxgraft.config.run import RunSettings
+from voxgraft.inspect.legacy import UserOverrides, read_legacy_config, translate_legacy_config
 from voxgraft.inspect.subject import read_old_config_numbers
-from voxgraft.migrate.configs import read_legacy_config
-from voxgraft.migrate.settings import UserOverrides, translate_legacy_config
 from voxgraft.models import detect_family, get_family
 
 CHATTERBOX_CONFIG = """\
@@ -130,11 +129,11 @@ class BaseConfigTarget(YamlTarget):
 
 def _old_meaning(path: Path) -> object:
     old = read_legacy_config(path)
-    translation = translate_legacy_config(old, UserOverrides(language="am"))
-    for row in translation.rows:
+    rows, _, _ = translate_legacy_config(old, UserOverrides(language="am"))
+    for row in rows:
         json.dumps(row.to_json(), allow_nan=False)
     read_old_config_numbers(path)
-    return old.kind, [(row.old, row.value, row.fate) for row in translation.rows]
+    return old.kind, [(row.old, row.value, row.fate) for row in rows]
 
 
 class OldConfigTarget(YamlTarget):

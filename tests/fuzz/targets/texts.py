@@ -15,7 +15,7 @@ from voxgraft.core.languages import count_scripts, describe_character
 from voxgraft.inspect.check import read_npy_ids
 from voxgraft.models import get_family
 from voxgraft.models.chatterbox.family import ChatterboxTextFrontend, read_cangjie
-from voxgraft.tokenizers.base import read_texts, read_user_corpus
+from voxgraft.tokenizers import read_texts, read_user_corpus
 
 
 class TextTarget(Target):

@@ -12,8 +12,7 @@ from tests.fuzz import byte_mutations, json_mutations
 from tests.fuzz.target import Mutant, Random, Target
 from voxgraft.graft.command import extend_tokenizer
 from voxgraft.models import get_family
-from voxgraft.tokenizers import open_tokenizer
-from voxgraft.tokenizers.base import NewPiece, Tokenizer, TokenizerAdditions
+from voxgraft.tokenizers import NewPiece, Tokenizer, TokenizerAdditions, open_tokenizer
 
 EVERYWHERE = "".join(map(chr, [*range(1, 0x300), *range(0x300, 0xD800, 251), *range(0xE000, 0x10FFFF, 9973)]))
 """A little of all of Unicode, so that every branch of a table is walked."""

@@ -36,8 +36,7 @@ from voxgraft.checkpoints.write import TensorBytes, write_torch
 from voxgraft.cli import run_cli
 from voxgraft.core.results import EXIT_BAD_INPUT, EXIT_BUG
 from voxgraft.graft.folder import load_graft
-from voxgraft.tokenizers import open_tokenizer
-from voxgraft.tokenizers.base import TokenizerAdditions
+from voxgraft.tokenizers import TokenizerAdditions, open_tokenizer
 
 SENTENCES = "ሰላም ለዓለም ነው።\nእንደምን አደሩ ሰላም?\nቡና እፈልጋለሁ ሰላም።\n" * 3
 RUN = "base: ../t3\nlanguage: am\ntexts: [../am.txt]\nrows: {init: mean}\ntokenizer: {pieces: 20, min_count: 2}\n"

@@ -115,7 +115,7 @@ def _code(call: Callable[[], str]) -> str:
 
 def _errors(place: Preparing) -> str:
     result = check(resolved(["check", *_words(place)]))
-    return ",".join(sorted({item.code for item in result.outcome.findings if item.level == "error"}))
+    return ",".join(sorted({item.code for item in result.findings if item.level == "error"}))
 
 
 def _trained(place: Preparing) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.campaigns.failing_system import OPERATIONS, VARIABLE, Fault, install
-from voxgraft.core.journal import RunJournal, strip_clock_fields
+from voxgraft.core.run import RunJournal, strip_clock_fields
 
 __all__ = ["VERBS", "Case", "Outcome", "World", "cases_of", "make_world", "run_case"]
 

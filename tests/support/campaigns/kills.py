@@ -34,8 +34,7 @@ from tests.support.trainers import OPTIONS, Place
 from tests.support.workers.kill import ENDED, life
 from voxgraft.checkpoints.steps import list_complete_steps, load_step
 from voxgraft.core.errors import VoxgraftError
-from voxgraft.core.journal import JournalEntry, RunJournal, strip_clock_fields
-from voxgraft.core.run import RunFolder
+from voxgraft.core.run import JournalEntry, RunFolder, RunJournal, strip_clock_fields
 
 PATIENCE_SECONDS = 300
 LONG = {"steps": 12}

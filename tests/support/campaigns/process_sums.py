@@ -35,7 +35,7 @@ LONG = replace(OPTIONS, steps=4, warmup_steps=1, batch_tokens=900, microbatch_to
 MODES: dict[str, TrainOptions] = {
     "gated": LONG,
     "merged-adapter": replace(LONG, mode="merged", kl_weight=1.0),
-    "merged-full": replace(LONG, mode="merged", full_body=True, kl_weight=1.0),
+    "merged-full": replace(LONG, mode="merged", full_backbone=True, kl_weight=1.0),
     "masked-finetune": replace(LONG, mode="masked-finetune"),
 }
 PRECISIONS = {"float32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

@@ -1,4 +1,4 @@
-"""A companion's worker that does as it is reported: answers, fails, prints, waits for ever, dies. A real process, with real ends."""
+"""A companion's worker that does as it is asked: answers, fails, prints, waits for ever, dies. A real process, with real ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "voxgraft" / "companions"))
-pipe: Any = import_module("pipe")
+worker: Any = import_module("worker")
 
 Words = dict[str, Any]
 Arrays = dict[str, Any]
@@ -60,4 +60,4 @@ if __name__ == "__main__":
     if "noise" in sys.argv:
         os.write(1, b"this is no frame of ours, and long enough to be read as one")
         time.sleep(600)
-    pipe.serve({"echo": echo, "fail": fail, "wait": wait, "die": die, "sound": sound}, {"versions": {"fake": "1"}})
+    worker.serve({"echo": echo, "fail": fail, "wait": wait, "die": die, "sound": sound}, {"versions": {"fake": "1"}})

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from tests.support.trainers import EVERY, OPTIONS, Place, StopAt, loop_of
-from voxgraft.models.load import HALF_PRECISION_DTYPES
+from voxgraft.models.speech_model import HALF_PRECISION_DTYPES
 from voxgraft.training.callbacks import Callback
 from voxgraft.training.distributed import join_distributed
 from voxgraft.training.trainer import BestStepState, Trainer, resume_training

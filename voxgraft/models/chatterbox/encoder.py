@@ -34,8 +34,7 @@ from voxgraft.audio.features import (
 from voxgraft.audio.files import resample
 from voxgraft.core.errors import AudioError
 from voxgraft.models.base import REFERENCE_AUDIO, Clip, ClipEncoder
-from voxgraft.models.chatterbox.model import T3Condition
-from voxgraft.models.chatterbox.shapes import (
+from voxgraft.models.chatterbox.family import (
     MAX_PROMPT_CODES,
     SPEECH_CODE_DIGITS,
     SPEECH_CODE_LEVELS,
@@ -47,6 +46,7 @@ from voxgraft.models.chatterbox.shapes import (
     VOICE_ENCODER_MELS,
     VOICE_ENCODER_WIDTH,
 )
+from voxgraft.models.chatterbox.model import T3Condition
 from voxgraft.nn.layers import init_empty_weights, no_init_weights
 
 # Tensors that follow from the sizes; one of the published files lacks them.
@@ -109,13 +109,13 @@ class SpeechTokenizer(nn.Module):
         self.requires_grad_(False).eval()
 
     @classmethod
-    def load(cls, place: Path) -> SpeechTokenizer:
+    def load(cls, folder: Path) -> SpeechTokenizer:
         """From an `s3gen` file, or from the base folder that holds it; of that file only the tokenizer is read."""
-        from voxgraft.checkpoints.tensors import read_tensor_shapes, read_tensors
+        from voxgraft.checkpoints.load import read_tensor_shapes, read_tensors
         from voxgraft.models.chatterbox.family import S3GEN_FILES
-        from voxgraft.models.load import find_part_file
+        from voxgraft.models.speech_model import find_part_file
 
-        path = find_part_file(place, S3GEN_FILES)
+        path = find_part_file(folder, S3GEN_FILES)
         stored = read_tensor_shapes(path, SPEECH_TOKENIZER_PREFIX)
         size = SpeechTokenizerSize.of(stored)
         with init_empty_weights():
@@ -277,16 +277,16 @@ class VoiceEncoder(nn.Module):
         self.requires_grad_(False).eval()
 
     @classmethod
-    def load(cls, place: Path) -> VoiceEncoder:
+    def load(cls, path: Path) -> VoiceEncoder:
         """From a file, or from the base folder that holds it."""
-        from voxgraft.checkpoints.tensors import read_tensors
+        from voxgraft.checkpoints.load import read_tensors
         from voxgraft.models.chatterbox.family import VOICE_ENCODER_FILES
-        from voxgraft.models.load import find_part_file
+        from voxgraft.models.speech_model import find_part_file
 
         with no_init_weights():
             encoder = cls()
         shapes = {name: tuple(tensor.shape) for name, tensor in encoder.state_dict().items()}
-        encoder.load_state_dict(read_tensors(find_part_file(place, VOICE_ENCODER_FILES), shapes))
+        encoder.load_state_dict(read_tensors(find_part_file(path, VOICE_ENCODER_FILES), shapes))
         return encoder
 
     @torch.no_grad()

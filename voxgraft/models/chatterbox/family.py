@@ -1,4 +1,6 @@
-"""Facts about Chatterbox: its releases and their files, and what its program does to text before its tokenizer.
+"""Facts about Chatterbox: sizes and tensors, its releases and their files, and what its program does to text.
+
+Sizes are read from the shapes of tensors, without torch: `show` and `check` read headers only.
 
 Two wrappers were published. The multilingual one lower-cases, decomposes and tags; the English one does none of that.
 Steps that the original takes only with optional packages of its own (Chinese word boundaries, Hebrew vowel signs,
@@ -10,7 +12,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
@@ -19,8 +21,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from voxgraft.checkpoints.base import Shape
-from voxgraft.core.errors import FileError, Finding, VoxgraftError, finding
+from voxgraft.core.errors import CheckpointError, FileError, Finding, VoxgraftError, finding
 from voxgraft.core.files import is_file, read_json, require_folder
+from voxgraft.models import (
+    find_files_by_content,
+    find_matching_tokenizer,
+    has_stand_in_tensors,
+    refuse_lookalike_files,
+    scan_checkpoint,
+    stand_in_parts,
+)
 from voxgraft.models.base import (
     BaseDescription,
     BaseFiles,
@@ -31,32 +41,192 @@ from voxgraft.models.base import (
     SequenceSpec,
     SideFile,
     SpeakingStyle,
-)
-from voxgraft.models.chatterbox.shapes import (
-    TEXT_START_ID,
-    TEXT_STOP_ID,
-    T3Size,
-    has_one_query,
-    is_t3,
-    t3_part_name,
-    t3_sequence_spec,
-)
-from voxgraft.models.detect import (
-    find_files_by_content,
-    find_matching_tokenizer,
-    is_stand_in,
-    refuse_lookalike_files,
-    scan_checkpoint,
-    stand_in_parts,
+    linear_shapes,
+    norm_shapes,
+    prefix_shapes,
+    require_exact_tensors,
 )
 from voxgraft.text import TextFrontend
 
 if TYPE_CHECKING:
     import torch
 
-    from voxgraft.models.base import Clip, ClipEncoder, SpeakerEncoder, StockProgram, Vocoder
+    from voxgraft.models.base import Clip, ClipEncoder, SpeakerEncoder, UpstreamProgram, Vocoder
     from voxgraft.models.speech_model import SpeechModel
     from voxgraft.nn.decode import SamplingParams
+
+
+# Of T3's backbone, and of the speech tokenizer.
+T3_HEAD_WIDTH = 64
+# The backbone's own token table is never read, but the stock loader insists on it.
+UNUSED_TOKEN_ROWS = 8
+# Before the speech tokenizer's names in s3gen.pt.
+SPEECH_TOKENIZER_PREFIX = "tokenizer."
+VOICE_ENCODER_WIDTH, VOICE_ENCODER_LAYERS, VOICE_ENCODER_MELS = 256, 3, 40
+SPEECH_TOKENIZER_MELS, SPEECH_TOKENIZER_KERNEL = 128, 31
+SPEECH_CODE_DIGITS, SPEECH_CODE_LEVELS = 8, 3
+# 6561: a code is a number of eight digits, each of three levels.
+NUM_SPEECH_CODES = SPEECH_CODE_LEVELS**SPEECH_CODE_DIGITS
+
+PERCEIVER_QUERY_NAME = "cond_enc.perceiver.pre_attention_query"
+
+_T3_LAYER = re.compile(r"tfmr\.layers\.(\d{1,4})\.")
+_T3_PARTS = {
+    "tfmr.": "backbone",
+    "cond_enc.": "conditioning",
+    "text_emb.": "text tables",
+    "text_head.": "text tables",
+    "speech_emb.": "speech tables",
+    "speech_head.": "speech tables",
+    "text_pos_emb.": "positions",
+    "speech_pos_emb.": "positions",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class T3Size:
+    """The sizes that may differ; as published by default. Stock code fixes the width at 1024."""
+
+    text_rows: int = 2454
+    width: int = 1024
+    layers: int = 30
+    mlp: int = 4096
+    heads: int = 0
+    """No tensor shows it; 0 means heads of the published width of 64."""
+    speech_rows: int = 8194
+    text_positions: int = 2050
+    speech_positions: int = 4100
+    speaker_width: int = 256
+    perceiver_queries: int = 32
+    perceiver_heads: int = 4
+
+    def __post_init__(self) -> None:
+        if not self.heads:
+            object.__setattr__(self, "heads", max(1, self.width // T3_HEAD_WIDTH))
+
+    @classmethod
+    def of(cls, shapes: Mapping[str, Shape], where: str | Path = "") -> T3Size:
+        """The size of the T3 that these tensors are; an error with the differences where they make no whole one."""
+        published = cls()
+        # The first side that most tensors of a kind have: one damaged tensor does not make all others look wrong.
+        norms = Counter(shape[0] for name, shape in shapes.items() if name.endswith("layernorm.weight") and shape)
+        gates = Counter(shape[0] for name, shape in shapes.items() if name.endswith("mlp.gate_proj.weight") and shape)
+        width = norms.most_common(1)[0][0] if norms else published.width
+        layers = {int(match[1]) for match in map(_T3_LAYER.match, shapes) if match}
+        size = cls(
+            text_rows=_read_dimension(shapes, "text_emb.weight", 0, published.text_rows),
+            width=width,
+            # Up to the last layer that exists, so that a missing one before it is noticed.
+            layers=max((layer + 1 for layer in layers if layer < len(shapes)), default=0),
+            mlp=gates.most_common(1)[0][0] if gates else 4 * width,
+            speech_rows=_read_dimension(shapes, "speech_emb.weight", 0, published.speech_rows),
+            text_positions=_read_dimension(shapes, "text_pos_emb.emb.weight", 0, published.text_positions),
+            speech_positions=_read_dimension(shapes, "speech_pos_emb.emb.weight", 0, published.speech_positions),
+            speaker_width=_read_dimension(shapes, "cond_enc.spkr_enc.weight", 1, published.speaker_width),
+            perceiver_queries=_read_dimension(shapes, PERCEIVER_QUERY_NAME, 1, published.perceiver_queries),
+        )
+        # The size was read from a few tensors; now every name and shape must follow from it.
+        require_exact_tensors(shapes, t3_shapes(size), "T3", where)
+        if not (size.layers and size.width) or size.width % (2 * size.heads) or size.width % size.perceiver_heads:
+            found = f"a T3 of {size.layers:,} layers that is {size.width:,} wide"
+            expected = f"layers, and a multiple of {T3_HEAD_WIDTH} that can be cut into heads"
+            raise CheckpointError("tensors-mismatch", found, expected=expected, where=where)
+        return size
+
+
+def t3_shapes(size: T3Size) -> dict[str, Shape]:
+    """Names and shapes in the order of the published file: 292 at full depth."""
+    width = size.width
+    layer: dict[str, Shape] = {f"self_attn.{part}_proj.weight": (width, width) for part in ("q", "k", "v", "o")}
+    layer |= {f"mlp.{part}_proj.weight": (size.mlp, width) for part in ("gate", "up")}
+    layer["mlp.down_proj.weight"] = (width, size.mlp)
+    layer |= {f"{place}_layernorm.weight": (width,) for place in ("input", "post_attention")}
+    shapes: dict[str, Shape] = {"tfmr.embed_tokens.weight": (UNUSED_TOKEN_ROWS, width)}
+    for number in range(size.layers):
+        shapes |= prefix_shapes(f"tfmr.layers.{number}", layer)
+    shapes["tfmr.norm.weight"] = (width,)
+    shapes |= linear_shapes("cond_enc.spkr_enc", width, size.speaker_width)
+    shapes["cond_enc.emotion_adv_fc.weight"] = (width, 1)
+    shapes[PERCEIVER_QUERY_NAME] = (1, size.perceiver_queries, width)
+    shapes |= norm_shapes("cond_enc.perceiver.attn.norm", width)
+    for part in ("to_q", "to_k", "to_v", "proj_out"):
+        shapes |= linear_shapes(f"cond_enc.perceiver.attn.{part}", width, width)
+    return shapes | {
+        "text_emb.weight": (size.text_rows, width),
+        "speech_emb.weight": (size.speech_rows, width),
+        "text_pos_emb.emb.weight": (size.text_positions, width),
+        "speech_pos_emb.emb.weight": (size.speech_positions, width),
+        "text_head.weight": (size.text_rows, width),
+        "speech_head.weight": (size.speech_rows, width),
+    }
+
+
+def t3_part_name(tensor: str) -> str:
+    """The part of the model that a tensor belongs to, in a word for people."""
+    return next((part for start, part in _T3_PARTS.items() if tensor.startswith(start)), "other")
+
+
+def is_t3(names: Iterable[str]) -> bool:
+    """Whether these are the names of a T3 with the Llama backbone, whole or not."""
+    return {"text_emb.weight", "speech_emb.weight", "tfmr.layers.0.self_attn.q_proj.weight"} <= set(names)
+
+
+def has_one_query(shapes: Mapping[str, Shape]) -> bool:
+    """Whether prompts are read by a single query: published T3s have 32, a small one with voices by number has one."""
+    return shapes.get(PERCEIVER_QUERY_NAME, ())[:2] == (1, 1)
+
+
+def speech_tokenizer_shapes(width: int = 1280, layers: int = 6) -> dict[str, Shape]:
+    """The learned tensors of the speech tokenizer, without SPEECH_TOKENIZER_PREFIX: 102 at the published size.
+
+    Its mel filters and its window, which the published file holds as well, are computed.
+    """
+    block: dict[str, Shape] = {}
+    for part in ("query", "key", "value", "out"):
+        block |= linear_shapes(f"attn.{part}", width, width)
+    del block["attn.key.bias"]
+    block["attn.fsmn_block.weight"] = (width, 1, SPEECH_TOKENIZER_KERNEL)
+    block |= norm_shapes("attn_ln", width)
+    block |= linear_shapes("mlp.0", 4 * width, width) | linear_shapes("mlp.2", width, 4 * width)
+    block |= norm_shapes("mlp_ln", width)
+    shapes = linear_shapes("encoder.conv1", width, SPEECH_TOKENIZER_MELS, 3)
+    shapes |= linear_shapes("encoder.conv2", width, width, 3)
+    for layer in range(layers):
+        shapes |= prefix_shapes(f"encoder.blocks.{layer}", block)
+    return shapes | linear_shapes("quantizer._codebook.project_down", SPEECH_CODE_DIGITS, width)
+
+
+def _read_dimension(shapes: Mapping[str, Shape], name: str, axis: int, published: int) -> int:
+    """One side of a tensor; the published one where there is no such tensor, which is then found missing."""
+    shape = shapes.get(name, ())
+    return shape[axis] if axis < len(shape) else published
+
+
+TEXT_START_ID, TEXT_STOP_ID = 255, 0
+# Rows 6563 to 8193 of the speech tables mean nothing: no target is ever one of them.
+SPEECH_START_ID, SPEECH_STOP_ID = NUM_SPEECH_CODES, NUM_SPEECH_CODES + 1
+# Six seconds of codes: the most that the published model was given.
+MAX_PROMPT_CODES = 150
+
+
+def t3_sequence_spec(num_text_ids: int, size: T3Size | None = None) -> SequenceSpec:
+    """The original program begins to speak with two start ids, both at position 0."""
+    size = size or T3Size()
+    return SequenceSpec(
+        num_text_ids=num_text_ids,
+        text_start=TEXT_START_ID,
+        text_stop=TEXT_STOP_ID,
+        num_codes=NUM_SPEECH_CODES,
+        speech_start=SPEECH_START_ID,
+        speech_stop=SPEECH_STOP_ID,
+        max_text=size.text_positions - 2,
+        max_codes=size.speech_positions - 4,
+        num_conditioning=size.perceiver_queries + 2,
+        guided=True,
+        upstream_start_positions=(0, 0),
+        upstream_first_position=1,
+        initial_penalized_codes=(SPEECH_START_ID,),
+    )
 
 
 CANGJIE_NAME = "Cangjie5_TC.json"
@@ -299,11 +469,11 @@ class Chatterbox(Family):
         table = tokenizer.with_name(CANGJIE_NAME)
         return ChatterboxTextFrontend(read_cangjie(table) if is_file(table) else None)
 
-    def frame(self, num_text_ids: int, size: T3Size | None = None) -> SequenceSpec:
+    def sequence_spec(self, num_text_ids: int, size: T3Size | None = None) -> SequenceSpec:
         return t3_sequence_spec(num_text_ids, size)
 
     def build_empty_model(self, files: BaseFiles) -> SpeechModel:
-        from voxgraft.checkpoints.tensors import read_tensor_shapes
+        from voxgraft.checkpoints.load import read_tensor_shapes
         from voxgraft.models.chatterbox.model import T3
 
         return T3(self.infer_size(files, read_tensor_shapes(files.checkpoint)))
@@ -322,7 +492,7 @@ class Chatterbox(Family):
         condition = super().apply_style(condition, replace(manner, exaggeration=None))
         return condition if manner.exaggeration is None else replace(condition, emotion=manner.exaggeration)
 
-    def stock_sampling(self) -> SamplingParams:
+    def upstream_sampling(self) -> SamplingParams:
         from voxgraft.nn.decode import SamplingParams
 
         return SamplingParams(temperature=0.8, min_p=0.05, repetition_penalty=2.0, guidance=0.5, max_codes=1000)
@@ -332,7 +502,7 @@ class Chatterbox(Family):
 
     def check_lookalike(self, path: Path, shapes: Mapping[str, Shape]) -> Finding | None:
         """Recognises a T3 with another backbone, and a stand-in for one."""
-        if is_stand_in(shapes):
+        if has_stand_in_tensors(shapes):
             found = f"{path.name} contains {stand_in_parts(shapes)}"
             expected = f"{TEXT_EMBEDDING_NAME}, text_head.weight and the backbone"
             return finding("checkpoint-stand-in", found, expected=expected, where=path)
@@ -379,7 +549,7 @@ class Chatterbox(Family):
         languages = ("en",) if english else self.languages
         return BaseDescription(release.title if release else by_rows, languages, tuple(side_files), others)
 
-    def stock(self) -> StockProgram:
+    def upstream(self) -> UpstreamProgram:
         from voxgraft.models.chatterbox.upstream import ChatterboxProgram
 
         return ChatterboxProgram()
@@ -390,10 +560,10 @@ class Chatterbox(Family):
         path = files.folder / CONDITIONS_NAME
         return {BUILT_IN_VOICE: read_built_in_voice(path)} if is_file(path) else {}
 
-    def speaker_encoder(self, place: Path) -> SpeakerEncoder:
+    def speaker_encoder(self, path: Path) -> SpeakerEncoder:
         from voxgraft.models.chatterbox.encoder import VoiceEncoder
 
-        return VoiceEncoder.load(place)
+        return VoiceEncoder.load(path)
 
     def published_files(self, files: BaseFiles) -> tuple[PublishedTensors, ...]:
         from voxgraft.models.chatterbox.upstream import list_chatterbox_files

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from voxgraft.models.chatterbox.shapes import NUM_SPEECH_CODES
+from voxgraft.models.chatterbox.family import NUM_SPEECH_CODES
 from voxgraft.nn.layers import SolverGraphs, pad_frames
 
 NUM_MELS = 80

@@ -22,7 +22,7 @@ from voxgraft.checkpoints.base import ByteSource
 from voxgraft.checkpoints.torch_file import read_torch_state_dict
 from voxgraft.core.errors import CheckpointError, GraftError
 from voxgraft.models.base import Clip, SequenceSpec
-from voxgraft.models.chatterbox.shapes import (
+from voxgraft.models.chatterbox.family import (
     MAX_PROMPT_CODES,
     NUM_SPEECH_CODES,
     VOICE_ENCODER_WIDTH,
@@ -83,7 +83,7 @@ class T3(SpeechModel):
         return self.tfmr
 
     @property
-    def frame(self) -> SequenceSpec:
+    def spec(self) -> SequenceSpec:
         return t3_sequence_spec(self.num_text_ids, self.size)
 
     def adapter_layers(self) -> list[str]:

@@ -16,9 +16,9 @@ import torch
 from numpy.typing import NDArray
 
 from voxgraft.audio.features import exact_float32
-from voxgraft.checkpoints.tensors import read_tensor_shapes
+from voxgraft.checkpoints.load import read_tensor_shapes
 from voxgraft.companions.environments import CompanionProcess, find_environment
-from voxgraft.core.errors import CompanionError, GraftError
+from voxgraft.core.errors import CompanionError
 from voxgraft.core.files import is_file
 from voxgraft.models.base import (
     GROWN,
@@ -31,9 +31,11 @@ from voxgraft.models.base import (
     Latents,
     PublishedTensors,
     StockFolder,
-    StockProgram,
+    UpstreamProgram,
     Vocoder,
     find_side_files,
+    require_a_voice_each,
+    require_exact_tensors,
 )
 from voxgraft.models.chatterbox.encoder import SpeechTokenizerSize, VoiceEncoder
 from voxgraft.models.chatterbox.family import (
@@ -47,14 +49,14 @@ from voxgraft.models.chatterbox.family import (
     RELEASES,
     S3GEN_FILES,
     S3GEN_PURPOSE,
+    SPEECH_TOKENIZER_PREFIX,
     VOICE_ENCODER_FILES,
     VOICE_ENCODER_PURPOSE,
+    T3Size,
 )
 from voxgraft.models.chatterbox.flow import FlowSize
 from voxgraft.models.chatterbox.model import T3Condition, read_built_in_voice
 from voxgraft.models.chatterbox.s3gen import S3GenSize, S3GenVocoder, read_built_in_reference, validate_s3gen_file
-from voxgraft.models.chatterbox.shapes import SPEECH_TOKENIZER_PREFIX, T3Size
-from voxgraft.models.detect import require_exact_tensors
 from voxgraft.models.speech_model import SpeechModel, compute_speech_latents
 from voxgraft.nn.layers import init_empty_weights
 
@@ -181,7 +183,7 @@ _TEXT_STEP_SOURCE = """    text = RULES.apply(text)
     return text.strip()"""
 
 
-class ChatterboxProgram(StockProgram):
+class ChatterboxProgram(UpstreamProgram):
     """The package `chatterbox-tts`."""
 
     title: ClassVar[str] = "chatterbox-tts 0.1.7"
@@ -307,10 +309,7 @@ class CompanionVocoder(Vocoder):
         voices: Sequence[Clip],
         latents: Sequence[Latents] | None = None,  # noqa: ARG002 (codes say everything)
     ) -> list[NDArray[np.float32]]:
-        if len(codes) != len(voices):
-            raise GraftError(
-                "packing", f"{len(codes)} utterances and {len(voices)} voices", expected="the same number of each"
-            )
+        require_a_voice_each(codes, voices)
         return [self._sound(own, voice) for own, voice in zip(codes, voices, strict=True)]
 
     def _sound(self, codes: Sequence[int], voice: Clip) -> NDArray[np.float32]:
@@ -383,10 +382,10 @@ def compare_codes(
     codes: Sequence[int],
 ) -> tuple[str, bool]:
     """The likeliest code after each code that was spoken, in both programs: in words, and whether they agree."""
-    frame = model.frame
+    spec = model.spec
     arrays: dict[str, NDArray[np.generic]] = {
-        "text": np.array([frame.text_start, *text_ids, frame.text_stop], dtype=np.int64),
-        "codes": np.array([frame.speech_start, *codes[:-1]], dtype=np.int64),
+        "text": np.array([spec.text_start, *text_ids, spec.text_stop], dtype=np.int64),
+        "codes": np.array([spec.speech_start, *codes[:-1]], dtype=np.int64),
         "speaker": np.asarray(condition.speaker, dtype=np.float32),
         "prompt": np.asarray(condition.prompt, dtype=np.int64),
     }

@@ -1,7 +1,7 @@
 """IndexTTS-2's flow estimator: a diffusion transformer (DiT) over mel frames with a WaveNet head.
 
 Written from the published tensor names and from formulas. Weight norm is folded when a file is loaded (`s2mel`), and
-everything that depends on the time alone is computed once for all solver steps (`FlowTimes`).
+everything that depends on the time alone is computed once for all solver steps (`FlowEstimator.times`).
 
 Shapes: B rows, T frames (prompt, then target), M = 80 mel bands, d width, C content width, S style width, L blocks,
 H heads, W WaveNet layers, K solver steps.
@@ -42,40 +42,26 @@ class DiTSize:
     wavenet_kernel: int = 5
 
 
-@dataclass(frozen=True, slots=True)
-class FlowTimes:
-    """All that the estimator computes from the times t1..tK and from nothing else."""
-
-    norms: Tensor  # [K, 2 L + 1, 2, d] scale (with the norm's own weight) and shift of every adaptive norm
-    wavenet: Tensor  # [K, W, 2 d]
-    final: Tensor  # [K, 2, d] 1 + scale, and shift, of the final layer
-
-    def __getitem__(self, step: int) -> FlowTimes:
-        return FlowTimes(self.norms[step], self.wavenet[step], self.final[step])
+# Where the frames of a padded batch are: which are heard, [B, T] bool; frames to mirror behind each row's end (0) and
+# where they go (1), [B, 2, R] with R = reflect padding. A batch of one length has none, so that a clip alone costs
+# nothing.
+FrameMask = tuple[Tensor, Tensor]
 
 
-@dataclass(frozen=True, slots=True)
-class FrameMask:
-    """Where the frames of a padded batch are. A batch of one length has none, so that a clip alone costs nothing."""
-
-    heard: Tensor  # [B, T] bool
-    mirror: Tensor  # [B, 2, R] frames to mirror behind each row's end (0), and where they go (1); R = reflect padding
-
-    @classmethod
-    def of(
-        cls, lengths: Sequence[int], reflect: int, device: torch.device | str, longest: int | None = None
-    ) -> FrameMask | None:
-        """`lengths` are the frames of each row, `longest` those of the padded batch; None where no row is padded."""
-        longest = longest or max(lengths)
-        if min(lengths) == longest:
-            return None
-        counts = torch.tensor(lengths, device=device)[:, None]  # [B, 1]
-        heard = torch.arange(longest, device=device) < counts
-        steps = torch.arange(reflect, device=device)
-        # A clip too short to be mirrored gets zeros appended first, as in the original; padding is zero here anyway.
-        ends = counts.clamp_min(reflect + 1)
-        # In the padded row, frame t is at t + reflect.
-        return cls(heard, torch.stack([ends - 2 - steps, ends + reflect + steps], 1))
+def build_frame_mask(
+    lengths: Sequence[int], reflect: int, device: torch.device | str, longest: int | None = None
+) -> FrameMask | None:
+    """`lengths` are the frames of each row, `longest` those of the padded batch; None where no row is padded."""
+    longest = longest or max(lengths)
+    if min(lengths) == longest:
+        return None
+    counts = torch.tensor(lengths, device=device)[:, None]  # [B, 1]
+    heard = torch.arange(longest, device=device) < counts
+    steps = torch.arange(reflect, device=device)
+    # A clip too short to be mirrored gets zeros appended first, as in the original; padding is zero here anyway.
+    ends = counts.clamp_min(reflect + 1)
+    # In the padded row, frame t is at t + reflect.
+    return heard, torch.stack([ends - 2 - steps, ends + reflect + steps], 1)
 
 
 class FlowEstimator(nn.Module):
@@ -97,15 +83,16 @@ class FlowEstimator(nn.Module):
         self.final_layer = FinalLayer(d)
         self.conv2 = nn.Conv1d(d, NUM_MELS, 1)
 
-    def times(self, times: Tensor) -> FlowTimes:
-        """Times from 0 to 1: [K] -> tables for each of them"""
+    def times(self, times: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """All that is computed from the times t1..tK (0 to 1) and from nothing else. [K] -> three tables
+
+        [K, 2 L + 1, 2, d]: scale (with the norm's own weight) and shift of every adaptive norm. [K, W, 2 d]: of the
+        WaveNet. [K, 2, d]: 1 + scale, and shift, of the final layer.
+        """
         first, second = self.t_embedder(times), self.t_embedder2(times)  # [K, d] twice
         shift, scale = self.final_layer.modulation(first).chunk(2, -1)
-        return FlowTimes(
-            norms=self.transformer.modulations(first),
-            wavenet=self.wavenet.cond_layer(second).unflatten(-1, (self.size.wavenet_layers, -1)),
-            final=torch.stack([1 + scale, shift], 1),
-        )
+        wavenet = self.wavenet.cond_layer(second).unflatten(-1, (self.size.wavenet_layers, -1))
+        return self.transformer.modulations(first), wavenet, torch.stack([1 + scale, shift], 1)
 
     def condition(self, prompt: Tensor, content: Tensor, style: Tensor) -> Tensor:
         """The part of the input that no solver step changes: [B, T, M], [B, T, C], [B, S] -> [B, T, d]"""
@@ -128,7 +115,7 @@ class FlowEstimator(nn.Module):
         self,
         x: Tensor,
         condition: Tensor,
-        times: FlowTimes,
+        times: tuple[Tensor, Tensor, Tensor],
         rotary: tuple[Tensor, Tensor],
         mask: FrameMask | None = None,
     ) -> Tensor:
@@ -136,19 +123,20 @@ class FlowEstimator(nn.Module):
 
         `times` are the tables of one step.
         """
+        norms, wavenet, final = times
         repeats = len(condition) // len(x)
 
         def repeat(part: Tensor) -> Tensor:  # what comes of x alone is the same in both halves
             return part if repeats == 1 else part.repeat(repeats, 1, 1)
 
         merged = condition + repeat(F.linear(x, self.cond_x_merge_linear.weight[:, :NUM_MELS]))
-        hidden = self.transformer(merged, times.norms, rotary, mask)  # [R, T, d]
+        hidden = self.transformer(merged, norms, rotary, mask)  # [R, T, d]
         # The long skip brings the noisy x, without the prompt.
         of_hidden, of_x = torch.split(self.skip_linear.weight, [self.size.width, NUM_MELS], 1)
         skipped = F.linear(hidden, of_hidden, self.skip_linear.bias) + repeat(F.linear(x, of_x))
-        waved = self.wavenet(self.conv1(skipped).transpose(1, 2), times.wavenet, mask)  # [R, d, T]
+        waved = self.wavenet(self.conv1(skipped).transpose(1, 2), wavenet, mask)  # [R, d, T]
         y = waved.transpose(1, 2) + self.res_projection(skipped)
-        velocity: Tensor = F.linear(self.final_layer(y, times.final), self.conv2.weight[..., 0], self.conv2.bias)
+        velocity: Tensor = F.linear(self.final_layer(y, final), self.conv2.weight[..., 0], self.conv2.bias)
         return velocity
 
 
@@ -187,7 +175,7 @@ class DiTTransformer(nn.Module):
 
     def forward(self, x: Tensor, modulations: Tensor, rotary: tuple[Tensor, Tensor], mask: FrameMask | None) -> Tensor:
         """[R, T, d], [2 L + 1, 2, d] -> [R, T, d]"""
-        heard = None if mask is None else mask.heard.repeat(len(x) // len(mask.heard), 1)[:, None, None]
+        heard = None if mask is None else mask[0].repeat(len(x) // len(mask[0]), 1)[:, None, None]
         middle, skips = len(self.layers) // 2, list[Tensor]()
         for number, layer in enumerate(self.layers):
             skip = skips.pop() if number > middle else None
@@ -294,7 +282,7 @@ class WaveNet(nn.Module):
     def forward(self, y: Tensor, times: Tensor, mask: FrameMask | None) -> Tensor:
         """[R, d, T], [W, 2 d] -> [R, d, T]; zero in the padding"""
         width = y.shape[1]
-        heard = None if mask is None else mask.heard.repeat(len(y) // len(mask.heard), 1)[:, None]  # [R, 1, T]
+        heard = None if mask is None else mask[0].repeat(len(y) // len(mask[0]), 1)[:, None]  # [R, 1, T]
         # The original masks only after the first layer, so that padding leaks into the end of shorter clips.
         y = y if heard is None else y * heard
         out: Tensor | None = None
@@ -319,7 +307,7 @@ class WaveNet(nn.Module):
         padded = F.pad(y, (self.reflect, self.reflect), mode="reflect")
         if mask is None:
             return padded
-        source, target = mask.mirror.repeat(len(y) // len(mask.mirror), 1, 1).unbind(1)  # [R, reflect] each
+        source, target = mask[1].repeat(len(y) // len(mask[1]), 1, 1).unbind(1)  # [R, reflect] each
         shape = (-1, y.shape[1], -1)
         values = y.gather(2, source[:, None].expand(*shape))
         return padded.scatter(2, target[:, None].expand(*shape), values)

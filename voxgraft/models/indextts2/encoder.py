@@ -128,8 +128,8 @@ class SemanticCodec(nn.Module):
     @classmethod
     def read_shapes(cls, path: Path) -> tuple[SemanticCodecSize, dict[str, tuple[int, ...]]]:
         """Size and tensors of a file, its decoder left out; refused, by name, unless it has every tensor."""
-        from voxgraft.checkpoints.tensors import read_tensor_shapes
-        from voxgraft.models.detect import require_exact_tensors
+        from voxgraft.checkpoints.load import read_tensor_shapes
+        from voxgraft.models.base import require_exact_tensors
 
         stored = read_tensor_shapes(path)
         used = {name: shape for name, shape in stored.items() if not name.startswith(UNUSED_PREFIXES)}
@@ -141,12 +141,12 @@ class SemanticCodec(nn.Module):
         return size, shapes
 
     @classmethod
-    def load(cls, place: Path) -> SemanticCodec:
+    def load(cls, folder: Path) -> SemanticCodec:
         """From a file, or from the published folder that holds it."""
-        from voxgraft.checkpoints.tensors import read_tensors
-        from voxgraft.models.load import find_part_file
+        from voxgraft.checkpoints.load import read_tensors
+        from voxgraft.models.speech_model import find_part_file
 
-        path = find_part_file(place, (CODEC_NAME, Path(CODEC_NAME).name))
+        path = find_part_file(folder, (CODEC_NAME, Path(CODEC_NAME).name))
         size, shapes = cls.read_shapes(path)
         with init_empty_weights():
             codec = cls(size)
@@ -330,8 +330,8 @@ class W2vBertFeatureExtractor(nn.Module):
     @classmethod
     def load(cls, w2v_bert: Path, statistics: Path) -> W2vBertFeatureExtractor:
         """From the folder of w2v-bert 2.0, and from the statistics file or the base folder that holds it."""
-        from voxgraft.checkpoints.tensors import read_tensors
-        from voxgraft.models.load import find_part_file
+        from voxgraft.checkpoints.load import read_tensors
+        from voxgraft.models.speech_model import find_part_file
 
         library = import_transformers()
         sizes = read_w2v_bert_sizes(w2v_bert / "config.json")
@@ -418,11 +418,11 @@ def read_w2v_bert_sizes(path: Path) -> dict[str, Any]:
     return sizes | {"layer_norm_eps": epsilon}
 
 
-def _read_statistics(place: Path, width: int) -> tuple[Tensor, Tensor]:
-    from voxgraft.checkpoints.tensors import read_tensors
-    from voxgraft.models.load import find_part_file
+def _read_statistics(folder: Path, width: int) -> tuple[Tensor, Tensor]:
+    from voxgraft.checkpoints.load import read_tensors
+    from voxgraft.models.speech_model import find_part_file
 
-    path = find_part_file(place, (STATISTICS_NAME,))
+    path = find_part_file(folder, (STATISTICS_NAME,))
     found = read_tensors(path, {"mean": (width,), "var": (width,)})
     mean, variance = found["mean"], found["var"]
     if not bool(mean.isfinite().all() & variance.isfinite().all() & (variance > 0).all()):
@@ -482,17 +482,17 @@ class UnifiedVoiceClipEncoder(ClipEncoder):
         """
         from voxgraft.models.indextts2.vocoder import prepare_reference
 
-        waves = prepare_reference(samples, rate)
-        speaker = self.features.extract_reference(waves.speaker_16k)
-        emotion = self.features.extract_reference(waves.emotion_16k)
+        wave, wave_16k, emotion_16k = prepare_reference(samples, rate)
+        speaker = self.features.extract_reference(wave_16k)
+        emotion = self.features.extract_reference(emotion_16k)
         voice: dict[str, NDArray[Any]] = {
             "latents": self.model.speaker_latents(speaker).float().cpu().numpy(),
             "emotion": self.model.emotion_vector(emotion).float().cpu().numpy(),
             SPEAKER_EMOTION: self.model.emotion_vector(speaker).float().cpu().numpy(),
-            REFERENCE_AUDIO: waves.speaker,
+            REFERENCE_AUDIO: wave,
         }
         if self.speakers is not None:
-            voice[STYLE] = self.speakers.embed([waves.speaker_16k])[0].float().cpu().numpy()
+            voice[STYLE] = self.speakers.embed([wave_16k])[0].float().cpu().numpy()
         return Clip(self.codec.encode([speaker])[0], voice)
 
 
@@ -612,4 +612,4 @@ def mix_emotions(files: BaseFiles, sliders: Sequence[float], weight: float, voic
         expected = f"{len(style)} and {len(own)} wide, as in the voice and the base"
         raise CheckpointError("tensors-mismatch", found, expected=expected, where=files.folder)
     vector = table.blend(scale_shares(weigh_sliders(sliders), weight), style, own)
-    return Clip(np.zeros(0, dtype=np.int64), {"emotion": vector})
+    return Clip(voice={"emotion": vector})

@@ -15,6 +15,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from voxgraft.checkpoints.base import Shape
 from voxgraft.core.errors import CheckpointError, ConfigError, FileError, Finding, finding
 from voxgraft.core.files import is_file, require_folder
+from voxgraft.models import (
+    find_files_by_content,
+    find_matching_tokenizer,
+    refuse_lookalike_files,
+    scan_checkpoint,
+    scan_folder,
+)
 from voxgraft.models.base import (
     GROWN,
     MERGED,
@@ -31,15 +38,8 @@ from voxgraft.models.base import (
     SideFilePurpose,
     SpeakingStyle,
     StockFolder,
-    StockProgram,
+    UpstreamProgram,
     find_side_files,
-)
-from voxgraft.models.detect import (
-    find_files_by_content,
-    find_matching_tokenizer,
-    refuse_lookalike_files,
-    scan_checkpoint,
-    scan_folder,
 )
 from voxgraft.models.indextts2.marks import STOCK_PUNCTUATION, compile_alternatives, plain_marks
 from voxgraft.models.indextts2.shapes import (
@@ -58,7 +58,7 @@ from voxgraft.text import TextFrontend
 if TYPE_CHECKING:
     import torch
 
-    from voxgraft.models.base import Clip, ClipEncoder, StockProgram, Vocoder
+    from voxgraft.models.base import Clip, ClipEncoder, UpstreamProgram, Vocoder
     from voxgraft.models.speech_model import SpeechModel
     from voxgraft.nn.decode import SamplingParams
 
@@ -185,11 +185,11 @@ class IndexTTS2(Family):
     def front(self, tokenizer: Path | None = None) -> TextFrontend:  # noqa: ARG002 (no tables beside the tokenizer)
         return IndexTTS2TextFrontend()
 
-    def frame(self, num_text_ids: int, size: UnifiedVoiceSize | None = None) -> SequenceSpec:
+    def sequence_spec(self, num_text_ids: int, size: UnifiedVoiceSize | None = None) -> SequenceSpec:
         return unified_voice_sequence_spec(num_text_ids, size)
 
     def build_empty_model(self, files: BaseFiles) -> SpeechModel:
-        from voxgraft.checkpoints.tensors import read_tensor_shapes
+        from voxgraft.checkpoints.load import read_tensor_shapes
         from voxgraft.models.indextts2.model import UnifiedVoice
 
         return UnifiedVoice(self.infer_size(files, read_tensor_shapes(files.checkpoint)))
@@ -226,7 +226,7 @@ class IndexTTS2(Family):
 
         return IndexTTS2Vocoder.find(files, device, dtype)
 
-    def stock_sampling(self) -> SamplingParams:
+    def upstream_sampling(self) -> SamplingParams:
         from voxgraft.nn.decode import SamplingParams
 
         return SamplingParams(temperature=0.8, top_k=30, top_p=0.8, repetition_penalty=10.0, max_codes=1500)
@@ -271,7 +271,7 @@ class IndexTTS2(Family):
     def describe(self, files: BaseFiles, rows: int) -> BaseDescription:  # noqa: ARG002 (there is one release)
         return describe_indextts2(files)
 
-    def stock(self) -> StockProgram:
+    def upstream(self) -> UpstreamProgram:
         return IndexTTS2Program()
 
     def published_files(self, files: BaseFiles) -> tuple[PublishedTensors, ...]:
@@ -381,8 +381,8 @@ def unified_voice_sequence_spec(num_text_ids: int, size: UnifiedVoiceSize | None
         max_codes=size.max_speech,
         num_conditioning=SPEAKER_LATENTS + 2,
         forbidden_text_ids=IndexTTS2.deleted_ids,
-        stock_start_positions=(0,),
-        stock_first_position=2,
+        upstream_start_positions=(0,),
+        upstream_first_position=2,
         initial_penalized_codes=(FILLER_CODE, num_codes),
     )
 
@@ -435,7 +435,7 @@ _TEXT_STEP_SOURCE = """    text = RULES.apply(text)
     return text if len(text.strip()) < 2 else plain_marks(text)"""
 
 
-class IndexTTS2Program(StockProgram):
+class IndexTTS2Program(UpstreamProgram):
     """IndexTTS-2's `indextts.infer_v2`."""
 
     title: ClassVar[str] = "IndexTTS-2, from its own checkout"
@@ -490,8 +490,7 @@ class IndexTTS2Program(StockProgram):
 
 def build_config_text(files: BaseFiles, pieces: int) -> str:
     """The base's config with another number of pieces, and nothing else changed: comments and order stay."""
-    from voxgraft.core.files import read_text
-    from voxgraft.core.yaml_files import parse_yaml
+    from voxgraft.core.files import parse_yaml, read_text
 
     assert files.config is not None
     text = read_text(files.config)

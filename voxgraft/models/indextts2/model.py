@@ -327,7 +327,7 @@ class UnifiedVoice(SpeechModel):
         return self.gpt
 
     @property
-    def frame(self) -> SequenceSpec:
+    def spec(self) -> SequenceSpec:
         return unified_voice_sequence_spec(self.num_text_ids, self.size)
 
     def adapter_layers(self) -> list[str]:

@@ -21,15 +21,14 @@ from torch import Tensor, nn
 
 from voxgraft.audio.features import exact_float32
 from voxgraft.core.errors import AudioError, CheckpointError, ConfigError
-from voxgraft.models.detect import linear_shapes, norm_shapes, prefix_shapes, require_exact_tensors
+from voxgraft.models.base import linear_shapes, norm_shapes, prefix_shapes, require_exact_tensors
 from voxgraft.models.indextts2.dit import (
     MAX_FRAMES,
     NUM_MELS,
     TIME_FREQUENCIES,
     DiTSize,
     FlowEstimator,
-    FlowTimes,
-    FrameMask,
+    build_frame_mask,
 )
 from voxgraft.models.indextts2.shapes import FEATURE_WIDTH
 from voxgraft.nn.layers import SolverGraphs, init_empty_weights, pad_frames
@@ -221,8 +220,7 @@ class S2Mel(nn.Module):
     @classmethod
     def load(cls, path: Path, config: Mapping[Any, Any] | None = None) -> S2Mel:
         """From the published file, or from safetensors with the same names. `config` is config.yaml, if known."""
-        from voxgraft.checkpoints.load import open_nested_checkpoint
-        from voxgraft.checkpoints.tensors import read_stored_tensor
+        from voxgraft.checkpoints.load import open_nested_checkpoint, read_stored_tensor
 
         size = cls.read_size(path, config)
         with open_nested_checkpoint(path, S2MEL_KEY) as checkpoint:
@@ -289,7 +287,7 @@ class S2Mel(nn.Module):
         ends = torch.tensor(lengths, device=device)[:, None]
         places = torch.arange(longest, device=device)
         target = ((places >= starts) & (places < ends))[..., None].to(x.dtype)  # [B, T, 1]
-        estimator, mask = self.estimator, FrameMask.of(lengths, self.estimator.wavenet.reflect, device, longest)
+        estimator, mask = self.estimator, build_frame_mask(lengths, self.estimator.wavenet.reflect, device, longest)
         condition = estimator.condition(prompt, content, style)  # [B, T, d]
         if guidance > 0:
             # Without prompt, style and content the biases still act.
@@ -300,31 +298,24 @@ class S2Mel(nn.Module):
 
         def integrate(x: Tensor, condition: Tensor, target: Tensor, moments: Tensor, *tensors: Tensor) -> Tensor:
             """Nothing in the loop depends on values: a GPU is never waited for, and the loop can be captured."""
-            times, rotary = FlowTimes(*tensors[:3]), (tensors[3], tensors[4])
-            own = FrameMask(*tensors[5:]) if len(tensors) > 5 else None
+            norms, wavenet, final, cosines, sines, *masks = tensors
+            own = (masks[0], masks[1]) if masks else None
             x = x * target  # the prompt is seen through its own columns only
             for step in range(num_steps):
                 with torch.autocast(x.device.type, dtype, enabled=dtype is not None):
-                    velocity = estimator(x, condition, times[step], rotary, own).float()
+                    times = (norms[step], wavenet[step], final[step])
+                    velocity = estimator(x, condition, times, (cosines, sines), own).float()
                 if guidance > 0:
                     guided, free = velocity.chunk(2)
                     velocity = (1 + guidance) * guided - guidance * free
                 x = (x + (moments[step + 1] - moments[step]) * velocity) * target
             return x
 
-        masks = () if mask is None else (mask.heard, mask.mirror)
-        inputs = (
-            x,
-            condition,
-            target,
-            moments,
-            *(tables.norms, tables.wavenet, tables.final),
-            *estimator.rotary(longest),
-        )
+        inputs = (x, condition, target, moments, *tables, *estimator.rotary(longest), *(mask or ()))
         # A model that was moved has other weights at other places, which a captured solver does not know.
         kind = (num_steps, guidance, dtype, estimator.conv1.weight.data_ptr())
         # float32 runs as it is: the exact path has no second way.
-        x = integrate(*inputs, *masks) if dtype is None else self.graphs.run(integrate, kind, *inputs, *masks)
+        x = integrate(*inputs) if dtype is None else self.graphs.run(integrate, kind, *inputs)
         rows = zip(x, prompts, lengths, strict=True)
         return [row[one.mel.shape[1] : length].T.contiguous() for row, one, length in rows]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from voxgraft.checkpoints.base import Shape
 from voxgraft.core.errors import ConfigError
-from voxgraft.models.detect import linear_shapes, norm_shapes, prefix_shapes, require_exact_tensors
+from voxgraft.models.base import linear_shapes, norm_shapes, prefix_shapes, require_exact_tensors
 
 # Our names of the sizes to the config's.
 GPT_SIZE_KEYS = {
@@ -270,7 +270,7 @@ CONFIG_NAME = "config.yaml"
 
 def read_base_config(config: Path) -> dict[Any, Any]:
     """Everything that the file says."""
-    from voxgraft.core.yaml_files import read_yaml
+    from voxgraft.core.files import read_yaml
 
     settings = read_yaml(config)
     if not isinstance(settings, dict):

@@ -1,25 +1,28 @@
 """IndexTTS-2's vocoder: codes, GPT latents and a voice to a 22.05 kHz waveform, with s2mel and BigVGAN.
 
-Also how the original prepares a reference recording. Nothing is copied from its GPL and bilibili-licensed code:
-this is written from descriptions of its steps, with its tensor names, and checked against its outputs.
+BigVGAN v2 is here, s2mel has its own module; also how the original prepares a reference recording. Nothing is copied
+from its GPL and bilibili-licensed code: this is written from descriptions of its steps, with its tensor names, and
+checked against its outputs.
 
-Shapes: n codes, P prompt frames, F target frames, M = 80 bands, G width of the GPT.
+Shapes: n codes, P prompt frames, F target frames, M = 80 bands, G width of the GPT. In BigVGAN: B clips, C channels,
+T samples at the rate of a stage.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from voxgraft.audio.features import (
     SILENCE_POWER,
@@ -34,13 +37,21 @@ from voxgraft.audio.features import (
     validate_waveform,
 )
 from voxgraft.audio.files import resample
-from voxgraft.checkpoints.tensors import read_tensor_shapes, read_tensors
+from voxgraft.checkpoints.base import Shape
+from voxgraft.checkpoints.load import read_tensor_shapes, read_tensors
 from voxgraft.core.errors import AudioError, CheckpointError, GraftError
 from voxgraft.core.files import path_exists
-from voxgraft.models.base import REFERENCE_AUDIO, BaseFiles, Clip, Latents, PublishedTensors, Vocoder
+from voxgraft.models.base import (
+    REFERENCE_AUDIO,
+    BaseFiles,
+    Clip,
+    Latents,
+    PublishedTensors,
+    Vocoder,
+    linear_shapes,
+    require_exact_tensors,
+)
 from voxgraft.models.campplus import CAMPPlus, CAMPPlusSize
-from voxgraft.models.detect import require_exact_tensors
-from voxgraft.models.indextts2.bigvgan import BIGVGAN_NAMES, HOP, SAMPLE_RATE, BigVGAN, BigVGANSize
 from voxgraft.models.indextts2.dit import NUM_MELS
 from voxgraft.models.indextts2.encoder import (
     DEFAULT_CONFIG_SIZES,
@@ -64,9 +75,271 @@ from voxgraft.models.indextts2.family import (
     get_statistics_name,
     get_vocoder_folder,
 )
-from voxgraft.models.indextts2.s2mel import S2MEL_KEY, FlowPrompt, S2Mel, S2MelSize, count_target_frames
+from voxgraft.models.indextts2.s2mel import (
+    S2MEL_KEY,
+    FlowPrompt,
+    S2Mel,
+    S2MelSize,
+    count_target_frames,
+    fold_weight_norm,
+)
 from voxgraft.models.indextts2.shapes import FEATURE_WIDTH, UnifiedVoiceSize, get_config_file_name, read_base_config
 from voxgraft.nn.layers import init_empty_weights
+
+# ---- BigVGAN ---------------------------------------------------------------------------------------------------------
+# Mel spectrogram to waveform, with snake activations that are computed at twice the rate. Written from the published
+# tensor names and formulas of NVIDIA's BigVGAN (MIT). Weight norm is folded when a file is loaded; the anti-aliasing
+# filters are computed, as their 218 copies in the file are all equal.
+
+SAMPLE_RATE = 22_050
+BIGVGAN_NAMES = ("bigvgan_generator.pt", "bigvgan_generator.safetensors")
+UPSAMPLE_RATES = (4, 4, 2, 2, 2, 2)
+HOP = math.prod(UPSAMPLE_RATES)
+BLOCK_KERNELS = (3, 7, 11)
+BLOCK_DILATIONS = (1, 3, 5)
+OUTER_KERNEL = 7
+FILTER_TAPS = 12
+SNAKE_EPS = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class BigVGANSize:
+    """The sizes that may differ; as published for 22 kHz by default. Rates and kernels are fixed."""
+
+    channels: int = 1536
+    mels: int = 80
+
+    @classmethod
+    def of(cls, shapes: Mapping[str, Shape]) -> BigVGANSize:
+        """The size that the tensors of a file have; as published where they do not say."""
+        first = shapes.get("conv_pre.weight_v") or shapes.get("conv_pre.weight") or ()
+        if len(first) != 3 or first[0] < 1 or first[0] % (1 << len(UPSAMPLE_RATES)):
+            return cls()
+        return cls(first[0], first[1])
+
+
+def bigvgan_shapes(size: BigVGANSize, *, weight_norm: bool) -> dict[str, Shape]:
+    """Names and shapes of every tensor that is read: those of the file without the filters."""
+    plain: dict[str, Shape] = linear_shapes("conv_pre", size.channels, size.mels, OUTER_KERNEL)
+    width = size.channels
+    for stage, rate in enumerate(UPSAMPLE_RATES):
+        # A transposed convolution has its inputs first.
+        plain[f"ups.{stage}.0.weight"] = (width, width // 2, 2 * rate)
+        width //= 2
+        plain[f"ups.{stage}.0.bias"] = (width,)
+        for number, kernel in enumerate(BLOCK_KERNELS):
+            block = f"resblocks.{len(BLOCK_KERNELS) * stage + number}"
+            for layer in range(len(BLOCK_DILATIONS)):
+                plain |= linear_shapes(f"{block}.convs1.{layer}", width, width, kernel)
+                plain |= linear_shapes(f"{block}.convs2.{layer}", width, width, kernel)
+            for layer in range(2 * len(BLOCK_DILATIONS)):
+                plain |= {f"{block}.activations.{layer}.act.{name}": (width,) for name in ("alpha", "beta")}
+    plain |= {f"activation_post.act.{name}": (width,) for name in ("alpha", "beta")}
+    plain["conv_post.weight"] = (1, width, OUTER_KERNEL)  # no bias
+    if not weight_norm:
+        return plain
+    shapes: dict[str, Shape] = {}
+    for name, shape in plain.items():
+        if name.endswith(".weight"):
+            # The norm runs over all dimensions but the first, also where that is the inputs.
+            shapes |= {f"{name}_g": (shape[0], 1, 1), f"{name}_v": shape}
+        else:
+            shapes[name] = shape
+    return shapes
+
+
+class BigVGAN(nn.Module):
+    """The generator: six stages of upsampling, each followed by the mean of three residual blocks."""
+
+    def __init__(self, size: BigVGANSize | None = None) -> None:
+        super().__init__()
+        self.size = size or BigVGANSize()
+        width = self.size.channels
+        self.conv_pre = nn.Conv1d(self.size.mels, width, OUTER_KERNEL, padding=OUTER_KERNEL // 2)
+        self.ups = nn.ModuleList()
+        self.resblocks = nn.ModuleList()
+        for rate in UPSAMPLE_RATES:
+            # Padding of half a rate makes the length exactly `rate` times the input's. In the file each is alone
+            # in a list.
+            self.ups.append(nn.Sequential(nn.ConvTranspose1d(width, width // 2, 2 * rate, rate, padding=rate // 2)))
+            width //= 2
+            self.resblocks.extend(ResidualBlock(width, kernel) for kernel in BLOCK_KERNELS)
+        self.activation_post = AntiAliasedSnake(width)
+        self.conv_post = nn.Conv1d(width, 1, OUTER_KERNEL, padding=OUTER_KERNEL // 2, bias=False)
+        self.requires_grad_(False).eval()
+
+    @classmethod
+    def read_shapes(cls, folder: Path) -> tuple[Path, BigVGANSize, dict[str, Shape]]:
+        """File, size and tensors of the published file or the folder that holds it, with weight norm or without.
+
+        Refused, by name, unless the file has every tensor and none besides. Reads no values.
+        """
+        from voxgraft.checkpoints.load import read_tensor_shapes
+        from voxgraft.models.speech_model import find_part_file
+
+        path = find_part_file(folder, BIGVGAN_NAMES)
+        stored = read_tensor_shapes(path)
+        size = BigVGANSize.of(stored)
+        shapes = bigvgan_shapes(size, weight_norm=any(name.endswith(".weight_v") for name in stored))
+        # The filters beside every activation are computed here; a file may leave them out.
+        beside = [name.removesuffix("act.alpha") for name in shapes if name.endswith(".act.alpha")]
+        filters = {f"{stem}{side}.filter" for stem in beside for side in ("upsample", "downsample.lowpass")}
+        own = {name: shape for name, shape in stored.items() if name not in filters}
+        require_exact_tensors(own, shapes, "BigVGAN v2 (22 kHz, 80 bands, 256 samples a frame)", path)
+        return path, size, shapes
+
+    @classmethod
+    def load(cls, folder: Path) -> BigVGAN:
+        """From the published file or the folder that holds it, with weight norm or without."""
+        from voxgraft.checkpoints.load import read_tensors
+
+        path, size, shapes = cls.read_shapes(folder)
+        return cls.from_tensors(size, read_tensors(path, shapes))
+
+    @classmethod
+    def from_tensors(cls, size: BigVGANSize, tensors: Mapping[str, Tensor]) -> BigVGAN:
+        """From tensors under the names of the published file, with weight norm or without."""
+        with init_empty_weights():
+            model = cls(size)
+        model.load_state_dict(fold_weight_norm(tensors), assign=True)
+        return model.requires_grad_(False).eval()
+
+    @torch.no_grad()
+    def forward(self, mels: Tensor) -> Tensor:
+        """Natural-log mels as they are: [B, M, F] -> [B, 256 F], between -1 and 1
+
+        The caller chooses between `exact_float32` and the TF32 that CUDA's convolutions may use.
+        """
+        x = self.conv_pre(mels)
+        blocks = iter(self.resblocks)
+        for up in self.ups:  # no activation before it
+            x = up(x)
+            total: Tensor = next(blocks)(x)
+            for _ in BLOCK_KERNELS[1:]:
+                total = total + next(blocks)(x)
+            x = total / len(BLOCK_KERNELS)
+        wave: Tensor = self.conv_post(self.activation_post(x))
+        return wave[:, 0].clamp(-1.0, 1.0)  # a clamp, not tanh
+
+    def vocode(self, mels: Sequence[Tensor]) -> list[Tensor]:
+        """Waves of mels [M, F]; those of one length go together. -> [256 F] a clip
+
+        Padding would reach into the end of a shorter clip through some hundred layers, and a clip of a few seconds
+        keeps a device busy on its own.
+        """
+        found: dict[int, Tensor] = {}
+        for length in sorted({mel.shape[1] for mel in mels}):
+            places = [place for place, mel in enumerate(mels) if mel.shape[1] == length]
+            waves = self(torch.stack([mels[place] for place in places]))
+            found |= dict(zip(places, waves, strict=True))
+        return [found[place] for place in range(len(mels))]
+
+
+class ResidualBlock(nn.Module):
+    """Three pairs of convolutions, the first of each dilated, an activation before every one."""
+
+    def __init__(self, width: int, kernel: int) -> None:
+        super().__init__()
+        self.convs1 = nn.ModuleList(
+            nn.Conv1d(width, width, kernel, dilation=step, padding=step * (kernel // 2)) for step in BLOCK_DILATIONS
+        )
+        self.convs2 = nn.ModuleList(nn.Conv1d(width, width, kernel, padding=kernel // 2) for _ in BLOCK_DILATIONS)
+        self.activations = nn.ModuleList(AntiAliasedSnake(width) for _ in range(2 * len(BLOCK_DILATIONS)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, C, T] -> [B, C, T]"""
+        for layer, (first, second) in enumerate(zip(self.convs1, self.convs2, strict=True)):
+            inner = first(self.activations[2 * layer](x))
+            x = x + second(self.activations[2 * layer + 1](inner))
+        return x
+
+
+@cache
+def kaiser_sinc_filter() -> Tensor:
+    """Taps of the half-band filter before and after every snake, their sum 1. float32 [12]"""
+    attenuation = 2.285 * (FILTER_TAPS // 2 - 1) * math.pi * 4 * 0.3 + 7.95
+    beta = 0.1102 * (attenuation - 8.7)
+    window = torch.kaiser_window(FILTER_TAPS, periodic=False, beta=beta, dtype=torch.float64)
+    places = (torch.arange(FILTER_TAPS, dtype=torch.float64) - (FILTER_TAPS - 1) / 2) / 2
+    taps = window * torch.sinc(places) / 2
+    return (taps / taps.sum()).float()
+
+
+class SnakeBeta(nn.Module):
+    """x + sin(e^alpha x)^2 / e^beta; both parameters are stored as logarithms."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.alpha = nn.Parameter(torch.zeros(width))
+        self.beta = nn.Parameter(torch.zeros(width))
+
+
+class AntiAliasedSnake(nn.Module):
+    """Up to twice the rate, snake, and down again, so that what sin adds above half the rate does not fold back.
+
+    The two samples that represent one at the higher rate are kept apart as even and odd phase, so that both filters
+    work at the lower rate and nothing is interleaved or computed only to be thrown away. With the taps h:
+    up, after the padding and cutting of the original, y[m] = 2 sum_i x[i] h[m + 5 - 2 i] with m = 2 t + phase;
+    down z[t] = sum_k h[k] y[2 t + k - 5].
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.act = SnakeBeta(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, C, T] -> [B, C, T]"""
+        # Sums of shifted rows take half the time of depthwise convolutions on a CPU (measured with one thread), and
+        # twenty times as many kernels on a GPU.
+        return self.filter_by_shifts(x) if x.device.type == "cpu" else self.filter_by_convolution(x)
+
+    def filter_by_shifts(self, x: Tensor) -> Tensor:
+        """[B, C, T] -> [B, C, T]"""
+        taps, length = kaiser_sinc_filter().tolist(), x.shape[-1]
+        rate, scale = self.act.alpha.exp()[:, None], 1.0 / (self.act.beta.exp() + SNAKE_EPS)[:, None]
+        padded = F.pad(x, (3, 3), mode="replicate")
+        phases = []
+        for phase in range(2):
+            y = padded[..., phase : phase + length] * (2 * taps[11 - phase])
+            for place in range(1, 6):
+                shift = phase + place
+                y.add_(padded[..., shift : shift + length], alpha=2 * taps[11 + phase - 2 * shift])
+            phases.append(torch.addcmul(y, torch.sin(y * rate).square_(), scale))
+        even, odd = phases
+        # Before the first sample both phases repeat it, and after the last both repeat that one.
+        first, last = even[..., :1].expand(-1, -1, 3), odd[..., -1:].expand(-1, -1, 3)
+        even, odd = torch.cat([first, even, last], -1), torch.cat([first, odd, last], -1)
+        z: Tensor = odd[..., :length] * taps[0]
+        for place in range(1, 6):
+            z.add_(odd[..., place : place + length], alpha=taps[2 * place])
+        for place in range(1, 7):
+            z.add_(even[..., place : place + length], alpha=taps[2 * place - 1])
+        return z
+
+    def filter_by_convolution(self, x: Tensor) -> Tensor:
+        """[B, C, T] -> [B, C, T]"""
+        width = x.shape[1]
+        up, down = _phase_filters(x.device)
+        rate, scale = self.act.alpha.exp()[:, None, None], 1.0 / (self.act.beta.exp() + SNAKE_EPS)[:, None, None]
+        phases = F.conv1d(F.pad(x, (3, 3), mode="replicate"), up.repeat(width, 1, 1), groups=width)
+        phases = phases.view(*x.shape[:2], 2, -1)  # [B, C, 2, T]
+        phases = torch.addcmul(phases, torch.sin(phases * rate).square(), scale)
+        first, last = phases[..., :1, :1].expand(-1, -1, 2, 3), phases[..., 1:, -1:].expand(-1, -1, 2, 3)
+        padded = torch.cat([first, phases, last], -1).flatten(1, 2)  # [B, 2 C, T + 6]
+        return F.conv1d(padded, down.repeat(width, 1, 1), groups=width)
+
+
+@cache
+def _phase_filters(device: torch.device) -> tuple[Tensor, Tensor]:
+    """The taps as convolutions at the lower rate: up [2, 1, 7], for each phase; down [1, 2, 7], over both."""
+    taps = kaiser_sinc_filter()
+    up, down = torch.zeros(2, 1, 7), torch.zeros(1, 2, 7)
+    up[0, 0, :6], up[1, 0, 1:] = 2 * taps.flip(0)[0::2], 2 * taps.flip(0)[1::2]
+    down[0, 0, 1:], down[0, 1, :6] = taps[1::2], taps[0::2]
+    return up.to(device), down.to(device)
+
+
+# ---- the vocoder -----------------------------------------------------------------------------------------------------
 
 NUM_FFT = 1024
 MAX_REFERENCE_SECONDS = 15
@@ -78,17 +351,13 @@ BATCH_FRAMES = 24_000
 MAX_KEPT_VOICES = 16
 
 
-@dataclass(frozen=True, slots=True)
-class ReferenceWaves:
-    """A recording as the original's parts read it, each at most 15 s long."""
+def prepare_reference(
+    samples: Waveform, rate: int
+) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+    """One channel of a recording of any usual rate, as the original's parts read it. It is cut at 15 s, as there.
 
-    speaker: NDArray[np.float32]  # 22,050 Hz: the mel
-    speaker_16k: NDArray[np.float32]  # for codes, speaker latents and the style
-    emotion_16k: NDArray[np.float32]  # for the emotion
-
-
-def prepare_reference(samples: Waveform, rate: int) -> ReferenceWaves:
-    """One channel of a recording of any usual rate. What is longer than 15 s is cut, as in the original.
+    The speaker at 22,050 Hz for the mel; the speaker at 16 kHz for codes, speaker latents and the style; at 16 kHz for
+    the emotion.
 
     The original makes two different 16 kHz signals: the speaker's by way of 22,050 Hz and with another resampler, the
     emotion's directly. That changes features a little, so it is reproduced. Too short and silent are refused.
@@ -102,7 +371,7 @@ def prepare_reference(samples: Waveform, rate: int) -> ReferenceWaves:
     speaker = _resample_like_librosa(wave.numpy(), rate, SAMPLE_RATE)[: MAX_REFERENCE_SECONDS * SAMPLE_RATE]
     speaker_16k = resample_sinc(torch.from_numpy(speaker), SAMPLE_RATE, FEATURE_RATE).numpy()
     emotion_16k = _resample_like_librosa(wave.numpy(), rate, FEATURE_RATE)[: MAX_REFERENCE_SECONDS * FEATURE_RATE]
-    return ReferenceWaves(speaker, speaker_16k, emotion_16k)
+    return speaker, speaker_16k, emotion_16k
 
 
 def _resample_like_librosa(samples: NDArray[np.float32], from_hz: int, to_hz: int) -> NDArray[np.float32]:
@@ -130,16 +399,8 @@ def load_code_table(path: Path) -> Tensor:
     return table
 
 
-@dataclass(frozen=True, slots=True)
-class VocoderParts:
-    """The networks of a vocoder, all on one device."""
-
-    s2mel: S2Mel
-    bigvgan: BigVGAN
-    code_table: Tensor  # [codes, 1024] what the semantic codec embeds each code as
-
-    def to(self, device: torch.device | str) -> VocoderParts:
-        return VocoderParts(self.s2mel.to(device), self.bigvgan.to(device), self.code_table.to(device))
+# The networks of a vocoder, all on one device; and what the semantic codec embeds each code as, [codes, 1024].
+VocoderParts = tuple[S2Mel, BigVGAN, Tensor]
 
 
 class IndexTTS2Vocoder(Vocoder):
@@ -182,7 +443,8 @@ class IndexTTS2Vocoder(Vocoder):
         BigVGAN.read_shapes(bigvgan)
 
         def load() -> VocoderParts:
-            return VocoderParts(S2Mel.load(s2mel, settings), BigVGAN.load(bigvgan), load_code_table(codec)).to(device)
+            flow, waves = S2Mel.load(s2mel, settings).to(device), BigVGAN.load(bigvgan).to(device)
+            return flow, waves, load_code_table(codec).to(device)
 
         return cls(load, dtype)
 
@@ -224,10 +486,11 @@ class IndexTTS2Vocoder(Vocoder):
     ) -> list[Tensor]:
         """Content vectors [n, 1024] with noise [M, P + F] to waves [256 F]."""
         frames = [count_target_frames(len(content)) for content in contents]
-        targets = self.parts.s2mel.length_regulator(contents, frames)
-        mels = self.parts.s2mel.solve(prompts, targets, noises, dtype=self.dtype)
+        s2mel, bigvgan, _ = self.parts
+        targets = s2mel.length_regulator(contents, frames)
+        mels = s2mel.solve(prompts, targets, noises, dtype=self.dtype)
         with exact_float32() if self.dtype is None else nullcontext():
-            return self.parts.bigvgan.vocode(mels)
+            return bigvgan.vocode(mels)
 
     def draw_noise(self, num_frames: int) -> Tensor:
         """Standard normal noise of prompt and target. Drawn on the CPU, so that it is the same on every device."""
@@ -236,7 +499,7 @@ class IndexTTS2Vocoder(Vocoder):
     @exact_float32()
     def embed_codes(self, codes: Sequence[int], latents: Latents) -> Tensor:
         """Codes and their latents as the length regulator takes them. -> [n, 1024]"""
-        s2mel, table = self.parts.s2mel, self.parts.code_table
+        s2mel, _, table = self.parts
         width = s2mel.size.latents[0]
         if latents.shape != (len(codes), width) or not np.isfinite(latents).all():
             found = f"latents {list(latents.shape)} for {len(codes):,} codes"
@@ -262,7 +525,7 @@ class IndexTTS2Vocoder(Vocoder):
     def _compute_prompt(self, voice: Clip) -> FlowPrompt:
         if why := self.why_not(voice):
             raise GraftError("vocoder-voice", why)
-        s2mel, table = self.parts.s2mel, self.parts.code_table
+        s2mel, _, table = self.parts
 
         def to_device(array: NDArray[Any], dtype: type[np.generic] = np.float32) -> Tensor:
             return torch.from_numpy(np.asarray(array, dtype)).to(table.device)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from voxgraft.checkpoints.base import Shape
 from voxgraft.core.errors import FileError
 from voxgraft.core.files import is_file, read_json, require_file, require_folder, write_json
+from voxgraft.models import find_matching_tokenizer, refuse_lookalike_files, scan_checkpoint
 from voxgraft.models.base import (
     BaseDescription,
     BaseFiles,
@@ -21,18 +22,17 @@ from voxgraft.models.base import (
     SequenceSpec,
     SideFile,
     StockFolder,
-    StockProgram,
+    UpstreamProgram,
     find_side_files,
     unknown_voice_error,
 )
-from voxgraft.models.chatterbox.shapes import T3Size, has_one_query, is_t3, t3_part_name
-from voxgraft.models.detect import find_matching_tokenizer, refuse_lookalike_files, scan_checkpoint
+from voxgraft.models.chatterbox.family import T3Size, has_one_query, is_t3, t3_part_name
 from voxgraft.text import TextFrontend
 
 if TYPE_CHECKING:
     import torch
 
-    from voxgraft.models.base import Clip, ClipEncoder, StockProgram, Vocoder
+    from voxgraft.models.base import Clip, ClipEncoder, UpstreamProgram, Vocoder
     from voxgraft.models.speech_model import SpeechModel
     from voxgraft.nn.decode import SamplingParams
 
@@ -216,11 +216,11 @@ class Tiny(Family):
     def front(self, tokenizer: Path | None = None) -> TextFrontend:  # noqa: ARG002 (no tables beside the tokenizer)
         return TinyTextFrontend()
 
-    def frame(self, num_text_ids: int, size: T3Size | None = None) -> SequenceSpec:
+    def sequence_spec(self, num_text_ids: int, size: T3Size | None = None) -> SequenceSpec:
         return tiny_sequence_spec(num_text_ids, size)
 
     def build_empty_model(self, files: BaseFiles) -> SpeechModel:
-        from voxgraft.checkpoints.tensors import read_tensor_shapes
+        from voxgraft.checkpoints.load import read_tensor_shapes
         from voxgraft.models.tiny.model import TinyT3
 
         return TinyT3(self.infer_size(files, read_tensor_shapes(files.checkpoint)))
@@ -235,7 +235,7 @@ class Tiny(Family):
 
         return build_tiny_condition(prompt)
 
-    def stock_sampling(self) -> SamplingParams:
+    def upstream_sampling(self) -> SamplingParams:
         from voxgraft.nn.decode import SamplingParams
 
         return SamplingParams(temperature=0.6, top_p=0.9, max_codes=round(MAX_SECONDS * self.code_hz))
@@ -257,7 +257,7 @@ class Tiny(Family):
         )
         return BaseDescription("built-in", self.languages, sides)
 
-    def stock(self) -> StockProgram:
+    def upstream(self) -> UpstreamProgram:
         return TinyProgram()
 
     def voices(self, files: BaseFiles) -> Mapping[str, Clip]:
@@ -279,7 +279,7 @@ class Tiny(Family):
 REQUIRED_FILES = {CODEC_NAME: "codec: from codes to sound", VOICES_NAME: "names of the speakers"}
 
 
-class TinyProgram(StockProgram):
+class TinyProgram(UpstreamProgram):
     """voxgraft."""
 
     title: ClassVar[str] = "voxgraft"
@@ -295,7 +295,7 @@ class TinyProgram(StockProgram):
             "from pathlib import Path",
             "",
             "from voxgraft.models import get_family",
-            "from voxgraft.models.load import load_model",
+            "from voxgraft.models.speech_model import load_model",
             "",
             'tiny = get_family("tiny")',
             'model = load_model(tiny, tiny.files(Path("merged")))',

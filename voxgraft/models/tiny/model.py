@@ -31,7 +31,7 @@ from voxgraft.audio.features import (
     validate_waveforms,
 )
 from voxgraft.core.errors import AudioError, CheckpointError, FileError, GraftError
-from voxgraft.models.base import Clip, ClipEncoder, Latents, SequenceSpec, Vocoder
+from voxgraft.models.base import Clip, ClipEncoder, Latents, SequenceSpec, Vocoder, require_a_voice_each
 from voxgraft.models.chatterbox.model import T3, T3ConditionBatch
 from voxgraft.models.tiny.family import (
     CODEC_NAME,
@@ -57,7 +57,7 @@ class TinyT3(T3):
     """T3 at any size, conditioned on a speaker's number."""
 
     @property
-    def frame(self) -> SequenceSpec:
+    def spec(self) -> SequenceSpec:
         return tiny_sequence_spec(self.num_text_ids, self.size)
 
     def collate(self, conditions: Sequence[Any]) -> T3ConditionBatch:
@@ -122,7 +122,7 @@ class TinyCodec(nn.Module):
     def open(cls, path: Path) -> Self:
         """A codec from its file, which says its own sizes; float32, ready to use."""
         from voxgraft.checkpoints import open_checkpoint
-        from voxgraft.checkpoints.tensors import read_tensors
+        from voxgraft.checkpoints.load import read_tensors
 
         with open_checkpoint(path) as checkpoint:
             notes = dict(checkpoint.metadata or {})
@@ -389,7 +389,7 @@ class TinyClipEncoder(ClipEncoder):
 
 def load_codec(folder: Path, device: torch.device | str = "cpu") -> tuple[TinyCodec, tuple[str, ...]]:
     """Codec and speakers of a base folder, which must be the same ones in the same order."""
-    from voxgraft.models.load import find_part_file
+    from voxgraft.models.speech_model import find_part_file
 
     speakers = read_voices(folder)
     codec = TinyCodec.open(find_part_file(folder, (CODEC_NAME,))).to(device)
@@ -402,7 +402,7 @@ def load_codec(folder: Path, device: torch.device | str = "cpu") -> tuple[TinyCo
 
 def build_voice_clip(number: int) -> Clip:
     """A voice that comes from no recording."""
-    return Clip(np.zeros(0, dtype=np.int64), {"speaker": np.array([number], dtype=np.int32)})
+    return Clip(voice={"speaker": np.array([number], dtype=np.int32)})
 
 
 def build_tiny_condition(prompt: Clip) -> TinyCondition:
@@ -426,10 +426,7 @@ class TinyVocoder(Vocoder):
         latents: Sequence[Latents] | None = None,  # noqa: ARG002 (codes say everything)
     ) -> list[NDArray[np.float32]]:
         """One utterance after another: their neighbours' padding would colour their ends."""
-        if len(codes) != len(voices):
-            raise GraftError(
-                "packing", f"{len(codes)} utterances and {len(voices)} voices", expected="the same number of each"
-            )
+        require_a_voice_each(codes, voices)
         device = next(self.codec.parameters()).device
         waves = []
         for own, voice in zip(codes, voices, strict=True):

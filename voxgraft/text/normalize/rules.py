@@ -9,7 +9,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from functools import lru_cache
 from typing import Any
 
 from voxgraft.text.normalize.ethiopic import (
@@ -36,6 +36,8 @@ NORMALIZER_BUILDERS: dict[str, Callable[[TextRules], Normalizer]] = {
 }
 # Version of a graft that was made before text rules were stored: its texts were read as they are.
 NO_RULES = "none"
+# Texts up to this length are remembered with their result; a whole book in one line is not.
+_MAX_KEPT_CHARACTERS = 1_000
 KNOWN_VERSIONS = (GENERIC_VERSION, *NORMALIZER_BUILDERS, NO_RULES)
 
 
@@ -60,7 +62,7 @@ class TextRules:
     """Entry of `NUM2WORDS_LANGUAGES` that numbers are read with; empty: digits stay."""
     apostrophe: str = ""
     """The letter that apostrophes inside words mean: keyboards lack U+02BC and U+02BB."""
-    edition: Mapping[str, str] = field(default_factory=dict)
+    edition: Mapping[str, str] = field(default_factory=dict, hash=False)
     """The num2words that the graft was made with: its version, and a hash of its words."""
 
     @classmethod
@@ -121,19 +123,30 @@ class TextRules:
             found = f"{NUM2WORDS_PACKAGE} {now} reads numbers otherwise than {trained}, used in training"
             raise TextRulesError(found, f"pip install {NUM2WORDS_PACKAGE}=={stated.get(NUM2WORDS_PACKAGE)}")
 
-    @cached_property
+    @property
     def normalizer(self) -> Normalizer:
-        if self.version == NO_RULES:
-            return Normalizer(self.language, NO_RULES)
-        if self.version != GENERIC_VERSION:
-            return NORMALIZER_BUILDERS[self.version](self)
-        words = NUM2WORDS_LANGUAGES[self.numbers] if self.numbers else None
-        edition = self.edition.get(NUM2WORDS_PACKAGE, "")
-        return build_generic_normalizer(self.language, self.kept_marks, words, edition, self.apostrophe)
+        return _build_normalizer(self)
 
     def apply(self, text: str) -> str:
         """Text as the original program's front is given it. A text of one letter gets a full stop, since some stock
         programs leave it in its own case; with the stop it is ordinary text."""
-        text = unicodedata.normalize("NFC", self.normalizer.normalise(text).text)
-        stripped = text.strip()
-        return f"{stripped}." if len(stripped) == 1 and stripped.isalpha() else text
+        # A command normalises a sentence several times: for coverage, for findings and for its ids.
+        return (_apply_rules if len(text) <= _MAX_KEPT_CHARACTERS else _apply_rules.__wrapped__)(self, text)
+
+
+@lru_cache(maxsize=64)
+def _build_normalizer(rules: TextRules) -> Normalizer:
+    if rules.version == NO_RULES:
+        return Normalizer(rules.language, NO_RULES)
+    if rules.version != GENERIC_VERSION:
+        return NORMALIZER_BUILDERS[rules.version](rules)
+    words = NUM2WORDS_LANGUAGES[rules.numbers] if rules.numbers else None
+    edition = rules.edition.get(NUM2WORDS_PACKAGE, "")
+    return build_generic_normalizer(rules.language, rules.kept_marks, words, edition, rules.apostrophe)
+
+
+@lru_cache(maxsize=10_000)
+def _apply_rules(rules: TextRules, text: str) -> str:
+    text = unicodedata.normalize("NFC", rules.normalizer.normalise(text).text)
+    stripped = text.strip()
+    return f"{stripped}." if len(stripped) == 1 and stripped.isalpha() else text

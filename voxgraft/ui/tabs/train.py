@@ -22,9 +22,8 @@ from voxgraft.cli.commands import COMMANDS
 from voxgraft.cli.train_view import LOSS_COLUMNS, LOSS_KEYS, STATE_STYLES, TrainProgress
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.core.files import read_json
-from voxgraft.core.journal import SPEECH_LOSS, History, RunJournal, as_finite_float
 from voxgraft.core.results import format_bytes, format_duration
-from voxgraft.core.run import RunFolder
+from voxgraft.core.run import SPEECH_LOSS, History, RunFolder, RunJournal, as_finite_float
 from voxgraft.evaluation.report import draw_chart
 from voxgraft.ui.commands import effective_values, find_command, load_run_settings
 from voxgraft.ui.files import TEXT_PATHS, PathFilter, file_stamp
@@ -59,7 +58,7 @@ DEVICE_KEYS = (
     "train.deterministic",
 )
 LOSS_SETTING_KEYS = ("train.text_weight", "train.speech_weight", "train.text_dropout", "train.emotion_from")
-MERGED_MODE_KEYS = ("train.full_body", "train.kl_weight", "train.retention_bound", "train.interpolate")
+MERGED_MODE_KEYS = ("train.full_backbone", "train.kl_weight", "train.retention_bound", "train.interpolate")
 REPLAY_KEYS = ("data.self_replay", "data.replay_share", "data.min_prompt_seconds", "data.single_clip_speakers")
 NOT_TRAINED_YET = "not trained yet: progress is shown here"
 # Summary are looked for in the first part of a log, which may be long.
