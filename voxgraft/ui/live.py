@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from voxgraft.core.errors import VoxgraftError
-from voxgraft.core.journal import History
 from voxgraft.core.results import format_duration
-from voxgraft.core.run import RunFolder
+from voxgraft.core.run import History, RunFolder
 from voxgraft.pipeline.stages import PIPELINE_STAGES
 from voxgraft.ui.files import PROJECT_PATHS, Roots, file_stamp
 from voxgraft.ui.jobs import STAGE_BY_COMMAND, ProjectJobs, UiJob, find_external_holder
