@@ -312,7 +312,9 @@ def warmup_findings(train: TrainSettings, steps: int) -> list[Finding]:
     warmup = train.warmup_steps
     if warmup <= steps:
         return []
-    found = f"warm-up of {warmup:,} steps, run of {steps:,}: the rates only reach {steps / warmup:.1%} of their peak"
+    found = (
+        f"the warm-up has {warmup:,} steps, the run {steps:,}: the rates only reach {steps / warmup:.1%} of their peak"
+    )
     return [finding("warmup-too-long", found, expected=f"at most {steps:,}")]
 
 

@@ -238,6 +238,7 @@ def evaluate(settings: EvaluateSettings) -> EvaluateResult:
             "mode": after.mode,
             "step": after.step,
             "label": after.label,
+            "pronunciations": dict(after.text_encoder.rules.pronunciations),
             "keeps_base": after.keeps_base,
             "checkpoint_sha256": None if after.checkpoint is None else compute_sha256(after.checkpoint),
             # The card has the hashes of all parts of the graft. None where something else was evaluated.
@@ -294,7 +295,9 @@ def _load_sentence_sets(
     """Of the new language, and of the base languages that are requested or that have sentences."""
     if strange := [name for name in settings.languages if name not in spoken or name == new]:
         known = ", ".join(spoken)
-        raise ConfigError("evaluate-language", f"languages: {', '.join(strange)}", expected=f"of the base: {known}")
+        raise ConfigError(
+            "evaluate-language", f"the base does not speak {', '.join(strange)}", expected=f"of the base: {known}"
+        )
     named = {path.stem for path in settings.sentences}
     old = [
         name

@@ -217,7 +217,9 @@ def build_sample_sentences(
         language = str(text_encoder.language) if is_new else language  # ff-adlm is ff-Adlm
         if not is_new and language not in text_encoder.family.languages:
             spoken = ", ".join((str(text_encoder.language), *text_encoder.family.languages))
-            raise ConfigError("sample-text", f"a sentence in {language!r}: {text!r:.80}", expected=f"one of {spoken}")
+            raise ConfigError(
+                "sample-text", f"a sample sentence is in {language!r}: {text!r:.80}", expected=f"one of {spoken}"
+            )
         same = sum(one.language == language for one in found)
         name = f"{language}-{same + 1}" if same else language
         ids = tuple(text_encoder.encode(text, language))

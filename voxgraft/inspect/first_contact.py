@@ -45,7 +45,7 @@ _FOLDERS = re.compile(r"(?<![\w.:/\\])(?:[A-Za-z]:)?[/\\](?:[^\s/\\\"'`]+[/\\])+
 PREFERRED_LANGUAGES = ("en", "fr", "zh", "de", "es")
 NUM_LANGUAGES = 3
 MIN_SENTENCE_LETTERS, MAX_SENTENCE_LETTERS = 16, 40
-# Characters of a line that stands for a text on the page.
+# Characters of a line that represents a text on the page.
 MAX_SHOWN = 48
 MAX_SIZES_NAMED = 4
 HASH_DIGITS = 12
@@ -229,7 +229,7 @@ def choose_sentences(languages: Sequence[str]) -> list[tuple[str, str]]:
     order += [code for code in languages if code not in order]
     short: dict[str, str] = {}
     for code, sentence in load_proof_corpus():
-        # A sign of a language that is written without spaces stands for about two letters.
+        # A sign of a language that is written without spaces counts as about two letters.
         letters = sum(map(str.isalpha, sentence)) * (1 if " " in sentence else 2)
         fits = MIN_SENTENCE_LETTERS <= letters <= MAX_SENTENCE_LETTERS and not any(map(str.isdecimal, sentence))
         if fits:

@@ -136,7 +136,7 @@ def synthesize(
         findings = plan.findings
         if cut := [piece for piece in pieces if piece.stop != "ended"]:
             causes = {"limit": "reached its length limit", "loop": "repeated itself"}
-            found = f"{len(cut)} of {len(pieces)} pieces cut: {cut[0].text!r:.60} {causes[cut[0].stop]}"
+            found = f"{len(cut)} of {len(pieces)} segments did not end: {cut[0].text!r:.60} {causes[cut[0].stop]}"
             findings = (*findings, finding("speak-cut", found, where=f"utterance {plan.utterance.name}"))
         said.append(replace(plan, pieces=pieces, findings=findings))
     return said

@@ -218,7 +218,7 @@ def _read_rows(file: Path) -> Iterator[dict[str, str]]:
     if file == STANDARD_INPUT:
         data = sys.stdin.buffer.read(MAX_INPUT_BYTES + 1)
         if len(data) > MAX_INPUT_BYTES:
-            found = f"over {MAX_INPUT_BYTES:,} bytes"
+            found = f"the text has over {MAX_INPUT_BYTES:,} bytes"
             raise TextError("speak-table", found, expected=f"at most {MAX_INPUT_BYTES:,}", where="standard input")
         lines = text_lines(decode_utf8(data, "standard input"))
         yield from ({"text": line} for line in lines if line.strip())

@@ -340,7 +340,7 @@ def split_into_windows(mel: Tensor, step_frames: int = STEP_FRAMES) -> Tensor:
 
 
 PROMPT_SECONDS = 6
-# Of a recording of a voice. The original hears all of it; more than this takes time and changes little.
+# Of a recording of a voice. The original uses all of it; more than this takes time and changes little.
 MIN_VOICE_SECONDS, MAX_VOICE_SECONDS = 0.5, 300
 # What S3Gen takes of it.
 REFERENCE_SECONDS, REFERENCE_RATE = 10, 24_000

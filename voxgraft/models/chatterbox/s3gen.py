@@ -590,7 +590,7 @@ class S3GenStream:
         return wave
 
 
-# Samples before a piece that the watermark is computed with, so that it does not begin anew at every join.
+# Samples before a piece that the watermark is computed with, so that it does not restart at every join.
 MARK_CONTEXT = SAMPLE_RATE // 2
 
 

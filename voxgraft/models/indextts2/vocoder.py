@@ -556,7 +556,7 @@ class IndexTTS2Vocoder(Vocoder):
 
 
 def list_indextts2_files(files: BaseFiles) -> tuple[PublishedTensors, ...]:
-    """All but the model that hears emotion in a text, which voxgraft does not use."""
+    """All but the model that finds emotion in a text, which voxgraft does not use."""
     config = files.config
     settings = read_base_config(config) if config is not None else {}
     statistics = get_statistics_name(files)
