@@ -103,8 +103,8 @@ def test_the_same_texts_give_the_same_pieces_in_all_releases(case: str) -> None:
     merges = [piece for piece in pieces if piece.parts is not None]
     lines = "\n".join(f"{piece.text} {piece.parts} {piece.count}" for piece in merges)
     digest = hashlib.sha256(lines.encode()).hexdigest()[:8]
-    *counts_and_digest, scores = PINNED[case]
-    assert [len(pieces) - len(merges), len(merges), digest] == counts_and_digest
+    num_characters, num_merges, pinned_digest, scores = PINNED[case]
+    assert (len(pieces) - len(merges), len(merges), digest) == (num_characters, num_merges, pinned_digest)
     assert sum(piece.score or 0 for piece in merges) == pytest.approx(scores, abs=0.01)
 
 

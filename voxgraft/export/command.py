@@ -64,6 +64,7 @@ from voxgraft.graft.folder import (
     collect_versions,
     format_graft_readme,
     load_graft,
+    write_graft_card,
 )
 from voxgraft.models import family_names, get_family
 from voxgraft.models.base import GROWN, MERGED, Family, StockFolder
@@ -184,7 +185,7 @@ def require_export_kind(family: Family, kind: ExportKind, *, drop_in: bool = Fal
         raise ConfigError("export-kind", found, expected=f"{family.name}, {', '.join(SHAREABLE_KINDS)}")
     if drop_in and not (kind == family.name and family.upstream().can_drop_in):
         able = " or ".join(name for name in family_names() if get_family(name).upstream().can_drop_in)
-        raise ConfigError("export-kind", f"--drop-in with --to {kind}", expected=f"--to {able} for it")
+        raise ConfigError("export-kind", f"--drop-in cannot be used with --to {kind}", expected=f"--to {able} for it")
 
 
 def require_export_folder(output: Path, *, overwrite: bool, retry_command: str | None = None) -> None:
@@ -208,6 +209,7 @@ def _write_shareable_folder(source: ExportSource, kind: str, output: Path, terms
     with atomic_write_folder(output) as new:
         if kind == "graft":
             shutil.copytree(source.graft.folder, new, dirs_exist_ok=True)
+            write_graft_card(new, card)  # a list of pronunciations in the run goes with the graft
             usage = (
                 f"    voxgraft speak TEXT --graft {output.name} --base BASE\n\nBASE is the folder of the base above."
             )
@@ -440,7 +442,7 @@ def _build_export_readme(
             lines += ["| language | measure | before | after | measured by |", "| --- | --- | --- | --- | --- |"]
         else:
             lines += [
-                "Not measured. The merged weights are for the new language; speak the others with grown/. To measure:",
+                "Not measured. The merged weights are for the new language; use extended/ for the others. To measure:",
                 "",
                 f"    voxgraft evaluate {MERGED} --base BASE --language {source.language} --output FOLDER",
             ]

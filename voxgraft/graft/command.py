@@ -6,7 +6,7 @@ Also the reports about additions, proofs, rows and growth that the `tokenizer` c
 from __future__ import annotations
 
 import shlex
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from voxgraft.core.files import (
     atomic_write_folder,
     compute_sha256,
     is_encodable_text,
+    is_file,
     make_path_relative,
     require_output_path,
     write_json,
@@ -43,7 +44,7 @@ from voxgraft.core.results import Line, SimpleResult, Table, pluralize, style_li
 from voxgraft.core.run import RUN_FILE
 from voxgraft.data.manifest import resolve_text_files
 from voxgraft.graft.folder import (
-    GRAFT_CARD_NAME,
+    PRONUNCIATIONS_NAME,
     README_NAME,
     ROWS_NAME,
     RUN_CARD_NAME,
@@ -51,10 +52,11 @@ from voxgraft.graft.folder import (
     collect_graft_settings,
     collect_versions,
     find_text_rules,
-    format_graft_card,
     format_graft_readme,
     load_base_tokenizer,
     load_text_encoder,
+    read_pronunciations,
+    write_graft_card,
 )
 from voxgraft.graft.rows import (
     NewRows,
@@ -202,6 +204,8 @@ def graft(settings: GraftSettings) -> GraftResult:
     texts = read_texts(settings.texts) if settings.texts else TextCorpus(())
     own = settings.tokenizer
     rules = build_text_rules(language, normalize=own.normalise, fold_homophones=own.fold_homophones)
+    if is_file(listed := settings.run / PRONUNCIATIONS_NAME):
+        rules = replace(rules, pronunciations=read_pronunciations(listed))
     learnt = None
     if own.file is not None:
         grown, chosen = open_tokenizer(own.file), f"{own.file}, as given"
@@ -283,7 +287,7 @@ def write_graft_folder(
             versions=collect_versions(),
             text=text_encoder.rules.to_json(),
         )
-        write_text(temporary / GRAFT_CARD_NAME, format_graft_card(card))
+        write_graft_card(temporary, card)
         entry = find_exemplar(language)
         near = ", ".join(f"{sample.piece} near {sample.nearest[0][0]}" for sample in made.samples[:6])
         readme = format_graft_readme(card, entry.name if entry else language, [f"Examples: {near}."] if near else [])
@@ -351,19 +355,19 @@ def extend_tokenizer(family: Family, base: Tokenizer, additions: TokenizerAdditi
 
 def tokenizer_prove(settings: TokenizerProveSettings) -> TokenizerProof:
     """Spell thousands of sentences of base languages with both tokenizers, id for id."""
-    text_encoder = load_text_encoder(settings.base, settings.family, settings.grown, settings.language)
+    text_encoder = load_text_encoder(settings.base, settings.family, settings.extended, settings.language)
     texts = read_texts(settings.texts) if settings.texts else TextCorpus(())
     return prove_text_encoder(text_encoder, texts, settings.proof_texts)
 
 
 def tokenizer_show(settings: TokenizerShowSettings) -> SimpleResult:
     """Spell sentences piece by piece, old against new. A piece is (text, id, is unknown)."""
-    text_encoder = load_text_encoder(settings.base, settings.family, settings.grown, settings.language)
+    text_encoder = load_text_encoder(settings.base, settings.family, settings.extended, settings.language)
     # Whether the language is the graft's own, which may be one that the base speaks too. Other languages keep the
     # base's reading: the text rules are those of the new language.
     is_new = False
-    if text_encoder.grown is not None and settings.grown is not None and settings.language is not None:
-        stated = find_text_rules(settings.grown)
+    if text_encoder.grown is not None and settings.extended is not None and settings.language is not None:
+        stated = find_text_rules(settings.extended)
         if stated is not None and stated.language:
             is_new = stated.language.lower() == settings.language.lower()
         else:
@@ -383,8 +387,8 @@ def tokenizer_show(settings: TokenizerShowSettings) -> SimpleResult:
         if text_encoder.grown is not None:
             ids = text_encoder.encode(text, settings.language) if is_new else text_encoder.grown.encode(prepared)
             new = pieces(text_encoder.grown, ids)
-            lines.append(_format_pieces("grown", new))
-        sentences.append({"text": text, "prepared": prepared, "base": old, "grown": new})
+            lines.append(_format_pieces("extended", new))
+        sentences.append({"text": text, "prepared": prepared, "base": old, "extended": new})
     return SimpleResult({"sentences": sentences}, tuple(lines))
 
 
