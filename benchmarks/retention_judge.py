@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from benchmarks.retention_training import Bench, Sentence, as_without_compiling, held_out
 from voxgraft.asr import BuiltInRecognizer, Transcript
+from voxgraft.asr.transcripts import edit_distance
 from voxgraft.audio.features import exact_float32
 from voxgraft.core import rng
-from voxgraft.evaluation.scores import compute_error_rate, edit_distance
+from voxgraft.evaluation.scores import compute_error_rate
 from voxgraft.evaluation.sentences import normalize_letters, normalize_phones
 from voxgraft.models.generate import GenerationPrompt, SpeechGenerator
 from voxgraft.models.speech_model import SpeechModel, compute_hidden_states

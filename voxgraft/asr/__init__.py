@@ -420,8 +420,33 @@ class BuiltInRecognizer:
             heard.update(zip(places, found, strict=True))
         return [heard[place] for place in range(len(checked))]
 
+    def hear_any_language(self, waves: Sequence[NDArray[np.float32]]) -> list[Transcript]:
+        """Phones of a language that the network does not know, in the language that gives the most of them.
+
+        Every language hears phones; in one that fits badly, more steps stay blank.
+        """
+        heard = [self.hear(waves, BUILT_IN_RATE_HZ, language) for language in self.symbols.by_language]
+        return [max(own, key=lambda one: len(one.phones or ())) for own in zip(*heard, strict=True)]
+
+    def hear_timed(self, wave: NDArray[np.float32], language: str | None) -> tuple[str, list[str], list[int]]:
+        """One wave: the text, its letters (without a language its phones), and the step of each (20 ms)."""
+        spoken = list(self.symbols.by_language) if language is None else [language]
+        best: tuple[str, list[str], list[int]] = ("", [], [])
+        (samples,) = validate_waveforms([wave], BUILT_IN_LIMITS)
+        for code in spoken:
+            letters, phones, steps = self._scores([samples], code)
+            scores, names = (phones, self.symbols.phones) if language is None else (letters, self.symbols.letters)
+            allowed = self.symbols.allowed(code)[language is None]
+            path = scores[0, : steps[0]].float().cpu().masked_fill(~allowed, -torch.inf).argmax(-1)  # [T]
+            starts = [at for at in range(len(path)) if path[at] != CTC_BLANK and (not at or path[at] != path[at - 1])]
+            found = [names[int(path[at]) - 1] for at in starts]
+            if len(found) >= len(best[1]):
+                best = "".join(found), found, starts
+        return best
+
     @torch.no_grad()
-    def _transcribe_batch(self, waves: list[Tensor], language: str) -> list[Transcript]:
+    def _scores(self, waves: list[Tensor], language: str) -> tuple[Tensor, Tensor, list[int]]:
+        """Scores of letters and of phones, and the steps of each wave."""
         device = next(self.network.parameters()).device
         lengths = torch.tensor([len(wave) for wave in waves], device=device)
         batch = torch.nn.utils.rnn.pad_sequence(waves, batch_first=True).to(device)
@@ -429,9 +454,12 @@ class BuiltInRecognizer:
         languages = torch.full_like(lengths, list(self.symbols.by_language).index(language))
         with exact_float32():
             letters, phones = self.network(batch, lengths, languages)
+        return letters, phones, num_ctc_steps(lengths).tolist()
+
+    def _transcribe_batch(self, waves: list[Tensor], language: str) -> list[Transcript]:
+        letters, phones, steps = self._scores(waves, language)
         # Letters and phones of other languages are never written.
         allowed_letters, allowed_phones = self.symbols.allowed(language)
-        steps = num_ctc_steps(lengths).tolist()
         spelled = decode_ctc_greedy(letters, allowed_letters, steps)
         spoken = decode_ctc_greedy(phones, allowed_phones, steps)
         return [

@@ -6,6 +6,7 @@ as the `ReimportPolicy` says. `preview_import` makes the same plan without doing
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shlex
 from collections import Counter, defaultdict
@@ -20,7 +21,7 @@ from typing import Any
 from voxgraft.config.data import DataImportSettings
 from voxgraft.core import progress
 from voxgraft.core.errors import ConfigError, FileError, Finding, VoxgraftError, finding
-from voxgraft.core.files import path_exists
+from voxgraft.core.files import is_file, path_exists
 from voxgraft.core.results import Line, Table, format_names, pluralize
 from voxgraft.core.run import worker_pool
 from voxgraft.data.folder import (
@@ -183,6 +184,15 @@ def _plan_import(
             mark = compute_source_fingerprint(source)
             journal = marks.get(mark) or _find_moved_journal(source, journals)
             sounds = compute_audio_stamps(source, (journal and journal.sounds) or {})
+            # Two people may read the same list: the same texts and file names, but other audio files.
+            is_elsewhere = mark in tasks or (journal and journal.source.get("text") != source.to_json()["text"])
+            other = tasks[mark].sounds if mark in tasks else (journal and journal.sounds) or {}
+            now, then = ({name: stamp[2] for name, stamp in one.items() if stamp} for one in (sounds, other))
+            if is_elsewhere and any(then.get(name, content) != content for name, content in now.items()):
+                own_mark = hashlib.sha256(f"{mark}{sorted(now.items())}".encode()).hexdigest()
+                # The other list is still there, so this one is not its changed copy.
+                if own_mark in marks or mark in tasks or is_file(Path(str(journal and journal.source.get("text")))):
+                    mark, journal = own_mark, marks.get(own_mark)
         except VoxgraftError as error:
             done.problems.append(SourceProblem.of(error, str(source.text)))
             continue

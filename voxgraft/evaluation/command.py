@@ -93,6 +93,7 @@ from voxgraft.synthesis.engine import (
     open_model_context,
     open_run_model,
 )
+from voxgraft.synthesis.inputs import add_recordings
 from voxgraft.training.plots import (
     COLORS,
     DOTS_PER_INCH,
@@ -206,7 +207,9 @@ def evaluate(settings: EvaluateSettings) -> EvaluateResult:
         )
     clips = held_out.sets.get(new_language or "") or held_out.all_sets
     voices = choose_eval_voices(base, context.files, settings.voices, clips, held_out.min_prompt_seconds, settings.seed)
-    sound = open_speech_renderer(context).restrict_to_voices([voice.clip for voice in voices])
+    sound = open_speech_renderer(context)
+    voices = add_recordings(voices, held_out.recordings, sound.vocoder)
+    sound = sound.restrict_to_voices([voice.clip for voice in voices])
     encoder = open_voice_encoder(base, context, voices)
 
     parts = (base, after, sets, voices, sound, transcriber, encoder, held_out)
@@ -235,6 +238,7 @@ def evaluate(settings: EvaluateSettings) -> EvaluateResult:
             "mode": after.mode,
             "step": after.step,
             "label": after.label,
+            "pronunciations": dict(after.text_encoder.rules.pronunciations),
             "keeps_base": after.keeps_base,
             "checkpoint_sha256": None if after.checkpoint is None else compute_sha256(after.checkpoint),
             # The card has the hashes of all parts of the graft. None where something else was evaluated.

@@ -11,7 +11,7 @@ import contextlib
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from voxgraft import asr
 from voxgraft.asr import Recognizer, Transcript, open_recognizer
+from voxgraft.asr.transcripts import edit_distance
 from voxgraft.audio.files import MAX_CLIP_SECONDS, MEDIA_SUFFIXES, read_audio, resample
 from voxgraft.core import progress, rng
 from voxgraft.core.errors import ConfigError, FileError, VoxgraftError
@@ -284,17 +285,6 @@ def unmeasured_score(why: str) -> Score:
 def score_without_interval(value: float, count: int) -> Score:
     """A number without interval; one that is not finite counts as not measured."""
     return Score(value, count=count) if math.isfinite(value) else unmeasured_score("the number is not finite")
-
-
-def edit_distance(meant: Sequence[Hashable], heard: Sequence[Hashable]) -> int:
-    """Fewest insertions, deletions and replacements that turn one into the other (Levenshtein)."""
-    # One row of the table at a time; `before` is the diagonal cell, which the row has already overwritten.
-    row = list(range(len(heard) + 1))
-    for at, one in enumerate(meant, 1):
-        before, row[0] = row[0], at
-        for place, other in enumerate(heard, 1):
-            before, row[place] = row[place], min(row[place] + 1, row[place - 1] + 1, before + (one != other))
-    return row[-1]
 
 
 def compute_error_rate(counts: Sequence[tuple[int, int]], seed: int) -> Score:

@@ -49,7 +49,14 @@ from voxgraft.core.files import (
 )
 from voxgraft.core.results import Line, Table, format_bytes, format_names, style_line
 from voxgraft.core.run import RUN_FILE
-from voxgraft.graft.folder import ADAPTER_NAME, GRAFT_CARD_NAME, README_NAME, ROWS_NAME, load_graft
+from voxgraft.graft.folder import (
+    ADAPTER_NAME,
+    GRAFT_CARD_NAME,
+    PRONUNCIATIONS_NAME,
+    README_NAME,
+    ROWS_NAME,
+    load_graft,
+)
 from voxgraft.models import family_names, get_family
 
 EXPORT_FORMAT = "voxgraft-export-1"
@@ -195,7 +202,8 @@ def inspect_shared_folder(folder: Path) -> SharedFolder:
         if odd:
             found = f"{GRAFT_CARD_NAME} lists {odd[0]!r:.80}, which does not belong to a graft"
             raise GraftError("share-broken", found, expected=", ".join(ADAPTER_FILES), where=folder)
-        named = {GRAFT_CARD_NAME, ROWS_NAME, card.tokenizer, *(f"{ADAPTER_NAME}/{name}" for name in card.adapter or ())}
+        named = {GRAFT_CARD_NAME, ROWS_NAME, PRONUNCIATIONS_NAME, card.tokenizer}
+        named |= {f"{ADAPTER_NAME}/{name}" for name in card.adapter or ()}
         others = _unlisted_files(files, named)
         size -= sum(files[name].stat().st_size for name in others)
         return SharedFolder("graft", card.language, card.family, terms, size, base, others=others)

@@ -6,7 +6,7 @@ Also the reports about additions, proofs, rows and growth that the `tokenizer` c
 from __future__ import annotations
 
 import shlex
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from voxgraft.core.files import (
     atomic_write_folder,
     compute_sha256,
     is_encodable_text,
+    is_file,
     make_path_relative,
     require_output_path,
     write_json,
@@ -43,7 +44,7 @@ from voxgraft.core.results import Line, SimpleResult, Table, pluralize, style_li
 from voxgraft.core.run import RUN_FILE
 from voxgraft.data.manifest import resolve_text_files
 from voxgraft.graft.folder import (
-    GRAFT_CARD_NAME,
+    PRONUNCIATIONS_NAME,
     README_NAME,
     ROWS_NAME,
     RUN_CARD_NAME,
@@ -51,10 +52,11 @@ from voxgraft.graft.folder import (
     collect_graft_settings,
     collect_versions,
     find_text_rules,
-    format_graft_card,
     format_graft_readme,
     load_base_tokenizer,
     load_text_encoder,
+    read_pronunciations,
+    write_graft_card,
 )
 from voxgraft.graft.rows import (
     NewRows,
@@ -202,6 +204,8 @@ def graft(settings: GraftSettings) -> GraftResult:
     texts = read_texts(settings.texts) if settings.texts else TextCorpus(())
     own = settings.tokenizer
     rules = build_text_rules(language, normalize=own.normalise, fold_homophones=own.fold_homophones)
+    if is_file(listed := settings.run / PRONUNCIATIONS_NAME):
+        rules = replace(rules, pronunciations=read_pronunciations(listed))
     learnt = None
     if own.file is not None:
         grown, chosen = open_tokenizer(own.file), f"{own.file}, as given"
@@ -283,7 +287,7 @@ def write_graft_folder(
             versions=collect_versions(),
             text=text_encoder.rules.to_json(),
         )
-        write_text(temporary / GRAFT_CARD_NAME, format_graft_card(card))
+        write_graft_card(temporary, card)
         entry = find_exemplar(language)
         near = ", ".join(f"{sample.piece} near {sample.nearest[0][0]}" for sample in made.samples[:6])
         readme = format_graft_readme(card, entry.name if entry else language, [f"Examples: {near}."] if near else [])

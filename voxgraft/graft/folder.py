@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -19,13 +20,24 @@ from voxgraft import __version__
 from voxgraft.checkpoints.write import read_rows_file
 from voxgraft.config.run import LANGUAGE_PATTERN, RunSettings, VocabularySettings
 from voxgraft.config.train_options import rename_saved_options
-from voxgraft.core.errors import CheckpointError, FileError, GraftError, TokenizerError, VoxgraftError
-from voxgraft.core.files import compute_sha256, is_file, is_folder, path_exists, read_json, require_file, require_folder
+from voxgraft.core.errors import CheckpointError, FileError, GraftError, TextError, TokenizerError, VoxgraftError
+from voxgraft.core.files import (
+    compute_sha256,
+    is_file,
+    is_folder,
+    path_exists,
+    read_bytes,
+    read_json,
+    require_file,
+    require_folder,
+    write_text,
+)
+from voxgraft.core.results import pluralize
 from voxgraft.core.run import RUN_FILE
 from voxgraft.models import family_names, get_family, resolve_base_family, resolve_base_folder
 from voxgraft.models.base import Family
 from voxgraft.text.encoder import TextEncoder
-from voxgraft.text.normalize import TextRules, TextRulesError
+from voxgraft.text.normalize import NO_RULES, TextRules, TextRulesError
 from voxgraft.tokenizers import Tokenizer, open_tokenizer
 
 if TYPE_CHECKING:
@@ -33,6 +45,9 @@ if TYPE_CHECKING:
 
 
 GRAFT_FORMAT = "voxgraft-graft-1"
+# Words and their respellings, one pair a line with a tab. A file in the run replaces that of its graft.
+PRONUNCIATIONS_NAME = "pronunciations.tsv"
+MAX_PRONUNCIATIONS_BYTES = 4 << 20
 GRAFT_CARD_NAME, ROWS_NAME, README_NAME = "graft.json", "rows.safetensors", "README.md"
 ADAPTER_NAME = "adapter"
 MERGED_CARD_NAME = "merged.json"
@@ -130,6 +145,7 @@ def read_graft_card(folder: Path) -> GraftCard:
         found = f"{GRAFT_CARD_NAME} lacks a valid value for {', '.join(wrong) or 'tokenizer'}"
         raise GraftError("graft-broken", found, where=path)
     fields["licence"] = str(fields["licence"] or "")
+    fields["text"] = add_pronunciations(fields["text"], folder)
     parse_text_rules(fields["text"], path)
     # Last, so that a value that cannot be right is named itself. Grafts from before have no sum.
     if SUM_KEY in value and value[SUM_KEY] != (actual := _sum_of(value)):
@@ -154,6 +170,52 @@ def parse_text_rules(stated: Any, where: Path) -> TextRules:
     return rules
 
 
+def add_pronunciations(stated: Any, folder: Path) -> Any:
+    """Text rules as a card states them, with the pronunciations of the graft's folder or of its run."""
+    in_run = folder.resolve().parent / PRONUNCIATIONS_NAME
+    path = in_run if is_file(in_run.with_name(RUN_FILE)) and is_file(in_run) else folder / PRONUNCIATIONS_NAME
+    if not is_file(path) or not (stated is None or isinstance(stated, dict)):
+        return stated
+    return {**(stated or {"version": NO_RULES}), "pronunciations": read_pronunciations(path)}
+
+
+def read_pronunciations(path: Path) -> dict[str, str]:
+    """`pronunciations.tsv`: a word, a tab, and how it is written for the model. Lines with # are comments."""
+    words: dict[str, str] = {}
+    lines_of: dict[str, int] = {}
+    data = read_bytes(path, MAX_PRONUNCIATIONS_BYTES)
+    try:
+        lines = data.decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        found = f"line {data[: error.start].count(10) + 1} is not UTF-8"
+        raise TextError("pronunciations", found, where=path) from None
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        word, _, said = (unicodedata.normalize("NFC", part.strip()) for part in line.partition("\t"))
+        if not word or not said or "\t" in said:
+            found = f"line {number} is {line!r:.80}"
+            raise TextError("pronunciations", found, expected="a word, a tab and its respelling", where=path)
+        if word.casefold() in lines_of and words[word.casefold()] != said:
+            found = f"{word!r:.60} is on lines {lines_of[word.casefold()]} and {number}, with two respellings"
+            raise TextError("pronunciations", found, where=path)
+        words[word.casefold()], lines_of[word.casefold()] = said, number
+    try:
+        TextRules.from_json({"version": NO_RULES, "pronunciations": words})
+    except TextRulesError as error:
+        raise TextError("pronunciations", error.found, where=path, cure=f"{error.fix}.") from None
+    return words
+
+
+def write_graft_card(folder: Path, card: GraftCard) -> None:
+    """graft.json, and the pronunciations beside it, where people can edit them."""
+    words = card.rules.pronunciations
+    if words:
+        text = "".join(f"{word}\t{said}\n" for word, said in sorted(words.items()))
+        write_text(folder / PRONUNCIATIONS_NAME, text, overwrite=True)
+    write_text(folder / GRAFT_CARD_NAME, format_graft_card(card), overwrite=True)
+
+
 def find_text_rules(tokenizer: Path) -> TextRules | None:
     """The text rules of the graft, the merged checkpoint or the export that a tokenizer file is a part of."""
     folder = tokenizer.parent
@@ -161,7 +223,7 @@ def find_text_rules(tokenizer: Path) -> TextRules | None:
         if is_file(folder / name):
             card = read_json(folder / name)
             if isinstance(card, dict) and card.get("tokenizer") == tokenizer.name:
-                return parse_text_rules(card.get("text"), folder / name)
+                return parse_text_rules(add_pronunciations(card.get("text"), folder), folder / name)
     for place in (folder, folder.parent):
         if is_file(path := place / TEXT_FOLDER / TEXT_RULES_NAME):
             return parse_text_rules(read_json(path), path)
@@ -229,6 +291,11 @@ def format_graft_readme(card: GraftCard, language_name: str, samples: list[str])
         f"- Old text reads the same: of {proof['total']:,} base sentences {proof['same']:,} are encoded id for id as "
         f"before, {proof['base_unknown']:,} have characters that the base cannot encode, {proof['changed']:,} changed.",
         f"- Text is normalised by the rules `{card.rules.identity}`, in training and in synthesis.",
+        *(
+            [f"- {pluralize(len(card.rules.pronunciations), 'word')} respelled as in `{PRONUNCIATIONS_NAME}`."]
+            if card.rules.pronunciations
+            else []
+        ),
         f"- New rows, {state}: init {card.method['init']}, noise {card.method['noise']}, seed {card.method['seed']}.",
         *(f"- {sample}" for sample in samples),
         "",
@@ -261,7 +328,8 @@ def collect_graft_settings(settings: RunSettings) -> dict[str, Any]:
 
 def format_graft_card(card: GraftCard) -> str:
     """graft.json's text."""
-    value = json.loads(json.dumps(card.to_json()))  # as it is read back
+    stated = card.text and {key: part for key, part in card.text.items() if key != "pronunciations"}
+    value = json.loads(json.dumps({**card.to_json(), "text": stated}))  # as it is read back
     return json.dumps({**value, SUM_KEY: _sum_of(value)}, ensure_ascii=False, indent=2) + "\n"
 
 

@@ -482,6 +482,10 @@ class Vocoder(ABC):
         """Why it cannot sound like a voice; nothing where it can."""
         return ""
 
+    def add_recording(self, voice: Clip, samples: NDArray[np.float32], rate: int) -> Clip:  # noqa: ARG002
+        """The voice of a prepared clip, with what the vocoder needs of its recording: preparing keeps no samples."""
+        return voice
+
     def validate(self) -> None:  # noqa: B027 (most have nothing to check)
         """Raise what would keep it from sounding at all, before anything is spoken."""
 

@@ -513,7 +513,8 @@ def speak(settings: SpeakSettings) -> SpeakResult:
     sounding = vocoder if outputs else None
     if sounding is not None:
         sounding.validate()
-    said = synthesize(speakers, VoiceLoader(speakers, settings), utterances, settings, sounding)
+    voices = VoiceLoader(speakers, settings, vocoder=sounding)
+    said = synthesize(speakers, voices, utterances, settings, sounding)
     # New languages that are spoken by a graft as it was made, before any step of training. A graft from elsewhere may
     # have an adapter and not say how it was trained.
     untrained = [

@@ -173,12 +173,12 @@ def open_grafted_model(context: ModelContext, graft: Graft) -> SpeakingModel:
 
 def open_merged_model(context: ModelContext, folder: Path) -> SpeakingModel:
     """What merged training, or the masked-finetune baseline, has left: one ordinary checkpoint."""
-    from voxgraft.graft.folder import parse_text_rules, read_merged_card
+    from voxgraft.graft.folder import add_pronunciations, parse_text_rules, read_merged_card
 
     card = read_merged_card(folder)
     _require_same_base(context, card["base"], folder)
     mode = "merged" if card.get("keeps_base_rows") else "masked-finetune"
-    rules = parse_text_rules(card.get("text"), folder)
+    rules = parse_text_rules(add_pronunciations(card.get("text"), folder), folder)
     text_encoder = _build_text_encoder(context, folder / card["tokenizer"], str(card["language"]), rules)
     label = str(card.get("label") or "")
     path = folder / card["checkpoint"]

@@ -50,7 +50,6 @@ from voxgraft.dataset.shards import ClipDataset
 from voxgraft.graft.folder import (
     ADAPTER_NAME,
     BASELINE_FOLDER_NAME,
-    GRAFT_CARD_NAME,
     MASKED_BASELINE_LABEL,
     MERGED_CARD_NAME,
     MERGED_FOLDER_NAME,
@@ -59,10 +58,10 @@ from voxgraft.graft.folder import (
     ROWS_NAME,
     Graft,
     collect_versions,
-    format_graft_card,
     format_graft_readme,
     hash_adapter_files,
     load_graft,
+    write_graft_card,
 )
 from voxgraft.models.base import BaseFiles, Family
 from voxgraft.models.speech_model import (
@@ -423,7 +422,7 @@ def write_trained_graft(setup: TrainingSetup, loop: Trainer, outcome: TrainOutco
             method=method,
             versions={**collect_versions(), "torch": torch.__version__},
         )
-        write_text(new / GRAFT_CARD_NAME, format_graft_card(card))
+        write_graft_card(new, card)
         entry = find_exemplar(card.language)
         write_text(new / README_NAME, format_graft_readme(card, entry.name if entry else card.language, []))
     return folder

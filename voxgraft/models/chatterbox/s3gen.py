@@ -51,7 +51,13 @@ from voxgraft.models.base import (
     require_exact_tensors,
 )
 from voxgraft.models.campplus import COUNTER, CAMPPlus, CAMPPlusSize
-from voxgraft.models.chatterbox.encoder import FRAME, REFERENCE_SECONDS, SpeechTokenizer, SpeechTokenizerSize
+from voxgraft.models.chatterbox.encoder import (
+    FRAME,
+    REFERENCE_SECONDS,
+    SpeechTokenizer,
+    SpeechTokenizerSize,
+    cut_reference,
+)
 from voxgraft.models.chatterbox.family import (
     CONDITIONS_NAME,
     NUM_SPEECH_CODES,
@@ -409,6 +415,9 @@ class S3GenVocoder(Vocoder):
         if REFERENCE_AUDIO in voice.voice or self.conditions is not None:
             return ""
         return f"neither a recording of the voice nor {CONDITIONS_NAME} in the base folder"
+
+    def add_recording(self, voice: Clip, samples: NDArray[np.float32], rate: int) -> Clip:
+        return Clip(voice.codes, {**voice.voice, REFERENCE_AUDIO: cut_reference(samples, rate)})
 
     @property
     def model(self) -> S3Gen:
