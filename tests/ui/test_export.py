@@ -60,7 +60,7 @@ def test_an_export_is_packed_and_taken_in_again(context: Any, home: Path) -> Non
 def test_checkpoints_for_the_stock_program_are_listed_with_what_changed(context: Any, home: Path) -> None:
     done(home, "export", words_of(context, "export", to="tiny", **TERMS))
     shown = form_of(context, "export").result_html(PROJECT)
-    assert "<td>grown</td>" in shown
+    assert "<td>extended</td>" in shown
     assert "<td>merged</td>" in shown
 
 

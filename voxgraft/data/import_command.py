@@ -60,8 +60,8 @@ class ImportPlan:
     tasks: list[ImportTask] = field(default_factory=list)
     known: list[str] = field(default_factory=list)
     """Recordings that were imported before and did not change."""
-    copies: list[tuple[str, str]] = field(default_factory=list)
-    """Sources that are copies of another source of this import, and the recording of that."""
+    copies: dict[str, str] = field(default_factory=dict)
+    """By recording of this import: another source that is a copy of it, and is not imported a second time."""
     problems: list[SourceProblem] = field(default_factory=list)
     """Sources that are refused: they changed, without an option that says what to do, or cannot be read."""
     kept: list[SourceProblem] = field(default_factory=list)
@@ -197,7 +197,8 @@ def _plan_import(
             done.problems.append(SourceProblem.of(error, str(source.text)))
             continue
         if mark in tasks:  # a copy of a source of this import
-            done.copies.append((source.name, tasks[mark].recording))
+            done.known.append(tasks[mark].recording)
+            done.copies[tasks[mark].recording] = str(source.text)
             continue
         if journal is None:
             lower = {other.lower() for other in taken}  # some file systems ignore case
@@ -386,10 +387,10 @@ class DataImportResult:
                 for one in self.source_results
             )
             lines.append(Table(("source", "clips", "minutes", "rejected", ""), rows))
-        if self.plan.known:
-            lines.append(f"imported before, unchanged: {', '.join(self.plan.known[:MAX_SHOWN_PROBLEMS])}")
-        for copy, original in self.plan.copies[:MAX_SHOWN_PROBLEMS]:
-            lines.append(f"{copy} is identical to {original}; it is used once")
+        if before := [name for name in self.plan.known if name not in self.plan.copies]:
+            lines.append(f"imported before, unchanged: {', '.join(before[:MAX_SHOWN_PROBLEMS])}")
+        for original, copy in list(self.plan.copies.items())[:MAX_SHOWN_PROBLEMS]:
+            lines.append(f"{copy} is a copy of the source {original}; it is used once")
         lines.append(f"{pluralize(self.new_clips, 'new clip')} in {self.dataset / 'manifest.jsonl'}")
         # The speakers, why they are taken for that, and how to change it.
         by: dict[str, list[SourceImportResult]] = defaultdict(list)
