@@ -104,7 +104,7 @@ def test_an_old_tokenizer_is_only_proposed_with_the_command_that_judges_it(tmp_p
     assert shlex.split(command)[3:] == [
         "--base",
         "BASE",
-        "--grown",
+        "--extended",
         str(tmp_path / "models/Am_tokenizer_merged.json"),
         "--language",
         "am",

@@ -86,7 +86,7 @@ def test_a_tiny_base_is_shown_with_its_parts_rows_tokenizer_and_files(base: tupl
     told = report.to_json()
     state = state_of(files)
     assert (told["family"], report.exit_code, told["findings"]) == (name, 0, [])
-    assert told["release"] == {"chatterbox": "multilingual v2", "indextts2": "IndexTTS-2", "tiny": "built-in"}[name]
+    assert told["release"] == {"chatterbox": "multilingual v2", "indextts2": "IndexTTS-2", "tiny": "a copy"}[name]
     assert told["checkpoint"]["tensors"] == len(state)
     assert told["checkpoint"]["values"] == sum(tensor.numel() for tensor in state.values())
     assert told["checkpoint"]["dtypes"] == {"F32": len(state)}

@@ -23,7 +23,7 @@ from voxgraft.text.encoder import TextEncoder, learn_language_pieces
 from voxgraft.text.normalize import build_normalizer, replay_changes
 from voxgraft.text.normalize.ethiopic import AmharicVerbalizer, TigrinyaVerbalizer
 from voxgraft.text.normalize.generic import NormalizedText
-from voxgraft.text.normalize.reader import parse_ethiopic_numeral
+from voxgraft.text.normalize.reader import NumberExpander, parse_ethiopic_numeral
 from voxgraft.tokenizers import TextCorpus, open_tokenizer, read_texts
 
 CASES = Path(__file__).parent / "data" / "normalising" / "cases.tsv"
@@ -371,3 +371,21 @@ def test_the_longest_number_is_said_as_one_and_a_longer_one_digit_by_digit() -> 
     point = f" {say.point} "
     assert said(f"1.{LONGEST}.3").text == point.join([say.cardinal(1), say.cardinal(LONGEST), say.cardinal(3)])
     assert said(f"1.{TOO_LONG}.3").text == point.join([say.cardinal(1), say.digits(str(TOO_LONG)), say.cardinal(3)])
+
+
+class _SparseVerbalizer(AmharicVerbalizer):
+    """A language of which only the number words are known."""
+
+    ordinal_suffix = ""
+    scales, currencies, units = {}, {}, {}
+    operators, percents = {}, {}
+
+
+@pytest.mark.parametrize("text", ["0", "12", "3.5 km", "$5", "5%", "1/2", "3:30", "2016-05-01", "3ኛ"])
+def test_a_language_without_units_money_and_ordinals_reads_its_numbers(text: str) -> None:
+    expander = NumberExpander(_SparseVerbalizer())
+    rule, end, words = expander.read(text, 0 if text[0].isdecimal() else 1)
+    assert end > 0
+    assert rule not in ("unit", "money", "ordinal", "percent")
+    if text == "12":
+        assert words == AmharicVerbalizer().cardinal(12)

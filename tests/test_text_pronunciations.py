@@ -92,8 +92,8 @@ def test_a_list_in_the_graft_or_the_run_counts_and_is_exported_with_it(tmp_path:
     assert before.card.rules == replace(own.card.rules, pronunciations={})
     # What the pages and `tokenizer show` read, and the ids of the respelled text.
     grown = run / "graft" / "tokenizer.json"
-    asked = TokenizerShowSettings(base=tiny_base(), grown=grown, language="am", text=("ሰላም NASA", "ሰላም ናሰ"))
-    one, two = (shown["grown"] for shown in tokenizer_show(asked).to_json()["sentences"])
+    asked = TokenizerShowSettings(base=tiny_base(), extended=grown, language="am", text=("ሰላም NASA", "ሰላም ናሰ"))
+    one, two = (shown["extended"] for shown in tokenizer_show(asked).to_json()["sentences"])
     assert [token for _, token, _ in one] == [token for _, token, _ in two]
     shared = tmp_path / "shared"
     export(ExportSettings(model=run / "graft", base=tiny_base(), to="graft", output=shared))

@@ -1,66 +1,72 @@
-"""Takes a picture of every tab of the web interface at two widths, for the docs: python tools/screenshots.py [FOLDER]
+"""Takes pictures of the web interface at two sizes, light and dark: python tools/screenshots.py OUT [FOLDER]
 
-Starts the interface on a demo project (made anew with `voxgraft demo` where FOLDER does not hold one), opens each tab in
-chromium, and writes docs/images/ui/TAB-WIDTH.jpg, each below 150 kB.
+Home without a run, then Home, Evaluate and Speak of a finished run, and Home and Train while it trains. FOLDER holds
+that run; where it has none, one is made with `voxgraft demo`. The pictures of docs/ui.md are two of these.
 """
 
 from __future__ import annotations
 
-import io
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from PIL import Image
+from tests.browser.browsing import Server, Window, chromium, serving
+from voxgraft.config.run import set_run_yaml_values
+from voxgraft.ui.commands import load_run_settings
+from voxgraft.ui.jobs import ProjectJobs
 
-from tests.browser.browsing import Window, chromium, serving
-from voxgraft.ui.app import TABS
-
-OUT = Path(__file__).resolve().parent.parent / "docs" / "images" / "ui"
-WIDTHS = (1280, 420)
-MAX_HEIGHT = 1800
-MAX_BYTES = 150_000
-SETTLE_MS = 4000
+SIZES = {"1440": (1440, 900), "390": (390, 844)}
+SETTLE_MS = 6000
 DEMO_STEPS = "60"
+ENDLESS = "600"
 
 
 def main(words: list[str]) -> None:
-    with tempfile.TemporaryDirectory() as made:
-        folder = Path(words[0]).resolve() if words else Path(made)
+    out = Path(words[0])
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as made, chromium() as browser:
+        nothing = Path(made) / "nothing"
+        nothing.mkdir()
+        with serving(nothing) as server:
+            take(browser, server, "", "home", out, "home-empty")
+        folder = Path(words[1]).resolve() if len(words) > 1 else Path(made)
         project = next((path.parent for path in sorted(folder.glob("**/run.yaml"))), None)
         if project is None:
             demo = [sys.executable, "-m", "voxgraft", "demo", str(folder / "demo"), "--steps", DEMO_STEPS]
-            subprocess.run([*demo, "--sentences", "4"], check=True)
+            subprocess.run([*demo, "--max-sentences", "4"], check=True)
             project = next(path.parent for path in folder.glob("**/run.yaml"))
-        with serving(folder) as server, chromium() as browser:
-            for width in WIDTHS:
-                for tab in TABS:
-                    take(Window(browser, server, width), str(project.relative_to(folder)), tab, width)
+        name = str(project.relative_to(folder))
+        with serving(folder) as server:
+            for tab in ("home", "evaluate", "speak"):
+                take(browser, server, name, tab, out, f"{tab}-finished")
+            steps = load_run_settings(project).train.steps
+            set_run_yaml_values(project, {"train.steps": ENDLESS})
+            job = ProjectJobs(project).start("train", ["train", name], folder)
+            try:
+                time.sleep(60)  # some steps, so that there are curves
+                for tab in ("home", "train"):
+                    take(browser, server, name, tab, out, f"{tab}-running")
+            finally:
+                while job.alive:
+                    job.stop()
+                    time.sleep(5)
+                set_run_yaml_values(project, {"train.steps": str(steps or "")})
 
 
-def take(window: Window, project: str, tab: str, width: int) -> None:
-    window.open(project, tab)
-    if tab == "preflight":
-        window.run("check")  # its findings are what the tab is for
-    window.page.wait_for_timeout(SETTLE_MS)
-    height = min(MAX_HEIGHT, int(window.page.evaluate("document.documentElement.scrollHeight")))
-    shot = window.page.screenshot(clip={"x": 0, "y": 0, "width": width, "height": height}, full_page=True)
-    write(shot, OUT / f"{tab}-{width}.jpg")
-    window.page.context.close()
-
-
-def write(shot: bytes, path: Path) -> None:
-    """As JPEG, in the best quality that keeps it small."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    picture = Image.open(io.BytesIO(shot)).convert("RGB")
-    for quality in (85, 75, 65, 50, 35):
-        picture.save(path, "JPEG", quality=quality, optimize=True)
-        if path.stat().st_size < MAX_BYTES:
-            break
-    print(f"{path}: {path.stat().st_size:,} bytes")
+def take(browser: Any, server: Server, project: str, tab: str, out: Path, name: str) -> None:
+    for size, (width, height) in SIZES.items():
+        for scheme in ("light", "dark"):
+            window = Window(browser, server, width, height)
+            window.page.emulate_media(color_scheme=scheme)
+            window.open(project, tab)
+            window.page.wait_for_timeout(SETTLE_MS)
+            window.page.screenshot(path=out / f"{name}-{size}-{scheme}.png")
+            window.page.close()
 
 
 if __name__ == "__main__":

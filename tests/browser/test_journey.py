@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.browser.browsing import Server, Window, loudness, serving, wait_for_players
+from tests.support.ui import make_project
 from voxgraft.config.run import set_run_yaml_values
 from voxgraft.demo.data import write_talks
 from voxgraft.ui.jobs import ProjectJobs
@@ -60,8 +61,9 @@ def step_of(project: Path) -> int:
 @pytest.mark.long
 def test_from_recordings_to_hearing_a_sentence(browser: Any, server: Server) -> None:
     project = server.folder / PROJECT
+    make_project(server.folder, PROJECT)
     window = Window(browser, server)
-    _make_project(window)
+    window.open(PROJECT, "data")
     _bring_recordings_in(window, server)
     _graft(window)
     _preflight(window)
@@ -72,15 +74,6 @@ def test_from_recordings_to_hearing_a_sentence(browser: Any, server: Server) -> 
     _hear(window)
     assert not window.foreign
     assert not [line for line in window.console if "Content Security Policy" in line]
-
-
-def _make_project(window: Window) -> None:
-    window.open()
-    window.open_part("new-project")
-    window.fill("new-name", PROJECT)
-    window.fill("new-language", "am")
-    window.page.locator("#new-start").click()
-    window.ready(PROJECT)
 
 
 def _bring_recordings_in(window: Window, server: Server) -> None:

@@ -31,7 +31,7 @@ def page_of(folder: Path) -> Iterator[Any]:
     """The context of a page that is built for a folder, as the server would build it."""
     pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
     from voxgraft.ui.app import build_page
-    from voxgraft.ui.forms import PageContext
+    from voxgraft.ui.page import PageContext
 
     built: list[PageContext] = []
     with contextlib.chdir(folder):
@@ -80,7 +80,7 @@ def tab_of(home: Path, name: str) -> Iterator[Any]:
     """The context of a page with one tab, as the server would build it in that folder."""
     gradio = pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
     from voxgraft.ui.app import TABS
-    from voxgraft.ui.forms import PageContext
+    from voxgraft.ui.page import PageContext
 
     with contextlib.chdir(home), gradio.Blocks():
         context = PageContext(Roots.of((home,)), gradio.Textbox(), "/pages/secret")

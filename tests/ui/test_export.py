@@ -35,8 +35,8 @@ def test_the_graft_is_exported_unless_something_else_is_chosen(context: Any) -> 
     words = words_of(context, "export", **TERMS)
     assert words == ["export", PROJECT, "--to", "graft", "--data-licence", "CC BY 4.0", "--consent",
                      "all have agreed", "--accept-terms", "--json"]  # fmt: skip
-    other = words_of(context, "export", to="chatterbox", drop_in=True, dtype="bf16", parts="grown", **TERMS)
-    assert other[2:8] == ["--to", "chatterbox", "--drop-in", "--parts", "grown", "--dtype"]
+    other = words_of(context, "export", to="chatterbox", drop_in=True, dtype="bf16", parts="extended", **TERMS)
+    assert other[2:8] == ["--to", "chatterbox", "--drop-in", "--parts", "extended", "--dtype"]
 
 
 def test_the_terms_of_the_base_stand_before_the_tick(context: Any) -> None:

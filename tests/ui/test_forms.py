@@ -156,12 +156,16 @@ def test_a_run_yaml_that_changed_is_followed_where_nobody_typed(page: Any) -> No
 
 
 def test_the_clock_tells_of_a_run_yaml_that_changed(page: Any) -> None:
-    from voxgraft.ui.app import poll_tab
+    from voxgraft.ui.app import poll_stamp, poll_tab
 
+    stamp = poll_stamp(page, "train", PROJECT)
+    assert poll_stamp(page, "train", PROJECT) == stamp
     known = poll_tab(page, "train", PROJECT, {})[0]
-    assert not isinstance(poll_tab(page, "train", PROJECT, known)[2], str)
+    assert not isinstance(poll_tab(page, "train", PROJECT, known)[3], str)
     set_run_yaml_values(project_of(page), {"train.steps": "40"})
-    assert isinstance(poll_tab(page, "train", PROJECT, known)[2], str)
+    assert isinstance(poll_tab(page, "train", PROJECT, known)[3], str)
+    assert poll_stamp(page, "train", PROJECT) != stamp
+    assert poll_stamp(page, "nowhere", "../..") == ""
 
 
 def test_a_project_whose_run_yaml_cannot_be_read_shows_nothing_of_the_one_before(page: Any) -> None:
@@ -229,56 +233,57 @@ def test_keeping_a_longer_list_keeps_what_was_in_it(page: Any) -> None:
 
 @pytest.mark.parametrize("project", ["../..", "/etc", "nowhere", "\0"])
 def test_an_address_with_a_project_elsewhere_opens_nothing_and_says_why(page: Any, project: str) -> None:
-    from voxgraft.ui.app import _open_project
-
-    opened, _, said = _open_project(page, project)
+    opened, _, said = page.open_project(project)
     assert opened == ""
     assert "vg-bad" in said
 
 
 def test_a_page_without_a_named_project_opens_the_one_in_which_something_runs_or_the_only_one(page: Any) -> None:
-    from voxgraft.ui.app import _find_default_project
+    from voxgraft.ui.app import find_default_project
 
-    assert _find_default_project(page) == PROJECT
+    assert find_default_project(page) == PROJECT
     other = make_project(page.roots.home, "other")
     files._list_folders_cached.cache_clear()
-    assert _find_default_project(page) == ""
+    assert find_default_project(page) == ""
     jobs = ProjectJobs(other)
     jobs.folder.mkdir()
     with jobs._made("train", {"verb": "train", "argv": [], "started": 0.0}):
-        assert _find_default_project(page) == "other"
-    assert _find_default_project(page) == ""
+        assert find_default_project(page) == "other"
+    assert find_default_project(page) == ""
 
 
-@pytest.mark.parametrize("lacking", ["Name", "Language"])
-def test_no_project_is_made_without_a_name_and_a_language(page: Any, lacking: str) -> None:
-    from voxgraft.ui.app import _create_project, _preview_new_project
+@pytest.mark.parametrize("lacking", ["Recordings", "Language"])
+def test_no_run_is_made_without_recordings_and_a_language(page: Any, lacking: str) -> None:
+    from voxgraft.ui.tabs.start import start_run
 
-    given = {"Name": "om", "Language": "om"} | {lacking: "  "}
-    said = _create_project(page, *given.values(), "tiny", [])[3]
+    (page.roots.home / "talks").mkdir()
+    given = {"Recordings": "talks", "Language": "om"} | {lacking: ""}
+    before = sorted(page.roots.home.iterdir())
+    said = start_run(page, None, given["Recordings"], given["Language"], "tiny", "", "")[3]
     assert f"still needed: {lacking}" in said
-    assert _preview_new_project(page, *given.values(), "tiny", []) == f"still needed: {lacking}"
-    assert not (page.roots.home / "om").exists()
+    assert sorted(page.roots.home.iterdir()) == before
 
 
-def test_a_language_that_nobody_lists_is_made_and_told_of_outside_the_form(page: Any) -> None:
-    from voxgraft.ui.app import _create_project
+@pytest.mark.parametrize("steps", ["many", "1.5", "-3"])
+def test_a_run_that_cannot_start_leaves_nothing_behind(page: Any, steps: str) -> None:
+    from voxgraft.ui.tabs.start import start_run
 
-    _, _, said, _, _ = _create_project(page, "strange", "xx-klingon", "tiny", [])
-    assert "language-unlisted" in said
-    assert "fix: " in said
-    _, _, said, _, _ = _create_project(page, "known", "am", "tiny", [])
-    assert said == ""
+    (page.roots.home / "talks").mkdir()
+    said = start_run(page, None, "talks", "Amharic", "tiny", "", steps)[3]
+    assert "config-value" in said
+    assert not (page.roots.home / "amharic").exists()
 
 
 def test_before_anything_is_filled_in_a_form_says_what_it_needs_and_starts_nothing(page: Any) -> None:
-    from voxgraft.ui.forms import start_job
+    from voxgraft.ui.page import start_job
 
     speak, bring = form_of(page, "speak"), form_of(page, "data import")
     assert speak._preview(PROJECT, *typed(speak)) == "still needed: Text or File"
     assert bring._preview(PROJECT, *typed(bring)) == "still needed: From"
     values = typed(speak, text=" \n ")
-    assert "still needed: Text or File" in start_job(page, PROJECT, speak.view, lambda: speak.words(PROJECT, values))
+    said, _ = start_job(page, PROJECT, speak.view, lambda: speak.words(PROJECT, values))
+    assert "still needed: Text or File" in said
+    assert 'data-goto="speak-text"' in said
     assert not (project_of(page) / "jobs").exists()
     for form in page.forms:
         assert not form._preview("", *(control.component.value for control in form.controls)).startswith("error")

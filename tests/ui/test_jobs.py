@@ -115,7 +115,10 @@ def test_a_verb_that_is_killed_by_nobody_who_pressed_stop_is_told_as_lost(projec
 def test_a_third_stop_ends_what_hears_no_other(project: Path, tmp_path: Path) -> None:
     job = ProjectJobs(project).start("data text", long_work(tmp_path), tmp_path)
     until(lambda: (job.folder / "pid.json").exists())
-    os.kill(job.read("pid.json")["pid"], signal.SIGSTOP)
+    pid = job.read("pid.json")["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    # A process that has not stopped yet, and has no handler yet, would die of the next signal.
+    until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
     for _ in range(2):
         job.stop()
     assert job.alive

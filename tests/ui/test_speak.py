@@ -12,7 +12,9 @@ import pytest
 from tests.support.ui import PROJECT, done, form_of, tab_of, words_of
 
 pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
-from voxgraft.ui.tabs import evaluate
+from voxgraft.ui.tabs import speak
+
+WHO = {"speak": "with the graft", speak.BASE_JOB: "the base alone"}
 
 
 @pytest.fixture
@@ -27,7 +29,7 @@ def base_words(context: Any, **typed: Any) -> list[str]:
     values = form.initial_values(PROJECT)
     for name, value in typed.items():
         values[keys.index(name)] = value
-    return evaluate.build_base_argv(context, form, PROJECT, values)
+    return speak.build_base_argv(context, form, PROJECT, values)
 
 
 def test_the_project_speaks_its_language_into_a_new_folder_of_its_own(context: Any, home: Path) -> None:
@@ -76,14 +78,14 @@ def test_the_base_alone_is_asked_for_the_same_without_the_run(context: Any) -> N
 
 
 def test_what_was_said_can_be_heard_and_saved_beside_what_the_base_says(context: Any, home: Path) -> None:
-    assert evaluate._spoken_html(context, PROJECT) == ""
+    assert speak.spoken_html(context, PROJECT, WHO) == ""
     limits = {"max_seconds": "1", "language": "en"}
     done(home, "speak", words_of(context, "speak", text="hello\nworld", **limits))
-    alone = evaluate._spoken_html(context, PROJECT)
+    alone = speak.spoken_html(context, PROJECT, WHO)
     assert alone.count("<audio") == 2
     assert alone.count("with the graft (en)") == 4  # as titles, and as names of the players
-    job = done(home, evaluate.BASE_JOB, base_words(context, text="hello\nworld", **limits))
-    both = evaluate._spoken_html(context, PROJECT)
+    job = done(home, speak.BASE_JOB, base_words(context, text="hello\nworld", **limits))
+    both = speak.spoken_html(context, PROJECT, WHO)
     assert both.count("<audio") == 4, job.tail()
     titles = re.findall(r"<strong>([^<]+)</strong>", both)
     assert titles[:4] == ["with the graft (en)", "the base alone (en)"] * 2
@@ -95,7 +97,7 @@ def test_what_was_said_can_be_heard_and_saved_beside_what_the_base_says(context:
 def test_an_error_of_the_verb_is_shown_with_its_cure(context: Any, home: Path) -> None:
     (home / "noise.wav").write_bytes(b"this is not a sound")
     done(home, "speak", words_of(context, "speak", text="hello", language="en", voice="noise.wav"))
-    shown = evaluate._spoken_html(context, PROJECT)
+    shown = speak.spoken_html(context, PROJECT, WHO)
     assert "noise.wav" in shown
     assert "fix:" in shown
     assert "<audio" not in shown

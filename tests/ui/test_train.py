@@ -35,8 +35,8 @@ def shown(
     asked: tuple[str, str] = (train.FIRST_AND_NEWEST, train.ALL_SAMPLES),
 ) -> dict[str, Any]:
     """What the page is sent, by what it is."""
-    names = ("known", "figures", "curves", "opening", "saved", "step", "language", "samples", "choice", "from", "fresh",
-             "elsewhere", "start")  # fmt: skip
+    names = ("known", "figures", "curves", "newest", "details", "opening", "saved", "step", "language", "samples",
+             "choice", "from", "fresh", "elsewhere", "settings")  # fmt: skip
     return dict(zip(names, train._refresh_status(context, PROJECT, known, asked), strict=True))
 
 
@@ -71,11 +71,11 @@ def test_a_run_is_shown_with_its_state_and_its_reason_its_losses_and_their_level
     found = shown(context, {})
     history = train.load_train_status(RunFolder(context.roots.home / PROJECT)).history
     assert history.state is not None
-    for part in ("too early", str(history.state.values["why"]), "4 of 4 (100%)", "ended: done", "text use", "chance"):
+    for part in ("too early", str(history.state.values["why"]), "4 of 4 (100%)", "ended: done", "text use at step 4"):
         assert part in found["figures"]
     for key in ("text_loss", "speech_loss"):
-        assert f"{history.initial_loss(key):.3f}" in found["figures"]
-        assert f"{history.chance[key]:.3f}" in found["figures"]
+        assert f"{history.initial_loss(key):.3f}" in found["details"]
+        assert f"{history.chance[key]:.3f}" in found["details"]
         assert f"chance: {history.chance[key]:.2f}" in found["curves"]
         assert f"step 0: {history.initial_loss(key):.2f}" in found["curves"]
     assert found["curves"].count("<svg") == 3
@@ -88,7 +88,7 @@ def test_retention_of_every_old_language_is_shown_against_the_bound(context: Any
         history.valid.setdefault("en", {})[step] = {"set": "en", "speech_loss": loss, "text_loss": 1.0}
     try:
         figures = train.train_figures_html(status, is_running=True, bound=0.05)
-        assert re.search(r'vg-bad"><dt>retention of en</dt><dd>speech loss \+10\.00%', figures)
+        assert re.search(r'vg-bad"><dt>retention of en at step 4</dt><dd>speech loss \+10\.00%', figures)
         figures = train.train_figures_html(status, is_running=True, bound=0.2)
         assert 'vg-good"><dt>retention of en' in figures
         assert "Old languages" in train.train_curves_html(history)
@@ -118,14 +118,15 @@ def test_samples_can_be_heard_by_step_and_language_and_have_codes_where_there_is
 
 def test_nothing_is_sent_twice_and_players_are_left_alone_while_losses_come(home: Path) -> None:
     with tab_of(home, "train") as context:
-        stamp = train._status_stamp(context, PROJECT, "")
-        assert is_skipped(train._status_stamp(context, PROJECT, stamp))
+        stamp = train._status_stamp(context, PROJECT)
+        assert train._status_stamp(context, PROJECT) == stamp
         first = shown(context, {})
         with (home / PROJECT / "journal.jsonl").open("a") as journal:
             journal.write(json.dumps({"kind": "step", "step": 5, "text_loss": 1.2345, "speech_loss": 2.0}) + "\n")
-        assert train._status_stamp(context, PROJECT, stamp) != stamp
+        assert train._status_stamp(context, PROJECT) != stamp
         second = shown(context, first["known"])
-        assert "1.234" in second["figures"]
+        assert "1.234" in second["details"]
+        assert "train (step 5)" in second["details"]
         assert is_skipped(second["samples"])
         assert is_skipped(second["from"]), "a step that somebody has chosen is not unchosen by news"
 
@@ -212,18 +213,19 @@ def training_elsewhere(run: Path, verb: str = "train") -> Iterator[subprocess.Po
 def test_a_training_that_was_started_in_a_terminal_is_at_work_and_cannot_be_started_again(home: Path) -> None:
     run = RunFolder(home / PROJECT)
     with tab_of(home, "train") as context:
-        quiet = train._status_stamp(context, PROJECT, "")
+        start = form_of(context, "train").view
+        quiet = train._status_stamp(context, PROJECT)
         with training_elsewhere(run.path) as process:
-            assert train._status_stamp(context, PROJECT, quiet) != quiet
+            assert train._status_stamp(context, PROJECT) != quiet
             found = shown(context, {})
             assert f"process {process.pid} on" in found["elsewhere"]
-            assert found["start"]["interactive"] is False
+            assert start.button_update(run.path)["interactive"] is False
             assert " left</dd>" in found["figures"] or "known after" in found["figures"]
             with pytest.raises(Exception, match="run-locked"), run.lock():
                 pass
         after = shown(context, {})
         assert after["elsewhere"] == ""
-        assert after["start"]["interactive"] is True
+        assert start.button_update(run.path)["interactive"] is True
         assert "ended: done" in after["figures"]
 
 
@@ -266,7 +268,7 @@ def test_a_long_journal_that_grows_all_the_time_is_read_now_and_then(context: An
         for line in range(10):
             stream.truncate(50_000_000 + 300 * line)
             os.utime(journal, (now - 5 + 0.1 * line, now - 5 + 0.1 * line))
-            stamps.add(train._status_stamp(context, PROJECT, ""))
+            stamps.add(train._status_stamp(context, PROJECT))
     assert len(stamps) <= 2
 
 

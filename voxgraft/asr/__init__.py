@@ -403,7 +403,12 @@ class BuiltInRecognizer:
         """Letters and phones of every wave; those of about one length go through together."""
         if language not in self.symbols.by_language:
             expected = ", ".join(sorted(self.symbols.by_language))
-            raise ConfigError("recognizer-language", f"language {language!r}", expected=expected, where=self.name)
+            raise ConfigError(
+                "recognizer-language",
+                f"the recognizer does not know the language {language!r}",
+                expected=expected,
+                where=self.name,
+            )
         if rate != BUILT_IN_RATE_HZ:
             raise AudioError(
                 "recognizer-rate", f"the speech has {rate:,} Hz", expected=f"{BUILT_IN_RATE_HZ:,} Hz", where=self.name

@@ -63,7 +63,7 @@ def resample(samples: AudioSamples, from_hz: int, to_hz: int) -> AudioSamples:
         return samples
     if not MIN_SAMPLE_RATE <= from_hz <= MAX_SAMPLE_RATE:  # at 1 Hz a short file would become hours of samples
         expected = f"{MIN_SAMPLE_RATE:,} to {MAX_SAMPLE_RATE:,}"
-        raise AudioError("audio-shape", f"a sample rate of {from_hz:,}", expected=expected)
+        raise AudioError("audio-shape", f"the sample rate is {from_hz:,}", expected=expected)
     import soxr
 
     return np.ascontiguousarray(soxr.resample(samples.astype(np.float32, copy=False), from_hz, to_hz), np.float32)
@@ -166,7 +166,9 @@ class MediaReader:
                 timed = frame.pts is not None and frame.time_base is not None
                 gap = float(frame.pts * frame.time_base) - zero - seconds if timed else 0.0
                 if gap > MAX_GAP_SECONDS:
-                    raise AudioError("media-time", f"a gap of {gap:,.0f} s at {seconds:.1f} s", where=self.path)
+                    raise AudioError(
+                        "media-time", f"the timestamps have a gap of {gap:,.0f} s at {seconds:.1f} s", where=self.path
+                    )
                 if gap > MIN_GAP_SECONDS:  # keep the times of subtitles right
                     placed = [np.zeros(round(gap * rate), np.float32), *placed]
                 elif gap < -MIN_GAP_SECONDS:  # the clock jumped back: what follows continues from here

@@ -315,7 +315,7 @@ _OTHER_MODEL_PREFIXES = tuple(prefix for facts in FAMILIES.values() for prefix i
 def unwrap_parts(checkpoint: Checkpoint) -> Checkpoint:
     """The same open file without the words that wrappers around parts of the model put into the names of these parts.
 
-    The very object where there are none. Where two names would become one, all stay as they are.
+    The same object where there are none. Where two names would become one, all stay as they are.
     """
     prefix = _find_prefix(list(checkpoint.tensors))
     if 2 * sum(name.startswith(prefix) for name in checkpoint.tensors) < len(checkpoint.tensors):

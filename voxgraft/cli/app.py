@@ -62,11 +62,14 @@ COMMON_FLAGS = ("--config", "--dry-run", "--json", "--quiet", "--help")
 
 
 APP_SUMMARY = "Teach a pretrained text-to-speech model a new language, and prove that it still speaks the old ones."
-EXIT_CODES_HELP = "Exit codes: 0 success, 1 check failed, 2 bad input or usage, 70 a bug in voxgraft, 130 interrupted."
+EXIT_CODES_HELP = (
+    "Exit codes: 0 success, 1 the command ran and found a problem, 2 bad input or usage, 70 a bug in voxgraft, "
+    "130 interrupted."
+)
 
 COMMON_PARAMETERS: dict[str, tuple[Any, str]] = {
     "config": (str | None, "YAML file with the same keys as the settings above. Flags override it."),
-    "dry_run": (bool | None, "Print the settings that would be used, and exit."),
+    "dry_run": (bool | None, "Print the settings that would be used, and exit without running."),
     "json": (bool | None, "Print the result as JSON on standard output."),
     "quiet": (bool | None, "Print errors only."),
 }
@@ -99,7 +102,7 @@ def parse_command_line(words: Sequence[str], verbs: Sequence[CliCommand]) -> Com
         words = [word for word in words if word != "--all"]
     # Where the line names a command, the flags of all others need not be built.
     named = [verb for verb in verbs if list(words[: len(verb.name.split())]) == verb.name.split()]
-    app, by_command = build_cli_app(named or verbs, show_all=show_all)
+    app, by_command = build_cli_app(named or verbs, show_all=show_all, show_unread=show_all)
     joined: list[str] = []
     for word in words:
         # `--file -` as `--file=-`: a single dash is a value (standard input), but cyclopts takes it for a flag.
@@ -170,9 +173,12 @@ def translate_usage_error(error: CycloptsError, verbs: Sequence[CliCommand]) -> 
 
 
 def build_cli_app(
-    verbs: Sequence[CliCommand], *, show_all: bool = True
+    verbs: Sequence[CliCommand], *, show_all: bool = True, show_unread: bool = False
 ) -> tuple[App, dict[Callable[..., Any], CliCommand]]:
-    """The cyclopts app, and the command of each of its functions. Without `show_all` help leaves rare settings out."""
+    """The cyclopts app, and the command of each of its functions.
+
+    Without `show_all` help leaves rare settings out, without `show_unread` those that a command accepts for others.
+    """
     panels: dict[str, Group] = {}
     for place, (title, names) in enumerate(HELP_PANELS.items()):
         panels |= dict.fromkeys(names, Group(title, sort_key=place))
@@ -187,16 +193,17 @@ def build_cli_app(
             groups[group].group_commands = Group("Commands")
             app.command(groups[group])
         about = f"{verb.help}\n\nExample: {verb.example}" if verb.example else verb.help
-        rare = any(leaf.key in RARE_SETTINGS for leaf in verb.leaves())
-        more = "" if show_all or not rare else f"More settings: voxgraft {verb.name} --help --all"
+        rare = any(leaf.key in RARE_SETTINGS for leaf in verb.leaves()) and not show_all
+        unread = not all(map(verb.shows, verb.leaves())) and not show_unread
+        more = f"More settings: voxgraft {verb.name} --help --all" if rare or unread else ""
         panel = None if group else panels.get(name)
         command = App(name, help=about, usage=verb.usage, sort_key=order, help_epilogue=more, group=panel)
-        by_command[command.default(_build_signature_function(verb, show_all=show_all))] = verb
+        by_command[command.default(_build_signature_function(verb, show_all=show_all, show_unread=show_unread))] = verb
         groups.get(group, app).command(command)
     return app, by_command
 
 
-def _build_signature_function(verb: CliCommand, *, show_all: bool) -> Callable[..., None]:
+def _build_signature_function(verb: CliCommand, *, show_all: bool, show_unread: bool) -> Callable[..., None]:
     """A function that only carries the signature: the command itself runs later, with its resolved settings."""
 
     def command(*_: Any, **__: Any) -> None:
@@ -217,18 +224,21 @@ def _build_signature_function(verb: CliCommand, *, show_all: bool) -> Callable[.
             word = "NUMBER" if leaf.is_number else "PATH" if leaf.is_path else "CHOICE" if leaf.choices else "TEXT"
             naming["metavar"] = f"{word}..." if leaf.is_list else word
         naming["show_default"] = False
-        if leaf.default is not None and leaf.default != ():
+        # A help text that names its default says more than the value.
+        if leaf.default is not None and leaf.default != () and "Default:" not in str(leaf.field.description):
             many = leaf.default if isinstance(leaf.default, tuple) else (leaf.default,)
             shown = " ".join(str(value) for value in many)
             if isinstance(leaf.default, bool):
                 shown = "on" if leaf.default else "off"
             naming["show_default"] = lambda _, shown=shown: shown
-        choices = f" [choices: {', '.join(leaf.choices)}]" if leaf.choices else ""
+        stated = all(choice in str(leaf.field.description) for choice in leaf.choices)
+        choices = "" if stated else f" [choices: {', '.join(leaf.choices)}]"
         parameter = Parameter(
             help=f"{leaf.field.description}{choices}{' [required]' if leaf.field.is_required() else ''}",
             consume_multiple=leaf.is_list,
             negative_iterable=(),
-            show=show_all or leaf.key not in RARE_SETTINGS or leaf.field.is_required(),
+            show=(show_unread or verb.shows(leaf))
+            and (show_all or leaf.key not in RARE_SETTINGS or leaf.field.is_required()),
             **naming,
         )
         # Texts, as typed: if cyclopts converted values it would also reject some, with messages of its own.

@@ -316,7 +316,7 @@ class TrainLineView(TrainView):
             elif points := history.retention(name):
                 words.append(f"{points[-1][1]:+.2%} since step 0")
             return [("  ".join(words), ""), *lines]
-        # Saving is told in logs only; the live picture shows the saved step all the time.
+        # Saving is reported in logs only; the live picture shows the saved step all the time.
         if kind == "saved":
             return [(f"step {step:,}  saved", "")]
         if kind == "stopping" and not was_stopping:

@@ -90,7 +90,7 @@ def serve(answers: WorkerHandlers, about: Mapping[str, Any]) -> None:
     parent = os.getppid()
 
     def watch() -> None:
-        # End when the parent has ended, also in the middle of a request: nobody is left to close the pipe.
+        # End when the parent has ended, also in the middle of a request: no process remains to close the pipe.
         while os.getppid() == parent:
             time.sleep(PARENT_POLL_SECONDS)
         if os.getpgrp() == os.getpid():  # its own process group: children end with it

@@ -49,7 +49,7 @@ class Settings(BaseModel):
     def _no_empty_text(cls, value: Any) -> Any:
         """An empty text is a shell variable that was not set; as a path it would mean the current folder."""
         if value == "" or (isinstance(value, list | tuple) and "" in value):
-            raise ValueError("a value, not an empty text")
+            raise ValueError("a value")
         return value
 
 
@@ -243,6 +243,8 @@ def _describe_fault(fault: ErrorDetails, origin: SettingOrigin) -> str:
             return f"unknown key `{origin.name}`"
         case "missing":
             return f"`{origin.name}` is not given"
+    if fault["input"] == "" or (isinstance(fault["input"], list | tuple) and "" in fault["input"]):
+        return f"`{origin.name}` is empty"
     text = repr(fault["input"])
     return f"`{origin.name}` is {text if len(text) <= 60 else text[:57] + '...'}"
 
@@ -273,7 +275,7 @@ def _suggest_fix(kind: type[Settings], fault: ErrorDetails, origin: SettingOrigi
     if leaf is None or sort == "missing":
         return ""
     hint = find_nearest_name(str(value), leaf.choices)
-    return f"did you mean `{hint}`?" if hint else f"give another value. `{origin.name}` is: {leaf.field.description}"
+    return f"did you mean `{hint}`?" if hint else f"give another value. Help: {leaf.field.description}"
 
 
 def _is_language_field(fault: ErrorDetails) -> bool:

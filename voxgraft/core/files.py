@@ -216,7 +216,7 @@ def parse_json(text: str, where: Path | str) -> Any:
 
     def short_int(digits: str) -> int:
         if len(digits) > MAX_NUMBER_DIGITS:
-            raise FileError("json-broken", f"a number of {len(digits):,} digits", where=where)
+            raise FileError("json-broken", f"it contains a number of {len(digits):,} digits", where=where)
         return int(digits)
 
     try:
@@ -233,7 +233,7 @@ def parse_json(text: str, where: Path | str) -> Any:
             containers = [node for node in layer if isinstance(node, dict | list)]
             layer = [item for node in containers for item in (node.values() if isinstance(node, dict) else node)]
         if layer:
-            raise FileError("json-too-deep", f"nested more than {MAX_NESTING_DEPTH} levels deep", where=where)
+            raise FileError("json-too-deep", f"it is nested more than {MAX_NESTING_DEPTH} levels deep", where=where)
     if _ESCAPED_SURROGATE.search(text) and not is_encodable_text(json.dumps(value, ensure_ascii=False)):
         raise FileError("json-broken", "a string contains half of a character (a lone surrogate)", where=where)
     return value
@@ -673,14 +673,14 @@ def _make_strict_loader(where: Path | str) -> type[yaml.SafeLoader]:
                 raise ConfigError("yaml-tag", f"line {line} uses the tag {event.tag}", where=where)
             self.depth += 1
             if self.depth > MAX_NESTING_DEPTH:
-                raise ConfigError("yaml-broken", f"nested more than {MAX_NESTING_DEPTH} levels deep", where=where)
+                raise ConfigError("yaml-broken", f"it is nested more than {MAX_NESTING_DEPTH} levels deep", where=where)
             node = super().compose_node(parent, index)
             self.depth -= 1
             return node
 
         def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
             if len(node.value) > MAX_NUMBER_DIGITS:
-                raise ConfigError("yaml-broken", f"a number of {len(node.value):,} digits", where=where)
+                raise ConfigError("yaml-broken", f"it contains a number of {len(node.value):,} digits", where=where)
             return super().construct_yaml_int(node)
 
         def construct_yaml_str(self, node: yaml.ScalarNode) -> str:

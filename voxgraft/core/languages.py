@@ -22,14 +22,19 @@ from voxgraft.core.files import parse_json
 _MIN_SIMILARITY = 0.8
 
 
-def suggest_language_code(word: str, flag: str) -> str:
-    """A question for users who typed a language's name in place of its code; empty if the word names no language."""
+def find_language_code(word: str) -> str | None:
+    """The code of a language by its English name, also a slightly mistyped one; None if the word names no language."""
     # Of several codes with one name the shortest wins: it comes last.
     codes = sorted(_exemplar_table(), key=lambda code: (-len(code), code))
     known = {str(_exemplar_table()[code]["name"]).lower(): code for code in codes}
     wanted = word.strip().lower()
     near = difflib.get_close_matches(wanted, known, n=1, cutoff=_MIN_SIMILARITY)
-    code = known.get(wanted) or (known[near[0]] if near else None)
+    return known.get(wanted) or (known[near[0]] if near else None)
+
+
+def suggest_language_code(word: str, flag: str) -> str:
+    """A question for users who typed a language's name in place of its code; empty if the word names no language."""
+    code = find_language_code(word)
     if code is None:
         return ""
     return f"{code} is the code for {_exemplar_table()[code]['name']}: did you mean {flag} {code}?"

@@ -508,6 +508,6 @@ def data_report(settings: DataReportSettings) -> SimpleResult:
         )
         for one in estimates
     )
-    heads = ("family", "steps per epoch", "H200 hours, 10,000 steps", "MB of sets (while written)", "too long")
+    heads = ("family", "steps per epoch", "H200 hours, 10,000 steps", "disk for sets, MB (peak)", "too long")
     told += [Table(heads, ahead), *describe_measured_results(summary), f"page with players: {page}"]
     return SimpleResult(values, tuple(told), int(bool(missing)))

@@ -20,8 +20,9 @@ from voxgraft.checkpoints.load import open_checkpoint
 from voxgraft.config.run import RunSettings, TrainSettings
 from voxgraft.config.train_options import TrainOptions
 from voxgraft.core.errors import ConfigError, FileError, Finding, GraftError, VoxgraftError, finding
-from voxgraft.core.files import compute_sha256, is_folder, path_exists, read_json, require_file
+from voxgraft.core.files import compute_sha256, is_file, is_folder, path_exists, read_json, require_file
 from voxgraft.core.run import RUN_FILE, RunFolder
+from voxgraft.data.manifest import ROLE_BY_SPLIT, read_manifest, resolve_manifest_path
 from voxgraft.dataset.indextts2_manifest import PairDataset, open_pair_dataset, split_manifest_language
 from voxgraft.dataset.sampler import DataSamplerOptions, DeterministicSampler, require_clip_fits
 from voxgraft.dataset.sets import (
@@ -311,8 +312,26 @@ def warmup_findings(train: TrainSettings, steps: int) -> list[Finding]:
     warmup = train.warmup_steps
     if warmup <= steps:
         return []
-    found = f"warm-up of {warmup:,} steps, run of {steps:,}: the rates only reach {steps / warmup:.1%} of their peak"
+    found = (
+        f"the warm-up has {warmup:,} steps, the run {steps:,}: the rates only reach {steps / warmup:.1%} of their peak"
+    )
     return [finding("warmup-too-long", found, expected=f"at most {steps:,}")]
+
+
+def find_recordings(run: RunFolder, dataset: Path | None) -> dict[str, Path]:
+    """Audio files of the clips of a run's own sets, by set and id ("valid/clip-1"); only those that still exist.
+
+    Prepared sets have codes and no samples, which a vocoder that imitates a recording needs too. `dataset` is the
+    setting of that name. A manifest that cannot be read is no error here: without a recording there is no sound.
+    """
+    manifest = resolve_manifest_path(dataset, run.data)
+    found: dict[str, Path] = {}
+    with contextlib.suppress(VoxgraftError):
+        for clip in read_manifest(manifest) if is_file(manifest) else ():
+            path = clip.resolve_audio(manifest.parent)
+            if clip.split in ROLE_BY_SPLIT and is_file(path):
+                found[f"{ROLE_BY_SPLIT[clip.split]}/{clip.id}"] = path
+    return found
 
 
 @dataclass
@@ -323,6 +342,8 @@ class HeldOutData:
     why: dict[str, str] = field(default_factory=dict)
     min_prompt_seconds: float = 3.0
     seed: int = 0
+    recordings: Mapping[str, Path] = field(default_factory=dict)
+    """Audio files of clips (`find_recordings`)."""
 
     def reason(self, language: str) -> str:
         return self.why.get(language) or self.why.get("") or f"the run has no held-out recordings in {language}"
@@ -342,7 +363,11 @@ def open_held_out_data(
     with open_checkpoint(files.checkpoint) as checkpoint:
         shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
     wanted = DataRequirements.of(run, settings, graft, (family, files, open_tokenizer(files.tokenizer)), shapes)
-    held_out = HeldOutData(min_prompt_seconds=settings.data.min_prompt_seconds, seed=settings.train.seed)
+    held_out = HeldOutData(
+        min_prompt_seconds=settings.data.min_prompt_seconds,
+        seed=settings.train.seed,
+        recordings=find_recordings(run, settings.data.dataset),
+    )
     places = [(path, False) for path in settings.data.valid or (run.data_set("valid"),)]
     for path, of_base in [*places, *((path, True) for path in settings.data.replay_valid)]:
         manifest, _ = split_manifest_language(str(path))

@@ -136,7 +136,7 @@ class DeterministicSampler:
         if not all(math.isfinite(weight) and weight > 0 for weight in weights):
             raise ConfigError("stream-settings", f"the weights {list(weights)}", expected="finite numbers above 0")
         if batch_tokens < 1:
-            raise ConfigError("stream-settings", f"{batch_tokens} tokens per step", expected="at least 1")
+            raise ConfigError("stream-settings", f"a step has {batch_tokens} tokens", expected="at least 1")
         # Fractions: shares of a step must add up exactly over any number of steps.
         total = sum(map(Fraction, weights)) / (1 - Fraction(left_for_others))
         self.streams = [

@@ -283,9 +283,9 @@ MAX_TRAILING_RUN_SECONDS = 1.0
 DURATION_SLACK_SECONDS, DURATION_SLACK_SHARE = 0.25, 0.05
 _UNKNOWN_ERROR_SHARE = 0.01
 _FAULT_TEXTS = {
-    "clips-text-outside": "{values:,} text ids have no row",
-    "clips-text-barred": "{values:,} text ids are removed by the original program",
-    "clips-codes-outside": "{values:,} speech codes are outside the family's range",
+    "clips-text-outside": "ids without a row in the text: {values:,}",
+    "clips-text-barred": "ids in the text that the original program removes: {values:,}",
+    "clips-codes-outside": "speech codes outside the family's range: {values:,}",
     "clips-too-long": "longer than the model's maximum",
     "clips-no-content": "no text or no codes",
     "clips-voice-broken": "the voice condition has unusable values",

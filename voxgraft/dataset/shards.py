@@ -408,7 +408,7 @@ def read_dataset_index(folder: Path) -> DatasetIndex:
     document = read_json(path)
     if not isinstance(document, dict) or document.get("format") != DATASET_FORMAT:
         stated = document.get("format") if isinstance(document, dict) else document
-        raise FileError("set-format", f"the format {stated!r:.80}", expected=DATASET_FORMAT, where=path)
+        raise FileError("set-format", f"set.json states the format {stated!r:.80}", expected=DATASET_FORMAT, where=path)
     stated = document.pop(CHECKSUM_KEY, None)
     if set(document) != _INDEX_KEYS:
         raise _index_error(path, f"the keys {', '.join(map(str, sorted(document)))}", ", ".join(sorted(_INDEX_KEYS)))
@@ -488,8 +488,6 @@ def require_matching_header(folder: Path, header: DatasetHeader, expected: Mappi
     if not rows:
         return
     width = max(len(key) for key, _, _ in rows[:MAX_SHOWN_DIFFERENCES])
-    if [key for key, _, _ in rows] == ["made_from.tokenizer_sha256"]:
-        raise GraftError("set-stale", f"the prepared set `{folder.name}` was made with another tokenizer", where=folder)
     lines = [f"{'':<{width}}  {'the set':<20}  this run"]
     for key, *values in rows[:MAX_SHOWN_DIFFERENCES]:
         texts = (value.strip('"') for value in values)
@@ -500,12 +498,10 @@ def require_matching_header(folder: Path, header: DatasetHeader, expected: Mappi
         lines.append(f"{key:<{width}}  {one:<20}  {other}")
     lines += [f"and {len(rows) - MAX_SHOWN_DIFFERENCES} more"] if len(rows) > MAX_SHOWN_DIFFERENCES else []
     code = "set-foreign" if any(key in IDENTITY_KEYS for key, _, _ in rows) else "set-stale"
-    raise GraftError(
-        code,
-        f"the prepared set `{folder.name}` was made with other values than the run has now:\n    "
-        + "\n    ".join(lines),
-        where=folder,
-    )
+    is_tokenizer = [key for key, _, _ in rows] == ["made_from.tokenizer_sha256"]
+    cause = "another tokenizer" if is_tokenizer else "other values than the run has now"
+    told = f"the prepared set `{folder.name}` was made with {cause}:\n    " + "\n    ".join(lines)
+    raise GraftError(code, told, where=folder)
 
 
 def _flatten(values: Mapping[str, Any], before: str = "") -> dict[str, str]:

@@ -160,7 +160,7 @@ def demo(settings: DemoSettings) -> DemoResult:
         runner.chapter(f"{report.name}: {report.about}")
         make(runner, settings, report)
         if is_evaluated:
-            report.evaluated = runner.evaluate(settings.sentences, settings.seed)
+            report.evaluated = runner.evaluate(settings.max_sentences, settings.seed)
         return DemoResult(folder, runner.seconds, {}, report.evaluated, report)
     runner.new(build_demo_settings(settings))
     # The same order as in the tutorial: each command finds what the one before has written.
@@ -170,7 +170,7 @@ def demo(settings: DemoSettings) -> DemoResult:
         runner.choose_steps(settings.minutes)
     runner.check()
     runner.train()
-    found = runner.evaluate(settings.sentences, settings.seed)
+    found = runner.evaluate(settings.max_sentences, settings.seed)
     runner.export()
     adapter = read_peft_folder(runner.run.graft / ADAPTER_NAME)
     num_values = sum(tensor.numel() for tensor in adapter.state.values())

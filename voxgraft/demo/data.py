@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 
 from voxgraft.core.errors import FileError
-from voxgraft.core.files import compute_sha256, read_text
+from voxgraft.core.files import atomic_write_folder, compute_sha256, read_text
+from voxgraft.core.results import EXIT_INTERRUPTED
 from voxgraft.core.run import RunFolder
 from voxgraft.dataset.sets import write_clip_dataset
 from voxgraft.dataset.shards import DatasetHeader, DatasetProvenance, DatasetRole
@@ -130,7 +131,7 @@ def read_codes_metadata() -> dict[str, str]:
 
 def write_talks(folder: Path, talks: int, utterances: int, report: Callable[[str], object] = str) -> list[str]:
     """Write talks of one speaker each, with their subtitles; returns all their texts. `report` gets a line for each."""
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     said = []
     of: dict[str, list[BundledClip]] = {}
     for clip in load_bundled_clips("train", "am"):
@@ -193,7 +194,12 @@ def main(words: list[str]) -> int:
         tell("python -m voxgraft.demo.data FOLDER: give one folder that does not exist yet")
         return 2
     tell(f"creating {NUM_TALKS} talks of about a minute in {words[0]}")
-    write_talks(Path(words[0]), NUM_TALKS, UTTERANCES_PER_TALK, tell)
+    try:
+        # Complete or absent: half of the talks would be taken for all of them.
+        with atomic_write_folder(Path(words[0])) as folder:
+            write_talks(folder, NUM_TALKS, UTTERANCES_PER_TALK, tell)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
     return 0
 
 

@@ -93,6 +93,7 @@ from voxgraft.synthesis.engine import (
     open_model_context,
     open_run_model,
 )
+from voxgraft.synthesis.inputs import add_recordings
 from voxgraft.training.plots import (
     COLORS,
     DOTS_PER_INCH,
@@ -206,7 +207,9 @@ def evaluate(settings: EvaluateSettings) -> EvaluateResult:
         )
     clips = held_out.sets.get(new_language or "") or held_out.all_sets
     voices = choose_eval_voices(base, context.files, settings.voices, clips, held_out.min_prompt_seconds, settings.seed)
-    sound = open_speech_renderer(context).restrict_to_voices([voice.clip for voice in voices])
+    sound = open_speech_renderer(context)
+    voices = add_recordings(voices, held_out.recordings, sound.vocoder)
+    sound = sound.restrict_to_voices([voice.clip for voice in voices])
     encoder = open_voice_encoder(base, context, voices)
 
     parts = (base, after, sets, voices, sound, transcriber, encoder, held_out)
@@ -292,7 +295,9 @@ def _load_sentence_sets(
     """Of the new language, and of the base languages that are requested or that have sentences."""
     if strange := [name for name in settings.languages if name not in spoken or name == new]:
         known = ", ".join(spoken)
-        raise ConfigError("evaluate-language", f"languages: {', '.join(strange)}", expected=f"of the base: {known}")
+        raise ConfigError(
+            "evaluate-language", f"the base does not speak {', '.join(strange)}", expected=f"of the base: {known}"
+        )
     named = {path.stem for path in settings.sentences}
     old = [
         name

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -30,7 +30,7 @@ from voxgraft.core import progress, rng
 from voxgraft.core.errors import ConfigError, VoxgraftError
 from voxgraft.core.files import atomic_write, is_file, read_json, write_text
 from voxgraft.core.run import as_finite_float, step_folder_name
-from voxgraft.dataset.run_data import HeldOutData
+from voxgraft.dataset.run_data import HeldOutData, find_recordings
 from voxgraft.dataset.shards import ClipDataset
 from voxgraft.evaluation.judge import measure_recorded_pace
 from voxgraft.evaluation.scores import (
@@ -58,7 +58,7 @@ from voxgraft.synthesis.engine import (
     limit_codes,
     max_sentence_seconds,
 )
-from voxgraft.synthesis.inputs import ReferenceVoice, choose_voices
+from voxgraft.synthesis.inputs import ReferenceVoice, add_recordings, choose_voices
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.training.callbacks import Callback
 from voxgraft.training.setup import TrainingSetup
@@ -82,14 +82,22 @@ class SampleSentence:
 class SampleCallback(Callback):
     """Speaks the sentences of a training; a `Trainer` calls it. The voice is a held-out one, fixed by the seed."""
 
-    def __init__(self, loop: Trainer, sentences: Sequence[SampleSentence], vocoder: Vocoder | None = None) -> None:
+    def __init__(
+        self,
+        loop: Trainer,
+        sentences: Sequence[SampleSentence],
+        vocoder: Vocoder | None = None,
+        recordings: Mapping[str, Path] | None = None,
+    ) -> None:
+        """`recordings` are the audio files of held-out clips, for a vocoder that imitates a recording."""
         self._run, self._sentences, self._train_step = loop.run_folder, tuple(sentences), loop.stepper
         held_out = next(iter(loop.validations.values()))
         item = held_out.items[rng.hash_int("voice", loop.stepper.options.seed) % len(held_out.items)]
         where, clip = item.prompt
         clips = held_out.batch_builder.sets[where]
-        self._voice_name = f"{clips.name}/{clips.infos[clip].id}"
-        self._voice, self._vocoder = clips.voice_clip(clip), vocoder
+        voice = ReferenceVoice(f"{clips.name}/{clips.infos[clip].id}", clips.voice_clip(clip))
+        (voice,) = add_recordings([voice], recordings or {}, vocoder)
+        self._voice_name, self._voice, self._vocoder = voice.name, voice.clip, vocoder
         self._condition = loop.stepper.batch_builder.family.condition(self._voice)
         self._no_audio_reason = vocoder.why_not(self._voice) if vocoder else ""
 
@@ -209,7 +217,9 @@ def build_sample_sentences(
         language = str(text_encoder.language) if is_new else language  # ff-adlm is ff-Adlm
         if not is_new and language not in text_encoder.family.languages:
             spoken = ", ".join((str(text_encoder.language), *text_encoder.family.languages))
-            raise ConfigError("sample-text", f"a sentence in {language!r}: {text!r:.80}", expected=f"one of {spoken}")
+            raise ConfigError(
+                "sample-text", f"a sample sentence is in {language!r}: {text!r:.80}", expected=f"one of {spoken}"
+            )
         same = sum(one.language == language for one in found)
         name = f"{language}-{same + 1}" if same else language
         ids = tuple(text_encoder.encode(text, language))
@@ -401,7 +411,9 @@ def build_in_training_evaluation(setup: TrainingSetup, loop: Trainer, recognizer
     """Evaluation every `listen_every` steps, for a run that is about to be trained."""
     context = ModelContext(setup.family, setup.files, setup.device, next(loop.stepper.trained.model.parameters()).dtype)
     system, sentences, voices = _speaking_parts(setup, loop)
-    sound = open_speech_renderer(context).restrict_to_voices([voice.clip for voice in voices])
+    sound = open_speech_renderer(context)
+    voices = add_recordings(voices, find_recordings(setup.run, setup.settings.data.dataset), sound.vocoder)
+    sound = sound.restrict_to_voices([voice.clip for voice in voices])
     return InTrainingEvaluation(
         loop, system, sentences, voices, sound, open_transcriber(recognizer), setup.options.seed
     )

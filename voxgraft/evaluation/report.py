@@ -468,7 +468,7 @@ def _list_sentence_cards(found: Evaluation, language: str) -> list[dict[str, Any
         either = after or before
         assert either is not None
         players = [(said, said["who"]) for said in (before, after) if said is not None]
-        # The same sound needs one player only: no one can hear a difference.
+        # The same sound needs one player only: there is no difference.
         if before is not None and after is not None and before["wav"] is not None and before["wav"] == after["wav"]:
             players = [(after, "before and after, identical codes")]
         if original is not None:

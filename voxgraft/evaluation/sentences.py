@@ -108,7 +108,7 @@ def read_sentence_file(path: Path) -> SentenceSet:
     sentences = [replace(one, text=unicodedata.normalize("NFC", one.text)) for one in sentences]
     unique = {one.text: one for one in sentences if any(character.isalpha() for character in one.text)}
     if not unique:
-        raise TextError("text-empty", f"{len(lines)} lines, none with a letter", where=path)
+        raise TextError("text-empty", f"none of {len(lines)} lines contains a letter", where=path)
     return _build_sentence_set(language, path.name, unique.values())
 
 
@@ -201,7 +201,7 @@ _HOMOPHONES: dict[str, dict[int, str]] = {
 def normalize_letters(text: str, language: str) -> str:
     """The text as it is compared: composed, lower case, letters, marks and digits with single spaces between words.
 
-    Letters that are one sound in the language are one letter here, since no one can hear which of them was meant.
+    Letters that are one sound in the language are one letter here, since their sound does not show which was meant.
     """
     lower = unicodedata.normalize("NFC", text.casefold())
     kept = "".join(character if unicodedata.category(character)[0] in "LMN" else " " for character in lower)

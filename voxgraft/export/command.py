@@ -185,7 +185,7 @@ def require_export_kind(family: Family, kind: ExportKind, *, drop_in: bool = Fal
         raise ConfigError("export-kind", found, expected=f"{family.name}, {', '.join(SHAREABLE_KINDS)}")
     if drop_in and not (kind == family.name and family.upstream().can_drop_in):
         able = " or ".join(name for name in family_names() if get_family(name).upstream().can_drop_in)
-        raise ConfigError("export-kind", f"--drop-in with --to {kind}", expected=f"--to {able} for it")
+        raise ConfigError("export-kind", f"--drop-in cannot be used with --to {kind}", expected=f"--to {able} for it")
 
 
 def require_export_folder(output: Path, *, overwrite: bool, retry_command: str | None = None) -> None:
@@ -442,7 +442,7 @@ def _build_export_readme(
             lines += ["| language | measure | before | after | measured by |", "| --- | --- | --- | --- | --- |"]
         else:
             lines += [
-                "Not measured. The merged weights are for the new language; speak the others with grown/. To measure:",
+                "Not measured. The merged weights are for the new language; use extended/ for the others. To measure:",
                 "",
                 f"    voxgraft evaluate {MERGED} --base BASE --language {source.language} --output FOLDER",
             ]

@@ -446,7 +446,7 @@ def build_drop_in_tokenizer(source: ExportSource) -> DropInTokenizer:
     base, grown = source.base_tokenizer, source.graft.tokenizer
     if not isinstance(base, BpeJsonTokenizer):
         wanted = "a BPE tokenizer in a tokenizers JSON file"
-        raise GraftError("drop-in-family", f"a tokenizer of type {base.kind}", expected=wanted)
+        raise GraftError("drop-in-family", f"the base has a tokenizer of type {base.kind}", expected=wanted)
     text_encoder = TextEncoder.of(source.family, base, grown, source.language, source.graft.card.rules)
     # The run's own texts; without a run, every new piece and every letter on its own.
     entry = find_exemplar(source.language)

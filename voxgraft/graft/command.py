@@ -355,19 +355,19 @@ def extend_tokenizer(family: Family, base: Tokenizer, additions: TokenizerAdditi
 
 def tokenizer_prove(settings: TokenizerProveSettings) -> TokenizerProof:
     """Spell thousands of sentences of base languages with both tokenizers, id for id."""
-    text_encoder = load_text_encoder(settings.base, settings.family, settings.grown, settings.language)
+    text_encoder = load_text_encoder(settings.base, settings.family, settings.extended, settings.language)
     texts = read_texts(settings.texts) if settings.texts else TextCorpus(())
     return prove_text_encoder(text_encoder, texts, settings.proof_texts)
 
 
 def tokenizer_show(settings: TokenizerShowSettings) -> SimpleResult:
     """Spell sentences piece by piece, old against new. A piece is (text, id, is unknown)."""
-    text_encoder = load_text_encoder(settings.base, settings.family, settings.grown, settings.language)
+    text_encoder = load_text_encoder(settings.base, settings.family, settings.extended, settings.language)
     # Whether the language is the graft's own, which may be one that the base speaks too. Other languages keep the
     # base's reading: the text rules are those of the new language.
     is_new = False
-    if text_encoder.grown is not None and settings.grown is not None and settings.language is not None:
-        stated = find_text_rules(settings.grown)
+    if text_encoder.grown is not None and settings.extended is not None and settings.language is not None:
+        stated = find_text_rules(settings.extended)
         if stated is not None and stated.language:
             is_new = stated.language.lower() == settings.language.lower()
         else:
@@ -387,8 +387,8 @@ def tokenizer_show(settings: TokenizerShowSettings) -> SimpleResult:
         if text_encoder.grown is not None:
             ids = text_encoder.encode(text, settings.language) if is_new else text_encoder.grown.encode(prepared)
             new = pieces(text_encoder.grown, ids)
-            lines.append(_format_pieces("grown", new))
-        sentences.append({"text": text, "prepared": prepared, "base": old, "grown": new})
+            lines.append(_format_pieces("extended", new))
+        sentences.append({"text": text, "prepared": prepared, "base": old, "extended": new})
     return SimpleResult({"sentences": sentences}, tuple(lines))
 
 

@@ -142,7 +142,7 @@ def prepared_id_findings(subject: CheckSubject) -> list[Finding]:
             findings.append(finding("prepared-ids-outside", found, expected=expected, where=first[outside[-1]]))
     if deleted := sorted(family.deleted_ids & counts.keys()) if family else []:
         listed = " and ".join(f"id {token} {counts[token]:,} times" for token in deleted)
-        found = f"{listed} inside the text"
+        found = f"{listed} is inside the text"
         findings.append(finding("prepared-ids-deleted", found, expected="never", where=first[deleted[0]]))
     if tokenizer is None:
         return findings
@@ -342,7 +342,7 @@ CHECK_TOPICS: tuple[tuple[str, tuple[str, ...], Callable[[CheckSubject], list[Fi
     ("base rows", ("checkpoint", "base_checkpoint", "family"), base_row_findings),
     ("spare row", ("spare_rows", "checkpoint", "base_checkpoint", "base_pieces"), spare_row_findings),
     ("new rows", ("with_new_rows", "base_checkpoint", "base_pieces"), new_row_findings),
-    ("body", ("checkpoint", "base_checkpoint", "family"), body_findings),
+    ("backbone", ("checkpoint", "base_checkpoint", "family"), body_findings),
     ("other contents of the checkpoint", ("checkpoint",), checkpoint_extra_findings),
     ("optimizer state", ("checkpoint", "family"), optimizer_findings),
     ("text", ("texts", "text_encoder"), text_findings),
@@ -357,6 +357,9 @@ CHECK_TOPICS: tuple[tuple[str, tuple[str, ...], Callable[[CheckSubject], list[Fi
 )
 
 
+# What a run of voxgraft does not have: the files of other trainers, and the topics that need one.
+_FOREIGN_FLAGS = ("--checkpoint", "--base-config", "--prepared")
+_FOREIGN_TOPICS = frozenset(name for name, needs, _ in CHECK_TOPICS if {"checkpoint", "old", "prepared"} & set(needs))
 _INPUT_NAMES = ("run", "base", "checkpoint", "base_config", "texts", "prepared")
 _NO_FIX_NEEDED = "no action needed."
 
@@ -398,13 +401,17 @@ class CheckResult:
             lines += [line for line in rest if _NO_FIX_NEEDED not in line]
         lines.append(f"checked: {', '.join(self.checked) or 'nothing'}")
         by_reason: dict[str, list[str]] = {}
+        foreign = 0
         for topic, reason in self.not_checked.items():
-            by_reason.setdefault(reason, []).append(topic)
-        if by_reason:
-            skipped = (f"{', '.join(topics)} ({reason})" for reason, topics in by_reason.items())
-            lines.append(f"not checked: {'; '.join(skipped)}")
-        if self.not_given:
-            lines.append(f"not given: {', '.join(self.not_given)}")
+            if self.run is not None and topic in _FOREIGN_TOPICS and reason.startswith("needs"):
+                foreign += 1  # a run of voxgraft has nothing for these
+            else:
+                by_reason.setdefault(reason, []).append(topic)
+        lines += [f"not checked: {', '.join(topics)} ({reason})" for reason, topics in by_reason.items()]
+        if foreign:
+            lines.append(f"{foreign} more checks are for files of other trainers: {', '.join(_FOREIGN_FLAGS)}")
+        absent = [name for name in self.not_given if not (foreign and name in _FOREIGN_FLAGS)]
+        lines += [f"not given: {', '.join(absent)}"] if absent else []
         lines.append(self.verdict)
         if self.run is None:
             return lines
@@ -413,7 +420,7 @@ class CheckResult:
         if self.exit_code:
             step = "fix the errors; training does not start while there is one"
         elif "graft-missing" in codes:
-            step = f"voxgraft graft {run}"
+            step = f"voxgraft go {run}"
         elif codes & {"set-missing", "set-incomplete"}:
             step = f"voxgraft prepare {run}; training cannot start without clips"
         else:

@@ -113,7 +113,7 @@ _MAX_LAYERS_SHOWN = 5
 # Phone error that an old language may have more than from the base; the default of `repair --choose` too.
 MAX_PHONE_ERROR_INCREASE = 0.05
 # Topics of `check` whose comparisons are kept here, so that `check` does not do them a second time.
-_MEASURED_TOPICS = ("base rows", "body", "optimizer state")
+_MEASURED_TOPICS = ("base rows", "backbone", "optimizer state")
 _NEW_ROW_CODES = ("new-rows-zero", "new-rows-equal", "new-rows-scale", "new-rows-random")
 _MAX_BUILT_IN_SENTENCES = 200
 # How far all steps together could have carried a value, by its size, for gradients to have taught it something.
@@ -485,7 +485,7 @@ def _compare_with_base(
         ]
         findings += row_move_findings(subject, moves)
         tables = attempt("rows one by one", lambda: classify_rows(subject, comparisons, moments)) or []
-    body = attempt("body", lambda: compare_body(subject))
+    body = attempt("backbone", lambda: compare_body(subject))
     if body is not None:
         # A distance from what is not finite is none; the checkpoint is not to blame for it.
         odd = next((one.name for one in body.changes if not math.isfinite(one.base)), None)
@@ -701,7 +701,7 @@ def _measure_phone_errors(found: Diagnosis, settings: DiagnoseSettings) -> None:
             raise ConfigError("nothing-to-hear", "transcribing needs one checkpoint file and --base")
         family = resolve_base_family(resolve_base_folder(settings.base), settings.family)
         files = family.files(resolve_base_folder(settings.base))
-        asked = settings.tokenizer, settings.language, settings.sentences, settings.seed
+        asked = settings.tokenizer, settings.language, settings.max_sentences, settings.seed
         test = open_listening_test(family, files, *asked)
         by_who = {"base": test.base_errors(), "checkpoint": test.errors(settings.checkpoint, "checkpoint")}
         found.heard = [

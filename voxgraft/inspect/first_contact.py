@@ -45,10 +45,12 @@ _FOLDERS = re.compile(r"(?<![\w.:/\\])(?:[A-Za-z]:)?[/\\](?:[^\s/\\\"'`]+[/\\])+
 PREFERRED_LANGUAGES = ("en", "fr", "zh", "de", "es")
 NUM_LANGUAGES = 3
 MIN_SENTENCE_LETTERS, MAX_SENTENCE_LETTERS = 16, 40
-# Characters of a line that stands for a text on the page.
+# Characters of a line that represents a text on the page.
 MAX_SHOWN = 48
 MAX_SIZES_NAMED = 4
 HASH_DIGITS = 12
+# Weights are never in these formats; a cast would make zeros of most of them. Published counters and positions are.
+WHOLE_FORMATS, COUNTERS = ("I64", "I32", "I16"), ("num_batches_tracked", "input_pos")
 # Sound whose loudest sample is below this is none (-60 dB).
 SILENT_PEAK = 1e-3
 # Synthetic, and shipped for the demo: a base without voices of its own can still be tried.
@@ -172,7 +174,7 @@ def _compare_file(published: PublishedTensors, files: BaseFiles, findings: list[
             more = f"; and {len(differences) - MAX_SIZES_NAMED} more" if len(differences) > MAX_SIZES_NAMED else ""
             found = f"{name} is whole, and of another size than the published one: {named}{more}"
             findings.append(finding("base-other-size", found, where=name))
-        formats = _count_formats(path, published.key)
+        formats, whole = _count_formats(path, published.key)
         row |= {
             "tensors": sum(formats.values()),
             "format": ", ".join(f"{count} {name}" for name, count in formats.items()),
@@ -181,6 +183,9 @@ def _compare_file(published: PublishedTensors, files: BaseFiles, findings: list[
         if other:
             counts = " and ".join(f"{count:,} tensors are {name}" for name, count in other.items())
             findings.append(finding("base-other-format", f"{name}: {counts}", expected="F32", where=name))
+        if whole:
+            found = f"weights of whole numbers: {len(whole):,}, such as {whole[0]}"
+            findings.append(finding("tensors-mismatch", found, expected="F32", where=name))
     except VoxgraftError as error:
         # A missing package is no fault of the file.
         level = "warning" if error.code == "package-missing" else error.finding.level
@@ -189,13 +194,18 @@ def _compare_file(published: PublishedTensors, files: BaseFiles, findings: list[
     return {**row, "result": "differs" if "error" in new else "see below" if new else "as published"}
 
 
-def _count_formats(path: Path, key: str) -> Counter[str]:
-    """Tensors of each number format in a file; none for a file that holds a single tensor or dictionaries of others."""
+def _count_formats(path: Path, key: str) -> tuple[Counter[str], list[str]]:
+    """Tensors of each number format in a file, and names of weights that are whole numbers.
+
+    None for a file that holds a single tensor or dictionaries of others.
+    """
     try:
         with open_nested_checkpoint(path, key) if key else open_checkpoint(path) as checkpoint:
-            return Counter(info.stored or info.dtype for info in checkpoint.tensors.values())
+            formats = {name: info.stored or info.dtype for name, info in checkpoint.tensors.items()}
     except VoxgraftError:
-        return Counter()
+        return Counter(), []
+    whole = [name for name, own in formats.items() if own in WHOLE_FORMATS and not name.endswith(COUNTERS)]
+    return Counter(formats.values()), whole
 
 
 def _size_differences(found: Any, published: Any, name: str = "") -> Iterator[str]:
@@ -219,7 +229,7 @@ def choose_sentences(languages: Sequence[str]) -> list[tuple[str, str]]:
     order += [code for code in languages if code not in order]
     short: dict[str, str] = {}
     for code, sentence in load_proof_corpus():
-        # A sign of a language that is written without spaces stands for about two letters.
+        # A sign of a language that is written without spaces counts as about two letters.
         letters = sum(map(str.isalpha, sentence)) * (1 if " " in sentence else 2)
         fits = MIN_SENTENCE_LETTERS <= letters <= MAX_SENTENCE_LETTERS and not any(map(str.isdecimal, sentence))
         if fits:

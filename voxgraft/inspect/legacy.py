@@ -688,7 +688,7 @@ class _LegacyTranslator:
                 return no_path
             base = shlex.quote(str(self.base)) if self.base else "BASE"
             language = f" --language {self.given.language}" if self.given.language else ""
-            command = f"voxgraft tokenizer prove --base {base} --grown {shlex.quote(str(path))}{language}"
+            command = f"voxgraft tokenizer prove --base {base} --extended {shlex.quote(str(path))}{language}"
             cure = f"leave it out and train a new one, or check it: {command}"
             self.report("old-tokenizer", f"{path.name} is given", cure=cure)
             missing = "" if os.path.exists(path) else ". The file does not exist"

@@ -210,7 +210,7 @@ def repair(settings: RepairSettings) -> RepairResult:
     with _open_repair_inputs(settings, family, files, before) as parts:
         tried: list[PointTrial] = []
         if settings.choose:
-            asked = settings.tokenizer, settings.language, settings.sentences, settings.seed
+            asked = settings.tokenizer, settings.language, settings.max_sentences, settings.seed
             listening_test = open_listening_test(family, files, *asked)
             tried = _try_points(settings, parts, repairs, listening_test)
             repairs = replace(repairs, share=select_best_point(tried, listening_test.language).share)

@@ -31,7 +31,7 @@ SPARE_SAMPLE_ROWS = 1024
 # Of what a row lost: beside a change that is mostly along itself. Decay in float32 rounds to whole units in the last
 # place, so that rows and values shrink a little unevenly.
 _DECAY_SPREAD = 0.6
-# By length of a row: what is left beside a multiple of it after many steps of decay in float32. Training leaves more.
+# By length of a row: the residual beside a multiple of it after many steps of decay in float32. Training leaves more.
 _DECAY_ROUNDING = 1e-4
 # Cosines to the base's spare row: of a row that was copied from it and then trained, and of most others.
 _TRAINED_COPY_COSINE, _OTHER_ROWS_COSINE = 0.9, 0.5
@@ -84,7 +84,7 @@ class RowComparison(NamedTuple):
     factor: NDArray[np.float64]
     """The nearest multiple of the base's row."""
     beside: NDArray[np.float64]
-    """What is left beside that multiple, by length of the base's row."""
+    """The residual beside that multiple, by length of the base's row."""
 
     @property
     def is_uniform_decay(self) -> bool:

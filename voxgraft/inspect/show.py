@@ -137,7 +137,7 @@ class BaseReport:
         file_rows = []
         for file in self.files:
             style = "green" if file["there"] else "yellow" if file["needed_for"] else ""
-            state = style_line(("there" if file["there"] else "missing", style))
+            state = style_line(("exists" if file["there"] else "missing", style))
             file_rows.append((file["name"], state, ", ".join(file["needed_for"]) or "optional", file["what"]))
         lines.append(Table(("file", "", "needed for", "what it is"), tuple(file_rows)))
         for item in self.findings:

@@ -19,6 +19,7 @@ from voxgraft.checkpoints.load import find_dangerous_globals
 from voxgraft.config.run import find_overrides
 from voxgraft.core import progress
 from voxgraft.core.errors import Finding, Level, VoxgraftError, finding
+from voxgraft.core.files import is_folder
 from voxgraft.core.languages import describe_character
 from voxgraft.core.results import Table
 from voxgraft.core.run import RUN_FILE, RunFolder
@@ -316,7 +317,7 @@ def _rate_findings(family: Family, part: str, name: str, rate: float, where: Pat
         return []
     side = "below" if rate < low else "above"
     far = not low / _ERROR_FACTOR <= rate <= high * _ERROR_FACTOR
-    found = f"{name} is {rate:g}, {side} the range for the {part} of {family.name}"
+    found = f"{name} is {rate:g}, {side} the range for the {'backbone' if part == 'body' else part} of {family.name}"
     expected = f"{low:g} to {high:g}"
     level: Level = "error" if far else "warning"
     return [finding("rate-out-of-range", found, expected=expected, where=where, level=level)]
@@ -395,16 +396,19 @@ def text_findings(subject: CheckSubject) -> list[Finding]:
     # How many tokens are on new rows, on base rows, and unknown.
     tail = f"{num_unknown / max(total, 1):.1%} unknown ({num_unknown:,})"
     if total and pieces is None:
-        found = f"of {total:,} tokens {tail}; the share on new rows needs the base"
+        found = f"of {total:,} tokens, {tail}; the share on new rows needs the base"
         findings.append(finding("text-share", found, where=where))
     elif total and pieces is not None:
         new = sum(count for token, count in counts.items() if token >= pieces)
         old = (total - new - num_unknown) / total
-        found = f"of {total:,} tokens {new / total:.1%} on new rows, {old:.1%} on base rows, {tail}"
+        found = f"{new / total:.1%} of {total:,} tokens are on new rows, {old:.1%} on base rows, {tail}"
         findings.append(finding("text-share", found, where=where))
         if not new and tokenizer.size > pieces:
             found = f"none of {total:,} tokens is on one of the {tokenizer.size - pieces:,} new rows"
             findings.append(finding("text-off-new-rows", found, where=where))
+    is_extended = subject.settings.tokenizer.file is not None or (
+        subject.run is not None and is_folder(RunFolder(subject.run).graft)
+    )
     # Letters and signs separately, as in `prove`: a letter of the language without a piece is an error.
     letters = frozenset(find_unknown_letters(tokenizer, unknown, new_text))
     for code, kind in (("proof-unknown-letters", "letters"), ("proof-unknown-symbols", "signs")):
@@ -422,6 +426,8 @@ def text_findings(subject: CheckSubject) -> list[Finding]:
         item = finding(
             code, f"{have} ({num_unknown:,} unknown tokens in all)", expected="a piece for each", where=where
         )
+        if subject.grown is None and is_extended:
+            continue  # the tokenizer that has these pieces cannot be read, which is reported
         if subject.grown is None:  # the base is not meant to spell the new language yet
             item = replace(
                 item, level="warning", cure="extend the tokenizer: `voxgraft graft RUN` adds pieces for them."

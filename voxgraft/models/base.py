@@ -135,7 +135,7 @@ def _validate_ids(ids: Sequence[int] | AnyIdArray, num_ids: int, limit: int, wha
         found = f"{what}s as {array.dtype} of shape {list(array.shape)}"
         raise GraftError("ids-form", found, expected="one-dimensional whole numbers")
     if len(array) == 0 or len(array) > limit:
-        found = f"{len(array):,} {what}s in one utterance"
+        found = f"the utterance has {len(array):,} {what}s"
         raise GraftError("ids-length", found, expected=f"1 to {limit:,}")
     array = array.astype(np.int64)
     # On a GPU an index outside of a table is a device assert, after which the process is of no use.
@@ -482,6 +482,10 @@ class Vocoder(ABC):
         """Why it cannot sound like a voice; nothing where it can."""
         return ""
 
+    def add_recording(self, voice: Clip, samples: NDArray[np.float32], rate: int) -> Clip:  # noqa: ARG002
+        """The voice of a prepared clip, with what the vocoder needs of its recording: preparing keeps no samples."""
+        return voice
+
     def validate(self) -> None:  # noqa: B027 (most have nothing to check)
         """Raise what would keep it from sounding at all, before anything is spoken."""
 
@@ -493,11 +497,11 @@ class Vocoder(ABC):
 def require_a_voice_each(codes: Sequence[Sequence[int]], voices: Sequence[Clip]) -> None:
     """Raise unless there are as many voices as utterances."""
     if len(codes) != len(voices):
-        found = f"{len(codes)} utterances and {len(voices)} voices"
+        found = f"there are {len(codes)} utterances and {len(voices)} voices"
         raise GraftError("packing", found, expected="the same number of each")
 
 
-GROWN, MERGED = "grown", "merged"
+GROWN, MERGED = "extended", "merged"
 """The two folders of an export: the base with more rows, and the one checkpoint that speaks the new language."""
 
 TEXT_PACKAGE_LOADER = '''def _text_package():

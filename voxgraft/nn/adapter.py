@@ -271,7 +271,7 @@ def add_adapter(model: nn.Module, layers: Iterable[str], rank: int, alpha: float
     """
     names = list(dict.fromkeys(layers))
     if not names:
-        raise GraftError("adapter-settings", "no layers", expected="at least one")
+        raise GraftError("adapter-settings", "no layer is named", expected="at least one")
     if rank < 1 or seed < 0 or not 0 < alpha < math.inf:
         found = f"rank {rank}, alpha {alpha:g}, seed {seed}"
         raise GraftError("adapter-settings", found, expected="rank 1 or more, alpha above 0, seed 0 or more")

@@ -67,8 +67,8 @@ from voxgraft.models.base import Family
 from voxgraft.pipeline.stages import (
     PIPELINE_STAGES,
     PipelineContext,
-    StageDecision,
     require_steps_left,
+    survey_stages,
 )
 from voxgraft.tokenizers import open_tokenizer
 
@@ -194,6 +194,9 @@ def create_run(settings: NewSettings) -> NewResult:
             spoken = ", ".join(kind.languages)
             found = f"the base {kind.name} already speaks {base_language(language)} (its languages: {spoken})"
             findings.append(finding("language-spoken", found))
+    for path in settings.sources:
+        if is_folder(path) and not any(path.iterdir()):
+            findings.append(finding("source-none", f"{path} is empty", where=path, level="warning"))
     if missing := [name for name in REQUIRED_SETTINGS if not getattr(run_settings, name)]:
         findings.append(finding("run-incomplete", f"not set yet: {', '.join(missing)}"))
     with atomic_write_folder(run) as folder:
@@ -282,8 +285,6 @@ def update_run(settings: UpdateSettings) -> SimpleResult:
 
 
 StageStatus = Literal["done", "skipped", "ended here", "would run", "not known yet"]
-STAGES_WITHOUT_OUTPUT = ("check", "evaluate")
-"""Stages by which no later one decides."""
 STAGES_AFTER_TRAINING = ("evaluate", "export")
 NEXT_COMMAND_PREFIX = "next: voxgraft "
 """How a command names the next one for its user. Left out inside `go`, which runs that one itself."""
@@ -392,8 +393,10 @@ def _require_later_stages(work: PipelineContext, stages: Sequence[StageName], *,
     pending: list[str] = []
     for name in stages:
         if name in STAGES_AFTER_TRAINING:
-            decision = _decide_stage(name, work, known=False)
-            pending += [name] if decision is None or decision.runs else []
+            try:
+                pending += [name] if PIPELINE_STAGES[name][0](work).runs else []
+            except VoxgraftError:  # an earlier stage must leave something first
+                pending.append(name)
     if settings.base is None or settings.language is None:
         return  # the stages that need them first say so
     folder = resolve_base_folder(settings.base)
@@ -429,28 +432,11 @@ def _require_later_stages(work: PipelineContext, stages: Sequence[StageName], *,
 
 
 def _plan_stages(settings: GoSettings, stages: Sequence[StageName]) -> GoResult:
-    """What would run, by what exists now. What a stage that has yet to run will leave is not guessed at."""
+    """What would run, by what exists now."""
     outcomes: list[StageResult] = []
-    first = ""  # the first stage that would run and leave something that later ones decide by
-    for name in stages:
-        decision = _decide_stage(name, PipelineContext(settings), known=not first)
-        word: StageStatus = "skipped"
-        if decision is not None and decision.runs:
-            first, word = first or ("" if name in STAGES_WITHOUT_OUTPUT else name), "would run"
-        elif first:
-            word = "not known yet"
-        why = (
-            decision.why if decision is not None and word != "not known yet" else f"depends on the result of `{first}`"
-        )
-        outcomes.append(StageResult(name, word, why))
+    for one in survey_stages(settings, stages):
+        if one.error is not None:
+            raise one.error
+        word: StageStatus = "would run" if one.runs else "not known yet" if one.state == "later" else "skipped"
+        outcomes.append(StageResult(one.name, word, one.why))
     return GoResult(settings.run, tuple(outcomes))
-
-
-def _decide_stage(name: StageName, work: PipelineContext, *, known: bool) -> StageDecision | None:
-    """None where an earlier stage must leave something first."""
-    try:
-        return PIPELINE_STAGES[name][0](work)
-    except VoxgraftError:
-        if known:
-            raise
-        return None

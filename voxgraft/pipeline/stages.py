@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from voxgraft.checkpoints.load import read_tensor_shapes
 from voxgraft.checkpoints.steps import StepFolder, find_step_damage, list_step_folders, read_step_values
@@ -92,6 +92,10 @@ class StageDecision:
     why: str
     was: str = ""
     """The same reason once the stage is done; empty where `why` is true then as well."""
+    is_stale: bool = False
+    """Whether it ran before, and its result is out of date; only with `runs`."""
+    has_input: bool = True
+    """False where there is nothing that the stage could work on."""
 
 
 class PipelineContext:
@@ -138,7 +142,7 @@ class PipelineContext:
         flag = f"(--when-changed {self.told.when_changed})"
         if self.told.when_changed == "keep":
             return StageDecision(False, f"{what}; kept as it is {flag}")
-        return StageDecision(True, f"{what}; starts over {flag}", f"{what}; started over {flag}")
+        return StageDecision(True, f"{what}; starts over {flag}", f"{what}; started over {flag}", is_stale=True)
 
 
 def resolve_dataset(work: PipelineContext) -> DatasetFolder:
@@ -151,7 +155,7 @@ def _decide_import(work: PipelineContext) -> StageDecision:
     """Sources are needed for what is still to be imported: clips of sources that are gone can still be used."""
     places, dataset = work.settings.data.sources, resolve_dataset(work)
     if not places:
-        return StageDecision(False, "run.yaml has no data.sources")
+        return StageDecision(False, "run.yaml has no data.sources", has_input=dataset.has_manifest)
     gone = [place for place in places if not path_exists(place)]
     used = sum(clip.is_used for clip in dataset.clips())
     missing = f"note: sources are missing ({format_names([str(place) for place in gone or places])})"
@@ -170,11 +174,11 @@ def _decide_import(work: PipelineContext) -> StageDecision:
     waiting = preview_import(dataset, sources, build_import_options(settings), policy)
     if waiting.new:
         names = format_names(waiting.new)
-        return StageDecision(True, f"not imported yet: {names}", f"was not imported yet: {names}")
+        return StageDecision(True, f"not imported yet: {names}", f"was not imported yet: {names}", is_stale=True)
     if waiting.again:
-        return StageDecision(True, f"imported again (--reimport): {format_names(waiting.again)}")
+        return StageDecision(True, f"imported again (--reimport): {format_names(waiting.again)}", is_stale=True)
     if waiting.problems:
-        return StageDecision(True, waiting.problems[0].found)
+        return StageDecision(True, waiting.problems[0].found, is_stale=True)
     if not used:
         return StageDecision(True, "no clip can be used yet", "no clip could be used")
     lost_share, lost = compute_import_loss(dataset.journals(), unused)
@@ -218,15 +222,16 @@ def _import_settings(work: PipelineContext) -> tuple[DataImportSettings, Reimpor
 def _decide_split(work: PipelineContext) -> StageDecision:
     dataset = resolve_dataset(work)
     if not dataset.has_manifest:
-        return StageDecision(False, "there are no clips to split")
+        return StageDecision(False, "there are no clips to split", has_input=False)
     own = [clip for clip in dataset.clips() if clip.is_used and clip.language == work.language]
     # Clips of other languages in the same dataset are no part of this run.
     without = sum(clip.split is None for clip in own)
     if without:
         told = f"{without:,} of {pluralize(len(own), 'clip')}"
-        return StageDecision(True, f"{told} have no split yet", f"{told} had no split yet")
+        is_stale = without < len(own)
+        return StageDecision(True, f"{told} have no split yet", f"{told} had no split yet", is_stale=is_stale)
     if not own:
-        return StageDecision(False, "there are no clips to split")
+        return StageDecision(False, "there are no clips to split", has_input=False)
     return StageDecision(False, f"all {pluralize(len(own), 'usable clip')} have a split")
 
 
@@ -251,7 +256,8 @@ def _decide_prepare(work: PipelineContext) -> StageDecision:
     if not dataset.has_manifest:
         return StageDecision(False, "the sets exist, and there are no clips to prepare them from")
     why = _why_sets_stale(work, dataset.manifest)
-    return StageDecision(bool(why), why or "the sets are up to date with the manifest and the tokenizer")
+    fresh = "the sets are up to date with the manifest and the tokenizer"
+    return StageDecision(bool(why), why or fresh, is_stale=bool(why))
 
 
 def _why_sets_stale(work: PipelineContext, manifest: Path) -> str:
@@ -313,7 +319,7 @@ def _decide_graft(work: PipelineContext) -> StageDecision:
     # Some training would be lost with another graft.
     step = work.last_step
     is_trained = "trained" in card.method or (step is not None and step.step > 0)
-    return work.changed(changed[0]) if is_trained else StageDecision(True, changed[0])
+    return work.changed(changed[0]) if is_trained else StageDecision(True, changed[0], is_stale=True)
 
 
 def _decide_check(work: PipelineContext) -> StageDecision:
@@ -329,7 +335,7 @@ def decide_train(work: PipelineContext) -> StageDecision:
         return StageDecision(True, "no step is saved yet", "no step was saved yet")
     values = read_step_values(saved)
     if other := _why_identity_differs(values["identity"], card):
-        return StageDecision(True, f"step {saved.step:,} was trained with {other}")
+        return StageDecision(True, f"step {saved.step:,} was trained with {other}", is_stale=True)
     # A finished training is compared in full, data included; an unfinished one by what resuming cannot change.
     over = _why_training_finished(work, values["standing"])
     if changed := _list_changes(work, values["identity"], is_over=bool(over)):
@@ -456,11 +462,17 @@ EVALUATION_NAME = "default"
 MAX_CARD_BYTES = 64 << 20
 
 
-def _hash_trained_output(work: PipelineContext) -> dict[str, str]:
+def _hash_trained_output(run: RunFolder) -> dict[str, str]:
     """What the last training has left, by the names under which scores and exports keep its hash."""
-    if detect_trained_output(work.run, RunJournal(work.run.journal).read()) == "merged":
-        return {"checkpoint_sha256": str(read_merged_card(work.run.path / MERGED_FOLDER_NAME)["checkpoint_sha256"])}
-    return {"graft_sha256": compute_sha256(work.run.graft / GRAFT_CARD_NAME)}
+    if detect_trained_output(run, RunJournal(run.journal).read()) == "merged":
+        return {"checkpoint_sha256": str(read_merged_card(run.path / MERGED_FOLDER_NAME)["checkpoint_sha256"])}
+    return {"graft_sha256": compute_sha256(run.graft / GRAFT_CARD_NAME)}
+
+
+def are_scores_current(run: RunFolder, scores: Mapping[str, Any]) -> bool:
+    """Whether the content of a scores.json is about what the run's last training has left."""
+    subject = scores.get("subject")
+    return isinstance(subject, dict) and subject.items() >= _hash_trained_output(run).items()
 
 
 def _decide_evaluate(work: PipelineContext) -> StageDecision:
@@ -469,15 +481,16 @@ def _decide_evaluate(work: PipelineContext) -> StageDecision:
     if not is_file(path):
         return StageDecision(True, "not evaluated yet", "it was not evaluated yet")
     scores = _read_json_object(path, MAX_CARD_BYTES)
-    subject, spoken = scores.get("subject"), scores.get("sentences")
-    if not (isinstance(subject, dict) and subject.items() >= _hash_trained_output(work).items()):
-        return StageDecision(True, "its scores belong to another model", "its scores belonged to another model")
+    spoken = scores.get("sentences")
+    if not are_scores_current(work.run, scores):
+        told = "its scores belong to another model", "its scores belonged to another model"
+        return StageDecision(True, *told, is_stale=True)
     if other := _why_sentences_differ(work.told, spoken if isinstance(spoken, dict) else {}):
-        return StageDecision(True, f"its scores are {other}", f"its scores were {other}")
+        return StageDecision(True, f"its scores are {other}", f"its scores were {other}", is_stale=True)
     wanted, listener = work.settings.evaluate.recognizer, scores.get("listener")
     known = listener.get("named") if isinstance(listener, dict) else None
     if wanted not in (None, known):
-        return StageDecision(True, f"its recognizer was {known or 'not set'}, and is {wanted} now")
+        return StageDecision(True, f"its recognizer was {known or 'not set'}, and is {wanted} now", is_stale=True)
     return StageDecision(False, "its scores belong to this model")
 
 
@@ -519,17 +532,17 @@ def _decide_export(work: PipelineContext) -> StageDecision:
     else:
         card_path = folder / EXPORT_CARD_NAME
         made_of = _read_json_object(card_path, MAX_CARD_BYTES).get("made_of") if is_file(card_path) else None
-        current = isinstance(made_of, dict) and made_of.items() >= _hash_trained_output(work).items()
+        current = isinstance(made_of, dict) and made_of.items() >= _hash_trained_output(work.run).items()
     if not current:
-        return StageDecision(True, f"{folder.name} was exported from another model")
+        return StageDecision(True, f"{folder.name} was exported from another model", is_stale=True)
     # What flags say now, and the export does not.
     terms, told = read_terms(folder), work.told
     if told.data_licence is not None and (terms is None or terms.data_licence != told.data_licence):
-        return StageDecision(True, "it did not state this data licence")
+        return StageDecision(True, "it did not state this data licence", is_stale=True)
     if told.consent is not None and (terms is None or terms.consent != told.consent):
-        return StageDecision(True, "it did not state this consent of the speakers")
+        return StageDecision(True, "it did not state this consent of the speakers", is_stale=True)
     if told.accept_terms and (terms is None or not terms.accepted):
-        return StageDecision(True, "it did not accept the terms of the base")
+        return StageDecision(True, "it did not accept the terms of the base", is_stale=True)
     return StageDecision(False, f"{folder} belongs to this model")
 
 
@@ -576,3 +589,51 @@ PIPELINE_STAGES: dict[StageName, PipelineStage] = {
     ),
     "export": (_decide_export, _run_export),
 }
+STAGES_WITHOUT_OUTPUT = ("check", "evaluate")
+"""Stages by which no later one decides."""
+StageState = Literal["done", "skipped", "stale", "next", "later", "blocked"]
+"""skipped: has nothing to work on. stale: ran before, and has to run again. later: an earlier stage comes first.
+blocked: an error, see `error`.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyedStage:
+    """One stage as the run is now: whether it has to run, and why. Nothing is run."""
+
+    name: StageName
+    state: StageState
+    why: str
+    runs: bool = False
+    """Whether `go` would run it, as far as can be said before an earlier stage has run."""
+    error: VoxgraftError | None = None
+
+
+def survey_stages(settings: GoSettings, stages: Sequence[StageName] | None = None) -> list[SurveyedStage]:
+    """The state of every stage, for `go --dry-run` and for the web page.
+
+    What a stage that has yet to run will leave is not guessed at. The first error blocks its stage; later ones are
+    judged by their files all the same.
+    """
+    found: list[SurveyedStage] = []
+    first = ""  # the first stage that would run and leave something that later ones decide by
+    for name in stages if stages is not None else list(PIPELINE_STAGES):
+        is_blocked = any(one.state == "blocked" for one in found)
+        waits = is_blocked or any(one.runs for one in found)
+        try:
+            decision = PIPELINE_STAGES[name][0](PipelineContext(settings))
+        except VoxgraftError as error:
+            if not first and not is_blocked:
+                found.append(SurveyedStage(name, "blocked", error.finding.found, error=error))
+                continue
+            decision = None
+        if decision is not None and decision.runs:
+            first = first or ("" if name in STAGES_WITHOUT_OUTPUT else name)
+            state: StageState = "stale" if decision.is_stale else "later" if waits else "next"
+            found.append(SurveyedStage(name, state, decision.why, runs=True))
+        elif first or decision is None:
+            cause = first or next(one.name for one in found if one.state == "blocked")
+            found.append(SurveyedStage(name, "later", f"depends on the result of `{cause}`"))
+        else:
+            found.append(SurveyedStage(name, "done" if decision.has_input else "skipped", decision.why))
+    return found

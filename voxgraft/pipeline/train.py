@@ -31,7 +31,7 @@ from voxgraft.core.results import (
     pluralize,
 )
 from voxgraft.core.run import RUN_FILE, SPEED_WINDOW_STEPS, History, RunFolder, RunJournal
-from voxgraft.dataset.run_data import is_self_replay
+from voxgraft.dataset.run_data import find_recordings, is_self_replay
 from voxgraft.dataset.sampler import list_samples
 from voxgraft.dataset.sets import ShardVerifier
 from voxgraft.evaluation.in_training import (
@@ -465,7 +465,8 @@ def _build_monitor(setup: TrainingSetup, loop: Trainer) -> LearningMonitor:
     if sentences:
         sounds = loop.first and settings.sample_sound
         vocoder = setup.family.vocoder(setup.files, setup.device) if sounds else None
-        loop.callbacks.append(SampleCallback(loop, sentences, vocoder))
+        recordings = find_recordings(setup.run, setup.settings.data.dataset) if vocoder else {}
+        loop.callbacks.append(SampleCallback(loop, sentences, vocoder, recordings))
     pieces, stepper = setup.graft.tokenizer.pieces, loop.stepper
     rows = DeadRowMonitor(stepper.trained, stepper.optimizer, setup.stream, setup.train, lambda at: str(pieces[at]))
     return LearningMonitor(loop, rows)

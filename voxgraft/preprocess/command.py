@@ -320,12 +320,14 @@ def _find_clip_fault(ids: Int32Array, num_codes: int, spec: SequenceSpec) -> Fin
     """What `train` would refuse in a clip."""
     barred = sorted(spec.forbidden_text_ids.intersection(ids.tolist()))
     if not len(ids) or not num_codes:
-        return finding("clips-no-content", f"{len(ids)} text ids and {num_codes} codes", expected="some of each")
+        return finding(
+            "clips-no-content", f"the clip has {len(ids)} text ids and {num_codes} codes", expected="some of each"
+        )
     if len(ids) > spec.max_text:
-        return finding("clips-too-long", f"{len(ids):,} text ids", expected=f"at most {spec.max_text:,}")
+        return finding("clips-too-long", f"the clip has {len(ids):,} text ids", expected=f"at most {spec.max_text:,}")
     if num_codes > spec.max_codes:
-        return finding("clips-too-long", f"{num_codes:,} codes", expected=f"at most {spec.max_codes:,}")
-    return finding("clips-text-barred", f"the text id {barred[0]}") if barred else None
+        return finding("clips-too-long", f"the clip has {num_codes:,} codes", expected=f"at most {spec.max_codes:,}")
+    return finding("clips-text-barred", f"the text contains the id {barred[0]}") if barred else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,6 +405,11 @@ def prepare(settings: PrepareSettings) -> PrepareResult:
     with run.lock("prepare"):
         if settings.language is None:
             raise ConfigError("config-missing", "`language` is not given", where=run.settings)
+        if settings.manifest is None and not is_file(manifest):
+            cure = "import recordings first: `voxgraft go RUN`, if data.sources is set, or `voxgraft data import`."
+            raise FileError(
+                "dataset-missing", f"the run has no clips yet: {manifest} is missing", where=manifest, cure=cure
+            )
         clips, aside = select_clips(manifest, settings.language)
         work = _PrepareJob(settings, run, clips, manifest.parent)
         num_encoded = work.encode(settings)

@@ -136,7 +136,7 @@ def synthesize(
         findings = plan.findings
         if cut := [piece for piece in pieces if piece.stop != "ended"]:
             causes = {"limit": "reached its length limit", "loop": "repeated itself"}
-            found = f"{len(cut)} of {len(pieces)} pieces cut: {cut[0].text!r:.60} {causes[cut[0].stop]}"
+            found = f"{len(cut)} of {len(pieces)} segments did not end: {cut[0].text!r:.60} {causes[cut[0].stop]}"
             findings = (*findings, finding("speak-cut", found, where=f"utterance {plan.utterance.name}"))
         said.append(replace(plan, pieces=pieces, findings=findings))
     return said
@@ -513,7 +513,8 @@ def speak(settings: SpeakSettings) -> SpeakResult:
     sounding = vocoder if outputs else None
     if sounding is not None:
         sounding.validate()
-    said = synthesize(speakers, VoiceLoader(speakers, settings), utterances, settings, sounding)
+    voices = VoiceLoader(speakers, settings, vocoder=sounding)
+    said = synthesize(speakers, voices, utterances, settings, sounding)
     # New languages that are spoken by a graft as it was made, before any step of training. A graft from elsewhere may
     # have an adapter and not say how it was trained.
     untrained = [

@@ -65,7 +65,7 @@ class ModelContext:
     device: str
     dtype: torch.dtype
     vocoder_dtype: torch.dtype | None = None
-    """Half precision of the vocoder, if it was asked for; None is float32, which equals the original programs."""
+    """Half precision of the vocoder, if requested; None is float32, which equals the original programs."""
     opened: SpeechModel | None = None
     """The base, if it was loaded once for several models: they share its tensors, each with layers of its own."""
 
@@ -396,10 +396,14 @@ def open_synthesis_models(settings: SpeakSettings, languages: Collection[str | N
         grafts = [load_graft(folder) for folder in settings.graft]
         new = [graft.card.language for graft in grafts]
         if twice := sorted({name for name in new if new.count(name) > 1}):
-            raise GraftError("speak-grafts", f"{new.count(twice[0])} grafts of {twice[0]}", expected="one per language")
+            raise GraftError(
+                "speak-grafts", f"{new.count(twice[0])} grafts are for {twice[0]}", expected="one per language"
+            )
         kinds = sorted({graft.card.family for graft in grafts})
         if len(kinds) > 1:
-            raise GraftError("speak-grafts", f"grafts on {' and on '.join(kinds)}", expected="grafts on one base")
+            raise GraftError(
+                "speak-grafts", f"the grafts are for different bases: {', '.join(kinds)}", expected="grafts on one base"
+            )
     kind = grafts[0].card.family if grafts else None
     base, family = settings.base, settings.family or kind
     if base is None:

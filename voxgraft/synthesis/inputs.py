@@ -10,7 +10,8 @@ import re
 import sys
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,12 +22,12 @@ import regex
 from voxgraft.audio.files import read_audio
 from voxgraft.config.commands import SpeakSettings
 from voxgraft.config.run import LANGUAGE_PATTERN
-from voxgraft.core.errors import ConfigError, FileError, TextError
+from voxgraft.core.errors import ConfigError, FileError, TextError, VoxgraftError
 from voxgraft.core.files import decode_utf8, is_file, read_lines, read_text, text_lines
 from voxgraft.core.languages import SYLLABIC_SCRIPTS, base_language, script_of, suggest_language_code
 from voxgraft.core.rng import hash_int
 from voxgraft.models import family_names, get_family
-from voxgraft.models.base import Clip, ClipEncoder, SpeakingStyle, unknown_voice_error
+from voxgraft.models.base import REFERENCE_AUDIO, Clip, ClipEncoder, SpeakingStyle, Vocoder, unknown_voice_error
 from voxgraft.synthesis.engine import SynthesisModels
 
 if TYPE_CHECKING:
@@ -217,7 +218,7 @@ def _read_rows(file: Path) -> Iterator[dict[str, str]]:
     if file == STANDARD_INPUT:
         data = sys.stdin.buffer.read(MAX_INPUT_BYTES + 1)
         if len(data) > MAX_INPUT_BYTES:
-            found = f"over {MAX_INPUT_BYTES:,} bytes"
+            found = f"the text has over {MAX_INPUT_BYTES:,} bytes"
             raise TextError("speak-table", found, expected=f"at most {MAX_INPUT_BYTES:,}", where="standard input")
         lines = text_lines(decode_utf8(data, "standard input"))
         yield from ({"text": line} for line in lines if line.strip())
@@ -281,6 +282,23 @@ def choose_voices(sets: Sequence[ClipDataset], min_seconds: float, count: int, s
     ]
 
 
+def add_recordings(
+    voices: Sequence[ReferenceVoice], recordings: Mapping[str, Path], vocoder: Vocoder | None
+) -> list[ReferenceVoice]:
+    """Voices of prepared clips with the sound of their recordings, where a vocoder wants that and the file is usable.
+
+    A voice whose recording is gone or refused stays as it is; `vocoder.why_not` then says what it lacks.
+    """
+    found = []
+    for voice in voices:
+        if vocoder is not None and voice.name in recordings and REFERENCE_AUDIO not in voice.clip.voice:
+            with suppress(VoxgraftError):
+                samples, rate = read_audio(recordings[voice.name])
+                voice = replace(voice, clip=vocoder.add_recording(voice.clip, samples, rate))
+        found.append(voice)
+    return found
+
+
 class VoiceLoader:
     """Loads voices by name or file, each once; and the speaking style."""
 
@@ -289,9 +307,13 @@ class VoiceLoader:
         speakers: SynthesisModels,
         settings: SpeakSettings,
         known: Mapping[str | None, ReferenceVoice] | None = None,
+        vocoder: Vocoder | None = None,
     ) -> None:
-        """`known` are voices that need not be loaded, by name; None is the name of the default voice."""
-        self.speakers, self.settings = speakers, settings
+        """`known` are voices that need not be loaded, by name; None is the name of the default voice.
+
+        `vocoder` will render the speech, if anything will: a voice of a prepared clip gets its recording then.
+        """
+        self.speakers, self.settings, self.vocoder = speakers, settings, vocoder
         self._found: dict[str | None, ReferenceVoice] = dict(known or {})
         self._encoder: ClipEncoder | None = None
         self._emotion: Clip | None = None
@@ -344,7 +366,8 @@ class VoiceLoader:
             held_out = speakers.held_out()
             sets = held_out.sets.get(speakers.new_languages[0]) or held_out.all_sets
             if sets:
-                return choose_voices(sets, held_out.min_prompt_seconds, 1, held_out.seed)[0]
+                chosen = choose_voices(sets, held_out.min_prompt_seconds, 1, held_out.seed)
+                return add_recordings(chosen, held_out.recordings, self.vocoder)[0]
         found = f"{speakers.context.family.name} has no named voices, and no voice is given"
         raise FileError("speak-voice", found, expected="--voice FILE.wav", where=speakers.context.files.folder)
 

@@ -136,7 +136,7 @@ class TrainStep:
             share = self.prefetcher.batches(items)
             own_sums = self._compute_gradients(share) if self.cuda_graphs is None else self._replay_graphs(share)
         except torch.OutOfMemoryError:
-            found = f"not enough memory for packs of {self.options.microbatch_tokens:,} positions"
+            found = f"there is not enough memory for packs of {self.options.microbatch_tokens:,} positions"
             expected = "a smaller train.microbatch_tokens (it does not change the result)"
             raise ConfigError("memory-too-small", found, expected=expected) from None
         sums = self.group.all_reduce_sum(own_sums)
@@ -377,7 +377,7 @@ def fit_microbatch_tokens(stepper: TrainStep, stream: DeterministicSampler, know
 
 def _require_longest_fits(stepper: TrainStep, stream: DeterministicSampler, longest: int) -> None:
     if not _fits_in_memory(stepper, stream, longest):
-        found = f"not enough memory for one pass over the longest clip, of {longest:,} positions"
+        found = f"there is not enough memory for one pass over the longest clip, of {longest:,} positions"
         raise ConfigError("memory-too-small", found, expected="enough memory")
 
 

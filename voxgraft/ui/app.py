@@ -1,4 +1,4 @@
-"""The page: the bar of projects, and the tabs. Which project and tab are open is part of the page's address.
+"""The page: the open project, the bar of running jobs, and the tabs. Project and tab are part of the page's address.
 
 Also here: keeping the visible tab up to date (`poll_tab`), the glossary and the style sheet.
 """
@@ -6,27 +6,32 @@ Also here: keeping the visible tab up to date (`poll_tab`), the glossary and the
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from typing import Any
 
 import gradio as gr
 
-from voxgraft.core.errors import ConfigError, VoxgraftError
+from voxgraft.core.errors import VoxgraftError
 from voxgraft.core.run import RUN_FILE
-from voxgraft.ui.commands import CommandBuilder, find_command, format_command, run_command_in_process
-from voxgraft.ui.files import PROJECT_PATHS, TEXT_PATHS, Roots, file_stamp
-from voxgraft.ui.forms import COMMAND_LABEL, EventHandler, PageContext
-from voxgraft.ui.html import NEEDED_CODE, error_html, finding_html, note_html
-from voxgraft.ui.jobs import ProjectJobs
+from voxgraft.ui.files import PROJECT_PATHS, Roots, file_stamp
+from voxgraft.ui.html import error_html
+from voxgraft.ui.jobs import ProjectJobs, find_external_holder
+from voxgraft.ui.live import jobs_bar_html, stop_job_named
+from voxgraft.ui.page import ACTIONS_JS, EventHandler, PageContext
 from voxgraft.ui.tabs.data import build_data_tab
-from voxgraft.ui.tabs.evaluate import build_evaluate_tab, build_export_tab, build_speak_tab
+from voxgraft.ui.tabs.evaluate import build_evaluate_tab, build_export_tab
+from voxgraft.ui.tabs.home import build_home_tab
 from voxgraft.ui.tabs.inspect import build_diagnose_tab, build_preflight_tab
 from voxgraft.ui.tabs.model import build_model_tab, build_tokenizer_tab
+from voxgraft.ui.tabs.speak import build_speak_tab
 from voxgraft.ui.tabs.train import build_train_tab
 
 # Title and builder of every tab by its id, in the order of the work.
 TABS: dict[str, tuple[str, Callable[[PageContext], None]]] = {
+    "home": ("Home", build_home_tab),
     "data": ("Data", build_data_tab),
     "model": ("Model", build_model_tab),
     "tokenizer": ("Tokenizer", build_tokenizer_tab),
@@ -37,9 +42,9 @@ TABS: dict[str, tuple[str, Callable[[PageContext], None]]] = {
     "export": ("Export", build_export_tab),
     "speak": ("Speak", build_speak_tab),
 }
-# Poll interval of the visible tab; others are not polled.
-REFRESH_SECONDS = 2.0
-BUILT_IN_BASE = "tiny"
+PAGE_TITLE_HTML = (
+    "<h1>voxgraft</h1><p>Teach a text-to-speech model a new language, and prove that it still speaks the old ones.</p>"
+)
 # Puts the open project into the page's address, so that a reload or a bookmark opens it again.
 PROJECT_TO_URL_JS = """(project) => {
   const address = new URL(window.location.href);
@@ -56,82 +61,76 @@ TAB_TO_URL_JS = """() => {
   return [];
 }"""
 TAB_FROM_URL_JS = """() => [new URLSearchParams(window.voxgraftAsked).get("tab") || ""]"""
-# Remembers the address that was opened: gradio selects its first tab before it asks for one.
-PAGE_HEAD_HTML = """<script>
-window.voxgraftAsked = window.location.search;
-for (const touch of ["pointerdown", "keydown"]) {
-  window.addEventListener(touch, () => { window.voxgraftTouched = true; }, { capture: true, once: true });
-}
-</script>"""
 
 
 def build_page(roots: Roots, pages: str = "", on_built: Callable[[PageContext], None] | None = None) -> gr.Blocks:
     """The whole page. `on_built` gets its context when everything is in it."""
     with gr.Blocks(title="voxgraft", analytics_enabled=False, fill_width=True) as demo:
-        gr.Markdown(
-            "# voxgraft\nTeach a text-to-speech model a new language, and prove that it still speaks the old ones."
-        )
         project, active = gr.Textbox(visible="hidden", elem_id="project"), gr.Textbox(visible="hidden")
         context = PageContext(roots, project, pages)
         build_project_bar(context, demo)
+        bar = build_jobs_bar(context)
         made = {}
-        with gr.Tabs(elem_id="tabs") as tabs:
+        with gr.Tabs(elem_id="tabs", overflow_behavior="wrap") as tabs:
             for name, (title, build) in TABS.items():
                 with gr.Tab(title, id=name, elem_id=f"tab-{name}") as made[name]:
                     context.tab = name
                     build(context)
-        timers = _wire_tabs(context, active)
-
-        def select_tab(name: str) -> list[Any]:
-            """The tab is visible now: its timer runs, and no other."""
-            return [name, *(gr.Timer(active=name == other) for other in TABS)]
+        with gr.Accordion("Glossary", open=False, elem_id="words"):
+            gr.Markdown(GLOSSARY)
+        _wire_tabs(context, active, bar)
 
         for name, tab in made.items():
             context.wire(
                 [tab.select],
-                lambda name=name: select_tab(name),
+                lambda name=name: name,
                 [],
-                [active, *timers],
+                [active],
                 js=TAB_TO_URL_JS % name,
                 trigger_mode="always_last",
             )
         asked, first = gr.Textbox(visible="hidden"), next(iter(TABS))
+
+        def select_asked(name: str) -> list[Any]:
+            shown = name if name in TABS else first
+            return [gr.Tabs(selected=shown), shown]
+
         demo.load(
-            lambda name: [
-                gr.Tabs(selected=name if name in TABS else first),
-                *select_tab(name if name in TABS else first),
-            ],
+            select_asked,
             asked,
-            [tabs, active, *timers],
+            [tabs, active],
             js=TAB_FROM_URL_JS,
             api_visibility="private",
             show_progress="hidden",
             show_progress_on=[project],
         )
+        for function, _, outputs in context.load_handlers:
+            quiet: dict[str, Any] = {"show_progress": "hidden", "show_progress_on": [project]}
+            demo.load(function, [project], outputs, api_visibility="private", **quiet)
         if on_built is not None:
             on_built(context)
     return demo
 
 
-def _wire_tabs(context: PageContext, active: Any) -> list[Any]:
-    """Keep the visible tab up to date; returns the timers of the tabs, of which only the visible one's runs.
+def _wire_tabs(context: PageContext, active: Any, bar: Any) -> None:
+    """Keep the visible tab up to date.
 
-    Each tab has hidden parts that a poll changes if there is news: another project, an ended job, a changed job. What
-    the tabs have registered for these events is called when the part changes.
+    The page's script asks for a stamp and presses a tab's hidden button when it has changed. Each tab has hidden parts
+    that the poll then changes if there is news: another project, an ended job, a changed job. What the tabs have
+    registered for these events is called when the part changes.
     """
-    timers: list[Any] = []
     activated: list[Any] = []
     for tab in TABS:
-        timer = gr.Timer(REFRESH_SECONDS, active=not timers)
+        button = gr.Button(visible="hidden", elem_id=f"poll-{tab}")
         known = gr.State({})
         visible, opened, ended, jobs_changed = (gr.State("") for _ in range(4))
-        beat = context.refresh_ticks.get(tab)
+        stamped = context.stamps[tab][0] if tab in context.stamps else None
         context.wire(
-            [timer.tick, visible.change],
+            [button.click, visible.change],
             lambda project, seen, tab=tab: poll_tab(context, tab, project, seen),
             [context.project, known],
-            [known, opened, ended, jobs_changed, *([beat] if beat is not None else [])],
-            trigger_mode="once",
+            [known, bar, opened, ended, jobs_changed, *([stamped] if stamped is not None else [])],
+            trigger_mode="always_last",  # a press during a poll must not be lost: it is for the newest state
         )
         for handlers, part in ((context.project_handlers, opened), (context.job_end_handlers, ended)):
             own = [(handler, slow) for handler_tab, handler, slow in handlers if handler_tab == tab]
@@ -140,13 +139,16 @@ def _wire_tabs(context: PageContext, active: Any) -> list[Any]:
                 if slow:
                     _wire_combined(context, [handler], part)
         views = [view for view in context.views if view.tab == tab]
+        pressed = [view for view in views if view.button is not None]
 
-        def show_jobs(project: str, views: Sequence[Any] = views) -> list[str]:
-            newest = ProjectJobs(context.project_folder(project)).newest_by_command()
-            return [view.html(newest.get(view.verb)) for view in views]
+        def show_jobs(project: str, views: Sequence[Any] = views, pressed: Sequence[Any] = pressed) -> list[Any]:
+            folder = context.project_folder(project)
+            newest = ProjectJobs(folder).newest_by_command()
+            shown = [view.html(newest.get(view.verb)) for view in views]
+            return [*shown, *(view.button_update(folder) for view in pressed)]
 
-        _wire_combined(context, [(show_jobs, [], [view.shown for view in views])], jobs_changed)
-        timers.append(timer)
+        shown = [*(view.shown for view in views), *(view.button for view in pressed)]
+        _wire_combined(context, [(show_jobs, [], shown)], jobs_changed)
         activated.append(visible)
     context.wire(
         [context.project.change, active.change],
@@ -155,7 +157,6 @@ def _wire_tabs(context: PageContext, active: Any) -> list[Any]:
         activated,
         trigger_mode="always_last",
     )
-    return timers
 
 
 def _wire_combined(context: PageContext, handlers: Sequence[EventHandler], part: Any) -> None:
@@ -178,80 +179,60 @@ def _wire_combined(context: PageContext, handlers: Sequence[EventHandler], part:
         context.wire([part.change], call_all, [context.project, *inputs], outputs, trigger_mode="always_last")
 
 
-def poll_tab(context: PageContext, tab: str, project: str, known: Mapping[str, Any] | None) -> list[Any]:
-    """New values of a tab's hidden parts (see `_wire_tabs`), or skips; `known` is what the page has seen already."""
-    before = dict(known or {})
-    has_beat = tab in context.refresh_ticks
-    try:
+def read_poll_state(context: PageContext, tab: str, project: str) -> dict[str, str]:
+    """Everything by which a tab in view can be out of date. Cheap: every open page asks for it every two seconds."""
+    now = {"project": project, "bar": jobs_bar_html(context.roots, context.running, project)}
+    with contextlib.suppress(VoxgraftError):
         folder = context.project_folder(project)
-        newest = ProjectJobs(folder).newest_by_command()
-    except VoxgraftError:
-        return [gr.skip()] * (5 if has_beat else 4)
-    own = {view.verb for view in context.views if view.tab == tab}
-    ended = [job.folder.name for job in newest.values() if not job.alive]
-    # A job that runs changes every second: its time is shown.
-    jobs = [
-        f"{job.folder.name}/{job.state}/{job.seconds if job.alive else 0:.0f}"
-        for verb, job in newest.items()
-        if verb in own
-    ]
-    now = {"project": project, "ended": " ".join([file_stamp(folder / RUN_FILE), *ended]), "stood": " ".join(jobs)}
-    is_other = before.get("project") != project
-    beats = int(before.get("beats", 0)) + 1
+        newest, holder = ProjectJobs(folder).newest_by_command(), find_external_holder(folder)
+        alive = {verb for verb, job in newest.items() if job.alive}
+        ended = [job.folder.name for verb, job in newest.items() if verb not in alive]
+        now["ended"] = " ".join([file_stamp(folder / RUN_FILE), *ended])
+        # A job that runs changes every second: its time is shown. Others are shown by what excludes a start.
+        own = {view.verb for view in context.views if view.tab == tab}
+        jobs = [
+            f"{job.folder.name}/{job.state if verb in alive else ''}/{job.seconds if verb in own & alive else 0:.0f}"
+            for verb, job in newest.items()
+        ]
+        now["stood"] = " ".join([*jobs, str(holder)])
+    if tab in context.stamps:
+        now["stamp"] = f"{project} {context.stamps[tab][1](project)}"
+    return now
+
+
+def poll_stamp(context: PageContext, tab: str, project: str) -> str:
+    """A short text that changes with the state above: what the page's own script asks for (`ui_head.html`)."""
+    if tab not in TABS:
+        return ""
+    return hashlib.sha256(json.dumps(read_poll_state(context, tab, project)).encode()).hexdigest()[:16]
+
+
+def poll_tab(context: PageContext, tab: str, project: str, known: Mapping[str, Any] | None) -> list[Any]:
+    """New values of the bar and of a tab's hidden parts (see `_wire_tabs`), or skips; `known` is what was sent last."""
+    before, now = dict(known or {}), read_poll_state(context, tab, project)
+    is_other, is_open = before.get("project") != project, "ended" in now
     parts: list[Any] = [
-        {**now, "beats": beats} if has_beat else gr.skip() if now == before else now,
-        project if is_other else gr.skip(),
-        gr.skip() if is_other or now["ended"] == before.get("ended") else f"{project} {now['ended']}",
-        f"{project} {now['stood']}" if is_other or now["stood"] != before.get("stood") else gr.skip(),
+        gr.skip() if now == before else now,
+        gr.skip() if now["bar"] == before.get("bar", "") else now["bar"],
+        project if is_other and is_open else gr.skip(),
+        gr.skip() if is_other or not is_open or now["ended"] == before.get("ended") else f"{project} {now['ended']}",
+        f"{project} {now['stood']}" if is_open and (is_other or now["stood"] != before.get("stood")) else gr.skip(),
     ]
-    return [*parts, f"{project} {beats}"] if has_beat else parts
+    if tab in context.stamps:
+        parts.append(gr.skip() if now["stamp"] == before.get("stamp") else now["stamp"])
+    return parts
 
 
 def build_project_bar(context: PageContext, demo: gr.Blocks) -> None:
-    """Choose a project, or create one."""
-    with gr.Row(elem_classes=["vg-bar"]):
+    """The title, the open project, and the jobs that run in any project."""
+    with gr.Row(elem_classes=["vg-bar"], equal_height=True):
+        gr.HTML(PAGE_TITLE_HTML, elem_id="title", padding=False, min_width=280)
         chooser = gr.Dropdown(
-            [], label="Project", info="A folder for one new language on one base (a run).",
-            elem_id="project-chooser", interactive=True, scale=3, allow_custom_value=True,
+            [], label="Open run", elem_id="project-chooser", interactive=True, allow_custom_value=True, min_width=240,
         )  # fmt: skip
-        opened = gr.HTML(elem_id="project-state", elem_classes=["vg-live"])
-    with gr.Accordion("Create a project", open=False, elem_id="new-project") as fold:
-        fields = {leaf.key: leaf.field for leaf in find_command("new").leaves()}
-        with gr.Row():
-            name = gr.Textbox(label="Name", info="Name of its folder.", elem_id="new-name", max_length=80)
-            language = gr.Textbox(
-                label="Language", info=fields["language"].description, elem_id="new-language", placeholder="such as am",
-            )  # fmt: skip
-            base = gr.Dropdown(
-                [("the built-in tiny base", BUILT_IN_BASE), ("none yet", "")],
-                value=BUILT_IN_BASE, label="Base", info="The pretrained model. It is never changed.",
-                elem_id="new-base", interactive=True, allow_custom_value=True,
-            )  # fmt: skip
-            texts = gr.Dropdown(
-                context.roots.find(TEXT_PATHS), value=[], label="Texts", multiselect=True, allow_custom_value=True,
-                info="Optional: " + (fields["texts"].description or ""), elem_id="new-texts", interactive=True,
-            )  # fmt: skip
-        state = gr.HTML(elem_id="new-state", elem_classes=["vg-live"])
-        preview = gr.Textbox(
-            label=COMMAND_LABEL, interactive=False, elem_classes=["vg-command"], elem_id="new-command",
-        )  # fmt: skip
-        button = gr.Button("Create the project", variant="primary", elem_id="new-start", elem_classes=["vg-act"])
-    with gr.Accordion("Glossary", open=False, elem_id="words"):
-        gr.Markdown(GLOSSARY)
-    inputs = [name, language, base, texts]
-    context.wire(
-        [part.change for part in inputs], lambda *values: _preview_new_project(context, *values), inputs, [preview]
-    )
-    outputs = [context.project, chooser, opened]
-    context.wire([chooser.input], lambda project: _open_project(context, project), [chooser], outputs)
-    context.wire(
-        [button.click],
-        lambda *values: _create_project(context, *values),
-        inputs,
-        [*outputs, state, fold],
-        show_progress="minimal",
-        show_progress_on=[state],
-    )
+    opened = gr.HTML(elem_id="project-state", elem_classes=["vg-live"])
+    context.opener = outputs = [context.project, chooser, opened]
+    context.wire([chooser.input], context.open_project, [chooser], outputs)
     context.project.change(
         None,
         [context.project],
@@ -263,70 +244,41 @@ def build_project_bar(context: PageContext, demo: gr.Blocks) -> None:
 
     def load_page(request: gr.Request) -> list[Any]:
         asked = str(request.query_params.get("project", ""))[:4096]
-        return _open_project(context, asked or _find_default_project(context))
+        return context.open_project(asked or find_default_project(context))
 
     demo.load(
         load_page, None, outputs, api_visibility="private", show_progress="hidden", show_progress_on=[context.project]
     )
 
 
-def _new_project_argv(
-    context: PageContext, name: str, language: str, base: str | None, texts: list[str] | None
-) -> list[str]:
-    given = {"Name": name, "Language": language}
-    if needed := [label for label, text in given.items() if not text.strip()]:
-        raise ConfigError(NEEDED_CODE, f"still needed: {', '.join(needed)}")
-    command = CommandBuilder(find_command("new"), context.roots, json=True)
-    values = {"run": name.strip(), "language": language.strip(), "base": base or "", "texts": texts or []}
-    return command.words(values, None, {})
+def build_jobs_bar(context: PageContext) -> Any:
+    """A line for each running job, on every tab; returns the part, which every poll updates."""
+    bar = gr.HTML(elem_id="jobs", elem_classes=["vg-live"], js_on_load=ACTIONS_JS)
+
+    def act(project: str, event: gr.EventData) -> list[Any]:
+        given = {key: str(getattr(event, key, "")) for key in ("act", "project", "job")}
+        try:
+            if given["act"] == "stop":
+                stop_job_named(context.roots, given)
+                return [gr.skip(), gr.skip(), gr.skip(), jobs_bar_html(context.roots, context.running, project)]
+        except VoxgraftError as error:
+            return [gr.skip(), gr.skip(), error_html(error), gr.skip()]
+        return [*context.open_project(given["project"]), gr.skip()]
+
+    context.wire([bar.click], act, [context.project], [*context.opener, bar])
+    return bar
 
 
-def _preview_new_project(context: PageContext, *values: Any) -> str:
-    try:
-        return format_command(_new_project_argv(context, *values))
-    except VoxgraftError as error:
-        return error.finding.found if error.code == NEEDED_CODE else str(error)
-
-
-def _create_project(context: PageContext, *values: Any) -> list[Any]:
-    try:
-        made = run_command_in_process(_new_project_argv(context, *values))
-        project = context.roots.short(context.roots.resolve_inside(values[0].strip()))
-        *opened, said = _open_project(context, project)
-        warnings = [item for item in made.get("findings", ()) if item.get("level") != "note"]
-        said += "".join(map(finding_html, warnings))  # not in the form, which is closed now
-        return [*opened, said, note_html("made", "good"), gr.update(open=False)]
-    except VoxgraftError as error:
-        return [gr.skip(), gr.skip(), gr.skip(), error_html(error), gr.skip()]
-
-
-def _find_default_project(context: PageContext) -> str:
+def find_default_project(context: PageContext) -> str:
     """For an address without a project: the one in which a job runs, or the only one."""
+    running = context.running.find(fresh=True)
     known = context.roots.find(PROJECT_PATHS)
-    for project in known:
-        with contextlib.suppress(VoxgraftError):
-            if ProjectJobs(context.project_folder(project)).at_work():
-                return project
-    return known[0] if len(known) == 1 else ""
+    return running[0][0] if running else known[0] if len(known) == 1 else ""
 
 
-def _open_project(context: PageContext, project: str | None) -> list[Any]:
-    """The open project, the list of all, and a note."""
-    known = context.roots.find(PROJECT_PATHS)
-    if not project:
-        hint = "open a project, or create one below" if known else "create your first project below"
-        return ["", gr.update(choices=known, value=None), note_html(hint)]
-    try:
-        short = context.roots.short(context.project_folder(project))
-    except VoxgraftError as error:
-        return ["", gr.update(choices=known, value=None), error_html(error)]
-    choices = known if short in known else [short, *known]
-    return [short, gr.update(choices=choices, value=short), ""]
-
-
-PAGE_CSS, GLOSSARY = (
+PAGE_CSS, PAGE_HEAD_HTML, GLOSSARY = (
     resources.files("voxgraft").joinpath(f"assets/templates/{name}").read_text(encoding="utf-8")
-    for name in ("ui.css", "ui_glossary.md")
+    for name in ("ui.css", "ui_head.html", "ui_glossary.md")
 )
 
 
@@ -345,5 +297,6 @@ def build_theme() -> gr.themes.Base:
         block_title_text_color="*neutral_800",
         block_title_text_color_dark="*neutral_100",
         button_primary_background_fill="*primary_700",
+        button_primary_background_fill_dark="*primary_700",
         button_primary_background_fill_hover="*primary_800",
     )

@@ -1,7 +1,6 @@
 """Forms: controls made from a command's own settings, its command line as they change, and the job that it becomes.
 
-Names, helps, choices and defaults come from the settings alone. `PageContext` is the page while it is built: tabs
-register there what is called when a project is opened, a job ends or time passes; `app.py` wires it.
+Names, helps, choices and defaults come from the settings alone.
 """
 
 from __future__ import annotations
@@ -11,102 +10,36 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
-from urllib.parse import quote
 
 import gradio as gr
 
 from voxgraft.config.base import SettingField
 from voxgraft.config.run import set_run_yaml_values
-from voxgraft.core.errors import ConfigError, FileError, VoxgraftError
-from voxgraft.core.run import RUN_FILE
-from voxgraft.export.share import ADAPTER_CARD, EXPORT_CARD_NAME
-from voxgraft.graft.folder import GRAFT_CARD_NAME
+from voxgraft.core.errors import ConfigError, VoxgraftError
 from voxgraft.ui.commands import EXECUTABLE_SETTINGS, CommandBuilder, effective_values, find_command, format_command
 from voxgraft.ui.files import FOLDER_PATHS, PathFilter, Roots, move_uploads
-from voxgraft.ui.html import NEEDED_CODE, NO_PROJECT_CODE, error_html, finding_html, job_html, note_html
-from voxgraft.ui.jobs import ProjectJobs, UiJob
+from voxgraft.ui.html import (
+    NEEDED_CODE,
+    NO_PROJECT_CODE,
+    error_html,
+    finding_html,
+    note_html,
+)
+from voxgraft.ui.page import (
+    JobView,
+    PageContext,
+    add_page_target,
+    build_command_fold,
+    build_job_controls,
+    last_job_result,
+    slug,
+    start_job,
+)
 
 AUTOMATIC_LABEL = "automatic"
-SAVE_LABEL = "Keep these values in run.yaml"
-COMMAND_LABEL = "The same on a command line"
-# Files at the top of everything that `pull` has unpacked.
-RECEIVED_CARDS = (GRAFT_CARD_NAME, EXPORT_CARD_NAME, ADAPTER_CARD)
+SAVE_LABEL = "Save to run.yaml without starting"
 # Folders of faster-whisper models.
 WHISPER_FOLDERS = PathFilter(mark="model.bin")
-# What to call after an event: `function(project, *inputs)` gives a value for each output. Inputs and outputs follow.
-EventHandler = tuple[Callable[..., Sequence[Any]], list[Any], list[Any]]
-
-
-@dataclass(slots=True)
-class PageContext:
-    """The page while it is built."""
-
-    roots: Roots
-    project: Any
-    """A hidden text: the short name of the open project's folder, or empty. The first input of every event."""
-    pages: str = ""
-    """First part of the addresses under which the server hands out files of a project."""
-    tab: str = ""
-    """The tab that is being built."""
-    forms: list[CommandForm] = field(default_factory=list)
-    views: list[JobView] = field(default_factory=list)
-    project_handlers: list[tuple[str, EventHandler, bool]] = field(default_factory=list)
-    """With the tab that it belongs to (only the visible one is kept up to date), and whether others must not wait."""
-    job_end_handlers: list[tuple[str, EventHandler, bool]] = field(default_factory=list)
-    refresh_ticks: dict[str, Any] = field(default_factory=dict)
-    """By tab: a hidden part that changes every two seconds while it is in view, and when a project is opened."""
-
-    def project_folder(self, project: str) -> Path:
-        """The folder of the open project; an error if none is open or it is not a project any more."""
-        if not project:
-            raise ConfigError(NO_PROJECT_CODE, "no project is open")
-        folder = self.roots.resolve_inside(project)
-        if not (folder / RUN_FILE).is_file():
-            raise FileError(NO_PROJECT_CODE, f"{project} no longer has a {RUN_FILE}", where=folder)
-        for path in (folder, *folder.parents):
-            if path in self.roots.paths:
-                break
-            if any((path / name).is_file() for name in RECEIVED_CARDS):
-                # A run.yaml may name programs, and files anywhere: one that somebody sent is not followed.
-                raise FileError(NO_PROJECT_CODE, f"{project} is part of an imported graft or export", where=path)
-        return folder
-
-    def file_url(self, path: Path, *, versioned: bool = False) -> str:
-        """The address of a file inside the roots; a version makes the browser fetch it again when it has changed."""
-        version = f"?v={path.stat().st_mtime_ns}" if versioned else ""
-        return f"{self.pages}/{quote(self.roots.short(path.resolve()))}{version}"
-
-    def wire(
-        self, triggers: Sequence[Any], function: Callable[..., Any], inputs: Sequence[Any], outputs: Sequence[Any],
-        **more: Any,
-    ) -> Any:  # fmt: skip
-        """Wire an event without a spinner and without a public API endpoint."""
-        # Gradio notifies every component that ever showed progress of every event: only one hidden component does.
-        quiet = {"show_progress": "hidden", "show_progress_on": [self.project], "api_visibility": "private"}
-        settings: dict[str, Any] = {**quiet, **more}
-        return gr.on(list(triggers), function, list(inputs), list(outputs), **settings)
-
-    def on_project(
-        self,
-        function: Callable[..., Sequence[Any]],
-        outputs: list[Any],
-        inputs: Sequence[Any] = (),
-        *,
-        slow: bool = False,
-    ) -> None:
-        """Call `function(project, *inputs)` when a project is opened or reloaded; it gives a value for each output."""
-        self.project_handlers.append((self.tab, (function, list(inputs), outputs), slow))
-
-    def on_change(self, function: Callable[[str], Sequence[Any]], outputs: list[Any], *, slow: bool = False) -> None:
-        """The same, and again whenever a job of the project has ended, or its run.yaml has changed."""
-        self.on_project(function, outputs, slow=slow)
-        self.on_job_end(function, [], outputs, slow=slow)
-
-    def on_job_end(
-        self, function: Callable[..., Sequence[Any]], inputs: list[Any], outputs: list[Any], *, slow: bool = False
-    ) -> None:
-        """Call `function(project, *inputs)` whenever a job of the project has ended, or its run.yaml has changed."""
-        self.job_end_handlers.append((self.tab, (function, inputs, outputs), slow))
 
 
 class FormControl(NamedTuple):
@@ -118,22 +51,8 @@ class FormControl(NamedTuple):
     default: Callable[[Path], Any] | None = None
     shared: bool = False
     """Whether it belongs to another form, which fills it."""
-
-
-@dataclass(frozen=True, slots=True)
-class JobView:
-    """Where the newest job of a command is shown."""
-
-    verb: str
-    shown: Any
-    tab: str
-    title: str = "Result"
-    is_json: bool = False
-    """Whether the result is JSON, which a tab shows in its own way."""
-
-    def html(self, job: UiJob | None) -> str:
-        """The job as HTML."""
-        return job_html(job, self.is_json, self.title)
+    options: Callable[[Path], Sequence[Any]] | None = None
+    """What can be chosen in a project, if not the paths that are sought."""
 
 
 @dataclass(slots=True)
@@ -161,6 +80,8 @@ class CommandForm:
     button: Any = None
     followed_components: list[Any] = field(default_factory=list)
     render_result: Callable[[dict[str, Any]], str] | None = None
+    first: Callable[[Path], list[str]] | None = None
+    """A Python module with its arguments that a job runs before the command, by project; mostly none."""
 
     @property
     def command(self) -> CommandBuilder:
@@ -180,6 +101,7 @@ class CommandForm:
         default: Callable[[Path], Any] | None = None,
         lines: int = 1,
         shared: FormControl | None = None,
+        options: Callable[[Path], Sequence[Any]] | None = None,
     ) -> Any:
         """Create the control of one setting here, or take one that another form has created; returns the component."""
         leaf = next(leaf for leaf in find_command(self.name).leaves() if leaf.key == key)
@@ -197,7 +119,8 @@ class CommandForm:
         if leaf.is_path and sought is None:
             sought = FOLDER_PATHS
         component = build_component(leaf, self.choices.get(key) or leaf.choices, sought, lines, about)
-        self.controls.append(FormControl(leaf, component, sought, default))
+        self.controls.append(FormControl(leaf, component, sought, default, options=options))
+        add_page_target(self.context, self.name, key, component)
         return component
 
     def add_all(self, keys: Sequence[str]) -> None:
@@ -210,27 +133,32 @@ class CommandForm:
         """The control of a setting."""
         return next(control for control in self.controls if control.leaf.key == key)
 
-    def finish(self, button: str, *, output: str = "Result", keep: bool = False) -> JobView:
-        """The command line, the button that runs it, and the newest job of the command.
+    def finish(
+        self,
+        button: str,
+        *,
+        output: str = "Result",
+        keep: bool = False,
+        own_button: bool = False,
+        add_below: Callable[[], None] | None = None,
+    ) -> JobView:
+        """The button that runs the command, its newest job, and the command line in a fold.
 
-        With `keep`, also a button that writes changed values into run.yaml, where they count for every command.
+        With `keep`, starting writes changed values into run.yaml first: so form, file and job are the same. A second
+        button only writes them. With `own_button` the tab decides when the button can be pressed. `add_below` adds
+        controls below the button.
         """
         self.context.forms.append(self)
-        name, components = slug(self.name), self.components
-        self.preview = gr.Textbox(
-            label=COMMAND_LABEL,
-            value=self._preview("", *(component.value for component in components)),
-            interactive=False,
-            elem_classes=["vg-command"],
-            elem_id=f"{name}-command",
-            lines=1,
-            max_lines=6,
-        )
+        name = slug(self.name)
         self.filled = gr.State([])
         save = gr.Button(SAVE_LABEL, elem_id=f"{name}-keep", elem_classes=["vg-act"], render=False) if keep else None
         self.view, self.button = view, start = build_job_controls(
-            self.context, self.name, button, title=output, is_json=self.json, extra_button=save
+            self.context, self.name, button, title=output, is_json=self.json, extra_button=save, own_button=own_button
         )
+        if add_below is not None:
+            add_below()
+        components = self.components
+        self.preview = build_command_fold(name, self._preview("", *(component.value for component in components)))
         wire, inputs = self.context.wire, [self.context.project, *components]
         if components:
             # Events of somebody's edits, never of the page filling the controls: then others are not filled yet.
@@ -238,11 +166,27 @@ class CommandForm:
             edits = [component.input for component in components]
             edits += [component.blur for component in components if isinstance(component, gr.Textbox | gr.Dropdown)]
             wire(edits, self._preview, inputs, [self.preview], trigger_mode="always_last")
+
+        def build_argv(project: str, values: Sequence[Any]) -> list[str]:
+            if keep:
+                self.words(project, values)  # raises before anything is written
+                folder = self.context.project_folder(project)
+                changed = self.command.changed(self.typed_values(values), folder, self.fixed(folder))
+                try:
+                    set_run_yaml_values(folder, changed)
+                except VoxgraftError as error:
+                    if error.code != "ui-keep":
+                        raise
+                    # A run.yaml of another form stays as it is, and the values are flags of this command alone.
+            return self.words(project, values)
+
         wire(
             [start.click],
-            lambda project, *values: start_job(self.context, project, view, lambda: self.words(project, values)),
+            lambda project, *values: start_job(
+                self.context, project, view, lambda: build_argv(project, values), self.first
+            ),
             inputs,
-            [view.shown],
+            [view.shown, *([view.button] if view.button is not None else [])],
         )
         if save is not None:
             wire([save.click], self._keep, inputs, [self.preview, view.shown])
@@ -273,7 +217,7 @@ class CommandForm:
         found = last_job_result(self.context.project_folder(project), self.name)
         if found is None or self.render_result is None:
             return ""
-        return finding_html(found["error"]) if "error" in found else self.render_result(found)
+        return finding_html(found["error"], self.name) if "error" in found else self.render_result(found)
 
     def fixed(self, project: Path) -> Mapping[str, Any]:
         """Settings that nobody types."""
@@ -324,7 +268,7 @@ class CommandForm:
             changed = self.command.changed(self.typed_values(values), folder, self.fixed(folder))
             set_run_yaml_values(folder, changed)
         except VoxgraftError as error:
-            return [gr.skip(), error_html(error)]
+            return [gr.skip(), error_html(error, self.name)]
         nothing = "nothing to write: no value was changed"
         kept = f"written into run.yaml: {', '.join(changed)}" if changed else nothing
         return [self._preview(project, *values), note_html(kept, "good")]
@@ -369,7 +313,9 @@ class CommandForm:
             # A value that exists already is not sent again: somebody may type.
             is_there = bool(values) and plain(control.leaf, values[at]) == plain(control.leaf, value)
             sent: dict[str, Any] = {} if is_there else {"value": value}
-            if control.sought is not None:
+            if control.options is not None and folder is not None:
+                sent["choices"] = [*control.options(folder)]
+            elif control.sought is not None:
                 sent["choices"] = self.context.roots.find(control.sought, folder)
             elif words := self.choices.get(control.leaf.key):
                 # The run's own word may be one that no one can choose here, such as a program that listens.
@@ -378,69 +324,6 @@ class CommandForm:
                 )
             updates.append(gr.update(**sent) if sent else gr.skip())
         return [*updates, error or self._preview(project, *now), fresh]
-
-
-def build_job_controls(
-    context: PageContext,
-    verb: str,
-    button: str,
-    *,
-    title: str = "Result",
-    is_json: bool = False,
-    extra_button: Any = None,
-) -> tuple[JobView, Any]:
-    """The view of the newest job of a command and the button that starts one; the stop button is wired here.
-
-    `extra_button` is one more button, which was not laid out yet.
-    """
-    name = slug(verb)
-    with gr.Column(elem_classes=["vg-form"]):
-        with gr.Row():
-            start = gr.Button(button, variant="primary", elem_id=f"{name}-start", elem_classes=["vg-act"])
-            stop = gr.Button("Stop", variant="stop", elem_id=f"{name}-stop", elem_classes=["vg-act", "vg-stop"])
-            if extra_button is not None:
-                extra_button.render()
-        shown = gr.HTML(elem_id=f"{name}-state", elem_classes=["vg-live"])
-    view = JobView(verb, shown, context.tab, title, is_json)
-    add_job_view(context, view, stop)
-    return view, start
-
-
-def add_job_view(context: PageContext, view: JobView, stop: Any) -> None:
-    """Keep a view up to date, and let its button stop the job."""
-
-    def stop_job(project: str) -> str:
-        try:
-            job = ProjectJobs(context.project_folder(project)).latest(view.verb)
-            if job is not None:
-                job.stop()
-            return view.html(job)
-        except VoxgraftError as error:
-            return error_html(error)
-
-    context.views.append(view)
-    context.wire([stop.click], stop_job, [context.project], [view.shown])
-
-
-def start_job(context: PageContext, project: str, view: JobView, build_argv: Callable[[], list[str]]) -> str:
-    """Start a job of the view's command; returns the HTML of the job, or of the error."""
-    try:
-        argv = build_argv()
-        job = ProjectJobs(context.project_folder(project)).start(view.verb, argv, context.roots.home)
-    except VoxgraftError as error:
-        return error_html(error)
-    return view.html(job)
-
-
-def last_job_result(folder: Path, verb: str) -> dict[str, Any] | None:
-    """The JSON result of the newest job of a command; None while it runs."""
-    job = ProjectJobs(folder).latest(verb)
-    return (job.read("out.txt") or None) if job is not None and not job.alive else None
-
-
-def slug(name: str) -> str:
-    """A command's or a setting's name as part of an element id."""
-    return name.replace(" ", "-").replace(".", "-").replace("_", "-")
 
 
 def add_upload(context: PageContext, form: CommandForm, key: str, label: str, endings: Sequence[str]) -> None:

@@ -5,17 +5,19 @@ Players, pictures and links name addresses under which the server hands out file
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.core.results import EXIT_BAD_INPUT, format_duration
 from voxgraft.ui.jobs import UiJob
 
 if TYPE_CHECKING:
-    from voxgraft.ui.forms import PageContext
+    from voxgraft.ui.page import PageContext
 
 # Words and kind of note, by state of a job.
 JOB_STATE_LABELS = {
@@ -33,6 +35,69 @@ MAX_SHOWN_CODES = 400
 NEEDED_CODE, NO_PROJECT_CODE = "ui-needed", "ui-no-project"
 
 
+# Sentences of a cure, and what in them is meant for a terminal.
+_SENTENCE_BREAK = re.compile(r"(?<=[.;])\s+")
+_FLAG = re.compile(r"`?--([a-z][a-z0-9.-]*)(?:[ =][A-Z][A-Za-z./-]*)?`?")
+_COMMAND = re.compile(r"`?voxgraft ((?:data |tokenizer )?[a-z]+)\b")
+_KEY = re.compile(r"`([a-z]+(?:[._][a-z_]+)*)`")
+_LOGGED_FINDING = re.compile(
+    r"^(error|warning) ([a-z0-9-]+): (.*)\n(?:  in: (.*)\n)?(?:  fix: (.*)(?:\n|$))?", re.MULTILINE
+)
+MAX_LOGGED_FINDINGS = 5
+
+
+class PageTarget(NamedTuple):
+    """A control of the page that a message can lead to."""
+
+    tab: str
+    label: str
+    elem_id: str
+    folds: tuple[str, ...] = ()
+    """Ids of the folds around it, the outermost first: what is in a closed one is not on the page yet."""
+
+
+# Controls by command and setting; a command alone is its button. The layout of the page is the same for everybody, so
+# this is filled once, when the page is built.
+PAGE_TARGETS: dict[tuple[str, str], PageTarget] = {}
+# Errors whose control no flag in their text names, by code: command and setting.
+CODE_TARGETS = {
+    "sentences-missing": ("evaluate", "sentences"),
+    "speak-voice": ("speak", "voice"),
+    "voice-unknown": ("speak", "voice"),
+    "trained-otherwise": ("go", "when_changed"),
+    "source-changed": ("go", "reimport"),
+}
+# Settings of run.yaml that no form of one command owns: where they are set.
+RUN_KEY_TARGETS = {
+    "base": ("model", "choice"),
+    "language": ("graft", "language"),
+    "texts": ("graft", "texts"),
+    "data.sources": ("data import", "sources"),
+}
+
+
+def target_button(target: PageTarget, words: str = "") -> str:
+    """A button that opens the tab and the folds of a control, and moves the focus there."""
+    folds = " ".join(target.folds)
+    return (
+        f'<button type="button" class="vg-goto" data-goto="{escape(target.elem_id)}" data-tab="{escape(target.tab)}"'
+        f' data-folds="{escape(folds)}">{escape(words or f"Go to {target.label}")}</button>'
+    )
+
+
+def find_targets(finding: Mapping[str, Any], verb: str = "") -> Iterator[PageTarget]:
+    """The controls that an error is about: by its code, the flags and settings that it names, commands of its fix."""
+    texts = " ".join(str(finding.get(key) or "") for key in ("found", "expected", "cure"))
+    wanted = [CODE_TARGETS.get(str(finding.get("code")), ("", ""))]
+    flags = [name.replace("-", "_") for name in _FLAG.findall(texts)]
+    wanted += [(verb, name) for name in flags]
+    for key in (*_KEY.findall(texts), *(["data.sources"] if "data.sources" in texts else [])):
+        wanted += [(verb, key)] if (verb, key) in PAGE_TARGETS else [RUN_KEY_TARGETS.get(key, ("", ""))]
+    wanted += [RUN_KEY_TARGETS.get(name, ("", "")) for name in flags if (verb, name) not in PAGE_TARGETS]
+    wanted += [(name, "") for name in _COMMAND.findall(str(finding.get("cure") or "")) if name != verb]
+    yield from (PAGE_TARGETS[key] for key in dict.fromkeys(wanted) if key in PAGE_TARGETS)
+
+
 def note_html(text: str, kind: str = "note") -> str:
     """A text in a box; `kind` is its colour: good, bad, warn, busy, note."""
     # Screen readers announce it when it appears, except for what changes every moment.
@@ -40,45 +105,102 @@ def note_html(text: str, kind: str = "note") -> str:
     return f'<div class="vg-note vg-{kind}"{role}>{escape(text)}</div>'
 
 
-def error_html(error: VoxgraftError) -> str:
+def error_html(error: VoxgraftError, verb: str = "") -> str:
     """An error as a box with found, where and cure; a value that is only missing yet as one plain line."""
     if error.code == NEEDED_CODE:
-        return note_html(error.finding.found, "bad")
-    return finding_html(error.finding.to_json())
+        found = error.finding.found
+        targets = (target for (command, _), target in PAGE_TARGETS.items() if command == verb)
+        buttons = "".join(target_button(target) for target in targets if target.label.lower() in found.lower())
+        return f'<div class="vg-note vg-bad" role="status">{escape(found)}{buttons}</div>'
+    return finding_html(error.finding.to_json(), verb)
 
 
-def finding_html(finding: Mapping[str, Any]) -> str:
-    """A finding as a box: what was found, what was expected, where, the cure."""
+def finding_html(finding: Mapping[str, Any], verb: str = "") -> str:
+    """A finding as a box: what was found, what was expected, where, the fix, and buttons to the controls it is about.
+
+    Flags are called by the labels of their controls. Sentences that only a terminal understands are in a fold.
+    """
     kind = {"error": "bad", "warning": "warn"}.get(str(finding.get("level")), "note")
-    parts = [f"<strong>{escape(str(finding.get('code', '')))}</strong> {escape(str(finding.get('found', '')))}"]
-    for key, word in (("expected", "expected"), ("where", "in"), ("cure", "fix")):
-        if text := str(finding.get(key) or ""):
-            parts.append(f"<small>{word}: {escape(text)}</small>")
-    return f'<div class="vg-note vg-{kind}">{"<br>".join(parts)}</div>'
+
+    def label_flags(text: str) -> str:
+        def label(match: re.Match[str]) -> str:
+            target = PAGE_TARGETS.get((verb, match[1].replace("-", "_")))
+            return f"“{target.label}”" if target is not None else match[0]
+
+        return _FLAG.sub(label, text)
+
+    sentences = _SENTENCE_BREAK.split(str(finding.get("cure") or ""))
+    plain = [label_flags(one) for one in sentences]
+    is_typed = [bool(_COMMAND.search(one) or _FLAG.search(one)) for one in plain]
+    cure = " ".join(one for one, typed in zip(plain, is_typed, strict=True) if not typed)
+    typed = " ".join(one for one, typed in zip(sentences, is_typed, strict=True) if typed)
+    parts = [
+        f"<strong>{escape(label_flags(str(finding.get('found', ''))))}</strong>",
+        *(
+            f"<small>{word}: {escape(text)}</small>"
+            for word, text in (
+                ("expected", label_flags(str(finding.get("expected") or ""))),
+                ("in", str(finding.get("where") or "")),
+                ("fix", cure),
+                ("code", str(finding.get("code", ""))),
+            )
+            if text
+        ),
+    ]
+    buttons = "".join(target_button(target) for target in find_targets(finding, verb)) if kind != "note" else ""
+    shell = f"<details><summary>Command line</summary><small>{escape(typed)}</small></details>" if typed else ""
+    return f'<div class="vg-note vg-{kind}">{"<br>".join(parts)}{shell}{buttons}</div>'
 
 
-def findings_html(result: Mapping[str, Any]) -> str:
-    """All findings of a command's result."""
-    return "".join(map(finding_html, result.get("findings", ())))
+def logged_findings(log: str) -> list[dict[str, str]]:
+    """Errors and warnings that a command has printed, the last ones first: the last is what ended it."""
+    keys = ("level", "code", "found", "where", "cure")
+    return [dict(zip(keys, map(str, found), strict=True)) for found in _LOGGED_FINDING.findall(log + "\n")][::-1]
+
+
+def findings_html(result: Mapping[str, Any], verb: str = "") -> str:
+    """All findings of a command's result; those of one kind as a count that unfolds, so that the page stays short."""
+    by_code: dict[str, list[Mapping[str, Any]]] = {}
+    for item in result.get("findings", ()):
+        by_code.setdefault(f"{item.get('level')} {item.get('code')}", []).append(item)
+    shown = []
+    for same in by_code.values():
+        boxes = [finding_html(item, verb) for item in same]
+        if len(boxes) <= MAX_LOGGED_FINDINGS:
+            shown += boxes
+            continue
+        summary = f"{len(boxes):,} × {same[0].get('code')}: {same[0].get('found')}, ..."
+        shown.append(f"<details><summary>{escape(summary)}</summary>{''.join(boxes)}</details>")
+    return "".join(shown)
 
 
 def job_html(job: UiJob | None, is_json: bool = False, title: str = "Result") -> str:
-    """A job: its state, its log, and its result unless that is JSON, which a tab shows in its own way."""
+    """A job: its state, what is wrong, its result unless that is JSON, which a tab shows in its own way; its log."""
     if job is None:
         return ""
-    state, log = job.state, job.tail("log.txt", MAX_LOG_BYTES).strip()
+    state, log, verb = job.state, job.tail("log.txt", MAX_LOG_BYTES).strip(), job.verb
     words, kind = JOB_STATE_LABELS[state]
     if state == "failed" and job.exit_code == EXIT_BAD_INPUT:
         words = "failed: see below"
     parts = [note_html(f"{words} ({format_duration(job.seconds)})", kind)]
-    if log:
-        is_open = " open" if state != "done" else ""
-        told = f'<div class="vg-tail" tabindex="0"><pre class="vg-log">{escape(log)}</pre></div>'
-        parts.append(f"<details{is_open}><summary>Log</summary>{told}</details>")
+    # A long list of problems begins with how many there are of each kind; the log has all of them.
+    found = logged_findings(log) if state == "failed" else []
+    if len(found) > 1:
+        counts = Counter(f"{item['level']} {item['code']}" for item in found)
+        parts.append(note_html(", ".join(f"{count:,} × {name}" for name, count in counts.items()), "bad"))
+    parts += [finding_html(item, verb) for item in {item["code"]: item for item in found[::-1]}.values()][
+        :MAX_LOGGED_FINDINGS
+    ]
     if not is_json and (output := job.tail("out.txt").strip()):
         named = escape(title)
-        pre = f'<pre class="vg-result" tabindex="0" aria-label="{named}">{escape(output)}</pre>'
+        pre = f'<pre class="vg-result" tabindex="0" role="region" aria-label="{named}">{escape(output)}</pre>'
         parts.append(f'<div class="vg-title">{named}</div>{pre}')
+    if log:
+        # Where the page shows the progress itself, the log stays folded.
+        is_shown = state in ("running", "stopping") and verb not in ("go", "train")
+        is_open = " open" if is_shown or state == "lost" or (state == "failed" and not found) else ""
+        told = f'<pre class="vg-log" tabindex="0" role="region" aria-label="Log">{escape(log)}</pre>'
+        parts.append(f'<details{is_open}><summary>Log</summary><div class="vg-tail">{told}</div></details>')
     return "".join(parts)
 
 
@@ -98,9 +220,8 @@ def table_html(columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
         "<tr>" + "".join(f"<td>{escape('' if cell is None else str(cell))}</td>" for cell in row) + "</tr>"
         for row in rows
     )
-    return (
-        f'<div class="vg-scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-    )
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="vg-scroll" tabindex="0" role="region" aria-label="Table">{table}</div>'
 
 
 def details_html(summary: str, names: Iterable[str]) -> str:

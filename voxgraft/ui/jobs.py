@@ -4,7 +4,8 @@ A job outlives the server that started it. Between the two is a small process, `
 starts the command and records its end. A job is alive while its lock is held, which dies with its processes: so a new
 server, or none, sees the same. The folder of a job:
 
-    job.json   command, argv, working folder, start     log.txt    standard error
+    job.json   command, argv, working folder, start;    log.txt    standard error
+               modules to run before the command
     lock       held by the job's processes              out.txt    standard output, the result
     pid.json   processes, for stopping them             exit.json  exit code and end
     stop.json  how often Stop was pressed
@@ -38,6 +39,12 @@ PASSWORD_VARIABLE = "VOXGRAFT_UI_PASSWORD"
 MAX_SHOWN_BYTES = 64 << 10
 # The first lets training finish its step and save, the second ends it; a third one kills.
 GRACEFUL_STOPS = 2
+# Commands that are stages of `go`, which runs them itself: neither may run beside the other.
+STAGE_BY_COMMAND = {
+    "data import": "import",
+    "data split": "split",
+    **{name: name for name in ("graft", "prepare", "check", "train", "evaluate", "export")},
+}
 _JOB_FOLDER_NAME = re.compile(r"^(\d{4,})-[a-z-]+$")
 
 
@@ -173,14 +180,24 @@ class ProjectJobs:
         """Jobs that run."""
         return [job for job in self.newest_by_command().values() if job.alive]
 
-    def start(self, verb: str, argv: Sequence[str], where: Path) -> UiJob:
-        """Start `voxgraft ARGV` in the folder `where`, as a process that outlives this one."""
+    def conflicting(self, verb: str) -> UiJob | None:
+        """A running job beside which a command cannot start: the same command, or `go` and one of its stages."""
+        stages = (*STAGE_BY_COMMAND,) if verb == "go" else ("go",) if verb in STAGE_BY_COMMAND else ()
+        newest = self.newest_by_command()
+        return next((newest[name] for name in (verb, *stages) if name in newest and newest[name].alive), None)
+
+    def start(self, verb: str, argv: Sequence[str], where: Path, first: Sequence[str] = ()) -> UiJob:
+        """Start `voxgraft ARGV` in the folder `where`, as a process that outlives this one.
+
+        `first` is a Python module with its arguments that runs before it; the command runs if that succeeds.
+        """
         with self._start_lock():
-            before = self.latest(verb)
-            if before is not None and before.alive:
-                found = f"`voxgraft {verb}` is running already, for {before.seconds:.0f} s"
+            before = self.conflicting(verb)
+            if before is not None:
+                found = f"{before.verb} is running already, for {before.seconds:.0f} s"
                 raise ConfigError("ui-job-running", found, where=before.folder)
             about = {"verb": verb, "argv": [*argv], "where": str(where), "started": time.time(), "server": os.getpid()}
+            about |= {"first": [*first]} if first else {}
             with self._made(verb, about) as (job, lock):
                 _launch_runner(job, lock.descriptor)
             return job
@@ -281,7 +298,8 @@ def find_external_holder(project: Path) -> tuple[str, str] | None:
     except (OSError, ValueError):
         return None
     verb, pid, host, since = (str(found.get(key, "?")) for key in ("verb", "pid", "host", "since"))
-    if any(job.verb == verb for job in ProjectJobs(project).at_work()):
+    # `go` holds the lock in the name of the stage that it runs.
+    if any(job.verb in (verb, "go") for job in ProjectJobs(project).at_work()):
         return None
     words = (
         f"`voxgraft {verb}` is running on this project, started elsewhere (process {pid} on {host}, since {since}). "
@@ -296,21 +314,25 @@ def run_job(folder: Path, lock: int) -> int:
         # A signal to the group is for the command. A function, since a child would inherit SIG_IGN.
         signal.signal(number, lambda *_: None)
     asked = read_json(folder / "job.json")
-    with (folder / "out.txt").open("wb") as out, (folder / "log.txt").open("ab") as log:
-        child = subprocess.Popen(  # noqa: S603 (a list of words, never a shell)
-            [sys.executable, "-P", "-m", "voxgraft", *asked["argv"]],
-            cwd=asked["where"],
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=log,
-            pass_fds=(lock,),
-        )
-    starts = {str(pid): process_start_time(pid) for pid in (child.pid, os.getpid())}
-    about = {"pid": child.pid, "group": os.getpgrp(), "started": time.time(), "machine": machine_id()}
-    write_json(folder / "pid.json", {**about, "starts": starts})
-    if (folder / "stop.json").exists():  # Stop was pressed before there was a process to signal
-        child.send_signal(signal.SIGINT)
-    code = child.wait()
+    commands = [asked["first"]] if asked.get("first") else []
+    for words in (*commands, ["voxgraft", *asked["argv"]]):
+        with (folder / "out.txt").open("wb") as out, (folder / "log.txt").open("ab") as log:
+            child = subprocess.Popen(  # noqa: S603 (a list of words, never a shell)
+                [sys.executable, "-P", "-m", *words],
+                cwd=asked["where"],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=log,
+                pass_fds=(lock,),
+            )
+        starts = {str(pid): process_start_time(pid) for pid in (child.pid, os.getpid())}
+        about = {"pid": child.pid, "group": os.getpgrp(), "started": time.time(), "machine": machine_id()}
+        write_json(folder / "pid.json", {**about, "starts": starts}, overwrite=True)
+        if (folder / "stop.json").exists():  # Stop was pressed before there was a process to signal
+            child.send_signal(signal.SIGINT)
+        code = child.wait()
+        if code:
+            break
     write_json(folder / "exit.json", {"exit_code": code, "ended": time.time()})
     return 0
 

@@ -42,6 +42,8 @@ from voxgraft.ui.jobs import PASSWORD_VARIABLE, ProjectJobs
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from voxgraft.ui.page import PageContext
+
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -86,6 +88,8 @@ MIME_TYPES = {
     ".svg": "image/svg+xml",
     ".wav": "audio/wav",
     ".flac": "audio/flac",
+    ".mp3": "audio/mpeg",
+    ".ogg": "audio/ogg",
     ".zip": "application/zip",
 }
 # Reports may run their own scripts, and nothing else. They have no origin, so they cannot use the interface.
@@ -193,7 +197,7 @@ def create_app(roots: Roots, settings: UiSettings, password: str | None) -> Acce
     from fastapi import FastAPI
     from fastapi.responses import FileResponse, PlainTextResponse
 
-    from voxgraft.ui.app import PAGE_CSS, PAGE_HEAD_HTML, build_page, build_theme
+    from voxgraft.ui.app import PAGE_CSS, PAGE_HEAD_HTML, build_page, build_theme, poll_stamp
 
     # The secret in the address replaces the password: a sandboxed page cannot send one.
     prefix = f"/pages/{secrets.token_urlsafe(24)}"
@@ -215,7 +219,13 @@ def create_app(roots: Roots, settings: UiSettings, password: str | None) -> Acce
         }
         return FileResponse(found, media_type=kind, headers=headers)
 
-    demo = build_page(roots, prefix)
+    built: list[PageContext] = []
+
+    @app.get("/voxgraft/stamp", include_in_schema=False, response_model=None)
+    def stamp(tab: str = "", project: str = "") -> Any:
+        return PlainTextResponse(poll_stamp(built[0], tab, project[:4096]), headers={"cache-control": "no-store"})
+
+    demo = build_page(roots, prefix, built.append)
     # Events of all pages share these threads; the limit of the queue stops a page that floods it.
     demo.queue(default_concurrency_limit=8, max_size=256, api_open=False)
     gr.mount_gradio_app(

@@ -51,7 +51,13 @@ from voxgraft.models.base import (
     require_exact_tensors,
 )
 from voxgraft.models.campplus import COUNTER, CAMPPlus, CAMPPlusSize
-from voxgraft.models.chatterbox.encoder import FRAME, REFERENCE_SECONDS, SpeechTokenizer, SpeechTokenizerSize
+from voxgraft.models.chatterbox.encoder import (
+    FRAME,
+    REFERENCE_SECONDS,
+    SpeechTokenizer,
+    SpeechTokenizerSize,
+    cut_reference,
+)
 from voxgraft.models.chatterbox.family import (
     CONDITIONS_NAME,
     NUM_SPEECH_CODES,
@@ -410,6 +416,9 @@ class S3GenVocoder(Vocoder):
             return ""
         return f"neither a recording of the voice nor {CONDITIONS_NAME} in the base folder"
 
+    def add_recording(self, voice: Clip, samples: NDArray[np.float32], rate: int) -> Clip:
+        return Clip(voice.codes, {**voice.voice, REFERENCE_AUDIO: cut_reference(samples, rate)})
+
     @property
     def model(self) -> S3Gen:
         if self._model is None:
@@ -581,7 +590,7 @@ class S3GenStream:
         return wave
 
 
-# Samples before a piece that the watermark is computed with, so that it does not begin anew at every join.
+# Samples before a piece that the watermark is computed with, so that it does not restart at every join.
 MARK_CONTEXT = SAMPLE_RATE // 2
 
 

@@ -331,7 +331,7 @@ class CompanionVocoder(Vocoder):
 
 
 def list_chatterbox_files(files: BaseFiles) -> tuple[PublishedTensors, ...]:
-    """The language model of the release that is in the folder, and what hears and sounds beside it."""
+    """The language model of the release that is in the folder, and the encoder and vocoder beside it."""
     releases = tuple(T3Size(text_rows=rows) for rows in RELEASE_TITLES_BY_ROWS)
     whole = S3GenSize()
     vocoders = (whole, replace(whole, flow=FlowSize(meanflow=True)))
@@ -404,7 +404,7 @@ def compare_mels(
     """The mel of an utterance in both programs on the same noise: in words, and whether they agree."""
     reference = vocoder.reference(voice)
     noise = vocoder.draw_noise(len(codes), reference)
-    # In float32 even where half precision was asked for: the tolerance is that of the same arithmetic.
+    # In float32 even where half precision was requested: the tolerance is that of the same arithmetic.
     chosen, vocoder.model.flow_dtype = vocoder.model.flow_dtype, None
     try:
         with exact_float32():

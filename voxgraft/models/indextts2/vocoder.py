@@ -40,7 +40,7 @@ from voxgraft.audio.files import resample
 from voxgraft.checkpoints.base import Shape
 from voxgraft.checkpoints.load import read_tensor_shapes, read_tensors
 from voxgraft.core.errors import AudioError, CheckpointError, GraftError
-from voxgraft.core.files import path_exists
+from voxgraft.core.files import is_file, path_exists
 from voxgraft.models.base import (
     REFERENCE_AUDIO,
     BaseFiles,
@@ -71,6 +71,7 @@ from voxgraft.models.indextts2.family import (
     STYLE_WIDTH,
     W2V_BERT_FILES,
     W2V_BERT_FOLDER,
+    IndexTTS2,
     get_s2mel_name,
     get_statistics_name,
     get_vocoder_folder,
@@ -412,9 +413,14 @@ class IndexTTS2Vocoder(Vocoder):
     seed: int = 0
     """Every utterance is drawn from a generator of its own with this seed, so that none depends on its neighbours."""
 
-    def __init__(self, load: Callable[[], VocoderParts], dtype: torch.dtype | None = None) -> None:
-        """A half-precision `dtype` is for the flow, the slowest part, with TF32 in BigVGAN; None is exact float32."""
-        self._load, self.dtype = load, dtype
+    def __init__(
+        self, load: Callable[[], VocoderParts], dtype: torch.dtype | None = None, campplus: Path | None = None
+    ) -> None:
+        """A half-precision `dtype` is for the flow, the slowest part, with TF32 in BigVGAN; None is exact float32.
+
+        `campplus` is the file of CAM++, which `add_recording` computes the style with.
+        """
+        self._load, self.dtype, self._campplus = load, dtype, campplus
         self._prompts: dict[int, tuple[Clip, FlowPrompt]] = {}
 
     @cached_property
@@ -446,7 +452,8 @@ class IndexTTS2Vocoder(Vocoder):
             flow, waves = S2Mel.load(s2mel, settings).to(device), BigVGAN.load(bigvgan).to(device)
             return flow, waves, load_code_table(codec).to(device)
 
-        return cls(load, dtype)
+        campplus = files.folder / CAMPPLUS_NAME
+        return cls(load, dtype, campplus if is_file(campplus) else None)
 
     def why_not(self, voice: Clip) -> str:
         if REFERENCE_AUDIO not in voice.voice:
@@ -454,6 +461,14 @@ class IndexTTS2Vocoder(Vocoder):
         if STYLE not in voice.voice:
             return f"the voice was encoded without CAM++ ({CAMPPLUS_NAME} is missing from the base folder)"
         return "" if len(voice.codes) else "the recording of the voice has no codes"
+
+    def add_recording(self, voice: Clip, samples: NDArray[np.float32], rate: int) -> Clip:
+        """As for any other reference, with the codes that the clip has: those of the 15 seconds that are kept."""
+        speaker, speaker_16k, _ = prepare_reference(samples, rate)
+        found: dict[str, NDArray[Any]] = {**voice.voice, REFERENCE_AUDIO: speaker}
+        if self._campplus is not None:
+            found[STYLE] = CAMPPlus.load(self._campplus).embed([speaker_16k])[0].float().numpy()
+        return Clip(voice.codes[: round(IndexTTS2.code_hz * len(speaker) / SAMPLE_RATE)], found)
 
     @torch.no_grad()
     def sound(
@@ -541,7 +556,7 @@ class IndexTTS2Vocoder(Vocoder):
 
 
 def list_indextts2_files(files: BaseFiles) -> tuple[PublishedTensors, ...]:
-    """All but the model that hears emotion in a text, which voxgraft does not use."""
+    """All but the model that finds emotion in a text, which voxgraft does not use."""
     config = files.config
     settings = read_base_config(config) if config is not None else {}
     statistics = get_statistics_name(files)

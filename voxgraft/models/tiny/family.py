@@ -255,7 +255,9 @@ class Tiny(Family):
             SideFile((VOICES_NAME,), ("preparing", "speaking"), "names of the speakers"),
             SideFile((CARD_NAME,), (), "sources of the base, and its scores"),
         )
-        return BaseDescription("built-in", self.languages, sides)
+        shipped = self.shipped_folder()
+        is_shipped = shipped is not None and files.folder.resolve() == shipped.resolve()
+        return BaseDescription("built-in" if is_shipped else "a copy", self.languages, sides)
 
     def upstream(self) -> UpstreamProgram:
         return TinyProgram()

@@ -151,8 +151,8 @@ class Normalizer:
 
 
 def regex_alternation(words: Iterable[str]) -> str:
-    """A pattern for any of the texts, the longest first."""
-    return "|".join(regex.escape(word) for word in sorted(words, key=lambda word: (-len(word), word)))
+    """A pattern for any of the texts, the longest first; without texts, a pattern that matches nothing."""
+    return "|".join(regex.escape(word) for word in sorted(words, key=lambda word: (-len(word), word))) or "(?!)"
 
 
 GENERIC_VERSION = "generic-2"

@@ -21,6 +21,7 @@ Calendar = Literal["ethiopian", "gregorian"]
 RegexMatch = regex.Match[str]
 ETHIOPIC_LETTER = r"[\p{Script=Ethiopic}&&\p{L}]"
 HUNDRED_SIGN, MYRIAD_SIGN = "፻", "፼"
+NO_MATCH = "(?!)"
 # Unicode gives each consonant eight code points in a row, one for each vowel.
 _VOWELS_PER_CONSONANT = 8
 
@@ -91,9 +92,9 @@ class NumberVerbalizer(ABC):
     prefixes: ClassVar[frozenset[str]]
     """Prepositions that are written at the word behind them, and so at a number."""
     suffix: ClassVar[str]
-    """A pattern of endings that are written at a number and belong to its last word."""
+    """A pattern of endings that are written at a number and belong to its last word; `(?!)` for none."""
     ordinal_suffix: ClassVar[str]
-    """A pattern of the letters behind digits that make an ordinal."""
+    """A pattern of the letters behind digits that make an ordinal; empty where digits are never ordinals."""
     scales: ClassVar[Mapping[str, str]]
     """Words for a thousand and more, as people write them behind digits, each with our spelling."""
     currencies: ClassVar[Mapping[str, str]]
@@ -187,7 +188,7 @@ def build_shape_patterns(words: NumberVerbalizer) -> dict[str, regex.Pattern[str
         "mixed": rf"(?P<whole>\d+)(?: {_SLASH_FRACTION}| ?{_FRACTION_SIGN})",
         "fraction": rf"{_SLASH_FRACTION}|{_FRACTION_SIGN}",
         "zeros": rf"0\d+(?![.,]\d){_NOT_BEFORE_LATIN}",
-        "ordinal": rf"(?P<whole>{NUMBER_PATTERN})(?P<ordinal>{words.ordinal_suffix})",
+        "ordinal": rf"(?P<whole>{NUMBER_PATTERN})(?P<ordinal>{words.ordinal_suffix or NO_MATCH})",
         "money": rf"{amount} ?(?P<currency>{regex_alternation(words.currencies)}){_WORD_ENDS}",
         "percent": rf"(?P<minus>-)?{_DECIMAL_NUMBER} ?(?P<percent>[%‰])",
         "unit": rf"(?P<minus>-)?{_DECIMAL_NUMBER} ?(?P<unit>{regex_alternation(words.units)}){_WORD_ENDS}"

@@ -17,8 +17,9 @@ from voxgraft.core.results import format_duration
 from voxgraft.data.manifest import read_manifest
 from voxgraft.ui.commands import recording_sources, run_command_in_process, run_dataset_folder, run_language
 from voxgraft.ui.files import DATASET_PATHS, FOLDER_PATHS, TEXT_PATHS, PathFilter, check_uploaded_lists, move_uploads
-from voxgraft.ui.forms import CommandForm, FormControl, PageContext, disable_until_project_open
+from voxgraft.ui.forms import CommandForm, FormControl, disable_until_project_open
 from voxgraft.ui.html import error_html, facts_html, file_link, note_html, table_html
+from voxgraft.ui.page import PageContext
 
 SOURCE_PATHS = PathFilter(
     endings=(".srt", ".vtt", ".ass", ".ssa", ".csv", ".tsv", ".psv", ".jsonl", ".parquet"), folders=True

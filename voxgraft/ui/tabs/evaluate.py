@@ -1,23 +1,22 @@
-"""The tabs Evaluate, Export and Speak: everything that comes after training.
+"""The tabs Evaluate and Export.
 
 Evaluate shows the base and what was made of it side by side, compares evaluations, and draws curves of runs. Export
-writes the graft for original programs or for others, with its terms, and packs and unpacks zips. Speak makes sound of
-texts, with a run, grafts or the base alone.
+writes the graft for original programs or for others, with its terms, and packs and unpacks zips.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping
+from html import escape
 from html.parser import HTMLParser
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
-from voxgraft.audio.files import AUDIO_SUFFIXES
-from voxgraft.core.errors import ConfigError, VoxgraftError
+from voxgraft.core.errors import VoxgraftError
 from voxgraft.core.files import read_json, read_text
 from voxgraft.core.results import format_bytes
 from voxgraft.core.run import RunFolder
@@ -26,21 +25,14 @@ from voxgraft.evaluation.scores import Score, ScoreRow, format_score, measure_ti
 from voxgraft.export.share import read_terms
 from voxgraft.graft.folder import GRAFT_CARD_NAME, read_graft_card
 from voxgraft.models import get_family
-from voxgraft.ui.commands import CommandBuilder, find_command, find_grown_tokenizer, run_base_folder, run_language
+from voxgraft.pipeline.stages import are_scores_current
+from voxgraft.ui.commands import find_grown_tokenizer
 from voxgraft.ui.files import FOLDER_PATHS, PROJECT_PATHS, ZIP_PATHS, PathFilter, modified_time, next_free_path
-from voxgraft.ui.forms import (
-    CommandForm,
-    PageContext,
-    add_upload,
-    build_job_controls,
-    last_job_result,
-    recognizer_choices,
-    start_job,
-)
+from voxgraft.ui.forms import CommandForm, add_upload, recognizer_choices
 from voxgraft.ui.html import (
+    PAGE_TARGETS,
     audio_card_html,
     audio_cards_html,
-    audio_file_html,
     download_link,
     error_html,
     facts_html,
@@ -50,27 +42,18 @@ from voxgraft.ui.html import (
     image_html,
     note_html,
     table_html,
+    target_button,
 )
+from voxgraft.ui.live import journal_ends
+from voxgraft.ui.page import PageContext, last_job_result
 
 SENTENCE_PATHS = PathFilter(endings=(".txt", ".tsv"))
 EVALUATION_PATHS = PathFilter(mark="scores.json")
 # Reports hold their sounds, so they are large.
 MAX_REPORT_BYTES = 256 << 20
-RECOGNIZER_HELP = (
-    "Recognizer that transcribes the speech. automatic: the built-in one, if it knows the language. none: no "
-    "transcripts; lengths and losses are still measured. whisper:FOLDER is listed for each faster-whisper model in a "
-    "folder of this page; your own program can only be set on the command line."
-)
+RECOGNIZER_HELP = "Transcribes the speech. automatic: the built-in one, if it knows the language; none: no transcripts."
 # Only sounds inside a report are played: it may come from elsewhere, and name addresses elsewhere.
 AUDIO_DATA_URL = re.compile(r"data:audio/wav;base64,[A-Za-z0-9+/=]+")
-VOICE_PATHS = PathFilter(endings=AUDIO_SUFFIXES)
-EMOTION_PATHS = PathFilter(endings=(*AUDIO_SUFFIXES, ".npy"))
-GRAFT_PATHS = PathFilter(mark="graft.json")
-# Settings of the speaker that the base alone has no use for.
-RUN_ONLY_KEYS = ("run", "graft", "variant", "step", "output", "codes")
-# The job of the base alone, beside the one of `speak`.
-BASE_JOB = "speak base"
-STOP_WORDS = {"ended": "", "limit": "cut at the length limit", "loop": "cut: it repeated itself"}
 EXPORT_PATHS = PathFilter(mark="terms.json")
 TERM_KEYS = ("data_licence", "consent", "accept_terms")
 TERMS_NOT_STATED = (
@@ -81,7 +64,30 @@ TERMS_NOT_STATED = (
 
 def build_evaluate_tab(context: PageContext) -> None:
     """Lay the tab Evaluate out."""
-    with gr.Accordion("1. Evaluate: before and after", open=True, elem_id="evaluate-run"):
+    with gr.Accordion("Results", open=True, elem_id="evaluate-found"):
+        with gr.Row():
+            chosen = gr.Dropdown(
+                [], label="Evaluation", info="Those of this project, the newest first.", interactive=True,
+                elem_id="evaluate-chosen",
+            )  # fmt: skip
+            language = gr.Dropdown(
+                [], label="Language to listen to", interactive=True, elem_id="evaluate-language",
+                info="The same sentences from the base and from your model.",
+            )  # fmt: skip
+        shown = gr.HTML(elem_id="evaluate-scores", elem_classes=["vg-live"])
+        heard = gr.HTML(elem_id="evaluate-players")
+        outputs = [shown, language, heard]
+        context.on_change(lambda project: _open_evaluations(context, project), [chosen, *outputs], slow=True)
+        context.wire([chosen.input], lambda folder: _show_evaluation(context, folder), [chosen], outputs)
+
+    def play(folder: str | None, spoken: str | None) -> str:
+        try:
+            return _report_players(context, folder, spoken)
+        except VoxgraftError as error:
+            return error_html(error)
+
+    context.wire([language.input], play, [chosen, language], [heard])
+    with gr.Accordion("Evaluate: before and after", open=True, elem_id="evaluate-run"):
         gr.Markdown(
             "The base and your model speak the same sentences; a recognizer transcribes them. If something cannot be "
             "measured, the reason is shown. With the built-in tiny base this takes about a minute."
@@ -108,30 +114,7 @@ def build_evaluate_tab(context: PageContext) -> None:
                 for key in ("family", "seed", "device", "precision"):
                     form.add(key)
         form.finish("Evaluate")
-    with gr.Accordion("2. Results", open=True, elem_id="evaluate-found"):
-        with gr.Row():
-            chosen = gr.Dropdown(
-                [], label="Evaluation", info="Those of this project, the newest first.", interactive=True,
-                elem_id="evaluate-chosen",
-            )  # fmt: skip
-            language = gr.Dropdown(
-                [], label="Language to listen to", interactive=True, elem_id="evaluate-language",
-                info="The same sentences from the base and from your model.",
-            )  # fmt: skip
-        shown = gr.HTML(elem_id="evaluate-scores", elem_classes=["vg-live"])
-        heard = gr.HTML(elem_id="evaluate-players")
-        outputs = [shown, language, heard]
-        context.on_change(lambda project: _open_evaluations(context, project), [chosen, *outputs], slow=True)
-        context.wire([chosen.input], lambda folder: _show_evaluation(context, folder), [chosen], outputs)
-
-    def play(folder: str | None, spoken: str | None) -> str:
-        try:
-            return _report_players(context, folder, spoken)
-        except VoxgraftError as error:
-            return error_html(error)
-
-    context.wire([language.input], play, [chosen, language], [heard])
-    with gr.Accordion("3. Compare several evaluations", open=False, elem_id="evaluate-compare"):
+    with gr.Accordion("Compare several evaluations", open=False, elem_id="evaluate-compare"):
         form = CommandForm(
             context, "compare", json=True, fresh={"output": lambda project: next_free_path(project / "compared.png")}
         )  # fmt: skip
@@ -144,7 +127,7 @@ def build_evaluate_tab(context: PageContext) -> None:
                      info="Empty: a new one in the project.")  # fmt: skip
         form.finish("Compare")
         form.show_result("compare-shown", lambda found: _comparison_html(context, found))
-    with gr.Accordion("4. Plot the curves of one or several runs", open=False, elem_id="evaluate-plot"):
+    with gr.Accordion("Plot the curves of one or several runs", open=False, elem_id="evaluate-plot"):
         form = CommandForm(context, "plot", json=True,
                            fresh={"output": lambda project: next_free_path(project / "plotted.png")})  # fmt: skip
         with gr.Row():
@@ -164,7 +147,7 @@ def _open_evaluations(context: PageContext, project: str) -> list[Any]:
         names.insert(0, str(last["folder"]))  # an evaluation of something else than a run is in its own folder
     first = names[0] if names else None
     shown, *others = _show_evaluation(context, first)
-    refused = finding_html(last["error"]) if "error" in last else ""
+    refused = finding_html(last["error"], "evaluate") if "error" in last else ""
     return [gr.update(choices=names, value=first), refused + shown, *others]
 
 
@@ -183,6 +166,7 @@ def _show_evaluation(context: PageContext, folder: str | None) -> list[Any]:
             file_link(context, report, "blind listening test", "#blind"),
         ]
         said = f"<p>{' &nbsp; '.join(links)}</p>" if report.is_file() else ""
+        said += _scored_step_html(place, scores)
         word = str(scores["retention"]["word"])
         kind = {"equal": "good", "not equal": "bad"}.get(word, "warn")
         said += note_html(f"old languages, base speech logits with and without the graft: {word}", kind)
@@ -205,6 +189,24 @@ def _show_evaluation(context: PageContext, folder: str | None) -> list[Any]:
             gr.update(choices=[], value=None),
             "",
         ]
+
+
+def _scored_step_html(place: Path, scores: Mapping[str, Any]) -> str:
+    """The step that scores belong to, and a mark if the run has something newer."""
+    subject = scores["subject"]
+    step, run = subject.get("step"), RunFolder(place.parent.parent)
+    what = note_html(f"these scores are of step {step:,}" if isinstance(step, int) else "these scores are of no step")
+    # What was made by hand from one saved step stays true; the scores of the run's result may not.
+    is_result = subject.get("kind") == "run" and (subject.get("graft_sha256") or subject.get("checkpoint_sha256"))
+    if not is_result or not run.settings.is_file():
+        return what
+    last = journal_ends(run).last_step
+    with contextlib.suppress(VoxgraftError):
+        if not are_scores_current(run, scores):
+            words = f"out of date: these scores are of step {step}, and the run has trained to step {last:,} since"
+            again = target_button(PAGE_TARGETS["evaluate", ""], "Evaluate again")
+            return f'<div class="vg-note vg-warn vg-old" role="status">{escape(words)}{again}</div>'
+    return what
 
 
 class _ReportAudioParser(HTMLParser):
@@ -301,7 +303,7 @@ def build_export_tab(context: PageContext) -> None:
             form.add("overwrite")
             form.add("copy_files")
         lacking = gr.HTML(note_html(TERMS_NOT_STATED, "warn"), elem_id="export-lacking", elem_classes=["vg-live"])
-        form.finish("Export")
+        form.finish("Export", own_button=True)
         # The button works only once all three terms are stated.
         parts = [form.control(key).component for key in TERM_KEYS]
         form.button.interactive = False
@@ -390,104 +392,3 @@ def _export_html(found: dict[str, Any]) -> str:
     head = note_html(f"{format_bytes(found['bytes'])} in {found['folder']}: pack it below to send it", "good")
     checked = table_html(("checkpoint", "names and shapes", "the same as the base", "changed", "numbers"), rows)
     return head + (checked if rows else "") + findings_html(found)
-
-
-def build_speak_tab(context: PageContext) -> None:
-    """Lay the tab Speak out."""
-    form = CommandForm(
-        context, "speak", json=True, path_keys=("voice",), given=lambda _: {},
-        fresh={"output": lambda project: next_free_path(project / "spoken" / "speech")}, unless={"output": "codes"},
-        one_of=("text", "file"),
-    )  # fmt: skip
-    form.add("text", lines=4)
-    with gr.Row():
-        form.add("language", default=run_language)
-        form.add("voice", sought=VOICE_PATHS)
-        form.add("run", sought=PROJECT_PATHS, default=lambda project: project, label="Model: a run")
-        form.add("seed")
-    with gr.Accordion("Voice to imitate", open=False, elem_id="speak-voice-own"):
-        gr.Markdown("A few seconds of one speaker, for bases that imitate a recording. You need the speaker's consent.")
-        add_upload(context, form, "voice", "Upload a voice to imitate", AUDIO_SUFFIXES)
-    with gr.Accordion("Sampling: temperature and more", open=False, elem_id="speak-drawing"):
-        form.add_all(("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "max_seconds"))
-    with gr.Accordion("Style: emotion, guidance, pauses", open=False, elem_id="speak-manner"):
-        with gr.Row():
-            form.add("exaggeration", info="Chatterbox: how strong the emotion is; 0.5 is its usual strength.")
-            form.add("guidance", label="Guidance (CFG, pace)")
-            form.add("emotion", sought=EMOTION_PATHS)
-            form.add("emotion_weight")
-        form.add_all(("split", "pause"))
-        emotion = "Upload a recording with the emotion to use (IndexTTS-2)"
-        add_upload(context, form, "emotion", emotion, EMOTION_PATHS.endings)
-    with gr.Accordion("Many texts at once, from a file", open=False, elem_id="speak-many"):
-        gr.Markdown("One text per line, or a table (tsv) with the columns text, language, voice and name.")
-        with gr.Row():
-            form.add("file", sought=SENTENCE_PATHS)
-            form.add("batch")
-        add_upload(context, form, "file", "Upload texts", (".txt", ".tsv"))
-    with gr.Accordion("Other models, outputs, device", open=False, elem_id="speak-more"):
-        with gr.Row():
-            form.add("variant")
-            form.add("step")
-            form.add("graft", sought=GRAFT_PATHS)
-            form.add("base", sought=FOLDER_PATHS)
-        with gr.Row():
-            form.add("output", sought=FOLDER_PATHS, info="NAME.wav for one file with everything, else a folder. "
-                     "Empty: a new folder in the project.")  # fmt: skip
-            form.add("codes", sought=PathFilter(endings=(".json", ".npy")))
-            for key in ("family", "device", "precision"):
-                form.add(key)
-    form.finish("Speak")
-    # The same texts from the base alone, in its own job, and all sounds side by side.
-    view, button = build_job_controls(context, BASE_JOB, "Speak with the base", is_json=True)
-    context.wire(
-        [button.click],
-        lambda project, *values: start_job(
-            context, project, view, lambda: build_base_argv(context, form, project, values)
-        ),
-        [context.project, *form.components],
-        [view.shown],
-    )
-    shown = gr.HTML(elem_id="speak-heard", elem_classes=["vg-live"])
-    context.on_change(lambda project: [_spoken_html(context, project)], [shown])
-
-
-def build_base_argv(context: PageContext, form: CommandForm, project: str, values: Sequence[Any]) -> list[str]:
-    """The argv for the base alone: the same texts, voice and sampling, without the graft."""
-    folder = context.project_folder(project)
-    typed = form.typed_values(values)
-    base = typed.pop("base", None) or run_base_folder(folder)
-    if base is None:
-        raise ConfigError("config-missing", "the project has no base yet", expected="a base in run.yaml")
-    form.require(typed)
-    kept = {key: value for key, value in typed.items() if key not in RUN_ONLY_KEYS}
-    output = next_free_path(folder / "spoken" / "base")
-    command = CommandBuilder(find_command("speak"), context.roots, json=True, path_keys=("voice",))
-    return command.words({**kept, "base": str(base)}, folder, {"output": output})
-
-
-def _spoken_html(context: PageContext, project: str) -> str:
-    """The utterances of the newest job, and beside them those of the base."""
-    folder = context.project_folder(project)
-    found = {
-        who: last_job_result(folder, verb) for verb, who in (("speak", "with the graft"), (BASE_JOB, "the base alone"))
-    }
-    errors = [finding_html(one["error"]) for one in found.values() if one and "error" in one]
-    spoken = {who: one["utterances"] for who, one in found.items() if one and "utterances" in one}
-    longest = max((len(said) for said in spoken.values()), default=0)
-    cards = []
-    for at, (who, said) in product(range(longest), spoken.items()):
-        if at < len(said):
-            one = said[at]
-            title, text, language = f"{who} ({one['language']})", str(one["text"]), str(one["language"])
-            stop = STOP_WORDS.get(str(one["stop"]), str(one["stop"]))
-            about = ", ".join(filter(None, (f"{one['seconds']:.1f} s", str(one["voice"]), stop)))
-            path = context.roots.resolve_inside(one["file"]) if one.get("file") else None
-            if path is None or not path.is_file():
-                cards.append(audio_card_html(title, text, language=language, about=about))
-            else:
-                cards.append(audio_file_html(context, path, title, text, language=language, about=about))
-    findings = "".join(findings_html(one) for one in found.values() if one)
-    codes = [context.roots.resolve_inside(one["codes"]) for one in found.values() if one and one.get("codes")]
-    links = "".join(f"<p>{download_link(context, path, f'save the codes ({path.name})')}</p>" for path in codes)
-    return "".join(errors) + audio_cards_html(cards) + links + findings

@@ -23,18 +23,10 @@ from voxgraft.ui.files import (
     PathFilter,
     next_free_path,
 )
-from voxgraft.ui.forms import (
-    CommandForm,
-    JobView,
-    PageContext,
-    add_job_view,
-    add_upload,
-    last_job_result,
-    slug,
-    start_job,
-)
+from voxgraft.ui.forms import CommandForm, add_upload
 from voxgraft.ui.html import details_html, file_link, finding_html, image_html, job_html, note_html, table_html
 from voxgraft.ui.jobs import ProjectJobs, UiJob
+from voxgraft.ui.page import JobView, PageContext, add_job_view, last_job_result, slug, start_job
 
 # Findings that one command cures, run as its form would on a project that was just opened; by code.
 CURE_COMMANDS: dict[str, tuple[str, str]] = {
@@ -110,7 +102,7 @@ def build_preflight_tab(context: PageContext) -> None:
         def show_findings(items: list[dict[str, Any]]) -> None:
             offered: set[str] = set()
             for item in items:
-                gr.HTML(finding_html(item), elem_classes=["vg-finding"])
+                gr.HTML(finding_html(item, "check"), elem_classes=["vg-finding"])
                 verb, words = CURE_COMMANDS.get(str(item["code"]), ("", ""))
                 if verb and verb not in offered:
                     offered.add(verb)
@@ -123,7 +115,7 @@ def build_preflight_tab(context: PageContext) -> None:
                             context, project, view, lambda: form.words(project, form.initial_values(project))
                         ),
                         [context.project],
-                        [view.shown],
+                        [view.shown, *([view.button] if view.button is not None else [])],
                     )
 
         gr.render(inputs=[found])(show_findings)
@@ -136,7 +128,7 @@ def _check_verdict(context: PageContext, project: str) -> list[Any]:
     if result is None:
         return [note_html("not checked yet"), []]
     if "error" in result:
-        return [finding_html(result["error"]), []]
+        return [finding_html(result["error"], "check"), []]
     findings = [item for item in result["findings"] if isinstance(item, dict)]
     errors = sum(item["level"] == "error" for item in findings)
     if not result["fine"]:
@@ -199,7 +191,7 @@ def build_diagnose_tab(context: PageContext) -> None:
                 form.add("base_config", sought=CONFIG_PATHS)
                 form.add("prepared", sought=FOLDER_PATHS)
                 form.add("family")
-            form.add_all(("listen", "sentences", "seed"))
+            form.add_all(("listen", "max_sentences", "seed"))
             form.add(
                 "output", sought=FOLDER_PATHS, label="Folder of the report", info="Empty: a new one in the project."
             )
@@ -221,7 +213,7 @@ def build_diagnose_tab(context: PageContext) -> None:
             repair.add("choose")
             repair.add("output", sought=DIAGNOSABLE_PATHS, label="New file", info="Empty: a new one in the project.")
         with gr.Accordion("More", open=False):
-            repair.add_all(("points", "sentences", "worse", "seed"))
+            repair.add_all(("points", "max_sentences", "worse", "seed"))
             repair.add_all(("rows.init", "rows.noise", "rows.seed", "family"))
         repair.finish("Repair", output="What was done")
 

@@ -27,8 +27,9 @@ from voxgraft.ui.commands import (
     run_language,
 )
 from voxgraft.ui.files import CHECKPOINT_PATHS, FOLDER_PATHS, TEXT_PATHS, TOKENIZER_PATHS, PathFilter, Roots
-from voxgraft.ui.forms import COMMAND_LABEL, CommandForm, PageContext
+from voxgraft.ui.forms import CommandForm
 from voxgraft.ui.html import error_html, facts_html, findings_html, note_html, table_html
+from voxgraft.ui.page import PageContext, add_page_target, build_command_fold
 
 # Files by which a folder is known to be a base, of every family.
 BASE_FILE_NAMES = tuple(name for facts in FAMILIES.values() for name in facts.base_files)
@@ -52,6 +53,7 @@ def build_model_tab(context: PageContext) -> None:
                 allow_custom_value=True, interactive=True, elem_id="model-choice", scale=3,
             )  # fmt: skip
             button = gr.Button("Use this base", elem_id="model-use", scale=1, elem_classes=["vg-act"])
+            add_page_target(context, "model", "choice", choice)
         said = gr.HTML(elem_id="model-use-state", elem_classes=["vg-live"])
         shown = gr.HTML(elem_id="model-shown")
         form = CommandForm(context, "show")
@@ -96,7 +98,7 @@ def build_model_tab(context: PageContext) -> None:
             info="Nothing is downloaded before that.",
             elem_id="download-agreed",
         )
-        form.finish("Download")
+        form.finish("Download", own_button=True)
         form.button.interactive = False
         # Another base has another licence, which no one has accepted yet.
         context.wire([name.change], lambda chosen: [_download_terms_html(chosen), False], [name], [terms, agreed])
@@ -211,11 +213,9 @@ def build_tokenizer_tab(context: PageContext) -> None:
             info="One sentence per line, in the new language. For a language of the base, start with its code: en: "
                  "Hello world.",
         )  # fmt: skip
-        command = gr.Textbox(
-            label=COMMAND_LABEL, interactive=False, elem_classes=["vg-command"], elem_id="spell-command",
-        )  # fmt: skip
         button = gr.Button("Tokenize", variant="primary", elem_id="spell-start", elem_classes=["vg-act"])
         state = gr.HTML(elem_id="spell-state", elem_classes=["vg-live"])
+        command = build_command_fold("spell")
         inputs = [context.project, text]
         context.wire(
             [text.change], lambda project, typed: _preview_tokenize(context, project, typed), inputs, [command]
@@ -230,7 +230,7 @@ def build_tokenizer_tab(context: PageContext) -> None:
         form = CommandForm(context, "tokenizer prove", json=True)
         with gr.Row():
             form.add("base", sought=TOKENIZER_PATHS, default=run_base_folder)
-            form.add("grown", sought=TOKENIZER_PATHS, default=find_grown_tokenizer)
+            form.add("extended", sought=TOKENIZER_PATHS, default=find_grown_tokenizer)
             form.add("language", default=run_language)
         with gr.Row():
             form.add("texts", sought=TEXT_PATHS, default=_default_proof_texts)
@@ -271,7 +271,7 @@ def _tokenize_argvs(context: PageContext, project: str, typed: str) -> list[list
     command = CommandBuilder(find_command("tokenizer show"), context.roots, json=True)
     argvs = []
     for language, texts in (lines or {new: []}).items():
-        fixed = {"base": base, "grown": find_grown_tokenizer(folder), "language": language}
+        fixed = {"base": base, "extended": find_grown_tokenizer(folder), "language": language}
         known = {key: value for key, value in fixed.items() if value}
         argvs.append(command.words({"text": "\n".join(texts)}, None, known))
     return argvs
@@ -293,7 +293,7 @@ def _tokenize_html(context: PageContext, project: str, typed: str) -> str:
     shown = []
     for sentence in found:
         rows = []
-        for name, pieces in (("old", sentence["base"]), ("new", sentence.get("grown"))):
+        for name, pieces in (("old", sentence["base"]), ("new", sentence.get("extended"))):
             if pieces or name == "old":
                 unknown = sum(bool(piece[2]) for piece in pieces)
                 marked = (f"{'✗' if missing else ''}{piece} ({number})" for piece, number, missing in pieces)

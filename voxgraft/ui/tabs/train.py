@@ -17,15 +17,17 @@ from typing import Any
 import gradio as gr
 
 from voxgraft.checkpoints.steps import find_step_damage, list_step_folders, read_step_manifest
+from voxgraft.cli.app import CommandLine, parse_command_line
+from voxgraft.cli.commands import COMMANDS
 from voxgraft.cli.train_view import LOSS_COLUMNS, LOSS_KEYS, STATE_STYLES, TrainProgress
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.core.files import read_json
 from voxgraft.core.results import format_bytes, format_duration
 from voxgraft.core.run import SPEECH_LOSS, History, RunFolder, RunJournal, as_finite_float
 from voxgraft.evaluation.report import draw_chart
-from voxgraft.ui.commands import load_run_settings
+from voxgraft.ui.commands import effective_values, find_command, load_run_settings
 from voxgraft.ui.files import TEXT_PATHS, PathFilter, file_stamp
-from voxgraft.ui.forms import CommandForm, PageContext, recognizer_choices
+from voxgraft.ui.forms import CommandForm, recognizer_choices
 from voxgraft.ui.html import (
     audio_card_html,
     audio_cards_html,
@@ -38,14 +40,16 @@ from voxgraft.ui.html import (
     table_html,
 )
 from voxgraft.ui.jobs import ProjectJobs, UiJob, find_external_holder
+from voxgraft.ui.live import MIN_TIMED_LINES, current_stage
+from voxgraft.ui.page import PageContext
 
 PREPARED_SET_PATHS = PathFilter(mark="set.json")
 START_NEWEST, START_FRESH = "", "fresh"
-RATE_KEYS = ("train.lr_rows", "train.lr_adapter", "train.lr_backbone", "train.weight_decay", "train.max_grad_norm")
+RATE_KEYS = ("train.lr_backbone", "train.weight_decay", "train.max_grad_norm")
 SCHEDULE_KEYS = ("train.schedule", "train.warmup_steps", "train.min_lr_ratio")
-INTERVAL_KEYS = ("train.log_every", "train.valid_every", "train.save_every", "train.sample_every", "train.listen_every")
+INTERVAL_KEYS = ("train.log_every", "train.valid_every", "train.listen_every")
 EARLY_STOPPING_KEYS = ("train.keep_last", "train.patience", "train.min_delta", "train.min_steps")
-BATCH_KEYS = ("train.rank", "train.alpha", "train.batch_tokens", "train.microbatch_tokens", "train.seed")
+BATCH_KEYS = ("train.rank", "train.alpha", "train.microbatch_tokens", "train.seed")
 DEVICE_KEYS = (
     "train.device",
     "train.precision",
@@ -62,8 +66,6 @@ SUMMARY_BYTES = 16 << 10
 MAX_SHOWN_FINDINGS = 8
 # Text use from which the model counts as reading; see docs/training.md.
 MIN_TEXT_USE = 0.1
-# Step lines that are needed for a pace; the first ones are slower than the rest.
-MIN_TIMED_LINES = 5
 # Pause between two readings of a journal that is being written to: ten seconds for 5 MB.
 REREAD_SECONDS_PER_BYTE = 2e-6
 # Choices beside one step of the samples.
@@ -71,67 +73,41 @@ ALL_SAMPLES, FIRST_AND_NEWEST = "all", "first and newest"
 
 
 def build_train_tab(context: PageContext) -> None:
-    """Lay the tab out."""
-    gr.Markdown(
-        "Training runs in its own process: you can close this page and return later. Stop finishes the step and "
-        "saves; starting again resumes. The base's rows are frozen by construction."
-    )
+    """Lay the tab out: what happens now on top, then the button, then the settings."""
+    with gr.Column(elem_id="train-live", elem_classes=["vg-now"]):
+        figures = gr.HTML(elem_id="train-figures", elem_classes=["vg-live"])
+        curves = gr.HTML(elem_id="train-curves", elem_classes=["vg-live"])
+        newest = gr.HTML(elem_id="train-newest", elem_classes=["vg-live"])
     form = CommandForm(context, "train", choices={"train.recognizer": recognizer_choices(context.roots)})
-    with gr.Row():
-        choice = gr.Dropdown(
-            [("the newest saved step, or the beginning", START_NEWEST)], value=START_NEWEST, label="Start from",
-            interactive=True,
-            info="Where training continues. Later steps are moved aside, not removed.",
-            elem_id="train-from", scale=2,
-        )  # fmt: skip
-        form.add("train.mode")
-        form.add("train.steps")
-        form.add("train.epochs")
-    hidden = [form.add("from_step"), form.add("fresh")]
-    for component in hidden:
-        component.visible = "hidden"  # the dropdown above sets both
-    with gr.Accordion("Learning rates and schedule", open=False, elem_id="train-rates"):
-        form.add_all(RATE_KEYS)
-        form.add_all(SCHEDULE_KEYS)
-    with gr.Accordion("Intervals: journal, validation, saving, samples; early stopping", open=False):
-        form.add_all(INTERVAL_KEYS)
-        form.add_all(EARLY_STOPPING_KEYS)
-    with gr.Accordion("Data", open=False, elem_id="train-data"):
-        with gr.Row():
-            for key in ("data.train", "data.valid", "data.replay", "data.replay_valid"):
-                form.add(key, sought=PREPARED_SET_PATHS)
-            form.add("data.replay_texts", sought=TEXT_PATHS)
-        form.add_all(REPLAY_KEYS)
-    with gr.Accordion("Step size, memory and device", open=False, elem_id="train-machine"):
-        gr.Markdown(
-            "Elsewhere: batch size and gradient accumulation. A step has this many tokens, independent of memory."
-        )
-        form.add_all(BATCH_KEYS)
-        form.add_all(DEVICE_KEYS)
-    with gr.Accordion("Losses, and the merged mode", open=False):
-        form.add_all(LOSS_SETTING_KEYS)
-        form.add_all(MERGED_MODE_KEYS)
-        form.add("baseline")
-    with gr.Accordion("Samples and transcription during training", open=False), gr.Row():
-        form.add("train.sample_texts", lines=3)
-        for key in ("train.sample_sound", "train.recognizer", "train.tensorboard"):
-            form.add(key)
     elsewhere = gr.HTML(elem_id="train-elsewhere", elem_classes=["vg-live"])
-    form.finish("Start training", output="How it ended", keep=True)
+
+    settings = gr.Accordion("Settings", open=True, elem_id="train-settings", render=False)
+    # The list of starting points sets two hidden controls.
+    choice = gr.Dropdown(
+        [("the newest saved step, or the beginning", START_NEWEST)], value=START_NEWEST, label="Start from",
+        interactive=True, info="Where training continues. Later steps are moved aside, not removed.",
+        elem_id="train-from", scale=2, render=False,
+    )  # fmt: skip
+
+    def add_settings() -> None:
+        settings.render()
+        with settings:
+            _add_settings(form, choice)
+
+    form.finish("Start training", output="How it ended", keep=True, add_below=add_settings)
+    hidden = [form.control(key).component for key in ("from_step", "fresh")]
     context.wire([choice.input], _start_values, [choice], hidden)
     for component in hidden:
         form.follow(component)
-    # What follows the run: where training can start, who trains elsewhere, the button.
-    followed = [choice, *hidden, elsewhere, form.button]
-    with gr.Accordion("Status", open=True, elem_id="train-live"):
-        figures = gr.HTML(elem_id="train-figures", elem_classes=["vg-live"])
-        curves = gr.HTML(elem_id="train-curves")
-        with gr.Accordion("Summary before the first step", open=False, elem_id="train-said"):
-            opening = gr.Textbox(
-                label="Summary", lines=4, max_lines=20, interactive=False, elem_classes=["vg-mono"],
-                elem_id="train-opening",
-            )  # fmt: skip
-    with gr.Accordion("Samples", open=True, elem_id="train-listen"):
+    # What follows the run: where training can start, who trains elsewhere, and what the running job was given.
+    followed = [choice, *hidden, elsewhere, settings]
+    with gr.Accordion("Details: losses, speed, memory, findings", open=False, elem_id="train-details"):
+        details = gr.HTML(elem_id="train-losses", elem_classes=["vg-live"])
+        opening = gr.Textbox(
+            label="Summary before the first step", lines=4, max_lines=20, interactive=False, elem_classes=["vg-mono"],
+            elem_id="train-opening",
+        )  # fmt: skip
+    with gr.Accordion("All samples", open=False, elem_id="train-listen"):
         with gr.Row():
             step = gr.Dropdown(
                 [FIRST_AND_NEWEST, ALL_SAMPLES], value=FIRST_AND_NEWEST, label="Step", interactive=True,
@@ -145,21 +121,12 @@ def build_train_tab(context: PageContext) -> None:
         spoken = gr.HTML(elem_id="train-samples")
     with gr.Accordion("Saved steps", open=False, elem_id="train-saved"):
         saved = gr.HTML(elem_id="train-steps")
-    # The clock only asks for a stamp, which is cheap; a second event fetches what is new when the stamp has changed.
-    stamp, seen = gr.State(""), gr.State({})
-    context.wire(
-        [context.refresh_ticks.setdefault(context.tab, gr.State("")).change],
-        lambda project, known: _status_stamp(context, project, known),
-        [context.project, stamp],
-        [stamp],
-        trigger_mode="once",
-    )
-    context.wire(
-        [stamp.change],
+    seen = gr.State({})
+    context.on_stamp(
+        lambda project: _status_stamp(context, project),
         lambda project, known, at, spoken_in: _refresh_status(context, project, known or {}, (at, spoken_in)),
-        [context.project, seen, step, language],
-        [seen, figures, curves, opening, saved, step, language, spoken, *followed],
-        trigger_mode="always_last",
+        [seen, step, language],
+        [seen, figures, curves, newest, details, opening, saved, step, language, spoken, *followed],
     )
     context.wire(
         [step.input, language.input],
@@ -180,21 +147,60 @@ def build_train_tab(context: PageContext) -> None:
         form.show_result("clean-shown", _clean_html)
 
 
+def _add_settings(form: CommandForm, choice: Any) -> None:
+    """The settings that most people set, and the rest in a fold."""
+    gr.Markdown("Start saves changed values in run.yaml, so that this form, the file and the training are the same.")
+    with gr.Row():
+        choice.render()
+        form.add("train.mode")
+        form.add("train.steps")
+        form.add("train.epochs")
+    for key in ("from_step", "fresh"):
+        form.add(key).visible = "hidden"  # the list above sets both
+    form.add_all(("train.lr_rows", "train.lr_adapter", "train.batch_tokens", "train.save_every", "train.sample_every"))
+    with gr.Accordion("Advanced", open=False, elem_id="train-advanced"):
+        form.add_all(RATE_KEYS)
+        form.add_all(SCHEDULE_KEYS)
+        form.add_all(INTERVAL_KEYS)
+        form.add_all(EARLY_STOPPING_KEYS)
+        with gr.Row():
+            for key in ("data.train", "data.valid", "data.replay", "data.replay_valid"):
+                form.add(key, sought=PREPARED_SET_PATHS)
+            form.add("data.replay_texts", sought=TEXT_PATHS)
+        form.add_all(REPLAY_KEYS)
+        form.add_all(BATCH_KEYS)
+        form.add_all(DEVICE_KEYS)
+        form.add_all(LOSS_SETTING_KEYS)
+        form.add_all(MERGED_MODE_KEYS)
+        with gr.Row():
+            form.add("baseline")
+            form.add("train.sample_texts", lines=3)
+            for key in ("train.sample_sound", "train.recognizer", "train.tensorboard"):
+                form.add(key)
+
+
 def _start_values(chosen: str | None) -> list[Any]:
     """Values of the hidden controls `from_step` and `fresh` for the chosen start."""
     return [chosen if chosen and chosen.isdecimal() else "", chosen == START_FRESH]
 
 
-def _status_stamp(context: PageContext, project: str, known: str) -> Any:
+def find_training_job(folder: Path) -> UiJob | None:
+    """The newest job that trains or has trained: `train`, or `go` in that stage."""
+    newest = ProjectJobs(folder).newest_by_command()
+    jobs = [newest[verb] for verb in ("train", "go") if verb in newest and current_stage(newest[verb]) == "train"]
+    return max(jobs, key=lambda job: (job.alive, job.number), default=None)
+
+
+def _status_stamp(context: PageContext, project: str) -> str:
     """Changes when there is something new to show."""
     try:
         folder = context.project_folder(project)
     except VoxgraftError:
-        return gr.skip()
-    job = ProjectJobs(folder).latest("train")
+        return ""
+    job = find_training_job(folder)
     work = f"{job.folder.name} {job.alive}" if job is not None else ""
     run = RunFolder(folder)
-    seen = file_stamp(run.steps)
+    seen = f"{file_stamp(run.steps)} {file_stamp(run.settings)}"
     with contextlib.suppress(OSError):
         journal = run.journal.stat()
         # A long journal takes time to read, so one that is being written to is read less often. The pause is a power
@@ -202,33 +208,36 @@ def _status_stamp(context: PageContext, project: str, known: str) -> Any:
         pause = 2.0 ** math.ceil(math.log2(max(0.001, REREAD_SECONDS_PER_BYTE * journal.st_size)))
         is_quiet = time.time() - journal.st_mtime > pause
         seen = f"{journal.st_mtime_ns if is_quiet else int(journal.st_mtime // pause)} {seen}"
-    stamp = f"{project} {seen} {work} {find_external_holder(folder)}"
-    return stamp if stamp != known else gr.skip()
+    return f"{seen} {work} {find_external_holder(folder)}"
 
 
 def _refresh_status(context: PageContext, project: str, known: dict[str, str], asked: tuple[str, str]) -> list[Any]:
     """Updates since the page last asked; all else is left alone, above all players that play."""
-    nothing = [gr.skip()] * 13  # one for each output of the event
+    nothing = [gr.skip()] * 15  # one for each output of the event
     try:
         folder = context.project_folder(project)
     except VoxgraftError:
         return nothing
-    run, job, holder = RunFolder(folder), ProjectJobs(folder).latest("train"), find_external_holder(folder)
+    run, job, holder = RunFolder(folder), find_training_job(folder), find_external_holder(folder)
     at_work = (job is not None and job.alive) or (holder is not None and holder[0] == "train")
-    work = [note_html(holder[1], "warn") if holder else "", gr.update(interactive=holder is None)]
     try:
         status = load_train_status(run)
         history, steps = status.history, list_saved_steps(run)
         losses = dict(history.held_out(SPEECH_LOSS))
     except VoxgraftError as error:
-        return [{"project": project}, error_html(error), *nothing[4:], *work]
+        shown = note_html(holder[1], "warn") if holder else ""
+        return [{"project": project}, error_html(error), *nothing[4:], shown, gr.skip()]
+    notes = note_html(holder[1], "warn") if holder else ""
+    notes += differences_html(folder, job, history.num_steps) if at_work else ""
     try:
         bound = load_run_settings(folder).train.retention_bound
     except VoxgraftError:
         bound = None
     heard, newest_job = f"{project} {sorted(history.samples)}", job.folder.name if job else ""
     sampled: list[Any] = [gr.skip()] * 3
+    newest: Any = gr.skip()
     if heard != known.get("samples"):
+        newest = _newest_samples_html(context, run, history)
         at_steps = [(f"step {step:,}", str(step)) for step in sorted(history.samples, reverse=True)]
         languages = {
             str(one.get("language", "")): None for entry in history.samples.values() for one in _sample_entries(entry)
@@ -263,16 +272,54 @@ def _refresh_status(context: PageContext, project: str, known: dict[str, str], a
     if project != known.get("project") or at_work or newest_job != known.get("job"):
         start = [gr.update(choices=starts, value=START_NEWEST), "", False]
     saved = table_html(("step", "size", "held-out speech loss", ""), rows)
+    # The settings fold away when a training begins, and come back at its end; in between they stay as somebody left
+    # them.
+    folded = str(at_work) != known.get("work") or project != known.get("project")
     return [
-        {"project": project, "samples": heard, "job": newest_job},
+        {"project": project, "samples": heard, "job": newest_job, "work": str(at_work)},
         train_figures_html(status, is_running=at_work, bound=bound),
         train_curves_html(history),
+        newest,
+        train_details_html(status),
         read_training_summary(None if holder else job),
         saved if steps else note_html("no step was saved yet"),
         *sampled,
         *start,
-        *work,
+        notes,
+        gr.update(open=not at_work) if folded else gr.skip(),
     ]
+
+
+def differences_html(folder: Path, job: UiJob | None, num_steps: int) -> str:
+    """Values with which the running training was started and that run.yaml has otherwise; empty if there are none."""
+    own = effective_values(find_command("train"), folder)
+    found: dict[str, tuple[Any, Any]] = {}
+    if job is not None and job.alive:
+        with contextlib.suppress(VoxgraftError):
+            line = parse_command_line([*map(str, job.read("job.json").get("argv", ()))], COMMANDS)
+            given = line.values if isinstance(line, CommandLine) else {}
+            for key, value in given.items():
+                if key.startswith(("train.", "data.")) and str(value) != str(own.get(key)):
+                    found[key] = value, own.get(key)
+    wanted, is_ours = own.get("train.steps"), job is not None and job.alive
+    # Of a training in a terminal only the journal says how long it is to be. One that starts has not written it yet.
+    if not is_ours and num_steps and wanted and own.get("train.epochs") is None and num_steps != wanted:
+        found.setdefault("train.steps", (num_steps, wanted))
+    words = [f"{key} is {now} (run.yaml: {before})" for key, (now, before) in found.items()]
+    return (
+        note_html(f"The running training has other values than this form: {'; '.join(words)}", "warn") if words else ""
+    )
+
+
+def _newest_samples_html(context: PageContext, run: RunFolder, history: History) -> str:
+    """The players of the newest step, those of the new language first."""
+    if not history.samples:
+        return ""
+    step = max(history.samples)
+    entries = _sample_entries(history.samples[step])
+    own = [one for one in entries if one.get("language") == history.language]
+    language = history.language if own else ALL_SAMPLES
+    return f"<h3>Newest sample</h3>{samples_html(context, run, history, str(step), language)}"
 
 
 def _show_samples(context: PageContext, project: str, step: str, language: str) -> Any:
@@ -298,11 +345,12 @@ def _read_train_status(journal: Path, _stamp: str) -> TrainProgress:
 
 
 def train_figures_html(status: TrainProgress, *, is_running: bool, bound: float | None) -> str:
-    """State, progress, time left, losses with their levels, uses, retention and findings."""
+    """State, progress, time left, uses and retention; each with the step at which it was measured."""
     history = status.history
     if not history.steps and not history.valid:
         return note_html(NOT_TRAINED_YET)
     state, reason = status.state
+    last = max(history.last_step, status.step)
     total = f" of {history.num_steps:,}" if history.num_steps else ""
     share = f" ({status.share:.0%})" if status.share is not None else ""
     time_left = status.end_text or "not running; start it to continue"
@@ -312,32 +360,52 @@ def train_figures_html(status: TrainProgress, *, is_running: bool, bound: float 
         time_left = "known after the first steps"
         if seconds is not None:
             time_left = f"{format_duration(max(0, history.num_steps - history.last_step) * seconds)} left"
+    at = f"at step {history.state.step:,}" if history.state is not None else ""
     found = [
-        ("state", reason or "no measurements yet", STATE_STYLES.get(state, ("", "note"))[1]),
-        ("step", f"{max(history.last_step, status.step):,}{total}{share}", "note"),
+        (f"state {at}".strip(), reason or "no measurements yet", STATE_STYLES.get(state, ("", "note"))[1]),
+        ("step", f"{last:,}{total}{share}", "note"),
         ("time left", time_left, "note"),
     ]
-    for name, use in status.uses().items():
-        kind = "note" if name == "voice" else "good" if use >= MIN_TEXT_USE else "warn"
-        found.append((f"{name} use", f"{use:+.3f}", kind))
-    for name, rise in status.retentions().items():
-        words = f"speech loss {rise:+.2%} since step 0"
-        found.append((f"retention of {name}", words, "good" if rise <= (bound or 0) else "bad"))
-    facts = status.facts()
-    found += [
-        (name, facts[name].removeprefix(f"{name} "), "note") for name in ("speed", "rates", "memory") if name in facts
-    ]
+    for name in ("text", "voice"):
+        if points := history.held_out(f"{name}_use"):
+            step, use = points[-1]
+            kind = "note" if name == "voice" else "good" if use >= MIN_TEXT_USE else "warn"
+            found.append((f"{name} use at step {step:,}", f"{use:+.3f}", kind))
+    for name in history.base_languages:
+        if points := history.retention(name):
+            step, rise = points[-1]
+            words = f"speech loss {rise:+.2%} since step 0"
+            found.append((f"retention of {name} at step {step:,}", words, "good" if rise <= (bound or 0) else "bad"))
     if history.best_step:
         found.append(("best step so far", f"{history.best_step:,}", "good"))
+    return facts_html(found)
+
+
+def train_details_html(status: TrainProgress) -> str:
+    """Losses with the steps of their values, speed, rates, memory, and the last findings."""
+    history = status.history
+    if not history.steps and not history.valid:
+        return ""
+    facts = status.facts()
+    found = [
+        (name, facts[name].removeprefix(f"{name} "), "note") for name in ("speed", "rates", "memory") if name in facts
+    ]
     losses = [
         (f"{name} loss", *("–" if value is None else f"{value:.3f}" for value in values))
         for name, values in status.loss_rows()
     ]
+    held_out = history.held_out(SPEECH_LOSS)
+    at = {
+        "train": max(history.steps, default=None),
+        "held out": held_out[-1][0] if held_out else None,
+        "best": history.best_step or None,
+    }
+    columns = [name if at.get(name) is None else f"{name} (step {at[name]:,})" for name in LOSS_COLUMNS]
     findings = [
-        finding_html({**event.values, "found": f"step {event.step:,}: {event.values.get('found', '')}"})
+        finding_html({**event.values, "found": f"step {event.step:,}: {event.values.get('found', '')}"}, "train")
         for event in history.findings[: -MAX_SHOWN_FINDINGS - 1 : -1]
     ]
-    return facts_html(found) + table_html(("", *LOSS_COLUMNS), losses) + "".join(findings)
+    return facts_html(found) + table_html(("", *columns), losses) + "".join(findings)
 
 
 def train_curves_html(history: History) -> str:

@@ -1,0 +1,276 @@
+"""Home in a real browser: from the first click to a sound, what is out of date, errors that lead to their control."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.browser.browsing import WAIT_MS, Server, Window, loudness, serving
+from tests.browser.test_journey import until
+from tests.support.ui import PROJECT, done, home_of, make_project
+from voxgraft.config.run import set_run_yaml_values
+from voxgraft.core.errors import ConfigError
+from voxgraft.demo.data import write_talks
+from voxgraft.ui.app import TABS
+from voxgraft.ui.commands import load_run_settings
+from voxgraft.ui.jobs import ProjectJobs
+
+if TYPE_CHECKING:
+    from tests.support.fixtures import Fixtures
+
+STAGE = "#home-stages .vg-stage:nth-child({})"
+STEPS = "1000000"
+
+
+def stop_all(folder: Path) -> None:
+    """A test that fails leaves no endless training behind."""
+    for project in folder.iterdir():
+        for job in ProjectJobs(project).all():
+            while job.alive:
+                job.stop()
+                time.sleep(1)
+
+
+@pytest.fixture(scope="module")
+def server(fixtures: Fixtures, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server on a project that was trained for four steps and evaluated."""
+    folder = tmp_path_factory.mktemp("home") / "home"
+    shutil.copytree(home_of(fixtures), folder)
+    set_run_yaml_values(folder / PROJECT, {"tokenizer.pieces": "20", "train.steps": "4"})  # as it was trained
+    try:
+        with serving(folder) as started:
+            yield started
+    finally:
+        stop_all(folder)
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Iterator[Server]:
+    """A server on a folder without any run."""
+    folder = tmp_path / "home"
+    folder.mkdir()
+    try:
+        with serving(folder) as started:
+            yield started
+    finally:
+        stop_all(folder)
+
+
+def uploaded(window: Window, count: int) -> None:
+    """Wait until the first form has so many files."""
+    rows = "document.querySelectorAll('#new-upload tr.file').length"
+    window.page.wait_for_function(f"{rows} === {count}")
+
+
+@pytest.mark.long
+def test_from_the_first_page_to_the_first_sound_with_uploads_and_clicks_only(browser: Any, empty: Server) -> None:
+    write_talks(empty.folder.parent / "talks", 4, 3)
+    window = Window(browser, empty, 1440, 900)
+    window.page.goto(empty.address)
+    window.page.locator("#new-start").click()
+    window.page.wait_for_selector("#new-state .vg-bad >> text=Recordings")
+    window.upload("new-upload", *sorted((empty.folder.parent / "talks").iterdir()))
+    uploaded(window, 8)
+    window.fill("new-language", "Amharic")
+    window.page.locator("#new-start").click()
+    window.page.wait_for_selector(STAGE.format(1))
+    window.page.wait_for_selector("#jobs .vg-job")
+    assert window.page.locator("#go-start").is_disabled()
+    window.page.wait_for_selector("#home-listen audio", timeout=4 * WAIT_MS)  # six stages come before it
+    seconds, level = loudness(window, "#home-listen audio")
+    assert seconds > 0.2
+    assert level > 0.0005
+    assert "train" in window.page.locator("#home-stages .vg-running").inner_text()
+    for tab in ("Data", "Speak"):  # a running job is in view on every tab, and can be stopped there
+        window.tab(tab)
+        assert window.page.locator("#jobs .vg-job").is_visible()
+    window.page.locator("#jobs [data-act=stop]").click()
+    window.page.wait_for_selector("#jobs .vg-job", state="detached")
+    job = ProjectJobs(empty.folder / "amharic").latest("go")
+    assert job is not None
+    assert job.state == "stopped"
+    window.tab("Home")
+    window.page.wait_for_selector("#go-start:not([disabled])")
+    assert not window.console
+    assert not window.foreign
+
+
+@pytest.mark.long
+def test_with_half_of_the_recordings_missing_the_summary_comes_first(browser: Any, empty: Server) -> None:
+    talks = empty.folder.parent / "talks"
+    talks.mkdir()
+    (talks / "list.csv").write_text("audio,text\n" + "".join(f"clip{at}.wav,ሰላም ለዓለም\n" for at in range(54)))
+    write_talks(empty.folder.parent / "made", 2, 2)
+    for name in ("talk0.srt", "talk1.flac", "talk1.srt"):
+        shutil.copy(empty.folder.parent / "made" / name, talks / name)
+    window = Window(browser, empty, 1440, 900)
+    window.page.goto(empty.address)
+    window.upload("new-upload", *sorted(talks.iterdir()))
+    uploaded(window, 4)
+    window.fill("new-language", "am")
+    window.page.locator("#new-start").click()
+    window.page.wait_for_selector("#home-stages .vg-failed, #home-stages .vg-blocked")
+    until(lambda: window.page.locator("#go-state .vg-bad").count())
+    lines = window.text("go-state").splitlines()
+    summary = next(at for at, line in enumerate(lines) if "×" in line or "left out" in line or "54" in line)
+    assert summary < 12, lines[:20]
+    assert not window.page.locator("#go-state details[open]").count(), "the whole log is in a fold"
+
+
+@pytest.mark.long
+def test_reload_and_restart_during_training_keep_the_form_right_and_nothing_starts_twice(
+    browser: Any, server: Server
+) -> None:
+    project = server.folder / PROJECT
+    set_run_yaml_values(project, {"train.save_every": STEPS, "train.valid_every": STEPS, "train.sample_every": STEPS})
+    window = Window(browser, server, 1440, 900)
+    window.open(PROJECT, "train")
+    window.command("train", f"voxgraft train {PROJECT}")
+    window.fill("train-train-steps", STEPS)
+    window.command("train", f"--train.steps {STEPS}")
+    window.page.locator("#train-start").click()
+    window.page.wait_for_selector("#train-start[disabled]")
+    window.page.wait_for_selector("#train-newest audio")
+    assert str(load_run_settings(project).train.steps) == STEPS, "the form, run.yaml and the job are the same"
+    with pytest.raises(ConfigError, match="ui-job-running"):
+        ProjectJobs(project).start("go", ["go", PROJECT], server.folder)
+    for part in ("#train-figures .vg-fact", "#train-curves svg", "#train-newest audio"):
+        box = window.page.locator(part).first.bounding_box()
+        assert box is not None
+        assert box["y"] + box["height"] <= 900, f"{part} is not in view while it trains"
+
+    window.page.reload()
+    window.ready(PROJECT)
+    _form_is_right(window)
+    server.kill()
+    server.start()
+    window = Window(browser, server, 1440, 900)
+    window.open(PROJECT, "train")
+    _form_is_right(window)
+    assert len([job for job in ProjectJobs(project).all() if job.verb == "train"]) == 1
+    window.page.locator("#train-stop").click()
+    window.page.wait_for_selector("#train-start:not([disabled])")
+    set_run_yaml_values(project, {"train.steps": "4"})
+
+
+def _form_is_right(window: Window) -> None:
+    window.page.wait_for_selector("#train-start[disabled]")
+    window.page.wait_for_selector("#train-state .vg-busy")
+    # The settings fold away once the page knows that it trains.
+    window.page.wait_for_selector("#train-settings [data-testid=accordion-content]", state="hidden")
+    window.open_part("train-settings")
+    window.page.wait_for_selector("#train-train-steps textarea, #train-train-steps input")
+    until(lambda: window.value("train-train-steps") == STEPS)
+    assert not window.page.locator("#train-elsewhere .vg-warn").count()
+
+
+@pytest.mark.long
+def test_scores_of_an_earlier_step_are_marked_everywhere(browser: Any, server: Server) -> None:
+    window = Window(browser, server, 1440, 900)
+    window.open(PROJECT, "evaluate")
+    window.page.wait_for_selector("#evaluate-scores table")
+    assert not window.page.locator("#evaluate-scores .vg-old").count()
+    flags = ["--fresh", "--train.steps", "6", "--train.sample-texts", "am:ሰ", "--train.sample-every", STEPS]
+    job = done(server.folder, "train", ["train", PROJECT, *flags])
+    assert job.exit_code == 0, job.tail()
+    window.page.wait_for_selector("#evaluate-scores .vg-old >> text=step 4")
+    window.tab("Home")
+    window.page.wait_for_selector("#home-stages .vg-stale >> text=evaluate")
+    window.page.wait_for_selector("#home-runs >> text=out of date")
+    window.tab("Evaluate")
+    window.page.locator("#evaluate-scores [data-goto]").click()
+    window.page.wait_for_function("document.activeElement?.id === 'evaluate-start'")
+
+
+@pytest.mark.long
+def test_an_error_leads_to_its_control_through_closed_folds(browser: Any, server: Server) -> None:
+    window = Window(browser, server, 1440, 900)
+    window.open(PROJECT, "speak")
+    window.command("speak", "still needed")
+    window.page.locator("#speak-start").click()
+    window.page.locator("#speak-state [data-goto=speak-text]").click()
+    window.page.wait_for_function("document.activeElement?.closest('#speak-text') !== null")
+    window.page.locator("#speak-state [data-goto=speak-file]").click()
+    window.page.wait_for_function("document.activeElement?.closest('#speak-file') !== null")
+    assert window.page.locator("#speak-file").is_visible()
+
+
+@pytest.mark.long
+def test_only_voices_that_the_base_has_are_offered_and_each_can_be_heard(browser: Any, server: Server) -> None:
+    window = Window(browser, server, 1440, 900)
+    window.open(PROJECT, "speak")
+    window.command("speak", "still needed")
+    window.page.locator("#speak-voice input").click()
+    offered = window.page.get_by_role("option").all_inner_texts()
+    assert len(offered) > 2
+    assert all("automatic" in words or "voice of the base" in words for words in offered)
+    window.page.get_by_role("option").nth(2).click()
+    window.page.locator("#speak-voice-start").click()
+    window.page.wait_for_selector("#speak-voice-player audio")
+    assert loudness(window, "#speak-voice-player audio")[1] > 0.0005
+    assert not window.page.locator("#speak-voice-own").is_visible(), "a base with fixed voices imitates nobody"
+
+
+@pytest.fixture(scope="session")
+def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The script of axe-core; a loud skip where npm cannot give it."""
+    folder = tmp_path_factory.mktemp("axe")
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip("NOT TESTED: npm is absent")
+    done = subprocess.run([npm, "pack", "axe-core@4"], cwd=folder, capture_output=True, timeout=120, check=False)
+    packed = next(folder.glob("*.tgz"), None)
+    if done.returncode or packed is None:
+        pytest.skip("NOT TESTED: npm has not given axe-core")
+    shutil.unpack_archive(packed, folder, filter="data")
+    return (folder / "package" / "axe.min.js").read_text(encoding="utf-8")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_serious_violation_on_any_tab(browser: Any, server: Server, axe: str, scheme: str) -> None:
+    window = Window(browser, server, 1440, 900)
+    window.page.emulate_media(color_scheme=scheme)
+    found = []
+    for tab in TABS:
+        window.open(PROJECT, tab)
+        window.page.wait_for_selector(f"#tab-{tab} .block")
+        window.page.wait_for_timeout(1500)
+        window.page.evaluate(axe)
+        result = window.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        found += [
+            (tab, one["id"], [node["html"][:120] for node in one["nodes"][:3]])
+            for one in result["violations"]
+            if one["impact"] in ("serious", "critical")
+        ]
+    assert found == []
+
+
+@pytest.mark.long
+def test_in_a_narrow_window_all_tabs_can_be_reached_with_the_keyboard(browser: Any, server: Server) -> None:
+    window = Window(browser, server, 390, 844)
+    window.open(PROJECT)
+    for title, _ in TABS.values():
+        tab = window.page.get_by_role("tab", name=title, exact=True)
+        assert tab.is_visible(), title
+        tab.focus()
+        window.page.keyboard.press("Enter")
+        window.page.wait_for_selector(f"[role=tab][aria-selected=true] >> text={title}")
+        assert window.page.evaluate("document.documentElement.scrollWidth") <= 390, title
+
+
+def test_a_card_opens_its_run_and_markup_in_a_name_is_text(browser: Any, empty: Server) -> None:
+    make_project(empty.folder, "first")
+    make_project(empty.folder, "<b>second")
+    window = Window(browser, empty, 1440, 900)
+    window.page.goto(empty.address)
+    window.page.locator("#home-runs [data-project='<b>second']").click()
+    window.ready("<b>second")
+    window.page.wait_for_selector("#home-stages >> text=no data.sources")
+    assert window.page.locator("#home-stages .vg-blocked, #home-stages .vg-next").count()

@@ -1,0 +1,202 @@
+"""Home says where a run is: by its files, by the log of the job that runs; messages lead to the controls of the page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import chdir
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.ui import PROJECT, make_project, page_of, tab_of
+from voxgraft.config.commands import GoSettings
+from voxgraft.config.run import set_run_yaml_values
+from voxgraft.core.errors import ConfigError
+from voxgraft.core.files import write_json
+from voxgraft.core.run import RunFolder
+from voxgraft.pipeline.stages import PIPELINE_STAGES, survey_stages
+from voxgraft.ui.jobs import ProjectJobs, UiJob
+
+pytest.importorskip("gradio", reason="NOT TESTED: gradio is absent (pip install 'voxgraft[ui]')")
+from voxgraft.ui.html import finding_html, job_html
+from voxgraft.ui.live import RunningJobs, job_progress, journal_ends
+from voxgraft.ui.tabs import home as tab
+from voxgraft.ui.tabs.speak import voice_choices
+from voxgraft.ui.tabs.start import demo_recordings
+from voxgraft.ui.tabs.train import differences_html
+
+LOG = "import: skipped: 22 clips in am/data\nsplit: runs: 22 of 22 clips have no split yet\ngraft: runs: no graft yet\n"
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A page on a folder with one new run."""
+    folder = tmp_path_factory.mktemp("home-page")
+    make_project(folder)
+    with page_of(folder) as context:
+        yield context
+
+
+def at_work(project: Path, verb: str, log: str = "", argv: tuple[str, ...] = ()) -> Any:
+    """A job that runs for the length of a block: its lock is held."""
+    jobs = ProjectJobs(project)
+    jobs.folder.mkdir(exist_ok=True)
+    made = jobs._made(verb, {"verb": verb, "argv": list(argv), "started": 0.0})
+
+    class Held:
+        def __enter__(self) -> UiJob:
+            job, _ = made.__enter__()
+            (job.folder / "log.txt").write_text(log, encoding="utf-8")
+            return job
+
+        def __exit__(self, *error: Any) -> None:
+            made.__exit__(*error)
+
+    return Held()
+
+
+def states(folder: Path) -> dict[str, str]:
+    return {row.name: row.state for row in tab.stage_rows(folder)[0]}
+
+
+def test_a_finished_evaluation_of_another_model_is_stale_and_nothing_else_is(home: Path) -> None:
+    set_run_yaml_values(home / PROJECT, {"tokenizer.pieces": "20", "train.steps": "4"})  # as it was trained
+    with chdir(home):
+        before = {one.name: one.state for one in survey_stages(GoSettings(run=Path(PROJECT)))}
+        assert before["evaluate"] == "done"
+        card = home / PROJECT / "graft" / "graft.json"
+        card.write_text(card.read_text() + " ")
+        after = {one.name: one for one in survey_stages(GoSettings(run=Path(PROJECT)))}
+    assert after["evaluate"].state == "stale"
+    assert after["evaluate"].runs
+    assert {name for name in before if before[name] != after[name].state} <= {"evaluate", "export"}
+
+
+def test_a_new_run_without_recordings_says_what_blocks_it(tmp_path: Path) -> None:
+    project = make_project(tmp_path)
+    with chdir(tmp_path):
+        found = survey_stages(GoSettings(run=project))
+    assert [one.name for one in found] == list(PIPELINE_STAGES)
+    assert [one.state for one in found[:2]] == ["skipped", "skipped"]
+    waiting = [one for one in found if one.state in ("next", "blocked")]
+    assert waiting[0].name == "graft"
+    assert all(one.state in ("later", "blocked") for one in found[found.index(waiting[0]) + 1 :])
+
+
+def test_while_go_runs_its_log_says_which_stage_is_done_and_which_runs(tmp_path: Path) -> None:
+    project = make_project(tmp_path)
+    with at_work(project, "go", LOG) as job:
+        found = states(project)
+        assert job_progress(project, job).words == "graft (stage 3 of 8)"
+        assert RunningJobs(tab_roots(tmp_path)).find() == [(PROJECT, job)]
+    assert [found[name] for name in PIPELINE_STAGES] == ["done", "done", "running", *["later"] * 5]
+    write_json(job.folder / "exit.json", {"exit_code": 1, "ended": 1.0})
+    assert states(project)["graft"] == "failed"
+
+
+def tab_roots(folder: Path) -> Any:
+    from voxgraft.ui.files import Roots
+
+    return Roots.of((folder,))
+
+
+@pytest.mark.parametrize(("running", "asked"), [("go", "train"), ("train", "go"), ("train", "train"), ("go", "go")])
+def test_go_and_its_stages_exclude_each_other(tmp_path: Path, running: str, asked: str) -> None:
+    project = make_project(tmp_path)
+    with at_work(project, running), pytest.raises(ConfigError) as caught:
+        ProjectJobs(project).start(asked, [asked, PROJECT], tmp_path)
+    assert caught.value.code == "ui-job-running"
+    assert [job.verb for job in ProjectJobs(project).all()] == [running]
+
+
+def test_a_button_says_what_runs_and_cannot_be_pressed_meanwhile(page: Any) -> None:
+    project = page.roots.home / PROJECT
+    view = next(form for form in page.forms if form.name == "train").view
+    assert view.button_update(project)["interactive"] is True
+    with at_work(project, "go"):
+        update = view.button_update(project)
+    assert update["interactive"] is False
+    assert "go is running" in update["value"]
+
+
+def test_an_error_names_the_controls_and_keeps_the_terminal_in_a_fold(page: Any) -> None:
+    assert page.forms
+    finding = {
+        "level": "error", "code": "sentences-missing", "found": "no sentences of am", "where": "",
+        "expected": "held-out texts, or --sentences am.txt",
+        "cure": "add test clips. Then run `voxgraft prepare RUN` again.",
+    }  # fmt: skip
+    shown = finding_html(finding, "evaluate")
+    assert "--sentences" not in shown
+    assert "“Sentences”" in shown
+    assert 'data-goto="evaluate-sentences"' in shown
+    assert 'data-goto="prepare-start" data-tab="preflight"' in shown
+    plain, _, fold = shown.partition("<details>")
+    assert "fix: add test clips." in plain
+    assert "voxgraft prepare" not in plain
+    assert "voxgraft prepare RUN" in fold
+    folds = re.search(r'data-goto="evaluate-sentences"[^>]*data-folds="([^"]*)"', shown)
+    assert folds is not None
+    assert len(folds[1].split()) == 2, "both folds around the control are opened"
+
+
+def test_a_setting_of_run_yaml_that_is_missing_leads_to_where_it_is_set(page: Any) -> None:
+    assert page.forms
+    finding = {"level": "error", "code": "config-missing", "found": "`base` is not given", "cure": ""}
+    assert 'data-goto="model-choice" data-tab="model"' in finding_html(finding, "go")
+
+
+def test_of_many_problems_the_counts_come_first_and_the_log_is_folded(tmp_path: Path) -> None:
+    project = make_project(tmp_path)
+    lines = [
+        f"error media-missing: no recording for clip{at}.wav\n  in: clip{at}.wav\n  fix: add it\n" for at in range(54)
+    ]
+    with at_work(project, "data import", "".join(lines)) as job:
+        pass
+    write_json(job.folder / "exit.json", {"exit_code": 1, "ended": 1.0})
+    shown = job_html(job)
+    assert shown.index("54 × error media-missing") < shown.index("clip0.wav")
+    assert "<details open" not in shown
+    assert shown.partition("<details>")[0].count("no recording for") == 1
+
+
+def test_a_training_with_other_values_than_the_form_says_so(tmp_path: Path) -> None:
+    project = make_project(tmp_path)
+    set_run_yaml_values(project, {"train.steps": "300"})
+    with at_work(project, "train", argv=("train", str(project), "--train.steps", "120")) as job:
+        assert "train.steps is 120 (run.yaml: 300)" in differences_html(project, job, 0)
+        set_run_yaml_values(project, {"train.steps": "120"})
+        assert differences_html(project, job, 120) == ""
+        assert "train.steps is 90 (run.yaml: 120)" in differences_html(project, None, 90), "one in a terminal"
+
+
+def test_the_ends_of_a_long_journal_are_enough_for_its_progress(tmp_path: Path) -> None:
+    run = RunFolder(make_project(tmp_path))
+    line = '{"kind": "step", "step": %d, "positions": 400, "positions_per_second": 200.0, "text_loss": 1.0}\n'
+    with run.journal.open("w") as journal:
+        journal.write('{"kind": "start", "step": 0, "steps": 9000, "language": "am"}\n')
+        journal.writelines(line % step for step in range(1, 5001))
+        journal.write('{"kind": "step", "step": 5001')  # a line that is being written
+    found = journal_ends(run)
+    assert (found.last_step, found.num_steps, found.seconds_per_step()) == (5000, 9000, 2.0)
+    assert len(found.steps) < 2000
+
+
+def test_a_base_with_fixed_voices_offers_those_and_no_recording(home: Path) -> None:
+    (home / "me.wav").write_bytes(b"RIFF")
+    with tab_of(home, "speak") as context:
+        values = [value for _, value in voice_choices(context, home / PROJECT)]
+    assert len(values) > 2
+    assert "" in values
+    assert not [value for value in values if value.endswith((".wav", ".flac"))]
+
+
+def test_the_demo_writes_its_recordings_first_and_only_where_they_are_missing(tmp_path: Path) -> None:
+    run = make_project(tmp_path, "demo")
+    set_run_yaml_values(run, {"data.sources": '["recordings"]'})
+    assert demo_recordings(run) == ["voxgraft.demo.data", str(run / "recordings")]
+    (run / "recordings").mkdir()
+    assert demo_recordings(run) == []
+    assert demo_recordings(make_project(tmp_path, "mine")) == []

@@ -1,0 +1,164 @@
+"""How a run begins on Home: the demo, or own recordings, a language and a base; then `go` as its first job."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from voxgraft.config.run import set_run_yaml_values
+from voxgraft.core.errors import ConfigError, VoxgraftError
+from voxgraft.core.files import is_folder
+from voxgraft.core.languages import canonical_language_code, find_exemplar, find_language_code
+from voxgraft.core.run import RUN_FILE
+from voxgraft.ui.commands import CommandBuilder, find_command, load_run_settings, run_command_in_process
+from voxgraft.ui.files import PROJECT_PATHS, UPLOADS_FOLDER, move_uploads, next_free_path
+from voxgraft.ui.html import NEEDED_CODE, error_html, finding_html
+from voxgraft.ui.jobs import ProjectJobs
+from voxgraft.ui.page import PageContext, add_page_target
+from voxgraft.ui.tabs.data import SOURCE_PATHS
+from voxgraft.ui.tabs.model import find_bases
+
+BUILT_IN_BASE = "tiny"
+DEMO_NAME, DEMO_LANGUAGE, DEMO_FOLDER = "demo", "am", "recordings"
+
+
+def build_new_run(context: PageContext) -> None:
+    """The cards of somebody who has no run yet: the demo, and own recordings."""
+    with gr.Accordion("Start a new run", open=True, elem_id="new-project") as fold, gr.Row(equal_height=False):
+        with gr.Column(elem_classes=["vg-start"], min_width=280, scale=1):
+            gr.Markdown(
+                "### Try the demo\nAmharic on the built-in tiny base, with thirteen minutes of synthetic recordings. "
+                "It takes about ten minutes on two cores. You hear a first sample before training, and better ones "
+                "while it trains."
+            )
+            demo = gr.Button("Start the demo", elem_id="home-demo", elem_classes=["vg-act"])
+        with gr.Column(elem_classes=["vg-start"], min_width=280, scale=2):
+            gr.Markdown("### Start with my recordings")
+            with gr.Row():
+                files = gr.File(
+                    file_count="multiple", elem_id="new-upload", height=140,
+                    label="1. Upload recordings with subtitles (srt, vtt) or transcripts (csv, jsonl, txt)",
+                )  # fmt: skip
+                folder = gr.Dropdown(
+                    [], value=None, label="or a folder on this machine", allow_custom_value=True, interactive=True,
+                    elem_id="new-sources", info="Inside the folder that this page was started in.",
+                )  # fmt: skip
+            with gr.Row():
+                language = gr.Textbox(
+                    label="2. Language", elem_id="new-language", placeholder="Amharic, or its code: am",
+                    info="The new language, by name or code.",
+                )  # fmt: skip
+                base = gr.Dropdown(
+                    [("tiny (built in, for trials)", BUILT_IN_BASE)], value=BUILT_IN_BASE, label="3. Base",
+                    info="The pretrained model. It is never changed. To get another one: tab Model, Download.",
+                    elem_id="new-base", interactive=True, allow_custom_value=True,
+                )  # fmt: skip
+            with gr.Accordion("Advanced", open=False, elem_id="new-advanced"), gr.Row():
+                name = gr.Textbox(
+                    label="Name", elem_id="new-name", max_length=80, info="Folder of the run. Empty: the language."
+                )
+                steps = gr.Textbox(
+                    label="Training steps", elem_id="new-steps", placeholder="automatic",
+                    info="Fewer are faster and worse. Empty: the default of the base.",
+                )  # fmt: skip
+            state = gr.HTML(elem_id="new-state", elem_classes=["vg-live"])
+            start = gr.Button("Continue", variant="primary", elem_id="new-start", elem_classes=["vg-act"])
+    for key, component in (("language", language), ("base", base), ("sources", folder), ("run", name)):
+        add_page_target(context, "new", key, component)
+    outputs = [*context.opener, state, fold]
+    inputs = [files, folder, language, base, name, steps]
+    quiet = {"show_progress": "minimal", "show_progress_on": [state]}
+    context.wire([start.click], lambda *values: start_run(context, *values), inputs, outputs, **quiet)
+    context.wire([demo.click], lambda: start_demo(context), [], outputs, **quiet)
+
+    def offer(project: str) -> list[Any]:
+        bases = [context.roots.short(path) for path in find_bases(context.roots)]
+        known = context.roots.find(PROJECT_PATHS)
+        return [
+            gr.update(choices=context.roots.find(SOURCE_PATHS)),
+            gr.update(choices=[("tiny (built in, for trials)", BUILT_IN_BASE), *bases]),
+            gr.update(open=not known and not project),
+        ]
+
+    context.on_load(offer, [folder, base, fold])
+
+
+def start_run(
+    context: PageContext, files: list[str] | None, folder: str | None, language: str | None, base: str | None,
+    name: str | None, steps: str | None,
+) -> list[Any]:  # fmt: skip
+    """Make a run from recordings and continue it; the parts of the page that show it, a message, and the fold."""
+    # A text in a fold that was never opened is None.
+    language, name, steps = language or "", name or "", steps or ""
+    try:
+        given = {"Recordings": files or folder, "Language": language.strip(), "Base": base}
+        if needed := [label for label, value in given.items() if not value]:
+            raise ConfigError(NEEDED_CODE, f"still needed: {', '.join(needed)}")
+        word = language.strip()
+        code = (word if find_exemplar(word) else None) or canonical_language_code(word) or find_language_code(word)
+        named = name.strip() or re.sub(r"\W+", "-", word.lower()).strip("-")
+        if not name.strip() and (context.roots.home / named).exists():
+            named = next_free_path(context.roots.home / named).name
+        values: dict[str, Any] = {"run": named, "language": code or word, "base": base or ""}
+        if folder and not files:
+            values["sources"] = [folder]
+        command = CommandBuilder(find_command("new"), context.roots, json=True)
+        made = run_command_in_process(command.words(values, None, {}))
+        run = context.roots.resolve_inside(named)
+        try:
+            changes = {"train.steps": str(int(steps))} if steps.strip() else {}
+            if files:
+                move_uploads(context.roots, run, files)
+                changes |= {"data.sources": f'["{UPLOADS_FOLDER}"]', "texts": '["data/manifest.jsonl"]'}
+            set_run_yaml_values(run, changes)
+        except (VoxgraftError, ValueError) as error:
+            # Nothing of a run that cannot start is left, so that the same name can be used again.
+            (run / RUN_FILE).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                run.rmdir()
+            if isinstance(error, VoxgraftError):
+                raise
+            raise ConfigError("config-value", f"`steps` is {steps!r}", expected="a whole number") from None
+        warnings = [item for item in made.get("findings", ()) if item.get("level") != "note"]
+        return _continue_run(context, run, "".join(finding_html(item, "new") for item in warnings))
+    except VoxgraftError as error:
+        return [*[gr.skip()] * len(context.opener), error_html(error, "new"), gr.skip()]
+
+
+def start_demo(context: PageContext) -> list[Any]:
+    """Make a run for the bundled recordings and continue it."""
+    try:
+        run = next_free_path(context.roots.home / DEMO_NAME)
+        words = ["new", context.roots.short(run), "--base", BUILT_IN_BASE, "--language", DEMO_LANGUAGE, "--json"]
+        run_command_in_process(words)
+        set_run_yaml_values(run, {"data.sources": json.dumps([DEMO_FOLDER]), "texts": '["data/manifest.jsonl"]'})
+        return _continue_run(context, run, "")
+    except VoxgraftError as error:
+        return [*[gr.skip()] * len(context.opener), error_html(error, "new"), gr.skip()]
+
+
+def _continue_run(context: PageContext, run: Path, message: str) -> list[Any]:
+    """Open a new run, and start its first job."""
+    project = context.roots.short(run)
+    ProjectJobs(run).start("go", go_argv(context, run), context.roots.home, demo_recordings(run))
+    return [*context.open_project(project, message), "", gr.update(open=False)]
+
+
+def go_argv(context: PageContext, run: Path) -> list[str]:
+    """The argv of `go` with the run's own settings."""
+    return CommandBuilder(find_command("go"), context.roots).words({}, run, {"run": run})
+
+
+def demo_recordings(run: Path) -> list[str]:
+    """The module that writes the recordings of the demo, with its argument, if the run needs them and has none."""
+    wanted = run / DEMO_FOLDER
+    with contextlib.suppress(VoxgraftError):
+        named = [path.resolve() for path in load_run_settings(run).data.sources]
+        if named == [wanted.resolve()] and not is_folder(wanted) and run.name.startswith(DEMO_NAME):
+            return ["voxgraft.demo.data", str(wanted)]
+    return []
