@@ -162,7 +162,7 @@ def test_a_recognizer_that_does_not_know_the_language_transcribes_nothing(tmp_pa
         data_transcribe(
             DataTranscribeSettings(recordings=(tmp_path / "one.wav",), dataset=tmp_path / "set", language="ti")
         )
-    assert caught.value.code == "listener-language"
+    assert caught.value.code == "recognizer-language"
 
 
 @pytest.mark.long

@@ -113,7 +113,7 @@ def test_a_language_that_whisper_or_a_program_cannot_hear_is_refused(tmp_path: P
     write_manifest(tmp_path / "manifest.jsonl", [])
     with pytest.raises(VoxgraftError) as caught:
         _verify(tmp_path, recognizer="nothing")
-    assert caught.value.code == "listener-unknown"
+    assert caught.value.code == "recognizer-unknown"
     assert _verify(tmp_path)[0]["clips"] == 0
 
 

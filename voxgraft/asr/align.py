@@ -365,7 +365,7 @@ def data_transcribe(settings: DataTranscribeSettings) -> SimpleResult:
             heard = hear_recording(recording, recognizer, settings.language, longest)
             if heard.by_sound:
                 found = f"{recognizer.name} does not know {settings.language!r}"
-                raise ConfigError("listener-language", found, where=recognizer.name)
+                raise ConfigError("recognizer-language", found, where=recognizer.name)
             rows = [
                 {"text": text, "start": max(0.0, start - PHRASE_LEAD_SECONDS), "end": end + PHRASE_TAIL_SECONDS}
                 | {"machine_made": recognizer.name}

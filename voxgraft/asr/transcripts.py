@@ -100,7 +100,7 @@ def hear_clips(
     by_sound = known is not None and code not in known
     if by_sound and not isinstance(recognizer, BuiltInRecognizer):
         found = f"language {language!r}"
-        raise ConfigError("listener-language", found, expected=", ".join(sorted(known or ())), where=recognizer.name)
+        raise ConfigError("recognizer-language", found, expected=", ".join(sorted(known or ())), where=recognizer.name)
     rate = recognizer.sample_rate or max(rates)
     ready = []
     for wave, own in zip(waves, rates, strict=True):
