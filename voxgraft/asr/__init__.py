@@ -423,7 +423,7 @@ class BuiltInRecognizer:
     def hear_any_language(self, waves: Sequence[NDArray[np.float32]]) -> list[Transcript]:
         """Phones of a language that the network does not know, in the language that gives the most of them.
 
-        Every language hears phones; in one that fits badly, more steps stay blank.
+        Every language gives phones; in one that fits badly, more steps stay blank.
         """
         heard = [self.hear(waves, BUILT_IN_RATE_HZ, language) for language in self.symbols.by_language]
         return [max(own, key=lambda one: len(one.phones or ())) for own in zip(*heard, strict=True)]

@@ -1,6 +1,6 @@
-"""Recordings without times: `data align` cuts one by its text, `data transcribe` writes down what is said.
+"""Recordings without times: `data align` cuts one by its text, `data transcribe` transcribes it.
 
-Both cut the recording into phrases at its pauses and let a recognizer hear each. `align` compares all that was heard
+Both cut the recording into phrases at its pauses and let a recognizer transcribe each. `align` compares all that was heard
 with the whole text by dynamic programming, moves the ends of every sentence to pauses, and accepts a sentence only
 where letters, edges and pace agree. Both write a list with times, which the ordinary import reads.
 """
@@ -45,7 +45,7 @@ LISTS_FOLDER = "transcripts"
 WINDOW_SECONDS, CONTEXT_SECONDS = 30.0, 8.0
 # Phrases end at a pause of this length, and are at most so long.
 PHRASE_PAUSE_SECONDS, MAX_PHRASE_SECONDS = 0.3, 14.0
-# Around a phrase, so that the recognizer hears its first and last sounds.
+# Around a phrase, so that the recognizer gets its first and last sounds.
 PHRASE_LEAD_SECONDS, PHRASE_TAIL_SECONDS = 0.10, 0.15
 # A pause that can end a sentence, and how far it may be from the sentence's first or last sound.
 MIN_EDGE_PAUSE_SECONDS, MAX_EDGE_OFFSET_SECONDS = 0.12, 0.7
@@ -64,7 +64,7 @@ MAX_PACE_FACTOR = 1.6
 
 @dataclass(frozen=True, slots=True)
 class HeardRecording:
-    """Everything that was heard in a recording, sound by sound, and its pauses."""
+    """The transcript of a recording, sound by sound, and its pauses."""
 
     symbols: str
     times: NDArray[np.float64]
@@ -77,7 +77,7 @@ class HeardRecording:
 
 
 def hear_recording(path: Path, recognizer: Recognizer, language: str, longest: float) -> HeardRecording:
-    """Hear a recording phrase by phrase; of a recording of hours only the newest part is in memory."""
+    """Transcribe a recording phrase by phrase; of a recording of hours only the newest part is in memory."""
     symbols: list[str] = []
     times: list[float] = []
     phrases: list[tuple[float, float, str]] = []
@@ -159,7 +159,7 @@ def _split_phrases(active: NDArray[np.bool_], done: int, longest: float, *, is_e
 
 
 def align_symbols(meant: str, heard: str) -> NDArray[np.int64]:
-    """For each symbol of a text the place of the symbol that was heard for it, or -1: the cheapest alignment."""
+    """For each symbol of a text the place of the symbol that was recognized for it, or -1: the cheapest alignment."""
     rows, columns = len(meant), len(heard)
     found = np.full(rows, -1, np.int64)
     if not rows or not columns:
@@ -213,13 +213,13 @@ def align_symbols(meant: str, heard: str) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class AlignedSentence:
-    """One sentence of the text and where it is said."""
+    """One sentence of the text and where it is spoken."""
 
     text: str
     start: float
     end: float
     confidence: float
-    """Share of its sounds that were heard there, from 0 to 1."""
+    """Share of its sounds that were recognized there, from 0 to 1."""
     reason: str = ""
     """Why it is rejected; empty: accepted."""
 
@@ -227,7 +227,7 @@ class AlignedSentence:
 def align_sentences(
     sentences: Sequence[str], heard: HeardRecording, language: str, threshold: float
 ) -> list[AlignedSentence]:
-    """Where each sentence is said, and whether that is certain."""
+    """Where each sentence is spoken, and whether that is certain."""
     own = [sound_classes(text) if heard.by_sound else comparable_letters(text, language) for text in sentences]
     places = align_symbols("".join(own), heard.symbols)
     ends = np.cumsum([len(symbols) for symbols in own])
@@ -286,7 +286,7 @@ def _place_sentence(
 
 
 def _edge_distance(meant: str, said: str) -> int:
-    """Edits at an edge, whatever is heard behind the edge's own sounds."""
+    """Edits at an edge, whatever is recognized behind the edge's own sounds."""
     return min(edit_distance(meant, said[:cut]) for cut in range(max(0, len(meant) - 2), len(said) + 1)) if said else 8
 
 
@@ -312,7 +312,9 @@ def data_align(settings: DataAlignSettings) -> SimpleResult:
     recognizer = open_recognizer(settings.recognizer)
     heard = hear_recording(settings.recording, recognizer, settings.language, MAX_PHRASE_SECONDS)
     if not heard.symbols:
-        raise AudioError("audio-silent", f"no speech is heard in {settings.recording.name}", where=settings.recording)
+        raise AudioError(
+            "audio-silent", f"no speech was recognized in {settings.recording.name}", where=settings.recording
+        )
     found = align_sentences(sentences, heard, settings.language, settings.threshold)
     accepted = [one for one in found if not one.reason]
     rejected = [one for one in found if one.reason]
@@ -354,7 +356,7 @@ def data_align(settings: DataAlignSettings) -> SimpleResult:
 
 
 def data_transcribe(settings: DataTranscribeSettings) -> SimpleResult:
-    """Write down what is said in recordings without texts, and import it, marked as made by a machine."""
+    """Transcribe recordings without texts, and import it, marked as made by a machine."""
     recognizer = open_recognizer(settings.recognizer)
     results, made, empty = [], 0, []
     for recording in settings.recordings:
@@ -386,7 +388,7 @@ def data_transcribe(settings: DataTranscribeSettings) -> SimpleResult:
         "imports": [done.to_json() for done in results],
     }
     lines: list[Line] = [f"{pluralize(made, 'phrase')} transcribed with {recognizer.name}"]
-    lines += [f"no speech is heard in {name}" for name in empty]
+    lines += [f"no speech was recognized in {name}" for name in empty]
     lines += [line for done in results for line in done.lines()]
     lines.append("these texts were made by a machine: review them in `voxgraft ui`, or check them with `data verify`")
     return SimpleResult(values, tuple(lines), max((done.exit_code for done in results), default=int(bool(empty))))
@@ -395,7 +397,7 @@ def data_transcribe(settings: DataTranscribeSettings) -> SimpleResult:
 def _import_rows(
     settings: DataAlignSettings | DataTranscribeSettings, recording: Path, rows: Sequence[dict[str, Any]] | None
 ) -> DataImportResult | None:
-    """Write the list of a recording into the dataset, and import it. None for rows: the list is there already."""
+    """Write the list of a recording into the dataset, and import it. None for rows: the list exists."""
     place = DatasetFolder(settings.dataset).folder / LISTS_FOLDER / f"{sanitize_name(recording.stem)}.jsonl"
     if rows is not None:
         if not rows:

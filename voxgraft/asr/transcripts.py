@@ -1,7 +1,7 @@
-"""The command `data verify`: compare the texts of a dataset with what a recognizer hears.
+"""The command `data verify`: compare the texts of a dataset with transcripts of a recognizer.
 
-Nothing is deleted: the manifest gets what was heard and a disagreement from 0 to 1 for every clip, and a reason to
-reject the outliers. What was heard is kept in `heard.jsonl`, so that a second run hears only clips that changed.
+Nothing is deleted: the manifest gets the transcript and a disagreement from 0 to 1 for every clip, and a reason to
+reject the outliers. Transcripts are kept in `heard.jsonl`, so that a second run transcribes only clips that changed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from voxgraft.text.normalize import build_normalizer
 
 HEARD_FILE = "heard.jsonl"
 TEXT_MISMATCH = "text-mismatch"
-# Clips in one call of a recognizer; after each, what was heard is on disk.
+# Clips in one call of a recognizer; after each, the transcripts are on disk.
 BATCH_CLIPS = 16
 # Shorter waves are padded with silence: some recognizers fail on them.
 MIN_SECONDS = 0.25
@@ -75,7 +75,7 @@ def sound_classes(text: str, *, is_ipa: bool = False) -> str:
 
 
 def compute_disagreement(text: str, heard: str, language: str, *, by_sound: bool = False) -> float:
-    """Edits between a text and what was heard, over the length of the longer: 0 is the same, 1 nothing in common."""
+    """Edits between a text and its transcript, over the length of the longer: 0 is the same, 1 nothing in common."""
     if by_sound:
         meant_letters, heard_letters = sound_classes(text), sound_classes(heard, is_ipa=True)
     else:
@@ -94,7 +94,7 @@ def comparable_letters(text: str, language: str) -> str:
 def hear_clips(
     recognizer: Recognizer, waves: Sequence[NDArray[np.float32]], rates: Sequence[int], language: str
 ) -> list[tuple[str, bool]]:
-    """What is heard in each wave, and whether as sounds (IPA) because the recognizer does not know the language."""
+    """The transcript of each wave, and whether as sounds (IPA) because the recognizer does not know the language."""
     known, base = recognizer.languages, base_language(language)
     code = language if known is None or language in known else base
     by_sound = known is not None and code not in known
@@ -115,7 +115,7 @@ def hear_clips(
 def _hear_dataset(
     dataset: DatasetFolder, clips: Sequence[ManifestClip], recognizer: Recognizer
 ) -> dict[str, tuple[str, bool]]:
-    """What is heard in every clip whose file can be read, by id. Clips that were heard before are not heard again."""
+    """The transcript of every clip whose file can be read, by id. Clips that were transcribed before are left out."""
     path, known = dataset.folder / HEARD_FILE, dict[str, tuple[str, str, bool]]()
     if is_file(path) and path.stat().st_size:
         for _, line in read_lines(path):
@@ -162,7 +162,7 @@ def _hear_dataset(
 
 
 def data_verify(settings: DataVerifySettings) -> SimpleResult:
-    """Compare every clip's text with what a recognizer hears, rank the clips, and mark the outliers."""
+    """Compare every clip's text with a recognizer's transcript, rank the clips, and mark the outliers."""
     dataset = open_dataset_folder(settings.dataset)
     recognizer = open_recognizer(settings.recognizer)
     with dataset.locked():
@@ -212,7 +212,7 @@ def data_verify(settings: DataVerifySettings) -> SimpleResult:
         lines.append(Table(("worst clips", "disagreement", "text", "heard"), rows))
     lines.append(f"{pluralize(len(marked), 'clip')} marked as {TEXT_MISMATCH}; none was deleted")
     if marked:
-        lines.append("listen to them in `voxgraft ui`; `data report --take-back ID` uses a clip all the same")
+        lines.append("listen to them in `voxgraft ui`; `data report --take-back ID` uses a clip anyway")
     if missing:
         lines.append(f"the audio of {len(missing):,} clips is missing or damaged: {', '.join(missing[:8])}")
     return SimpleResult(values, tuple(lines), int(bool(missing)))

@@ -181,7 +181,7 @@ RecognizerName = Annotated[
 
 
 class DataVerifySettings(Settings):
-    """The dataset whose texts are compared with what a recognizer hears."""
+    """The dataset whose texts are compared with a recognizer's transcripts."""
 
     dataset: DatasetFolder
     recognizer: RecognizerName = "built-in"
@@ -221,7 +221,7 @@ class DataAlignSettings(_RecordingSettings):
     """Text file. Sentences end at marks such as . ! ? ። and at empty lines."""
     dataset: DatasetFolder
     threshold: float = Field(0.5, gt=0, lt=1)
-    """Minimum share of a sentence's sounds that must be heard at its place. Others are rejected, not guessed."""
+    """Minimum share of a sentence's sounds that must be recognized at its place. Others are rejected, not guessed."""
     encoding: TextEncoding = None
     lead: float = Field(0.10, ge=0, le=1)
     """Seconds to keep before the first word."""

@@ -605,7 +605,7 @@ class SurveyedStage:
     state: StageState
     why: str
     runs: bool = False
-    """Whether `go` would run it, as far as can be said before an earlier stage has run."""
+    """Whether `go` would run it, as far as is known before an earlier stage has run."""
     error: VoxgraftError | None = None
 
 
@@ -613,7 +613,7 @@ def survey_stages(settings: GoSettings, stages: Sequence[StageName] | None = Non
     """The state of every stage, for `go --dry-run` and for the web page.
 
     What a stage that has yet to run will leave is not guessed at. The first error blocks its stage; later ones are
-    judged by their files all the same.
+    judged by their files anyway.
     """
     found: list[SurveyedStage] = []
     first = ""  # the first stage that would run and leave something that later ones decide by

@@ -172,7 +172,7 @@ def jobs_bar_html(roots: Roots, running: RunningJobs, project: str) -> str:
 
 
 def _bar_line(project: str, words: str, seconds: str, share: float | None, job: str) -> str:
-    """One running job. Its buttons are told apart by `data-act`; see `ACTIONS_JS` in forms.py."""
+    """One running job. Its buttons differ by `data-act`; see `ACTIONS_JS` in forms.py."""
     named = escape(project)
     attributes = f'data-project="{named}" data-job="{escape(job)}"'
     meter = f"<span>{share:.0%}</span>" + progress_html(share, f"Progress of {project}") if share is not None else ""

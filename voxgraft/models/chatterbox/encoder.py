@@ -347,7 +347,7 @@ REFERENCE_SECONDS, REFERENCE_RATE = 10, 24_000
 
 
 def cut_reference(samples: NDArray[np.float32], rate: int) -> NDArray[np.float32]:
-    """The first ten seconds of a recording, as S3Gen hears it. -> at most 240,000 samples at 24 kHz"""
+    """The first ten seconds of a recording, as S3Gen uses it. -> at most 240,000 samples at 24 kHz"""
     # A second more than is kept, so that resampling ends in the recording and not at a cut.
     return resample(samples[: (REFERENCE_SECONDS + 1) * rate], rate, REFERENCE_RATE)[
         : REFERENCE_SECONDS * REFERENCE_RATE

@@ -57,7 +57,7 @@ class TextRulesError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class PronunciationList:
-    """The last step of a normalizer: whole words, in any case, are written as they are said."""
+    """The last step of a normalizer: whole words, in any case, are written as they are spoken."""
 
     words: tuple[tuple[str, str], ...]
     """Word in lower case, and its respelling."""
@@ -126,7 +126,7 @@ class TextRules:
             raise TextRulesError(found, "install a newer voxgraft")
         if (word := rules.pronunciation_list.find_respelled()) is not None:
             found = f"the pronunciation of {word!r:.60} contains a word of the list"
-            raise TextRulesError(found, "write that word as it is said too")
+            raise TextRulesError(found, "write that word as it is spoken too")
         return rules
 
     def to_json(self) -> dict[str, Any]:
