@@ -1,6 +1,6 @@
 """Recordings without times: `data align` cuts one by its text, `data transcribe` transcribes it.
 
-Both cut the recording into phrases at its pauses and let a recognizer transcribe each. `align` compares all that was heard
+Both cut the recording into phrases at its pauses and let a recognizer transcribe each. `align` compares the transcripts
 with the whole text by dynamic programming, moves the ends of every sentence to pauses, and accepts a sentence only
 where letters, edges and pace agree. Both write a list with times, which the ordinary import reads.
 """
