@@ -173,7 +173,7 @@ class Judge:
         sounding = [at for at, wave in enumerate(waves) if len(wave)]
         filled = [np.pad(waves[at], (0, max(0, SHORTEST - len(waves[at])))) for at in sounding]
         if filled:
-            found = self.listener.hear(filled, SAMPLE_RATE, said[0].sentence.language)
+            found = self.listener.transcribe(filled, SAMPLE_RATE, said[0].sentence.language)
             for at, one in zip(sounding, found, strict=True):
                 heard[at] = one
         return heard

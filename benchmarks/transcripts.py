@@ -26,7 +26,7 @@ import soxr
 
 from benchmarks.film import RATE_HZ, VOICES, Wave, _espeak, _silence, _trimmed
 from voxgraft.asr import open_recognizer
-from voxgraft.asr.align import MAX_PHRASE_SECONDS, AlignedSentence, align_sentences, hear_recording
+from voxgraft.asr.align import MAX_PHRASE_SECONDS, AlignedSentence, align_sentences, transcribe_recording
 from voxgraft.asr.transcripts import data_verify
 from voxgraft.audio.files import write_clip_audio
 from voxgraft.config.data import DataAlignSettings, DataVerifySettings
@@ -172,7 +172,7 @@ def measure_align(language: str, count: int, seed: int, *, faulty: bool) -> None
         path = Path(place) / "reading.flac"
         write_clip_audio(path, reading.wave, RATE_HZ)
         start = time.process_time()
-        heard = hear_recording(path, open_recognizer("built-in"), language, MAX_PHRASE_SECONDS)
+        heard = transcribe_recording(path, open_recognizer("built-in"), language, MAX_PHRASE_SECONDS)
         found = align_sentences(reading.text, heard, language, DataAlignSettings.model_fields["threshold"].default)
         seconds = time.process_time() - start
     told = judge_alignment(reading, found)

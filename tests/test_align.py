@@ -16,7 +16,7 @@ from benchmarks.film import RATE_HZ
 from benchmarks.transcripts import judge_alignment, make_reading
 from voxgraft.asr.align import (
     AlignedSentence,
-    HeardRecording,
+    TimedTranscript,
     align_sentences,
     align_symbols,
     data_align,
@@ -33,7 +33,7 @@ RATE = 16_000
 SENTENCES = ("the little house is old", "we drink cold water", "nobody knows his name", "rain falls on the road")
 
 
-def _heard(*spoken: tuple[str, float]) -> HeardRecording:
+def _heard(*spoken: tuple[str, float]) -> TimedTranscript:
     """What is heard where texts are said from some second on, ten letters a second, with pauses between them."""
     symbols, times, pauses, at = "", [], [], 0.0
     for text, start in spoken:
@@ -43,7 +43,7 @@ def _heard(*spoken: tuple[str, float]) -> HeardRecording:
         symbols += letters
         at = start + 0.1 * len(letters)
     pauses.append(Pause(at, at + 1))
-    return HeardRecording(symbols, np.array(times), pauses, at + 1, False, [])
+    return TimedTranscript(symbols, np.array(times), pauses, at + 1, False, [])
 
 
 @settings(max_examples=150, deadline=None)

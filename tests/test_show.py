@@ -445,7 +445,7 @@ def test_hashing_tells_how_far_it_is(tmp_path: Path) -> None:
             yield done.append
             told.append(sum(done))
 
-        def tell(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        def report(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
             told.append((kind, step, values))
 
     save_file({"a": torch.zeros(300_000), "b": torch.zeros(5)}, tmp_path / "a.safetensors")

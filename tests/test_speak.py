@@ -63,7 +63,7 @@ def test_twenty_sentences_in_two_languages_all_end_by_themselves_and_are_underst
     waves = [read_audio(path) for path in result.sound]
     assert {rate for _, rate in waves} == {16_000}
     for language, first in (("en", 0), ("fr", 10)):
-        heard = recognizer.hear([samples for samples, _ in waves[first : first + 10]], 16_000, language)
+        heard = recognizer.transcribe([samples for samples, _ in waves[first : first + 10]], 16_000, language)
         error = compute_error_rates(meant[first : first + 10], heard, 0)["phone_error"].value
         assert error is not None
         assert error < 0.1, language

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxgraft.asr import BUILT_IN_RATE_HZ, SAMPLES_PER_STEP, BuiltInRecognizer, Recognizer, open_recognizer
-from voxgraft.asr.transcripts import comparable_letters, edit_distance, hear_clips, sound_classes
+from voxgraft.asr.transcripts import comparable_letters, edit_distance, sound_classes, transcribe_clips
 from voxgraft.audio.files import AudioSamples, MediaReader
 from voxgraft.audio.metrics import (
     LEVEL_FRAMES_PER_SECOND,
@@ -63,7 +63,7 @@ MAX_PACE_FACTOR = 1.6
 
 
 @dataclass(frozen=True, slots=True)
-class HeardRecording:
+class TimedTranscript:
     """The transcript of a recording, sound by sound, and its pauses."""
 
     symbols: str
@@ -76,7 +76,7 @@ class HeardRecording:
     """Start, end and text of each phrase."""
 
 
-def hear_recording(path: Path, recognizer: Recognizer, language: str, longest: float) -> HeardRecording:
+def transcribe_recording(path: Path, recognizer: Recognizer, language: str, longest: float) -> TimedTranscript:
     """Transcribe a recording phrase by phrase; of a recording of hours only the newest part is in memory."""
     symbols: list[str] = []
     times: list[float] = []
@@ -92,10 +92,10 @@ def hear_recording(path: Path, recognizer: Recognizer, language: str, longest: f
                 continue
             at = max(0.0, start - PHRASE_LEAD_SECONDS)
             if isinstance(recognizer, BuiltInRecognizer):
-                text, heard, steps = recognizer.hear_timed(samples, None if by_sound else code)
+                text, heard, steps = recognizer.transcribe_timed(samples, None if by_sound else code)
                 marks = [at + (step + 0.5) * SAMPLES_PER_STEP / BUILT_IN_RATE_HZ for step in steps]
             else:
-                text = hear_clips(recognizer, [samples], [BUILT_IN_RATE_HZ], language)[0][0]
+                text = transcribe_clips(recognizer, [samples], [BUILT_IN_RATE_HZ], language)[0][0]
                 heard = list(text)
                 marks = np.linspace(start, end, len(heard) + 2)[1:-1].tolist()
             phrases.append((start, end, text))
@@ -107,7 +107,7 @@ def hear_recording(path: Path, recognizer: Recognizer, language: str, longest: f
                         times.append(mark)
             advance(1)
     seconds = max((pause.end for pause in pauses), default=0.0)
-    return HeardRecording("".join(symbols), np.array(times), pauses, seconds, by_sound, phrases)
+    return TimedTranscript("".join(symbols), np.array(times), pauses, seconds, by_sound, phrases)
 
 
 def _iter_phrases(path: Path, longest: float) -> Iterator[tuple[float, float, AudioSamples, list[Pause]]]:
@@ -225,7 +225,7 @@ class AlignedSentence:
 
 
 def align_sentences(
-    sentences: Sequence[str], heard: HeardRecording, language: str, threshold: float
+    sentences: Sequence[str], heard: TimedTranscript, language: str, threshold: float
 ) -> list[AlignedSentence]:
     """Where each sentence is spoken, and whether that is certain."""
     own = [sound_classes(text) if heard.by_sound else comparable_letters(text, language) for text in sentences]
@@ -255,7 +255,7 @@ def align_sentences(
 
 
 def _place_sentence(
-    text: str, symbols: str, places: NDArray[np.int64], heard: HeardRecording, threshold: float
+    text: str, symbols: str, places: NDArray[np.int64], heard: TimedTranscript, threshold: float
 ) -> AlignedSentence:
     matched = places[places >= 0]
     if len(matched) < max(2, threshold * len(symbols) / 2):
@@ -310,7 +310,7 @@ def data_align(settings: DataAlignSettings) -> SimpleResult:
     if not sentences:
         raise TextError("text-few", "the text has no sentence", expected="sentences", where=settings.text)
     recognizer = open_recognizer(settings.recognizer)
-    heard = hear_recording(settings.recording, recognizer, settings.language, MAX_PHRASE_SECONDS)
+    heard = transcribe_recording(settings.recording, recognizer, settings.language, MAX_PHRASE_SECONDS)
     if not heard.symbols:
         raise AudioError(
             "audio-silent", f"no speech was recognized in {settings.recording.name}", where=settings.recording
@@ -364,7 +364,7 @@ def data_transcribe(settings: DataTranscribeSettings) -> SimpleResult:
         rows: list[dict[str, Any]] | None = None
         if not is_file(listed):  # heard before: the import continues where it was
             longest = min(settings.longest or MAX_PHRASE_SECONDS, MAX_PHRASE_SECONDS)
-            heard = hear_recording(recording, recognizer, settings.language, longest)
+            heard = transcribe_recording(recording, recognizer, settings.language, longest)
             if heard.by_sound:
                 found = f"{recognizer.name} does not know {settings.language!r}"
                 raise ConfigError("recognizer-language", found, where=recognizer.name)

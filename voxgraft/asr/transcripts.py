@@ -91,7 +91,7 @@ def comparable_letters(text: str, language: str) -> str:
     return "".join(letter for letter in lower if unicodedata.category(letter)[0] in "LMN")
 
 
-def hear_clips(
+def transcribe_clips(
     recognizer: Recognizer, waves: Sequence[NDArray[np.float32]], rates: Sequence[int], language: str
 ) -> list[tuple[str, bool]]:
     """The transcript of each wave, and whether as sounds (IPA) because the recognizer does not know the language."""
@@ -108,8 +108,8 @@ def hear_clips(
         ready.append(np.pad(sound, (0, max(0, round(MIN_SECONDS * rate) - len(sound)))).astype(np.float32))
     if by_sound:
         assert isinstance(recognizer, BuiltInRecognizer)
-        return [("".join(one.phones or ()), True) for one in recognizer.hear_any_language(ready)]
-    return [(one.text, False) for one in recognizer.hear(ready, rate, code)]
+        return [("".join(one.phones or ()), True) for one in recognizer.transcribe_any_language(ready)]
+    return [(one.text, False) for one in recognizer.transcribe(ready, rate, code)]
 
 
 def _hear_dataset(
@@ -151,7 +151,7 @@ def _hear_dataset(
                     waves.append(samples)
                     rates.append(rate)
                 for clip, (heard, by_sound) in zip(
-                    batch, hear_clips(recognizer, waves, rates, language) if batch else (), strict=True
+                    batch, transcribe_clips(recognizer, waves, rates, language) if batch else (), strict=True
                 ):
                     known[clip.id] = keys[clip.id], heard, by_sound
                     entry = {"id": clip.id, "key": keys[clip.id], "heard": heard, "by_sound": by_sound}

@@ -69,11 +69,11 @@ class CliCommand:
 
     @property
     def usage(self) -> str:
-        words = [f"Usage: voxgraft {self.name}"]
+        parts = [f"Usage: voxgraft {self.name}"]
         for leaf in self.leaves()[: len(self.positional)]:
             word = self.flag_names(leaf)[0] + ("..." if leaf.is_list else "")
-            words.append(word if leaf.field.is_required() else f"[{word}]")
-        return " ".join([*words, "[OPTIONS]"])
+            parts.append(word if leaf.field.is_required() else f"[{word}]")
+        return " ".join([*parts, "[OPTIONS]"])
 
 
 # Panels of `voxgraft --help`, in this order. The first has the eight commands that most people need.

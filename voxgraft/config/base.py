@@ -206,7 +206,7 @@ def _build_config_error(
     if others := [_describe_fault(fault, _find_origin(fault, where, origins)) for fault in faults[1:4]]:
         cure += f" Also: {'; '.join(others)}."
     # Pydantic's words in ours: what the value should have been.
-    ours = {
+    expected_texts = {
         "extra_forbidden": "",
         "missing": "",
         "model_type": "keys with values below it",
@@ -221,7 +221,7 @@ def _build_config_error(
     return ConfigError(
         code,
         _describe_fault(first, origin),
-        expected=ours.get(first["type"], message[0].lower() + message[1:]),
+        expected=expected_texts.get(first["type"], message[0].lower() + message[1:]),
         where=origin.where,
         cure=cure,
     )
@@ -292,9 +292,9 @@ def _resolve_paths(kind: type[Settings], values: Mapping[Any, Any], folder: Path
         elif key in paths and isinstance(value, list):
             result[key] = [_resolve_path(folder, item) for item in value]
         elif value is not None:
-            ours = kind.words.get(key, {}).get(value) if isinstance(value, str) else None
-            if ours is not None and not os.path.lexists(folder / value):
-                value = str(ours)
+            replacement = kind.words.get(key, {}).get(value) if isinstance(value, str) else None
+            if replacement is not None and not os.path.lexists(folder / value):
+                value = str(replacement)
             result[key] = _resolve_path(folder, value) if key in paths else value
     return result
 

@@ -299,15 +299,15 @@ def find_overrides(run: RunFolder, settings: RunSettings) -> dict[str, str]:
     """By key, the values that run.yaml has otherwise; as it would have to say them. Nothing where there is no file."""
     if not is_file(run.settings):
         return {}
-    stated = parse_settings(RunSettings, read_settings_values(RunSettings, run.settings), run.settings)
-    return {key: _format_override(now) for key, (now, _) in diff_settings(settings, stated).items()}
+    file_settings = parse_settings(RunSettings, read_settings_values(RunSettings, run.settings), run.settings)
+    return {key: _format_override(now) for key, (now, _) in diff_settings(settings, file_settings).items()}
 
 
-def diff_settings(settings: RunSettings, stated: RunSettings) -> dict[str, tuple[Any, Any]]:
+def diff_settings(settings: RunSettings, file_settings: RunSettings) -> dict[str, tuple[Any, Any]]:
     """By key, the values that are not those that are stated: both of them. Two ways to one file are the same."""
     different = {}
     for leaf in iter_setting_fields(RunSettings):
-        now, then = (reduce(getattr, leaf.key.split("."), one) for one in (settings, stated))
+        now, then = (reduce(getattr, leaf.key.split("."), source) for source in (settings, file_settings))
         if _comparable_value(now) != _comparable_value(then):
             different[leaf.key] = (now, then)
     return different
@@ -345,13 +345,13 @@ def rewrite_run_yaml(path: Path, changes: Mapping[str, Mapping[str, Any]]) -> No
 
 def update_run_yaml(run: RunFolder, settings: RunSettings) -> dict[str, tuple[Any, Any]]:
     """Put the values in which `settings` differ from the file into it; by key what they are now, and what they were."""
-    stated = parse_settings(RunSettings, read_settings_values(RunSettings, run.settings), run.settings)
-    changes = diff_settings(settings, stated)
+    file_settings = parse_settings(RunSettings, read_settings_values(RunSettings, run.settings), run.settings)
+    changes = diff_settings(settings, file_settings)
     if changes:
-        words = {
+        yaml_values = {
             key: format_yaml_value(_make_value_relative(run.path, value)).strip() for key, (value, _) in changes.items()
         }
-        set_run_yaml_values(run.path, words)
+        set_run_yaml_values(run.path, yaml_values)
     return changes
 
 

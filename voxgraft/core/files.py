@@ -45,11 +45,11 @@ def failpoint(name: str) -> None:
     The action, at the COUNT-th passage, is kill, stop, or the name of a system error (enospc, eio).
     """
     global _active_spec
-    wanted = os.environ.get(FAILPOINT_VARIABLE, "")
-    if wanted != _active_spec:
+    fault_spec = os.environ.get(FAILPOINT_VARIABLE, "")
+    if fault_spec != _active_spec:
         _hit_counts.clear()
-        _active_spec = wanted
-    for fault in filter(None, wanted.split(",")):
+        _active_spec = fault_spec
+    for fault in filter(None, fault_spec.split(",")):
         point, count, action = fault.split(":")
         if point in (name, "*"):
             _hit_counts[fault] = _hit_counts.get(fault, 0) + 1
@@ -296,17 +296,17 @@ def _require_folder_above(path: Path) -> None:
 @contextlib.contextmanager
 def _made_parents(path: Path) -> Iterator[None]:
     """Make the folders above `path`; remove the new ones again if the block fails. OSErrors become our WriteError."""
-    made = [folder for folder in path.parents if not path_exists(folder)]  # the lowest first
+    created = [folder for folder in path.parents if not path_exists(folder)]  # the lowest first
     _require_folder_above(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield
-        made = []
+        created = []
         fsync_folder(path.parent)  # without it a power cut can undo the rename
     except OSError as error:
         raise build_write_error(error, path) from None
     finally:
-        for folder in made:
+        for folder in created:
             with contextlib.suppress(OSError):
                 folder.rmdir()
 
@@ -539,10 +539,10 @@ def fsync_folder(path: Path) -> None:
 def _require_valid_name(path: Path) -> None:
     """Refuse a name that no file can have, before anything is made."""
     try:
-        usable = b"\0" not in os.fsencode(path)
+        is_valid = b"\0" not in os.fsencode(path)
     except UnicodeEncodeError:
-        usable = False
-    if not usable:
+        is_valid = False
+    if not is_valid:
         raise FileError("file-unreadable", f"no file can have the name {path.name!r}", where=ascii(path))
 
 
@@ -591,14 +591,14 @@ def convert_system_error(error: BaseException) -> VoxgraftError | None:
     if isinstance(error, MemoryError):
         return FileError("memory-full", f"no memory left: {format_error_reason(error)}")
     # Libraries keep the system's error as the cause of their own, or in the words of Rust's standard library.
-    for one in (error, error.__cause__):
-        written = _RUST_OS_ERROR.search(str(one)) if one is not None and not isinstance(one, OSError) else None
-        number = int(written[1]) if written else getattr(one, "errno", None)
+    for cause in (error, error.__cause__):
+        written = _RUST_OS_ERROR.search(str(cause)) if cause is not None and not isinstance(cause, OSError) else None
+        number = int(written[1]) if written else getattr(cause, "errno", None)
         code = _CODES_BY_ERRNO.get(number) or _FALLBACK_CODES_BY_ERRNO.get(number) if isinstance(number, int) else None
-        if one is not None and code is not None:
-            names = (getattr(one, "filename", None), getattr(one, "filename2", None))
-            places = [os.fsdecode(name) for name in names if isinstance(name, str | bytes)]
-            return FileError(code, format_error_reason(one), where=" -> ".join(places))
+        if cause is not None and code is not None:
+            names = (getattr(cause, "filename", None), getattr(cause, "filename2", None))
+            paths = [os.fsdecode(name) for name in names if isinstance(name, str | bytes)]
+            return FileError(code, format_error_reason(cause), where=" -> ".join(paths))
     return None
 
 

@@ -160,10 +160,10 @@ def read_graft_card(folder: Path) -> GraftCard:
     return GraftCard(**fields)
 
 
-def parse_text_rules(stated: Any, where: Path) -> TextRules:
+def parse_text_rules(document: Any, where: Path) -> TextRules:
     """Text rules as a card states them; an error where they cannot be followed with what is installed."""
     try:
-        rules = TextRules.from_json(stated)
+        rules = TextRules.from_json(document)
         rules.require_edition()
     except TextRulesError as error:
         raise GraftError("text-rules", error.found, where=where, cure=f"{error.fix}.") from None
@@ -224,8 +224,8 @@ def find_text_rules(tokenizer: Path) -> TextRules | None:
             card = read_json(folder / name)
             if isinstance(card, dict) and card.get("tokenizer") == tokenizer.name:
                 return parse_text_rules(add_pronunciations(card.get("text"), folder), folder / name)
-    for place in (folder, folder.parent):
-        if is_file(path := place / TEXT_FOLDER / TEXT_RULES_NAME):
+    for parent in (folder, folder.parent):
+        if is_file(path := parent / TEXT_FOLDER / TEXT_RULES_NAME):
             return parse_text_rules(read_json(path), path)
     return None
 
@@ -255,9 +255,9 @@ def load_graft(folder: Path) -> Graft:
         if values.shape[0] != card.num_rows:
             found = f"{name} in {ROWS_NAME} has {values.shape[0]:,} rows"
             raise GraftError("graft-mismatch", found, expected=f"{card.num_rows:,}", where=folder)
-    stated = {card.tokenizer: card.tokenizer_sha256, ROWS_NAME: card.rows_sha256}
-    stated |= {f"{ADAPTER_NAME}/{name}": digest for name, digest in (card.adapter or {}).items()}
-    for name, digest in stated.items():
+    expected_hashes = {card.tokenizer: card.tokenizer_sha256, ROWS_NAME: card.rows_sha256}
+    expected_hashes |= {f"{ADAPTER_NAME}/{name}": digest for name, digest in (card.adapter or {}).items()}
+    for name, digest in expected_hashes.items():
         actual = compute_sha256(folder / name) if is_file(folder / name) else "nothing"
         if actual != digest:
             found = f"{name} has sha256 {actual[:12]}, {GRAFT_CARD_NAME} states {digest[:12]}"
@@ -267,8 +267,12 @@ def load_graft(folder: Path) -> Graft:
 
 def hash_adapter_files(folder: Path) -> dict[str, str] | None:
     """What a card says of the adapter in a graft folder."""
-    place = folder / ADAPTER_NAME
-    return {path.name: compute_sha256(path) for path in sorted(place.iterdir())} if is_folder(place) else None
+    adapter_folder = folder / ADAPTER_NAME
+    return (
+        {path.name: compute_sha256(path) for path in sorted(adapter_folder.iterdir())}
+        if is_folder(adapter_folder)
+        else None
+    )
 
 
 def format_graft_readme(card: GraftCard, language_name: str, samples: list[str]) -> str:
@@ -316,14 +320,14 @@ def format_graft_readme(card: GraftCard, language_name: str, samples: list[str])
 
 def collect_graft_settings(settings: RunSettings) -> dict[str, Any]:
     """The settings that a graft depends on, beside the files whose hashes are kept."""
-    made: dict[str, Any] = settings.model_dump(
+    values: dict[str, Any] = settings.model_dump(
         mode="json", include={"language": True, "tokenizer": set(VocabularySettings.model_fields), "rows": True}
     )
     for name, usual in (("normalise", True), ("fold_homophones", False)):
         # Cards from before do not have these keys.
-        if made["tokenizer"][name] == usual:
-            del made["tokenizer"][name]
-    return made
+        if values["tokenizer"][name] == usual:
+            del values["tokenizer"][name]
+    return values
 
 
 def format_graft_card(card: GraftCard) -> str:
@@ -400,8 +404,8 @@ def read_merged_card(folder: Path) -> dict[str, Any]:
     if not isinstance(card, dict) or card.get("format") != MERGED_FORMAT:
         raise GraftError("merged-broken", f"{MERGED_CARD_NAME} has no format {MERGED_FORMAT!r}", where=path)
     for name in ("checkpoint", "tokenizer"):
-        file, stated = str(card.get(name)), card.get(f"{name}_sha256")
-        if "/" in file or compute_sha256(folder / file) != stated:
+        file, expected_hash = str(card.get(name)), card.get(f"{name}_sha256")
+        if "/" in file or compute_sha256(folder / file) != expected_hash:
             raise GraftError("merged-broken", f"{file} is not the {name} listed in {MERGED_CARD_NAME}", where=folder)
     return card
 

@@ -97,10 +97,10 @@ def check_first_contact(settings: CheckSettings, max_seconds: float | None = Non
 
     `max_seconds` is for a sentence, instead of the usual limit by its letters.
     """
-    place = settings.run if settings.run is not None and not is_file(settings.run / RUN_FILE) else settings.base
-    if place is None:
+    base_path = settings.run if settings.run is not None and not is_file(settings.run / RUN_FILE) else settings.base
+    if base_path is None:
         raise ConfigError("config-missing", "no base is given", expected="voxgraft check BASE --speak")
-    folder = resolve_base_folder(place)
+    folder = resolve_base_folder(base_path)
     family = resolve_base_family(folder, settings.family)
     files = family.files(folder)
     rows = open_tokenizer(files.tokenizer).size + family.spare_rows
@@ -111,7 +111,7 @@ def check_first_contact(settings: CheckSettings, max_seconds: float | None = Non
         f"{torch.__version__}, {platform.system()} {platform.machine()}",
     }
     findings: list[Finding] = []
-    listed = [_compare_file(one, files, findings) for one in family.published_files(files)]
+    listed = [_compare_file(published_file, files, findings) for published_file in family.published_files(files)]
     speech: list[dict[str, Any]] = []
     original: dict[str, Any] = {}
     # A model of another size may well speak; one that is not whole cannot.
@@ -131,8 +131,8 @@ def check_first_contact(settings: CheckSettings, max_seconds: float | None = Non
             speech, original = _speak(speaking, settings.recognizer, family, chosen, base, findings)
         except VoxgraftError as error:
             findings.append(error.finding)
-    shown = (_without_folders(item, files.folder, settings.voice) for item in findings)
-    return FirstContact(base, tuple(listed), tuple(speech), original, tuple(dict.fromkeys(shown)))
+    public_findings = (_without_folders(item, files.folder, settings.voice) for item in findings)
+    return FirstContact(base, tuple(listed), tuple(speech), original, tuple(dict.fromkeys(public_findings)))
 
 
 def _without_folders(item: Finding, *paths: Path | str | None) -> Finding:
@@ -268,26 +268,26 @@ def _speak(
         for code, text in chosen:
             transcriber = open_transcriber(recognizer, code)
             started = time.perf_counter()
-            (said,) = synthesize(speakers, voices, [UtteranceRequest(code, text, code)], speaking, vocoder)
-            spoken = time.perf_counter()
-            ((*waves,),) = render_pieces([said], vocoder, 1)
+            (speech,) = synthesize(speakers, voices, [UtteranceRequest(code, text, code)], speaking, vocoder)
+            synthesis_end = time.perf_counter()
+            ((*waves,),) = render_pieces([speech], vocoder, 1)
             wave = np.concatenate(waves)
-            seconds = (spoken - started, time.perf_counter() - spoken)
-            rows.append(_describe_speech(said, wave, vocoder.sample_rate, seconds, transcriber, findings))
-            first = first or (said if said.pieces[0].codes else None)
+            seconds = (synthesis_end - started, time.perf_counter() - synthesis_end)
+            rows.append(_describe_speech(speech, wave, vocoder.sample_rate, seconds, transcriber, findings))
+            first = first or (speech if speech.pieces[0].codes else None)
             advance(1)
     if first is None:
         return rows, {}
-    one, model = first.pieces[0], speakers.system(first.language).model
+    piece, model = first.pieces[0], speakers.system(first.language).model
     condition, voice = voices.condition(first.voice), first.voice.clip
     original: dict[str, Any] = {}
     try:
         upstream = family.upstream()
-        compared = upstream.compare(speakers.context.files, model, vocoder, voice, condition, one.ids, one.codes)
-        for what, (told, agrees) in compared.items():
-            original[what] = told
+        compared = upstream.compare(speakers.context.files, model, vocoder, voice, condition, piece.ids, piece.codes)
+        for what, (message, agrees) in compared.items():
+            original[what] = message
             if not agrees:
-                findings.append(finding("first-contact-original", f"{what}: {told}"))
+                findings.append(finding("first-contact-original", f"{what}: {message}"))
     except VoxgraftError as error:
         findings.append(error.finding)
         original["original program"] = f"not compared: stopped by {error.code}"
@@ -295,14 +295,14 @@ def _speak(
 
 
 def _describe_speech(
-    said: SpokenUtterance,
+    speech: SpokenUtterance,
     wave: Wave,
     rate: int,
     seconds: tuple[float, float],
     transcriber: Transcriber,
     findings: list[Finding],
 ) -> dict[str, Any]:
-    text, language = said.utterance.text, said.language
+    text, language = speech.utterance.text, speech.language
     length, where = len(wave) / rate, f"speech in {language}"
     peak = float(np.abs(wave).max()) if len(wave) else 0.0
     if not np.isfinite(wave).all():
@@ -310,23 +310,25 @@ def _describe_speech(
     elif peak < SILENT_PEAK:
         found = f"{length:.1f} s whose loudest sample is {peak:.1g}: silence"
         findings.append(finding("first-contact-sound", found, where=where))
-    if said.stop != "ended":
-        found = f"{STOP_DESCRIPTIONS[said.stop]} after {length:.1f} s"
+    if speech.stop != "ended":
+        found = f"{STOP_DESCRIPTIONS[speech.stop]} after {length:.1f} s"
         findings.append(finding("first-contact-end", found, where=where))
-    heard, errors = f"not listened to: {transcriber.why_unsupported(language)}"[:MAX_SHOWN], ""
+    transcript_text, errors = f"not listened to: {transcriber.why_unsupported(language)}"[:MAX_SHOWN], ""
     if not transcriber.why_unsupported(language) and np.isfinite(wave).all():
-        (transcript,) = transcriber.hear([wave], rate, language, language)
-        heard = f"{transcript.text!r:.{MAX_SHOWN}} ({transcriber.listener.name})" if transcriber.listener else ""
+        (transcript,) = transcriber.transcribe([wave], rate, language, language)
+        transcript_text = (
+            f"{transcript.text!r:.{MAX_SHOWN}} ({transcriber.listener.name})" if transcriber.listener else ""
+        )
         score = compute_error_rates([EvalSentence(language, text)], [transcript], 0)["cer"]
         errors = "" if score.value is None else f"{score.value:.0%} of letters"
-    codes = sum(len(one.codes) for one in said.pieces)
+    codes = sum(len(piece.codes) for piece in speech.pieces)
     return {
         "language": language,
         "text": text[:MAX_SHOWN],
         "sound": f"{length:.1f} s, {codes} codes",
-        "ended": STOP_DESCRIPTIONS[said.stop],
+        "ended": STOP_DESCRIPTIONS[speech.stop],
         "speed": f"codes {seconds[0]:.1f} s, sound {seconds[1]:.1f} s" if length else "",
         "peak": f"{peak:.2f}",
-        "heard": heard,
+        "heard": transcript_text,
         "errors": errors,
     }

@@ -356,11 +356,11 @@ def load_adapter_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
 
 def require_adapter_shapes(state: Mapping[str, Tensor], expected: Mapping[str, tuple[int, ...]]) -> None:
     """Raise, naming the tensors, unless an adapter has exactly these."""
-    lacking = [name for name in expected if name not in state]
-    strange = [name for name in state if name not in expected]
-    if lacking or strange:
+    missing = [name for name in expected if name not in state]
+    unexpected = [name for name in state if name not in expected]
+    if missing or unexpected:
         parts = []
-        for what, names in (("the adapter lacks", lacking), ("the model has no layer for", strange)):
+        for what, names in (("the adapter lacks", missing), ("the model has no layer for", unexpected)):
             more = f" and {len(names) - 4} more" if len(names) > 4 else ""
             parts += [f"{what} {', '.join(names[:4])}{more}"] if names else []
         raise GraftError("adapter-mismatch", "; ".join(parts), expected=f"{len(expected)} tensors, as in the model")

@@ -177,11 +177,11 @@ class GrownLayer(GraftModule):
         expected = {name: tuple(self._half("new", name).shape) for name in self.base_tensors()}
         found = {name: tuple(tensor.shape) for name, tensor in state.items()}
         if found != expected:
-            told, wanted = (
+            found_text, expected_text = (
                 ", ".join(f"{name} with {_format_rows(shape)}" for name, shape in shapes.items()) or "no tensors"
                 for shapes in (found, expected)
             )
-            raise GraftError("layer-rows-mismatch", f"the graft has {told}", expected=wanted)
+            raise GraftError("layer-rows-mismatch", f"the graft has {found_text}", expected=expected_text)
         with torch.no_grad():
             for name, tensor in state.items():
                 self._half("new", name).copy_(tensor)

@@ -140,10 +140,10 @@ def _split_long_sentence(sentence: str, longest: float, pause: float) -> Iterato
             for word in _merge_wordless_parts(_split_at(clause, _WORD_SPACE)):
                 # A word that is too long on its own is split into its graphemes.
                 parts += [word] if estimate_speech_seconds(word) <= longest else regex.findall(r"\X", word)
-        words = list(_pack_parts(parts, longest))
-        for place, part in enumerate(words, 1):
-            inside = 0.0 if place < len(words) else pause / 2
-            yield part.strip(), pause if place == len(words) and number == len(clauses) else inside
+        chunks = list(_pack_parts(parts, longest))
+        for chunk_number, part in enumerate(chunks, 1):
+            inside = 0.0 if chunk_number < len(chunks) else pause / 2
+            yield part.strip(), pause if chunk_number == len(chunks) and number == len(clauses) else inside
 
 
 def _split_at(text: str, pattern: regex.Pattern[str]) -> list[str]:
@@ -256,29 +256,31 @@ class ReferenceVoice:
 
 def choose_voices(sets: Sequence[ClipDataset], min_seconds: float, count: int, seed: int) -> list[ReferenceVoice]:
     """Voices of the run's own clips for `count` utterances: of as many speakers as possible, from clips long enough."""
-    places = []
+    candidates = []
     for clips in sets:
         # Every clip, or, in a set that brings its own prompts, these.
         given = [clips.prompt_of(clip) for clip in range(len(clips))]
         prompts = sorted({clip if prompt is None else prompt for clip, prompt in enumerate(given)})
-        places += [(clips, place) for place in prompts]
-    long = [(clips, place) for clips, place in places if clips.infos[place].seconds >= min_seconds]
-    longest = max(places, key=lambda found: found[0].infos[found[1]].seconds)
+        candidates += [(clips, clip_index) for clip_index in prompts]
+    long_enough = [
+        (clips, clip_index) for clips, clip_index in candidates if clips.infos[clip_index].seconds >= min_seconds
+    ]
+    longest = max(candidates, key=lambda found: found[0].infos[found[1]].seconds)
     order = sorted(
-        long or [longest], key=lambda found: hash_int("voice", seed, found[0].name, found[0].infos[found[1]].id)
+        long_enough or [longest], key=lambda found: hash_int("voice", seed, found[0].name, found[0].infos[found[1]].id)
     )
     num_before: dict[str, int] = {}
     ranked = []
-    for at, (clips, place) in enumerate(order):
-        speaker = clips.infos[place].speaker
+    for rank, (clips, clip_index) in enumerate(order):
+        speaker = clips.infos[clip_index].speaker
         num_before[speaker] = num_before.get(speaker, 0) + 1
-        ranked.append((num_before[speaker], at, clips, place))
+        ranked.append((num_before[speaker], rank, clips, clip_index))
     chosen = sorted(ranked, key=lambda entry: entry[:2])[
         : max(1, min(MAX_REPLAY_VOICES, count // MIN_UTTERANCES_PER_VOICE))
     ]
     return [
-        ReferenceVoice(f"{clips.name}/{clips.infos[place].id}", clips.voice_clip(place))
-        for _, _, clips, place in chosen
+        ReferenceVoice(f"{clips.name}/{clips.infos[clip_index].id}", clips.voice_clip(clip_index))
+        for _, _, clips, clip_index in chosen
     ]
 
 
@@ -318,9 +320,9 @@ class VoiceLoader:
         self._encoder: ClipEncoder | None = None
         self._emotion: Clip | None = None
 
-    def voice(self, asked: str | None) -> ReferenceVoice:
+    def voice(self, requested: str | None) -> ReferenceVoice:
         """The voice of an utterance: its own, that of all, or whatever exists."""
-        name = asked or self.settings.voice
+        name = requested or self.settings.voice
         if name not in self._found:
             self._found[name] = self._choose_default_voice() if name is None else self._load_voice(name)
         return self._found[name]

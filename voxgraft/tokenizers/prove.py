@@ -127,9 +127,9 @@ class TokenizerProof:
 
     def lines(self) -> list[Line]:
         counts = self.counts
-        kept = ("yes", "bold green") if self.old_text_same else ("NO", "bold red")
+        status = ("yes", "bold green") if self.old_text_same else ("NO", "bold red")
         lines: list[Line] = [
-            style_line("old text is encoded as before: ", kept),
+            style_line("old text is encoded as before: ", status),
             Table(
                 ("base sentences", "same", "unknown to the base", "contain the tag", "changed"),
                 (
@@ -154,12 +154,12 @@ class TokenizerProof:
                     tuple(
                         (
                             name,
-                            *(f"{count:,}" for count in (one.tokens, one.unknown)),
-                            f"{one.unknown_share:.1%}",
-                            f"{one.unknown_characters:,}",
-                            f"{one.tokens_per_character:.2f}",
+                            *(f"{count:,}" for count in (stats.tokens, stats.unknown)),
+                            f"{stats.unknown_share:.1%}",
+                            f"{stats.unknown_characters:,}",
+                            f"{stats.tokens_per_character:.2f}",
                         )
-                        for name, one in (("before", self.before), ("after", self.after))
+                        for name, stats in (("before", self.before), ("after", self.after))
                     ),
                 )
             )

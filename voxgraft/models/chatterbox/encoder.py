@@ -229,9 +229,9 @@ class FsmnAttention(nn.Module):
         value = _apply_mask(self.value(x), None if mask is None else mask[:, :, None])
         memory = value + self.fsmn_block(value.transpose(1, 2)).transpose(1, 2)
         query, key = rotate_heads(self._split(self.query(x)), turns), rotate_heads(self._split(self.key(x)), turns)
-        keys_there = None if mask is None else mask[:, None, None, :]
-        heard = F.scaled_dot_product_attention(query, key, self._split(value), attn_mask=keys_there)  # [B, H, T, D]
-        attended: Tensor = self.out(heard.transpose(1, 2).flatten(2)) + memory
+        key_mask = None if mask is None else mask[:, None, None, :]
+        context = F.scaled_dot_product_attention(query, key, self._split(value), attn_mask=key_mask)  # [B, H, T, D]
+        attended: Tensor = self.out(context.transpose(1, 2).flatten(2)) + memory
         return attended
 
     def _split(self, x: Tensor) -> Tensor:
@@ -300,7 +300,7 @@ class VoiceEncoder(nn.Module):
         for number, wave in enumerate(validate_waveforms(waves, VOICE_LIMITS), 1):
             where = f"clip {number} of {len(waves)}"
             if compute_peak_frame_power(wave) <= SILENCE_POWER:
-                found = f"{VOICE_LIMITS.told(len(wave))}, all of them silent"
+                found = f"{VOICE_LIMITS.describe(len(wave))}, all of them silent"
                 raise AudioError("audio-silent", found, expected="a voice", where=where)
             if trim:  # silence at the ends is not the voice's
                 start, end = find_sound_bounds(wave, TRIM_DB)
@@ -384,9 +384,9 @@ class T3ClipEncoder(ClipEncoder):
         """
         limits = WaveformLimits(rate, min_samples=math.ceil(MIN_VOICE_SECONDS * rate))
         wave = validate_waveform(samples[: MAX_VOICE_SECONDS * rate], limits, "the recording of the voice").numpy()
-        heard = resample(wave, rate, self.sample_rate)
-        speaker = self.voice.embed([heard])[0].cpu().numpy()
-        prompt = self.tokenizer.encode([heard[: PROMPT_SECONDS * self.sample_rate]])[0][:MAX_PROMPT_CODES]
+        resampled = resample(wave, rate, self.sample_rate)
+        speaker = self.voice.embed([resampled])[0].cpu().numpy()
+        prompt = self.tokenizer.encode([resampled[: PROMPT_SECONDS * self.sample_rate]])[0][:MAX_PROMPT_CODES]
         voice = {"speaker": speaker, "prompt": prompt, REFERENCE_AUDIO: cut_reference(wave, rate)}
         return Clip(prompt, voice)
 

@@ -157,17 +157,17 @@ class TextRules:
         """Raise where the num2words that is installed says other words than the one that the graft was made with."""
         if not self.numbers:
             return
-        code, stated = NUM2WORDS_LANGUAGES[self.numbers].code, self.edition
+        code, recorded = NUM2WORDS_LANGUAGES[self.numbers].code, self.edition
         try:
             installed = num2words_fingerprint(code)
         except ModuleNotFoundError as error:
             raise TextRulesError(
-                str(error), f"pip install {NUM2WORDS_PACKAGE}=={stated.get(NUM2WORDS_PACKAGE, '')}".rstrip("=")
+                str(error), f"pip install {NUM2WORDS_PACKAGE}=={recorded.get(NUM2WORDS_PACKAGE, '')}".rstrip("=")
             ) from None
-        if stated and installed["sha256"] != stated.get("sha256"):
-            now, trained = installed[NUM2WORDS_PACKAGE], stated.get(NUM2WORDS_PACKAGE)
+        if recorded and installed["sha256"] != recorded.get("sha256"):
+            now, trained = installed[NUM2WORDS_PACKAGE], recorded.get(NUM2WORDS_PACKAGE)
             found = f"{NUM2WORDS_PACKAGE} {now} reads numbers otherwise than {trained}, used in training"
-            raise TextRulesError(found, f"pip install {NUM2WORDS_PACKAGE}=={stated.get(NUM2WORDS_PACKAGE)}")
+            raise TextRulesError(found, f"pip install {NUM2WORDS_PACKAGE}=={recorded.get(NUM2WORDS_PACKAGE)}")
 
     @property
     def normalizer(self) -> Normalizer:
@@ -191,9 +191,9 @@ def _build_normalizer(rules: TextRules) -> Normalizer:
         return Normalizer(rules.language, NO_RULES)
     if rules.version != GENERIC_VERSION:
         return NORMALIZER_BUILDERS[rules.version](rules)
-    words = NUM2WORDS_LANGUAGES[rules.numbers] if rules.numbers else None
+    number_config = NUM2WORDS_LANGUAGES[rules.numbers] if rules.numbers else None
     edition = rules.edition.get(NUM2WORDS_PACKAGE, "")
-    return build_generic_normalizer(rules.language, rules.kept_marks, words, edition, rules.apostrophe)
+    return build_generic_normalizer(rules.language, rules.kept_marks, number_config, edition, rules.apostrophe)
 
 
 @lru_cache(maxsize=10_000)
