@@ -148,7 +148,11 @@ def finding_html(finding: Mapping[str, Any], verb: str = "") -> str:
         ),
     ]
     buttons = "".join(target_button(target) for target in find_targets(finding, verb)) if kind != "note" else ""
-    shell = f"<details><summary>Command line</summary><small>{escape(typed)}</small></details>" if typed else ""
+    # Where a terminal is the only way, it is not hidden.
+    is_open = "" if cure or buttons else " open"
+    shell = (
+        f"<details{is_open}><summary>Command line</summary><small>{escape(typed)}</small></details>" if typed else ""
+    )
     return f'<div class="vg-note vg-{kind}">{"<br>".join(parts)}{shell}{buttons}</div>'
 
 
