@@ -37,7 +37,7 @@ NEEDED_CODE, NO_PROJECT_CODE = "ui-needed", "ui-no-project"
 
 # Sentences of a cure, and what in them is meant for a terminal.
 _SENTENCE_BREAK = re.compile(r"(?<=[.;])\s+")
-_FLAG = re.compile(r"`?--([a-z][a-z0-9.-]*)(?:[ =][A-Z][A-Za-z./-]*)?`?")
+_FLAG = re.compile(r"`--([a-z][a-z0-9.-]*)([^`]*)`|--([a-z][a-z0-9.-]*)(?:[ =][A-Z][A-Za-z./-]*)?")
 _COMMAND = re.compile(r"`?voxgraft ((?:data |tokenizer )?[a-z]+)\b")
 _KEY = re.compile(r"`([a-z]+(?:[._][a-z_]+)*)`")
 _LOGGED_FINDING = re.compile(
@@ -89,7 +89,7 @@ def find_targets(finding: Mapping[str, Any], verb: str = "") -> Iterator[PageTar
     """The controls that an error is about: by its code, the flags and settings that it names, commands of its fix."""
     texts = " ".join(str(finding.get(key) or "") for key in ("found", "expected", "cure"))
     wanted = [CODE_TARGETS.get(str(finding.get("code")), ("", ""))]
-    flags = [name.replace("-", "_") for name in _FLAG.findall(texts)]
+    flags = [(quoted or plain).replace("-", "_") for quoted, _, plain in _FLAG.findall(texts)]
     wanted += [(verb, name) for name in flags]
     for key in (*_KEY.findall(texts), *(["data.sources"] if "data.sources" in texts else [])):
         wanted += [(verb, key)] if (verb, key) in PAGE_TARGETS else [RUN_KEY_TARGETS.get(key, ("", ""))]
@@ -124,8 +124,9 @@ def finding_html(finding: Mapping[str, Any], verb: str = "") -> str:
 
     def label_flags(text: str) -> str:
         def label(match: re.Match[str]) -> str:
-            target = PAGE_TARGETS.get((verb, match[1].replace("-", "_")))
-            return f"“{target.label}”" if target is not None else match[0]
+            target = PAGE_TARGETS.get((verb, (match[1] or match[3]).replace("-", "_")))
+            value = (match[2] or "").strip()
+            return f"“{target.label}”{f': {value}' if value else ''}" if target is not None else match[0]
 
         return _FLAG.sub(label, text)
 
@@ -148,7 +149,11 @@ def finding_html(finding: Mapping[str, Any], verb: str = "") -> str:
         ),
     ]
     buttons = "".join(target_button(target) for target in find_targets(finding, verb)) if kind != "note" else ""
-    shell = f"<details><summary>Command line</summary><small>{escape(typed)}</small></details>" if typed else ""
+    # Where a terminal is the only way, it is not hidden.
+    is_open = "" if cure or buttons else " open"
+    shell = (
+        f"<details{is_open}><summary>Command line</summary><small>{escape(typed)}</small></details>" if typed else ""
+    )
     return f'<div class="vg-note vg-{kind}">{"<br>".join(parts)}{shell}{buttons}</div>'
 
 

@@ -65,6 +65,7 @@ CONTENT_POLICY = (
     "img-src 'self' data: blob:; media-src 'self' data: blob:; font-src 'self' data:; connect-src 'self' data: blob:; "
     "worker-src 'self' blob:; object-src 'none'; base-uri 'self'; form-action 'self'; frame-ancestors 'none'"
 )
+QUEUE_PAUSE_SECONDS = 0.02
 # Longest file name of common file systems; gradio fails on longer ones.
 MAX_NAME_BYTES = 255
 # Errors that reading a malformed request body raises. Errors of the system (OSError) are the server's own.
@@ -228,6 +229,8 @@ def create_app(roots: Roots, settings: UiSettings, password: str | None) -> Acce
     demo = build_page(roots, prefix, built.append)
     # Events of all pages share these threads; the limit of the queue stops a page that floods it.
     demo.queue(default_concurrency_limit=8, max_size=256, api_open=False)
+    # Gradio looks into its empty queue a thousand times a second, which costs an idle server some percent of a core.
+    demo._queue.sleep_when_free = QUEUE_PAUSE_SECONDS
     gr.mount_gradio_app(
         app, demo, "/", server_name=settings.host, server_port=settings.port, allowed_paths=[],
         show_error=True, max_file_size=settings.max_upload << 20, ssr_mode=False, pwa=False, mcp_server=False,
