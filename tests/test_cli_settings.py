@@ -240,7 +240,7 @@ def test_every_old_name_is_refused_with_a_new_name_that_exists(
     known = {leaf.key: command for command in COMMANDS for leaf in command.leaves()}
     assert new in known
     assert old not in known
-    error = refused(capsys, known[new].name, f"--{old.replace('_', '-')}", "1")
+    error = refused(capsys, *known[new].name.split(), f"--{old.replace('_', '-')}", "1")
     assert error["code"] == "usage-unknown-flag"
     assert f"`--{new.replace('_', '-')}`" in error["cure"]
 

@@ -121,7 +121,7 @@ def test_the_grown_folder_speaks_old_languages_with_the_very_logits_of_the_base(
     fixtures: Fixtures, tmp_path: Path, name: str
 ) -> None:
     run, kind = fixtures.trained_run(name), get_family(name)
-    exported(run.path, f"--to={name}", "--parts=grown", f"--output={tmp_path / 'out'}")
+    exported(run.path, f"--to={name}", "--parts=extended", f"--output={tmp_path / 'out'}")
     logits = []
     for folder in (run.base, tmp_path / "out" / "extended"):
         model = load_model(kind, kind.files(folder))
@@ -153,7 +153,7 @@ def test_the_config_of_indextts2_states_the_number_of_pieces_and_nothing_else_ch
     shutil.copytree(run.base, base)
     text = (base / "config.yaml").read_text(encoding="utf-8").replace("gpt:\n", "gpt:  # sizes\n")
     (base / "config.yaml").write_text(text, encoding="utf-8")
-    exported(run.path, "--to=indextts2", f"--base={base}", "--parts=grown", f"--output={tmp_path / 'out'}")
+    exported(run.path, "--to=indextts2", f"--base={base}", "--parts=extended", f"--output={tmp_path / 'out'}")
     old, new = (
         (folder / "config.yaml").read_text(encoding="utf-8") for folder in (base, tmp_path / "out" / "extended")
     )
@@ -170,7 +170,7 @@ def test_the_text_step_of_an_indextts2_export_gives_the_program_what_was_learnt(
     fixtures: Fixtures, tmp_path: Path
 ) -> None:
     run = fixtures.trained_run("indextts2")
-    exported(run.path, "--to=indextts2", "--parts=grown", f"--output={tmp_path / 'out'}")
+    exported(run.path, "--to=indextts2", "--parts=extended", f"--output={tmp_path / 'out'}")
     stub = tmp_path / "stub" / "indextts"
     stub.mkdir(parents=True)
     (stub / "__init__.py").write_text("")
@@ -201,7 +201,7 @@ def test_the_text_step_of_an_indextts2_export_gives_the_program_what_was_learnt(
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_load_py_is_sound_python_that_names_the_new_size(fixtures: Fixtures, tmp_path: Path, name: str) -> None:
     run = fixtures.trained_run(name)
-    exported(run.path, f"--to={name}", "--parts=grown", f"--output={tmp_path / 'out'}")
+    exported(run.path, f"--to={name}", "--parts=extended", f"--output={tmp_path / 'out'}")
     text = (tmp_path / "out" / "load.py").read_text(encoding="utf-8")
     ast.parse(text)
     assert str(load_graft(run.folder.graft).tokenizer.size) in text
@@ -323,7 +323,7 @@ def test_the_number_of_names_is_held_against_the_familys_own_list_and_not_agains
     fixtures: Fixtures, tmp_path: Path
 ) -> None:
     run, kind = fixtures.trained_run("chatterbox"), get_family("chatterbox")
-    result = exported(run.path, "--to=chatterbox", "--parts=grown", f"--output={tmp_path / 'out'}")
+    result = exported(run.path, "--to=chatterbox", "--parts=extended", f"--output={tmp_path / 'out'}")
     one = result.card["checkpoints"]["extended"]
     names = load_model(kind, kind.files(run.base)).state_dict().keys()
     assert (one["names"], one["expected"]) == (len(names), len(names))

@@ -364,7 +364,7 @@ def test_a_graft_made_on_another_base_is_named(bases: dict[str, BaseFiles], graf
 def test_an_empty_folder_is_no_graft(tmp_path: Path) -> None:
     with pytest.raises(VoxgraftError) as error:
         load_graft(tmp_path)
-    assert error.value.code == "file-missing"
+    assert error.value.code == "graft-broken"
     (tmp_path / "graft.json").write_text('{"format": "something else"}')
     with pytest.raises(GraftError):
         load_graft(tmp_path)

@@ -240,7 +240,7 @@ def test_what_does_not_fit_is_refused_and_leaves_nothing(project: Path, words: l
 @pytest.mark.parametrize("run", ["am.txt/run", "x" * 300, "."])
 def test_a_run_folder_that_cannot_be_made_is_our_error(project: Path, run: str) -> None:
     before = sorted(project.rglob("*"))
-    assert error_code(voxgraft(project, "new", run, "--json")) in ("file-unwritable", "file-exists", "file-name")
+    assert error_code(voxgraft(project, "new", run, "--json")) in ("not-a-file", "file-exists", "file-name")
     assert sorted(project.rglob("*")) == before
 
 

@@ -240,7 +240,7 @@ def test_what_a_saved_step_depends_on_is_refused_with_both_columns(
 ) -> None:
     error = run.refused("resume-changed", **flags, train_steps=6)
     head, *rows = error.finding.found.splitlines()[1:]
-    assert head.split() == ["step", "4", "this", "run"]
+    assert head.split() == ["step", "4", "now"]
     assert (key, *columns) in [tuple(row.split()) for row in rows]
     assert "--fresh" in error.finding.cure
 
