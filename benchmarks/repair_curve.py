@@ -54,7 +54,7 @@ def main() -> None:
                 only=("body",),
                 points=tuple(number / options.points for number in range(options.points + 1)),
                 language=LANGUAGE,
-                sentences=options.sentences,
+                max_sentences=options.sentences,
             )
         )
         heard_seconds = time.monotonic() - began

@@ -2,7 +2,7 @@
 
     python -m benchmarks.retention_data --packages packages --out retention.safetensors     # see there
     python -m benchmarks.retention run --data retention.safetensors --results results.jsonl [--earlier other.jsonl]
-    python -m benchmarks.retention draw --results results.jsonl --out docs/images/retention [--log log.md]
+    python -m benchmarks.retention draw [--results results.jsonl] --out docs/images/retention [--log log.md]
 
 The shipped base, which speaks English and French, learns Amharic by every method of `retention_training`; the built-in
 listener judges 200 sentences of each language. `run` needs torch, NumPy and safetensors only, and is made for one GPU
@@ -72,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     verbs.choices["run"].add_argument("--earlier", type=Path, help="results of an earlier call, to go on with")
     verbs.choices["job"].add_argument("--job", required=True, choices=list(JOBS))
     draw = verbs.add_parser("draw")
-    draw.add_argument("--results", type=Path, required=True)
+    draw.add_argument("--results", type=Path, help="file of results (default: the tables in docs/log.md)")
     draw.add_argument("--out", type=Path, required=True, help="the picture without its ending: .png and .svg are made")
     draw.add_argument("--log", type=Path, help="file for the tables (default: they are printed)")
     return parser
@@ -158,13 +158,17 @@ def _run_all(asked: argparse.Namespace) -> None:
 
 
 def _draw(asked: argparse.Namespace) -> None:
-    from benchmarks.retention_report import drawn, tables  # needs matplotlib, which a bare GPU machine lacks
+    from benchmarks.retention_report import draw_logged, drawn, tables  # needs matplotlib, which a bare GPU lacks
 
-    results = read_results(asked.results)
-    for form, content in drawn(results).items():
+    results = read_results(asked.results) if asked.results else None
+    log = Path(__file__).resolve().parent.parent / "docs" / "log.md"
+    pictures = draw_logged(log.read_text(encoding="utf-8")) if results is None else drawn(results)
+    for form, content in pictures.items():
         path = asked.out.with_suffix(f".{form}")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
+    if results is None:
+        return
     text = tables(results)
     if asked.log:
         asked.log.write_text(text, encoding="utf-8")

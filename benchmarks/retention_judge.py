@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from benchmarks.retention_training import Bench, Sentence, as_without_compiling, held_out
 from voxgraft.asr import BuiltInRecognizer, Transcript
+from voxgraft.asr.transcripts import edit_distance
 from voxgraft.audio.features import exact_float32
 from voxgraft.core import rng
-from voxgraft.evaluation.scores import compute_error_rate, edit_distance
+from voxgraft.evaluation.scores import compute_error_rate
 from voxgraft.evaluation.sentences import normalize_letters, normalize_phones
 from voxgraft.models.generate import GenerationPrompt, SpeechGenerator
 from voxgraft.models.speech_model import SpeechModel, compute_hidden_states
@@ -172,7 +173,7 @@ class Judge:
         sounding = [at for at, wave in enumerate(waves) if len(wave)]
         filled = [np.pad(waves[at], (0, max(0, SHORTEST - len(waves[at])))) for at in sounding]
         if filled:
-            found = self.listener.hear(filled, SAMPLE_RATE, said[0].sentence.language)
+            found = self.listener.transcribe(filled, SAMPLE_RATE, said[0].sentence.language)
             for at, one in zip(sounding, found, strict=True):
                 heard[at] = one
         return heard

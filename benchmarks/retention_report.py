@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from statistics import median, stdev
 from typing import Any
 
@@ -284,10 +285,10 @@ SIZE_INCHES = (8.0, 5.6)
 MARGINS = {"left": 0.085, "right": 0.985, "bottom": 0.105, "top": 0.885}
 BLUE, ORANGE, GREEN, PINK = COLORS[:4]
 KINDS = {
-    "gated": (BLUE, "o", "gated, and rows only: the base is untouched"),
+    "gated": (BLUE, "o", "gated, or rows only: the base is unchanged"),
     "rows": (BLUE, "s", ""),
-    "merged": (GREEN, "D", "held to the base by replay"),
-    "open": (ORANGE, "X", "nothing holds it to the base"),
+    "merged": (GREEN, "D", "with replay of base languages"),
+    "open": (ORANGE, "X", "without replay"),
 }
 SHORT = {
     "naive": "naive, all weights",
@@ -296,23 +297,57 @@ SHORT = {
     "seeds-long": "public recipe, 1e-5, 10× steps",
     "rows": "rows only",
     "ungated-32": "LoRA 32, no gate",
-    "replay": "all + old recordings",
-    "self": "all + self-made replay, KL",
-    "self-lora": "LoRA + self-made replay, KL",
-    "self-0.25": "¼ of the way",
-    "self-0.5": "½ of the way",
-    "self-0.75": "¾ of the way",
+    "replay": "all weights, recorded replay",
+    "self": "all weights, self-made replay, KL",
+    "self-lora": "LoRA, self-made replay, KL",
+    "self-0.25": "25 %",
+    "self-0.5": "50 %",
+    "self-0.75": "75 % between base and result",
 }
 ACROSS = (0.5, 1, 2, 5, 10, 20, 50, 100, 200)
 UP = (-2, -1, 0, 1, 2, 5, 10, 20, 50, 100, 200)
 LEAST = 0.5
 LINEAR_UP = 1.0
+# How often each sentence of the logged run was spoken.
+LOGGED_DRAWS = 3
 Place = tuple[float, float]
 
 
 def drawn(results: Results) -> dict[str, bytes]:
     """PNG and SVG; the same results give the same bytes."""
-    found = summaries(results)
+    if "base" not in results:
+        return draw_summaries(summaries(results), None, 0.0)
+    return draw_summaries(summaries(results), error(results["base"], "am"), max(noise_of(results).values()))
+
+
+def draw_logged(page: str) -> dict[str, bytes]:
+    """The same picture from the tables of `docs/log.md`, where the results of a run are no longer at hand."""
+    rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in page.splitlines()]
+    keys = {method.title: key for key, method in METHODS.items()} | {"ungated LoRA 32": "ungated-32"}
+    keys |= {f"{METHODS['self'].title}, {share:g} of the way": f"self-{share:g}" for share in SHARES}
+    slow = "as in the seeds, 1e-5"  # the recipe's name in the log of that day
+    keys |= {"as in the seeds, 1e-4": "seeds", slow: "seeds-slow", f"{slow}, 10 times the steps": "seeds-long"}
+
+    def numbers(cell: str) -> tuple[float, ...]:
+        # `median (least to most)`: the three values of three seeds, in per cent.
+        return tuple(float(number) / 100 for number in re.findall(r"[-+]?[0-9.]+", cell))
+
+    head = ["method", "rate", "seeds", "am phone error", "am CER", "en change", "fr change", "worst", "s of training"]
+    first = rows.index(head) + 2
+    found = []
+    for title, rate, _, new, letters, *changes, worst, _ in takewhile(lambda row: len(row) == len(head), rows[first:]):
+        if title in keys:
+            old = dict(zip(OLD, map(numbers, changes), strict=True))
+            equal = worst == "equal"
+            values = numbers(new), numbers(letters), old
+            found.append(Summary(keys[title], title, float(rate), *values, equal, 0.0))
+    before = next(numbers(row[2])[0] for row in rows if row[0] == "am" and len(row) == 5)
+    spread = max(float(row[3]) for row in rows if row[0] in OLD and len(row) == 5 and row[3]) / 100
+    return draw_summaries(found, before, spread * math.sqrt(2 / LOGGED_DRAWS))
+
+
+def draw_summaries(found: Sequence[Summary], before: float | None, noise: float) -> dict[str, bytes]:
+    """The picture of some methods, of the error before training and of the noise of a measured change, as shares."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update({**MATPLOTLIB_STYLE, "font.size": 9})
@@ -322,17 +357,19 @@ def drawn(results: Results) -> dict[str, bytes]:
         figure.subplots_adjust(**MARGINS)
         places = [_draw(axes, one) for one in found]
         names = [SHORT.get(one.key, one.title) for one in found]
-        if "base" in results:
-            places.append(_before(axes, 100 * error(results["base"], "am")))
+        if before is not None:
+            places.append(_before(axes, 100 * before))
             names.append("before training")
-            _noise(axes, 200 * max(noise_of(results).values()))
+            _noise(axes, 200 * noise)
         _frame(axes, places)
         _path(axes, found, places[: len(found)])
         _legend(axes)
         figure.text(
             0.012, 0.955, "Teaching Amharic to a base that speaks English and French", fontsize=11.5, color=TEXT_COLOR
         )
-        figure.text(0.012, 0.915, "low and left is best; small dots: other random seeds", fontsize=9, color=MUTED_COLOR)
+        figure.text(
+            0.012, 0.915, "low and left is best; thin lines: range of three random seeds", fontsize=9, color=MUTED_COLOR
+        )
         place_labels(axes, names, places)
         for text in axes.texts:
             text.set_path_effects([withStroke(linewidth=2.5, foreground="white", alpha=0.85)])
@@ -343,9 +380,9 @@ def _draw(axes: Axes, one: Summary) -> Place:
     colour, marker, _ = KINDS[_kind(one)]
     xs = [max(LEAST, 100 * value) for value in one.new]
     ys = [0.0 if one.equal else 100 * value for value in one.worst]
-    if len(xs) > 1:
-        axes.plot(xs, ys, "o", color=colour, markersize=3, alpha=0.6, linestyle="none", zorder=2)
     place = (median(xs), median(ys))
+    axes.plot([min(xs), max(xs)], [place[1]] * 2, color=colour, linewidth=1.5, alpha=0.6, zorder=2)
+    axes.plot([place[0]] * 2, [min(ys), max(ys)], color=colour, linewidth=1.5, alpha=0.6, zorder=2)
     small = one.key.startswith("self-0")
     axes.plot(
         *[[value] for value in place], marker, color=colour, markersize=5 if small else 8, zorder=3, clip_on=False
@@ -378,13 +415,13 @@ def _noise(axes: Axes, noise: float) -> None:
     """As far as two equally good models differ by chance, nineteen times in twenty."""
     axes.axhspan(-noise, noise, color="#f0f0f0", zorder=0)
     way = axes.get_yaxis_transform()
-    note = axes.text(0.5, -0.6 * noise, "chance of sampling", transform=way, ha="center", va="center")
+    note = axes.text(0.5, -0.6 * noise, "sampling noise", transform=way, ha="center", va="center")
     note.set(fontsize=7.5, color=MUTED_COLOR)
 
 
 def _frame(axes: Axes, places: Sequence[Place]) -> None:
-    axes.set_xlabel("Amharic after training: phone error, %")
-    axes.set_ylabel("worse of English and French: change of phone error, points")
+    axes.set_xlabel("phone error rate in Amharic after training, %")
+    axes.set_ylabel("increase of phone error rate, English or French (the larger), points")
     axes.axhline(0, color=MUTED_COLOR, linewidth=1, zorder=1)
     axes.set_xscale("log")
     axes.set_yscale("symlog", linthresh=LINEAR_UP, linscale=0.6)

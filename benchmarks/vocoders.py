@@ -68,6 +68,8 @@ class Measured:
     first_seconds: float
     sound_seconds: float
     peak_bytes: int | None
+    processor_seconds: float
+    """Of one utterance, over all threads: comparable also where other programs share the processor."""
 
     @property
     def real_time_factor(self) -> float:
@@ -121,10 +123,11 @@ def wait(device: torch.device) -> None:
 
 def measure(
     acts: dict[str, Callable[[], object]], rounds: int, device: torch.device
-) -> dict[str, tuple[float, float, int | None]]:
-    """Median and first time of each act, in turn, and the most memory of the device that it held."""
+) -> dict[str, tuple[float, float, int | None, float]]:
+    """Median and first time of each act, in turn, the most memory of the device that it held, and processor time."""
     firsts: dict[str, float] = {}
     times: dict[str, list[float]] = {name: [] for name in acts}
+    processor: dict[str, list[float]] = {name: [] for name in acts}
     peaks: dict[str, int | None] = dict.fromkeys(acts)
     for number in range(rounds + 1):
         for name, act in acts.items():
@@ -133,17 +136,19 @@ def measure(
                 torch.cuda.reset_peak_memory_stats(device)
                 before = torch.cuda.memory_allocated(device)
             wait(device)
-            started = time.perf_counter()
+            started, worked = time.perf_counter(), time.process_time()
             act()
             wait(device)
             seconds = time.perf_counter() - started
             if number:
                 times[name].append(seconds)
+                processor[name].append(time.process_time() - worked)
                 if device.type == "cuda":
                     peaks[name] = torch.cuda.max_memory_allocated(device) - before
             else:
                 firsts[name] = seconds
-    return {name: (statistics.median(times[name]), firsts[name], peaks[name]) for name in acts}
+    median = statistics.median
+    return {name: (median(times[name]), firsts[name], peaks[name], median(processor[name])) for name in acts}
 
 
 def random_s3gen(size: S3GenSize, device: torch.device) -> S3Gen:
@@ -214,7 +219,8 @@ def measure_chatterbox(arguments: argparse.Namespace, device: torch.device, *, m
             with given_noise(noise.flow[None]), torch.inference_mode():
                 theirs = original.flow_inference(tokens, ref_dict=dict(ref), finalize=True)[0]
             (ours,) = model.generate_mels([codes], [reference], [noise])
-            print(f"mel of the original program differs by up to {float((theirs.T - ours).abs().max()):.1e}")
+            difference = float((theirs.T - ours).abs().max())
+            print(f"mel of the original program differs by up to {difference:.1e}", flush=True)
         acts["original"] = lambda: original.inference(tokens, ref_dict=dict(ref))
     kind = "S3Gen, meanflow" if meanflow else "S3Gen"
     return collect(f"chatterbox, {kind}", acts, arguments, device, len(codes) / 25)
@@ -229,9 +235,9 @@ def collect(
 ) -> list[Measured]:
     found = []
     with torch.inference_mode():
-        for name, (median, first, peak) in measure(acts, arguments.rounds, device).items():
+        for name, (median, first, peak, worked) in measure(acts, arguments.rounds, device).items():
             parts = arguments.batch if "at once" in name else 1
-            found.append(Measured(family, name, median / parts, first, seconds, peak))
+            found.append(Measured(family, name, median / parts, first, seconds, peak, worked / parts))
     return found
 
 
@@ -414,14 +420,17 @@ def main() -> None:
         end="",
     )
     print(f"{arguments.reference_seconds} s of reference")
-    print("| family | what | seconds an utterance | first | real-time factor | times the original | peak MB |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
-    originals = {one.family: one.seconds for one in found if one.what == "original"}
+    print("| family | what | seconds an utterance | first | real-time factor | times the original | ", end="")
+    print("processor seconds | times the original | peak MB |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    originals = {one.family: one for one in found if one.what == "original"}
     for one in found:
-        ratio = f"{originals[one.family] / one.seconds:.2f}" if one.family in originals else ""
+        ratio = worked = ""
+        if peer := originals.get(one.family):
+            ratio, worked = f"{peer.seconds / one.seconds:.2f}", f"{peer.processor_seconds / one.processor_seconds:.2f}"
         peak = "" if one.peak_bytes is None else f"{one.peak_bytes / 1e6:,.0f}"
         times = f"{one.seconds:.3f} | {one.first_seconds:.2f} | {one.real_time_factor:.3f}"
-        print(f"| {one.family} | {one.what} | {times} | {ratio} | {peak} |")
+        print(f"| {one.family} | {one.what} | {times} | {ratio} | {one.processor_seconds:.2f} | {worked} | {peak} |")
     if arguments.out is not None:
         document = {
             "date": datetime.datetime.now(datetime.UTC).date().isoformat(),

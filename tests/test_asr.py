@@ -60,7 +60,7 @@ def noises(*lengths: int) -> list[NDArray[np.float32]]:
 
 def test_it_writes_only_letters_and_phones_of_the_language(listener: BuiltInRecognizer) -> None:
     for language, (letters, phones) in SYMBOLS.by_language.items():
-        heard = listener.hear(noises(16_000, 30_000, 20_000), RATE_HZ, language)
+        heard = listener.transcribe(noises(16_000, 30_000, 20_000), RATE_HZ, language)
         assert all(set(one.text) <= letters for one in heard)
         assert all(set(one.phones or ()) <= phones for one in heard)
         assert any(one.text for one in heard)
@@ -69,8 +69,8 @@ def test_it_writes_only_letters_and_phones_of_the_language(listener: BuiltInReco
 
 def test_a_wave_is_heard_the_same_alone_and_among_others(listener: BuiltInRecognizer) -> None:
     waves = noises(16_000, 4_001, 31_999, 320, 15_000, 17_777)
-    together = listener.hear(waves, RATE_HZ, "fr")
-    alone = [listener.hear([wave], RATE_HZ, "fr")[0] for wave in waves]
+    together = listener.transcribe(waves, RATE_HZ, "fr")
+    alone = [listener.transcribe([wave], RATE_HZ, "fr")[0] for wave in waves]
     assert together == alone
 
 
@@ -87,8 +87,8 @@ def test_scores_of_a_wave_do_not_depend_on_padding(listener: BuiltInRecognizer) 
 
 def test_hearing_twice_is_hearing_the_same(listener: BuiltInRecognizer) -> None:
     waves = noises(16_000, 8_000)
-    assert listener.hear(waves, RATE_HZ, "am") == listener.hear(waves, RATE_HZ, "am")
-    assert listener.hear([], RATE_HZ, "am") == []
+    assert listener.transcribe(waves, RATE_HZ, "am") == listener.transcribe(waves, RATE_HZ, "am")
+    assert listener.transcribe([], RATE_HZ, "am") == []
 
 
 def test_repeats_count_once_and_blanks_part_them() -> None:
@@ -109,19 +109,19 @@ def test_a_saved_listener_opens_as_the_same_one(listener: BuiltInRecognizer, tmp
     again = open_recognizer(f"built-in:{tmp_path / 'twice'}")
     assert again.languages == frozenset({"en", "fr", "am"})
     waves = noises(16_000, 20_000)
-    assert again.hear(waves, RATE_HZ, "en") == once.hear(waves, RATE_HZ, "en")
+    assert again.transcribe(waves, RATE_HZ, "en") == once.transcribe(waves, RATE_HZ, "en")
     assert all(parameter.dtype == torch.float32 for parameter in once.network.parameters())
 
 
 def test_other_rates_languages_and_empty_waves_are_refused(listener: BuiltInRecognizer) -> None:
     with pytest.raises(AudioError, match="22,050 Hz") as rate:
-        listener.hear(noises(16_000), 22_050, "en")
+        listener.transcribe(noises(16_000), 22_050, "en")
     assert rate.value.code == "recognizer-rate"
     with pytest.raises(ConfigError, match="am, en, fr") as language:
-        listener.hear(noises(16_000), RATE_HZ, "ti")
+        listener.transcribe(noises(16_000), RATE_HZ, "ti")
     assert language.value.code == "recognizer-language"
     with pytest.raises(AudioError, match="clip 2 of 2") as empty:
-        listener.hear([*noises(16_000), np.zeros(0, np.float32)], RATE_HZ, "en")
+        listener.transcribe([*noises(16_000), np.zeros(0, np.float32)], RATE_HZ, "en")
     assert empty.value.code == "audio-too-short"
 
 
@@ -154,14 +154,14 @@ def test_a_command_is_given_each_wave_and_prints_what_it_heard() -> None:
     program = (
         "import sys, wave; f = wave.open(sys.argv[1]); print(f.getnframes(), f.getframerate(), '\\n', sys.argv[2])"
     )
-    heard = open_recognizer(command(program)).hear(noises(16_000, 500), 24_000, "am")
+    heard = open_recognizer(command(program)).transcribe(noises(16_000, 500), 24_000, "am")
     assert heard == [Transcript("16000 24000 am", None), Transcript("500 24000 am", None)]
 
 
 def test_the_wav_file_holds_the_samples(tmp_path: Path) -> None:
     kept = tmp_path / "kept.wav"
     program = f"import sys, shutil; shutil.copy(sys.argv[1], {str(kept)!r})"
-    open_recognizer(command(program)).hear([np.array([0.0, 0.5, -2.0, 1.0], np.float32)], RATE_HZ, "en")
+    open_recognizer(command(program)).transcribe([np.array([0.0, 0.5, -2.0, 1.0], np.float32)], RATE_HZ, "en")
     with wav_files.open(str(kept)) as file:
         assert (file.getnchannels(), file.getsampwidth()) == (1, 2)
         assert np.frombuffer(file.readframes(9), "<i2").tolist() == [0, 16384, -32767, 32767]
@@ -177,7 +177,7 @@ def test_the_wav_file_holds_the_samples(tmp_path: Path) -> None:
 )
 def test_a_command_that_fails_is_an_error_that_says_why(setting: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said) as caught:
-        open_recognizer(setting).hear(noises(1_000), RATE_HZ, "en")
+        open_recognizer(setting).transcribe(noises(1_000), RATE_HZ, "en")
     assert caught.value.code == "recognizer-failed"
 
 
@@ -223,9 +223,9 @@ def test_whisper_without_a_model_or_the_language_is_refused_clearly(
     whisper = open_recognizer(f"whisper:{folder}")
     assert whisper.languages == (frozenset({"en", "am"}) if says_languages else None)
     assert whisper.sample_rate == RATE_HZ
-    assert whisper.hear(noises(16_000), RATE_HZ, "am") == [Transcript("16000 am", None)]
+    assert whisper.transcribe(noises(16_000), RATE_HZ, "am") == [Transcript("16000 am", None)]
     with pytest.raises(ConfigError, match="valid language code") as refused:
-        whisper.hear(noises(16_000), RATE_HZ, "ti")
+        whisper.transcribe(noises(16_000), RATE_HZ, "ti")
     assert refused.value.code == "recognizer-language"
     sys.modules.pop("faster_whisper")
 
@@ -252,7 +252,7 @@ def test_whisper_is_chosen_by_itself_where_it_is_installed_and_alone_knows_the_l
     for language, code in (("nl-BE", "nl"), ("jv", "jw")) if has_model else ():
         transcriber = open_transcriber(None, language)
         assert transcriber.why_unsupported(language) == ""
-        assert code in transcriber.hear(noises(16_000), RATE_HZ, language, "tests")[0].text.split()
+        assert code in transcriber.transcribe(noises(16_000), RATE_HZ, language, "tests")[0].text.split()
     for known in ("am", None):
         built_in = open_transcriber(None, known).listener
         assert built_in is not None

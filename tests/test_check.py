@@ -324,7 +324,7 @@ def test_the_users_text_is_shared_out_and_three_sentences_are_spelled(
     assert "0.0% unknown (0)" in found(result, "text-share")
     spelled = [item.found for item in result.findings if item.code == "text-spelled"]
     assert [SENTENCES[0] in spelled[0], SENTENCES[2] in spelled[1], SENTENCES[3] in spelled[2]] == [True] * 3
-    assert ("[am]·" in spelled[0]) == (name == "chatterbox")
+    assert ("[am] (" in spelled[0]) == (name == "chatterbox")
 
 
 def test_characters_without_a_piece_are_named_with_code_point_and_count(index: Made, tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_the_rate_on_an_old_command_line_is_judged_too(index: BaseFiles, tmp_pat
     config = tmp_path / "command.txt"
     config.write_text("python trainers/train_gpt_v2.py \\\n  --tokenizer a.model \\\n  --learning-rate 5e-6\n")
     result = checked(base=index.folder, base_config=config)
-    assert "is 5e-06, below the range for the body of indextts2" in found(result, "rate-out-of-range")
+    assert "is 5e-06, below the range for the backbone of indextts2" in found(result, "rate-out-of-range")
     assert "rate-as-text" not in codes(result)
 
 

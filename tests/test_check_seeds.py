@@ -181,11 +181,11 @@ def test_seed_002_all_three_pairs_of_887_2535_and_3000_are_named(t3: BaseFiles, 
     )
     result = checked(base=t3.folder, tokenizer=merged, checkpoint=checkpoint, base_config=config)
     assert result.exit_code == 1
-    assert "model.n_vocab is 887, the tokenizer has 2,535 pieces (ids 0 to 2,534)" in found(
+    assert "model.n_vocab is 887, but the tokenizer has 2,535 pieces (ids 0 to 2,534)" in found(
         result, "config-vs-tokenizer"
     )
     assert "model.n_vocab is 887, text_emb.weight has 3,000 rows" in found(result, "config-vs-rows")
-    assert "text_emb.weight has 3,000 rows, the tokenizer 2,535 pieces" in found(result, "rows-vs-tokenizer")
+    assert "text_emb.weight has 3,000 rows, but the tokenizer has 2,535 pieces" in found(result, "rows-vs-tokenizer")
     assert "text_emb.weight has 3,000 rows, text_head.weight has 2,454 rows" in found(result, "head-not-grown")
     assert "base rows 704 to 2,453 are trained" in found(result, "freeze-boundary")
     assert "leaves 36.79% of a masked row after 500,000 steps" in found(result, "freeze-leaks")

@@ -159,8 +159,8 @@ def test_sentences_and_places_keep_their_order_and_may_look_like_tags_or_flags(
             "`--rows.init` is 'meen'",
             "'romanised', 'script-mean', 'mean' or 'random'",
         ),
-        (["--family", ""], "config-value", "`--family` is ''", "a value, not an empty text"),
-        (["--base-tokenizer", ""], "config-value", "`--base-tokenizer` is ''", "a value, not an empty text"),
+        (["--family", ""], "config-value", "`--family` is empty", "a value"),
+        (["--base-tokenizer", ""], "config-value", "`--base-tokenizer` is empty", "a value"),
     ],
 )
 def test_a_bad_flag_is_told_in_our_form(
@@ -211,9 +211,9 @@ def test_all_that_is_missing_is_named_at_once_as_it_is_typed(capsys: pytest.Capt
         ("language: no", "config-value", "`language` is False", "put it in quotes"),
         ("texts: am.txt", "config-value", "`texts` is ", "Text files of the new language"),
         ("texts: [1]", "config-value", "`texts.0` is 1", "Text files of the new language"),
-        ("rows: 5", "config-value", "`rows` is 5", "see `voxgraft COMMAND --help`"),
-        ("1: 2", "config-value", "`1` is ", "see `voxgraft COMMAND --help`"),
-        ("base: ''", "config-value", "`base` is ''", "Folder of the base"),
+        ("rows: 5", "config-value", "`rows` is 5", "for the valid values"),
+        ("1: 2", "config-value", "`1` is ", "for the valid values"),
+        ("base: ''", "config-value", "`base` is empty", "Folder of the base"),
         ("- a\n- b", "config-shape", "run.yaml contains a list", "key: value"),
         ("just words", "config-shape", "run.yaml contains a single value", "key: value"),
         ("rows: {", "yaml-broken", "line 2, column 1", "indentation"),

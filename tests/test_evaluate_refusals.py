@@ -73,7 +73,7 @@ class Jobs:
         self.names.append(name)
         yield lambda _amount: None
 
-    def tell(self, kind: str, step: int, values: Mapping[str, Any]) -> None: ...
+    def report(self, kind: str, step: int, values: Mapping[str, Any]) -> None: ...
 
 
 def test_a_recording_that_cannot_be_heard_is_refused_before_anything_is_spoken(

@@ -9,11 +9,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from voxgraft.asr.transcripts import edit_distance
 from voxgraft.evaluation.scores import (
     Score,
     compute_average,
     compute_error_rate,
-    edit_distance,
     score_without_interval,
     unmeasured_score,
 )

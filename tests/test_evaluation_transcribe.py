@@ -52,7 +52,7 @@ def said(text: str, spoken: str | None, *, stopped: bool = True, why: str = "") 
 
 def heard_in(utterances: Sequence[SpokenSentence], listener: str) -> list[Transcript]:
     sound = SpeechRenderer(Tones())
-    return open_transcriber(listener).hear(sound.waves(utterances, "tests"), sound.rate, "en", "tests")
+    return open_transcriber(listener).transcribe(sound.waves(utterances, "tests"), sound.rate, "en", "tests")
 
 
 def test_what_a_program_hears_in_the_sound_is_scored_against_what_was_meant(tmp_path: Path) -> None:
@@ -162,10 +162,10 @@ class HigherTones(Tones):
 def test_sound_of_any_sample_rate_is_heard_at_the_one_that_the_listener_takes(tmp_path: Path) -> None:
     sound, listener = SpeechRenderer(HigherTones()), tone_listener(tmp_path).removeprefix("command:")
     waves = sound.waves([said("hello world", "hello world"), said("a", "a"), said("a", "")], "tests")
-    heard = Transcriber(At16(listener)).hear(waves, sound.rate, "en", "tests")
+    heard = Transcriber(At16(listener)).transcribe(waves, sound.rate, "en", "tests")
     assert [one.text for one in heard] == ["hello world", "a", ""]
     assert (
-        Transcriber(CommandRecognizer(listener)).hear(waves, sound.rate, "en", "tests")[0].text != "hello world"
+        Transcriber(CommandRecognizer(listener)).transcribe(waves, sound.rate, "en", "tests")[0].text != "hello world"
     )  # takes any rate
 
 

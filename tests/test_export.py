@@ -77,7 +77,7 @@ def test_an_export_that_names_no_kind_is_the_graft_to_share_as_that_of_go(run: W
 @pytest.mark.long(fast=("tiny", "chatterbox"))
 def test_the_grown_folder_is_the_base_with_the_grafts_rows_and_no_other_bit_changed(run: WholeRun, pair: Path) -> None:
     kind = get_family(run.family_name)
-    base, grown = kind.files(run.base), kind.files(pair / "grown")
+    base, grown = kind.files(run.base), kind.files(pair / "extended")
     graft = load_graft(run.folder.graft)
     before, after = bits(base.checkpoint), bits(grown.checkpoint)
     assert list(before) == list(after)
@@ -98,10 +98,10 @@ def test_the_merged_folder_has_the_adapter_in_its_weights_and_computes_as_the_op
     run: WholeRun, pair: Path
 ) -> None:
     kind = get_family(run.family_name)
-    model = load_model(kind, kind.files(pair / "grown"))
+    model = load_model(kind, kind.files(pair / "extended"))
     gate = load_peft_adapter(model, read_peft_folder(run.folder.graft / "adapter"))
     merged = bits(kind.files(pair / "merged").checkpoint)
-    grown = bits(kind.files(pair / "grown").checkpoint)
+    grown = bits(kind.files(pair / "extended").checkpoint)
     changed = {name for name in merged if not np.array_equal(merged[name], grown[name])}
     layers = dict(model.named_modules())
     assert changed == {f"{name}.weight" for name in model.adapter_layers()}
@@ -111,8 +111,8 @@ def test_the_merged_folder_has_the_adapter_in_its_weights_and_computes_as_the_op
     assert not gate.on
     card = json.loads((pair / "export.json").read_text(encoding="utf-8"))
     assert card["checkpoints"]["merged"]["changed"] == len(changed)
-    assert card["checkpoints"]["grown"]["changed"] == 0
-    assert card["checkpoints"]["grown"]["exact"] is True
+    assert card["checkpoints"]["extended"]["changed"] == 0
+    assert card["checkpoints"]["extended"]["exact"] is True
 
 
 @pytest.mark.long(fast="chatterbox")
@@ -123,7 +123,7 @@ def test_the_grown_folder_speaks_old_languages_with_the_very_logits_of_the_base(
     run, kind = fixtures.trained_run(name), get_family(name)
     exported(run.path, f"--to={name}", "--parts=grown", f"--output={tmp_path / 'out'}")
     logits = []
-    for folder in (run.base, tmp_path / "out" / "grown"):
+    for folder in (run.base, tmp_path / "out" / "extended"):
         model = load_model(kind, kind.files(folder))
         (prompt,) = prompts(model, (1,))
         batch = pack_batch(model, [build_sequence(model.spec, [5, 9, 200, 31], [7, 80, 900])], [prompt.condition])
@@ -135,7 +135,7 @@ def test_the_grown_folder_speaks_old_languages_with_the_very_logits_of_the_base(
 def test_both_folders_open_in_our_own_strict_loader_and_hold_the_files_of_the_base(run: WholeRun, pair: Path) -> None:
     kind = get_family(run.family_name)
     size = load_graft(run.folder.graft).tokenizer.size
-    for part in ("grown", "merged"):
+    for part in ("extended", "merged"):
         files = kind.files(pair / part)
         model = load_model(kind, files)
         assert model.state_dict()[kind.graft_points[0].tensor].shape[0] == size + kind.spare_rows
@@ -154,13 +154,15 @@ def test_the_config_of_indextts2_states_the_number_of_pieces_and_nothing_else_ch
     text = (base / "config.yaml").read_text(encoding="utf-8").replace("gpt:\n", "gpt:  # sizes\n")
     (base / "config.yaml").write_text(text, encoding="utf-8")
     exported(run.path, "--to=indextts2", f"--base={base}", "--parts=grown", f"--output={tmp_path / 'out'}")
-    old, new = ((folder / "config.yaml").read_text(encoding="utf-8") for folder in (base, tmp_path / "out" / "grown"))
+    old, new = (
+        (folder / "config.yaml").read_text(encoding="utf-8") for folder in (base, tmp_path / "out" / "extended")
+    )
     pieces = load_graft(run.folder.graft).tokenizer.size
     assert yaml.safe_load(new)["gpt"]["number_text_tokens"] == pieces
     differing = [(a, b) for a, b in zip(old.splitlines(), new.splitlines(), strict=True) if a != b]
     assert len(differing) == 1
     assert "number_text_tokens" in differing[0][0]
-    tables = bits(tmp_path / "out" / "grown" / "gpt.pth")
+    tables = bits(tmp_path / "out" / "extended" / "gpt.pth")
     assert len(tables["text_embedding.weight"]) == pieces + 1  # one row more, which no text uses
 
 
@@ -185,7 +187,7 @@ def test_the_text_step_of_an_indextts2_export_gives_the_program_what_was_learnt(
     )
     assert done.returncode == 0, done.stderr
     given, new, old = json.loads(done.stdout)
-    assert (Path(new).parent.name, Path(old).parent.name) == ("merged", "grown")
+    assert (Path(new).parent.name, Path(old).parent.name) == ("merged", "extended")
     kind = get_family("indextts2")
     text_encoder = TextEncoder.of(
         kind, open_tokenizer(kind.files(run.base).tokenizer), load_graft(run.folder.graft).tokenizer, "am"
@@ -301,7 +303,7 @@ def test_rounding_halves_the_file_and_says_that_it_is_not_exact(fixtures: Fixtur
     result = exported(run.path, "--to=indextts2", "--dtype=bf16", f"--output={tmp_path / 'out'}", *TERMS)
     kind = get_family("indextts2")
     base = kind.files(run.base)
-    for part in ("grown", "merged"):
+    for part in ("extended", "merged"):
         path = kind.files(tmp_path / "out" / part).checkpoint
         assert result.card["checkpoints"][part]["exact"] is False
         assert path.stat().st_size < 0.6 * base.checkpoint.stat().st_size
@@ -322,7 +324,7 @@ def test_the_number_of_names_is_held_against_the_familys_own_list_and_not_agains
 ) -> None:
     run, kind = fixtures.trained_run("chatterbox"), get_family("chatterbox")
     result = exported(run.path, "--to=chatterbox", "--parts=grown", f"--output={tmp_path / 'out'}")
-    one = result.card["checkpoints"]["grown"]
+    one = result.card["checkpoints"]["extended"]
     names = load_model(kind, kind.files(run.base)).state_dict().keys()
     assert (one["names"], one["expected"]) == (len(names), len(names))
     # A file that lost a name, against a base that lost the same one.
@@ -358,7 +360,7 @@ def test_a_graft_by_itself_is_exported_with_its_base(run: WholeRun, tmp_path: Pa
     words = (run.folder.graft, f"--to={run.family_name}", f"--base={run.base}", f"--output={tmp_path / 'out'}")
     exported(*words)
     kind = get_family(run.family_name)
-    for part in ("grown", "merged"):
+    for part in ("extended", "merged"):
         name = kind.files(pair / part).checkpoint.name
         assert (tmp_path / "out" / part / name).read_bytes() == (pair / part / name).read_bytes()
 

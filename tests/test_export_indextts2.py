@@ -52,7 +52,7 @@ def test_the_published_size_has_the_665_names_and_shapes_of_the_golden_list() ->
 FAULTS = ["a base row", "the spare row", "a name", "a shape"]
 
 
-@pytest.mark.parametrize(("part", "fault"), [("grown", "a bit"), *product(("grown", "merged"), FAULTS)])
+@pytest.mark.parametrize(("part", "fault"), [("extended", "a bit"), *product(("extended", "merged"), FAULTS)])
 def test_the_check_sees_every_kind_of_fault(part: str, fault: str, run: WholeRun, folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "copy")
     path = tmp_path / "copy" / part / CHECKPOINT

@@ -35,7 +35,7 @@ def test_a_merged_run_gives_its_checkpoint_with_its_measured_cost_and_a_grown_ba
     assert told["en"]["measure"] == "speech loss"
     page = (result.folder / "README.md").read_text(encoding="utf-8")
     assert f"| en | speech loss | {before['en']:.4f} |" in page
-    assert result.card["checkpoints"]["grown"]["changed"] == 0
+    assert result.card["checkpoints"]["extended"]["changed"] == 0
     assert json.loads((result.folder / "export.json").read_text(encoding="utf-8"))["step"] == card["step"]
 
 

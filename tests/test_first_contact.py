@@ -131,6 +131,11 @@ WRONG_CHATTERBOX: dict[str, tuple[Change, str, str]] = {
         "tensors-mismatch",
         f"{NORM} is [513], not [512]",
     ),
+    "whole numbers": (
+        changed_s3gen(lambda state: state.update({NORM: state[NORM].long()})),
+        "tensors-mismatch",
+        f"weights of whole numbers: 1, such as {NORM}",
+    ),
     "half a file": (cut_in_half("s3gen.pt"), "checkpoint-", "s3gen.pt"),
     "a pointer of git-lfs": (lambda base: (base / "ve.pt").write_text(POINTER), "checkpoint-lfs", "ve.pt"),
     "a web page": (lambda base: (base / "ve.pt").write_text("<!doctype html><html>"), "checkpoint-page", "ve.pt"),

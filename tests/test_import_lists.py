@@ -15,8 +15,9 @@ from voxgraft.config.data import DataImportSettings
 from voxgraft.core.errors import VoxgraftError
 from voxgraft.data.import_command import DataImportResult, data_import
 from voxgraft.data.importer import read_row_audio
+from voxgraft.data.lists import TranscriptRow, infer_recordings, parse_transcript_jsonl, parse_transcript_table
 from voxgraft.data.manifest import ManifestClip, SourceProblem, read_manifest
-from voxgraft.data.sources import TranscriptRow, infer_recordings, parse_transcript_jsonl, parse_transcript_table
+from voxgraft.data.sources import ImportSource
 
 RATE = 16_000
 
@@ -214,7 +215,7 @@ def test_bytes_of_a_sound_that_are_none_are_told() -> None:
 
 def test_parts_of_sounds_inside_a_list_come_from_their_own_row(tmp_path: Path) -> None:
     rows = [TranscriptRow(at, "one-name.wav", "x", start=0.0, end=0.5, data=_wave(0.1 * at)) for at in (1, 2)]
-    cuts = list(read_row_audio(rows, tmp_path, RATE, [], "x"))
+    cuts = list(read_row_audio(rows, ImportSource("list", tmp_path / "x"), RATE, []))
     assert [float(np.abs(samples).max()) for _, samples, _ in cuts] == pytest.approx([0.1, 0.2], abs=0.01)
 
 

@@ -140,7 +140,7 @@ class _Listener:
 
         return nullcontext(lambda _amount: None)
 
-    def tell(self, kind: str, _step: int, values: Mapping[str, Any]) -> None:
+    def report(self, kind: str, _step: int, values: Mapping[str, Any]) -> None:
         if kind == "opening":
             self.opening = list(values["lines"])
 

@@ -277,6 +277,8 @@ def test_tensors_that_are_no_whole_adapter_are_refused(
         ('{"peft_type": "LORA", "r": 0, "lora_alpha": 8}', "adapter-broken"),
         ('{"peft_type": "LORA", "r": 4, "lora_alpha": "8"}', "adapter-broken"),
         ('{"peft_type": "LORA", "r": 4, "lora_alpha": -8}', "adapter-broken"),
+        ('{"peft_type": "LORA", "r": 4, "lora_alpha": 0}', "adapter-broken"),
+        ('{"peft_type": "LORA", "r": 4, "lora_alpha": true}', "adapter-broken"),
         ('{"peft_type": "LORA", "r": 4, "lora_alpha": 8, "a_later_feature": {"on": 1}}', "adapter-variant"),
         ('{"peft_type": "LORA", ', "json-broken"),
     ],
@@ -358,9 +360,42 @@ def test_whatever_a_config_says_it_is_read_as_written_or_refused_with_our_error(
     assert not config.get("x")
 
 
-def test_the_written_config_is_json_with_whole_numbers_where_they_are_whole(adapted: Speaker, tmp_path: Path) -> None:
+def test_the_written_config_is_the_one_of_a_plain_adapter(adapted: Speaker, tmp_path: Path) -> None:
     write_peft_folder(tmp_path / "adapter", adapted)
     config = json.loads((tmp_path / "adapter" / ADAPTER_CONFIG_NAME).read_text())
-    assert (config["r"], config["lora_alpha"], config["fan_in_fan_out"]) == (RANK, int(ALPHA), True)
+    assert config == {
+        **{"peft_type": "LORA", "task_type": None, "base_model_name_or_path": None, "inference_mode": True},
+        **{"r": RANK, "lora_alpha": int(ALPHA), "lora_dropout": 0.0, "bias": "none", "fan_in_fan_out": True},
+        **{"init_lora_weights": True, "use_rslora": False, "use_dora": False, "modules_to_save": None},
+        **{"rank_pattern": {}, "alpha_pattern": {}, "target_modules": sorted(LAYERS)},
+    }
     assert isinstance(config["lora_alpha"], int)
-    assert config["target_modules"] == sorted(LAYERS)
+    model = nn.ModuleDict({"one": nn.Linear(3, 4)})
+    add_adapter(model, ["one"], 1, 2.5, seed=0)
+    config, tensors = to_peft(model, "a base")
+    assert (config["r"], config["lora_alpha"], config["fan_in_fan_out"]) == (1, 2.5, False)
+    assert config["base_model_name_or_path"] == "a base"
+    assert from_peft(config, tensors).rank == 1
+
+
+def test_files_larger_than_any_adapter_are_refused_before_they_are_read(adapted: Speaker, tmp_path: Path) -> None:
+    folder = tmp_path / "adapter"
+    write_peft_folder(folder, adapted)
+    config = (folder / ADAPTER_CONFIG_NAME).read_bytes()
+    (folder / ADAPTER_CONFIG_NAME).write_bytes(config.ljust(1024**2))
+    assert read_peft_folder(folder).rank == RANK
+    (folder / ADAPTER_CONFIG_NAME).write_bytes(config.ljust(1024**2 + 1))
+    with pytest.raises(VoxgraftError) as caught:
+        read_peft_folder(folder)
+    assert caught.value.code == "file-too-large"
+    (folder / ADAPTER_CONFIG_NAME).write_bytes(config)
+    # Two gibibytes of nothing, which take no room on the disk.
+    size = 2 * 1024**3
+    header = json.dumps({DOWN: {"dtype": "F32", "shape": [size // 4], "data_offsets": [0, size]}}).encode()
+    with (folder / ADAPTER_TENSORS_NAME).open("wb") as stream:
+        stream.write(len(header).to_bytes(8, "little") + header)
+        stream.truncate(8 + len(header) + size)
+    with pytest.raises(GraftError) as refused:
+        read_peft_folder(folder)
+    assert refused.value.code == "adapter-broken"
+    assert "2,147,483,648" in refused.value.finding.expected

@@ -349,6 +349,10 @@ def test_a_model_is_grown_under_every_name_that_a_layer_has() -> None:
     assert not model.emb.training
     assert list(model.state_dict()) == names
     assert model.state_dict()["alias.1.1.bias"].shape == (16,)
+    by_alias = Wrapped()
+    grown = grow_layers(by_alias, ["alias.0", "alias.1.1"], num_new=3, spare_rows=1)
+    assert by_alias.emb is grown["alias.0"]
+    assert by_alias.get_submodule("body.1") is grown["alias.1.1"]
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from tests.support.shared import shared
 from voxgraft.audio.files import AudioSamples, MediaReader, read_clip_audio, write_clip_audio
 from voxgraft.audio.metrics import (
     AudioFingerprint,
+    ClipMetrics,
     compute_audio_fingerprint,
     compute_clip_metrics,
     compute_frame_levels,
@@ -33,6 +34,7 @@ from voxgraft.data.import_command import data_import
 from voxgraft.data.manifest import DatasetSummary, ManifestClip, read_manifest, write_manifest
 from voxgraft.data.report import (
     apply_quality_checks,
+    compute_pace_limits,
     data_report,
     describe_measured_results,
     estimate_training,
@@ -301,3 +303,39 @@ def test_speech_of_people_is_found_where_it_is_and_judged_as_it_is(name: str, tm
     assert judged.rejected == (("clipping",) if name in CUT_OFF else ())
     if name not in CUT_OFF:
         assert 7_500 < own.bandwidth_hz <= 8_000, "recorded at 16 kHz, whatever the clip's rate says"
+
+
+def _paced(language: str, pace: float, count: int, seed: int) -> tuple[list[ManifestClip], dict[str, ClipMetrics]]:
+    """Clips of one language around a pace, each with a speaker of its own, so that only the language is compared."""
+    chance = np.random.default_rng(seed)
+    clips = [
+        ManifestClip(f"{language}{at}", "x.wav", 4.0, "x", language, f"{language}{at}", "r", 16_000)
+        for at in range(count)
+    ]
+    own = compute_clip_metrics(np.zeros(16_000, np.float32), 16_000, "x", language)
+    sound = replace(own, seconds=4.0, silence=0.1, longest_pause=0.1, snr_db=40.0, bandwidth_hz=8_000.0, script=1.0)
+    return clips, {
+        clip.id: replace(sound, letters_per_second=float(pace * np.exp(chance.normal(0, 0.2)))) for clip in clips
+    }
+
+
+@pytest.mark.parametrize(("language", "pace"), [("zh", 4.5), ("am", 8.0), ("en", 14.0), ("fi", 17.0), ("dz", 24.0)])
+def test_limits_of_the_pace_come_from_the_clips_of_the_language(language: str, pace: float) -> None:
+    """Clips at a usual pace of any script stay; a quarter of the text, or four times as much, is found in all of them."""
+    clips, measures = _paced(language, pace, 400, seed=len(language))
+    others, more = _paced("xx", 45 / pace, 60, seed=7)
+    for at, factor in ((3, 0.25), (50, 4.0), (99, 4.0)):
+        name = clips[at].id
+        measures[name] = replace(measures[name], letters_per_second=pace * factor)
+    judged = apply_quality_checks([*clips, *others], measures | more, {}, QualitySettings(same_text=1_000))
+    found = {clip.id: clip.rejected for clip in judged if clip.rejected}
+    assert found == {clips[3].id: ("too-slow",), clips[50].id: ("too-fast",), clips[99].id: ("too-fast",)}
+
+
+def test_limits_of_the_pace_need_clips_and_can_be_set() -> None:
+    clips, measures = _paced("am", 8.0, 8, seed=1)
+    measures[clips[0].id] = replace(measures[clips[0].id], letters_per_second=30.0)
+    limits = compute_pace_limits(clips, measures, QualitySettings())["am"]
+    assert limits[0] < 4 < 12 < limits[1] < 30
+    assert compute_pace_limits(clips[:4], measures, QualitySettings())["am"] == (0.5, 50.0)
+    assert compute_pace_limits(clips, measures, QualitySettings(slowest=1.0, fastest=2.0))["am"] == (1.0, 2.0)

@@ -36,7 +36,7 @@ def ruined(tiny: BaseFiles, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.long
 def test_a_ruined_body_is_heard_and_the_way_back_is_chosen(ruined: Path, tmp_path: Path) -> None:
     found = diagnose(
-        DiagnoseSettings(checkpoint=ruined, base=Path("tiny"), report=False, listen=True, sentences=1)
+        DiagnoseSettings(checkpoint=ruined, base=Path("tiny"), report=False, listen=True, max_sentences=1)
     ).found
     errors = {(one["language"], one["who"]): one["phone_error"] for one in found.heard}
     assert errors["en", "checkpoint"] > errors["en", "base"] + 0.2
@@ -48,7 +48,7 @@ def test_a_ruined_body_is_heard_and_the_way_back_is_chosen(ruined: Path, tmp_pat
         choose=True,
         only=("body",),
         points=(0.0, 1.0),
-        sentences=1,
+        max_sentences=1,
     )
     result = repair(settings)
     assert [one.within for one in result.tried_points] == [True, False]
@@ -72,7 +72,7 @@ def test_where_nothing_can_be_heard_the_reason_is_told(tiny: BaseFiles, tmp_path
     (tmp_path / "torn.safetensors").write_bytes(tiny.checkpoint.read_bytes()[:-100])
     found = diagnose(
         DiagnoseSettings(
-            checkpoint=tmp_path / "torn.safetensors", base=Path("tiny"), report=False, listen=True, sentences=1
+            checkpoint=tmp_path / "torn.safetensors", base=Path("tiny"), report=False, listen=True, max_sentences=1
         )
     ).found
     assert found.not_heard

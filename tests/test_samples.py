@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,15 +14,24 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from tests.support.checkpoint_files import saved
 from tests.support.fixtures import Fixtures
+from tests.support.indextts2 import write_waveform_end
+from tests.support.preprocess_runs import voice_like
+from tests.support.s3gen import signal_to_noise
 from tests.support.trainers import EVERY, OPTIONS, Place, StopAt, loop_of, resumed
-from voxgraft.audio.files import read_audio
+from tests.test_s3gen import small_state
+from voxgraft.audio.files import encode_audio, read_audio
 from voxgraft.config.train_options import TrainOptions
 from voxgraft.core.errors import CompanionError, VoxgraftError
 from voxgraft.core.run import strip_clock_fields
+from voxgraft.data.manifest import ManifestClip, write_manifest
+from voxgraft.dataset.run_data import find_recordings
+from voxgraft.dataset.sets import open_clip_dataset
 from voxgraft.evaluation.in_training import SampleCallback, SampleSentence, build_sample_sentences
 from voxgraft.models import family_names, get_family
 from voxgraft.models.base import Clip, Latents, Vocoder
+from voxgraft.models.speech_model import compute_speech_latents
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.tokenizers import open_tokenizer
 from voxgraft.training.trainer import Trainer
@@ -193,6 +203,59 @@ def test_samples_become_sound_where_there_is_a_waveform_end(fixtures: Fixtures, 
     samples, rate = read_audio(loop.run_folder.path / told["folder"] / "en.wav")
     assert (len(samples), rate) == (640 * told["spoken"][0]["codes"], 16_000)
     assert told["silent_because"] == ""
+
+
+@pytest.mark.long(fast="indextts2")
+@pytest.mark.parametrize("family_name", ["chatterbox", "indextts2"])
+def test_samples_sound_in_the_voice_of_a_held_out_recording(
+    fixtures: Fixtures, tmp_path: Path, family_name: str
+) -> None:
+    """The new language with the gate open, in the first pass and in that of the latents; an old one with it closed."""
+    place = Place(family_name, tmp_path)
+    shutil.copytree(fixtures.place(family_name).folder, tmp_path, dirs_exist_ok=True)
+    if family_name == "indextts2":
+        write_waveform_end(tmp_path / "base", 64)
+    else:
+        saved(small_state(), tmp_path / "base" / "s3gen.pt")
+    loop = loop_of(place, tmp_path / "run", OPTIONS, OFTEN)
+    trained = loop.stepper.trained
+    for name, values in trained.tensors()["adapter"].items():
+        trained.model.get_parameter(name).data = torch.randn_like(values)
+    last = trained.model.num_text_ids - 1
+    new = SampleSentence("am", "am", "ሰ", (last - 1, last, 20, 30), True, 1)
+    family = get_family(family_name)
+    vocoder = family.vocoder(place.files)
+    assert vocoder is not None
+    silent = SampleCallback(loop, [new], vocoder)
+    assert silent.on_sample(0)["silent_because"] != ""
+
+    clips = open_clip_dataset(tmp_path / "valid")
+    names = [info.id for info in clips.infos]
+    rows = [ManifestClip(name, f"{name}.wav", 0.9, "ሰ", "am", "m", "r", 24_000, split="validation") for name in names]
+    write_manifest(tmp_path / "sound" / "manifest.jsonl", rows)
+    for number, name in enumerate(names):
+        (tmp_path / "sound" / f"{name}.wav").write_bytes(encode_audio(voice_like(0.9, number), 24_000))
+    recordings = find_recordings(loop.run_folder, tmp_path / "sound")
+    assert sorted(recordings) == sorted(f"valid/{name}" for name in names)
+
+    sampler = SampleCallback(loop, [new, OLD], vocoder, recordings)
+    told = sampler.on_sample(8)
+    assert told["silent_because"] == ""
+    folder, gate, voice = loop.run_folder.path / told["folder"], trained.gate, sampler._voice
+    assert gate is not None
+    for sentence in (new, OLD):
+        kept = json.loads((folder / f"{sentence.name}.json").read_text(encoding="utf-8"))
+        given = ([sentence.ids], [family.condition(voice)], [kept["codes"]])
+        states = []
+        for is_open in (sentence.is_new, not sentence.is_new):
+            with gate.opened() if is_open else gate.closed():
+                states.append([one.numpy() for one in compute_speech_latents(trained.model, *given)])
+        samples, rate = read_audio(folder / f"{sentence.name}.wav")
+        waves = [vocoder.sound([kept["codes"]], [voice], own)[0] for own in states]
+        assert (len(samples), rate) == (len(waves[0]), vocoder.sample_rate)
+        ratios = [signal_to_noise(torch.from_numpy(samples), wave) for wave in waves]
+        assert ratios[0] > 50
+        assert (ratios[1] < ratios[0] - 5) is vocoder.needs_latents
 
 
 def test_a_waveform_end_that_fails_is_told_of_and_asked_no_more(fixtures: Fixtures, tmp_path: Path) -> None:

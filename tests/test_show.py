@@ -86,7 +86,7 @@ def test_a_tiny_base_is_shown_with_its_parts_rows_tokenizer_and_files(base: tupl
     told = report.to_json()
     state = state_of(files)
     assert (told["family"], report.exit_code, told["findings"]) == (name, 0, [])
-    assert told["release"] == {"chatterbox": "multilingual v2", "indextts2": "IndexTTS-2", "tiny": "built-in"}[name]
+    assert told["release"] == {"chatterbox": "multilingual v2", "indextts2": "IndexTTS-2", "tiny": "a copy"}[name]
     assert told["checkpoint"]["tensors"] == len(state)
     assert told["checkpoint"]["values"] == sum(tensor.numel() for tensor in state.values())
     assert told["checkpoint"]["dtypes"] == {"F32": len(state)}
@@ -445,7 +445,7 @@ def test_hashing_tells_how_far_it_is(tmp_path: Path) -> None:
             yield done.append
             told.append(sum(done))
 
-        def tell(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        def report(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
             told.append((kind, step, values))
 
     save_file({"a": torch.zeros(300_000), "b": torch.zeros(5)}, tmp_path / "a.safetensors")

@@ -371,3 +371,11 @@ def test_nothing_is_removed_before_the_new_step_was_read_back(run: RunFolder) ->
     assert process.answer == "step-unverified"
     assert names_in(run.steps) == ["step-000001", "step-000002"]
     assert_newest(run, 2)
+
+
+def test_a_step_is_saved_again_where_its_replaced_save_was_left_behind(run: RunFolder) -> None:
+    save(run, 1)
+    shutil.copytree(run.step(1), run.step(1).with_name(run.step(1).name + ".old"))
+    save(run, 1)
+    assert names_in(run.steps) == [run.step(1).name]
+    assert_newest(run, 1)

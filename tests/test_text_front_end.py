@@ -432,7 +432,9 @@ def test_a_number_is_spoken_in_words_with_the_ids_of_training(graft_folder: Path
     assert [piece.text for piece in result.said[0].pieces] == ["ሁለት ሺህ ሃያ ስድስት."]
     assert result.said[0].findings == () or {item.code for item in result.said[0].findings} == {"speak-cut"}
     (shown,) = tokenizer_show(
-        TokenizerShowSettings(base=tiny_base(), grown=graft_folder / "tokenizer.json", language="am", text=("2026።",))
+        TokenizerShowSettings(
+            base=tiny_base(), extended=graft_folder / "tokenizer.json", language="am", text=("2026።",)
+        )
     ).to_json()["sentences"]
     graft = load_graft(graft_folder)
     tiny = get_family("tiny")
@@ -440,7 +442,7 @@ def test_a_number_is_spoken_in_words_with_the_ids_of_training(graft_folder: Path
         tiny, open_tokenizer(tiny.files(tiny_base()).tokenizer), graft.tokenizer, "am", graft.card.rules
     )
     ids = text_encoder.encode("2026።", "am")
-    assert [token for _, token, _ in shown["grown"]] == ids == text_encoder.encode("ሁለት ሺህ ሃያ ስድስት.", "am")
+    assert [token for _, token, _ in shown["extended"]] == ids == text_encoder.encode("ሁለት ሺህ ሃያ ስድስት.", "am")
     assert graft.tokenizer.unknown_id not in ids
 
 

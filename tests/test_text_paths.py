@@ -202,9 +202,11 @@ def compare_verbs(home: Home, language: str, texts: Sequence[str]) -> None:
     compare_spoken(home, language, texts, SpeakSettings(text=tuple(texts), language=language.lower()))
     grown, kind = one.run.graft / f"tokenizer{home.files.tokenizer.suffix}", home.place.family.name
     asked = TokenizerShowSettings(
-        base=home.files.tokenizer, family=kind, grown=grown, language=language, text=tuple(texts)
+        base=home.files.tokenizer, family=kind, extended=grown, language=language, text=tuple(texts)
     )
-    previewed = [[token for _, token, _ in one["grown"] or ()] for one in tokenizer_show(asked).to_json()["sentences"]]
+    previewed = [
+        [token for _, token, _ in one["extended"] or ()] for one in tokenizer_show(asked).to_json()["sentences"]
+    ]
     assert [tuple(ids) for ids in previewed] == [one.ids(text) for text in texts]
 
 
@@ -238,7 +240,7 @@ def compare_pages(home: Home, texts_by_language: Mapping[str, Sequence[str]]) ->
             sentences = [sentence for line in words for sentence in run_command_in_process(line)["sentences"]]
             assert len(sentences) == len(lines)
             for text, sentence in zip(lines, sentences, strict=True):
-                assert tuple(token for _, token, _ in sentence["grown"]) == one.ids(text), (language, text)
+                assert tuple(token for _, token, _ in sentence["extended"]) == one.ids(text), (language, text)
     with tab_of(home.folder, "speak") as context:
         form = form_of(context, "speak")
         keys = [control.leaf.key for control in form.controls]
@@ -276,11 +278,11 @@ def test_a_graft_of_a_language_that_the_base_speaks_is_shown_as_training_reads_i
     files = fixtures.base("chatterbox")
     (one,) = make_grafts("chatterbox", tmp_path, files, ["fr"]).values()
     grown = load_graft(one.run.graft).tokenizer.path
-    asked = TokenizerShowSettings(base=files.tokenizer, family="chatterbox", grown=grown, text=("En 2026 «oui»",))
+    asked = TokenizerShowSettings(base=files.tokenizer, family="chatterbox", extended=grown, text=("En 2026 «oui»",))
     (french,) = tokenizer_show(asked.model_copy(update={"language": "fr"})).to_json()["sentences"]
-    assert tuple(token for _, token, _ in french["grown"] or ()) == one.ids("En 2026 «oui»")
+    assert tuple(token for _, token, _ in french["extended"] or ()) == one.ids("En 2026 «oui»")
     (english,) = tokenizer_show(asked.model_copy(update={"language": "en"})).to_json()["sentences"]
-    assert english["grown"] == english["base"]
+    assert english["extended"] == english["base"]
 
 
 @pytest.mark.long

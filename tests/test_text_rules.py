@@ -83,3 +83,65 @@ def test_a_single_letter_gets_a_full_stop_and_nothing_else_does(text: str, said:
 
 def test_text_is_composed() -> None:
     assert TextRules(NO_RULES).apply("e\u0301a") == "éa"
+
+
+def test_all_that_may_change_an_output_is_in_the_identity() -> None:
+    def identity(**values: Any) -> str:
+        return TextRules(GENERIC_VERSION, "uk", **values).identity
+
+    assert identity() == identity(edition={"num2words": "0.5.14"}) == GENERIC_VERSION
+    assert identity(numbers="uk", edition={"num2words": "0.5.14"}) == f"{GENERIC_VERSION}+num2words-0.5.14"
+    assert identity(numbers="uk") == f"{GENERIC_VERSION}+num2words-"
+    assert identity(kept_marks="«—") == f"{GENERIC_VERSION}+00AB+2014"
+    assert identity(kept_marks="«", apostrophe="ʼ") == f"{GENERIC_VERSION}+00AB+'02BC"
+
+
+def test_a_text_is_normalised_alike_however_often_and_however_long_it_is() -> None:
+    rules, plain = build_text_rules("am"), TextRules(NO_RULES)
+    for text in ("በ1999 ዓ.ም.", "በ1999 ዓ.ም. " * 200):
+        once = rules.apply(text)
+        assert once == rules.apply(text) == rules.normalizer.normalise(text).text
+        assert not any(map(str.isdecimal, once))
+        assert plain.apply(text) == text, "other rules have results of their own"
+    assert [rules.apply(text) for text in ("ሀ", "a", "ሀለ", "!")] == ["ሀ.", "a.", "ሀለ", "!"]
+
+
+# What is the last of its kind and what is the first beyond it, with the rules that read them.
+EDGES = {
+    "cardinal": ["123456789012345", "1,234", "12,345,678", "1234567890123456ኛ", "በ3", "+251911", "+2519112233445566"],
+    "ordinal": ["123456789012345ኛ", "1ኛ"],
+    "time": ["0:00", "24:00", "12:59", "12:30:59"],
+    "cardinal digit-by-digit": ["25:00"],
+    "cardinal cardinal": ["12:60", "1/11", "2/2", "3/2", "0/2", "ቁጥር 1/2", "1,23", "ከ3 እስከ 5"],
+    "cardinal cardinal cardinal": ["12:30:60", "32/12/2010", "1/14/2010", "0/1/2010", "1/0/2010"],
+    "date": ["31/12/2010", "1/13/2010", "1/1/2010", "2018-12-31", "2018-01-01"],
+    "cardinal two-numbers": ["2018-13-01"],
+    "cardinal interval": ["2018-01-32", "5-7-9"],
+    "phone": ["0911223", "+251911223344556"],
+    "digit-by-digit": ["091122", "007"],
+    "fraction": ["1/2", "1/10", "9/10", "3 1/2", "1½"],
+    "cardinal fraction": ["1234567890123456 1/2"],
+    "interval": ["5-7", "ከ3-5", "5-7%"],
+    "two-numbers": ["7-5", "5-5"],
+    "negative": ["-5", "-5.5"],
+    "percent": ["5%", "5‰"],
+}
+SPOKEN_AT_THE_EDGE = {
+    "1234567890123456": "አንድ ሁለት ሶስት አራት አምስት ስድስት ሰባት ስምንት ዘጠኝ ዜሮ አንድ ሁለት ሶስት አራት አምስት ስድስት",
+    "$3.5": "ሶስት ነጥብ አምስት ዶላር",
+    "$3.50": "ሶስት ዶላር ከሃምሳ ሳንቲም",
+    "$3.505": "ሶስት ነጥብ አምስት ዜሮ አምስት ዶላር",
+    "½ ⅓ ⅔ ¼ ¾ ⅕ ⅛": "ግማሽ አንድ ሶስተኛ ሁለት ሶስተኛ ሩብ ሶስት አራተኛ አንድ አምስተኛ አንድ ስምንተኛ",
+    "፲፱፻፺፱ ፻ ፼ ፪፼ ፱፱": "አንድ ሺህ ዘጠኝ መቶ ዘጠና ዘጠኝ አንድ መቶ አስር ሺህ ሃያ ሺህ ዘጠኝ ዘጠኝ",
+}
+
+
+def test_every_kind_of_number_ends_where_it_should() -> None:
+    normalizer = build_text_rules("am").normalizer
+    marks = {"spaces", "symbol-removed", "space-after-mark"}
+    for rules, texts in EDGES.items():
+        for text in texts:
+            found = [change.rule for change in normalizer.normalise(text).changes if change.rule not in marks]
+            assert " ".join(found) == rules, text
+    for text, spoken in SPOKEN_AT_THE_EDGE.items():
+        assert normalizer.normalise(text).text == spoken

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 
 import pytest
@@ -79,6 +80,32 @@ def test_a_piece_is_joined_from_pieces_that_came_before_it() -> None:
     for piece in made.learnt.additions.pieces:
         assert piece.parts is None or set(piece.parts) <= known
         known.add(piece.text)
+
+
+# Characters, merges, and a hash of the merges with their parts and counts. Last, for unigram models, the sum of scores.
+PINNED = {
+    "bpe-json-am": (481, 300, "122bb8ad", 0),
+    "bpe-json-vi": (4, 300, "dcde2024", 0),
+    "bpe-json-km": (146, 300, "8d67587c", 0),
+    "sentencepiece-unigram-am": (481, 300, "93f36005", -2021.18),
+    "sentencepiece-unigram-vi": (67, 250, "cc1c441e", -1697.96),
+    "sentencepiece-unigram-km": (142, 300, "9f12fca7", -1917.79),
+    "sentencepiece-bpe-am": (481, 300, "2328eb7d", 0),
+    "sentencepiece-bpe-vi": (67, 300, "9251e2e5", 0),
+    "sentencepiece-bpe-km": (142, 300, "b4493881", 0),
+}
+
+
+@pytest.mark.parametrize("case", PINNED)
+def test_the_same_texts_give_the_same_pieces_in_all_releases(case: str) -> None:
+    """A graft that is made again must have the rows of the one before. A change here is a change for every user."""
+    pieces = grown(*case.rsplit("-", 1)).learnt.additions.pieces
+    merges = [piece for piece in pieces if piece.parts is not None]
+    lines = "\n".join(f"{piece.text} {piece.parts} {piece.count}" for piece in merges)
+    digest = hashlib.sha256(lines.encode()).hexdigest()[:8]
+    num_characters, num_merges, pinned_digest, scores = PINNED[case]
+    assert (len(pieces) - len(merges), len(merges), digest) == (num_characters, num_merges, pinned_digest)
+    assert sum(piece.score or 0 for piece in merges) == pytest.approx(scores, abs=0.01)
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

@@ -53,7 +53,7 @@ class Listener:
     def task(self, _name: str, _total: int | None) -> AbstractContextManager[Callable[[int], None]]:
         return self._nothing()
 
-    def tell(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+    def report(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         self.lines += values["lines"] if kind == "opening" else ()
         self.act(kind, step)
 

@@ -44,17 +44,17 @@ class Heard:
     """A face that only listens."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, int, Mapping[str, Any]]] = []
+        self.reports: list[tuple[str, int, Mapping[str, Any]]] = []
 
     @contextlib.contextmanager
     def task(self, name: str, total: int | None) -> Iterator[Callable[[int], None]]:
         yield lambda _amount: None
 
-    def tell(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        self.told.append((kind, step, values))
+    def report(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        self.reports.append((kind, step, values))
 
     def opening(self) -> dict[str, str]:
-        (lines,) = [values["lines"] for kind, _, values in self.told if kind == "opening"]
+        (lines,) = [values["lines"] for kind, _, values in self.reports if kind == "opening"]
         named = {line.partition(":")[0]: line.partition(":")[2].strip() for line in lines}
         assert len(named) == len(lines)
         return named
@@ -126,7 +126,7 @@ def test_device_data_and_a_step_are_said(first: tuple[dict[str, str], TrainResul
     assert opening["device"] == "cpu, float32, 1 process"
     assert opening["data"].startswith("40 of 40 clips in train, ")
     assert opening["data"].endswith("held out: am 8 clips")
-    clips = next(len(values["clips"]) for kind, step, values in heard.told if (kind, step) == ("step", 1))
+    clips = next(len(values["clips"]) for kind, step, values in heard.reports if (kind, step) == ("step", 1))
     assert opening["a step"].startswith(f"900 positions, about {clips} clips, in packs of at most ")
     assert opening["rates"] == "rows 1e-3, adapter 1e-3; warm-up 2 steps, then cosine"
     assert opening["steps"].startswith("3 in total, ")
@@ -148,7 +148,7 @@ def test_memory_is_marked_as_an_estimate_and_time_is_not_guessed(
 
 
 def test_the_opening_comes_before_everything_that_happens(first: tuple[dict[str, str], TrainResult, Heard]) -> None:
-    kinds = [kind for kind, _, _ in first[2].told]
+    kinds = [kind for kind, _, _ in first[2].reports]
     assert kinds.index("opening") < min(kinds.index(kind) for kind in ("start", "valid", "step", "saved"))
 
 
@@ -204,7 +204,7 @@ def test_a_warm_up_longer_than_the_run_and_steps_longer_than_the_data_are_said(w
     opening, _, heard = trained(run, verb={"fresh": True}, steps=1, warmup_steps=500, batch_tokens=10_000)
     share = "only 0.2% of these at the last of 1 step"
     assert opening["rates"] == f"rows 1e-3, adapter 1e-3; warm-up 500 steps (longer than the run): {share}"
-    told = [values["code"] for kind, _, values in heard.told if kind == "finding"]
+    told = [values["code"] for kind, _, values in heard.reports if kind == "finding"]
     assert "warmup-too-long" in told
     passes = re.search(r"1 in total, ([0-9.]+) epochs, ([0-9.]+) in every step", opening["steps"])
     assert passes is not None

@@ -83,7 +83,7 @@ def told(place: Place, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[s
         def task(self, _name: str, _total: int | None) -> Iterator[Any]:
             yield lambda _amount: None
 
-        def tell(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        def report(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
             heard.append((kind, step, values))
 
     with progress.use_progress_listener(Ear()):
@@ -206,8 +206,8 @@ def test_a_log_gets_a_line_for_every_logged_step_and_no_control_codes(
     stream = io.StringIO()
     with ProgressReporter(LineDisplay(stream), 3600) as board:
         for kind, step, values in told:
-            board.tell(kind, step, values)
-        board.tell("stopping", 6, {"signal": "SIGINT"})
+            board.report(kind, step, values)
+        board.report("stopping", 6, {"signal": "SIGINT"})
     lines = stream.getvalue().splitlines()
     assert lines[:2] == OPENING
     assert "\x1b" not in stream.getvalue()

@@ -38,7 +38,7 @@ def main(words: list[str]) -> None:
         project = next((path.parent for path in sorted(folder.glob("**/run.yaml"))), None)
         if project is None:
             demo = [sys.executable, "-m", "voxgraft", "demo", str(folder / "demo"), "--steps", DEMO_STEPS]
-            subprocess.run([*demo, "--sentences", "4"], check=True)
+            subprocess.run([*demo, "--max-sentences", "4"], check=True)
             project = next(path.parent for path in folder.glob("**/run.yaml"))
         name = str(project.relative_to(folder))
         with serving(folder) as server:

@@ -55,7 +55,7 @@ def measure(
             if speech is not None and language in BASE_LANGUAGES:
                 sources["base"] = spoken(own, speech)
             for source, waves in sources.items():
-                heard = listener.hear(waves, RATE_HZ, language)
+                heard = listener.transcribe(waves, RATE_HZ, language)
                 found = rates(own, heard)
                 scores[f"{language} {split} {source}"] = found
                 tell(f"score: {language} {split:12} {source:8} " + told(found))

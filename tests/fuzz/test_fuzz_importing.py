@@ -10,7 +10,7 @@ from tests.fuzz.harness import Campaign
 
 
 @pytest.mark.long(fast="subtitles")
-@pytest.mark.parametrize("target", ["subtitles", "recording-list", "media", "manifest", "bring"])
+@pytest.mark.parametrize("target", ["subtitles", "recording-list", "corpus", "media", "manifest", "bring"])
 def test_a_damaged_source_is_read_or_refused_with_a_code_and_no_line_goes_unsaid(
     target: str, survive: Callable[[str], Campaign]
 ) -> None:

@@ -71,14 +71,14 @@ def faults_of(export: Path, base: Path, graft: Path, names: Collection[str], sha
     rows = load_file(graft / "rows.safetensors")
     old = opened(base / CHECKPOINT)
     faults: list[str] = []
-    for part in ("grown", "merged"):
+    for part in ("extended", "merged"):
         new = opened(export / part / CHECKPOINT)
         faults += [f"{part}: {fault}" for fault in _names(new, names) + _forms(new, old, rows, shapes)]
         if not faults:
             changed = _changed(new, old)
             faults += [f"{part}: {fault}" for fault in _rows(new, old, rows)]
-            faults += [f"{part}: {name} differs from the base" for name in sorted(changed) if part == "grown"]
-            faults += [] if part == "grown" or changed else ["merged: nothing of the adapter is in it"]
+            faults += [f"{part}: {name} differs from the base" for name in sorted(changed) if part == "extended"]
+            faults += [] if part == "extended" or changed else ["merged: nothing of the adapter is in it"]
             kept = old["text_embedding.weight"].shape[0] - 1
             print(
                 f"{part}: {len(new)} of {len(names)} names, {len(new) - len(changed) - len(TABLES)} tensors and {kept:,} rows "

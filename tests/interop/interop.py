@@ -97,7 +97,7 @@ def interop(environment: CompanionEnvironment, size: str, work: Path) -> int:
     chatterbox = get_family("chatterbox")
     cases = [
         Case("merged, load.py, Amharic", pair.folder, chatterbox.files(pair.folder / "merged"), "am", AMHARIC),
-        Case("grown, load.py, English", pair.folder, chatterbox.files(pair.folder / "grown"), "en", ENGLISH),
+        Case("extended, load.py, English", pair.folder, chatterbox.files(pair.folder / "extended"), "en", ENGLISH),
         Case(
             "drop-in, nothing, Amharic", dropped.folder, chatterbox.files(dropped.folder), "am", AMHARIC, drop_in=True
         ),

@@ -35,8 +35,8 @@ def test_the_graft_is_exported_unless_something_else_is_chosen(context: Any) -> 
     words = words_of(context, "export", **TERMS)
     assert words == ["export", PROJECT, "--to", "graft", "--data-licence", "CC BY 4.0", "--consent",
                      "all have agreed", "--accept-terms", "--json"]  # fmt: skip
-    other = words_of(context, "export", to="chatterbox", drop_in=True, dtype="bf16", parts="grown", **TERMS)
-    assert other[2:8] == ["--to", "chatterbox", "--drop-in", "--parts", "grown", "--dtype"]
+    other = words_of(context, "export", to="chatterbox", drop_in=True, dtype="bf16", parts="extended", **TERMS)
+    assert other[2:8] == ["--to", "chatterbox", "--drop-in", "--parts", "extended", "--dtype"]
 
 
 def test_the_terms_of_the_base_stand_before_the_tick(context: Any) -> None:
@@ -60,7 +60,7 @@ def test_an_export_is_packed_and_taken_in_again(context: Any, home: Path) -> Non
 def test_checkpoints_for_the_stock_program_are_listed_with_what_changed(context: Any, home: Path) -> None:
     done(home, "export", words_of(context, "export", to="tiny", **TERMS))
     shown = form_of(context, "export").result_html(PROJECT)
-    assert "<td>grown</td>" in shown
+    assert "<td>extended</td>" in shown
     assert "<td>merged</td>" in shown
 
 

@@ -53,7 +53,7 @@ class Recognizer(Protocol):
     sample_rate: int | None
     """Samples a second that it takes; None if it takes any."""
 
-    def hear(self, waves: Sequence[NDArray[np.float32]], rate: int, language: str) -> list[Transcript]:
+    def transcribe(self, waves: Sequence[NDArray[np.float32]], rate: int, language: str) -> list[Transcript]:
         """Waves of one channel between -1 and 1, at `rate` samples a second, which it takes; all in one language."""
 
 
@@ -93,29 +93,29 @@ class CommandRecognizer:
         if shutil.which(self._words[0]) is None:
             raise _recognizer_failed_error(self.name, f"program {self._words[0]} not found")
 
-    def hear(self, waves: Sequence[NDArray[np.float32]], rate: int, language: str) -> list[Transcript]:
+    def transcribe(self, waves: Sequence[NDArray[np.float32]], rate: int, language: str) -> list[Transcript]:
         """What the program prints for each wave, on one line."""
-        heard = []
+        transcripts = []
         with tempfile.TemporaryDirectory(prefix="voxgraft-") as folder:
             path = Path(folder) / "speech.wav"
-            words = [
+            argv = [
                 word.replace(WAV_PLACEHOLDER, str(path)).replace(LANGUAGE_PLACEHOLDER, language) for word in self._words
             ]
             for wave in waves:
                 samples = validate_waveform(wave, WaveformLimits(rate, min_samples=1)).numpy()
                 path.write_bytes(encode_audio(samples, rate))
                 try:
-                    done = subprocess.run(words, capture_output=True, timeout=COMMAND_TIMEOUT_SECONDS, check=False)  # noqa: S603
+                    done = subprocess.run(argv, capture_output=True, timeout=COMMAND_TIMEOUT_SECONDS, check=False)  # noqa: S603
                 except (OSError, subprocess.TimeoutExpired) as fault:
                     raise _recognizer_failed_error(self.name, str(fault)) from fault
                 if done.returncode != 0:
-                    said = done.stderr.decode(errors="replace").strip()[-MAX_STDERR_SHOWN:]
-                    raise _recognizer_failed_error(self.name, f"exit code {done.returncode}: {said}")
+                    stderr_text = done.stderr.decode(errors="replace").strip()[-MAX_STDERR_SHOWN:]
+                    raise _recognizer_failed_error(self.name, f"exit code {done.returncode}: {stderr_text}")
                 try:
-                    heard.append(Transcript(" ".join(done.stdout.decode().split()), None))
+                    transcripts.append(Transcript(" ".join(done.stdout.decode().split()), None))
                 except UnicodeDecodeError as fault:
                     raise _recognizer_failed_error(self.name, f"its output is not UTF-8: {fault}") from fault
-        return heard
+        return transcripts
 
 
 def _recognizer_failed_error(name: str, found: str) -> VoxgraftError:
@@ -162,14 +162,14 @@ class WhisperRecognizer:
         others = {code for code, own in WHISPER_LANGUAGE_CODES.items() if known is not None and own in known}
         self.languages: frozenset[str] | None = None if known is None else frozenset(known) | others
 
-    def hear(self, waves: Sequence[NDArray[np.float32]], rate: int, language: str) -> list[Transcript]:
+    def transcribe(self, waves: Sequence[NDArray[np.float32]], rate: int, language: str) -> list[Transcript]:
         """With the package's own fallbacks against loops, each wave for itself."""
         if rate != WHISPER_RATE_HZ:
             raise AudioError(
                 "recognizer-rate", f"the speech has {rate:,} Hz", expected=f"{WHISPER_RATE_HZ:,} Hz", where=self.name
             )
         code = WHISPER_LANGUAGE_CODES.get(language, language)
-        heard = []
+        transcripts = []
         for wave in waves:
             samples = validate_waveform(wave, WHISPER_LIMITS).numpy()
             try:
@@ -178,8 +178,8 @@ class WhisperRecognizer:
             except ValueError as fault:  # how the package says that it does not know a language
                 found = f"it does not know the language {language!r}: {fault!s:.300}"
                 raise ConfigError("recognizer-language", found, where=self.name) from fault
-            heard.append(Transcript(" ".join(" ".join(piece.text for piece in pieces).split()), None))
-        return heard
+            transcripts.append(Transcript(" ".join(" ".join(piece.text for piece in pieces).split()), None))
+        return transcripts
 
 
 def is_whisper_installed() -> bool:
@@ -368,25 +368,25 @@ class BuiltInRecognizer:
         from voxgraft.checkpoints.load import read_tensors
         from voxgraft.models.speech_model import find_part_file
 
-        place = BUILT_IN_RECOGNIZER_FOLDER if folder is None else folder
-        path = find_part_file(place, (BUILT_IN_CONFIG_NAME,))
-        notes = read_json(path)
+        model_folder = BUILT_IN_RECOGNIZER_FOLDER if folder is None else folder
+        path = find_part_file(model_folder, (BUILT_IN_CONFIG_NAME,))
+        metadata = read_json(path)
         try:
-            if not isinstance(notes, dict) or notes.get("format") != BUILT_IN_FORMAT:
+            if not isinstance(metadata, dict) or metadata.get("format") != BUILT_IN_FORMAT:
                 raise ValueError(f"not {BUILT_IN_FORMAT}")
-            symbols, config = CTCSymbols.from_json(notes), CTCNetworkConfig(**notes["network"])
+            symbols, config = CTCSymbols.from_json(metadata), CTCNetworkConfig(**metadata["network"])
         except (AttributeError, KeyError, TypeError, ValueError) as fault:
             expected = f"the metadata of a recognizer ({BUILT_IN_FORMAT}: network, letters, phones, languages)"
             raise CheckpointError("codec-notes", f"{fault}", expected=expected, where=path) from fault
         found = (len(symbols.letters), len(symbols.phones), len(symbols.by_language))
-        stated = (config.num_letters, config.num_phones, config.num_languages)
-        if found != stated:
-            told = f"{found} letters, phones and languages"
-            raise CheckpointError("codec-notes", told, expected=f"{stated} of them", where=path)
+        declared = (config.num_letters, config.num_phones, config.num_languages)
+        if found != declared:
+            message = f"{found} letters, phones and languages"
+            raise CheckpointError("codec-notes", message, expected=f"{declared} of them", where=path)
         with no_init_weights():
             network = CTCNetwork(config)
         shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
-        network.load_state_dict(read_tensors(find_part_file(place, (BUILT_IN_WEIGHTS_NAME,)), shapes))
+        network.load_state_dict(read_tensors(find_part_file(model_folder, (BUILT_IN_WEIGHTS_NAME,)), shapes))
         return cls(network.requires_grad_(False), symbols)
 
     def save(self, folder: Path) -> None:
@@ -399,24 +399,54 @@ class BuiltInRecognizer:
         notes = {"format": BUILT_IN_FORMAT, "network": asdict(self.network.config), **self.symbols.to_json()}
         (folder / BUILT_IN_CONFIG_NAME).write_text(json.dumps(notes, ensure_ascii=False, indent=1), encoding="utf-8")
 
-    def hear(self, waves: Sequence[NDArray[np.float32]], rate: int, language: str) -> list[Transcript]:
+    def transcribe(self, waves: Sequence[NDArray[np.float32]], rate: int, language: str) -> list[Transcript]:
         """Letters and phones of every wave; those of about one length go through together."""
         if language not in self.symbols.by_language:
             expected = ", ".join(sorted(self.symbols.by_language))
-            raise ConfigError("recognizer-language", f"language {language!r}", expected=expected, where=self.name)
+            raise ConfigError(
+                "recognizer-language",
+                f"the recognizer does not know the language {language!r}",
+                expected=expected,
+                where=self.name,
+            )
         if rate != BUILT_IN_RATE_HZ:
             raise AudioError(
                 "recognizer-rate", f"the speech has {rate:,} Hz", expected=f"{BUILT_IN_RATE_HZ:,} Hz", where=self.name
             )
         checked = validate_waveforms(waves, BUILT_IN_LIMITS)
-        heard: dict[int, Transcript] = {}
-        for places in batch_by_length([len(wave) for wave in checked], BUILT_IN_BATCH_SAMPLES):
-            found = self._transcribe_batch([checked[place] for place in places], language)
-            heard.update(zip(places, found, strict=True))
-        return [heard[place] for place in range(len(checked))]
+        transcripts: dict[int, Transcript] = {}
+        for indices in batch_by_length([len(wave) for wave in checked], BUILT_IN_BATCH_SAMPLES):
+            found = self._transcribe_batch([checked[index] for index in indices], language)
+            transcripts.update(zip(indices, found, strict=True))
+        return [transcripts[index] for index in range(len(checked))]
+
+    def transcribe_any_language(self, waves: Sequence[NDArray[np.float32]]) -> list[Transcript]:
+        """Phones of a language that the network does not know, in the language that gives the most of them.
+
+        Every language hears phones; in one that fits badly, more steps stay blank.
+        """
+        heard = [self.transcribe(waves, BUILT_IN_RATE_HZ, language) for language in self.symbols.by_language]
+        return [max(own, key=lambda one: len(one.phones or ())) for own in zip(*heard, strict=True)]
+
+    def transcribe_timed(self, wave: NDArray[np.float32], language: str | None) -> tuple[str, list[str], list[int]]:
+        """One wave: the text, its letters (without a language its phones), and the step of each (20 ms)."""
+        spoken = list(self.symbols.by_language) if language is None else [language]
+        best: tuple[str, list[str], list[int]] = ("", [], [])
+        (samples,) = validate_waveforms([wave], BUILT_IN_LIMITS)
+        for code in spoken:
+            letters, phones, steps = self._scores([samples], code)
+            scores, names = (phones, self.symbols.phones) if language is None else (letters, self.symbols.letters)
+            allowed = self.symbols.allowed(code)[language is None]
+            path = scores[0, : steps[0]].float().cpu().masked_fill(~allowed, -torch.inf).argmax(-1)  # [T]
+            starts = [at for at in range(len(path)) if path[at] != CTC_BLANK and (not at or path[at] != path[at - 1])]
+            found = [names[int(path[at]) - 1] for at in starts]
+            if len(found) >= len(best[1]):
+                best = "".join(found), found, starts
+        return best
 
     @torch.no_grad()
-    def _transcribe_batch(self, waves: list[Tensor], language: str) -> list[Transcript]:
+    def _scores(self, waves: list[Tensor], language: str) -> tuple[Tensor, Tensor, list[int]]:
+        """Scores of letters and of phones, and the steps of each wave."""
         device = next(self.network.parameters()).device
         lengths = torch.tensor([len(wave) for wave in waves], device=device)
         batch = torch.nn.utils.rnn.pad_sequence(waves, batch_first=True).to(device)
@@ -424,17 +454,20 @@ class BuiltInRecognizer:
         languages = torch.full_like(lengths, list(self.symbols.by_language).index(language))
         with exact_float32():
             letters, phones = self.network(batch, lengths, languages)
+        return letters, phones, num_ctc_steps(lengths).tolist()
+
+    def _transcribe_batch(self, waves: list[Tensor], language: str) -> list[Transcript]:
+        letters, phones, steps = self._scores(waves, language)
         # Letters and phones of other languages are never written.
         allowed_letters, allowed_phones = self.symbols.allowed(language)
-        steps = num_ctc_steps(lengths).tolist()
-        spelled = decode_ctc_greedy(letters, allowed_letters, steps)
-        spoken = decode_ctc_greedy(phones, allowed_phones, steps)
+        letter_ids = decode_ctc_greedy(letters, allowed_letters, steps)
+        phone_ids = decode_ctc_greedy(phones, allowed_phones, steps)
         return [
             Transcript(
-                " ".join("".join(self.symbols.letters[k - 1] for k in own).split()),
-                tuple(self.symbols.phones[k - 1] for k in said),
+                " ".join("".join(self.symbols.letters[symbol_id - 1] for symbol_id in letter_row).split()),
+                tuple(self.symbols.phones[symbol_id - 1] for symbol_id in phone_row),
             )
-            for own, said in zip(spelled, spoken, strict=True)
+            for letter_row, phone_row in zip(letter_ids, phone_ids, strict=True)
         ]
 
 

@@ -131,8 +131,8 @@ def find_sound_bounds(wave: Tensor, below_loudest_db: float) -> tuple[int, int]:
     """
     powers = _frame_powers(wave)  # [F]
     loud = powers > powers.max() * 10 ** (-below_loudest_db / 10)
-    places = loud.nonzero().flatten()
-    return int(places[0]) * TRIM_HOP, min(len(wave), (int(places[-1]) + 1) * TRIM_HOP)
+    loud_frames = loud.nonzero().flatten()
+    return int(loud_frames[0]) * TRIM_HOP, min(len(wave), (int(loud_frames[-1]) + 1) * TRIM_HOP)
 
 
 def compute_peak_frame_power(wave: Tensor) -> float:
@@ -195,7 +195,7 @@ class WaveformLimits:
     min_samples: int
     max_samples: int | None = None
 
-    def told(self, num_samples: int) -> str:
+    def describe(self, num_samples: int) -> str:
         """A number of samples as people read it."""
         return f"{num_samples:,} samples, {num_samples / self.sample_rate:.3f} s at {self.sample_rate:,} Hz"
 
@@ -223,12 +223,12 @@ def validate_waveform(wave: Waveform, limits: WaveformLimits, where: str = "") -
         found = f"a tensor {list(wave.shape)} of {str(wave.dtype).removeprefix('torch.')}"
         raise AudioError("audio-shape", found, expected=expected, where=where)
     samples = wave.detach().to("cpu", torch.float32)
-    found = limits.told(len(samples)) if len(samples) else "no samples"
+    found = limits.describe(len(samples)) if len(samples) else "no samples"
     if len(samples) < limits.min_samples:
-        expected = f"at least {limits.told(limits.min_samples)}"
+        expected = f"at least {limits.describe(limits.min_samples)}"
         raise AudioError("audio-too-short", found, expected=expected, where=where)
     if limits.max_samples is not None and len(samples) > limits.max_samples:
-        expected = f"at most {limits.told(limits.max_samples)}"
+        expected = f"at most {limits.describe(limits.max_samples)}"
         raise AudioError("audio-too-long", found, expected=expected, where=where)
     largest = float(samples.abs().max())  # NaN where any sample is NaN
     if not np.isfinite(largest):
@@ -247,12 +247,12 @@ def batch_by_length(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
     A clip that is longer than the budget comes alone, and none has a neighbour that is much shorter.
     """
     batch: list[int] = []
-    for place in sorted(range(len(lengths)), key=lambda place: -lengths[place]):
+    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
         longest = lengths[batch[0]] if batch else 0
-        if batch and (longest * (len(batch) + 1) > budget or lengths[place] < MIN_LENGTH_RATIO * longest):
+        if batch and (longest * (len(batch) + 1) > budget or lengths[index] < MIN_LENGTH_RATIO * longest):
             yield batch
             batch = []
-        batch.append(place)
+        batch.append(index)
     if batch:
         yield batch
 
@@ -279,9 +279,9 @@ def run_padded_batches(
 
     `num_outputs` gives the frames of a result for those of a clip; as many unless it is given.
     """
-    found: dict[int, Tensor] = {}
-    for places in batch_by_length([len(row) for row in rows], batch_frames):
-        results = network(*pad_rows([rows[place] for place in places]))
-        for result, place in zip(results, places, strict=True):
-            found[place] = result[: num_outputs(len(rows[place]))].clone()
-    return [found[place] for place in range(len(rows))]
+    outputs: dict[int, Tensor] = {}
+    for indices in batch_by_length([len(row) for row in rows], batch_frames):
+        results = network(*pad_rows([rows[index] for index in indices]))
+        for result, index in zip(results, indices, strict=True):
+            outputs[index] = result[: num_outputs(len(rows[index]))].clone()
+    return [outputs[index] for index in range(len(rows))]

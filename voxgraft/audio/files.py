@@ -63,7 +63,7 @@ def resample(samples: AudioSamples, from_hz: int, to_hz: int) -> AudioSamples:
         return samples
     if not MIN_SAMPLE_RATE <= from_hz <= MAX_SAMPLE_RATE:  # at 1 Hz a short file would become hours of samples
         expected = f"{MIN_SAMPLE_RATE:,} to {MAX_SAMPLE_RATE:,}"
-        raise AudioError("audio-shape", f"a sample rate of {from_hz:,}", expected=expected)
+        raise AudioError("audio-shape", f"the sample rate is {from_hz:,}", expected=expected)
     import soxr
 
     return np.ascontiguousarray(soxr.resample(samples.astype(np.float32, copy=False), from_hz, to_hz), np.float32)
@@ -133,7 +133,7 @@ class MediaReader:
         if not container.streams.audio:
             raise AudioError("media-unreadable", f"{self.path.name} contains no audio", where=self.path)
         # The file's time 0 in seconds, the file's rate, and the samples given so far: together the expected time.
-        zero, rate, num_samples = float(container.start_time or 0) / av.time_base, 0, 0
+        start_seconds, rate, num_samples = float(container.start_time or 0) / av.time_base, 0, 0
         resampler: Any = None
         pending: list[AudioSamples] = []
         packets = container.demux(container.streams.audio[0])
@@ -162,22 +162,24 @@ class MediaReader:
                 if frame.sample_rate != rate:
                     found = f"the rate changes from {rate:,} to {frame.sample_rate:,} Hz at {seconds:.1f} s"
                     raise AudioError("media-rate", found, where=self.path)
-                placed = [_to_mono(frame)]
+                segments = [_to_mono(frame)]
                 timed = frame.pts is not None and frame.time_base is not None
-                gap = float(frame.pts * frame.time_base) - zero - seconds if timed else 0.0
+                gap = float(frame.pts * frame.time_base) - start_seconds - seconds if timed else 0.0
                 if gap > MAX_GAP_SECONDS:
-                    raise AudioError("media-time", f"a gap of {gap:,.0f} s at {seconds:.1f} s", where=self.path)
+                    raise AudioError(
+                        "media-time", f"the timestamps have a gap of {gap:,.0f} s at {seconds:.1f} s", where=self.path
+                    )
                 if gap > MIN_GAP_SECONDS:  # keep the times of subtitles right
-                    placed = [np.zeros(round(gap * rate), np.float32), *placed]
+                    segments = [np.zeros(round(gap * rate), np.float32), *segments]
                 elif gap < -MIN_GAP_SECONDS:  # the clock jumped back: what follows continues from here
-                    zero += gap
-                num_samples += sum(map(len, placed))
-                bad = np.flatnonzero(~np.isfinite(placed[-1]))
+                    start_seconds += gap
+                num_samples += sum(map(len, segments))
+                bad = np.flatnonzero(~np.isfinite(segments[-1]))
                 if len(bad):
-                    before = num_samples - len(placed[-1])
+                    before = num_samples - len(segments[-1])
                     self.not_finite.append(((before + int(bad[0])) / rate, (before + int(bad[-1])) / rate))
-                    placed[-1][bad] = 0.0
-                pending += placed
+                    segments[-1][bad] = 0.0
+                pending += segments
                 if sum(map(len, pending)) >= BLOCK_SECONDS * rate:
                     block = np.concatenate(pending)
                     yield block if resampler is None else resampler.resample_chunk(block)

@@ -52,28 +52,30 @@ class SileroVad:
         self._rest = np.zeros(0, np.float32)
         self._windows: list[float] = []
 
-    def hear(self, samples: AudioSamples) -> None:
+    def process(self, samples: AudioSamples) -> None:
         """Process the next part of the recording."""
-        heard = np.concatenate([self._rest, self._resampler.resample_chunk(samples)])
-        whole = len(heard) // VAD_WINDOW_SAMPLES * VAD_WINDOW_SAMPLES
-        for at in range(0, whole, VAD_WINDOW_SAMPLES):
-            window = heard[at : at + VAD_WINDOW_SAMPLES]
+        buffered = np.concatenate([self._rest, self._resampler.resample_chunk(samples)])
+        num_whole = len(buffered) // VAD_WINDOW_SAMPLES * VAD_WINDOW_SAMPLES
+        for offset in range(0, num_whole, VAD_WINDOW_SAMPLES):
+            window = buffered[offset : offset + VAD_WINDOW_SAMPLES]
             rate = np.array(VAD_SAMPLE_RATE, np.int64)
-            given = {"input": np.concatenate([self._before, window])[None], "state": self._state, "sr": rate}
-            chance, self._state = self._session.run(None, given)
-            self._windows.append(float(chance[0, 0]))
+            inputs = {"input": np.concatenate([self._before, window])[None], "state": self._state, "sr": rate}
+            probability, self._state = self._session.run(None, inputs)
+            self._windows.append(float(probability[0, 0]))
             self._before = window[-VAD_CONTEXT_SAMPLES:]
-        self._rest = heard[whole:]
+        self._rest = buffered[num_whole:]
 
     def voice_probabilities(self, first: int, last: int) -> NDArray[np.float32]:
         """For frames of 10 ms; frames that are not processed yet count as a voice."""
         seconds = (np.arange(first, last) + 0.5) / LEVEL_FRAMES_PER_SECOND
-        places = (seconds * VAD_SAMPLE_RATE / VAD_WINDOW_SAMPLES).astype(np.int64)
-        known = np.array([*self._windows[places[0] : places[-1] + 1]] if len(places) else [], np.float32)
-        made = np.ones(len(places), np.float32)
-        inside = places - (places[0] if len(places) else 0) < len(known)
-        made[inside] = known[(places - places[0])[inside]] if len(places) else known
-        return made
+        window_indices = (seconds * VAD_SAMPLE_RATE / VAD_WINDOW_SAMPLES).astype(np.int64)
+        known = np.array(
+            [*self._windows[window_indices[0] : window_indices[-1] + 1]] if len(window_indices) else [], np.float32
+        )
+        probabilities = np.ones(len(window_indices), np.float32)
+        inside = window_indices - (window_indices[0] if len(window_indices) else 0) < len(known)
+        probabilities[inside] = known[(window_indices - window_indices[0])[inside]] if len(window_indices) else known
+        return probabilities
 
 
 LEVEL_FRAMES_PER_SECOND = 100
@@ -122,18 +124,18 @@ class RollingAudioBuffer:
                 break
             self._kept.append((self._end, block))
             self._end += len(block)
-            heard = np.concatenate([self._rest, block])
-            made = compute_frame_levels(heard, self.rate)
-            self._rest = heard[len(made) * (self.rate // LEVEL_FRAMES_PER_SECOND) :]
-            num_levels = self._num_levels + len(made)
+            samples = np.concatenate([self._rest, block])
+            frame_levels = compute_frame_levels(samples, self.rate)
+            self._rest = samples[len(frame_levels) * (self.rate // LEVEL_FRAMES_PER_SECOND) :]
+            num_levels = self._num_levels + len(frame_levels)
             if num_levels > len(self._levels):  # grow by doubling, so that long recordings are not copied each time
-                room = np.zeros(max(2 * len(self._levels), num_levels), np.float32)
-                room[: self._num_levels] = self._levels[: self._num_levels]
-                self._levels = room
-            self._levels[self._num_levels : num_levels] = made
+                enlarged = np.zeros(max(2 * len(self._levels), num_levels), np.float32)
+                enlarged[: self._num_levels] = self._levels[: self._num_levels]
+                self._levels = enlarged
+            self._levels[self._num_levels : num_levels] = frame_levels
             self._num_levels = num_levels
             if self._voice is not None:
-                self._voice.hear(block)
+                self._voice.process(block)
             oldest = min(keep_from, self.pinned_from) * self.rate
             while self._kept and self._kept[0][0] + len(self._kept[0][1]) < oldest:
                 self._kept.popleft()
@@ -159,10 +161,10 @@ class RollingAudioBuffer:
         if self._voice is None or not count:
             return None
         first, reach = round(start * LEVEL_FRAMES_PER_SECOND), VOICE_MARGIN_FRAMES
-        chances = self._voice.voice_probabilities(max(0, first - reach), first + count + reach)
-        likely = np.pad(chances > MIN_VOICE_PROBABILITY, (reach - min(reach, first), 0))
-        near = np.lib.stride_tricks.sliding_window_view(likely, 2 * reach + 1)
-        return np.asarray(near.any(axis=1))
+        probabilities = self._voice.voice_probabilities(max(0, first - reach), first + count + reach)
+        likely = np.pad(probabilities > MIN_VOICE_PROBABILITY, (reach - min(reach, first), 0))
+        windows = np.lib.stride_tricks.sliding_window_view(likely, 2 * reach + 1)
+        return np.asarray(windows.any(axis=1))
 
 
 def compute_frame_levels(samples: AudioSamples, rate: int) -> FrameLevels:
@@ -173,10 +175,10 @@ def compute_frame_levels(samples: AudioSamples, rate: int) -> FrameLevels:
         return np.zeros(0, np.float32)
     whole = samples[: count * size]
     # Differences grow as the rate falls: scale them to 16 kHz, so that levels are comparable between rates.
-    steps = np.diff(whole, prepend=whole[:1]) * np.float32(rate / 16_000)
-    power = np.square(steps).reshape(count, size).mean(axis=1)
-    made: FrameLevels = np.maximum(10.0 * np.log10(power + 1e-12), MIN_LEVEL_DB).astype(np.float32)
-    return made
+    differences = np.diff(whole, prepend=whole[:1]) * np.float32(rate / 16_000)
+    power = np.square(differences).reshape(count, size).mean(axis=1)
+    levels: FrameLevels = np.maximum(10.0 * np.log10(power + 1e-12), MIN_LEVEL_DB).astype(np.float32)
+    return levels
 
 
 # Zeros that a program inserted: they say nothing about the noise in the rest.
@@ -212,10 +214,10 @@ class Pause:
 
 def compute_speech_thresholds(levels: FrameLevels) -> tuple[float, float]:
     """Levels in dB: speech begins above the first and ends below the second. By how loud and soft the audio is."""
-    heard = levels[levels > DIGITAL_SILENCE_DB]
-    if len(heard) < 2:
+    audible = levels[levels > DIGITAL_SILENCE_DB]
+    if len(audible) < 2:
         return MIN_SPEECH_DB, MIN_SPEECH_DB
-    soft, loud = (float(value) for value in np.percentile(heard, (2, 97)))
+    soft, loud = (float(value) for value in np.percentile(audible, (2, 97)))
     if loud - soft < MIN_DYNAMIC_RANGE_DB:
         flat = MIN_SPEECH_DB if loud > MIN_SPEECH_DB + 10 else loud + 1.0
         return flat, flat
@@ -228,17 +230,17 @@ def detect_speech_frames(levels: FrameLevels, thresholds: tuple[float, float]) -
     active = _drop_short_runs(levels > thresholds[0], wanted=True, seconds=MIN_SPEECH_RUN_SECONDS)
     max_click, isolation = (s * LEVEL_FRAMES_PER_SECOND for s in (MAX_CLICK_SECONDS, CLICK_ISOLATION_SECONDS))
     runs = find_runs(active)
-    for place, (first, last) in enumerate(runs):
-        before = first - runs[place - 1][1] if place else len(active)
-        after = runs[place + 1][0] - last if place + 1 < len(runs) else len(active)
+    for index, (first, last) in enumerate(runs):
+        before = first - runs[index - 1][1] if index else len(active)
+        after = runs[index + 1][0] - last if index + 1 < len(runs) else len(active)
         if last - first < max_click and min(before, after) >= isolation:
             active[first:last] = False
     # Words begin and end softly: audible frames next to speech belong to it.
     audible, reach = levels > thresholds[1], round(MAX_SOFT_EDGE_SECONDS * LEVEL_FRAMES_PER_SECOND)
     for first, last in find_runs(active):
-        before_it, after_it = audible[max(0, first - reach) : first][::-1], audible[last : last + reach]
-        active[first - _leading_run_length(before_it) : first] = True
-        active[last : last + _leading_run_length(after_it)] = True
+        frames_before, frames_after = audible[max(0, first - reach) : first][::-1], audible[last : last + reach]
+        active[first - _leading_run_length(frames_before) : first] = True
+        active[last : last + _leading_run_length(frames_after)] = True
     return _drop_short_runs(active, wanted=False, seconds=MIN_PAUSE_SECONDS)
 
 
@@ -246,14 +248,14 @@ def get_speech_frames(buffer: RollingAudioBuffer, start: float, end: float) -> t
     """Whether each frame of a span is speech, judged by the span itself, and where the first frame begins."""
     levels, begins = buffer.levels(start, end)
     # Levels never change once measured, so the position is a complete key. Crowded cues ask for the same frames.
-    place = round(begins * LEVEL_FRAMES_PER_SECOND), len(levels)
-    if (known := buffer.judged.get(place)) is not None:
-        return known, begins
+    key = round(begins * LEVEL_FRAMES_PER_SECOND), len(levels)
+    if (cached := buffer.judged.get(key)) is not None:
+        return cached, begins
     active = detect_speech_frames(levels, compute_speech_thresholds(levels))
     voiced = buffer.voice_frames(begins, len(levels))
     if len(buffer.judged) >= SPEECH_CACHE_SIZE:
         buffer.judged.clear()
-    active = buffer.judged[place] = active if voiced is None else active & voiced
+    active = buffer.judged[key] = active if voiced is None else active & voiced
     return active, begins
 
 
@@ -277,12 +279,12 @@ def _leading_run_length(flags: NDArray[np.bool_]) -> int:
 
 
 def _drop_short_runs(flags: NDArray[np.bool_], *, wanted: bool, seconds: float) -> NDArray[np.bool_]:
-    made = flags.copy()
+    result = flags.copy()
     for first, last in find_runs(flags if wanted else ~flags):
         inside = first > 0 and last < len(flags)
         if last - first < seconds * LEVEL_FRAMES_PER_SECOND and inside:
-            made[first:last] = not wanted
-    return made
+            result[first:last] = not wanted
+    return result
 
 
 FFT_SIZE = 1024
@@ -399,42 +401,42 @@ def compute_audio_fingerprint(samples: AudioSamples, rate: int) -> AudioFingerpr
     frames = np.lib.stride_tricks.sliding_window_view(samples, size)[::hop]
     bins = np.fft.rfftfreq(size, 1 / rate)
     edges = np.geomspace(FINGERPRINT_MIN_HZ, FINGERPRINT_MAX_HZ, FINGERPRINT_BITS + 2)
-    places = np.searchsorted(bins, edges)
+    band_bins = np.searchsorted(bins, edges)
     window = np.hanning(size).astype(np.float32)
     energies = np.empty((len(frames), FINGERPRINT_BITS + 1))
     for first in range(0, len(frames), 256):  # windows overlap 15 times: all at once would take 15 times the memory
         power = np.square(np.abs(np.fft.rfft(frames[first : first + 256] * window, axis=1)))
-        energies[first : first + 256] = np.add.reduceat(power[:, : places[-1]], places[:-1], axis=1)
-    across = np.diff(energies, axis=1)
-    bits = np.diff(across, axis=0) > 0
-    made: AudioFingerprint = (bits @ (1 << np.arange(FINGERPRINT_BITS, dtype=np.uint32))).astype(np.uint32)
-    return made
+        energies[first : first + 256] = np.add.reduceat(power[:, : band_bins[-1]], band_bins[:-1], axis=1)
+    differences = np.diff(energies, axis=1)
+    bits = np.diff(differences, axis=0) > 0
+    fingerprint: AudioFingerprint = (bits @ (1 << np.arange(FINGERPRINT_BITS, dtype=np.uint32))).astype(np.uint32)
+    return fingerprint
 
 
 def find_duplicate_audio(prints: Mapping[str, AudioFingerprint]) -> Iterator[tuple[str, str]]:
     """Pairs of clips that hold the same sound, each pair once, in the order of the clips."""
-    places: dict[int, list[tuple[str, int]]] = defaultdict(list)
-    for name, own in prints.items():
+    occurrences: dict[int, list[tuple[str, int]]] = defaultdict(list)
+    for name, fingerprint in prints.items():
         hits: Counter[tuple[str, int]] = Counter()
-        for at, value in enumerate(own.tolist()):
-            there = places[value]
-            if len(there) <= MAX_OCCURRENCES:
-                hits.update((other, at - other_at) for other, other_at in there)
-        seen: set[str] = set()
+        for offset, value in enumerate(fingerprint.tolist()):
+            matches = occurrences[value]
+            if len(matches) <= MAX_OCCURRENCES:
+                hits.update((other, offset - other_offset) for other, other_offset in matches)
+        reported: set[str] = set()
         for (other, shift), count in hits.most_common(20):
             if count < MIN_MATCHING_HITS:
                 break
-            if other in seen:
+            if other in reported:
                 continue
-            first, last = max(0, shift), min(len(own), len(prints[other]) + shift)
-            shortest = min(len(own), len(prints[other]))
+            first, last = max(0, shift), min(len(fingerprint), len(prints[other]) + shift)
+            shortest = min(len(fingerprint), len(prints[other]))
             if last - first < max(MIN_SHARED_SECONDS * FINGERPRINT_HZ, MIN_SHARED_SHARE * shortest):
                 continue
             # Most bits must agree in both halves: sentences that begin with the same words agree in the first one.
-            wrong = np.bitwise_count(own[first:last] ^ prints[other][first - shift : last - shift])
-            worst = max(float(half.mean()) for half in np.array_split(wrong, 2))
+            bit_errors = np.bitwise_count(fingerprint[first:last] ^ prints[other][first - shift : last - shift])
+            worst = max(float(half.mean()) for half in np.array_split(bit_errors, 2))
             if worst <= MAX_BIT_ERROR_RATE * FINGERPRINT_BITS:
-                seen.add(other)
+                reported.add(other)
                 yield other, name
-        for at, value in enumerate(own.tolist()):
-            places[value].append((name, at))
+        for offset, value in enumerate(fingerprint.tolist()):
+            occurrences[value].append((name, offset))

@@ -243,8 +243,10 @@ class Checkpoint:
         """The tensor of that name; an error with the nearest names if there is none."""
         if name in self.tensors:
             return self.tensors[name]
-        near = difflib.get_close_matches(name, self.tensors, n=3, cutoff=0.5)
-        found = f"no tensor {name} among {len(self.tensors)}" + (f"; the nearest are {', '.join(near)}" if near else "")
+        suggestions = difflib.get_close_matches(name, self.tensors, n=3, cutoff=0.5)
+        found = f"no tensor {name} among {len(self.tensors)}" + (
+            f"; the nearest are {', '.join(suggestions)}" if suggestions else ""
+        )
         raise CheckpointError("tensor-missing", found, where=self.path)
 
     def read(self, name: str, *, raw: bool = False) -> NDArray[np.generic]:
@@ -334,21 +336,21 @@ def row_major_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def pair_chunks(
-    ours: Iterator[NDArray[np.generic]], theirs: Iterator[NDArray[np.generic]]
+    first_stream: Iterator[NDArray[np.generic]], second_stream: Iterator[NDArray[np.generic]]
 ) -> Iterator[tuple[NDArray[np.generic], NDArray[np.generic]]]:
     """Chunks of equal length of two streams that are cut differently. If one is longer, a last pair has its rest."""
-    one: NDArray[np.generic] = np.empty(0, np.uint8)
-    two = one
+    first_chunk: NDArray[np.generic] = np.empty(0, np.uint8)
+    second_chunk = first_chunk
     while True:
-        one = one if len(one) else next(ours, one)
-        two = two if len(two) else next(theirs, two)
-        size = min(len(one), len(two))
+        first_chunk = first_chunk if len(first_chunk) else next(first_stream, first_chunk)
+        second_chunk = second_chunk if len(second_chunk) else next(second_stream, second_chunk)
+        size = min(len(first_chunk), len(second_chunk))
         if not size:
-            if len(one) or len(two):
-                yield one, two
+            if len(first_chunk) or len(second_chunk):
+                yield first_chunk, second_chunk
             return
-        yield one[:size], two[:size]
-        one, two = one[size:], two[size:]
+        yield first_chunk[:size], second_chunk[:size]
+        first_chunk, second_chunk = first_chunk[size:], second_chunk[size:]
 
 
 BytesLike = bytes | bytearray | memoryview
@@ -470,23 +472,23 @@ def read_safetensors(source: ByteSource) -> Checkpoint:
     data_start = PREFIX_BYTES + length
     tensors: dict[str, TensorInfo] = {}
     for name, entry in header.items():
-        shown = _short_repr(name)
+        label = _short_repr(name)
         if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
             keys = f"has {', '.join(entry) or 'nothing'}" if isinstance(entry, dict) else f"is {_short_repr(entry)}"
-            raise error("safetensors-entry", f"the entry of {shown} {keys}", "dtype, shape and data_offsets")
+            raise error("safetensors-entry", f"the entry of {label} {keys}", "dtype, shape and data_offsets")
         dtype, shape, offsets = entry["dtype"], parse_shape(entry["shape"]), entry["data_offsets"]
         if not isinstance(dtype, str) or dtype not in RAW_DTYPES:
-            raise error("tensor-dtype", f"{shown} has dtype {_short_repr(dtype)}", f"one of {', '.join(RAW_DTYPES)}")
+            raise error("tensor-dtype", f"{label} has dtype {_short_repr(dtype)}", f"one of {', '.join(RAW_DTYPES)}")
         if shape is None:
-            raise error("tensor-shape", f"{shown} has shape {_short_repr(entry['shape'])}")
-        numbers = isinstance(offsets, list) and len(offsets) == 2 and all(type(at) is int for at in offsets)
+            raise error("tensor-shape", f"{label} has shape {_short_repr(entry['shape'])}")
+        numbers = isinstance(offsets, list) and len(offsets) == 2 and all(type(offset) is int for offset in offsets)
         if not numbers or not 0 <= offsets[0] <= offsets[1]:
-            raise error("safetensors-offsets", f"{shown} has offsets {_short_repr(offsets)}", "[begin, end]")
+            raise error("safetensors-offsets", f"{label} has offsets {_short_repr(offsets)}", "[begin, end]")
         begin, end = offsets
         info = tensors[name] = TensorInfo(name, dtype, shape, data_start + begin, row_major_strides(shape))
         if end - begin != info.num_bytes:
             expected = f"{info.num_bytes:,} for {dtype} {list(shape)}"
-            raise error("safetensors-offsets", f"{shown} has {end - begin:,} bytes", expected)
+            raise error("safetensors-offsets", f"{label} has {end - begin:,} bytes", expected)
     # Every byte after the header must belong to exactly one tensor.
     end = data_start
     for info in sorted(tensors.values(), key=lambda info: (info.start, info.num_bytes)):

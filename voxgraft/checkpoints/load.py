@@ -118,26 +118,26 @@ def open_shards(path: Path) -> Checkpoint:
     sources: list[ByteSource] = []
     try:
         parts: list[Checkpoint] = []
-        there: set[str] = set()
+        seen_names: set[str] = set()
         for file in files:
             source = ByteSource(file)
             sources.append(source)
             is_archive = source.read(0, min(source.size, 4)).startswith(b"PK")
             parts.append(read_torch_archive(source) if is_archive else read_safetensors(source))
             part = parts[-1].tensors.keys()
-            if twice := next((name for name in part if name in there), None):
-                raise _shards_error(f"{twice} is in {file.name} and in an earlier file", path)
-            wanted = tensors_by_file.get(file.name, ())
-            if lacking := next((name for name in wanted if name not in part), None):
-                raise _shards_error(f"{lacking} is not in {file.name}, although the index lists it there", path)
-            there |= part
+            if duplicate := next((name for name in part if name in seen_names), None):
+                raise _shards_error(f"{duplicate} is in {file.name} and in an earlier file", path)
+            indexed_names = tensors_by_file.get(file.name, ())
+            if missing_name := next((name for name in indexed_names if name not in part), None):
+                raise _shards_error(f"{missing_name} is not in {file.name}, although the index lists it there", path)
+            seen_names |= part
         joined = _JoinedSource(path, sources)
-        archives = [one for one in parts if isinstance(one, TorchCheckpoint)]
+        archives = [shard for shard in parts if isinstance(shard, TorchCheckpoint)]
         if not archives:
             moved = [
-                replace(info, start=info.start + at)
-                for at, one in zip(joined.starts, parts, strict=False)
-                for info in one.tensors.values()
+                replace(info, start=info.start + offset)
+                for offset, shard in zip(joined.starts, parts, strict=False)
+                for info in shard.tensors.values()
             ]
             return Checkpoint(joined, "safetensors", {info.name: info for info in moved})
         if len(archives) < len(parts):
@@ -315,7 +315,7 @@ _OTHER_MODEL_PREFIXES = tuple(prefix for facts in FAMILIES.values() for prefix i
 def unwrap_parts(checkpoint: Checkpoint) -> Checkpoint:
     """The same open file without the words that wrappers around parts of the model put into the names of these parts.
 
-    The very object where there are none. Where two names would become one, all stay as they are.
+    The same object where there are none. Where two names would become one, all stay as they are.
     """
     prefix = _find_prefix(list(checkpoint.tensors))
     if 2 * sum(name.startswith(prefix) for name in checkpoint.tensors) < len(checkpoint.tensors):
@@ -341,27 +341,29 @@ def find_model_prefix(checkpoint: Checkpoint) -> str:
 def _find_prefix(names: Sequence[str]) -> str:
     # Wrappers' names that all tensors start with, one after another.
     shared = ""
-    while names and (found := next((one for one in WRAPPER_PREFIXES if names[0].startswith(shared + one)), "")):
+    while names and (
+        found := next((wrapper for wrapper in WRAPPER_PREFIXES if names[0].startswith(shared + wrapper)), "")
+    ):
         if not all(name.startswith(shared + found) for name in names):
             break
         shared += found
-    places = [
+    prefixes = [
         name.removesuffix(table)
         for name in names
         for table in TEXT_TABLE_NAMES
         if name == table or name.endswith(f".{table}")
     ]
-    if not places or shared in places:
+    if not prefixes or shared in prefixes:
         return shared
 
     def rank(prefix: str) -> tuple[bool, bool, int]:
         # The trained model before an average of it, then what consists of wrappers' names only, then the shortest.
         rest = prefix
-        while rest and (found := next((one for one in WRAPPER_PREFIXES if rest.startswith(one)), "")):
+        while rest and (found := next((wrapper for wrapper in WRAPPER_PREFIXES if rest.startswith(wrapper)), "")):
             rest = rest.removeprefix(found)
         return "ema" in prefix, bool(rest), len(prefix)
 
-    return min(places, key=rank)
+    return min(prefixes, key=rank)
 
 
 def strip_model_prefix(checkpoint: Checkpoint) -> Checkpoint:
@@ -395,11 +397,11 @@ def list_other_model_tensors(checkpoint: Checkpoint) -> list[str]:
 def iter_values(checkpoint: Checkpoint, info: TensorInfo) -> Iterator[NDArray[np.generic]]:
     """The raw values in chunks, each valid until the next is requested. Verifies the checksums of an archive."""
     crc = 0
-    stated = isinstance(checkpoint, TorchCheckpoint) and checkpoint.is_whole_record(info)
+    has_checksum = isinstance(checkpoint, TorchCheckpoint) and checkpoint.is_whole_record(info)
     for piece in checkpoint.iter_bytes(info):
-        crc = zlib.crc32(piece, crc) if stated else 0
+        crc = zlib.crc32(piece, crc) if has_checksum else 0
         yield np.frombuffer(piece, RAW_DTYPES[info.dtype])
-    if stated and isinstance(checkpoint, TorchCheckpoint):
+    if has_checksum and isinstance(checkpoint, TorchCheckpoint):
         checkpoint.verify_checksum(info.storage, crc)
 
 

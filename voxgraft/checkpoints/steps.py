@@ -408,9 +408,9 @@ def _decide_folders(run: RunFolder, keep: int) -> Iterator[tuple[Path, int, bool
             newest[step.step] = step
     last = list(reversed(newest.values()))
     known: dict[str, str] = {}
-    kept: set[int] = set()
+    kept_steps: set[int] = set()
     if last:
-        kept = {step for step in read_step_state(last[-1])["keep"] if isinstance(step, int)}
+        kept_steps = {step for step in read_step_state(last[-1])["keep"] if isinstance(step, int)}
         known = {path.name: "left by an interrupted process" for path in list_leftover_folders(run)}
     by_name = {folder.path.name: folder for folder in steps}
     for name in sorted(os.listdir(run.steps)) if run.steps.is_dir() else []:
@@ -424,7 +424,7 @@ def _decide_folders(run: RunFolder, keep: int) -> Iterator[tuple[Path, int, bool
             damage = None if step in last else find_step_damage(step, quick=True)
             if step in last:
                 why = "the last" if step is last[-1] else f"one of the last {len(last)}"
-            elif step.step in kept and not is_spare:
+            elif step.step in kept_steps and not is_spare:
                 why = "the first, the reference for all measurements" if step.step == 0 else "the best"
             elif not last or step.step > last[-1].step:
                 why = f"incomplete: {damage or 'a hash is wrong'}"
@@ -442,7 +442,9 @@ def _decide_folders(run: RunFolder, keep: int) -> Iterator[tuple[Path, int, bool
             num_bytes = path.lstat().st_size
         else:
             num_bytes = sum(
-                os.lstat(os.path.join(folder, one)).st_size for folder, _, names in os.walk(path) for one in names
+                os.lstat(os.path.join(folder, file_name)).st_size
+                for folder, _, names in os.walk(path)
+                for file_name in names
             )
         yield path, num_bytes, remove, why
 
@@ -450,6 +452,6 @@ def _decide_folders(run: RunFolder, keep: int) -> Iterator[tuple[Path, int, bool
 def _folder_table(
     folders: Sequence[tuple[Path, int, bool, str]], doomed: Collection[Path], *, done: bool = False
 ) -> list[Line]:
-    words = ("kept", "removed") if done else ("keep", "remove")
-    rows = tuple((path.name, format_bytes(size), words[path in doomed], why) for path, size, _, why in folders)
+    actions = ("kept", "removed") if done else ("keep", "remove")
+    rows = tuple((path.name, format_bytes(size), actions[path in doomed], why) for path, size, _, why in folders)
     return [Table(("in steps/", "size", "", "why"), rows)] if rows else []

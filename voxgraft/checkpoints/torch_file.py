@@ -367,7 +367,7 @@ def _find_state_dict(tree: PickleDict, source: ByteSource) -> tuple[str | None, 
         raise _contents_error(source, f"tensors are under several keys: {', '.join(models[:6])}")
     whole = next((node for node in tree.entries.values() if isinstance(node, PickleObject) and node.state), None)
     keys = ", ".join(str(key)[:40] for key in list(tree.entries)[:6])
-    found = f"no dictionary of tensors among its entries ({keys})"
+    found = f"none of its entries is a dictionary of tensors ({keys})"
     raise _contents_error(source, found + (f"; it contains a whole object, {whole.maker}" if whole else ""))
 
 
@@ -412,8 +412,8 @@ def _tensor_share(node: PickleDict) -> float:
 def _parse_state_dict(state: PickleDict, source: ByteSource) -> dict[str, TorchTensor]:
     """The tensors of a dictionary by name; everything else in it is left out."""
     nodes = {name: node for name, node in state.entries.items() if is_tensor(node)}
-    if odd := [name for name in nodes if not is_encodable_text(name)]:
-        raise _contents_error(source, f"a tensor has the name {odd[0]!a:.40}, which is not a string")
+    if invalid_names := [name for name in nodes if not is_encodable_text(name)]:
+        raise _contents_error(source, f"a tensor has the name {invalid_names[0]!a:.40}, which is not a string")
     return {name: _describe_tensor(name, node, source) for name, node in nodes.items()}
 
 
@@ -489,9 +489,9 @@ def read_legacy_torch(source: ByteSource) -> TorchCheckpoint:
             raise _archive_error(source, f"the storage {key[:40]!r} is of {kind or 'no'} kind")
         if start + COUNT_BYTES > source.size:
             raise CheckpointError("checkpoint-truncated", f"the file ends before storage {key[:40]}", where=source.path)
-        stated = int.from_bytes(source.read(start, COUNT_BYTES), "little", signed=True)
-        if stated != count:
-            raise _archive_error(source, f"the storage {key[:40]!r} has {stated:,} values", f"{count:,}")
+        stored_count = int.from_bytes(source.read(start, COUNT_BYTES), "little", signed=True)
+        if stored_count != count:
+            raise _archive_error(source, f"the storage {key[:40]!r} has {stored_count:,} values", f"{count:,}")
         size, start = count * item_bytes(STORAGE_DTYPES[kind]), start + COUNT_BYTES
         if start + size > source.size:
             found = f"the file has {source.size:,} bytes, its storages need {start + size:,} or more"

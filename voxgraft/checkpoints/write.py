@@ -246,8 +246,10 @@ def write_torch(
     storages: dict[str, StorageBytes] = {}
     for index, (name, tensor) in enumerate(tensors.items()):
         count = tensor.num_bytes // item_bytes(tensor.dtype)
-        place = (str(index), STORAGE_CLASSES[tensor.dtype], "cpu", count)
-        state.entries[name] = TorchTensor(*place, tensor.dtype, 0, tensor.shape, row_major_strides(tensor.shape))
+        storage_fields = (str(index), STORAGE_CLASSES[tensor.dtype], "cpu", count)
+        state.entries[name] = TorchTensor(
+            *storage_fields, tensor.dtype, 0, tensor.shape, row_major_strides(tensor.shape)
+        )
         storages[str(index)] = StorageBytes(tensor.num_bytes, tensor.chunks)
     tree = state if wrapper is None else PickleDict(entries={wrapper: state, **(extras or {})})
     sink = stream if isinstance(stream, ByteSink) else ByteSink(stream)
@@ -289,32 +291,34 @@ class _ZipWriter:
         self._directory: list[bytes] = []
 
     def add(self, name: str, storage: StorageBytes) -> None:
-        sink, size, header_at, name_bytes = self._sink, storage.num_bytes, self._sink.position, name.encode()
+        sink, size, header_offset, name_bytes = self._sink, storage.num_bytes, self._sink.position, name.encode()
         large = size >= MAX_UINT32
         # The local header is padded so that the data after it starts at a multiple of ALIGNMENT. Sizes are 0 here, or
         # in the zip64 field: they follow the data, with the checksum.
         wide = struct.pack("<2H2Q", ZIP64_EXTRA, 16, 0, 0) if large else b""
-        stated = MAX_UINT32 if large else 0
-        padding = -(header_at + LOCAL_HEADER.size + len(name_bytes) + len(wide) + 4) % ALIGNMENT
+        marker = MAX_UINT32 if large else 0
+        padding = -(header_offset + LOCAL_HEADER.size + len(name_bytes) + len(wide) + 4) % ALIGNMENT
         extra = wide + b"FB" + struct.pack("<H", padding) + b"Z" * padding  # as torch marks its own padding
-        fields = (45 if large else 20, ZIP_FLAGS, 0, 0, ZIP_DATE, 0, stated, stated, len(name_bytes), len(extra))
+        fields = (45 if large else 20, ZIP_FLAGS, 0, 0, ZIP_DATE, 0, marker, marker, len(name_bytes), len(extra))
         sink.write(LOCAL_HEADER.pack(LOCAL_SIGNATURE, *fields) + name_bytes + extra)
         crc = count = 0
         for chunk in storage.chunks():
             # Checksum and write of one chunk side by side: both release the GIL, and each takes a while.
-            sum_up = self._pool.submit(zlib.crc32, chunk, crc)
+            checksum_job = self._pool.submit(zlib.crc32, chunk, crc)
             sink.write(chunk)
-            crc = sum_up.result()
+            crc = checksum_job.result()
             count += len(chunk)
         _require_byte_count(size, count, name)
         storage.check(crc)
         sink.write(b"PK\x07\x08" + struct.pack("<IQQ" if large else "<III", crc, size, size))
         # The entry of the directory; what does not fit in 32 bits is in its zip64 field.
-        wide = b"".join(struct.pack("<Q", value) for value in (size, size, header_at) if value >= MAX_UINT32)
+        wide = b"".join(struct.pack("<Q", value) for value in (size, size, header_offset) if value >= MAX_UINT32)
         extra = struct.pack("<2H", ZIP64_EXTRA, len(wide)) + wide if wide else b""
-        small, at = min(size, MAX_UINT32), min(header_at, MAX_UINT32)
+        small, offset_field = min(size, MAX_UINT32), min(header_offset, MAX_UINT32)
         versions, sizes = (45, 45 if wide else 20), (crc, small, small, len(name_bytes), len(extra))
-        entry = CENTRAL_HEADER.pack(CENTRAL_SIGNATURE, *versions, ZIP_FLAGS, 0, 0, ZIP_DATE, *sizes, 0, 0, 0, 0, at)
+        entry = CENTRAL_HEADER.pack(
+            CENTRAL_SIGNATURE, *versions, ZIP_FLAGS, 0, 0, ZIP_DATE, *sizes, 0, 0, 0, 0, offset_field
+        )
         self._directory.append(entry + name_bytes + extra)
 
     def finish(self) -> None:
@@ -352,9 +356,15 @@ def write_rows_file(
 def read_rows_file(path: Path) -> dict[str, NDArray[np.float32]]:
     """The rows by tensor name. The file's notes are the `metadata` of the checkpoint that it is."""
     with open_checkpoint(path) as checkpoint:
-        odd = [info for info in checkpoint.tensors.values() if info.dtype != "F32" or len(info.shape) not in (1, 2)]
-        if checkpoint.format != "safetensors" or odd or checkpoint.source.size > MAX_ROWS_BYTES:
-            kind = f"{odd[0].name} is {odd[0].dtype} {list(odd[0].shape)}" if odd else f"a {checkpoint.format} file"
+        invalid_tensors = [
+            info for info in checkpoint.tensors.values() if info.dtype != "F32" or len(info.shape) not in (1, 2)
+        ]
+        if checkpoint.format != "safetensors" or invalid_tensors or checkpoint.source.size > MAX_ROWS_BYTES:
+            kind = (
+                f"{invalid_tensors[0].name} is {invalid_tensors[0].dtype} {list(invalid_tensors[0].shape)}"
+                if invalid_tensors
+                else f"a {checkpoint.format} file"
+            )
             raise CheckpointError("rows-file", kind, expected="safetensors with float32 rows", where=path)
         rows = {name: checkpoint.read(name).astype(np.float32, copy=False) for name in checkpoint.tensors}
         broken = next((name for name, values in rows.items() if not np.isfinite(values).all()), None)
@@ -562,8 +572,8 @@ def _write_grown_torch(
 
     for name, tensor in checkpoint.torch_tensors.items():
         growth = growths.get(name)
-        place = (tensor.storage, checkpoint.tensors[name].start if growth else None)
-        key = keys.setdefault(place, str(len(keys)))
+        storage_key = (tensor.storage, checkpoint.tensors[name].start if growth else None)
+        key = keys.setdefault(storage_key, str(len(keys)))
         if growth:
             shape = growth.shape
             tensors[name] = replace(
@@ -674,15 +684,15 @@ def verify_growth(old: Checkpoint, new: Checkpoint, plan: GrowthPlan) -> GrowthP
         if (now.dtype, now.shape) != (info.dtype, shape):
             found = f"{name} is {now.dtype} {list(now.shape)}"
             raise _growth_error("growth-differs", found, new, expected=f"{info.dtype} {list(shape)}")
-        place = (info.storage, info.start, info.shape, info.strides, info.dtype)
-        if place in compared:  # an alias
+        location = (info.storage, info.start, info.shape, info.strides, info.dtype)
+        if location in compared:  # an alias
             continue
         if growth is None:
-            compared[place] = _compare_streams(old.iter_bytes(info), new.iter_bytes(now), new, name)
+            compared[location] = _compare_streams(old.iter_bytes(info), new.iter_bytes(now), new, name)
             continue
         base, last = growth.table.base_rows, growth.table.base_rows + len(growth.table.new_rows)
         spare = info.rows(base, info.shape[0])
-        compared[place] = (
+        compared[location] = (
             _compare_streams(old.iter_bytes(info.rows(0, base)), new.iter_bytes(now.rows(0, base)), new, name)
             + _compare_streams(growth.new_bytes(), new.iter_bytes(now.rows(base, last)), new, f"{name} (new rows)")
             + _compare_streams(old.iter_bytes(spare), new.iter_bytes(now.rows(last, now.shape[0])), new, name)
@@ -701,8 +711,8 @@ def _alias_groups(checkpoint: Checkpoint) -> dict[str, str]:
     first: dict[tuple[object, ...], str] = {}
     found: dict[str, str] = {}
     for name, info in checkpoint.tensors.items():
-        place = (info.storage, info.start, info.strides) if info.storage and info.num_values else (name,)
-        found[name] = first.setdefault(place, name)
+        location = (info.storage, info.start, info.strides) if info.storage and info.num_values else (name,)
+        found[name] = first.setdefault(location, name)
     return found
 
 

@@ -62,11 +62,14 @@ COMMON_FLAGS = ("--config", "--dry-run", "--json", "--quiet", "--help")
 
 
 APP_SUMMARY = "Teach a pretrained text-to-speech model a new language, and prove that it still speaks the old ones."
-EXIT_CODES_HELP = "Exit codes: 0 success, 1 check failed, 2 bad input or usage, 70 a bug in voxgraft, 130 interrupted."
+EXIT_CODES_HELP = (
+    "Exit codes: 0 success, 1 the command ran and found a problem, 2 bad input or usage, 70 a bug in voxgraft, "
+    "130 interrupted."
+)
 
 COMMON_PARAMETERS: dict[str, tuple[Any, str]] = {
     "config": (str | None, "YAML file with the same keys as the settings above. Flags override it."),
-    "dry_run": (bool | None, "Print the settings that would be used, and exit."),
+    "dry_run": (bool | None, "Print the settings that would be used, and exit without running."),
     "json": (bool | None, "Print the result as JSON on standard output."),
     "quiet": (bool | None, "Print errors only."),
 }
@@ -85,23 +88,27 @@ class CommandLine:
     quiet: bool
 
 
-def parse_command_line(words: Sequence[str], verbs: Sequence[CliCommand]) -> CommandLine | Callable[[], None]:
+def parse_command_line(arguments: Sequence[str], commands: Sequence[CliCommand]) -> CommandLine | Callable[[], None]:
     """What was typed, or the function that prints the help or version that was requested."""
-    first = words[0] if words else ""
-    if not any(verb.name == first for verb in verbs):
+    first_word = arguments[0] if arguments else ""
+    if not any(cli_command.name == first_word for cli_command in commands):
         # What newcomers try: `help COMMAND`, `-V` and `version`.
-        if first in ("-V", "version"):
-            words = ["--version", *words[1:]]
-        elif first == "help":
-            words = [*words[1:], "--help"]
-    show_all = "--all" in words and ("--help" in words or "-h" in words)
+        if first_word in ("-V", "version"):
+            arguments = ["--version", *arguments[1:]]
+        elif first_word == "help":
+            arguments = [*arguments[1:], "--help"]
+    show_all = "--all" in arguments and ("--help" in arguments or "-h" in arguments)
     if show_all:
-        words = [word for word in words if word != "--all"]
+        arguments = [word for word in arguments if word != "--all"]
     # Where the line names a command, the flags of all others need not be built.
-    named = [verb for verb in verbs if list(words[: len(verb.name.split())]) == verb.name.split()]
-    app, by_command = build_cli_app(named or verbs, show_all=show_all)
+    matching = [
+        cli_command
+        for cli_command in commands
+        if list(arguments[: len(cli_command.name.split())]) == cli_command.name.split()
+    ]
+    app, by_command = build_cli_app(matching or commands, show_all=show_all, show_unread=show_all)
     joined: list[str] = []
-    for word in words:
+    for word in arguments:
         # `--file -` as `--file=-`: a single dash is a value (standard input), but cyclopts takes it for a flag.
         if word == "-" and joined and joined[-1].startswith("--") and joined[-1].strip("-") and "=" not in joined[-1]:
             joined[-1] += "=-"
@@ -110,32 +117,34 @@ def parse_command_line(words: Sequence[str], verbs: Sequence[CliCommand]) -> Com
     try:
         command, bound, _ = app.parse_args(joined, print_error=False, exit_on_error=False, verbose=False)
     except CycloptsError as error:
-        raise translate_usage_error(error, verbs) from None
+        raise translate_usage_error(error, commands) from None
     if command not in by_command:
         return lambda: command(*bound.args, **bound.kwargs)
-    given, verb = dict(bound.arguments), by_command[command]
+    values, cli_command = dict(bound.arguments), by_command[command]
     return CommandLine(
-        verb=verb,
-        config=Path(given.pop("config")) if "config" in given else None,
-        json=given.pop("json", False),
+        verb=cli_command,
+        config=Path(values.pop("config")) if "config" in values else None,
+        json=values.pop("json", False),
         # A command with a setting of that name prints itself what it would do.
-        dry_run="dry_run" not in verb.settings.model_fields and given.pop("dry_run", False),
-        quiet=given.pop("quiet", False),
-        values={name.replace("__", "."): value for name, value in given.items()},
+        dry_run="dry_run" not in cli_command.settings.model_fields and values.pop("dry_run", False),
+        quiet=values.pop("quiet", False),
+        values={name.replace("__", "."): value for name, value in values.items()},
     )
 
 
-def translate_usage_error(error: CycloptsError, verbs: Sequence[CliCommand]) -> ConfigError:
+def translate_usage_error(error: CycloptsError, commands: Sequence[CliCommand]) -> ConfigError:
     """A parser error as one of voxgraft's."""
-    words = " ".join(error.command_chain or ())
-    verb = next((verb for verb in verbs if verb.name == words), None)
-    help_hint = f"see `voxgraft {verb.name} --help`." if verb else "see `voxgraft --help`."
+    command_name = " ".join(error.command_chain or ())
+    command = next((command for command in commands if command.name == command_name), None)
+    help_hint = f"see `voxgraft {command.name} --help`." if command else "see `voxgraft --help`."
     found = str(error)
     # Each kind of usage error gets a code, what was expected and a cure, as all other errors have.
     match error:
         case UnknownCommandError():
-            start, word = f"{words} " if words else "", (error.unused_tokens or [""])[0]
-            names = [verb.name.removeprefix(start).split(" ")[0] for verb in verbs if verb.name.startswith(start)]
+            start, word = f"{command_name} " if command_name else "", (error.unused_tokens or [""])[0]
+            names = [
+                command.name.removeprefix(start).split(" ")[0] for command in commands if command.name.startswith(start)
+            ]
             names = list(dict.fromkeys(names))
             hint = find_nearest_name(word, names)
             cure = f"did you mean `voxgraft {start}{hint}`?" if hint else f"use one of: {', '.join(names)}."
@@ -144,8 +153,8 @@ def translate_usage_error(error: CycloptsError, verbs: Sequence[CliCommand]) -> 
         case UnknownOptionError():
             flag = (error.token.keyword or error.token.value).partition("=")[0]
             known = list(COMMON_FLAGS)
-            if verb is not None:
-                known += [name for leaf in verb.leaves() for name in verb.flag_names(leaf)]
+            if command is not None:
+                known += [name for leaf in command.leaves() for name in command.flag_names(leaf)]
             hint = find_nearest_name(flag.replace("_", "-"), known)
             cure = f"did you mean `{hint}`?" if hint else help_hint
             from voxgraft.config.train_options import RENAMED_SETTINGS
@@ -165,38 +174,44 @@ def translate_usage_error(error: CycloptsError, verbs: Sequence[CliCommand]) -> 
             found = f"`{error.token.keyword}` is given twice"
         case UnusedCliTokensError():
             found = f"unexpected argument: {' '.join(map(repr, error.unused_tokens or ()))}"
-    expected = verb.usage.removeprefix("Usage: ") if verb else ""
+    expected = command.usage.removeprefix("Usage: ") if command else ""
     return ConfigError("usage", found, expected=expected, where=COMMAND_LINE_ORIGIN, cure=help_hint)
 
 
 def build_cli_app(
-    verbs: Sequence[CliCommand], *, show_all: bool = True
+    commands: Sequence[CliCommand], *, show_all: bool = True, show_unread: bool = False
 ) -> tuple[App, dict[Callable[..., Any], CliCommand]]:
-    """The cyclopts app, and the command of each of its functions. Without `show_all` help leaves rare settings out."""
+    """The cyclopts app, and the command of each of its functions.
+
+    Without `show_all` help leaves rare settings out, without `show_unread` those that a command accepts for others.
+    """
     panels: dict[str, Group] = {}
-    for place, (title, names) in enumerate(HELP_PANELS.items()):
-        panels |= dict.fromkeys(names, Group(title, sort_key=place))
+    for position, (title, names) in enumerate(HELP_PANELS.items()):
+        panels |= dict.fromkeys(names, Group(title, sort_key=position))
     app = App("voxgraft", help=APP_SUMMARY, version=__version__, help_format="plaintext", help_epilogue=EXIT_CODES_HELP)
     app.group_commands = Group("Other", sort_key=len(HELP_PANELS))
     by_command: dict[Callable[..., Any], CliCommand] = {}
     groups: dict[str, App] = {}
-    for order, verb in enumerate(verbs):
-        group, _, name = verb.name.rpartition(" ")
+    for order, cli_command in enumerate(commands):
+        group, _, name = cli_command.name.rpartition(" ")
         if group and group not in groups:  # `data import` is the command `import` of the app `data`
             groups[group] = App(group, help=COMMAND_GROUPS.get(group, ""), sort_key=order, group=panels.get(group))
             groups[group].group_commands = Group("Commands")
             app.command(groups[group])
-        about = f"{verb.help}\n\nExample: {verb.example}" if verb.example else verb.help
-        rare = any(leaf.key in RARE_SETTINGS for leaf in verb.leaves())
-        more = "" if show_all or not rare else f"More settings: voxgraft {verb.name} --help --all"
+        about = f"{cli_command.help}\n\nExample: {cli_command.example}" if cli_command.example else cli_command.help
+        rare = any(leaf.key in RARE_SETTINGS for leaf in cli_command.leaves()) and not show_all
+        unread = not all(map(cli_command.shows, cli_command.leaves())) and not show_unread
+        more = f"More settings: voxgraft {cli_command.name} --help --all" if rare or unread else ""
         panel = None if group else panels.get(name)
-        command = App(name, help=about, usage=verb.usage, sort_key=order, help_epilogue=more, group=panel)
-        by_command[command.default(_build_signature_function(verb, show_all=show_all))] = verb
+        command = App(name, help=about, usage=cli_command.usage, sort_key=order, help_epilogue=more, group=panel)
+        by_command[
+            command.default(_build_signature_function(cli_command, show_all=show_all, show_unread=show_unread))
+        ] = cli_command
         groups.get(group, app).command(command)
     return app, by_command
 
 
-def _build_signature_function(verb: CliCommand, *, show_all: bool) -> Callable[..., None]:
+def _build_signature_function(cli_command: CliCommand, *, show_all: bool, show_unread: bool) -> Callable[..., None]:
     """A function that only carries the signature: the command itself runs later, with its resolved settings."""
 
     def command(*_: Any, **__: Any) -> None:
@@ -204,36 +219,39 @@ def _build_signature_function(verb: CliCommand, *, show_all: bool) -> Callable[.
 
     groups: dict[str, Group] = {}
     parameters = []
-    for leaf in verb.leaves():
+    for leaf in cli_command.leaves():
         title = leaf.section.capitalize() or "Settings"
         about = inspect.getdoc(leaf.owner) or ""
         group = groups.setdefault(leaf.section, Group(title, help=about, sort_key=len(groups)))
-        by_place = leaf.key in verb.positional
+        is_positional = leaf.key in cli_command.positional
         is_switch = leaf.field.annotation is bool
         # Longest name first: cyclopts tries them in order and takes --tokenizer as the start of --tokenizer.file.
-        names = sorted(verb.flag_names(leaf), key=len, reverse=True)
-        naming: dict[str, Any] = {} if by_place else {"name": names, "group": group}
-        if not by_place and not is_switch:
+        names = sorted(cli_command.flag_names(leaf), key=len, reverse=True)
+        naming: dict[str, Any] = {} if is_positional else {"name": names, "group": group}
+        if not is_positional and not is_switch:
             word = "NUMBER" if leaf.is_number else "PATH" if leaf.is_path else "CHOICE" if leaf.choices else "TEXT"
             naming["metavar"] = f"{word}..." if leaf.is_list else word
         naming["show_default"] = False
-        if leaf.default is not None and leaf.default != ():
+        # A help text that names its default says more than the value.
+        if leaf.default is not None and leaf.default != () and "Default:" not in str(leaf.field.description):
             many = leaf.default if isinstance(leaf.default, tuple) else (leaf.default,)
-            shown = " ".join(str(value) for value in many)
+            default_text = " ".join(str(value) for value in many)
             if isinstance(leaf.default, bool):
-                shown = "on" if leaf.default else "off"
-            naming["show_default"] = lambda _, shown=shown: shown
-        choices = f" [choices: {', '.join(leaf.choices)}]" if leaf.choices else ""
+                default_text = "on" if leaf.default else "off"
+            naming["show_default"] = lambda _, default_text=default_text: default_text
+        stated = all(choice in str(leaf.field.description) for choice in leaf.choices)
+        choices = "" if stated else f" [choices: {', '.join(leaf.choices)}]"
         parameter = Parameter(
             help=f"{leaf.field.description}{choices}{' [required]' if leaf.field.is_required() else ''}",
             consume_multiple=leaf.is_list,
             negative_iterable=(),
-            show=show_all or leaf.key not in RARE_SETTINGS or leaf.field.is_required(),
+            show=(show_unread or cli_command.shows(leaf))
+            and (show_all or leaf.key not in RARE_SETTINGS or leaf.field.is_required()),
             **naming,
         )
         # Texts, as typed: if cyclopts converted values it would also reject some, with messages of its own.
         typed: Any = bool | None if is_switch else list[str] | None if leaf.is_list else str | None
-        kind = inspect.Parameter.POSITIONAL_ONLY if by_place else inspect.Parameter.KEYWORD_ONLY
+        kind = inspect.Parameter.POSITIONAL_ONLY if is_positional else inspect.Parameter.KEYWORD_ONLY
         key = leaf.key.replace(".", "__")  # a parameter's name cannot have a dot
         parameters.append(inspect.Parameter(key, kind, default=None, annotation=Annotated[typed, parameter]))
     own = {parameter.name for parameter in parameters}
@@ -249,26 +267,26 @@ def _build_signature_function(verb: CliCommand, *, show_all: bool) -> Callable[.
 
 def resolve_settings(line: CommandLine) -> Settings:
     """The settings of a command: flags before --config before run.yaml. Errors name where a value came from."""
-    verb = line.verb
+    command = line.verb
     flags = nest_dotted_keys(line.values)
-    config = read_settings_values(verb.settings, line.config) if line.config else {}
+    config = read_settings_values(command.settings, line.config) if line.config else {}
     values = deep_merge(config, flags)
     # Where each value came from, so that an error names the flag or the file, not just the key.
     origins = {key: SettingOrigin(str(line.config), key) for key in _dotted_keys(config)}
-    for leaf in verb.leaves():
+    for leaf in command.leaves():
         if leaf.key in line.values or leaf.key not in origins:
-            origins[leaf.key] = SettingOrigin(COMMAND_LINE_ORIGIN, verb.flag_names(leaf)[0])
-    if issubclass(verb.settings, RunSettings) and isinstance(run := values.get("run"), str) and run:
+            origins[leaf.key] = SettingOrigin(COMMAND_LINE_ORIGIN, command.flag_names(leaf)[0])
+    if issubclass(command.settings, RunSettings) and isinstance(run := values.get("run"), str) and run:
         path = Path(run) / RUN_FILE
         if values.get("speak") and not path_exists(path):  # `check BASE --speak`: the folder is a base
-            return parse_settings(verb.settings, values, line.config or COMMAND_LINE_ORIGIN, origins)
+            return parse_settings(command.settings, values, line.config or COMMAND_LINE_ORIGIN, origins)
         if not path_exists(path):
             cure = f"create a run with `voxgraft new {Path(run)}`, or check the path."
             raise FileError("file-missing", f"{Path(run)} has no {RUN_FILE}", where=path, cure=cure)
         run_values = read_settings_values(RunSettings, path)
         parse_settings(RunSettings, run_values, path)  # on its own first, so that every command refuses the same files
         values = deep_merge(run_values, values)
-    return parse_settings(verb.settings, values, line.config or COMMAND_LINE_ORIGIN, origins)
+    return parse_settings(command.settings, values, line.config or COMMAND_LINE_ORIGIN, origins)
 
 
 def nest_dotted_keys(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -277,10 +295,10 @@ def nest_dotted_keys(values: Mapping[str, Any]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for key, value in values.items():
         *sections, name = key.split(".")
-        place = result
+        section_values = result
         for section in sections:
-            place = place.setdefault(section, {})
-        place[name] = value
+            section_values = section_values.setdefault(section, {})
+        section_values[name] = value
     return result
 
 
@@ -304,13 +322,13 @@ def main() -> int:
     return run_cli(sys.argv[1:])
 
 
-def run_cli(words: Sequence[str], verbs: Sequence[CliCommand] = COMMANDS) -> int:
+def run_cli(arguments: Sequence[str], commands: Sequence[CliCommand] = COMMANDS) -> int:
     """Run one command line; every outcome is an exit code."""
     # Read before the line is parsed: errors of the parser are printed as these options say.
-    options = words[: words.index("--")] if "--" in words else words
+    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
     console = ResultPrinter(json="--json" in options, quiet="--quiet" in options)
     try:
-        line = parse_command_line(words, verbs)
+        line = parse_command_line(arguments, commands)
         if isinstance(line, CommandLine):
             with fill_placeholders(_placeholder_values(line)):
                 return _run_command(line, console)
@@ -365,20 +383,20 @@ def _run_command(line: CommandLine, console: ResultPrinter) -> int:
         return EXIT_OK
     # Read the catalogue now: an error that reports "too many open files" could not open it later.
     load_catalogue()
-    verb = line.verb.load()
+    command = line.verb.load()
     # Of the processes that `torchrun` has started only the first prints: all do the same.
     follower = "LOCAL_RANK" in os.environ and os.environ.get("RANK", "0") != "0"
     silent = line.quiet or line.json or follower
     with contextlib.ExitStack() as stack:
-        settle: Callable[[], None] = lambda: None  # noqa: E731 (removes what is drawn of finished tasks)
+        redraw: Callable[[], None] = lambda: None  # noqa: E731 (removes what is drawn of finished tasks)
         if not silent:
             can_redraw = sys.stderr.isatty() and os.environ.get("TERM") not in DUMB_TERMINALS
             display = BarDisplay(sys.stderr) if can_redraw else LineDisplay(sys.stderr)
             board = stack.enter_context(ProgressReporter(display, SHOW_AFTER_SECONDS))
             stack.enter_context(progress.use_progress_listener(board))
-            settle = board.look
-        stack.enter_context(enable_terminal_prompts(settle, silent=silent))
-        result = verb(settings)
+            redraw = board.look
+        stack.enter_context(enable_terminal_prompts(redraw, silent=silent))
+        result = command(settings)
     if not follower:
         console.show(result)
     return result.exit_code

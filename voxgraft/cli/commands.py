@@ -10,9 +10,19 @@ from typing import Any, cast
 from voxgraft.config import commands, data
 from voxgraft.config.base import SettingField, Settings, iter_setting_fields
 from voxgraft.config.commands import GoSettings, PrepareSettings, UiSettings
+from voxgraft.config.run import RunSettings
 from voxgraft.core.results import CommandResult
 
 TOKENIZER_FLAGS = {"tokenizer.file": ("--tokenizer.file", "--tokenizer")}
+# Keys of run.yaml on the help pages of commands that read a part of it.
+COMMON_READS = ("base", "family", "language")
+TRAIN_DATA_READS = tuple(
+    f"data.{name}"
+    for name in (
+        *("train", "valid", "replay", "replay_valid", "replay_texts", "self_replay", "replay_share"),
+        *("min_prompt_seconds", "allow_overlap", "single_clip_speakers"),
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +37,14 @@ class CliCommand:
     """Settings that are positional arguments, in this order, instead of flags."""
     flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Flag names, by key, of settings whose flag is not simply their key."""
+    reads: tuple[str, ...] = ()
+    """Keys and sections of run.yaml that its help shows; others are accepted. Without any, all are shown."""
+
+    def shows(self, leaf: SettingField) -> bool:
+        """Whether a setting belongs on the command's help page: its own ones, and what it reads of run.yaml."""
+        section = leaf.key.partition(".")[0]
+        is_own = section not in RunSettings.model_fields or not issubclass(self.settings, RunSettings)
+        return not self.reads or is_own or leaf.key in self.reads or section in self.reads
 
     @property
     def example(self) -> str:
@@ -51,11 +69,11 @@ class CliCommand:
 
     @property
     def usage(self) -> str:
-        words = [f"Usage: voxgraft {self.name}"]
+        parts = [f"Usage: voxgraft {self.name}"]
         for leaf in self.leaves()[: len(self.positional)]:
             word = self.flag_names(leaf)[0] + ("..." if leaf.is_list else "")
-            words.append(word if leaf.field.is_required() else f"[{word}]")
-        return " ".join([*words, "[OPTIONS]"])
+            parts.append(word if leaf.field.is_required() else f"[{word}]")
+        return " ".join([*parts, "[OPTIONS]"])
 
 
 # Panels of `voxgraft --help`, in this order. The first has the eight commands that most people need.
@@ -99,10 +117,13 @@ EXAMPLES = {
     "data speakers": "voxgraft data speakers sets/films --rename A=Abebe",
     "data report": "voxgraft data report sets/films",
     "data split": "voxgraft data split sets/films --by speaker",
+    "data align": "voxgraft data align book.mp3 book.txt --dataset sets/book --language am",
+    "data transcribe": "voxgraft data transcribe sets/talks talk.mp3 --language fr --recognizer whisper:small",
+    "data verify": "voxgraft data verify sets/films --recognizer whisper:small",
     "data text": 'voxgraft data text "in 1987" --language fr',
     "tokenizer train": "voxgraft tokenizer train --base tiny --language am --texts amharic.txt",
     "tokenizer merge": "voxgraft tokenizer merge --base tiny --additions additions.json --output tokenizer.json",
-    "tokenizer prove": "voxgraft tokenizer prove --base tiny --grown tokenizer.json --language am",
+    "tokenizer prove": "voxgraft tokenizer prove --base tiny --extended tokenizer.json --language am",
     "tokenizer show": 'voxgraft tokenizer show "hello" --base tiny --language en',
     "ui": "voxgraft ui",
 }
@@ -116,7 +137,7 @@ RARE_SETTINGS = frozenset(
     train.speech_weight train.text_dropout train.emotion_from train.compile train.deterministic train.log_every
     train.tensorboard train.sample_sound train.recognizer train.min_delta train.min_steps train.kl_weight
     train.retention_bound train.interpolate
-    base_config prepared players name dtype copy_files fingerprint hash batch_seconds points worse names
+    players name dtype copy_files fingerprint hash batch_seconds points worse names
     """.split()
 )
 
@@ -177,9 +198,10 @@ COMMANDS = (
         "graft",
         commands.GraftSettings,
         "voxgraft.graft.command:graft",
-        "Train, merge and verify the tokenizer of a run, and create its new rows.",
+        "Extend the base's tokenizer for the new language, verify it, and initialize the new embedding rows.",
         positional=("run",),
         flags=TOKENIZER_FLAGS,
+        reads=(*COMMON_READS, "texts", "proof_texts", "tokenizer", "rows", "data.dataset"),
     ),
     CliCommand(
         "prepare",
@@ -188,6 +210,7 @@ COMMANDS = (
         "Encode the clips of a manifest for training: speech codes, speaker conditioning, text ids. Resumable.",
         positional=("run",),
         flags=TOKENIZER_FLAGS,
+        reads=(*COMMON_READS, "data.dataset"),
     ),
     CliCommand(
         "train",
@@ -196,6 +219,7 @@ COMMANDS = (
         "Train a run's graft, or resume its training.",
         positional=("run",),
         flags=TOKENIZER_FLAGS,
+        reads=(*COMMON_READS, *TRAIN_DATA_READS, "train"),
     ),
     CliCommand(
         "plot",
@@ -229,28 +253,28 @@ COMMANDS = (
         "export",
         commands.ExportSettings,
         "voxgraft.export.command:export",
-        "Export a graft: folders for the original programs, a PEFT adapter, or the graft to share.",
+        "Export a graft: folders for the original packages, a PEFT adapter, or the graft to share.",
         positional=("model",),
     ),
     CliCommand(
         "push",
         commands.PushSettings,
         "voxgraft.export.share:push",
-        "Pack a graft or an export into a zip file, or publish it in a hub repository.",
+        "Pack a graft or an export into a zip file, or publish it in a Hugging Face Hub repository.",
         positional=("folder", "to"),
     ),
     CliCommand(
         "pull",
         commands.PullSettings,
         "voxgraft.export.share:pull",
-        "Get a graft or an export from a zip file or a hub repository, and verify it.",
+        "Get a graft or an export from a zip file or a Hugging Face Hub repository, and verify it.",
         positional=("source", "folder"),
     ),
     CliCommand(
         "download",
         commands.DownloadSettings,
         "voxgraft.export.share:download",
-        "Download a published base with all files it needs; without a network, list the files and their places.",
+        "Download a published base with all files it needs. If offline, print the files and where to put them.",
         positional=("name", "folder"),
         flags={"list_only": ("--list",)},
     ),
@@ -258,7 +282,7 @@ COMMANDS = (
         "companion",
         commands.CompanionSettings,
         "voxgraft.companions.environments:create_companion",
-        "Create a virtual environment for the original program, to test exports with it.",
+        "Create a virtual environment for an original package (chatterbox-tts, index-tts), to test exports with it.",
         positional=("name",),
     ),
     CliCommand(
@@ -268,12 +292,14 @@ COMMANDS = (
         "Check a run, or single files, for known problems before training. Changes nothing.",
         positional=("run",),
         flags=TOKENIZER_FLAGS,
+        # The settings of training are checked as well, but people set them in run.yaml or for `train`.
+        reads=(*COMMON_READS, "texts", "tokenizer.file"),
     ),
     CliCommand(
         "diagnose",
         commands.DiagnoseSettings,
         "voxgraft.inspect.diagnose:diagnose",
-        "Diagnose any checkpoint: what is damaged, and whether to resume, repair or start over. Changes nothing.",
+        "Diagnose a checkpoint: what is damaged, and whether to resume, repair or start over. Writes only a report.",
         positional=("checkpoint",),
     ),
     CliCommand(
@@ -353,6 +379,27 @@ COMMANDS = (
         positional=("dataset",),
     ),
     CliCommand(
+        "data align",
+        data.DataAlignSettings,
+        "voxgraft.asr.align:data_align",
+        "Cut a long recording by its plain text. Sentences whose place is uncertain are rejected.",
+        positional=("recording", "text"),
+    ),
+    CliCommand(
+        "data transcribe",
+        data.DataTranscribeSettings,
+        "voxgraft.asr.align:data_transcribe",
+        "Transcribe recordings without texts with a recognizer, and import them, marked as machine-made.",
+        positional=("dataset", "recordings"),
+    ),
+    CliCommand(
+        "data verify",
+        data.DataVerifySettings,
+        "voxgraft.asr.transcripts:data_verify",
+        "Compare every text with what a recognizer hears, rank the clips and mark the worst. Nothing is deleted.",
+        positional=("dataset",),
+    ),
+    CliCommand(
         "data split",
         data.DataSplitSettings,
         "voxgraft.data.split:data_split",
@@ -388,7 +435,7 @@ COMMANDS = (
         "tokenizer show",
         commands.TokenizerShowSettings,
         "voxgraft.graft.command:tokenizer_show",
-        "Tokenize sentences with the old and the new tokenizer, unknowns marked.",
+        "Tokenize sentences with the base tokenizer and the extended one; unknown tokens are marked.",
         positional=("text",),
     ),
     CliCommand(

@@ -165,12 +165,12 @@ def _build_rich_text(line: TableCell) -> Text:
 def _build_rich_table(table: Table) -> RichTable:
     from rich.table import Table as RichTable
 
-    made = RichTable(title=table.title or None, title_justify="left")
+    rich_table = RichTable(title=table.title or None, title_justify="left")
     for number, column in enumerate(table.columns):
-        made.add_column(column, justify="right" if table.numeric(number) else "left", overflow="fold")
+        rich_table.add_column(column, justify="right" if table.numeric(number) else "left", overflow="fold")
     for row in table.rows:
-        made.add_row(*map(_build_rich_text, row))
-    return made
+        rich_table.add_row(*map(_build_rich_text, row))
+    return rich_table
 
 
 class ProgressTask:
@@ -243,10 +243,10 @@ class ProgressReporter:
         with self._drop_broken_display():
             self._display.close()
 
-    def tell(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+    def report(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         """Queue an event of a run. Takes no lock: a signal handler may call it."""
         # Appending to a deque is atomic; the thread that draws takes events from its other end.
-        self._events.append(lambda: self._display.tell(kind, step, values))
+        self._events.append(lambda: self._display.report(kind, step, values))
         self._begin()
 
     @contextlib.contextmanager
@@ -302,7 +302,7 @@ class ProgressDisplay:
     def finish(self, job: ProgressTask) -> None:
         """The task has ended; it may never have been shown."""
 
-    def tell(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+    def report(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         """Show an event of a run."""
 
     def refresh(self) -> None:
@@ -330,7 +330,7 @@ class LineDisplay(ProgressDisplay):
         if self._printed.pop(job, None) is not None:
             self._print(f"{job.name}: {job.age_seconds:.0f} s")
 
-    def tell(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+    def report(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         if kind == CHAPTER_EVENT:
             self.close()
             self.view = None
@@ -338,7 +338,7 @@ class LineDisplay(ProgressDisplay):
             return
         if self.view is None:
             self.view = self._open_train_view()
-        self.view.tell(kind, step, values)
+        self.view.report(kind, step, values)
 
     def close(self) -> None:
         if self.view is not None:
@@ -372,17 +372,17 @@ class BarDisplay(LineDisplay):
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
-            name, left_words = (
+            name, left_column = (
                 TextColumn(f"{{task.{field}}}", markup=False) for field in ("description", "fields[left]")
             )
-            columns = (name, BarColumn(), TaskProgressColumn(), left_words)
+            columns = (name, BarColumn(), TaskProgressColumn(), left_column)
             self._progress = Progress(*columns, console=Console(file=self._stream), transient=True)
             self._progress.start()
         if job not in self._bars:
             self._bars[job] = self._progress.add_task(job.name, total=job.total, completed=job.done, left="")
-        left = job.seconds_left()
-        words = f"{format_duration(left)} left" if left is not None else ""
-        self._progress.update(self._bars[job], completed=job.done, left=words)
+        seconds_left = job.seconds_left()
+        left_text = f"{format_duration(seconds_left)} left" if seconds_left is not None else ""
+        self._progress.update(self._bars[job], completed=job.done, left=left_text)
 
     def finish(self, job: ProgressTask) -> None:
         self._words.pop(job, None)

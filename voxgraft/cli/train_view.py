@@ -163,10 +163,12 @@ class TrainProgress:
         rates = [f"{part} {format_learning_rate(rate)}" for part, rate in (last.get("rates") or {}).items()]
         process = as_finite_float(last.get("memory_process_bytes"))
         memory = [format_bytes(process)] if process is not None else []
-        now, kept, peak = (as_finite_float(last.get(f"memory_cuda{name}_bytes")) for name in ("", "_reserved", "_peak"))
-        if now is not None:
-            more = [f"{format_bytes(value)} {word}" for value, word in ((kept, "kept"), (peak, "at most")) if value]
-            memory.append(f"CUDA {format_bytes(now)}" + (f" ({', '.join(more)})" if more else ""))
+        allocated, reserved, peak = (
+            as_finite_float(last.get(f"memory_cuda{name}_bytes")) for name in ("", "_reserved", "_peak")
+        )
+        if allocated is not None:
+            more = [f"{format_bytes(value)} {word}" for value, word in ((reserved, "kept"), (peak, "at most")) if value]
+            memory.append(f"CUDA {format_bytes(allocated)}" + (f" ({', '.join(more)})" if more else ""))
         found = {
             "speed": f"{speed:,.0f} tokens/s" if speed is not None else "",
             "pass": f"pass {epoch:,.2f}" if epoch is not None else "",
@@ -228,7 +230,7 @@ class TrainView:
         self._train_progress = TrainProgress()
         self._early: list[tuple[str, str]] | None = []
 
-    def tell(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+    def report(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         """Take an event."""
         lines = self._add_event(kind, step, values)
         if kind == "opening":
@@ -258,20 +260,20 @@ class TrainView:
             first, *rest = item.lines()
             return [(f"step {step:,}: {first}", LEVEL_STYLES.get(item.level, "")), *((line, "") for line in rest)]
         if kind == "samples":
-            spoken = []
-            for one in values.get("spoken") or ():
-                marks = [] if one.get("stopped", True) else ["did not stop"]
-                marks += ["as at step 0"] if one.get("same_as_step_0") else []
-                seconds = as_finite_float(one.get("seconds"))
+            descriptions = []
+            for sample in values.get("spoken") or ():
+                marks = [] if sample.get("stopped", True) else ["did not stop"]
+                marks += ["as at step 0"] if sample.get("same_as_step_0") else []
+                seconds = as_finite_float(sample.get("seconds"))
                 length = "" if seconds is None else f" {seconds:.1f} s"
-                spoken.append(f"{one.get('name', '?')}{length}" + (f" ({'; '.join(marks)})" if marks else ""))
-            where = f" in {values.get('folder', '?')}: {', '.join(spoken)}" if spoken else ""
+                descriptions.append(f"{sample.get('name', '?')}{length}" + (f" ({'; '.join(marks)})" if marks else ""))
+            where = f" in {values.get('folder', '?')}: {', '.join(descriptions)}" if descriptions else ""
             return [(f"step {step:,}: samples{where}", "")]
         if kind == "interpolation":
             losses = {str(name): as_finite_float(loss) for name, loss in (values.get("speech_losses") or {}).items()}
-            words = ", ".join(f"{name} {loss:.4f}" for name, loss in losses.items() if loss is not None)
+            loss_text = ", ".join(f"{name} {loss:.4f}" for name, loss in losses.items() if loss is not None)
             share, chosen = as_finite_float(values.get("share")) or 0, ", chosen" if values.get("chosen") else ""
-            text = f"step {step:,}: interpolation weight {share:g}: speech loss {words}{chosen}"
+            text = f"step {step:,}: interpolation weight {share:g}: speech loss {loss_text}{chosen}"
             return [(text, "bold" if chosen else "")]
         if kind == "stop-asked":
             return [(f"step {step:,}: stopping: {values.get('why', '')}", "bold yellow")]
@@ -292,31 +294,36 @@ class TrainLineView(TrainView):
         self._stream = stream
 
     def _add_event(self, kind: str, step: int, values: Mapping[str, Any]) -> list[tuple[str, str]]:
-        watched = self._train_progress
-        was_stopping = watched.stopping
+        progress = self._train_progress
+        was_stopping = progress.stopping
         lines = super()._add_event(kind, step, values)
         if kind == "step":
-            share = f" of {watched.history.num_steps:,} ({watched.share:.0%})" if watched.share is not None else ""
-            facts = watched.facts()
-            words = [f"step {step:,}{share}", format_losses(values), facts.get("speed", ""), watched.format_time_left()]
-            words += [f"rates {facts['rates']}" if "rates" in facts else "", facts.get("memory", "")]
-            return [("  ".join(word for word in words if word), ""), *lines]
+            share = f" of {progress.history.num_steps:,} ({progress.share:.0%})" if progress.share is not None else ""
+            facts = progress.facts()
+            parts = [
+                f"step {step:,}{share}",
+                format_losses(values),
+                facts.get("speed", ""),
+                progress.format_time_left(),
+            ]
+            parts += [f"rates {facts['rates']}" if "rates" in facts else "", facts.get("memory", "")]
+            return [("  ".join(part for part in parts if part), ""), *lines]
         if kind == "valid":
-            history, name = watched.history, str(values.get("set", ""))
-            words = [f"step {step:,}", f"held out {name}: {format_losses(values)}"]
+            history, name = progress.history, str(values.get("set", ""))
+            parts = [f"step {step:,}", f"held out {name}: {format_losses(values)}"]
             uses = {use: as_finite_float(values.get(f"{use}_use")) for use in ("text", "voice")}
-            words += [f"{use} use {gap:+.4f}" for use, gap in uses.items() if gap is not None]
+            parts += [f"{use} use {gap:+.4f}" for use, gap in uses.items() if gap is not None]
             if name == history.language:
                 # The levels to compare it with.
                 first = {key: history.initial_loss(key) for key in LOSS_KEYS.values()}
-                for word, levels in (("step 0", first), ("chance", history.chance)):
+                for part, levels in (("step 0", first), ("chance", history.chance)):
                     known = [_format_number(levels.get(key), ".2f") for key in LOSS_KEYS.values()]
-                    words.append(f"{word} {'/'.join(known)}")
-                words += [f"state {history.state.values['state']}"] if history.state else []
+                    parts.append(f"{part} {'/'.join(known)}")
+                parts += [f"state {history.state.values['state']}"] if history.state else []
             elif points := history.retention(name):
-                words.append(f"{points[-1][1]:+.2%} since step 0")
-            return [("  ".join(words), ""), *lines]
-        # Saving is told in logs only; the live picture shows the saved step all the time.
+                parts.append(f"{points[-1][1]:+.2%} since step 0")
+            return [("  ".join(parts), ""), *lines]
+        # Saving is reported in logs only; the live picture shows the saved step all the time.
         if kind == "saved":
             return [(f"step {step:,}  saved", "")]
         if kind == "stopping" and not was_stopping:
@@ -402,13 +409,13 @@ def render_training(
         head.append(f"  {state}", STATE_STYLES.get(state, ("yellow", ""))[0])
     parts: list[RenderableType] = [head]
 
-    words = progress.format_time_left()
+    time_text = progress.format_time_left()
     if progress.share is None:
-        parts.append(words)
+        parts.append(time_text)
     else:
-        words = f"{progress.share:.0%}  {words}".rstrip()
+        time_text = f"{progress.share:.0%}  {time_text}".rstrip()
         bar = Table.grid(padding=(0, 2))
-        bar.add_row(ProgressBar(1.0, progress.share, width=max(10, width - len(words) - 2)), words)
+        bar.add_row(ProgressBar(1.0, progress.share, width=max(10, width - len(time_text) - 2)), time_text)
         parts.append(bar)
 
     # The losses with every level to compare them with; sparklines beside them if there is no room for charts.
@@ -427,13 +434,13 @@ def render_training(
     if charts:
         # Both losses side by side; where there is little room, speech alone.
         chosen = LOSS_KEYS if width >= 60 else {"speech": SPEECH_LOSS}
-        each = (width - 2 * (len(chosen) - 1)) // len(chosen)
+        chart_width = (width - 2 * (len(chosen) - 1)) // len(chosen)
         cells = []
         for name, key in chosen.items():
             points = progress.curves[key].points
             levels = {"chance": progress.history.chance.get(key), "step 0": progress.history.initial_loss(key)}
             known = {word: level for word, level in levels.items() if level is not None}
-            drawn = [Text(row, "green", no_wrap=True) for row in braille_chart(points, each, CHART_ROWS, known)]
+            drawn = [Text(row, "green", no_wrap=True) for row in braille_chart(points, chart_width, CHART_ROWS, known)]
             title = f"{name} loss  {max(points):.2f} to {min(points):.2f}" if points else f"{name} loss"
             cells.append(Text("\n").join([Text(title, "dim"), *drawn]))
         grid = Table.grid(padding=(0, 2))
@@ -455,7 +462,7 @@ def _collect_notes(progress: TrainProgress) -> list[tuple[str, str, str]]:
     """Everything beside the losses: a name, words and a style."""
     history, facts = progress.history, progress.facts()
     uses = ", ".join(f"{name} {use:+.4f}" for name, use in progress.uses().items())
-    kept = ", ".join(f"{name} {rise:+.2%}" for name, rise in progress.retentions().items())
+    retention_text = ", ".join(f"{name} {rise:+.2%}" for name, rise in progress.retentions().items())
     saved = [f"step {progress.saved_step:,}"] if progress.saved_step is not None else []
     saved += [f"best is step {history.best_step:,}"] if history.best_step else []
     saved += [f"samples of step {max(history.samples):,}"] if history.samples else []
@@ -465,7 +472,7 @@ def _collect_notes(progress: TrainProgress) -> list[tuple[str, str, str]]:
         found = f"{len(worries):,}, the last at step {worries[-1].step:,}: {worries[-1].values.get('code', '')}"
     notes = [
         ("use", uses, ""),
-        ("retention", f"{kept} (speech loss since step 0)" if kept else "", ""),
+        ("retention", f"{retention_text} (speech loss since step 0)" if retention_text else "", ""),
         ("KL", f"{facts['kl']} from the base, on replay" if "kl" in facts else "", ""),
         ("speed", ", ".join(facts[name] for name in ("speed", "pass", "memory") if name in facts), ""),
         ("rates", facts.get("rates", ""), ""),
@@ -497,12 +504,12 @@ LEVEL_DASH = "┄"
 
 def sparkline(values: Sequence[float], width: int) -> str:
     """The values from first to last in at most `width` letters; more values than letters are averaged."""
-    shown = _average_to_width(values, width)
-    if not shown:
+    averaged = _average_to_width(values, width)
+    if not averaged:
         return ""
-    low, high = min(shown), max(shown)
+    low, high = min(averaged), max(averaged)
     span = high - low or 1.0
-    return "".join(SPARKLINE_BLOCKS[round((value - low) / span * (len(SPARKLINE_BLOCKS) - 1))] for value in shown)
+    return "".join(SPARKLINE_BLOCKS[round((value - low) / span * (len(SPARKLINE_BLOCKS) - 1))] for value in averaged)
 
 
 def braille_chart(values: Sequence[float], width: int, height: int, levels: Mapping[str, float]) -> list[str]:
@@ -512,8 +519,8 @@ def braille_chart(values: Sequence[float], width: int, height: int, levels: Mapp
     low, high = min(values), max(values)
     # A level far off would flatten the curve: one more than half the curve's own height away is left out.
     reach = (high - low) / 2
-    near = {name: level for name, level in levels.items() if low - reach <= level <= high + reach}
-    low, high = min([low, *near.values()]), max([high, *near.values()])
+    shown_levels = {name: level for name, level in levels.items() if low - reach <= level <= high + reach}
+    low, high = min([low, *shown_levels.values()]), max([high, *shown_levels.values()])
 
     def dot_row(value: float) -> int:
         """The row of dots, from the top."""
@@ -521,10 +528,13 @@ def braille_chart(values: Sequence[float], width: int, height: int, levels: Mapp
         return min(4 * height - 1, max(0, round((1 - share) * (4 * height - 1))))
 
     # As many values as there are columns of dots: averaged if there are more, interpolated if there are fewer.
-    few = _average_to_width(values, 2 * width)
-    places = [index * (len(few) - 1) / (2 * width - 1) for index in range(2 * width)]
-    ends = [*few, few[-1]]
-    heights = [dot_row(ends[int(at)] + (ends[int(at) + 1] - ends[int(at)]) * (at % 1)) for at in places]
+    averaged = _average_to_width(values, 2 * width)
+    positions = [index * (len(averaged) - 1) / (2 * width - 1) for index in range(2 * width)]
+    ends = [*averaged, averaged[-1]]
+    heights = [
+        dot_row(ends[int(position)] + (ends[int(position) + 1] - ends[int(position)]) * (position % 1))
+        for position in positions
+    ]
     rows = [[BRAILLE_BLANK] * width for _ in range(height)]
     for column, (before, here) in enumerate(pairwise([heights[0], *heights])):
         for dot in range(min(before, here), max(before, here) + 1):
@@ -532,7 +542,7 @@ def braille_chart(values: Sequence[float], width: int, height: int, levels: Mapp
     drawn = ["".join(chr(cell) for cell in row) for row in rows]
 
     marks: dict[int, list[str]] = {}
-    for name, level in near.items():
+    for name, level in shown_levels.items():
         marks.setdefault(dot_row(level) // 4, []).append(name)
     for row, names in marks.items():
         label = f" {', '.join(names)} "

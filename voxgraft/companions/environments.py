@@ -80,20 +80,20 @@ class CompanionProcess:
             raise
         return dict(self.about)
 
-    def ask(self, what: str, arrays: Mapping[str, NDArray[Any]] | None = None, **words: Any) -> dict[str, Any]:
+    def ask(self, what: str, arrays: Mapping[str, NDArray[Any]] | None = None, **values: Any) -> dict[str, Any]:
         """The answer to a request: its values and arrays by name. An error leaves no process behind."""
         try:
             self._start()
             self._count += 1
             deadline = time.monotonic() + self.answer_seconds
-            self._write(build_message({"ask": what, "id": self._count, **words}, arrays), deadline)
-            said, given = self._read(deadline)
+            self._write(build_message({"ask": what, "id": self._count, **values}, arrays), deadline)
+            answer, answer_arrays = self._read(deadline)
         except BaseException:  # also Ctrl-C: the rest of an answer would be read as the next one
             self.close(kill=True)
             raise
-        if "error" in said:
-            raise CompanionError("companion-failed", f"{self.name}: {said['error']}")
-        return {**said, **given}
+        if "error" in answer:
+            raise CompanionError("companion-failed", f"{self.name}: {answer['error']}")
+        return {**answer, **answer_arrays}
 
     def close(self, *, kill: bool = False) -> None:
         """End the worker: at once, or after its current request."""
@@ -133,12 +133,12 @@ class CompanionProcess:
         for stream in (self._process.stdin, self._process.stdout):
             assert stream is not None
             os.set_blocking(stream.fileno(), False)
-        said, _ = self._read(time.monotonic() + self.start_seconds)
+        greeting, _ = self._read(time.monotonic() + self.start_seconds)
         # An environment may have been made by another version of voxgraft.
-        if said.get("protocol") != PROTOCOL:
-            found = f"{self.name} uses protocol version {said.get('protocol')}"
+        if greeting.get("protocol") != PROTOCOL:
+            found = f"{self.name} uses protocol version {greeting.get('protocol')}"
             raise CompanionError("companion-broken", found, expected=str(PROTOCOL))
-        self.about = said
+        self.about = greeting
 
     def _write(self, data: bytes, deadline: float) -> None:
         assert self._process is not None
@@ -248,8 +248,8 @@ class CompanionEnvironment:
 
 def companion_folder(name: str) -> Path:
     """The folder of a companion: in VOXGRAFT_COMPANIONS, else with the user's data."""
-    if places := os.environ.get(COMPANIONS_VARIABLE):
-        return Path(places) / name
+    if root := os.environ.get(COMPANIONS_VARIABLE):
+        return Path(root) / name
     data = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
     return Path(data) / "voxgraft" / "companions" / name
 
@@ -285,11 +285,11 @@ def create_environment(
     """A new environment in a folder; an error with the installer's last lines if a step fails."""
     recipe = FAMILIES[name].companion or {}
     log = folder / INSTALL_LOG_NAME
-    own = folder / "venv" / "bin" / "python"
+    venv_python = folder / "venv" / "bin" / "python"
     try:
         if path_exists(folder):
-            ours = is_file(folder / COMPANION_CARD_NAME) or is_file(log)
-            if not ours and any(folder.iterdir()):
+            is_ours = is_file(folder / COMPANION_CARD_NAME) or is_file(log)
+            if not is_ours and any(folder.iterdir()):
                 found = f"{folder.name} exists already and is not an environment of voxgraft"
                 raise FileError("file-exists", found, where=folder)
             shutil.rmtree(folder)
@@ -302,30 +302,32 @@ def create_environment(
             advance(1)
             for step in recipe["steps"]:
                 packages = [word.format(checkout=checkout) for word in step]
-                _run_logged([own, "-m", "pip", "install", "--disable-pip-version-check", *pip_flags, *packages], log)
+                _run_logged(
+                    [venv_python, "-m", "pip", "install", "--disable-pip-version-check", *pip_flags, *packages], log
+                )
                 advance(1)
         for pattern in recipe.get("removed", ()):
             for path in (folder / "venv").glob(f"lib/python*/site-packages/{pattern}"):
                 path.unlink()
     except OSError as error:
         raise build_write_error(error, folder) from None
-    return CompanionEnvironment(name, folder, own, WORKER_PATH, (str(checkout),) if checkout else ())
+    return CompanionEnvironment(name, folder, venv_python, WORKER_PATH, (str(checkout),) if checkout else ())
 
 
 def _run_logged(command: Sequence[str | Path], log: Path) -> None:
     with log.open("ab") as stream:
         try:
-            done = subprocess.run(  # noqa: S603 (our own steps)
+            process = subprocess.run(  # noqa: S603 (our own steps)
                 list(map(str, command)), stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT, check=False
             )
         except OSError as error:
             raise CompanionError(
                 "companion-install", f"{command[0]}: {format_error_reason(error)}", where=log
             ) from None
-    if done.returncode:
+    if process.returncode:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-        told = " / ".join(line.strip() for line in lines[-INSTALL_TAIL_LINES:] if line.strip())
-        raise CompanionError("companion-install", told or f"exit code {done.returncode}", where=log)
+        log_tail = " / ".join(line.strip() for line in lines[-INSTALL_TAIL_LINES:] if line.strip())
+        raise CompanionError("companion-install", log_tail or f"exit code {process.returncode}", where=log)
 
 
 def create_companion(settings: CompanionSettings) -> SimpleResult:

@@ -47,11 +47,11 @@ class PipeError(Exception):
     """Bytes from the pipe that are no message."""
 
 
-def build_message(words: Mapping[str, Any], arrays: Arrays | None = None) -> bytes:
+def build_message(values: Mapping[str, Any], arrays: Arrays | None = None) -> bytes:
     """One message."""
     parts = {name: np.ascontiguousarray(array) for name, array in (arrays or {}).items()}
     shapes = [[name, str(array.dtype), list(array.shape)] for name, array in parts.items()]
-    header = json.dumps({**words, "arrays": shapes}).encode()
+    header = json.dumps({**values, "arrays": shapes}).encode()
     return b"".join([MESSAGE_HEAD.pack(MAGIC, len(header)), header, *(array.tobytes() for array in parts.values())])
 
 
@@ -61,8 +61,8 @@ def read_message(read: Callable[[int], bytes]) -> tuple[dict[str, Any], dict[str
     if magic != MAGIC or length > MAX_HEADER_BYTES:
         raise PipeError(f"{magic!r} and a header of {length:,} bytes")
     try:
-        words = json.loads(read(length))
-        shapes = words.pop("arrays")
+        header = json.loads(read(length))
+        shapes = header.pop("arrays")
         arrays = {}
         for name, dtype, sizes in shapes:
             shape = tuple(sizes)
@@ -75,7 +75,7 @@ def read_message(read: Callable[[int], bytes]) -> tuple[dict[str, Any], dict[str
             arrays[str(name)] = np.frombuffer(read(num_bytes), dtype).reshape(shape).copy()
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise PipeError(f"a header that cannot be read: {error}") from None
-    return words, arrays
+    return header, arrays
 
 
 def serve(answers: WorkerHandlers, about: Mapping[str, Any]) -> None:
@@ -90,7 +90,7 @@ def serve(answers: WorkerHandlers, about: Mapping[str, Any]) -> None:
     parent = os.getppid()
 
     def watch() -> None:
-        # End when the parent has ended, also in the middle of a request: nobody is left to close the pipe.
+        # End when the parent has ended, also in the middle of a request: no process remains to close the pipe.
         while os.getppid() == parent:
             time.sleep(PARENT_POLL_SECONDS)
         if os.getpgrp() == os.getpid():  # its own process group: children end with it
@@ -109,23 +109,23 @@ def serve(answers: WorkerHandlers, about: Mapping[str, Any]) -> None:
             count -= len(part)
         return b"".join(parts)
 
-    def send(words: Mapping[str, Any], arrays: Mapping[str, Any] | None = None) -> None:
-        left = memoryview(build_message(words, arrays))
-        while left:
-            left = left[os.write(out, left) :]
+    def send(values: Mapping[str, Any], arrays: Mapping[str, Any] | None = None) -> None:
+        remaining = memoryview(build_message(values, arrays))
+        while remaining:
+            remaining = remaining[os.write(out, remaining) :]
 
     send({"ready": True, "protocol": PROTOCOL, **about})
     while True:
         try:
-            words, arrays = read_message(read_exactly)
+            request, arrays = read_message(read_exactly)
         except EOFError:
             return
         try:
-            said, given = answers[words["ask"]](words, arrays)
+            response, response_arrays = answers[request["ask"]](request, arrays)
         except Exception as error:  # whatever the upstream program raises is reported to the other end
             traceback.print_exc()
-            said, given = {"error": f"{type(error).__name__}: {error}"[:2000]}, {}
-        send({"id": words.get("id"), **said}, given)
+            response, response_arrays = {"error": f"{type(error).__name__}: {error}"[:2000]}, {}
+        send({"id": request.get("id"), **response}, response_arrays)
 
 
 def main(name: str, arguments: list[str]) -> None:

@@ -49,7 +49,7 @@ class Settings(BaseModel):
     def _no_empty_text(cls, value: Any) -> Any:
         """An empty text is a shell variable that was not set; as a path it would mean the current folder."""
         if value == "" or (isinstance(value, list | tuple) and "" in value):
-            raise ValueError("a value, not an empty text")
+            raise ValueError("a value")
         return value
 
 
@@ -206,7 +206,7 @@ def _build_config_error(
     if others := [_describe_fault(fault, _find_origin(fault, where, origins)) for fault in faults[1:4]]:
         cure += f" Also: {'; '.join(others)}."
     # Pydantic's words in ours: what the value should have been.
-    ours = {
+    expected_texts = {
         "extra_forbidden": "",
         "missing": "",
         "model_type": "keys with values below it",
@@ -221,7 +221,7 @@ def _build_config_error(
     return ConfigError(
         code,
         _describe_fault(first, origin),
-        expected=ours.get(first["type"], message[0].lower() + message[1:]),
+        expected=expected_texts.get(first["type"], message[0].lower() + message[1:]),
         where=origin.where,
         cure=cure,
     )
@@ -243,6 +243,8 @@ def _describe_fault(fault: ErrorDetails, origin: SettingOrigin) -> str:
             return f"unknown key `{origin.name}`"
         case "missing":
             return f"`{origin.name}` is not given"
+    if fault["input"] == "" or (isinstance(fault["input"], list | tuple) and "" in fault["input"]):
+        return f"`{origin.name}` is empty"
     text = repr(fault["input"])
     return f"`{origin.name}` is {text if len(text) <= 60 else text[:57] + '...'}"
 
@@ -273,7 +275,7 @@ def _suggest_fix(kind: type[Settings], fault: ErrorDetails, origin: SettingOrigi
     if leaf is None or sort == "missing":
         return ""
     hint = find_nearest_name(str(value), leaf.choices)
-    return f"did you mean `{hint}`?" if hint else f"give another value. `{origin.name}` is: {leaf.field.description}"
+    return f"did you mean `{hint}`?" if hint else f"give another value. Help: {leaf.field.description}"
 
 
 def _is_language_field(fault: ErrorDetails) -> bool:
@@ -290,9 +292,9 @@ def _resolve_paths(kind: type[Settings], values: Mapping[Any, Any], folder: Path
         elif key in paths and isinstance(value, list):
             result[key] = [_resolve_path(folder, item) for item in value]
         elif value is not None:
-            ours = kind.words.get(key, {}).get(value) if isinstance(value, str) else None
-            if ours is not None and not os.path.lexists(folder / value):
-                value = str(ours)
+            replacement = kind.words.get(key, {}).get(value) if isinstance(value, str) else None
+            if replacement is not None and not os.path.lexists(folder / value):
+                value = str(replacement)
             result[key] = _resolve_path(folder, value) if key in paths else value
     return result
 

@@ -37,7 +37,9 @@ ComparisonMetric = Literal["phone_error", "cer", "wer", "speech_loss"]
 # Settings that several classes have, each defined once: its type, its limits and its help.
 FamilyOfFiles = Annotated[FamilyName | None, Field(description="Model family. Default: detected from the files.")]
 BaseTokenizer = Annotated[Path, Field(description="Tokenizer file of the base, or the folder of the base.")]
-RunWithFlags = Annotated[Path, Field(description="Folder of the run. Flags override its run.yaml.")]
+RunWithFlags = Annotated[
+    Path, Field(description="Folder of the run. Flags override its run.yaml for this command and are not saved.")
+]
 RunWithSettings = Annotated[Path, Field(description="Folder of the run, with its run.yaml.")]
 OverwriteOutput = Annotated[bool, Field(description="Replace the output if it exists.")]
 ResultVariant = Annotated[
@@ -48,7 +50,7 @@ SavedStep = Annotated[int | None, Field(ge=0, description="Saved step of the run
 
 
 class NewSettings(Settings):
-    """What a new run starts from."""
+    """What a new run starts from. Everything but RUN can be filled in later in run.yaml."""
 
     run: Path
     """Folder of the new run. It must not exist."""
@@ -59,7 +61,7 @@ class NewSettings(Settings):
     sources: tuple[Path, ...] = ()
     """Recordings with subtitles or transcripts that `go` imports. Without --texts, their transcripts are used."""
     speaker: str | None = None
-    """Speaker name, if there is only one. Default: names in the sources, else one per list, folder or recording."""
+    """Speaker name, if there is only one. Default: names in the sources, else by data.speaker_from."""
     old: Path | None = None
     """Config or command line of another trainer to take settings from. Reports how each key was translated."""
 
@@ -88,11 +90,11 @@ class CheckSettings(RunSettings):
     prepared: Path | None = None
     """Prepared data of another trainer (text_ids/*.npy): its ids are checked."""
     speak: bool = False
-    """Compare the files of a base (RUN or --base) with the published ones, and speak in up to three languages."""
+    """Check the base itself: compare its files with the published ones, and speak in up to three languages."""
     voice: Path | None = None
-    """With --speak: recording of the voice. Default: the base's own voice, or a recording that voxgraft brings."""
+    """With --speak: recording of the voice. Default: the base's own voice, or a recording bundled with voxgraft."""
     recognizer: str | None = None
-    """With --speak: who listens (built-in, whisper:small, 'command:PROGRAM {wav}', none). Default: any that knows."""
+    """With --speak: recognizer, as in `evaluate`, or none. Default: the first that supports the language."""
 
 
 class TrainCommandSettings(RunSettings):
@@ -161,7 +163,7 @@ class TokenizerProveSettings(Settings):
     """Two tokenizers, and the texts to compare them on."""
 
     base: BaseTokenizer
-    grown: Path
+    extended: Path
     """Extended tokenizer file, made by any program."""
     family: FamilyOfFiles = None
     language: NewLanguage = None
@@ -176,7 +178,7 @@ class TokenizerShowSettings(Settings):
     text: tuple[str, ...] = Field(min_length=1)
     """Sentences to tokenize."""
     base: BaseTokenizer
-    grown: Path | None = None
+    extended: Path | None = None
     """Extended tokenizer file to compare with the base's."""
     family: FamilyOfFiles = None
     language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
@@ -241,7 +243,7 @@ class EvaluateSettings(Settings):
     """The model, the recognizer and the sentences."""
 
     model: Path
-    """Folder of a run, a graft, or another checkpoint of the base's family (merged, exported, another base)."""
+    """Folder of a run, of a graft, or of any checkpoint of the same family: merged, exported, or another base."""
     base: Path | None = None
     """Folder of the base to compare with. Default: the run's base."""
     family: FamilyOfBase = None
@@ -263,7 +265,7 @@ class EvaluateSettings(Settings):
     name: str = Field("default", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$")
     """Name of the evaluation. Its files are in eval/NAME of the run."""
     output: Path | None = None
-    """Output folder, required if the model is not in a run. It must not exist."""
+    """Output folder; must not exist. Required for models outside a run. Default: eval/NAME in the run, replaced."""
     players: int = Field(8, ge=0, le=100)
     """Number of sentences per language with players in the report."""
     seed: int = Field(0, ge=0, le=MAX_SEED)
@@ -306,7 +308,7 @@ class SpeakSettings(Settings):
     language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
     """Language of the texts. It selects tokenizer and adapter. Default: the run's or the only graft's language."""
     voice: str | None = None
-    """Voice of the base by name, or an audio file to clone. Default: the base's first voice, or one of the run."""
+    """Voice of the base by name, or an audio file to clone. Default: the base's first voice, else a clip of the run."""
     exaggeration: float | None = Field(None, ge=0, le=5)
     """Chatterbox: strength of the emotion."""
     guidance: float | None = None
@@ -314,17 +316,17 @@ class SpeakSettings(Settings):
     emotion: Path | None = None
     """IndexTTS-2: emotion from an audio file, a vector (.npy), or the weights of eight emotions: 0,0.6,0,0,0,0,0,0."""
     emotion_weight: float | None = Field(None, ge=0, le=1)
-    """IndexTTS-2: weight from the voice's own emotion (0) to --emotion (1)."""
+    """IndexTTS-2: mix of emotions: 0 is that of the voice, 1 that of --emotion."""
     temperature: float | None = None
-    """Sampling temperature; 0 is greedy. Default: as in the original program, also for the next four."""
+    """Sampling temperature; 0 is greedy. Default: the family's."""
     top_k: int | None = None
-    """Sample from the k most likely codes; 0: all."""
+    """Sample from the k most likely codes; 0: all. Default: the family's."""
     top_p: float | None = None
-    """Sample from the most likely codes with this total probability."""
+    """Sample from the most likely codes with this total probability. Default: the family's."""
     min_p: float | None = None
-    """Minimum probability of a code relative to the most likely one."""
+    """Minimum probability of a code relative to the most likely one. Default: the family's."""
     repetition_penalty: float | None = None
-    """Repetition penalty; 1 disables it."""
+    """Repetition penalty; 1 disables it. Default: the family's."""
     seed: int = Field(0, ge=0, le=MAX_SEED)
     """Seed of sampling. The same seed gives the same bytes."""
     max_seconds: float | None = Field(None, gt=0)
@@ -332,7 +334,7 @@ class SpeakSettings(Settings):
     split: bool = True
     """Split long texts into sentences, and long sentences into parts."""
     pause: float = Field(0.3, ge=0, le=10)
-    """Silence after a sentence, in seconds; half of it between parts of a sentence, twice that between paragraphs."""
+    """Silence after a sentence, in seconds. Parts of a sentence: half of this value. Paragraphs: twice this value."""
     batch: int = Field(16, ge=1, le=1024)
     """Number of segments per batch."""
     output: Path | None = None
@@ -356,7 +358,7 @@ class DemoSettings(Settings):
     """Minutes of training. Default: 560 steps, about 4 minutes on two cores."""
     steps: int | None = Field(None, ge=1)
     """Training steps, instead of minutes."""
-    sentences: int = Field(100, ge=2)
+    max_sentences: int = Field(100, ge=2)
     """Maximum number of evaluation sentences per language."""
     seed: int = Field(0, ge=0, le=MAX_SEED)
     """Seed of all random choices."""
@@ -393,7 +395,7 @@ else:
     PublishedBaseName = Literal[PUBLISHED_BASE_NAMES]
     CompanionName = Literal[tuple(name for name, facts in FAMILIES.items() if facts.companion)]
     ExportKind = Literal[(*FAMILY_NAMES, "peft", "graft")]
-ExportParts = Literal["both", "grown", "merged"]
+ExportParts = Literal["both", "extended", "merged"]
 ExportDtype = Literal["base", "bf16"]
 
 
@@ -432,13 +434,13 @@ class ExportSettings(Settings):
     """The model, the target program and the terms."""
 
     model: Path
-    """Folder of a run, or of a graft with --base."""
+    """Folder of a run, or folder of a graft (then --base is required)."""
     to: ExportKind | None = None
-    """Target: graft (to share), peft, or a program. Default: graft; after merged training, the base's own program."""
+    """Target: graft (to share), peft, or an original package. Default: graft; after merged training, the package."""
     drop_in: bool = False
     """Chatterbox: a folder of the original size, for the new language only, that the package loads unchanged."""
     parts: ExportParts = "both"
-    """Checkpoints to write: grown (old languages unchanged), merged (the new language), or both."""
+    """Checkpoints: extended (new rows, for old languages), merged (with the adapter, for the new one), or both."""
     base: Path | None = None
     """Folder of the base. Default: the run's base."""
     family: FamilyOfBase = None
@@ -455,7 +457,7 @@ class ExportSettings(Settings):
     consent: str | None = Field(None, max_length=2000)
     """How the speakers consented. Default: asked in a terminal."""
     accept_terms: bool = False
-    """Accept that the terms of the base's licence are passed on. Default: asked in a terminal."""
+    """Accept that the base's licence also applies to the export. Default: asked in a terminal, else not accepted."""
 
 
 class PushSettings(Settings):
@@ -464,7 +466,7 @@ class PushSettings(Settings):
     folder: Path
     """Folder of a graft or of an export."""
     to: str
-    """NAME.zip, or OWNER/NAME of a hub repository."""
+    """NAME.zip, or OWNER/NAME of a Hugging Face Hub repository."""
     private: bool = True
     """Make a new repository private."""
     overwrite: bool = False
@@ -475,7 +477,7 @@ class PullSettings(Settings):
     """The source, and the output folder."""
 
     source: str
-    """NAME.zip, or OWNER/NAME of a hub repository."""
+    """NAME.zip, or OWNER/NAME of a Hugging Face Hub repository."""
     folder: Path | None = None
     """Output folder. It must not exist. Default: the name of the file or repository."""
     revision: str | None = None
@@ -487,13 +489,13 @@ WhenChanged = Literal["stop", "fresh", "keep"]
 
 
 class GoSettings(RunSettings):
-    """The run, the stages, and all settings of run.yaml. Flags are saved in run.yaml."""
+    """The run, the stages, and all settings of run.yaml. Flags of run.yaml settings are saved in it."""
 
     run: RunWithSettings
     until: StageName | None = None
     """Last stage to run: import, split, graft, prepare, check, train, evaluate or export. Default: all."""
     dry_run: bool = False
-    """Show which stages would run and why. Changes nothing."""
+    """Show which stages would run and why, and exit without running."""
     when_changed: WhenChanged = "stop"
     """If settings changed after training: stop, fresh (start over), keep (continue with the existing training)."""
     reimport: bool = False
@@ -503,13 +505,13 @@ class GoSettings(RunSettings):
     max_sentences: int = Field(100, ge=2)
     """`evaluate`: maximum number of sentences per language."""
     to: ExportKind | None = None
-    """`export`: target. Default: graft; after merged training, the base's own program."""
+    """`export`: target. Default: graft; after merged training, the format of the original package."""
     data_licence: str | None = Field(None, max_length=2000)
     """`export`: licence of the recordings and texts. Default: asked in a terminal."""
     consent: str | None = Field(None, max_length=2000)
     """`export`: how the speakers consented. Default: asked in a terminal."""
     accept_terms: bool = False
-    """`export`: accept that the terms of the base's licence are passed on."""
+    """`export`: accept that the base's licence also applies to the export. Default: asked in a terminal."""
 
     @property
     def given(self) -> dict[str, Any]:
@@ -533,7 +535,7 @@ class PrepareSettings(RunSettings):
     batch_seconds: float = Field(60.0, gt=0, le=3600)
     """Seconds of audio per encoder batch. Clips of a batch have similar lengths."""
     voices: tuple[str, ...] = ()
-    """Bases with named voices: SPEAKER=VOICE. Other speakers take turns."""
+    """For bases with fixed voices: SPEAKER=VOICE sets the base's voice of a speaker. Others get voices in order."""
     device: str | None = None
     """Device of the encoder: cpu, cuda or cuda:N. Default: cuda if available."""
 
@@ -552,7 +554,7 @@ class DiagnoseSettings(Settings):
     """Extended tokenizer it was trained with."""
     family: FamilyOfBase = None
     language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
-    """Code of the new language. With a tokenizer, sentences of the language are checked for unknowns."""
+    """Code of the new language. With a tokenizer, sentences of the language are checked for unknown tokens."""
     texts: tuple[Path, ...] = ()
     """Text files of the new language to check instead of the built-in sentences."""
     base_config: Path | None = None
@@ -562,13 +564,13 @@ class DiagnoseSettings(Settings):
     report: bool = True
     """Write the report: report.html, diagnosis.png and diagnosis.json."""
     output: Path | None = None
-    """Folder of the report. It must not exist. Default: diagnosis-NAME in the current folder."""
+    """Folder of the report. It must not exist. Default: diagnosis-NAME here, for example diagnosis-model.pth."""
     overwrite: bool = False
     """Replace the report folder if it exists."""
     listen: bool = False
-    """Also speak and transcribe, if the base has a vocoder: phone errors compared with the base."""
-    sentences: int = Field(8, ge=1, le=1000)
-    """Number of sentences per language to speak."""
+    """Also synthesize and transcribe sentences, if the base has a vocoder, and compare phone errors with the base."""
+    max_sentences: int = Field(8, ge=1, le=1000)
+    """With --listen: maximum number of sentences per language."""
     seed: int = Field(0, ge=0, le=MAX_SEED)
     """Seed of sampling."""
 
@@ -597,8 +599,8 @@ class RepairSettings(Settings):
     """Points to try."""
     language: str | None = Field(None, pattern=LANGUAGE_PATTERN)
     """Code of the new language to speak."""
-    sentences: int = Field(8, ge=1, le=1000)
-    """Number of sentences per language to speak at each point."""
+    max_sentences: int = Field(8, ge=1, le=1000)
+    """With --choose: maximum number of sentences per language at each point."""
     worse: float = Field(0.05, ge=0, le=1)
     """Maximum increase of an old language's phone error over the base's."""
     rows: RowSettings = RowSettings()

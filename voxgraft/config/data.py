@@ -26,7 +26,7 @@ class DataImportSettings(Settings):
     dataset: Path
     """Folder of the dataset. Clips are added to an existing one."""
     sources: tuple[Path, ...] = Field(min_length=1)
-    """Folders or files: subtitles with media, metadata.csv, JSON lines, audio with text files, parquet."""
+    """Folders or files: subtitles with media, metadata.csv, Kaldi, .list, TextGrid, audio with text files, parquet."""
     language: str = Field(pattern=LANGUAGE_PATTERN)
     """Language of the recordings. It selects the text rules."""
     media: Path | None = None
@@ -127,12 +127,10 @@ class QualitySettings(Settings):
     """Seconds."""
     longest: float = Field(20.0, gt=0)
     """Seconds."""
-    slowest: float = Field(3.0, ge=0)
-    """Minimum letters per second. Fewer mean missing text or long silence."""
-    fastest: float = Field(30.0, gt=0)
-    """Maximum letters per second. More mean that not all of the text is spoken."""
-    fastest_syllables: float = Field(16.0, gt=0)
-    """The same for syllabic scripts such as Ethiopic."""
+    slowest: float | None = Field(None, ge=0)
+    """Minimum letters per second. Fewer mean missing text or long silence. Default: from the clips of the language."""
+    fastest: float | None = Field(None, gt=0)
+    """Maximum letters per second. More mean that text is not spoken. Default: from the clips of the language."""
     silence: float = Field(0.6, gt=0, le=1)
     """Maximum share of a clip without speech."""
     pause: float = Field(2.0, gt=0)
@@ -175,3 +173,65 @@ class DataSplitSettings(Settings):
     """Unit of the split: recording, speaker, or part (of a recording). auto: recording, or part if there are few."""
     seed: int = Field(1, ge=0, le=MAX_SEED)
     """The same seed gives the same split."""
+
+
+RecognizerName = Annotated[
+    str, Field(description="Recognizer: built-in, whisper:SIZE, whisper:FOLDER, or 'command:PROGRAM ARGUMENTS {wav}'.")
+]
+
+
+class DataVerifySettings(Settings):
+    """The dataset whose texts are compared with what a recognizer hears."""
+
+    dataset: DatasetFolder
+    recognizer: RecognizerName = "built-in"
+    worst: float = Field(0.1, gt=0, le=1)
+    """Share of the clips to list as the worst."""
+    outlier: float = Field(4.5, gt=0)
+    """Robust standard deviations above the median disagreement from which a clip is marked as text-mismatch."""
+
+
+class _RecordingSettings(Settings):
+    """Settings that `data align` and `data transcribe` share: how the clips are written."""
+
+    language: str = Field(pattern=LANGUAGE_PATTERN)
+    """Language of the recording."""
+    recognizer: RecognizerName = "built-in"
+    speaker: str | None = None
+    """Speaker name. Default: the name of the recording."""
+    family: FamilyName | None = None
+    """Model family to train, which limits the length of clips."""
+    rate: int = Field(24_000, ge=8_000, le=96_000)
+    """Sample rate of the clips."""
+    format: AudioFormat = "flac"
+    """File format of the clips."""
+    shortest: float = Field(1.0, gt=0, le=30)
+    """Minimum length in seconds. Shorter clips are rejected."""
+    longest: float | None = Field(None, gt=1, le=120)
+    """Maximum length in seconds. Longer clips are rejected. Default: 15, or less if the family requires it."""
+    workers: WorkerCount = 0
+
+
+class DataAlignSettings(_RecordingSettings):
+    """A recording, its text, and the dataset that gets the sentences."""
+
+    recording: Path
+    """Media file with one reading of the text."""
+    text: Path
+    """Text file. Sentences end at marks such as . ! ? ። and at empty lines."""
+    dataset: DatasetFolder
+    threshold: float = Field(0.5, gt=0, lt=1)
+    """Minimum share of a sentence's sounds that must be heard at its place. Others are rejected, not guessed."""
+    encoding: TextEncoding = None
+    lead: float = Field(0.10, ge=0, le=1)
+    """Seconds to keep before the first word."""
+    tail: float = Field(0.15, ge=0, le=1)
+    """Seconds to keep after the last word."""
+
+
+class DataTranscribeSettings(_RecordingSettings):
+    """Recordings without texts, and the dataset that gets the transcripts."""
+
+    dataset: DatasetFolder
+    recordings: tuple[Path, ...] = Field(min_length=1)
+    """Media files."""

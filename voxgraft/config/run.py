@@ -77,7 +77,7 @@ ComputePrecision = Annotated[
 SpeechRecognizer = Annotated[
     str | None,
     Field(
-        description="Recognizer: built-in, whisper:FOLDER, whisper:small, command:PROGRAM {wav}, none. "
+        description="Recognizer: built-in, whisper:SIZE, whisper:FOLDER, 'command:PROGRAM {wav}', none. "
         "Default: chosen by language."
     ),
 ]
@@ -88,8 +88,8 @@ TextEncoding = Annotated[
 SourceSpeaker = Annotated[
     SpeakerSource,
     Field(
-        description="Speaker of sources without names: auto (one per list, folder or recording), "
-        "folder, recording, file."
+        description="Speaker of sources without names: auto (one per recording with subtitles, one per list or folder "
+        "of clips), or the name of the folder, the recording or the audio file."
     ),
 ]
 
@@ -119,8 +119,11 @@ class TokenizerSettings(VocabularySettings):
 class RowSettings(Settings):
     """Initialization of the new rows."""
 
-    init: RowInit = "romanised"
-    """Initialization of new rows. romanised: mean of the base rows of the piece's romanised form."""
+    init: RowInit = Field(
+        "romanised",
+        description="Initial value. romanised: mean of the base rows of the piece in Latin letters; script-mean: of "
+        "all letters of its script; mean: of all base rows; random: noise with the mean and spread of the base rows.",
+    )
     noise: float = Field(0.05, ge=0, le=1)
     """Noise added to each new row, as a fraction of the base rows' standard deviation; makes all rows different."""
     seed: int = Field(0, ge=0, le=MAX_SEED)
@@ -128,7 +131,7 @@ class RowSettings(Settings):
 
 
 class DataSettings(Settings):
-    """Training data: sets from `prepare`, or pair manifests (*.jsonl) of the IndexTTS-2 forks."""
+    """Training data: folders that `prepare` wrote (sets), or pairs of an IndexTTS-2 fork (docs/migration.md)."""
 
     sources: tuple[Path, ...] = ()
     """Recordings with subtitles or transcripts that `go` imports. Default: none (import them yourself)."""
@@ -176,10 +179,13 @@ def _describe_loss_weight(part: Literal["text", "speech"]) -> str:
 
 
 class TrainSettings(Settings):
-    """Training settings. Learning rates are checked against the family's recommended ranges."""
+    """Learning rates are checked against the family's ranges. For tiny, `new` writes smaller numbers into run.yaml."""
 
-    mode: TrainMode = "gated"
-    """Training mode: gated (the base never changes), merged (one ordinary checkpoint), rows-only."""
+    mode: TrainMode = Field(
+        "gated",
+        description="What is trained. gated: new rows and an adapter that runs only for the new language. merged: the "
+        "same, merged into one checkpoint for all languages. rows-only: new rows only.",
+    )
     full_backbone: bool = _OPTIONS.full_backbone
     """Merged mode: train the whole backbone instead of an adapter."""
     rank: int = Field(_OPTIONS.rank, ge=1, le=1024)
@@ -203,7 +209,7 @@ class TrainSettings(Settings):
     min_lr_ratio: float = Field(_OPTIONS.min_lr_ratio, ge=0, le=1)
     """Final learning rate as a fraction of the peak."""
     steps: int | None = Field(None, ge=1)
-    """Number of optimizer steps. Default: 10,000, or as set by epochs."""
+    """Number of optimizer steps. Default: 10,000 (`new` writes 300 for tiny), or as set by epochs."""
     epochs: float | None = Field(None, gt=0)
     """Number of passes over the training sets, instead of steps."""
     batch_tokens: int = Field(_OPTIONS.batch_tokens, ge=64)
@@ -235,13 +241,13 @@ class TrainSettings(Settings):
     save_every: int = Field(_INTERVALS.save_every, ge=1)
     """Save every N steps."""
     sample_every: int = Field(_INTERVALS.sample_every, ge=1)
-    """Speak samples every N steps."""
+    """Synthesize samples every N steps."""
     sample_texts: tuple[str, ...] = ()
     """Sentences to sample during training, as LANGUAGE:TEXT. Default: one in the new language, two in old ones."""
     sample_sound: bool = True
     """Also write samples as WAV files if the base has a vocoder."""
     listen_every: int = Field(_INTERVALS.listen_every, ge=0)
-    """Transcribe 16 held-out texts every N steps and choose the best step by their error; 0 disables it."""
+    """Synthesize and transcribe 16 held-out sentences every N steps to choose the best step; 0 disables it."""
     recognizer: str | None = None
     """Recognizer for listen_every, as in `evaluate`. Default: built-in, for languages that it knows."""
     keep_last: int = Field(_INTERVALS.keep_last, ge=1)
@@ -288,20 +294,20 @@ class RunSettings(Settings):
     """Evaluation."""
 
 
-# Flags are for one time: `train` says what it was told beside run.yaml, and the file stays the user's own text.
+# Flags are for one time: `train` reports flags that differ from run.yaml, and the file stays the user's own text.
 def find_overrides(run: RunFolder, settings: RunSettings) -> dict[str, str]:
     """By key, the values that run.yaml has otherwise; as it would have to say them. Nothing where there is no file."""
     if not is_file(run.settings):
         return {}
-    stated = parse_settings(RunSettings, read_settings_values(RunSettings, run.settings), run.settings)
-    return {key: _format_override(now) for key, (now, _) in diff_settings(settings, stated).items()}
+    file_settings = parse_settings(RunSettings, read_settings_values(RunSettings, run.settings), run.settings)
+    return {key: _format_override(now) for key, (now, _) in diff_settings(settings, file_settings).items()}
 
 
-def diff_settings(settings: RunSettings, stated: RunSettings) -> dict[str, tuple[Any, Any]]:
+def diff_settings(settings: RunSettings, file_settings: RunSettings) -> dict[str, tuple[Any, Any]]:
     """By key, the values that are not those that are stated: both of them. Two ways to one file are the same."""
     different = {}
     for leaf in iter_setting_fields(RunSettings):
-        now, then = (reduce(getattr, leaf.key.split("."), one) for one in (settings, stated))
+        now, then = (reduce(getattr, leaf.key.split("."), source) for source in (settings, file_settings))
         if _comparable_value(now) != _comparable_value(then):
             different[leaf.key] = (now, then)
     return different
@@ -339,13 +345,13 @@ def rewrite_run_yaml(path: Path, changes: Mapping[str, Mapping[str, Any]]) -> No
 
 def update_run_yaml(run: RunFolder, settings: RunSettings) -> dict[str, tuple[Any, Any]]:
     """Put the values in which `settings` differ from the file into it; by key what they are now, and what they were."""
-    stated = parse_settings(RunSettings, read_settings_values(RunSettings, run.settings), run.settings)
-    changes = diff_settings(settings, stated)
+    file_settings = parse_settings(RunSettings, read_settings_values(RunSettings, run.settings), run.settings)
+    changes = diff_settings(settings, file_settings)
     if changes:
-        words = {
+        yaml_values = {
             key: format_yaml_value(_make_value_relative(run.path, value)).strip() for key, (value, _) in changes.items()
         }
-        set_run_yaml_values(run.path, words)
+        set_run_yaml_values(run.path, yaml_values)
     return changes
 
 

@@ -106,8 +106,8 @@ def finding(
     for number, text in enumerate(texts):
         if len(text) > MAX_FINDING_CHARACTERS:
             texts[number] = f"{text[:half]} ... {len(text):,} characters ... {text[-half:]}"
-    found, expected, place, cure = texts
-    return Finding(code, found, expected, place, cure, level or entry.level)
+    found, expected, where_text, cure = texts
+    return Finding(code, found, expected, where_text, cure, level or entry.level)
 
 
 class VoxgraftError(Exception):

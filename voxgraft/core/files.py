@@ -45,11 +45,11 @@ def failpoint(name: str) -> None:
     The action, at the COUNT-th passage, is kill, stop, or the name of a system error (enospc, eio).
     """
     global _active_spec
-    wanted = os.environ.get(FAILPOINT_VARIABLE, "")
-    if wanted != _active_spec:
+    fault_spec = os.environ.get(FAILPOINT_VARIABLE, "")
+    if fault_spec != _active_spec:
         _hit_counts.clear()
-        _active_spec = wanted
-    for fault in filter(None, wanted.split(",")):
+        _active_spec = fault_spec
+    for fault in filter(None, fault_spec.split(",")):
         point, count, action = fault.split(":")
         if point in (name, "*"):
             _hit_counts[fault] = _hit_counts.get(fault, 0) + 1
@@ -216,7 +216,7 @@ def parse_json(text: str, where: Path | str) -> Any:
 
     def short_int(digits: str) -> int:
         if len(digits) > MAX_NUMBER_DIGITS:
-            raise FileError("json-broken", f"a number of {len(digits):,} digits", where=where)
+            raise FileError("json-broken", f"it contains a number of {len(digits):,} digits", where=where)
         return int(digits)
 
     try:
@@ -233,7 +233,7 @@ def parse_json(text: str, where: Path | str) -> Any:
             containers = [node for node in layer if isinstance(node, dict | list)]
             layer = [item for node in containers for item in (node.values() if isinstance(node, dict) else node)]
         if layer:
-            raise FileError("json-too-deep", f"nested more than {MAX_NESTING_DEPTH} levels deep", where=where)
+            raise FileError("json-too-deep", f"it is nested more than {MAX_NESTING_DEPTH} levels deep", where=where)
     if _ESCAPED_SURROGATE.search(text) and not is_encodable_text(json.dumps(value, ensure_ascii=False)):
         raise FileError("json-broken", "a string contains half of a character (a lone surrogate)", where=where)
     return value
@@ -296,17 +296,17 @@ def _require_folder_above(path: Path) -> None:
 @contextlib.contextmanager
 def _made_parents(path: Path) -> Iterator[None]:
     """Make the folders above `path`; remove the new ones again if the block fails. OSErrors become our WriteError."""
-    made = [folder for folder in path.parents if not path_exists(folder)]  # the lowest first
+    created = [folder for folder in path.parents if not path_exists(folder)]  # the lowest first
     _require_folder_above(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield
-        made = []
+        created = []
         fsync_folder(path.parent)  # without it a power cut can undo the rename
     except OSError as error:
         raise build_write_error(error, path) from None
     finally:
-        for folder in made:
+        for folder in created:
             with contextlib.suppress(OSError):
                 folder.rmdir()
 
@@ -539,10 +539,10 @@ def fsync_folder(path: Path) -> None:
 def _require_valid_name(path: Path) -> None:
     """Refuse a name that no file can have, before anything is made."""
     try:
-        usable = b"\0" not in os.fsencode(path)
+        is_valid = b"\0" not in os.fsencode(path)
     except UnicodeEncodeError:
-        usable = False
-    if not usable:
+        is_valid = False
+    if not is_valid:
         raise FileError("file-unreadable", f"no file can have the name {path.name!r}", where=ascii(path))
 
 
@@ -591,14 +591,14 @@ def convert_system_error(error: BaseException) -> VoxgraftError | None:
     if isinstance(error, MemoryError):
         return FileError("memory-full", f"no memory left: {format_error_reason(error)}")
     # Libraries keep the system's error as the cause of their own, or in the words of Rust's standard library.
-    for one in (error, error.__cause__):
-        written = _RUST_OS_ERROR.search(str(one)) if one is not None and not isinstance(one, OSError) else None
-        number = int(written[1]) if written else getattr(one, "errno", None)
+    for cause in (error, error.__cause__):
+        written = _RUST_OS_ERROR.search(str(cause)) if cause is not None and not isinstance(cause, OSError) else None
+        number = int(written[1]) if written else getattr(cause, "errno", None)
         code = _CODES_BY_ERRNO.get(number) or _FALLBACK_CODES_BY_ERRNO.get(number) if isinstance(number, int) else None
-        if one is not None and code is not None:
-            names = (getattr(one, "filename", None), getattr(one, "filename2", None))
-            places = [os.fsdecode(name) for name in names if isinstance(name, str | bytes)]
-            return FileError(code, format_error_reason(one), where=" -> ".join(places))
+        if cause is not None and code is not None:
+            names = (getattr(cause, "filename", None), getattr(cause, "filename2", None))
+            paths = [os.fsdecode(name) for name in names if isinstance(name, str | bytes)]
+            return FileError(code, format_error_reason(cause), where=" -> ".join(paths))
     return None
 
 
@@ -673,14 +673,14 @@ def _make_strict_loader(where: Path | str) -> type[yaml.SafeLoader]:
                 raise ConfigError("yaml-tag", f"line {line} uses the tag {event.tag}", where=where)
             self.depth += 1
             if self.depth > MAX_NESTING_DEPTH:
-                raise ConfigError("yaml-broken", f"nested more than {MAX_NESTING_DEPTH} levels deep", where=where)
+                raise ConfigError("yaml-broken", f"it is nested more than {MAX_NESTING_DEPTH} levels deep", where=where)
             node = super().compose_node(parent, index)
             self.depth -= 1
             return node
 
         def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
             if len(node.value) > MAX_NUMBER_DIGITS:
-                raise ConfigError("yaml-broken", f"a number of {len(node.value):,} digits", where=where)
+                raise ConfigError("yaml-broken", f"it contains a number of {len(node.value):,} digits", where=where)
             return super().construct_yaml_int(node)
 
         def construct_yaml_str(self, node: yaml.ScalarNode) -> str:

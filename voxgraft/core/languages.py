@@ -204,14 +204,6 @@ def count_scripts(characters: Iterable[str]) -> dict[str, int]:
     return dict(count_letters_by_script(Counter(characters)).most_common())
 
 
-@cache
-def is_syllabic_language(language: str) -> bool:
-    """Whether a letter of the language is about a syllable, by the script of most of its letters in CLDR."""
-    entry = find_exemplar(language) or find_exemplar(base_language(language))
-    scripts = count_scripts(entry.letters) if entry else {}
-    return next(iter(scripts), "") in SYLLABIC_SCRIPTS | ABUGIDA_SCRIPTS
-
-
 def printable_text(text: str) -> str:
     """Text for people: a mark at its start is given something to sit on."""
     return f"◌{text}" if text and unicodedata.category(text[0])[0] == "M" else text

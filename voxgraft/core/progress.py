@@ -48,7 +48,7 @@ class ProgressListener(Protocol):
 
     def task(self, name: str, total: int | None) -> contextlib.AbstractContextManager[Callable[[int], None]]: ...
 
-    def tell(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+    def report(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         """An event of a run: a line of its journal, or its first lines (`kind` is `opening`)."""
 
 
@@ -80,7 +80,7 @@ def report_event(kind: str, step: int, values: Mapping[str, Any]) -> None:
     """Report an event of a run."""
     listener = _active_listener.get()
     if listener is not None:
-        listener.tell(kind, step, values)
+        listener.report(kind, step, values)
 
 
 def report_lines(lines: Sequence[Line]) -> None:

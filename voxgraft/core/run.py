@@ -84,7 +84,7 @@ class RunFolder:
         return self.steps / step_folder_name(step)
 
     @contextmanager
-    def lock(self, verb: str = "train") -> Iterator[None]:
+    def lock(self, command: str = "train") -> Iterator[None]:
         """Nobody else changes the run while the block lasts; an error that names the holder if somebody does.
 
         The file stays when the lock is gone: removing it would let two processes hold two files of one name.
@@ -113,7 +113,7 @@ class RunFolder:
                 found = f"{path.name} cannot be locked: {error.strerror}"
                 raise FileError(code, found, where=self.path) from None
             since = time.strftime("%Y-%m-%d %H:%M:%S %z")
-            holder = {"verb": verb, "host": socket.gethostname(), "pid": os.getpid(), "since": since}
+            holder = {"verb": command, "host": socket.gethostname(), "pid": os.getpid(), "since": since}
             # The signature is only information for others: a full disk must not stop who has the lock.
             with suppress(OSError):
                 os.ftruncate(lock.descriptor, 0)
@@ -133,8 +133,10 @@ class RunFolder:
         else:
             found = "another process is working on this run"
             return FileError("run-locked", found, where=self.path)
-        verb, host, pid = holder.get("verb", "?"), holder.get("host", "?"), holder.get("pid", "?")
-        found = f"`voxgraft {verb}` is working on this run: process {pid} on {host}, since {holder.get('since', '?')}"
+        command, host, pid = holder.get("verb", "?"), holder.get("host", "?"), holder.get("pid", "?")
+        found = (
+            f"`voxgraft {command}` is working on this run: process {pid} on {host}, since {holder.get('since', '?')}"
+        )
         cure = f"wait until it ends, or stop it: `kill {pid}` on {host}." if type(pid) is int else ""
         return FileError("run-locked", found, where=self.path, cure=cure)
 
@@ -219,8 +221,8 @@ def machine_id() -> str:
 def process_start_time(pid: int) -> str:
     """When the process of that number was started, in clock ticks since boot; empty if there is none."""
     # The name, in brackets, may hold anything, so count behind the last one: the start is the twentieth field there.
-    words = _read_proc_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
-    return words[19] if len(words) > 19 else ""
+    fields = _read_proc_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return fields[19] if len(fields) > 19 else ""
 
 
 def _read_proc_text(path: str) -> str:

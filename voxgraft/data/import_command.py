@@ -6,6 +6,7 @@ as the `ReimportPolicy` says. `preview_import` makes the same plan without doing
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shlex
 from collections import Counter, defaultdict
@@ -20,7 +21,7 @@ from typing import Any
 from voxgraft.config.data import DataImportSettings
 from voxgraft.core import progress
 from voxgraft.core.errors import ConfigError, FileError, Finding, VoxgraftError, finding
-from voxgraft.core.files import path_exists
+from voxgraft.core.files import is_file, path_exists
 from voxgraft.core.results import Line, Table, format_names, pluralize
 from voxgraft.core.run import worker_pool
 from voxgraft.data.folder import (
@@ -59,8 +60,8 @@ class ImportPlan:
     tasks: list[ImportTask] = field(default_factory=list)
     known: list[str] = field(default_factory=list)
     """Recordings that were imported before and did not change."""
-    copies: list[tuple[str, str]] = field(default_factory=list)
-    """Sources that are copies of another source of this import, and the recording of that."""
+    copies: dict[str, str] = field(default_factory=dict)
+    """By recording of this import: another source that is a copy of it, and is not imported a second time."""
     problems: list[SourceProblem] = field(default_factory=list)
     """Sources that are refused: they changed, without an option that says what to do, or cannot be read."""
     kept: list[SourceProblem] = field(default_factory=list)
@@ -183,11 +184,21 @@ def _plan_import(
             mark = compute_source_fingerprint(source)
             journal = marks.get(mark) or _find_moved_journal(source, journals)
             sounds = compute_audio_stamps(source, (journal and journal.sounds) or {})
+            # Two people may read the same list: the same texts and file names, but other audio files.
+            is_elsewhere = mark in tasks or (journal and journal.source.get("text") != source.to_json()["text"])
+            other = tasks[mark].sounds if mark in tasks else (journal and journal.sounds) or {}
+            now, then = ({name: stamp[2] for name, stamp in one.items() if stamp} for one in (sounds, other))
+            if is_elsewhere and any(then.get(name, content) != content for name, content in now.items()):
+                own_mark = hashlib.sha256(f"{mark}{sorted(now.items())}".encode()).hexdigest()
+                # The other list is still there, so this one is not its changed copy.
+                if own_mark in marks or mark in tasks or is_file(Path(str(journal and journal.source.get("text")))):
+                    mark, journal = own_mark, marks.get(own_mark)
         except VoxgraftError as error:
             done.problems.append(SourceProblem.of(error, str(source.text)))
             continue
         if mark in tasks:  # a copy of a source of this import
-            done.copies.append((source.name, tasks[mark].recording))
+            done.known.append(tasks[mark].recording)
+            done.copies[tasks[mark].recording] = str(source.text)
             continue
         if journal is None:
             lower = {other.lower() for other in taken}  # some file systems ignore case
@@ -376,10 +387,10 @@ class DataImportResult:
                 for one in self.source_results
             )
             lines.append(Table(("source", "clips", "minutes", "rejected", ""), rows))
-        if self.plan.known:
-            lines.append(f"imported before, unchanged: {', '.join(self.plan.known[:MAX_SHOWN_PROBLEMS])}")
-        for copy, original in self.plan.copies[:MAX_SHOWN_PROBLEMS]:
-            lines.append(f"{copy} is identical to {original}; it is used once")
+        if before := [name for name in self.plan.known if name not in self.plan.copies]:
+            lines.append(f"imported before, unchanged: {', '.join(before[:MAX_SHOWN_PROBLEMS])}")
+        for original, copy in list(self.plan.copies.items())[:MAX_SHOWN_PROBLEMS]:
+            lines.append(f"{copy} is a copy of the source {original}; it is used once")
         lines.append(f"{pluralize(self.new_clips, 'new clip')} in {self.dataset / 'manifest.jsonl'}")
         # The speakers, why they are taken for that, and how to change it.
         by: dict[str, list[SourceImportResult]] = defaultdict(list)

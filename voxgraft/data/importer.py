@@ -19,17 +19,18 @@ from voxgraft.audio.metrics import RollingAudioBuffer, SileroVad
 from voxgraft.core.errors import AudioError, FileError, VoxgraftError, WriteError
 from voxgraft.core.results import format_names
 from voxgraft.data.folder import CLIPS_FOLDER, AudioStamp, DatasetFolder, delete_file, read_import_journal
-from voxgraft.data.manifest import ManifestClip, SourceProblem
-from voxgraft.data.segment import NO_PAUSE, NOT_FINITE, AudioSegment, CutOptions, cut_segments, length_reasons
-from voxgraft.data.sources import (
-    ImportSource,
+from voxgraft.data.lists import (
     TranscriptRow,
     find_audio_file,
     infer_recordings,
+    is_outside,
     read_arrow_rows,
     read_sidecar_rows,
     read_transcript_list,
 )
+from voxgraft.data.manifest import ManifestClip, SourceProblem
+from voxgraft.data.segment import NO_PAUSE, NOT_FINITE, AudioSegment, CutOptions, cut_segments, length_reasons
+from voxgraft.data.sources import ImportSource
 from voxgraft.data.subtitles import Cue, clean_cues, dedupe_rolling_captions, read_subtitles
 from voxgraft.text.normalize import build_normalizer
 
@@ -218,7 +219,7 @@ class _ClipIdAllocator:
 
 def _default_speaker(source: ImportSource, recording: str) -> str:
     """Speaker of a list or folder that names none: one person, with the name of the source."""
-    return source.tree[0] if source.tree else _SHARD_SUFFIX.sub("", recording)
+    return source.default_speaker or _SHARD_SUFFIX.sub("", recording)
 
 
 def _describe_speaker_origin(
@@ -246,7 +247,7 @@ def _iter_source_clips(
 ) -> Iterator[tuple[ManifestClip, AudioSegment]]:
     """Every clip of a source with its audio, always in the same order."""
     segments = _segments_from_subtitles if source.kind == "subtitles" else _segments_from_list
-    for cut, speaker, recording, language, file in segments(source, ids.recording, options, problems):
+    for cut, speaker, recording, language, file, other in segments(source, ids.recording, options, problems):
         lines = (cut.cues[0].line, cut.cues[-1].last_line)
         seconds = len(cut.samples) / options.rate
         # Subtitles of a longer version of the film continue after the end of the recording.
@@ -273,12 +274,13 @@ def _iter_source_clips(
             end=round(cut.start + seconds, 4),
             source=f"{file}:{lines[0]}",
             rejected=cut.reasons,
+            other=other,
         )
         yield clip, cut
 
 
-Segment = tuple[AudioSegment, str, str, str, str]
-"""A cut with its speaker, recording, language, and the file that its text comes from."""
+Segment = tuple[AudioSegment, str, str, str, str, dict[str, Any]]
+"""A cut with its speaker, recording, language, the file that its text comes from, and further keys of its clip."""
 
 
 def _segments_from_subtitles(
@@ -303,7 +305,7 @@ def _segments_from_subtitles(
         label = cut.cues[0].speaker
         who = source.media.resolve().parent.name if options.speaker_from == "folder" else recording
         cut = _reject_not_finite(cut, media)
-        yield cut, f"{recording}:{label}" if label else who, recording, options.language, name
+        yield cut, f"{recording}:{label}" if label else who, recording, options.language, name, {}
     problems += _decode_problems(media, source.media.name)
 
 
@@ -330,15 +332,12 @@ def _segments_from_list(
     source: ImportSource, recording: str, options: ImportOptions, problems: list[SourceProblem]
 ) -> Iterator[Segment]:
     """Clips of a list, as long as its rows say: they were cut before."""
-    folder = source.text if source.kind == "folder" else source.text.parent
     rows: Iterable[TranscriptRow] = _read_source_rows(source, options, problems)
     known: dict[int, str] = {}
     if source.kind != "columns":  # rows that hold their audio must never all be in memory
         rows = list(rows)
         known = infer_recordings(rows)
-    # Rows of a folder have no line in a list: the audio file is the place of a problem.
-    listed = "" if source.kind == "folder" else source.text.name
-    for row, samples, media in read_row_audio(rows, folder, options.rate, problems, listed):
+    for row, samples, media in read_row_audio(rows, source, options.rate, problems):
         end = row.start + len(samples) / options.rate
         file, line = (row.audio, 1) if source.kind == "folder" else (source.text.name, row.line)
         cue = Cue(row.start, end, row.text, line, line, original_text=row.original_text)
@@ -354,7 +353,7 @@ def _segments_from_list(
             "file": media.path.stem,
         }
         speaker = row.speaker or who[options.speaker_from]
-        yield cut, speaker, own, row.language or options.language, file
+        yield cut, speaker, own, row.language or options.language, file, dict(row.other)
         problems += _decode_problems(media, row.audio)
 
 
@@ -384,22 +383,22 @@ def _read_source_rows(
 
 
 def read_row_audio(
-    rows: Iterable[TranscriptRow], folder: Path, rate: int, problems: list[SourceProblem], name: str
+    rows: Iterable[TranscriptRow], source: ImportSource, rate: int, problems: list[SourceProblem]
 ) -> Iterator[tuple[TranscriptRow, AudioSamples, MediaReader]]:
-    """Each row with its audio; a problem for each row without. Parts of files come last, by file and in their order.
-
-    `name` is the list that the rows come from, empty for a folder.
-    """
+    """Each row with its audio; a problem for each row without. Parts of files come last, by file and in their order."""
     parts: dict[str, list[TranscriptRow]] = {}
     for row in rows:
-        if row.data is None and find_audio_file(folder, row.audio) is None:
-            problems.append(SourceProblem("media-missing", f"{row.audio} does not exist", *_row_location(name, row)))
+        if row.data is None and find_audio_file(source.folder, row.audio, source.roots) is None:
+            code, found = "media-missing", f"{row.audio} does not exist"
+            if is_outside(source.folder / row.audio, (source.folder, *source.roots)):
+                code, found = "path-outside", f"{row.audio} is not in {source.folder} or another folder that was given"
+            problems.append(SourceProblem(code, found, *_row_location(source, row)))
         elif row.end is not None:
             own = "" if row.data is None else f"\0{row.line}"  # audio inside a list may always have the same name
             parts.setdefault(row.audio + own, []).append(row)
         else:
             try:
-                media = _open_row_media(row, folder, rate)
+                media = _open_row_media(row, source, rate)
                 blocks: list[AudioSamples] = []
                 for block in media.blocks():
                     blocks.append(block)
@@ -408,40 +407,40 @@ def read_row_audio(
                         raise AudioError("audio-too-long", found, where=media.path)
                 yield row, np.concatenate(blocks), media
             except VoxgraftError as error:
-                problems.append(SourceProblem.of(error, *_row_location(name, row)))
+                problems.append(SourceProblem.of(error, *_row_location(source, row)))
     for group in parts.values():
-        yield from _read_row_parts(sorted(group, key=lambda row: row.start), folder, rate, problems, name)
+        yield from _read_row_parts(sorted(group, key=lambda row: row.start), source, rate, problems)
 
 
-def _open_row_media(row: TranscriptRow, folder: Path, rate: int) -> MediaReader:
-    path = Path(row.audio) if row.data is not None else find_audio_file(folder, row.audio)
+def _open_row_media(row: TranscriptRow, source: ImportSource, rate: int) -> MediaReader:
+    path = Path(row.audio) if row.data is not None else find_audio_file(source.folder, row.audio, source.roots)
     assert path is not None
     return MediaReader(path, rate, row.data)
 
 
-def _row_location(name: str, row: TranscriptRow) -> tuple[str, int]:
+def _row_location(source: ImportSource, row: TranscriptRow) -> tuple[str, int]:
     """The place of a problem: the row's line in the list, or its audio file where there is no list."""
-    return (name, row.line) if name else (row.audio, 0)
+    return (row.audio, 0) if source.kind == "folder" else (source.text.name, row.line)
 
 
 def _read_row_parts(
-    rows: list[TranscriptRow], folder: Path, rate: int, problems: list[SourceProblem], name: str
+    rows: list[TranscriptRow], source: ImportSource, rate: int, problems: list[SourceProblem]
 ) -> Iterator[tuple[TranscriptRow, AudioSamples, MediaReader]]:
     try:
-        media = _open_row_media(rows[0], folder, rate)
+        media = _open_row_media(rows[0], source, rate)
     except VoxgraftError as error:
-        problems += [SourceProblem.of(error, *_row_location(name, row)) for row in rows]
+        problems += [SourceProblem.of(error, *_row_location(source, row)) for row in rows]
         return
     buffer = RollingAudioBuffer(media.blocks(), rate)  # the file is decoded once for all its parts
     for place, row in enumerate(rows):
         assert row.end is not None
         if row.end - row.start > MAX_ROW_SECONDS:
             found = f"a part of {row.end - row.start:,.0f} s, expected at most {MAX_ROW_SECONDS:.0f}"
-            problems.append(SourceProblem("table-line", found, *_row_location(name, row)))
+            problems.append(SourceProblem("table-line", found, *_row_location(source, row)))
             continue
         try:
             buffer.read_until(row.end, keep_from=row.start - 1.0)
         except VoxgraftError as error:
-            problems += [SourceProblem.of(error, *_row_location(name, other)) for other in rows[place:]]
+            problems += [SourceProblem.of(error, *_row_location(source, other)) for other in rows[place:]]
             return
         yield row, buffer.samples(row.start, row.end), media

@@ -241,7 +241,7 @@ class _DatasetMerger:
                 self.known += 1
                 continue
             if self.clips and clip.sample_rate != self.clips[0].sample_rate:
-                found = f"{self.clips[0].sample_rate:,} Hz and {clip.sample_rate:,} Hz"
+                found = f"one dataset has {self.clips[0].sample_rate:,} Hz, another {clip.sample_rate:,} Hz"
                 raise FileError("dataset-differs", found, where=source.folder)
             prefix = prefixes[clip.recording]
             # A speaker named after a recording is renamed with it; others are the same person in every dataset.
@@ -370,7 +370,7 @@ def data_speakers(settings: DataSpeakersSettings) -> SimpleResult:
     for word in settings.rename:
         old, equals, new = word.partition("=")
         if not (old and equals and new):
-            raise ConfigError("config-value", f"--rename {word!r}", expected="OLD=NEW")
+            raise ConfigError("config-value", f"--rename {word!r} cannot be parsed", expected="OLD=NEW")
         names[old] = new
     parted: dict[str, int] = {}
     with dataset.locked():

@@ -64,7 +64,16 @@ REFUSAL_CODES = frozenset(("source-changed", "import-settings"))
 # Problems that cost a clip: a recording or line with a text gave none.
 LOST_CLIP_CODES = frozenset(
     (
-        *("media-unreadable", "media-missing", "media-short", "media-rate", "media-time", "audio-too-long"),
+        *(
+            "media-unreadable",
+            "media-missing",
+            "path-outside",
+            "kaldi-pipe",
+            "media-short",
+            "media-rate",
+            "media-time",
+            "audio-too-long",
+        ),
         *("text-missing", "transcript-empty", "text-encoding", "text-binary", "table-line", "table-double-id"),
         *("file-empty", "file-unreadable", "file-missing", "file-too-large", "subtitle-time", "subtitle-too-long"),
     )

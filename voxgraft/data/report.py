@@ -34,7 +34,6 @@ from voxgraft.core import progress
 from voxgraft.core.errors import ConfigError, FileError, VoxgraftError, find_nearest_name
 from voxgraft.core.families import FAMILIES
 from voxgraft.core.files import atomic_write, is_file, parse_json, read_lines, write_json, write_text
-from voxgraft.core.languages import is_syllabic_language
 from voxgraft.core.results import (
     BAD_COLOR,
     GOOD_COLOR,
@@ -63,6 +62,12 @@ QUALITY_REASONS = frozenset(
     )
 )
 MIN_CLIPS_FOR_OUTLIERS = 20
+# With fewer clips no spread can be measured: then a clip may differ from the median by this factor.
+MIN_CLIPS_FOR_MEDIAN, MAX_MEDIAN_FACTOR = 5, 3.0
+# Readers and languages differ less than this (log scale); a smaller spread comes from very even readers.
+MIN_PACE_SPREAD, MIN_SPEAKER_PACE_SPREAD = 0.15, 0.05
+# Letters per second that no one speaks in any script, however the clips of a dataset are spread.
+POSSIBLE_PACES = (0.5, 50.0)
 METRICS_FILE = "measures.jsonl"
 # Metrics of another version are computed again.
 METRICS_VERSION = 2
@@ -106,6 +111,37 @@ AUDIO_MIME_TYPES = {".flac": "audio/flac", ".wav": "audio/wav"}
 MANUAL_REJECTION = "by-hand"
 
 
+def compute_pace_limits(
+    clips: Sequence[ManifestClip], measures: Mapping[str, ClipMetrics], settings: QualitySettings
+) -> dict[str, tuple[float, float]]:
+    """Minimum and maximum letters per second for each language, from the pace of its own clips.
+
+    A letter of one script takes ten times as long as a letter of another, so no table of limits fits all languages.
+    """
+    paces: dict[str, list[float]] = defaultdict(list)
+    for clip in clips:
+        if (own := measures.get(clip.id)) is not None and own.letters_per_second > 0:
+            paces[clip.language].append(float(np.log(own.letters_per_second)))
+    limits: dict[str, tuple[float, float]] = {}
+    for language in dict.fromkeys(clip.language for clip in clips):
+        low, high = POSSIBLE_PACES
+        values = paces[language]
+        if len(values) >= MIN_CLIPS_FOR_MEDIAN:
+            middle = float(np.median(values))
+            reach = float(np.log(MAX_MEDIAN_FACTOR))
+            if len(values) >= MIN_CLIPS_FOR_OUTLIERS:
+                reach = settings.outlier * max(_robust_spread(values), MIN_PACE_SPREAD)
+            low, high = max(low, float(np.exp(middle - reach))), min(high, float(np.exp(middle + reach)))
+        slowest = low if settings.slowest is None else settings.slowest
+        limits[language] = slowest, high if settings.fastest is None else settings.fastest
+    return limits
+
+
+def _robust_spread(values: Sequence[float]) -> float:
+    """The median absolute deviation, scaled to a standard deviation. Up to half of the values may be wrong."""
+    return 1.4826 * float(np.median(np.abs(np.asarray(values) - np.median(values))))
+
+
 def apply_quality_checks(
     clips: Sequence[ManifestClip],
     measures: Mapping[str, ClipMetrics],
@@ -114,17 +150,17 @@ def apply_quality_checks(
 ) -> list[ManifestClip]:
     """The clips with today's reasons to reject each."""
     reasons: dict[str, list[str]] = {clip.id: [r for r in clip.rejected if r not in QUALITY_REASONS] for clip in clips}
+    limits = compute_pace_limits(clips, measures, settings)
     for clip in clips:
         own = measures.get(clip.id)
         if own is None:
             reasons[clip.id].append("sound-missing")
             continue
-        syllabic = is_syllabic_language(clip.language)
-        fastest = min(settings.fastest, settings.fastest_syllables) if syllabic else settings.fastest
+        slowest, fastest = limits[clip.language]
         checks = {
             "too-short": own.seconds < settings.shortest,
             "too-long": own.seconds > settings.longest,
-            "too-slow": own.letters_per_second < (settings.slowest / 2 if syllabic else settings.slowest),
+            "too-slow": own.letters_per_second < slowest,
             "too-fast": own.letters_per_second > fastest,
             "silence": own.silence > settings.silence,
             "long-pause": own.longest_pause > settings.pause,
@@ -142,10 +178,8 @@ def apply_quality_checks(
     for names in by_speaker.values():
         if len(names) < MIN_CLIPS_FOR_OUTLIERS:
             continue
-        paces = np.log([measures[name].letters_per_second for name in names])
-        middle = np.median(paces)
-        # The median absolute deviation, scaled to a standard deviation. It is robust against the outliers themselves.
-        spread = max(1.4826 * float(np.median(np.abs(paces - middle))), 0.05)
+        paces = np.log([measures[name].letters_per_second for name in names]).tolist()
+        middle, spread = np.median(paces), max(_robust_spread(paces), MIN_SPEAKER_PACE_SPREAD)
         for name, pace in zip(names, paces, strict=True):
             if abs(pace - middle) > settings.outlier * spread:
                 reasons[name].append("pace-outlier")
@@ -448,6 +482,10 @@ def data_report(settings: DataReportSettings) -> SimpleResult:
             "missing_audio": missing,
             "rejected_clips": {clip.id: list(clip.rejected) for clip in judged if clip.rejected},
             "estimates": estimates,
+            "letters_per_second": {
+                language: [round(limit, 2) for limit in pair]
+                for language, pair in compute_pace_limits(clips, measures, settings.quality).items()
+            },
         }
         kept = {**values, "quality": settings.quality.model_dump(), "page": page.name}
         write_json(dataset.folder / "report.json", json.loads(json.dumps(kept)), overwrite=True)
@@ -456,6 +494,8 @@ def data_report(settings: DataReportSettings) -> SimpleResult:
     if summary.reasons:
         rows = tuple((name, f"{count:,}") for name, count in summary.reasons.most_common())
         told.append(Table(("rejected for", "clips"), rows))
+    paces = (f"{language} {low:g} to {high:g}" for language, (low, high) in values["letters_per_second"].items())
+    told.append(f"letters per second, limits from the clips: {', '.join(paces)}")
     if missing:
         told.append(f"the audio of {len(missing):,} clips is missing or damaged: {', '.join(missing[:8])}")
     ahead = tuple(
@@ -468,6 +508,6 @@ def data_report(settings: DataReportSettings) -> SimpleResult:
         )
         for one in estimates
     )
-    heads = ("family", "steps per epoch", "H200 hours, 10,000 steps", "MB of sets (while written)", "too long")
+    heads = ("family", "steps per epoch", "H200 hours, 10,000 steps", "disk for sets, MB (peak)", "too long")
     told += [Table(heads, ahead), *describe_measured_results(summary), f"page with players: {page}"]
     return SimpleResult(values, tuple(told), int(bool(missing)))

@@ -361,8 +361,7 @@ def split_long_segment(
         return place - start - sum(min(place, pause.end) - max(start, pause.start) for pause in inside)
 
     # Splitting at commas too would give more parts, and more wrong ones: people breathe anywhere in a long sentence.
-    text = " ".join(cue.text for cue in cues)
-    pieces = [piece.strip() for piece in _SENTENCE.findall(text) if piece.strip()]
+    pieces = split_sentences(" ".join(cue.text for cue in cues))
     # Letters and seconds of speech at the edges of the cues: in between, speech is taken to be even.
     cue_letters = [0.0, *accumulate(_weigh_letters(cue.text, options.language) for cue in cues)]
     inner = [speech_until((one.end + two.start) / 2) for one, two in pairwise(cues)]
@@ -405,6 +404,17 @@ def split_long_segment(
     if not _paces_agree(kept):
         return []
     return [(" ".join(pieces[one[0] : two[0]]), one[4], two[3]) for one, two in pairwise(kept)]
+
+
+def split_sentences(text: str) -> list[str]:
+    """The sentences of a text, by the marks that end them; an empty line ends one too."""
+    paragraphs = re.split(r"\n\s*\n", text)
+    return [
+        " ".join(piece.split())
+        for part in paragraphs
+        for piece in _SENTENCE.findall(part)
+        if any(map(str.isalnum, piece))
+    ]
 
 
 _SplitPoint = tuple[int, float, float, float, float]

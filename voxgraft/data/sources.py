@@ -1,65 +1,48 @@
-"""Find what there is to import, and read the lists of recordings with texts that other programs write.
+"""Find what there is to import in files and folders, and recognize a source that was imported before.
 
-A source is one recording with its subtitles, one list (a table, JSON lines, parquet or arrow), or one folder of audio
-files with a text beside each. `find_sources` goes through files and folders and pairs recordings with their texts.
-`read_transcript_list` and its neighbours give a `TranscriptRow` or a problem for every line. Opens no audio.
+A source is one recording with its subtitles, one list (`data/lists.py`), or one folder of audio files with a text
+beside each. `find_sources` goes through files and folders and pairs recordings with their texts. Opens no audio.
 """
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
-import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from voxgraft.audio.files import AUDIO_SUFFIXES, MEDIA_SUFFIXES
-from voxgraft.core.errors import ConfigError, FileError, VoxgraftError
-from voxgraft.core.files import (
-    format_error_reason,
-    is_encodable_text,
-    is_file,
-    is_folder,
-    parse_json,
-    path_exists,
-    require_file,
-)
+from voxgraft.core.errors import FileError, VoxgraftError
+from voxgraft.core.files import format_error_reason, is_file, is_folder, path_exists, require_file
 from voxgraft.core.languages import base_language, canonical_language_code
 from voxgraft.data.folder import AudioStamp
+from voxgraft.data.lists import (
+    AUDIO_FOLDERS,
+    COLUMNAR_SUFFIXES,
+    KALDI_AUDIO,
+    KALDI_OTHER_FILES,
+    KALDI_SEGMENTS,
+    KALDI_SPEAKERS,
+    KALDI_TEXT,
+    SIDECAR_SUFFIXES,
+    TranscriptRow,
+    find_audio_file,
+    find_sidecar,
+    find_vctk_audio,
+    first_microphone_name,
+    is_list,
+    list_folder,
+    list_parts,
+    read_arrow_audio_names,
+    read_transcript_list,
+)
 from voxgraft.data.manifest import MANIFEST_HEADER_KEY, MANIFEST_NAME, SourceProblem
-from voxgraft.data.subtitles import SUBTITLE_SUFFIXES, parse_error_line, read_encoded_text, read_text_skipping_bad_lines
+from voxgraft.data.subtitles import SUBTITLE_SUFFIXES, is_label_track
 
-# Column names in lists that people have; the first that exists counts.
-COLUMN_ALIASES: dict[str, tuple[str, ...]] = {
-    "audio": tuple("audio audio_path audio_filepath audio_file file_name filename file path wav wav_path".split()),
-    "text": ("text", "normalized_text", "normalised_text", "sentence", "transcription", "transcript", "raw_text"),
-    "speaker": ("speaker", "speaker_id", "speaker_name", "spk", "client_id"),
-    "recording": ("recording", "source_file", "recording_id", "session"),
-    "start": ("start", "start_time", "offset"),
-    "end": ("end", "end_time"),
-    "seconds": ("duration", "seconds"),
-    "language": ("language", "lang", "locale"),
-    "id": ("id", "segment_id", "utt_id", "utt"),
-}
-AUDIO_FOLDERS = ("", "wavs", "wav", "audio", "clips", "audios")
-MIN_RECORDINGS = 3
-SIDECAR_SUFFIXES = (".normalized.txt", ".txt", ".lab")
-# Folders of audio in VCTK and its copies at other rates, beside the folder `txt`.
-VCTK_AUDIO_FOLDERS = ("wav48_silence_trimmed", "wav48", "wav24", "wav22", "wav16")
-_MICROPHONE_SUFFIX = re.compile(r"_mic[12]$")
-TABLE_DELIMITERS = ("|", "\t", ";", ",")
-MAX_CSV_FIELD_CHARACTERS = 1 << 20
-_MAX_SPEAKER_SHARE = 0.34
-COLUMNAR_SUFFIXES = (".parquet", ".arrow")
-# Rows can hold their audio, so a few of them are megabytes.
-ARROW_BATCH_ROWS = 64
 SourceKind = Literal["subtitles", "list", "columns", "folder"]
-TABLE_SUFFIXES = (".csv", ".tsv", ".psv", ".jsonl")
 HASHED_EDGE_BYTES = 1 << 20
 MAX_FAULTY_LINE_BYTES = 1000
 _FIELD_DELIMITERS = re.compile(r"[ ]*[|\t;,\"{}\r\n]+[ ]*")
@@ -72,9 +55,10 @@ _LANGUAGE_SUFFIXES = (
     re.compile(r"^(?P<stem>.+)[._-](?P<language>[A-Za-z]{2,3})[-_](?:[A-Za-z]{2,4}|\d{3})$"),
     re.compile(r"^(?P<stem>.+)[._-](?P<language>[A-Za-z]{2,3})$"),
 )
+_PARTS = "train|training|test|testing|dev|eval|val|valid|validation"
 _UNSAFE_CHARACTERS = re.compile(r"[^\w.\-]+")
-DATASET_FILES = ("problems.jsonl", "measures.jsonl", "report.html", "report.json")
-DATASET_FOLDERS = ("imports", "clips")
+DATASET_FILES = ("problems.jsonl", "measures.jsonl", "heard.jsonl", "report.html", "report.json")
+DATASET_FOLDERS = ("imports", "clips", "transcripts")
 # What the Hugging Face datasets library writes beside its columns.
 HF_DATASETS_FILES = ("dataset_info.json", "dataset_dict.json", "state.json")
 # Beginnings of names of files about a dataset, which are not texts of audio files.
@@ -96,6 +80,13 @@ class ImportSource:
     """Of a folder: its audio files, each with a text beside it."""
     sounds: tuple[tuple[str, Path | None], ...] = ()
     """Of a list: its audio files by the name in the list; None where the file is missing."""
+    roots: tuple[Path, ...] = ()
+    """Folders beside its own in which a list may name audio files: those that the user named."""
+
+    @property
+    def folder(self) -> Path:
+        """The folder that names of audio files are relative to."""
+        return self.text if self.kind == "folder" else list_folder(self.text)
 
     @property
     def name(self) -> str:
@@ -104,6 +95,8 @@ class ImportSource:
         if tree := self.tree:
             return sanitize_name("-".join(tree))
         plain = path.resolve().name if self.kind == "folder" else path.stem
+        if self.kind == "list" and (plain == KALDI_TEXT or path.suffix == ".data"):
+            return sanitize_name(list_folder(path.resolve()).name)
         if self.kind == "list" and plain.lower() in ("metadata", "manifest", "train", "validated"):
             plain = f"{path.resolve().parent.name}-{plain}"
         return sanitize_name(plain)
@@ -117,6 +110,25 @@ class ImportSource:
         speaker, chapter = folder.parent.name, folder.name
         starts = tuple(f"{speaker}{mark}{chapter}{mark}" for mark in "_-")
         return (speaker, chapter) if all(path.name.startswith(starts) for path in self.files) else None
+
+    @property
+    def default_speaker(self) -> str:
+        """The speaker by the place of the source, if it names none; empty: the place says nothing.
+
+        In M-AILABS the speaker is a folder (`by_book/female/NAME/BOOK/metadata.csv`). Parts of one dataset, each with
+        its own list (`train/metadata.csv`, `metadata_eval.csv`), have one speaker together.
+        """
+        if tree := self.tree:
+            return tree[0]
+        place = self.text.resolve()
+        folders = place.parent.parts
+        if self.kind == "list" and len(folders) > 4 and folders[-4] == "by_book":
+            return folders[-2]
+        if self.kind != "list" or not re.fullmatch(rf"metadata(_({_PARTS}))?|{KALDI_TEXT}", place.stem):
+            return ""
+        if re.fullmatch(_PARTS, folders[-1]):
+            return sanitize_name(folders[-2])
+        return sanitize_name(folders[-1]) if "_" in place.stem else ""
 
     def to_json(self) -> dict[str, Any]:
         media = None if self.media is None else str(self.media.resolve())
@@ -132,7 +144,8 @@ def find_sources(
     places: Sequence[Path], language: str, media: Path | None = None, encoding: str | None = None
 ) -> tuple[list[ImportSource], list[SourceProblem]]:
     """Sources in files and folders, including all subfolders, and what could not be used; an error if there is none."""
-    finder = _SourceFinder(language, encoding)
+    roots = tuple(dict.fromkeys(place if is_folder(place) else place.parent for place in places))
+    finder = _SourceFinder(language, encoding, roots)
     files: list[Path] = []
     for place in places:
         if not path_exists(place):
@@ -142,7 +155,13 @@ def find_sources(
         else:
             files.append(place)
     finder.sort(files, media)
-    sources, problems = list(dict.fromkeys(finder.sources)), list(dict.fromkeys(finder.problems))
+    # A list in a later folder may name audio files of an earlier one.
+    problems = [
+        problem
+        for problem in dict.fromkeys(finder.problems)
+        if problem.code != "text-missing" or os.path.abspath(problem.file) not in finder.named
+    ]
+    sources = list(dict.fromkeys(finder.sources))
     if not sources:
         seen = "; ".join(problem.found for problem in problems[:3])
         where = ", ".join(map(str, places))
@@ -160,7 +179,7 @@ def compute_source_fingerprint(source: ImportSource) -> str:
             )
             if (text := find_sidecar(sound)) is not None:
                 digest.update(hashlib.sha256(text.read_bytes()).digest())
-        for path in (source.text, source.media):
+        for path in (source.text, source.media, *(list_parts(source.text) if source.kind == "list" else ())):
             if path is not None and source.kind != "folder":
                 digest.update(_read_edges(require_file(path), HASHED_EDGE_BYTES, MAX_FULLY_HASHED_BYTES))
     except OSError as error:
@@ -205,8 +224,8 @@ def _read_edges(path: Path, edge: int, whole: int) -> bytes:
 class _SourceFinder:
     """Goes from folder to folder and remembers which audio files the lists have named."""
 
-    def __init__(self, language: str, encoding: str | None) -> None:
-        self.language, self.encoding = language, encoding
+    def __init__(self, language: str, encoding: str | None, roots: tuple[Path, ...]) -> None:
+        self.language, self.encoding, self.roots = language, encoding, roots
         self.sources: list[ImportSource] = []
         self.problems: list[SourceProblem] = []
         self.named: set[str] = set()  # absolute paths of audio files that a list names
@@ -234,13 +253,20 @@ class _SourceFinder:
     def sort(self, paths: Sequence[Path], media: Path | None = None) -> bool:
         """Find sources among files of one folder; False if a list cannot be read, so that its audio is unknown."""
         kept = [path for path in paths if path.name not in LIBRITTS_TABLES]
+        for path in [path for path in kept if path.name == KALDI_AUDIO]:
+            parts = (KALDI_AUDIO, KALDI_SPEAKERS, KALDI_SEGMENTS, *KALDI_OTHER_FILES)
+            kept = [other for other in kept if other.parent != path.parent or other.name not in parts]
+            if is_file(path.with_name(KALDI_TEXT)):
+                kept.append(path.with_name(KALDI_TEXT))
+            else:
+                self._report("text-missing", f"{path.name} without the file {KALDI_TEXT} beside it", path)
         if any(path.name.endswith(".normalized.txt") for path in kept):
             kept = [path for path in kept if not path.name.endswith(LIBRITTS_COPY_SUFFIXES)]
         kinds: tuple[list[Path], ...] = ([], [], [], [], [])
         for path in dict.fromkeys(kept):
             end = path.suffix.lower()
-            is_list = end in TABLE_SUFFIXES or path.name.lower() == "metadata.txt"
-            is_kind = (end in SUBTITLE_SUFFIXES, is_list, end in COLUMNAR_SUFFIXES, end in MEDIA_SUFFIXES, True)
+            is_subtitles = end in SUBTITLE_SUFFIXES or is_label_track(path)
+            is_kind = (is_subtitles, is_list(path), end in COLUMNAR_SUFFIXES, end in MEDIA_SUFFIXES, True)
             kinds[is_kind.index(True)].append(path)
         subtitles, lists, columns, films, others = kinds
         own = [path for path in lists if _is_voxgraft_manifest(path)]
@@ -263,7 +289,7 @@ class _SourceFinder:
                     "list-repeated", f"all {len(places):,} audio files of {path.name} are in {longer.name}", path
                 )
         lists = [path for path in lists if path in longer_lists]
-        self.sources += [ImportSource("list", path, sounds=sounds[path] or ()) for path in lists]
+        self.sources += [ImportSource("list", path, sounds=sounds[path] or (), roots=self.roots) for path in lists]
         self.sources += [ImportSource("columns", path) for path in columns]  # most hold their audio inside
         listed = {film for film in films if os.path.abspath(film) in self.named}
         left = [film for film in films if film not in used and film not in listed]
@@ -306,7 +332,7 @@ class _SourceFinder:
                         faulty |= set(row.lines)
         except VoxgraftError:
             return None
-        found = {name: find_audio_file(path.parent, name) for name in names}
+        found = {name: find_audio_file(list_folder(path), name, self.roots) for name in names}
         # A file named on a line that cannot be used has its text there: that line is reported, not the file.
         sounds = list(found.values())
         if faulty:
@@ -333,7 +359,14 @@ class _SourceFinder:
                 self._report("source-unknown", f"{path.name} is in another language ({named[1]}, not {own})", path)
                 continue
             film = media or _find_media_beside(path, named[0] if named else path.stem, films)
-            if film is None:
+            is_annotation = path.suffix.lower() in (".textgrid", ".txt")
+            if film is None and path.suffix.lower() == ".txt":  # Audacity's own name for the file is `Label Track.txt`
+                beside = [one for one in films if one.parent == path.parent]
+                film = beside[0] if len(beside) == 1 else None
+            whole = find_sidecar(film) if film and is_annotation else None
+            if film is not None and whole is not None and whole != path:
+                self._report("source-unknown", f"{path.name} was skipped: {whole.name} has the whole text", path)
+            elif film is None:
                 self._report("media-missing", f"no recording for {path.name}", path)
             elif film in used:
                 self._report("source-unknown", f"{film.name} has another text already", path)
@@ -378,310 +411,3 @@ def _find_media_beside(subtitles: Path, stem: str, films: Sequence[Path]) -> Pat
             return film
     beside = (subtitles.with_name(stem + ending) for ending in MEDIA_SUFFIXES)
     return next((path for path in beside if is_file(path)), None)
-
-
-@dataclass(frozen=True, slots=True)
-class TranscriptRow:
-    """One line of a list."""
-
-    line: int
-    audio: str
-    """As written in the list."""
-    text: str
-    original_text: str = ""
-    speaker: str = ""
-    recording: str = ""
-    language: str = ""
-    """Empty if the list does not say."""
-    start: float = 0.0
-    end: float | None = None
-    """None: the whole file."""
-    data: bytes | None = None
-    """The audio file itself, if the list holds it."""
-
-
-RowsOrProblems = Iterator[TranscriptRow | SourceProblem]
-
-
-def parse_transcript_row(values: Mapping[str, Any], line: int) -> TranscriptRow | str:
-    """A row by the names of its columns, or what is wrong with it."""
-    given = {str(name).strip().lower(): value for name, value in values.items() if value not in (None, "")}
-    found = {
-        kind: next((given[name] for name in names if name in given), None) for kind, names in COLUMN_ALIASES.items()
-    }
-    audio: Any = found["audio"]
-    data: bytes | None = None
-    if isinstance(audio, Mapping):  # as the Hugging Face datasets library stores audio
-        data = audio.get("bytes")
-        if data is not None and not isinstance(data, bytes):
-            return f"its audio is {data!r:.40}, not bytes"
-        audio = audio.get("path") or f"row-{line}.wav"
-    audio = audio or found["id"]
-    if not is_encodable_text(audio) or not is_encodable_text(found["text"]):
-        missing = "no recording" if not is_encodable_text(audio) else "no text"
-        return f"{missing} among {', '.join(map(repr, values))}"
-    # Times in the audio file. A duration alone means the whole file.
-    numbers: dict[str, float] = {}
-    for name in ("start", "end", "seconds"):
-        given_time: Any = found[name]
-        if given_time is None:
-            continue
-        try:
-            numbers[name] = float(given_time)
-        except (TypeError, ValueError, OverflowError):
-            numbers[name] = math.nan
-        if not math.isfinite(numbers[name]) or numbers[name] < 0:
-            return f"{name} is {found[name]!r:.40}, which is not a number of seconds"
-    start = numbers.get("start", 0.0)
-    end = numbers.get("end", start + numbers["seconds"] if "seconds" in numbers else None)
-    if "start" not in numbers and "end" not in numbers:
-        start, end = 0.0, None
-    elif end is None:
-        return f"a start ({start} s) without an end or a duration"
-    elif end <= start:
-        return f"it ends at {end} s, before it begins at {start} s"
-    # Speakers are often numbers, and the first of them is 0.
-    names = {
-        name: "" if found[name] is None else str(found[name]).strip() for name in ("speaker", "recording", "language")
-    }
-    if not all(map(is_encodable_text, names.values())):
-        return "a name contains half of a character"
-    text = str(found["text"])
-    return TranscriptRow(line, str(audio), text, text, **names, start=start, end=end, data=data)
-
-
-def find_audio_file(folder: Path, name: str) -> Path | None:
-    """The file that a list means; suffix and the usual folders may be left out."""
-    given = Path(name.replace("\\", "/") if "/" not in name else name)
-    for place in AUDIO_FOLDERS:
-        for ending in ("", *AUDIO_SUFFIXES):
-            path = folder / place / (str(given) + ending)
-            if is_file(path):
-                return path
-    return None
-
-
-def infer_recordings(rows: Sequence[TranscriptRow]) -> dict[int, str]:
-    """The recording of each row, by its line: as stated, else the file name without the number at its end.
-
-    If that leaves hardly any recordings, every file is one.
-    """
-    stems = {row.line: Path(row.recording or row.audio).stem or row.audio for row in rows}
-    short = {}
-    for row in rows:
-        stem = short[row.line] = stems[row.line]
-        if not row.recording:
-            # No regex: it would take quadratic time on a long run of digits.
-            end = len(stem)
-            while end and stem[end - 1].isdecimal():
-                end -= 1
-            short[row.line] = stem if end == len(stem) else stem[:end].rstrip("-_. \t\r\n\f\v")
-    useful = all(short.values()) and len(set(short.values())) >= min(MIN_RECORDINGS, len(set(stems.values())))
-    return short if useful else stems
-
-
-def read_transcript_list(path: Path, encoding: str | None = None) -> RowsOrProblems:
-    """Rows of a list in order, and a problem for each line that is none."""
-    text, broken = read_text_skipping_bad_lines(path, encoding)
-    parsed = parse_transcript_jsonl if path.suffix.lower() in (".jsonl", ".json") else parse_transcript_table
-    yield from (SourceProblem("text-encoding", found, path.name, line) for line, found in broken.items())
-    yield from parsed(text, path.name)
-
-
-def parse_transcript_jsonl(text: str, name: str) -> RowsOrProblems:
-    """JSON lines as speech programs write them; the header of a manifest of voxgraft is no row."""
-    for number, line in enumerate(re.split(r"\r\n|\n|\r", text), 1):
-        if not line.strip():
-            continue
-        try:
-            values = parse_json(line, name)
-        except VoxgraftError as error:
-            yield SourceProblem("table-line", error.finding.found, name, number)
-            continue
-        if isinstance(values, dict) and "voxgraft_manifest" in values:
-            continue
-        made = parse_transcript_row(values, number) if isinstance(values, dict) else "not a JSON object"
-        yield _row_problem(made, values, name, number) if isinstance(made, str) else made
-
-
-def parse_transcript_table(text: str, name: str) -> RowsOrProblems:
-    """A table with or without a header: audio and text, and perhaps the normalized text or the speaker."""
-    lines = [line for line in re.split(r"\r\n|\n|\r", text) if line.strip()]
-    # The first mark that most lines have, in order of rarity in texts.
-    seen = lines[:200]
-    delimiter = next((mark for mark in TABLE_DELIMITERS if sum(mark in line for line in seen) * 2 > len(seen)), None)
-    if delimiter is None:
-        raise FileError("table-unknown", f"{name} has no columns: {lines[0]!r:.80}" if lines else f"{name} is empty")
-    csv.field_size_limit(MAX_CSV_FIELD_CHARACTERS)
-    stream = io.StringIO(text, newline="")
-    if delimiter in ",;":  # only these are used with quotes
-        reader = csv.reader(stream, delimiter=delimiter, strict=True)
-    else:
-        reader = csv.reader(stream, delimiter=delimiter, quoting=csv.QUOTE_NONE, strict=True)
-    cells: list[tuple[int, list[str]] | SourceProblem] = []
-    behind = 0
-    while True:
-        try:
-            values = next(reader, None)
-        except csv.Error as error:
-            cells.append(SourceProblem("table-line", f"broken: {error}", name, behind + 1, reader.line_num))
-            behind = reader.line_num
-            continue
-        if values is None:
-            break
-        first, behind = behind + 1, reader.line_num
-        if any(cell.strip() for cell in values):
-            cells.append((first, [cell.strip() for cell in values]))
-    head = next((line[1] for line in cells if not isinstance(line, SourceProblem)), [])
-    names = {cell.lower() for cell in head}
-    has_header = names & {*COLUMN_ALIASES["text"]} and names & {*COLUMN_ALIASES["audio"], *COLUMN_ALIASES["id"]}
-    # A third column names speakers if there are few names, each of them often, and none is a sentence.
-    third = [item[1][2] for item in cells if not isinstance(item, SourceProblem) and len(item[1]) == 3]
-    labels = {value for value in third if value}
-    is_few = len(third) >= 4 and len(labels) <= max(1, _MAX_SPEAKER_SHARE * len(third))
-    speakers = is_few and not any(" " in value for value in labels)
-    for item in cells:
-        if isinstance(item, SourceProblem):
-            yield item
-            continue
-        line, values = item
-        if has_header and values == head:
-            continue
-        if has_header and len(values) != len(head):
-            yield SourceProblem("table-line", f"{len(values)} columns, but the header has {len(head)}", name, line)
-        elif has_header:
-            named = dict(zip(head, values, strict=True))
-            made = parse_transcript_row(named, line)
-            yield _row_problem(made, named, name, line) if isinstance(made, str) else made
-        elif len(values) not in (2, 3) or not values[0]:
-            told = f"{len(values)} columns" if len(values) not in (2, 3) else "an empty column"
-            yield SourceProblem("table-line", f"{told}, expected audio and text: {values!r:.80}", name, line)
-        elif not values[1]:
-            yield SourceProblem("transcript-empty", f"{values[0]} has no text", name, line)
-        else:
-            audio, said, more = (*values, "")[:3]
-            spoken = said if speakers or not more else more
-            yield TranscriptRow(line, audio, spoken, said, speaker=more if speakers else "")
-
-
-def _row_problem(found: str, values: object, name: str, line: int) -> SourceProblem:
-    """What is wrong with a row; an empty text has its own code."""
-    given = {str(key).strip().lower(): value for key, value in values.items()} if isinstance(values, dict) else {}
-    is_empty = found.startswith("no text") and any(given.get(key) == "" for key in COLUMN_ALIASES["text"])
-    return SourceProblem("transcript-empty" if is_empty else "table-line", found, name, line)
-
-
-def read_sidecar_rows(folder: Path, sounds: Sequence[Path], encoding: str | None = None) -> RowsOrProblems:
-    """A row for each audio file with a text of the same name beside it."""
-    for number, sound in enumerate(sounds, 1):
-        text = find_sidecar(sound)
-        name = str(sound.relative_to(folder))
-        if text is None:
-            yield SourceProblem("text-missing", f"no text file next to {name}", name)
-            continue
-        beside = os.path.relpath(text, folder)
-        try:
-            # An empty file counts as an empty text, not as an unreadable file.
-            said = " ".join(read_encoded_text(text, encoding).split()) if text.stat().st_size else ""
-        except VoxgraftError as error:
-            yield SourceProblem.of(error, beside, parse_error_line(error))
-            continue
-        if not said:
-            yield SourceProblem("transcript-empty", f"the text of {name} is empty", beside, 1)
-            continue
-        yield TranscriptRow(number, name, said, said)
-
-
-def find_sidecar(sound: Path) -> Path | None:
-    """The text of the same name beside an audio file, or as in VCTK: txt/p225/x.txt for wav48/p225/x.wav."""
-    beside = next((path for ending in SIDECAR_SUFFIXES if is_file(path := sound.with_suffix(ending))), None)
-    if beside or sound.parent.parent.name not in VCTK_AUDIO_FOLDERS or first_microphone_name(sound):
-        return beside
-    stem = _MICROPHONE_SUFFIX.sub("", sound.stem)
-    path = sound.parent.parent.parent / "txt" / sound.parent.name / f"{stem}.txt"
-    return path if is_file(path) else None
-
-
-def find_vctk_audio(text: Path) -> Path | None:
-    """The audio file that a text in VCTK's folder of texts belongs to."""
-    if text.suffix != ".txt" or text.parent.parent.name != "txt":
-        return None
-    root = text.parent.parent.parent
-    places = (root / folder / text.parent.name / text.stem for folder in VCTK_AUDIO_FOLDERS)
-    names = (
-        f"{place}{mark}{ending}" for place in places for mark in ("", "_mic1", "_mic2") for ending in (".flac", ".wav")
-    )
-    return next((path for name in names if is_file(path := Path(name))), None)
-
-
-def first_microphone_name(sound: Path) -> str:
-    """VCTK recorded with two microphones: for a file of the second, the name of the first; else empty."""
-    if not sound.stem.endswith("_mic2"):
-        return ""
-    first = sound.with_stem(sound.stem.removesuffix("2") + "1")
-    return first.name if is_file(first) else ""
-
-
-def read_arrow_rows(path: Path) -> Iterator[TranscriptRow | SourceProblem]:
-    """Rows of a parquet or arrow file in order, and a problem for each that is none."""
-    wanted = {name for names in COLUMN_ALIASES.values() for name in names}
-    for number, values in enumerate(_iter_arrow_values(path, wanted), 1):
-        made = parse_transcript_row(values, number)
-        yield SourceProblem("table-line", made, path.name, number) if isinstance(made, str) else made
-
-
-def read_arrow_audio_names(path: Path) -> Iterator[str]:
-    """Names of the audio files of the rows, without reading the audio itself."""
-    wanted = {*COLUMN_ALIASES["audio"], *COLUMN_ALIASES["id"]}
-    for values in _iter_arrow_values(path, wanted, sounds=False):
-        row = parse_transcript_row({**values, "text": "x"}, 0)
-        if isinstance(row, TranscriptRow):
-            yield row.audio
-
-
-def _iter_arrow_values(path: Path, wanted: set[str], *, sounds: bool = True) -> Iterator[dict[str, Any]]:
-    """The wanted columns of every row. Without `sounds` the bytes of embedded audio are not read."""
-    try:
-        import pyarrow as arrow
-        import pyarrow.ipc
-    except ImportError:
-        cure = "pip install 'voxgraft[parquet]'"
-        raise ConfigError("extra-missing", "reading parquet and arrow files needs pyarrow", cure=cure) from None
-    try:
-        if path.suffix.lower() == ".parquet":
-            import pyarrow.parquet
-
-            with pyarrow.parquet.ParquetFile(path) as table:
-                names = []
-                for field in table.schema_arrow:
-                    if field.name.lower() not in wanted:
-                        continue
-                    if sounds or not arrow.types.is_struct(field.type):
-                        names.append(field.name)
-                    else:  # parquet names the parts of a struct with dots
-                        names += [f"{field.name}.{part.name}" for part in field.type if part.name != "bytes"]
-                for batch in table.iter_batches(batch_size=ARROW_BATCH_ROWS, columns=names):
-                    yield from batch.to_pylist()
-            return
-        with arrow.memory_map(str(path)) as stream:
-            try:
-                reader = arrow.ipc.open_file(stream)
-                batches: Any = (reader.get_batch(place) for place in range(reader.num_record_batches))
-            except arrow.ArrowInvalid:  # the other of the two arrow formats
-                stream.seek(0)
-                batches = arrow.ipc.open_stream(stream)
-            for batch in batches:
-                chosen = batch.select([name for name in batch.schema.names if name.lower() in wanted])
-                if not sounds:
-                    columns = {}
-                    for name, column in zip(chosen.schema.names, chosen.columns, strict=True):
-                        if arrow.types.is_struct(column.type):
-                            if column.type.get_field_index("path") < 0:
-                                continue
-                            column = arrow.StructArray.from_arrays([column.field("path")], ["path"])
-                        columns[name] = column
-                    chosen = arrow.RecordBatch.from_pydict(columns)
-                for first in range(0, chosen.num_rows, ARROW_BATCH_ROWS):
-                    yield from chosen.slice(first, ARROW_BATCH_ROWS).to_pylist()
-    except (arrow.ArrowException, OSError, ValueError) as error:
-        raise FileError("table-unknown", f"{path.name}: {format_error_reason(error)}", where=path) from None

@@ -218,7 +218,13 @@ class DataSplitResult:
         for kind in ("audio", "text"):
             if own := [f"{one} and {two}" for shared, one, two in self.leaks if shared == kind]:
                 shown = ", ".join(own[:MAX_LEAKS_SHOWN])
-                found.append(finding(f"split-leak-{kind}", f"{len(own):,} pairs: {shown}", where=self.manifest))
+                found.append(
+                    finding(
+                        f"split-leak-{kind}",
+                        f"{pluralize(len(own), 'pair')} of clips in two splits: {shown}",
+                        where=self.manifest,
+                    )
+                )
         speakers = Counter(clip.speaker for clip in self.clips if clip.is_used)
         lone = sum(count == 1 for count in speakers.values())
         if len(speakers) >= MIN_SPEAKERS_JUDGED and lone >= MAX_SINGLE_CLIP_SHARE * len(speakers):

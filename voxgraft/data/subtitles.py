@@ -1,8 +1,9 @@
 """Subtitle files as cues, and the text that is actually spoken in them.
 
-SRT and VTT are parsed line by line, ASS and SSA through pysubs2. `clean_cues` then removes markup, sound descriptions,
-music notes and speaker names; `dedupe_rolling_captions` removes lines that captions show a second time. Every line with
-text ends up in a cue or in a problem. Numbers and abbreviations are left to `text/normalize`.
+SRT, VTT and Audacity labels are parsed line by line, TextGrid by its tiers, ASS and SSA through pysubs2. `clean_cues`
+then removes markup, sound descriptions, music notes and speaker names; `dedupe_rolling_captions` removes lines that
+captions show a second time. Every line with text ends up in a cue or in a problem. Numbers and abbreviations are left
+to `text/normalize`.
 """
 
 from __future__ import annotations
@@ -193,7 +194,7 @@ def parse_substation(text: str, name: str) -> CuesAndProblems:
     return cues, problems
 
 
-SUBTITLE_SUFFIXES = (".srt", ".vtt", ".webvtt", ".ass", ".ssa")
+SUBTITLE_SUFFIXES = (".srt", ".vtt", ".webvtt", ".ass", ".ssa", ".textgrid")
 # Nobody speaks this long without a pause: such cues are notes about the film, or their end is wrong.
 MAX_CUE_SECONDS = 120.0
 MAX_QUOTED_CHARACTERS = 120
@@ -231,8 +232,9 @@ def read_subtitles(path: Path, encoding: str | None = None) -> CuesAndProblems:
 
 def parse_subtitles(text: str, ending: str, name: str) -> CuesAndProblems:
     """The cues of a text; `ending` is the file suffix of its format."""
-    if ending in (".ass", ".ssa"):
-        cues, problems = parse_substation(text, name)
+    parsers = {".ass": parse_substation, ".ssa": parse_substation, ".textgrid": parse_textgrid, ".txt": parse_labels}
+    if ending in parsers:
+        cues, problems = parsers[ending](text, name)
     else:
         cues, problems = [], []
         block: NumberedLines = []
@@ -294,6 +296,132 @@ def _parse_block(
                 for hours, minutes, seconds, fraction in (times.groups()[:4], times.groups()[4:])
             )
             cues.append(Cue(start, end, text, number, last, original_text=text))
+
+
+# Praat reads its text files as strings, flags and free-standing numbers; all other words are comments.
+_LINE_END = re.compile(r"\r\n|\n|\r")
+_PRAAT_TOKEN = re.compile(r'"(?:[^"]|"")*"|<\w+>|(?<!\S)-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?(?!\S)')
+_WORD_TIERS = re.compile(r"(?:(?P<speaker>.+?)\s*[-–_:]\s*)?(?:words?|ort-mau)", re.IGNORECASE)
+_UTTERANCE_TIERS = re.compile(
+    r"(?:(?P<speaker>.+?)\s*[-–_:]\s*)?(?:utterances?|utts?|sentences?|phrases?|text|transcripts?|transcription|ort)",
+    re.IGNORECASE,
+)
+_OTHER_TIERS = re.compile(
+    r".*(phone|phon|syll|segment|mau|tone|note|comment|gloss|pos|pitch|stress).*", re.IGNORECASE | re.DOTALL
+)
+# Marks of aligners for silence, noise and unknown words.
+_SILENCE_MARKS = frozenset(("", "sil", "sp", "spn", "<sil>", "<p:>", "<eps>", "pau", "#"))
+# Words with a longer pause between them are two cues.
+WORD_GAP_SECONDS = 0.3
+_LABEL_LINE = re.compile(r"\s*(\d+(?:[.,]\d+)?)\t\s*(\d+(?:[.,]\d+)?)(?:\t(.*))?")
+
+
+def parse_textgrid(text: str, name: str) -> CuesAndProblems:
+    """Cues of a Praat TextGrid, long or short form.
+
+    Tiers of utterances come first, then those of words, whose words are joined; else every interval tier that does not
+    hold phones or notes is taken, and if there are several, their names are the speakers.
+    """
+    tokens, line, behind = list[tuple[int, str]](), 1, 0
+    for found in _PRAAT_TOKEN.finditer(text):
+        line += len(_LINE_END.findall(text, behind, found.start()))
+        behind = found.start()
+        tokens.append((line, found[0]))
+    words = [token for _, token in tokens]
+    if words[:2] != ['"ooTextFile"', '"TextGrid"']:
+        raise FileError("subtitle-broken", f"line 1 of {name} is not the head of a TextGrid", where=name)
+    tiers: list[tuple[str, list[Cue]]] = []
+    problems: list[SourceProblem] = []
+    at = next((place for place, word in enumerate(words) if word in ('"IntervalTier"', '"TextTier"')), len(words))
+    while at < len(words):
+        kind, line = words[at], tokens[at][0]
+        size = 3 if kind == '"IntervalTier"' else 2
+        try:
+            if kind not in ('"IntervalTier"', '"TextTier"'):
+                raise ValueError
+            title, count = _praat_text(words[at + 1]), int(words[at + 4])
+            last = at + 5 + size * count
+            if count < 0 or last > len(words):
+                raise ValueError
+            cues = []
+            for place in range(at + 5, last, size):
+                said = " ".join(_praat_text(words[place + size - 1]).split())
+                number = tokens[place + size - 1][0]
+                start, end = float(words[place]), float(words[place + size - 2])
+                if said.lower() not in _SILENCE_MARKS:
+                    cues.append(Cue(start, end, said, number, number, original_text=said))
+        except (ValueError, IndexError):
+            told = f"the tier that begins on line {line} is broken"
+            raise FileError("subtitle-broken", told, where=f"{name}, line {line}") from None
+        if size == 3:
+            tiers.append((title, cues))
+        elif cues:
+            problems.append(
+                SourceProblem("subtitle-tier", f"tier {title!r:.60} holds points, not intervals", name, line)
+            )
+        at = last
+    for form in (_UTTERANCE_TIERS, _WORD_TIERS, None):
+        if form is None:
+            chosen = {title: title for title, cues in tiers if cues and not _OTHER_TIERS.fullmatch(title)}
+        else:
+            matches = {title: form.fullmatch(title) for title, cues in tiers if cues}
+            chosen = {title: match["speaker"] or "" for title, match in matches.items() if match}
+        if chosen:
+            break
+    made: list[Cue] = []
+    for title, cues in tiers:
+        if title not in chosen:
+            if cues:
+                told = f"tier {title!r:.60} with {len(cues):,} intervals was not used"
+                problems.append(SourceProblem("subtitle-tier", told, name, cues[0].line, cues[-1].line))
+            continue
+        speaker = chosen[title] if len(chosen) > 1 else ""
+        for cue in cues:
+            before = made[-1] if made and form is _WORD_TIERS and made[-1].speaker == speaker else None
+            if before is not None and 0 <= cue.start - before.end < WORD_GAP_SECONDS:
+                joined = f"{before.text} {cue.text}"
+                made[-1] = replace(before, end=cue.end, text=joined, original_text=joined, last_line=cue.line)
+            else:
+                made.append(replace(cue, speaker=speaker))
+    return made, problems
+
+
+def _praat_text(token: str) -> str:
+    if not token.startswith('"'):
+        raise ValueError
+    return token[1:-1].replace('""', '"')
+
+
+def parse_labels(text: str, name: str) -> CuesAndProblems:
+    """Cues of an Audacity label track: start, end and text, with tabs. A line with a backslash holds frequencies."""
+    cues: list[Cue] = []
+    problems: list[SourceProblem] = []
+    for number, line in enumerate(re.split(r"\r\n|\n|\r", text), 1):
+        if not line.strip() or line.startswith("\\"):
+            continue
+        found = _LABEL_LINE.fullmatch(line)
+        if found is None:
+            told = f"{line!r:.80}, expected start, end and text with tabs"
+            problems.append(SourceProblem("subtitle-time", told, name, number))
+        elif not (found[3] or "").strip():
+            problems.append(SourceProblem("subtitle-empty", f"{line.strip()!r:.80}", name, number))
+        else:
+            start, end = (float(found[at].replace(",", ".")) for at in (1, 2))
+            said = found[3].strip()
+            cues.append(Cue(start, end, said, number, number, original_text=said))
+    return cues, problems
+
+
+def is_label_track(path: Path) -> bool:
+    """Whether a text file is a label track of Audacity, by its first line."""
+    if path.suffix.lower() != ".txt":
+        return False
+    try:
+        with path.open("rb") as stream:
+            first = stream.readline(200)
+    except OSError:
+        return False
+    return bool(_LABEL_LINE.match(first.removeprefix(codecs.BOM_UTF8).decode("utf-8", "replace").rstrip("\r\n")))
 
 
 SUNG = "sung"

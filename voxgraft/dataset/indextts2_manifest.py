@@ -75,30 +75,30 @@ def compute_trimmed_lengths(clips: Sequence[StoredCodes], code_hz: float) -> lis
     """
     # Clips of one batch are neighbours by name and were stored at one length. In padded data nearly every clip has such
     # a mate, and its end is the code that pads others too.
-    order = sorted(range(len(clips)), key=lambda at: clips[at].name)
-    places: dict[int, list[int]] = defaultdict(list)
-    for place, at in enumerate(order):
-        places[clips[at].length].append(place)
-    mated = [False] * len(clips)
-    for near in places.values():
-        for one, other in pairwise(near):
-            if other - one < MAX_PADDED_BATCH:
-                mated[order[one]] = mated[order[other]] = True
-    is_padded = sum(mated) >= MIN_PADDED_SHARE * len(clips)
+    order = sorted(range(len(clips)), key=lambda index: clips[index].name)
+    by_length: dict[int, list[int]] = defaultdict(list)
+    for position, index in enumerate(order):
+        by_length[clips[index].length].append(position)
+    has_mate = [False] * len(clips)
+    for positions in by_length.values():
+        for first, second in pairwise(positions):
+            if second - first < MAX_PADDED_BATCH:
+                has_mate[order[first]] = has_mate[order[second]] = True
+    is_padded = sum(has_mate) >= MIN_PADDED_SHARE * len(clips)
     ends = Counter(clip.last for clip in clips if clip.run >= MIN_PADDING_RUN)
     result: list[tuple[int, PaddingEvidence | None]] = []
-    for mate, clip in zip(mated, clips, strict=True):
+    for mate, clip in zip(has_mate, clips, strict=True):
         padded_end = is_padded and mate and clip.run >= MIN_PADDING_RUN and ends[clip.last] > 1
         length: int = clip.length
         evidence: PaddingEvidence | None = None
         if clip.stated is not None and 0 < clip.stated < clip.length:
             length, evidence = clip.stated, "stated"
         if clip.seconds is not None:
-            spoken = max(1, round(clip.seconds * code_hz))
-            if length > spoken + MAX_CODE_SLACK:
-                length, evidence = spoken, "seconds"
-        elif padded_end and (own := clip.length - clip.run + MAX_CODE_SLACK) < length:
-            length, evidence = own, "run"
+            num_codes = max(1, round(clip.seconds * code_hz))
+            if length > num_codes + MAX_CODE_SLACK:
+                length, evidence = num_codes, "seconds"
+        elif padded_end and (cut_length := clip.length - clip.run + MAX_CODE_SLACK) < length:
+            length, evidence = cut_length, "run"
         result.append((length, evidence))
     return result
 
@@ -179,22 +179,28 @@ def _parse_pair(entry: Any, line: int, manifest: Path, found_files: dict[tuple[s
     if not isinstance(entry, dict):
         raise FileError("pairs-line", f"the line is {entry!r:.60}", expected=expected, where=where)
     if isinstance(entry.get(SINGLE_UTTERANCE_KEY), str) and not any(key in entry for key in PAIR_KEYS):
-        beside = manifest.parent / manifest.name.replace("manifest", "pairs")
-        cure = f"use {beside.name} instead, in the same folder." if beside != manifest and is_file(beside) else ""
+        pair_manifest = manifest.parent / manifest.name.replace("manifest", "pairs")
+        cure = (
+            f"use {pair_manifest.name} instead, in the same folder."
+            if pair_manifest != manifest and is_file(pair_manifest)
+            else ""
+        )
         found = "the line is one utterance without a prompt"
         raise FileError("pairs-single", found, expected=expected, where=where, cure=cure)
     text = entry.get("target_text")
 
     def find_file(key: str, usual: str) -> Path | None:
         """A file as the line states it, or in the usual folder beside a manifest that was moved; None if not stated."""
-        stated = entry.get(key)
-        if not isinstance(stated, str) or not stated or "\0" in stated or len(stated) >= 4096:
+        value = entry.get(key)
+        if not isinstance(value, str) or not value or "\0" in value or len(value) >= 4096:
             return None
-        if (stated, usual) not in found_files:
-            plain, folder = stated.replace("\\", "/"), manifest.parent  # written on Windows
-            places = [folder / stated, folder / plain, folder / usual / plain.rsplit("/", 1)[-1]]
-            found_files[stated, usual] = next((place for place in places if os.path.isfile(place)), places[0])
-        return found_files[stated, usual]
+        if (value, usual) not in found_files:
+            plain, folder = value.replace("\\", "/"), manifest.parent  # written on Windows
+            candidates = [folder / value, folder / plain, folder / usual / plain.rsplit("/", 1)[-1]]
+            found_files[value, usual] = next(
+                (candidate for candidate in candidates if os.path.isfile(candidate)), candidates[0]
+            )
+        return found_files[value, usual]
 
     condition, codes = find_file(PAIR_KEYS[0], "condition"), find_file(PAIR_KEYS[1], "codes")
     if condition is None or codes is None:
@@ -204,10 +210,10 @@ def _parse_pair(entry: Any, line: int, manifest: Path, found_files: dict[tuple[s
         raise FileError("pairs-line", f"target_text is {text!r:.60}", expected="a text", where=where)
     names = []
     for key, path in (("target_id", PAIR_KEYS[1]), ("prompt_id", PAIR_KEYS[0])):
-        stated = entry.get(key)
+        value = entry.get(key)
         # Where the name of an utterance is not stated, its files are named after it.
         file = str(entry[path]).replace("\\", "/").rsplit("/", 1)[-1].removesuffix(".npy")
-        names.append(stated if isinstance(stated, str) and stated else file)
+        names.append(value if isinstance(value, str) and value else file)
     target, prompt = names
     return PromptTargetPair(
         line=line,
@@ -367,17 +373,19 @@ def open_pair_dataset(
     """
     pairs = read_pair_manifest(manifest)
     num_pairs = len(pairs)
-    stated: dict[str, int] = {}  # languages of the lines, each with the first line that has it
+    line_languages: dict[str, int] = {}  # languages of the lines, each with the first line that has it
     for pair in pairs:
         if pair.language is not None:
-            stated.setdefault(pair.language, pair.line)
-    wanted = language.lower() if language else next(iter(stated), None)
-    if wanted is None:
+            line_languages.setdefault(pair.language, pair.line)
+    expected_language = language.lower() if language else next(iter(line_languages), None)
+    if expected_language is None:
         cure = f"add it, for example {manifest.name}::am."
         raise FileError("pairs-language", "no line states its language", where=manifest, cure=cure)
-    if others := [f"{found} (line {line})" for found, line in stated.items() if found != wanted]:
-        raise FileError("pairs-language", f"lines are in {', '.join(others)}", expected=wanted, where=manifest)
-    language = language or wanted
+    if others := [f"{found} (line {line})" for found, line in line_languages.items() if found != expected_language]:
+        raise FileError(
+            "pairs-language", f"lines are in {', '.join(others)}", expected=expected_language, where=manifest
+        )
+    language = language or expected_language
     left_out: dict[str, list[PromptTargetPair]] = defaultdict(list)
     findings: list[Finding] = []
 
@@ -396,22 +404,24 @@ def open_pair_dataset(
         if pair.target_seconds is not None:
             seconds.setdefault(pair.target, pair.target_seconds)
     stored, digests = _scan_pair_files(manifest, pairs, seconds)
-    kept = dict(zip(stored, compute_trimmed_lengths(list(stored.values()), INDEXTTS2_CODE_HZ), strict=True))
-    if cut := {path: (length, reason) for path, (length, reason) in kept.items() if reason is not None}:
+    trimmed_lengths = dict(zip(stored, compute_trimmed_lengths(list(stored.values()), INDEXTTS2_CODE_HZ), strict=True))
+    if cut := {path: (length, reason) for path, (length, reason) in trimmed_lengths.items() if reason is not None}:
         total = sum(clip.length for clip in stored.values())
         padding = sum(stored[path].length - length for path, (length, _) in cut.items())
         counts = Counter(str(reason) for _, reason in cut.values())
-        ways = ", ".join(f"{counts[one]:,} {text}" for one, text in _EVIDENCE_TEXTS.items() if counts[one])
+        ways = ", ".join(
+            f"{counts[evidence]:,} {text}" for evidence, text in _EVIDENCE_TEXTS.items() if counts[evidence]
+        )
         names = [f"{stored[path].name} ({stored[path].length:,} to {cut[path][0]:,})" for path in cut]
-        told = f"{len(cut):,} of {len(stored):,} targets are padded, and {padding:,} of {total:,} codes were cut"
-        told += f" ({padding / total:.0%}; {ways}): {format_clip_names(names)}"
-        findings.append(finding("pairs-padded", told, where=manifest))
-    spelled: dict[str, Int32Array] = {}  # every text is encoded once
+        message = f"{len(cut):,} of {len(stored):,} targets are padded, and {padding:,} of {total:,} codes were cut"
+        message += f" ({padding / total:.0%}; {ways}): {format_clip_names(names)}"
+        findings.append(finding("pairs-padded", message, where=manifest))
+    encoded_texts: dict[str, Int32Array] = {}  # every text is encoded once
     with progress.progress_task(f"encoding {manifest.name}", len(pairs)) as advance:
         for pair in pairs:
-            if pair.text not in spelled:
+            if pair.text not in encoded_texts:
                 try:
-                    spelled[pair.text] = np.asarray(spell(pair.text), dtype=np.int32)
+                    encoded_texts[pair.text] = np.asarray(spell(pair.text), dtype=np.int32)
                 except VoxgraftError as error:
                     where = f"{manifest}, line {pair.line}"
                     raise type(error).of(replace(error.finding, where=where)) from None
@@ -422,38 +432,48 @@ def open_pair_dataset(
     unreadable: list[str] = []
     for path, pair in targets.items():
         try:
-            if read_npy(path, "integers").tolist() != spelled[pair.text].tolist():
+            if read_npy(path, "integers").tolist() != encoded_texts[pair.text].tolist():
                 different.append(pair.target)
         except VoxgraftError:
             unreadable.append(pair.target)
     if different:
-        told = f"the stored ids of {len(different):,} of {len(targets):,} targets belong to another tokenizer"
-        told += f"; all were encoded again: {format_clip_names(different)}"
-        findings.append(finding("pairs-other-tokenizer", told, where=manifest))
+        message = f"the stored ids of {len(different):,} of {len(targets):,} targets belong to another tokenizer"
+        message += f"; all were encoded again: {format_clip_names(different)}"
+        findings.append(finding("pairs-other-tokenizer", message, where=manifest))
     if unreadable:
-        told = f"{len(unreadable):,} of {len(targets):,} files of old text ids are missing or broken"
-        findings.append(finding("pairs-old-ids", f"{told}: {format_clip_names(unreadable)}", where=manifest))
-    pairs = leave_out("pairs-no-text", lambda pair: not len(spelled[pair.text]))
+        message = f"{len(unreadable):,} of {len(targets):,} files of old text ids are missing or broken"
+        findings.append(finding("pairs-old-ids", f"{message}: {format_clip_names(unreadable)}", where=manifest))
+    pairs = leave_out("pairs-no-text", lambda pair: not len(encoded_texts[pair.text]))
     pairs = leave_out(
         "pairs-too-long",
-        lambda pair: len(spelled[pair.text]) > spec.max_text or kept[pair.codes][0] > spec.max_codes,
+        lambda pair: len(encoded_texts[pair.text]) > spec.max_text or trimmed_lengths[pair.codes][0] > spec.max_codes,
     )
-    if silent := [pair.id for pair in pairs if pair.target_emotion is None]:
-        told = f"{len(silent):,} of {len(pairs):,} pairs have no target emotion; the prompt's is used"
-        findings.append(finding("pairs-no-emotion", f"{told}: {format_clip_names(silent)}", where=manifest))
+    if without_emotion := [pair.id for pair in pairs if pair.target_emotion is None]:
+        message = f"{len(without_emotion):,} of {len(pairs):,} pairs have no target emotion; the prompt's is used"
+        findings.append(finding("pairs-no-emotion", f"{message}: {format_clip_names(without_emotion)}", where=manifest))
     if not pairs:
-        reasons = "; ".join(f"{len(out):,} {_LEAVE_OUT_TEXTS[code]}" for code, out in left_out.items() if out)
+        reasons = "; ".join(
+            f"{len(excluded):,} {_LEAVE_OUT_TEXTS[code]}" for code, excluded in left_out.items() if excluded
+        )
         raise GraftError("set-empty", f"no pair of {manifest.name} can be used: {reasons}", where=manifest)
-    left = []
-    for code, out in left_out.items():
-        if out:
-            told = f"{len(out):,} of {num_pairs:,} pairs {_LEAVE_OUT_TEXTS[code]} and are left out: "
-            told += format_clip_names([f"{pair.id} (line {pair.line})" for pair in out])
-            left.append(finding(code, told, where=manifest))
+    exclusions = []
+    for code, excluded in left_out.items():
+        if excluded:
+            message = f"{len(excluded):,} of {num_pairs:,} pairs {_LEAVE_OUT_TEXTS[code]} and are left out: "
+            message += format_clip_names([f"{pair.id} (line {pair.line})" for pair in excluded])
+            exclusions.append(finding(code, message, where=manifest))
     made_from = DatasetProvenance("", "", {"made_by": "community"}, {"manifest_sha256": compute_sha256(manifest)})
     header = DatasetHeader(INDEXTTS2_FAMILY, language, role, INDEXTTS2_CODE_HZ, made_from)
     return PairDataset(
-        name or manifest.stem, header, pairs, spelled, kept, stored, digests, seconds, [*left, *findings]
+        name or manifest.stem,
+        header,
+        pairs,
+        encoded_texts,
+        trimmed_lengths,
+        stored,
+        digests,
+        seconds,
+        [*exclusions, *findings],
     )
 
 
@@ -480,22 +500,24 @@ class PairDataset(ClipDataset):
         self.num_text = np.array([len(encoded_texts[pair.text]) for pair in pairs], dtype=np.int64)
         self.num_codes = np.array([kept[pair.codes][0] for pair in pairs], dtype=np.int64)
         # Each distinct prompt is one place behind the clips; many pairs share a prompt.
-        places: dict[tuple[Path, Path | None], int] = {}
+        prompt_indices: dict[tuple[Path, Path | None], int] = {}
         prompts: list[PromptTargetPair] = []
         for pair in pairs:
             key = (pair.condition, pair.prompt_emotion)
-            if key not in places:
-                places[key] = len(pairs) + len(prompts)
+            if key not in prompt_indices:
+                prompt_indices[key] = len(pairs) + len(prompts)
                 prompts.append(pair)
         self._prompts = prompts
-        self._prompt_indices = [places[pair.condition, pair.prompt_emotion] for pair in pairs]
+        self._prompt_indices = [prompt_indices[pair.condition, pair.prompt_emotion] for pair in pairs]
         infos = []
         for pair, num_codes in zip(pairs, self.num_codes.tolist(), strict=True):
             length = seconds.get(pair.target) or num_codes / INDEXTTS2_CODE_HZ
             infos.append(Clip(id=pair.id, speaker=pair.speaker, recording=pair.target, seconds=length, text=pair.text))
         infos += [
-            Clip(id=one.prompt, speaker=one.speaker, recording=one.prompt, seconds=one.prompt_seconds or 0.0)
-            for one in prompts
+            Clip(
+                id=prompt.prompt, speaker=prompt.speaker, recording=prompt.prompt, seconds=prompt.prompt_seconds or 0.0
+            )
+            for prompt in prompts
         ]
         self.infos = infos
         digest = hashlib.sha256(str(header.made_from.settings["manifest_sha256"]).encode())

@@ -20,8 +20,9 @@ from voxgraft.checkpoints.load import open_checkpoint
 from voxgraft.config.run import RunSettings, TrainSettings
 from voxgraft.config.train_options import TrainOptions
 from voxgraft.core.errors import ConfigError, FileError, Finding, GraftError, VoxgraftError, finding
-from voxgraft.core.files import compute_sha256, is_folder, path_exists, read_json, require_file
+from voxgraft.core.files import compute_sha256, is_file, is_folder, path_exists, read_json, require_file
 from voxgraft.core.run import RUN_FILE, RunFolder
+from voxgraft.data.manifest import ROLE_BY_SPLIT, read_manifest, resolve_manifest_path
 from voxgraft.dataset.indextts2_manifest import PairDataset, open_pair_dataset, split_manifest_language
 from voxgraft.dataset.sampler import DataSamplerOptions, DeterministicSampler, require_clip_fits
 from voxgraft.dataset.sets import (
@@ -130,51 +131,59 @@ class RunData:
         return not any(item.level == "error" for item in self.findings)
 
 
-def has_no_data(wanted: DataRequirements) -> bool:
+def has_no_data(requirements: DataRequirements) -> bool:
     """Whether no one has named or made any data for the run yet."""
-    data, run = wanted.settings.data, wanted.run
+    data, run = requirements.settings.data, requirements.run
     named = data.train or data.valid or data.replay or data.replay_valid
     return not named and not any(path_exists(run.data_set(name)) for name in ("train", "valid"))
 
 
-def load_run_data(wanted: DataRequirements, *, merged: bool, verify: bool = True) -> RunData:
+def load_run_data(requirements: DataRequirements, *, merged: bool, verify: bool = True) -> RunData:
     """Open and check every set that the settings name. A fault in one does not hide those of the others.
 
     Without `verify` the hashes of the shards are left to the caller, to be compared while training starts.
     """
-    data, run, found = wanted.settings.data, wanted.run, RunData()
+    data, run, run_data = requirements.settings.data, requirements.run, RunData()
 
     def open_sets(paths: Sequence[Path], role: DatasetRole, *, of_base: bool = False) -> tuple[ClipDataset, ...]:
         sets: list[ClipDataset] = []
         for path in paths:
             try:
-                sets.append(_open_checked_set(wanted, path, role, found.findings, of_base=of_base, verify=verify))
+                sets.append(
+                    _open_checked_set(requirements, path, role, run_data.findings, of_base=of_base, verify=verify)
+                )
             except VoxgraftError as error:
-                found.findings.append(error.finding)
-                found.all_sets_opened = False
+                run_data.findings.append(error.finding)
+                run_data.all_sets_opened = False
         return tuple(sets)
 
-    found.train = open_sets(data.train or (run.data_set("train"),), "train")
-    found.replay = open_sets(data.replay, "replay", of_base=True) if merged else ()
-    found.valid = open_sets(data.valid or (run.data_set("valid"),), "valid")
-    found.measured = open_sets(data.replay_valid, "valid", of_base=True)
+    run_data.train = open_sets(data.train or (run.data_set("train"),), "train")
+    run_data.replay = open_sets(data.replay, "replay", of_base=True) if merged else ()
+    run_data.valid = open_sets(data.valid or (run.data_set("valid"),), "valid")
+    run_data.measured = open_sets(data.replay_valid, "valid", of_base=True)
     # Pair manifests do not state what they are for; but what is trained on is not held out.
-    learnt = {clips.fingerprint: clips.name for clips in (*found.train, *found.replay)}
+    trained_names = {clips.fingerprint: clips.name for clips in (*run_data.train, *run_data.replay)}
     overlaps: list[Finding] = []
-    for clips in (*found.valid, *found.measured):
-        if clips.fingerprint in learnt:
-            text = f"{clips.name} is held out, but has the same clips as {learnt[clips.fingerprint]}"
+    for clips in (*run_data.valid, *run_data.measured):
+        if clips.fingerprint in trained_names:
+            text = f"{clips.name} is held out, but has the same clips as {trained_names[clips.fingerprint]}"
             overlaps.append(finding("set-not-held-out", text))
         else:
-            overlaps += check_held_out_overlap((*found.train, *found.replay), clips)
+            overlaps += check_held_out_overlap((*run_data.train, *run_data.replay), clips)
     if data.allow_overlap:
         overlaps = [replace(item, level="warning") if item.level == "error" else item for item in overlaps]
-    found.findings += overlaps
-    return found
+    run_data.findings += overlaps
+    return run_data
 
 
 def _open_checked_set(
-    wanted: DataRequirements, path: Path, role: DatasetRole, findings: list[Finding], *, of_base: bool, verify: bool
+    requirements: DataRequirements,
+    path: Path,
+    role: DatasetRole,
+    findings: list[Finding],
+    *,
+    of_base: bool,
+    verify: bool,
 ) -> ClipDataset:
     """One set of the new language, or of a base language (`of_base`); adds to `findings`."""
     manifest, _ = split_manifest_language(str(path))
@@ -182,17 +191,17 @@ def _open_checked_set(
         header = read_dataset_index(path).header
         language = header.language
     else:
-        family = wanted.graft.card.family
+        family = requirements.graft.card.family
         if not path_exists(manifest):
             raise FileError("set-missing", f"there is no prepared {role} set at {path}", where=path)
         if manifest.suffix != ".jsonl" or family != "indextts2":
             found = f"{path.name} is not a prepared {role} set of {family}"
             raise FileError("set-missing", found, expected="a folder that `voxgraft prepare` wrote", where=path)
         name = f"{manifest.parent.name}/{manifest.stem}"
-        pairs = _open_pairs(wanted, path, role, name, of_base=of_base)
+        pairs = _open_pairs(requirements, path, role, name, of_base=of_base)
         findings += pairs.findings
         language = pairs.header.language
-    if of_base and language == wanted.language:
+    if of_base and language == requirements.language:
         found = f"{path.name} is in {language}, the new language"
         raise GraftError("replay-language", found, expected="a base language", where=path)
     clips: ClipDataset
@@ -202,26 +211,28 @@ def _open_checked_set(
             cure = f"use it as {ROLE_SETTING_KEYS[header.role]}, or give a set that was prepared for {role}."
             expected = " or ".join(ACCEPTED_ROLES[role])
             findings.append(finding("set-role", found, expected=expected, where=path, cure=cure))
-        required = wanted.header(of_base=of_base)
+        required = requirements.header(of_base=of_base)
         clips = open_clip_dataset(path, expected=required, verify="hashes" if verify else "sizes")
     else:
         clips = pairs
-    unknown = wanted.graft.tokenizer.unknown_id if role != "replay" else None
-    spec = wanted.spec if language == wanted.language else wanted.base_spec
+    unknown = requirements.graft.tokenizer.unknown_id if role != "replay" else None
+    spec = requirements.spec if language == requirements.language else requirements.base_spec
     findings += check_clip_dataset(clips, spec, clips.header.code_hz, unknown_id=unknown, max_voices=MAX_VOICES_CHECKED)
-    findings += check_text_tokenization(clips, lambda text: wanted.text_encoder.encode(text, language))
+    findings += check_text_tokenization(clips, lambda text: requirements.text_encoder.encode(text, language))
     return clips
 
 
-def _open_pairs(wanted: DataRequirements, path: Path, role: DatasetRole, name: str, *, of_base: bool) -> PairDataset:
+def _open_pairs(
+    requirements: DataRequirements, path: Path, role: DatasetRole, name: str, *, of_base: bool
+) -> PairDataset:
     """A pair manifest of an IndexTTS-2 trainer, with texts encoded by the run's tokenizer."""
-    manifest, stated = split_manifest_language(str(path))
-    own = None if of_base else wanted.language
+    manifest, manifest_language = split_manifest_language(str(path))
+    run_language = None if of_base else requirements.language
     return open_pair_dataset(
         manifest,
-        lambda text: wanted.text_encoder.encode(text, own),
-        wanted.spec,
-        language=stated or own,
+        lambda text: requirements.text_encoder.encode(text, run_language),
+        requirements.spec,
+        language=manifest_language or run_language,
         role=role,
         name=name,
     )
@@ -260,29 +271,29 @@ def build_sampler(
     return DeterministicSampler(sets, weights, train.batch_tokens, train.seed, rules, left_for_others=left_for_others)
 
 
-def require_batches_fit(wanted: DataRequirements, data: RunData, *, replay_pending: bool = False) -> None:
+def require_batches_fit(requirements: DataRequirements, data: RunData, *, replay_pending: bool = False) -> None:
     """Raise if steps or packs are too small for the clips, before replay is made, which takes minutes.
 
     The new language must fill every step on its own with the share that replay leaves it: how long the utterances of
     the base will be is not known yet.
     """
-    settings = wanted.settings
+    settings = requirements.settings
     sets = data.train if replay_pending else (*data.train, *data.replay)
     share = settings.data.replay_share
     weights = compute_set_weights(data.train, sets[len(data.train) :], share)
-    stream = build_sampler(settings, wanted.spec, sets, weights, left_for_others=share if replay_pending else 0.0)
+    stream = build_sampler(settings, requirements.spec, sets, weights, left_for_others=share if replay_pending else 0.0)
     if settings.train.microbatch_tokens is not None:
         longest, clip = stream.longest
         require_clip_fits(longest, settings.train.microbatch_tokens, f"clip {clip!r}")
 
 
 def sampling_findings(
-    wanted: DataRequirements, data: RunData, stream: DeterministicSampler, others: Sequence[ClipDataset] = ()
+    requirements: DataRequirements, data: RunData, stream: DeterministicSampler, others: Sequence[ClipDataset] = ()
 ) -> list[Finding]:
     """What is wrong with the sets as they will be met; `others` follow the run's own in the stream."""
-    card = wanted.graft.card
+    card = requirements.graft.card
     return [
-        *(item for flow in stream.streams for item in flow.findings()),
+        *(item for set_stream in stream.streams for item in set_stream.findings()),
         *check_unused_rows(data.train, card.base_pieces, card.num_rows),
         *check_prompt_copies((*data.train, *data.replay, *others), stream),
     ]
@@ -311,8 +322,26 @@ def warmup_findings(train: TrainSettings, steps: int) -> list[Finding]:
     warmup = train.warmup_steps
     if warmup <= steps:
         return []
-    found = f"warm-up of {warmup:,} steps, run of {steps:,}: the rates only reach {steps / warmup:.1%} of their peak"
+    found = (
+        f"the warm-up has {warmup:,} steps, the run {steps:,}: the rates only reach {steps / warmup:.1%} of their peak"
+    )
     return [finding("warmup-too-long", found, expected=f"at most {steps:,}")]
+
+
+def find_recordings(run: RunFolder, dataset: Path | None) -> dict[str, Path]:
+    """Audio files of the clips of a run's own sets, by set and id ("valid/clip-1"); only those that still exist.
+
+    Prepared sets have codes and no samples, which a vocoder that imitates a recording needs too. `dataset` is the
+    setting of that name. A manifest that cannot be read is no error here: without a recording there is no sound.
+    """
+    manifest = resolve_manifest_path(dataset, run.data)
+    found: dict[str, Path] = {}
+    with contextlib.suppress(VoxgraftError):
+        for clip in read_manifest(manifest) if is_file(manifest) else ():
+            path = clip.resolve_audio(manifest.parent)
+            if clip.split in ROLE_BY_SPLIT and is_file(path):
+                found[f"{ROLE_BY_SPLIT[clip.split]}/{clip.id}"] = path
+    return found
 
 
 @dataclass
@@ -323,6 +352,8 @@ class HeldOutData:
     why: dict[str, str] = field(default_factory=dict)
     min_prompt_seconds: float = 3.0
     seed: int = 0
+    recordings: Mapping[str, Path] = field(default_factory=dict)
+    """Audio files of clips (`find_recordings`)."""
 
     def reason(self, language: str) -> str:
         return self.why.get(language) or self.why.get("") or f"the run has no held-out recordings in {language}"
@@ -341,27 +372,31 @@ def open_held_out_data(
     """
     with open_checkpoint(files.checkpoint) as checkpoint:
         shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
-    wanted = DataRequirements.of(run, settings, graft, (family, files, open_tokenizer(files.tokenizer)), shapes)
-    held_out = HeldOutData(min_prompt_seconds=settings.data.min_prompt_seconds, seed=settings.train.seed)
-    places = [(path, False) for path in settings.data.valid or (run.data_set("valid"),)]
-    for path, of_base in [*places, *((path, True) for path in settings.data.replay_valid)]:
+    requirements = DataRequirements.of(run, settings, graft, (family, files, open_tokenizer(files.tokenizer)), shapes)
+    held_out = HeldOutData(
+        min_prompt_seconds=settings.data.min_prompt_seconds,
+        seed=settings.train.seed,
+        recordings=find_recordings(run, settings.data.dataset),
+    )
+    sources = [(path, False) for path in settings.data.valid or (run.data_set("valid"),)]
+    for path, of_base in [*sources, *((path, True) for path in settings.data.replay_valid)]:
         manifest, _ = split_manifest_language(str(path))
         clips: ClipDataset
         try:
             if is_folder(path) or manifest.suffix != ".jsonl":
-                clips = open_clip_dataset(path, expected=wanted.header(of_base=of_base))
+                clips = open_clip_dataset(path, expected=requirements.header(of_base=of_base))
             else:
-                clips = _open_pairs(wanted, path, "valid", manifest.stem, of_base=of_base)
+                clips = _open_pairs(requirements, path, "valid", manifest.stem, of_base=of_base)
         except VoxgraftError as error:
-            language = "" if of_base else wanted.language
+            language = "" if of_base else requirements.language
             held_out.why[language] = f"held-out recordings cannot be used: {error.finding.found}"
             continue
         name = clips.header.language
         held_out.sets[name] = (*held_out.sets.get(name, ()), clips)
-    made = run.data_set(SELF_REPLAY_NAME)
-    if path_exists(made):
+    replay_folder = run.data_set(SELF_REPLAY_NAME)
+    if path_exists(replay_folder):
         try:
-            _, parts = split_self_replay(open_clip_dataset(made, expected=wanted.header(of_base=True)))
+            _, parts = split_self_replay(open_clip_dataset(replay_folder, expected=requirements.header(of_base=True)))
         except VoxgraftError as error:
             held_out.why[""] = f"the replay that the base created cannot be used: {error.finding.found}"
         else:
@@ -377,18 +412,18 @@ def is_self_replay(clips: ClipDataset) -> bool:
 
 def split_self_replay(clips: ClipDataset) -> tuple[ClipDataset | None, dict[str, ClipDataset]]:
     """A self-made set as what is trained on, and what is held out by language; either may be nothing."""
-    learnt: list[int] = []
+    training: list[int] = []
     held_out: dict[str, list[int]] = {}
-    for place, info in enumerate(clips.infos):
+    for index, info in enumerate(clips.infos):
         # Ids are LANGUAGE-NUMBER.
         if info.recording == HELD_OUT_RECORDING:
-            held_out.setdefault(info.id.rpartition("-")[0], []).append(place)
+            held_out.setdefault(info.id.rpartition("-")[0], []).append(index)
         else:
-            learnt.append(place)
-    own = DatasetSubset(clips, learnt, clips.name, "replay", clips.header.language) if learnt else None
-    return own, {
-        language: DatasetSubset(clips, places, f"{clips.name}-{language}", "valid", language)
-        for language, places in held_out.items()
+            training.append(index)
+    training_set = DatasetSubset(clips, training, clips.name, "replay", clips.header.language) if training else None
+    return training_set, {
+        language: DatasetSubset(clips, indices, f"{clips.name}-{language}", "valid", language)
+        for language, indices in held_out.items()
     }
 
 
@@ -430,8 +465,8 @@ class RunContext:
         """Text rules of the graft. How others normalised their texts is not known: those are read as they are."""
         if self.graft is not None and (self.grown is None or self.grown.sha256 == self.graft.tokenizer.sha256):
             return self.graft.card.rules
-        beside = find_text_rules(self.grown.path) if self.grown is not None else None
-        return beside or TextRules(NO_RULES, self.settings.language or "")
+        tokenizer_rules = find_text_rules(self.grown.path) if self.grown is not None else None
+        return tokenizer_rules or TextRules(NO_RULES, self.settings.language or "")
 
     @property
     def data_requirements(self) -> DataRequirements | None:
@@ -455,9 +490,9 @@ class RunContext:
         self.require_base()
         if self.graft is None and self.run is not None:
             load_graft(RunFolder(self.run).graft)  # raises what is wrong with it
-        wanted = self.data_requirements
-        assert wanted is not None  # what could not be opened is among the findings, which the caller has looked at
-        return wanted
+        required = self.data_requirements
+        assert required is not None  # what could not be opened is among the findings, which the caller has looked at
+        return required
 
     def try_or_report(self, make: Callable[[], PartT]) -> PartT | None:
         """What `make` gives; None, and a finding, if it meets one of our errors."""
@@ -518,31 +553,33 @@ def provenance_findings(context: RunContext) -> list[Finding]:
     hashes: dict[str, dict[str, str]] = {}
     for key in ("base", "texts"):
         hashes[key] = card.get(key, {})
-        if not isinstance(hashes[key], dict) or not all(isinstance(one, str) for one in hashes[key].values()):
+        if not isinstance(hashes[key], dict) or not all(isinstance(value, str) for value in hashes[key].values()):
             raise GraftError("graft-broken", f"`{key}` in {RUN_CARD_NAME} is not a list of files with their SHA-256")
     # The run's card and the graft's card may both state the base; the run's counts.
-    stated = {(base.folder / name, "base-other"): digest for name, digest in hashes["base"].items()}
+    expected_hashes = {(base.folder / name, "base-other"): digest for name, digest in hashes["base"].items()}
     if graft is not None:
         for part in ("checkpoint", "tokenizer"):
             name, digest = (graft.card.base.get(key) for key in (part, f"{part}_sha256"))
             if isinstance(name, str) and isinstance(digest, str):
-                stated.setdefault((base.folder / name, "base-other"), digest)
-    stated |= {(run / name, "texts-changed"): digest for name, digest in hashes["texts"].items()}
+                expected_hashes.setdefault((base.folder / name, "base-other"), digest)
+    expected_hashes |= {(run / name, "texts-changed"): digest for name, digest in hashes["texts"].items()}
     findings = []
-    for (path, code), digest in stated.items():
+    for (path, code), digest in expected_hashes.items():
         if not os.path.isfile(path):
             findings.append(finding(code, f"{path.name}, which the run was created from, does not exist", where=path))
         elif (actual := compute_sha256(path)) != digest:
             expected = f"{digest[:12]}, as when the graft was created"
             findings.append(finding(code, f"{path.name} has sha256 {actual[:12]}", expected=expected, where=path))
-    then, now = card.get("settings"), collect_graft_settings(context.settings)
-    if graft is not None and isinstance(then, dict):
+    recorded, current = card.get("settings"), collect_graft_settings(context.settings)
+    if graft is not None and isinstance(recorded, dict):
         changed = []
-        for key in now:
-            if then.get(key) != now[key]:
-                was, become = (json.dumps(one, ensure_ascii=False, default=str) for one in (then.get(key), now[key]))
-                was, become = (text if len(text) <= 80 else text[:77] + "..." for text in (was, become))
-                changed.append(f"{key} was {was}, is {become}")
+        for key in current:
+            if recorded.get(key) != current[key]:
+                old_text, new_text = (
+                    json.dumps(value, ensure_ascii=False, default=str) for value in (recorded.get(key), current[key])
+                )
+                old_text, new_text = (text if len(text) <= 80 else text[:77] + "..." for text in (old_text, new_text))
+                changed.append(f"{key} was {old_text}, is {new_text}")
         texts = {os.path.realpath(graft.folder.parent / path) for path in hashes["texts"]}
         if context.settings.texts and texts != {os.path.realpath(path) for path in context.settings.texts}:
             changed.append("texts are different files")

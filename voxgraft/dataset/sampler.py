@@ -31,16 +31,16 @@ class PromptSelector:
         """`order` holds the indices of all clips, sorted by id, so that their order in the files does not matter."""
         self._clips = clips
         self._own = len(clips) > 0 and clips.prompt_of(0) is not None
-        by_name: dict[str, list[int]] = defaultdict(list)
+        by_speaker: dict[str, list[int]] = defaultdict(list)
         for clip in order:
-            by_name[clips.infos[clip].speaker].append(clip)
+            by_speaker[clips.infos[clip].speaker].append(clip)
         # By speaker: the clips that are long enough to be prompts, and the two longest, the longest first.
         self._long: dict[str, list[int]] = {}
         self._longest: dict[str, list[int]] = {}
-        for name, places in by_name.items():
-            self._long[name] = [clip for clip in places if clips.infos[clip].seconds >= min_seconds]
-            self._longest[name] = sorted(places, key=lambda clip: -clips.infos[clip].seconds)[:2]
-        self._place_among_long = {clip: at for long in self._long.values() for at, clip in enumerate(long)}
+        for speaker, speaker_clips in by_speaker.items():
+            self._long[speaker] = [clip for clip in speaker_clips if clips.infos[clip].seconds >= min_seconds]
+            self._longest[speaker] = sorted(speaker_clips, key=lambda clip: -clips.infos[clip].seconds)[:2]
+        self._place_among_long = {clip: index for long in self._long.values() for index, clip in enumerate(long)}
 
     def is_single_clip(self, clip: int) -> bool:
         """Whether the speaker has no other clip to take the voice from."""
@@ -136,7 +136,7 @@ class DeterministicSampler:
         if not all(math.isfinite(weight) and weight > 0 for weight in weights):
             raise ConfigError("stream-settings", f"the weights {list(weights)}", expected="finite numbers above 0")
         if batch_tokens < 1:
-            raise ConfigError("stream-settings", f"{batch_tokens} tokens per step", expected="at least 1")
+            raise ConfigError("stream-settings", f"a step has {batch_tokens} tokens", expected="at least 1")
         # Fractions: shares of a step must add up exactly over any number of steps.
         total = sum(map(Fraction, weights)) / (1 - Fraction(left_for_others))
         self.streams = [
@@ -221,15 +221,15 @@ class DatasetStream:
         """Clips that start within the step's share. Starts are whole numbers, so the share's ends are rounded up."""
         begin, end = math.ceil((number - 1) * self.budget), math.ceil(number * self.budget)
         for epoch in range(begin // self.total, -(-end // self.total)):
-            kept = self._epochs.get(epoch)  # once: another thread may drop it in between
-            if kept is None:
+            cached = self._epochs.get(epoch)  # once: another thread may drop it in between
+            if cached is None:
                 order = rng.hash_permutation(len(self._used), "order", self._seed, self.set.name, epoch)
                 clips = self._used[order]
                 # The clips of an epoch in their order, and the token at which each starts.
-                kept = self._epochs[epoch] = (clips, np.cumsum(self._tokens[clips]) - self._tokens[clips])
+                cached = self._epochs[epoch] = (clips, np.cumsum(self._tokens[clips]) - self._tokens[clips])
                 if len(self._epochs) > MAX_CACHED_EPOCHS:
                     self._epochs.popitem(last=False)
-            clips, starts = kept
+            clips, starts = cached
             first, last = np.searchsorted(starts, [begin - epoch * self.total, end - epoch * self.total])
             yield from clips[first:last].tolist()
 
@@ -238,8 +238,10 @@ class DatasetStream:
         found: list[tuple[str, str]] = []
         too_long = self.left_out["too long"]
         if self.lone:
-            fate = "left out" if self.left_out["lone speaker"] else "used with their own voice, which teaches copying"
-            text = f"{len(self.lone):,} of {self.clips:,} clips are the only clip of their speaker and are {fate}"
+            outcome = (
+                "left out" if self.left_out["lone speaker"] else "used with their own voice, which teaches copying"
+            )
+            text = f"{len(self.lone):,} of {self.clips:,} clips are the only clip of their speaker and are {outcome}"
             nearly_all = self.clips >= MIN_CLIPS_FOR_WARNING and len(self.lone) >= MOSTLY_SINGLE_SHARE * self.clips
             code = "speakers-one-clip" if nearly_all else "lone-speakers"
             found.append((code, f"{text}: {format_clip_names(self.lone)}"))
@@ -294,16 +296,16 @@ def pack_microbatches(lengths: Sequence[int], microbatch_tokens: int) -> list[Mi
         return []
     longest = int(np.argmax(lengths))
     require_clip_fits(int(lengths[longest]), microbatch_tokens, f"item {longest} of the step")
-    order = sorted(range(len(lengths)), key=lambda place: (-lengths[place], place))
+    order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
     count = -(-int(sum(lengths)) // microbatch_tokens)
     while True:  # ends at one clip per pack, which always fits
         packs = [Microbatch((), 0) for _ in range(count)]
-        room = [(0, at) for at in range(count)]  # a heap: tokens and number of each pack, the emptiest first
-        for place in order:
-            tokens, at = heapq.heappop(room)
-            packs[at].append(place)
-            packs[at].tokens = tokens + int(lengths[place])
-            heapq.heappush(room, (packs[at].tokens, at))
+        heap = [(0, number) for number in range(count)]  # a heap: tokens and number of each pack, the emptiest first
+        for index in order:
+            tokens, number = heapq.heappop(heap)
+            packs[number].append(index)
+            packs[number].tokens = tokens + int(lengths[index])
+            heapq.heappush(heap, (packs[number].tokens, number))
         if max(pack.tokens for pack in packs) <= microbatch_tokens:
             return packs
         count += 1

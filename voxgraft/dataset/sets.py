@@ -119,21 +119,27 @@ def open_clip_dataset(
         shards.append(Shard(folder / arrays.file, num_clips, file.voice))
         infos += _read_clip_infos(folder / lines.file, num_clips)
     seen: set[str] = set()
-    twice = [info.id for info in infos if info.id in seen or seen.add(info.id)]  # type: ignore[func-returns-value]
-    if twice:
-        raise GraftError("set-duplicate-ids", f"{len(twice):,} ids appear twice, {twice[0]!r} first", where=folder)
+    duplicates = [info.id for info in infos if info.id in seen or seen.add(info.id)]  # type: ignore[func-returns-value]
+    if duplicates:
+        raise GraftError(
+            "set-duplicate-ids", f"{len(duplicates):,} ids appear twice, {duplicates[0]!r} first", where=folder
+        )
     clips = ShardedDataset(folder, file, shards, infos)
     actual = _count_totals(infos, int(clips.num_text.sum()), int(clips.num_codes.sum()))
-    stated: Mapping[str, Any] = file.counts
-    wrong = [
+    declared_counts: Mapping[str, Any] = file.counts
+    mismatches = [
         name
         for name, value in actual.items()
-        if name in stated
-        and not (isinstance(stated[name], int | float) and abs(stated[name] - value) <= MAX_SECONDS_ERROR)
+        if name in declared_counts
+        and not (
+            isinstance(declared_counts[name], int | float) and abs(declared_counts[name] - value) <= MAX_SECONDS_ERROR
+        )
     ]
-    if wrong:
-        found = f"{DATASET_INDEX_NAME} states " + ", ".join(f"{name} {stated[name]!r:.40}" for name in wrong)
-        expected_text = ", ".join(f"{name} {actual[name]:,}" for name in wrong) + ", as the shards have"
+    if mismatches:
+        found = f"{DATASET_INDEX_NAME} states " + ", ".join(
+            f"{name} {declared_counts[name]!r:.40}" for name in mismatches
+        )
+        expected_text = ", ".join(f"{name} {actual[name]:,}" for name in mismatches) + ", as the shards have"
         raise FileError("set-damaged", found, expected=expected_text, where=folder / DATASET_INDEX_NAME)
     clips.verified = verify == "hashes"
     return clips
@@ -207,10 +213,10 @@ def _read_clip_infos(path: Path, num_clips: int) -> list[Clip]:
     return infos
 
 
-def _require_shard_hash(path: Path, stated: str, found: str) -> None:
-    if found != stated:
+def _require_shard_hash(path: Path, expected_hash: str, found: str) -> None:
+    if found != expected_hash:
         text = f"the bytes of {path.name} have the hash {found[:16]}..."
-        raise FileError("set-damaged", text, expected=f"{stated[:16]}..., as the set states", where=path)
+        raise FileError("set-damaged", text, expected=f"{expected_hash[:16]}..., as the set states", where=path)
 
 
 class ShardVerifier:
@@ -219,12 +225,12 @@ class ShardVerifier:
     Training starts meanwhile: hashing hundreds of gigabytes takes minutes.
     """
 
-    def __init__(self, held_out: Iterable[ClipDataset], learnt: Iterable[ClipDataset]) -> None:
+    def __init__(self, held_out: Iterable[ClipDataset], training: Iterable[ClipDataset]) -> None:
         first, second = (
-            {path: stated for clips in sets for path, stated in clips.shard_files().items()}
-            for sets in (held_out, learnt)
+            {path: digest for clips in sets for path, digest in clips.shard_files().items()}
+            for sets in (held_out, training)
         )
-        self._parts = (first, {path: stated for path, stated in second.items() if path not in first})
+        self._parts = (first, {path: digest for path, digest in second.items() if path not in first})
         self._done = (threading.Event(), threading.Event())
         self._error: Exception | None = None
         self._stopped = threading.Event()
@@ -250,7 +256,7 @@ class ShardVerifier:
     def _verify(self) -> None:
         try:
             for files, done in zip(self._parts, self._done, strict=True):
-                for path, stated in files.items():
+                for path, expected_hash in files.items():
                     digest = hashlib.sha256()
                     try:
                         with path.open("rb", buffering=0) as stream:
@@ -261,7 +267,7 @@ class ShardVerifier:
                     except OSError as error:
                         found = f"{path.name}: {format_error_reason(error)}"
                         raise FileError("file-unreadable", found, where=path) from None
-                    _require_shard_hash(path, stated, digest.hexdigest())
+                    _require_shard_hash(path, expected_hash, digest.hexdigest())
                 done.set()
         except Exception as error:
             self._error = error  # raised in the thread that calls look() or wait()
@@ -283,9 +289,9 @@ MAX_TRAILING_RUN_SECONDS = 1.0
 DURATION_SLACK_SECONDS, DURATION_SLACK_SHARE = 0.25, 0.05
 _UNKNOWN_ERROR_SHARE = 0.01
 _FAULT_TEXTS = {
-    "clips-text-outside": "{values:,} text ids have no row",
-    "clips-text-barred": "{values:,} text ids are removed by the original program",
-    "clips-codes-outside": "{values:,} speech codes are outside the family's range",
+    "clips-text-outside": "ids without a row in the text: {values:,}",
+    "clips-text-barred": "ids in the text that the original program removes: {values:,}",
+    "clips-codes-outside": "speech codes outside the family's range: {values:,}",
     "clips-too-long": "longer than the model's maximum",
     "clips-no-content": "no text or no codes",
     "clips-voice-broken": "the voice condition has unusable values",
@@ -296,21 +302,34 @@ _FAULT_TEXTS = {
 _SHARE_DEPENDENT_FAULTS = ("clips-trailing-run", "clips-seconds")
 
 
-def check_text_tokenization(clips: ClipDataset, spell: EncodeText) -> list[Finding]:
+def check_text_tokenization(clips: ClipDataset, encode_text: EncodeText) -> list[Finding]:
     """Whether the ids are those of the texts. Nothing else reveals a tokenizer of the same size with other pieces."""
-    places = [clip for clip in range(len(clips)) if clips.infos[clip].text.strip()]
-    step = max(1, len(places) // NUM_CHECKED_TEXTS)
-    compared = places[::step][:NUM_CHECKED_TEXTS]
-    different = [clip for clip in compared if clips.text_ids(clip).tolist() != list(spell(clips.infos[clip].text))]
+    text_clips = [clip for clip in range(len(clips)) if clips.infos[clip].text.strip()]
+    step = max(1, len(text_clips) // NUM_CHECKED_TEXTS)
+    compared = text_clips[::step][:NUM_CHECKED_TEXTS]
+    different = [
+        clip for clip in compared if clips.text_ids(clip).tolist() != list(encode_text(clips.infos[clip].text))
+    ]
     if not different:
         return []
     first = clips.infos[different[0]].text
-    ids, spelled = clips.text_ids(different[0]).tolist(), list(spell(first))
-    at = next((at for at, (one, other) in enumerate(zip(ids, spelled, strict=False)) if one != other), None)
-    shown = f"id {ids[at]} at position {at}, expected {spelled[at]}" if at is not None else f"{len(ids)} ids"
+    ids, encoded = clips.text_ids(different[0]).tolist(), list(encode_text(first))
+    position = next(
+        (
+            position
+            for position, (stored_id, encoded_id) in enumerate(zip(ids, encoded, strict=False))
+            if stored_id != encoded_id
+        ),
+        None,
+    )
+    difference = (
+        f"id {ids[position]} at position {position}, expected {encoded[position]}"
+        if position is not None
+        else f"{len(ids)} ids"
+    )
     names = format_clip_names([clips.infos[clip].id for clip in different])
     text = f"{len(different):,} of {len(compared):,} texts are encoded differently: {names}"
-    text += f" (the first: {first!r:.80}, {shown})"
+    text += f" (the first: {first!r:.80}, {difference})"
     level: Level = "error" if len(different) > MIN_ERROR_SHARE * len(compared) else "warning"
     return [finding("clips-other-tokenizer", text, expected="0", where=clips.name, level=level)]
 
@@ -326,8 +345,8 @@ def check_held_out_overlap(train_sets: Sequence[ClipDataset], held_out: ClipData
         if text := held_out.infos[clip].text.strip():
             texts.setdefault(text, []).append(clip)
     lengths = np.unique(held_out.num_codes)
-    same: dict[int, str] = {}
-    read: dict[int, str] = {}
+    same_clips: dict[int, str] = {}
+    same_texts: dict[int, str] = {}
     for clips in train_sets:
         # Codes are read only where a held-out clip has as many: most of a large set stays unread.
         as_long = np.isin(clips.num_codes, lengths)
@@ -335,22 +354,22 @@ def check_held_out_overlap(train_sets: Sequence[ClipDataset], held_out: ClipData
             info = clips.infos[clip]
             known = codes.get(clips.codes(clip).tobytes()) if as_long[clip] else None
             if known is not None:
-                same.setdefault(known, f"{clips.name}/{info.id}")
-            for place in texts.get(info.text.strip(), ()):
-                other = held_out.infos[place]
+                same_clips.setdefault(known, f"{clips.name}/{info.id}")
+            for index in texts.get(info.text.strip(), ()):
+                other = held_out.infos[index]
                 origin = bool(info.recording) and (info.recording, info.speaker) == (other.recording, other.speaker)
                 is_same = origin and abs(info.seconds - other.seconds) <= MAX_SAME_CUT_SECONDS
-                (same if is_same else read).setdefault(place, f"{clips.name}/{info.id}")
-    only_read = {place: name for place, name in read.items() if place not in same}
+                (same_clips if is_same else same_texts).setdefault(index, f"{clips.name}/{info.id}")
+    same_text_only = {index: name for index, name in same_texts.items() if index not in same_clips}
     findings = []
-    for code, places, what, verb in (
-        ("clips-not-held-out", same, "are also in training", "is"),
-        ("texts-not-held-out", only_read, "have a text that is also in training", "has the text of"),
+    for code, matches, what, relation in (
+        ("clips-not-held-out", same_clips, "are also in training", "is"),
+        ("texts-not-held-out", same_text_only, "have a text that is also in training", "has the text of"),
     ):
-        if places:
-            pairs = [f"{held_out.infos[place].id} {verb} {name}" for place, name in sorted(places.items())]
-            text = f"{len(places):,} of {len(held_out):,} held-out clips {what}: {format_clip_names(pairs)}"
-            many = places is only_read and len(places) > MIN_ERROR_SHARE * len(held_out)
+        if matches:
+            pairs = [f"{held_out.infos[index].id} {relation} {name}" for index, name in sorted(matches.items())]
+            text = f"{len(matches):,} of {len(held_out):,} held-out clips {what}: {format_clip_names(pairs)}"
+            many = matches is same_text_only and len(matches) > MIN_ERROR_SHARE * len(held_out)
             level: Level | None = "warning" if many else None
             findings.append(finding(code, text, expected="0", where=held_out.name, level=level))
     return findings
@@ -430,14 +449,14 @@ def check_clip_dataset(
             text, codes, seconds = clips.text_ids(clip), clips.codes(clip), clips.infos[clip].seconds
             voice = clips.voice(clip) if clip % step == 0 else {}
             faults = list(_find_clip_faults(text, codes, voice, spec, code_hz))
-            spoken = len(codes) / code_hz
-            if abs(spoken - seconds) > max(DURATION_SLACK_SECONDS, DURATION_SLACK_SHARE * seconds):
-                shown = f"{len(codes):,} codes are {spoken:.2f} s, the clip has {seconds:.2f} s"
-                faults.append(("clips-seconds", 0, shown))
+            code_seconds = len(codes) / code_hz
+            if abs(code_seconds - seconds) > max(DURATION_SLACK_SECONDS, DURATION_SLACK_SHARE * seconds):
+                example = f"{len(codes):,} codes are {code_seconds:.2f} s, the clip has {seconds:.2f} s"
+                faults.append(("clips-seconds", 0, example))
             if unknown_id is not None and (unknown := int(np.count_nonzero(text == unknown_id))):
                 faults.append(("clips-text-unknown", unknown, f"{unknown} of {len(text)} tokens"))
-            for code, values, shown in faults:
-                seen[code].append((clip, values, shown))
+            for code, values, example in faults:
+                seen[code].append((clip, values, example))
             advance(1)
     findings = []
     for code, found in seen.items():
@@ -446,15 +465,15 @@ def check_clip_dataset(
         # A clip can have a fault twice, in its text and in its codes: it is counted and named once.
         names = [clips.infos[clip].id for clip in dict.fromkeys(clip for clip, _, _ in found)]
         values = sum(count for _, count, _ in found)
-        first = next((shown for _, _, shown in found if shown), "")
+        first = next((example for _, _, example in found if example), "")
         what = _FAULT_TEXTS[code].format(values=values)
-        told = f"{len(names):,} of {len(clips):,} clips: {what}; {format_clip_names(names)}"
-        told += f"; the first: {first}" if first else ""
+        message = f"{len(names):,} of {len(clips):,} clips: {what}; {format_clip_names(names)}"
+        message += f"; the first: {first}" if first else ""
         is_serious = code in _SHARE_DEPENDENT_FAULTS and len(names) >= MIN_ERROR_SHARE * len(clips)
         if code == "clips-text-unknown":
             is_serious = values >= _UNKNOWN_ERROR_SHARE * int(clips.num_text.sum())
         level: Level | None = "error" if is_serious else None
-        findings.append(finding(code, told, where=clips.name, level=level))
+        findings.append(finding(code, message, where=clips.name, level=level))
     return findings
 
 
@@ -475,11 +494,11 @@ def _find_clip_faults(
     else:
         outside = (text < 0) | (text >= spec.num_text_ids)
         if outside.any():
-            shown = f"id {int(text[outside][0]):,}, valid are 0 to {spec.num_text_ids - 1:,}"
-            yield "clips-text-outside", int(outside.sum()), shown
-        barred = np.isin(text, list(spec.forbidden_text_ids))
-        if barred.any():
-            yield "clips-text-barred", int(barred.sum()), f"id {int(text[barred][0])}"
+            example = f"id {int(text[outside][0]):,}, valid are 0 to {spec.num_text_ids - 1:,}"
+            yield "clips-text-outside", int(outside.sum()), example
+        forbidden = np.isin(text, list(spec.forbidden_text_ids))
+        if forbidden.any():
+            yield "clips-text-barred", int(forbidden.sum()), f"id {int(text[forbidden][0])}"
         if len(text) > spec.max_text:
             yield "clips-too-long", 0, f"{len(text):,} text ids of at most {spec.max_text:,}"
     if not len(codes):
@@ -487,8 +506,8 @@ def _find_clip_faults(
     else:
         outside = (codes < 0) | (codes >= spec.num_codes)
         if outside.any():
-            shown = f"code {int(codes[outside][0])} (valid: 0 to {spec.num_codes - 1:,})"
-            yield "clips-codes-outside", int(outside.sum()), shown
+            example = f"code {int(codes[outside][0])} (valid: 0 to {spec.num_codes - 1:,})"
+            yield "clips-codes-outside", int(outside.sum()), example
         if len(codes) > spec.max_codes:
             yield "clips-too-long", 0, f"{len(codes):,} codes of at most {spec.max_codes:,}"
         run = count_trailing_run(codes)
@@ -497,8 +516,8 @@ def _find_clip_faults(
     for name, array in voice.items():
         is_float = np.issubdtype(array.dtype, np.floating)
         invalid = ~np.isfinite(array) if is_float else (array < 0) | (array >= spec.num_codes)
-        if wrong := int(np.count_nonzero(invalid)):
-            yield "clips-voice-broken", wrong, f"{wrong:,} of {array.size:,} numbers of {name}"
+        if num_invalid := int(np.count_nonzero(invalid)):
+            yield "clips-voice-broken", num_invalid, f"{num_invalid:,} of {array.size:,} numbers of {name}"
         elif not array.size:
             yield "clips-voice-broken", 0, f"{name} is empty"
         elif is_float and not array.any():

@@ -113,13 +113,13 @@ class DatasetSubset(ClipDataset):
     def __init__(self, whole: ClipDataset, clips: Sequence[int], name: str, role: DatasetRole, language: str) -> None:
         self._whole, self.name = whole, name
         self.header = replace(whole.header, role=role, language=language)
-        lending: dict[str, int] = {}  # the first clip of each speaker lends the voice
+        first_clips: dict[str, int] = {}  # the first clip of each speaker lends the voice
         for clip in clips:
-            lending.setdefault(whole.infos[clip].speaker, clip)
-        speakers = {speaker: len(clips) + at for at, speaker in enumerate(lending)}
+            first_clips.setdefault(whole.infos[clip].speaker, clip)
+        speakers = {speaker: len(clips) + position for position, speaker in enumerate(first_clips)}
         self._prompts = [speakers[whole.infos[clip].speaker] for clip in clips]
-        self._places = [*clips, *lending.values()]
-        self.infos = [whole.infos[place] for place in self._places]
+        self._places = [*clips, *first_clips.values()]
+        self.infos = [whole.infos[clip_index] for clip_index in self._places]
         self.num_text = whole.num_text[list(clips)]
         self.num_codes = whole.num_codes[list(clips)]
         self.fingerprint = whole.fingerprint
@@ -202,20 +202,20 @@ def check_clip(clip: Clip, forms: Mapping[str, VoiceArraySpec]) -> Clip:
     """The clip with arrays as a shard holds them; an error that names the clip if an array does not fit the set."""
     found = {name: VoiceArraySpec.of(np.asarray(array)) for name, array in clip.voice.items()}
     if found != forms:
-        shown = {name: f"{np.asarray(array).dtype} {np.shape(array)}" for name, array in clip.voice.items()}
-        raise _clip_error(clip, f"the voice arrays {shown}", f"{dict(forms)}, as in the first clip")
+        found_forms = {name: f"{np.asarray(array).dtype} {np.shape(array)}" for name, array in clip.voice.items()}
+        raise _clip_error(clip, f"the voice arrays {found_forms}", f"{dict(forms)}, as in the first clip")
     ragged = {TEXT_KEY: clip.text_ids, CODES_KEY: clip.codes}
     ragged |= {name: array for name, array in clip.voice.items() if forms[name].shape is None}
     ids: dict[str, Int32Array] = {}
-    for what, values in ragged.items():
+    for key, values in ragged.items():
         array = np.asarray(values)
         if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
-            shape = f"{what} as {array.dtype} of shape {list(array.shape)}"
+            shape = f"{key} as {array.dtype} of shape {list(array.shape)}"
             raise _clip_error(clip, shape, "one-dimensional whole numbers")
         if array.size and not (_INT32_LIMITS.min <= int(array.min()) and int(array.max()) <= _INT32_LIMITS.max):
-            limits = f"{what} from {int(array.min())} to {int(array.max())}"
+            limits = f"{key} from {int(array.min())} to {int(array.max())}"
             raise _clip_error(clip, limits, "32-bit numbers")
-        ids[what] = array.astype(np.int32)
+        ids[key] = array.astype(np.int32)
     voice = {name: ids[name] if name in ids else np.asarray(array) for name, array in clip.voice.items()}
     return replace(clip, text_ids=ids[TEXT_KEY], codes=ids[CODES_KEY], voice=voice)
 
@@ -407,25 +407,29 @@ def read_dataset_index(folder: Path) -> DatasetIndex:
         raise FileError("set-incomplete", f"{folder.name} has no {DATASET_INDEX_NAME}", where=folder)
     document = read_json(path)
     if not isinstance(document, dict) or document.get("format") != DATASET_FORMAT:
-        stated = document.get("format") if isinstance(document, dict) else document
-        raise FileError("set-format", f"the format {stated!r:.80}", expected=DATASET_FORMAT, where=path)
-    stated = document.pop(CHECKSUM_KEY, None)
+        declared = document.get("format") if isinstance(document, dict) else document
+        raise FileError(
+            "set-format", f"set.json states the format {declared!r:.80}", expected=DATASET_FORMAT, where=path
+        )
+    declared = document.pop(CHECKSUM_KEY, None)
     if set(document) != _INDEX_KEYS:
         raise _index_error(path, f"the keys {', '.join(map(str, sorted(document)))}", ", ".join(sorted(_INDEX_KEYS)))
-    if stated is not None and stated != compute_index_checksum(document):
+    if declared is not None and declared != compute_index_checksum(document):
         found = f"{DATASET_INDEX_NAME} changed since it was written: its {CHECKSUM_KEY} differs"
-        raise FileError("set-damaged", found, expected=f"{stated!s:.16}...", where=path)
+        raise FileError("set-damaged", found, expected=f"{declared!s:.16}...", where=path)
     if not isinstance(document["shards"], list):
         raise _index_error(path, f"shards {document['shards']!r:.80}", "a list")
     shards = []
     for number, entry in enumerate(document["shards"]):
         names = get_shard_names(number)
-        plain = isinstance(entry, dict) and type(entry.get("clips")) is int and entry["clips"] > 0
+        is_plain = isinstance(entry, dict) and type(entry.get("clips")) is int and entry["clips"] > 0
         files = []
-        for name, one in zip(names, (entry, entry.get("lines")) if plain else (), strict=False):
-            named = isinstance(one, dict) and one.get("file") == name and type(one.get("bytes")) is int
-            if named and isinstance(one.get("sha256"), str) and _SHA256.fullmatch(one["sha256"]):
-                files.append(ShardFile(name, one["bytes"], one["sha256"]))
+        for name, file_entry in zip(names, (entry, entry.get("lines")) if is_plain else (), strict=False):
+            is_named = (
+                isinstance(file_entry, dict) and file_entry.get("file") == name and type(file_entry.get("bytes")) is int
+            )
+            if is_named and isinstance(file_entry.get("sha256"), str) and _SHA256.fullmatch(file_entry["sha256"]):
+                files.append(ShardFile(name, file_entry["bytes"], file_entry["sha256"]))
         if len(files) != 2:
             expected = f"{names[0]} and {names[1]}, sizes and hashes"
             raise _index_error(path, f"shard {number}: {entry!r:.120}", expected)
@@ -450,18 +454,20 @@ def read_dataset_index(folder: Path) -> DatasetIndex:
 
 def _parse_header(document: dict[str, Any], path: Path) -> DatasetHeader:
     family, language, role, code_hz = (document[key] for key in ("family", "language", "role", "code_hz"))
-    made = document["made_from"]
-    plain = isinstance(family, str) and isinstance(language, str) and role in get_args(DatasetRole)
-    if not plain or not isinstance(code_hz, int | float) or not 0 < code_hz < 1e6:
+    provenance = document["made_from"]
+    is_plain = isinstance(family, str) and isinstance(language, str) and role in get_args(DatasetRole)
+    if not is_plain or not isinstance(code_hz, int | float) or not 0 < code_hz < 1e6:
         found = f"family {family!r:.40}, language {language!r:.40}, role {role!r:.40}, code_hz {code_hz!r:.40}"
         raise _index_error(path, found, f"names, one of {', '.join(get_args(DatasetRole))}, and codes per second")
     names = set(DatasetProvenance.__slots__)
-    if not isinstance(made, dict) or set(made) | {"text"} != names:  # older sets do not state text rules
-        raise _index_error(path, f"made_from {made!r:.120}", ", ".join(sorted(names)))
-    hashes = all(isinstance(made[name], str) for name in ("tokenizer_sha256", "base_sha256", "text") if name in made)
-    if not hashes or not all(isinstance(made[name], dict) for name in ("front_end", "settings")):
-        raise _index_error(path, f"made_from {made!r:.120}", "two hashes, and what was set")
-    return DatasetHeader(family, language, role, float(code_hz), DatasetProvenance(**made))
+    if not isinstance(provenance, dict) or set(provenance) | {"text"} != names:  # older sets do not state text rules
+        raise _index_error(path, f"made_from {provenance!r:.120}", ", ".join(sorted(names)))
+    hashes = all(
+        isinstance(provenance[name], str) for name in ("tokenizer_sha256", "base_sha256", "text") if name in provenance
+    )
+    if not hashes or not all(isinstance(provenance[name], dict) for name in ("front_end", "settings")):
+        raise _index_error(path, f"made_from {provenance!r:.120}", "two hashes, and what was set")
+    return DatasetHeader(family, language, role, float(code_hz), DatasetProvenance(**provenance))
 
 
 def _index_error(path: Path, found: str, expected: str) -> FileError:
@@ -476,36 +482,36 @@ def compute_index_checksum(document: Mapping[str, Any]) -> str:
 
 def require_matching_header(folder: Path, header: DatasetHeader, expected: Mapping[str, Any]) -> None:
     """Raise with both columns unless the set is what the run expects; only what `expected` names is compared."""
-    found, wanted = _flatten(asdict(header)), _flatten(expected)
+    found, required = _flatten(asdict(header)), _flatten(expected)
     # Whole groups are compared as groups: a setting that only one side has is a difference too.
     made_from = expected.get("made_from")
     named = made_from if isinstance(made_from, Mapping) else {}
     groups = {f"made_from.{key}" for key in ("front_end", "settings") if key in named}
-    keys = dict.fromkeys(wanted) | dict.fromkeys(key for key in found if any(key.startswith(g + ".") for g in groups))
+    keys = dict.fromkeys(required) | dict.fromkeys(
+        key for key in found if any(key.startswith(group + ".") for group in groups)
+    )
     rows = [
-        (key, found.get(key, "-"), wanted.get(key, "-")) for key in keys if found.get(key, "-") != wanted.get(key, "-")
+        (key, found.get(key, "-"), required.get(key, "-"))
+        for key in keys
+        if found.get(key, "-") != required.get(key, "-")
     ]
     if not rows:
         return
     width = max(len(key) for key, _, _ in rows[:MAX_SHOWN_DIFFERENCES])
-    if [key for key, _, _ in rows] == ["made_from.tokenizer_sha256"]:
-        raise GraftError("set-stale", f"the prepared set `{folder.name}` was made with another tokenizer", where=folder)
     lines = [f"{'':<{width}}  {'the set':<20}  this run"]
     for key, *values in rows[:MAX_SHOWN_DIFFERENCES]:
         texts = (value.strip('"') for value in values)
-        one, other = (
+        found_text, required_text = (
             f"{text[:16]}..." if _SHA256.fullmatch(text) else text if len(text) <= 40 else f"{text[:37]}..."
             for text in texts
         )
-        lines.append(f"{key:<{width}}  {one:<20}  {other}")
+        lines.append(f"{key:<{width}}  {found_text:<20}  {required_text}")
     lines += [f"and {len(rows) - MAX_SHOWN_DIFFERENCES} more"] if len(rows) > MAX_SHOWN_DIFFERENCES else []
     code = "set-foreign" if any(key in IDENTITY_KEYS for key, _, _ in rows) else "set-stale"
-    raise GraftError(
-        code,
-        f"the prepared set `{folder.name}` was made with other values than the run has now:\n    "
-        + "\n    ".join(lines),
-        where=folder,
-    )
+    is_tokenizer = [key for key, _, _ in rows] == ["made_from.tokenizer_sha256"]
+    cause = "another tokenizer" if is_tokenizer else "other values than the run has now"
+    told = f"the prepared set `{folder.name}` was made with {cause}:\n    " + "\n    ".join(lines)
+    raise GraftError(code, told, where=folder)
 
 
 def _flatten(values: Mapping[str, Any], before: str = "") -> dict[str, str]:

@@ -104,8 +104,8 @@ class DemoResult:
     def exit_code(self) -> int:
         if self.told is not None:
             return 0 if self.told.is_caught else 1
-        kept = self.evaluated is not None and summarize_retention(self.evaluated.evaluation) == "equal"
-        return 0 if kept else 1
+        is_retained = self.evaluated is not None and summarize_retention(self.evaluated.evaluation) == "equal"
+        return 0 if is_retained else 1
 
     def to_json(self) -> dict[str, Any]:
         document: dict[str, Any] = {
@@ -124,7 +124,7 @@ class DemoResult:
         return {
             **document,
             "languages": scores,
-            "equal": {kept.language: kept.equal for kept in evaluation.kept},
+            "equal": {retention.language: retention.equal for retention in evaluation.kept},
             "base_values_changed": evaluation.change["changed"] if evaluation.change else None,
             "checklist": {point.name: point.answer for point in self.evaluated.points},
             "report": str(self.evaluated.folder / EVALUATION_REPORT_NAME),
@@ -160,7 +160,7 @@ def demo(settings: DemoSettings) -> DemoResult:
         runner.chapter(f"{report.name}: {report.about}")
         make(runner, settings, report)
         if is_evaluated:
-            report.evaluated = runner.evaluate(settings.sentences, settings.seed)
+            report.evaluated = runner.evaluate(settings.max_sentences, settings.seed)
         return DemoResult(folder, runner.seconds, {}, report.evaluated, report)
     runner.new(build_demo_settings(settings))
     # The same order as in the tutorial: each command finds what the one before has written.
@@ -170,7 +170,7 @@ def demo(settings: DemoSettings) -> DemoResult:
         runner.choose_steps(settings.minutes)
     runner.check()
     runner.train()
-    found = runner.evaluate(settings.sentences, settings.seed)
+    found = runner.evaluate(settings.max_sentences, settings.seed)
     runner.export()
     adapter = read_peft_folder(runner.run.graft / ADAPTER_NAME)
     num_values = sum(tensor.numel() for tensor in adapter.state.values())
@@ -210,29 +210,29 @@ def format_evaluation(found: EvaluateResult, added: Mapping[str, str]) -> list[L
     evaluation = found.evaluation
     rows: list[tuple[TableCell, ...]] = []
     for language in evaluation.languages:
-        scores = (evaluation.score(language, who, DEMO_ERROR_MEASURE) for who in (WHO_BEFORE, WHO_AFTER))
+        scores = (evaluation.score(language, role, DEMO_ERROR_MEASURE) for role in (WHO_BEFORE, WHO_AFTER))
         errors = (format_with_interval(DEMO_ERROR_MEASURE, score) for score in scores)
-        kept = next((one for one in evaluation.kept if one.language == language), None)
+        retention = next((item for item in evaluation.kept if item.language == language), None)
         logits: TableCell = ""
-        if kept is not None and kept.equal is None:
-            logits = kept.why
-        elif kept is not None and kept.equal:
-            logits = style_line(("equal", "bold green"), f" at all {kept.positions:,} positions")
-        elif kept is not None:
-            logits = style_line(("not equal", "bold red"), f", by up to {kept.largest_difference:.2g}")
+        if retention is not None and retention.equal is None:
+            logits = retention.why
+        elif retention is not None and retention.equal:
+            logits = style_line(("equal", "bold green"), f" at all {retention.positions:,} positions")
+        elif retention is not None:
+            logits = style_line(("not equal", "bold red"), f", by up to {retention.largest_difference:.2g}")
         rows.append((f"{language}{' (new)' if language == evaluation.language else ''}", *errors, logits))
     table = Table(("language", "phone error before", "after", "speech logits of the base"), tuple(rows))
     facts: list[tuple[TableCell, ...]] = [*added.items()]
     # The new language's error by kinds of words, and what it compares with.
     new = evaluation.language or ""
-    for kind, words in WORD_KINDS.items():
+    for kind, label in WORD_KINDS.items():
         score = evaluation.score(new, WHO_AFTER, DEMO_ERROR_MEASURE + kind)
         if score.value is not None:
-            facts.append((f"phone error in {new}{words}", format_with_interval(DEMO_ERROR_MEASURE, score)))
-    for who, words in REFERENCE_LABELS.items():
-        known = [(name, evaluation.score(new, who, name)) for name in (DEMO_ERROR_MEASURE, "cer")]
+            facts.append((f"phone error in {new}{label}", format_with_interval(DEMO_ERROR_MEASURE, score)))
+    for role, label in REFERENCE_LABELS.items():
+        known = [(name, evaluation.score(new, role, name)) for name in (DEMO_ERROR_MEASURE, "cer")]
         for name, score in [(name, score) for name, score in known if score.value is not None][:1]:
-            facts.append((f"{words}, {measure_title(name)}", format_with_interval(name, score)))
+            facts.append((f"{label}, {measure_title(name)}", format_with_interval(name, score)))
     if (change := evaluation.change) is not None:
         values = f"{change['changed']:,} of {change['total']:,} values differ" if change["changed"] else "0"
         style = "bold red" if change["changed"] else "bold green"
@@ -260,8 +260,8 @@ class MistakeReport:
     def add(self, when: str, findings: Sequence[Finding]) -> None:
         """Add warnings and errors; notes only if they report the mistake."""
         known = {item.code for _, item in self.caught}
-        wanted = (item for item in findings if item.level != "note" or item.code in self.expected)
-        self.caught += [(when, item) for item in wanted if item.code not in known]
+        relevant = (item for item in findings if item.level != "note" or item.code in self.expected)
+        self.caught += [(when, item) for item in relevant if item.code not in known]
 
     def verdict(self) -> list[Line]:
         missing = [code for code in self.expected if code not in {item.code for _, item in self.caught}]
@@ -312,11 +312,11 @@ def _graft_without_letters(runner: DemoRunner, settings: DemoSettings, report: M
     size = max(max(vocabulary.values()) + 1, *(token["id"] + 1 for token in document["added_tokens"]))
     tag = {**document["added_tokens"][-1], "id": size, "content": f"[{DEMO_LANGUAGE}]"}
     document["added_tokens"].append(tag)
-    for at, piece in enumerate([tag["content"], *(word for word in words if len(word) > 1)][:500]):
-        vocabulary[piece] = size + at
-    made = runner.folder / "words-only.json"
-    write_json(made, document)
-    runner.edit({"tokenizer": {"file": str(made.absolute())}})
+    for index, piece in enumerate([tag["content"], *(word for word in words if len(word) > 1)][:500]):
+        vocabulary[piece] = size + index
+    tokenizer_path = runner.folder / "words-only.json"
+    write_json(tokenizer_path, document)
+    runner.edit({"tokenizer": {"file": str(tokenizer_path.absolute())}})
     result = runner.graft()
     report.not_refused_by = "graft" if result.folder else ""
     report.add("graft refuses", result.proof.findings)
@@ -330,21 +330,25 @@ def _use_wrong_tokenizer(runner: DemoRunner, settings: DemoSettings, report: Mis
     # The extended tokenizer with its new pieces, except the tag, numbered backwards.
     document = read_json(writer.graft.tokenizer.path)
     vocabulary: dict[str, int] = document["model"]["vocab"]
-    whole = {token["content"] for token in document["added_tokens"]}
+    added_tokens = {token["content"] for token in document["added_tokens"]}
     first = writer.graft.card.base_pieces
-    new = sorted((at, piece) for piece, at in vocabulary.items() if at >= first and piece not in whole)
-    for (at, _), (_, piece) in zip(new, reversed(new), strict=True):
-        vocabulary[piece] = at
-    made = runner.folder / "reordered.json"
-    write_json(made, document)
-    other = open_tokenizer(made)
-    spelled = replace(writer.text_encoder, grown=other)
-    runner.chapter(f"data/train again, encoded with {other.path.name}, which also has {other.size:,} pieces")
-    writer.write("train", "train", clips, spelled)
+    new_pieces = sorted(
+        (token_id, piece) for piece, token_id in vocabulary.items() if token_id >= first and piece not in added_tokens
+    )
+    for (token_id, _), (_, piece) in zip(new_pieces, reversed(new_pieces), strict=True):
+        vocabulary[piece] = token_id
+    tokenizer_path = runner.folder / "reordered.json"
+    write_json(tokenizer_path, document)
+    other_tokenizer = open_tokenizer(tokenizer_path)
+    other_encoder = replace(writer.text_encoder, grown=other_tokenizer)
+    runner.chapter(
+        f"data/train again, encoded with {other_tokenizer.path.name}, which also has {other_tokenizer.size:,} pieces"
+    )
+    writer.write("train", "train", clips, other_encoder)
     report.add(WHEN_BEFORE_TRAINING, runner.check().findings)
     runner.chapter("the same data, labelled with the run's own tokenizer, like data without a label")
     header = writer.header(DEMO_LANGUAGE, "train", writer.text_encoder)
-    write_clip_dataset(runner.run.data_set("train"), header, writer.prepared(clips, spelled))
+    write_clip_dataset(runner.run.data_set("train"), header, writer.prepared(clips, other_encoder))
     report.add(WHEN_BEFORE_TRAINING, runner.check().findings)
     _try_to_train(runner, report)
 
@@ -393,13 +397,13 @@ def _try_to_train(runner: DemoRunner, report: MistakeReport) -> None:
 
 def _check_trained_output(runner: DemoRunner, report: MistakeReport, name: str) -> None:
     """`check` of the checkpoint against its base."""
-    left, files = runner.run.path / name, runner.files
-    tokenizer = left / files.tokenizer.name
-    flags = f"--base {files.folder} --checkpoint {left / files.checkpoint.name} --tokenizer {tokenizer}"
-    wanted = CheckSettings(
-        base=files.folder, checkpoint=left / files.checkpoint.name, tokenizer=TokenizerSettings(file=tokenizer)
+    output_folder, files = runner.run.path / name, runner.files
+    tokenizer = output_folder / files.tokenizer.name
+    flags = f"--base {files.folder} --checkpoint {output_folder / files.checkpoint.name} --tokenizer {tokenizer}"
+    check_settings = CheckSettings(
+        base=files.folder, checkpoint=output_folder / files.checkpoint.name, tokenizer=TokenizerSettings(file=tokenizer)
     )
-    report.add(WHEN_OUTPUT_CHECKED, runner.check(flags, wanted, report.expected).findings)
+    report.add(WHEN_OUTPUT_CHECKED, runner.check(flags, check_settings, report.expected).findings)
 
 
 # By name: in words, the findings that must report it, how it is made, and whether that gives a model to listen to.
@@ -486,13 +490,13 @@ class DemoRunner:
         """Change values in run.yaml."""
         rewrite_run_yaml(self.run.settings, changes)
         lines = [f"in {self.run.settings}:"]
-        for part, some in changes.items():
-            words = []
-            for key, value in some.items():
+        for part, section in changes.items():
+            entries = []
+            for key, value in section.items():
                 values = value if isinstance(value, list) else [value]
-                shown = [f"{one:g}" if isinstance(one, float) else str(one) for one in values]
-                words.append(f"{key} {' and '.join(shown)}")
-            lines.append(f"  {part}: {', '.join(words)}")
+                value_texts = [f"{item:g}" if isinstance(item, float) else str(item) for item in values]
+                entries.append(f"{key} {' and '.join(value_texts)}")
+            lines.append(f"  {part}: {', '.join(entries)}")
         progress.report_lines(lines)
 
     def graft(self) -> GraftResult:
@@ -500,11 +504,11 @@ class DemoRunner:
             result = graft(load_command_settings(GraftSettings, self.run))
         counts, proof = result.counts, result.proof.counts
         # Nothing is promised for sentences that the base itself cannot spell in full.
-        kept = (
+        summary = (
             f"old text reads the same: {proof.same:,} of {proof.same + proof.changed:,} sentences that the base encodes"
         )
-        kept += f" in full; {proof.base_unknown:,} more contain characters that it cannot encode and are not counted"
-        progress.report_lines([f"{counts.new_pieces:,} new rows; {kept}"] if result.folder else result.lines())
+        summary += f" in full; {proof.base_unknown:,} more contain characters that it cannot encode and are not counted"
+        progress.report_lines([f"{counts.new_pieces:,} new rows; {summary}"] if result.folder else result.lines())
         return result
 
     def prepare(self) -> None:
@@ -552,14 +556,16 @@ class DemoRunner:
             )
         self.edit(build_step_settings(steps))
 
-    def check(self, flags: str = "", settings: CheckSettings | None = None, shown: Sequence[str] = ()) -> CheckResult:
-        """Check the run, or files with other settings. Notes are printed only if their code is in `shown`."""
+    def check(
+        self, flags: str = "", settings: CheckSettings | None = None, shown_codes: Sequence[str] = ()
+    ) -> CheckResult:
+        """Check the run, or files with other settings. Notes are printed only if their code is in `shown_codes`."""
         with self._run_command("check", flags, of_run=settings is None):
             result = check(settings or load_command_settings(CheckSettings, self.run))
-        wanted = [item for item in result.findings if item.level != "note" or item.code in shown]
+        shown_findings = [item for item in result.findings if item.level != "note" or item.code in shown_codes]
         lines: list[Line] = []
         for level, style in LEVEL_STYLES.items():  # worst first
-            for item in wanted:
+            for item in shown_findings:
                 if item.level == level:
                     first, *rest = item.lines()
                     lines += [style_line((first, style)), *rest]
@@ -615,16 +621,16 @@ class DemoRunner:
         progress.report_lines([style_line((title, "bold")), *lines])
 
     @contextmanager
-    def _run_command(self, verb: str, flags: str = "", *, of_run: bool = True, shown: bool = True) -> Iterator[None]:
-        """Print the command line unless it is not to be `shown`, and add up the seconds of the command."""
-        words = ["voxgraft", verb, *([shlex.quote(str(self.run.path))] if of_run else []), flags]
+    def _run_command(self, command: str, flags: str = "", *, of_run: bool = True, shown: bool = True) -> Iterator[None]:
+        """Print the command line unless it is not to be `shown_codes`, and add up the seconds of the command."""
+        arguments = ["voxgraft", command, *([shlex.quote(str(self.run.path))] if of_run else []), flags]
         if shown:
-            self.chapter(f"$ {' '.join(word for word in words if word)}")
-        began = time.monotonic()
+            self.chapter(f"$ {' '.join(argument for argument in arguments if argument)}")
+        started = time.monotonic()
         try:
             yield
         finally:
-            self.seconds[verb] = self.seconds.get(verb, 0.0) + time.monotonic() - began
+            self.seconds[command] = self.seconds.get(command, 0.0) + time.monotonic() - started
 
 
 def build_demo_settings(settings: DemoSettings) -> dict[str, dict[str, Any]]:

@@ -132,13 +132,13 @@ def read_codes_metadata() -> dict[str, str]:
 def write_talks(folder: Path, talks: int, utterances: int, report: Callable[[str], object] = str) -> list[str]:
     """Write talks of one speaker each, with their subtitles; returns all their texts. `report` gets a line for each."""
     folder.mkdir(parents=True, exist_ok=True)
-    said = []
-    of: dict[str, list[BundledClip]] = {}
+    texts = []
+    clips_by_speaker: dict[str, list[BundledClip]] = {}
     for clip in load_bundled_clips("train", "am"):
-        of.setdefault(clip.speaker, []).append(clip)
+        clips_by_speaker.setdefault(clip.speaker, []).append(clip)
     for number in range(talks):
-        own = of[sorted(of)[number % len(of)]]
-        clips, own[:utterances] = own[:utterances], []
+        speaker_clips = clips_by_speaker[sorted(clips_by_speaker)[number % len(clips_by_speaker)]]
+        clips, speaker_clips[:utterances] = speaker_clips[:utterances], []
         samples, times = render_talk(clips)
         # Every other talk is another kind of file.
         path = folder / f"talk{number}.{'flac' if number % 2 else 'ogg'}"
@@ -148,9 +148,9 @@ def write_talks(folder: Path, talks: int, utterances: int, report: Callable[[str
         is_vtt = number % 3 == 2  # and every third with subtitles in another format
         text = format_subtitles(clips, times, vtt=is_vtt)
         (folder / f"talk{number}.{'vtt' if is_vtt else 'srt'}").write_text(text, encoding="utf-8")
-        said += [clip.text for clip in clips]
+        texts += [clip.text for clip in clips]
         report(f"{number + 1} of {talks}: {path.name}, {len(samples) / TALK_RATE_HZ:.0f} s")
-    return said
+    return texts
 
 
 def render_talk(clips: list[BundledClip]) -> tuple[NDArray[np.float32], list[tuple[float, float]]]:
@@ -187,17 +187,17 @@ def format_subtitles(clips: list[BundledClip], times: list[tuple[float, float]],
     return ("WEBVTT\n\n" if vtt else "") + "\n".join(blocks)
 
 
-def main(words: list[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Write the talks of the tutorial; returns the exit code."""
-    tell = partial(print, file=sys.stderr)
-    if len(words) != 1 or Path(words[0]).exists():
-        tell("python -m voxgraft.demo.data FOLDER: give one folder that does not exist yet")
+    report = partial(print, file=sys.stderr)
+    if len(arguments) != 1 or Path(arguments[0]).exists():
+        report("python -m voxgraft.demo.data FOLDER: give one folder that does not exist yet")
         return 2
-    tell(f"creating {NUM_TALKS} talks of about a minute in {words[0]}")
+    report(f"creating {NUM_TALKS} talks of about a minute in {arguments[0]}")
     try:
         # Complete or absent: half of the talks would be taken for all of them.
-        with atomic_write_folder(Path(words[0])) as folder:
-            write_talks(folder, NUM_TALKS, UTTERANCES_PER_TALK, tell)
+        with atomic_write_folder(Path(arguments[0])) as folder:
+            write_talks(folder, NUM_TALKS, UTTERANCES_PER_TALK, report)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     return 0

@@ -93,6 +93,7 @@ from voxgraft.synthesis.engine import (
     open_model_context,
     open_run_model,
 )
+from voxgraft.synthesis.inputs import add_recordings
 from voxgraft.training.plots import (
     COLORS,
     DOTS_PER_INCH,
@@ -125,19 +126,19 @@ class EvaluateResult:
         return {"folder": str(self.folder), **brief}
 
     def lines(self) -> list[Line]:
-        found = self.evaluation
-        columns, rows = tabulate_scores(found.rows)
+        evaluation = self.evaluation
+        columns, rows = tabulate_scores(evaluation.rows)
         lines: list[Line] = [Table(tuple(columns), tuple(rows))]
-        listener = self.document["listener"]
-        if listener["name"] is not None:
-            lines.append(f"recognizer: {listener['name']}; {SCORES_NAME} has 95 % intervals over the sentences")
-        if listener["why"]:
+        recognizer = self.document["listener"]
+        if recognizer["name"] is not None:
+            lines.append(f"recognizer: {recognizer['name']}; {SCORES_NAME} has 95 % intervals over the sentences")
+        if recognizer["why"]:
             why = (f"no recognizer for {self.document['language'] or 'these languages'}: ", "bold")
-            lines += [style_line(why, str(listener["why"])), str(listener["how"])]
-        word = summarize_retention(found)
+            lines += [style_line(why, str(recognizer["why"])), str(recognizer["how"])]
+        word = summarize_retention(evaluation)
         style = {"equal": "bold green", "not equal": "bold red"}.get(word, "bold")
-        names = ", ".join(kept.language for kept in found.kept) or "no language"
-        row = found.row(found.kept[0].language, WHO_AFTER) if found.kept else None
+        names = ", ".join(retention.language for retention in evaluation.kept) or "no language"
+        row = evaluation.row(evaluation.kept[0].language, WHO_AFTER) if evaluation.kept else None
         with_what = f" with and without {row.title}" if row else ""
         lines.append(style_line(f"base speech logits{with_what} ({names}): ", (word, style)))
         for point in self.points:
@@ -150,22 +151,27 @@ def evaluate(settings: EvaluateSettings) -> EvaluateResult:
     """Compare a run, a graft, a merged model or a checkpoint with its base."""
     path = require_folder(settings.model)
     run = RunFolder(path)
-    own: RunSettings | None = None
+    run_settings: RunSettings | None = None
     if is_file(run.settings):
-        own = parse_settings(RunSettings, read_settings_values(RunSettings, run.settings), run.settings)
+        run_settings = parse_settings(RunSettings, read_settings_values(RunSettings, run.settings), run.settings)
     elif settings.variant is not None or settings.step is not None:
         found = f"--variant or --step is given, but {path.name} is not a run"
         raise ConfigError("config-value", found, expected="a run for these", where=path)
-    base_folder, family = settings.base or (own.base if own else None), settings.family or (own.family if own else None)
+    base_folder, family = (
+        settings.base or (run_settings.base if run_settings else None),
+        settings.family or (run_settings.family if run_settings else None),
+    )
     if base_folder is None:
         cure = "give the base to compare with: --base FOLDER."
-        raise ConfigError("config-missing", "`base` is not given", where=run.settings if own else path, cure=cure)
+        raise ConfigError(
+            "config-missing", "`base` is not given", where=run.settings if run_settings else path, cure=cure
+        )
     context = open_model_context(base_folder, family, settings.device, settings.precision)
     history: History | None = None
     held_out = HeldOutData(why={"": NO_RUN_REASON}, seed=settings.seed)
-    if own is not None:
+    if run_settings is not None:
         kind, graft = "run", load_graft(run.graft)
-        held_out = open_held_out_data(run, own, context.family, context.files, graft)
+        held_out = open_held_out_data(run, run_settings, context.family, context.files, graft)
         journal = RunJournal(run.journal).read()
         history = History.of(journal) if journal else None
     else:
@@ -174,11 +180,11 @@ def evaluate(settings: EvaluateSettings) -> EvaluateResult:
     if settings.output is not None and (is_folder(settings.output) or is_file(settings.output)):
         cure = "choose another folder with --output."
         raise FileError("file-exists", f"{settings.output.name} exists already", where=settings.output, cure=cure)
-    if settings.output is None and own is None:
+    if settings.output is None and run_settings is None:
         found = f"{path.name} is a {kind}, and the output folder is not set"
         raise ConfigError("config-missing", found, expected="--output FOLDER")
     folder = settings.output or run.eval / settings.name
-    named = settings.recognizer or (own.evaluate.recognizer if own else None)
+    named = settings.recognizer or (run_settings.evaluate.recognizer if run_settings else None)
 
     # Everything that can be refused is opened before the first sentence is spoken, which takes minutes.
     base = open_base_model(context)
@@ -192,8 +198,10 @@ def evaluate(settings: EvaluateSettings) -> EvaluateResult:
         after = open_checkpoint_model(context, path, settings.language)
     new_language = after.text_encoder.language
     transcriber = open_transcriber(named, new_language)
-    sets = _load_sentence_sets(settings, context.languages(), new_language, run if own else None, own, held_out)
-    originals = {language: read_sentence_recordings(one.sentences) for language, one in sets.items()}
+    sets = _load_sentence_sets(
+        settings, context.languages(), new_language, run if run_settings else None, run_settings, held_out
+    )
+    originals = {language: read_sentence_recordings(sentence_set.sentences) for language, sentence_set in sets.items()}
     if settings.recordings and new_language is None:
         found = f"recordings are given, but {after.name} has no new language"
         raise ConfigError("evaluate-language", found, expected="--language")
@@ -206,7 +214,9 @@ def evaluate(settings: EvaluateSettings) -> EvaluateResult:
         )
     clips = held_out.sets.get(new_language or "") or held_out.all_sets
     voices = choose_eval_voices(base, context.files, settings.voices, clips, held_out.min_prompt_seconds, settings.seed)
-    sound = open_speech_renderer(context).restrict_to_voices([voice.clip for voice in voices])
+    sound = open_speech_renderer(context)
+    voices = add_recordings(voices, held_out.recordings, sound.vocoder)
+    sound = sound.restrict_to_voices([voice.clip for voice in voices])
     encoder = open_voice_encoder(base, context, voices)
 
     parts = (base, after, sets, voices, sound, transcriber, encoder, held_out)
@@ -221,8 +231,8 @@ def evaluate(settings: EvaluateSettings) -> EvaluateResult:
     evaluation.rows = sorted(rows, key=lambda row: order.index(row.language))
     points = build_checklist(evaluation, after)
 
-    listener = transcriber.listener
-    card = (path if own is None else run.graft) / GRAFT_CARD
+    recognizer = transcriber.listener
+    card = (path if run_settings is None else run.graft) / GRAFT_CARD
     is_graft = after.checkpoint is None and settings.step is None and is_file(card)
     about: dict[str, Any] = {
         "name": settings.name,
@@ -235,6 +245,7 @@ def evaluate(settings: EvaluateSettings) -> EvaluateResult:
             "mode": after.mode,
             "step": after.step,
             "label": after.label,
+            "pronunciations": dict(after.text_encoder.rules.pronunciations),
             "keeps_base": after.keeps_base,
             "checkpoint_sha256": None if after.checkpoint is None else compute_sha256(after.checkpoint),
             # The card has the hashes of all parts of the graft. None where something else was evaluated.
@@ -243,8 +254,8 @@ def evaluate(settings: EvaluateSettings) -> EvaluateResult:
         "base": str(context.files.folder.resolve()),
         "base_sha256": compute_sha256(context.files.checkpoint),
         "listener": {
-            "name": None if listener is None or sound.vocoder is None else listener.name,
-            "languages": None if listener is None or listener.languages is None else sorted(listener.languages),
+            "name": None if recognizer is None or sound.vocoder is None else recognizer.name,
+            "languages": None if recognizer is None or recognizer.languages is None else sorted(recognizer.languages),
             "why": sound.why or (transcriber.why_unsupported(new_language) if new_language else transcriber.why),
             "how": "to measure errors, add a recognizer: `pip install faster-whisper`, then "
             f"`voxgraft evaluate {shlex.quote(str(settings.model))} --recognizer whisper:small` (or whisper:FOLDER), "
@@ -259,17 +270,17 @@ def evaluate(settings: EvaluateSettings) -> EvaluateResult:
         "dtype": str(context.dtype).removeprefix("torch."),
         "versions": {"voxgraft": __version__, "torch": torch.__version__, "python": platform.python_version()},
     }
-    for language, one in sets.items():
+    for language, sentence_set in sets.items():
         # Whether sentences were in the training texts, as far as that is known.
         texts: Sequence[str] | str = "the training data of the base is not known"
-        if own is not None and language == new_language:
-            texts = load_training_texts(run, own)
+        if run_settings is not None and language == new_language:
+            texts = load_training_texts(run, run_settings)
         about["sentences"][language] = {
-            "source": one.source,
-            "sha256": one.sha256,
-            "count": len(one.sentences),
-            "rare": sum(bool(sentence.rare) for sentence in one.sentences),
-            **({"training": texts} if isinstance(texts, str) else find_training_overlap(one, texts)),
+            "source": sentence_set.source,
+            "sha256": sentence_set.sha256,
+            "count": len(sentence_set.sentences),
+            "rare": sum(bool(sentence.rare) for sentence in sentence_set.sentences),
+            **({"training": texts} if isinstance(texts, str) else find_training_overlap(sentence_set, texts)),
         }
     document = build_scores_json(about, evaluation, points)
     with atomic_write_folder(folder) as new:
@@ -282,26 +293,28 @@ def evaluate(settings: EvaluateSettings) -> EvaluateResult:
 
 def _load_sentence_sets(
     settings: EvaluateSettings,
-    spoken: Sequence[str],
+    base_languages: Sequence[str],
     new: str | None,
     run: RunFolder | None,
-    own: RunSettings | None,
+    run_settings: RunSettings | None,
     held_out: HeldOutData,
 ) -> dict[str, SentenceSet]:
     """Of the new language, and of the base languages that are requested or that have sentences."""
-    if strange := [name for name in settings.languages if name not in spoken or name == new]:
-        known = ", ".join(spoken)
-        raise ConfigError("evaluate-language", f"languages: {', '.join(strange)}", expected=f"of the base: {known}")
+    if unknown := [name for name in settings.languages if name not in base_languages or name == new]:
+        known = ", ".join(base_languages)
+        raise ConfigError(
+            "evaluate-language", f"the base does not speak {', '.join(unknown)}", expected=f"of the base: {known}"
+        )
     named = {path.stem for path in settings.sentences}
-    old = [
+    old_languages = [
         name
-        for name in spoken
+        for name in base_languages
         if name != new and (not settings.languages or name in settings.languages or name in named)
     ]
-    sets = load_sentence_sets([*([new] if new else []), *old], settings.sentences, settings.max_sentences)
-    if new is not None and new not in sets and run is not None and own is not None:
+    sets = load_sentence_sets([*([new] if new else []), *old_languages], settings.sentences, settings.max_sentences)
+    if new is not None and new not in sets and run is not None and run_settings is not None:
         # Held-out texts of the run's own data, with their recordings where the manifest names them.
-        manifest = resolve_manifest_path(own.data.dataset, run.data)
+        manifest = resolve_manifest_path(run_settings.data.dataset, run.data)
         found = load_manifest_sentences(manifest, new) if is_file(manifest) else None
         found = found or build_text_sentences(collect_texts(held_out.sets.get(new, ())), new)
         if found is not None:
@@ -361,7 +374,7 @@ def draw_comparison(
         FigureCanvasAgg(figure)
         axes = figure.subplots()
         figure.subplots_adjust(**FIGURE_MARGINS)
-        names, places, modes = [], [], []
+        names, positions, modes = [], [], []
         for name, error, worst, mode in dots:
             if error.value is None or worst is None:
                 continue
@@ -371,7 +384,7 @@ def draw_comparison(
             axes.plot([x], [y], marker, color=color, markersize=8, zorder=3, clip_on=False)
             # Letters that no font has are romanised first: labels are placed by the length that is drawn.
             names.append(make_text_renderable(name))
-            places.append((x, y))
+            positions.append((x, y))
             modes.append(mode)
         axes.set_title("Best: lower left. The new language is spoken, and nothing is lost.")
         axes.set_xlabel(f"{title} in the new language, {unit}")
@@ -379,7 +392,7 @@ def draw_comparison(
         axes.axhline(0, color=MUTED_COLOR, linewidth=1, zorder=1)
         if percent:
             left, right = axes.get_xlim()
-            low, high = min((y for _, y in places), default=0.0), max((y for _, y in places), default=0.0)
+            low, high = min((y for _, y in positions), default=0.0), max((y for _, y in positions), default=0.0)
             axes.set_xscale("log")
             axes.set_yscale("symlog", linthresh=Y_LINEAR_LIMIT, linscale=0.6)
             axes.set_xlim(MIN_X if left < 1 else max(MIN_X, 0.7 * left), max(right, 10))
@@ -394,7 +407,7 @@ def draw_comparison(
             axes.plot([], [], marker, color=color, label=mode)
         if names:
             axes.legend(loc="upper right")
-        place_labels(axes, names, places)
+        place_labels(axes, names, positions)
         notes = [f"not measured: {', '.join(left_out)}"] if left_out else []
         notes += [f"different between runs: {', '.join(differing)}"] if differing else []
         if notes:
@@ -404,47 +417,51 @@ def draw_comparison(
             make_figure_renderable(figure)
             stream = io.BytesIO()
             # Without dates and versions, so that the same dots give the same bytes.
-            nameless = {"Software": None} if ending == "png" else {"Date": None, "Creator": None}
-            figure.savefig(stream, format=ending, dpi=DOTS_PER_INCH, metadata=nameless)
+            metadata = {"Software": None} if ending == "png" else {"Date": None, "Creator": None}
+            figure.savefig(stream, format=ending, dpi=DOTS_PER_INCH, metadata=metadata)
             pictures[ending] = stream.getvalue()
         return pictures
 
 
 def place_labels(axes: Axes, names: Sequence[str], places: Sequence[tuple[float, float]]) -> None:
     """Names beside their dots, each at the nearest place where it covers neither a dot nor another name."""
-    pixels = [tuple(map(float, axes.transData.transform(place))) for place in places]
-    frame = axes.get_window_extent()
+    pixels = [tuple(map(float, axes.transData.transform(position))) for position in places]
+    axes_box = axes.get_window_extent()
     taken: list[Box] = [(x - MARKER_PIXELS, y - MARKER_PIXELS, x + MARKER_PIXELS, y + MARKER_PIXELS) for x, y in pixels]
     to_points = 72 / DOTS_PER_INCH
-    for name, place, (x, y) in zip(names, places, pixels, strict=True):
+    for name, position, (x, y) in zip(names, places, pixels, strict=True):
         width, candidates = LABEL_CHARACTER_PIXELS * len(name), []
         for radius, (side, rise) in product(LABEL_RADII, ((1, 1), (1, -1), (-1, 1), (-1, -1), (1, 0), (-1, 0))):
-            away, up = side * (radius if rise == 0 else max(8.0, 0.5 * radius)), rise * radius
-            left = x + away if side > 0 else x + away - width
-            bottom, right, top = y + up - LABEL_LINE_PIXELS / 2, left + width, y + up + LABEL_LINE_PIXELS / 2
-            candidates.append((away, up, (left, bottom, right, top)))
-            inside = left > frame.x0 and right < frame.x1 and bottom > frame.y0 and top < frame.y1
+            x_offset, y_offset = side * (radius if rise == 0 else max(8.0, 0.5 * radius)), rise * radius
+            left = x + x_offset if side > 0 else x + x_offset - width
+            bottom, right, top = (
+                y + y_offset - LABEL_LINE_PIXELS / 2,
+                left + width,
+                y + y_offset + LABEL_LINE_PIXELS / 2,
+            )
+            candidates.append((x_offset, y_offset, (left, bottom, right, top)))
+            inside = left > axes_box.x0 and right < axes_box.x1 and bottom > axes_box.y0 and top < axes_box.y1
             if inside and not any(
                 left < other[2] and other[0] < right and bottom < other[3] and other[1] < top for other in taken
             ):
                 break
         else:
             candidates.append(candidates[0])  # all are covered: the nearest
-        away, up, box = candidates[-1]
+        x_offset, y_offset, box = candidates[-1]
         taken.append(box)
         arrow = (
             {"arrowstyle": "-", "color": MUTED_COLOR, "linewidth": 0.7, "shrinkB": 3}
-            if abs(up) > LABEL_RADII[0]
+            if abs(y_offset) > LABEL_RADII[0]
             else None
         )
         axes.annotate(
             name,
-            place,
-            xytext=(away * to_points, up * to_points),
+            position,
+            xytext=(x_offset * to_points, y_offset * to_points),
             textcoords="offset points",
             fontsize=8,
             color=TEXT_COLOR,
-            ha="left" if away >= 0 else "right",
+            ha="left" if x_offset >= 0 else "right",
             va="center",
             arrowprops=arrow,
         )
@@ -478,10 +495,10 @@ class CompareResult:
             points = "–"
             if change is not None:
                 points = f"{change:+.3f}" if self.measure == "speech_loss" else f"{100 * change:+.1f} points"
-            between = "–" if error.low is None else " to ".join(ends)
+            interval = "–" if error.low is None else " to ".join(ends)
             steps = f"{step:,}" if isinstance(step, int) else "–"
-            told = (format_score(self.measure, error), between, old, points, run["logits"])
-            rows.append((name, run["mode"] or "–", steps, *told))
+            cells = (format_score(self.measure, error), interval, old, points, run["logits"])
+            rows.append((name, run["mode"] or "–", steps, *cells))
         lines: list[Line] = [Table(columns, tuple(rows)), *(f"chart: {path}" for path in self.files)]
         for what in self.differing:
             by_run = "; ".join(f"{name}: {run['how'][what]}" for name, run in self.runs.items())
@@ -536,28 +553,28 @@ def compare(settings: CompareSettings) -> CompareResult:
 
 def _find_score_files(settings: CompareSettings) -> dict[str, Path]:
     """Every scores.json by the name of its run; where two have one name, by their paths."""
-    places: list[tuple[str, Path, Path]] = []
+    entries: list[tuple[str, Path, Path]] = []
     for path in settings.runs:
         if is_file(path):
-            places.append((path.resolve().parent.name, path, path))
+            entries.append((path.resolve().parent.name, path, path))
         elif is_file(require_folder(path) / SCORES_NAME):
-            places.append((path.resolve().name, path, path / SCORES_NAME))
+            entries.append((path.resolve().name, path, path / SCORES_NAME))
         else:
             evaluations = RunFolder(path).eval
             scores = evaluations / settings.name / SCORES_NAME
             if not is_file(scores):
-                there = [one.name for one in sorted(evaluations.iterdir())] if is_folder(evaluations) else []
-                expected = f"one of its evaluations: {', '.join(there)}" if there else ""
+                existing = [folder.name for folder in sorted(evaluations.iterdir())] if is_folder(evaluations) else []
+                expected = f"one of its evaluations: {', '.join(existing)}" if existing else ""
                 cure = f"evaluate it first: voxgraft evaluate {shlex.quote(str(path))}."
                 found = f"{path} has no evaluation {settings.name!r}"
                 raise ConfigError("compare-nothing", found, expected=expected, where=path, cure=cure)
-            places.append((path.resolve().name, path, scores))
-    given = [scores.resolve() for _, _, scores in places]
-    if twice := next(
+            entries.append((path.resolve().name, path, scores))
+    given = [scores.resolve() for _, _, scores in entries]
+    if duplicate := next(
         (str(path) for path, scores in zip(settings.runs, given, strict=True) if given.count(scores) > 1), ""
     ):
         raise ConfigError(
-            "config-value", f"the evaluation of {twice} is given more than once", expected="each evaluation once"
+            "config-value", f"the evaluation of {duplicate} is given more than once", expected="each evaluation once"
         )
-    names = [name for name, _, _ in places]
-    return {name if names.count(name) == 1 else str(given): scores for name, given, scores in places}
+    names = [name for name, _, _ in entries]
+    return {name if names.count(name) == 1 else str(given): scores for name, given, scores in entries}

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -30,7 +30,7 @@ from voxgraft.core import progress, rng
 from voxgraft.core.errors import ConfigError, VoxgraftError
 from voxgraft.core.files import atomic_write, is_file, read_json, write_text
 from voxgraft.core.run import as_finite_float, step_folder_name
-from voxgraft.dataset.run_data import HeldOutData
+from voxgraft.dataset.run_data import HeldOutData, find_recordings
 from voxgraft.dataset.shards import ClipDataset
 from voxgraft.evaluation.judge import measure_recorded_pace
 from voxgraft.evaluation.scores import (
@@ -58,7 +58,7 @@ from voxgraft.synthesis.engine import (
     limit_codes,
     max_sentence_seconds,
 )
-from voxgraft.synthesis.inputs import ReferenceVoice, choose_voices
+from voxgraft.synthesis.inputs import ReferenceVoice, add_recordings, choose_voices
 from voxgraft.text.encoder import TextEncoder
 from voxgraft.training.callbacks import Callback
 from voxgraft.training.setup import TrainingSetup
@@ -82,34 +82,42 @@ class SampleSentence:
 class SampleCallback(Callback):
     """Speaks the sentences of a training; a `Trainer` calls it. The voice is a held-out one, fixed by the seed."""
 
-    def __init__(self, loop: Trainer, sentences: Sequence[SampleSentence], vocoder: Vocoder | None = None) -> None:
+    def __init__(
+        self,
+        loop: Trainer,
+        sentences: Sequence[SampleSentence],
+        vocoder: Vocoder | None = None,
+        recordings: Mapping[str, Path] | None = None,
+    ) -> None:
+        """`recordings` are the audio files of held-out clips, for a vocoder that imitates a recording."""
         self._run, self._sentences, self._train_step = loop.run_folder, tuple(sentences), loop.stepper
         held_out = next(iter(loop.validations.values()))
         item = held_out.items[rng.hash_int("voice", loop.stepper.options.seed) % len(held_out.items)]
         where, clip = item.prompt
         clips = held_out.batch_builder.sets[where]
-        self._voice_name = f"{clips.name}/{clips.infos[clip].id}"
-        self._voice, self._vocoder = clips.voice_clip(clip), vocoder
+        voice = ReferenceVoice(f"{clips.name}/{clips.infos[clip].id}", clips.voice_clip(clip))
+        (voice,) = add_recordings([voice], recordings or {}, vocoder)
+        self._voice_name, self._voice, self._vocoder = voice.name, voice.clip, vocoder
         self._condition = loop.stepper.batch_builder.family.condition(self._voice)
         self._no_audio_reason = vocoder.why_not(self._voice) if vocoder else ""
 
     def on_sample(self, step: int) -> dict[str, Any]:
         """Speak all sentences, write their files, and return the values of the journal's line."""
         folder = self._run.samples / step_folder_name(step)
-        spoken = [(sentence, self._speak(sentence)) for sentence in self._sentences]
-        lines = [self._write_codes(sentence, result, step, folder) for sentence, result in spoken]
+        results = [(sentence, self._speak(sentence)) for sentence in self._sentences]
+        lines = [self._write_codes(sentence, result, step, folder) for sentence, result in results]
         values = {"folder": folder.relative_to(self._run.path).as_posix(), "spoken": lines}
         if self._vocoder is None:
             return values
         if not self._no_audio_reason:
             try:
-                latents = [said.latents for _, said in spoken if said.latents is not None]
-                codes, voices = [said.codes for _, said in spoken], [self._voice] * len(spoken)
+                latents = [synthesis.latents for _, synthesis in results if synthesis.latents is not None]
+                codes, voices = [synthesis.codes for _, synthesis in results], [self._voice] * len(results)
                 waves = self._vocoder.sound(codes, voices, latents if self._vocoder.needs_latents else None)
             except VoxgraftError as error:
                 # A vocoder that fails is reported and not asked again; training continues.
                 self._no_audio_reason, waves = error.finding.found, []
-            for (sentence, _), wave in zip(spoken if waves else [], waves, strict=True):
+            for (sentence, _), wave in zip(results if waves else [], waves, strict=True):
                 with atomic_write(folder / f"{sentence.name}.wav", overwrite=True) as stream:
                     stream.write(encode_audio(wave, self._vocoder.sample_rate))
         return {**values, "silent_because": self._no_audio_reason}
@@ -137,17 +145,17 @@ class SampleCallback(Callback):
         return result
 
     def _write_codes(
-        self, sentence: SampleSentence, spoken: SynthesisResult, step: int, folder: Path
+        self, sentence: SampleSentence, result: SynthesisResult, step: int, folder: Path
     ) -> dict[str, Any]:
         """Write the file of one sentence; returns what the journal says of it."""
         code_hz = self._train_step.batch_builder.family.code_hz
-        seconds = round(len(spoken.codes) / code_hz, 2)
-        said = {"language": sentence.language, "text": sentence.text}
+        seconds = round(len(result.codes) / code_hz, 2)
+        sentence_info = {"language": sentence.language, "text": sentence.text}
         content = {
-            **said,
+            **sentence_info,
             "text_ids": list(sentence.ids),
-            "codes": list(spoken.codes),
-            "stopped": spoken.ended,
+            "codes": list(result.codes),
+            "stopped": result.ended,
             "seconds": seconds,
             "code_hz": code_hz,
             "voice": self._voice_name,
@@ -157,12 +165,12 @@ class SampleCallback(Callback):
         write_text(folder / name, json.dumps(content, ensure_ascii=False) + "\n", overwrite=True)
         line: dict[str, Any] = {
             "name": sentence.name,
-            **said,
-            "codes": len(spoken.codes),
+            **sentence_info,
+            "codes": len(result.codes),
             "seconds": seconds,
-            "stopped": spoken.ended,
+            "stopped": result.ended,
             # The longest run of one code: speech that hangs shows here first.
-            "repeats": max((len(list(run)) for _, run in groupby(spoken.codes)), default=0),
+            "repeats": max((len(list(run)) for _, run in groupby(result.codes)), default=0),
         }
         if not sentence.is_new and step:
             # Whether an old language is spoken code for code as before the first step; None where that is not kept.
@@ -170,7 +178,7 @@ class SampleCallback(Callback):
             first = read_json(path) if is_file(path) else None
             line["same_as_step_0"] = None
             if isinstance(first, dict) and first.get("text") == sentence.text:
-                line["same_as_step_0"] = first.get("codes") == list(spoken.codes)
+                line["same_as_step_0"] = first.get("codes") == list(result.codes)
         return line
 
 
@@ -189,33 +197,37 @@ def build_sample_sentences(
 
     `held_out` are texts of recordings that are never trained on; the shortest is in where we have none.
     """
-    wanted: list[tuple[str, str]] = []
+    sentences: list[tuple[str, str]] = []
     for text in requested:
         language, colon, content = (part.strip() for part in text.partition(":"))
         if not colon or not language or not content:
             raise ConfigError("sample-text", f"{text!r:.80}", expected="LANGUAGE:TEXT, such as en:Hello world")
-        wanted.append((language, content))
+        sentences.append((language, content))
     if not requested:
-        own = str(text_encoder.language)
+        new_language = str(text_encoder.language)
         long_enough = [text for text in held_out if len(text) >= MIN_SAMPLE_CHARACTERS]
         shortest = min(long_enough, key=lambda text: (len(text), text), default=None)
-        if new := NEW_LANGUAGE_SAMPLES.get(own) or shortest:
-            wanted.append((own, new))
+        if new := NEW_LANGUAGE_SAMPLES.get(new_language) or shortest:
+            sentences.append((new_language, new))
         old = [pair for pair in BASE_LANGUAGE_SAMPLES.items() if pair[0] in text_encoder.family.languages]
-        wanted += [pair for pair in old if pair[0] != own][:NUM_BASE_SAMPLES]
-    found: list[SampleSentence] = []
-    for language, text in wanted:
+        sentences += [pair for pair in old if pair[0] != new_language][:NUM_BASE_SAMPLES]
+    samples: list[SampleSentence] = []
+    for language, text in sentences:
         is_new = text_encoder.is_new_language(language)
         language = str(text_encoder.language) if is_new else language  # ff-adlm is ff-Adlm
         if not is_new and language not in text_encoder.family.languages:
-            spoken = ", ".join((str(text_encoder.language), *text_encoder.family.languages))
-            raise ConfigError("sample-text", f"a sentence in {language!r}: {text!r:.80}", expected=f"one of {spoken}")
-        same = sum(one.language == language for one in found)
+            known_languages = ", ".join((str(text_encoder.language), *text_encoder.family.languages))
+            raise ConfigError(
+                "sample-text",
+                f"a sample sentence is in {language!r}: {text!r:.80}",
+                expected=f"one of {known_languages}",
+            )
+        same = sum(sample.language == language for sample in samples)
         name = f"{language}-{same + 1}" if same else language
         ids = tuple(text_encoder.encode(text, language))
         own_seed = rng.hash_int("sample", seed, language, text) % 2**31
-        found.append(SampleSentence(name, language, text, ids, is_new, own_seed))
-    return found
+        samples.append(SampleSentence(name, language, text, ids, is_new, own_seed))
+    return samples
 
 
 def collect_texts(sets: Sequence[ClipDataset]) -> list[str]:
@@ -260,39 +272,41 @@ class InTrainingEvaluation(Callback):
 
     def on_validation(self, step: int, found: dict[str, ValidationMetrics]) -> dict[str, Any]:
         """The transcript, and the best step by it. Every process calls this at every validation."""
-        noted: dict[str, Any] = {}
-        heard: dict[str, Any] = {}
+        journal_values: dict[str, Any] = {}
+        measures: dict[str, Any] = {}
         if self.loop.is_due(step, self.loop.every.listen_every):
-            bound, losses = self.loop.bound, {name: one.speech_loss for name, one in found.items()}
+            bound, losses = self.loop.bound, {name: entry.speech_loss for name, entry in found.items()}
             within = bound is None or not bound.exceeded(self.loop.best_state.first, losses)
-            noted["heard"] = heard = self._share_from_main(self._heard(f"step {step:,}"), within=within)
-        new = [(step, heard)]
+            journal_values["heard"] = measures = self._share_from_main(self._heard(f"step {step:,}"), within=within)
+        new = [(step, measures)]
         if self._rounds is None:
             # Read late: a resumed run cuts its journal first. From then on kept up here.
             lines = [line for line in self.loop.journal.read() if line["kind"] == "valid" and line.get("heard")]
             new = [*((line["step"], line["heard"]) for line in lines if line["step"] < step), *new]
-        self._rounds = rounds = [one for one in self._rounds or () if one[0] < step]
-        for number, told in new:
-            if (error := _find_deciding_error(told)) is not None:
-                rounds.append((number, error, bool(told.get("within", True))))
+        self._rounds = rounds = [entry for entry in self._rounds or () if entry[0] < step]
+        for number, round_measures in new:
+            if (error := _find_deciding_error(round_measures)) is not None:
+                rounds.append((number, error, bool(round_measures.get("within", True))))
         if self._update_best_step(step, rounds, found):
-            noted["best_step"] = self.loop.best_state.best_step
-        return noted
+            journal_values["best_step"] = self.loop.best_state.best_step
+        return journal_values
 
     def error(self, label: str) -> float | None:
         """The error that decides, with the current weights: the same in every process, None where nothing is
         transcribed."""
         return _find_deciding_error(self._share_from_main(self._heard(label), within=True))
 
-    def _share_from_main(self, heard: dict[str, Any], *, within: bool) -> dict[str, Any]:
+    def _share_from_main(self, measures: dict[str, Any], *, within: bool) -> dict[str, Any]:
         """What the first process heard, sent to all of them: they must choose the same best step."""
         # A sum in which all others are 0 is a broadcast; NaN is a measure that is missing.
         group, device = self.loop.stepper.group, self.loop.stepper.trained.model.device
-        own = [heard.get(name, math.nan) for name in JOURNAL_MEASURES] + [float(within)]
-        said = torch.tensor(own if group.is_main_process else [0.0] * len(own), dtype=torch.float64, device=device)
-        *values, are_within = group.all_reduce_sum(said).tolist()
+        own_values = [measures.get(name, math.nan) for name in JOURNAL_MEASURES] + [float(within)]
+        shared = torch.tensor(
+            own_values if group.is_main_process else [0.0] * len(own_values), dtype=torch.float64, device=device
+        )
+        *values, are_within = group.all_reduce_sum(shared).tolist()
         measured = {name: value for name, value in zip(JOURNAL_MEASURES, values, strict=True) if not math.isnan(value)}
-        return {**heard, **measured, "within": bool(are_within)}
+        return {**measures, **measured, "within": bool(are_within)}
 
     def _heard(self, label: str) -> dict[str, Any]:
         """The transcript of the first process; nothing in the others."""
@@ -301,25 +315,25 @@ class InTrainingEvaluation(Callback):
         if why := self.why_unheard:
             return {"why": why}
         language = self.system.text_encoder.language or ""
-        said = synthesize_sentences(
+        utterances = synthesize_sentences(
             self.system, self.sentences, self.voices, self.seed, label, latents=self.sound.needs_latents
         )
-        heard = self.transcriber.hear(self.sound.waves(said, label), self.sound.rate, language, label)
-        scores = compute_error_rates(self.sentences, heard, self.seed) | compute_stop_scores(
-            said, None, None, self.seed
+        transcripts = self.transcriber.transcribe(self.sound.waves(utterances, label), self.sound.rate, language, label)
+        scores = compute_error_rates(self.sentences, transcripts, self.seed) | compute_stop_scores(
+            utterances, None, None, self.seed
         )
         measured = {name: scores[name].value for name in JOURNAL_MEASURES}
-        return {"sentences": len(said), **{name: value for name, value in measured.items() if value is not None}}
+        return {"sentences": len(utterances), **{name: value for name, value in measured.items() if value is not None}}
 
     def _update_best_step(
         self, step: int, rounds: Sequence[EvaluationRound], found: dict[str, ValidationMetrics]
     ) -> bool:
         """Set the best step by the transcript; False if nothing that can decide has been transcribed yet."""
         # Step 0 is the base, which has learned nothing; a step past the bound has lost too much.
-        usable = [(error, number) for number, error, within in rounds if within and number > 0]
-        if not usable:
+        candidates = [(error, number) for number, error, within in rounds if within and number > 0]
+        if not candidates:
             return False
-        _, best = min(usable)
+        _, best = min(candidates)
         language = next(iter(found))  # the new one comes first
         loss: float | None = found[language].speech_loss
         if best != step:
@@ -368,15 +382,17 @@ class SpokenSteps(Callback):
         failures: list[bool] = []
         # Fewer texts than utterances are spoken again with other seeds.
         for turn in range(math.ceil(UTTERANCES / len(self.sentences)) if self.sentences else 0):
-            said = synthesize_sentences(self.system, self.sentences, self.voices, self.seed + turn, f"step {step:,}")
-            failures += [self._fails(one) for one in said]
+            utterances = synthesize_sentences(
+                self.system, self.sentences, self.voices, self.seed + turn, f"step {step:,}"
+            )
+            failures += [self._fails(utterance) for utterance in utterances]
         return failures[:UTTERANCES]
 
-    def _fails(self, said: SpokenSentence) -> bool:
-        if said.codes is None or said.is_runaway or has_code_loop(said.codes, said.code_hz):
+    def _fails(self, utterance: SpokenSentence) -> bool:
+        if utterance.codes is None or utterance.is_runaway or has_code_loop(utterance.codes, utterance.code_hz):
             return True
-        usual = said.seconds if self.pace is None else expected_seconds(self.pace, said.sentence)
-        return not CUT_OFF_RATIO * usual <= said.seconds <= LONGEST_SHARE * usual
+        usual = utterance.seconds if self.pace is None else expected_seconds(self.pace, utterance.sentence)
+        return not CUT_OFF_RATIO * usual <= utterance.seconds <= LONGEST_SHARE * usual
 
 
 def clearly_fewer(before: Sequence[bool], after: Sequence[bool]) -> bool:
@@ -401,7 +417,9 @@ def build_in_training_evaluation(setup: TrainingSetup, loop: Trainer, recognizer
     """Evaluation every `listen_every` steps, for a run that is about to be trained."""
     context = ModelContext(setup.family, setup.files, setup.device, next(loop.stepper.trained.model.parameters()).dtype)
     system, sentences, voices = _speaking_parts(setup, loop)
-    sound = open_speech_renderer(context).restrict_to_voices([voice.clip for voice in voices])
+    sound = open_speech_renderer(context)
+    voices = add_recordings(voices, find_recordings(setup.run, setup.settings.data.dataset), sound.vocoder)
+    sound = sound.restrict_to_voices([voice.clip for voice in voices])
     return InTrainingEvaluation(
         loop, system, sentences, voices, sound, open_transcriber(recognizer), setup.options.seed
     )
@@ -428,6 +446,6 @@ def _choose_sentences(language: str, held_out: Sequence[str]) -> list[EvalSenten
     return [EvalSentence(language, texts[at * len(texts) // count]) for at in range(count)]
 
 
-def _find_deciding_error(told: dict[str, Any]) -> float | None:
-    errors = (as_finite_float(told.get(name)) for name in DECIDING_MEASURES)
-    return next((one for one in errors if one is not None), None)
+def _find_deciding_error(measures: dict[str, Any]) -> float | None:
+    errors = (as_finite_float(measures.get(name)) for name in DECIDING_MEASURES)
+    return next((error for error in errors if error is not None), None)

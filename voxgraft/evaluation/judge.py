@@ -83,11 +83,11 @@ class Evaluation:
     paces: dict[str, str] = field(default_factory=dict)
     """By language: what lengths are compared with, in words."""
 
-    def row(self, language: str, who: str) -> ScoreRow | None:
-        return next((row for row in self.rows if (row.language, row.who) == (language, who)), None)
+    def row(self, language: str, role: str) -> ScoreRow | None:
+        return next((row for row in self.rows if (row.language, row.who) == (language, role)), None)
 
-    def score(self, language: str, who: str, name: str) -> Score:
-        row = self.row(language, who)
+    def score(self, language: str, role: str, name: str) -> Score:
+        row = self.row(language, role)
         return unmeasured_score("not looked at") if row is None else row.score(name)
 
     @property
@@ -150,93 +150,105 @@ class Evaluator:
         if is_new:
             scores["kl"] = unmeasured_score(NEW_LANGUAGE_KL_REASON)
         else:
-            found.kept.append(kept := measure_retention(self.base, self.after, before[0], after[0]))
-            scores["kl"] = kept.kl
+            found.kept.append(retention := measure_retention(self.base, self.after, before[0], after[0]))
+            scores["kl"] = retention.kl
         found.rows.append(ScoreRow(language, WHO_AFTER, self.after.name, scores))
-        heard = after[2]
-        if is_new and heard is not None:
+        transcripts = after[2]
+        if is_new and transcripts is not None:
             control = dict.fromkeys(ERROR_MEASURES, unmeasured_score("there is no other sentence to compare with"))
             if len(sentences) > 1:
                 # Each sentence is replaced by its successor on a random circle, so that none stays in its place.
                 order = rng.hash_permutation(len(sentences), "shuffled", self.seed).tolist()
                 moved = dict(zip(order, [*order[1:], order[0]], strict=True))
-                others = [sentences[moved[at]] for at in range(len(sentences))]
-                control = compute_error_rates(others, heard, self.seed)
+                others = [sentences[moved[index]] for index in range(len(sentences))]
+                control = compute_error_rates(others, transcripts, self.seed)
             found.rows.append(ScoreRow(language, WHO_SHUFFLED, CONTROL_TITLE, control))
         count = len(sentences)
         played = (
-            {at * count // self.players for at in range(self.players)} if count > self.players else set(range(count))
+            {index * count // self.players for index in range(self.players)}
+            if count > self.players
+            else set(range(count))
         )
-        for (said, waves, heard), who in ((before, WHO_BEFORE), (after, WHO_AFTER)):
-            for at, one in enumerate(said):
-                sound = waves[at] if waves is not None and at in played and len(waves[at]) else None
+        for (utterances, waves, transcripts), role in ((before, WHO_BEFORE), (after, WHO_AFTER)):
+            for index, utterance in enumerate(utterances):
+                sound = waves[index] if waves is not None and index in played and len(waves[index]) else None
                 wav = None if sound is None else encode_audio(sound, self.sound.rate)
-                found.utterances.append(_describe_utterance(one, who, heard[at] if heard else None, wav))
+                found.utterances.append(
+                    _describe_utterance(utterance, role, transcripts[index] if transcripts else None, wav)
+                )
         recordings = {sentence: (wave, rate) for sentence, wave, rate in self.originals.get(language, ())}
-        for at in sorted(played):
-            if sentences[at] in recordings and self.sound.vocoder is not None:
+        for index in sorted(played):
+            if sentences[index] in recordings and self.sound.vocoder is not None:
                 # No higher rate than the speech beside it: otherwise the rate gives the recording away.
-                wave, own_rate = recordings[sentences[at]]
+                wave, own_rate = recordings[sentences[index]]
                 rate = min(own_rate, self.sound.rate)
                 wav = encode_audio(resample(wave, own_rate, rate), rate)
-                original = SpokenSentence(sentences[at], self.voices[0], None, True, len(wave) / own_rate)
+                original = SpokenSentence(sentences[index], self.voices[0], None, True, len(wave) / own_rate)
                 entry = _describe_utterance(original, WHO_ORIGINAL, None, wav)
                 found.utterances.append({**entry, "voice": ""})  # a person's own voice
 
     def _speak(
-        self, system: SpeakingModel, sentences: Sequence[EvalSentence], who: str, like: SystemSpeech | None = None
+        self, system: SpeakingModel, sentences: Sequence[EvalSentence], label: str, like: SystemSpeech | None = None
     ) -> SystemSpeech:
         """Synthesise, render and transcribe. The same codes in the same voice are the same sound: taken from `like`."""
-        said = synthesize_sentences(system, sentences, self.voices, self.seed, who, latents=self.sound.needs_latents)
+        utterances = synthesize_sentences(
+            system, sentences, self.voices, self.seed, label, latents=self.sound.needs_latents
+        )
         if self.sound.vocoder is None:
-            return said, None, None
+            return utterances, None, None
         # Behind an adapter equal codes may have other latents.
         if like is not None and all(
             new.codes == old.codes
             and (new.latents is None) == (old.latents is None)
             and (new.latents is None or old.latents is None or np.array_equal(new.latents, old.latents))
-            for new, old in zip(said, like[0], strict=True)
+            for new, old in zip(utterances, like[0], strict=True)
         ):
-            return said, *like[1:]
-        waves = self.sound.waves(said, who)
+            return utterances, *like[1:]
+        waves = self.sound.waves(utterances, label)
         language = sentences[0].language
-        deaf = self.transcriber.why_unsupported(language)
-        return said, waves, None if deaf else self.transcriber.hear(waves, self.sound.rate, language, who)
+        reason = self.transcriber.why_unsupported(language)
+        return (
+            utterances,
+            waves,
+            None if reason else self.transcriber.transcribe(waves, self.sound.rate, language, label),
+        )
 
-    def _compute_scores(self, system: SpeakingModel, spoken: SystemSpeech) -> dict[str, Score]:
+    def _compute_scores(self, system: SpeakingModel, speech: SystemSpeech) -> dict[str, Score]:
         """Errors, likeness of the voice and losses: what does not depend on the other system."""
-        said, waves, heard = spoken
-        language = said[0].sentence.language
-        if heard is None:
+        utterances, waves, transcripts = speech
+        language = utterances[0].sentence.language
+        if transcripts is None:
             why = self.sound.why or self.transcriber.why_unsupported(language)
             scores = dict.fromkeys(ERROR_MEASURES, unmeasured_score(why))
         else:
-            scores = compute_error_rates([one.sentence for one in said], heard, self.seed)
+            scores = compute_error_rates([utterance.sentence for utterance in utterances], transcripts, self.seed)
         scores["likeness"] = (
             unmeasured_score(self.sound.why)
             if waves is None
-            else score_voices(self.voice_encoder, said, waves, self.sound.rate, self.seed)
+            else score_voices(self.voice_encoder, utterances, waves, self.sound.rate, self.seed)
         )
         return scores | compute_held_out_losses(system, self.held_out, language)
 
 
-def _describe_utterance(one: SpokenSentence, who: str, heard: Transcript | None, wav: bytes | None) -> dict[str, Any]:
+def _describe_utterance(
+    utterance: SpokenSentence, role: str, transcript: Transcript | None, wav: bytes | None
+) -> dict[str, Any]:
     """One sentence as one system said it, for whoever looks or listens: its entry in scores.json, and the sound."""
-    errors = {} if heard is None else compute_sentence_errors(one.sentence, heard)
+    errors = {} if transcript is None else compute_sentence_errors(utterance.sentence, transcript)
     return {
-        "language": one.sentence.language,
-        "who": who,
-        "text": one.sentence.text,
-        "text_ids": list(one.ids),
-        "rare": list(one.sentence.rare),
-        "voice": one.voice.name,
-        "codes": None if one.codes is None else len(one.codes),
-        "seconds": round(one.seconds, 3),
-        "stopped": one.stopped,
-        "heard": None if heard is None else heard.text,
-        "heard_phones": None if heard is None or heard.phones is None else " ".join(heard.phones),
+        "language": utterance.sentence.language,
+        "who": role,
+        "text": utterance.sentence.text,
+        "text_ids": list(utterance.ids),
+        "rare": list(utterance.sentence.rare),
+        "voice": utterance.voice.name,
+        "codes": None if utterance.codes is None else len(utterance.codes),
+        "seconds": round(utterance.seconds, 3),
+        "stopped": utterance.stopped,
+        "heard": None if transcript is None else transcript.text,
+        "heard_phones": None if transcript is None or transcript.phones is None else " ".join(transcript.phones),
         **{name: None if value is None else round(value, 4) for name, value in errors.items()},
-        **({"why": one.why} if one.why else {}),
+        **({"why": utterance.why} if utterance.why else {}),
         "wav": wav,
     }
 
@@ -246,17 +258,17 @@ def compute_held_out_losses(system: SpeakingModel, held_out: HeldOutData, langua
     sets = held_out.sets.get(language)
     if not sets:
         return dict.fromkeys(LOSS_MEASURES, unmeasured_score(held_out.reason(language)))
-    usable = tuple(filter(len, (_RetokenizedClipSet(clips, system, language) for clips in sets)))
-    if not usable:
+    usable_sets = tuple(filter(len, (_RetokenizedClipSet(clips, system, language) for clips in sets)))
+    if not usable_sets:
         why = f"{system.name} has no piece for any letter of the held-out texts"
         return dict.fromkeys(LOSS_MEASURES, unmeasured_score(why))
     order = DataSamplerOptions(
         min_prompt_seconds=held_out.min_prompt_seconds, num_conditioning=system.model.spec.num_conditioning
     )
-    found = Validator(
+    metrics = Validator(
         TrainableModel(system.model, {}, system.gate),
-        BatchBuilder(system.family, system.model, usable),
-        list_samples(usable, held_out.seed, order),
+        BatchBuilder(system.family, system.model, usable_sets),
+        list_samples(usable_sets, held_out.seed, order),
         VALIDATION_MICROBATCH_TOKENS,
         is_open=system.is_open(language),
     ).run()
@@ -266,8 +278,8 @@ def compute_held_out_losses(system: SpeakingModel, held_out: HeldOutData, langua
     }
     return {
         name: swapped[name]
-        if (value := getattr(found, name)) is None
-        else score_without_interval(value, found.num_clips)
+        if (value := getattr(metrics, name)) is None
+        else score_without_interval(value, metrics.num_clips)
         for name in LOSS_MEASURES
     }
 
@@ -276,10 +288,10 @@ def measure_recorded_pace(held_out: HeldOutData, language: str) -> float | None:
     """Median seconds per letter in the held-out recordings of a language; None without any."""
     paces = []
     for clips in held_out.sets.get(language, ()):
-        for place in range(len(clips)):
-            count = len(normalize_letters(clips.infos[place].text, language))
+        for index in range(len(clips)):
+            count = len(normalize_letters(clips.infos[index].text, language))
             if count:
-                paces.append(float(clips.num_codes[place]) / clips.header.code_hz / count)
+                paces.append(float(clips.num_codes[index]) / clips.header.code_hz / count)
     return median(paces) if paces else None
 
 
@@ -291,14 +303,14 @@ class _RetokenizedClipSet(ClipDataset):
 
     def __init__(self, whole: ClipDataset, system: SpeakingModel, language: str) -> None:
         self._whole, self.name, self.header = whole, whole.name, whole.header
-        spelled = {at: system.ids(whole.infos[at].text, language) for at in range(len(whole))}
-        most = system.model.spec.max_text
-        clips = [at for at, ids in spelled.items() if 0 < len(ids) <= most]
-        self._ids = [np.asarray(spelled[at], dtype=np.int32) for at in clips]
+        text_ids = {index: system.ids(whole.infos[index].text, language) for index in range(len(whole))}
+        max_tokens = system.model.spec.max_text
+        clips = [index for index, ids in text_ids.items() if 0 < len(ids) <= max_tokens]
+        self._ids = [np.asarray(text_ids[index], dtype=np.int32) for index in clips]
         # A set may bring voices that are no clips: their infos come after those of the clips, and stay there.
         self._places = [*clips, *range(len(whole), len(whole.infos))]
-        self._moved: Mapping[int, int] = {place: at for at, place in enumerate(self._places)}
-        self.infos = [whole.infos[place] for place in self._places]
+        self._moved: Mapping[int, int] = {clip_index: index for index, clip_index in enumerate(self._places)}
+        self.infos = [whole.infos[clip_index] for clip_index in self._places]
         self.num_text = np.array([len(ids) for ids in self._ids], dtype=np.int64)
         self.num_codes = whole.num_codes[clips]
         self.fingerprint = whole.fingerprint
@@ -389,52 +401,56 @@ def measure_retention(
 ) -> LanguageRetention:
     """Whether a base language is spoken as before. `before` and `now` are what both said of the same sentences."""
     language = before[0].sentence.language if before else ""
-    usable = [one for one in before if one.codes]
+    spoken = [utterance for utterance in before if utterance.codes]
     same = sum(old.codes == new.codes for old, new in zip(before, now, strict=True) if old.codes is not None)
-    if not usable:
+    if not spoken:
         why = "the base could not speak any sentence"
         return LanguageRetention(language, None, None, 0, same, 0, unmeasured_score(why), why)
     equal, largest, positions, kl = True, 0.0, 0, 0.0
-    for first in range(0, len(usable), PROOF_BATCH_SIZE):
-        some = usable[first : first + PROOF_BATCH_SIZE]
-        old_hidden, old = _compute_speech_logits(base, some, language)
-        new_hidden, new = _compute_speech_logits(after, some, language)
+    for first in range(0, len(spoken), PROOF_BATCH_SIZE):
+        batch = spoken[first : first + PROOF_BATCH_SIZE]
+        old_hidden, old = _compute_speech_logits(base, batch, language)
+        new_hidden, new = _compute_speech_logits(after, batch, language)
         equal = equal and torch.equal(old, new)
         largest = max(largest, float((old.float() - new.float()).abs().max()))
         positions += len(old)
         kl += float(kl_sum(after.model.speech_logits, new_hidden, base.model.speech_logits, old_hidden, chunk=None))
     return LanguageRetention(
-        language, equal, largest, positions, same, len(usable), score_without_interval(kl / positions, positions)
+        language, equal, largest, positions, same, len(spoken), score_without_interval(kl / positions, positions)
     )
 
 
 def _compute_speech_logits(
-    system: SpeakingModel, said: Sequence[SpokenSentence], language: str
+    system: SpeakingModel, utterances: Sequence[SpokenSentence], language: str
 ) -> tuple[Tensor, Tensor]:
     """Hidden states and logits of what the base said: text as this system reads it, voice and codes as they were."""
     spec = system.model.spec
-    layouts = [build_sequence(spec, system.ids(one.sentence.text, language), one.codes) for one in said]
-    batch = pack_batch(system.model, layouts, [system.family.condition(one.voice.clip) for one in said])
+    layouts = [
+        build_sequence(spec, system.ids(utterance.sentence.text, language), utterance.codes) for utterance in utterances
+    ]
+    batch = pack_batch(
+        system.model, layouts, [system.family.condition(utterance.voice.clip) for utterance in utterances]
+    )
     with system.set_gate_for(language):
         hidden = compute_hidden_states(system.model, batch)[batch.speech.scored]  # (positions, width)
         return hidden, system.model.speech_logits(hidden)
 
 
 def score_voices(
-    encoder: ClipEncoder | str, said: Sequence[SpokenSentence], waves: Sequence[Wave], rate: int, seed: int
+    encoder: ClipEncoder | str, utterances: Sequence[SpokenSentence], waves: Sequence[Wave], rate: int, seed: int
 ) -> Score:
     """Similarity of the spoken voices to the requested ones."""
     if isinstance(encoder, str):
         return unmeasured_score(encoder)
-    long = [at for at, wave in enumerate(waves) if len(wave) >= MIN_SIMILARITY_SECONDS * rate]
-    if not long:
+    long_indices = [index for index, wave in enumerate(waves) if len(wave) >= MIN_SIMILARITY_SECONDS * rate]
+    if not long_indices:
         return unmeasured_score("no utterance is long enough to compare voices")
     try:
-        clips = encoder.encode([resample(waves[at], rate, encoder.sample_rate) for at in long])
+        clips = encoder.encode([resample(waves[index], rate, encoder.sample_rate) for index in long_indices])
     except VoxgraftError as error:
         return unmeasured_score(f"the voice encoder rejected the speech: {error.finding.found}")
-    wanted = [np.asarray(said[at].voice.clip.voice["speaker"]) for at in long]
-    return compute_voice_similarity([np.asarray(clip.voice["speaker"]) for clip in clips], wanted, seed)
+    requested = [np.asarray(utterances[index].voice.clip.voice["speaker"]) for index in long_indices]
+    return compute_voice_similarity([np.asarray(clip.voice["speaker"]) for clip in clips], requested, seed)
 
 
 def open_voice_encoder(
@@ -467,13 +483,13 @@ def score_recordings(
     if not recordings or transcriber.why_unsupported(language):
         return None
     sentences: list[EvalSentence] = []
-    heard: list[Transcript] = []
+    transcripts: list[Transcript] = []
     # A recogniser takes a batch of one sample rate.
     for rate in sorted({rate for _, _, rate in recordings}):
-        some = [(sentence, wave) for sentence, wave, own in recordings if own == rate]
-        sentences += [sentence for sentence, _ in some]
-        heard += transcriber.hear([wave for _, wave in some], rate, language, "recordings")
-    errors = compute_error_rates(sentences, heard, seed)
+        batch = [(sentence, wave) for sentence, wave, own_rate in recordings if own_rate == rate]
+        sentences += [sentence for sentence, _ in batch]
+        transcripts += transcriber.transcribe([wave for _, wave in batch], rate, language, "recordings")
+    errors = compute_error_rates(sentences, transcripts, seed)
     return ScoreRow(language, WHO_RECORDINGS, f"reference: {title}", errors)
 
 
@@ -489,18 +505,18 @@ def score_codec_clips(
     # Codes of a recording have no latents: those are of a model that speaks.
     if sound.vocoder is None or sound.needs_latents or transcriber.why_unsupported(language):
         return None
-    chosen = [(clips, place) for clips in sets for place in range(len(clips))]
+    chosen = [(clips, clip_index) for clips in sets for clip_index in range(len(clips))]
     if not chosen:
         return None
     if len(chosen) > MAX_RECORDINGS:
-        chosen = [chosen[at * len(chosen) // MAX_RECORDINGS] for at in range(MAX_RECORDINGS)]
-    phones = {one.text: one.phones for found in known.values() for one in found.sentences}
-    texts = [clips.infos[place].text.strip() for clips, place in chosen]
+        chosen = [chosen[index * len(chosen) // MAX_RECORDINGS] for index in range(MAX_RECORDINGS)]
+    phones = {sentence.text: sentence.phones for sentence_set in known.values() for sentence in sentence_set.sentences}
+    texts = [clips.infos[clip_index].text.strip() for clips, clip_index in chosen]
     sentences = [EvalSentence(language, text, phones=phones.get(text)) for text in texts]
-    voices = [clips.voice_clip(place) for clips, place in chosen]
+    voices = [clips.voice_clip(clip_index) for clips, clip_index in chosen]
     if (vocoder := sound.restrict_to_voices(voices).vocoder) is None:
         return None
-    waves = vocoder.sound([clips.codes(place).tolist() for clips, place in chosen], voices)
-    heard = transcriber.hear(waves, sound.rate, language, "held-out clips")
-    errors = compute_error_rates(sentences, heard, seed)
+    waves = vocoder.sound([clips.codes(clip_index).tolist() for clips, clip_index in chosen], voices)
+    transcripts = transcriber.transcribe(waves, sound.rate, language, "held-out clips")
+    errors = compute_error_rates(sentences, transcripts, seed)
     return ScoreRow(language, WHO_CODEC, "reference: held-out clips through the codec", errors)

@@ -100,7 +100,7 @@ def choose_main_error(found: Evaluation) -> str | None:
 
 def summarize_retention(found: Evaluation) -> str:
     """Equal, not equal, or not measured: base speech logits with and without what was added."""
-    answers = [kept.equal for kept in found.kept]
+    answers = [retention.equal for retention in found.kept]
     if not answers or None in answers:
         return "not measured"
     return "equal" if all(answers) else "not equal"
@@ -112,13 +112,13 @@ def find_worst_change(found: Evaluation, name: str) -> tuple[tuple[str, float] |
     A language that is proven equal has not changed at all, whatever chance drew.
     """
     rises: dict[str, float] = {}
-    for kept in found.kept:
-        old, new = (found.score(kept.language, who, name).value for who in (WHO_BEFORE, WHO_AFTER))
-        if kept.equal:
-            rises[kept.language] = 0.0
+    for retention in found.kept:
+        old, new = (found.score(retention.language, role, name).value for role in (WHO_BEFORE, WHO_AFTER))
+        if retention.equal:
+            rises[retention.language] = 0.0
         elif old is not None and new is not None:
-            rises[kept.language] = new - old
-    missing = [kept.language for kept in found.kept if kept.language not in rises]
+            rises[retention.language] = new - old
+    missing = [retention.language for retention in found.kept if retention.language not in rises]
     return max(rises.items(), key=lambda item: item[1], default=None), missing
 
 
@@ -131,13 +131,15 @@ def build_checklist(found: Evaluation, after: SpeakingModel) -> list[ChecklistIt
     """Every point, in the order in which a reader asks."""
     assert found.change is not None
     change = found.change
-    told = f"{change['changed']:,} of {change['total']:,} values of the base changed"
+    message = f"{change['changed']:,} of {change['total']:,} values of the base changed"
     if change["changed"] and not after.keeps_base:
-        told += f": this is {after.mode}, not a graft"
+        message += f": this is {after.mode}, not a graft"
     elif after.gate is not None and not after.keeps_base:
-        told += ", but its adapter is active for every language"
-    kept = ChecklistItem("base-values", "Is the base itself unchanged?", "no" if change["changed"] else "yes", told)
-    points = [kept, _check_old_languages(found, after)]
+        message += ", but its adapter is active for every language"
+    base_item = ChecklistItem(
+        "base-values", "Is the base itself unchanged?", "no" if change["changed"] else "yes", message
+    )
+    points = [base_item, _check_old_languages(found, after)]
     now = found.row(found.language, WHO_AFTER) if found.language is not None else None
     if now is not None:
         points += [_check_intelligible(found, now), _check_near_reference(found, now), *_check_delivery(found, now)]
@@ -148,28 +150,28 @@ def _check_old_languages(found: Evaluation, after: SpeakingModel) -> ChecklistIt
     question = "Do the old languages sound as before?"
     word = summarize_retention(found)
     if word == "equal":
-        names = ", ".join(kept.language for kept in found.kept)
-        positions = sum(kept.positions for kept in found.kept)
-        told = f"speech logits are equal at all {positions:,} positions: {names}"
-        return ChecklistItem("old-languages", question, "yes", told)
+        names = ", ".join(retention.language for retention in found.kept)
+        positions = sum(retention.positions for retention in found.kept)
+        message = f"speech logits are equal at all {positions:,} positions: {names}"
+        return ChecklistItem("old-languages", question, "yes", message)
     if word == "not measured":
         return ChecklistItem("old-languages", question, "unknown", "no base language was evaluated")
     # Not proven equal: then the change of the error decides, or of the loss where nothing was transcribed.
     name = choose_main_error(found) or "speech_loss"
     if after.keeps_base:
-        largest = max(kept.largest_difference or 0.0 for kept in found.kept)
+        largest = max(retention.largest_difference or 0.0 for retention in found.kept)
         return ChecklistItem("old-languages", question, "no", f"speech logits differ by up to {largest:.3g}")
     worst, missing = find_worst_change(found, name)
     if worst is None:
-        told = "logits differ; the effect on speech was not measured"
-        return ChecklistItem("old-languages", question, "unknown", told)
+        message = "logits differ; the effect on speech was not measured"
+        return ChecklistItem("old-languages", question, "unknown", message)
     language, rise = worst
     change = f"{rise:+.3f} nats" if name == "speech_loss" else f"{100 * rise:+.1f} points"
-    told = f"{measure_title(name)} of {language} has changed by {change}"
+    message = f"{measure_title(name)} of {language} has changed by {change}"
     if missing:
-        told += f"; not measured: {', '.join(missing)}"
+        message += f"; not measured: {', '.join(missing)}"
     answer: ChecklistAnswer = "no" if rise > MAX_ERROR_RISE else "unknown" if missing else "yes"
-    return ChecklistItem("old-languages", question, answer, told)
+    return ChecklistItem("old-languages", question, answer, message)
 
 
 def _check_intelligible(found: Evaluation, now: ScoreRow) -> ChecklistItem:
@@ -183,29 +185,29 @@ def _check_intelligible(found: Evaluation, now: ScoreRow) -> ChecklistItem:
     known = {row.who: row.score(name) for row in controls if row.score(name).low is not None}
     # Beyond chance: the two intervals do not overlap.
     better = bool(known) and all((own.high or 0.0) < (score.low or 0.0) for score in known.values())
-    against = ", ".join(f"{titles[who]} {format_score(name, score)}" for who, score in known.items())
-    told = f"{measure_title(name)} {format_with_interval(name, own)}; {against or 'no control was measured'}"
-    return ChecklistItem("speaks", question, "yes" if better else "no" if known else "unknown", told)
+    against = ", ".join(f"{titles[role]} {format_score(name, score)}" for role, score in known.items())
+    message = f"{measure_title(name)} {format_with_interval(name, own)}; {against or 'no control was measured'}"
+    return ChecklistItem("speaks", question, "yes" if better else "no" if known else "unknown", message)
 
 
 def _check_near_reference(found: Evaluation, now: ScoreRow) -> ChecklistItem:
     question = "Is it as clear as recordings, for the same recognizer?"
     for name in ERROR_MEASURES[:2]:  # phones, else letters: words are too coarse for a mark
         own = now.score(name)
-        marks = [found.row(now.language, who) for who in (WHO_RECORDINGS, WHO_CODEC)]
+        marks = [found.row(now.language, role) for role in (WHO_RECORDINGS, WHO_CODEC)]
         mark = next((row for row in marks if row is not None and row.score(name).value is not None), None)
         if own.value is None or mark is None:
             continue
         goal = mark.score(name)
         reference = f"{mark.title.removeprefix('reference: ')} {format_score(name, goal)}"
-        told = f"{measure_title(name)} {format_score(name, own)}; {reference}"
+        message = f"{measure_title(name)} {format_score(name, own)}; {reference}"
         if (goal.value or 0.0) > MAX_RECOGNIZER_ERROR:
-            told += ": the recognizer does not understand the recordings either"
-            return ChecklistItem("near-mark", question, "unknown", told)
+            message += ": the recognizer does not understand the recordings either"
+            return ChecklistItem("near-mark", question, "unknown", message)
         if own.value <= (goal.value or 0.0) + REFERENCE_TOLERANCE:
-            return ChecklistItem("near-mark", question, "yes", told)
-        told = f"not yet: {told}; {100 * REFERENCE_TOLERANCE:.0f} points more would count as clear"
-        return ChecklistItem("near-mark", question, "no", told)
+            return ChecklistItem("near-mark", question, "yes", message)
+        message = f"not yet: {message}; {100 * REFERENCE_TOLERANCE:.0f} points more would count as clear"
+        return ChecklistItem("near-mark", question, "no", message)
     return ChecklistItem("near-mark", question, "unknown", "no recordings were transcribed (--recordings FOLDER)")
 
 
@@ -240,8 +242,8 @@ def _check_delivery(found: Evaluation, now: ScoreRow) -> list[ChecklistItem]:
 
     good_text_use = LearningThresholds().good_text_use
     return [
-        ChecklistItem(name, question, "unknown" if score.value is None else "yes" if good else "no", told)
-        for name, question, score, good, told in (
+        ChecklistItem(name, question, "unknown" if score.value is None else "yes" if good else "no", message)
+        for name, question, score, good, message in (
             ("reads", "Does it read the text?", use, (use.value or 0.0) >= good_text_use, reads),
             ("stops", "Does the speech end?", runaway, failures <= MAX_FAILURE_RATE, stops),
             ("repeats", "Is it free of loops?", share, (share.value or 0.0) <= MAX_FAILURE_RATE, loops),
@@ -275,17 +277,19 @@ def build_scores_json(about: dict[str, Any], found: Evaluation, points: list[Che
             "word": summarize_retention(found),
             "base_values": found.change,
             "languages": {
-                kept.language: {
-                    **{name: value for name, value in kept._asdict().items() if name != "language"},
-                    "kl": kept.kl.to_json(),
+                retention.language: {
+                    **{name: value for name, value in retention._asdict().items() if name != "language"},
+                    "kl": retention.kl.to_json(),
                 }
-                for kept in found.kept
+                for retention in found.kept
             },
         },
         "lengths": found.paces,
         "checklist": [point._asdict() for point in points],
         "not_measured": [{"why": why, "what": what} for why, what in by_reason.items()],
-        "utterances": [{key: value for key, value in one.items() if key != "wav"} for one in found.utterances],
+        "utterances": [
+            {key: value for key, value in utterance.items() if key != "wav"} for utterance in found.utterances
+        ],
     }
 
 
@@ -297,9 +301,9 @@ def read_scores(path: Path) -> tuple[Evaluation, dict[str, Any], dict[str, str]]
     """
     value = read_json(require_file(path), MAX_SCORES_BYTES)
     if not isinstance(value, dict) or value.get("format") != SCORES_FORMAT:
-        stated = value.get("format") if isinstance(value, dict) else None
+        format_name = value.get("format") if isinstance(value, dict) else None
         raise FileError(
-            "scores-format", f"{path.name} has the format {stated!r}", expected=repr(SCORES_FORMAT), where=path
+            "scores-format", f"{path.name} has the format {format_name!r}", expected=repr(SCORES_FORMAT), where=path
         )
     rows, retention = value.get("rows"), value.get("retention")
     if not isinstance(rows, list) or not isinstance(retention, dict):
@@ -314,26 +318,26 @@ def read_scores(path: Path) -> tuple[Evaluation, dict[str, Any], dict[str, str]]
                 wrong = f"row {number} of {path.name} has for {name!r:.60} {score!r:.80}"
                 raise FileError("scores-format", wrong, expected="a value with a count, or none and why", where=path)
         scores = {str(name): Score.from_json(score) for name, score in values.items()}
-        language, who, title = (str(row.get(key)) for key in ("language", "who", "title"))
-        found.rows.append(ScoreRow(language, who, title, scores))
+        language, role, title = (str(row.get(key)) for key in ("language", "who", "title"))
+        found.rows.append(ScoreRow(language, role, title, scores))
     languages = retention.get("languages")
-    for name, one in (languages if isinstance(languages, dict) else {}).items():
-        equal = one.get("equal") if isinstance(one, dict) else None
+    for name, entry in (languages if isinstance(languages, dict) else {}).items():
+        equal = entry.get("equal") if isinstance(entry, dict) else None
         found.kept.append(LanguageRetention(str(name), equal, None, 0, 0, 0, Score(None)))
     about = value.get("subject")
     if not isinstance(about, dict) or not isinstance(about.get("mode"), str | None):
         raise FileError("scores-format", f"{path.name} has no text for what was evaluated (subject)", where=path)
-    listener, sentences, base = value.get("listener"), value.get("sentences"), Path(str(value.get("base") or ""))
+    recognizer, sentences, base = value.get("listener"), value.get("sentences"), Path(str(value.get("base") or ""))
     sets, digest = sentences if isinstance(sentences, dict) else {}, value.get("base_sha256")
-    told = (
-        f"{language} {one.get('count')} of {str(one.get('sha256'))[:8]}"
-        for language, one in sorted(sets.items())
-        if isinstance(one, dict)
+    set_texts = (
+        f"{language} {entry.get('count')} of {str(entry.get('sha256'))[:8]}"
+        for language, entry in sorted(sets.items())
+        if isinstance(entry, dict)
     )
     how = {
         "language": str(value.get("language")),
-        "sentences": ", ".join(told) or "?",
-        "listener": str(listener.get("name") or "nobody") if isinstance(listener, dict) else "?",
+        "sentences": ", ".join(set_texts) or "?",
+        "listener": str(recognizer.get("name") or "nobody") if isinstance(recognizer, dict) else "?",
         "base": f"{base.name} {digest[:8]}" if isinstance(digest, str) else str(base),
     }
     return found, about, how
@@ -359,7 +363,7 @@ def render_report(
         what = entry["what"]
         more = f" and {len(what) - 6} more" if len(what) > 6 else ""
         missing.append((", ".join(what[:6]) + more, entry["why"]))
-    spoken = json.dumps(document["utterances"], sort_keys=True, ensure_ascii=False)
+    utterances_json = json.dumps(document["utterances"], sort_keys=True, ensure_ascii=False)
     return render_page(
         "evaluation.html",
         document=document,
@@ -372,14 +376,14 @@ def render_report(
         measures=[(name, *SCORE_MEASURES[name]) for name in select_shown_measures(found.rows)],
         word_kinds=word_kinds,
         played=[(name, cards) for name in found.languages if (cards := _list_sentence_cards(found, name))],
-        has_heard=any(one["heard"] for one in found.utterances),
-        has_original=any(one["who"] == WHO_ORIGINAL for one in found.utterances),
+        has_heard=any(utterance["heard"] for utterance in found.utterances),
+        has_original=any(utterance["who"] == WHO_ORIGINAL for utterance in found.utterances),
         listener_cure=str(document["listener"].get("how", "")).split("`"),
         charts=draw_history_charts(history) if history is not None else [],
         retention=summarize_retention(found),
         retention_style=RETENTION_STYLES.get(summarize_retention(found), "soft"),
         # A browser keeps the answers of a listening test under this name.
-        digest=hashlib.sha256(spoken.encode()).hexdigest()[:16],
+        digest=hashlib.sha256(utterances_json.encode()).hexdigest()[:16],
         method=_describe_method(document, found),
         meanings=[(title, about) for title, _, about in SCORE_MEASURES.values()],
         missing=missing,
@@ -420,7 +424,7 @@ def list_figures(document: Mapping[str, Any], found: Evaluation) -> list[Figure]
     """The few numbers that matter most."""
     assert found.change is not None
     word = summarize_retention(found)
-    names = ", ".join(language_name(kept.language) for kept in found.kept) or "no language of the base"
+    names = ", ".join(language_name(retention.language) for retention in found.kept) or "no language of the base"
     changed = f"{found.change['changed']:,} of {found.change['total']:,} values changed"
     main, now = choose_main_error(found), found.row(found.language, WHO_AFTER) if found.language else None
     figures: list[Figure] = []
@@ -458,43 +462,43 @@ def list_figures(document: Mapping[str, Any], found: Evaluation) -> list[Figure]
 def _list_sentence_cards(found: Evaluation, language: str) -> list[dict[str, Any]]:
     """Before, after and original of every sentence of which at least one can be played."""
     by_text: dict[str, dict[str, dict[str, Any]]] = {}
-    for one in found.utterances:
-        if one["language"] == language:
-            by_text.setdefault(one["text"], {})[one["who"]] = one
-    heard = [spoken for spoken in by_text.values() if any(one["wav"] for one in spoken.values())]
+    for entry in found.utterances:
+        if entry["language"] == language:
+            by_text.setdefault(entry["text"], {})[entry["who"]] = entry
+    playable = [by_role for by_role in by_text.values() if any(entry["wav"] for entry in by_role.values())]
     cards = []
-    for number, spoken in enumerate(heard):
-        before, after, original = (spoken.get(who) for who in (WHO_BEFORE, WHO_AFTER, WHO_ORIGINAL))
+    for number, by_role in enumerate(playable):
+        before, after, original = (by_role.get(role) for role in (WHO_BEFORE, WHO_AFTER, WHO_ORIGINAL))
         either = after or before
         assert either is not None
-        players = [(said, said["who"]) for said in (before, after) if said is not None]
-        # The same sound needs one player only: no one can hear a difference.
+        players = [(utterance, utterance["who"]) for utterance in (before, after) if utterance is not None]
+        # The same sound needs one player only: there is no difference.
         if before is not None and after is not None and before["wav"] is not None and before["wav"] == after["wav"]:
             players = [(after, "before and after, identical codes")]
         if original is not None:
             players.append((original, ORIGINAL_TITLE))
         described = []
-        for one, title in players:
-            errors = (one.get(name) for name in ("phone_error", "cer"))
+        for entry, title in players:
+            errors = (entry.get(name) for name in ("phone_error", "cer"))
             error = next((value for value in errors if value is not None), None)
-            facts = [f"{one['seconds']:.1f} s"]
+            facts = [f"{entry['seconds']:.1f} s"]
             facts += [] if error is None else [f"{100 * error:.0f} % wrong"]
-            facts += [] if one["stopped"] or one["codes"] is None else ["ran on"]
+            facts += [] if entry["stopped"] or entry["codes"] is None else ["ran on"]
             described.append(
                 {
-                    "who": one["who"],
+                    "who": entry["who"],
                     "title": title,
                     "language": language,
-                    "heard": one["heard"],
+                    "heard": entry["heard"],
                     "facts": facts,
-                    "why": one.get("why", "no sound"),
-                    "source": None if one["wav"] is None else data_url(one["wav"], "audio/wav"),
+                    "why": entry.get("why", "no sound"),
+                    "source": None if entry["wav"] is None else data_url(entry["wav"], "audio/wav"),
                     "data": {  # what the blind listening test knows of a player
-                        "data-clip": f"{language}-{number}-{one['who']}",
+                        "data-clip": f"{language}-{number}-{entry['who']}",
                         "data-sentence": f"{language}-{number}",
                         "data-language": language,
-                        "data-who": one["who"],
-                        "data-text": one["text"],
+                        "data-who": entry["who"],
+                        "data-text": entry["text"],
                     },
                 }
             )
@@ -504,22 +508,24 @@ def _list_sentence_cards(found: Evaluation, language: str) -> list[dict[str, Any
 
 def _describe_method(document: Mapping[str, Any], found: Evaluation) -> list[tuple[str, str]]:
     """Who listened, to which sentences, in which voices."""
-    listener = document["listener"]
+    recognizer = document["listener"]
     sampling = ", ".join(f"{name} {value}" for name, value in document["sampling"].items())
     sets = []
-    for name, one in document["sentences"].items():
-        words = f"{language_name(name)}: {one['count']} sentences, {one['rare']} with rare words ({one['source']}); "
-        if "training" in one:
-            sets.append(words + str(one["training"]))
+    for name, entry in document["sentences"].items():
+        text = (
+            f"{language_name(name)}: {entry['count']} sentences, {entry['rare']} with rare words ({entry['source']}); "
+        )
+        if "training" in entry:
+            sets.append(text + str(entry["training"]))
         else:
-            seen, heard = len(one["seen_in_training"]), len(one["rare_words_in_training"])
-            sets.append(f"{words}{seen} of the sentences and {heard} of the rare words are in the training texts")
+            num_seen, num_rare = len(entry["seen_in_training"]), len(entry["rare_words_in_training"])
+            sets.append(f"{text}{num_seen} of the sentences and {num_rare} of the rare words are in the training texts")
     return [
-        ("recogniser", listener["name"] or f"none: {listener['why']}"),
+        ("recogniser", recognizer["name"] or f"none: {recognizer['why']}"),
         ("sentences", "; ".join(sets)),
         ("voices", ", ".join(document["voices"])),
         ("sampled with", f"{sampling}; seed {document['seed']}"),
-        ("lengths", "; ".join(f"{language_name(name)}: {words}" for name, words in found.paces.items())),
+        ("lengths", "; ".join(f"{language_name(name)}: {text}" for name, text in found.paces.items())),
         ("base", str(document["base"])),
         ("computed on", f"{document['device']} in {document['dtype']}, torch {document['versions']['torch']}"),
     ]
@@ -539,7 +545,7 @@ def draw_history_charts(history: History) -> list[Markup]:
         (name, [(step, 100 * share) for step, share in history.retention(name)], number, False)
         for number, name in enumerate(history.base_languages)
     ]
-    heard = [
+    error_curves = [
         (title, [(step, 100 * value) for step, value in history.held_out("heard", name)], number, False)
         for number, (name, title) in enumerate((("phone_error", "phone error"), ("cer", "letter error")))
     ]
@@ -547,7 +553,7 @@ def draw_history_charts(history: History) -> list[Markup]:
     return [
         *draw_chart("Speech loss, nats per code", speech, [] if level is None else [level]),
         *draw_chart("Use of text and voice: loss when swapped, minus loss", uses, [0.0]),
-        *draw_chart("Error rate during training, %", heard, [0.0]),
+        *draw_chart("Error rate during training, %", error_curves, [0.0]),
         *draw_chart("Old languages: rise of the speech loss, %", old, [0.0]),
     ]
 

@@ -11,7 +11,7 @@ import contextlib
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from voxgraft import asr
 from voxgraft.asr import Recognizer, Transcript, open_recognizer
+from voxgraft.asr.transcripts import edit_distance
 from voxgraft.audio.files import MAX_CLIP_SECONDS, MEDIA_SUFFIXES, read_audio, resample
 from voxgraft.core import progress, rng
 from voxgraft.core.errors import ConfigError, FileError, VoxgraftError
@@ -116,29 +117,29 @@ def synthesize_sentences(
     sentences: Sequence[EvalSentence],
     voices: Sequence[ReferenceVoice],
     seed: int,
-    who: str,
+    label: str,
     *,
     latents: bool = False,
 ) -> list[SpokenSentence]:
     """Every sentence, in its order, with rotating voices. Loops are not cut: they are among what is measured."""
     family, sampling = system.family, system.family.upstream_sampling()
-    said: list[SpokenSentence] = []
+    utterances: list[SpokenSentence] = []
     requests: dict[int, SynthesisRequest] = {}
-    for at, sentence in enumerate(sentences):
-        voice = voices[at % len(voices)]
-        request = _build_request(system, at, sentence, voice, seed)
+    for index, sentence in enumerate(sentences):
+        voice = voices[index % len(voices)]
+        request = _build_request(system, index, sentence, voice, seed)
         why = system.why_unspeakable(request.text_ids)
-        said.append(SpokenSentence(sentence, voice, None, False, 0.0, why, ids=tuple(request.text_ids)))
+        utterances.append(SpokenSentence(sentence, voice, None, False, 0.0, why, ids=tuple(request.text_ids)))
         if not why:
-            requests[at] = request
+            requests[index] = request
     # A new engine for every call: inside training its memory must be given back.
     engine = SynthesisEngine(system.model, sampling, set_gate=system.set_gate_for, latents=latents)
-    results = engine.run(list(requests.values()), f"{who} speaks")
-    for at, result in zip(requests, results, strict=True):
+    results = engine.run(list(requests.values()), f"{label} speaks")
+    for index, result in zip(requests, results, strict=True):
         seconds = len(result.codes) / family.code_hz
-        said[at] = replace(said[at], codes=result.codes, stopped=result.ended, latents=result.latents)
-        said[at] = replace(said[at], seconds=seconds, code_hz=family.code_hz)
-    return said
+        utterances[index] = replace(utterances[index], codes=result.codes, stopped=result.ended, latents=result.latents)
+        utterances[index] = replace(utterances[index], seconds=seconds, code_hz=family.code_hz)
+    return utterances
 
 
 def _build_request(
@@ -178,18 +179,21 @@ class SpeechRenderer:
     def needs_latents(self) -> bool:
         return self.vocoder is not None and self.vocoder.needs_latents
 
-    def waves(self, said: Sequence[SpokenSentence], who: str) -> list[Wave]:
+    def waves(self, utterances: Sequence[SpokenSentence], label: str) -> list[Wave]:
         """Every utterance as sound; an empty wave for what could not be spoken."""
         assert self.vocoder is not None
-        found: list[Wave] = []
-        with progress.progress_task(f"vocoding {who}", len(said)) as advance:
-            for first in range(0, len(said), VOCODER_BATCH_SIZE):
-                some = said[first : first + VOCODER_BATCH_SIZE]
-                codes, voices = [one.codes or () for one in some], [one.voice.clip for one in some]
-                latents = [np.zeros((0, 0)) if one.latents is None else one.latents for one in some]
-                found += self.vocoder.sound(codes, voices, latents if self.needs_latents else None)
-                advance(len(some))
-        return found
+        rendered: list[Wave] = []
+        with progress.progress_task(f"vocoding {label}", len(utterances)) as advance:
+            for first in range(0, len(utterances), VOCODER_BATCH_SIZE):
+                batch = utterances[first : first + VOCODER_BATCH_SIZE]
+                codes, voices = (
+                    [utterance.codes or () for utterance in batch],
+                    [utterance.voice.clip for utterance in batch],
+                )
+                latents = [np.zeros((0, 0)) if utterance.latents is None else utterance.latents for utterance in batch]
+                rendered += self.vocoder.sound(codes, voices, latents if self.needs_latents else None)
+                advance(len(batch))
+        return rendered
 
 
 def open_speech_renderer(context: ModelContext) -> SpeechRenderer:
@@ -286,17 +290,6 @@ def score_without_interval(value: float, count: int) -> Score:
     return Score(value, count=count) if math.isfinite(value) else unmeasured_score("the number is not finite")
 
 
-def edit_distance(meant: Sequence[Hashable], heard: Sequence[Hashable]) -> int:
-    """Fewest insertions, deletions and replacements that turn one into the other (Levenshtein)."""
-    # One row of the table at a time; `before` is the diagonal cell, which the row has already overwritten.
-    row = list(range(len(heard) + 1))
-    for at, one in enumerate(meant, 1):
-        before, row[0] = row[0], at
-        for place, other in enumerate(heard, 1):
-            before, row[place] = row[place], min(row[place] + 1, row[place - 1] + 1, before + (one != other))
-    return row[-1]
-
-
 def compute_error_rate(counts: Sequence[tuple[int, int]], seed: int) -> Score:
     """All edits over the total length, with a bootstrap interval. `counts` are edits and length of each sentence."""
     if not sum(length for _, length in counts):
@@ -357,22 +350,24 @@ class Transcriber:
         known, plain = self.listener.languages if self.listener else None, _REGION_SUFFIX.sub("", language)
         return plain if known is not None and language not in known and plain in known else language
 
-    def hear(self, waves: Sequence[Wave], rate: int, language: str, who: str) -> list[Transcript]:
+    def transcribe(self, waves: Sequence[Wave], rate: int, language: str, label: str) -> list[Transcript]:
         """Every wave, in its order, at a sample rate that the recognizer takes."""
         assert self.listener is not None
-        wanted, code = self.listener.sample_rate or rate, self._find_language_code(language)
-        heard = [EMPTY_TRANSCRIPT] * len(waves)
-        sounding = [at for at, wave in enumerate(waves) if len(wave)]
-        with progress.progress_task(f"transcribing {who}", len(sounding)) as advance:
-            for first in range(0, len(sounding), ASR_BATCH_SIZE):
-                some = sounding[first : first + ASR_BATCH_SIZE]
-                filled = [resample(waves[at], rate, wanted) for at in some]
-                least = round(MIN_ASR_SECONDS * wanted)
-                filled = [np.pad(wave, (0, least - len(wave))) if len(wave) < least else wave for wave in filled]
-                for at, found in zip(some, self.listener.hear(filled, wanted, code), strict=True):
-                    heard[at] = found
-                advance(len(some))
-        return heard
+        target_rate, code = self.listener.sample_rate or rate, self._find_language_code(language)
+        transcripts = [EMPTY_TRANSCRIPT] * len(waves)
+        nonempty = [index for index, wave in enumerate(waves) if len(wave)]
+        with progress.progress_task(f"transcribing {label}", len(nonempty)) as advance:
+            for first in range(0, len(nonempty), ASR_BATCH_SIZE):
+                batch = nonempty[first : first + ASR_BATCH_SIZE]
+                filled = [resample(waves[index], rate, target_rate) for index in batch]
+                min_samples = round(MIN_ASR_SECONDS * target_rate)
+                filled = [
+                    np.pad(wave, (0, min_samples - len(wave))) if len(wave) < min_samples else wave for wave in filled
+                ]
+                for index, transcript in zip(batch, self.listener.transcribe(filled, target_rate, code), strict=True):
+                    transcripts[index] = transcript
+                advance(len(batch))
+        return transcripts
 
 
 def open_transcriber(setting: str | None, language: str | None = None) -> Transcriber:
@@ -388,17 +383,19 @@ def open_transcriber(setting: str | None, language: str | None = None) -> Transc
         transcriber = Transcriber(open_recognizer(BUILT_IN_RECOGNIZER))
     except VoxgraftError as error:
         transcriber = Transcriber(None, f"the built-in recognizer cannot be opened: {error.finding.found}")
-    if language is None or not (deaf := transcriber.why_unsupported(language)):
+    if language is None or not (reason := transcriber.why_unsupported(language)):
         return transcriber
     if not asr.is_whisper_installed():
-        return replace(transcriber, why=f"{deaf}; faster-whisper is not installed")
+        return replace(transcriber, why=f"{reason}; faster-whisper is not installed")
     if (model := asr.find_downloaded_whisper()) is None:
-        return replace(transcriber, why=f"{deaf}; faster-whisper is installed, but has no model on this machine")
+        return replace(transcriber, why=f"{reason}; faster-whisper is installed, but has no model on this machine")
     try:
         whisper = Transcriber(asr.WhisperRecognizer(model))
     except VoxgraftError as error:
-        return replace(transcriber, why=f"{deaf}; {error.finding.found}")
-    return replace(transcriber, why=f"{deaf}; {unknown}") if (unknown := whisper.why_unsupported(language)) else whisper
+        return replace(transcriber, why=f"{reason}; {error.finding.found}")
+    return (
+        replace(transcriber, why=f"{reason}; {unknown}") if (unknown := whisper.why_unsupported(language)) else whisper
+    )
 
 
 def require_recognizer(setting: str | None, language: str) -> None:
@@ -410,10 +407,12 @@ def require_recognizer(setting: str | None, language: str) -> None:
         raise ConfigError("recognizer-language", why, cure=RECOGNIZER_CURE)
 
 
-def compute_error_rates(meant: Sequence[EvalSentence], heard: Sequence[Transcript], seed: int) -> dict[str, Score]:
+def compute_error_rates(
+    sentences: Sequence[EvalSentence], transcripts: Sequence[Transcript], seed: int
+) -> dict[str, Score]:
     """Phone, letter and word error over sentences of one language, and the first two of common and rare ones apart."""
-    pairs = list(zip(meant, heard, strict=True))
-    language = meant[0].language if meant else ""
+    pairs = list(zip(sentences, transcripts, strict=True))
+    language = sentences[0].language if sentences else ""
     found = {
         "phone_error": _compute_phone_error_rate(pairs, seed),
         "cer": compute_error_rate([_count_text_edits(*pair) for pair in pairs], seed),
@@ -430,34 +429,39 @@ def compute_error_rates(meant: Sequence[EvalSentence], heard: Sequence[Transcrip
     return found
 
 
-def compute_sentence_errors(meant: EvalSentence, heard: Transcript) -> dict[str, float | None]:
+def compute_sentence_errors(sentence: EvalSentence, transcript: Transcript) -> dict[str, float | None]:
     """Letter and phone error of one sentence; None where there is nothing to compare."""
-    counts = {"cer": _count_text_edits(meant, heard), "phone_error": _count_phone_edits(meant, heard)}
-    return {name: one[0] / one[1] if one is not None and one[1] else None for name, one in counts.items()}
+    counts = {"cer": _count_text_edits(sentence, transcript), "phone_error": _count_phone_edits(sentence, transcript)}
+    return {name: edits[0] / edits[1] if edits is not None and edits[1] else None for name, edits in counts.items()}
 
 
 def _compute_phone_error_rate(pairs: Sequence[tuple[EvalSentence, Transcript]], seed: int) -> Score:
-    if not any(meant.phones for meant, _ in pairs):
+    if not any(sentence.phones for sentence, _ in pairs):
         return unmeasured_score("the sentences have no phones to compare with")
-    if any(heard.phones is None for _, heard in pairs):  # what was not heard at all has no phones with any recognizer
+    if any(result.phones is None for _, result in pairs):  # what was not heard at all has no phones with any recognizer
         return unmeasured_score("the recognizer writes letters, not phones")
-    return compute_error_rate([one for pair in pairs if (one := _count_phone_edits(*pair)) is not None], seed)
+    return compute_error_rate([edits for pair in pairs if (edits := _count_phone_edits(*pair)) is not None], seed)
 
 
-def _count_text_edits(meant: EvalSentence, heard: Transcript, *, words: bool = False) -> tuple[int, int]:
+def _count_text_edits(sentence: EvalSentence, transcript: Transcript, *, words: bool = False) -> tuple[int, int]:
     # The text normaliser first (numbers in words, one form of each apostrophe): recognisers write 2026 where people
     # say words.
-    normalizer = _load_normalizer(meant.language)
-    one, two = (normalize_letters(normalizer.normalise(text).text, meant.language) for text in (meant.text, heard.text))
-    meant_units, heard_units = (one.split(), two.split()) if words else (list(one), list(two))
-    return edit_distance(meant_units, heard_units), len(meant_units)
+    normalizer = _load_normalizer(sentence.language)
+    reference, hypothesis = (
+        normalize_letters(normalizer.normalise(text).text, sentence.language)
+        for text in (sentence.text, transcript.text)
+    )
+    reference_units, hypothesis_units = (
+        (reference.split(), hypothesis.split()) if words else (list(reference), list(hypothesis))
+    )
+    return edit_distance(reference_units, hypothesis_units), len(reference_units)
 
 
-def _count_phone_edits(meant: EvalSentence, heard: Transcript) -> tuple[int, int] | None:
-    if meant.phones is None or heard.phones is None:
+def _count_phone_edits(sentence: EvalSentence, transcript: Transcript) -> tuple[int, int] | None:
+    if sentence.phones is None or transcript.phones is None:
         return None
-    phones = normalize_phones(meant.phones)
-    return edit_distance(phones, normalize_phones(heard.phones)), len(phones)
+    phones = normalize_phones(sentence.phones)
+    return edit_distance(phones, normalize_phones(transcript.phones)), len(phones)
 
 
 # By name, in the order in which they are shown: title, form (percent, ratio, nats or number) and meaning.
@@ -506,9 +510,9 @@ def measure_title(name: str) -> str:
 
 def tabulate_scores(rows: Sequence[ScoreRow]) -> tuple[list[str], list[tuple[str, ...]]]:
     """Titles and cells of the table of scores, for a terminal and for the web page."""
-    shown = select_shown_measures(rows)
-    cells = [(row.language, row.title, *(format_score(name, row.score(name)) for name in shown)) for row in rows]
-    return ["language", "who", *map(measure_title, shown)], cells
+    measures = select_shown_measures(rows)
+    cells = [(row.language, row.title, *(format_score(name, row.score(name)) for name in measures)) for row in rows]
+    return ["language", "who", *map(measure_title, measures)], cells
 
 
 def format_score(name: str, score: Score) -> str:
@@ -533,18 +537,20 @@ def expected_seconds(pace: float, sentence: EvalSentence) -> float:
     return pace * max(1, len(normalize_letters(sentence.text, sentence.language)))
 
 
-def measure_spoken_pace(said: Sequence[SpokenSentence]) -> float | None:
+def measure_spoken_pace(utterances: Sequence[SpokenSentence]) -> float | None:
     """The median pace of speech that the base ended itself, in seconds per letter."""
     paces = [
-        one.seconds / len(letters)
-        for one in said
-        if one.codes and one.stopped and (letters := normalize_letters(one.sentence.text, one.sentence.language))
+        utterance.seconds / len(letters)
+        for utterance in utterances
+        if utterance.codes
+        and utterance.stopped
+        and (letters := normalize_letters(utterance.sentence.text, utterance.sentence.language))
     ]
     return median(paces) if paces else None
 
 
 def compute_stop_scores(
-    said: Sequence[SpokenSentence],
+    utterances: Sequence[SpokenSentence],
     pace: float | None,
     before: Sequence[SpokenSentence] | None,
     seed: int,
@@ -555,17 +561,19 @@ def compute_stop_scores(
 
     `pace` is in seconds per letter; `is_own_pace` says that it was measured on this speech.
     """
-    spoken = [one for one in said if one.codes is not None]
-    unsaid = {"unsaid": compute_average([float(one.codes is None) for one in said], seed)}
+    spoken = [utterance for utterance in utterances if utterance.codes is not None]
+    unsaid = {"unsaid": compute_average([float(utterance.codes is None) for utterance in utterances], seed)}
     if not spoken:
-        why = said[0].why if said else "there is no sentence"
+        why = utterances[0].why if utterances else "there is no sentence"
         names = ("runaway", "cut", "duration", "repeats", "length_fit", "distinct")
         return unsaid | dict.fromkeys(names, unmeasured_score(f"nothing could be spoken: {why}"))
-    counts = Counter(one.codes for one in spoken)
-    usual = [expected_seconds(pace, one.sentence) for one in spoken] if pace is not None else []
-    lasting = [one.seconds for one in spoken]
+    counts = Counter(utterance.codes for utterance in spoken)
+    usual = [expected_seconds(pace, utterance.sentence) for utterance in spoken] if pace is not None else []
+    durations = [utterance.seconds for utterance in spoken]
     cut = (
-        compute_average([float(got < CUT_OFF_RATIO * due) for got, due in zip(lasting, usual, strict=True)], seed)
+        compute_average(
+            [float(actual < CUT_OFF_RATIO * expected) for actual, expected in zip(durations, usual, strict=True)], seed
+        )
         if pace is not None
         else unmeasured_score("the usual length is not known")
     )
@@ -574,30 +582,38 @@ def compute_stop_scores(
     duration = unmeasured_score("there is no utterance to compare the length with")
     if before is not None:
         # Only where the base came to an end: a runaway has no length to compare with.
-        pairs = zip(said, before, strict=True)
-        ratios = [one.seconds / old.seconds for one, old in pairs if one.codes and old.codes and old.stopped]
+        pairs = zip(utterances, before, strict=True)
+        ratios = [
+            utterance.seconds / old.seconds for utterance, old in pairs if utterance.codes and old.codes and old.stopped
+        ]
     elif pace is None:
         duration = unmeasured_score("there is nothing to compare the length with")
     elif is_own_pace:
         duration = unmeasured_score("it is the reference for lengths")
     else:
-        ratios = [one.seconds / due for one, due in zip(spoken, usual, strict=True) if one.codes]
+        ratios = [
+            utterance.seconds / expected for utterance, expected in zip(spoken, usual, strict=True) if utterance.codes
+        ]
 
     # Speech that ignores its text has a length of its own, whatever the text is.
-    letters = [float(len(normalize_letters(one.sentence.text, one.sentence.language))) for one in spoken]
+    letters = [
+        float(len(normalize_letters(utterance.sentence.text, utterance.sentence.language))) for utterance in spoken
+    ]
     if len(spoken) < MIN_FIT_SENTENCES or np.std(letters) == 0:
         fit = unmeasured_score(f"this needs {MIN_FIT_SENTENCES} sentences of different lengths")
     else:
-        correlation = float(np.corrcoef(letters, lasting)[0, 1]) if np.std(lasting) else 0.0
+        correlation = float(np.corrcoef(letters, durations)[0, 1]) if np.std(durations) else 0.0
         fit = score_without_interval(correlation, len(spoken))
     return {
         **unsaid,
-        "runaway": compute_average([float(one.is_runaway) for one in spoken], seed),
+        "runaway": compute_average([float(utterance.is_runaway) for utterance in spoken], seed),
         "cut": cut,
         "duration": compute_average(ratios, seed, np.median) if ratios else duration,
-        "repeats": compute_average([float(has_code_loop(one.codes or (), one.code_hz)) for one in spoken], seed),
+        "repeats": compute_average(
+            [float(has_code_loop(utterance.codes or (), utterance.code_hz)) for utterance in spoken], seed
+        ),
         "length_fit": fit,
-        "distinct": compute_average([float(counts[one.codes] == 1) for one in spoken], seed),
+        "distinct": compute_average([float(counts[utterance.codes] == 1) for utterance in spoken], seed),
     }
 
 
@@ -616,10 +632,13 @@ def has_code_loop(codes: Sequence[int], code_hz: float) -> bool:
     return False
 
 
-def compute_voice_similarity(found: Sequence[AnyArray], wanted: Sequence[AnyArray], seed: int) -> Score:
+def compute_voice_similarity(found: Sequence[AnyArray], requested: Sequence[AnyArray], seed: int) -> Score:
     """The mean cosine between spoken voices and requested voices."""
     cosines = [
-        float(np.dot(one, two) / max(1e-9, float(np.linalg.norm(one) * np.linalg.norm(two))))
-        for one, two in zip(found, wanted, strict=True)
+        float(
+            np.dot(spoken_voice, requested_voice)
+            / max(1e-9, float(np.linalg.norm(spoken_voice) * np.linalg.norm(requested_voice)))
+        )
+        for spoken_voice, requested_voice in zip(found, requested, strict=True)
     ]
     return compute_average(cosines, seed)

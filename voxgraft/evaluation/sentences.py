@@ -108,7 +108,7 @@ def read_sentence_file(path: Path) -> SentenceSet:
     sentences = [replace(one, text=unicodedata.normalize("NFC", one.text)) for one in sentences]
     unique = {one.text: one for one in sentences if any(character.isalpha() for character in one.text)}
     if not unique:
-        raise TextError("text-empty", f"{len(lines)} lines, none with a letter", where=path)
+        raise TextError("text-empty", f"none of {len(lines)} lines contains a letter", where=path)
     return _build_sentence_set(language, path.name, unique.values())
 
 
@@ -201,11 +201,11 @@ _HOMOPHONES: dict[str, dict[int, str]] = {
 def normalize_letters(text: str, language: str) -> str:
     """The text as it is compared: composed, lower case, letters, marks and digits with single spaces between words.
 
-    Letters that are one sound in the language are one letter here, since no one can hear which of them was meant.
+    Letters that are one sound in the language are one letter here, since their sound does not show which was meant.
     """
     lower = unicodedata.normalize("NFC", text.casefold())
-    kept = "".join(character if unicodedata.category(character)[0] in "LMN" else " " for character in lower)
-    return " ".join(kept.split()).translate(_HOMOPHONES.get(language, {}))
+    letters = "".join(character if unicodedata.category(character)[0] in "LMN" else " " for character in lower)
+    return " ".join(letters.split()).translate(_HOMOPHONES.get(language, {}))
 
 
 def normalize_phones(phones: Sequence[str]) -> list[str]:
@@ -217,11 +217,11 @@ def normalize_phones(phones: Sequence[str]) -> list[str]:
 def load_training_texts(run: RunFolder, settings: RunSettings) -> tuple[str, ...] | str:
     """Texts of the training sets of a run; a reason in words where they are not known."""
     texts: list[str] = []
-    for place in settings.data.train or (run.data_set("train"),):
-        if not is_folder(place):
-            return f"{place.name} is not a set that voxgraft prepared"
+    for path in settings.data.train or (run.data_set("train"),):
+        if not is_folder(path):
+            return f"{path.name} is not a set that voxgraft prepared"
         try:
-            texts += [info.text for info in open_clip_dataset(place, verify="sizes").infos]
+            texts += [info.text for info in open_clip_dataset(path, verify="sizes").infos]
         except VoxgraftError as error:
             return f"the training set cannot be opened: {error.finding.found}"
     return tuple(texts)
@@ -230,11 +230,11 @@ def load_training_texts(run: RunFolder, settings: RunSettings) -> tuple[str, ...
 def find_training_overlap(found: SentenceSet, texts: Iterable[str]) -> dict[str, list[str]]:
     """Sentences and rare words of a set that these texts contain, letters compared as scores compare them."""
     seen = {normalize_letters(text, found.language) for text in texts}
-    heard = {word for text in seen for word in text.split()}
-    rare = dict.fromkeys(word for one in found.sentences for word in one.rare)
+    training_words = {word for text in seen for word in text.split()}
+    rare = dict.fromkeys(word for sentence in found.sentences for word in sentence.rare)
     return {
         "seen_in_training": [
-            one.text for one in found.sentences if normalize_letters(one.text, found.language) in seen
+            sentence.text for sentence in found.sentences if normalize_letters(sentence.text, found.language) in seen
         ],
-        "rare_words_in_training": [word for word in rare if normalize_letters(word, found.language) in heard],
+        "rare_words_in_training": [word for word in rare if normalize_letters(word, found.language) in training_words],
     }

@@ -64,9 +64,10 @@ from voxgraft.graft.folder import (
     collect_versions,
     format_graft_readme,
     load_graft,
+    write_graft_card,
 )
 from voxgraft.models import family_names, get_family
-from voxgraft.models.base import GROWN, MERGED, Family, StockFolder
+from voxgraft.models.base import GROWN, MERGED, Family, UpstreamFolder
 from voxgraft.nn.adapter import ADAPTER_CONFIG_NAME, ADAPTER_TENSORS_NAME
 from voxgraft.tokenizers import open_tokenizer
 
@@ -138,14 +139,14 @@ def export(settings: ExportSettings) -> ExportResult:
         assert source.run is not None
         output = source.run.export / (f"{settings.to}-drop-in" if settings.drop_in else str(settings.to))
     # The command as it was typed, without terms and --overwrite, for messages that ask to run it again.
-    words: list[object] = ["voxgraft", "export", settings.model, "--to", str(settings.to)]
+    arguments: list[object] = ["voxgraft", "export", settings.model, "--to", str(settings.to)]
     for flag, value in (("--base", settings.base), ("--family", settings.family), ("--output", settings.output)):
-        words += [flag, value] if value is not None else []
-    words += ["--drop-in"] if settings.drop_in else []
-    words += ["--parts", settings.parts] if settings.parts != "both" else []
-    words += ["--dtype", settings.dtype] if settings.dtype != "base" else []
-    words += ["--copy-files"] if settings.copy_files else []
-    command = shlex.join(map(str, words))
+        arguments += [flag, value] if value is not None else []
+    arguments += ["--drop-in"] if settings.drop_in else []
+    arguments += ["--parts", settings.parts] if settings.parts != "both" else []
+    arguments += ["--dtype", settings.dtype] if settings.dtype != "base" else []
+    arguments += ["--copy-files"] if settings.copy_files else []
+    command = shlex.join(map(str, arguments))
     require_export_folder(output, overwrite=settings.overwrite, retry_command=f"{command} --overwrite")
     # What the flags say; a terminal asks for the rest.
     licence = source.graft.card.licence or source.family.licence
@@ -184,7 +185,7 @@ def require_export_kind(family: Family, kind: ExportKind, *, drop_in: bool = Fal
         raise ConfigError("export-kind", found, expected=f"{family.name}, {', '.join(SHAREABLE_KINDS)}")
     if drop_in and not (kind == family.name and family.upstream().can_drop_in):
         able = " or ".join(name for name in family_names() if get_family(name).upstream().can_drop_in)
-        raise ConfigError("export-kind", f"--drop-in with --to {kind}", expected=f"--to {able} for it")
+        raise ConfigError("export-kind", f"--drop-in cannot be used with --to {kind}", expected=f"--to {able} for it")
 
 
 def require_export_folder(output: Path, *, overwrite: bool, retry_command: str | None = None) -> None:
@@ -208,6 +209,7 @@ def _write_shareable_folder(source: ExportSource, kind: str, output: Path, terms
     with atomic_write_folder(output) as new:
         if kind == "graft":
             shutil.copytree(source.graft.folder, new, dirs_exist_ok=True)
+            write_graft_card(new, card)  # a list of pronunciations in the run goes with the graft
             usage = (
                 f"    voxgraft speak TEXT --graft {output.name} --base BASE\n\nBASE is the folder of the base above."
             )
@@ -253,7 +255,7 @@ def _write_upstream_export(
     folder = upstream.folder(source.files, pieces)
     costs = _collect_language_costs(source)
     # The drop-in is the export's folder itself; else each part has a folder of its own.
-    parts = [""] if drop_in else [one for one in (GROWN, MERGED) if settings.parts in ("both", one)]
+    parts = [""] if drop_in else [part_name for part_name in (GROWN, MERGED) if settings.parts in ("both", part_name)]
     # One more than the parts: rounding and saving need the old file and the new one side by side.
     require_disk_space(output, (len(parts) + 1) * source.files.checkpoint.stat().st_size, "the export")
     checkpoints: dict[str, ExportedCheckpoint] = {}
@@ -275,15 +277,18 @@ def _write_upstream_export(
                 stream.write(drop_in.data if drop_in else graft.tokenizer.data)
             for name, text in folder.made.items():
                 write_text(part_folder / name, text)
-            placed = _link_or_copy_files(folder.beside, part_folder, copy=settings.copy_files)
-            base_files |= {prefix + name: how for name, how in placed.items()}
+            linked_files = _link_or_copy_files(folder.beside, part_folder, copy=settings.copy_files)
+            base_files |= {prefix + name: how for name, how in linked_files.items()}
             # Our own strict loader must take what the original program will be given.
             files = source.family.files(part_folder)
             source.family.infer_size(files, read_tensor_shapes(files.checkpoint))
             if files.config is not None:
-                stated, size = source.family.read_config_pieces(files.config), open_tokenizer(files.tokenizer).size
-                if stated != size:
-                    found = f"{files.config.name} states {stated} pieces, and the tokenizer has {size:,}"
+                config_pieces, size = (
+                    source.family.read_config_pieces(files.config),
+                    open_tokenizer(files.tokenizer).size,
+                )
+                if config_pieces != size:
+                    found = f"{files.config.name} states {config_pieces} pieces, and the tokenizer has {size:,}"
                     raise ConfigError("base-config", f"{found} ({written.names} names)", where=part_folder)
         loader = None if drop_in else upstream.loader(source.facts, source.files)
         if loader is not None:
@@ -358,14 +363,14 @@ def _hash_export_files(folder: Path, known: Mapping[str, str]) -> dict[str, str]
     found: dict[str, str] = {}
     by_file: dict[tuple[int, int], str] = {}  # by device and inode: both parts link the same files of the base
     for path in sorted(folder.rglob("*")):
-        place = path.relative_to(folder).as_posix()
-        if not path.is_file() or place in UNHASHED_FILES:
+        relative_path = path.relative_to(folder).as_posix()
+        if not path.is_file() or relative_path in UNHASHED_FILES:
             continue
         status = path.stat()
         key = (status.st_dev, status.st_ino)
         if key not in by_file:
-            by_file[key] = known.get(place) or (compute_sha256(path) if status.st_size else EMPTY_SHA256)
-        found[place] = by_file[key]
+            by_file[key] = known.get(relative_path) or (compute_sha256(path) if status.st_size else EMPTY_SHA256)
+        found[relative_path] = by_file[key]
     return found
 
 
@@ -402,7 +407,7 @@ def _collect_language_costs(source: ExportSource) -> list[dict[str, Any]]:
 def _build_export_readme(
     source: ExportSource,
     terms: ShareTerms,
-    folder: StockFolder,
+    folder: UpstreamFolder,
     costs: Sequence[Mapping[str, Any]],
     drop_in: DropInTokenizer | None,
     checkpoints: Mapping[str, ExportedCheckpoint],
@@ -440,7 +445,7 @@ def _build_export_readme(
             lines += ["| language | measure | before | after | measured by |", "| --- | --- | --- | --- | --- |"]
         else:
             lines += [
-                "Not measured. The merged weights are for the new language; speak the others with grown/. To measure:",
+                "Not measured. The merged weights are for the new language; use extended/ for the others. To measure:",
                 "",
                 f"    voxgraft evaluate {MERGED} --base BASE --language {source.language} --output FOLDER",
             ]

@@ -49,7 +49,14 @@ from voxgraft.core.files import (
 )
 from voxgraft.core.results import Line, Table, format_bytes, format_names, style_line
 from voxgraft.core.run import RUN_FILE
-from voxgraft.graft.folder import ADAPTER_NAME, GRAFT_CARD_NAME, README_NAME, ROWS_NAME, load_graft
+from voxgraft.graft.folder import (
+    ADAPTER_NAME,
+    GRAFT_CARD_NAME,
+    PRONUNCIATIONS_NAME,
+    README_NAME,
+    ROWS_NAME,
+    load_graft,
+)
 from voxgraft.models import family_names, get_family
 
 EXPORT_FORMAT = "voxgraft-export-1"
@@ -190,12 +197,13 @@ def inspect_shared_folder(folder: Path) -> SharedFolder:
     if is_file(folder / GRAFT_CARD_NAME):
         card = load_graft(folder).card
         base = f"{card.base.get('checkpoint')} with sha256 {str(card.base.get('checkpoint_sha256'))[:12]}"
-        odd = [name for name in card.adapter or () if name not in ADAPTER_FILES]
-        odd += [card.tokenizer] if Path(card.tokenizer).suffix not in TOKENIZER_ENDINGS else []
-        if odd:
-            found = f"{GRAFT_CARD_NAME} lists {odd[0]!r:.80}, which does not belong to a graft"
+        unexpected = [name for name in card.adapter or () if name not in ADAPTER_FILES]
+        unexpected += [card.tokenizer] if Path(card.tokenizer).suffix not in TOKENIZER_ENDINGS else []
+        if unexpected:
+            found = f"{GRAFT_CARD_NAME} lists {unexpected[0]!r:.80}, which does not belong to a graft"
             raise GraftError("share-broken", found, expected=", ".join(ADAPTER_FILES), where=folder)
-        named = {GRAFT_CARD_NAME, ROWS_NAME, card.tokenizer, *(f"{ADAPTER_NAME}/{name}" for name in card.adapter or ())}
+        named = {GRAFT_CARD_NAME, ROWS_NAME, PRONUNCIATIONS_NAME, card.tokenizer}
+        named |= {f"{ADAPTER_NAME}/{name}" for name in card.adapter or ()}
         others = _unlisted_files(files, named)
         size -= sum(files[name].stat().st_size for name in others)
         return SharedFolder("graft", card.language, card.family, terms, size, base, others=others)
@@ -568,7 +576,7 @@ class DownloadResult:
 def download(settings: DownloadSettings) -> DownloadResult:
     """Fetch a base, or say what it is made of."""
     family, facts = next(
-        (one.name, one.downloads[settings.name]) for one in FAMILIES.values() if settings.name in one.downloads
+        (entry.name, entry.downloads[settings.name]) for entry in FAMILIES.values() if settings.name in entry.downloads
     )
     base = {"title": str(facts["title"]), "family": family, "licence": str(facts["licence"])}
     folder = settings.folder or Path("models") / settings.name
@@ -582,18 +590,18 @@ def download(settings: DownloadSettings) -> DownloadResult:
     planned = []
     for file in files:
         path = folder / file["place"]
-        there = is_file(path) or (is_folder(path) and any(path.iterdir()))
-        planned.append(_describe_file(file, file["name"], file["place"], file["about_bytes"], there=there))
+        is_present = is_file(path) or (is_folder(path) and any(path.iterdir()))
+        planned.append(_describe_file(file, file["name"], file["place"], file["about_bytes"], there=is_present))
     if settings.list_only:
         return DownloadResult(base, folder, planned, free, listed=True)
     try:
-        listings = {one: list_hub_files(one) for one in dict.fromkeys(file["repository"] for file in files)}
+        listings = {entry: list_hub_files(entry) for entry in dict.fromkeys(file["repository"] for file in files)}
     except FileError as error:
         if error.code not in ("hub-missing", "hub-unreachable"):
             raise
         return DownloadResult(base, folder, planned, free, error.finding)
     # The files as the hub has them, folders file by file; with the git id of those that have no SHA-256 there.
-    wanted = []
+    requested_files = []
     for file in files:
         listing, is_tree = listings[file["repository"]], file.get("is_folder", False)
         names = [name for name in listing if name.startswith(file["name"])] if is_tree else [file["name"]]
@@ -602,14 +610,16 @@ def download(settings: DownloadSettings) -> DownloadResult:
             raise FileError("download-missing", found, expected=file["what"])
         for name in names:
             num_bytes, sha256, git_id = listing[name]
-            place = file["place"] + name.removeprefix(file["name"]) if is_tree else file["place"]
-            there = is_file(folder / place) and (folder / place).stat().st_size == num_bytes
-            wanted.append((_describe_file(file, name, place, num_bytes, sha256, there=there), git_id))
-    hashes = _download_missing_files(wanted, folder)
+            relative_path = file["place"] + name.removeprefix(file["name"]) if is_tree else file["place"]
+            is_present = is_file(folder / relative_path) and (folder / relative_path).stat().st_size == num_bytes
+            requested_files.append(
+                (_describe_file(file, name, relative_path, num_bytes, sha256, there=is_present), git_id)
+            )
+    hashes = _download_missing_files(requested_files, folder)
     get_family(family).files(folder)  # raises if the folder is not a whole base now
     card = {"format": DOWNLOAD_FORMAT, "title": base["title"], "licence": base["licence"], "files": hashes}
     write_json(folder / DOWNLOAD_CARD_NAME, card, overwrite=True)
-    described = [{**one, "sha256": hashes[one["place"]], "there": True} for one, _ in wanted]
+    described = [{**entry, "sha256": hashes[entry["place"]], "there": True} for entry, _ in requested_files]
     return DownloadResult(base, folder, described, free)
 
 
@@ -620,22 +630,24 @@ def _describe_file(
     return {**found, "there": there, "what": file["what"]}
 
 
-def _download_missing_files(wanted: Sequence[tuple[dict[str, Any], str | None]], folder: Path) -> dict[str, str]:
+def _download_missing_files(
+    requested_files: Sequence[tuple[dict[str, Any], str | None]], folder: Path
+) -> dict[str, str]:
     """Fetch what is missing; SHA-256 of all files by place."""
-    total = sum(one["bytes"] for one, _ in wanted if not one["there"])
+    total = sum(entry["bytes"] for entry, _ in requested_files if not entry["there"])
     require_disk_space(folder, total, "the download", slack=DOWNLOAD_SLACK_BYTES)
     hashes: dict[str, str] = {}
     with progress.progress_task("fetching", total) as advance:
-        for one, git_id in wanted:
-            target = folder / one["place"]
-            if one["there"]:
-                hashes[one["place"]] = _verify_hash(one, git_id, target)
+        for entry, git_id in requested_files:
+            target = folder / entry["place"]
+            if entry["there"]:
+                hashes[entry["place"]] = _verify_hash(entry, git_id, target)
                 continue
-            parts = folder / PARTIAL_FOLDER_NAME / one["repository"].replace("/", "--")
-            fetched = download_hub_file(one["repository"], one["name"], parts)
+            parts = folder / PARTIAL_FOLDER_NAME / entry["repository"].replace("/", "--")
+            fetched = download_hub_file(entry["repository"], entry["name"], parts)
             # A file gets its name only after it was verified; a wrong one is removed, so that the next call fetches it.
             try:
-                hashes[one["place"]] = _verify_hash(one, git_id, fetched)
+                hashes[entry["place"]] = _verify_hash(entry, git_id, fetched)
             except FileError:
                 fetched.unlink(missing_ok=True)
                 raise
@@ -644,20 +656,20 @@ def _download_missing_files(wanted: Sequence[tuple[dict[str, Any], str | None]],
                 os.replace(fetched, target)
             except OSError as error:
                 raise build_write_error(error, target) from None
-            advance(one["bytes"])
+            advance(entry["bytes"])
     shutil.rmtree(folder / PARTIAL_FOLDER_NAME, ignore_errors=True)
     return hashes
 
 
-def _verify_hash(one: dict[str, Any], git_id: str | None, path: Path) -> str:
+def _verify_hash(entry: dict[str, Any], git_id: str | None, path: Path) -> str:
     actual = compute_sha256(path)
-    stated, found = one["sha256"], actual
-    if stated is None and git_id is not None:
+    expected_hash, found = entry["sha256"], actual
+    if expected_hash is None and git_id is not None:
         # Git names a file by the SHA-1 of "blob SIZE\\0" and its bytes.
         data = read_bytes(path, MAX_GIT_FILE_BYTES)
-        stated, found = git_id, hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
-    if stated is not None and found != stated:
-        kind = "sha256" if one["sha256"] else "git id"
-        expected = f"{stated[:12]}, as in {one['repository']}"
-        raise FileError("download-hash", f"{one['place']} has {kind} {found[:12]}", expected=expected, where=path)
+        expected_hash, found = git_id, hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+    if expected_hash is not None and found != expected_hash:
+        kind = "sha256" if entry["sha256"] else "git id"
+        expected = f"{expected_hash[:12]}, as in {entry['repository']}"
+        raise FileError("download-hash", f"{entry['place']} has {kind} {found[:12]}", expected=expected, where=path)
     return actual

@@ -169,10 +169,10 @@ def _build_source(base: Path | None, name: str | None, place: Path) -> ExportSou
     if card.family != family.name:
         raise GraftError("base-other", f"a base of {family.name}", expected=card.family, where=folder)
     for part, path in (("checkpoint", files.checkpoint), ("tokenizer", files.tokenizer)):
-        actual, wanted = compute_sha256(path), str(card.base.get(f"{part}_sha256"))
+        actual, expected_hash = compute_sha256(path), str(card.base.get(f"{part}_sha256"))
         # Rows and adapter only mean something on the weights that they were trained on.
-        if actual != wanted:
-            expected = f"{wanted[:12]}, which the graft was created on"
+        if actual != expected_hash:
+            expected = f"{expected_hash[:12]}, which the graft was created on"
             raise GraftError("base-other", f"{path.name} has sha256 {actual[:12]}", expected=expected, where=path)
     return ExportSource(family, files, open_tokenizer(files.tokenizer), graft)
 
@@ -261,13 +261,13 @@ def write_drop_in_checkpoint(
     model = _load_merged_model(source)
     state = model.state_dict()
     base_pieces = source.graft.card.base_pieces
-    new, old = torch.tensor(list(places.keys())), torch.tensor(list(places.values()))
+    new_ids, old_ids = torch.tensor(list(places.keys())), torch.tensor(list(places.values()))
     for point in source.family.graft_points:
         table = state[point.tensor]
         # Base pieces and spare rows; the new rows then overwrite those of reused ids.
-        kept = torch.cat([table[:base_pieces], table[source.graft.tokenizer.size :]])
-        kept[old] = table[new]
-        state[point.tensor] = kept
+        drop_in_table = torch.cat([table[:base_pieces], table[source.graft.tokenizer.size :]])
+        drop_in_table[old_ids] = table[new_ids]
+        state[point.tensor] = drop_in_table
     tensors = {}
     for name, tensor in state.items():
         if tensor.dtype == torch.bfloat16:  # which NumPy does not have
@@ -350,17 +350,17 @@ def _verify_written_checkpoint(
         for name in names:
             was, now = base.tensors[name], written.tensors[name]
             shape = (size + spare, *was.shape[1:]) if name in tables else was.shape
-            wanted = was.dtype if dtype == BASE_DTYPE or was.dtype != "F32" else ROUNDED_DTYPE
-            if (now.shape, now.dtype) != (shape, wanted):
+            expected_dtype = was.dtype if dtype == BASE_DTYPE or was.dtype != "F32" else ROUNDED_DTYPE
+            if (now.shape, now.dtype) != (shape, expected_dtype):
                 found = f"{name} is {now.dtype} {list(now.shape)}"
-                raise _export_mismatch_error(path, found, f"{wanted} {list(shape)}")
+                raise _export_mismatch_error(path, found, f"{expected_dtype} {list(shape)}")
             # Bits, not values: signs of zero count. The base is rounded first where the export is.
             before, after = base.read(name, raw=True), written.read(name, raw=True)
             if was.dtype != now.dtype:
                 before = from_float32(np.asarray(base.read(name), dtype=np.float32), now.dtype)
             before, after = (
-                one.view(np.dtype(f"u{one.dtype.itemsize}")) if one.dtype.kind == "f" else one
-                for one in (before, after)
+                array.view(np.dtype(f"u{array.dtype.itemsize}")) if array.dtype.kind == "f" else array
+                for array in (before, after)
             )
             if name in tables:
                 # Base rows, and the spare ones after them, are the base's; rows of reused ids the new language's.
@@ -400,11 +400,11 @@ def require_tensor_names(written: Checkpoint, source: ExportSource) -> frozenset
     """All names that the family's model has at the base's size; an error unless the file has exactly these."""
     with torch.device("meta"):
         names = frozenset(source.family.build_empty_model(source.files).state_dict())
-    there = {name for name in written.tensors if source.family.get_part_name(name) is not None}
-    if there != names:
-        lacking, more = sorted(names - there), sorted(there - names)
-        found = f"{len(lacking)} names are missing ({', '.join(lacking[:3])}), "
-        found += f"{len(more)} too many ({', '.join(more[:3])})"
+    present = {name for name in written.tensors if source.family.get_part_name(name) is not None}
+    if present != names:
+        missing, extra = sorted(names - present), sorted(present - names)
+        found = f"{len(missing)} names are missing ({', '.join(missing[:3])}), "
+        found += f"{len(extra)} too many ({', '.join(extra[:3])})"
         raise _export_mismatch_error(written.path, found, f"the {len(names)} names of {source.family.name}")
     return names
 
@@ -445,8 +445,8 @@ def build_drop_in_tokenizer(source: ExportSource) -> DropInTokenizer:
     """Reuse ids, and prove on the language's own texts that it reads as before."""
     base, grown = source.base_tokenizer, source.graft.tokenizer
     if not isinstance(base, BpeJsonTokenizer):
-        wanted = "a BPE tokenizer in a tokenizers JSON file"
-        raise GraftError("drop-in-family", f"a tokenizer of type {base.kind}", expected=wanted)
+        expected_kind = "a BPE tokenizer in a tokenizers JSON file"
+        raise GraftError("drop-in-family", f"the base has a tokenizer of type {base.kind}", expected=expected_kind)
     text_encoder = TextEncoder.of(source.family, base, grown, source.language, source.graft.card.rules)
     # The run's own texts; without a run, every new piece and every letter on its own.
     entry = find_exemplar(source.language)
@@ -455,20 +455,22 @@ def build_drop_in_tokenizer(source: ExportSource) -> DropInTokenizer:
         sentences += read_texts(source.texts).sentences
     else:
         new_ids = range(source.graft.card.base_pieces, grown.size)
-        sentences += [piece for one in new_ids if one not in grown.control_ids and (piece := grown.pieces[one])]
+        sentences += [
+            piece for token_id in new_ids if token_id not in grown.control_ids and (piece := grown.pieces[token_id])
+        ]
     # All ids that any text uses: a single sentence that needs one would be lost.
     used: set[int] = set()
     with progress.progress_task("ids that the language uses", len(sentences)) as advance:
         for text in sentences:
             used.update(text_encoder.encode(text, text_encoder.language))
             advance(1)
-    free = [one for one in _find_reusable_ids(base, source, sentences) if one not in used]
+    free_ids = [token_id for token_id in _find_reusable_ids(base, source, sentences) if token_id not in used]
     new = range(base.size, grown.size)
-    if len(free) < len(new):
-        found = f"{len(new):,} new pieces, but the base has only {len(free):,} ids that the language does not use"
+    if len(free_ids) < len(new):
+        found = f"{len(new):,} new pieces, but the base has only {len(free_ids):,} ids that the language does not use"
         raise GraftError("drop-in-no-room", found, where=source.graft.folder)
-    places = dict(zip(new, free, strict=False))
-    data = _build_tokenizer_json(base, grown, places)
+    reused_ids = dict(zip(new, free_ids, strict=False))
+    data = _build_tokenizer_json(base, grown, reused_ids)
     tokenizer = parse_tokenizer(data, Path(base.path.name))
     if tokenizer.size != base.size:
         raise GraftError("drop-in-moved", f"{tokenizer.size:,} ids", expected=f"{base.size:,}")
@@ -477,7 +479,7 @@ def build_drop_in_tokenizer(source: ExportSource) -> DropInTokenizer:
     for text in sentences:
         if _TYPED_TAG.search(text.lower()):
             continue  # voxgraft breaks up a tag inside a text; the original program does not
-        expected = [places.get(one, one) for one in text_encoder.encode(text, text_encoder.language)]
+        expected = [reused_ids.get(token_id, token_id) for token_id in text_encoder.encode(text, text_encoder.language)]
         text = text_encoder.rules.apply(text)
         text = text[0].upper() + text[1:] if text[:1].islower() else text  # as `prepared` of the export does
         text = text.strip()
@@ -488,7 +490,9 @@ def build_drop_in_tokenizer(source: ExportSource) -> DropInTokenizer:
             found = f"{text[:60]!r} is encoded as {found_ids[:12]}"
             raise GraftError("drop-in-moved", found, expected=f"{expected[:12]}")
         proven += 1
-    return DropInTokenizer(data, places, tuple(base.shown(one) for one in places.values()), len(free), proven)
+    return DropInTokenizer(
+        data, reused_ids, tuple(base.shown(token_id) for token_id in reused_ids.values()), len(free_ids), proven
+    )
 
 
 def _find_reusable_ids(base: BpeJsonTokenizer, source: ExportSource, sentences: Iterable[str]) -> Iterator[int]:
@@ -518,17 +522,19 @@ def _build_tokenizer_json(base: BpeJsonTokenizer, grown: Tokenizer, places: dict
     """The extended file with its new pieces at reused ids, and without the pieces that existed."""
     # The base must load the file with its own number of ids, so ids are exchanged and none is appended.
     document = json.loads(grown.data)
-    gone = {base.pieces[one] for one in places.values()}
+    removed = {base.pieces[old_id] for old_id in places.values()}
     model = document["model"]
     # No merge of a piece that is gone could ever act in a text of the language.
     pairs = [(merge, merge.split(" ") if isinstance(merge, str) else merge) for merge in model["merges"]]
-    model["merges"] = [merge for merge, (left, right) in pairs if gone.isdisjoint((left, right, left + right))]
-    vocab = {piece: places.get(at, at) for piece, at in model["vocab"].items() if piece not in gone}
+    model["merges"] = [merge for merge, (left, right) in pairs if removed.isdisjoint((left, right, left + right))]
+    vocab = {
+        piece: places.get(token_id, token_id) for piece, token_id in model["vocab"].items() if piece not in removed
+    }
     model["vocab"] = dict(sorted(vocab.items(), key=lambda item: item[1]))
     added = [
         {**token, "id": places.get(token["id"], token["id"])}
         for token in document["added_tokens"]
-        if token["content"] not in gone
+        if token["content"] not in removed
     ]
     document["added_tokens"] = sorted(added, key=lambda token: int(token["id"]))
     return (json.dumps(document, ensure_ascii=False, indent=2) + "\n").encode("utf-8")

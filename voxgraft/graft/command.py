@@ -6,7 +6,7 @@ Also the reports about additions, proofs, rows and growth that the `tokenizer` c
 from __future__ import annotations
 
 import shlex
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from voxgraft.core.files import (
     atomic_write_folder,
     compute_sha256,
     is_encodable_text,
+    is_file,
     make_path_relative,
     require_output_path,
     write_json,
@@ -43,7 +44,7 @@ from voxgraft.core.results import Line, SimpleResult, Table, pluralize, style_li
 from voxgraft.core.run import RUN_FILE
 from voxgraft.data.manifest import resolve_text_files
 from voxgraft.graft.folder import (
-    GRAFT_CARD_NAME,
+    PRONUNCIATIONS_NAME,
     README_NAME,
     ROWS_NAME,
     RUN_CARD_NAME,
@@ -51,10 +52,11 @@ from voxgraft.graft.folder import (
     collect_graft_settings,
     collect_versions,
     find_text_rules,
-    format_graft_card,
     format_graft_readme,
     load_base_tokenizer,
     load_text_encoder,
+    read_pronunciations,
+    write_graft_card,
 )
 from voxgraft.graft.rows import (
     NewRows,
@@ -124,7 +126,7 @@ def format_new_rows(methods: dict[str, int], samples: tuple[RowReport, ...]) -> 
     """How the rows were made, and what a few of them sit near."""
     if not methods:
         return ["no new rows: the base already has every piece"]
-    made = ", ".join(f"{count:,} {how}" for how, count in methods.items())
+    method_counts = ", ".join(f"{count:,} {how}" for how, count in methods.items())
     rows = tuple(
         (
             printable_text(sample.piece),
@@ -136,7 +138,7 @@ def format_new_rows(methods: dict[str, int], samples: tuple[RowReport, ...]) -> 
         for sample in samples
     )
     table = Table(("new row", "romanised", "norm", "base norm", "nearest base tokens (cosine)"), rows)
-    return [f"new rows: {made}", table]
+    return [f"new rows: {method_counts}", table]
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,32 +202,36 @@ def graft(settings: GraftSettings) -> GraftResult:
     files = family.files(base_folder)
     base = open_tokenizer(files.tokenizer)
     texts = read_texts(settings.texts) if settings.texts else TextCorpus(())
-    own = settings.tokenizer
-    rules = build_text_rules(language, normalize=own.normalise, fold_homophones=own.fold_homophones)
-    learnt = None
-    if own.file is not None:
-        grown, chosen = open_tokenizer(own.file), f"{own.file}, as given"
+    tokenizer_settings = settings.tokenizer
+    rules = build_text_rules(
+        language, normalize=tokenizer_settings.normalise, fold_homophones=tokenizer_settings.fold_homophones
+    )
+    if is_file(listed := settings.run / PRONUNCIATIONS_NAME):
+        rules = replace(rules, pronunciations=read_pronunciations(listed))
+    learned = None
+    if tokenizer_settings.file is not None:
+        grown, chosen = open_tokenizer(tokenizer_settings.file), f"{tokenizer_settings.file}, as given"
     else:
-        learnt = learn_language_pieces(TextEncoder.of(family, base, None, language, rules), texts, own)
+        learned = learn_language_pieces(TextEncoder.of(family, base, None, language, rules), texts, tokenizer_settings)
         names = ", ".join(path.name for path in settings.texts)
-        grown, chosen = learnt.grown, f"{base.path.name}, extended with pieces trained on {names}"
+        grown, chosen = learned.grown, f"{base.path.name}, extended with pieces trained on {names}"
     text_encoder = TextEncoder.of(family, base, grown, language, rules)
     proof = prove_text_encoder(text_encoder, texts, settings.proof_texts)
     counts = RowCount(base.size, grown.size - base.size, family.spare_rows)
     if not proof.holds:
-        return GraftResult(chosen, grown.sha256, learnt, texts, proof, counts, {}, (), None)
+        return GraftResult(chosen, grown.sha256, learned, texts, proof, counts, {}, (), None)
     require_extended_tokenizer(base, grown)
     with open_checkpoint(files.checkpoint) as checkpoint:
-        made = build_new_rows(checkpoint, text_encoder, settings.rows)
+        new_rows = build_new_rows(checkpoint, text_encoder, settings.rows)
     folder = settings.run / "graft"
     base_card = describe_base(text_encoder, files)
-    write_graft_folder(folder, text_encoder, base_card, made, settings.rows, proof)
+    write_graft_folder(folder, text_encoder, base_card, new_rows, settings.rows, proof)
     # RUN/card.json: what the run was made from.
     run, hashes = settings.run.resolve(), {}
     for path in settings.texts:
         inside = path.resolve().is_relative_to(run)  # a text in the run moves with it
-        stated = path.resolve().relative_to(run) if inside else make_path_relative(settings.run, path)
-        hashes[str(stated)] = compute_sha256(path)
+        stored_path = path.resolve().relative_to(run) if inside else make_path_relative(settings.run, path)
+        hashes[str(stored_path)] = compute_sha256(path)
     card = {
         "format": "voxgraft-run-1",
         "family": family.name,
@@ -235,7 +241,7 @@ def graft(settings: GraftSettings) -> GraftResult:
         "versions": collect_versions(),
     }
     write_json(settings.run / RUN_CARD_NAME, card, overwrite=True)
-    return GraftResult(chosen, grown.sha256, learnt, texts, proof, counts, made.methods, made.samples, folder)
+    return GraftResult(chosen, grown.sha256, learned, texts, proof, counts, new_rows.methods, new_rows.samples, folder)
 
 
 def describe_base(text_encoder: TextEncoder, files: BaseFiles) -> dict[str, Any]:
@@ -253,7 +259,7 @@ def write_graft_folder(
     folder: Path,
     text_encoder: TextEncoder,
     base: dict[str, Any],
-    made: NewRows,
+    new_rows: NewRows,
     settings: RowSettings,
     proof: TokenizerProof,
 ) -> None:
@@ -267,7 +273,7 @@ def write_graft_folder(
         with atomic_write(temporary / name) as stream:
             stream.write(grown.data)
         note = {"family": text_encoder.family.name, "language": language, "base_sha256": base["checkpoint_sha256"]}
-        write_rows_file(temporary / ROWS_NAME, made.rows, note)
+        write_rows_file(temporary / ROWS_NAME, new_rows.rows, note)
         card = GraftCard(
             family=text_encoder.family.name,
             language=language,
@@ -277,16 +283,18 @@ def write_graft_folder(
             tokenizer=name,
             tokenizer_sha256=grown.sha256,
             rows_sha256=compute_sha256(temporary / ROWS_NAME),
-            method={**settings.model_dump(), "made": made.methods},
+            method={**settings.model_dump(), "made": new_rows.methods},
             proof=counts,
             licence=get_family(text_encoder.family.name).licence,
             versions=collect_versions(),
             text=text_encoder.rules.to_json(),
         )
-        write_text(temporary / GRAFT_CARD_NAME, format_graft_card(card))
+        write_graft_card(temporary, card)
         entry = find_exemplar(language)
-        near = ", ".join(f"{sample.piece} near {sample.nearest[0][0]}" for sample in made.samples[:6])
-        readme = format_graft_readme(card, entry.name if entry else language, [f"Examples: {near}."] if near else [])
+        examples = ", ".join(f"{sample.piece} near {sample.nearest[0][0]}" for sample in new_rows.samples[:6])
+        readme = format_graft_readme(
+            card, entry.name if entry else language, [f"Examples: {examples}."] if examples else []
+        )
         write_text(temporary / README_NAME, readme)
 
 
@@ -295,13 +303,15 @@ def tokenizer_train(settings: TokenizerTrainSettings) -> SimpleResult:
     require_output_path(settings.output, overwrite=settings.overwrite)
     family, base = load_base_tokenizer(settings.base, settings.family)
     texts = read_texts(settings.texts)
-    own = settings.tokenizer
-    rules = build_text_rules(settings.language, normalize=own.normalise, fold_homophones=own.fold_homophones)
+    tokenizer_settings = settings.tokenizer
+    rules = build_text_rules(
+        settings.language, normalize=tokenizer_settings.normalise, fold_homophones=tokenizer_settings.fold_homophones
+    )
     text_encoder = TextEncoder.of(family, base, None, settings.language, rules)
-    learnt = learn_language_pieces(text_encoder, texts, settings.tokenizer)
-    learnt.additions.save(settings.output, overwrite=settings.overwrite)
-    values = {**additions_to_json(learnt.additions, learnt.plan), "output": str(settings.output)}
-    lines = [*format_additions(learnt.additions, learnt.plan, texts), f"written to {settings.output}"]
+    learned = learn_language_pieces(text_encoder, texts, settings.tokenizer)
+    learned.additions.save(settings.output, overwrite=settings.overwrite)
+    values = {**additions_to_json(learned.additions, learned.plan), "output": str(settings.output)}
+    lines = [*format_additions(learned.additions, learned.plan, texts), f"written to {settings.output}"]
     return SimpleResult(values, tuple(lines))
 
 
@@ -351,21 +361,21 @@ def extend_tokenizer(family: Family, base: Tokenizer, additions: TokenizerAdditi
 
 def tokenizer_prove(settings: TokenizerProveSettings) -> TokenizerProof:
     """Spell thousands of sentences of base languages with both tokenizers, id for id."""
-    text_encoder = load_text_encoder(settings.base, settings.family, settings.grown, settings.language)
+    text_encoder = load_text_encoder(settings.base, settings.family, settings.extended, settings.language)
     texts = read_texts(settings.texts) if settings.texts else TextCorpus(())
     return prove_text_encoder(text_encoder, texts, settings.proof_texts)
 
 
 def tokenizer_show(settings: TokenizerShowSettings) -> SimpleResult:
     """Spell sentences piece by piece, old against new. A piece is (text, id, is unknown)."""
-    text_encoder = load_text_encoder(settings.base, settings.family, settings.grown, settings.language)
+    text_encoder = load_text_encoder(settings.base, settings.family, settings.extended, settings.language)
     # Whether the language is the graft's own, which may be one that the base speaks too. Other languages keep the
     # base's reading: the text rules are those of the new language.
     is_new = False
-    if text_encoder.grown is not None and settings.grown is not None and settings.language is not None:
-        stated = find_text_rules(settings.grown)
-        if stated is not None and stated.language:
-            is_new = stated.language.lower() == settings.language.lower()
+    if text_encoder.grown is not None and settings.extended is not None and settings.language is not None:
+        rules = find_text_rules(settings.extended)
+        if rules is not None and rules.language:
+            is_new = rules.language.lower() == settings.language.lower()
         else:
             is_new = settings.language not in text_encoder.family.languages
 
@@ -383,8 +393,8 @@ def tokenizer_show(settings: TokenizerShowSettings) -> SimpleResult:
         if text_encoder.grown is not None:
             ids = text_encoder.encode(text, settings.language) if is_new else text_encoder.grown.encode(prepared)
             new = pieces(text_encoder.grown, ids)
-            lines.append(_format_pieces("grown", new))
-        sentences.append({"text": text, "prepared": prepared, "base": old, "grown": new})
+            lines.append(_format_pieces("extended", new))
+        sentences.append({"text": text, "prepared": prepared, "base": old, "extended": new})
     return SimpleResult({"sentences": sentences}, tuple(lines))
 
 
@@ -409,9 +419,11 @@ def extend(settings: ExtendSettings) -> SimpleResult:
         base_path = settings.base_tokenizer or find_tokenizer_beside(settings.checkpoint, family)
         base = open_tokenizer(base_path)
         require_extended_tokenizer(base, grown)
-        made = build_new_rows(checkpoint, TextEncoder.of(family, base, grown, None), settings.rows)
+        new_rows = build_new_rows(checkpoint, TextEncoder.of(family, base, grown, None), settings.rows)
         counts = RowCount(base.size, grown.size - base.size, family.spare_rows)
-        plan = GrowthPlan({name: TableGrowth(base.size, family.spare_rows, rows) for name, rows in made.rows.items()})
+        plan = GrowthPlan(
+            {name: TableGrowth(base.size, family.spare_rows, rows) for name, rows in new_rows.rows.items()}
+        )
         report = grow_checkpoint(checkpoint, plan, settings.output, overwrite=settings.overwrite, hashed=settings.hash)
         proof = None
         if settings.verify:
@@ -425,14 +437,14 @@ def extend(settings: ExtendSettings) -> SimpleResult:
     values = {
         "base_tokenizer": chosen,
         "rows": counts.to_json(),
-        "methods": made.methods,
-        "samples": [asdict(sample) for sample in made.samples],
+        "methods": new_rows.methods,
+        "samples": [asdict(sample) for sample in new_rows.samples],
         "growth": report.to_json(),
         "read_back": proof.to_json() if proof else None,
         "output": str(settings.output),
     }
     lines: list[Line] = [f"base tokenizer: {chosen}", counts.table(), *filter(None, [counts.spare_note()])]
-    lines += format_new_rows(made.methods, made.samples)
+    lines += format_new_rows(new_rows.methods, new_rows.samples)
     lines.append(f"{report.tensors_copied:,} tensors copied bit for bit, {report.bytes_written:,} bytes written")
     for item in report.grown:
         old, new = list(item["old_shape"]), list(item["new_shape"])

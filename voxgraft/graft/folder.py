@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -19,13 +20,24 @@ from voxgraft import __version__
 from voxgraft.checkpoints.write import read_rows_file
 from voxgraft.config.run import LANGUAGE_PATTERN, RunSettings, VocabularySettings
 from voxgraft.config.train_options import rename_saved_options
-from voxgraft.core.errors import CheckpointError, FileError, GraftError, TokenizerError, VoxgraftError
-from voxgraft.core.files import compute_sha256, is_file, is_folder, path_exists, read_json, require_file, require_folder
+from voxgraft.core.errors import CheckpointError, FileError, GraftError, TextError, TokenizerError, VoxgraftError
+from voxgraft.core.files import (
+    compute_sha256,
+    is_file,
+    is_folder,
+    path_exists,
+    read_bytes,
+    read_json,
+    require_file,
+    require_folder,
+    write_text,
+)
+from voxgraft.core.results import pluralize
 from voxgraft.core.run import RUN_FILE
 from voxgraft.models import family_names, get_family, resolve_base_family, resolve_base_folder
 from voxgraft.models.base import Family
 from voxgraft.text.encoder import TextEncoder
-from voxgraft.text.normalize import TextRules, TextRulesError
+from voxgraft.text.normalize import NO_RULES, TextRules, TextRulesError
 from voxgraft.tokenizers import Tokenizer, open_tokenizer
 
 if TYPE_CHECKING:
@@ -33,6 +45,9 @@ if TYPE_CHECKING:
 
 
 GRAFT_FORMAT = "voxgraft-graft-1"
+# Words and their respellings, one pair a line with a tab. A file in the run replaces that of its graft.
+PRONUNCIATIONS_NAME = "pronunciations.tsv"
+MAX_PRONUNCIATIONS_BYTES = 4 << 20
 GRAFT_CARD_NAME, ROWS_NAME, README_NAME = "graft.json", "rows.safetensors", "README.md"
 ADAPTER_NAME = "adapter"
 MERGED_CARD_NAME = "merged.json"
@@ -130,6 +145,7 @@ def read_graft_card(folder: Path) -> GraftCard:
         found = f"{GRAFT_CARD_NAME} lacks a valid value for {', '.join(wrong) or 'tokenizer'}"
         raise GraftError("graft-broken", found, where=path)
     fields["licence"] = str(fields["licence"] or "")
+    fields["text"] = add_pronunciations(fields["text"], folder)
     parse_text_rules(fields["text"], path)
     # Last, so that a value that cannot be right is named itself. Grafts from before have no sum.
     if SUM_KEY in value and value[SUM_KEY] != (actual := _sum_of(value)):
@@ -144,14 +160,60 @@ def read_graft_card(folder: Path) -> GraftCard:
     return GraftCard(**fields)
 
 
-def parse_text_rules(stated: Any, where: Path) -> TextRules:
+def parse_text_rules(document: Any, where: Path) -> TextRules:
     """Text rules as a card states them; an error where they cannot be followed with what is installed."""
     try:
-        rules = TextRules.from_json(stated)
+        rules = TextRules.from_json(document)
         rules.require_edition()
     except TextRulesError as error:
         raise GraftError("text-rules", error.found, where=where, cure=f"{error.fix}.") from None
     return rules
+
+
+def add_pronunciations(stated: Any, folder: Path) -> Any:
+    """Text rules as a card states them, with the pronunciations of the graft's folder or of its run."""
+    in_run = folder.resolve().parent / PRONUNCIATIONS_NAME
+    path = in_run if is_file(in_run.with_name(RUN_FILE)) and is_file(in_run) else folder / PRONUNCIATIONS_NAME
+    if not is_file(path) or not (stated is None or isinstance(stated, dict)):
+        return stated
+    return {**(stated or {"version": NO_RULES}), "pronunciations": read_pronunciations(path)}
+
+
+def read_pronunciations(path: Path) -> dict[str, str]:
+    """`pronunciations.tsv`: a word, a tab, and how it is written for the model. Lines with # are comments."""
+    words: dict[str, str] = {}
+    lines_of: dict[str, int] = {}
+    data = read_bytes(path, MAX_PRONUNCIATIONS_BYTES)
+    try:
+        lines = data.decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        found = f"line {data[: error.start].count(10) + 1} is not UTF-8"
+        raise TextError("pronunciations", found, where=path) from None
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        word, _, said = (unicodedata.normalize("NFC", part.strip()) for part in line.partition("\t"))
+        if not word or not said or "\t" in said:
+            found = f"line {number} is {line!r:.80}"
+            raise TextError("pronunciations", found, expected="a word, a tab and its respelling", where=path)
+        if word.casefold() in lines_of and words[word.casefold()] != said:
+            found = f"{word!r:.60} is on lines {lines_of[word.casefold()]} and {number}, with two respellings"
+            raise TextError("pronunciations", found, where=path)
+        words[word.casefold()], lines_of[word.casefold()] = said, number
+    try:
+        TextRules.from_json({"version": NO_RULES, "pronunciations": words})
+    except TextRulesError as error:
+        raise TextError("pronunciations", error.found, where=path, cure=f"{error.fix}.") from None
+    return words
+
+
+def write_graft_card(folder: Path, card: GraftCard) -> None:
+    """graft.json, and the pronunciations beside it, where people can edit them."""
+    words = card.rules.pronunciations
+    if words:
+        text = "".join(f"{word}\t{said}\n" for word, said in sorted(words.items()))
+        write_text(folder / PRONUNCIATIONS_NAME, text, overwrite=True)
+    write_text(folder / GRAFT_CARD_NAME, format_graft_card(card), overwrite=True)
 
 
 def find_text_rules(tokenizer: Path) -> TextRules | None:
@@ -161,9 +223,9 @@ def find_text_rules(tokenizer: Path) -> TextRules | None:
         if is_file(folder / name):
             card = read_json(folder / name)
             if isinstance(card, dict) and card.get("tokenizer") == tokenizer.name:
-                return parse_text_rules(card.get("text"), folder / name)
-    for place in (folder, folder.parent):
-        if is_file(path := place / TEXT_FOLDER / TEXT_RULES_NAME):
+                return parse_text_rules(add_pronunciations(card.get("text"), folder), folder / name)
+    for parent in (folder, folder.parent):
+        if is_file(path := parent / TEXT_FOLDER / TEXT_RULES_NAME):
             return parse_text_rules(read_json(path), path)
     return None
 
@@ -193,9 +255,9 @@ def load_graft(folder: Path) -> Graft:
         if values.shape[0] != card.num_rows:
             found = f"{name} in {ROWS_NAME} has {values.shape[0]:,} rows"
             raise GraftError("graft-mismatch", found, expected=f"{card.num_rows:,}", where=folder)
-    stated = {card.tokenizer: card.tokenizer_sha256, ROWS_NAME: card.rows_sha256}
-    stated |= {f"{ADAPTER_NAME}/{name}": digest for name, digest in (card.adapter or {}).items()}
-    for name, digest in stated.items():
+    expected_hashes = {card.tokenizer: card.tokenizer_sha256, ROWS_NAME: card.rows_sha256}
+    expected_hashes |= {f"{ADAPTER_NAME}/{name}": digest for name, digest in (card.adapter or {}).items()}
+    for name, digest in expected_hashes.items():
         actual = compute_sha256(folder / name) if is_file(folder / name) else "nothing"
         if actual != digest:
             found = f"{name} has sha256 {actual[:12]}, {GRAFT_CARD_NAME} states {digest[:12]}"
@@ -205,8 +267,12 @@ def load_graft(folder: Path) -> Graft:
 
 def hash_adapter_files(folder: Path) -> dict[str, str] | None:
     """What a card says of the adapter in a graft folder."""
-    place = folder / ADAPTER_NAME
-    return {path.name: compute_sha256(path) for path in sorted(place.iterdir())} if is_folder(place) else None
+    adapter_folder = folder / ADAPTER_NAME
+    return (
+        {path.name: compute_sha256(path) for path in sorted(adapter_folder.iterdir())}
+        if is_folder(adapter_folder)
+        else None
+    )
 
 
 def format_graft_readme(card: GraftCard, language_name: str, samples: list[str]) -> str:
@@ -229,6 +295,11 @@ def format_graft_readme(card: GraftCard, language_name: str, samples: list[str])
         f"- Old text reads the same: of {proof['total']:,} base sentences {proof['same']:,} are encoded id for id as "
         f"before, {proof['base_unknown']:,} have characters that the base cannot encode, {proof['changed']:,} changed.",
         f"- Text is normalised by the rules `{card.rules.identity}`, in training and in synthesis.",
+        *(
+            [f"- {pluralize(len(card.rules.pronunciations), 'word')} respelled as in `{PRONUNCIATIONS_NAME}`."]
+            if card.rules.pronunciations
+            else []
+        ),
         f"- New rows, {state}: init {card.method['init']}, noise {card.method['noise']}, seed {card.method['seed']}.",
         *(f"- {sample}" for sample in samples),
         "",
@@ -249,19 +320,20 @@ def format_graft_readme(card: GraftCard, language_name: str, samples: list[str])
 
 def collect_graft_settings(settings: RunSettings) -> dict[str, Any]:
     """The settings that a graft depends on, beside the files whose hashes are kept."""
-    made: dict[str, Any] = settings.model_dump(
+    values: dict[str, Any] = settings.model_dump(
         mode="json", include={"language": True, "tokenizer": set(VocabularySettings.model_fields), "rows": True}
     )
     for name, usual in (("normalise", True), ("fold_homophones", False)):
         # Cards from before do not have these keys.
-        if made["tokenizer"][name] == usual:
-            del made["tokenizer"][name]
-    return made
+        if values["tokenizer"][name] == usual:
+            del values["tokenizer"][name]
+    return values
 
 
 def format_graft_card(card: GraftCard) -> str:
     """graft.json's text."""
-    value = json.loads(json.dumps(card.to_json()))  # as it is read back
+    stated = card.text and {key: part for key, part in card.text.items() if key != "pronunciations"}
+    value = json.loads(json.dumps({**card.to_json(), "text": stated}))  # as it is read back
     return json.dumps({**value, SUM_KEY: _sum_of(value)}, ensure_ascii=False, indent=2) + "\n"
 
 
@@ -332,8 +404,8 @@ def read_merged_card(folder: Path) -> dict[str, Any]:
     if not isinstance(card, dict) or card.get("format") != MERGED_FORMAT:
         raise GraftError("merged-broken", f"{MERGED_CARD_NAME} has no format {MERGED_FORMAT!r}", where=path)
     for name in ("checkpoint", "tokenizer"):
-        file, stated = str(card.get(name)), card.get(f"{name}_sha256")
-        if "/" in file or compute_sha256(folder / file) != stated:
+        file, expected_hash = str(card.get(name)), card.get(f"{name}_sha256")
+        if "/" in file or compute_sha256(folder / file) != expected_hash:
             raise GraftError("merged-broken", f"{file} is not the {name} listed in {MERGED_CARD_NAME}", where=folder)
     return card
 

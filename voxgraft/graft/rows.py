@@ -197,7 +197,7 @@ def detect_checkpoint_family(checkpoint: Checkpoint, name: str | None) -> Family
     for candidate in (*recognised, *tables):
         return candidate
     looked = ", ".join(f"{kind}: {get_family(kind).graft_points[0].tensor}" for kind in family_names())
-    found = f"no text table of a known family among {len(checkpoint.tensors):,} tensors (looked for {looked})"
+    found = f"none of {len(checkpoint.tensors):,} tensors is a text table of a known family (looked for {looked})"
     raise CheckpointError("checkpoint-family", found, where=checkpoint.path)
 
 

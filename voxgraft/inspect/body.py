@@ -304,20 +304,20 @@ def body_comparison_findings(subject: CheckSubject, body: BodyComparison) -> lis
             findings.append(finding(code, found, expected=expected, where=where))
 
     def named(how: TensorChangeKind) -> list[str]:
-        return [one.name for one in body.changes if one.how == how]
+        return [change.name for change in body.changes if change.how == how]
 
     add("body-missing", body.missing, "are not in the file")
     for overflowed, code, values in (
         (False, "body-not-finite", "such values"),
         (True, "body-overflow", "infinite values in fp16"),
     ):
-        odd = [one for one in body.changes if one.num_bad and one.overflowed == overflowed]
-        more = f": {sum(one.num_bad for one in odd):,} {values}"
+        affected = [change for change in body.changes if change.num_bad and change.overflowed == overflowed]
+        more = f": {sum(change.num_bad for change in affected):,} {values}"
         how = "contain values that are not finite" + ("" if overflowed else ", or absurdly large")
-        add(code, [one.name for one in odd], how, more=more)
+        add(code, [change.name for change in affected], how, more=more)
     add("body-form", named("form"), "have another shape or data type", "the base's shapes and data types")
     expected = f"tensors that changed by less than {OVERWRITTEN_CHANGE:.0%} of their norm"
-    lost = [one.name for one in body.changes if one.lost]
+    lost = [change.name for change in body.changes if change.lost]
     add("body-lost", lost, "have nothing in common with the base", expected)
     for name, rows in body.lost_rows.items():
         how = "are all zero" if rows.dead == rows.rows else "are far from the base's"
@@ -335,7 +335,7 @@ def body_comparison_findings(subject: CheckSubject, body: BodyComparison) -> lis
     if rounded := named("rounded"):
         found = f"{len(rounded):,} of {total:,} other tensors are the base's, rounded to a shorter number format"
         findings.append(finding("body-rounded", found, where=where))
-    elif heads := [one.name for one in body.changes if one.name.endswith("_head.weight")]:
+    elif heads := [change.name for change in body.changes if change.name.endswith("_head.weight")]:
         found = f"all {total:,} other tensors are the base's bits, including {' and '.join(heads)}: "
         findings.append(finding("body-same", found + "only the text tables were extended", where=where))
     return findings + extra
@@ -371,19 +371,19 @@ def _compare_tensor(
     moved = length = left = 0.0
     num_bad = num_seen = 0
     # `moved`, `length` and `left` are squared lengths, added up chunk by chunk.
-    for ours, theirs in pair_chunks(iter_values(base, old), iter_values(checkpoint, new)):
-        equal = old.dtype == new.dtype and bool(np.array_equal(ours.view(np.uint8), theirs.view(np.uint8)))
+    for base_values, tuned_values in pair_chunks(iter_values(base, old), iter_values(checkpoint, new)):
+        equal = old.dtype == new.dtype and bool(np.array_equal(base_values.view(np.uint8), tuned_values.view(np.uint8)))
         if not floats:
             exact = exact and equal
             continue
-        before = to_float32(ours, old.dtype).astype(np.float32, copy=False)
+        before = to_float32(base_values, old.dtype).astype(np.float32, copy=False)
         length += _sum_of_squares(before)
         num_seen += len(before)
         if equal:
             left += _sum_of_squares(before)
             continue
         exact = False
-        after = to_float32(theirs, new.dtype).astype(np.float32, copy=False)
+        after = to_float32(tuned_values, new.dtype).astype(np.float32, copy=False)
         if blend is not None:
             start = num_seen - len(before)
             rows = np.arange(start, num_seen) // max(old.num_values // max(old.shape[0], 1), 1) if old.shape else [0]
@@ -392,16 +392,16 @@ def _compare_tensor(
             value = (before + blend[0] * (after.astype(np.float64) - before)).astype(np.float32)
             # As in `repair`: what became infinite in fp16 is kept in the base's own format.
             after = round_to_dtype(value, old.dtype if new.dtype == "F16" and blend[1].num_bad else new.dtype)
-        near = _match_number_format(before, after, new.dtype)
-        same = same and bool(np.array_equal(near.view(np.uint32), after.view(np.uint32)))
+        rounded = _match_number_format(before, after, new.dtype)
+        same = same and bool(np.array_equal(rounded.view(np.uint32), after.view(np.uint32)))
         if (ruined := find_ruined_values(before, after)).any():  # also what the shorter format cannot hold
             same = False
             num_bad += int(ruined.sum())
             infinite = infinite and bool(np.isinf(after[ruined]).all())
-            near = np.where(ruined, before, near)
+            rounded = np.where(ruined, before, rounded)
             after = np.where(ruined, before, after)
         with np.errstate(over="ignore", invalid="ignore"):
-            moved += _sum_of_squares(after - near)
+            moved += _sum_of_squares(after - rounded)
         left += _sum_of_squares(after)
     if exact:
         return replace(other, how="same", base=length)
@@ -422,15 +422,15 @@ def _match_number_format(before: NDArray[np.float32], after: NDArray[np.float32]
     A checkpoint that was trained or exported as bf16 and saved as float32 is the base rounded, and did not drift.
     """
     own = before if dtype == "F32" else round_to_dtype(before, dtype)
-    shown: list[str] = []
+    formats: list[str] = []
     for part in (slice(_PROBE_VALUES), slice(None)):
         pairs = ((name, round_to_dtype(after[part], name)) for name in ("BF16", "F16") if name != dtype)
-        shown = [name for name, short in pairs if np.array_equal(short, after[part], equal_nan=True)]
-        if not shown:
+        formats = [name for name, short in pairs if np.array_equal(short, after[part], equal_nan=True)]
+        if not formats:
             return own
-    nears = [round_to_dtype(round_to_dtype(before, name), dtype) for name in shown]
-    nears = [nears[0], *nears, own] if dtype == "F32" else [own, *nears]
-    return next((near for near in nears if np.array_equal(near, after)), nears[0])
+    candidates = [round_to_dtype(round_to_dtype(before, name), dtype) for name in formats]
+    candidates = [candidates[0], *candidates, own] if dtype == "F32" else [own, *candidates]
+    return next((candidate for candidate in candidates if np.array_equal(candidate, after)), candidates[0])
 
 
 def round_to_dtype(values: NDArray[np.float32], dtype: str) -> NDArray[np.float32]:
@@ -563,35 +563,37 @@ def read_optimizer_snapshot(checkpoint: Checkpoint) -> OptimizerSnapshot | None:
     node = next((entries[key] for key in _OPTIMIZER_KEYS if isinstance(entries.get(key), PickleDict)), None)
     if node is None:
         return None
-    found = OptimizerSnapshot()
+    snapshot = OptimizerSnapshot()
     listed = node.entries.get("param_groups")
     groups = [group.entries for group in listed if isinstance(group, PickleDict)] if isinstance(listed, list) else []
-    found.rates, found.first_rates, found.weight_decay = (
+    snapshot.rates, snapshot.first_rates, snapshot.weight_decay = (
         tuple(value for group in groups if (value := _as_finite_number(group.get(key))) is not None)
         for key in ("lr", "initial_lr", "weight_decay")
     )
     state = node.entries.get("state")
     parameters = state.entries.items() if isinstance(state, PickleDict) else ()
-    for index, (key, kept) in enumerate(islice(parameters, _MAX_PARAMETERS)):
-        if not isinstance(kept, PickleDict):
+    for index, (key, parameter_state) in enumerate(islice(parameters, _MAX_PARAMETERS)):
+        if not isinstance(parameter_state, PickleDict):
             continue
-        first, second = (_find_float_tensor(checkpoint, kept.entries.get(name)) for name in ("exp_avg", "exp_avg_sq"))
+        first, second = (
+            _find_float_tensor(checkpoint, parameter_state.entries.get(name)) for name in ("exp_avg", "exp_avg_sq")
+        )
         if first is not None:
             same = second if second is not None and second.shape == first.shape else None
-            found.moments.append(ParameterMoments(key if type(key) is int else index, first, same))
-        if found.step is None:  # torch keeps the count as a tensor of one value, older versions as a number
-            count = kept.entries.get("step")
+            snapshot.moments.append(ParameterMoments(key if type(key) is int else index, first, same))
+        if snapshot.step is None:  # torch keeps the count as a tensor of one value, older versions as a number
+            count = parameter_state.entries.get("step")
             info = _find_float_tensor(checkpoint, count)
             if info is not None and info.num_values == 1:
                 count = float(_read_float_block(checkpoint, info).reshape(-1)[0])
-            found.step = _as_count(count)
-    found.moments.sort(key=lambda one: one.number)
-    found.file_step = next(
+            snapshot.step = _as_count(count)
+    snapshot.moments.sort(key=lambda moment: moment.number)
+    snapshot.file_step = next(
         (value for key in _CHECKPOINT_STEP_KEYS if (value := _as_count(entries.get(key))) is not None), None
     )
     schedule = next((entries[key] for key in _SCHEDULER_KEYS if isinstance(entries.get(key), PickleDict)), None)
-    found.last_epoch = _as_count(schedule.entries.get("last_epoch")) if schedule else None
-    return found
+    snapshot.last_epoch = _as_count(schedule.entries.get("last_epoch")) if schedule else None
+    return snapshot
 
 
 def read_row_moments(
@@ -607,23 +609,27 @@ def read_row_moments(
     of `pieces`, also those of new rows that are a parameter of their own.
     """
     rows: list[RowMoments] = []
-    order = {name: at for at, name in enumerate(checkpoint.tensors)}
+    order = {name: index for index, name in enumerate(checkpoint.tensors)}
     wide = sorted((info for info in tables if len(info.shape) == 2), key=lambda info: order[info.name])
     for shape in dict.fromkeys(info.shape for info in wide):
-        own = [info for info in wide if info.shape == shape]
-        kept = [one for one in found.moments if one.first.shape == shape and one.second is not None]
-        if len(kept) == len(own):
-            pairs = zip(own, kept, strict=True)
-            rows += [RowMoments(info.name, *_read_moment_norms(checkpoint, one, shape[0])) for info, one in pairs]
+        same_shape = [info for info in wide if info.shape == shape]
+        matching = [moment for moment in found.moments if moment.first.shape == shape and moment.second is not None]
+        if len(matching) == len(same_shape):
+            pairs = zip(same_shape, matching, strict=True)
+            rows += [RowMoments(info.name, *_read_moment_norms(checkpoint, moment, shape[0])) for info, moment in pairs]
             continue
-        if not pieces or kept:
+        if not pieces or matching:
             continue
         for count in dict.fromkeys((shape[0] - spare - pieces, shape[0] - pieces)):
-            alone = [one for one in found.moments if one.first.shape == (count, *shape[1:]) and one.second is not None]
-            if count > 0 and len(alone) == len(own):
+            alone = [
+                moment
+                for moment in found.moments
+                if moment.first.shape == (count, *shape[1:]) and moment.second is not None
+            ]
+            if count > 0 and len(alone) == len(same_shape):
                 padding = (pieces, shape[0] - pieces - count)
-                for info, one in zip(own, alone, strict=True):
-                    first, second, finite = _read_moment_norms(checkpoint, one, count)
+                for info, moment in zip(same_shape, alone, strict=True):
+                    first, second, finite = _read_moment_norms(checkpoint, moment, count)
                     rows.append(RowMoments(info.name, np.pad(first, padding), np.pad(second, padding), finite))
                 break
     return rows
@@ -637,41 +643,43 @@ def optimizer_findings(subject: CheckSubject) -> list[Finding]:
 def examine_optimizer(subject: CheckSubject) -> tuple[OptimizerSnapshot | None, list[RowMoments], list[Finding]]:
     """What a checkpoint keeps of its optimizer, the moments of its text tables, and what is odd about them."""
     checkpoint, family, pieces = subject.checkpoint, subject.family, subject.base_pieces
-    found = read_optimizer_snapshot(checkpoint) if checkpoint is not None else None
-    if checkpoint is None or family is None or found is None:
+    snapshot = read_optimizer_snapshot(checkpoint) if checkpoint is not None else None
+    if checkpoint is None or family is None or snapshot is None:
         return None, [], []
     tables, where = find_text_tables(checkpoint, family), checkpoint.path
-    rows = read_row_moments(checkpoint, found, list(tables.values()), pieces, family.spare_rows)
+    rows = read_row_moments(checkpoint, snapshot, list(tables.values()), pieces, family.spare_rows)
     findings: list[Finding] = []
     # Moments with the width of a text table, but with a number of rows that no tensor of the model has.
     model_shapes = {info.shape for info in checkpoint.tensors.values()}
-    moments = {one.first.shape for one in found.moments}
+    moments = {moment.first.shape for moment in snapshot.moments}
     for point, info in tables.items():
         new = info.shape[0] - pieces if pieces is not None else 0
         alone = {(count, *info.shape[1:]) for count in (new, new - family.spare_rows) if new}  # new rows on their own
-        odd = sorted(shape for shape in moments - model_shapes - alone if shape[1:] == info.shape[1:])
-        if point.role == "embedding" and odd and info.shape not in moments:
-            text = f"the optimizer state has moments of shape {list(odd[0])}, but {info.name} is {list(info.shape)}"
+        unmatched = sorted(shape for shape in moments - model_shapes - alone if shape[1:] == info.shape[1:])
+        if point.role == "embedding" and unmatched and info.shape not in moments:
+            text = (
+                f"the optimizer state has moments of shape {list(unmatched[0])}, but {info.name} is {list(info.shape)}"
+            )
             cure = "voxgraft uses no optimizer state of other trainers. In the other trainer, start a new one."
             findings.append(finding("moments-mismatch", text, where=where, cure=cure, level="warning"))
-    if odd_tables := [one.tensor for one in rows if not one.finite]:
-        text = f"the optimizer's moments of {', '.join(odd_tables)} are not finite"
+    if nonfinite_tables := [moment.tensor for moment in rows if not moment.finite]:
+        text = f"the optimizer's moments of {', '.join(nonfinite_tables)} are not finite"
         findings.append(finding("moments-not-finite", text, where=where))
-    for one in rows if pieces is not None else ():
+    for moment in rows if pieces is not None else ():
         # When the base rows got gradients: never, up to the end, or once and not recently, compared with the new rows.
-        old, is_new = one.second[:pieces] > 0, one.second[pieces:] > 0
+        old, is_new = moment.second[:pieces] > 0, moment.second[pieces:] > 0
         if not old.any():
             continue
-        ratios = one.first / np.maximum(one.second, 1e-30)
+        ratios = moment.first / np.maximum(moment.second, 1e-30)
         latest_old = float(ratios[:pieces][old].max())
         latest_new = float(ratios[pieces:][is_new].max()) if is_new.any() else 1.0
         how = "and gets gradients for them: they are not frozen"
         if latest_old < _STALE_MOMENT_RATIO * latest_new:
             how = "from when they were trained; their gradients are masked now, but the moments remain"
-        text = f"the optimizer has moments for {int(old.sum()):,} base rows of {one.tensor}, {how}"
+        text = f"the optimizer has moments for {int(old.sum()):,} base rows of {moment.tensor}, {how}"
         findings.append(finding("moments-on-base-rows", text, expected="none", where=where))
     # An optimizer that is younger than the file does not know what was learned before.
-    step, file_step = found.step, found.file_step
+    step, file_step = snapshot.step, snapshot.file_step
     restarted = step is not None and bool(file_step) and step < _RESTARTED_STEP_RATIO * (file_step or 0)
     had = find_new_rows_with_gradients(subject, rows)
     if had is not None and not had.any() and not restarted:
@@ -681,11 +689,11 @@ def examine_optimizer(subject: CheckSubject) -> tuple[OptimizerSnapshot | None, 
     if restarted:
         text = f"the file is at step {file_step:,}, but its optimizer made {step:,} steps"
         findings.append(finding("optimizer-restarted", text, where=where))
-    pairs = list(zip(found.rates, found.first_rates, strict=False))
+    pairs = list(zip(snapshot.rates, snapshot.first_rates, strict=False))
     if pairs and all(rate <= _ENDED_RATE_RATIO * first for rate, first in pairs):
         text = f"the learning rate has decayed to {pairs[0][0]:.2g} from {pairs[0][1]:.2g}"
         findings.append(finding("schedule-ended", text, where=where))
-    return found, rows, findings
+    return snapshot, rows, findings
 
 
 def find_new_rows_with_gradients(subject: CheckSubject, rows: list[RowMoments]) -> NDArray[np.bool_] | None:
@@ -716,12 +724,12 @@ def _read_moment_norms(
     for start in range(0, num_rows, BLOCK_ROWS):
         part = slice(start, min(start + BLOCK_ROWS, num_rows))
         with np.errstate(over="ignore", invalid="ignore"):
-            one = _read_float_block(checkpoint, kept.first.rows(part.start, part.stop))
-            two = _read_float_block(checkpoint, kept.second.rows(part.start, part.stop))
-            finite = finite and bool(np.isfinite(one).all() and np.isfinite(two).all())
-            one, two = np.nan_to_num(one), np.nan_to_num(two)
-            first[part] = np.sqrt((one * one).sum(axis=1))
-            second[part] = np.sqrt(np.abs(two).sum(axis=1))
+            first_values = _read_float_block(checkpoint, kept.first.rows(part.start, part.stop))
+            second_values = _read_float_block(checkpoint, kept.second.rows(part.start, part.stop))
+            finite = finite and bool(np.isfinite(first_values).all() and np.isfinite(second_values).all())
+            first_values, second_values = np.nan_to_num(first_values), np.nan_to_num(second_values)
+            first[part] = np.sqrt((first_values * first_values).sum(axis=1))
+            second[part] = np.sqrt(np.abs(second_values).sum(axis=1))
     return np.nan_to_num(first), np.nan_to_num(second), finite
 
 

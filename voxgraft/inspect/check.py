@@ -142,7 +142,7 @@ def prepared_id_findings(subject: CheckSubject) -> list[Finding]:
             findings.append(finding("prepared-ids-outside", found, expected=expected, where=first[outside[-1]]))
     if deleted := sorted(family.deleted_ids & counts.keys()) if family else []:
         listed = " and ".join(f"id {token} {counts[token]:,} times" for token in deleted)
-        found = f"{listed} inside the text"
+        found = f"{listed} is inside the text"
         findings.append(finding("prepared-ids-deleted", found, expected="never", where=first[deleted[0]]))
     if tokenizer is None:
         return findings
@@ -200,8 +200,8 @@ def _sample_manifest(manifest: Path) -> Iterator[tuple[str, Path]]:
         for text_key, path_key in _MANIFEST_FIELDS if isinstance(entry, dict) else ():
             text, path = entry.get(text_key), entry.get(path_key)
             if isinstance(text, str) and isinstance(path, str) and path and "\0" not in path:
-                beside = manifest.parent / IDS_FOLDER / Path(path).name
-                entries[beside if os.path.isfile(beside) else manifest.parent / path] = text
+                local_path = manifest.parent / IDS_FOLDER / Path(path).name
+                entries[local_path if os.path.isfile(local_path) else manifest.parent / path] = text
                 break
         else:
             expected = " or ".join(f"{text} and {path}" for text, path in _MANIFEST_FIELDS)
@@ -233,8 +233,8 @@ def prepared_code_findings(subject: CheckSubject) -> list[Finding]:
             if len(codes):
                 run, seconds = count_trailing_run(codes), durations.get(path.stem)
                 clips.append(StoredCodes(path.stem, len(codes), int(codes[-1]), run, stated=None, seconds=seconds))
-    kept = compute_trimmed_lengths(clips, family.code_hz)
-    cut = [(clip, one) for clip, one in zip(clips, kept, strict=True) if one[1] is not None]
+    trimmed = compute_trimmed_lengths(clips, family.code_hz)
+    cut = [(clip, result) for clip, result in zip(clips, trimmed, strict=True) if result[1] is not None]
     if not cut:
         return []
     stored, padding = sum(clip.length for clip in clips), sum(clip.length - length for clip, (length, _) in cut)
@@ -268,37 +268,44 @@ def evaluation_findings(subject: CheckSubject) -> list[Finding]:
 
 def training_data_findings(subject: CheckSubject) -> list[Finding]:
     """The findings that `train` looks at, by the same functions; nothing is made that does not exist yet."""
-    wanted = subject.data_requirements
-    if wanted is None:
+    requirements = subject.data_requirements
+    if requirements is None:
         return []
-    settings, merged = wanted.settings, subject.settings.train.mode == "merged"
-    data = load_run_data(wanted, merged=merged)
-    if has_no_data(wanted):  # a run whose data is still to come is not a wrong one
+    settings, merged = requirements.settings, subject.settings.train.mode == "merged"
+    data = load_run_data(requirements, merged=merged)
+    if has_no_data(requirements):  # a run whose data is still to come is not a wrong one
         return [replace(item, level="note") for item in data.findings]
     if not data.all_sets_opened:
         return data.findings
     findings, train = list(data.findings), settings.train
     try:
-        spoken = 0
+        num_replay = 0
         if merged and subject.base is not None:
             from voxgraft.training.replay import SelfReplayBuilder, resolve_self_replay_count
 
             # Sentences that the base is to speak itself as replay. That there are any is seen without speaking them.
-            parts = (wanted.run, settings.data, subject.base, wanted.graft, wanted.text_encoder, wanted.base_spec)
+            parts = (
+                requirements.run,
+                settings.data,
+                subject.base,
+                requirements.graft,
+                requirements.text_encoder,
+                requirements.base_spec,
+            )
             if count := resolve_self_replay_count(settings.data, "merged"):
-                spoken = len(SelfReplayBuilder(*parts, train.seed).plan(count))
+                num_replay = len(SelfReplayBuilder(*parts, train.seed).plan(count))
         if merged:
-            replayed, measured = bool(data.replay or spoken), bool(data.measured or spoken)
+            replayed, measured = bool(data.replay or num_replay), bool(data.measured or num_replay)
             findings += retention_findings(replayed=replayed, measured=measured)
-        require_batches_fit(wanted, data, replay_pending=bool(spoken))
+        require_batches_fit(requirements, data, replay_pending=bool(num_replay))
         weights = compute_set_weights(data.train, data.replay, settings.data.replay_share)
-        stream = build_sampler(settings, wanted.spec, (*data.train, *data.replay), weights)
-        findings += sampling_findings(wanted, data, stream)
+        stream = build_sampler(settings, requirements.spec, (*data.train, *data.replay), weights)
+        findings += sampling_findings(requirements, data, stream)
         findings += warmup_findings(train, resolve_num_steps(train, stream))
         if train.sample_texts:
             from voxgraft.evaluation.in_training import build_sample_sentences
 
-            build_sample_sentences(wanted.text_encoder, train.sample_texts, (), train.seed)
+            build_sample_sentences(requirements.text_encoder, train.sample_texts, (), train.seed)
     except VoxgraftError as error:
         findings.append(error.finding)
     return findings
@@ -342,7 +349,7 @@ CHECK_TOPICS: tuple[tuple[str, tuple[str, ...], Callable[[CheckSubject], list[Fi
     ("base rows", ("checkpoint", "base_checkpoint", "family"), base_row_findings),
     ("spare row", ("spare_rows", "checkpoint", "base_checkpoint", "base_pieces"), spare_row_findings),
     ("new rows", ("with_new_rows", "base_checkpoint", "base_pieces"), new_row_findings),
-    ("body", ("checkpoint", "base_checkpoint", "family"), body_findings),
+    ("backbone", ("checkpoint", "base_checkpoint", "family"), body_findings),
     ("other contents of the checkpoint", ("checkpoint",), checkpoint_extra_findings),
     ("optimizer state", ("checkpoint", "family"), optimizer_findings),
     ("text", ("texts", "text_encoder"), text_findings),
@@ -357,6 +364,9 @@ CHECK_TOPICS: tuple[tuple[str, tuple[str, ...], Callable[[CheckSubject], list[Fi
 )
 
 
+# What a run of voxgraft does not have: the files of other trainers, and the topics that need one.
+_FOREIGN_FLAGS = ("--checkpoint", "--base-config", "--prepared")
+_FOREIGN_TOPICS = frozenset(name for name, needs, _ in CHECK_TOPICS if {"checkpoint", "old", "prepared"} & set(needs))
 _INPUT_NAMES = ("run", "base", "checkpoint", "base_config", "texts", "prepared")
 _NO_FIX_NEEDED = "no action needed."
 
@@ -398,13 +408,17 @@ class CheckResult:
             lines += [line for line in rest if _NO_FIX_NEEDED not in line]
         lines.append(f"checked: {', '.join(self.checked) or 'nothing'}")
         by_reason: dict[str, list[str]] = {}
+        foreign = 0
         for topic, reason in self.not_checked.items():
-            by_reason.setdefault(reason, []).append(topic)
-        if by_reason:
-            skipped = (f"{', '.join(topics)} ({reason})" for reason, topics in by_reason.items())
-            lines.append(f"not checked: {'; '.join(skipped)}")
-        if self.not_given:
-            lines.append(f"not given: {', '.join(self.not_given)}")
+            if self.run is not None and topic in _FOREIGN_TOPICS and reason.startswith("needs"):
+                foreign += 1  # a run of voxgraft has nothing for these
+            else:
+                by_reason.setdefault(reason, []).append(topic)
+        lines += [f"not checked: {', '.join(topics)} ({reason})" for reason, topics in by_reason.items()]
+        if foreign:
+            lines.append(f"{foreign} more checks are for files of other trainers: {', '.join(_FOREIGN_FLAGS)}")
+        absent = [name for name in self.not_given if not (foreign and name in _FOREIGN_FLAGS)]
+        lines += [f"not given: {', '.join(absent)}"] if absent else []
         lines.append(self.verdict)
         if self.run is None:
             return lines
@@ -413,7 +427,7 @@ class CheckResult:
         if self.exit_code:
             step = "fix the errors; training does not start while there is one"
         elif "graft-missing" in codes:
-            step = f"voxgraft graft {run}"
+            step = f"voxgraft go {run}"
         elif codes & {"set-missing", "set-incomplete"}:
             step = f"voxgraft prepare {run}; training cannot start without clips"
         else:

@@ -113,7 +113,7 @@ _MAX_LAYERS_SHOWN = 5
 # Phone error that an old language may have more than from the base; the default of `repair --choose` too.
 MAX_PHONE_ERROR_INCREASE = 0.05
 # Topics of `check` whose comparisons are kept here, so that `check` does not do them a second time.
-_MEASURED_TOPICS = ("base rows", "body", "optimizer state")
+_MEASURED_TOPICS = ("base rows", "backbone", "optimizer state")
 _NEW_ROW_CODES = ("new-rows-zero", "new-rows-equal", "new-rows-scale", "new-rows-random")
 _MAX_BUILT_IN_SENTENCES = 200
 # How far all steps together could have carried a value, by its size, for gradients to have taught it something.
@@ -213,11 +213,11 @@ class DiagnoseResult:
             farthest = sorted(moved, key=lambda layer: -layer.distance)[:_MAX_LAYERS_SHOWN]
             listed = ", ".join(f"{layer.name} {layer.distance:.2%}" for layer in farthest)
             lines.append(f"backbone: changed by {found.distance:.2%} of its norm; largest changes: {listed}")
-        heard = [(one["language"], one["who"], f"{one['phone_error']:.1%}") for one in found.heard]
+        error_rows = [(entry["language"], entry["who"], f"{entry['phone_error']:.1%}") for entry in found.heard]
         if found.not_heard:
             lines.append(f"not transcribed: {found.not_heard}")
-        elif heard:
-            lines.append(Table(("language", "who", "phone error"), tuple(heard)))
+        elif error_rows:
+            lines.append(Table(("language", "who", "phone error"), tuple(error_rows)))
         for level, style in LEVEL_STYLES.items():
             items = [item for item in found.findings if item.level == level]
             lines += [style_line((item.lines()[0], style)) for item in items]
@@ -271,12 +271,16 @@ def diagnose_checkpoint(settings: DiagnoseSettings) -> Diagnosis:
         language = settings.language
         if language and subject.texts is None and subject.grown is not None:
             # Our own sentences of the language, where the user names no texts: enough to see letters without a piece.
-            own = load_built_in_sentences(language)
-            if own is not None:
-                subject.texts = TextCorpus(tuple(one.text for one in own.spread(_MAX_BUILT_IN_SENTENCES).sentences))
-        kept = keeps_old_languages(subject.checkpoint.path) if subject.checkpoint is not None else None
+            sentence_set = load_built_in_sentences(language)
+            if sentence_set is not None:
+                subject.texts = TextCorpus(
+                    tuple(sentence.text for sentence in sentence_set.spread(_MAX_BUILT_IN_SENTENCES).sentences)
+                )
+        keeps_languages = keeps_old_languages(subject.checkpoint.path) if subject.checkpoint is not None else None
         file = subject.settings.checkpoint if is_folder(path) else None
-        case = DiagnosisCase(path, settings.base, settings.tokenizer, file=file, language=language, kept=kept)
+        case = DiagnosisCase(
+            path, settings.base, settings.tokenizer, file=file, language=language, kept=keeps_languages
+        )
         return examine_subject(subject, case, lora_findings(subject))
 
 
@@ -362,12 +366,14 @@ def examine_subject(subject: CheckSubject, case: DiagnosisCase, more: Sequence[F
     # Whether every tensor is the base's, and none has a row more.
     is_base = False
     if base is not None and checkpoint is not None and family is not None and tables:
-        ours, theirs = (
+        base_shapes, tuned_shapes = (
             {point: info.shape for point, info in find_text_tables(one, family).items()} for one in (base, checkpoint)
         )
         same_bits = {"base-rows-same", "base-rows-rounded"} & codes and {"body-same", "body-rounded"} & codes
-        is_base = bool(same_bits) and ours == theirs and not codes & {"base-rows-changed", "base-rows-shrunk"}
-    num_rows, num_wanted, num_pieces_with_rows, num_unread = _count_embedding_rows(subject)
+        is_base = (
+            bool(same_bits) and base_shapes == tuned_shapes and not codes & {"base-rows-changed", "base-rows-shrunk"}
+        )
+    num_rows, num_required, num_pieces_with_rows, num_unread = _count_embedding_rows(subject)
     moved = {one.tensor for one in moves}
     embeddings = [table for table in tables if table.role == "embedding" and table.tensor not in moved]
     embedding_name = family.graft_points[0].tensor if family else ""
@@ -390,8 +396,8 @@ def examine_subject(subject: CheckSubject, case: DiagnosisCase, more: Sequence[F
         ruined_rows=max((table.share_of_new(ROW_NONFINITE) for table in embeddings), default=moved_ruined),
         learnt_by_moments=_has_learned(subject, optimizer, moments, tables),
         noise=any(item.code == "new-rows-random" and embedding_name in item.found for item in findings),
-        short_rows=num_wanted > num_rows >= (subject.base_pieces or 0) > 0,
-        moved_fits=any(one.how == "shifted" and num_rows == num_wanted + one.shift for one in moves),
+        short_rows=num_required > num_rows >= (subject.base_pieces or 0) > 0,
+        moved_fits=any(one.how == "shifted" and num_rows == num_required + one.shift for one in moves),
         sharded=checkpoint is not None and find_shards(checkpoint.path) is not None,
         is_base=is_base,
         sounds=bool(family and family.shipped_folder()),
@@ -440,13 +446,13 @@ def _compare_with_base(
     def attempt(topic: str, make: Callable[[], TopicT]) -> TopicT | None:
         # One of our errors in a topic is a finding; the other topics are still looked at.
         try:
-            made = make()
+            result = make()
         except VoxgraftError as error:
             findings.append(replace(error.finding, level="error"))
             not_checked[topic] = f"stopped by {error.code}"
             return None
         checked.append(topic)
-        return made
+        return result
 
     optimizer: OptimizerSnapshot | None = None
     moments: list[RowMoments] = []
@@ -475,9 +481,9 @@ def _compare_with_base(
             findings += items
         comparisons = attempt("base rows", lambda: compare_base_rows(subject)) or []
         moves = attempt("places of the rows", lambda: find_row_moves(subject, comparisons)) or []
-        findings += row_comparison_findings(subject, comparisons, [one.tensor for one in moves])
+        findings += row_comparison_findings(subject, comparisons, [entry.tensor for entry in moves])
         # What was found of rows in the new rows' places is about other rows where these moved.
-        elsewhere = [one.tensor for one in moves]
+        elsewhere = [entry.tensor for entry in moves]
         findings[:] = [
             item
             for item in findings
@@ -485,12 +491,12 @@ def _compare_with_base(
         ]
         findings += row_move_findings(subject, moves)
         tables = attempt("rows one by one", lambda: classify_rows(subject, comparisons, moments)) or []
-    body = attempt("body", lambda: compare_body(subject))
+    body = attempt("backbone", lambda: compare_body(subject))
     if body is not None:
         # A distance from what is not finite is none; the checkpoint is not to blame for it.
-        odd = next((one.name for one in body.changes if not math.isfinite(one.base)), None)
-        if odd is not None and subject.base is not None:
-            found = f"{odd} of the base contains values that are not finite or far too large"
+        nonfinite_name = next((entry.name for entry in body.changes if not math.isfinite(entry.base)), None)
+        if nonfinite_name is not None and subject.base is not None:
+            found = f"{nonfinite_name} of the base contains values that are not finite or far too large"
             raise CheckpointError("base-not-finite", found, where=subject.base.checkpoint)
         findings += body_comparison_findings(subject, body)
     return tables, moves, optimizer, moments, body
@@ -523,14 +529,14 @@ def _count_embedding_rows(subject: CheckSubject) -> tuple[int, int, int, int]:
     if table is None or family is None or tokenizer is None or subject.base_pieces is None:
         return 0, 0, 0, 0
     rows, spare = table.shape[0], family.spare_rows
-    wanted = tokenizer.size + spare
-    is_short = rows < wanted and rows != subject.base_pieces + spare
+    required_rows = tokenizer.size + spare
+    is_short = rows < required_rows and rows != subject.base_pieces + spare
     if spare and is_short and not has_second_spare_row(subject, rows - 1):
         spare = 0  # nothing shows that the last row is the spare one, and a trained row is never cut off
     num_unread = count_padding_rows(subject, tokenizer.size)
-    if spare and rows == wanted + spare and has_second_spare_row(subject, tokenizer.size):
+    if spare and rows == required_rows + spare and has_second_spare_row(subject, tokenizer.size):
         num_unread = spare
-    return rows, wanted, max(rows - spare, 0), num_unread
+    return rows, required_rows, max(rows - spare, 0), num_unread
 
 
 def _is_missing_data(item: Finding) -> bool:
@@ -561,7 +567,7 @@ def _describe_checkpoint(checkpoint: Checkpoint | None, family: Family | None) -
     if checkpoint is None:
         return "a file that cannot be read as a checkpoint of a known family"
     kinds = sorted({info.dtype for info in checkpoint.tensors.values()})
-    shown = format_bytes(checkpoint.source.size)
+    size = format_bytes(checkpoint.source.size)
     name = FAMILIES[family.name].title if family else "a model"
     model = "a stand-in" if is_stand_in(checkpoint) else name
     table = next(iter(find_text_tables(checkpoint, family).values()), None) if family else None
@@ -570,21 +576,19 @@ def _describe_checkpoint(checkpoint: Checkpoint | None, family: Family | None) -
     kind = kinds_of_file.get(checkpoint.format, "a torch archive")
     inside = f" under `{checkpoint.wrapper}`" if checkpoint.wrapper else ""
     extras = f", {len(checkpoint.extras)} other entries" if checkpoint.extras else ""
-    return (
-        f"{model} in {kind}, {shown}: {len(checkpoint.tensors):,} tensors of {', '.join(kinds)}{inside}{rows}{extras}"
-    )
+    return f"{model} in {kind}, {size}: {len(checkpoint.tensors):,} tensors of {', '.join(kinds)}{inside}{rows}{extras}"
 
 
 def diagnose_run(settings: DiagnoseSettings) -> Diagnosis:
     """Everything about a run."""
     run = RunFolder(settings.checkpoint)
-    own = parse_settings(RunSettings, read_settings_values(RunSettings, run.settings), run.settings)
-    base = settings.base or own.base
+    run_settings = parse_settings(RunSettings, read_settings_values(RunSettings, run.settings), run.settings)
+    base = settings.base or run_settings.base
     if base is not None:
-        own = own.model_copy(update={"base": resolve_base_folder(base)})
+        run_settings = run_settings.model_copy(update={"base": resolve_base_folder(base)})
     folders = list_step_folders(run)
     damaged = {folder: damage for folder in folders if (damage := find_step_damage(folder)) is not None}
-    whole = tuple(folder.step for folder in folders if folder not in damaged)
+    complete = tuple(folder.step for folder in folders if folder not in damaged)
     findings = [damaged_step_finding(*item) for item in damaged.items()]
     journal: list[dict[str, Any]] = []
     try:
@@ -597,30 +601,37 @@ def diagnose_run(settings: DiagnoseSettings) -> Diagnosis:
     latest = {str(event.values.get("code")): event for event in warned}
     for code, event in list(latest.items())[-_MAX_JOURNAL_FINDINGS:]:
         if code in CATALOGUE:
-            said = f"at step {event.step:,}: {event.values.get('found', '')}"
+            message = f"at step {event.step:,}: {event.values.get('found', '')}"
             # An error that stopped the run would do so again, unless a step was saved since then.
-            stops = event.values.get("level") == "error" and event.step >= (whole[-1] if whole else 0)
-            findings.append(finding(code, said, where=run.journal, level="error" if stops else "warning"))
+            stops = event.values.get("level") == "error" and event.step >= (complete[-1] if complete else 0)
+            findings.append(finding(code, message, where=run.journal, level="error" if stops else "warning"))
     # The checkpoint that training has left, if it leaves one; not that of a training before the last.
     mode = rename_saved_mode(next((line.get("mode") for line in reversed(journal) if line["kind"] == "start"), None))
     cards = {name: find_merged_card(run.path / name / "checkpoint") for name in _FINAL_CHECKPOINT_FOLDERS}
-    left = (
+    outputs = (
         run.path / name / str(card["checkpoint"])
         for name, card in cards.items()
         if card is not None and (mode != name or is_of_last_training(card, journal))
     )
-    checkpoint = next(left, None)
-    with open_check_subject(to_check_settings(own, run.path, checkpoint)) as subject:
+    checkpoint = next(outputs, None)
+    with open_check_subject(to_check_settings(run_settings, run.path, checkpoint)) as subject:
         if subject.base_checkpoint is None:
             require_base_and_tokenizer(subject)
-        steps, kept = whole if folders else None, keeps_old_languages(checkpoint) if checkpoint else None
+        steps, keeps_languages = complete if folders else None, keeps_old_languages(checkpoint) if checkpoint else None
         case = DiagnosisCase(
-            run.path, base, None, file=checkpoint, run=run.path, steps=steps, language=own.language, kept=kept
+            run.path,
+            base,
+            None,
+            file=checkpoint,
+            run=run.path,
+            steps=steps,
+            language=run_settings.language,
+            kept=keeps_languages,
         )
         found = examine_subject(subject, case, findings)
     name = FAMILIES[found.family].title if found.family in FAMILIES else found.family or "an unknown base"
-    saved = f"{len(folders)} saved steps, {len(whole)} of them complete" if folders else "no saved step"
-    newest = f", the newest complete one is {whole[-1]:,}" if whole else ""
+    saved = f"{len(folders)} saved steps, {len(complete)} of them complete" if folders else "no saved step"
+    newest = f", the newest complete one is {complete[-1]:,}" if complete else ""
     state = f"; state in the journal: {history.state.values['state']}" if history.state else ""
     return replace(found, what=f"a voxgraft run on {name}: {saved}{newest}{state}")
 
@@ -648,32 +659,36 @@ class ListeningTest:
         """Of the languages that the base knows."""
         return self._errors(self.base, [name for name in self.sets if name != self.language])
 
-    def errors(self, checkpoint: Path, who: str) -> PhoneErrors:
+    def errors(self, checkpoint: Path, label: str) -> PhoneErrors:
         """Of a checkpoint of the same family; an error of voxgraft where it makes no whole model."""
         files = replace(
             self.context.files, checkpoint=checkpoint, tokenizer=self.tokenizer or self.context.files.tokenizer
         )
-        own = open_tokenizer(self.context.files.tokenizer)
+        base_tokenizer = open_tokenizer(self.context.files.tokenizer)
         grown = open_tokenizer(self.tokenizer) if self.tokenizer else None
         # Nothing is known of how others normalised their texts, so they are read as they are.
         rules = (find_text_rules(self.tokenizer) if self.tokenizer else None) or TextRules(NO_RULES)
-        text_encoder = TextEncoder.of(self.context.family, own, grown, self.language if grown else None, rules)
-        system = SpeakingModel(who, self.context.family, self.context.model(files), text_encoder, None, "checkpoint")
+        text_encoder = TextEncoder.of(
+            self.context.family, base_tokenizer, grown, self.language if grown else None, rules
+        )
+        system = SpeakingModel(label, self.context.family, self.context.model(files), text_encoder, None, "checkpoint")
         return self._errors(system, list(self.sets))
 
     def _errors(self, system: SpeakingModel, languages: list[str]) -> PhoneErrors:
-        found: PhoneErrors = {}
+        errors: PhoneErrors = {}
         for language in languages:
             sentences = self.sets[language].sentences
-            who = f"{system.name}, {language}"
-            said = synthesize_sentences(
-                system, sentences, self.voices, self.seed, who, latents=self.sound.needs_latents
+            label = f"{system.name}, {language}"
+            utterances = synthesize_sentences(
+                system, sentences, self.voices, self.seed, label, latents=self.sound.needs_latents
             )
-            heard = self.transcriber.hear(self.sound.waves(said, who), self.sound.rate, language, who)
-            value = compute_error_rates(sentences, heard, self.seed)["phone_error"].value
+            transcripts = self.transcriber.transcribe(
+                self.sound.waves(utterances, label), self.sound.rate, language, label
+            )
+            value = compute_error_rates(sentences, transcripts, self.seed)["phone_error"].value
             if value is not None:
-                found[language] = value
-        return found
+                errors[language] = value
+        return errors
 
 
 def open_listening_test(
@@ -701,21 +716,21 @@ def _measure_phone_errors(found: Diagnosis, settings: DiagnoseSettings) -> None:
             raise ConfigError("nothing-to-hear", "transcribing needs one checkpoint file and --base")
         family = resolve_base_family(resolve_base_folder(settings.base), settings.family)
         files = family.files(resolve_base_folder(settings.base))
-        asked = settings.tokenizer, settings.language, settings.sentences, settings.seed
-        test = open_listening_test(family, files, *asked)
-        by_who = {"base": test.base_errors(), "checkpoint": test.errors(settings.checkpoint, "checkpoint")}
+        options = settings.tokenizer, settings.language, settings.max_sentences, settings.seed
+        test = open_listening_test(family, files, *options)
+        by_role = {"base": test.base_errors(), "checkpoint": test.errors(settings.checkpoint, "checkpoint")}
         found.heard = [
             {
                 "language": language,
-                "who": who,
+                "who": role,
                 "sentences": len(test.sets[language].sentences),
                 "phone_error": error,
             }
-            for who, errors in by_who.items()
+            for role, errors in by_role.items()
             for language, error in errors.items()
         ]
-        if (kept := keeps_base_languages(found)) is not None:
-            found.case = replace(found.case, kept=kept)
+        if (keeps_languages := keeps_base_languages(found)) is not None:
+            found.case = replace(found.case, kept=keeps_languages)
             readable = bool(found.tables or found.layers or found.case.run)
             found.verdict = decide_verdict(found.findings, found.case, readable=readable)
     except VoxgraftError as error:
@@ -724,6 +739,6 @@ def _measure_phone_errors(found: Diagnosis, settings: DiagnoseSettings) -> None:
 
 def keeps_base_languages(found: Diagnosis) -> bool | None:
     """Whether no language of the base has clearly more phone errors; None where none was transcribed from the base."""
-    errors = {(str(one["who"]), str(one["language"])): float(one["phone_error"]) for one in found.heard}
-    old = [(error, errors.get(("checkpoint", name))) for (who, name), error in errors.items() if who == "base"]
+    errors = {(str(entry["who"]), str(entry["language"])): float(entry["phone_error"]) for entry in found.heard}
+    old = [(error, errors.get(("checkpoint", name))) for (role, name), error in errors.items() if role == "base"]
     return all(now is not None and now <= error + MAX_PHONE_ERROR_INCREASE for error, now in old) if old else None

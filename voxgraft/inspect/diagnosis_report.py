@@ -67,8 +67,8 @@ def draw_diagnosis(found: Diagnosis) -> bytes:
         rows = max(1, -(-len(panels) // columns))
         figure = Figure(figsize=(6.6 * columns, 3.5 * rows + 0.8), layout="constrained")
         word, sentence, letters = found.verdict.word, found.verdict.sentence, 62 * columns
-        shown = sentence if len(sentence) <= letters else sentence[: letters - 1] + "…"
-        figure.suptitle(f"{word}: {shown}", x=0.01, ha="left", fontsize=11)
+        headline = sentence if len(sentence) <= letters else sentence[: letters - 1] + "…"
+        figure.suptitle(f"{word}: {headline}", x=0.01, ha="left", fontsize=11)
         figure.texts[0].set_color(VERDICT_COLORS[word])
         figure.texts[0].set_fontweight("bold")
         grid = figure.subplots(rows, columns, squeeze=False)
@@ -125,15 +125,22 @@ def _draw_layers(axes: Axes, layers: Sequence[LayerChange]) -> None:
     finite = [layer.distance for layer in layers if np.isfinite(layer.distance)]
     top = max([*finite, MOVED_DISTANCE * 1.2]) * 1.15
     for number, part in enumerate(parts):
-        own = [(at, layer) for at, layer in enumerate(layers) if layer.part == part]
-        heights = [layer.distance if np.isfinite(layer.distance) else top for _, layer in own]
-        axes.bar([at for at, _ in own], heights, width=0.85, color=COLORS[number % len(COLORS)], label=part, zorder=2)
+        part_layers = [(position, layer) for position, layer in enumerate(layers) if layer.part == part]
+        heights = [layer.distance if np.isfinite(layer.distance) else top for _, layer in part_layers]
+        axes.bar(
+            [position for position, _ in part_layers],
+            heights,
+            width=0.85,
+            color=COLORS[number % len(COLORS)],
+            label=part,
+            zorder=2,
+        )
     axes.set_ylim(0, top)
-    for level, words in ((MOVED_DISTANCE, "old languages may suffer"), (FAR_DISTANCE, "mostly another backbone")):
+    for level, label in ((MOVED_DISTANCE, "old languages may suffer"), (FAR_DISTANCE, "mostly another backbone")):
         if level < top:
             axes.axhline(level, color=FINDING_COLOR, linestyle="--", linewidth=0.9, zorder=3)
             box = {"facecolor": "white", "edgecolor": "none", "pad": 1.5, "alpha": 0.85}
-            axes.text(len(layers) - 0.5, level, words, ha="right", va="bottom", color=FINDING_COLOR, bbox=box, zorder=4)
+            axes.text(len(layers) - 0.5, level, label, ha="right", va="bottom", color=FINDING_COLOR, bbox=box, zorder=4)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{share:.0%}" if top > 0.05 else f"{share:.2%}"))
     axes.set_xticks([])
     axes.set_xlabel("layers, in the order of the parts below")
@@ -142,17 +149,17 @@ def _draw_layers(axes: Axes, layers: Sequence[LayerChange]) -> None:
 
 
 def _draw_moments(axes: Axes, found: Diagnosis) -> None:
-    one = found.moments[0]
-    at = _thin_indices(len(one.first))
+    moments = found.moments[0]
+    indices = _thin_indices(len(moments.first))
     for values, colour, label in (
-        (one.second, SOFT_COLOR, "second moment (root)"),
-        (one.first, COLORS[0], "first moment"),
+        (moments.second, SOFT_COLOR, "second moment (root)"),
+        (moments.first, COLORS[0], "first moment"),
     ):
-        shown = np.clip(values[at], 1e-20, None)
-        axes.scatter(at, shown, s=4, color=colour, linewidths=0, label=label)
+        clipped = np.clip(values[indices], 1e-20, None)
+        axes.scatter(indices, clipped, s=4, color=colour, linewidths=0, label=label)
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda length, _: f"{length:.0e}"))
-    base = next((table.num_base for table in found.tables if table.tensor == one.tensor), 0)
+    base = next((table.num_base for table in found.tables if table.tensor == moments.tensor), 0)
     axes.axvline(base - 0.5, color=FINDING_COLOR, linestyle="--", linewidth=0.9, label=f"first new row: {base:,}")
     axes.set_xlabel("row")
     axes.set_ylabel("norm (1e-20: none)")
@@ -180,17 +187,17 @@ LEVEL_SIGNS = {"error": ("✗", "bad"), "warning": ("!", "bad"), "note": ("✓",
 
 def diagnosis_report_html(found: Diagnosis, picture: bytes | None) -> str:
     """The whole page; `picture` is a PNG."""
-    levels, one = list(LEVEL_SIGNS), found.optimizer
+    levels, optimizer = list(LEVEL_SIGNS), found.optimizer
     facts: list[tuple[str, str]] = []
-    if one is not None:
+    if optimizer is not None:
         facts = [
-            ("parameters with moments", f"{len(one.moments):,}"),
-            ("steps of the optimizer", "unknown" if one.step is None else f"{one.step:,}"),
-            ("step of the file", "unknown" if one.file_step is None else f"{one.file_step:,}"),
-            ("learning rates", ", ".join(f"{rate:.3g}" for rate in one.rates) or "unknown"),
-            ("rates at the start", ", ".join(f"{rate:.3g}" for rate in one.first_rates) or "unknown"),
-            ("weight decay", ", ".join(f"{decay:g}" for decay in one.weight_decay) or "unknown"),
-            ("step of the schedule", "unknown" if one.last_epoch is None else f"{one.last_epoch:,}"),
+            ("parameters with moments", f"{len(optimizer.moments):,}"),
+            ("steps of the optimizer", "unknown" if optimizer.step is None else f"{optimizer.step:,}"),
+            ("step of the file", "unknown" if optimizer.file_step is None else f"{optimizer.file_step:,}"),
+            ("learning rates", ", ".join(f"{rate:.3g}" for rate in optimizer.rates) or "unknown"),
+            ("rates at the start", ", ".join(f"{rate:.3g}" for rate in optimizer.first_rates) or "unknown"),
+            ("weight decay", ", ".join(f"{decay:g}" for decay in optimizer.weight_decay) or "unknown"),
+            ("step of the schedule", "unknown" if optimizer.last_epoch is None else f"{optimizer.last_epoch:,}"),
         ]
     return render_page(
         "diagnosis.html",
@@ -206,8 +213,8 @@ def diagnosis_report_html(found: Diagnosis, picture: bytes | None) -> str:
         distance=_format_distance(found.distance or 0.0),
         optimizer_facts=facts,
         heard_rows=[
-            (heard["language"], heard["who"], f"{heard['sentences']}", f"{heard['phone_error']:.1%}")
-            for heard in found.heard
+            (entry["language"], entry["who"], f"{entry['sentences']}", f"{entry['phone_error']:.1%}")
+            for entry in found.heard
         ],
         picture_url=None if picture is None else data_url(picture, "image/png"),
         level_signs=LEVEL_SIGNS,

@@ -45,10 +45,12 @@ _FOLDERS = re.compile(r"(?<![\w.:/\\])(?:[A-Za-z]:)?[/\\](?:[^\s/\\\"'`]+[/\\])+
 PREFERRED_LANGUAGES = ("en", "fr", "zh", "de", "es")
 NUM_LANGUAGES = 3
 MIN_SENTENCE_LETTERS, MAX_SENTENCE_LETTERS = 16, 40
-# Characters of a line that stands for a text on the page.
+# Characters of a line that represents a text on the page.
 MAX_SHOWN = 48
 MAX_SIZES_NAMED = 4
 HASH_DIGITS = 12
+# Weights are never in these formats; a cast would make zeros of most of them. Published counters and positions are.
+WHOLE_FORMATS, COUNTERS = ("I64", "I32", "I16"), ("num_batches_tracked", "input_pos")
 # Sound whose loudest sample is below this is none (-60 dB).
 SILENT_PEAK = 1e-3
 # Synthetic, and shipped for the demo: a base without voices of its own can still be tried.
@@ -95,10 +97,10 @@ def check_first_contact(settings: CheckSettings, max_seconds: float | None = Non
 
     `max_seconds` is for a sentence, instead of the usual limit by its letters.
     """
-    place = settings.run if settings.run is not None and not is_file(settings.run / RUN_FILE) else settings.base
-    if place is None:
+    base_path = settings.run if settings.run is not None and not is_file(settings.run / RUN_FILE) else settings.base
+    if base_path is None:
         raise ConfigError("config-missing", "no base is given", expected="voxgraft check BASE --speak")
-    folder = resolve_base_folder(place)
+    folder = resolve_base_folder(base_path)
     family = resolve_base_family(folder, settings.family)
     files = family.files(folder)
     rows = open_tokenizer(files.tokenizer).size + family.spare_rows
@@ -109,7 +111,7 @@ def check_first_contact(settings: CheckSettings, max_seconds: float | None = Non
         f"{torch.__version__}, {platform.system()} {platform.machine()}",
     }
     findings: list[Finding] = []
-    listed = [_compare_file(one, files, findings) for one in family.published_files(files)]
+    listed = [_compare_file(published_file, files, findings) for published_file in family.published_files(files)]
     speech: list[dict[str, Any]] = []
     original: dict[str, Any] = {}
     # A model of another size may well speak; one that is not whole cannot.
@@ -129,8 +131,8 @@ def check_first_contact(settings: CheckSettings, max_seconds: float | None = Non
             speech, original = _speak(speaking, settings.recognizer, family, chosen, base, findings)
         except VoxgraftError as error:
             findings.append(error.finding)
-    shown = (_without_folders(item, files.folder, settings.voice) for item in findings)
-    return FirstContact(base, tuple(listed), tuple(speech), original, tuple(dict.fromkeys(shown)))
+    public_findings = (_without_folders(item, files.folder, settings.voice) for item in findings)
+    return FirstContact(base, tuple(listed), tuple(speech), original, tuple(dict.fromkeys(public_findings)))
 
 
 def _without_folders(item: Finding, *paths: Path | str | None) -> Finding:
@@ -172,7 +174,7 @@ def _compare_file(published: PublishedTensors, files: BaseFiles, findings: list[
             more = f"; and {len(differences) - MAX_SIZES_NAMED} more" if len(differences) > MAX_SIZES_NAMED else ""
             found = f"{name} is whole, and of another size than the published one: {named}{more}"
             findings.append(finding("base-other-size", found, where=name))
-        formats = _count_formats(path, published.key)
+        formats, whole = _count_formats(path, published.key)
         row |= {
             "tensors": sum(formats.values()),
             "format": ", ".join(f"{count} {name}" for name, count in formats.items()),
@@ -181,6 +183,9 @@ def _compare_file(published: PublishedTensors, files: BaseFiles, findings: list[
         if other:
             counts = " and ".join(f"{count:,} tensors are {name}" for name, count in other.items())
             findings.append(finding("base-other-format", f"{name}: {counts}", expected="F32", where=name))
+        if whole:
+            found = f"weights of whole numbers: {len(whole):,}, such as {whole[0]}"
+            findings.append(finding("tensors-mismatch", found, expected="F32", where=name))
     except VoxgraftError as error:
         # A missing package is no fault of the file.
         level = "warning" if error.code == "package-missing" else error.finding.level
@@ -189,13 +194,18 @@ def _compare_file(published: PublishedTensors, files: BaseFiles, findings: list[
     return {**row, "result": "differs" if "error" in new else "see below" if new else "as published"}
 
 
-def _count_formats(path: Path, key: str) -> Counter[str]:
-    """Tensors of each number format in a file; none for a file that holds a single tensor or dictionaries of others."""
+def _count_formats(path: Path, key: str) -> tuple[Counter[str], list[str]]:
+    """Tensors of each number format in a file, and names of weights that are whole numbers.
+
+    None for a file that holds a single tensor or dictionaries of others.
+    """
     try:
         with open_nested_checkpoint(path, key) if key else open_checkpoint(path) as checkpoint:
-            return Counter(info.stored or info.dtype for info in checkpoint.tensors.values())
+            formats = {name: info.stored or info.dtype for name, info in checkpoint.tensors.items()}
     except VoxgraftError:
-        return Counter()
+        return Counter(), []
+    whole = [name for name, own in formats.items() if own in WHOLE_FORMATS and not name.endswith(COUNTERS)]
+    return Counter(formats.values()), whole
 
 
 def _size_differences(found: Any, published: Any, name: str = "") -> Iterator[str]:
@@ -219,7 +229,7 @@ def choose_sentences(languages: Sequence[str]) -> list[tuple[str, str]]:
     order += [code for code in languages if code not in order]
     short: dict[str, str] = {}
     for code, sentence in load_proof_corpus():
-        # A sign of a language that is written without spaces stands for about two letters.
+        # A sign of a language that is written without spaces counts as about two letters.
         letters = sum(map(str.isalpha, sentence)) * (1 if " " in sentence else 2)
         fits = MIN_SENTENCE_LETTERS <= letters <= MAX_SENTENCE_LETTERS and not any(map(str.isdecimal, sentence))
         if fits:
@@ -258,26 +268,26 @@ def _speak(
         for code, text in chosen:
             transcriber = open_transcriber(recognizer, code)
             started = time.perf_counter()
-            (said,) = synthesize(speakers, voices, [UtteranceRequest(code, text, code)], speaking, vocoder)
-            spoken = time.perf_counter()
-            ((*waves,),) = render_pieces([said], vocoder, 1)
+            (speech,) = synthesize(speakers, voices, [UtteranceRequest(code, text, code)], speaking, vocoder)
+            synthesis_end = time.perf_counter()
+            ((*waves,),) = render_pieces([speech], vocoder, 1)
             wave = np.concatenate(waves)
-            seconds = (spoken - started, time.perf_counter() - spoken)
-            rows.append(_describe_speech(said, wave, vocoder.sample_rate, seconds, transcriber, findings))
-            first = first or (said if said.pieces[0].codes else None)
+            seconds = (synthesis_end - started, time.perf_counter() - synthesis_end)
+            rows.append(_describe_speech(speech, wave, vocoder.sample_rate, seconds, transcriber, findings))
+            first = first or (speech if speech.pieces[0].codes else None)
             advance(1)
     if first is None:
         return rows, {}
-    one, model = first.pieces[0], speakers.system(first.language).model
+    piece, model = first.pieces[0], speakers.system(first.language).model
     condition, voice = voices.condition(first.voice), first.voice.clip
     original: dict[str, Any] = {}
     try:
         upstream = family.upstream()
-        compared = upstream.compare(speakers.context.files, model, vocoder, voice, condition, one.ids, one.codes)
-        for what, (told, agrees) in compared.items():
-            original[what] = told
+        compared = upstream.compare(speakers.context.files, model, vocoder, voice, condition, piece.ids, piece.codes)
+        for what, (message, agrees) in compared.items():
+            original[what] = message
             if not agrees:
-                findings.append(finding("first-contact-original", f"{what}: {told}"))
+                findings.append(finding("first-contact-original", f"{what}: {message}"))
     except VoxgraftError as error:
         findings.append(error.finding)
         original["original program"] = f"not compared: stopped by {error.code}"
@@ -285,14 +295,14 @@ def _speak(
 
 
 def _describe_speech(
-    said: SpokenUtterance,
+    speech: SpokenUtterance,
     wave: Wave,
     rate: int,
     seconds: tuple[float, float],
     transcriber: Transcriber,
     findings: list[Finding],
 ) -> dict[str, Any]:
-    text, language = said.utterance.text, said.language
+    text, language = speech.utterance.text, speech.language
     length, where = len(wave) / rate, f"speech in {language}"
     peak = float(np.abs(wave).max()) if len(wave) else 0.0
     if not np.isfinite(wave).all():
@@ -300,23 +310,25 @@ def _describe_speech(
     elif peak < SILENT_PEAK:
         found = f"{length:.1f} s whose loudest sample is {peak:.1g}: silence"
         findings.append(finding("first-contact-sound", found, where=where))
-    if said.stop != "ended":
-        found = f"{STOP_DESCRIPTIONS[said.stop]} after {length:.1f} s"
+    if speech.stop != "ended":
+        found = f"{STOP_DESCRIPTIONS[speech.stop]} after {length:.1f} s"
         findings.append(finding("first-contact-end", found, where=where))
-    heard, errors = f"not listened to: {transcriber.why_unsupported(language)}"[:MAX_SHOWN], ""
+    transcript_text, errors = f"not listened to: {transcriber.why_unsupported(language)}"[:MAX_SHOWN], ""
     if not transcriber.why_unsupported(language) and np.isfinite(wave).all():
-        (transcript,) = transcriber.hear([wave], rate, language, language)
-        heard = f"{transcript.text!r:.{MAX_SHOWN}} ({transcriber.listener.name})" if transcriber.listener else ""
+        (transcript,) = transcriber.transcribe([wave], rate, language, language)
+        transcript_text = (
+            f"{transcript.text!r:.{MAX_SHOWN}} ({transcriber.listener.name})" if transcriber.listener else ""
+        )
         score = compute_error_rates([EvalSentence(language, text)], [transcript], 0)["cer"]
         errors = "" if score.value is None else f"{score.value:.0%} of letters"
-    codes = sum(len(one.codes) for one in said.pieces)
+    codes = sum(len(piece.codes) for piece in speech.pieces)
     return {
         "language": language,
         "text": text[:MAX_SHOWN],
         "sound": f"{length:.1f} s, {codes} codes",
-        "ended": STOP_DESCRIPTIONS[said.stop],
+        "ended": STOP_DESCRIPTIONS[speech.stop],
         "speed": f"codes {seconds[0]:.1f} s, sound {seconds[1]:.1f} s" if length else "",
         "peak": f"{peak:.2f}",
-        "heard": heard,
+        "heard": transcript_text,
         "errors": errors,
     }

@@ -94,9 +94,9 @@ def _load_tables() -> tuple[tuple[dict[str, LegacyKeyRule], ...], tuple[LegacySc
     texts = tables["texts"]
 
     def rule(entry: Mapping[str, str]) -> LegacyKeyRule:
-        fate: KeyFate = "mapped" if "key" in entry else "later" if entry["fate"] == "later" else "gone"
+        status: KeyFate = "mapped" if "key" in entry else "later" if entry["fate"] == "later" else "gone"
         reads = cast("ValueKind", entry.get("reads", "nothing"))
-        return LegacyKeyRule(fate, entry.get("why", "").format_map(texts), entry.get("key", ""), reads)
+        return LegacyKeyRule(status, entry.get("why", "").format_map(texts), entry.get("key", ""), reads)
 
     def flags(entry: Mapping[str, str]) -> tuple[str, ...]:
         return tuple(f"--{word}" for word in entry["flags"].split())
@@ -112,7 +112,7 @@ def _load_tables() -> tuple[tuple[dict[str, LegacyKeyRule], ...], tuple[LegacySc
             entry["now"].format_map(texts),
             flags(entry),
             rule(entry),
-            {flag: rule(one) for one in entry.get("rules", ()) for flag in flags(one)},
+            {flag: rule(rule_entry) for rule_entry in entry.get("rules", ()) for flag in flags(rule_entry)},
             entry.get("words", False),
         )
         for entry in tables["script"]
@@ -195,9 +195,9 @@ def find_legacy_commands(text: str, where: Path) -> tuple[list[LegacyCommand], l
                     if simple or not (word in _SHELL_WORDS or _WORD_ASSIGNED.match(word)):
                         simple.append(word)
                     continue
-                at, path = _find_script_word(simple)
+                index, path = _find_script_word(simple)
                 if script := find_legacy_script(path) if path else None:
-                    known.append((script, number, _flags(simple[at + 1 :], variables)))
+                    known.append((script, number, _flags(simple[index + 1 :], variables)))
                 elif path:
                     not_read.append(f"line {number}: {path}")
                 simple = []
@@ -207,12 +207,12 @@ def find_legacy_commands(text: str, where: Path) -> tuple[list[LegacyCommand], l
 def _find_script_word(words: list[str]) -> tuple[int, str]:
     """Where a single command names its script, and the script's path; an empty path where it names none."""
     launched = bool(words) and _LAUNCHES.fullmatch(words[0]) is not None
-    for at, word in enumerate(words):
+    for index, word in enumerate(words):
         path = word if word.endswith(".py") else ""
-        if at and words[at - 1] == "-m":
+        if index and words[index - 1] == "-m":
             path = word.replace(".", "/") + ".py"
-        if path and (launched or at == 0):
-            return at, path
+        if path and (launched or index == 0):
+            return index, path
     return 0, ""
 
 
@@ -429,7 +429,7 @@ def _read_document(text: str, path: Path) -> LegacyConfig | None:
     _refuse_too_many(sum(len(flags) for _, _, flags in commands), path)
     keys: list[LegacyKey] = []
     for script, line, flags in commands:
-        for flag, words in flags:
+        for flag, values in flags:
             # argparse accepts an unambiguous prefix of a flag.
             fitting = [known for known in script.flags if flag.startswith("--") and known.startswith(flag)]
             name = fitting[0] if len(fitting) == 1 and flag not in script.flags else flag
@@ -439,11 +439,11 @@ def _read_document(text: str, path: Path) -> LegacyConfig | None:
             hint = ""
             if rule is None and len(name) <= MAX_NAMED:  # the flag that was meant: of this script, or of another
                 by_name = {known[2:].replace("-", "_"): known for known in script.flags}
-                near = find_nearest_name(name.strip("-"), list(by_name))
-                hint = f"{script.name} {by_name[near]}" if near else ""
+                nearest = find_nearest_name(name.strip("-"), list(by_name))
+                hint = f"{script.name} {by_name[nearest]}" if nearest else ""
                 hint = hint or next((f"{other.name} {name}" for other in SCRIPTS if name in other.flags), "")
-            shown = f"{script.name} {format_legacy_value(name)}".rstrip()
-            keys.append(LegacyKey(shown, words[0] if len(words) == 1 else words or None, rule, line, hint))
+            key_name = f"{script.name} {format_legacy_value(name)}".rstrip()
+            keys.append(LegacyKey(key_name, values[0] if len(values) == 1 else values or None, rule, line, hint))
     families = {script.family for script, _, flags in commands if flags}
     scripts = dict.fromkeys(script.name for script, _, flags in commands if flags)
     parts = [f"commands of {', '.join(scripts)}"] if scripts else []
@@ -461,14 +461,14 @@ def _read_document(text: str, path: Path) -> LegacyConfig | None:
         return None
     # What a document says twice counts once, where it occurs last.
     keys.sort(key=lambda key: key.line or 0)
-    said = [(key.name, key.value) for key in keys]
-    once = tuple(key for at, key in enumerate(keys) if said[at] not in said[at + 1 :])
+    pairs = [(key.name, key.value) for key in keys]
+    unique_keys = tuple(key for index, key in enumerate(keys) if pairs[index] not in pairs[index + 1 :])
     findings: tuple[Finding, ...] = ()
     if not_read:
         more = f" and {len(not_read) - 6} more" if len(not_read) > 6 else ""
         findings = (finding("old-not-read", "; ".join(not_read[:6]) + more, where=path),)
     family = families.pop() if len(families) == 1 else None
-    return LegacyConfig(path, f"a text with {' and '.join(parts)}", family, once, findings)
+    return LegacyConfig(path, f"a text with {' and '.join(parts)}", family, unique_keys, findings)
 
 
 def _refuse_too_many(number: int, path: Path) -> None:
@@ -596,27 +596,27 @@ class _LegacyTranslator:
             why = f"did you mean {key.hint}?" if key.hint else "unknown key"
             return [KeyTranslation(key.name, value, "unknown", why, line=key.line)]
         new: Any = None
-        fate: KeyFate
+        status: KeyFate
         if rule.fate == "mapped" and key.value in (None, "", []):
-            fate, why = "gone", "empty, so the default is kept"
+            status, why = "gone", "empty, so the default is kept"
         elif rule.key and isinstance(key.value, str) and "$" in key.value:
-            fate, why, new = "suggested", "this value depends on the shell", key.value
+            status, why, new = "suggested", "this value depends on the shell", key.value
         elif rule.reads in ("base-file", "tokenizer", "texts", "manifest"):
-            fate, why, new = self._translate_path(key, rule)
+            status, why, new = self._translate_path(key, rule)
         else:
-            fate, why, new = self._translate_value(key, rule)
-        taken = rule.key if fate in ("mapped", "suggested") else ""
-        rows = [KeyTranslation(key.name, value, fate, why, taken, new, key.line)]
+            status, why, new = self._translate_value(key, rule)
+        taken = rule.key if status in ("mapped", "suggested") else ""
+        rows = [KeyTranslation(key.name, value, status, why, taken, new, key.line)]
         pattern = _LANGUAGE_PATTERNS.get(rule.reads)
-        for one in key.value if isinstance(key.value, list) else [key.value]:
-            if pattern and isinstance(one, str) and (match := pattern.search(one)):
-                why, shown = "the language in it", format_legacy_value(one)
-                rows.append(KeyTranslation(key.name, shown, "mapped", why, "language", match[1], key.line))
+        for item in key.value if isinstance(key.value, list) else [key.value]:
+            if pattern and isinstance(item, str) and (match := pattern.search(item)):
+                why, value_text = "the language in it", format_legacy_value(item)
+                rows.append(KeyTranslation(key.name, value_text, "mapped", why, "language", match[1], key.line))
         return rows
 
     def _translate_value(self, key: LegacyKey, rule: LegacyKeyRule) -> tuple[KeyFate, str, Any]:
         """Fate, reason and new value of a number, a switch or a language."""
-        shown, number = format_legacy_value(key.value), as_number(key.value)
+        value_text, number = format_legacy_value(key.value), as_number(key.value)
         if rule.reads in ("total-pieces", "base-pieces") and self.base is not None and self.family is not None:
             self.num_base_pieces = open_tokenizer(self.family.files(self.base).tokenizer).size
         base = self.num_base_pieces
@@ -626,12 +626,12 @@ class _LegacyTranslator:
             case "steps" if number == 0:
                 return "gone", f"0 had a special meaning there; the default is kept. See {rule.key}", None
             case "patience" if any(
-                one.name.endswith(".early_stopping") and one.value is False for one in self.old.keys
+                old_key.name.endswith(".early_stopping") and old_key.value is False for old_key in self.old.keys
             ):
                 return "gone", "early stopping was off, so it had no effect", None
             case "total-pieces":
                 if number is None or number != int(number) or base is None or number < base:
-                    return "suggested", "not a size that an extended tokenizer can have", shown
+                    return "suggested", "not a size that an extended tokenizer can have", value_text
                 why = (
                     f"{int(number):,} included the base's {base:,} pieces. A small number is better: a piece that "
                     "occurs rarely is not learned, and single characters do not count here"
@@ -641,7 +641,7 @@ class _LegacyTranslator:
                 if base is None or number == base:
                     return rule.fate, rule.why, None
                 code = "freeze-boundary" if "freeze" in key.name else "old-base-size"
-                self.report(code, f"{key.name} is {shown}, the base has {base:,} pieces", f"{base:,}")
+                self.report(code, f"{key.name} is {value_text}, the base has {base:,} pieces", f"{base:,}")
                 return rule.fate, f"{rule.why}. It is not the base's number, {base:,}", None
             case "freeze":
                 if key.value is not False:
@@ -652,11 +652,11 @@ class _LegacyTranslator:
                 try:
                     settings = parse_settings(RunSettings, {"language": key.value}, self.old.path)
                 except ConfigError as error:
-                    return "suggested", f"not a language code: {error.finding.expected}", shown
+                    return "suggested", f"not a language code: {error.finding.expected}", value_text
                 return "mapped", rule.why, settings.language
         # What is left is a number for the new key; whether it is one that the setting takes, the setting says itself.
         if number is None:
-            return "suggested", "not a number", shown
+            return "suggested", "not a number", value_text
         section, _, name = rule.key.partition(".")
         try:
             settings = parse_settings(RunSettings, {section: {name: number}}, self.old.path)
@@ -688,7 +688,7 @@ class _LegacyTranslator:
                 return no_path
             base = shlex.quote(str(self.base)) if self.base else "BASE"
             language = f" --language {self.given.language}" if self.given.language else ""
-            command = f"voxgraft tokenizer prove --base {base} --grown {shlex.quote(str(path))}{language}"
+            command = f"voxgraft tokenizer prove --base {base} --extended {shlex.quote(str(path))}{language}"
             cure = f"leave it out and train a new one, or check it: {command}"
             self.report("old-tokenizer", f"{path.name} is given", cure=cure)
             missing = "" if os.path.exists(path) else ". The file does not exist"
@@ -701,14 +701,18 @@ class _LegacyTranslator:
         paths = tuple(path for value in plain if (path := self._path(value)))
         if len(paths) != len(values):
             return no_path
-        if lacking := [path.name for path in paths if not os.path.isfile(path)]:
-            return "suggested", f"missing: {', '.join(lacking)}", paths
+        if missing_names := [path.name for path in paths if not os.path.isfile(path)]:
+            return "suggested", f"missing: {', '.join(missing_names)}", paths
         if rule.reads == "manifest":
             # The language of the run: the one given by hand, else the first that a manifest names.
-            manifests = [one for one in self.old.keys if one.rule and one.rule.reads == "manifest"]
-            named = [match[1] for one in manifests if (match := manifest.search(format_legacy_value(one.value)))]
-            own = self.given.language or next(iter(named), None)
-            if others := sorted({match[1] for value in values if (match := manifest.search(str(value)))} - {own}):
+            manifests = [old_key for old_key in self.old.keys if old_key.rule and old_key.rule.reads == "manifest"]
+            named = [
+                match[1] for old_key in manifests if (match := manifest.search(format_legacy_value(old_key.value)))
+            ]
+            run_language = self.given.language or next(iter(named), None)
+            if others := sorted(
+                {match[1] for value in values if (match := manifest.search(str(value)))} - {run_language}
+            ):
                 why = f"in {', '.join(others)}: sets of base languages belong in data.replay, in merged mode"
                 return "suggested", why, paths
         return "mapped", rule.why, paths
@@ -722,11 +726,11 @@ class _LegacyTranslator:
             return None
         if value.startswith("~/"):
             return Path.home() / value[2:]
-        own = self.old.path.parent / value
-        places = [own, *(self.old.path.parent / above / value for above in ("..", "../.."))]
-        found = next((place for place in places if os.path.exists(place)), None)
+        direct_path = self.old.path.parent / value
+        candidates = [direct_path, *(self.old.path.parent / above / value for above in ("..", "../.."))]
+        found = next((candidate for candidate in candidates if os.path.exists(candidate)), None)
         if found is None:
-            return own
+            return direct_path
         # Without `..` where that is the same place; with symbolic links it need not be.
         plain = Path(os.path.normpath(found))
         return plain if os.path.exists(plain) and os.path.samefile(plain, found) else found

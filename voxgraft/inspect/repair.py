@@ -210,15 +210,15 @@ def repair(settings: RepairSettings) -> RepairResult:
     with _open_repair_inputs(settings, family, files, before) as parts:
         tried: list[PointTrial] = []
         if settings.choose:
-            asked = settings.tokenizer, settings.language, settings.sentences, settings.seed
-            listening_test = open_listening_test(family, files, *asked)
+            options = settings.tokenizer, settings.language, settings.max_sentences, settings.seed
+            listening_test = open_listening_test(family, files, *options)
             tried = _try_points(settings, parts, repairs, listening_test)
             repairs = replace(repairs, share=select_best_point(tried, listening_test.language).share)
         tensors, done = plan_repair(parts, repairs)
         written = write_repaired_checkpoint(parts.tuned, tensors, settings.output, overwrite=settings.overwrite)
         # Everything that is no tensor of the model and no plain value beside it is left out.
-        kept = _kept_wrapper(parts.tuned)[1] if settings.output.suffix in TORCH_SUFFIXES else {}
-        left = [extra for extra in parts.tuned.extras if extra.name not in kept]
+        kept_extras = _kept_wrapper(parts.tuned)[1] if settings.output.suffix in TORCH_SUFFIXES else {}
+        left_out = [extra for extra in parts.tuned.extras if extra.name not in kept_extras]
     after = diagnose_checkpoint(_build_diagnose_settings(settings, settings.output))
     codes = {code for name, mended in _CODES_BY_REPAIR.items() if getattr(repairs, name) for code in mended}
     for item in after.findings:
@@ -235,7 +235,7 @@ def repair(settings: RepairSettings) -> RepairResult:
             input_sha256 = digest.hexdigest()
     sha256 = {"input": input_sha256, "base": compute_sha256(files.checkpoint), "output": written}
     result = RepairResult(
-        settings.checkpoint, settings.output, report, repairs, before.verdict, after, done, left, sha256, tried
+        settings.checkpoint, settings.output, report, repairs, before.verdict, after, done, left_out, sha256, tried
     )
     write_json(report, result.to_json(), overwrite=settings.overwrite)
     return result
@@ -264,16 +264,16 @@ def _build_diagnose_settings(settings: RepairSettings, checkpoint: Path) -> Diag
 
 def _choose_repairs(settings: RepairSettings, found: Diagnosis) -> RepairOptions:
     """What was named; else what the diagnosis names."""
-    asked = set(settings.only) | ({"body"} if settings.body is not None or settings.choose else set())
+    requested = set(settings.only) | ({"body"} if settings.body is not None or settings.choose else set())
     verdict = found.verdict
-    names = asked or set(verdict.repairs)
+    names = requested or set(verdict.repairs)
     for item in found.findings:
         if item.code == "checkpoint-low-rank":  # what is missing would come from the base, and what was learned be lost
             raise CheckpointError.of(item)
     if not names and verdict.word == "REPAIR":
         cure = "; ".join((verdict.reason, *verdict.commands))
         raise CheckpointError("repair-by-hand", verdict.sentence, where=settings.checkpoint, cure=cure)
-    if not asked and verdict.word == "START FRESH":
+    if not requested and verdict.word == "START FRESH":
         raise CheckpointError("repair-hopeless", verdict.sentence, where=settings.checkpoint)
     if not names:
         # Where the output has another format or other names than the input, saving it again is the repair.
@@ -284,7 +284,7 @@ def _choose_repairs(settings: RepairSettings, found: Diagnosis) -> RepairOptions
             renames = plain is not checkpoint or bool(find_model_prefix(plain) or list_other_model_tensors(plain))
         if not (converts or old or renames):
             raise CheckpointError("repair-needless", verdict.sentence, where=settings.checkpoint)
-    if not settings.only and not asked - {"body"} and verdict.word == "REPAIR":
+    if not settings.only and not requested - {"body"} and verdict.word == "REPAIR":
         names = names | set(verdict.repairs)  # a point alone does not leave damaged rows as they are
     share = settings.body
     if share is None and "body" in names and not settings.choose:
@@ -338,9 +338,9 @@ def write_repaired_checkpoint(
     """Write all tensors atomically; the SHA-256 of the file."""
     size = sum(tensor.num_bytes for tensor in tensors.values())
     check_output_path(tuned, output, size)
-    odd = [name for name, tensor in tensors.items() if tensor.dtype not in STORAGE_CLASSES]
-    if odd and output.suffix in TORCH_SUFFIXES:
-        found = f"{odd[0]} is {tensors[odd[0]].dtype}, which is not written into torch archives here"
+    unsupported = [name for name, tensor in tensors.items() if tensor.dtype not in STORAGE_CLASSES]
+    if unsupported and output.suffix in TORCH_SUFFIXES:
+        found = f"{unsupported[0]} is {tensors[unsupported[0]].dtype}, which is not written into torch archives here"
         raise CheckpointError("output-suffix", found, expected="NAME.safetensors", where=output)
     with (
         atomic_write(output, overwrite=overwrite) as stream,
@@ -439,27 +439,29 @@ def _copy_tensor(checkpoint: Checkpoint, info: TensorInfo) -> TensorBytes:
 
 def _plan_tables(parts: RepairInputs, repairs: RepairOptions, done: Actions) -> dict[str, TensorBytes]:
     """The text tables: base rows, new rows, spare rows, each from where it is whole."""
-    ours = find_text_tables(parts.base, parts.family)
+    base_tables = find_text_tables(parts.base, parts.family)
     tables: dict[str, TensorBytes] = {}
     if not (repairs.rows or repairs.spare or repairs.head or repairs.grow):
         return tables
-    theirs = find_text_tables(parts.tuned, parts.family)
-    for point, info in theirs.items() if repairs.rows else ():
+    tuned_tables = find_text_tables(parts.tuned, parts.family)
+    for point, info in tuned_tables.items() if repairs.rows else ():
         move = repairs.moves.get(info.name)
         source = parts.tuned.tensors.get(move.source) if move is not None and move.how == "swapped" else None
         if source is not None:  # two tables were swapped: the other one has this one's rows
-            theirs[point] = replace(source, name=info.name)
-    embedding = next((info for point, info in theirs.items() if point.role == "embedding"), None)
-    for point, old in ours.items() if repairs.head and embedding is not None else ():
+            tuned_tables[point] = replace(source, name=info.name)
+    embedding = next((info for point, info in tuned_tables.items() if point.role == "embedding"), None)
+    for point, old in base_tables.items() if repairs.head and embedding is not None else ():
         # A head that is missing, or is none by its form, is a table without rows, in the format of the embedding.
-        if embedding is not None and point.role != "embedding" and point not in theirs:
-            theirs[point] = replace(old, dtype=embedding.dtype, shape=(0, *old.shape[1:]), storage="")
-    for point, info in theirs.items():
-        own = ours.get(point)
-        if own is None or own.shape[1:] != info.shape[1:] or own.shape[0] < parts.base_pieces:
-            found = f"{info.name} is {list(info.shape)}, the base's is {list(own.shape) if own else 'missing'}"
+        if embedding is not None and point.role != "embedding" and point not in tuned_tables:
+            tuned_tables[point] = replace(old, dtype=embedding.dtype, shape=(0, *old.shape[1:]), storage="")
+    for point, info in tuned_tables.items():
+        base_info = base_tables.get(point)
+        if base_info is None or base_info.shape[1:] != info.shape[1:] or base_info.shape[0] < parts.base_pieces:
+            found = (
+                f"{info.name} is {list(info.shape)}, the base's is {list(base_info.shape) if base_info else 'missing'}"
+            )
             raise CheckpointError("repair-misfit", found, where=parts.tuned.path)
-        tables[info.name] = _TableRepair(parts, repairs, own, info).tensor(done)
+        tables[info.name] = _TableRepair(parts, repairs, base_info, info).tensor(done)
     return tables
 
 
@@ -535,9 +537,11 @@ class _TableRepair:
             at_start = np.flatnonzero((positions >= 0) & (positions < first + self.shift))
             if len(at_start):  # a row that is one of the base's, or was left empty, is no new row
                 known = self._row_bytes(parts.base, self.old)
-                places = positions[at_start].tolist()
-                there = [self._row_bytes(parts.tuned, self.tuned.rows(place, place + 1)) for place in places]
-                positions[at_start[[one <= known for one in there]]] = -1
+                candidates = positions[at_start].tolist()
+                there = [
+                    self._row_bytes(parts.tuned, self.tuned.rows(candidate, candidate + 1)) for candidate in candidates
+                ]
+                positions[at_start[[row_bytes <= known for row_bytes in there]]] = -1
             positions[positions < 0] = -1
         elif self.repairs.head or self.repairs.grow:
             # Where a table has as many rows as the embedding, the same rows mean the same pieces.
@@ -547,8 +551,8 @@ class _TableRepair:
             positions[positions >= with_rows] = -1
         else:
             self._require(last)
-        if num_made := int((positions < 0).sum()):
-            done.append((name, f"{num_made:,} new rows are initialized from the base's"))
+        if num_initialized := int((positions < 0).sum()):
+            done.append((name, f"{num_initialized:,} new rows are initialized from the base's"))
         if self.repairs.rows:
             finite = np.ones(rows + 1, bool)  # one more for rows without a position
             taken = positions[positions >= 0]
@@ -619,9 +623,10 @@ def _repair_body_tensor(parts: RepairInputs, info: TensorInfo, repairs: RepairOp
 
     def chunks() -> Iterator[bytes]:
         start = 0
-        for ours, theirs in pair_chunks(iter_values(parts.base, old), iter_values(parts.tuned, info)):
+        for base_chunk, tuned_chunk in pair_chunks(iter_values(parts.base, old), iter_values(parts.tuned, info)):
             before, after = (
-                to_float32(raw, one.dtype).astype(np.float32, copy=False) for raw, one in ((ours, old), (theirs, info))
+                to_float32(raw, tensor_info.dtype).astype(np.float32, copy=False)
+                for raw, tensor_info in ((base_chunk, old), (tuned_chunk, info))
             )
             if patched:
                 ruined = find_ruined_values(before, after)

@@ -31,7 +31,7 @@ SPARE_SAMPLE_ROWS = 1024
 # Of what a row lost: beside a change that is mostly along itself. Decay in float32 rounds to whole units in the last
 # place, so that rows and values shrink a little unevenly.
 _DECAY_SPREAD = 0.6
-# By length of a row: what is left beside a multiple of it after many steps of decay in float32. Training leaves more.
+# By length of a row: the residual beside a multiple of it after many steps of decay in float32. Training leaves more.
 _DECAY_ROUNDING = 1e-4
 # Cosines to the base's spare row: of a row that was copied from it and then trained, and of most others.
 _TRAINED_COPY_COSINE, _OTHER_ROWS_COSINE = 0.9, 0.5
@@ -63,11 +63,11 @@ def _table_pairs(subject: CheckSubject) -> TablePairs:
     base, checkpoint, family = subject.base_checkpoint, subject.checkpoint, subject.family
     if base is None or checkpoint is None or family is None:
         return {}
-    theirs = find_text_tables(checkpoint, family)
+    checkpoint_tables = find_text_tables(checkpoint, family)
     return {
-        point: (TableReader(base, old), TableReader(checkpoint, theirs[point]))
+        point: (TableReader(base, old), TableReader(checkpoint, checkpoint_tables[point]))
         for point, old in find_text_tables(base, family).items()
-        if point in theirs and old.shape[1:] == theirs[point].shape[1:]
+        if point in checkpoint_tables and old.shape[1:] == checkpoint_tables[point].shape[1:]
     }
 
 
@@ -84,7 +84,7 @@ class RowComparison(NamedTuple):
     factor: NDArray[np.float64]
     """The nearest multiple of the base's row."""
     beside: NDArray[np.float64]
-    """What is left beside that multiple, by length of the base's row."""
+    """The residual beside that multiple, by length of the base's row."""
 
     @property
     def is_uniform_decay(self) -> bool:
@@ -107,34 +107,38 @@ def base_row_findings(subject: CheckSubject) -> list[Finding]:
 def compare_base_rows(subject: CheckSubject) -> list[RowComparison]:
     """Every text table whose rows are as wide as the base's, against the base's own."""
     found = []
-    for ours, theirs in _table_pairs(subject).values():
+    for base_table, tuned_table in _table_pairs(subject).values():
         spare = subject.family.spare_rows if subject.family else 0
-        num_rows = min(subject.base_pieces or ours.info.shape[0] - spare, ours.info.shape[0], theirs.info.shape[0])
-        name, dtype = theirs.info.name, theirs.info.dtype
+        num_rows = min(
+            subject.base_pieces or base_table.info.shape[0] - spare, base_table.info.shape[0], tuned_table.info.shape[0]
+        )
+        name, dtype = tuned_table.info.name, tuned_table.info.dtype
         changed: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
         measures: list[NDArray[np.float64]] = [np.empty((3, 0))]
         exact = True
         with progress.progress_task(f"comparing {name}", num_rows) as advance:
-            for start, whole in ours.blocks(num_rows):
-                before, after = whole, theirs.rows(start, start + len(whole))
+            for start, block in base_table.blocks(num_rows):
+                before, after = block, tuned_table.rows(start, start + len(block))
                 # Bits are compared, not values: NaN must equal itself, and -0.0 is not 0.0.
                 differs = (before.view(np.uint32) != after.view(np.uint32)).any(axis=1)
-                if differs.any() and ours.info.dtype != dtype:
+                if differs.any() and base_table.info.dtype != dtype:
                     before = round_to_dtype(before, dtype)
                     differs = (before.view(np.uint32) != after.view(np.uint32)).any(axis=1)
                     exact = False
-                for short in ("BF16", "F16") if differs.any() else ():  # rounded once, whatever type they have now
-                    at = np.flatnonzero(differs)
-                    near = round_to_dtype(round_to_dtype(whole[at], short), dtype)
-                    as_short = (near.view(np.uint32) == after[at].view(np.uint32)).all(axis=1)
-                    differs[at[as_short]] = False
+                for short_dtype in (
+                    ("BF16", "F16") if differs.any() else ()
+                ):  # rounded once, whatever type they have now
+                    positions = np.flatnonzero(differs)
+                    rounded = round_to_dtype(round_to_dtype(block[positions], short_dtype), dtype)
+                    as_short = (rounded.view(np.uint32) == after[positions].view(np.uint32)).all(axis=1)
+                    differs[positions[as_short]] = False
                     exact = exact and not as_short.any()
-                at = np.flatnonzero(differs)
-                changed.append(at + start)
-                measures.append(_row_change_measures(before[at], after[at]))
-                advance(len(whole))
-        relative, factor, beside = np.concatenate(measures, axis=1)
-        found.append(RowComparison(name, num_rows, not exact, np.concatenate(changed), relative, factor, beside))
+                positions = np.flatnonzero(differs)
+                changed.append(positions + start)
+                measures.append(_row_change_measures(before[positions], after[positions]))
+                advance(len(block))
+        relative, factor, residual = np.concatenate(measures, axis=1)
+        found.append(RowComparison(name, num_rows, not exact, np.concatenate(changed), relative, factor, residual))
     return found
 
 
@@ -144,9 +148,9 @@ def _row_change_measures(old: RowArray, new: RowArray) -> NDArray[np.float64]:
     before, after = (np.nan_to_num(rows.astype(np.float64), posinf=0.0, neginf=0.0) for rows in (old, new))
     squares = np.maximum((before**2).sum(axis=1), 1e-30)
     factor = (before * after).sum(axis=1) / squares
-    beside = np.sqrt(((after - factor[:, None] * before) ** 2).sum(axis=1) / squares)
+    residual = np.sqrt(((after - factor[:, None] * before) ** 2).sum(axis=1) / squares)
     relative = np.sqrt(((after - before) ** 2).sum(axis=1) / squares)
-    return np.stack([relative, factor, beside])
+    return np.stack([relative, factor, residual])
 
 
 def row_comparison_findings(
@@ -158,37 +162,39 @@ def row_comparison_findings(
         return []
     where = checkpoint.path
     findings: list[Finding] = []
-    for one in comparisons:
-        if not len(one.changed) or one.tensor in skip_tensors:
+    for comparison in comparisons:
+        if not len(comparison.changed) or comparison.tensor in skip_tensors:
             continue
-        head = f"{len(one.changed):,} of {one.num_rows:,} base rows of {one.tensor}"
-        if one.is_uniform_decay:
-            found = f"{head} all shrank to {float(np.median(one.factor)):.6g} of the base's"
+        head = f"{len(comparison.changed):,} of {comparison.num_rows:,} base rows of {comparison.tensor}"
+        if comparison.is_uniform_decay:
+            found = f"{head} all shrank to {float(np.median(comparison.factor)):.6g} of the base's"
             findings.append(finding("base-rows-shrunk", found, expected="the base's bits", where=where))
             continue
-        worst = int(one.changed[one.relative.argmax()])
+        worst = int(comparison.changed[comparison.relative.argmax()])
         piece = subject.base_tokenizer.shown(worst) if subject.base_tokenizer else f"<{worst}>"
-        typical = float(np.median(one.relative))
+        typical = float(np.median(comparison.relative))
         found = (
             f"{head} differ from the base; they changed by {typical:.2g} of their norm (median), "
-            f"row {worst} ({piece}) by {float(one.relative.max()):.2g}"
+            f"row {worst} ({piece}) by {float(comparison.relative.max()):.2g}"
         )
         if typical >= OVERWRITTEN_CHANGE:
             found += ": the rows were overwritten, not trained"
         findings.append(finding("base-rows-changed", found, expected="the base's bits", where=where))
-    ours = find_text_tables(base, family)
+    base_tables = find_text_tables(base, family)
     for point, new in find_text_tables(checkpoint, family).items():
-        old = ours.get(point)
+        old = base_tables.get(point)
         if old is not None and old.shape[1:] != new.shape[1:]:
             found = f"{new.name} has rows of {list(new.shape[1:])}, the base's of {list(old.shape[1:])}"
             findings.append(finding("tensor-shape", found, where=where))
     findings.sort(key=lambda item: item.found)
     for code, is_rounded in (("base-rows-same", False), ("base-rows-rounded", True)):
-        kept = [one for one in comparisons if not len(one.changed) and one.rounded == is_rounded]
-        if kept:
+        unchanged = [
+            comparison for comparison in comparisons if not len(comparison.changed) and comparison.rounded == is_rounded
+        ]
+        if unchanged:
             how = "the base's, rounded to a shorter number format" if is_rounded else "the base's bits"
-            names = ", ".join(sorted(one.tensor for one in kept))
-            found = f"all {kept[0].num_rows:,} base rows of {names} are {how}"
+            names = ", ".join(sorted(comparison.tensor for comparison in unchanged))
+            found = f"all {unchanged[0].num_rows:,} base rows of {names} are {how}"
             findings.append(finding(code, found, where=where))
     return findings
 
@@ -199,7 +205,7 @@ def spare_row_findings(subject: CheckSubject) -> list[Finding]:
     if pieces is None or spare_rows is None:
         return []
     copied: list[str] = []
-    near: list[str] = []
+    similar: list[str] = []
     for old, new in _table_pairs(subject).values():
         num_rows = new.info.shape[0]
         if num_rows <= pieces + spare_rows or old.info.shape[0] <= pieces:
@@ -209,15 +215,15 @@ def spare_row_findings(subject: CheckSubject) -> list[Finding]:
         if spare[0].tobytes() == rows[0].tobytes():
             copied.append(new.info.name)
         elif is_spare_copy(spare[0], rows):
-            near.append(new.info.name)
+            similar.append(new.info.name)
     piece = subject.grown.shown(pieces) if subject.grown else f"<{pieces}>"
     head = f"row {pieces:,}, the first new piece ({piece}),"
     where = subject.settings.checkpoint or ""
     if any(not name.endswith(".bias") for name in copied):  # two biases may be equal by chance
         found = f"{head} is the base's spare row, bit for bit, in {', '.join(copied)}"
         return [finding("spare-row-copied", found, where=where)]
-    if near:
-        found = f"{head} started as the base's spare row in {', '.join(near)} and is still close to it"
+    if similar:
+        found = f"{head} started as the base's spare row in {', '.join(similar)} and is still close to it"
         return [finding("spare-row-copied", found, where=where, level="warning")]
     return []
 
@@ -228,9 +234,11 @@ def is_spare_copy(spare: RowArray, rows: RowArray) -> bool:
         return True
     if rows.shape[1] == 1 or len(rows) == 1:  # a single value has no direction
         return False
-    ours, theirs = (np.nan_to_num(one.astype(np.float64), posinf=0.0, neginf=0.0) for one in (spare, rows))
-    lengths = np.linalg.norm(theirs, axis=1) * np.linalg.norm(ours)
-    cosines = (theirs @ ours) / np.maximum(lengths, 1e-12)
+    spare_values, row_values = (
+        np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0) for values in (spare, rows)
+    )
+    lengths = np.linalg.norm(row_values, axis=1) * np.linalg.norm(spare_values)
+    cosines = (row_values @ spare_values) / np.maximum(lengths, 1e-12)
     return bool(cosines[0] >= _TRAINED_COPY_COSINE and np.median(cosines[1:]) < _OTHER_ROWS_COSINE)
 
 
@@ -251,10 +259,10 @@ def is_unread_row(subject: CheckSubject, row: int, second_moments: NDArray[np.fl
         return True
     if any(own.tobytes() == round_to_dtype(spare, short).tobytes() for short in ("F32", "BF16", "F16")):
         return True
-    _, factor, beside = _row_change_measures(spare, own)[:, 0]
+    _, factor, residual = _row_change_measures(spare, own)[:, 0]
     # Weight decay needs no gradient: it shrinks a row along itself, up to the rounding of its format.
     rounding = _DECAY_ROUNDING if new.info.dtype == "F32" else 16 * _DECAY_ROUNDING
-    return bool(0 < factor <= 1 and beside <= rounding * factor)
+    return bool(0 < factor <= 1 and residual <= rounding * factor)
 
 
 def are_last_rows_unread(subject: CheckSubject, count: int, second_moments: NDArray[np.float32] | None) -> bool:
@@ -295,19 +303,20 @@ class RowMove(NamedTuple):
 
 def find_row_moves(subject: CheckSubject, comparisons: Sequence[RowComparison]) -> list[RowMove]:
     """Tables whose new rows are not in their places, by what the base rows show. Most checkpoints have none."""
-    compared = {one.tensor: one for one in comparisons}
-    every = _table_pairs(subject)
-    pairs = {point: pair for point, pair in every.items() if len(pair[0].info.shape) == 2}
-    odd = [
+    compared = {comparison.tensor: comparison for comparison in comparisons}
+    all_pairs = _table_pairs(subject)
+    pairs = {point: pair for point, pair in all_pairs.items() if len(pair[0].info.shape) == 2}
+    overwritten = [
         point
         for point, (_, new) in pairs.items()
-        if (one := compared.get(new.info.name)) is not None and bool((one.relative >= OVERWRITTEN_CHANGE).any())
+        if (comparison := compared.get(new.info.name)) is not None
+        and bool((comparison.relative >= OVERWRITTEN_CHANGE).any())
     ]
-    if not odd:
+    if not overwritten:
         return []
     moves: dict[GraftPoint, RowMove] = {}
     known = [_hash_base_rows(pairs, subject.base_pieces or 0, dtype) for dtype in ("", "BF16", "F16")]
-    for point in odd:
+    for point in overwritten:
         if (move := _find_row_move(point, pairs, known, compared[pairs[point][1].info.name])) is not None:
             moves[point] = move
     # A table that has another's rows while the other does not have its own was not swapped, but written over.
@@ -319,7 +328,7 @@ def find_row_moves(subject: CheckSubject, comparisons: Sequence[RowComparison]) 
         for move in moves.values()
     ]
     head = next((move for point, move in moves.items() if point.role == "head" and move.how == "shifted"), None)
-    for point, (old, new) in every.items() if head is not None else ():
+    for point, (old, new) in all_pairs.items() if head is not None else ():
         if point.role != "head-bias" or head is None:
             continue
         # A bias goes with its head: single values have no hash, but most of them fit in only one of two places. The
@@ -327,9 +336,9 @@ def find_row_moves(subject: CheckSubject, comparisons: Sequence[RowComparison]) 
         last = min(subject.base_pieces or 0, old.info.shape[0], new.info.shape[0], new.info.shape[0] - head.shift)
         first = max(0, last - _TAIL_ROWS, -head.shift)
         if last > first:
-            wanted = old.rows(first, last)
+            expected = old.rows(first, last)
             here, there = (new.rows(first + shift, last + shift) for shift in (0, head.shift))
-            if np.nanmedian(np.abs(there - wanted)) < np.nanmedian(np.abs(here - wanted)):
+            if np.nanmedian(np.abs(there - expected)) < np.nanmedian(np.abs(here - expected)):
                 found.append(RowMove(new.info.name, "shifted", shift=head.shift))
     return found
 
@@ -364,12 +373,12 @@ def _find_row_move(
     old, new = pairs[point]
     pieces, name = compared.num_rows, new.info.name
     digests = [digest for _, rows in new.blocks() for digest in _row_digests(rows)]
-    places = max(
+    matches = max(
         (np.array([hashes.get(key, ("", -1)) for key in digests], dtype=object) for hashes in known),
         key=lambda found: int((found[:, 1] >= 0).sum()),
     )
-    tables, rows = places[:, 0], places[:, 1].astype(np.int64)
-    for other, _ in (pair for place, pair in pairs.items() if place != point):
+    tables, rows = matches[:, 0], matches[:, 1].astype(np.int64)
+    for other, _ in (pair for other_point, pair in pairs.items() if other_point != point):
         there = np.flatnonzero(tables == other.info.name)
         if len(there) >= _MOST_SHARE * pieces:
             shifts, counts = np.unique(there - rows[there], return_counts=True)
@@ -390,7 +399,7 @@ def _find_row_move(
     left_behind[pieces:] = own[pieces:] & wrong[np.where(own[pieces:], rows[pieces:], 0)]
     if not left_behind.any() and own[:pieces][wrong].all():
         return None  # shuffled among themselves: new rows are where they were
-    positions = {int(row): at for at, row in enumerate(rows) if own[at]}
+    positions = {int(row): position for position, row in enumerate(rows) if own[position]}
     tail = [positions[row] - row for row in range(max(0, pieces - _TAIL_ROWS), pieces) if row in positions]
     if (
         len(tail) >= _HALF_SHARE * min(_TAIL_ROWS, pieces)
@@ -407,21 +416,21 @@ def _find_move_by_direction(point: GraftPoint, pairs: TablePairs, pieces: int) -
     """The same for rows that were trained, or shrunk, after they had moved."""
     old, new = pairs[point]
     start = max(0, pieces - _DIRECTION_SAMPLE_ROWS)
-    wanted = _unit_rows(old.rows(start, pieces))
+    base_directions = _unit_rows(old.rows(start, pieces))
     # Every row of the table votes for the shift of the sampled base row that it points along with.
     votes: Counter[int] = Counter()
     for first, rows in new.blocks():
-        cosines = _unit_rows(rows) @ wanted.T  # [rows of the block, sampled rows]
+        cosines = _unit_rows(rows) @ base_directions.T  # [rows of the block, sampled rows]
         nearest = cosines.argmax(axis=1)
         alike = np.flatnonzero(cosines[np.arange(len(rows)), nearest] >= _MIN_DIRECTION_COSINE)
         votes.update((first + alike - nearest[alike] - start).tolist())
     shift, count = votes.most_common(1)[0] if votes else (0, 0)
-    if shift and count >= _HALF_SHARE * len(wanted) and len(wanted) >= _TAIL_ROWS:
+    if shift and count >= _HALF_SHARE * len(base_directions) and len(base_directions) >= _TAIL_ROWS:
         return RowMove(new.info.name, "shifted", shift=shift)
     there = _unit_rows(new.rows(start, min(pieces, new.info.shape[0])))
-    for place, (other, _) in pairs.items():
-        theirs = _unit_rows(other.rows(start, start + len(there)))
-        if place != point and float(np.median((theirs * there).sum(axis=1))) >= _MIN_DIRECTION_COSINE:
+    for other_point, (other, _) in pairs.items():
+        other_directions = _unit_rows(other.rows(start, start + len(there)))
+        if other_point != point and float(np.median((other_directions * there).sum(axis=1))) >= _MIN_DIRECTION_COSINE:
             return RowMove(new.info.name, "swapped", other.info.name)
     return None
 
@@ -507,10 +516,10 @@ def new_row_findings(subject: CheckSubject) -> list[Finding]:
         name = info.name
         new, where = np.empty((0, 1), np.float32), Path()
         if (checkpoint := subject.checkpoint) is not None:
-            theirs, where = find_text_tables(checkpoint, family).get(point), checkpoint.path
-            stop = theirs.shape[0] - family.spare_rows if theirs else 0
-            if theirs is not None and stop > pieces:
-                new = checkpoint.read_rows(theirs.name, pieces, stop).astype(np.float32, copy=False)
+            table, where = find_text_tables(checkpoint, family).get(point), checkpoint.path
+            stop = table.shape[0] - family.spare_rows if table else 0
+            if table is not None and stop > pieces:
+                new = checkpoint.read_rows(table.name, pieces, stop).astype(np.float32, copy=False)
         elif subject.graft is not None:
             new, where = subject.graft.rows.get(point.tensor, new), subject.graft.folder / ROWS_NAME
         if point.role == "head-bias":  # a bias of zero, or two equal ones, mean nothing
@@ -547,8 +556,8 @@ def new_row_findings(subject: CheckSubject) -> list[Finding]:
         if groups or not len(rows):
             continue
         sample = base.read_rows(name, 0, min(pieces, _SAMPLE_ROWS, info.shape[0]))
-        usable = len(sample) and np.isfinite(sample).all()
-        base_norms = np.sqrt(_squared_row_norms(sample)) if usable else np.zeros(1)
+        is_finite = len(sample) and np.isfinite(sample).all()
+        base_norms = np.sqrt(_squared_row_norms(sample)) if is_finite else np.zeros(1)
         mean, base_mean, longest = float(norms.mean()), float(base_norms.mean()), float(base_norms.max())
         if base_mean and mean > _MAX_MEAN_SCALE * base_mean:  # an average of rows may well be short
             times = f"{mean / base_mean:,.3g} times as large as base rows"
@@ -667,10 +676,12 @@ def classify_rows(subject: CheckSubject, comparisons: list[RowComparison], momen
     checkpoint, family = subject.checkpoint, subject.family
     if checkpoint is None or family is None:
         return []
-    compared = {one.tensor: one for one in comparisons}
-    kept = {one.tensor: one for one in moments}
+    compared = {item.tensor: item for item in comparisons}
+    moments_by_tensor = {item.tensor: item for item in moments}
     return [
-        _classify_table(subject, point, TableReader(checkpoint, info), compared.get(info.name), kept.get(info.name))
+        _classify_table(
+            subject, point, TableReader(checkpoint, info), compared.get(info.name), moments_by_tensor.get(info.name)
+        )
         for point, info in find_text_tables(checkpoint, family).items()
         if info.shape[0]
     ]
@@ -702,12 +713,12 @@ def _classify_table(
         else:
             drifted[compared.relative >= OVERWRITTEN_CHANGE] = _KIND_INDEX[ROW_OVERWRITTEN]
         kinds[compared.changed] = np.where(along, _KIND_INDEX[ROW_DECAYED], drifted)
-    lengths, usable = np.empty(num_rows, np.float32), np.empty(num_rows, bool)
+    lengths, finite = np.empty(num_rows, np.float32), np.empty(num_rows, bool)
     digests: list[bytes] = []
     for start, rows in table.blocks():
         with np.errstate(over="ignore", invalid="ignore"):
             lengths[start : start + len(rows)] = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
-        usable[start : start + len(rows)] = are_rows_finite(rows)
+        finite[start : start + len(rows)] = are_rows_finite(rows)
         digests += [_row_digest(row) for row in rows[max(num_base - start, 0) : max(last_new - start, 0)]]
     if point.role != "head-bias":  # a bias of zero, or two equal ones, mean nothing
         # Of several kinds that fit a new row, the last one here counts.
@@ -723,6 +734,6 @@ def _classify_table(
         limit = _empty_row_limit(pair[0], num_base) if pair is not None else 0.0
         kinds[new][lengths[new] <= limit] = _KIND_INDEX[ROW_ZERO]
         kinds[new][[digest == spare for digest in digests]] = _KIND_INDEX[ROW_COPIED]
-    kinds[~usable] = _KIND_INDEX[ROW_NONFINITE]
+    kinds[~finite] = _KIND_INDEX[ROW_NONFINITE]
     rounded = bool(compared and compared.rounded)
     return RowTable(info.name, point.role, num_base, kinds, moved, lengths, rounded)

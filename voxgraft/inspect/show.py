@@ -137,7 +137,7 @@ class BaseReport:
         file_rows = []
         for file in self.files:
             style = "green" if file["there"] else "yellow" if file["needed_for"] else ""
-            state = style_line(("there" if file["there"] else "missing", style))
+            state = style_line(("exists" if file["there"] else "missing", style))
             file_rows.append((file["name"], state, ", ".join(file["needed_for"]) or "optional", file["what"]))
         lines.append(Table(("file", "", "needed for", "what it is"), tuple(file_rows)))
         for item in self.findings:
@@ -146,12 +146,12 @@ class BaseReport:
         if self.findings:
             number, style = len(self.findings), "bold red" if self.exit_code else "yellow"
             return [*lines, style_line((f"{number} finding{'s' * (number != 1)}", style))]
-        lacking = {
+        num_missing = {
             purpose: sum(purpose in file["needed_for"] and not file["there"] for file in self.files)
             for purpose in ("grafting", "preparing", "speaking")
         }
-        whole = ", ".join(purpose for purpose, number in lacking.items() if not number)
-        missing = [f"{number} missing for {purpose}" for purpose, number in lacking.items() if number]
+        whole = ", ".join(purpose for purpose, number in num_missing.items() if not number)
+        missing = [f"{number} missing for {purpose}" for purpose, number in num_missing.items() if number]
         found = [f"all files for {whole} exist"] if whole else []
         return [*lines, style_line(("; ".join([*found, *missing]), "yellow" if missing else "bold green"))]
 
@@ -174,35 +174,35 @@ def show_base(settings: ShowSettings) -> BaseReport:
     """
     findings: list[Finding] = []
     settings = settings.model_copy(update={"base": resolve_base_folder(settings.base)})
-    with _open_base(settings, findings) as (found, files, checkpoint):
-        own = {name: info for name, info in checkpoint.tensors.items() if found.get_part_name(name) is not None}
-        tables = [own[point.tensor] for point in found.graft_points if point.tensor in own]
+    with _open_base(settings, findings) as (family, files, checkpoint):
+        own = {name: info for name, info in checkpoint.tensors.items() if family.get_part_name(name) is not None}
+        tables = [own[point.tensor] for point in family.graft_points if point.tensor in own]
         rows = {info.name: info.shape[0] for info in tables if info.shape}
-        description = found.describe(files, next(iter(rows.values()), 0))
+        description = family.describe(files, next(iter(rows.values()), 0))
         shapes = {name: info.shape for name, info in own.items()}
-        size = _attempt(lambda: found.infer_size(files, shapes), findings)
-        odd = [info for info in own.values() if info.dtype not in ALL_FLOAT_DTYPES]
-        if odd:  # whole numbers or eight bits, as quantised files have them: no layer computes with those
-            first = f"{odd[0].name} is {odd[0].dtype}"
-            said = f"{len(odd):,} of {len(own):,} tensors are not floating point: {first}"
+        size = _attempt(lambda: family.infer_size(files, shapes), findings)
+        non_float = [info for info in own.values() if info.dtype not in ALL_FLOAT_DTYPES]
+        if non_float:  # whole numbers or eight bits, as quantised files have them: no layer computes with those
+            first = f"{non_float[0].name} is {non_float[0].dtype}"
+            message = f"{len(non_float):,} of {len(own):,} tensors are not floating point: {first}"
             expected = " or ".join(ALL_FLOAT_DTYPES)
-            findings.append(finding("tensors-mismatch", said, expected=expected, where=files.checkpoint))
+            findings.append(finding("tensors-mismatch", message, expected=expected, where=files.checkpoint))
         tokenizer = _attempt(lambda: open_tokenizer(files.tokenizer), findings) if is_file(files.tokenizer) else None
         if tokenizer is not None:
-            findings += text_table_findings(checkpoint, found, tokenizer.size)
+            findings += text_table_findings(checkpoint, family, tokenizer.size)
         not_finite: dict[str, int] = {}
         digests = tensor_digests(checkpoint, own, not_finite) if settings.fingerprint else None
         if not_finite:  # a model that holds any NaN or infinite value gives noise or nothing
-            bad, every = sum(not_finite.values()), sum(info.num_values for info in own.values())
+            num_bad, num_total = sum(not_finite.values()), sum(info.num_values for info in own.values())
             worst = sorted(not_finite, key=lambda name: (-not_finite[name], name))
             counts = [f"{name} ({not_finite[name]:,} of {own[name].num_values:,})" for name in worst]
-            share = f"all {every:,}" if bad == every else f"{bad:,} of {every:,}"
+            share = f"all {num_total:,}" if num_bad == num_total else f"{num_bad:,} of {num_total:,}"
             where = f"in {len(worst):,} of {len(own):,} tensors: {format_names(counts, MAX_TENSORS_NAMED)}"
-            said = f"{share} values are NaN or infinite, {where}"
-            findings.append(finding("weights-not-finite", said, expected="finite values", where=files.checkpoint))
+            message = f"{share} values are NaN or infinite, {where}"
+            findings.append(finding("weights-not-finite", message, expected="finite values", where=files.checkpoint))
         by_part: dict[str, list[int]] = {}
         for name, info in own.items():
-            by_part.setdefault(found.get_part_name(name) or "", []).append(info.num_values)
+            by_part.setdefault(family.get_part_name(name) or "", []).append(info.num_values)
         # The base itself, then the files that preparing and speaking need beside it.
         listed: list[tuple[str, str, tuple[str, ...], bool]] = [
             (files.checkpoint.name, "the language model", ("grafting",), True),
@@ -214,7 +214,7 @@ def show_base(settings: ShowSettings) -> BaseReport:
             there = next((name for name in side.names if path_exists(files.folder / name)), None)
             listed.append((there or side.names[0], side.what, side.purposes, there is not None))
         return BaseReport(
-            family=found.name,
+            family=family.name,
             place=files.folder if is_folder(settings.base) else files.checkpoint,
             release=description.release,
             languages=description.languages,
@@ -227,9 +227,9 @@ def show_base(settings: ShowSettings) -> BaseReport:
             num_aliases=len(checkpoint.tensors) - len(own),
             size=size,
             text_rows=rows,
-            spare_rows=found.spare_rows,
+            spare_rows=family.spare_rows,
             tokenizer=tokenizer,
-            files=tuple(dict(zip(("name", "what", "needed_for", "there"), one, strict=True)) for one in listed),
+            files=tuple(dict(zip(("name", "what", "needed_for", "there"), entry, strict=True)) for entry in listed),
             fingerprint=combine_digests(digests) if digests is not None else None,
             findings=tuple(findings),
         )
@@ -252,19 +252,19 @@ def _open_base(settings: ShowSettings, findings: list[Finding]) -> Iterator[tupl
             raise FileError("base-unknown", f"{path} is an empty folder", where=path, cure=cure)
         for name, (what, cure) in NON_BASE_FOLDERS.items():
             if is_file(path / name):
-                said, expected = f"{path} is {what} ({name} is in it)", "the folder of a base, or a run"
-                raise FileError("base-unknown", said, expected=expected, where=path, cure=cure)
-        found = resolve_base_family(path, settings.family)
-        files = found.files(path)
+                message, expected = f"{path} is {what} ({name} is in it)", "the folder of a base, or a run"
+                raise FileError("base-unknown", message, expected=expected, where=path, cure=cure)
+        family = resolve_base_family(path, settings.family)
+        files = family.files(path)
         with open_checkpoint(files.checkpoint) as checkpoint:
-            yield found, files, checkpoint
+            yield family, files, checkpoint
         return
     # A tokenizer is next to every checkpoint, and easily mistaken for it.
     tokenizer = _attempt(lambda: open_tokenizer(path), []) if path.suffix in TOKENIZER_SUFFIXES else None
     if tokenizer is not None:
-        said, expected = f"{path.name} is a tokenizer ({tokenizer.kind}, {tokenizer.size:,} pieces)", "a checkpoint"
+        message, expected = f"{path.name} is a tokenizer ({tokenizer.kind}, {tokenizer.size:,} pieces)", "a checkpoint"
         cure = f'look at it with `voxgraft tokenizer show "TEXT" --base {path}`, or show its folder.'
-        raise CheckpointError("checkpoint-unknown", said, expected=f"{expected}, or a folder", where=path, cure=cure)
+        raise CheckpointError("checkpoint-unknown", message, expected=f"{expected}, or a folder", where=path, cure=cure)
     with open_checkpoint(path) as checkpoint:
         shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
         families = [get_family(name) for name in family_names()]
@@ -274,18 +274,18 @@ def _open_base(settings: ShowSettings, findings: list[Finding]) -> Iterator[tupl
             items.append(check_tensor_prefix(CheckpointScan(path, shapes), tables))
         for item in filter(None, items):
             raise CheckpointError.of(item)
-        found, config = detect_checkpoint_family(checkpoint, settings.family), path.with_name(BASE_CONFIG_NAME)
+        family, config = detect_checkpoint_family(checkpoint, settings.family), path.with_name(BASE_CONFIG_NAME)
         # The base that one file belongs to. A tokenizer that is not beside it gets the published name, and is missing.
-        beside = path.with_name(found.tokenizer_names[0])
+        tokenizer_path = path.with_name(family.tokenizer_names[0])
         try:
-            beside = found.find_tokenizer(path)
+            tokenizer_path = family.find_tokenizer(path)
         except VoxgraftError as error:
             item = error.finding
             if error.code == "base-file-missing":  # one file alone, perhaps a grown one, has no base to download again
                 cure = "put its tokenizer next to it (for an extended file: the one in RUN/graft), and try again."
                 item = replace(item, cure=cure)
             findings.append(item)
-        yield found, BaseFiles(path.parent, path, beside, config if is_file(config) else None), checkpoint
+        yield family, BaseFiles(path.parent, path, tokenizer_path, config if is_file(config) else None), checkpoint
 
 
 def _attempt(make: Callable[[], Made], findings: list[Finding]) -> Made | None:
@@ -381,8 +381,8 @@ def missing_requirements(extra: str) -> list[str]:
     except metadata.PackageNotFoundError:
         return ["voxgraft itself is not installed as a package"]
     # A line of the metadata: `silero-vad>=5; extra == "vad"`
-    wanted = [line.partition(";")[0] for line in requirements if re.search(rf"extra == ['\"]{extra}['\"]", line)]
-    names = [re.match(r"[A-Za-z0-9._-]+", line.strip()) for line in wanted]
+    extra_lines = [line.partition(";")[0] for line in requirements if re.search(rf"extra == ['\"]{extra}['\"]", line)]
+    names = [re.match(r"[A-Za-z0-9._-]+", line.strip()) for line in extra_lines]
     return [name.group() for name in names if name and installed_version(name.group()) is None]
 
 

@@ -94,11 +94,11 @@ def read_old_config_numbers(path: Path) -> OldConfigNumbers:
         return StatedNumber(key.name, value, isinstance(key.value, str) and key.line is None)
 
     def count(*keys: str) -> StatedNumber | None:
-        stated = number(*keys)
-        if stated is not None and stated.value != stated.whole:
-            found = f"`{stated.key}` is {stated.value:g}"
+        config_number = number(*keys)
+        if config_number is not None and config_number.value != config_number.whole:
+            found = f"`{config_number.key}` is {config_number.value:g}"
             raise ConfigError("config-value", found, expected="a whole number", where=path)
-        return stated
+        return config_number
 
     freeze = first("model.freeze_original_embeddings", "finetuning.freeze_original_embeddings")
     if freeze is not None and not isinstance(freeze.value, bool):
@@ -216,14 +216,14 @@ def open_check_subject(settings: CheckSettings) -> Iterator[CheckSubject]:
             subject.prepared = subject.try_or_report(lambda: require_folder(prepared))
         if subject.family is None:
             subject.family = _detect_family(subject)
-        checkpoint, wanted = subject.checkpoint, subject.family
-        if checkpoint is not None and wanted is not None and not is_stand_in(checkpoint):
+        checkpoint, family = subject.checkpoint, subject.family
+        if checkpoint is not None and family is not None and not is_stand_in(checkpoint):
             # A checkpoint of another family, or with no text table at all, is reported and not looked at any further.
             actual = subject.try_or_report(lambda: detect_checkpoint_family(checkpoint, None))
-            if actual is not None and actual.name != wanted.name:
+            if actual is not None and actual.name != family.name:
                 found, where = f"{checkpoint.path.name} has the text tables of {actual.name}", checkpoint.path
-                subject.findings.append(finding("checkpoint-family", found, expected=wanted.name, where=where))
-            if actual is None or actual.name != wanted.name:
+                subject.findings.append(finding("checkpoint-family", found, expected=family.name, where=where))
+            if actual is None or actual.name != family.name:
                 subject.checkpoint = None
         yield subject
 
@@ -240,10 +240,10 @@ def _strip_wrapper(subject: CheckSubject, checkpoint: Checkpoint | None) -> Chec
     prefix, others = find_model_prefix(checkpoint), len(list_other_model_tensors(checkpoint))
     wrapped = unwrap_parts(checkpoint) is not checkpoint
     if prefix or others or wrapped:
-        words = [f"every name of the model in {where.name} starts with {prefix!r}"] if prefix else []
-        words += ["names of its parts contain the name of a wrapper"] if wrapped else []
-        words += [f"{others:,} tensors of other models are in the file"] if others else []
-        subject.findings.append(finding("checkpoint-prefixed", ", and ".join(words), where=where))
+        problems = [f"every name of the model in {where.name} starts with {prefix!r}"] if prefix else []
+        problems += ["names of its parts contain the name of a wrapper"] if wrapped else []
+        problems += [f"{others:,} tensors of other models are in the file"] if others else []
+        subject.findings.append(finding("checkpoint-prefixed", ", and ".join(problems), where=where))
     plain = strip_model_prefix(checkpoint)
     doubles, transposed = subject.try_or_report(
         lambda: forms_of(plain, subject.base_checkpoint, table_names(subject.family))

@@ -19,6 +19,7 @@ from voxgraft.checkpoints.load import find_dangerous_globals
 from voxgraft.config.run import find_overrides
 from voxgraft.core import progress
 from voxgraft.core.errors import Finding, Level, VoxgraftError, finding
+from voxgraft.core.files import is_folder
 from voxgraft.core.languages import describe_character
 from voxgraft.core.results import Table
 from voxgraft.core.run import RUN_FILE, RunFolder
@@ -63,9 +64,9 @@ def base_size_findings(subject: CheckSubject) -> list[Finding]:
     if base is None or tokenizer is None or checkpoint is None or subject.family is None:
         return []
     findings = _row_count_findings(checkpoint, subject.family, tokenizer.size)
-    stated = subject.family.read_config_pieces(base.config) if base.config else None
-    if stated is not None:
-        number = StatedNumber("the number of text tokens in the base's config", stated)
+    config_pieces = subject.family.read_config_pieces(base.config) if base.config else None
+    if config_pieces is not None:
+        number = StatedNumber("the number of text tokens in the base's config", config_pieces)
         findings += _config_size_findings(number, subject.family, tokenizer.size, str(base.config))
     if not findings and subject.checkpoint is None:
         findings += _spare_row_note(subject.family, tokenizer.size, checkpoint)
@@ -80,9 +81,9 @@ def row_size_findings(subject: CheckSubject) -> list[Finding]:
     table = next(iter(find_text_tables(checkpoint, family).values()), None)
     if is_stand_in(checkpoint):
         found = f"{checkpoint.path.name} contains {stand_in_parts(checkpoint.tensors)}"
-        lacking = ", ".join(point.tensor for point in family.graft_points)
+        tensor_names = ", ".join(point.tensor for point in family.graft_points)
         findings = [
-            finding("checkpoint-stand-in", found, expected=f"{lacking} and the backbone", where=checkpoint.path)
+            finding("checkpoint-stand-in", found, expected=f"{tensor_names} and the backbone", where=checkpoint.path)
         ]
         if table is not None and tokenizer is not None and table.shape[0] != tokenizer.size:
             found = f"{table.name} has {table.shape[0]:,} rows, but the tokenizer has {tokenizer.size:,} pieces"
@@ -109,10 +110,12 @@ def old_config_size_findings(subject: CheckSubject) -> list[Finding]:
         return []
     # Start and stop of a text, which the model learned on its own ids.
     pairs = ((old.start_text, family.start_id), (old.stop_text, family.stop_id))
-    wrong = [(stated, own) for stated, own in pairs if stated is not None and stated.whole != own]
+    wrong = [
+        (config_number, own) for config_number, own in pairs if config_number is not None and config_number.whole != own
+    ]
     findings: list[Finding] = []
     if wrong:
-        found = ", ".join(f"{stated.key} is {stated.whole:,}" for stated, _ in wrong)
+        found = ", ".join(f"{config_number.key} is {config_number.whole:,}" for config_number, _ in wrong)
         expected = ", ".join(f"{own:,}" for _, own in wrong)
         findings.append(finding("config-start-stop", found, expected=expected, where=old.path))
     if old.pieces is None:
@@ -211,11 +214,11 @@ def _spare_row_note(family: Family, pieces: int, checkpoint: Checkpoint) -> list
     return [finding("spare-row", note, where=checkpoint.path)] if note else []
 
 
-def _config_size_findings(stated: StatedNumber, family: Family, pieces: int, where: str) -> list[Finding]:
-    number = stated.whole
+def _config_size_findings(config_number: StatedNumber, family: Family, pieces: int, where: str) -> list[Finding]:
+    number = config_number.whole
     if number == pieces:
         return []
-    found = f"{stated.key} is {number:,}, but the tokenizer has {pieces:,} pieces (ids 0 to {pieces - 1:,})"
+    found = f"{config_number.key} is {number:,}, but the tokenizer has {pieces:,} pieces (ids 0 to {pieces - 1:,})"
     twice = family.spare_rows and number == pieces + family.spare_rows
     code = "spare-counted-twice" if twice else "config-vs-tokenizer"
     return [finding(code, found, expected=f"{pieces:,}", where=where)]
@@ -231,17 +234,18 @@ def nonfinite_row_findings(subject: CheckSubject) -> list[Finding]:
         return []
     findings: list[Finding] = []
     for info in find_text_tables(checkpoint, family).values():
-        bad: list[int] = []
+        bad_rows: list[int] = []
         large = False
         for start in range(0, info.shape[0], _VALUE_BLOCK_ROWS):
             stop = min(start + _VALUE_BLOCK_ROWS, info.shape[0])
             rows = checkpoint.read_rows(info.name, start, stop)
-            odd = ~are_rows_finite(rows)
-            bad += (np.flatnonzero(odd) + start).tolist()
-            large = large or bool((odd & np.isfinite(rows).all(axis=tuple(range(1, rows.ndim)))).any())
-        if bad:
+            not_finite = ~are_rows_finite(rows)
+            bad_rows += (np.flatnonzero(not_finite) + start).tolist()
+            large = large or bool((not_finite & np.isfinite(rows).all(axis=tuple(range(1, rows.ndim)))).any())
+        if bad_rows:
             how = "not finite" + (", or too large to compute with" if large else "")
-            found = f"{len(bad):,} of {info.shape[0]:,} rows of {info.name} are {how}, the first is row {bad[0]:,}"
+            found = f"{len(bad_rows):,} of {info.shape[0]:,} rows of {info.name} are {how}"
+            found += f", the first is row {bad_rows[0]:,}"
             findings.append(finding("tensor-not-finite", found, where=checkpoint.path))
     return findings
 
@@ -302,10 +306,10 @@ def old_rate_findings(subject: CheckSubject) -> list[Finding]:
     old, family = subject.old, subject.family
     if old is None or family is None or old.learning_rate is None:
         return []
-    stated = old.learning_rate
-    findings = _rate_findings(family, "body", f"{stated.key} (it applies to the backbone too)", stated.value, old.path)
-    if stated.as_text:
-        found = f"{stated.key} is written as {stated.value:g} without a decimal point"
+    rate = old.learning_rate
+    findings = _rate_findings(family, "body", f"{rate.key} (it applies to the backbone too)", rate.value, old.path)
+    if rate.as_text:
+        found = f"{rate.key} is written as {rate.value:g} without a decimal point"
         findings.append(finding("rate-as-text", found, where=old.path))
     return findings
 
@@ -316,7 +320,7 @@ def _rate_findings(family: Family, part: str, name: str, rate: float, where: Pat
         return []
     side = "below" if rate < low else "above"
     far = not low / _ERROR_FACTOR <= rate <= high * _ERROR_FACTOR
-    found = f"{name} is {rate:g}, {side} the range for the {part} of {family.name}"
+    found = f"{name} is {rate:g}, {side} the range for the {'backbone' if part == 'body' else part} of {family.name}"
     expected = f"{low:g} to {high:g}"
     level: Level = "error" if far else "warning"
     return [finding("rate-out-of-range", found, expected=expected, where=where, level=level)]
@@ -333,20 +337,20 @@ def freeze_findings(subject: CheckSubject) -> list[Finding]:
     base = subject.base_pieces or (old.original_pieces.whole if old.original_pieces else None)
     pieces = (subject.grown.size if subject.grown else None) or (old.pieces.whole if old.pieces else None)
     findings: list[Finding] = []
-    if (stated := old.freeze_until) is not None:
-        at = stated.whole
+    if (boundary := old.freeze_until) is not None:
+        first_trained = boundary.whole
         found, expected = "", base or pieces or 0
-        if pieces is not None and at > pieces:
+        if pieces is not None and first_trained > pieces:
             found = f"past the {pieces:,} pieces; the other trainers then lower it silently"
-        elif base is not None and at < base:
-            found = f"the base has {base:,} pieces: base rows {at:,} to {base - 1:,} are trained"
-        elif base is not None and at > base:
-            found = f"the base has {base:,} pieces: new rows {base:,} to {at - 1:,} are never trained"
+        elif base is not None and first_trained < base:
+            found = f"the base has {base:,} pieces: base rows {first_trained:,} to {base - 1:,} are trained"
+        elif base is not None and first_trained > base:
+            found = f"the base has {base:,} pieces: new rows {base:,} to {first_trained - 1:,} are never trained"
         elif base is not None:
-            needless = f"{stated.key} is {at:,}, the base's number of pieces; voxgraft needs no boundary"
+            needless = f"{boundary.key} is {first_trained:,}, the base's number of pieces; voxgraft needs no boundary"
             findings.append(finding("freeze-needless", needless, where=old.path))
         if found:
-            found = f"{stated.key} is {at:,}, {found}"
+            found = f"{boundary.key} is {first_trained:,}, {found}"
             findings.append(finding("freeze-boundary", found, expected=f"{expected:,}", where=old.path))
     rate, decay = old.learning_rate, old.weight_decay
     if old.freeze_original is False:
@@ -395,16 +399,19 @@ def text_findings(subject: CheckSubject) -> list[Finding]:
     # How many tokens are on new rows, on base rows, and unknown.
     tail = f"{num_unknown / max(total, 1):.1%} unknown ({num_unknown:,})"
     if total and pieces is None:
-        found = f"of {total:,} tokens {tail}; the share on new rows needs the base"
+        found = f"of {total:,} tokens, {tail}; the share on new rows needs the base"
         findings.append(finding("text-share", found, where=where))
     elif total and pieces is not None:
         new = sum(count for token, count in counts.items() if token >= pieces)
         old = (total - new - num_unknown) / total
-        found = f"of {total:,} tokens {new / total:.1%} on new rows, {old:.1%} on base rows, {tail}"
+        found = f"{new / total:.1%} of {total:,} tokens are on new rows, {old:.1%} on base rows, {tail}"
         findings.append(finding("text-share", found, where=where))
         if not new and tokenizer.size > pieces:
             found = f"none of {total:,} tokens is on one of the {tokenizer.size - pieces:,} new rows"
             findings.append(finding("text-off-new-rows", found, where=where))
+    is_extended = subject.settings.tokenizer.file is not None or (
+        subject.run is not None and is_folder(RunFolder(subject.run).graft)
+    )
     # Letters and signs separately, as in `prove`: a letter of the language without a piece is an error.
     letters = frozenset(find_unknown_letters(tokenizer, unknown, new_text))
     for code, kind in (("proof-unknown-letters", "letters"), ("proof-unknown-symbols", "signs")):
@@ -415,13 +422,15 @@ def text_findings(subject: CheckSubject) -> list[Finding]:
         ]
         if not missing:
             continue
-        shown = missing[:_MAX_NAMED_CHARACTERS]
-        listed = "; ".join(f"{describe_character(sign)} ({count:,}×)" for sign, count in shown)
-        more = f"; and {len(missing) - len(shown):,} more" if len(missing) > len(shown) else ""
-        have = f"{len(missing):,} {kind} of the text have no piece: {listed}{more}"
+        first_missing = missing[:_MAX_NAMED_CHARACTERS]
+        listed = "; ".join(f"{describe_character(sign)} ({count:,}×)" for sign, count in first_missing)
+        more = f"; and {len(missing) - len(first_missing):,} more" if len(missing) > len(first_missing) else ""
+        message = f"{len(missing):,} {kind} of the text have no piece: {listed}{more}"
         item = finding(
-            code, f"{have} ({num_unknown:,} unknown tokens in all)", expected="a piece for each", where=where
+            code, f"{message} ({num_unknown:,} unknown tokens in all)", expected="a piece for each", where=where
         )
+        if subject.grown is None and is_extended:
+            continue  # the tokenizer that has these pieces cannot be read, which is reported
         if subject.grown is None:  # the base is not meant to spell the new language yet
             item = replace(
                 item, level="warning", cure="extend the tokenizer: `voxgraft graft RUN` adds pieces for them."
@@ -429,8 +438,12 @@ def text_findings(subject: CheckSubject) -> list[Finding]:
         findings.append(item)
     # The first, the middle and the last sentence in full.
     last = len(texts.sentences) - 1
-    chosen = dict.fromkeys(round(at * last / (_NUM_EXAMPLES - 1)) for at in range(_NUM_EXAMPLES)) if last >= 0 else {}
-    for sentence in (texts.sentences[at] for at in chosen):
+    chosen = (
+        dict.fromkeys(round(position * last / (_NUM_EXAMPLES - 1)) for position in range(_NUM_EXAMPLES))
+        if last >= 0
+        else {}
+    )
+    for sentence in (texts.sentences[position] for position in chosen):
         spelled = format_pieces(tokenizer, encode_sentence(text_encoder, sentence))
         findings.append(finding("text-spelled", f"{sentence!r:.200} is encoded as: {spelled}"))
     return findings
@@ -452,11 +465,13 @@ def text_rule_findings(subject: CheckSubject) -> list[Finding]:
         if isinstance(rules := (journal.source or {}).get("rules"), dict)
         and (journal.source or {}).get("options", {}).get("language") == graft.card.language
     }
-    other = sorted(used - {graft.card.rules.identity})
+    # Pronunciations are applied when texts are encoded, not when clips are imported.
+    imported = replace(graft.card.rules, pronunciations={}).identity
+    other = sorted(used - {imported})
     if not other:
         return []
     found = f"clips were imported with the rules {', '.join(other)}"
-    return [finding("text-rules-import", found, expected=graft.card.rules.identity, where=manifest.parent)]
+    return [finding("text-rules-import", found, expected=imported, where=manifest.parent)]
 
 
 def digit_findings(rules: TextRules, sentences: Sequence[str], where: str = "") -> list[Finding]:
@@ -464,8 +479,8 @@ def digit_findings(rules: TextRules, sentences: Sequence[str], where: str = "") 
     left = [sentence for sentence in sentences if any(map(str.isdecimal, rules.apply(sentence)))]
     if not left:
         return []
-    shown = next(part for part in rules.apply(left[0]).split() if any(map(str.isdecimal, part)))
-    found = f"{len(left):,} of {len(sentences):,} texts keep digits, the first {shown!r:.40}"
+    example = next(part for part in rules.apply(left[0]).split() if any(map(str.isdecimal, part)))
+    found = f"{len(left):,} of {len(sentences):,} texts keep digits, the first {example!r:.40}"
     return [finding("text-digits", found, where=where)]
 
 

@@ -213,15 +213,15 @@ MAJORITY_SHARE = 0.5
 def decide_verdict(findings: Sequence[Finding], case: DiagnosisCase, *, readable: bool = True) -> Verdict:
     """The answer to all findings at once."""
     errors = {item.code: item for item in reversed(findings) if item.level == "error"}
-    told = {item.code: item for item in reversed(findings)}
+    by_code = {item.code: item for item in reversed(findings)}
     # A file that is whole, but not yet a checkpoint: the program that wrote or packed it can make one of it.
-    item = errors.get("checkpoint-low-rank") or (errors.get("torch-contents") if "pickle-code" in told else None)
+    item = errors.get("checkpoint-low-rank") or (errors.get("torch-contents") if "pickle-code" in by_code else None)
     item = item or next((errors[code] for code in _PACKED_CODES if code in errors), None)
     if item is not None and case.run is None:
         sentence = f"it must be saved in another format before it can be judged: {item.found}"
         cure = item.cure or CATALOGUE[item.code].cure
         by_hand = f"by hand: {cure}"
-        if "pickle-code" in told:
+        if "pickle-code" in by_code:
             by_hand = f"by hand, and only if you trust its source, since loading it runs code: {cure}"
         return Verdict("REPAIR", sentence, by_hand, ("then voxgraft diagnose NEW",))
     if "graft-missing" in errors and case.run is not None and case.steps is None:
@@ -232,24 +232,26 @@ def decide_verdict(findings: Sequence[Finding], case: DiagnosisCase, *, readable
     if code is not None or not readable:
         item = errors[code] if code is not None else next(iter(errors.values()), None)
         sentence, reason = _FATAL_FAULTS[code] if code is not None else _UNREADABLE_FAULT
-        if code is None and "pickle-code" in told:
-            item, (sentence, reason) = told["pickle-code"], _UNREADABLE_CODE
+        if code is None and "pickle-code" in by_code:
+            item, (sentence, reason) = by_code["pickle-code"], _UNREADABLE_CODE
         found = item.found if item else "nothing in it is known"
         return _start_fresh(sentence.format(found=found, family=case.family or "the base"), reason, case)
     return (
-        _verdict_rows_misfit(told, errors, case)
-        or _verdict_nothing_learned(told, case)
+        _verdict_rows_misfit(by_code, errors, case)
+        or _verdict_nothing_learned(by_code, case)
         or _verdict_ruined(errors, case)
-        or _verdict_repair(told, case)
+        or _verdict_repair(by_code, case)
         or _verdict_unhandled_error(errors, case)
-        or _verdict_resume(told, case)
+        or _verdict_resume(by_code, case)
     )
 
 
-def _verdict_rows_misfit(told: dict[str, Finding], errors: dict[str, Finding], case: DiagnosisCase) -> Verdict | None:
+def _verdict_rows_misfit(
+    by_code: dict[str, Finding], errors: dict[str, Finding], case: DiagnosisCase
+) -> Verdict | None:
     """Rows that do not fit the tokenizer, where no repair makes them fit."""
     item = errors.get("ids-past-table") or errors.get("rows-vs-tokenizer")
-    if item is None or told.keys() & {"head-not-grown", "embedding-not-grown", "bias-not-grown"} or case.moved_fits:
+    if item is None or by_code.keys() & {"head-not-grown", "embedding-not-grown", "bias-not-grown"} or case.moved_fits:
         return None
     if case.short_rows:
         return None  # to grow is a repair like others
@@ -259,15 +261,15 @@ def _verdict_rows_misfit(told: dict[str, Finding], errors: dict[str, Finding], c
     return _start_fresh(f"tokenizer and rows do not belong together: {item.found}", reason, case)
 
 
-def _verdict_nothing_learned(told: dict[str, Finding], case: DiagnosisCase) -> Verdict | None:
-    item = told.get("new-rows-untrained")
+def _verdict_nothing_learned(by_code: dict[str, Finding], case: DiagnosisCase) -> Verdict | None:
+    item = by_code.get("new-rows-untrained")
     if item is None and case.noise and not case.learnt_by_moments:
-        item = told.get("new-rows-random")
+        item = by_code.get("new-rows-random")
     if item is None and case.empty_rows >= MAJORITY_SHARE:
-        item = told.get("new-rows-zero")
+        item = by_code.get("new-rows-zero")
     if item is None:
         return None
-    untouched = "body-same" in told and "base-rows-same" in told
+    untouched = "body-same" in by_code and "base-rows-same" in by_code
     sentence = f"the new language was not learned: {item.found}"
     reason = "the base in it is unchanged, so nothing is lost either" if untouched else "there is nothing to save"
     return _start_fresh(sentence, reason, case)
@@ -295,19 +297,19 @@ def _verdict_ruined(errors: dict[str, Finding], case: DiagnosisCase) -> Verdict 
     return None
 
 
-def _verdict_repair(told: dict[str, Finding], case: DiagnosisCase) -> Verdict | None:
+def _verdict_repair(by_code: dict[str, Finding], case: DiagnosisCase) -> Verdict | None:
     faults: dict[RepairKind, list[str]] = {}
-    for code, (repair, words) in _REPAIRS_BY_CODE.items():
+    for code, (repair, phrase) in _REPAIRS_BY_CODE.items():
         borne = case.kept and (code == "body-lost" or (code == "speech-rows-lost" and not case.dead_rows))
-        if code in told and not borne:
-            faults.setdefault(repair, []).append(words.format(found=told[code].found))
-    if "tensor-not-finite" in told:
+        if code in by_code and not borne:
+            faults.setdefault(repair, []).append(phrase.format(found=by_code[code].found))
+    if "tensor-not-finite" in by_code:
         faults.setdefault("rows", ["text rows are not finite, or too large to compute with"])
-    item = told.get("ids-past-table") or told.get("rows-vs-tokenizer")
+    item = by_code.get("ids-past-table") or by_code.get("rows-vs-tokenizer")
     if case.short_rows and item is not None and item.level == "error" and "head" not in faults:
         # `extend` reads a single file, and is enough where the base's rows are all there.
-        one_file = case.file is None and not case.sharded and "checkpoint-prefixed" not in told
-        whole_rows = bool(told.keys() & {"base-rows-same", "base-rows-rounded"})
+        one_file = case.file is None and not case.sharded and "checkpoint-prefixed" not in by_code
+        whole_rows = bool(by_code.keys() & {"base-rows-same", "base-rows-rounded"})
         if not faults and not case.has_new_rows and not is_body_far(case) and one_file and whole_rows:
             command = f"voxgraft extend {_quote_path(case.checkpoint)} --tokenizer {_quote_path(case.tokenizer)}"
             own = f" --base-tokenizer {_quote_path(case.base_tokenizer)}" if case.base_tokenizer else ""
@@ -324,7 +326,13 @@ def _verdict_repair(told: dict[str, Finding], case: DiagnosisCase) -> Verdict | 
     if set(faults) != {"resave"}:
         faults.pop("resave", None)  # every repair saves the file again
     reason = "the base has the original of every damaged part; the training is kept"
-    if told.keys() & {"head-missing", "head-not-grown", "embedding-not-grown", "bias-not-grown", "tensor-not-finite"}:
+    if by_code.keys() & {
+        "head-missing",
+        "head-not-grown",
+        "embedding-not-grown",
+        "bias-not-grown",
+        "tensor-not-finite",
+    }:
         reason = "damaged parts are taken from the base or built from its rows; all other training is kept"
     if "body" in faults:
         reason = "an interpolation between tuned and base keeps both" + (
@@ -334,7 +342,7 @@ def _verdict_repair(told: dict[str, Finding], case: DiagnosisCase) -> Verdict | 
         reason = "rows are added for the last pieces; give the old tokenizer if this one does not extend it"
     elif set(faults) == {"resave"}:
         reason = "nothing in it is damaged; saving it again is enough"
-    sentence = "; ".join(words for listed in faults.values() for words in listed)
+    sentence = "; ".join(phrase for listed in faults.values() for phrase in listed)
     return Verdict("REPAIR", sentence, reason, (_format_repair_command(case, tuple(faults)),), tuple(faults))
 
 
@@ -360,9 +368,9 @@ def _verdict_unhandled_error(errors: dict[str, Finding], case: DiagnosisCase) ->
     return Verdict("REPAIR", sentence, f"by hand: {cure}", (f"then {again}",))
 
 
-def _verdict_resume(told: dict[str, Finding], case: DiagnosisCase) -> Verdict:
+def _verdict_resume(by_code: dict[str, Finding], case: DiagnosisCase) -> Verdict:
     if case.run is not None:
-        return _verdict_resume_run(told, case)
+        return _verdict_resume_run(by_code, case)
     if case.distance:
         sentence = f"nothing is damaged; the backbone changed by {case.distance:.1%} of its norm"
         limit = f"{MOVED_DISTANCE:.1%}"
@@ -371,28 +379,30 @@ def _verdict_resume(told: dict[str, Finding], case: DiagnosisCase) -> Verdict:
             reason = "old languages were measured and are as good as the base's"
     else:
         sentence = "nothing is wrong with it"
-        reason = "its base part is identical to the base" if "body-same" in told else "no known problem was found"
+        reason = "its base part is identical to the base" if "body-same" in by_code else "no known problem was found"
     if case.is_base:
-        rounded = told.keys() & {"base-rows-rounded", "body-rounded"}
+        rounded = by_code.keys() & {"base-rows-rounded", "body-rounded"}
         sentence = "it is the base, rounded to a shorter number format" if rounded else "it is identical to the base"
         reason = "every tensor equals the base's; nothing was trained, and nothing is damaged"
-    if (long := told.get("new-rows-scale")) is not None:
-        sentence = f"the base in it is not damaged, but {long.found}"
+    if (scale_finding := by_code.get("new-rows-scale")) is not None:
+        sentence = f"the base in it is not damaged, but {scale_finding.found}"
         reason = "such rows dominate every sentence: listen before you continue, or extend the base again"
-    besides = {
-        words: cure.format(found=told[code].found) for code, (words, cure) in _RESUME_NOTES.items() if code in told
+    notes = {
+        phrase: cure.format(found=by_code[code].found)
+        for code, (phrase, cure) in _RESUME_NOTES.items()
+        if code in by_code
     }
-    sentence = ", but ".join([sentence, *besides])
-    reason = "; ".join([reason, *besides.values()])
+    sentence = ", but ".join([sentence, *notes])
+    reason = "; ".join([reason, *notes.values()])
     # Ours cannot continue with another trainer's state: the trainer that wrote it can.
-    if case.has_optimizer and not told.keys() & {"moments-mismatch", "moments-on-base-rows", "moments-not-finite"}:
+    if case.has_optimizer and not by_code.keys() & {"moments-mismatch", "moments-on-base-rows", "moments-not-finite"}:
         command = f"in the trainer that wrote it: --resume {_quote_path(case.checkpoint)}"
     else:
         command = f"in the trainer that wrote it: start from {_quote_path(case.checkpoint)} with a new optimizer"
     return Verdict("RESUME", sentence, reason, (command,))
 
 
-def _verdict_resume_run(told: dict[str, Finding], case: DiagnosisCase) -> Verdict:
+def _verdict_resume_run(by_code: dict[str, Finding], case: DiagnosisCase) -> Verdict:
     """A run resumes from its newest complete step on its own; without any it starts again."""
     train = f"voxgraft train {_quote_path(case.run)}"
     if case.steps is None:
@@ -401,16 +411,16 @@ def _verdict_resume_run(told: dict[str, Finding], case: DiagnosisCase) -> Verdic
             "training starts from the beginning",
         )
     elif not case.steps:
-        found = told["step-damaged"].found if "step-damaged" in told else "none of its saved steps is complete"
+        found = by_code["step-damaged"].found if "step-damaged" in by_code else "none of its saved steps is complete"
         return Verdict("START FRESH", found, "there is no complete step to resume from", (f"{train} --fresh",))
-    elif "step-damaged" in told:
-        sentence = told["step-damaged"].found
+    elif "step-damaged" in by_code:
+        sentence = by_code["step-damaged"].found
         reason = f"step {case.steps[-1]:,} is complete, and training resumes from it"
     else:
         sentence, reason = "nothing is wrong with the run", f"it resumes from step {case.steps[-1]:,}"
-    if worries := [item for item in told.values() if item.level == "warning" and item.code != "step-damaged"]:
+    if warnings := [item for item in by_code.values() if item.level == "warning" and item.code != "step-damaged"]:
         sentence = sentence.replace("nothing is wrong with", "nothing is damaged in") + ", but there were warnings"
-        reason += "; first read the findings: " + ", ".join(sorted({item.code for item in worries}))
+        reason += "; first read the findings: " + ", ".join(sorted({item.code for item in warnings}))
     if case.data_to_come:
         sentence += ", but its data is not prepared yet"
         train = f"voxgraft prepare {_quote_path(case.run)}, then {train}"

@@ -41,9 +41,9 @@ def get_family(name: str) -> Family:
         hint = find_nearest_name(name, family_names())
         cure = f"did you mean `{hint}`?" if hint else f"known families: {', '.join(FAMILY_NAMES)}."
         raise ConfigError("family-unknown", f"there is no family `{name}`", cure=cure)
-    made = getattr(import_module(f"voxgraft.models.{name}.family"), FAMILIES[name].class_name)()
-    assert isinstance(made, Family)
-    return made
+    family = getattr(import_module(f"voxgraft.models.{name}.family"), FAMILIES[name].class_name)()
+    assert isinstance(family, Family)
+    return family
 
 
 def load_speaker_encoder(path: Path) -> SpeakerEncoder:

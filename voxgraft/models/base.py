@@ -102,14 +102,16 @@ def build_sequence(
     """
     text = _validate_ids(text_ids, spec.num_text_ids, spec.max_text, "text id")
     # IndexTTS-2 strips start and stop ids from a text: what is on them would never be spoken.
-    barred = sorted(set(text.tolist()) & spec.forbidden_text_ids)
-    if barred:
+    forbidden_ids = sorted(set(text.tolist()) & spec.forbidden_text_ids)
+    if forbidden_ids:
         cure = "remove them from the tokenizer's output; no piece of a language may use them."
-        raise GraftError("ids-barred", f"the text contains the ids {barred}", expected="ordinary pieces", cure=cure)
+        raise GraftError(
+            "ids-barred", f"the text contains the ids {forbidden_ids}", expected="ordinary pieces", cure=cure
+        )
     text_part = _build_part(np.concatenate([[spec.text_start], text, [spec.text_stop]]))
     if codes is not None:
-        spoken = _validate_ids(codes, spec.num_codes, spec.max_codes, "speech code")
-        speech_part = _build_part(np.concatenate([[spec.speech_start], spoken, [spec.speech_stop]]))
+        code_ids = _validate_ids(codes, spec.num_codes, spec.max_codes, "speech code")
+        speech_part = _build_part(np.concatenate([[spec.speech_start], code_ids, [spec.speech_stop]]))
     else:
         # A prompt has no codes: only start ids, at the positions where the original counts them, and no targets.
         positions = np.asarray(spec.upstream_start_positions if stock else (0,), dtype=np.int64)
@@ -135,7 +137,7 @@ def _validate_ids(ids: Sequence[int] | AnyIdArray, num_ids: int, limit: int, wha
         found = f"{what}s as {array.dtype} of shape {list(array.shape)}"
         raise GraftError("ids-form", found, expected="one-dimensional whole numbers")
     if len(array) == 0 or len(array) > limit:
-        found = f"{len(array):,} {what}s in one utterance"
+        found = f"the utterance has {len(array):,} {what}s"
         raise GraftError("ids-length", found, expected=f"1 to {limit:,}")
     array = array.astype(np.int64)
     # On a GPU an index outside of a table is a device assert, after which the process is of no use.
@@ -293,8 +295,8 @@ class Family(ABC):
 
     def apply_style(self, condition: Any, manner: SpeakingStyle) -> Any:
         """The condition in another style; an error that names what this family is not known."""
-        if asked := manner.asked():
-            raise ConfigError("manner-unknown", f"{self.name} has no {' and no '.join(asked)}")
+        if requested := manner.asked():
+            raise ConfigError("manner-unknown", f"{self.name} has no {' and no '.join(requested)}")
         return condition
 
     def mix_emotions(self, files: BaseFiles, shares: Sequence[float], weight: float, voice: Clip) -> Clip:  # noqa: ARG002
@@ -482,6 +484,10 @@ class Vocoder(ABC):
         """Why it cannot sound like a voice; nothing where it can."""
         return ""
 
+    def add_recording(self, voice: Clip, samples: NDArray[np.float32], rate: int) -> Clip:  # noqa: ARG002
+        """The voice of a prepared clip, with what the vocoder needs of its recording: preparing keeps no samples."""
+        return voice
+
     def validate(self) -> None:  # noqa: B027 (most have nothing to check)
         """Raise what would keep it from sounding at all, before anything is spoken."""
 
@@ -493,11 +499,11 @@ class Vocoder(ABC):
 def require_a_voice_each(codes: Sequence[Sequence[int]], voices: Sequence[Clip]) -> None:
     """Raise unless there are as many voices as utterances."""
     if len(codes) != len(voices):
-        found = f"{len(codes)} utterances and {len(voices)} voices"
+        found = f"there are {len(codes)} utterances and {len(voices)} voices"
         raise GraftError("packing", found, expected="the same number of each")
 
 
-GROWN, MERGED = "grown", "merged"
+GROWN, MERGED = "extended", "merged"
 """The two folders of an export: the base with more rows, and the one checkpoint that speaks the new language."""
 
 TEXT_PACKAGE_LOADER = '''def _text_package():
@@ -528,7 +534,7 @@ class ExportInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class StockFolder:
+class UpstreamFolder:
     """The files of one folder, by the names that the original program looks for."""
 
     checkpoint: str
@@ -551,7 +557,7 @@ class UpstreamProgram(ABC):
     """Whether a folder of the base's own size, for the new language alone, is of use: where sizes are fixed in code."""
 
     @abstractmethod
-    def folder(self, files: BaseFiles, pieces: int) -> StockFolder:
+    def folder(self, files: BaseFiles, pieces: int) -> UpstreamFolder:
         """The folder for a checkpoint with rows for that many pieces."""
 
     def loader(self, facts: ExportInfo, files: BaseFiles) -> str | None:  # noqa: ARG002 (of programs that need one)

@@ -110,32 +110,32 @@ class SpeechGenerator:
         # Graphs hold the addresses of the tables around the backbone; the backbone itself they read from the
         # packed copy.
         inside = {id(parameter) for parameter in model.body.parameters()}
-        around = (parameter for parameter in model.parameters() if id(parameter) not in inside)
+        other_parameters = (parameter for parameter in model.parameters() if id(parameter) not in inside)
         # A changed address (a model moved or reloaded) would make a captured graph read freed memory.
-        places = [hash(dtype), *(parameter.data_ptr() for parameter in around)]
-        if places != self._places:
+        addresses = [hash(dtype), *(parameter.data_ptr() for parameter in other_parameters)]
+        if addresses != self._places:
             self._graphs.clear()
             self._body = None
-        self._places = places
+        self._places = addresses
         from voxgraft.nn.decode import PackedBackbone
 
         try:
             if self._body is None:
                 self._body = PackedBackbone(model.body, dtype)
             self._body.refresh(model.body)
-            found = self._graphs.pop(kind, None)
+            graph = self._graphs.pop(kind, None)
             needed = longest_prompt + round_up(max_codes, CODES_PER_CHECK)
-            if found is None or found.length < needed or found.max_codes < max_codes:
+            if graph is None or graph.length < needed or graph.max_codes < max_codes:
                 room = min(round_up(max_codes, CACHE_LENGTH_STEP), model.spec.max_codes)
                 length = round_up(longest_prompt, CACHE_LENGTH_STEP) + round_up(room, CODES_PER_CHECK)
-                found = None  # releases its cache before the larger one is allocated
+                graph = None  # releases its cache before the larger one is allocated
                 while len(self._graphs) >= MAX_DECODE_GRAPHS:
                     del self._graphs[next(iter(self._graphs))]  # dicts keep their order: the least recently used
                 rows = kind.num_streams * (2 if kind.guided else 1)
                 state = DecodeState.of(model, kind.num_streams, rows, length, room)
-                found = DecodeGraph(model, self._body, kind, state)
-            self._graphs[kind] = found
-            return found
+                graph = DecodeGraph(model, self._body, kind, state)
+            self._graphs[kind] = graph
+            return graph
         except torch.OutOfMemoryError:  # beside a training there may be no room for a second copy of the backbone
             self._body = None
             self._graphs.clear()

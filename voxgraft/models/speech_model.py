@@ -246,26 +246,26 @@ def compute_speech_latents(
     States kept while decoding are not the same: the original decodes with a gap in the positions. The caller sets
     the adapter's gate as it was when the codes were drawn.
     """
-    spoken = [place for place, own in enumerate(codes) if len(own)]
+    nonempty = [index for index, own in enumerate(codes) if len(own)]
     width = model.body.num_heads * model.body.head_width
-    found = [torch.zeros(0, width, device=model.device)] * len(codes)
-    if not spoken:
-        return found
-    layouts = [build_sequence(model.spec, texts[place], codes[place]) for place in spoken]
-    batch = pack_batch(model, layouts, [conditions[place] for place in spoken])
+    latents = [torch.zeros(0, width, device=model.device)] * len(codes)
+    if not nonempty:
+        return latents
+    layouts = [build_sequence(model.spec, texts[index], codes[index]) for index in nonempty]
+    batch = pack_batch(model, layouts, [conditions[index] for index in nonempty])
     hidden = compute_hidden_states(model, batch)  # [T, W]
     end = 0
-    for place, layout in zip(spoken, layouts, strict=True):
+    for index, layout in zip(nonempty, layouts, strict=True):
         end += layout.length
         # The speech inputs are start, codes, stop: the first as many as there are codes predict them.
         first = end - len(layout.speech.ids)
-        found[place] = model.speech_latents(hidden[first : first + len(codes[place])])
-    return found
+        latents[index] = model.speech_latents(hidden[first : first + len(codes[index])])
+    return latents
 
 
-def _pack_part(parts: Sequence[SequencePart], places: NDArray[np.int64], heard: NDArray[np.bool_]) -> PackedTokens:
+def _pack_part(parts: Sequence[SequencePart], places: NDArray[np.int64], is_scored: NDArray[np.bool_]) -> PackedTokens:
     targets = np.concatenate([part.targets for part in parts])
-    scored = (targets != IGNORE_INDEX) & np.repeat(heard, [len(part.ids) for part in parts])
+    scored = (targets != IGNORE_INDEX) & np.repeat(is_scored, [len(part.ids) for part in parts])
     return PackedTokens(
         ids=torch.from_numpy(np.concatenate([part.ids for part in parts])),
         positions=torch.from_numpy(np.concatenate([part.positions for part in parts])),

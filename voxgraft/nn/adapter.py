@@ -271,7 +271,7 @@ def add_adapter(model: nn.Module, layers: Iterable[str], rank: int, alpha: float
     """
     names = list(dict.fromkeys(layers))
     if not names:
-        raise GraftError("adapter-settings", "no layers", expected="at least one")
+        raise GraftError("adapter-settings", "no layer is named", expected="at least one")
     if rank < 1 or seed < 0 or not 0 < alpha < math.inf:
         found = f"rank {rank}, alpha {alpha:g}, seed {seed}"
         raise GraftError("adapter-settings", found, expected="rank 1 or more, alpha above 0, seed 0 or more")
@@ -356,11 +356,11 @@ def load_adapter_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
 
 def require_adapter_shapes(state: Mapping[str, Tensor], expected: Mapping[str, tuple[int, ...]]) -> None:
     """Raise, naming the tensors, unless an adapter has exactly these."""
-    lacking = [name for name in expected if name not in state]
-    strange = [name for name in state if name not in expected]
-    if lacking or strange:
+    missing = [name for name in expected if name not in state]
+    unexpected = [name for name in state if name not in expected]
+    if missing or unexpected:
         parts = []
-        for what, names in (("the adapter lacks", lacking), ("the model has no layer for", strange)):
+        for what, names in (("the adapter lacks", missing), ("the model has no layer for", unexpected)):
             more = f" and {len(names) - 4} more" if len(names) > 4 else ""
             parts += [f"{what} {', '.join(names[:4])}{more}"] if names else []
         raise GraftError("adapter-mismatch", "; ".join(parts), expected=f"{len(expected)} tensors, as in the model")

@@ -94,21 +94,21 @@ class Packing:
         ends = np.cumsum(lengths)
         rows = np.repeat(np.arange(len(lengths)), lengths)
         positions = np.arange(ends[-1]) - np.repeat(ends - np.asarray(lengths), lengths)
-        made = cls(
+        packing = cls(
             offsets=torch.from_numpy(np.concatenate([[0], ends]).astype(np.int32)),
             positions=torch.from_numpy(positions),
             rows=torch.from_numpy(rows),
             longest=max(lengths),
             backend=backend or choose_attention_backend(device, torch.bfloat16),
         )
-        if made.backend == "varlen" and not _has_varlen():
+        if packing.backend == "varlen" and not _has_varlen():
             raise GraftError("packing", "a pack for varlen attention", expected="a torch that has it")
-        if made.backend == "sdpa":
-            groups, places = _group_by_length(np.asarray(lengths), ends - np.asarray(lengths))
-            made = replace(made, groups=groups, places=places)
-        if made.backend == "tiles":
-            made = replace(made, tiles=build_work_lists(np.asarray(lengths)))
-        return made.to(device)
+        if packing.backend == "sdpa":
+            groups, padded_positions = _group_by_length(np.asarray(lengths), ends - np.asarray(lengths))
+            packing = replace(packing, groups=groups, places=padded_positions)
+        if packing.backend == "tiles":
+            packing = replace(packing, tiles=build_work_lists(np.asarray(lengths)))
+        return packing.to(device)
 
     def to(self, device: torch.device | str) -> Packing:
         """The same pack with its tensors on a device."""
@@ -188,9 +188,9 @@ class PrefillContext:
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         # Keys and values [T, H, D] go to [row, :, position] of the cache [R, H, S, D].
-        places = (self.packing.rows, slice(None), self.packing.positions)
-        self.cache.keys[layer][places] = k.to(self.cache.keys[layer].dtype)
-        self.cache.values[layer][places] = v.to(self.cache.values[layer].dtype)
+        cache_index = (self.packing.rows, slice(None), self.packing.positions)
+        self.cache.keys[layer][cache_index] = k.to(self.cache.keys[layer].dtype)
+        self.cache.values[layer][cache_index] = v.to(self.cache.values[layer].dtype)
         return self.packing.attend(layer, q, k, v)
 
     def finish(self) -> None:
@@ -226,20 +226,20 @@ def _group_by_length(lengths: np.ndarray[Any, Any], starts: np.ndarray[Any, Any]
     # Longest first. A new group starts where padding would take more than a fifth of a row.
     order = np.argsort(-lengths, kind="stable")
     cuts = [0]
-    for at, index in enumerate(order):
+    for rank, index in enumerate(order):
         if lengths[index] < MIN_GROUP_FILL * lengths[order[cuts[-1]]]:
-            cuts.append(at)
-    groups, places, before = [], np.empty(int(lengths.sum()), dtype=np.int64), 0
+            cuts.append(rank)
+    groups, padded_positions, before = [], np.empty(int(lengths.sum()), dtype=np.int64), 0
     for first, end in pairwise([*cuts, len(order)]):
         members = order[first:end]
         longest = int(lengths[members[0]])
         steps = np.arange(longest)
         inside = steps[None] < lengths[members][:, None]
         group = np.where(inside, starts[members][:, None] + steps, starts[members][:, None])
-        places[group[inside]] = before + np.flatnonzero(inside)
+        padded_positions[group[inside]] = before + np.flatnonzero(inside)
         before += group.size
         groups.append(torch.from_numpy(group))
-    return tuple(groups), torch.from_numpy(places)
+    return tuple(groups), torch.from_numpy(padded_positions)
 
 
 @cache
@@ -320,10 +320,10 @@ def build_work_lists(lengths: NDArray[np.int64], num_tiles: int | None = None) -
         build_tile_list(lengths, QUERY_GRADIENT_TILES.tile),
         build_tile_list(lengths, KEY_GRADIENT_TILES.tile, from_end=True),
     ]
-    made = np.zeros((3, num_tiles or max(map(len, lists)), 3), dtype=np.int32)
-    for line, entries in zip(made, lists, strict=True):
+    work_lists = np.zeros((3, num_tiles or max(map(len, lists)), 3), dtype=np.int32)
+    for line, entries in zip(work_lists, lists, strict=True):
         line[: len(entries)] = entries
-    return torch.from_numpy(made)
+    return torch.from_numpy(work_lists)
 
 
 def max_num_tiles(num_positions: int, num_sequences: int) -> int:

@@ -77,11 +77,11 @@ def apply_guidance(logits: Tensor, guidance: float) -> Tensor:
     return with_text + guidance * (with_text - without)
 
 
-def apply_repetition_penalty(logits: Tensor, heard: Tensor, penalty: float) -> Tensor:
+def apply_repetition_penalty(logits: Tensor, seen_codes: Tensor, penalty: float) -> Tensor:
     """Codes heard before are made less likely, once each. [N, V], [N, V] bool -> [N, V]"""
     if penalty == 1.0:
         return logits
-    return torch.where(heard, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
+    return torch.where(seen_codes, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
 
 
 def filter_logits(logits: Tensor, sampling: SamplingParams) -> Tensor:

@@ -75,10 +75,10 @@ def _add_to_residual(x_at, place, lost, value, inside):
     kind = x_at.dtype.element_ty
     value += tl.load(x_at + place, mask=inside, other=0.0).to(tl.float32)
     value += tl.load(x_at + lost + place, mask=inside, other=0.0).to(tl.float32)
-    kept = value.to(kind)
+    rounded = value.to(kind)
     # The sum in float32 as two half-precision numbers: dozens of layers add to it, and half precision alone drifts.
-    tl.store(x_at + place, kept, mask=inside)
-    tl.store(x_at + lost + place, (value - kept.to(tl.float32)).to(kind), mask=inside)
+    tl.store(x_at + place, rounded, mask=inside)
+    tl.store(x_at + lost + place, (value - rounded.to(tl.float32)).to(kind), mask=inside)
     return value
 
 
@@ -92,12 +92,12 @@ def _load_residual_rows(
     spreads = ()
     for r in tl.static_range(R):
         # The residual is a pair of half-precision numbers: the value, and what its rounding lost.
-        kept = _load_vector(x_at + r * K, k, K, BLOCK_K)
+        rounded = _load_vector(x_at + r * K, k, K, BLOCK_K)
         lost = _load_vector(x_at + (R + r) * K, k, K, BLOCK_K)
         total = tl.zeros([1, BLOCK_K // 8], tl.float32)
         squares = tl.zeros([1, BLOCK_K // 8], tl.float32)
         for c in tl.static_range(K // BLOCK_K):
-            part = kept[c].to(tl.float32) + lost[c].to(tl.float32)
+            part = rounded[c].to(tl.float32) + lost[c].to(tl.float32)
             squares += _fold_lanes(part * part, 1, BLOCK_K)
             if NORM == "layer":
                 total += _fold_lanes(part, 1, BLOCK_K)
@@ -249,36 +249,36 @@ def attend(
     `filled` counts the new position already. `rotation` holds D / 2 cosines and as many sines for every position.
     Gives each part's own mean of the values, and the logarithm of its weight. [P, R, H, D], [P, R, H]
     """
-    place, split = tl.program_id(0), tl.program_id(1)
-    row, head = place // H, place % H
+    row_head, split = tl.program_id(0), tl.program_id(1)
+    row, head = row_head // H, row_head % H
     d, s = tl.arange(0, D), tl.arange(0, BLOCK_S)
     position = tl.load(filled_at + row).to(tl.int32) - 1
     # Old positions are shared among P programs; a program of its own for every part keeps the whole device busy.
     first = split * tl.cdiv(position, P)
     end = tl.minimum(first + tl.cdiv(position, P), position)
-    start = place.to(tl.int64) * length * D
-    spots = start + s[:, None] * D + d[None, :]
+    start = row_head.to(tl.int64) * length * D
+    offsets = start + s[:, None] * D + d[None, :]
     # The cache before the new position was written by earlier steps, so it may be read before the wait.
-    k = tl.load(keys_at + spots + first * D, mask=(first + s < end)[:, None], other=0.0)
-    v = tl.load(values_at + spots + first * D, mask=(first + s < end)[:, None], other=0.0)
+    k = tl.load(keys_at + offsets + first * D, mask=(first + s < end)[:, None], other=0.0)
+    v = tl.load(values_at + offsets + first * D, mask=(first + s < end)[:, None], other=0.0)
     cos, sin = 1.0, 0.0
     if ROTARY:
         cos = tl.load(rotation_at + position * D + d % (D // 2))
         sin = tl.load(rotation_at + position * D + D // 2 + d % (D // 2))
     _wait_for_previous(EARLY)
-    at = qkv_at + row * 3 * H * D + head * D
-    q = _load_rotated(at, d, cos, sin, D, ROTARY) * scale
+    qkv_head_at = qkv_at + row * 3 * H * D + head * D
+    q = _load_rotated(qkv_head_at, d, cos, sin, D, ROTARY) * scale
     state = (-1e30, 0.0, tl.zeros([D], tl.float32))  # finite, so that a part without positions weighs nothing
     if split == 0:  # the new position belongs to no split's range; the first split adds it
-        new_k = _load_rotated(at + H * D, d, cos, sin, D, ROTARY).to(keys_at.dtype.element_ty)
-        new_v = tl.load(at + 2 * H * D + d).to(values_at.dtype.element_ty)
+        new_k = _load_rotated(qkv_head_at + H * D, d, cos, sin, D, ROTARY).to(keys_at.dtype.element_ty)
+        new_v = tl.load(qkv_head_at + 2 * H * D + d).to(values_at.dtype.element_ty)
         tl.store(keys_at + start + position * D + d, new_k)
         tl.store(values_at + start + position * D + d, new_v)
         state = (tl.sum(q * new_k.to(tl.float32), 0), 1.0, new_v.to(tl.float32))
     for begin in range(first, end, BLOCK_S):  # the next block is loaded while this one is computed
         later = begin + BLOCK_S
-        next_k = tl.load(keys_at + spots + later * D, mask=(later + s < end)[:, None], other=0.0)
-        next_v = tl.load(values_at + spots + later * D, mask=(later + s < end)[:, None], other=0.0)
+        next_k = tl.load(keys_at + offsets + later * D, mask=(later + s < end)[:, None], other=0.0)
+        next_v = tl.load(values_at + offsets + later * D, mask=(later + s < end)[:, None], other=0.0)
         state = _update_running_softmax(k, v, q, begin + s < end, state)
         k = next_k
         v = next_v
@@ -316,17 +316,17 @@ def add_norm(
 @triton.jit
 def activate(x_at, out_at, total, N: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr):
     """The MLP's activation of `total` numbers, N in a row; `gated` reads rows of N gates and N values."""
-    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = place < total
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = offsets < total
     _wait_for_previous(EARLY)
     if ACTIVATION == "gated":
-        at = x_at + place // N * (2 * N) + place % N
-        x = tl.load(at, mask=inside, other=0.0).to(tl.float32)
-        x *= tl.sigmoid(x) * tl.load(at + N, mask=inside, other=0.0).to(tl.float32)
+        gate_at = x_at + offsets // N * (2 * N) + offsets % N
+        x = tl.load(gate_at, mask=inside, other=0.0).to(tl.float32)
+        x *= tl.sigmoid(x) * tl.load(gate_at + N, mask=inside, other=0.0).to(tl.float32)
     else:
-        x = tl.load(x_at + place, mask=inside, other=0.0).to(tl.float32)
+        x = tl.load(x_at + offsets, mask=inside, other=0.0).to(tl.float32)
         x *= tl.sigmoid(GELU_SLOPE * (x + GELU_CUBE * x * x * x))
-    tl.store(out_at + place, x.to(out_at.dtype.element_ty), mask=inside)
+    tl.store(out_at + offsets, x.to(out_at.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -361,14 +361,14 @@ def sample_code_kernel(
     n = tl.program_id(0)
     v = tl.arange(0, BLOCK_V)
     inside = v < V
-    spoken = tl.load(spoken_at + n).to(tl.int32)
+    num_spoken = tl.load(spoken_at + n).to(tl.int32)
     x = tl.load(logits_at + n * V + v, mask=inside, other=-float("inf")).to(tl.float32)
     if GUIDED:
         without = tl.load(logits_at + (num_streams + n) * V + v, mask=inside, other=0.0).to(tl.float32)
         x += tl.load(settings_at) * (x - without)
     penalty = tl.load(settings_at + 1)
-    heard = tl.load(heard_at + n * V + v, mask=inside, other=0) != 0
-    x = tl.where(heard, tl.where(x > 0, x / penalty, x * penalty), x)
+    seen = tl.load(heard_at + n * V + v, mask=inside, other=0) != 0
+    x = tl.where(seen, tl.where(x > 0, x / penalty, x * penalty), x)
     if READABLE:
         x = tl.where((v < NUM_CODES) | (v == STOP), x, -float("inf"))
     if DRAWN:
@@ -385,17 +385,19 @@ def sample_code_kernel(
             enough = tl.load(settings_at + 5) * tl.sum(shares, 0)
             shares = tl.where(keys >= _find_threshold(keys, shares, enough), shares, 0.0)
         # argmax(share / exponential noise) draws with probability `share`.
-        noise = tl.load(noise_at + (n * NUM_NOISE + spoken % NUM_NOISE) * V + v, mask=inside, other=1.0)
+        noise = tl.load(noise_at + (n * NUM_NOISE + num_spoken % NUM_NOISE) * V + v, mask=inside, other=1.0)
         x = tl.where(inside, shares / noise, -1.0)
     stopped = tl.load(stopped_at + n) != 0
     code = tl.where(stopped, STOP, tl.argmax(x, 0))
     # A graph runs CODES_PER_CHECK steps even if fewer codes are left: later ones are not stored.
-    tl.store(codes_at + n * max_codes + tl.minimum(spoken, max_codes - 1), code.to(tl.int64), mask=spoken < max_codes)
+    tl.store(
+        codes_at + n * max_codes + tl.minimum(num_spoken, max_codes - 1), code.to(tl.int64), mask=num_spoken < max_codes
+    )
     tl.store(heard_at + n * V + code, 1)
     tl.store(stopped_at + n, (stopped | (code == STOP)).to(tl.int8))
     tl.store(ids_at + n, code.to(tl.int64))
-    tl.store(positions_at + n, tl.minimum(spoken + first_position, max_codes - 1 + first_position).to(tl.int64))
-    tl.store(spoken_at + n, (spoken + 1).to(tl.int64))
+    tl.store(positions_at + n, tl.minimum(num_spoken + first_position, max_codes - 1 + first_position).to(tl.int64))
+    tl.store(spoken_at + n, (num_spoken + 1).to(tl.int64))
     tl.store(filled_at + n, tl.load(filled_at + n) + 1)
     if GUIDED:
         tl.store(filled_at + num_streams + n, tl.load(filled_at + num_streams + n) + 1)

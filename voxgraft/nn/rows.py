@@ -144,7 +144,7 @@ class GrownLayer(GraftModule):
         for name, tensor in {"weight": weight, **({} if bias is None else {"bias": bias})}.items():
             layer._half("base", name).copy_(tensor)
             new = layer._half("new", name)
-            new.copy_(tensor[: rows.base_pieces].to(new.dtype).mean(dim=0, keepdim=True).expand_as(new))
+            new.copy_(tensor[: rows.base_pieces].to(new.dtype).mean(dim=0).expand_as(new))
         return layer
 
     @classmethod
@@ -177,11 +177,11 @@ class GrownLayer(GraftModule):
         expected = {name: tuple(self._half("new", name).shape) for name in self.base_tensors()}
         found = {name: tuple(tensor.shape) for name, tensor in state.items()}
         if found != expected:
-            told, wanted = (
+            found_text, expected_text = (
                 ", ".join(f"{name} with {_format_rows(shape)}" for name, shape in shapes.items()) or "no tensors"
                 for shapes in (found, expected)
             )
-            raise GraftError("layer-rows-mismatch", f"the graft has {told}", expected=wanted)
+            raise GraftError("layer-rows-mismatch", f"the graft has {found_text}", expected=expected_text)
         with torch.no_grad():
             for name, tensor in state.items():
                 self._half("new", name).copy_(tensor)
@@ -353,8 +353,10 @@ def _count_rows(weight: Tensor, bias: Tensor | None = None) -> int:
 
 
 def _format_rows(shape: tuple[int, ...]) -> str:
-    width = f" of width {', '.join(map(str, shape[1:]))}" if len(shape) > 1 else ""
-    return f"{shape[0]:,} rows{width}" if shape else "no rows"
+    if not shape:
+        return "no rows"
+    width = ", ".join(map(str, shape[1:]))
+    return f"{shape[0]:,} rows" + (f" of width {width}" if width else "")
 
 
 OUTPUT_ALIGNMENT = 64

@@ -41,16 +41,16 @@ def _head_pointer(at, start, row_stride, head_stride, AXIS: tl.constexpr):
 @triton.jit
 def _load_rows(at, rows, row_stride, length, D: tl.constexpr, INSIDE: tl.constexpr):
     """Some rows of a sequence; zeros past its end, unless all are known to be inside. [rows, D]"""
-    places = at + rows[:, None] * row_stride + tl.arange(0, D)[None, :]
+    pointers = at + rows[:, None] * row_stride + tl.arange(0, D)[None, :]
     if INSIDE:
-        return tl.load(places)
-    return tl.load(places, mask=(rows < length)[:, None], other=0.0)
+        return tl.load(pointers)
+    return tl.load(pointers, mask=(rows < length)[:, None], other=0.0)
 
 
 @triton.jit
 def _store_rows(at, rows, row_stride, length, values, D: tl.constexpr):
-    places = at + rows[:, None] * row_stride + tl.arange(0, D)[None, :]
-    tl.store(places, values.to(at.dtype.element_ty), mask=(rows < length)[:, None])
+    pointers = at + rows[:, None] * row_stride + tl.arange(0, D)[None, :]
+    tl.store(pointers, values.to(at.dtype.element_ty), mask=(rows < length)[:, None])
 
 
 @triton.jit

@@ -96,11 +96,11 @@ class NewResult:
 
     @property
     def next_command(self) -> str:
-        verb = "go" if self.settings.data.sources else "graft"
-        return f"voxgraft {verb} {shlex.quote(str(self.run))}"
+        command = "go" if self.settings.data.sources else "graft"
+        return f"voxgraft {command} {shlex.quote(str(self.run))}"
 
     def to_json(self) -> dict[str, Any]:
-        made = {
+        values = {
             "run": str(self.run),
             "run_yaml": str(self.run / RUN_FILE),
             "family": self.family,
@@ -109,9 +109,9 @@ class NewResult:
             "next": self.next_command,
         }
         if self.old is None:
-            return made
+            return values
         old = {"path": str(self.old.path), "kind": self.old.kind, "keys": [row.to_json() for row in self.rows]}
-        return {**made, "old": old}
+        return {**values, "old": old}
 
     def lines(self) -> list[Line]:
         lines: list[Line] = []
@@ -156,10 +156,10 @@ def create_run(settings: NewSettings) -> NewResult:
         base = resolve_base_folder(settings.base)
         settings = settings.model_copy(update={"base": base})
         if str(base) in PUBLISHED_BASE_NAMES and not path_exists(base):
-            place = Path("models") / base  # where `voxgraft download` puts it
-            cure = f"download it first: `voxgraft download {base}`, then use its folder: --base {place}"
-            if is_folder(place):
-                cure = f"it is in {place}: --base {place}"
+            download_folder = Path("models") / base  # where `voxgraft download` puts it
+            cure = f"download it first: `voxgraft download {base}`, then use its folder: --base {download_folder}"
+            if is_folder(download_folder):
+                cure = f"it is in {download_folder}: --base {download_folder}"
             found = f"{base} is the name of a published base, not a folder"
             raise FileError("file-missing", found, where=base, cure=cure)
         kind = resolve_base_family(require_folder(base), settings.family)
@@ -179,8 +179,8 @@ def create_run(settings: NewSettings) -> NewResult:
         given = UserOverrides(settings.base, settings.family, settings.language, settings.texts)
         rows, values, findings = translate_legacy_config(old, given)
     # By precedence: flags, then the old config, then defaults of the family.
-    usual = {f"train.{name}": value for name, value in kind.run_defaults.items()} if kind else {}
-    run_settings = _build_run_settings(settings, {**usual, **values}, old)
+    defaults = {f"train.{name}": value for name, value in kind.run_defaults.items()} if kind else {}
+    run_settings = _build_run_settings(settings, {**defaults, **values}, old)
     named_base = settings.base or values.get("base")
     if named_base is not None:
         kind = resolve_base_family(named_base, run_settings.family)
@@ -191,9 +191,12 @@ def create_run(settings: NewSettings) -> NewResult:
         if find_exemplar(language) is None:
             findings.append(finding("language-unlisted", f"`{language}` is not in CLDR, so its alphabet is unknown"))
         if kind is not None and base_language(language) in kind.languages:
-            spoken = ", ".join(kind.languages)
-            found = f"the base {kind.name} already speaks {base_language(language)} (its languages: {spoken})"
+            language_names = ", ".join(kind.languages)
+            found = f"the base {kind.name} already speaks {base_language(language)} (its languages: {language_names})"
             findings.append(finding("language-spoken", found))
+    for path in settings.sources:
+        if is_folder(path) and not any(path.iterdir()):
+            findings.append(finding("source-none", f"{path} is empty", where=path, level="warning"))
     if missing := [name for name in REQUIRED_SETTINGS if not getattr(run_settings, name)]:
         findings.append(finding("run-incomplete", f"not set yet: {', '.join(missing)}"))
     with atomic_write_folder(run) as folder:
@@ -220,9 +223,9 @@ def _build_run_settings(settings: NewSettings, old_values: Mapping[str, Any], ol
 
     if "base" in values:
         # A built-in base is written as its word: its folder is another one on every machine.
-        words = {folder: Path(word) for word, folder in BUILT_IN_BASES.items()}
-        word = words.get(Path(values["base"]).resolve())
-        values["base"] = word or make_path_relative(settings.run, values["base"])
+        names_by_folder = {folder: Path(base_name) for base_name, folder in BUILT_IN_BASES.items()}
+        base_name = names_by_folder.get(Path(values["base"]).resolve())
+        values["base"] = base_name or make_path_relative(settings.run, values["base"])
     if "texts" in values:
         values["texts"] = relative(values["texts"])
     elif settings.sources:
@@ -386,7 +389,7 @@ def _require_later_stages(work: PipelineContext, stages: Sequence[StageName], *,
 
     `after_data`: check only what the data can have changed since the start.
     """
-    settings, told = work.settings, work.told
+    settings, go_settings = work.settings, work.go_settings
     pending: list[str] = []
     for name in stages:
         if name in STAGES_AFTER_TRAINING:
@@ -401,19 +404,19 @@ def _require_later_stages(work: PipelineContext, stages: Sequence[StageName], *,
     if "evaluate" in pending:
         if not after_data:
             require_recognizer(settings.evaluate.recognizer, settings.language)
-        if not after_data and told.sentences:  # files with sentences must be of a language that is spoken
+        if not after_data and go_settings.sentences:  # files with sentences must be of a language that is spoken
             files = family.files(folder)
             base = family.describe(files, open_tokenizer(files.tokenizer).size + family.spare_rows).languages
             languages = [work.language, *(name for name in base if name != work.language)]
-            load_sentence_sets(languages, told.sentences, told.max_sentences)
+            load_sentence_sets(languages, go_settings.sentences, go_settings.max_sentences)
         manifest = resolve_manifest_path(settings.data.dataset, work.run.data)
         valid = settings.data.valid or (work.run.data_set("valid"),)
-        require_sentences(manifest, valid, settings.language, told.sentences)
+        require_sentences(manifest, valid, settings.language, go_settings.sentences)
     if "export" not in pending:
         return
     # The kind must be one of this base and of this training, and its folder free or an export of voxgraft.
     train, merged = settings.train, settings.train.mode == "merged"
-    kind = told.to or choose_export_kind(family.name, merged=merged)
+    kind = go_settings.to or choose_export_kind(family.name, merged=merged)
     require_export_kind(family, kind)
     if kind == "peft" and train.mode == "rows-only":
         found = "--to peft, but train.mode is rows-only, so there will be no adapter"

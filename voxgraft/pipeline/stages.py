@@ -102,7 +102,7 @@ class PipelineContext:
     """A run as it is at this moment, and the settings of `go`."""
 
     def __init__(self, settings: GoSettings) -> None:
-        self.told, self.run = settings, RunFolder(settings.run)
+        self.go_settings, self.run = settings, RunFolder(settings.run)
         if not is_file(self.run.settings):
             cure = f"create a run with `voxgraft new {self.run.path}`, or check the path."
             raise FileError("file-missing", f"{self.run.path} has no {RUN_FILE}", where=self.run.settings, cure=cure)
@@ -110,9 +110,9 @@ class PipelineContext:
         values = deep_merge(read_settings_values(RunSettings, self.run.settings), settings.given)
         self.settings = parse_settings(RunSettings, values, self.run.settings)
 
-    def verb_settings(self, kind: type[AnySettings], **flags: Any) -> AnySettings:
+    def command_settings(self, kind: type[AnySettings], **flags: Any) -> AnySettings:
         """A command's settings as its command line would have them, with what `go` was given."""
-        return load_command_settings(kind, self.run, **self.told.given, **flags)
+        return load_command_settings(kind, self.run, **self.go_settings.given, **flags)
 
     @property
     def language(self) -> str:
@@ -136,11 +136,11 @@ class PipelineContext:
 
     def changed(self, what: str) -> StageDecision:
         """A trained run asks for something else now: --when-changed says what is done about it."""
-        if self.told.when_changed == "stop":
+        if self.go_settings.when_changed == "stop":
             found = f"the run is trained already, and {what}"
             raise GraftError("trained-otherwise", found, where=self.run.path)
-        flag = f"(--when-changed {self.told.when_changed})"
-        if self.told.when_changed == "keep":
+        flag = f"(--when-changed {self.go_settings.when_changed})"
+        if self.go_settings.when_changed == "keep":
             return StageDecision(False, f"{what}; kept as it is {flag}")
         return StageDecision(True, f"{what}; starts over {flag}", f"{what}; started over {flag}", is_stale=True)
 
@@ -153,24 +153,24 @@ def resolve_dataset(work: PipelineContext) -> DatasetFolder:
 
 def _decide_import(work: PipelineContext) -> StageDecision:
     """Sources are needed for what is still to be imported: clips of sources that are gone can still be used."""
-    places, dataset = work.settings.data.sources, resolve_dataset(work)
-    if not places:
+    source_paths, dataset = work.settings.data.sources, resolve_dataset(work)
+    if not source_paths:
         return StageDecision(False, "run.yaml has no data.sources", has_input=dataset.has_manifest)
-    gone = [place for place in places if not path_exists(place)]
+    missing_paths = [path for path in source_paths if not path_exists(path)]
     used = sum(clip.is_used for clip in dataset.clips())
-    missing = f"note: sources are missing ({format_names([str(place) for place in gone or places])})"
+    missing = f"note: sources are missing ({format_names([str(path) for path in missing_paths or source_paths])})"
     there = f"{pluralize(used, 'clip')} in {dataset.folder}"
     settings, policy = _import_settings(work)
     try:
-        kept = places if not used else [place for place in places if place not in gone]
-        sources, unused = find_sources(kept, work.language, encoding=settings.encoding)
+        existing_paths = source_paths if not used else [path for path in source_paths if path not in missing_paths]
+        sources, unused = find_sources(existing_paths, work.language, encoding=settings.encoding)
     except VoxgraftError:
         if not used:
             raise
         return StageDecision(False, f"{missing}; {there}")
     if not dataset.has_manifest:
-        told = f"{pluralize(len(sources), 'source')} with texts, and"
-        return StageDecision(True, f"{told} no clips yet", f"{told} there were no clips yet")
+        summary = f"{pluralize(len(sources), 'source')} with texts, and"
+        return StageDecision(True, f"{summary} no clips yet", f"{summary} there were no clips yet")
     waiting = preview_import(dataset, sources, build_import_options(settings), policy)
     if waiting.new:
         names = format_names(waiting.new)
@@ -184,7 +184,7 @@ def _decide_import(work: PipelineContext) -> StageDecision:
     lost_share, lost = compute_import_loss(dataset.journals(), unused)
     if lost_share > settings.max_left_out:
         return StageDecision(True, lost)
-    notes = [missing, there] if gone else [there]
+    notes = [missing, there] if missing_paths else [there]
     if waiting.kept:
         notes.append(f"kept as it is (--when-changed keep): {waiting.kept[0].found}")
     if waiting.failed:
@@ -199,15 +199,15 @@ def _import_settings(work: PipelineContext) -> tuple[DataImportSettings, Reimpor
         raise ConfigError("config-missing", "`base` is not given", where=work.run.settings)
     values = {
         "dataset": resolve_dataset(work).folder,
-        "sources": tuple(place for place in data.sources if path_exists(place)) or data.sources,
+        "sources": tuple(path for path in data.sources if path_exists(path)) or data.sources,
         "language": work.language,
         "family": resolve_base_family(resolve_base_folder(base), work.settings.family).name,
-        "reimport": work.told.reimport,
+        "reimport": work.go_settings.reimport,
         "max_left_out": data.max_left_out,
     }
     # Only what run.yaml says differently from the defaults: clips that were imported by hand have options of their own.
-    said = {"speaker": data.speaker, "speaker_from": data.speaker_from, "encoding": data.encoding}
-    values |= {name: value for name, value in said.items() if value not in (None, "auto")}
+    overrides = {"speaker": data.speaker, "speaker_from": data.speaker_from, "encoding": data.encoding}
+    values |= {name: value for name, value in overrides.items() if value not in (None, "auto")}
     if work.settings.tokenizer.fold_homophones:
         values["fold_homophones"] = True
     settings = DataImportSettings.model_validate(values)
@@ -216,7 +216,7 @@ def _import_settings(work: PipelineContext) -> tuple[DataImportSettings, Reimpor
         f"{again} --reimport` imports it again; clips that stay the same keep their ids and splits. "
         f"{again} --when-changed keep` uses the clips as they are."
     )
-    return settings, replace(build_reimport_policy(settings), keep=work.told.when_changed == "keep", cure=cure)
+    return settings, replace(build_reimport_policy(settings), keep=work.go_settings.when_changed == "keep", cure=cure)
 
 
 def _decide_split(work: PipelineContext) -> StageDecision:
@@ -227,9 +227,9 @@ def _decide_split(work: PipelineContext) -> StageDecision:
     # Clips of other languages in the same dataset are no part of this run.
     without = sum(clip.split is None for clip in own)
     if without:
-        told = f"{without:,} of {pluralize(len(own), 'clip')}"
+        summary = f"{without:,} of {pluralize(len(own), 'clip')}"
         is_stale = without < len(own)
-        return StageDecision(True, f"{told} have no split yet", f"{told} had no split yet", is_stale=is_stale)
+        return StageDecision(True, f"{summary} have no split yet", f"{summary} had no split yet", is_stale=is_stale)
     if not own:
         return StageDecision(False, "there are no clips to split", has_input=False)
     return StageDecision(False, f"all {pluralize(len(own), 'usable clip')} have a split")
@@ -266,21 +266,21 @@ def _why_sets_stale(work: PipelineContext, manifest: Path) -> str:
     chosen, _ = select_clips(manifest, work.language)
     for split, role in ROLE_BY_SPLIT.items():
         try:
-            made = open_clip_dataset(work.run.data_set(role))
+            prepared = open_clip_dataset(work.run.data_set(role))
         except VoxgraftError as error:
             return error.finding.found
-        source = made.header.made_from
+        source = prepared.header.made_from
         if card is not None and source.tokenizer_sha256 != card.tokenizer_sha256:
             return f"{role} was encoded with another tokenizer"
         if card is not None and source.text != text_rules_identity(card.rules):
             return f"{role} was normalised with other text rules"
         if card is not None and source.base_sha256 != card.base["checkpoint_sha256"]:
             return f"{role} was prepared for another base"
-        if ledger.sets.get(role) != made.fingerprint:
+        if ledger.sets.get(role) != prepared.fingerprint:
             return f"{role} was changed after `prepare` wrote it"
-        infos = {info.id: (info.text, info.speaker, info.recording) for info in made.infos}
-        wanted = [clip for clip in chosen if clip.split == split]
-        for clip in wanted:
+        infos = {info.id: (info.text, info.speaker, info.recording) for info in prepared.infos}
+        expected = [clip for clip in chosen if clip.split == split]
+        for clip in expected:
             record, path = ledger.clips.get(clip.id), clip.resolve_audio(manifest.parent)
             if record is None or record.audio != clip.audio:
                 return f"{role}: {clip.id} was added later"
@@ -293,8 +293,8 @@ def _why_sets_stale(work: PipelineContext, manifest: Path) -> str:
                     return f"{role}: the audio of {clip.id} changed"
             if record.left_out is None and infos.get(clip.id) != (clip.text, clip.speaker, clip.recording):
                 return f"{role}: {clip.id} got another text, speaker or recording"
-        if gone := infos.keys() - {clip.id for clip in wanted}:
-            return f"{role}: {format_names(sorted(gone))} was removed"
+        if removed := infos.keys() - {clip.id for clip in expected}:
+            return f"{role}: {format_names(sorted(removed))} was removed"
     return ""
 
 
@@ -310,7 +310,7 @@ def _decide_graft(work: PipelineContext) -> StageDecision:
     card = work.card
     if card is None:
         return StageDecision(True, "no graft yet", "there was no graft yet")
-    settings = work.verb_settings(GraftSettings)
+    settings = work.command_settings(GraftSettings)
     # The same findings that `check` reports: texts, settings or base differ from what the card was written with.
     with open_run_context(settings, settings.run) as context:
         changed = [item.found for item in provenance_findings(context)]
@@ -356,14 +356,14 @@ def require_steps_left(work: PipelineContext, changes: Collection[str]) -> None:
     given = [key for key in ("train.steps", "train.epochs") if key in changes]
     if not given or saved is None or work.card is None or _should_restart(work):
         return
-    wanted = _resolve_num_steps(work)
-    if wanted < saved.step:
+    num_steps = _resolve_num_steps(work)
+    if num_steps < saved.step:
         flags = ", ".join(f"--{key} {getattr(work.settings.train, key.partition('.')[2])}" for key in given)
         cure = (
             f"set more than {saved.step:,} steps to train further, or no number to use the trained model; to start "
             f"over, write the number into run.yaml and run `voxgraft train {shlex.quote(str(work.run.path))} --fresh`."
         )
-        found = f"{flags} sets {wanted:,} steps, but {saved.step:,} are trained already"
+        found = f"{flags} sets {num_steps:,} steps, but {saved.step:,} are trained already"
         expected = f"more than {saved.step:,} steps; run.yaml was not changed"
         raise ConfigError("config-value", found, expected=expected, where=work.run.settings, cure=cure)
 
@@ -371,7 +371,7 @@ def require_steps_left(work: PipelineContext, changes: Collection[str]) -> None:
 def _should_restart(work: PipelineContext) -> bool:
     """Only if that was requested, and what is saved is not what the run asks for now."""
     saved, card = work.last_step, work.card
-    if work.told.when_changed != "fresh" or saved is None or card is None:
+    if work.go_settings.when_changed != "fresh" or saved is None or card is None:
         return False
     values = read_step_values(saved)
     identity, is_over = values["identity"], bool(_why_training_finished(work, values["standing"]))
@@ -391,17 +391,17 @@ def _list_changes(work: PipelineContext, identity: dict[str, Any], *, is_over: b
         if value is not None and value != before.get(name)
     }
     if not is_over:
-        return [words for name, words in options.items() if RESUME_RULES[name] == "fixed"]
+        return [change for name, change in options.items() if RESUME_RULES[name] == "fixed"]
     sets: list[str] = []
     for role, key, named in (("train", "sets", data.train), ("valid", "held_out", data.valid)):
         known = set(identity.get(key, {}).values())
-        for place in named or (work.run.data_set(role),):
+        for path in named or (work.run.data_set(role),):
             try:
                 # Manifests of the forks are files, and have no fingerprint to compare.
-                same = not is_folder(place) or read_dataset_index(place).fingerprint in known
+                same = not is_folder(path) or read_dataset_index(path).fingerprint in known
             except VoxgraftError as error:
                 return [error.finding.found, *options.values()]
-            sets += [] if same else [f"{place.name} has different clips now"]
+            sets += [] if same else [f"{path.name} has different clips now"]
     return [*sets, *options.values()]
 
 
@@ -422,15 +422,15 @@ def _why_training_finished(work: PipelineContext, standing: dict[str, Any]) -> s
     if ended is None:
         return ""
     reason = ended.values.get("reason")
-    if reason == "done" and ended.step >= (wanted := _resolve_num_steps(work)):
-        more = f"{ended.step:,} steps are done, and run.yaml sets {wanted:,}"
-        return more if ended.step > wanted else f"all {ended.step:,} steps are done"
+    if reason == "done" and ended.step >= (num_steps := _resolve_num_steps(work)):
+        more = f"{ended.step:,} steps are done, and run.yaml sets {num_steps:,}"
+        return more if ended.step > num_steps else f"all {ended.step:,} steps are done"
     rounds = standing.get("rounds_without_better", 0)
     if reason == "no-better" and 0 < settings.patience <= rounds and ended.step >= settings.min_steps:
         return f"early stopping at step {ended.step:,}"
     if reason == "told":  # a guard asked for the end: only a person decides to train on against it
-        asked = (line for line in journal if line["kind"] == "stop-asked" and line["step"] == ended.step)
-        if why := next((str(line.get("why")) for line in asked), ""):
+        stop_requests = (line for line in journal if line["kind"] == "stop-asked" and line["step"] == ended.step)
+        if why := next((str(line.get("why")) for line in stop_requests), ""):
             return f"it was stopped at step {ended.step:,}: {why}; `voxgraft train` continues anyway"
     return ""
 
@@ -447,13 +447,13 @@ def _resolve_num_steps(work: PipelineContext) -> float:
     files = family.files(resolve_base_folder(settings.base))
     base = (family, files, open_tokenizer(files.tokenizer))
     # Epochs become steps by the data: the sampler is built as `train` builds it.
-    wanted = DataRequirements.of(
+    requirements = DataRequirements.of(
         work.run, settings, load_graft(work.run.graft), base, read_tensor_shapes(files.checkpoint)
     )
-    data = load_run_data(wanted, merged=merged)
+    data = load_run_data(requirements, merged=merged)
     raise_first_error(data.findings)
     stream = build_sampler(
-        settings, wanted.spec, data.train, compute_set_weights(data.train, (), settings.data.replay_share)
+        settings, requirements.spec, data.train, compute_set_weights(data.train, (), settings.data.replay_share)
     )
     return resolve_num_steps(train, stream)
 
@@ -481,37 +481,37 @@ def _decide_evaluate(work: PipelineContext) -> StageDecision:
     if not is_file(path):
         return StageDecision(True, "not evaluated yet", "it was not evaluated yet")
     scores = _read_json_object(path, MAX_CARD_BYTES)
-    spoken = scores.get("sentences")
+    sentences = scores.get("sentences")
     if not are_scores_current(work.run, scores):
         told = "its scores belong to another model", "its scores belonged to another model"
         return StageDecision(True, *told, is_stale=True)
-    if other := _why_sentences_differ(work.told, spoken if isinstance(spoken, dict) else {}):
+    if other := _why_sentences_differ(work.go_settings, sentences if isinstance(sentences, dict) else {}):
         return StageDecision(True, f"its scores are {other}", f"its scores were {other}", is_stale=True)
-    wanted, listener = work.settings.evaluate.recognizer, scores.get("listener")
-    known = listener.get("named") if isinstance(listener, dict) else None
-    if wanted not in (None, known):
-        return StageDecision(True, f"its recognizer was {known or 'not set'}, and is {wanted} now", is_stale=True)
+    recognizer, used_recognizer = work.settings.evaluate.recognizer, scores.get("listener")
+    known = used_recognizer.get("named") if isinstance(used_recognizer, dict) else None
+    if recognizer not in (None, known):
+        return StageDecision(True, f"its recognizer was {known or 'not set'}, and is {recognizer} now", is_stale=True)
     return StageDecision(False, "its scores belong to this model")
 
 
-def _why_sentences_differ(told: GoSettings, spoken: dict[str, Any]) -> str:
+def _why_sentences_differ(go_settings: GoSettings, evaluated: dict[str, Any]) -> str:
     """What the scores were made with, where flags ask for something else now; without flags nothing else is asked."""
-    if told.model_fields_set.isdisjoint(("sentences", "max_sentences")):
+    if go_settings.model_fields_set.isdisjoint(("sentences", "max_sentences")):
         return ""
-    languages = list(dict.fromkeys([*spoken, *(path.stem for path in told.sentences)]))
-    for language, wanted in load_sentence_sets(languages, told.sentences, told.max_sentences).items():
-        one = spoken.get(language)
-        known = one if isinstance(one, dict) else {}
-        if known.get("sha256") != wanted.sha256:
-            return f"not for the current sentences of {language} ({wanted.source})"
-        if known.get("count") != len(wanted.sentences):
-            return f"of {known.get('count')} sentences of {language}, not of {len(wanted.sentences)}"
+    languages = list(dict.fromkeys([*evaluated, *(path.stem for path in go_settings.sentences)]))
+    for language, expected in load_sentence_sets(languages, go_settings.sentences, go_settings.max_sentences).items():
+        entry = evaluated.get(language)
+        known = entry if isinstance(entry, dict) else {}
+        if known.get("sha256") != expected.sha256:
+            return f"not for the current sentences of {language} ({expected.source})"
+        if known.get("count") != len(expected.sentences):
+            return f"of {known.get('count')} sentences of {language}, not of {len(expected.sentences)}"
     return ""
 
 
 def _choose_export_kind(work: PipelineContext) -> ExportKind:
-    if work.told.to is not None:
-        return work.told.to
+    if work.go_settings.to is not None:
+        return work.go_settings.to
     card = work.card
     merged = detect_trained_output(work.run, RunJournal(work.run.journal).read()) == "merged"
     return choose_export_kind(card.family if card is not None else "", merged=merged and card is not None)
@@ -524,8 +524,8 @@ def _decide_export(work: PipelineContext) -> StageDecision:
     if not path_exists(folder):
         return StageDecision(True, f"no export for {kind} yet", f"there was no export for {kind} yet")
     if kind == "graft":
-        wanted = {GRAFT_CARD_NAME: compute_sha256(work.run.graft / GRAFT_CARD_NAME)}
-        current = _has_files(folder, wanted)
+        expected_hashes = {GRAFT_CARD_NAME: compute_sha256(work.run.graft / GRAFT_CARD_NAME)}
+        current = _has_files(folder, expected_hashes)
     elif kind == "peft":
         card = work.card
         current = _has_files(folder, {} if card is None else {ROWS_NAME: card.rows_sha256, **(card.adapter or {})})
@@ -536,12 +536,12 @@ def _decide_export(work: PipelineContext) -> StageDecision:
     if not current:
         return StageDecision(True, f"{folder.name} was exported from another model", is_stale=True)
     # What flags say now, and the export does not.
-    terms, told = read_terms(folder), work.told
-    if told.data_licence is not None and (terms is None or terms.data_licence != told.data_licence):
+    terms, go_settings = read_terms(folder), work.go_settings
+    if go_settings.data_licence is not None and (terms is None or terms.data_licence != go_settings.data_licence):
         return StageDecision(True, "it did not state this data licence", is_stale=True)
-    if told.consent is not None and (terms is None or terms.consent != told.consent):
+    if go_settings.consent is not None and (terms is None or terms.consent != go_settings.consent):
         return StageDecision(True, "it did not state this consent of the speakers", is_stale=True)
-    if told.accept_terms and (terms is None or not terms.accepted):
+    if go_settings.accept_terms and (terms is None or not terms.accepted):
         return StageDecision(True, "it did not accept the terms of the base", is_stale=True)
     return StageDecision(False, f"{folder} belongs to this model")
 
@@ -551,8 +551,12 @@ def _has_files(folder: Path, hashes: Mapping[str, str]) -> bool:
 
 
 def _run_export(work: PipelineContext) -> ExportResult:
-    told, kind = work.told, _choose_export_kind(work)
-    terms = {"data_licence": told.data_licence, "consent": told.consent, "accept_terms": told.accept_terms}
+    go_settings, kind = work.go_settings, _choose_export_kind(work)
+    terms = {
+        "data_licence": go_settings.data_licence,
+        "consent": go_settings.consent,
+        "accept_terms": go_settings.accept_terms,
+    }
     values = {"model": work.run.path, "to": kind, "overwrite": path_exists(work.run.export / kind), **terms}
     return export(ExportSettings.model_validate(values))
 
@@ -569,20 +573,20 @@ PipelineStage = tuple[Callable[[PipelineContext], StageDecision], Callable[[Pipe
 PIPELINE_STAGES: dict[StageName, PipelineStage] = {
     "import": (_decide_import, lambda work: data_import(*_import_settings(work))),
     "split": (_decide_split, _run_split),
-    "graft": (_decide_graft, lambda work: graft(work.verb_settings(GraftSettings))),
+    "graft": (_decide_graft, lambda work: graft(work.command_settings(GraftSettings))),
     "prepare": (_decide_prepare, lambda work: prepare(load_command_settings(PrepareSettings, work.run))),
-    "check": (_decide_check, lambda work: check(work.verb_settings(CheckSettings))),
+    "check": (_decide_check, lambda work: check(work.command_settings(CheckSettings))),
     "train": (
         decide_train,
-        lambda work: train(work.verb_settings(TrainCommandSettings, fresh=_should_restart(work))),
+        lambda work: train(work.command_settings(TrainCommandSettings, fresh=_should_restart(work))),
     ),
     "evaluate": (
         _decide_evaluate,
         lambda work: evaluate(
             EvaluateSettings(
                 model=work.run.path,
-                sentences=work.told.sentences,
-                max_sentences=work.told.max_sentences,
+                sentences=work.go_settings.sentences,
+                max_sentences=work.go_settings.max_sentences,
                 name=EVALUATION_NAME,
             )
         ),

@@ -31,7 +31,7 @@ from voxgraft.core.results import (
     pluralize,
 )
 from voxgraft.core.run import RUN_FILE, SPEED_WINDOW_STEPS, History, RunFolder, RunJournal
-from voxgraft.dataset.run_data import is_self_replay
+from voxgraft.dataset.run_data import find_recordings, is_self_replay
 from voxgraft.dataset.sampler import list_samples
 from voxgraft.dataset.sets import ShardVerifier
 from voxgraft.evaluation.in_training import (
@@ -128,10 +128,10 @@ def _describe_model(setup: TrainingSetup, loop: Trainer) -> dict[str, str]:
     device, used = loop.stepper.trained.model.device, loop.stepper.options
     name = f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""
     count = loop.stepper.group.world_size
-    words = [f"{device}{name}", used.precision, f"{count} process{'es' if count > 1 else ''}"]
-    words += ["compiled"] if used.compile else []
-    words += ["deterministic"] if used.deterministic else []
-    words += ["gradient checkpointing"] if used.gradient_checkpointing else []
+    details = [f"{device}{name}", used.precision, f"{count} process{'es' if count > 1 else ''}"]
+    details += ["compiled"] if used.compile else []
+    details += ["deterministic"] if used.deterministic else []
+    details += ["gradient checkpointing"] if used.gradient_checkpointing else []
 
     base_hash, own_hash = card.base["checkpoint_sha256"], card.tokenizer_sha256
     return {
@@ -143,7 +143,7 @@ def _describe_model(setup: TrainingSetup, loop: Trainer) -> dict[str, str]:
         "text rows": rows,
         "trained": f"{_join_pairs(parts)}; total {share}",
         "fixed": fixed,
-        "device": ", ".join(words),
+        "device": ", ".join(details),
     }
 
 
@@ -151,31 +151,31 @@ def _describe_data(setup: TrainingSetup, loop: Trainer, start: int) -> dict[str,
     """What is trained on, replay, and the size of a step."""
     options = setup.options
     held_out = {name: f"{len(validation.items):,} clips" for name, validation in loop.validations.items()}
-    learnt = [f"{flow.used:,} of {flow.clips:,} clips in {flow.name}" for flow in setup.stream.streams]
+    train_sets = [f"{flow.used:,} of {flow.clips:,} clips in {flow.name}" for flow in setup.stream.streams]
     seconds = sum(info.seconds for clips in setup.train for info in clips.infos[: len(clips)])
 
     replay = ""
     if setup.replay:  # what holds a merged model to its base: old languages, nearness to the base, and the bound
         sets = []
-        for at in sorted(setup.replay):
-            source = "spoken by the base itself" if is_self_replay(setup.train[at]) else "recorded"
-            sets.append(f"{setup.train[at].name} ({source})")
-        share = sum(setup.weights[at] for at in setup.replay) / sum(setup.weights)
-        words = [
+        for index in sorted(setup.replay):
+            source = "spoken by the base itself" if is_self_replay(setup.train[index]) else "recorded"
+            sets.append(f"{setup.train[index].name} ({source})")
+        share = sum(setup.weights[index] for index in setup.replay) / sum(setup.weights)
+        details = [
             f"{share:.0%} of every step from {', '.join(sets)}",
             f"weight of the KL to the base: {options.kl_weight:g}",
         ]
         if loop.stepper.base is not None and loop.stepper.base.gate is None:
-            words.append("the base is in memory twice")
+            details.append("the base is in memory twice")
         if setup.bound is not None:
             languages = ", ".join(sorted(setup.bound.languages))
-            words.append(f"stops when the loss of {languages} has risen by {setup.bound.share:.1%}")
-        replay = "; ".join(words)
+            details.append(f"stops when the loss of {languages} has risen by {setup.bound.share:.1%}")
+        replay = "; ".join(details)
 
     clips = len(setup.stream.step(start + 1))
     packs = f"in packs of at most {loop.stepper.options.microbatch_tokens:,}"
     return {
-        "data": f"{', '.join(learnt)}, {format_duration(seconds)}; held out: {_join_pairs(held_out) or 'nothing'}",
+        "data": f"{', '.join(train_sets)}, {format_duration(seconds)}; held out: {_join_pairs(held_out) or 'nothing'}",
         "replay": replay,
         "a step": f"{options.batch_tokens:,} positions, about {clips:,} clip{'s' if clips != 1 else ''}, {packs}",
     }
@@ -465,7 +465,8 @@ def _build_monitor(setup: TrainingSetup, loop: Trainer) -> LearningMonitor:
     if sentences:
         sounds = loop.first and settings.sample_sound
         vocoder = setup.family.vocoder(setup.files, setup.device) if sounds else None
-        loop.callbacks.append(SampleCallback(loop, sentences, vocoder))
+        recordings = find_recordings(setup.run, setup.settings.data.dataset) if vocoder else {}
+        loop.callbacks.append(SampleCallback(loop, sentences, vocoder, recordings))
     pieces, stepper = setup.graft.tokenizer.pieces, loop.stepper
     rows = DeadRowMonitor(stepper.trained, stepper.optimizer, setup.stream, setup.train, lambda at: str(pieces[at]))
     return LearningMonitor(loop, rows)

@@ -197,15 +197,15 @@ class EncodedClips:
         """The number of codes of a clip without a fault, without reading them."""
         if key in self.batches.places:
             return self.batches.places[key][3]
-        clips, place = self.in_sets[key]
-        return int(clips.num_codes[place])
+        clips, index = self.in_sets[key]
+        return int(clips.num_codes[index])
 
     def read(self, key: str) -> tuple[float, AnyArray, Mapping[str, AnyArray]]:
         """Seconds, codes and voice of a clip without a fault."""
         if key in self.batches.places:
             return self.batches.read(key)
-        clips, place = self.in_sets[key]
-        return clips.infos[place].seconds, clips.codes(place), clips.voice(place)
+        clips, index = self.in_sets[key]
+        return clips.infos[index].seconds, clips.codes(index), clips.voice(index)
 
 
 def find_encoded_clips(
@@ -247,7 +247,7 @@ class PreparedDataset(NamedTuple):
 
 
 def make_prepared_dataset(
-    wanted: DataRequirements,
+    requirements: DataRequirements,
     front_end: FrontEndFiles,
     encoded: EncodedClips,
     voices: Mapping[str, tuple[str, Mapping[str, AnyArray]]],
@@ -268,16 +268,16 @@ def make_prepared_dataset(
                 left_out[clip.id] = finding("file-missing", f"{path.name} does not exist", where=path)
                 continue
             # Texts are encoded again by every `prepare`: that is cheap, and the tokenizer may have changed.
-            ids = np.asarray(wanted.text_encoder.encode(clip.text, wanted.language), dtype=np.int32)
+            ids = np.asarray(requirements.text_encoder.encode(clip.text, requirements.language), dtype=np.int32)
             fault = encoded.fault(key)
             if fault is None and not any(map(str.isalnum, clip.text)):
                 fault = finding("clips-no-content", f"the text {clip.text!r} has no letters", expected="words")
-            fault = fault or _find_clip_fault(ids, encoded.num_codes(key), wanted.spec)
+            fault = fault or _find_clip_fault(ids, encoded.num_codes(key), requirements.spec)
             if fault is None:
                 fitting.append((clip, key, ids))
             else:
                 left_out[clip.id] = fault
-    folder = wanted.run.data_set(role)
+    folder = requirements.run.data_set(role)
     if not fitting:
         first, item = next(iter(left_out.items()))
         found = f"all {len(left_out):,} clips for {role} are left out; the first, {first}: {item.code}, {item.found}"
@@ -287,7 +287,7 @@ def make_prepared_dataset(
     for clip, key, _ in fitting:
         voice = voices[clip.speaker][0] if voices else ""
         digest.update(json.dumps([clip.id, clip.speaker, clip.recording, clip.text, key, voice]).encode() + b"\n")
-    card = wanted.graft.card
+    card = requirements.graft.card
     made_from = DatasetProvenance(
         card.tokenizer_sha256,
         card.base["checkpoint_sha256"],
@@ -295,14 +295,14 @@ def make_prepared_dataset(
         {"clips_sha256": digest.hexdigest()},
         text_rules_identity(card.rules),
     )
-    header = DatasetHeader(card.family, card.language, role, wanted.family.code_hz, made_from)
+    header = DatasetHeader(card.family, card.language, role, requirements.family.code_hz, made_from)
     # Hashes are compared too: a damaged set is written again.
     try:
-        there = open_clip_dataset(folder) if path_exists(folder) else None
+        existing = open_clip_dataset(folder) if path_exists(folder) else None
     except VoxgraftError:
-        there = None
-    if there is not None and there.header == header:
-        return PreparedDataset(role, there, left_out, False)
+        existing = None
+    if existing is not None and existing.header == header:
+        return PreparedDataset(role, existing, left_out, False)
 
     def iter_prepared() -> Iterator[Clip]:
         with progress.progress_task(f"writing {role}", len(fitting)) as advance:
@@ -318,14 +318,16 @@ def make_prepared_dataset(
 
 def _find_clip_fault(ids: Int32Array, num_codes: int, spec: SequenceSpec) -> Finding | None:
     """What `train` would refuse in a clip."""
-    barred = sorted(spec.forbidden_text_ids.intersection(ids.tolist()))
+    forbidden_ids = sorted(spec.forbidden_text_ids.intersection(ids.tolist()))
     if not len(ids) or not num_codes:
-        return finding("clips-no-content", f"{len(ids)} text ids and {num_codes} codes", expected="some of each")
+        return finding(
+            "clips-no-content", f"the clip has {len(ids)} text ids and {num_codes} codes", expected="some of each"
+        )
     if len(ids) > spec.max_text:
-        return finding("clips-too-long", f"{len(ids):,} text ids", expected=f"at most {spec.max_text:,}")
+        return finding("clips-too-long", f"the clip has {len(ids):,} text ids", expected=f"at most {spec.max_text:,}")
     if num_codes > spec.max_codes:
-        return finding("clips-too-long", f"{num_codes:,} codes", expected=f"at most {spec.max_codes:,}")
-    return finding("clips-text-barred", f"the text id {barred[0]}") if barred else None
+        return finding("clips-too-long", f"the clip has {num_codes:,} codes", expected=f"at most {spec.max_codes:,}")
+    return finding("clips-text-barred", f"the text contains the id {forbidden_ids[0]}") if forbidden_ids else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,23 +367,23 @@ class PrepareResult:
     def lines(self) -> list[Line]:
         rows = tuple(
             (
-                one.name,
-                *(f"{value:,}" for value in _count_clips(one.clips).values()),
-                "written" if one.is_new else "unchanged",
+                prepared.name,
+                *(f"{value:,}" for value in _count_clips(prepared.clips).values()),
+                "written" if prepared.is_new else "unchanged",
             )
-            for one in self.sets
+            for prepared in self.sets
         )
         lines: list[Line] = [Table(("set", "clips", "minutes", "speakers", "recordings", ""), rows)]
-        others = sum(len(one.clips) for one in self.sets) - self.num_encoded
+        others = sum(len(prepared.clips) for prepared in self.sets) - self.num_encoded
         lines.append(f"{self.num_encoded:,} clips encoded now" + ("; the others existed already" if others > 0 else ""))
         if self.aside:
-            told = ", ".join(f"{count:,} {reason}" for reason, count in self.aside.items())
-            lines.append(f"not selected: {told}")
+            listed = ", ".join(f"{count:,} {reason}" for reason, count in self.aside.items())
+            lines.append(f"not selected: {listed}")
         lines += [line for item in self.findings() for line in item.lines()]
         if self.voices:
-            told = ", ".join(f"{speaker} as {voice}" for speaker, voice in list(self.voices.items())[:8])
+            listed = ", ".join(f"{speaker} as {voice}" for speaker, voice in list(self.voices.items())[:8])
             more = f" and {len(self.voices) - 8} more" if len(self.voices) > 8 else ""
-            lines.append(f"voices of the base: {told}{more} (--voices SPEAKER=VOICE)")
+            lines.append(f"voices of the base: {listed}{more} (--voices SPEAKER=VOICE)")
         return [*lines, f"next: {self.next_command}"]
 
     def findings(self) -> list[Finding]:
@@ -403,13 +405,18 @@ def prepare(settings: PrepareSettings) -> PrepareResult:
     with run.lock("prepare"):
         if settings.language is None:
             raise ConfigError("config-missing", "`language` is not given", where=run.settings)
+        if settings.manifest is None and not is_file(manifest):
+            cure = "import recordings first: `voxgraft go RUN`, if data.sources is set, or `voxgraft data import`."
+            raise FileError(
+                "dataset-missing", f"the run has no clips yet: {manifest} is missing", where=manifest, cure=cure
+            )
         clips, aside = select_clips(manifest, settings.language)
-        work = _PrepareJob(settings, run, clips, manifest.parent)
-        num_encoded = work.encode(settings)
-        made = work.make_sets()
-        work.finish(made)
-        voices = {speaker: name for speaker, (name, _) in work.voices.items()}
-        return PrepareResult(settings.run, manifest, made, aside, num_encoded, voices)
+        job = _PrepareJob(settings, run, clips, manifest.parent)
+        num_encoded = job.encode(settings)
+        sets = job.make_sets()
+        job.finish(sets)
+        voices = {speaker: name for speaker, (name, _) in job.voices.items()}
+        return PrepareResult(settings.run, manifest, sets, aside, num_encoded, voices)
 
 
 class _PrepareJob:
@@ -458,8 +465,8 @@ class _PrepareJob:
         lengths = [max(1, round(clip.seconds * 1000)) for clip in clips]
         jobs: dict[str, EncodeJob] = {}
         # Batches are planned over the whole manifest, so that those of a killed `prepare` are planned the same way.
-        for places in batch_by_length(lengths, round(settings.batch_seconds * 1000)):
-            missing = [place for place in places if not encoded.has(keys[place])]
+        for indices in batch_by_length(lengths, round(settings.batch_seconds * 1000)):
+            missing = [place for place in indices if not encoded.has(keys[place])]
             if missing:
                 pairs = tuple((keys[place], str(self.paths[clips[place].id].resolve())) for place in missing)
                 name = hashlib.sha256(json.dumps([key for key, _ in pairs]).encode()).hexdigest()[:32]
@@ -488,24 +495,24 @@ class _PrepareJob:
 
     def make_sets(self) -> tuple[PreparedDataset, ...]:
         """Make one set after the other, each complete or as it was."""
-        made: list[PreparedDataset] = []
+        prepared_sets: list[PreparedDataset] = []
         for split, role in ROLE_BY_SPLIT.items():
-            if not made or made[-1].is_new:  # a set that was written took the place of another
+            if not prepared_sets or prepared_sets[-1].is_new:  # a set that was written took the place of another
                 encoded = find_encoded_clips(self.wanted.run, self.batches, self.ledger, self.front_end)
             clips = [(clip, self.paths[clip.id], self.keys.get(clip.id)) for clip in self.clips if clip.split == split]
-            done = make_prepared_dataset(self.wanted, self.front_end, encoded, self.voices, role, clips)
+            prepared = make_prepared_dataset(self.wanted, self.front_end, encoded, self.voices, role, clips)
             # The true reason for clips without a hash, and for those that no worker could finish.
-            told = {
+            left_out = {
                 name: self.unreadable.get(name) or self.gone.get(self.keys.get(name, ""), item)
-                for name, item in done.left_out.items()
+                for name, item in prepared.left_out.items()
             }
-            made.append(done._replace(left_out=told))
-        return tuple(made)
+            prepared_sets.append(prepared._replace(left_out=left_out))
+        return tuple(prepared_sets)
 
-    def finish(self, made: Sequence[PreparedDataset]) -> None:
+    def finish(self, prepared_sets: Sequence[PreparedDataset]) -> None:
         """Record what became of each clip, and delete the batches: every clip is in a set now, or left out."""
-        sets = {info.id: one.name for one in made for info in one.clips.infos}
-        left_out = {name: item for one in made for name, item in one.left_out.items()}
+        sets = {info.id: prepared.name for prepared in prepared_sets for info in prepared.clips.infos}
+        left_out = {name: item for prepared in prepared_sets for name, item in prepared.left_out.items()}
         records = [
             ClipRecord(
                 clip.id,
@@ -517,7 +524,7 @@ class _PrepareJob:
             )
             for clip in self.clips
         ]
-        fingerprints = {one.name: one.clips.fingerprint for one in made}
+        fingerprints = {prepared.name: prepared.clips.fingerprint for prepared in prepared_sets}
         write_cache_index(self.wanted.run.data / CACHE_INDEX_NAME, fingerprints, self.front_end.files, records)
         shutil.rmtree(self.batches.folder, ignore_errors=True)
 

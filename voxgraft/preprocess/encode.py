@@ -76,16 +76,16 @@ class BatchStore:
                 failed = {key: Finding(**item) for key, item in json.loads(notes[FAILED_METADATA_KEY]).items()}
         except (SafetensorError, OSError, ValueError, KeyError, TypeError):
             return
-        for place, (key, seconds, num_codes) in enumerate(clips):
-            self.places[key] = (path, place, seconds, num_codes)
+        for index, (key, seconds, num_codes) in enumerate(clips):
+            self.places[key] = (path, index, seconds, num_codes)
         self.failed |= failed
 
     def read(self, key: str) -> tuple[float, AnyArray, Mapping[str, AnyArray]]:
         """Seconds, codes and voice of a clip that is in `places`."""
-        path, place, seconds, _ = self.places[key]
-        arrays, start = self._arrays(path), f"{place}.{VOICE_TENSOR_PREFIX}"
+        path, index, seconds, _ = self.places[key]
+        arrays, start = self._arrays(path), f"{index}.{VOICE_TENSOR_PREFIX}"
         voice = {name.removeprefix(start): arrays[name] for name in sorted(arrays) if name.startswith(start)}
-        return seconds, arrays[f"{place}.{CODES_TENSOR}"], voice
+        return seconds, arrays[f"{index}.{CODES_TENSOR}"], voice
 
 
 def _read_batch_arrays(path: Path) -> dict[str, AnyArray]:
@@ -129,8 +129,8 @@ class EncodeResult:
     @classmethod
     def from_json(cls, text: str) -> EncodeResult:
         values = json.loads(text)
-        gone = {key: Finding(**item) for key, item in values["gone"].items()}
-        return cls(values["name"], gone, Finding(**values["refused"]) if values["refused"] else None)
+        lost = {key: Finding(**item) for key, item in values["gone"].items()}
+        return cls(values["name"], lost, Finding(**values["refused"]) if values["refused"] else None)
 
 
 class EncodeWorker:
@@ -166,10 +166,10 @@ class EncodeWorker:
             paths = dict(job.clips)
             failed |= {key: replace(item, where=paths[key]) for key, item in refused.items()}
             arrays: dict[str, AnyArray] = {}
-            for place, clip in enumerate(encoded.values()):
-                arrays[f"{place}.{CODES_TENSOR}"] = np.ascontiguousarray(clip.codes, dtype=np.int32)
+            for index, clip in enumerate(encoded.values()):
+                arrays[f"{index}.{CODES_TENSOR}"] = np.ascontiguousarray(clip.codes, dtype=np.int32)
                 for name, array in sorted(clip.voice.items()):
-                    arrays[f"{place}.{VOICE_TENSOR_PREFIX}{name}"] = np.ascontiguousarray(array)
+                    arrays[f"{index}.{VOICE_TENSOR_PREFIX}{name}"] = np.ascontiguousarray(array)
             seconds = {key: len(waves[key]) / encoder.sample_rate for key in encoded}
             notes = {
                 CLIPS_METADATA_KEY: json.dumps([(key, seconds[key], len(clip.codes)) for key, clip in encoded.items()]),
@@ -316,9 +316,9 @@ class _WorkerProcess:
         self._process.kill()
         code = self._process.wait()
         self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - STDERR_TAIL_BYTES))
-        said = self._errors.read().decode("utf-8", "replace").strip().splitlines()
+        error_lines = self._errors.read().decode("utf-8", "replace").strip().splitlines()
         self._errors.close()
-        return f"exit code {code}" + (f": {said[-1]}" if said else "")
+        return f"exit code {code}" + (f": {error_lines[-1]}" if error_lines else "")
 
     def _write(self, values: EncodeWorkerConfig | EncodeJob) -> bool:
         assert self._process.stdin is not None

@@ -110,15 +110,15 @@ def synthesize(
 
     `vocoder` is what will render it, if anything will: it must know the voices, and may need latents.
     """
-    planned = [plan_utterance(speakers, voices, one, settings, vocoder) for one in utterances]
+    planned = [plan_utterance(speakers, voices, item, settings, vocoder) for item in utterances]
     requests: dict[str, dict[tuple[int, int], SynthesisRequest]] = {}
-    for at, plan in enumerate(planned):
+    for utterance_index, plan in enumerate(planned):
         condition = voices.condition(plan.voice)
-        for place, one in enumerate(plan.pieces):
+        for piece_index, item in enumerate(plan.pieces):
             # Chunks of about one length share a batch.
-            key = (one.max_codes, at, place)
-            request = SynthesisRequest(one.ids, condition, one.seed, one.max_codes, plan.language, key)
-            requests.setdefault(plan.language, {})[at, place] = request
+            key = (item.max_codes, utterance_index, piece_index)
+            request = SynthesisRequest(item.ids, condition, item.seed, item.max_codes, plan.language, key)
+            requests.setdefault(plan.language, {})[utterance_index, piece_index] = request
     engines = {id(system): _build_engine(system, settings, vocoder) for system in speakers.all}
     results: dict[tuple[int, int], SynthesisResult] = {}
     with progress.progress_task("speaking", sum(map(len, requests.values()))) as advance:
@@ -127,19 +127,21 @@ def synthesize(
             for batch in engines[id(speakers.system(language))].iterate(list(own.values())):
                 results |= {keys[position]: result for position, result in batch}
                 advance(len(batch))
-    said = []
-    for at, plan in enumerate(planned):
+    spoken = []
+    for utterance_index, plan in enumerate(planned):
         pieces = tuple(
-            replace(one, codes=own.codes, stop=own.stop, latents=own.latents)
-            for one, own in ((one, results[at, place]) for place, one in enumerate(plan.pieces))
+            replace(item, codes=own.codes, stop=own.stop, latents=own.latents)
+            for item, own in (
+                (item, results[utterance_index, piece_index]) for piece_index, item in enumerate(plan.pieces)
+            )
         )
         findings = plan.findings
         if cut := [piece for piece in pieces if piece.stop != "ended"]:
             causes = {"limit": "reached its length limit", "loop": "repeated itself"}
-            found = f"{len(cut)} of {len(pieces)} pieces cut: {cut[0].text!r:.60} {causes[cut[0].stop]}"
+            found = f"{len(cut)} of {len(pieces)} segments did not end: {cut[0].text!r:.60} {causes[cut[0].stop]}"
             findings = (*findings, finding("speak-cut", found, where=f"utterance {plan.utterance.name}"))
-        said.append(replace(plan, pieces=pieces, findings=findings))
-    return said
+        spoken.append(replace(plan, pieces=pieces, findings=findings))
+    return spoken
 
 
 def stream_speech(
@@ -219,16 +221,16 @@ def _encode_chunk(
     return [found for part in smaller for found in _encode_chunk(system, *part, language, split=True)]
 
 
-def _check_text(system: SpeakingModel, one: UtteranceRequest, text: str, language: str) -> Iterator[Finding]:
+def _check_text(system: SpeakingModel, utterance: UtteranceRequest, text: str, language: str) -> Iterator[Finding]:
     """What is suspicious in the text of an utterance: its script, digits that stay, letters without a piece."""
-    where, text_encoder = f"utterance {one.name}", system.text_encoder
+    where, text_encoder = f"utterance {utterance.name}", system.text_encoder
     # No finding for languages whose letters are not known.
     entry = find_exemplar(language)
     own = count_scripts(entry.letters) if entry else {}
-    letters = count_letters_by_script(Counter(one.text))
+    letters = count_letters_by_script(Counter(utterance.text))
     num_own = sum(letters[script] for script in own)
     if entry is not None and own and letters and num_own < MIN_OWN_SCRIPT_SHARE * letters.total():
-        found = f"the text is mostly {letters.most_common(1)[0][0]}: {one.text!r:.60}"
+        found = f"the text is mostly {letters.most_common(1)[0][0]}: {utterance.text!r:.60}"
         expected = f"{' or '.join(own)}, the script of {entry.name} ({language})"
         yield finding("speak-other-script", found, expected=expected, where=where)
     grown = text_encoder.grown if text_encoder.is_new_language(language) else None
@@ -236,9 +238,9 @@ def _check_text(system: SpeakingModel, one: UtteranceRequest, text: str, languag
         found = "the graft states no text rules, so the text is read as it is"
         yield finding("text-rules-missing", found, where=where)
     elif grown is not None and any(map(str.isdecimal, text)):
-        shown = next(part for part in text.split() if any(map(str.isdecimal, part)))
-        yield finding("text-digits", f"{shown!r:.40} stays as digits", where=where)
-    prepared = text_encoder.prepare(one.text) if grown else text_encoder.prepare_base(one.text, language)
+        example = next(part for part in text.split() if any(map(str.isdecimal, part)))
+        yield finding("text-digits", f"{example!r:.40} stays as digits", where=where)
+    prepared = text_encoder.prepare(utterance.text) if grown else text_encoder.prepare_base(utterance.text, language)
     unknown = "".join(dict.fromkeys((grown or text_encoder.base).unknown_text(prepared).replace(" ", "")))
     if unknown:
         yield finding(
@@ -286,24 +288,24 @@ def _plan_files(
     return sound
 
 
-def render_pieces(said: Sequence[SpokenUtterance], vocoder: Vocoder, batch: int) -> Iterator[list[Wave]]:
+def render_pieces(utterances: Sequence[SpokenUtterance], vocoder: Vocoder, batch: int) -> Iterator[list[Wave]]:
     """The sentences of each utterance as waveforms, in the order of the utterances; `batch` go to the vocoder at once.
 
     Each waveform is what it would be alone, up to rounding.
     """
-    pieces = [(one, utterance.voice.clip) for utterance in said for one in utterance.pieces]
+    pieces = [(piece, utterance.voice.clip) for utterance in utterances for piece in utterance.pieces]
     waves: list[Wave] = []  # of pieces whose utterance is not complete yet
-    place = 0
-    for utterance in said:
+    start = 0
+    for utterance in utterances:
         while len(waves) < len(utterance.pieces):
-            some = pieces[place : place + batch]
-            place += len(some)
-            codes, voices = [one.codes for one, _ in some], [voice for _, voice in some]
-            latents = [np.zeros((0, 0)) if one.latents is None else one.latents for one, _ in some]
+            piece_batch = pieces[start : start + batch]
+            start += len(piece_batch)
+            codes, voices = [piece.codes for piece, _ in piece_batch], [voice for _, voice in piece_batch]
+            latents = [np.zeros((0, 0)) if piece.latents is None else piece.latents for piece, _ in piece_batch]
             found = vocoder.sound(codes, voices, latents if vocoder.needs_latents else None)
             waves += [
-                _fade_out(wave, vocoder.sample_rate) if one.stop != "ended" else wave
-                for (one, _), wave in zip(some, found, strict=True)
+                _fade_out(wave, vocoder.sample_rate) if piece.stop != "ended" else wave
+                for (piece, _), wave in zip(piece_batch, found, strict=True)
             ]
         yield waves[: len(utterance.pieces)]
         del waves[: len(utterance.pieces)]
@@ -318,18 +320,18 @@ def stream_pieces(
     those waveforms are the ones that `render_pieces` gives.
     """
     rate = vocoder.sample_rate
-    for one in utterance.pieces:
-        request = SynthesisRequest(one.ids, condition, one.seed, one.max_codes, utterance.language, ())
-        stream = vocoder.stream(utterance.voice.clip, one.max_codes)
+    for piece in utterance.pieces:
+        request = SynthesisRequest(piece.ids, condition, piece.seed, piece.max_codes, utterance.language, ())
+        stream = vocoder.stream(utterance.voice.clip, piece.max_codes)
         if stream is not None:
             yield from stream_sentence(engine, request, stream, rate)
         else:
             [[(_, result)]] = engine.iterate([request])
-            spoken = replace(one, codes=result.codes, stop=result.stop, latents=result.latents)
+            spoken = replace(piece, codes=result.codes, stop=result.stop, latents=result.latents)
             ((wave,),) = render_pieces([replace(utterance, pieces=(spoken,))], vocoder, 1)
             yield wave
-        if one.pause_seconds:
-            yield np.zeros(round(one.pause_seconds * rate), dtype=np.float32)
+        if piece.pause_seconds:
+            yield np.zeros(round(piece.pause_seconds * rate), dtype=np.float32)
 
 
 def stream_sentence(
@@ -337,14 +339,14 @@ def stream_sentence(
 ) -> Iterator[Wave]:
     """One sentence while it is being generated, in waveforms that follow each other."""
     waiting: list[int] = []
-    wanted, fed, stop = FIRST_STREAMED_CODES, 0, "ended"
+    num_needed, num_fed, stop = FIRST_STREAMED_CODES, 0, "ended"
     for codes, cause in engine.stream(request):
         waiting, stop = waiting + codes, cause
-        if len(waiting) >= wanted:
+        if len(waiting) >= num_needed:
             if len(wave := stream.feed(waiting)):
                 yield wave
-            fed += len(waiting)
-            waiting, wanted = [], fed
+            num_fed += len(waiting)
+            waiting, num_needed = [], num_fed
     last = stream.finish(waiting)
     if len(last):
         yield last if stop == "ended" else _fade_out(last, rate)
@@ -359,7 +361,7 @@ def _fade_out(wave: Wave, rate: int) -> Wave:
 
 
 def write_audio_files(
-    said: Sequence[SpokenUtterance],
+    utterances: Sequence[SpokenUtterance],
     vocoder: Vocoder,
     files: Sequence[Path],
     *,
@@ -369,8 +371,8 @@ def write_audio_files(
 ) -> tuple[Path, ...]:
     """The file of each utterance: its own, or the same one for all, with a paragraph's pause between them."""
     rate = vocoder.sample_rate
-    together: list[Wave] = []
-    joined = len(files) == 1 and len(said) > 1
+    joined_parts: list[Wave] = []
+    joined = len(files) == 1 and len(utterances) > 1
 
     def silence(seconds: float) -> Wave:
         return np.zeros(round(seconds * rate), dtype=np.float32)
@@ -380,22 +382,24 @@ def write_audio_files(
         with atomic_write(path, overwrite=overwrite) as file:
             file.write(data)
 
-    with progress.progress_task("vocoding", len(said)) as advance:
-        for at, (utterance, waves) in enumerate(zip(said, render_pieces(said, vocoder, batch), strict=True)):
-            pauses = [silence(one.pause_seconds) for one in utterance.pieces]
+    with progress.progress_task("vocoding", len(utterances)) as advance:
+        for index, (utterance, waves) in enumerate(
+            zip(utterances, render_pieces(utterances, vocoder, batch), strict=True)
+        ):
+            pauses = [silence(piece.pause_seconds) for piece in utterance.pieces]
             parts = [part for pair in zip(waves, pauses, strict=True) for part in pair]
             if joined:
-                together += [*parts, silence(2 * pause)]
+                joined_parts += [*parts, silence(2 * pause)]
             else:
-                write(files[at], parts)
+                write(files[index], parts)
             advance(1)
     if joined:
-        write(files[0], together[:-1])
-    return tuple(files[0 if joined else at] for at in range(len(said)))
+        write(files[0], joined_parts[:-1])
+    return tuple(files[0 if joined else index] for index in range(len(utterances)))
 
 
 def write_codes_file(
-    said: Sequence[SpokenUtterance], path: Path, family: Family, *, latents: bool = False, overwrite: bool = False
+    spoken: Sequence[SpokenUtterance], path: Path, family: Family, *, latents: bool = False, overwrite: bool = False
 ) -> None:
     """JSON with all that a vocoder needs, or the bare codes of one utterance, its chunks one after another.
 
@@ -403,24 +407,24 @@ def write_codes_file(
     """
     if path.suffix.lower() == NPY_SUFFIX:
         stream = io.BytesIO()
-        np.save(stream, np.array([code for piece in said[0].pieces for code in piece.codes], dtype=np.int32))
+        np.save(stream, np.array([code for piece in spoken[0].pieces for code in piece.codes], dtype=np.int32))
         with atomic_write(path, overwrite=overwrite) as file:
             file.write(stream.getvalue())
         return
     utterances = []
-    for utterance in said:
+    for utterance in spoken:
         pieces = []
-        for one in utterance.pieces:
+        for spoken_piece in utterance.pieces:
             piece = {
-                "text": one.text,
-                "text_ids": list(one.ids),
-                "codes": list(one.codes),
-                "stop": one.stop,
-                "seed": one.seed,
-                "pause_seconds": one.pause_seconds,
+                "text": spoken_piece.text,
+                "text_ids": list(spoken_piece.ids),
+                "codes": list(spoken_piece.codes),
+                "stop": spoken_piece.stop,
+                "seed": spoken_piece.seed,
+                "pause_seconds": spoken_piece.pause_seconds,
             }
             if latents:
-                states = np.zeros((0, 0)) if one.latents is None else one.latents
+                states = np.zeros((0, 0)) if spoken_piece.latents is None else spoken_piece.latents
                 values = np.ascontiguousarray(states, dtype="<f2")
                 data = base64.b64encode(values.tobytes()).decode("ascii")
                 piece["latents"] = {"dtype": "float16", "shape": list(values.shape), "data": data}
@@ -506,31 +510,32 @@ class SpeakResult:
 def speak(settings: SpeakSettings) -> SpeakResult:
     """Generate all utterances, then write them."""
     utterances = read_utterances(settings.text, settings.file)
-    speakers = open_synthesis_models(settings, {one.language or settings.language for one in utterances})
+    speakers = open_synthesis_models(settings, {utterance.language or settings.language for utterance in utterances})
     family, files = speakers.context.family, speakers.context.files
     vocoder = speakers.context.vocoder()
     outputs = _plan_files(utterances, settings, family, vocoder)
-    sounding = vocoder if outputs else None
-    if sounding is not None:
-        sounding.validate()
-    said = synthesize(speakers, VoiceLoader(speakers, settings), utterances, settings, sounding)
+    output_vocoder = vocoder if outputs else None
+    if output_vocoder is not None:
+        output_vocoder.validate()
+    voices = VoiceLoader(speakers, settings, vocoder=output_vocoder)
+    spoken = synthesize(speakers, voices, utterances, settings, output_vocoder)
     # New languages that are spoken by a graft as it was made, before any step of training. A graft from elsewhere may
     # have an adapter and not say how it was trained.
     untrained = [
         name
-        for name in sorted({one.language for one in said})
+        for name in sorted({utterance.language for utterance in spoken})
         if (system := speakers.system(name)).text_encoder.is_new_language(name)
         and (system.step == 0 or (system.step is None and system.gate is None))
     ]
     notes = []
     if untrained:
         notes.append(finding("speak-untrained", f"the graft of {', '.join(untrained)} was not trained yet"))
-    sound: tuple[Path, ...] = ()
-    if sounding is not None:
-        sound = write_audio_files(
-            said, sounding, outputs, pause=settings.pause, batch=settings.batch, overwrite=settings.overwrite
+    audio_files: tuple[Path, ...] = ()
+    if output_vocoder is not None:
+        audio_files = write_audio_files(
+            spoken, output_vocoder, outputs, pause=settings.pause, batch=settings.batch, overwrite=settings.overwrite
         )
-        notes += sounding.findings()
+        notes += output_vocoder.findings()
     if settings.codes is not None:
-        write_codes_file(said, settings.codes, family, latents=settings.latents, overwrite=settings.overwrite)
-    return SpeakResult(family, files.folder, tuple(said), sound, settings.codes, tuple(notes))
+        write_codes_file(spoken, settings.codes, family, latents=settings.latents, overwrite=settings.overwrite)
+    return SpeakResult(family, files.folder, tuple(spoken), audio_files, settings.codes, tuple(notes))

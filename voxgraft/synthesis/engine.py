@@ -65,7 +65,7 @@ class ModelContext:
     device: str
     dtype: torch.dtype
     vocoder_dtype: torch.dtype | None = None
-    """Half precision of the vocoder, if it was asked for; None is float32, which equals the original programs."""
+    """Half precision of the vocoder, if requested; None is float32, which equals the original programs."""
     opened: SpeechModel | None = None
     """The base, if it was loaded once for several models: they share its tensors, each with layers of its own."""
 
@@ -132,8 +132,8 @@ class SpeakingModel:
 
     def ids(self, text: str, language: str) -> list[int]:
         """The text as this model reads it. What the original program removes from a text is removed here too."""
-        barred = self.model.spec.forbidden_text_ids
-        return [one for one in self.text_encoder.encode(text, language) if one not in barred]
+        forbidden_ids = self.model.spec.forbidden_text_ids
+        return [token_id for token_id in self.text_encoder.encode(text, language) if token_id not in forbidden_ids]
 
     def why_unspeakable(self, ids: Sequence[int]) -> str:
         """Why a text with these ids cannot be spoken; empty where it can."""
@@ -173,12 +173,12 @@ def open_grafted_model(context: ModelContext, graft: Graft) -> SpeakingModel:
 
 def open_merged_model(context: ModelContext, folder: Path) -> SpeakingModel:
     """What merged training, or the masked-finetune baseline, has left: one ordinary checkpoint."""
-    from voxgraft.graft.folder import parse_text_rules, read_merged_card
+    from voxgraft.graft.folder import add_pronunciations, parse_text_rules, read_merged_card
 
     card = read_merged_card(folder)
     _require_same_base(context, card["base"], folder)
     mode = "merged" if card.get("keeps_base_rows") else "masked-finetune"
-    rules = parse_text_rules(card.get("text"), folder)
+    rules = parse_text_rules(add_pronunciations(card.get("text"), folder), folder)
     text_encoder = _build_text_encoder(context, folder / card["tokenizer"], str(card["language"]), rules)
     label = str(card.get("label") or "")
     path = folder / card["checkpoint"]
@@ -303,9 +303,15 @@ def _load_trained_parts(
             model.set_submodule(name, to_plain_layer(grown))
     if has_body:
         body = list_base_parameters(model, freeze_base(model))
-        found, wanted = ({name: tuple(value.shape) for name, value in part.items()} for part in (groups["body"], body))
-        if found != wanted:
-            wrong = sorted(name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name))
+        found_shapes, expected_shapes = (
+            {name: tuple(value.shape) for name, value in part.items()} for part in (groups["body"], body)
+        )
+        if found_shapes != expected_shapes:
+            wrong = sorted(
+                name
+                for name in found_shapes.keys() | expected_shapes.keys()
+                if found_shapes.get(name) != expected_shapes.get(name)
+            )
             raise CheckpointError(
                 "step-parts", f"the backbone differs in {', '.join(wrong[:5])}", expected="the same backbone"
             )
@@ -321,14 +327,14 @@ def _build_text_encoder(context: ModelContext, tokenizer: Path, language: str, r
     return TextEncoder.of(context.family, base, open_tokenizer(tokenizer), language, rules)
 
 
-def _require_same_base(context: ModelContext, stated: dict[str, Any], where: Path) -> None:
+def _require_same_base(context: ModelContext, base_hashes: dict[str, Any], where: Path) -> None:
     """Raise unless the base is the one that something was made on: on another its rows mean nothing."""
     for name, path in (("checkpoint", context.files.checkpoint), ("tokenizer", context.files.tokenizer)):
-        wanted, actual = str(stated.get(f"{name}_sha256")), compute_sha256(path)
-        if actual != wanted:
+        expected, actual = str(base_hashes.get(f"{name}_sha256")), compute_sha256(path)
+        if actual != expected:
             found = f"{path.name} has sha256 {actual[:12]}"
             raise GraftError(
-                "base-other", found, expected=f"{wanted[:12]}, which {where.name} was created on", where=path
+                "base-other", found, expected=f"{expected[:12]}, which {where.name} was created on", where=path
             )
 
 
@@ -352,9 +358,9 @@ class SynthesisModels:
     def all(self) -> list[SpeakingModel]:
         return [*self.grafts, *([self.base] if self.base else [])]
 
-    def language(self, asked: str | None) -> str:
+    def language(self, requested: str | None) -> str:
         """The language that was requested, or the only one that can be meant."""
-        return resolve_language(asked, self.new_languages, self.base_languages)
+        return resolve_language(requested, self.new_languages, self.base_languages)
 
     def system(self, language: str) -> SpeakingModel:
         """The model for a language: its graft, else the base, whose gate is closed."""
@@ -379,12 +385,16 @@ def open_synthesis_models(settings: SpeakSettings, languages: Collection[str | N
         if base is None:
             raise ConfigError("config-missing", "`base` is not given", where=run.settings)
         context = open_model_context(base, settings.family or own.family, settings.device, settings.precision)
-        graft, spoken = load_graft(run.graft), context.languages()
-        for one in languages:
-            resolve_language(one, [graft.card.language], spoken)
+        graft, base_languages = load_graft(run.graft), context.languages()
+        for language in languages:
+            resolve_language(language, [graft.card.language], base_languages)
         system = open_run_model(context, run, graft, settings.variant, settings.step)
         return SynthesisModels(
-            context, spoken, (system,), None, lambda: open_held_out_data(run, own, context.family, context.files, graft)
+            context,
+            base_languages,
+            (system,),
+            None,
+            lambda: open_held_out_data(run, own, context.family, context.files, graft),
         )
     if settings.variant is not None or settings.step is not None:
         found = "--variant or --step is given without a run"
@@ -396,10 +406,14 @@ def open_synthesis_models(settings: SpeakSettings, languages: Collection[str | N
         grafts = [load_graft(folder) for folder in settings.graft]
         new = [graft.card.language for graft in grafts]
         if twice := sorted({name for name in new if new.count(name) > 1}):
-            raise GraftError("speak-grafts", f"{new.count(twice[0])} grafts of {twice[0]}", expected="one per language")
+            raise GraftError(
+                "speak-grafts", f"{new.count(twice[0])} grafts are for {twice[0]}", expected="one per language"
+            )
         kinds = sorted({graft.card.family for graft in grafts})
         if len(kinds) > 1:
-            raise GraftError("speak-grafts", f"grafts on {' and on '.join(kinds)}", expected="grafts on one base")
+            raise GraftError(
+                "speak-grafts", f"the grafts are for different bases: {', '.join(kinds)}", expected="grafts on one base"
+            )
     kind = grafts[0].card.family if grafts else None
     base, family = settings.base, settings.family or kind
     if base is None:
@@ -410,26 +424,26 @@ def open_synthesis_models(settings: SpeakSettings, languages: Collection[str | N
             cure = "give the base that the graft was created on: --base FOLDER."
             raise ConfigError("config-missing", found, cure=cure)
     context = open_model_context(base, family, settings.device, settings.precision)
-    spoken = context.languages()
-    for one in languages:
-        resolve_language(one, [graft.card.language for graft in grafts], spoken)
+    base_languages = context.languages()
+    for language in languages:
+        resolve_language(language, [graft.card.language for graft in grafts], base_languages)
     shared = replace(context, opened=context.model())
     systems = tuple(open_grafted_model(shared, graft) for graft in grafts)
-    return SynthesisModels(shared, spoken, systems, open_base_model(shared))
+    return SynthesisModels(shared, base_languages, systems, open_base_model(shared))
 
 
-def resolve_language(asked: str | None, new: Sequence[str], old: Sequence[str]) -> str:
+def resolve_language(requested: str | None, new: Sequence[str], old: Sequence[str]) -> str:
     """The language that was requested, in the spelling of its owner, or the only one that can be meant."""
-    spoken = list(dict.fromkeys([*new, *old]))
-    if asked is None:
-        if len(new) == 1 or len(spoken) == 1:
-            return spoken[0]
-        raise ConfigError("speak-language", "no language is given", expected=f"one of {', '.join(spoken)}")
+    languages = list(dict.fromkeys([*new, *old]))
+    if requested is None:
+        if len(new) == 1 or len(languages) == 1:
+            return languages[0]
+        raise ConfigError("speak-language", "no language is given", expected=f"one of {', '.join(languages)}")
     # Codes such as ff-Adlm are often typed in lower case.
-    found = next((one for one in spoken if one.lower() == asked.lower()), None)
+    found = next((name for name in languages if name.lower() == requested.lower()), None)
     if found is None:
-        found = f"the model does not speak {asked!r}"
-        raise ConfigError("speak-language", found, expected=f"one of {', '.join(spoken)}")
+        found = f"the model does not speak {requested!r}"
+        raise ConfigError("speak-language", found, expected=f"one of {', '.join(languages)}")
     return found
 
 
@@ -504,41 +518,41 @@ class SynthesisEngine:
 
     def iterate(self, requests: Sequence[SynthesisRequest]) -> Iterator[list[tuple[int, SynthesisResult]]]:
         """Generate batch by batch: the position of each request with its result."""
-        for language in dict.fromkeys(one.language for one in requests):
-            own = [at for at, one in enumerate(requests) if one.language == language]
-            own.sort(key=lambda at: requests[at].sort_key)
+        for language in dict.fromkeys(item.language for item in requests):
+            own = [index for index, item in enumerate(requests) if item.language == language]
+            own.sort(key=lambda index: requests[index].sort_key)
             for first in range(0, len(own), self._batch_size):
                 positions = own[first : first + self._batch_size]
-                batch = [requests[at] for at in positions]
-                prompts = [GenerationPrompt(one.text_ids, one.condition, one.seed) for one in batch]
-                sampling = replace(self._sampling, max_codes=max(one.max_codes for one in batch))
+                batch = [requests[index] for index in positions]
+                prompts = [GenerationPrompt(item.text_ids, item.condition, item.seed) for item in batch]
+                sampling = replace(self._sampling, max_codes=max(item.max_codes for item in batch))
                 spec = self._generator.model.spec
                 criteria = None
                 if self._loop_code_hz is not None:
-                    limits = [one.max_codes for one in batch]
+                    limits = [item.max_codes for item in batch]
                     criteria = StoppingCriteria(limits, spec.speech_stop, self._loop_code_hz)
                 with self._set_gate(language):
-                    spoken = self._generator.speak(prompts, sampling, criteria)
+                    outputs = self._generator.speak(prompts, sampling, criteria)
                 results = []
-                for row, (one, said) in enumerate(zip(batch, spoken, strict=True)):
+                for row, (item, generated) in enumerate(zip(batch, outputs, strict=True)):
                     codes: Sequence[int]
                     stop: StopCause
                     if criteria is None:
                         # The batch runs up to its longest limit, so an utterance can end after its own.
-                        ended = said.stopped and len(said.codes) <= one.max_codes
-                        codes, stop = said.codes[: one.max_codes], "ended" if ended else "limit"
+                        ended = generated.stopped and len(generated.codes) <= item.max_codes
+                        codes, stop = generated.codes[: item.max_codes], "ended" if ended else "limit"
                     else:
-                        codes, stop = criteria.outcome(row, said.codes, by_itself=said.stopped)
+                        codes, stop = criteria.outcome(row, generated.codes, by_itself=generated.stopped)
                         assert not sampling.readable or all(0 <= code < spec.num_codes for code in codes)
                     results.append(SynthesisResult(tuple(codes), stop))
                 if self._latents:
                     # A second pass over text and codes, with the gate as it was in the first.
                     with self._set_gate(language):
-                        texts, conditions = [one.text_ids for one in batch], [one.condition for one in batch]
-                        codes_of = [one.codes for one in results]
+                        texts, conditions = [item.text_ids for item in batch], [item.condition for item in batch]
+                        codes_of = [item.codes for item in results]
                         found = compute_speech_latents(self._generator.model, texts, conditions, codes_of)
-                    rows = [one.float().cpu().numpy() for one in found]
-                    results = [replace(one, latents=row) for one, row in zip(results, rows, strict=True)]
+                    rows = [item.float().cpu().numpy() for item in found]
+                    results = [replace(item, latents=row) for item, row in zip(results, rows, strict=True)]
                 yield list(zip(positions, results, strict=True))
 
     def stream(self, request: SynthesisRequest) -> Iterator[tuple[list[int], StopCause]]:

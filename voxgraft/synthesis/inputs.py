@@ -10,7 +10,8 @@ import re
 import sys
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,12 +22,12 @@ import regex
 from voxgraft.audio.files import read_audio
 from voxgraft.config.commands import SpeakSettings
 from voxgraft.config.run import LANGUAGE_PATTERN
-from voxgraft.core.errors import ConfigError, FileError, TextError
+from voxgraft.core.errors import ConfigError, FileError, TextError, VoxgraftError
 from voxgraft.core.files import decode_utf8, is_file, read_lines, read_text, text_lines
 from voxgraft.core.languages import SYLLABIC_SCRIPTS, base_language, script_of, suggest_language_code
 from voxgraft.core.rng import hash_int
 from voxgraft.models import family_names, get_family
-from voxgraft.models.base import Clip, ClipEncoder, SpeakingStyle, unknown_voice_error
+from voxgraft.models.base import REFERENCE_AUDIO, Clip, ClipEncoder, SpeakingStyle, Vocoder, unknown_voice_error
 from voxgraft.synthesis.engine import SynthesisModels
 
 if TYPE_CHECKING:
@@ -139,10 +140,10 @@ def _split_long_sentence(sentence: str, longest: float, pause: float) -> Iterato
             for word in _merge_wordless_parts(_split_at(clause, _WORD_SPACE)):
                 # A word that is too long on its own is split into its graphemes.
                 parts += [word] if estimate_speech_seconds(word) <= longest else regex.findall(r"\X", word)
-        words = list(_pack_parts(parts, longest))
-        for place, part in enumerate(words, 1):
-            inside = 0.0 if place < len(words) else pause / 2
-            yield part.strip(), pause if place == len(words) and number == len(clauses) else inside
+        chunks = list(_pack_parts(parts, longest))
+        for chunk_number, part in enumerate(chunks, 1):
+            inside = 0.0 if chunk_number < len(chunks) else pause / 2
+            yield part.strip(), pause if chunk_number == len(chunks) and number == len(clauses) else inside
 
 
 def _split_at(text: str, pattern: regex.Pattern[str]) -> list[str]:
@@ -217,7 +218,7 @@ def _read_rows(file: Path) -> Iterator[dict[str, str]]:
     if file == STANDARD_INPUT:
         data = sys.stdin.buffer.read(MAX_INPUT_BYTES + 1)
         if len(data) > MAX_INPUT_BYTES:
-            found = f"over {MAX_INPUT_BYTES:,} bytes"
+            found = f"the text has over {MAX_INPUT_BYTES:,} bytes"
             raise TextError("speak-table", found, expected=f"at most {MAX_INPUT_BYTES:,}", where="standard input")
         lines = text_lines(decode_utf8(data, "standard input"))
         yield from ({"text": line} for line in lines if line.strip())
@@ -255,30 +256,49 @@ class ReferenceVoice:
 
 def choose_voices(sets: Sequence[ClipDataset], min_seconds: float, count: int, seed: int) -> list[ReferenceVoice]:
     """Voices of the run's own clips for `count` utterances: of as many speakers as possible, from clips long enough."""
-    places = []
+    candidates = []
     for clips in sets:
         # Every clip, or, in a set that brings its own prompts, these.
         given = [clips.prompt_of(clip) for clip in range(len(clips))]
         prompts = sorted({clip if prompt is None else prompt for clip, prompt in enumerate(given)})
-        places += [(clips, place) for place in prompts]
-    long = [(clips, place) for clips, place in places if clips.infos[place].seconds >= min_seconds]
-    longest = max(places, key=lambda found: found[0].infos[found[1]].seconds)
+        candidates += [(clips, clip_index) for clip_index in prompts]
+    long_enough = [
+        (clips, clip_index) for clips, clip_index in candidates if clips.infos[clip_index].seconds >= min_seconds
+    ]
+    longest = max(candidates, key=lambda found: found[0].infos[found[1]].seconds)
     order = sorted(
-        long or [longest], key=lambda found: hash_int("voice", seed, found[0].name, found[0].infos[found[1]].id)
+        long_enough or [longest], key=lambda found: hash_int("voice", seed, found[0].name, found[0].infos[found[1]].id)
     )
     num_before: dict[str, int] = {}
     ranked = []
-    for at, (clips, place) in enumerate(order):
-        speaker = clips.infos[place].speaker
+    for rank, (clips, clip_index) in enumerate(order):
+        speaker = clips.infos[clip_index].speaker
         num_before[speaker] = num_before.get(speaker, 0) + 1
-        ranked.append((num_before[speaker], at, clips, place))
+        ranked.append((num_before[speaker], rank, clips, clip_index))
     chosen = sorted(ranked, key=lambda entry: entry[:2])[
         : max(1, min(MAX_REPLAY_VOICES, count // MIN_UTTERANCES_PER_VOICE))
     ]
     return [
-        ReferenceVoice(f"{clips.name}/{clips.infos[place].id}", clips.voice_clip(place))
-        for _, _, clips, place in chosen
+        ReferenceVoice(f"{clips.name}/{clips.infos[clip_index].id}", clips.voice_clip(clip_index))
+        for _, _, clips, clip_index in chosen
     ]
+
+
+def add_recordings(
+    voices: Sequence[ReferenceVoice], recordings: Mapping[str, Path], vocoder: Vocoder | None
+) -> list[ReferenceVoice]:
+    """Voices of prepared clips with the sound of their recordings, where a vocoder wants that and the file is usable.
+
+    A voice whose recording is gone or refused stays as it is; `vocoder.why_not` then says what it lacks.
+    """
+    found = []
+    for voice in voices:
+        if vocoder is not None and voice.name in recordings and REFERENCE_AUDIO not in voice.clip.voice:
+            with suppress(VoxgraftError):
+                samples, rate = read_audio(recordings[voice.name])
+                voice = replace(voice, clip=vocoder.add_recording(voice.clip, samples, rate))
+        found.append(voice)
+    return found
 
 
 class VoiceLoader:
@@ -289,16 +309,20 @@ class VoiceLoader:
         speakers: SynthesisModels,
         settings: SpeakSettings,
         known: Mapping[str | None, ReferenceVoice] | None = None,
+        vocoder: Vocoder | None = None,
     ) -> None:
-        """`known` are voices that need not be loaded, by name; None is the name of the default voice."""
-        self.speakers, self.settings = speakers, settings
+        """`known` are voices that need not be loaded, by name; None is the name of the default voice.
+
+        `vocoder` will render the speech, if anything will: a voice of a prepared clip gets its recording then.
+        """
+        self.speakers, self.settings, self.vocoder = speakers, settings, vocoder
         self._found: dict[str | None, ReferenceVoice] = dict(known or {})
         self._encoder: ClipEncoder | None = None
         self._emotion: Clip | None = None
 
-    def voice(self, asked: str | None) -> ReferenceVoice:
+    def voice(self, requested: str | None) -> ReferenceVoice:
         """The voice of an utterance: its own, that of all, or whatever exists."""
-        name = asked or self.settings.voice
+        name = requested or self.settings.voice
         if name not in self._found:
             self._found[name] = self._choose_default_voice() if name is None else self._load_voice(name)
         return self._found[name]
@@ -344,7 +368,8 @@ class VoiceLoader:
             held_out = speakers.held_out()
             sets = held_out.sets.get(speakers.new_languages[0]) or held_out.all_sets
             if sets:
-                return choose_voices(sets, held_out.min_prompt_seconds, 1, held_out.seed)[0]
+                chosen = choose_voices(sets, held_out.min_prompt_seconds, 1, held_out.seed)
+                return add_recordings(chosen, held_out.recordings, self.vocoder)[0]
         found = f"{speakers.context.family.name} has no named voices, and no voice is given"
         raise FileError("speak-voice", found, expected="--voice FILE.wav", where=speakers.context.files.folder)
 

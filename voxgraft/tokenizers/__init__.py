@@ -215,7 +215,7 @@ def read_texts(paths: Iterable[Path]) -> TextCorpus:
             seen[composed] = None
     if not any(character.isalpha() for sentence in seen for character in sentence):
         where = ", ".join(str(path) for path in paths)
-        raise TextError("text-empty", f"{lines} lines, none with a letter", where=where)
+        raise TextError("text-empty", f"none of {lines} lines contains a letter", where=where)
     return TextCorpus(tuple(seen), lines - len(seen), renormalised)
 
 

@@ -430,10 +430,10 @@ def _validate_charsmap(charsmap: bytes, path: Path) -> None:
     if (jumps[inner] | 0xFF >= len(units)).any():  # any byte may be added to the target
         raise_broken_tokenizer(path, "the normaliser's table points outside itself")
     # A unit with bit 8 says that its jump leads to a value: the place of a text behind the table.
-    places = units[jumps[inner & (units >> 8 & 1 == 1)]] & 0x7FFFFFFF
+    offsets = units[jumps[inner & (units >> 8 & 1 == 1)]] & 0x7FFFFFFF
     # These texts must begin at whole characters, or the normalizer's results could not be read back.
     texts = charsmap[4 + size :]
     starts = np.frombuffer(texts, dtype=np.uint8) & 0xC0 != 0x80
-    if (places >= len(texts)).any() or not starts[places].all():
+    if (offsets >= len(texts)).any() or not starts[offsets].all():
         raise_broken_tokenizer(path, "the normaliser's table points outside its texts")
     texts.decode("utf-8")

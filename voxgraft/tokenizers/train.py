@@ -65,19 +65,19 @@ class MergeRules:
 
 def learn_merges(units: Mapping[tuple[str, ...], int], rules: MergeRules) -> list[NewPiece]:
     """The most frequent allowed merges, in order of application. Ties are decided by code point."""
-    learnt: dict[str, NewPiece] = {}
+    learned: dict[str, NewPiece] = {}
     if not rules.num_pieces or not rules.new_characters:
         return []
     learner = _MergeLearner(units, rules)
     with progress.progress_task("training pieces", rules.num_pieces) as advance:
-        while len(learnt) < rules.num_pieces and (best := learner.best()) is not None:
+        while len(learned) < rules.num_pieces and (best := learner.best()) is not None:
             pair, piece = best
             learner.apply(pair, piece.text)
             # In unigram models one text may have been encoded in two ways: both lead to one piece.
-            if piece.text not in learnt:
-                learnt[piece.text] = piece
+            if piece.text not in learned:
+                learned[piece.text] = piece
                 advance(1)
-    return list(learnt.values())
+    return list(learned.values())
 
 
 class _MergeLearner:
@@ -214,11 +214,11 @@ def plan_characters(
         seen.update(base.normalise(text))
     entry = find_exemplar(language) or Exemplar(language, "", "", "")
     scripts = find_language_scripts(entry.letters, seen, MIN_SCRIPT_SHARE)
-    had = count_scripts(base.characters)
-    lacking = tuple(script for script in scripts if had.get(script, 0) < _MIN_SCRIPT_LETTERS)
-    wanted = {character for script in lacking for character in script_characters(script)}
-    wanted |= {character for character in entry.letters if not character.isspace()}
-    wanted |= {character for character in seen if is_script_letter(character, scripts)}
+    base_scripts = count_scripts(base.characters)
+    missing_scripts = tuple(script for script in scripts if base_scripts.get(script, 0) < _MIN_SCRIPT_LETTERS)
+    needed = {character for script in missing_scripts for character in script_characters(script)}
+    needed |= {character for character in entry.letters if not character.isspace()}
+    needed |= {character for character in seen if is_script_letter(character, scripts)}
     # The language's own digits, and invisible characters that its spelling needs.
     for character in seen:
         if character in ZERO_WIDTH:
@@ -227,26 +227,28 @@ def plan_characters(
             own = script_of(character) in scripts or character in entry.numbers
             own = own and not character.isascii() and character.isdecimal()
         if own:
-            wanted.add(character)
-    new = _missing_characters(base, prepare, wanted)
+            needed.add(character)
+    new = _missing_characters(base, prepare, needed)
     # If the base has every letter of the language, a few strays in the texts are no reason to add rows.
-    is_covered = entry.letters and not lacking and not _missing_characters(base, prepare, entry.letters)
+    is_covered = entry.letters and not missing_scripts and not _missing_characters(base, prepare, entry.letters)
     num_new = sum(seen[character] for character in new)
     if is_covered and num_new < MAX_STRAY_SHARE * count_letters_by_script(seen).total():
         new = set()
     if new:  # punctuation alone is no reason to add rows
         marks = {mark for mark in entry.punctuation if is_punctuation(mark) and mark in seen}
         new |= _missing_characters(base, prepare, marks)
-    return CharacterPlan(tuple(sorted(new)), tuple(script for script in lacking if script_characters(script)), {})
+    return CharacterPlan(
+        tuple(sorted(new)), tuple(script for script in missing_scripts if script_characters(script)), {}
+    )
 
 
-def _missing_characters(base: Tokenizer, prepare: TextPreprocessor, wanted: Iterable[str]) -> set[str]:
+def _missing_characters(base: Tokenizer, prepare: TextPreprocessor, characters: Iterable[str]) -> set[str]:
     """What the front end makes of the wanted characters, without what base pieces have."""
-    made = {character for text in wanted for character in find_surviving_text(base, prepare, text)}
+    surviving = {character for text in characters for character in find_surviving_text(base, prepare, text)}
     # Twice: some signs become letters in the wrong case (№ becomes No) after the front end has set the case.
-    made |= {character for text in made for character in find_surviving_text(base, prepare, text)}
+    surviving |= {character for text in surviving for character in find_surviving_text(base, prepare, text)}
     new = set()
-    for character in made - base.characters:
+    for character in surviving - base.characters:
         # Never a general symbol, space or control character; a script's own signs are fine.
         usable = is_letter(character) or is_punctuation(character) or character in ZERO_WIDTH
         if not usable:

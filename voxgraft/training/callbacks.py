@@ -185,11 +185,11 @@ def _text_summaries(entry: Mapping[str, Any]) -> dict[str, str]:
         texts["findings"] = f"{entry.get('level')} {entry.get('code')}: {entry.get('found')} {entry.get('cure')}"
     elif kind == "samples":
         spoken = [item for item in entry.get("spoken") or () if isinstance(item, Mapping)]
-        said = [f"{item.get('name')}: {item.get('text')} ({item.get('seconds')} s)" for item in spoken]
-        texts["samples"] = "  \n".join([str(entry.get("folder", "")), *said])
+        sample_lines = [f"{item.get('name')}: {item.get('text')} ({item.get('seconds')} s)" for item in spoken]
+        texts["samples"] = "  \n".join([str(entry.get("folder", "")), *sample_lines])
     elif kind in ("start", "changed", "stop-asked", "end", "interpolation"):
-        words = [f"{key} {value}" for key, value in entry.items() if key not in ("kind", "step", "wall_time")]
-        texts["run"] = f"{kind}: {', '.join(words)}"
+        details = [f"{key} {value}" for key, value in entry.items() if key not in ("kind", "step", "wall_time")]
+        texts["run"] = f"{kind}: {', '.join(details)}"
     return texts
 
 

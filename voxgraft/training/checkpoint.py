@@ -76,11 +76,11 @@ def save_step(
     """
     if keep_last < 1:
         raise ValueError(f"keep_last is {keep_last}")
-    kept = sorted({*keep})
+    kept_steps = sorted({*keep})
     # Before anything is written: what cannot be read back must not cost a step.
-    state_file = _encode_state(state, kept)
+    state_file = _encode_state(state, kept_steps)
     require_folder(run.path)
-    place = run.step(state.step)
+    step_folder = run.step(state.step)
     try:
         if not run.steps.is_dir():
             run.steps.mkdir()
@@ -96,11 +96,11 @@ def save_step(
             if damage := find_step_damage(StepFolder(state.step, new)):
                 found = f"step {state.step} was written, but {damage}"
                 raise CheckpointError("step-unverified", found, where=new.parent)
-            _publish_step(new, place, state.step)
+            _publish_step(new, step_folder, state.step)
         failpoint("save.placed")
     except OSError as error:
-        raise build_write_error(error, place) from None
-    removed, failed = _prune_steps(run, state.step, keep_last, kept)
+        raise build_write_error(error, step_folder) from None
+    removed, failed = _prune_steps(run, state.step, keep_last, kept_steps)
     return removed, [*findings, *failed]
 
 

@@ -206,8 +206,8 @@ class CudaGraphRunner:
         if key not in self._graphs:
             self._graphs[key] = self._capture_graph(batch, first)
         graph, inputs = self._graphs[key]
-        for kept, value in zip(inputs, values, strict=True):
-            kept.copy_(value, non_blocking=True)
+        for graph_input, value in zip(inputs, values, strict=True):
+            graph_input.copy_(value, non_blocking=True)
         graph.replay()
         return self._losses
 

@@ -76,13 +76,13 @@ class DistributedContext:
             return mine
         return bool(self.all_reduce_sum(torch.tensor(float(mine), device=device)) > 0)
 
-    def broadcast_decision(self, mine: Decision) -> Decision:
+    def broadcast_decision(self, local_decision: Decision) -> Decision:
         """The decision of the first process, on every process."""
         if self.world_size == 1:
-            return mine
-        said: list[Decision | None] = [mine if self.is_main_process else None]
-        dist.broadcast_object_list(said, src=0)
-        decision = said[0]
+            return local_decision
+        decisions: list[Decision | None] = [local_decision if self.is_main_process else None]
+        dist.broadcast_object_list(decisions, src=0)
+        decision = decisions[0]
         assert decision is not None
         return decision
 
@@ -141,17 +141,17 @@ class DistributedContext:
         if self.world_size > 1:
             dist.barrier()
 
-    def require_same(self, seen: Mapping[str, str]) -> None:
+    def require_same(self, local_values: Mapping[str, str]) -> None:
         """Raise on every process if one of them sees other values than the first."""
         if self.world_size == 1:
             return
-        said: list[dict[str, str]] = [{} for _ in range(self.world_size)]
-        dist.all_gather_object(said, dict(seen))
-        first = said[0]
+        gathered: list[dict[str, str]] = [{} for _ in range(self.world_size)]
+        dist.all_gather_object(gathered, dict(local_values))
+        first = gathered[0]
         differences = [
             f"{key}: {_shorten_value(first.get(key))} for process 0, "
             f"{_shorten_value(other.get(key))} for process {rank}"
-            for rank, other in enumerate(said)
+            for rank, other in enumerate(gathered)
             for key in dict.fromkeys((*first, *other))
             if first.get(key) != other.get(key)
         ]
@@ -251,15 +251,15 @@ class ProcessWatchdog:
             return
         if isinstance(error, RuntimeError) and not isinstance(error, VoxgraftError):
             # A process publishes why it failed before its connections close, so there is nothing to wait for.
-            trouble = self._read_failure()
-            words = str(error).lower()
-            if trouble is None and (
-                isinstance(error, DistError) or any(one in words for one in CONNECTION_ERROR_WORDS)
+            failure = self._read_failure()
+            message = str(error).lower()
+            if failure is None and (
+                isinstance(error, DistError) or any(phrase in message for phrase in CONNECTION_ERROR_WORDS)
             ):
-                trouble = finding("process-lost", f"another process has ended ({_shorten_error(error)})")
-            if trouble is not None:
+                failure = finding("process-lost", f"another process has ended ({_shorten_error(error)})")
+            if failure is not None:
                 self._keep_store_alive()
-                raise ProcessError.of(trouble) from error
+                raise ProcessError.of(failure) from error
         # Publish what has ended this process; the first one to do so is taken for the cause.
         cause = f"{error.code}: {error.finding.found}" if isinstance(error, VoxgraftError) else repr(error)
         text = json.dumps({"rank": self.rank, "cause": cause})
@@ -293,12 +293,12 @@ class ProcessWatchdog:
             store = store or _connect_store(STORE_TIMEOUT_SECONDS)
             if not store.check([self._store_key("failed")]):
                 return None
-            said = json.loads(store.get(self._store_key("failed")))
+            failure = json.loads(store.get(self._store_key("failed")))
         except RuntimeError:
             return None
-        if said["rank"] == self.rank:
+        if failure["rank"] == self.rank:
             return None
-        return finding("process-failed", f"process {said['rank']} of {self.world_size} ended: {said['cause']}")
+        return finding("process-failed", f"process {failure['rank']} of {self.world_size} ended: {failure['cause']}")
 
     def _watch_peers(self) -> None:
         """Run until this process leaves or another fails; then end this process, unless it does so in time."""
@@ -342,8 +342,8 @@ def _is_store_owned_by_torchrun() -> bool:
 
 def _connect_store(seconds: float, *, is_master: bool = False) -> TCPStore:
     """A connection to the store that all processes share, one for each thread: a connection is not thread-safe."""
-    place, port = os.environ.get("MASTER_ADDR", "127.0.0.1"), int(os.environ.get("MASTER_PORT", "29500"))
-    return TCPStore(place, port, is_master=is_master, timeout=timedelta(seconds=seconds), wait_for_workers=False)
+    host, port = os.environ.get("MASTER_ADDR", "127.0.0.1"), int(os.environ.get("MASTER_PORT", "29500"))
+    return TCPStore(host, port, is_master=is_master, timeout=timedelta(seconds=seconds), wait_for_workers=False)
 
 
 def _shorten_error(error: RuntimeError) -> str:

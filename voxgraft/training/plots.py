@@ -130,7 +130,7 @@ def render_run_curves(history: History, title: str) -> Mapping[ImageFormat, byte
     """All curves of one run."""
     retention = {name: history.retention(name) for name in history.base_languages}
     notable = [event for event in history.findings if event.values.get("level") != "note"]
-    shown = {
+    visible = {
         "speech loss": True,
         "text loss": True,
         USES_TITLE: any(history.held_out(use) for use in ("text_use", "voice_use")),
@@ -140,7 +140,7 @@ def render_run_curves(history: History, title: str) -> Mapping[ImageFormat, byte
         SPEED_TITLE: bool(history.train("positions_per_second")),
     }
     with matplotlib.rc_context():
-        figure, panels = _create_figure([name for name, is_shown in shown.items() if is_shown], title)
+        figure, panels = _create_figure([name for name, is_shown in visible.items() if is_shown], title)
         for name, key in (("speech loss", SPEECH_LOSS), ("text loss", TEXT_LOSS)):
             axes, held_out = panels[name], history.held_out(key)
             _draw_line(axes, history.train(key), TRAIN_COLOR, "train")
@@ -158,17 +158,17 @@ def render_run_curves(history: History, title: str) -> Mapping[ImageFormat, byte
                 axes.plot([history.best_step], [best], "*", color=TEXT_COLOR, markersize=9, label=label, zorder=4)
             if steps := sorted({event.step for event in notable}):
                 # A small triangle at the bottom for every finding; the line under the picture names them.
-                place, height = axes.get_xaxis_transform(), [0.02] * len(steps)
-                axes.plot(steps, height, "^", color=FINDING_COLOR, transform=place, clip_on=False, label="finding")
+                transform, height = axes.get_xaxis_transform(), [0.02] * len(steps)
+                axes.plot(steps, height, "^", color=FINDING_COLOR, transform=transform, clip_on=False, label="finding")
             _draw_legend(axes)
-        if shown[USES_TITLE]:
+        if visible[USES_TITLE]:
             axes = panels[USES_TITLE]
             for number, use in enumerate(("text_use", "voice_use")):
                 _draw_line(axes, history.held_out(use), number, use.partition("_")[0], marked=True)
             _widen_y_axis(axes, MIN_USE_RANGE)
             axes.axhline(0, color=MUTED_COLOR, linewidth=0.9)
             _draw_legend(axes)
-        if shown[RETENTION_TITLE]:
+        if visible[RETENTION_TITLE]:
             axes = panels[RETENTION_TITLE]
             for number, (name, points) in enumerate(retention.items()):
                 _draw_line(axes, [(step, 100 * share) for step, share in points], number, name, marked=True)
@@ -176,9 +176,9 @@ def render_run_curves(history: History, title: str) -> Mapping[ImageFormat, byte
             _widen_y_axis(axes, MIN_RETENTION_RANGE)
             axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{share:+.2g} %" if share else "0"))
             _draw_legend(axes)
-        if shown[KL_TITLE]:
+        if visible[KL_TITLE]:
             _draw_line(panels[KL_TITLE], history.train("kl"), COLORS[3], "")
-        if shown[RATES_TITLE]:
+        if visible[RATES_TITLE]:
             axes = panels[RATES_TITLE]
             for number, part in enumerate(history.parts("rates")):
                 # Parts often have one rate: dashes let the line beneath be seen.
@@ -189,7 +189,7 @@ def render_run_curves(history: History, title: str) -> Mapping[ImageFormat, byte
             axes.set_ylim(bottom=0)
             axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: format_learning_rate(rate)))
             _draw_legend(axes)
-        if shown[SPEED_TITLE]:
+        if visible[SPEED_TITLE]:
             axes = panels[SPEED_TITLE]
             _draw_line(axes, history.train("positions_per_second"), COLORS[2], "")
             axes.set_ylim(bottom=0)
@@ -301,8 +301,8 @@ def make_figure_renderable(figure: Figure) -> None:
         fonts = _find_fonts_for_text(letters)
         if fonts:
             text.set_fontfamily([CHART_FONT, *fonts])
-        if (shown := make_text_renderable(letters)) != letters:
-            text.set_text(shown)
+        if (renderable := make_text_renderable(letters)) != letters:
+            text.set_text(renderable)
 
 
 def make_text_renderable(text: str) -> str:
@@ -312,12 +312,12 @@ def make_text_renderable(text: str) -> str:
     names = _find_fonts_for_text(text)
     paths = [path for path, name in _installed_fonts().items() if name in names] if names else []
     known = set().union(*map(_font_characters, paths))
-    lacking = {letter for letter in missing if ord(letter) not in known}
-    if not lacking:
+    unrenderable = {letter for letter in missing if ord(letter) not in known}
+    if not unrenderable:
         return text
     from voxgraft.text.encoder import romanize  # loads a table, which most charts do not need
 
-    words = [romanize(word) if lacking & set(word) else word for word in re.split(r"(\s+)", text)]
+    words = [romanize(word) if unrenderable & set(word) else word for word in re.split(r"(\s+)", text)]
     # What has no sound, such as an emoji, is named by its number.
     bare = {letter for word in words for letter in _missing_characters(word) if ord(letter) not in known}
     return "".join(f"U+{ord(letter):04X}" if letter in bare else letter for letter in "".join(words))
@@ -338,13 +338,15 @@ def _find_fonts_for_text(text: str) -> tuple[str, ...]:
 def _find_fonts(missing: frozenset[str]) -> tuple[str, ...]:
     if not missing:
         return ()  # most charts: looking for all installed fonts takes up to seconds
-    wanted, found = {ord(letter) for letter in missing}, []
+    code_points, found = {ord(letter) for letter in missing}, []
     # Sorted, so that the same machine always takes the same; those made for every script come first.
-    for path, name in sorted(_installed_fonts().items(), key=lambda one: (not one[1].startswith("Noto Sans"), one[1])):
-        if not wanted:
+    for path, name in sorted(
+        _installed_fonts().items(), key=lambda font: (not font[1].startswith("Noto Sans"), font[1])
+    ):
+        if not code_points:
             break
-        if name not in found and wanted & _font_characters(path):
-            wanted -= _font_characters(path)
+        if name not in found and code_points & _font_characters(path):
+            code_points -= _font_characters(path)
             found.append(name)
     return tuple(found)
 

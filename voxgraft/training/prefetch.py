@@ -155,12 +155,12 @@ class BatchBuilder:
         batch = self._pack_items(chosen, [self._sequence(item, item) for item in chosen], chosen)
         ends = np.cumsum([self.num_positions(item) for item in items])
         # A sample ends with its speech: start, codes, stop. Nothing is predicted after the stop.
-        places = [
+        positions = [
             np.arange(end - len(self.sets[item.set].codes(item.clip)) - 2, end - 1)
             for item, end in zip(items, ends, strict=True)
             if item.set in self.near
         ]
-        return batch, torch.from_numpy(np.concatenate(places)).to(self.model.device)
+        return batch, torch.from_numpy(np.concatenate(positions)).to(self.model.device)
 
     def count_loss_positions(self, items: Sequence[Sample]) -> tuple[int, int, int]:
         """Text and speech positions with a target, and speech positions of the KL term."""

@@ -76,13 +76,13 @@ def plan_replay(
         by_language.setdefault(language, {})[text] = None
     found: list[ReplayUtterance] = []
     for language, texts in sorted(by_language.items()):
-        wanted = max(1, round(count / len(by_language)))
+        num_utterances = max(1, round(count / len(by_language)))
         order = sorted(texts, key=lambda text: rng.hash_int("self-replay", seed, language, text))
         spelled = ((text, tuple(encode(text, language))) for text in order)
-        usable = list(islice(((text, ids) for text, ids in spelled if is_plain(ids)), wanted))
-        num_held_out = max(1, min(wanted, len(usable)) // HELD_OUT_ONE_IN) if len(usable) > 1 else 0
-        learnt = islice(cycle(usable[num_held_out:]), wanted - num_held_out)
-        chosen = [*((pair, True) for pair in usable[:num_held_out]), *((pair, False) for pair in learnt)]
+        usable = list(islice(((text, ids) for text, ids in spelled if is_plain(ids)), num_utterances))
+        num_held_out = max(1, min(num_utterances, len(usable)) // HELD_OUT_ONE_IN) if len(usable) > 1 else 0
+        train_pairs = islice(cycle(usable[num_held_out:]), num_utterances - num_held_out)
+        chosen = [*((pair, True) for pair in usable[:num_held_out]), *((pair, False) for pair in train_pairs)]
         found += [
             ReplayUtterance(f"{language}-{number:05d}", language, text, ids, held_out)
             for number, ((text, ids), held_out) in enumerate(chosen)
@@ -104,32 +104,34 @@ class ReplayGenerator:
 
         An error when none of the first ones does: such a base cannot teach itself.
         """
-        voiced = [(one, self.voices[at % len(self.voices)]) for at, one in enumerate(utterances)]
+        voiced = [(utterance, self.voices[index % len(self.voices)]) for index, utterance in enumerate(utterances)]
         # The base has no gate, so all languages are batched together.
         requests = [
             SynthesisRequest(
-                one.text_ids,
+                utterance.text_ids,
                 self.family.condition(voice.clip),
-                draw_seed("speak", self.seed, one.id, one.text),
+                draw_seed("speak", self.seed, utterance.id, utterance.text),
                 self.sampling.max_codes,
                 language="",
-                sort_key=(len(one.text_ids), one.id),
+                sort_key=(len(utterance.text_ids), utterance.id),
             )
-            for one, voice in voiced
+            for utterance, voice in voiced
         ]
         with progress.progress_task("speaking replay with the base", len(requests)) as advance:
             for batch in SynthesisEngine(self.model, self.sampling).iterate(requests):
-                for at, said in batch:
-                    one, voice = voiced[at]
-                    codes = np.asarray(said.codes, dtype=np.int32)
+                for index, result in batch:
+                    utterance, voice = voiced[index]
+                    codes = np.asarray(result.codes, dtype=np.int32)
                     # A code that repeats for a second at the end is no speech, even if the model stopped on its own.
-                    if not said.ended or not len(codes) or count_trailing_run(codes) >= self.family.code_hz:
+                    if not result.ended or not len(codes) or count_trailing_run(codes) >= self.family.code_hz:
                         self.num_dropped += 1
                         continue
                     self.num_kept += 1
-                    recording = HELD_OUT_RECORDING if one.held_out else TRAIN_RECORDING
+                    recording = HELD_OUT_RECORDING if utterance.held_out else TRAIN_RECORDING
                     seconds, arrays = len(codes) / self.family.code_hz, voice.clip.voice
-                    yield Clip(codes, arrays, one.text_ids, one.id, voice.name, recording, seconds, one.text)
+                    yield Clip(
+                        codes, arrays, utterance.text_ids, utterance.id, voice.name, recording, seconds, utterance.text
+                    )
                 advance(len(batch))
                 if not self.num_kept:
                     found = f"none of {self.num_dropped:,} utterances of the base ends"
@@ -178,42 +180,44 @@ class SelfReplayBuilder:
         header = self._header(utterances)
         while not is_main_process() and self._fitting(header) is None:
             time.sleep(POLL_SECONDS)
-        there = self._fitting(header)
-        if there is not None:
-            return there, finding("self-replay", f"{len(there):,} earlier utterances of the base are used again")
+        existing = self._fitting(header)
+        if existing is not None:
+            return existing, finding("self-replay", f"{len(existing):,} earlier utterances of the base are used again")
         model = load_model(self.family, self.files, device=device, dtype=dtype)
         voices = choose_voices(train, self.data.min_prompt_seconds, len(utterances), self.seed)
-        speaking = ReplayGenerator(self.family, model, voices, self.seed)
+        generator = ReplayGenerator(self.family, model, voices, self.seed)
         try:
-            write_clip_dataset(self.folder, header, speaking.clips(utterances))
+            write_clip_dataset(self.folder, header, generator.clips(utterances))
         except GraftError as error:
             raise GraftError.of(replace(error.finding, where=str(self.folder))) from None
-        made = open_clip_dataset(self.folder, expected=asdict(header))
-        languages = ", ".join(sorted({one.language for one in utterances}))
-        found = f"{speaking.num_kept:,} utterances spoken by the base ({languages}), {speaking.num_dropped:,} left out"
+        dataset = open_clip_dataset(self.folder, expected=asdict(header))
+        languages = ", ".join(sorted({utterance.language for utterance in utterances}))
+        found = (
+            f"{generator.num_kept:,} utterances spoken by the base ({languages}), {generator.num_dropped:,} left out"
+        )
         level: Literal["warning"] | None = None
-        if speaking.num_dropped >= MAX_DROPPED_SHARE * len(utterances):
+        if generator.num_dropped >= MAX_DROPPED_SHARE * len(utterances):
             level = "warning"
-        return made, finding("self-replay", f"{found} that did not end", level=level)
+        return dataset, finding("self-replay", f"{found} that did not end", level=level)
 
     def plan(self, count: int) -> list[ReplayUtterance]:
         """What is to be spoken, from the base's own spelling."""
         spec = self.spec
-        barred = spec.forbidden_text_ids | {self.text_encoder.base.unknown_id, spec.text_start, spec.text_stop}
+        forbidden_ids = spec.forbidden_text_ids | {self.text_encoder.base.unknown_id, spec.text_start, spec.text_stop}
 
         def is_plain(ids: Sequence[int]) -> bool:
-            return 0 < len(ids) <= spec.max_text and barred.isdisjoint(ids)
+            return 0 < len(ids) <= spec.max_text and forbidden_ids.isdisjoint(ids)
 
         utterances = plan_replay(self._sentences(), self.text_encoder.encode, is_plain, count, self.seed)
-        if not any(not one.held_out for one in utterances):
+        if not any(not utterance.held_out for utterance in utterances):
             where = ", ".join(map(str, self.data.replay_texts))
             raise TextError("replay-texts-empty", "no sentence that the base can encode", where=where)
         return utterances
 
     def _sentences(self) -> Iterator[tuple[str, str]]:
         family = self.family
-        spoken = family.describe(self.files, self.text_encoder.base.size + family.spare_rows).languages
-        known = frozenset(spoken) - {self.graft.card.language}
+        languages = family.describe(self.files, self.text_encoder.base.size + family.spare_rows).languages
+        known = frozenset(languages) - {self.graft.card.language}
         if not self.data.replay_texts:
             yield from (
                 pair
@@ -228,11 +232,11 @@ class SelfReplayBuilder:
         yield from ((language, text) for language, text in read_user_corpus(self.data.replay_texts, known) if language)
 
     def _header(self, utterances: Sequence[ReplayUtterance]) -> DatasetHeader:
-        languages = sorted({one.language for one in utterances})
+        languages = sorted({utterance.language for utterance in utterances})
         family, card = self.family, self.graft.card
-        said = "".join(f"{one.id}\t{one.text}\t{one.held_out}\n" for one in utterances)
+        sentence_list = "".join(f"{utterance.id}\t{utterance.text}\t{utterance.held_out}\n" for utterance in utterances)
         settings: dict[str, Any] = {
-            "sentences_sha256": hashlib.sha256(said.encode()).hexdigest(),
+            "sentences_sha256": hashlib.sha256(sentence_list.encode()).hexdigest(),
             "sampling": asdict(family.upstream_sampling()),
             "seed": self.seed,
         }

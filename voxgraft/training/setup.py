@@ -50,7 +50,6 @@ from voxgraft.dataset.shards import ClipDataset
 from voxgraft.graft.folder import (
     ADAPTER_NAME,
     BASELINE_FOLDER_NAME,
-    GRAFT_CARD_NAME,
     MASKED_BASELINE_LABEL,
     MERGED_CARD_NAME,
     MERGED_FOLDER_NAME,
@@ -59,10 +58,10 @@ from voxgraft.graft.folder import (
     ROWS_NAME,
     Graft,
     collect_versions,
-    format_graft_card,
     format_graft_readme,
     hash_adapter_files,
     load_graft,
+    write_graft_card,
 )
 from voxgraft.models.base import BaseFiles, Family
 from voxgraft.models.speech_model import (
@@ -165,8 +164,10 @@ def build_training_setup(
     mode: TrainModeOrBaseline = baseline or train_settings.mode
     graft = load_graft(run.graft)
     base = (family, files, open_tokenizer(files.tokenizer))
-    wanted = DataRequirements.of(run, settings, graft, base, read_tensor_shapes(files.checkpoint))
-    data = load_run_data(wanted, merged=mode == "merged", verify=False)  # `ShardVerifier` hashes it beside training
+    requirements = DataRequirements.of(run, settings, graft, base, read_tensor_shapes(files.checkpoint))
+    data = load_run_data(
+        requirements, merged=mode == "merged", verify=False
+    )  # `ShardVerifier` hashes it beside training
     if not data.all_sets_opened:
         raise_first_error(data.findings)
 
@@ -178,28 +179,28 @@ def build_training_setup(
         precision = "bf16" if torch.cuda.get_device_capability(device)[0] >= 8 else "fp16"
 
     # Replay that the base spoke itself: sets to learn from, and held-out ones. Not made for a run that is refused.
-    learnt: tuple[ClipDataset, ...] = ()
+    train_replay: tuple[ClipDataset, ...] = ()
     held_out: tuple[ClipDataset, ...] = ()
     count = resolve_self_replay_count(settings.data, mode)
     if count and data.can_train:
-        require_batches_fit(wanted, data, replay_pending=mode == "merged")
+        require_batches_fit(requirements, data, replay_pending=mode == "merged")
         dtype = HALF_PRECISION_DTYPES.get(precision, torch.float32)
         replay = SelfReplayBuilder(
-            run, settings.data, files, graft, wanted.text_encoder, wanted.base_spec, train_settings.seed
+            run, settings.data, files, graft, requirements.text_encoder, requirements.base_spec, train_settings.seed
         )
-        made, item = replay.load_or_generate(count, data.train, device, dtype)
+        self_replay, item = replay.load_or_generate(count, data.train, device, dtype)
         data.findings.append(item)
-        to_learn, by_recording = split_self_replay(made)
-        learnt = (to_learn,) if to_learn is not None and mode == "merged" else ()
+        train_part, by_recording = split_self_replay(self_replay)
+        train_replay = (train_part,) if train_part is not None and mode == "merged" else ()
         held_out = tuple(by_recording.values())
 
-    train = (*data.train, *data.replay, *learnt)
+    train = (*data.train, *data.replay, *train_replay)
     weights = compute_set_weights(data.train, train[len(data.train) :], settings.data.replay_share)
     family_defaults = resolve_family_defaults(train_settings, family)
-    stream = build_sampler(settings, wanted.spec, train, weights, family_defaults["text_dropout"])
+    stream = build_sampler(settings, requirements.spec, train, weights, family_defaults["text_dropout"])
     if train_settings.microbatch_tokens is not None:
         require_clip_fits(stream.longest[0], train_settings.microbatch_tokens, f"clip {stream.longest[1]!r}")
-    data.findings += sampling_findings(wanted, data, stream, learnt)
+    data.findings += sampling_findings(requirements, data, stream, train_replay)
 
     decided: dict[str, Any] = {
         **family_defaults,
@@ -222,7 +223,7 @@ def build_training_setup(
     valid = {graft.card.language: data.valid, **valid}
     bound = None
     if mode == "merged":
-        base_languages = frozenset(valid) - {wanted.language}
+        base_languages = frozenset(valid) - {requirements.language}
         replayed = len(train) > len(data.train)
         data.findings += retention_findings(replayed=replayed, measured=bool(base_languages))
         share = train_settings.retention_bound
@@ -233,13 +234,13 @@ def build_training_setup(
         family,
         files,
         graft,
-        wanted.text_encoder,
+        requirements.text_encoder,
         train,
         weights,
         valid,
         stream,
         options,
-        TrainIntervals(**{one.name: getattr(train_settings, one.name) for one in fields(TrainIntervals)}),
+        TrainIntervals(**{field.name: getattr(train_settings, field.name) for field in fields(TrainIntervals)}),
         device,
         tuple(data.findings),
         bound,
@@ -273,11 +274,11 @@ class MergedCheckpoint:
 
 
 def write_merged_folder(
-    setup: TrainingSetup, loop: Trainer, outcome: TrainOutcome, hear: AsrErrorFunction | None = None
+    setup: TrainingSetup, loop: Trainer, outcome: TrainOutcome, asr_error: AsrErrorFunction | None = None
 ) -> MergedCheckpoint:
     """Measure points between the base and the best step, and write the chosen one. All processes call it; one writes.
 
-    With `hear`, the error of a recognizer decides between the points.
+    With `asr_error`, the error of a recognizer decides between the points.
     """
     step = outcome.best_state.best_step or outcome.step
     first = outcome.best_state.first
@@ -297,7 +298,7 @@ def write_merged_folder(
             return setup.bound.exceeded(first, losses) if setup.bound else {}
 
         points = measure_interpolation_points(
-            WeightInterpolator(trained, base_body), loop.validations, setup.interpolate, exceeded, hear
+            WeightInterpolator(trained, base_body), loop.validations, setup.interpolate, exceeded, asr_error
         )
     chosen = choose_interpolation_point(points)
     for point in points:
@@ -423,7 +424,7 @@ def write_trained_graft(setup: TrainingSetup, loop: Trainer, outcome: TrainOutco
             method=method,
             versions={**collect_versions(), "torch": torch.__version__},
         )
-        write_text(new / GRAFT_CARD_NAME, format_graft_card(card))
+        write_graft_card(new, card)
         entry = find_exemplar(card.language)
         write_text(new / README_NAME, format_graft_readme(card, entry.name if entry else card.language, []))
     return folder

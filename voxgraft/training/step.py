@@ -46,14 +46,14 @@ class LossModule(nn.Module):
         super().__init__()
         self.model, self.chunk, self.base = model, chunk, base
 
-    def forward(self, batch: PackedBatch, near: KLBatch | None = None, base_hidden: Tensor | None = None) -> Tensor:
-        """-> [3]: text, speech, KL. `base_hidden` is what the base has at `near`. [M, W]"""
+    def forward(self, batch: PackedBatch, kl_batch: KLBatch | None = None, base_hidden: Tensor | None = None) -> Tensor:
+        """-> [3]: text, speech, KL. `base_hidden` is what the base has at `kl_batch`. [M, W]"""
         hidden = compute_hidden_states(self.model, batch)
         heads = ((self.model.text_logits, batch.text), (self.model.speech_logits, batch.speech))
         sums = [cross_entropy_sum(head, hidden[part.scored], part.targets, chunk=self.chunk) for head, part in heads]
-        if self.base is None or near is None or base_hidden is None:
+        if self.base is None or kl_batch is None or base_hidden is None:
             return torch.stack([*sums, torch.zeros_like(sums[0])])
-        tuned = hidden[near[1]]
+        tuned = hidden[kl_batch[1]]
         kl = kl_sum(self.model.speech_logits, tuned, self.base.head, base_hidden, chunk=self.chunk)
         return torch.stack([*sums, kl])
 
@@ -136,7 +136,7 @@ class TrainStep:
             share = self.prefetcher.batches(items)
             own_sums = self._compute_gradients(share) if self.cuda_graphs is None else self._replay_graphs(share)
         except torch.OutOfMemoryError:
-            found = f"not enough memory for packs of {self.options.microbatch_tokens:,} positions"
+            found = f"there is not enough memory for packs of {self.options.microbatch_tokens:,} positions"
             expected = "a smaller train.microbatch_tokens (it does not change the result)"
             raise ConfigError("memory-too-small", found, expected=expected) from None
         sums = self.group.all_reduce_sum(own_sums)
@@ -171,23 +171,25 @@ class TrainStep:
         weights = self._loss_weights(share.counts)
         total = torch.zeros(NUM_LOSSES, device=self.trained.model.device)
         ddp = self.loss_module if isinstance(self.loss_module, nn.parallel.DistributedDataParallel) else None
-        for at, (batch, near, counts) in enumerate(share.batches):
+        for index, (batch, kl_batch, counts) in enumerate(share.batches):
             base_hidden = None
-            if self.base is not None and near is not None:
+            if self.base is not None and kl_batch is not None:
                 with self._autocast():
-                    base_hidden = self.base.hidden(near[0])
+                    base_hidden = self.base.hidden(kl_batch[0])
             # DDP exchanges gradients once a step, with the last microbatch.
-            sync = nullcontext() if ddp is None or at + 1 == len(share.batches) else ddp.no_sync()
+            sync = nullcontext() if ddp is None or index + 1 == len(share.batches) else ddp.no_sync()
             with sync, self._gate_open():  # both passes: gradient checkpointing runs the layers a second time
                 with self._autocast():
-                    sums = self.loss_module(batch, near, base_hidden)
+                    sums = self.loss_module(batch, kl_batch, base_hidden)
                 loss = (sums * weights).sum() * (1.0 if counts else 0.0)
                 torch.autograd.backward(self.scaler.scale(loss))
             self.trained.masters.accumulate_gradients()
             if counts:
                 total += sums.detach().float()
         if ddp is None:
-            self.group.all_reduce_gradients([value for one in self.optimizer.param_groups for value in one["params"]])
+            self.group.all_reduce_gradients(
+                [value for group in self.optimizer.param_groups for value in group["params"]]
+            )
         return total
 
     def _replay_graphs(self, share: RankBatches) -> Tensor:
@@ -334,8 +336,8 @@ def estimate_memory(stepper: TrainStep) -> dict[str, int]:
     options = stepper.options
     layers = [model.get_submodule(name) for name in model.adapter_layers()]
     widths = sum(int(getattr(layer, side)) for layer in layers for side in ("in_features", "out_features"))
-    kept = ACTIVATION_FACTOR_ROWS_ONLY if options.mode == "rows-only" else ACTIVATION_FACTOR
-    per_position = kept * widths
+    activation_factor = ACTIVATION_FACTOR_ROWS_ONLY if options.mode == "rows-only" else ACTIVATION_FACTOR
+    per_position = activation_factor * widths
     if options.gradient_checkpointing:  # the input of every block, and all of the one that is computed again
         width = model.body.num_heads * model.body.head_width
         per_position = per_position / model.body.num_layers + width * model.body.num_layers
@@ -360,13 +362,13 @@ def fit_microbatch_tokens(stepper: TrainStep, stream: DeterministicSampler, know
     `known_tokens` is what was found before a resume: with the same microbatches every rounding is the same again.
     """
     longest, processes = stream.longest[0], stepper.group.world_size
-    wanted = stepper.options.batch_tokens
-    most = wanted + longest if processes == 1 else max(longest, wanted // processes)
+    batch_tokens = stepper.options.batch_tokens
+    max_tokens = batch_tokens + longest if processes == 1 else max(longest, batch_tokens // processes)
     _require_longest_fits(stepper, stream, longest)
     size = known_tokens or _predict_microbatch_tokens(stepper, stream)
     if size is None:  # the probes did not fit
         size = PROBE_LENGTHS[-1]
-    size = max(longest, size if known_tokens else min(most, size))
+    size = max(longest, size if known_tokens else min(max_tokens, size))
     # The prediction is linear, memory is not quite: try it, and shrink until it fits.
     while size > longest and not _fits_in_memory(stepper, stream, size):
         size = max(longest, int(size * SHRINK_FACTOR) // ROUND_TO_TOKENS * ROUND_TO_TOKENS)
@@ -377,7 +379,7 @@ def fit_microbatch_tokens(stepper: TrainStep, stream: DeterministicSampler, know
 
 def _require_longest_fits(stepper: TrainStep, stream: DeterministicSampler, longest: int) -> None:
     if not _fits_in_memory(stepper, stream, longest):
-        found = f"not enough memory for one pass over the longest clip, of {longest:,} positions"
+        found = f"there is not enough memory for one pass over the longest clip, of {longest:,} positions"
         raise ConfigError("memory-too-small", found, expected="enough memory")
 
 
@@ -414,19 +416,19 @@ def _predict_microbatch_tokens(stepper: TrainStep, stream: DeterministicSampler)
     if shorter[0] == longer[0]:  # one clip fills both
         return None
     per_position = (longer[1] - shorter[1]) / (longer[0] - shorter[0])
-    held = torch.cuda.memory_allocated(device)
+    held_bytes = torch.cuda.memory_allocated(device)
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
     allowed = total
     if hasattr(torch.cuda, "get_per_process_memory_fraction"):  # a limit that the user may have set in torch
         allowed = int(torch.cuda.get_per_process_memory_fraction(device) * total)
-    ours = min(free + torch.cuda.memory_reserved(device), allowed)
-    available = int(ours - MEMORY_RESERVE * min(total, allowed) - held)
+    own_bytes = min(free + torch.cuda.memory_reserved(device), allowed)
+    available = int(own_bytes - MEMORY_RESERVE * min(total, allowed) - held_bytes)
     # Negative, so that one MIN finds the largest need and the smallest room.
-    found = torch.tensor([-(shorter[1] - per_position * shorter[0]), -per_position, available], device=device)
+    limits = torch.tensor([-(shorter[1] - per_position * shorter[0]), -per_position, available], device=device)
     if stepper.group.world_size > 1:
-        distributed.all_reduce(found, distributed.ReduceOp.MIN)
-    fixed, slope, room = found.tolist()
+        distributed.all_reduce(limits, distributed.ReduceOp.MIN)
+    fixed, slope, room = limits.tolist()
     return int((int(room) + int(fixed)) / -slope) // ROUND_TO_TOKENS * ROUND_TO_TOKENS
 
 

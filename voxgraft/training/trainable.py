@@ -69,10 +69,14 @@ class TrainableModel:
         if missing := sorted(expected - groups.keys()):
             raise CheckpointError("step-parts", f"the step has no {', '.join(missing)}", expected=", ".join(expected))
         body = self.optimizer_parameters("body") if "body" in self.parameters else {}
-        found = {name: tuple(value.shape) for name, value in groups.get("body", {}).items()}
-        wanted = {name: tuple(value.shape) for name, value in body.items()}
-        if found != wanted:
-            wrong = sorted(name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name))
+        found_shapes = {name: tuple(value.shape) for name, value in groups.get("body", {}).items()}
+        expected_shapes = {name: tuple(value.shape) for name, value in body.items()}
+        if found_shapes != expected_shapes:
+            wrong = sorted(
+                name
+                for name in found_shapes.keys() | expected_shapes.keys()
+                if found_shapes.get(name) != expected_shapes.get(name)
+            )
             raise CheckpointError(
                 "step-parts", f"the backbone differs in {', '.join(wrong[:5])}", expected="the same backbone"
             )
@@ -268,17 +272,17 @@ class FlatAdamW(torch.optim.Optimizer):
 
     def _gather_gradients(self, group: Mapping[str, Any], row: _FlatGroup) -> Tensor:
         """Copy gradients that autograd made elsewhere into the buffer. 1 for each parameter that has one, else 0."""
-        places, found, reached = [], [], []
-        for parameter, place in zip(group["params"], row.parts(row.gradients), strict=True):
+        targets, sources, reached = [], [], []
+        for parameter, target in zip(group["params"], row.parts(row.gradients), strict=True):
             gradient = parameter.grad
             reached.append(float(gradient is not None))
             if gradient is None:
-                place.zero_()
-            elif gradient.data_ptr() != place.data_ptr():
-                places.append(place)
-                found.append(gradient)
-        if places:
-            torch._foreach_copy_(places, found)
+                target.zero_()
+            elif gradient.data_ptr() != target.data_ptr():
+                targets.append(target)
+                sources.append(gradient)
+        if targets:
+            torch._foreach_copy_(targets, sources)
         # From pinned memory, so that the CPU does not wait for the copy.
         return torch.tensor(reached).pin_memory().to(row.steps.device, non_blocking=True)
 
@@ -310,7 +314,7 @@ def _flatten_group(parameters: Sequence[nn.Parameter], copies: Mapping[nn.Parame
     from voxgraft.nn.training_kernels import ADAMW_BLOCK_SIZE
 
     blocks = [-(-parameter.numel() // ADAMW_BLOCK_SIZE) for parameter in parameters]
-    starts = [ADAMW_BLOCK_SIZE * sum(blocks[:at]) for at in range(len(blocks))]
+    starts = [ADAMW_BLOCK_SIZE * sum(blocks[:index]) for index in range(len(blocks))]
     device = parameters[0].device
     values, gradients, means, squares = (torch.zeros(ADAMW_BLOCK_SIZE * sum(blocks), device=device) for _ in range(4))
     rounded = [copies[parameter] for parameter in parameters if parameter in copies]
@@ -329,9 +333,9 @@ def _flatten_group(parameters: Sequence[nn.Parameter], copies: Mapping[nn.Parame
     moved = [*zip(parameters, row.parts(row.values), strict=True)]
     if row.half_precision_copies is not None:
         moved += zip(rounded, row.parts(row.half_precision_copies), strict=True)
-    for parameter, place in moved:
-        place.copy_(parameter.detach())
-        parameter.data = place
+    for parameter, view in moved:
+        view.copy_(parameter.detach())
+        parameter.data = view
     return row
 
 

@@ -143,8 +143,8 @@ class Trainer:
                 reason = self.stop_reason_at(number)
                 if reason != "done":
                     # A signal may reach any process; a callback's reason comes from the first one.
-                    told = self.stepper.group.any(self._interrupted.is_set(), self.stepper.trained.model.device)
-                    reason = "told" if told or self._stop_reason_text else reason
+                    interrupted = self.stepper.group.any(self._interrupted.is_set(), self.stepper.trained.model.device)
+                    reason = "told" if interrupted or self._stop_reason_text else reason
                 if reason or number % self.every.save_every == 0 or number == self.best_state.best_step:
                     self.save(number)
                 if reason:
@@ -155,8 +155,8 @@ class Trainer:
         """Why no step follows this one, if so."""
         if step >= self.stepper.options.steps:
             return "done"
-        tired = 0 < self.every.patience <= self.best_state.rounds_without_better
-        return "no-better" if tired and step >= self.every.min_steps else None
+        out_of_patience = 0 < self.every.patience <= self.best_state.rounds_without_better
+        return "no-better" if out_of_patience and step >= self.every.min_steps else None
 
     def is_due(self, number: int, every: int) -> bool:
         """At every so many steps, and at the last one; every 0 steps is never."""
@@ -265,9 +265,9 @@ class Trainer:
         if number == 0:
             self.best_state = replace(self.best_state, first=losses)
         exceeded = self.bound.exceeded(self.best_state.first, losses) if self.bound else {}
-        for at, (name, metrics) in enumerate(found.items()):
+        for index, (name, metrics) in enumerate(found.items()):
             extra: dict[str, Any] = {}
-            if at == 0:  # the new language
+            if index == 0:  # the new language
                 if number > 0:
                     best = self.best_state.best_loss
                     # A step past the bound on base languages is never better.
@@ -287,9 +287,11 @@ class Trainer:
         if self.bound and exceeded:
             best_step = self.best_state.best_step
             rises = ", ".join(f"{name} by {100 * rise:.1f} %" for name, rise in exceeded.items())
-            kept = f"step {best_step:,} is the best within the bound" if best_step else "no step was within the bound"
-            risen = f"at step {number:,} the held-out speech loss of base languages had risen: {rises}; {kept}"
-            item = finding("retention-bound", risen, expected=f"at most {100 * self.bound.share:g} %")
+            best_note = (
+                f"step {best_step:,} is the best within the bound" if best_step else "no step was within the bound"
+            )
+            message = f"at step {number:,} the held-out speech loss of base languages had risen: {rises}; {best_note}"
+            item = finding("retention-bound", message, expected=f"at most {100 * self.bound.share:g} %")
             self.write("finding", number, **item.to_json())
             self.write("stop-asked", number, why=item.found)
             stop_reasons.append(item.found)
@@ -496,14 +498,16 @@ def _is_tokenizer_extended(state: TrainState, loop: Trainer) -> bool:
 def _extend_saved_rows(state: TrainState, loop: Trainer) -> dict[str, dict[str, Tensor]]:
     """Saved rows with the new ones after them, and their moments with zeros: old rows keep their state."""
     rows = loop.stepper.trained.tensors()["rows"]
-    kept = {name: torch.cat([saved, rows[name][len(saved) :]]) for name, saved in state.tensors["rows"].items()}
+    extended_rows = {
+        name: torch.cat([saved, rows[name][len(saved) :]]) for name, saved in state.tensors["rows"].items()
+    }
     shapes = {name: value.shape for name, value in loop.stepper.trained.named().items()}
     moments = {}
     for key, value in state.tensors["optimizer"].items():
         # The moment "step" has no dimensions.
         missing = shapes[key.rpartition("/")[0]][0] - len(value) if value.dim() else 0
         moments[key] = torch.cat([value, value.new_zeros(missing, *value.shape[1:])]) if missing else value
-    return {**{name: dict(group) for name, group in state.tensors.items()}, "rows": kept, "optimizer": moments}
+    return {**{name: dict(group) for name, group in state.tensors.items()}, "rows": extended_rows, "optimizer": moments}
 
 
 def compare_identities(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[ResumeChange]:

@@ -163,8 +163,8 @@ class InterpolationPoint:
     """Of the new language as it is transcribed there, where something listens."""
 
     def to_json(self) -> dict[str, Any]:
-        heard = {} if self.error is None else {"heard_error": self.error}
-        return {"share": self.share, "speech_losses": self.losses, "past_bound": self.exceeded, **heard}
+        error_entry = {} if self.error is None else {"heard_error": self.error}
+        return {"share": self.share, "speech_losses": self.losses, "past_bound": self.exceeded, **error_entry}
 
 
 class WeightInterpolator:
@@ -212,11 +212,11 @@ def interpolate_tensor(base: Tensor, start: Tensor, tuned: Tensor, share: float)
 
 
 def measure_interpolation_points(
-    between: WeightInterpolator,
+    interpolator: WeightInterpolator,
     validations: Mapping[str, Validator],
     shares: Sequence[float],
     passed: Callable[[Mapping[str, float]], dict[str, float]],
-    hear: AsrErrorFunction | None = None,
+    asr_error: AsrErrorFunction | None = None,
 ) -> list[InterpolationPoint]:
     """Held-out speech losses of every language at each point, in the order of the shares, and the transcript there.
 
@@ -224,9 +224,9 @@ def measure_interpolation_points(
     """
     points = []
     for share in sorted(set(shares)):
-        with between.at(share):
+        with interpolator.at(share):
             losses = {name: validation.run().speech_loss for name, validation in validations.items()}
-            error = hear(f"interpolation weight {share:g}") if hear else None
+            error = asr_error(f"interpolation weight {share:g}") if asr_error else None
         points.append(InterpolationPoint(share, losses, passed(losses), error))
     return points
 
@@ -305,7 +305,7 @@ def list_validation_points(history: History) -> list[ValidationPoint]:
 
 
 def assess_learning(
-    looks: Sequence[ValidationPoint],
+    points: Sequence[ValidationPoint],
     options: TrainOptions,
     chance: float | None = None,
     limits: LearningThresholds | None = None,
@@ -313,19 +313,19 @@ def assess_learning(
     """The state after the last of the looks. `chance` is the speech loss of a model that knows nothing."""
     # What is found names where it began and no current value, so that it stays the same text while it lasts.
     limits = limits or LearningThresholds()
-    step = looks[-1].step if looks else 0
+    step = points[-1].step if points else 0
     early = max(limits.early_steps, 2 * options.warmup_steps)
-    if step < early or len(looks) < MIN_VALIDATIONS:
+    if step < early or len(points) < MIN_VALIDATIONS:
         return LearningStatus("too early", f"step {step:,}; first judged at step {early:,}")
-    first, last = looks[0], looks[-1]
-    judged = [look for look in looks if look.step >= early]
+    first, last = points[0], points[-1]
+    judged = [point for point in points if point.step >= early]
 
     # The last look that was better than the mark before it. Slow gains add up until they are one.
     mark = first
-    for look in looks[1:]:
-        if look.speech_loss < (1 - limits.better) * mark.speech_loss:
-            mark = look
-    rounds = sum(look.step > mark.step for look in looks)
+    for point in points[1:]:
+        if point.speech_loss < (1 - limits.better) * mark.speech_loss:
+            mark = point
+    rounds = sum(point.step > mark.step for point in points)
     flat = rounds >= limits.flat_rounds and last.step - mark.step >= limits.early_steps
     plateau = (
         f"held-out speech loss has not fallen by {limits.better:.1%} since step {mark.step:,}, "
@@ -333,21 +333,21 @@ def assess_learning(
     )
     # Whether the model reads; where that cannot be measured, whether its loss has fallen well.
     if last.text_use is not None:
-        learnt = last.text_use >= limits.good_text_use
+        learned = last.text_use >= limits.good_text_use
     else:
-        learnt = last.speech_loss < (1 - limits.good_loss_fall) * first.speech_loss
+        learned = last.speech_loss < (1 - limits.good_loss_fall) * first.speech_loss
 
     stuck: Finding | None = None
     by_chance = chance is not None and chance < first.speech_loss
     level = chance if chance is not None and by_chance else first.speech_loss
-    if min(look.speech_loss for look in looks[1:]) >= (1 - limits.better) * level:
+    if min(point.speech_loss for point in points[1:]) >= (1 - limits.better) * level:
         which = "what guessing gives" if by_chance else f"its level at step {first.step:,}"
         found = f"held-out speech loss has not fallen below {level:.3f}, {which}"
         stuck = finding("no-gain", found, expected="a fall")
     if not stuck:
         low = limits.low_text_use
         since = _find_first_step_holding(
-            judged, 2, lambda pair: all(look.text_use is not None and look.text_use < low for look in pair)
+            judged, 2, lambda pair: all(point.text_use is not None and point.text_use < low for point in pair)
         )
         if since is not None:
             found = f"text use has been under {low:g} since step {since:,}"
@@ -356,24 +356,24 @@ def assess_learning(
     if not stuck and options.text_weight and start is not None:
         # The held-out text loss is no lower than at the start: the texts that are learned are others.
         since = _find_first_step_holding(
-            judged, 2, lambda pair: all(look.text_loss is not None and look.text_loss >= start for look in pair)
+            judged, 2, lambda pair: all(point.text_loss is not None and point.text_loss >= start for point in pair)
         )
         if since is not None:
             found = f"held-out text loss has been over {start:.3f}, its level at step {first.step:,}, "
             stuck = finding("other-texts", f"{found}since step {since:,}", expected="a fall")
-    if not stuck and flat and not learnt and learning_rate_factor(step, options) >= limits.min_rate_factor:
+    if not stuck and flat and not learned and learning_rate_factor(step, options) >= limits.min_rate_factor:
         expected = f"a decrease within {limits.flat_rounds} validations while the learning rates are high"
         stuck = finding("plateau", plateau, expected=expected)
 
     findings = (*([stuck] if stuck else []), *_check_voice_use(judged, options, limits))
-    if stuck or (flat and not learnt):
+    if stuck or (flat and not learned):
         return LearningStatus("stuck", stuck.found if stuck else plateau, findings)
-    shown = {"text use": last.text_use, "voice use": last.voice_use}
-    uses = ", ".join(f"{name} {'not measured' if use is None else f'{use:.3f}'}" for name, use in shown.items())
+    use_values = {"text use": last.text_use, "voice use": last.voice_use}
+    uses = ", ".join(f"{name} {'not measured' if use is None else f'{use:.3f}'}" for name, use in use_values.items())
     if flat:
         return LearningStatus("good enough", f"{uses}; {plateau}", findings)
     fallen = f"held-out speech loss {last.speech_loss:.3f}, at step {first.step:,} it was {first.speech_loss:.3f}"
-    best = min(looks, key=lambda look: look.speech_loss)
+    best = min(points, key=lambda point: point.speech_loss)
     if best.step < last.step:
         fallen += f", and {best.speech_loss:.3f} at step {best.step:,}, the best"
     return LearningStatus("learning", f"{fallen}; {uses}", findings)
@@ -495,7 +495,7 @@ class LearningMonitor(Callback):
         known: list[Finding] = []
         for item in findings if self._trainer.first else ():
             # What the journal said last under this code of this place.
-            said = next(
+            previous = next(
                 (
                     {name: str(event.values.get(name, "")) for name in item.to_json()}
                     for event in reversed(self._read_history().findings)
@@ -504,7 +504,7 @@ class LearningMonitor(Callback):
                 ),
                 None,
             )
-            if said == item.to_json():
+            if previous == item.to_json():
                 known.append(item)
             else:
                 self._trainer.write("finding", step, **item.to_json())

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from voxgraft.core.errors import FileError, VoxgraftError
 from voxgraft.core.files import format_error_reason, free_disk_bytes, parse_json, read_lines, text_lines
 from voxgraft.core.run import RUN_FILE
-from voxgraft.data.sources import (
+from voxgraft.data.lists import (
     COLUMN_ALIASES,
     COLUMNAR_SUFFIXES,
     TABLE_SUFFIXES,

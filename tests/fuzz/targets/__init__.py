@@ -27,6 +27,7 @@ _TARGETS = {
     "npy": "texts:NpyTarget",
     "subtitles": "importing:SubtitleTarget",
     "recording-list": "importing:ListTarget",
+    "corpus": "importing:CorpusTarget",
     "media": "importing:MediaTarget",
     "manifest": "importing:ManifestTarget",
     "bring": "bringing:BringTarget",

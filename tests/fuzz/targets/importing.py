@@ -13,9 +13,16 @@ import soundfile
 from tests.fuzz import byte_mutations, text_mutations
 from tests.fuzz.target import Mutant, Random, Target
 from voxgraft.audio.files import MediaReader
+from voxgraft.data.lists import infer_recordings, read_transcript_list
 from voxgraft.data.manifest import ManifestClip, SourceProblem, read_manifest, write_manifest
-from voxgraft.data.sources import infer_recordings, read_transcript_list
-from voxgraft.data.subtitles import clean_cues, dedupe_rolling_captions, parse_subtitles, read_encoded_text
+from voxgraft.data.subtitles import (
+    clean_cues,
+    dedupe_rolling_captions,
+    parse_subtitles,
+    read_encoded_text,
+    read_subtitles,
+    read_text_skipping_bad_lines,
+)
 
 LINE_ENDS = re.compile(r"\r\n|\n|\r")
 RATE = 16_000
@@ -168,6 +175,67 @@ class ListTarget(Target):
             heads = [line for line in silent if re.search(r"audio|id|file|voxgraft_manifest", line, re.IGNORECASE)]
             assert len(silent) == len(heads), f"lines went unsaid: {silent[:3]!a:.300}"
         return [(row.audio, row.text, row.speaker, row.start, row.end) for row in rows]
+
+
+class CorpusTarget(Target):
+    """Kaldi folders, GPT-SoVITS and festival lists, TextGrids and labels. A line of a list may never go unsaid."""
+
+    name: ClassVar[str] = "corpus"
+    count: ClassVar[int] = 6000
+
+    def make_seeds(self, folder: Path) -> None:
+        names = [f"spk{at % 2}-u{at}" for at in range(8)]
+        tables = {
+            "text": [f"{name} ሰላም ቁጥር {at}" for at, name in enumerate(names)],
+            "wav.scp": ["talk1 audio/talk1.wav", "talk2 sph2pipe -p audio/talk2.sph |", "talk3 /data/talk3.wav"],
+            "utt2spk": [f"{name} {name[:4]}" for name in names],
+            "segments": [f"{name} talk{at % 3 + 1} {at}.5 {at + 2}.25" for at, name in enumerate(names)],
+            "a.list": [f"audio/{name}.wav|s{at % 2}|ZH|ሰላም | {at}" for at, name in enumerate(names)],
+            "txt.done.data": [f'( {name} "ሰላም \\"{at}\\" አለ" )' for at, name in enumerate(names)],
+            "transcripts.txt": [f"{at}_20_00000{at}\tሰላም {at}" for at in range(8)],
+            "labels.txt": [f"{at}.100000\t{at}.900000\tሰላም {at}" for at in range(8)],
+        }
+        grid = ['File type = "ooTextFile"', 'Object class = "TextGrid"', "", "xmin = 0", "xmax = 9", "tiers? <exists>"]
+        grid += ["size = 2", "item []:"]
+        for at, title in enumerate(("anna - words", "anna - phones"), 1):
+            grid += [f"item [{at}]:", 'class = "IntervalTier"', f'name = "{title}"', "xmin = 0", "xmax = 9"]
+            grid += ["intervals: size = 4"]
+            for number in range(4):
+                times = [f"xmin = {number}.25", f"xmax = {number + 1}.25"]
+                grid += [f"intervals [{number + 1}]:", *times, f'text = "ሰላም ""{number}"""']
+        for name, lines in {**tables, "a.TextGrid": grid}.items():
+            (folder / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+    def mutant(self, rng: Random) -> Mutant:
+        mutant = text_mutant(self, rng)
+        return Mutant(mutant.seed, mutant.how, mutant.data)  # a carriage return inside quotes is text, not a line end
+
+    def read(self, data: bytes, seed: str, scratch: Path) -> object:
+        kaldi = ("text", "wav.scp", "utt2spk", "segments")
+        for name in kaldi if seed in kaldi else ():
+            (scratch / name).write_bytes(self.seeds[name])
+        path = scratch / seed
+        path.write_bytes(data)
+        if seed in ("labels.txt", "a.TextGrid"):
+            cues, problems = read_subtitles(path)
+            assert all(0 < cue.end - cue.start < 1e6 and cue.text.strip() for cue in cues)
+            said = {number for cue in cues for number in range(cue.line, cue.last_line + 1)}
+            said |= {line for problem in problems for line in problem.lines}
+        else:
+            listed = scratch / "text" if seed in kaldi else path
+            found = list(read_transcript_list(listed))
+            rows = [item for item in found if not isinstance(item, SourceProblem)]
+            assert all(row.audio and row.text.strip() for row in rows)
+            assert all(row.end is None or 0 <= row.start < row.end for row in rows)
+            infer_recordings(rows)
+            told = [item for item in found if isinstance(item, SourceProblem) and item.file == listed.name]
+            said = {row.line for row in rows} | {line for item in told for line in item.lines}
+            path = listed
+        if seed != "a.TextGrid":
+            for number, line in enumerate(LINE_ENDS.split(read_text_skipping_bad_lines(path)[0]), 1):
+                is_form = not line.strip() or number in said or line.startswith("\\")
+                assert is_form or not line.strip("|\t ;,\v\f\x1c\x85\u2028\u2029\u00a0"), f"line {number} went unsaid"
+        return len(said)
 
 
 class MediaTarget(Target):

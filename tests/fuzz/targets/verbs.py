@@ -109,14 +109,25 @@ TRAIN_INDEX = (
     "--output",
     "out/deep/additions.json",
 )
-SHOW = ("tokenizer", "show", "ሰላም the cat", "--base", "t3", "--grown", "t3_am.json", "--language", "am")
+SHOW = ("tokenizer", "show", "ሰላም the cat", "--base", "t3", "--extended", "t3_am.json", "--language", "am")
 SHOW_BASE, SHOW_INDEX = ("show", "t3"), ("show", "index")
 NEW = ("new", "out/deep/run", "--language", "am", "--from")
 CHECK = ("check", "run", "--checkpoint", "index/gpt.pth", "--base-config", "old.yaml")
 CHECK_FILES = ("check", "--checkpoint", "index/gpt.pth", "--tokenizer", "index_am.model", "--base-config", "old.yaml")
 CHECK_PREPARED = ("check", "--prepared", "prepared", "--tokenizer", "index_am.model", "--family", "indextts2")
 CHECK_GRAFT = ("check", "grafted")
-PROVE = ("tokenizer", "prove", "--base", "index", "--grown", "index_am.model", "--language", "am", "--texts", "am.txt")
+PROVE = (
+    "tokenizer",
+    "prove",
+    "--base",
+    "index",
+    "--extended",
+    "index_am.model",
+    "--language",
+    "am",
+    "--texts",
+    "am.txt",
+)
 
 CASES: dict[str, Case] = {
     "extend": Case(EXTEND_T3, T3, SAFETENSORS, "out/deep/new.safetensors", _read_checkpoint),

@@ -28,12 +28,12 @@ class S3GenSynthesizer:
         self.torch: Any = import_module("torch")
         self.mark: Any = import_module("perth").PerthImplicitWatermarker()
 
-    def sound(self, words: dict[str, Any], arrays: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def sound(self, request: dict[str, Any], arrays: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Samples of an utterance, with the watermark."""
-        model = self._model(words["s3gen"], words.get("device", "cpu"))
-        reference = self._reference(model, words, arrays)
+        model = self._model(request["s3gen"], request.get("device", "cpu"))
+        reference = self._reference(model, request, arrays)
         # S3Gen starts from noise: with a seed the same codes give the same samples.
-        self.torch.manual_seed(int(words.get("seed", 0)))
+        self.torch.manual_seed(int(request.get("seed", 0)))
         with self.torch.inference_mode():
             codes = self.torch.from_numpy(arrays["codes"]).long().to(model.device)
             wave, _ = model.inference(speech_tokens=codes, ref_dict=dict(reference))
@@ -41,10 +41,10 @@ class S3GenSynthesizer:
         marked = self.mark.apply_watermark(samples, sample_rate=SAMPLE_RATE)
         return {"sample_rate": SAMPLE_RATE}, {"samples": marked.astype("float32")}
 
-    def mel(self, words: dict[str, Any], arrays: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def mel(self, request: dict[str, Any], arrays: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """The mel of an utterance with given noise [80, frames of reference and utterance]. [80, frames]"""
-        model = self._model(words["s3gen"], words.get("device", "cpu"))
-        reference = self._reference(model, words, arrays)
+        model = self._model(request["s3gen"], request.get("device", "cpu"))
+        reference = self._reference(model, request, arrays)
         noise, drawn = self.torch.from_numpy(arrays["noise"])[None], self.torch.randn_like
         # The package draws its noise inside of the flow, and nowhere else in it.
         self.torch.randn_like = lambda like, **_: noise.to(like)
@@ -56,35 +56,35 @@ class S3GenSynthesizer:
             self.torch.randn_like = drawn
         return {}, {"mel": mel[0].detach().cpu().float().numpy()}
 
-    def logits(self, words: dict[str, Any], arrays: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def logits(self, request: dict[str, Any], arrays: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """T3's scores after each code of an utterance. Text with start and stop, codes with start. [codes, rows]"""
         t3 = import_module("chatterbox.models.t3.t3")
         conditions = import_module("chatterbox.models.t3.modules.cond_enc")
         config = import_module("chatterbox.models.t3.modules.t3_config").T3Config
-        state = import_module("safetensors.torch").load_file(words["t3"])
+        state = import_module("safetensors.torch").load_file(request["t3"])
         state = {name.removeprefix("t3."): value for name, value in state.items()}
         hp = config.multilingual()
         hp.text_tokens_dict_size = len(state["text_emb.weight"])
         model = t3.T3(hp)
         model.load_state_dict(state)
-        model = model.to(words.get("device", "cpu")).eval()
-        given = {name: self.torch.from_numpy(array)[None].to(model.device) for name, array in arrays.items()}
+        model = model.to(request.get("device", "cpu")).eval()
+        inputs = {name: self.torch.from_numpy(array)[None].to(model.device) for name, array in arrays.items()}
         voice = conditions.T3Cond(
-            speaker_emb=given["speaker"],
-            cond_prompt_speech_tokens=given["prompt"].long(),
-            emotion_adv=words["emotion"] * self.torch.ones(1, 1, 1, device=model.device),
+            speaker_emb=inputs["speaker"],
+            cond_prompt_speech_tokens=inputs["prompt"].long(),
+            emotion_adv=request["emotion"] * self.torch.ones(1, 1, 1, device=model.device),
         )
-        text, codes = given["text"].long(), given["codes"].long()
+        text, codes = inputs["text"].long(), inputs["codes"].long()
         lengths = [self.torch.tensor([ids.shape[1]], device=model.device) for ids in (text, codes)]
         with self.torch.inference_mode():
-            found = model(
+            output = model(
                 t3_cond=voice,
                 text_tokens=text,
                 text_token_lens=lengths[0],
                 speech_tokens=codes,
                 speech_token_lens=lengths[1],
             )
-        return {}, {"logits": found.speech_logits[0].float().cpu().numpy()}
+        return {}, {"logits": output.speech_logits[0].float().cpu().numpy()}
 
     def _model(self, path: str, device: str) -> Any:
         if (path, device) not in self.models:
@@ -94,18 +94,19 @@ class S3GenSynthesizer:
             else:
                 state = self.torch.load(path, map_location="cpu", weights_only=True)
             # Some published files lack two tables of constants, which the model has computed already.
-            lacking = model.load_state_dict(state, strict=False)
+            load_result = model.load_state_dict(state, strict=False)
             known = set(getattr(model, "ignore_state_dict_missing", ()))
-            if set(lacking.missing_keys) - known or lacking.unexpected_keys:
-                raise ValueError(f"{path} is not a complete S3Gen: {lacking}"[:500])
+            if set(load_result.missing_keys) - known or load_result.unexpected_keys:
+                raise ValueError(f"{path} is not a complete S3Gen: {load_result}"[:500])
             self.models[path, device] = model.to(device).eval()
         return self.models[path, device]
 
-    def _reference(self, model: Any, words: dict[str, Any], arrays: dict[str, Any]) -> Any:
+    def _reference(self, model: Any, request: dict[str, Any], arrays: dict[str, Any]) -> Any:
         if "reference" not in arrays:
-            kept = self.torch.load(words["conditions"], map_location="cpu", weights_only=True)["gen"]
+            conditions = self.torch.load(request["conditions"], map_location="cpu", weights_only=True)["gen"]
             return {
-                name: value.to(model.device) if self.torch.is_tensor(value) else value for name, value in kept.items()
+                name: value.to(model.device) if self.torch.is_tensor(value) else value
+                for name, value in conditions.items()
             }
         samples = arrays["reference"][: REFERENCE_SECONDS * SAMPLE_RATE]
         name = hashlib.sha256(samples.tobytes()).hexdigest()

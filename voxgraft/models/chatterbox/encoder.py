@@ -229,9 +229,9 @@ class FsmnAttention(nn.Module):
         value = _apply_mask(self.value(x), None if mask is None else mask[:, :, None])
         memory = value + self.fsmn_block(value.transpose(1, 2)).transpose(1, 2)
         query, key = rotate_heads(self._split(self.query(x)), turns), rotate_heads(self._split(self.key(x)), turns)
-        keys_there = None if mask is None else mask[:, None, None, :]
-        heard = F.scaled_dot_product_attention(query, key, self._split(value), attn_mask=keys_there)  # [B, H, T, D]
-        attended: Tensor = self.out(heard.transpose(1, 2).flatten(2)) + memory
+        key_mask = None if mask is None else mask[:, None, None, :]
+        context = F.scaled_dot_product_attention(query, key, self._split(value), attn_mask=key_mask)  # [B, H, T, D]
+        attended: Tensor = self.out(context.transpose(1, 2).flatten(2)) + memory
         return attended
 
     def _split(self, x: Tensor) -> Tensor:
@@ -300,7 +300,7 @@ class VoiceEncoder(nn.Module):
         for number, wave in enumerate(validate_waveforms(waves, VOICE_LIMITS), 1):
             where = f"clip {number} of {len(waves)}"
             if compute_peak_frame_power(wave) <= SILENCE_POWER:
-                found = f"{VOICE_LIMITS.told(len(wave))}, all of them silent"
+                found = f"{VOICE_LIMITS.describe(len(wave))}, all of them silent"
                 raise AudioError("audio-silent", found, expected="a voice", where=where)
             if trim:  # silence at the ends is not the voice's
                 start, end = find_sound_bounds(wave, TRIM_DB)
@@ -340,10 +340,18 @@ def split_into_windows(mel: Tensor, step_frames: int = STEP_FRAMES) -> Tensor:
 
 
 PROMPT_SECONDS = 6
-# Of a recording of a voice. The original hears all of it; more than this takes time and changes little.
+# Of a recording of a voice. The original uses all of it; more than this takes time and changes little.
 MIN_VOICE_SECONDS, MAX_VOICE_SECONDS = 0.5, 300
 # What S3Gen takes of it.
 REFERENCE_SECONDS, REFERENCE_RATE = 10, 24_000
+
+
+def cut_reference(samples: NDArray[np.float32], rate: int) -> NDArray[np.float32]:
+    """The first ten seconds of a recording, as S3Gen hears it. -> at most 240,000 samples at 24 kHz"""
+    # A second more than is kept, so that resampling ends in the recording and not at a cut.
+    return resample(samples[: (REFERENCE_SECONDS + 1) * rate], rate, REFERENCE_RATE)[
+        : REFERENCE_SECONDS * REFERENCE_RATE
+    ]
 
 
 class T3ClipEncoder(ClipEncoder):
@@ -376,13 +384,11 @@ class T3ClipEncoder(ClipEncoder):
         """
         limits = WaveformLimits(rate, min_samples=math.ceil(MIN_VOICE_SECONDS * rate))
         wave = validate_waveform(samples[: MAX_VOICE_SECONDS * rate], limits, "the recording of the voice").numpy()
-        heard = resample(wave, rate, self.sample_rate)
-        # A second more than is kept, so that resampling ends in the recording and not at a cut.
-        reference = resample(wave[: (REFERENCE_SECONDS + 1) * rate], rate, REFERENCE_RATE)
-        speaker = self.voice.embed([heard])[0].cpu().numpy()
-        prompt = self.tokenizer.encode([heard[: PROMPT_SECONDS * self.sample_rate]])[0][:MAX_PROMPT_CODES]
-        sound = reference[: REFERENCE_SECONDS * REFERENCE_RATE]
-        return Clip(prompt, {"speaker": speaker, "prompt": prompt, REFERENCE_AUDIO: sound})
+        resampled = resample(wave, rate, self.sample_rate)
+        speaker = self.voice.embed([resampled])[0].cpu().numpy()
+        prompt = self.tokenizer.encode([resampled[: PROMPT_SECONDS * self.sample_rate]])[0][:MAX_PROMPT_CODES]
+        voice = {"speaker": speaker, "prompt": prompt, REFERENCE_AUDIO: cut_reference(wave, rate)}
+        return Clip(prompt, voice)
 
 
 def build_t3_condition(prompt: Clip) -> T3Condition:

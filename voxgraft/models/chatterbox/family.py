@@ -140,7 +140,7 @@ def t3_shapes(size: T3Size) -> dict[str, Shape]:
     layer: dict[str, Shape] = {f"self_attn.{part}_proj.weight": (width, width) for part in ("q", "k", "v", "o")}
     layer |= {f"mlp.{part}_proj.weight": (size.mlp, width) for part in ("gate", "up")}
     layer["mlp.down_proj.weight"] = (width, size.mlp)
-    layer |= {f"{place}_layernorm.weight": (width,) for place in ("input", "post_attention")}
+    layer |= {f"{norm}_layernorm.weight": (width,) for norm in ("input", "post_attention")}
     shapes: dict[str, Shape] = {"tfmr.embed_tokens.weight": (UNUSED_TOKEN_ROWS, width)}
     for number in range(size.layers):
         shapes |= prefix_shapes(f"tfmr.layers.{number}", layer)
@@ -305,7 +305,7 @@ def read_cangjie(path: Path) -> dict[str, str]:
         )
     codes: dict[str, str] = {}
     sharers: Counter[str] = Counter()
-    places: dict[tuple[str, str], int] = {}
+    sharer_indices: dict[tuple[str, str], int] = {}
     for number, entry in enumerate(entries):
         parts = entry.split("\t") if isinstance(entry, str) else []
         if len(parts) < 2:
@@ -313,13 +313,13 @@ def read_cangjie(path: Path) -> dict[str, str]:
             raise FileError("json-shape", found, expected="'character<TAB>code'", where=path)
         glyph, code = parts[:2]
         codes[glyph] = code
-        places.setdefault((code, glyph), sharers[code])
+        sharer_indices.setdefault((code, glyph), sharers[code])
         sharers[code] += 1
     tokens: dict[str, str] = {}
     for glyph, code in codes.items():
         if len(glyph) == 1 and unicodedata.category(glyph) == "Lo":  # the wrapper looks up no other characters
-            place = places[code, glyph]
-            keys = code + (str(place) if place else "")
+            sharer_index = sharer_indices[code, glyph]
+            keys = code + (str(sharer_index) if sharer_index else "")
             tokens[glyph] = "".join(f"[cj_{key}]" for key in (*keys, "."))
     return tokens
 

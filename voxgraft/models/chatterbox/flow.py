@@ -252,18 +252,20 @@ class RelativeAttention(nn.Module):
             linear(x).unflatten(-1, (ENCODER_HEADS, -1)).transpose(1, 2) for linear in (self.linear_k, self.linear_v)
         )  # [B, H, N, D]
         content = (query + self.pos_bias_u).transpose(1, 2)
-        place = (query + self.pos_bias_v).transpose(1, 2)
+        position_query = (query + self.pos_bias_v).transpose(1, 2)
         positions = self.linear_pos(offsets).unflatten(-1, (ENCODER_HEADS, -1)).permute(1, 2, 0)  # [H, D, 2 N - 1]
         scale = key.shape[-1] ** -0.5
-        scores = ((place @ positions) * scale).contiguous()  # [B, H, N, 2 N - 1]
+        scores = ((position_query @ positions) * scale).contiguous()  # [B, H, N, 2 N - 1]
         # Query i and key j meet in column N - 1 - (i - j): each row starts one column before the row above it.
-        row, every = 2 * length - 2, scores.stride()
-        bias = scores.as_strided((batch, ENCODER_HEADS, length, length), (every[0], every[1], row, 1), length - 1)
+        row_stride, strides = 2 * length - 2, scores.stride()
+        bias = scores.as_strided(
+            (batch, ENCODER_HEADS, length, length), (strides[0], strides[1], row_stride, 1), length - 1
+        )
         bias = bias.contiguous()  # CUDA's attention kernels refuse rows that start at odd places
         if mask is not None:
             bias = bias.masked_fill(~mask[:, None, None], -torch.inf)
-        heard = F.scaled_dot_product_attention(content, key, value, attn_mask=bias, scale=scale)  # [B, H, N, D]
-        out: Tensor = self.linear_out(heard.transpose(1, 2).flatten(2))
+        context = F.scaled_dot_product_attention(content, key, value, attn_mask=bias, scale=scale)  # [B, H, N, D]
+        out: Tensor = self.linear_out(context.transpose(1, 2).flatten(2))
         return out
 
 
@@ -470,8 +472,8 @@ class UNetAttention(nn.Module):
             linear(x).unflatten(-1, (-1, self.head_width)).transpose(1, 2)
             for linear in (self.to_q, self.to_k, self.to_v)
         )  # [B, H, T, D]
-        heard = F.scaled_dot_product_attention(query, key, value, attn_mask=keys)
-        out: Tensor = self.to_out(heard.transpose(1, 2).flatten(2))
+        context = F.scaled_dot_product_attention(query, key, value, attn_mask=keys)
+        out: Tensor = self.to_out(context.transpose(1, 2).flatten(2))
         return out
 
 

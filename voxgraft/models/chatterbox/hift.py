@@ -164,9 +164,9 @@ class HiFT(nn.Module):
         if lengths is None:
             padded = F.pad(source[:, None], (margin, margin), mode="reflect")  # [B, 1, L + 16]
         else:
-            places = torch.arange(-margin, num_samples + margin, device=source.device).abs()
+            positions = torch.arange(-margin, num_samples + margin, device=source.device).abs()
             last = (lengths * HOP - 1)[:, None]  # [B, 1]
-            mirrored = torch.where(places > last, 2 * last - places, places).clamp_min(0)  # [B, L + 16]
+            mirrored = torch.where(positions > last, 2 * last - positions, positions).clamp_min(0)  # [B, L + 16]
             padded = source.gather(1, mirrored)[:, None]
         return F.conv1d(padded, self.analysis, stride=STFT_HOP)
 

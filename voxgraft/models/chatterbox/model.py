@@ -157,9 +157,9 @@ class T3ConditionEncoder(nn.Module):
         dtype = self.spkr_enc.weight.dtype
         speaker = self.spkr_enc(conditions.speaker.to(dtype))  # [B, W]
         emotion = self.emotion_adv_fc(conditions.emotion[:, None].to(dtype))  # [B, W]
-        every = torch.arange(prompt.shape[1], device=prompt.device)
-        heard = every < conditions.prompt_lengths[:, None]  # [B, P]
-        return torch.cat([speaker[:, None], self.perceiver(prompt, heard), emotion[:, None]], 1)
+        positions = torch.arange(prompt.shape[1], device=prompt.device)
+        prompt_mask = positions < conditions.prompt_lengths[:, None]  # [B, P]
+        return torch.cat([speaker[:, None], self.perceiver(prompt, prompt_mask), emotion[:, None]], 1)
 
 
 class T3Perceiver(nn.Module):
@@ -170,11 +170,11 @@ class T3Perceiver(nn.Module):
         self.pre_attention_query = nn.Parameter(torch.zeros(1, size.perceiver_queries, size.width))
         self.attn = _T3PerceiverAttention(size.width, size.perceiver_heads)
 
-    def forward(self, prompt: Tensor, heard: Tensor) -> Tensor:
+    def forward(self, prompt: Tensor, mask: Tensor) -> Tensor:
         """[B, P, W], [B, P] -> [B, Q, W]"""
         # The same attention twice, as upstream has it: over the prompt, then over its own result.
         queries = self.pre_attention_query.to(prompt.dtype).expand(len(prompt), -1, -1)
-        read = self.attn(queries, prompt, heard[:, None, None])
+        read = self.attn(queries, prompt, mask[:, None, None])
         out: Tensor = self.attn(read, read, None)
         return out
 
@@ -205,9 +205,9 @@ SPEAKER_TENSOR, PROMPT_TENSOR = "speaker_emb", "cond_prompt_speech_tokens"
 def read_built_in_voice(path: Path) -> Clip:
     """The voice in the file, as a recording of it would be kept."""
     with read_torch_state_dict(ByteSource(path), "t3") as part:
-        lacking = [name for name in (SPEAKER_TENSOR, PROMPT_TENSOR) if name not in part.tensors]
-        if lacking:
-            raise CheckpointError("tensors-mismatch", f"{' and '.join(lacking)} not in {path.name}", where=path)
+        missing = [name for name in (SPEAKER_TENSOR, PROMPT_TENSOR) if name not in part.tensors]
+        if missing:
+            raise CheckpointError("tensors-mismatch", f"{' and '.join(missing)} not in {path.name}", where=path)
         speaker = np.asarray(part.read(SPEAKER_TENSOR), dtype=np.float32).reshape(-1)
         prompt = np.asarray(part.read(PROMPT_TENSOR)).reshape(-1).astype(np.int64)
     if len(speaker) != VOICE_ENCODER_WIDTH or not 0 < len(prompt) <= MAX_PROMPT_CODES:

@@ -51,7 +51,13 @@ from voxgraft.models.base import (
     require_exact_tensors,
 )
 from voxgraft.models.campplus import COUNTER, CAMPPlus, CAMPPlusSize
-from voxgraft.models.chatterbox.encoder import FRAME, REFERENCE_SECONDS, SpeechTokenizer, SpeechTokenizerSize
+from voxgraft.models.chatterbox.encoder import (
+    FRAME,
+    REFERENCE_SECONDS,
+    SpeechTokenizer,
+    SpeechTokenizerSize,
+    cut_reference,
+)
 from voxgraft.models.chatterbox.family import (
     CONDITIONS_NAME,
     NUM_SPEECH_CODES,
@@ -229,7 +235,7 @@ class S3Gen(nn.Module):
         """The voice of a 24 kHz recording, of which the first ten seconds count."""
         samples = validate_waveform(wave[: REFERENCE_SECONDS * SAMPLE_RATE], REFERENCE_LIMITS, "the reference")
         if compute_peak_frame_power(samples) <= SILENCE_POWER:
-            found = f"{REFERENCE_LIMITS.told(len(samples))}, all of them silent"
+            found = f"{REFERENCE_LIMITS.describe(len(samples))}, all of them silent"
             raise AudioError("audio-silent", found, expected="a voice", where="the reference")
         samples = samples.to(self.device)
         mel = hifigan_mel(samples, self.filters, MEL_FFT, HOP)  # [F, 80]
@@ -330,8 +336,8 @@ def read_built_in_reference(path: Path) -> S3GenReference:
     """The vocoder's half of `conds.pt`."""
     names = ("prompt_token", "prompt_feat", "embedding")
     with read_torch_state_dict(ByteSource(path), "gen") as part:
-        if lacking := [name for name in names if name not in part.tensors]:
-            raise CheckpointError("tensors-mismatch", f"{' and '.join(lacking)} not in {path.name}", where=path)
+        if missing := [name for name in names if name not in part.tensors]:
+            raise CheckpointError("tensors-mismatch", f"{' and '.join(missing)} not in {path.name}", where=path)
         codes, mel, speaker = (np.asarray(part.read(name)) for name in names)
     if mel.ndim != 3 or not len(mel):
         raise CheckpointError(
@@ -410,6 +416,9 @@ class S3GenVocoder(Vocoder):
             return ""
         return f"neither a recording of the voice nor {CONDITIONS_NAME} in the base folder"
 
+    def add_recording(self, voice: Clip, samples: NDArray[np.float32], rate: int) -> Clip:
+        return Clip(voice.codes, {**voice.voice, REFERENCE_AUDIO: cut_reference(samples, rate)})
+
     @property
     def model(self) -> S3Gen:
         if self._model is None:
@@ -427,17 +436,19 @@ class S3GenVocoder(Vocoder):
         self.validate()
         mark = find_watermarker()
         waves = [np.zeros(0, dtype=np.float32)] * len(codes)
-        spoken = [place for place, own in enumerate(codes) if len(own)]
-        references = {place: self.reference(voices[place]) for place in spoken}
-        lengths = [FRAMES_PER_CODE * (len(references[place].codes) + len(codes[place])) for place in spoken]
+        nonempty = [index for index, own in enumerate(codes) if len(own)]
+        references = {index: self.reference(voices[index]) for index in nonempty}
+        lengths = [FRAMES_PER_CODE * (len(references[index].codes) + len(codes[index])) for index in nonempty]
         for batch in batch_by_length(lengths, BATCH_FRAMES):
-            places = [spoken[number] for number in batch]
-            own = [references[place] for place in places]
-            noise = [self.draw_noise(len(codes[place]), references[place]) for place in places]
-            for place, wave in zip(places, self.model.generate([codes[at] for at in places], own, noise), strict=True):
+            indices = [nonempty[number] for number in batch]
+            own = [references[index] for index in indices]
+            noise = [self.draw_noise(len(codes[index]), references[index]) for index in indices]
+            for index, wave in zip(
+                indices, self.model.generate([codes[position] for position in indices], own, noise), strict=True
+            ):
                 samples = wave.cpu().numpy()
                 marked = samples if mark is None else mark.apply_watermark(samples, sample_rate=SAMPLE_RATE)
-                waves[place] = np.asarray(marked, dtype=np.float32)
+                waves[index] = np.asarray(marked, dtype=np.float32)
         return waves
 
     def stream(self, voice: Clip, max_codes: int) -> SoundStream:
@@ -581,7 +592,7 @@ class S3GenStream:
         return wave
 
 
-# Samples before a piece that the watermark is computed with, so that it does not begin anew at every join.
+# Samples before a piece that the watermark is computed with, so that it does not restart at every join.
 MARK_CONTEXT = SAMPLE_RATE // 2
 
 

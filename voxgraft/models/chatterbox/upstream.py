@@ -30,7 +30,7 @@ from voxgraft.models.base import (
     ExportInfo,
     Latents,
     PublishedTensors,
-    StockFolder,
+    UpstreamFolder,
     UpstreamProgram,
     Vocoder,
     find_side_files,
@@ -189,15 +189,19 @@ class ChatterboxProgram(UpstreamProgram):
     title: ClassVar[str] = "chatterbox-tts 0.1.7"
     can_drop_in: ClassVar[bool] = True
 
-    def folder(self, files: BaseFiles, pieces: int) -> StockFolder:  # noqa: ARG002 (the rows are in the checkpoint alone)
+    def folder(self, files: BaseFiles, pieces: int) -> UpstreamFolder:  # noqa: ARG002 (the rows are in the checkpoint alone)
         english = is_english_release(files)
         needed = REQUIRED_ENGLISH_FILES if english else REQUIRED_FILES
-        beside, missing = find_side_files(files, needed)
+        side_files, missing = find_side_files(files, needed)
         more, _ = find_side_files(files, OPTIONAL_FILES)
         release = ENGLISH_RELEASE if english else MULTILINGUAL_RELEASE
         read = {release.checkpoint: "T3, strict: every name and shape", release.tokenizer: "text tokenizer", **needed}
-        return StockFolder(
-            release.checkpoint, release.tokenizer, {**beside, **more}, missing=missing, read={**read, **OPTIONAL_FILES}
+        return UpstreamFolder(
+            release.checkpoint,
+            release.tokenizer,
+            {**side_files, **more},
+            missing=missing,
+            read={**read, **OPTIONAL_FILES},
         )
 
     def loader(self, facts: ExportInfo, files: BaseFiles) -> str:
@@ -295,8 +299,8 @@ class CompanionVocoder(Vocoder):
         if not all(any(name.startswith(part) for name in names) for part in S3GEN_PARTS):
             return None
         conditions = folder / CONDITIONS_NAME
-        kept = conditions.resolve() if is_file(conditions) else None
-        return cls(environment.companion(), s3gen.resolve(), kept, device)
+        conditions_path = conditions.resolve() if is_file(conditions) else None
+        return cls(environment.companion(), s3gen.resolve(), conditions_path, device)
 
     def why_not(self, voice: Clip) -> str:
         if REFERENCE_AUDIO in voice.voice or self.conditions is not None:
@@ -331,7 +335,7 @@ class CompanionVocoder(Vocoder):
 
 
 def list_chatterbox_files(files: BaseFiles) -> tuple[PublishedTensors, ...]:
-    """The language model of the release that is in the folder, and what hears and sounds beside it."""
+    """The language model of the release that is in the folder, and the encoder and vocoder beside it."""
     releases = tuple(T3Size(text_rows=rows) for rows in RELEASE_TITLES_BY_ROWS)
     whole = S3GenSize()
     vocoders = (whole, replace(whole, flow=FlowSize(meanflow=True)))
@@ -390,12 +394,13 @@ def compare_codes(
         "prompt": np.asarray(condition.prompt, dtype=np.int64),
     }
     path = str(files.checkpoint.resolve())
-    theirs = companion.ask("logits", arrays, t3=path, emotion=float(condition.emotion))["logits"]
+    upstream_logits = companion.ask("logits", arrays, t3=path, emotion=float(condition.emotion))["logits"]
     (latents,) = compute_speech_latents(model, [text_ids], [condition], [codes])
-    ours = model.speech_logits(latents).float().cpu().numpy()
-    equal, total = int((ours.argmax(-1) == theirs.argmax(-1)).sum()), len(ours)
-    told = f"{equal} of {total} likeliest codes are equal; scores differ by up to {np.abs(ours - theirs).max():.1g}"
-    return told, equal >= MIN_EQUAL_SHARE * total
+    own_logits = model.speech_logits(latents).float().cpu().numpy()
+    equal, total = int((own_logits.argmax(-1) == upstream_logits.argmax(-1)).sum()), len(own_logits)
+    difference = np.abs(own_logits - upstream_logits).max()
+    message = f"{equal} of {total} likeliest codes are equal; scores differ by up to {difference:.1g}"
+    return message, equal >= MIN_EQUAL_SHARE * total
 
 
 def compare_mels(
@@ -404,25 +409,25 @@ def compare_mels(
     """The mel of an utterance in both programs on the same noise: in words, and whether they agree."""
     reference = vocoder.reference(voice)
     noise = vocoder.draw_noise(len(codes), reference)
-    # In float32 even where half precision was asked for: the tolerance is that of the same arithmetic.
-    chosen, vocoder.model.flow_dtype = vocoder.model.flow_dtype, None
+    # In float32 even where half precision was requested: the tolerance is that of the same arithmetic.
+    saved_dtype, vocoder.model.flow_dtype = vocoder.model.flow_dtype, None
     try:
         with exact_float32():
-            (ours,) = vocoder.model.generate_mels([codes], [reference], [noise])
+            (own_mel,) = vocoder.model.generate_mels([codes], [reference], [noise])
     finally:
-        vocoder.model.flow_dtype = chosen
+        vocoder.model.flow_dtype = saved_dtype
     arrays: dict[str, NDArray[np.generic]] = {
         "codes": np.array(codes, dtype=np.int64),
         "noise": noise.flow.cpu().numpy(),
     }
-    words = {"s3gen": str(vocoder.path.resolve())}
+    request = {"s3gen": str(vocoder.path.resolve())}
     if (recording := voice.voice.get(REFERENCE_AUDIO)) is not None:
         arrays["reference"] = np.asarray(recording, dtype=np.float32)
     elif vocoder.conditions is not None:
-        words["conditions"] = str(vocoder.conditions.resolve())
-    theirs = companion.ask("mel", arrays, **words)["mel"]
-    if theirs.shape != tuple(ours.T.shape):
-        return f"is {list(theirs.shape)}, and {list(ours.T.shape)} here", False
-    difference = float((ours.T.cpu() - torch.from_numpy(theirs)).abs().max())
-    told = f"differs by up to {difference:.1g} over {theirs.shape[1]} frames, on the same noise"
-    return told, difference <= MAX_MEL_DIFFERENCE
+        request["conditions"] = str(vocoder.conditions.resolve())
+    upstream_mel = companion.ask("mel", arrays, **request)["mel"]
+    if upstream_mel.shape != tuple(own_mel.T.shape):
+        return f"is {list(upstream_mel.shape)}, and {list(own_mel.T.shape)} here", False
+    difference = float((own_mel.T.cpu() - torch.from_numpy(upstream_mel)).abs().max())
+    message = f"differs by up to {difference:.1g} over {upstream_mel.shape[1]} frames, on the same noise"
+    return message, difference <= MAX_MEL_DIFFERENCE

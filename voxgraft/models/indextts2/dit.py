@@ -56,12 +56,12 @@ def build_frame_mask(
     if min(lengths) == longest:
         return None
     counts = torch.tensor(lengths, device=device)[:, None]  # [B, 1]
-    heard = torch.arange(longest, device=device) < counts
+    frame_mask = torch.arange(longest, device=device) < counts
     steps = torch.arange(reflect, device=device)
     # A clip too short to be mirrored gets zeros appended first, as in the original; padding is zero here anyway.
     ends = counts.clamp_min(reflect + 1)
     # In the padded row, frame t is at t + reflect.
-    return heard, torch.stack([ends - 2 - steps, ends + reflect + steps], 1)
+    return frame_mask, torch.stack([ends - 2 - steps, ends + reflect + steps], 1)
 
 
 class FlowEstimator(nn.Module):
@@ -175,11 +175,11 @@ class DiTTransformer(nn.Module):
 
     def forward(self, x: Tensor, modulations: Tensor, rotary: tuple[Tensor, Tensor], mask: FrameMask | None) -> Tensor:
         """[R, T, d], [2 L + 1, 2, d] -> [R, T, d]"""
-        heard = None if mask is None else mask[0].repeat(len(x) // len(mask[0]), 1)[:, None, None]
+        attention_mask = None if mask is None else mask[0].repeat(len(x) // len(mask[0]), 1)[:, None, None]
         middle, skips = len(self.layers) // 2, list[Tensor]()
         for number, layer in enumerate(self.layers):
             skip = skips.pop() if number > middle else None
-            x = layer(x, modulations[2 * number : 2 * number + 2], rotary, heard, skip)
+            x = layer(x, modulations[2 * number : 2 * number + 2], rotary, attention_mask, skip)
             if number < middle:
                 skips.append(x)
         return modulate(x, modulations[-1])
@@ -217,12 +217,17 @@ class DiTBlock(nn.Module):
         self.skip_in_linear = nn.Linear(2 * size.width, size.width) if has_skip else None
 
     def forward(
-        self, x: Tensor, modulations: Tensor, rotary: tuple[Tensor, Tensor], heard: Tensor | None, skip: Tensor | None
+        self,
+        x: Tensor,
+        modulations: Tensor,
+        rotary: tuple[Tensor, Tensor],
+        attention_mask: Tensor | None,
+        skip: Tensor | None,
     ) -> Tensor:
         """[R, T, d], [2, 2, d] -> [R, T, d]"""
         if self.skip_in_linear is not None and skip is not None:
             x = self.skip_in_linear(torch.cat([x, skip], -1))
-        x = x + self.attention(modulate(x, modulations[0]), rotary, heard)
+        x = x + self.attention(modulate(x, modulations[0]), rotary, attention_mask)
         out: Tensor = x + self.feed_forward(modulate(x, modulations[1]))
         return out
 
@@ -236,10 +241,12 @@ class DiTAttention(nn.Module):
         self.wqkv = nn.Linear(size.width, 3 * size.width, bias=False)
         self.wo = nn.Linear(size.width, size.width, bias=False)
 
-    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], heard: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], attention_mask: Tensor | None) -> Tensor:
         """[R, T, d] -> [R, T, d]"""
         q, k, v = self.wqkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)  # [R, H, T, D] each
-        mixed = F.scaled_dot_product_attention(rotate_pairs(q, rotary), rotate_pairs(k, rotary), v, attn_mask=heard)
+        mixed = F.scaled_dot_product_attention(
+            rotate_pairs(q, rotary), rotate_pairs(k, rotary), v, attn_mask=attention_mask
+        )
         out: Tensor = self.wo(mixed.transpose(1, 2).flatten(-2))
         return out
 
@@ -282,9 +289,9 @@ class WaveNet(nn.Module):
     def forward(self, y: Tensor, times: Tensor, mask: FrameMask | None) -> Tensor:
         """[R, d, T], [W, 2 d] -> [R, d, T]; zero in the padding"""
         width = y.shape[1]
-        heard = None if mask is None else mask[0].repeat(len(y) // len(mask[0]), 1)[:, None]  # [R, 1, T]
+        frame_mask = None if mask is None else mask[0].repeat(len(y) // len(mask[0]), 1)[:, None]  # [R, 1, T]
         # The original masks only after the first layer, so that padding leaks into the end of shorter clips.
-        y = y if heard is None else y * heard
+        y = y if frame_mask is None else y * frame_mask
         out: Tensor | None = None
         for convolution, res_skip, time in zip(self.in_layers, self.res_skip_layers, times, strict=True):
             gated = convolution(self._mirrored(y, mask)) + time[:, None]  # [R, 2 d, T]
@@ -294,10 +301,10 @@ class WaveNet(nn.Module):
                 out = added if out is None else out + added
                 break
             residual, skip = added.split(width, 1)
-            y = y + residual if heard is None else (y + residual) * heard
+            y = y + residual if frame_mask is None else (y + residual) * frame_mask
             out = skip if out is None else out + skip
         assert out is not None
-        return out if heard is None else out * heard
+        return out if frame_mask is None else out * frame_mask
 
     def _mirrored(self, y: Tensor, mask: FrameMask | None) -> Tensor:
         """[R, d, T] -> [R, d, T + 2 reflect], each row mirrored at its own end"""

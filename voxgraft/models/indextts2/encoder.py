@@ -178,8 +178,8 @@ class SemanticCodec(nn.Module):
         """The code whose entry points most nearly in the same direction. [..., D] -> [...]"""
         codebook = F.normalize(self._quantizer.codebook.weight, dim=-1)  # [K, D]
         with exact_float32():
-            likeness = F.normalize(latents, dim=-1) @ codebook.T  # [..., K]
-        return likeness.argmax(-1)
+            similarity = F.normalize(latents, dim=-1) @ codebook.T  # [..., K]
+        return similarity.argmax(-1)
 
     @torch.no_grad()
     def vq2emb(self, codes: Tensor) -> Tensor:
@@ -242,8 +242,8 @@ class ConvNextBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, T, W] -> [B, T, W]"""
-        near = self.norm(self.dwconv(x.transpose(1, 2)).transpose(1, 2))
-        fed: Tensor = self.pwconv2(F.gelu(self.pwconv1(near)))
+        convolved = self.norm(self.dwconv(x.transpose(1, 2)).transpose(1, 2))
+        fed: Tensor = self.pwconv2(F.gelu(self.pwconv1(convolved)))
         return x + self.gamma * fed
 
 
@@ -361,8 +361,12 @@ class W2vBertFeatureExtractor(nn.Module):
         (samples,) = validate_waveforms([wave], LIMITS)
         found = self._filter_bank(samples.numpy(), sampling_rate=SAMPLE_RATE, return_tensors="pt")
         pairs: Tensor = found["input_features"].to(self.mean)  # [1, T or T + 1, A]
-        heard = count_feature_frames(len(samples))
-        mask = torch.arange(pairs.shape[1], device=pairs.device)[None] < heard if heard < pairs.shape[1] else None
+        num_frames = count_feature_frames(len(samples))
+        mask = (
+            torch.arange(pairs.shape[1], device=pairs.device)[None] < num_frames
+            if num_frames < pairs.shape[1]
+            else None
+        )
         features: Tensor = self(pairs, mask)
         return features[0]
 
@@ -395,14 +399,14 @@ def read_w2v_bert_sizes(path: Path) -> dict[str, Any]:
     """What the config says of the network; refused where it is not w2v-bert 2.0."""
     from voxgraft.core.files import read_json
 
-    said = read_json(path)
-    if not isinstance(said, dict):
-        found = f"{path.name} contains a {type(said).__name__}"
+    config = read_json(path)
+    if not isinstance(config, dict):
+        found = f"{path.name} contains a {type(config).__name__}"
         raise ConfigError("base-config", found, expected="settings by name", where=path)
     for name, value in REQUIRED_CONFIG_VALUES.items():
-        if said.get(name, value) != value:
-            raise ConfigError("base-config", f"{name} is {said[name]!r}", expected=repr(value), where=path)
-    sizes: dict[str, Any] = {name: said.get(name, published) for name, published in DEFAULT_CONFIG_SIZES.items()}
+        if config.get(name, value) != value:
+            raise ConfigError("base-config", f"{name} is {config[name]!r}", expected=repr(value), where=path)
+    sizes: dict[str, Any] = {name: config.get(name, published) for name, published in DEFAULT_CONFIG_SIZES.items()}
     for name, size in sizes.items():
         least = NUM_USED_LAYERS if name == "num_hidden_layers" else 1
         if type(size) is not int or not least <= size <= MAX_NETWORK_SIZE:
@@ -412,7 +416,7 @@ def read_w2v_bert_sizes(path: Path) -> dict[str, Any]:
         found = ", ".join(f"{name} {size}" for name, size in sizes.items())
         expected = "heads that divide the width, and an odd kernel"
         raise ConfigError("base-config", found, expected=expected, where=path)
-    epsilon = said.get("layer_norm_eps", 1e-5)
+    epsilon = config.get("layer_norm_eps", 1e-5)
     if not isinstance(epsilon, float) or not 0 < epsilon < 1:
         raise ConfigError("base-config", f"layer_norm_eps is {epsilon!r}", expected="about 1e-05", where=path)
     return sizes | {"layer_norm_eps": epsilon}
@@ -427,8 +431,8 @@ def _read_statistics(folder: Path, width: int) -> tuple[Tensor, Tensor]:
     mean, variance = found["mean"], found["var"]
     if not bool(mean.isfinite().all() & variance.isfinite().all() & (variance > 0).all()):
         lowest = float(variance.nan_to_num(float("-inf")).min())
-        told = f"the lowest variance is {lowest:.3g}"
-        raise CheckpointError("statistics-broken", told, expected="finite means, variances above 0", where=path)
+        message = f"the lowest variance is {lowest:.3g}"
+        raise CheckpointError("statistics-broken", message, expected="finite means, variances above 0", where=path)
     return mean, variance
 
 
@@ -466,13 +470,13 @@ class UnifiedVoiceClipEncoder(ClipEncoder):
         features = self.features.extract(waves)
         codes = self.codec.encode(features)
         clips: dict[int, Clip] = {}
-        for places in batch_by_length([len(clip) for clip in features], CONDITIONING_BATCH_FRAMES):
-            batch = [features[place] for place in places]
+        for indices in batch_by_length([len(clip) for clip in features], CONDITIONING_BATCH_FRAMES):
+            batch = [features[index] for index in indices]
             latents = self.model.batch_speaker_latents(batch).float().cpu().numpy()
             emotions = self.model.batch_emotion_vectors(batch).float().cpu().numpy()
-            for place, voice, emotion in zip(places, latents, emotions, strict=True):
-                clips[place] = Clip(codes[place], {"latents": voice, "emotion": emotion})
-        return [clips[place] for place in range(len(features))]
+            for index, voice, emotion in zip(indices, latents, emotions, strict=True):
+                clips[index] = Clip(codes[index], {"latents": voice, "emotion": emotion})
+        return [clips[index] for index in range(len(features))]
 
     def encode_voice(self, samples: NDArray[np.float32], rate: int) -> Clip:
         """A recording as a voice to speak with: at most 15 s, and resampled as the original does it.
@@ -507,11 +511,11 @@ def build_unified_voice_condition(
 def blend_emotion(condition: UnifiedVoiceCondition, other: Clip, weight: float) -> UnifiedVoiceCondition:
     """Between the emotion that the condition has (0) and that of another clip (1)."""
     own = np.asarray(condition.emotion if condition.speaker_emotion is None else condition.speaker_emotion)
-    wanted = np.asarray(other.voice["emotion"])
-    if wanted.shape != own.shape:
-        found = f"an emotion of shape {list(wanted.shape)}"
+    target = np.asarray(other.voice["emotion"])
+    if target.shape != own.shape:
+        found = f"an emotion of shape {list(target.shape)}"
         raise GraftError("condition-form", found, expected=f"{list(own.shape)}, as in the base")
-    merged = interpolate_emotion(torch.from_numpy(own.copy()), torch.from_numpy(wanted.copy()), weight)
+    merged = interpolate_emotion(torch.from_numpy(own.copy()), torch.from_numpy(target.copy()), weight)
     return replace(condition, emotion=merged.float().numpy())
 
 
@@ -531,10 +535,10 @@ class EmotionTable:
 
     def choose_rows(self, style: NDArray[np.floating]) -> list[int]:
         """Of each emotion, the row whose voice has the greatest cosine with a style; the first of equal ones. [S]"""
-        voices, wanted = self.voices.astype(np.float64), np.asarray(style, np.float64)
-        lengths = np.linalg.norm(voices, axis=1) * np.linalg.norm(wanted)
-        likeness = voices @ wanted / np.maximum(lengths, 1e-8)
-        return [first + int(likeness[first:last].argmax()) for first, last in pairwise([0, *accumulate(self.counts)])]
+        voices, target = self.voices.astype(np.float64), np.asarray(style, np.float64)
+        lengths = np.linalg.norm(voices, axis=1) * np.linalg.norm(target)
+        similarity = voices @ target / np.maximum(lengths, 1e-8)
+        return [first + int(similarity[first:last].argmax()) for first, last in pairwise([0, *accumulate(self.counts)])]
 
     def blend(self, shares: Sequence[float], style: NDArray[np.floating], own: Vector) -> Vector:
         """Shares of the eight, and of the voice's own emotion what they leave of 1. [S], [W] -> [W]
@@ -552,9 +556,13 @@ class EmotionTable:
         """From the base folder, under the names that its config gives."""
         config = files.config
         settings = read_base_config(config) if config is not None else {}
-        stated, counts = settings.get("emo_num"), VECTORS_PER_EMOTION
-        if isinstance(stated, list) and len(stated) == len(EMOTIONS) and all(type(n) is int and n > 0 for n in stated):
-            counts = tuple(stated)
+        emotion_counts, counts = settings.get("emo_num"), VECTORS_PER_EMOTION
+        if (
+            isinstance(emotion_counts, list)
+            and len(emotion_counts) == len(EMOTIONS)
+            and all(type(n) is int and n > 0 for n in emotion_counts)
+        ):
+            counts = tuple(emotion_counts)
 
         def read(key: str) -> Vector:
             published, what = CONFIG_NAMED_FILES[key]

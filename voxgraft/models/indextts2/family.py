@@ -37,7 +37,7 @@ from voxgraft.models.base import (
     SideFile,
     SideFilePurpose,
     SpeakingStyle,
-    StockFolder,
+    UpstreamFolder,
     UpstreamProgram,
     find_side_files,
 )
@@ -155,8 +155,8 @@ class IndexTTS2(Family):
         version = settings.get("version")
         if isinstance(version, int | float) and not MIN_VERSION <= version < FIRST_UNSUPPORTED_VERSION:
             reason = OLDER_VERSION_REASON if version < MIN_VERSION else NEWER_VERSION_REASON
-            stated = f"version is {version}: this is IndexTTS {version}, and {reason}"
-            raise ConfigError("base-version", stated, expected=f"{MIN_VERSION}", where=config, cure=OTHER_VERSION_CURE)
+            message = f"version is {version}: this is IndexTTS {version}, and {reason}"
+            raise ConfigError("base-version", message, expected=f"{MIN_VERSION}", where=config, cure=OTHER_VERSION_CURE)
         checkpoint = get_config_file_name(settings, "gpt_checkpoint", config)
         tokenizer = get_config_file_name(get_config_section(settings, "dataset", config), "dataset.bpe_model", config)
         try:
@@ -327,7 +327,7 @@ def describe_indextts2(files: BaseFiles) -> BaseDescription:
         return SideFile((get_config_file_name(settings, key, config) or published,), purposes, what)
 
     w2v_bert = tuple(f"{W2V_BERT_FOLDER}/{name}" for name in W2V_BERT_FILES)
-    beside = (
+    side_files = (
         named("w2v_stat", "preparing", "speaking"),
         SideFile(w2v_bert, BOTH_PURPOSES, "w2v-bert 2.0: from a recording to features (facebook/w2v-bert-2.0)"),
         SideFile((CODEC_NAME,), BOTH_PURPOSES, "semantic codec: from features to codes (amphion/MaskGCT)"),
@@ -338,7 +338,7 @@ def describe_indextts2(files: BaseFiles) -> BaseDescription:
         named("emo_matrix", "speaking"),
         named("qwen_emo_path"),
     )
-    return BaseDescription(RELEASE_TITLE, IndexTTS2.languages, beside)
+    return BaseDescription(RELEASE_TITLE, IndexTTS2.languages, side_files)
 
 
 def get_vocoder_folder(files: BaseFiles) -> str:
@@ -440,14 +440,14 @@ class IndexTTS2Program(UpstreamProgram):
 
     title: ClassVar[str] = "IndexTTS-2, from its own checkout"
 
-    def folder(self, files: BaseFiles, pieces: int) -> StockFolder:
+    def folder(self, files: BaseFiles, pieces: int) -> UpstreamFolder:
         assert files.config is not None
         settings = read_base_config(files.config)
         read = {
             get_config_file_name(settings, key, files.config) or published: what
             for key, (published, what) in CONFIG_NAMED_FILES.items()
         }
-        beside, missing = find_side_files(files, read)
+        side_files, missing = find_side_files(files, read)
         more, _ = find_side_files(
             files, {name: "" for side in describe_indextts2(files).side_files for name in side.names}
         )
@@ -456,10 +456,10 @@ class IndexTTS2Program(UpstreamProgram):
             files.checkpoint.name: "the GPT; missing names are ignored, other shapes are an error",
             files.tokenizer.name: "text tokenizer",
         }
-        return StockFolder(
+        return UpstreamFolder(
             files.checkpoint.name,
             files.tokenizer.name,
-            {**more, **beside},
+            {**more, **side_files},
             {CONFIG_NAME: build_config_text(files, pieces)},
             missing,
             {**own, **read},
@@ -497,11 +497,11 @@ def build_config_text(files: BaseFiles, pieces: int) -> str:
     new, count = _NUM_PIECES_LINE.subn(rf"\g<1>{pieces}", text)
     if not count:
         new = _GPT_SECTION_LINE.sub(f"gpt:\n    number_text_tokens: {pieces}", text)
-    found = parse_yaml(new, files.config)
-    stated = found.get("gpt", {}).get("number_text_tokens") if isinstance(found, dict) else None
+    config = parse_yaml(new, files.config)
+    written_pieces = config.get("gpt", {}).get("number_text_tokens") if isinstance(config, dict) else None
     before = IndexTTS2().read_config_pieces(files.config)
-    if stated != pieces:
-        told = f"gpt.number_text_tokens is {before} in {files.config.name}, and could not be written as {pieces:,}"
+    if written_pieces != pieces:
+        message = f"gpt.number_text_tokens is {before} in {files.config.name}, and could not be written as {pieces:,}"
         expected = "a separate line `number_text_tokens: N` in the section gpt"
-        raise ConfigError("base-config", told, expected=expected, where=files.config)
+        raise ConfigError("base-config", message, expected=expected, where=files.config)
     return new

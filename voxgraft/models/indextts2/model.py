@@ -63,12 +63,12 @@ class Conformer(nn.Module):
         lengths = torch.tensor([len(part) for part in parts], device=parts[0].device)
         x = pad_sequence(parts, batch_first=True)  # [B, T, W]
         positions = self.embed.pos_enc.pe[0, : x.shape[1]]  # [T, W]
-        heard = None
+        mask = None
         if len({len(part) for part in parts}) > 1:
-            heard = torch.arange(x.shape[1], device=x.device) < lengths[:, None]  # [B, T]
+            mask = torch.arange(x.shape[1], device=x.device) < lengths[:, None]  # [B, T]
         for block in self.encoders:
-            x = block(x, positions, heard)
-        return self.after_norm(x), heard
+            x = block(x, positions, mask)
+        return self.after_norm(x), mask
 
 
 class ConvSubsampling(nn.Module):
@@ -120,7 +120,7 @@ class _ConformerAttention(nn.Module):
         self.linear_out = nn.Linear(width, width)
         self.linear_pos = nn.Linear(width, width, bias=False)
 
-    def forward(self, x: Tensor, positions: Tensor, heard: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, positions: Tensor, mask: Tensor | None) -> Tensor:
         """[B, T, W], [T, W], [B, T] -> [B, T, W]"""
         parts = (self.linear_q(x), self.linear_k(x), self.linear_v(x), self.linear_pos(positions).expand_as(x))
         q, k, v, p = (part.unflatten(-1, (self.heads, -1)) for part in parts)  # [B, T, H, D]
@@ -131,7 +131,7 @@ class _ConformerAttention(nn.Module):
             both_q.transpose(1, 2),
             both_k.transpose(1, 2),
             v.transpose(1, 2),
-            attn_mask=None if heard is None else heard[:, None, None],
+            attn_mask=None if mask is None else mask[:, None, None],
             scale=q.shape[-1] ** -0.5,
         )  # [B, H, T, D]
         out: Tensor = self.linear_out(mixed.transpose(1, 2).flatten(-2))
@@ -159,11 +159,11 @@ class _ConformerConvolution(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.pointwise_conv2 = nn.Conv1d(width, width, 1)
 
-    def forward(self, x: Tensor, heard: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """[B, T, W], [B, T] -> [B, T, W]"""
         gated = F.glu(self.pointwise_conv1(x.transpose(1, 2)), dim=1)  # [B, W, T]
-        if heard is not None:
-            gated = gated.masked_fill(~heard[:, None], 0.0)
+        if mask is not None:
+            gated = gated.masked_fill(~mask[:, None], 0.0)
         mixed = self.norm(self.depthwise_conv(gated).transpose(1, 2))  # [B, T, W]
         out: Tensor = self.pointwise_conv2(F.silu(mixed).transpose(1, 2)).transpose(1, 2)
         return out
@@ -182,10 +182,10 @@ class _ConformerBlock(nn.Module):
         self.norm_conv = nn.LayerNorm(size.width)
         self.norm_final = nn.LayerNorm(size.width)
 
-    def forward(self, x: Tensor, positions: Tensor, heard: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, positions: Tensor, mask: Tensor | None) -> Tensor:
         """[B, T, W], [T, W], [B, T] -> [B, T, W]"""
-        x = x + self.self_attn(self.norm_mha(x), positions, heard)
-        x = x + self.conv_module(self.norm_conv(x), heard)
+        x = x + self.self_attn(self.norm_mha(x), positions, mask)
+        x = x + self.conv_module(self.norm_conv(x), mask)
         x = x + self.feed_forward(self.norm_ff(x))
         out: Tensor = self.norm_final(x)
         return out
@@ -208,17 +208,17 @@ class PerceiverResampler(nn.Module):
             self.layers.append(nn.ModuleList([attention, feed_forward]))
         self.norm = _ResamplerNorm(width)
 
-    def forward(self, frames: Tensor, heard: Tensor | None) -> Tensor:
+    def forward(self, frames: Tensor, mask: Tensor | None) -> Tensor:
         """[B, T, C], [B, T] -> [B, L, W]"""
         context = self.proj_context(frames)  # [B, T, W]
         latents = self.latents.expand(len(frames), -1, -1)  # [B, L, W]
-        seen = None
-        if heard is not None:
-            seen = F.pad(heard, (len(self.latents), 0), value=True)[:, None, None]  # [B, 1, 1, L + T]
+        attention_mask = None
+        if mask is not None:
+            attention_mask = F.pad(mask, (len(self.latents), 0), value=True)[:, None, None]  # [B, 1, 1, L + T]
         for layer in self.layers:
             assert isinstance(layer, nn.ModuleList)
             attention, feed_forward = layer
-            latents = latents + attention(latents, context, seen)
+            latents = latents + attention(latents, context, attention_mask)
             latents = latents + feed_forward(latents)
         out: Tensor = self.norm(latents)
         return out

@@ -207,8 +207,8 @@ class S2Mel(nn.Module):
         size = S2MelSize.of({name: info.shape for name, info in infos.items()}, read_num_heads(config or {}, path))
         own = {name: info.shape for name, info in infos.items() if not is_optional_tensor(name, size)}
         require_exact_tensors(own, s2mel_shapes(size), "s2mel", path)
-        if odd := [name for name in own if infos[name].dtype not in ALL_FLOAT_DTYPES]:
-            found = f"{odd[0]} is {infos[odd[0]].dtype}"
+        if non_float := [name for name in own if infos[name].dtype not in ALL_FLOAT_DTYPES]:
+            found = f"{non_float[0]} is {infos[non_float[0]].dtype}"
             raise CheckpointError("tensors-mismatch", found, expected="floating-point numbers", where=path)
         if size.dit.width % (2 * size.dit.heads):
             found = f"s2mel is {size.dit.width:,} wide and has {size.dit.heads:,} heads"
@@ -279,14 +279,16 @@ class S2Mel(nn.Module):
         def stack(rows: Sequence[Tensor]) -> Tensor:
             return torch.stack([F.pad(row, (0, 0, 0, longest - len(row))) for row in rows])
 
-        prompt = stack([one.mel.T for one in prompts])  # [B, T, M]
-        content = stack([torch.cat([one.condition, own]) for one, own in zip(prompts, contents, strict=True)])
-        style = torch.stack([one.style for one in prompts])  # [B, S]
+        prompt = stack([flow_prompt.mel.T for flow_prompt in prompts])  # [B, T, M]
+        content = stack(
+            [torch.cat([flow_prompt.condition, own]) for flow_prompt, own in zip(prompts, contents, strict=True)]
+        )
+        style = torch.stack([flow_prompt.style for flow_prompt in prompts])  # [B, S]
         x = stack([noise.to(device, torch.float32).T for noise in noises])  # [B, T, M]
-        starts = torch.tensor([one.mel.shape[1] for one in prompts], device=device)[:, None]
+        starts = torch.tensor([flow_prompt.mel.shape[1] for flow_prompt in prompts], device=device)[:, None]
         ends = torch.tensor(lengths, device=device)[:, None]
-        places = torch.arange(longest, device=device)
-        target = ((places >= starts) & (places < ends))[..., None].to(x.dtype)  # [B, T, 1]
+        frame_indices = torch.arange(longest, device=device)
+        target = ((frame_indices >= starts) & (frame_indices < ends))[..., None].to(x.dtype)  # [B, T, 1]
         estimator, mask = self.estimator, build_frame_mask(lengths, self.estimator.wavenet.reflect, device, longest)
         condition = estimator.condition(prompt, content, style)  # [B, T, d]
         if guidance > 0:
@@ -317,7 +319,7 @@ class S2Mel(nn.Module):
         # float32 runs as it is: the exact path has no second way.
         x = integrate(*inputs) if dtype is None else self.graphs.run(integrate, kind, *inputs)
         rows = zip(x, prompts, lengths, strict=True)
-        return [row[one.mel.shape[1] : length].T.contiguous() for row, one, length in rows]
+        return [row[flow_prompt.mel.shape[1] : length].T.contiguous() for row, flow_prompt, length in rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,8 +362,8 @@ def stretch_index(num_codes: int, num_frames: int) -> NDArray[np.int64]:
     Whole-number arithmetic picks other codes for some counts (26, 64, 70, ...), which is audible as a shift.
     """
     scale = np.float32(num_codes / num_frames)
-    places: NDArray[np.int64] = np.floor(np.arange(num_frames, dtype=np.float32) * scale).astype(np.int64)
-    return places.clip(max=num_codes - 1)
+    indices: NDArray[np.int64] = np.floor(np.arange(num_frames, dtype=np.float32) * scale).astype(np.int64)
+    return indices.clip(max=num_codes - 1)
 
 
 class LengthRegulator(nn.Module):

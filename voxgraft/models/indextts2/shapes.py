@@ -48,10 +48,10 @@ def read_config_sizes(
     config: Mapping[Any, Any], section: str, keys: Mapping[str, str], where: str | Path
 ) -> dict[str, int]:
     """The whole numbers of a section such as `gpt.condition_module`, under our names."""
-    stated = _require_section(config, section, where)
+    section_values = _require_section(config, section, where)
     sizes = {}
     for name, key in keys.items():
-        value, largest = stated.get(key), _MAX_BY_KEY.get(key, _MAX_SIZE)
+        value, largest = section_values.get(key), _MAX_BY_KEY.get(key, _MAX_SIZE)
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= largest:
             found = f"{section}.{key} is {'missing' if value is None else repr(value)[:40]}"
             raise ConfigError("base-config", found, expected=f"a whole number, 1 to {largest:,}", where=where)
@@ -220,8 +220,8 @@ def _conformer_shapes(size: ConditioningEncoderSize) -> dict[str, Shape]:
     block |= linear_shapes("conv_module.depthwise_conv", width, 1, DEPTHWISE_KERNEL)
     block |= norm_shapes("conv_module.norm", width)
     block |= linear_shapes("conv_module.pointwise_conv2", width, width, 1)
-    for place in ("ff", "mha", "conv", "final"):
-        block |= norm_shapes(f"norm_{place}", width)
+    for norm in ("ff", "mha", "conv", "final"):
+        block |= norm_shapes(f"norm_{norm}", width)
     shapes = linear_shapes("embed.conv.0", width, 1, 3, 3)
     shapes |= linear_shapes("embed.out.0", width, width * ((FEATURE_WIDTH - 1) // 2))
     shapes["embed.pos_enc.pe"] = (1, SINUSOID_ROWS, width)
@@ -261,8 +261,8 @@ def is_alias(tensor: str) -> bool:
 
 def is_unified_voice(names: Iterable[str]) -> bool:
     """Whether these are the names of IndexTTS-2's GPT, whole or not. Older and newer generations lack some of them."""
-    wanted = {"text_embedding.weight", "mel_embedding.weight", "speed_emb.weight", "gpt.h.0.attn.c_attn.weight"}
-    return wanted <= set(names)
+    required = {"text_embedding.weight", "mel_embedding.weight", "speed_emb.weight", "gpt.h.0.attn.c_attn.weight"}
+    return required <= set(names)
 
 
 CONFIG_NAME = "config.yaml"

@@ -40,7 +40,7 @@ from voxgraft.audio.files import resample
 from voxgraft.checkpoints.base import Shape
 from voxgraft.checkpoints.load import read_tensor_shapes, read_tensors
 from voxgraft.core.errors import AudioError, CheckpointError, GraftError
-from voxgraft.core.files import path_exists
+from voxgraft.core.files import is_file, path_exists
 from voxgraft.models.base import (
     REFERENCE_AUDIO,
     BaseFiles,
@@ -71,6 +71,7 @@ from voxgraft.models.indextts2.family import (
     STYLE_WIDTH,
     W2V_BERT_FILES,
     W2V_BERT_FOLDER,
+    IndexTTS2,
     get_s2mel_name,
     get_statistics_name,
     get_vocoder_folder,
@@ -182,8 +183,8 @@ class BigVGAN(nn.Module):
         size = BigVGANSize.of(stored)
         shapes = bigvgan_shapes(size, weight_norm=any(name.endswith(".weight_v") for name in stored))
         # The filters beside every activation are computed here; a file may leave them out.
-        beside = [name.removesuffix("act.alpha") for name in shapes if name.endswith(".act.alpha")]
-        filters = {f"{stem}{side}.filter" for stem in beside for side in ("upsample", "downsample.lowpass")}
+        activations = [name.removesuffix("act.alpha") for name in shapes if name.endswith(".act.alpha")]
+        filters = {f"{stem}{side}.filter" for stem in activations for side in ("upsample", "downsample.lowpass")}
         own = {name: shape for name, shape in stored.items() if name not in filters}
         require_exact_tensors(own, shapes, "BigVGAN v2 (22 kHz, 80 bands, 256 samples a frame)", path)
         return path, size, shapes
@@ -227,12 +228,12 @@ class BigVGAN(nn.Module):
         Padding would reach into the end of a shorter clip through some hundred layers, and a clip of a few seconds
         keeps a device busy on its own.
         """
-        found: dict[int, Tensor] = {}
+        waves_by_index: dict[int, Tensor] = {}
         for length in sorted({mel.shape[1] for mel in mels}):
-            places = [place for place, mel in enumerate(mels) if mel.shape[1] == length]
-            waves = self(torch.stack([mels[place] for place in places]))
-            found |= dict(zip(places, waves, strict=True))
-        return [found[place] for place in range(len(mels))]
+            indices = [index for index, mel in enumerate(mels) if mel.shape[1] == length]
+            waves = self(torch.stack([mels[index] for index in indices]))
+            waves_by_index |= dict(zip(indices, waves, strict=True))
+        return [waves_by_index[index] for index in range(len(mels))]
 
 
 class ResidualBlock(nn.Module):
@@ -260,8 +261,8 @@ def kaiser_sinc_filter() -> Tensor:
     attenuation = 2.285 * (FILTER_TAPS // 2 - 1) * math.pi * 4 * 0.3 + 7.95
     beta = 0.1102 * (attenuation - 8.7)
     window = torch.kaiser_window(FILTER_TAPS, periodic=False, beta=beta, dtype=torch.float64)
-    places = (torch.arange(FILTER_TAPS, dtype=torch.float64) - (FILTER_TAPS - 1) / 2) / 2
-    taps = window * torch.sinc(places) / 2
+    offsets = (torch.arange(FILTER_TAPS, dtype=torch.float64) - (FILTER_TAPS - 1) / 2) / 2
+    taps = window * torch.sinc(offsets) / 2
     return (taps / taps.sum()).float()
 
 
@@ -301,8 +302,8 @@ class AntiAliasedSnake(nn.Module):
         phases = []
         for phase in range(2):
             y = padded[..., phase : phase + length] * (2 * taps[11 - phase])
-            for place in range(1, 6):
-                shift = phase + place
+            for tap in range(1, 6):
+                shift = phase + tap
                 y.add_(padded[..., shift : shift + length], alpha=2 * taps[11 + phase - 2 * shift])
             phases.append(torch.addcmul(y, torch.sin(y * rate).square_(), scale))
         even, odd = phases
@@ -310,10 +311,10 @@ class AntiAliasedSnake(nn.Module):
         first, last = even[..., :1].expand(-1, -1, 3), odd[..., -1:].expand(-1, -1, 3)
         even, odd = torch.cat([first, even, last], -1), torch.cat([first, odd, last], -1)
         z: Tensor = odd[..., :length] * taps[0]
-        for place in range(1, 6):
-            z.add_(odd[..., place : place + length], alpha=taps[2 * place])
-        for place in range(1, 7):
-            z.add_(even[..., place : place + length], alpha=taps[2 * place - 1])
+        for tap in range(1, 6):
+            z.add_(odd[..., tap : tap + length], alpha=taps[2 * tap])
+        for tap in range(1, 7):
+            z.add_(even[..., tap : tap + length], alpha=taps[2 * tap - 1])
         return z
 
     def filter_by_convolution(self, x: Tensor) -> Tensor:
@@ -367,7 +368,7 @@ def prepare_reference(
     first = samples[: (MAX_REFERENCE_SECONDS + 1) * rate] if samples.ndim == 1 else samples
     wave = validate_waveform(first, limits, "the reference recording")
     if compute_peak_frame_power(wave) <= SILENCE_POWER:
-        raise AudioError("audio-silent", f"{limits.told(len(wave))}, all of them silent", expected="a voice")
+        raise AudioError("audio-silent", f"{limits.describe(len(wave))}, all of them silent", expected="a voice")
     speaker = _resample_like_librosa(wave.numpy(), rate, SAMPLE_RATE)[: MAX_REFERENCE_SECONDS * SAMPLE_RATE]
     speaker_16k = resample_sinc(torch.from_numpy(speaker), SAMPLE_RATE, FEATURE_RATE).numpy()
     emotion_16k = _resample_like_librosa(wave.numpy(), rate, FEATURE_RATE)[: MAX_REFERENCE_SECONDS * FEATURE_RATE]
@@ -376,9 +377,9 @@ def prepare_reference(
 
 def _resample_like_librosa(samples: NDArray[np.float32], from_hz: int, to_hz: int) -> NDArray[np.float32]:
     """soxr at high quality, and exactly as many samples as the rates say, rounded up."""
-    found = resample(samples, from_hz, to_hz)
-    wanted = math.ceil(len(samples) * (to_hz / from_hz))
-    return np.ascontiguousarray(np.pad(found, (0, max(0, wanted - len(found))))[:wanted])
+    resampled = resample(samples, from_hz, to_hz)
+    num_samples = math.ceil(len(samples) * (to_hz / from_hz))
+    return np.ascontiguousarray(np.pad(resampled, (0, max(0, num_samples - len(resampled))))[:num_samples])
 
 
 def compute_mel(wave: Tensor) -> Tensor:
@@ -412,9 +413,14 @@ class IndexTTS2Vocoder(Vocoder):
     seed: int = 0
     """Every utterance is drawn from a generator of its own with this seed, so that none depends on its neighbours."""
 
-    def __init__(self, load: Callable[[], VocoderParts], dtype: torch.dtype | None = None) -> None:
-        """A half-precision `dtype` is for the flow, the slowest part, with TF32 in BigVGAN; None is exact float32."""
-        self._load, self.dtype = load, dtype
+    def __init__(
+        self, load: Callable[[], VocoderParts], dtype: torch.dtype | None = None, campplus: Path | None = None
+    ) -> None:
+        """A half-precision `dtype` is for the flow, the slowest part, with TF32 in BigVGAN; None is exact float32.
+
+        `campplus` is the file of CAM++, which `add_recording` computes the style with.
+        """
+        self._load, self.dtype, self._campplus = load, dtype, campplus
         self._prompts: dict[int, tuple[Clip, FlowPrompt]] = {}
 
     @cached_property
@@ -446,7 +452,8 @@ class IndexTTS2Vocoder(Vocoder):
             flow, waves = S2Mel.load(s2mel, settings).to(device), BigVGAN.load(bigvgan).to(device)
             return flow, waves, load_code_table(codec).to(device)
 
-        return cls(load, dtype)
+        campplus = files.folder / CAMPPLUS_NAME
+        return cls(load, dtype, campplus if is_file(campplus) else None)
 
     def why_not(self, voice: Clip) -> str:
         if REFERENCE_AUDIO not in voice.voice:
@@ -454,6 +461,14 @@ class IndexTTS2Vocoder(Vocoder):
         if STYLE not in voice.voice:
             return f"the voice was encoded without CAM++ ({CAMPPLUS_NAME} is missing from the base folder)"
         return "" if len(voice.codes) else "the recording of the voice has no codes"
+
+    def add_recording(self, voice: Clip, samples: NDArray[np.float32], rate: int) -> Clip:
+        """As for any other reference, with the codes that the clip has: those of the 15 seconds that are kept."""
+        speaker, speaker_16k, _ = prepare_reference(samples, rate)
+        found: dict[str, NDArray[Any]] = {**voice.voice, REFERENCE_AUDIO: speaker}
+        if self._campplus is not None:
+            found[STYLE] = CAMPPlus.load(self._campplus).embed([speaker_16k])[0].float().numpy()
+        return Clip(voice.codes[: round(IndexTTS2.code_hz * len(speaker) / SAMPLE_RATE)], found)
 
     @torch.no_grad()
     def sound(
@@ -466,20 +481,24 @@ class IndexTTS2Vocoder(Vocoder):
             raise GraftError("packing", counts, expected="the same number of each")
         prompts: dict[int, FlowPrompt] = {}
         contents: dict[int, Tensor] = {}
-        for place, (own, voice, states) in enumerate(zip(codes, voices, given, strict=True)):
+        for index, (own, voice, states) in enumerate(zip(codes, voices, given, strict=True)):
             if len(own):
-                prompts[place] = self.prepare_prompt(voice)
-                contents[place] = self.embed_codes(own, states)
-        found = [np.zeros(0, dtype=np.float32)] * len(codes)
-        places = list(contents)
-        lengths = [prompts[at].mel.shape[1] + count_target_frames(len(codes[at])) for at in places]
+                prompts[index] = self.prepare_prompt(voice)
+                contents[index] = self.embed_codes(own, states)
+        rendered = [np.zeros(0, dtype=np.float32)] * len(codes)
+        indices = list(contents)
+        lengths = [prompts[position].mel.shape[1] + count_target_frames(len(codes[position])) for position in indices]
         for batch in batch_by_length(lengths, BATCH_FRAMES):
-            some = [places[number] for number in batch]
+            batch_indices = [indices[number] for number in batch]
             noises = [self.draw_noise(lengths[number]) for number in batch]
-            waves = self.render([prompts[at] for at in some], [contents[at] for at in some], noises)
-            for at, wave in zip(some, waves, strict=True):
-                found[at] = wave.cpu().numpy()
-        return found
+            waves = self.render(
+                [prompts[position] for position in batch_indices],
+                [contents[position] for position in batch_indices],
+                noises,
+            )
+            for position, wave in zip(batch_indices, waves, strict=True):
+                rendered[position] = wave.cpu().numpy()
+        return rendered
 
     def render(
         self, prompts: Sequence[FlowPrompt], contents: Sequence[Tensor], noises: Sequence[Tensor]
@@ -514,13 +533,13 @@ class IndexTTS2Vocoder(Vocoder):
     @torch.no_grad()
     def prepare_prompt(self, voice: Clip) -> FlowPrompt:
         """Mel, content and style of a voice's recording; kept for the voices that were used last."""
-        kept = self._prompts.pop(id(voice), None)
-        if kept is None or kept[0] is not voice:
-            kept = (voice, self._compute_prompt(voice))
-        self._prompts[id(voice)] = kept
+        cached = self._prompts.pop(id(voice), None)
+        if cached is None or cached[0] is not voice:
+            cached = (voice, self._compute_prompt(voice))
+        self._prompts[id(voice)] = cached
         while len(self._prompts) > MAX_KEPT_VOICES:
             del self._prompts[next(iter(self._prompts))]
-        return kept[1]
+        return cached[1]
 
     def _compute_prompt(self, voice: Clip) -> FlowPrompt:
         if why := self.why_not(voice):
@@ -541,7 +560,7 @@ class IndexTTS2Vocoder(Vocoder):
 
 
 def list_indextts2_files(files: BaseFiles) -> tuple[PublishedTensors, ...]:
-    """All but the model that hears emotion in a text, which voxgraft does not use."""
+    """All but the model that finds emotion in a text, which voxgraft does not use."""
     config = files.config
     settings = read_base_config(config) if config is not None else {}
     statistics = get_statistics_name(files)

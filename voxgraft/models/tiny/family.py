@@ -21,7 +21,7 @@ from voxgraft.models.base import (
     GraftPoint,
     SequenceSpec,
     SideFile,
-    StockFolder,
+    UpstreamFolder,
     UpstreamProgram,
     find_side_files,
     unknown_voice_error,
@@ -100,8 +100,8 @@ class TinyTextFrontend(TextFrontend):
 
     def clean(self, text: str) -> str:
         text = unicodedata.normalize("NFC", text).translate(PUNCTUATION_REWRITES)
-        kept = " ".join(text.translate(_CHARACTER_FILTER).split())
-        return _SPACE_BEFORE_PUNCTUATION.sub("", kept)
+        cleaned = " ".join(text.translate(_CHARACTER_FILTER).split())
+        return _SPACE_BEFORE_PUNCTUATION.sub("", cleaned)
 
     def prepare(self, text: str, language: str | None) -> str:
         tag = f"[{language.lower()}]" if language else ""
@@ -112,12 +112,12 @@ class TinyTextFrontend(TextFrontend):
 class _CharacterFilter(dict[int, int]):
     """What becomes of a character, by its number: itself, or a space. Filled as characters are met."""
 
-    def __missing__(self, at: int) -> int:
-        kind = unicodedata.category(chr(at))[0]
-        kept = kind in "LMN" or chr(at) in SIMPLE_PUNCTUATION
-        kept = kept or (kind == "P" and at >= _FIRST_NON_LATIN_SIGN and at not in _GENERAL_PUNCTUATION)
-        self[at] = at if kept else ord(" ")
-        return self[at]
+    def __missing__(self, code_point: int) -> int:
+        kind = unicodedata.category(chr(code_point))[0]
+        kept = kind in "LMN" or chr(code_point) in SIMPLE_PUNCTUATION
+        kept = kept or (kind == "P" and code_point >= _FIRST_NON_LATIN_SIGN and code_point not in _GENERAL_PUNCTUATION)
+        self[code_point] = code_point if kept else ord(" ")
+        return self[code_point]
 
 
 _CHARACTER_FILTER = _CharacterFilter()
@@ -208,9 +208,9 @@ class Tiny(Family):
 
     def find_tokenizer(self, checkpoint: Path) -> Path:
         """The one beside it; among several, the one that fits its rows."""
-        beside = checkpoint.with_name(TOKENIZER_NAME)
-        if checkpoint.name == CHECKPOINT_NAME and is_file(beside):
-            return beside
+        tokenizer_path = checkpoint.with_name(TOKENIZER_NAME)
+        if checkpoint.name == CHECKPOINT_NAME and is_file(tokenizer_path):
+            return tokenizer_path
         return find_matching_tokenizer(self, scan_checkpoint(checkpoint))
 
     def front(self, tokenizer: Path | None = None) -> TextFrontend:  # noqa: ARG002 (no tables beside the tokenizer)
@@ -255,7 +255,9 @@ class Tiny(Family):
             SideFile((VOICES_NAME,), ("preparing", "speaking"), "names of the speakers"),
             SideFile((CARD_NAME,), (), "sources of the base, and its scores"),
         )
-        return BaseDescription("built-in", self.languages, sides)
+        shipped = self.shipped_folder()
+        is_shipped = shipped is not None and files.folder.resolve() == shipped.resolve()
+        return BaseDescription("built-in" if is_shipped else "a copy", self.languages, sides)
 
     def upstream(self) -> UpstreamProgram:
         return TinyProgram()
@@ -284,11 +286,11 @@ class TinyProgram(UpstreamProgram):
 
     title: ClassVar[str] = "voxgraft"
 
-    def folder(self, files: BaseFiles, pieces: int) -> StockFolder:  # noqa: ARG002 (the rows are in the checkpoint alone)
-        beside, missing = find_side_files(files, REQUIRED_FILES)
+    def folder(self, files: BaseFiles, pieces: int) -> UpstreamFolder:  # noqa: ARG002 (the rows are in the checkpoint alone)
+        side_files, missing = find_side_files(files, REQUIRED_FILES)
         card, _ = find_side_files(files, {CARD_NAME: ""})
         read = {CHECKPOINT_NAME: "language model", TOKENIZER_NAME: "text tokenizer", **REQUIRED_FILES}
-        return StockFolder(CHECKPOINT_NAME, TOKENIZER_NAME, {**beside, **card}, missing=missing, read=read)
+        return UpstreamFolder(CHECKPOINT_NAME, TOKENIZER_NAME, {**side_files, **card}, missing=missing, read=read)
 
     def usage(self, facts: ExportInfo, files: BaseFiles, *, drop_in: bool) -> list[str]:  # noqa: ARG002 (there is one way)
         return [

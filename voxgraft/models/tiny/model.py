@@ -296,7 +296,7 @@ class CodecDecoder(nn.Module):
             nn.ModuleList(CodecBlock(width, speakers) for _ in range(count))
             for width, count in zip(widths, config.decoder_blocks, strict=True)
         )
-        self.doubling = nn.ModuleList(nn.Linear(widths[place], 2 * widths[place + 1]) for place in range(2))
+        self.doubling = nn.ModuleList(nn.Linear(widths[index], 2 * widths[index + 1]) for index in range(2))
         self.norm = nn.LayerNorm(widths[-1])
         self.leave = nn.Linear(widths[-1], STFT_WINDOW + 2)
         self.register_buffer("window", torch.hann_window(STFT_WINDOW), persistent=False)
@@ -332,7 +332,7 @@ class CodecDecoder(nn.Module):
 def overlap_add(pieces: Tensor) -> Tensor:
     """Pieces [B, F, W] that begin every W / 4 samples, summed where they overlap. -> [B, 160 (F + 3)]"""
     quarters = pieces.reshape(*pieces.shape[:2], 4, -1)  # [B, F, 4, 160]
-    lines = [F.pad(quarters[:, :, place], (0, 0, place, 3 - place)) for place in range(4)]
+    lines = [F.pad(quarters[:, :, quarter], (0, 0, quarter, 3 - quarter)) for quarter in range(4)]
     return torch.stack(lines).sum(0).flatten(1)
 
 
@@ -376,15 +376,15 @@ class TinyClipEncoder(ClipEncoder):
         checked = validate_waveforms(waves, CODEC_LIMITS)
         device = next(self.codec.parameters()).device
         codes: dict[int, NDArray[np.int64]] = {}
-        for places in batch_by_length([len(wave) for wave in checked], BATCH_SAMPLES):
-            own = [checked[place] for place in places]
+        for indices in batch_by_length([len(wave) for wave in checked], BATCH_SAMPLES):
+            own = [checked[index] for index in indices]
             lengths = torch.tensor([len(wave) for wave in own], device=device)
             batch = nn.utils.rnn.pad_sequence(own, batch_first=True).to(device)
             with exact_float32():
                 padded, counts = self.codec.encode(batch, lengths)  # [B, N], [B]
-            for place, row, count in zip(places, padded.cpu().numpy(), counts.tolist(), strict=True):
-                codes[place] = row[:count].astype(np.int64)
-        return [Clip(codes[place], voice) for place, voice in enumerate(voices)]
+            for index, row, count in zip(indices, padded.cpu().numpy(), counts.tolist(), strict=True):
+                codes[index] = row[:count].astype(np.int64)
+        return [Clip(codes[index], voice) for index, voice in enumerate(voices)]
 
 
 def load_codec(folder: Path, device: torch.device | str = "cpu") -> tuple[TinyCodec, tuple[str, ...]]:

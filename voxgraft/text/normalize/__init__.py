@@ -53,11 +53,11 @@ def build_text_rules(language: str, *, normalize: bool = True, fold_homophones: 
     rules = TextRules(
         GENERIC_VERSION, language, kept_marks=kept, apostrophe=typed[0] if len(typed) == 1 and not kept else ""
     )
-    words = find_num2words_config(language)
-    if words is None:
+    number_config = find_num2words_config(language)
+    if number_config is None:
         return rules
-    code = next(code for code, own_words in NUM2WORDS_LANGUAGES.items() if own_words is words)
-    return replace(rules, numbers=code, edition=num2words_fingerprint(words.code))
+    code = next(code for code, own_words in NUM2WORDS_LANGUAGES.items() if own_words is number_config)
+    return replace(rules, numbers=code, edition=num2words_fingerprint(number_config.code))
 
 
 @lru_cache(maxsize=64)

@@ -482,7 +482,7 @@ def _sign_to_digits(match: regex.Match[str]) -> str:
 
 
 def _collect_notes(text: str) -> Iterator[TextNote]:
-    """What was left alone: Latin words, other scripts, digits, unknown abbreviations."""
+    """Unchanged: Latin words, other scripts, digits, unknown abbreviations."""
     patterns = {
         "latin-word": LATIN_WORD,
         "other-script": _OTHER_SCRIPT,

@@ -106,19 +106,19 @@ class TextEditor:
 
     def _apply(self, edits: Iterable[tuple[str, int, int, str | None]]) -> None:
         """Make edits (rule, start, end, new text), in order of their places; None changes nothing."""
-        done: list[str] = []
-        length = behind = 0  # characters of the new text so far; end of the last edit in the old text
+        parts: list[str] = []
+        length = previous_end = 0  # characters of the new text so far; end of the last edit in the old text
         for rule, start, end, after in edits:
             before = self.text[start:end]
             if after is None or after == before:
                 continue
-            kept = self.text[behind:start]
-            self.changes.append(TextChange(rule, before, after, length + len(kept)))
-            done += (kept, after)
-            length += len(kept) + len(after)
-            behind = end
-        if done:
-            self.text = "".join(done) + self.text[behind:]
+            unchanged = self.text[previous_end:start]
+            self.changes.append(TextChange(rule, before, after, length + len(unchanged)))
+            parts += (unchanged, after)
+            length += len(unchanged) + len(after)
+            previous_end = end
+        if parts:
+            self.text = "".join(parts) + self.text[previous_end:]
 
 
 NormalizationStep = Callable[[TextEditor], None]
@@ -150,9 +150,9 @@ class Normalizer:
         return NormalizedText(draft.text, tuple(draft.changes), tuple(self.notes(draft.text) if self.notes else ()))
 
 
-def regex_alternation(words: Iterable[str]) -> str:
+def regex_alternation(texts: Iterable[str]) -> str:
     """A pattern for any of the texts, the longest first; without texts, a pattern that matches nothing."""
-    return "|".join(regex.escape(word) for word in sorted(words, key=lambda word: (-len(word), word))) or "(?!)"
+    return "|".join(regex.escape(text) for text in sorted(texts, key=lambda text: (-len(text), text))) or "(?!)"
 
 
 GENERIC_VERSION = "generic-2"
@@ -191,9 +191,9 @@ def build_generic_normalizer(
     language: str, kept_marks: str, numbers: Num2WordsConfig | None, edition: str, apostrophe: str
 ) -> Normalizer:
     """For every language that has no normalizer of its own; the arguments are those of `TextRules`."""
-    kept = "".join(f"+{ord(mark):04X}" for mark in kept_marks)
-    kept += f"+'{ord(apostrophe):04X}" if apostrophe else ""
-    name = GENERIC_VERSION + kept + (f"+{NUM2WORDS_PACKAGE}-{edition}" if numbers else "")
+    suffix = "".join(f"+{ord(mark):04X}" for mark in kept_marks)
+    suffix += f"+'{ord(apostrophe):04X}" if apostrophe else ""
+    name = GENERIC_VERSION + suffix + (f"+{NUM2WORDS_PACKAGE}-{edition}" if numbers else "")
     # Numbers come after marks and invisible characters, which may be inside them.
     read: tuple[NormalizationStep, ...] = (Num2WordsExpander(numbers),) if numbers else ()
     plain_marks = partial(_replace_marks, kept=kept_marks, apostrophe=apostrophe)
@@ -349,7 +349,7 @@ _LONGEST_LEAD = 40
 
 def find_num2words_config(language: str) -> Num2WordsConfig | None:
     """The entry of a language code: `nl-BE` like `nl`, but the same language in another script (`uz-Arab`) is not."""
-    by_code = {code.lower(): words for code, words in NUM2WORDS_LANGUAGES.items()}
+    by_code = {code.lower(): config for code, config in NUM2WORDS_LANGUAGES.items()}
     code = language.lower().replace("_", "-")
     while code:
         if (own := REGION_ENTRIES.get(code, code).lower()) in by_code:
@@ -374,8 +374,8 @@ def num2words_cardinal(code: str, number: int) -> str:
 
 def num2words_fingerprint(code: str) -> dict[str, str]:
     """The edition of num2words that is installed, and a hash of what it says in a language."""
-    said = "\n".join(num2words_cardinal(code, number) for number in FINGERPRINT_NUMBERS)
-    return {NUM2WORDS_PACKAGE: version(NUM2WORDS_PACKAGE), "sha256": hashlib.sha256(said.encode()).hexdigest()}
+    sample_text = "\n".join(num2words_cardinal(code, number) for number in FINGERPRINT_NUMBERS)
+    return {NUM2WORDS_PACKAGE: version(NUM2WORDS_PACKAGE), "sha256": hashlib.sha256(sample_text.encode()).hexdigest()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,19 +394,19 @@ class Num2WordsExpander:
         draft.rewrite("other-digits", _FOREIGN_DIGIT, lambda match: _to_ascii_digits(match.group(), self.words.decimal))
 
     def _read(self, match: regex.Match[str]) -> str | None:
-        words = self.words
-        if (match["minus"] and not words.minus) or (match["percent"] and not words.percent):
+        config = self.words
+        if (match["minus"] and not config.minus) or (match["percent"] and not config.percent):
             return None
-        run = _to_ascii_digits(match["run"], words.decimal)
-        said = self._said(run) if run is not None else None
+        run = _to_ascii_digits(match["run"], config.decimal)
+        spoken = self._said(run) if run is not None else None
         following = _ORDINAL_CONTEXT.match(match.string, match.end())
-        if words.ordinal_before_capital and len(match["run"]) <= _MAX_ORDINAL_DIGITS and following:
+        if config.ordinal_before_capital and len(match["run"]) <= _MAX_ORDINAL_DIGITS and following:
             before = _WORD_BEFORE.search(match.string[: match.start()][-_LONGEST_LEAD:])
             if following[1] not in _STARTS or before is None or before[1].lower() in _LEADS:
                 return None
-        if said is None:
+        if spoken is None:
             return None
-        parts = (words.minus if match["minus"] else "", said, words.percent if match["percent"] else "")
+        parts = (config.minus if match["minus"] else "", spoken, config.percent if match["percent"] else "")
         return " ".join(filter(None, parts))
 
     def _said(self, run: str) -> str | None:
@@ -423,8 +423,8 @@ class Num2WordsExpander:
         if match := _DATE.fullmatch(run) or _TIME.fullmatch(run) or _RANGE.fullmatch(run):
             # Number by number: how dates and times are spoken differs too much from language to language.
             parts = [part for part in match.groups() if part and part.isdecimal()]
-            said = [self._whole(part.lstrip("0") or "0") for part in parts]
-            return None if None in said else " ".join(filter(None, said))
+            spoken = [self._whole(part.lstrip("0") or "0") for part in parts]
+            return None if None in spoken else " ".join(filter(None, spoken))
         return None
 
     def _whole(self, digits: str) -> str | None:
@@ -443,14 +443,14 @@ class Num2WordsExpander:
 
 def _to_ascii_digits(run: str, decimal: str) -> str | None:
     """With the digits 0 to 9; None where Python's Unicode is older than the digit."""
-    made = []
+    converted = []
     for character in run:
         if character in ".,:/-":
-            made.append(character)
+            converted.append(character)
         elif character in "٫٬":  # the Arabic separators, decimal and group
-            made.append(decimal if character == "٫" else "." if decimal == "," else ",")
+            converted.append(decimal if character == "٫" else "." if decimal == "," else ",")
         elif (value := unicodedata.decimal(character, None)) is not None:
-            made.append(str(value))
+            converted.append(str(value))
         else:
             return None
-    return "".join(made)
+    return "".join(converted)

@@ -168,11 +168,11 @@ _READABLE_START = regex.compile(
 )
 
 
-def build_shape_patterns(words: NumberVerbalizer) -> dict[str, regex.Pattern[str]]:
+def build_shape_patterns(verbalizer: NumberVerbalizer) -> dict[str, regex.Pattern[str]]:
     """By name, in the order in which they are tried at a place."""
-    scales, hours = regex_alternation(words.scales), regex_alternation(words.hours)
+    scales, hours = regex_alternation(verbalizer.scales), regex_alternation(verbalizer.hours)
     signs = regex_alternation(
-        sign for sign in words.currencies if not regex.fullmatch(rf"{ETHIOPIC_LETTER}+", sign, regex.V1)
+        sign for sign in verbalizer.currencies if not regex.fullmatch(rf"{ETHIOPIC_LETTER}+", sign, regex.V1)
     )
     amount = rf"{_DECIMAL_NUMBER}(?: ?(?P<scale>{scales}){_WORD_ENDS})?"
     hour_word = rf"(?: ?(?:{hours})(?!{ETHIOPIC_LETTER}))?"
@@ -188,10 +188,10 @@ def build_shape_patterns(words: NumberVerbalizer) -> dict[str, regex.Pattern[str
         "mixed": rf"(?P<whole>\d+)(?: {_SLASH_FRACTION}| ?{_FRACTION_SIGN})",
         "fraction": rf"{_SLASH_FRACTION}|{_FRACTION_SIGN}",
         "zeros": rf"0\d+(?![.,]\d){_NOT_BEFORE_LATIN}",
-        "ordinal": rf"(?P<whole>{NUMBER_PATTERN})(?P<ordinal>{words.ordinal_suffix or NO_MATCH})",
-        "money": rf"{amount} ?(?P<currency>{regex_alternation(words.currencies)}){_WORD_ENDS}",
+        "ordinal": rf"(?P<whole>{NUMBER_PATTERN})(?P<ordinal>{verbalizer.ordinal_suffix or NO_MATCH})",
+        "money": rf"{amount} ?(?P<currency>{regex_alternation(verbalizer.currencies)}){_WORD_ENDS}",
         "percent": rf"(?P<minus>-)?{_DECIMAL_NUMBER} ?(?P<percent>[%‰])",
-        "unit": rf"(?P<minus>-)?{_DECIMAL_NUMBER} ?(?P<unit>{regex_alternation(words.units)}){_WORD_ENDS}"
+        "unit": rf"(?P<minus>-)?{_DECIMAL_NUMBER} ?(?P<unit>{regex_alternation(verbalizer.units)}){_WORD_ENDS}"
         r"(?P<dot>\.(?! ?$))?",
         "number": rf"(?P<minus>-)?{_DECIMAL_NUMBER}",
         "whole": rf"(?P<minus>-)?(?P<whole>{NUMBER_PATTERN})(?P<point>(?!)){{0}}",
@@ -240,9 +240,9 @@ class NumberExpander:
             # Prepositions before the number and endings behind it stay attached; other letters are set apart.
             clitic = _letters_before(text, start) in self.words.prefixes
             apart_before = " " if text[:start][-1:].isalnum() and not clitic else ""
-            if behind := _ETHIOPIC_LETTERS.match(text, end):
-                if regex.fullmatch(self.words.suffix, behind.group()):
-                    return rule, behind.end(), apart_before + self.words.join(words, behind.group())
+            if following := _ETHIOPIC_LETTERS.match(text, end):
+                if regex.fullmatch(self.words.suffix, following.group()):
+                    return rule, following.end(), apart_before + self.words.join(words, following.group())
                 return rule, end, f"{apart_before}{words} "
             return rule, end, f"{apart_before}{words}{' ' * text[end : end + 1].isalnum()}"
         step = LATIN_WORD.match(text, start) or _SKIPPED_TEXT.match(text, start)
@@ -250,16 +250,18 @@ class NumberExpander:
 
     def _amount(self, match: RegexMatch) -> str:
         """The number of a match, with its point and its sign."""
-        say, digits, point = self.words, match["whole"].replace(",", ""), match["point"]
+        verbalizer, digits, point = self.words, match["whole"].replace(",", ""), match["point"]
         if len(digits) > _MAX_CARDINAL_DIGITS:
-            words = say.digits(digits + (point or ""))
+            words = verbalizer.digits(digits + (point or ""))
         else:  # digits behind the point are spoken one by one
-            words = say.cardinal(int(digits)) + (f" {say.point} {say.digits(point)}" if point else "")
-        return f"{say.minus} {words}" if "minus" in match.groupdict() and match["minus"] else words
+            words = verbalizer.cardinal(int(digits)) + (
+                f" {verbalizer.point} {verbalizer.digits(point)}" if point else ""
+            )
+        return f"{verbalizer.minus} {words}" if "minus" in match.groupdict() and match["minus"] else words
 
     def _speak(self, shape: str, match: RegexMatch) -> tuple[str, str | None] | None:
         """The rule and the words of a match; no words: leave it as it is written; None: it has another shape."""
-        say, before = self.words, match.string[: match.start()]
+        verbalizer, before = self.words, match.string[: match.start()]
         named = match.groupdict()
         digits = (named.get("whole") or "").replace(",", "")
         match shape:
@@ -267,42 +269,46 @@ class NumberExpander:
                 rule = "negative" if named["minus"] else "decimal" if named["point"] else "cardinal"
                 return rule if shape == "number" else "cardinal", self._amount(match)
             case "zeros":
-                return "digit-by-digit", say.digits(match.group())
+                return "digit-by-digit", verbalizer.digits(match.group())
             case "ordinal" if len(digits) <= _MAX_CARDINAL_DIGITS:
-                return "ordinal", say.ordinal(int(digits), named["ordinal"])
-            case "percent" if named["percent"] in say.percents:
-                return "percent", f"{self._amount(match)} {say.percents[named['percent']]}"
+                return "ordinal", verbalizer.ordinal(int(digits), named["ordinal"])
+            case "percent" if named["percent"] in verbalizer.percents:
+                return "percent", f"{self._amount(match)} {verbalizer.percents[named['percent']]}"
             case "unit":
-                return "unit", f"{self._amount(match)} {say.units[named['unit']]}"
+                return "unit", f"{self._amount(match)} {verbalizer.units[named['unit']]}"
             case "money" | "money-before":
-                currency, point, scale = say.currencies[named["currency"]], named["point"], named["scale"]
+                currency, point, scale = verbalizer.currencies[named["currency"]], named["point"], named["scale"]
                 if scale or (point and len(point) != _CENT_DIGITS) or len(digits) > _MAX_CARDINAL_DIGITS:
-                    return "money", " ".join(filter(None, (self._amount(match), say.scales.get(scale or ""), currency)))
-                return "money", say.money(int(digits), int(point or 0), currency)
+                    return "money", " ".join(
+                        filter(None, (self._amount(match), verbalizer.scales.get(scale or ""), currency))
+                    )
+                return "money", verbalizer.money(int(digits), int(point or 0), currency)
             case "iso-date" | "date":
                 day, month, year = (int(named[name]) for name in ("day", "month", "year"))
                 months = _MONTHS if shape == "iso-date" else _ETHIOPIAN_MONTHS
                 if day not in range(1, _DAYS + 1) or month not in range(1, months + 1):
                     return None
                 behind = match.string[match.end() :][:_CALENDAR_CONTEXT]
-                calendar = "gregorian" if shape == "iso-date" else say.calendar(before[-_CALENDAR_CONTEXT:], behind)
-                return "date", say.date(day, month, year, calendar)
+                calendar = (
+                    "gregorian" if shape == "iso-date" else verbalizer.calendar(before[-_CALENDAR_CONTEXT:], behind)
+                )
+                return "date", verbalizer.date(day, month, year, calendar)
             case "time":
                 hour, minute, second = int(named["hour"]), int(named["minute"]), int(named["second"] or 0)
                 if hour > _HOURS or minute >= _MINUTES or second >= _MINUTES:
                     return None
-                words = say.clock(hour, minute, second)
-                said_before = before.rstrip().endswith(say.hours)
-                return "time", words.removeprefix(f"{say.hours[0]} ") if said_before else words
+                words = verbalizer.clock(hour, minute, second)
+                said_before = before.rstrip().endswith(verbalizer.hours)
+                return "time", words.removeprefix(f"{verbalizer.hours[0]} ") if said_before else words
             case "phone":
                 number = "".join(filter(str.isdecimal, match.group()))
-                return ("phone", say.digits(number)) if len(number) in _PHONE_DIGITS else None
+                return ("phone", verbalizer.digits(number)) if len(number) in _PHONE_DIGITS else None
             case "dotted":
                 parts = (
-                    say.cardinal(int(part)) if len(part) <= _MAX_CARDINAL_DIGITS else say.digits(part)
+                    verbalizer.cardinal(int(part)) if len(part) <= _MAX_CARDINAL_DIGITS else verbalizer.digits(part)
                     for part in match.group().split(".")
                 )
-                return "dotted-number", f" {say.point} ".join(parts)
+                return "dotted-number", f" {verbalizer.point} ".join(parts)
             case "interval":
                 return self._speak_interval(match, before.rstrip())
             case "mixed" | "fraction":
@@ -311,7 +317,7 @@ class NumberExpander:
                 readable = 0 < above < below and below in _DENOMINATORS and not numbered
                 if not readable or len(digits) > _MAX_CARDINAL_DIGITS:
                     return None
-                return "fraction", say.fraction(int(digits) if digits else None, above, below)
+                return "fraction", verbalizer.fraction(int(digits) if digits else None, above, below)
         return None
 
     def _speak_interval(self, match: RegexMatch, before: str) -> tuple[str, str] | None:

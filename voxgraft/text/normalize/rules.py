@@ -6,11 +6,15 @@ the standard library, `regex`, and num2words for languages whose numbers it read
 
 from __future__ import annotations
 
+import hashlib
+import json
 import unicodedata
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any
+
+import regex
 
 from voxgraft.text.normalize.ethiopic import (
     AMHARIC_VERSION,
@@ -23,8 +27,10 @@ from voxgraft.text.normalize.generic import (
     NUM2WORDS_LANGUAGES,
     NUM2WORDS_PACKAGE,
     Normalizer,
+    TextEditor,
     build_generic_normalizer,
     num2words_fingerprint,
+    regex_alternation,
 )
 
 # Languages that have a normalizer of their own, and the version of its rules. Raise it when an output changes.
@@ -49,6 +55,33 @@ class TextRulesError(ValueError):
         self.found, self.fix = found, fix
 
 
+@dataclass(frozen=True, slots=True)
+class PronunciationList:
+    """The last step of a normalizer: whole words, in any case, are written as they are said."""
+
+    words: tuple[tuple[str, str], ...]
+    """Word in lower case, and its respelling."""
+
+    def __call__(self, draft: TextEditor) -> None:
+        words = dict(self.words)
+        draft.rewrite("pronunciation", _whole_words(self.words), lambda match: words.get(match[0].casefold()))
+
+    def find_respelled(self) -> str | None:
+        """A word whose respelling holds a listed word: it would change again each time a text is read."""
+        for word, respelling in self.words:
+            found = _whole_words(self.words).search(respelling)
+            if found and dict(self.words).get(found[0].casefold(), found[0]) != found[0]:
+                return word
+        return None
+
+
+@lru_cache(maxsize=16)
+def _whole_words(words: tuple[tuple[str, str], ...]) -> regex.Pattern[str]:
+    letter = r"[\p{L}\p{M}\p{N}]"
+    listed = regex_alternation(word for word, _ in words)
+    return regex.compile(f"(?<!{letter})(?:{listed})(?!{letter})", regex.IGNORECASE)
+
+
 @dataclass(frozen=True)
 class TextRules:
     """How text of one language is normalised, in training and in synthesis."""
@@ -64,6 +97,8 @@ class TextRules:
     """The letter that apostrophes inside words mean: keyboards lack U+02BC and U+02BB."""
     edition: Mapping[str, str] = field(default_factory=dict, hash=False)
     """The num2words that the graft was made with: its version, and a hash of its words."""
+    pronunciations: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Words of the language and how they are written for the model, by `pronunciations.tsv`."""
 
     @classmethod
     def from_json(cls, value: Any) -> TextRules:
@@ -77,21 +112,32 @@ class TextRules:
             raise TextRulesError(found, "install the voxgraft that made the graft, or make the graft again")
         kinds: dict[str, type] = dict.fromkeys(("language", "kept_marks", "numbers", "apostrophe"), str)
         kinds["fold_homophones"] = bool
-        if set(value) - {"version", "edition", *kinds}:
-            extra = ", ".join(sorted(set(value) - {"version", "edition", *kinds}))
+        if extra_keys := set(value) - {"version", "edition", "pronunciations", *kinds}:
+            extra = ", ".join(sorted(extra_keys))
             raise TextRulesError(f"unknown text rules: {extra:.80}", "install a newer voxgraft")
-        edition = value.get("edition", {})
-        sound = isinstance(edition, dict) and all(isinstance(part, str) for part in edition.values())
+        tables = value.get("edition", {}), value.get("pronunciations", {})
+        sound = all(isinstance(one, dict) and all(isinstance(part, str) for part in one.values()) for one in tables)
+        sound = sound and all(word.strip() and said.strip() for word, said in tables[1].items())
         if not sound or not all(isinstance(value.get(name, kind()), kind) for name, kind in kinds.items()):
             raise TextRulesError("a text rule has a value of the wrong kind", "restore graft.json")
         rules = cls(**value)
         if rules.numbers and rules.numbers not in NUM2WORDS_LANGUAGES:
             found = f"numbers are read as in {rules.numbers!r:.20}, which this voxgraft does not read"
             raise TextRulesError(found, "install a newer voxgraft")
+        if (word := rules.pronunciation_list.find_respelled()) is not None:
+            found = f"the pronunciation of {word!r:.60} contains a word of the list"
+            raise TextRulesError(found, "write that word as it is said too")
         return rules
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "edition": dict(self.edition)}
+        values = {**asdict(self), "edition": dict(self.edition), "pronunciations": dict(self.pronunciations)}
+        if not self.pronunciations:  # older versions do not know the key
+            del values["pronunciations"]
+        return values
+
+    @property
+    def pronunciation_list(self) -> PronunciationList:
+        return PronunciationList(tuple(sorted((word.casefold(), said) for word, said in self.pronunciations.items())))
 
     @property
     def is_stated(self) -> bool:
@@ -100,7 +146,7 @@ class TextRules:
 
     @property
     def is_raw(self) -> bool:
-        return self.version == NO_RULES
+        return self.version == NO_RULES and not self.pronunciations
 
     @property
     def identity(self) -> str:
@@ -111,17 +157,17 @@ class TextRules:
         """Raise where the num2words that is installed says other words than the one that the graft was made with."""
         if not self.numbers:
             return
-        code, stated = NUM2WORDS_LANGUAGES[self.numbers].code, self.edition
+        code, recorded = NUM2WORDS_LANGUAGES[self.numbers].code, self.edition
         try:
             installed = num2words_fingerprint(code)
         except ModuleNotFoundError as error:
             raise TextRulesError(
-                str(error), f"pip install {NUM2WORDS_PACKAGE}=={stated.get(NUM2WORDS_PACKAGE, '')}".rstrip("=")
+                str(error), f"pip install {NUM2WORDS_PACKAGE}=={recorded.get(NUM2WORDS_PACKAGE, '')}".rstrip("=")
             ) from None
-        if stated and installed["sha256"] != stated.get("sha256"):
-            now, trained = installed[NUM2WORDS_PACKAGE], stated.get(NUM2WORDS_PACKAGE)
+        if recorded and installed["sha256"] != recorded.get("sha256"):
+            now, trained = installed[NUM2WORDS_PACKAGE], recorded.get(NUM2WORDS_PACKAGE)
             found = f"{NUM2WORDS_PACKAGE} {now} reads numbers otherwise than {trained}, used in training"
-            raise TextRulesError(found, f"pip install {NUM2WORDS_PACKAGE}=={stated.get(NUM2WORDS_PACKAGE)}")
+            raise TextRulesError(found, f"pip install {NUM2WORDS_PACKAGE}=={recorded.get(NUM2WORDS_PACKAGE)}")
 
     @property
     def normalizer(self) -> Normalizer:
@@ -136,13 +182,18 @@ class TextRules:
 
 @lru_cache(maxsize=64)
 def _build_normalizer(rules: TextRules) -> Normalizer:
+    """The language's own steps, and the pronunciations behind them."""
+    if rules.pronunciations:
+        own, listed = _build_normalizer(replace(rules, pronunciations={})), rules.pronunciation_list
+        digest = hashlib.sha256(json.dumps(listed.words).encode()).hexdigest()[:8]
+        return replace(own, version=f"{own.version}+pronunciations-{digest}", steps=(*own.steps, listed))
     if rules.version == NO_RULES:
         return Normalizer(rules.language, NO_RULES)
     if rules.version != GENERIC_VERSION:
         return NORMALIZER_BUILDERS[rules.version](rules)
-    words = NUM2WORDS_LANGUAGES[rules.numbers] if rules.numbers else None
+    number_config = NUM2WORDS_LANGUAGES[rules.numbers] if rules.numbers else None
     edition = rules.edition.get(NUM2WORDS_PACKAGE, "")
-    return build_generic_normalizer(rules.language, rules.kept_marks, words, edition, rules.apostrophe)
+    return build_generic_normalizer(rules.language, rules.kept_marks, number_config, edition, rules.apostrophe)
 
 
 @lru_cache(maxsize=10_000)

@@ -26,9 +26,7 @@ SOURCE_PATHS = PathFilter(
 )
 MEDIA_PATHS = PathFilter(endings=MEDIA_SUFFIXES)
 VOICE_ENCODER_PATHS = PathFilter(endings=("ve.safetensors", "ve.pt"))
-QUALITY_KEYS = (
-    "shortest longest slowest fastest fastest_syllables silence pause snr clipped bandwidth script outlier same_text"
-).split()
+QUALITY_KEYS = ("shortest longest slowest fastest silence pause snr clipped bandwidth script outlier same_text").split()
 NO_CLIPS_YET = "no clips yet: import recordings above"
 NOT_SPLIT = "not split yet:"
 # Clips of a dataset that can be chosen; a longer list would be slow to send.

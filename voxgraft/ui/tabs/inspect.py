@@ -191,7 +191,7 @@ def build_diagnose_tab(context: PageContext) -> None:
                 form.add("base_config", sought=CONFIG_PATHS)
                 form.add("prepared", sought=FOLDER_PATHS)
                 form.add("family")
-            form.add_all(("listen", "sentences", "seed"))
+            form.add_all(("listen", "max_sentences", "seed"))
             form.add(
                 "output", sought=FOLDER_PATHS, label="Folder of the report", info="Empty: a new one in the project."
             )
@@ -213,7 +213,7 @@ def build_diagnose_tab(context: PageContext) -> None:
             repair.add("choose")
             repair.add("output", sought=DIAGNOSABLE_PATHS, label="New file", info="Empty: a new one in the project.")
         with gr.Accordion("More", open=False):
-            repair.add_all(("points", "sentences", "worse", "seed"))
+            repair.add_all(("points", "max_sentences", "worse", "seed"))
             repair.add_all(("rows.init", "rows.noise", "rows.seed", "family"))
         repair.finish("Repair", output="What was done")
 

@@ -230,7 +230,7 @@ def build_tokenizer_tab(context: PageContext) -> None:
         form = CommandForm(context, "tokenizer prove", json=True)
         with gr.Row():
             form.add("base", sought=TOKENIZER_PATHS, default=run_base_folder)
-            form.add("grown", sought=TOKENIZER_PATHS, default=find_grown_tokenizer)
+            form.add("extended", sought=TOKENIZER_PATHS, default=find_grown_tokenizer)
             form.add("language", default=run_language)
         with gr.Row():
             form.add("texts", sought=TEXT_PATHS, default=_default_proof_texts)
@@ -271,7 +271,7 @@ def _tokenize_argvs(context: PageContext, project: str, typed: str) -> list[list
     command = CommandBuilder(find_command("tokenizer show"), context.roots, json=True)
     argvs = []
     for language, texts in (lines or {new: []}).items():
-        fixed = {"base": base, "grown": find_grown_tokenizer(folder), "language": language}
+        fixed = {"base": base, "extended": find_grown_tokenizer(folder), "language": language}
         known = {key: value for key, value in fixed.items() if value}
         argvs.append(command.words({"text": "\n".join(texts)}, None, known))
     return argvs
@@ -293,7 +293,7 @@ def _tokenize_html(context: PageContext, project: str, typed: str) -> str:
     shown = []
     for sentence in found:
         rows = []
-        for name, pieces in (("old", sentence["base"]), ("new", sentence.get("grown"))):
+        for name, pieces in (("old", sentence["base"]), ("new", sentence.get("extended"))):
             if pieces or name == "old":
                 unknown = sum(bool(piece[2]) for piece in pieces)
                 marked = (f"{'✗' if missing else ''}{piece} ({number})" for piece, number, missing in pieces)

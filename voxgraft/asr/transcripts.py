@@ -1,0 +1,230 @@
+"""The command `data verify`: compare the texts of a dataset with what a recognizer hears.
+
+Nothing is deleted: the manifest gets what was heard and a disagreement from 0 to 1 for every clip, and a reason to
+reject the outliers. What was heard is kept in `heard.jsonl`, so that a second run hears only clips that changed.
+"""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxgraft.asr import BuiltInRecognizer, Recognizer, open_recognizer
+from voxgraft.audio.files import read_clip_audio, resample
+from voxgraft.config.data import DataVerifySettings
+from voxgraft.core import progress
+from voxgraft.core.errors import ConfigError, VoxgraftError
+from voxgraft.core.files import is_file, parse_json, read_lines
+from voxgraft.core.languages import base_language
+from voxgraft.core.results import Line, SimpleResult, Table, pluralize
+from voxgraft.data.folder import DatasetFolder, open_dataset_folder
+from voxgraft.data.manifest import ManifestClip, write_manifest
+from voxgraft.text.encoder import romanize
+from voxgraft.text.normalize import build_normalizer
+
+HEARD_FILE = "heard.jsonl"
+TEXT_MISMATCH = "text-mismatch"
+# Clips in one call of a recognizer; after each, what was heard is on disk.
+BATCH_CLIPS = 16
+# Shorter waves are padded with silence: some recognizers fail on them.
+MIN_SECONDS = 0.25
+# A recognizer that errs evenly has a small spread: a clip must disagree by as much more to be an outlier.
+MIN_SPREAD = 0.08
+MIN_CLIPS_FOR_OUTLIERS = 20
+MAX_SHOWN = 12
+_load_normalizer = lru_cache(maxsize=64)(build_normalizer)
+# Sounds that recognizers and romanizations of another language confuse are one class. Vowels are three: a, front, back.
+_SOUND_CLASSES = {
+    letter: sound
+    for sound, letters in {
+        **{"P": "pb", "T": "tdθð", "K": "kgqcɡ", "F": "fvβ", "S": "szʃʒɕʑ", "H": "hxħɣ", "M": "m", "N": "nŋɲ"},
+        **{"L": "l", "R": "rɹɾʁɚ", "W": "w", "J": "jyç", "a": "aæɐɑʌəɜ", "i": "eiɛɪɨᵻ", "u": "ouɔʊøœɒ"},
+    }.items()
+    for letter in letters
+}
+
+
+def edit_distance(meant: Sequence[Hashable], heard: Sequence[Hashable]) -> int:
+    """Fewest insertions, deletions and replacements that turn one into the other (Levenshtein)."""
+    # One row of the table at a time; `before` is the diagonal cell, which the row has already overwritten.
+    row = list(range(len(heard) + 1))
+    for at, one in enumerate(meant, 1):
+        before, row[0] = row[0], at
+        for place, other in enumerate(heard, 1):
+            before, row[place] = row[place], min(row[place] + 1, row[place - 1] + 1, before + (one != other))
+    return row[-1]
+
+
+def sound_classes(text: str, *, is_ipa: bool = False) -> str:
+    """A text or IPA as classes of sounds, for a language that the recognizer does not know: `Salaam` is `salam`."""
+    # Only letters: for other characters the romanizer would have to be loaded, which takes seconds.
+    spoken = "".join(letter for letter in text if unicodedata.category(letter)[0] in "LM")
+    plain = spoken if is_ipa else romanize(spoken).lower().replace("sh", "s").replace("ch", "s")
+    letters = unicodedata.normalize("NFD", plain)
+    classes = [_SOUND_CLASSES.get(letter, "") for letter in letters]
+    # Long and double sounds are written differently everywhere.
+    return "".join(one for at, one in enumerate(classes) if one and (not at or classes[at - 1] != one))
+
+
+def compute_disagreement(text: str, heard: str, language: str, *, by_sound: bool = False) -> float:
+    """Edits between a text and what was heard, over the length of the longer: 0 is the same, 1 nothing in common."""
+    if by_sound:
+        meant_letters, heard_letters = sound_classes(text), sound_classes(heard, is_ipa=True)
+    else:
+        meant_letters, heard_letters = (comparable_letters(one, language) for one in (text, heard))
+    longest = max(len(meant_letters), len(heard_letters))
+    return edit_distance(meant_letters, heard_letters) / longest if longest else 0.0
+
+
+def comparable_letters(text: str, language: str) -> str:
+    """Letters as they are heard: normalized, lower case, without spaces and marks; letters of one sound are one."""
+    said = _load_normalizer(language, fold_homophones=True).normalise(text).text
+    lower = unicodedata.normalize("NFC", said.casefold())
+    return "".join(letter for letter in lower if unicodedata.category(letter)[0] in "LMN")
+
+
+def transcribe_clips(
+    recognizer: Recognizer, waves: Sequence[NDArray[np.float32]], rates: Sequence[int], language: str
+) -> list[tuple[str, bool]]:
+    """What is heard in each wave, and whether as sounds (IPA) because the recognizer does not know the language."""
+    known, base = recognizer.languages, base_language(language)
+    code = language if known is None or language in known else base
+    by_sound = known is not None and code not in known
+    if by_sound and not isinstance(recognizer, BuiltInRecognizer):
+        found = f"language {language!r}"
+        raise ConfigError("recognizer-language", found, expected=", ".join(sorted(known or ())), where=recognizer.name)
+    rate = recognizer.sample_rate or max(rates)
+    ready = []
+    for wave, own in zip(waves, rates, strict=True):
+        sound = resample(wave, own, rate)
+        ready.append(np.pad(sound, (0, max(0, round(MIN_SECONDS * rate) - len(sound)))).astype(np.float32))
+    if by_sound:
+        assert isinstance(recognizer, BuiltInRecognizer)
+        return [("".join(one.phones or ()), True) for one in recognizer.transcribe_any_language(ready)]
+    return [(one.text, False) for one in recognizer.transcribe(ready, rate, code)]
+
+
+def _hear_dataset(
+    dataset: DatasetFolder, clips: Sequence[ManifestClip], recognizer: Recognizer
+) -> dict[str, tuple[str, bool]]:
+    """What is heard in every clip whose file can be read, by id. Clips that were heard before are not heard again."""
+    path, known = dataset.folder / HEARD_FILE, dict[str, tuple[str, str, bool]]()
+    if is_file(path) and path.stat().st_size:
+        for _, line in read_lines(path):
+            try:
+                entry = parse_json(line, path)
+                known[str(entry["id"])] = str(entry["key"]), str(entry["heard"]), bool(entry["by_sound"])
+            except (VoxgraftError, KeyError, TypeError):
+                continue  # the last line of a run that was killed
+    keys = {}
+    for clip in clips:
+        file = clip.resolve_audio(dataset.folder)
+        if is_file(file):
+            status = file.stat()
+            keys[clip.id] = f"{recognizer.name} {clip.language} {status.st_size} {status.st_mtime_ns}"
+    left: dict[str, list[ManifestClip]] = defaultdict(list)
+    for clip in clips:
+        if clip.id in keys and known.get(clip.id, ("",))[0] != keys[clip.id]:
+            left[clip.language].append(clip)
+    with (
+        progress.progress_task("listening to clips", sum(map(len, left.values()))) as advance,
+        path.open("a", encoding="utf-8") as stream,
+    ):
+        for language, own in left.items():
+            own.sort(key=lambda clip: clip.seconds)  # clips of one length go through together
+            for first in range(0, len(own), BATCH_CLIPS):
+                batch, waves, rates = [], [], []
+                for clip in own[first : first + BATCH_CLIPS]:
+                    try:
+                        samples, rate = read_clip_audio(clip.resolve_audio(dataset.folder))
+                    except VoxgraftError:  # the report names clips without audio
+                        continue
+                    batch.append(clip)
+                    waves.append(samples)
+                    rates.append(rate)
+                for clip, (heard, by_sound) in zip(
+                    batch, transcribe_clips(recognizer, waves, rates, language) if batch else (), strict=True
+                ):
+                    known[clip.id] = keys[clip.id], heard, by_sound
+                    entry = {"id": clip.id, "key": keys[clip.id], "heard": heard, "by_sound": by_sound}
+                    stream.write(json.dumps(entry, ensure_ascii=False) + "\n")
+                stream.flush()
+                advance(len(own[first : first + BATCH_CLIPS]))
+    return {name: known[name][1:] for name in keys if name in known and known[name][0] == keys[name]}
+
+
+def data_verify(settings: DataVerifySettings) -> SimpleResult:
+    """Compare every clip's text with what a recognizer hears, rank the clips, and mark the outliers."""
+    dataset = open_dataset_folder(settings.dataset)
+    recognizer = open_recognizer(settings.recognizer)
+    with dataset.locked():
+        clips = list(dataset.clips())
+        heard = _hear_dataset(dataset, clips, recognizer)
+        scores = {
+            clip.id: round(
+                compute_disagreement(clip.text, heard[clip.id][0], clip.language, by_sound=heard[clip.id][1]), 4
+            )
+            for clip in clips
+            if clip.id in heard
+        }
+        limits = _outlier_limits(clips, scores, settings.outlier)
+        judged = []
+        for clip in clips:
+            others = tuple(reason for reason in clip.rejected if reason != TEXT_MISMATCH)
+            is_marked = clip.id in scores and scores[clip.id] > limits[clip.language]
+            own = {"heard": heard[clip.id][0], "disagreement": scores[clip.id]} if clip.id in scores else {}
+            kept = {key: value for key, value in clip.other.items() if key not in ("heard", "disagreement")}
+            reasons = (*others, TEXT_MISMATCH) if is_marked else others
+            judged.append(replace(clip, rejected=reasons, other={**kept, **own}))
+        if judged != clips:
+            write_manifest(dataset.manifest, judged)
+    ranked = sorted((clip for clip in judged if clip.id in scores), key=lambda clip: (-scores[clip.id], clip.id))
+    worst = ranked[: max(1, round(settings.worst * len(ranked)))] if ranked else []
+    marked = [clip.id for clip in ranked if TEXT_MISMATCH in clip.rejected]
+    missing = [clip.id for clip in judged if clip.id not in scores]
+    values: dict[str, Any] = {
+        "recognizer": recognizer.name,
+        "clips": len(ranked),
+        "median": round(float(np.median(list(scores.values()))), 4) if scores else None,
+        "marked": marked,
+        "worst": [{"id": clip.id, "disagreement": scores[clip.id]} for clip in worst],
+        "by_sound": sorted({clip.language for clip in ranked if heard[clip.id][1]}),
+        "missing_audio": missing,
+    }
+    lines: list[Line] = [f"{pluralize(len(ranked), 'clip')} compared with {recognizer.name}, median {values['median']}"]
+    if values["by_sound"]:
+        lines.append(
+            f"compared by classes of sounds, since {recognizer.name} does not know {', '.join(values['by_sound'])}"
+        )
+    if worst:
+        rows = tuple(
+            (clip.id, f"{scores[clip.id]:.2f}", f"{clip.text:.40}", f"{clip.other['heard']:.40}")
+            for clip in worst[:MAX_SHOWN]
+        )
+        lines.append(Table(("worst clips", "disagreement", "text", "heard"), rows))
+    lines.append(f"{pluralize(len(marked), 'clip')} marked as {TEXT_MISMATCH}; none was deleted")
+    if marked:
+        lines.append("listen to them in `voxgraft ui`; `data report --take-back ID` uses a clip all the same")
+    if missing:
+        lines.append(f"the audio of {len(missing):,} clips is missing or damaged: {', '.join(missing[:8])}")
+    return SimpleResult(values, tuple(lines), int(bool(missing)))
+
+
+def _outlier_limits(clips: Sequence[ManifestClip], scores: Mapping[str, float], deviations: float) -> dict[str, float]:
+    """The disagreement above which a clip is marked, by language: robust, so that wrong texts do not move it."""
+    limits = {}
+    for language in dict.fromkeys(clip.language for clip in clips):
+        own = np.array([scores[clip.id] for clip in clips if clip.language == language and clip.id in scores])
+        limits[language] = 1.0
+        if len(own) >= MIN_CLIPS_FOR_OUTLIERS:
+            middle = float(np.median(own))
+            limits[language] = middle + deviations * max(1.4826 * float(np.median(np.abs(own - middle))), MIN_SPREAD)
+    return limits
