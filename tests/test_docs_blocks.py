@@ -44,6 +44,7 @@ from voxgraft.config.base import parse_settings
 from voxgraft.config.run import RunSettings, rewrite_run_yaml
 
 LANGUAGES = ("sh", "console", "yaml", "python", "json", "text", "dockerfile")
+WHISPER = "needs a model of Whisper; tests/test_asr.py has a stand-in"
 NETWORK, FOREVER, ELSEWHERE = "needs a network", "runs until it is stopped", "is run by a test of its own"
 NOT_RUN = {
     "voxgraft companion chatterbox": NETWORK,
@@ -60,6 +61,9 @@ NOT_RUN = {
     "voxgraft speak hello --base BASE --language en --voice me.wav --codes hello.json": "needs a base that clones voices",
     "voxgraft speak 'ሰላም' --graft amharic --base BASE": "needs the weights of a real base",
     "voxgraft check models/chatterbox --speak --voice me.wav": ELSEWHERE,
+    "voxgraft data transcribe sets/talks talk1.mp3 talk2.mp3 --language fr --recognizer whisper:small": WHISPER,
+    "voxgraft data verify sets/films --recognizer whisper:small": WHISPER,
+    "voxgraft data verify sets/films --recognizer 'command:my-asr --language {language} {wav}'": "needs that program",
     "voxgraft ui": FOREVER,
     "voxgraft ui --host 0.0.0.0 --port 7860": FOREVER,
 }

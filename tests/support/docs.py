@@ -13,6 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import soundfile
 import torch
 
 from tests.support.fixtures import Fixtures
@@ -173,6 +174,10 @@ def _data(scene: Scene) -> None:
         text.write_text(
             re.sub(r"(?m)^(?=[\u1200-\u137f])", "አበበ፦ ", text.read_text(encoding="utf-8")), encoding="utf-8"
         )
+    samples, rate = soundfile.read(folder / "talk3.flac", dtype="float32")
+    soundfile.write(scene.folder / "book.mp3", samples, rate)
+    lines = (folder / "talk3.srt").read_text(encoding="utf-8").splitlines()
+    scene.write("book.txt", "\n\n".join(line for line in lines if re.search(r"[\u1200-\u137f]", line)))
     scene.base("chatterbox", "models/chatterbox")
 
 
