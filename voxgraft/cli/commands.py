@@ -246,7 +246,7 @@ COMMANDS = (
         "compare",
         commands.CompareSettings,
         "voxgraft.evaluation.command:compare",
-        "Compare evaluated runs: gain in the new language and loss in old ones, as a chart and a table.",
+        "Compare evaluated runs: improvement in the new language and degradation in old ones, as a chart and a table.",
         positional=("runs",),
     ),
     CliCommand(

@@ -24,6 +24,7 @@ from voxgraft.config.run import (
     ProofTexts,
     RowSettings,
     RunSettings,
+    SourceSpeaker,
     SpeechRecognizer,
     VocabularySettings,
 )
@@ -59,9 +60,10 @@ class NewSettings(Settings):
     family: FamilyOfBase = None
     texts: LanguageTexts = ()
     sources: tuple[Path, ...] = ()
-    """Recordings with subtitles or transcripts that `go` imports. Without --texts, their transcripts are used."""
+    """Recordings with subtitles or transcripts, for `go`. Their texts also train the new tokens, without --texts."""
     speaker: str | None = None
-    """Speaker name, if there is only one. Default: names in the sources, else by data.speaker_from."""
+    """Speaker name, if there is only one. Default: names in the sources, else by --speaker-from."""
+    speaker_from: SourceSpeaker = "auto"
     old: Path | None = None
     """Config or command line of another trainer to take settings from. Reports how each key was translated."""
 
@@ -243,7 +245,7 @@ class EvaluateSettings(Settings):
     """The model, the recognizer and the sentences."""
 
     model: Path
-    """Folder of a run, of a graft, or of any checkpoint of the same family: merged, exported, or another base."""
+    """Folder of a run, of a graft, or of a checkpoint (merged, exported, another base) of the family of --base."""
     base: Path | None = None
     """Folder of the base to compare with. Default: the run's base."""
     family: FamilyOfBase = None
@@ -265,7 +267,7 @@ class EvaluateSettings(Settings):
     name: str = Field("default", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$")
     """Name of the evaluation. Its files are in eval/NAME of the run."""
     output: Path | None = None
-    """Output folder; must not exist. Required for models outside a run. Default: eval/NAME in the run, replaced."""
+    """New output folder, required outside a run. Default: eval/default in the run, which is replaced."""
     players: int = Field(8, ge=0, le=100)
     """Number of sentences per language with players in the report."""
     seed: int = Field(0, ge=0, le=MAX_SEED)
@@ -489,7 +491,7 @@ WhenChanged = Literal["stop", "fresh", "keep"]
 
 
 class GoSettings(RunSettings):
-    """The run, the stages, and all settings of run.yaml. Flags of run.yaml settings are saved in it."""
+    """The run, the stages, and all settings of run.yaml. A flag that is also a setting of run.yaml is saved there."""
 
     run: RunWithSettings
     until: StageName | None = None
@@ -497,7 +499,7 @@ class GoSettings(RunSettings):
     dry_run: bool = False
     """Show which stages would run and why, and exit without running."""
     when_changed: WhenChanged = "stop"
-    """If settings changed after training: stop, fresh (start over), keep (continue with the existing training)."""
+    """If training would have to start over: stop, fresh (start over), keep (use the old result)."""
     reimport: bool = False
     """`import`: import changed sources again. Unchanged clips keep their ids and splits."""
     sentences: tuple[Path, ...] = ()

@@ -58,7 +58,9 @@ NewLanguage = Annotated[
 ]
 LanguageTexts = Annotated[
     tuple[Path, ...],
-    Field(description="Text files of the new language, one sentence per line, or the manifest.jsonl of a dataset."),
+    Field(
+        description="Text files to train the new tokens on, one sentence per line, or the manifest.jsonl of a dataset."
+    ),
 ]
 ProofTexts = Annotated[
     tuple[Path, ...],
@@ -122,7 +124,8 @@ class RowSettings(Settings):
     init: RowInit = Field(
         "romanised",
         description="Initial value. romanised: mean of the base rows of the piece in Latin letters; script-mean: of "
-        "all letters of its script; mean: of all base rows; random: noise with the mean and spread of the base rows.",
+        "all letters of its script, or of all letters if the base has none; mean: of all base rows; "
+        "random: noise with the mean and spread of the base rows.",
     )
     noise: float = Field(0.05, ge=0, le=1)
     """Noise added to each new row, as a fraction of the base rows' standard deviation; makes all rows different."""
@@ -179,7 +182,7 @@ def _describe_loss_weight(part: Literal["text", "speech"]) -> str:
 
 
 class TrainSettings(Settings):
-    """Learning rates are checked against the family's ranges. For tiny, `new` writes smaller numbers into run.yaml."""
+    """Learning rates must be in the family's range. For tiny, `new` writes fewer steps and smaller batches."""
 
     mode: TrainMode = Field(
         "gated",

@@ -172,7 +172,8 @@ def raise_first_error(findings: Iterable[Finding]) -> None:
     errors = [item for item in findings if item.level == "error"]
     if not errors:
         return
-    first, others = errors[0], ", ".join(dict.fromkeys(item.code for item in errors[1:]))
+    first = errors[0]
+    others = ", ".join(dict.fromkeys(item.code for item in errors[1:] if item.code != first.code))
     count = "There is another error" if len(errors) == 2 else f"There are {len(errors) - 1} more errors"
     more = f" {count} ({others}); `voxgraft check RUN` lists all." if others else ""
     raise GraftError(first.code, first.found, expected=first.expected, where=first.where, cure=first.cure + more)

@@ -134,7 +134,7 @@ def _split_by(
         cure = "add recordings." if by == "part" else ""
         if by == "speaker":
             cure = "add speakers, or use --by recording; a speaker is then in training and held out."
-        expected = f"at least {len(wanted) + 1}"
+        expected = f"at least {len(wanted) + 1} {'recording part' if by == 'part' else by}s"
         raise ConfigError("split-impossible", found, expected=expected, cure=cure)
     made = [replace(clip, split=sides.get(group[clip.id], "train")) for clip in clips]
     if by != "part":

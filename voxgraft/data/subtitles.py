@@ -274,7 +274,7 @@ def _parse_block(
     first = heads[0] if heads else len(block)
     if not heads or first > 1 or (first == 1 and not is_vtt and not _CUE_NUMBER.match(block[0][1])):
         text = " / ".join(line.strip() for _, line in block[:first])
-        told = f"no time for {text!r:.{MAX_QUOTED_CHARACTERS}}"
+        told = f"no line with times before {text!r:.{MAX_QUOTED_CHARACTERS}}"
         problems.append(SourceProblem("subtitle-stray", told, name, block[0][0], block[first - 1][0]))
     for head, after in pairwise([*heads, len(block)]):
         (number, line), body = block[head], block[head + 1 : after]

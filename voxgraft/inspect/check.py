@@ -337,7 +337,7 @@ _PART_NAMES = {
 # Each thing to look at: the title that users see, the parts of the subject that it needs, and the function that looks.
 CHECK_TOPICS: tuple[tuple[str, tuple[str, ...], Callable[[CheckSubject], list[Finding]]], ...] = (
     ("base", ("base", "base_checkpoint", "base_tokenizer"), base_size_findings),
-    ("run and base belong together", ("run", "base"), provenance_findings),
+    ("run matches its base", ("run", "base"), provenance_findings),
     ("graft", ("graft", "base_checkpoint", "base_tokenizer"), graft_size_findings),
     ("safety of the files", ("checkpoint_paths",), pickle_findings),
     ("tokenizer", ("tokenizer",), tokenizer_findings),
@@ -406,7 +406,7 @@ class CheckResult:
             first, *rest = item.lines()
             lines.append(style_line((first, LEVEL_STYLES[item.level])))
             lines += [line for line in rest if _NO_FIX_NEEDED not in line]
-        lines.append(f"checked: {', '.join(self.checked) or 'nothing'}")
+        lines.append(f"checked: {'; '.join(self.checked) or 'nothing'}")
         by_reason: dict[str, list[str]] = {}
         foreign = 0
         for topic, reason in self.not_checked.items():

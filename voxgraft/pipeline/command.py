@@ -216,6 +216,8 @@ def _build_run_settings(settings: NewSettings, old_values: Mapping[str, Any], ol
     by_hand = {name: getattr(settings, name) for name in ("base", "language", "family", "texts")}
     values |= {name: value for name, value in by_hand.items() if value}
     data = {name: value for name in ("sources", "speaker") if (value := getattr(settings, name))}
+    if settings.speaker_from != "auto":
+        data["speaker_from"] = settings.speaker_from
     values = deep_merge(values, {"data": data}) if data else values
 
     def relative(paths: Sequence[Path]) -> tuple[Path, ...]:
@@ -362,7 +364,7 @@ def run_pipeline(settings: GoSettings) -> GoResult:
         decide, run_command = PIPELINE_STAGES[name]
         work = PipelineContext(settings)  # read again each time: the stage before has changed the run
         decision = decide(work)
-        word = "runs" if decision.runs else "skipped"
+        word = "starting" if decision.runs else "skipped"
         progress.report_lines([style_line((name, "bold"), f": {word}: {decision.why}")])
         if not decision.runs:
             outcomes.append(StageResult(name, "skipped", decision.why))

@@ -358,8 +358,8 @@ def parse_sentencepiece(data: bytes, path: Path) -> SentencePieceTokenizer:
     try:
         model.ParseFromString(data)
         _validate_sentencepiece(model, path)
-    except (DecodeError, UnicodeDecodeError) as error:
-        found = f"{path.name} is neither JSON nor a SentencePiece model ({str(error).splitlines()[0][:80]})"
+    except (DecodeError, UnicodeDecodeError):
+        found = f"{path.name} is neither JSON nor a SentencePiece model"
         raise TokenizerError("tokenizer-broken", found, where=path) from None
     kind = SentencePieceUnigramTokenizer if model.trainer_spec.model_type == _UNIGRAM else SentencePieceBpeTokenizer
     return kind(data, model, path)
