@@ -479,10 +479,11 @@ def are_scores_current(run: RunFolder, scores: Mapping[str, Any]) -> bool:
     if not isinstance(subject, dict) or not subject.items() >= _hash_trained_output(run).items():
         return False
     # Hashes leave out the pronunciations, which may change after training.
-    rules = read_graft_card(run.graft).rules
     if detect_trained_output(run, RunJournal(run.journal).read()) == "merged":
         folder = run.path / MERGED_FOLDER_NAME
         rules = parse_text_rules(add_pronunciations(read_merged_card(folder).get("text"), folder), folder)
+    else:
+        rules = read_graft_card(run.graft).rules
     if "text_rules" in subject:
         return bool(subject["text_rules"] == rules.identity)
     return (subject.get("pronunciations") or {}) == rules.pronunciations  # scores from before have no name of the rules
